@@ -1,0 +1,44 @@
+"""Files that are either the old one or the new one, whole, whatever happens in between."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write to; it takes the name ``path`` only when the block ends without an exception.
+
+    The bytes go to a temporary name in the same folder, are flushed to the disk, and only then renamed over ``path``.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    flush_folder(path.parent)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """``data`` under the name ``path``, or nothing."""
+    with atomic_file(path) as file:
+        file.write(data)
+
+
+def flush_folder(folder: Path) -> None:
+    """Makes renames inside a folder survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

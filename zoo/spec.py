@@ -1,0 +1,127 @@
+"""What a zoo transformer is: its dimensions and the layout of its flat weight vector.
+
+The flat vector concatenates, row-major, the tensors of ``TransformerSpec.tensors`` in torch's own orientation
+(``[out, in]``). Head ``s`` owns rows ``s·D_k … (s+1)·D_k − 1`` of query and key, rows ``s·D_v … `` of value and the same
+columns of output. The blocks lie one after the other with a constant stride, so all of them are one strided view.
+"""
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from math import prod
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+Component = Literal["embedding", "encoder", "classifier"]
+COMPONENTS: tuple[Component, ...] = ("embedding", "encoder", "classifier")
+
+
+class TensorSlot(NamedTuple):
+    """Where one tensor lives in the flat vector."""
+
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def slice(self) -> slice:
+        return slice(self.offset, self.offset + self.size)
+
+
+@dataclass(frozen=True)
+class TransformerSpec:
+    """Dimensions of a zoo transformer, in the paper's letters where it has one.
+
+    A spec with a ``patch_size`` reads square one-channel images through a trainable convolution; one without reads word
+    vectors of a frozen embedding, with a mask.
+    """
+
+    task: str
+    classes: int
+    tokens: int
+    patch_size: int | None = None
+    dim: int = 32  # D
+    heads: int = 2  # h
+    key_dim: int = 16  # D_k
+    value_dim: int = 16  # D_v
+    hidden_dim: int = 64  # D_A
+    blocks: int = 2
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if name != "task" and value is not None and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+
+    @cached_property
+    def tensors(self) -> MappingProxyType[str, TensorSlot]:
+        """Name → shape and offset, in the order of the flat vector."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        if self.patch_size is not None:
+            shapes["embedding.weight"] = (self.dim, 1, self.patch_size, self.patch_size)
+            shapes["embedding.bias"] = (self.dim,)
+        for i in range(self.blocks):
+            shapes |= {f"blocks.{i}.{name}": shape for name, shape in self._block_shapes.items()}
+        shapes["classifier.fc1.weight"] = (self.dim, self.dim)
+        shapes["classifier.fc1.bias"] = (self.dim,)
+        shapes["classifier.fc2.weight"] = (self.classes, self.dim)
+        shapes["classifier.fc2.bias"] = (self.classes,)
+        slots: dict[str, TensorSlot] = {}
+        offset = 0
+        for name, shape in shapes.items():
+            slots[name] = TensorSlot(shape, offset)
+            offset += prod(shape)
+        return MappingProxyType(slots)
+
+    @property
+    def _block_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {
+            "query.weight": (self.heads * self.key_dim, self.dim),
+            "key.weight": (self.heads * self.key_dim, self.dim),
+            "value.weight": (self.heads * self.value_dim, self.dim),
+            "output.weight": (self.dim, self.heads * self.value_dim),
+            "fc1.weight": (self.hidden_dim, self.dim),
+            "fc1.bias": (self.hidden_dim,),
+            "fc2.weight": (self.dim, self.hidden_dim),
+            "fc2.bias": (self.dim,),
+        }
+
+    @cached_property
+    def num_parameters(self) -> int:
+        """Length d of the flat vector: every trainable parameter."""
+        return sum(slot.size for slot in self.tensors.values())
+
+    @cached_property
+    def block_size(self) -> int:
+        """Parameters of one block: the stride between blocks in the flat vector."""
+        return sum(prod(shape) for shape in self._block_shapes.values())
+
+    @cached_property
+    def components(self) -> MappingProxyType[Component, slice]:
+        """The parts of the flat vector that embedding, encoder and classifier own; absent where a part has no weights."""
+        start = self.tensors["blocks.0.query.weight"].offset
+        stop = self.tensors["classifier.fc1.weight"].offset
+        parts: dict[Component, slice] = {
+            "encoder": slice(start, stop),
+            "classifier": slice(stop, self.num_parameters),
+        }
+        if start > 0:
+            parts = {"embedding": slice(0, start), **parts}
+        return MappingProxyType(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The dimensions as plain JSON-ready data; ``TransformerSpec(**spec.to_dict())`` is the same spec."""
+        return asdict(self)
+
+
+MNIST = TransformerSpec(task="mnist", classes=10, tokens=49, patch_size=4)
+AGNEWS = TransformerSpec(task="agnews", classes=4, tokens=64)
+SPECS: MappingProxyType[str, TransformerSpec] = MappingProxyType({spec.task: spec for spec in (MNIST, AGNEWS)})
+
+
+def spec_for(task: str) -> TransformerSpec:
+    """The spec of a task by name."""
+    if task not in SPECS:
+        raise ValueError(f"unknown task {task!r}: the zoo has {' and '.join(SPECS)}")
+    return SPECS[task]

