@@ -30,9 +30,9 @@ def evaluate(
 ) -> Evaluation:
     """Measures ``model`` on the whole test set of ``task``.
 
-    ``task`` is a name, whose data is read from the folder ``data`` (and the frozen AG News embedding from ``embedding``), or
-    data that is loaded already. ``batch_size`` examples go to the device at a time; the model itself always sees tiles of
-    ``TILE``, the last one filled up, so the result is the same at every batch size, to the bit.
+    ``task`` is a name, whose data is read from the folder ``data`` (and the frozen AG News embedding from
+    ``embedding``), or data that is loaded already. ``batch_size`` examples go to the device at a time; the model itself
+    always sees tiles of ``TILE``, the last one filled up, so the result is the same at every batch size, to the bit.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")

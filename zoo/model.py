@@ -91,8 +91,8 @@ class Classifier(nn.Module):
 class ZooTransformer(nn.Module):
     """One transformer of the zoo; the names of its parameters are the names of ``spec.tensors``.
 
-    Takes images [b, 1, side, side] where the spec has patches, else word vectors [b, t, D] with a mask [b, t] that is True on
-    real tokens. Every row of the mask needs at least one real token.
+    Takes images [b, 1, side, side] where the spec has patches, else word vectors [b, t, D] with a mask [b, t] that is
+    True on real tokens. Every row of the mask needs at least one real token.
     """
 
     positions: Tensor
@@ -124,8 +124,8 @@ class ZooTransformer(nn.Module):
         elif x.ndim != 3 or x.shape[-1] != self.spec.dim or mask is None:
             got = f"{tuple(x.shape)} and {'no mask' if mask is None else 'a mask'}"
             raise ValueError(
-                f"a {self.spec.task} transformer reads word vectors [b, t, {self.spec.dim}] and a mask [b, t], got {got}: "
-                "call it as model(*embedding(word_ids))"
+                f"a {self.spec.task} transformer reads word vectors [b, t, {self.spec.dim}] and a mask [b, t], "
+                f"got {got}: call it as model(*embedding(word_ids))"
             )
         if x.shape[1] > self.spec.tokens:
             raise ValueError(
@@ -147,7 +147,7 @@ def masked_mean(x: Float[Tensor, "b t D"], mask: Bool[Tensor, "b t"] | None) -> 
 
 
 def build_model(spec: TransformerSpec, flat: FlatLike | TransformerWeights) -> ZooTransformer:
-    """The transformer with these weights, in eval mode. The weights are copied: training the model leaves ``flat`` alone."""
+    """The transformer with these weights, in eval mode; a copy of the weights, so training it changes nothing."""
     weights = flat if isinstance(flat, TransformerWeights) else TransformerWeights.from_flat(spec, flat)
     if weights.spec != spec:
         raise ValueError(f"weights of a {weights.spec.task} transformer do not fit a {spec.task} spec")

@@ -1,8 +1,8 @@
 """What a zoo transformer is: its dimensions and the layout of its flat weight vector.
 
 The flat vector concatenates, row-major, the tensors of ``TransformerSpec.tensors`` in torch's own orientation
-(``[out, in]``). Head ``s`` owns rows ``s·D_k … (s+1)·D_k − 1`` of query and key, rows ``s·D_v … `` of value and the same
-columns of output. The blocks lie one after the other with a constant stride, so all of them are one strided view.
+(``[out, in]``). Head ``s`` owns rows ``s·D_k`` to ``(s+1)·D_k − 1`` of query and key, and likewise with ``D_v`` the rows of
+value and the columns of output. The blocks follow each other with a constant stride: all of them are one strided view.
 """
 
 from dataclasses import asdict, dataclass
@@ -99,7 +99,7 @@ class TransformerSpec:
 
     @cached_property
     def components(self) -> MappingProxyType[Component, slice]:
-        """The parts of the flat vector that embedding, encoder and classifier own; absent where a part has no weights."""
+        """The slices of the flat vector that each component owns; one without weights is absent."""
         start = self.tensors["blocks.0.query.weight"].offset
         stop = self.tensors["classifier.fc1.weight"].offset
         parts: dict[Component, slice] = {

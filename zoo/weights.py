@@ -52,7 +52,7 @@ class TransformerWeights:
 
     @classmethod
     def from_flat(cls, spec: TransformerSpec, flat: FlatLike, *, check_finite: bool = True) -> Self:
-        """Wraps a flat vector [..., d] without copying it (a list of Python floats, which has no memory to share, is copied).
+        """Wraps a flat vector [..., d] without copying it; only a list of Python floats, which has no such memory, is.
 
         ``check_finite=False`` skips the one pass over the data, for vectors that were verified before.
         """

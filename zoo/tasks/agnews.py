@@ -44,8 +44,8 @@ class NewsTexts:
 def load_news(folder: Path | None = None) -> NewsTexts:
     """AG News as text.
 
-    With a folder, ``folder/ag_news/train.csv`` and ``test.csv`` or an error. With none, those files in the default folder, else
-    a download through ``datasets``; the hub's copy joins title and description, and the source says so.
+    With a folder, ``folder/ag_news/train.csv`` and ``test.csv`` or an error. With none, those files in the default
+    folder, else a download through ``datasets``; the hub's copy joins title and description, and the source says so.
     """
     if folder is not None or (DEFAULT_FOLDER / "ag_news").is_dir():
         folder = folder or DEFAULT_FOLDER

