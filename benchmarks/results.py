@@ -1,0 +1,198 @@
+"""One measured number is one row: a typed record, a line of JSON in ``benchmarks/results/<benchmark>.jsonl``.
+
+Tables and plots are made from these rows and from nothing else.
+"""
+
+import fcntl
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from zoo.atomic import write_atomically
+
+FOLDER = Path(__file__).parent / "results"
+BENCHMARKS = (
+    "kendall",
+    "ablation_components",
+    "ablation_width",
+    "augmentation",
+    "speed.generation",
+    "speed.loader",
+    "speed.nfn",
+)
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """One number, how it was measured, and what it takes to measure it again.
+
+    ``model`` names a predictor, ``variant`` anything else that is compared; a row has one of them. ``setting`` holds
+    the knobs of the row (threshold, components, channels, batch size …). ``value`` is the mean or median of ``n``
+    measurements and ``stderr`` their standard error, None for a single one.
+    """
+
+    benchmark: str
+    config: str
+    metric: str
+    value: float
+    n: int
+    device: str
+    versions: dict[str, str]
+    command: str
+    commit: str
+    date: str
+    stderr: float | None = None
+    model: str | None = None
+    variant: str | None = None
+    setting: dict[str, Scalar | list[Scalar]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.benchmark not in BENCHMARKS:
+            raise ValueError(f"unknown benchmark {self.benchmark!r}: one of {', '.join(BENCHMARKS)}")
+        if (self.model is None) == (self.variant is None):
+            raise ValueError(f"a row has a model or a variant, got model={self.model!r} and variant={self.variant!r}")
+        if not isinstance(self.n, int) or isinstance(self.n, bool) or self.n < 1:
+            raise ValueError(f"n must be a positive number of measurements, got {self.n!r}")
+        for name in ("value", "stderr"):
+            number = getattr(self, name)
+            optional = name == "stderr" and number is None
+            if not optional and (not isinstance(number, int | float) or not math.isfinite(number)):
+                raise ValueError(f"{name} must be a finite number, got {number!r}")
+        for name in ("config", "metric", "device", "command", "commit", "date"):
+            text = getattr(self, name)
+            if not isinstance(text, str) or not text:
+                raise ValueError(f"{name} must be a non-empty string, got {text!r}")
+        for name in ("versions", "setting"):
+            if not isinstance(getattr(self, name), dict):
+                raise ValueError(f"{name} must be a mapping, got {getattr(self, name)!r}")
+
+    @classmethod
+    def measured(
+        cls,
+        benchmark: str,
+        config: str,
+        metric: str,
+        value: float,
+        *,
+        n: int,
+        device: torch.device | str,
+        stderr: float | None = None,
+        model: str | None = None,
+        variant: str | None = None,
+        setting: dict[str, Scalar | list[Scalar]] | None = None,
+        packages: Sequence[str] = ("torch",),
+    ) -> Self:
+        """A row of this very process: device, versions, command, commit and date are filled in."""
+        return cls(
+            benchmark=benchmark,
+            config=config,
+            metric=metric,
+            value=value,
+            n=n,
+            stderr=stderr,
+            model=model,
+            variant=variant,
+            setting=setting or {},
+            device=describe_device(torch.device(device)),
+            versions={"python": platform.python_version()} | {name: metadata.version(name) for name in packages},
+            command=" ".join(["python", *sys.orig_argv[1:]]),
+            commit=current_commit(),
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    @classmethod
+    def from_dict(cls, row: dict[str, Any]) -> Self:
+        """The inverse of ``to_dict``; a missing or unknown field is an error."""
+        known = {f.name for f in fields(cls)}
+        required = known - {"stderr", "model", "variant", "setting"}
+        missing, surplus = required - row.keys(), row.keys() - known
+        if missing or surplus:
+            raise ValueError(f"not a result row: missing {sorted(missing)}, unexpected {sorted(surplus)}")
+        return cls(**row)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data in the order of the columns; of model and variant only the one that is set."""
+        row = asdict(self)
+        order = ("benchmark", "config", "model", "variant", "setting", "metric", "value", "stderr", "n")
+        columns = [*order, *(name for name in row if name not in order)]
+        return {name: row[name] for name in columns if name not in ("model", "variant") or row[name] is not None}
+
+
+def append(rows: Iterable[Result], folder: Path = FOLDER) -> list[Path]:
+    """Adds the rows to the file of their benchmark, and returns the files.
+
+    A file is replaced whole, so it never holds half a row, and writers wait for each other.
+    """
+    by_file: dict[Path, list[Result]] = {}
+    for row in rows:
+        by_file.setdefault(folder / f"{row.benchmark}.jsonl", []).append(row)
+    for path, new in by_file.items():
+        with locked(folder):
+            lines = path.read_bytes() if path.exists() else b""
+            if lines and not lines.endswith(b"\n"):
+                lines += b"\n"
+            for row in new:
+                lines += json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+            write_atomically(path, lines)
+    return list(by_file)
+
+
+def read(benchmark: str, folder: Path = FOLDER) -> list[Result]:
+    """All rows of a benchmark, checked one by one; none where it was never run."""
+    path = folder / f"{benchmark}.jsonl"
+    if not path.exists():
+        return []
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            rows.append(Result.from_dict(json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path.name}, line {number}: {error}") from error
+    return rows
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds the folder against other writers of results."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def describe_device(device: torch.device) -> str:
+    """What the number was measured on, in words: the GPU's name, or the number of CPU threads torch uses."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if device.type == "cpu":
+        return f"CPU, {torch.get_num_threads()} threads, {platform.machine()}"
+    return device.type
+
+
+def current_commit() -> str:
+    """The commit of the working tree, with ``+`` where tracked files differ; ``$ZOO_COMMIT`` where there is no git."""
+    if "ZOO_COMMIT" in os.environ:
+        return os.environ["ZOO_COMMIT"]
+    try:
+        git = ["git", "-C", str(FOLDER.parent)]
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "*.py"], capture_output=True, check=False)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return commit + ("+" if changed.returncode else "")

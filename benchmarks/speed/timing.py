@@ -1,0 +1,79 @@
+"""How long a call takes: warm up, synchronise, repeat, report the median and the spread."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds a call, one number a sample."""
+
+    samples: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+    @property
+    def stderr(self) -> float | None:
+        """Standard error of the mean; None for a single sample."""
+        return statistics.stdev(self.samples) / math.sqrt(self.n) if self.n > 1 else None
+
+    @property
+    def best(self) -> float:
+        return min(self.samples)
+
+    @property
+    def n(self) -> int:
+        return len(self.samples)
+
+
+def measure(
+    call: Callable[[], object],
+    *,
+    device: torch.device | str = "cpu",
+    repeats: int = 20,
+    warmup: int = 3,
+    calls_per_sample: int = 1,
+) -> Timing:
+    """Times one function. ``calls_per_sample`` calls share a synchronisation, for work that a GPU queues."""
+    timings = measure_together(
+        {"": call}, device=device, repeats=repeats, warmup=warmup, calls_per_sample=calls_per_sample
+    )
+    return timings[""]
+
+
+def measure_together(
+    calls: Mapping[str, Callable[[], object]],
+    *,
+    device: torch.device | str = "cpu",
+    repeats: int = 20,
+    warmup: int = 3,
+    calls_per_sample: int = 1,
+) -> dict[str, Timing]:
+    """Times several functions in turn, sample by sample, so that a busy moment of the machine falls on all of them."""
+    device = torch.device(device)
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        for _ in range(warmup):
+            call()
+    for _ in range(repeats):
+        for name, call in calls.items():
+            synchronise(device)
+            start = time.perf_counter()
+            for _ in range(calls_per_sample):
+                call()
+            synchronise(device)
+            samples[name].append((time.perf_counter() - start) / calls_per_sample)
+    return {name: Timing(tuple(seconds)) for name, seconds in samples.items()}
+
+
+def synchronise(device: torch.device) -> None:
+    """Waits for the device to finish what it was given; a CPU always has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

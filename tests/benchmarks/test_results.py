@@ -1,0 +1,76 @@
+"""The rows every table is made from: what goes in comes back, and nothing malformed gets in."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import results
+from benchmarks.results import Result
+from benchmarks.speed.timing import measure, measure_together
+
+
+@pytest.fixture
+def row() -> Result:
+    return Result.measured(
+        "speed.nfn", "mnist", "seconds", 0.5, n=3, stderr=0.1, device="cpu", variant="fast", setting={"batch": 16}
+    )
+
+
+def test_rows_come_back_as_they_were_written(row: Result, tmp_path: Path):
+    other = replace(row, benchmark="kendall", variant=None, model="statnn", stderr=None)
+    results.append([row, other], tmp_path)
+    results.append([row], tmp_path)
+    assert results.read("speed.nfn", tmp_path) == [row, row]
+    assert results.read("kendall", tmp_path) == [other]
+    assert results.read("augmentation", tmp_path) == []
+
+
+def test_concurrent_writers_lose_no_row(row: Result, tmp_path: Path):
+    rows = [replace(row, value=float(i)) for i in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda one: results.append([one], tmp_path), rows))
+    assert {one.value for one in results.read("speed.nfn", tmp_path)} == {float(i) for i in range(40)}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"benchmark": "speed"}, "unknown benchmark 'speed'"),
+        ({"value": float("nan")}, "value must be a finite number"),
+        ({"n": 0}, "n must be a positive number"),
+        ({"model": "mlp"}, "a row has a model or a variant"),
+        ({"variant": None}, "a row has a model or a variant"),
+        ({"device": ""}, "device must be a non-empty string"),
+    ],
+)
+def test_a_malformed_row_is_refused(row: Result, change: dict[str, object], message: str):
+    with pytest.raises(ValueError, match=message):
+        replace(row, **change)
+
+
+def test_reading_names_the_bad_line(row: Result, tmp_path: Path):
+    results.append([row], tmp_path)
+    file = tmp_path / "speed.nfn.jsonl"
+    broken = row.to_dict()
+    del broken["command"]
+    file.write_text(file.read_text() + json.dumps(broken) + "\n")
+    with pytest.raises(ValueError, match=r"line 2: not a result row: missing \['command'\]"):
+        results.read("speed.nfn", tmp_path)
+
+
+def test_timing_counts_calls_and_takes_the_median():
+    calls = {"a": 0, "b": 0}
+
+    def count(name: str) -> None:
+        calls[name] += 1
+
+    timings = measure_together(
+        {"a": lambda: count("a"), "b": lambda: count("b")}, repeats=5, warmup=2, calls_per_sample=3
+    )
+    assert calls == {"a": 17, "b": 17}
+    assert timings["a"].n == 5
+    assert timings["a"].best <= timings["a"].median <= max(timings["a"].samples)
+    assert measure(lambda: None, repeats=1).stderr is None
