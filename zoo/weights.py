@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Self
 
 import numpy as np
 import torch
@@ -31,11 +30,11 @@ class BlockWeights:
     bias_a: Float[Tensor, "*batch D_A"]
     bias_b: Float[Tensor, "*batch D"]
 
-    def select(self, dim: int, index: int) -> Self:
+    def select(self, dim: int, index: int) -> "BlockWeights":
         """The same weights at one index of a leading dimension."""
         return self.map(lambda tensor: tensor.select(dim, index))
 
-    def map(self, function) -> Self:
+    def map(self, function) -> "BlockWeights":
         """``function`` applied to each of the eight tensors."""
         return type(self)(**{field.name: function(getattr(self, field.name)) for field in fields(self)})
 
@@ -51,7 +50,7 @@ class TransformerWeights:
     _flat: Float[Tensor, "*batch d"]
 
     @classmethod
-    def from_flat(cls, spec: TransformerSpec, flat: FlatLike, *, check_finite: bool = True) -> Self:
+    def from_flat(cls, spec: TransformerSpec, flat: FlatLike, *, check_finite: bool = True) -> "TransformerWeights":
         """Wraps a flat vector [..., d] without copying it; only a list of Python floats, which has no such memory, is.
 
         ``check_finite=False`` skips the one pass over the data, for vectors that were verified before.
@@ -72,7 +71,7 @@ class TransformerWeights:
         return weights
 
     @classmethod
-    def from_state_dict(cls, spec: TransformerSpec, state: Mapping[str, Tensor]) -> Self:
+    def from_state_dict(cls, spec: TransformerSpec, state: Mapping[str, Tensor]) -> "TransformerWeights":
         """Gathers the tensors of a ``state_dict``, batched or not, into one flat vector."""
         missing, surplus = spec.tensors.keys() - state.keys(), state.keys() - spec.tensors.keys()
         if missing or surplus:
@@ -137,7 +136,7 @@ class TransformerWeights:
         encoder, dim = self.encoder, len(self.batch_shape)
         return tuple(encoder.select(dim, i) for i in range(self.spec.blocks))
 
-    def with_encoder(self, encoder: BlockWeights) -> Self:
+    def with_encoder(self, encoder: BlockWeights) -> "TransformerWeights":
         """A copy of these weights whose blocks are ``encoder`` (stacked as in ``.encoder``); the rest is unchanged."""
         flat = self._flat.clone()
         target = type(self)(self.spec, flat).encoder
