@@ -4,7 +4,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Self
+from typing import Any
 
 from zoo.atomic import write_atomically
 from zoo.schema import SCHEMA_VERSION
@@ -23,7 +23,7 @@ class FileEntry:
     rows: int | None = None
 
     @classmethod
-    def of(cls, path: Path, rows: int | None = None) -> Self:
+    def of(cls, path: Path, rows: int | None = None) -> "FileEntry":
         """Measures a file that is on disk."""
         digest = hashlib.sha256()
         with path.open("rb") as file:
@@ -47,7 +47,7 @@ class Manifest:
         write_atomically(folder / MANIFEST_FILE, text.encode() + b"\n")
 
     @classmethod
-    def read(cls, folder: Path) -> Self:
+    def read(cls, folder: Path) -> "Manifest":
         """Reads and validates; whatever is wrong with it is a ValueError that names the file."""
         path = folder / MANIFEST_FILE
         if not path.is_file():

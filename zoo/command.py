@@ -1,0 +1,68 @@
+"""What every command of the project shares: one clear line on bad input, an exit code, progress on stderr.
+
+@command
+def main(arguments: list[str] | None = None) -> None:
+    options = parser().parse_args(arguments)
+    ...
+
+if __name__ == "__main__":
+    main()
+"""
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
+
+Main = Callable[[list[str] | None], None]
+
+
+def command(main: Main) -> Main:
+    """Wraps a command's ``main``: what a user can get wrong ends it with one line and a non-zero exit, no traceback.
+
+    ``ValueError`` and ``OSError`` are what a user can get wrong (2, argparse's own code); control-C is 130; a reader
+    that hung up, as in ``… | head``, is 141 and says nothing. Everything else is our mistake and keeps its traceback.
+    """
+
+    @functools.wraps(main)
+    def guarded(arguments: list[str] | None = None) -> None:
+        try:
+            main(arguments)
+        except BrokenPipeError:
+            # Python flushes stdout once more on its way out, which would complain again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(BROKEN_PIPE)
+        except (ValueError, OSError) as error:
+            print(f"error: {one_line(error)}", file=sys.stderr)
+            sys.exit(BAD_INPUT)
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            sys.exit(INTERRUPTED)
+
+    return guarded
+
+
+def one_line(error: Exception) -> str:
+    """The message without line breaks; the operating system's own errors without their number."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join(str(error).splitlines()) or type(error).__name__
+
+
+def progress_bar() -> Progress:
+    """A progress bar on stderr; silent where stderr is no terminal."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
