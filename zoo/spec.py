@@ -1,8 +1,8 @@
 """What a zoo transformer is: its dimensions and the layout of its flat weight vector.
 
 The flat vector concatenates, row-major, the tensors of ``TransformerSpec.tensors`` in torch's own orientation
-(``[out, in]``). Head ``s`` owns rows ``s·D_k`` to ``(s+1)·D_k − 1`` of query and key, and likewise with ``D_v`` the rows of
-value and the columns of output. The blocks follow each other with a constant stride: all of them are one strided view.
+(``[out, in]``). Head ``s`` owns rows ``s·D_k`` to ``(s+1)·D_k − 1`` of query and key; with ``D_v`` likewise of
+value and the columns of output. The blocks follow each other with a constant stride: one strided view.
 """
 
 from dataclasses import asdict, dataclass

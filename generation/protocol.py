@@ -1,0 +1,102 @@
+"""How every run of the zoo is trained, and what makes one run differ from another."""
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from zoo.schema import OPTIMIZERS
+from zoo.spec import TransformerSpec, spec_for
+
+CHECKPOINT_SHARES = {"epoch_50": 0.50, "epoch_75": 0.75, "epoch_100": 1.00}
+BEST = "best"
+
+MOMENTUM = 0.9
+ADAM_BETAS = (0.9, 0.999)
+RMSPROP_ALPHA = 0.99
+EPSILON = 1e-8
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What all runs of a zoo share. The defaults are the paper's."""
+
+    epochs: int = 100
+    warmup_epochs: int = 10
+    batch_size: int = 128
+    final_learning_rate: float = 1e-5
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.warmup_epochs <= self.epochs:
+            raise ValueError(f"warm-up must take between 1 and all {self.epochs} epochs, got {self.warmup_epochs}")
+
+    @classmethod
+    def shortened(cls, epochs: int) -> "Protocol":
+        """The same protocol in fewer epochs, a tenth of them warm-up as in the paper."""
+        return cls(epochs=epochs, warmup_epochs=max(1, epochs // 10))
+
+    def learning_rate(self, peak: float, epoch: int) -> float:
+        """The learning rate throughout ``epoch``, counted from 0.
+
+        Linear warm-up over W epochs, lr·(e + 1)/W, then a cosine from lr to 1e-5 over the remaining E − W:
+        lr_end + (lr − lr_end)·(1 + cos(π·(e − W)/(E − W)))/2.
+        """
+        if not 0 <= epoch < self.epochs:
+            raise ValueError(f"epoch {epoch} does not exist: this protocol has {self.epochs}, numbered from 0")
+        if epoch < self.warmup_epochs:
+            return peak * (epoch + 1) / self.warmup_epochs
+        progress = (epoch - self.warmup_epochs) / (self.epochs - self.warmup_epochs)
+        return self.final_learning_rate + (peak - self.final_learning_rate) * (1 + math.cos(math.pi * progress)) / 2
+
+    @property
+    def checkpoints(self) -> dict[str, int]:
+        """Label → number of epochs after which it is taken: 50, 75 and 100 % of the training."""
+        return {label: max(1, round(share * self.epochs)) for label, share in CHECKPOINT_SHARES.items()}
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run: the six varied hyperparameters, the seed, and the protocol. ``run_id`` is a hash of all of it."""
+
+    task: str
+    optimizer: str
+    learning_rate: float
+    weight_decay: float
+    init_std: float
+    dropout: float
+    train_fraction: float
+    seed: int = 0
+    protocol: Protocol = field(default_factory=Protocol)
+
+    def __post_init__(self) -> None:
+        spec_for(self.task)
+        if self.optimizer not in OPTIMIZERS:
+            raise ValueError(f"unknown optimizer {self.optimizer!r}: there are {', '.join(OPTIMIZERS)}")
+        if not self.learning_rate > 0 or not self.init_std > 0 or not self.weight_decay >= 0:
+            raise ValueError(
+                "learning_rate and init_std must be positive and weight_decay not negative, got "
+                f"{self.learning_rate}, {self.init_std} and {self.weight_decay}"
+            )
+        if not 0 <= self.dropout < 1 or not 0 < self.train_fraction <= 1:
+            raise ValueError(
+                f"dropout must lie in [0, 1) and train_fraction in (0, 1], got {self.dropout} and {self.train_fraction}"
+            )
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed must lie in [0, 2^32), got {self.seed}")
+
+    @property
+    def spec(self) -> TransformerSpec:
+        return spec_for(self.task)
+
+    @property
+    def run_id(self) -> str:
+        """The first 16 hexadecimal digits of the SHA-256 of the configuration as canonical JSON."""
+        canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """The columns of the zoo that tell this run from others."""
+        row = asdict(self)
+        del row["protocol"], row["task"]
+        return row

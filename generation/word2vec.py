@@ -1,0 +1,96 @@
+"""The frozen word vectors of AG News: trained on its text, or given ones reduced to 32 dimensions. Needs gensim."""
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from zoo.tasks import WordEmbedding
+
+SEED = 0
+EPOCHS = 10
+WINDOW = 5
+MIN_COUNT = 5
+DIM = 32
+
+
+def train_embedding(texts: Sequence[str], dim: int = DIM) -> WordEmbedding:
+    """Word2Vec (CBOW) on the whitespace tokens of ``texts``: the same texts give the same bytes.
+
+    One worker, because several would race; words ordered by count, then alphabetically, so no hash order enters.
+    """
+    from gensim.models import Word2Vec
+
+    sentences = [text.split() for text in texts]
+    counts = Counter(word for sentence in sentences for word in sentence)
+    if max(counts.values(), default=0) < MIN_COUNT:
+        raise ValueError(
+            f"no word occurs {MIN_COUNT} times in the {len(texts):,} texts: too few to train word vectors on"
+        )
+    model = Word2Vec(vector_size=dim, window=WINDOW, min_count=MIN_COUNT, workers=1, seed=SEED, epochs=EPOCHS)
+    ordered = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+    model.build_vocab_from_freq(ordered, corpus_count=len(sentences))
+    with quiet_unraisable():
+        model.train(sentences, total_examples=len(sentences), epochs=EPOCHS)
+    return WordEmbedding.from_vectors(model.wv.index_to_key, torch.from_numpy(model.wv.vectors.copy()))
+
+
+@contextmanager
+def quiet_unraisable() -> Iterator[None]:
+    """Swallows reports of exceptions that do not exist.
+
+    gensim's compiled dot product takes a result of exactly −1 for an error mark and reports «Exception ignored» with no
+    exception; the number itself is right. Reports that do carry an exception pass.
+    """
+    previous = sys.unraisablehook
+    sys.unraisablehook = lambda report: None if report.exc_value is None else previous(report)
+    try:
+        yield
+    finally:
+        sys.unraisablehook = previous
+
+
+def reduce_vectors(source: str, texts: Sequence[str], dim: int = DIM) -> WordEmbedding:
+    """Vectors of a word2vec file, or of a name gensim can download, for the words of ``texts``, reduced by PCA.
+
+    ``word2vec-google-news-300`` is what the paper used.
+    """
+    from gensim.models import KeyedVectors
+
+    path = Path(source)
+    if not path.is_file():
+        path = Path(download_vectors(source))
+    vectors = KeyedVectors.load_word2vec_format(str(path), binary=".bin" in path.suffixes or "GoogleNews" in path.name)
+    components = principal_components(vectors.vectors, dim)
+    mean = vectors.vectors.mean(axis=0, dtype=np.float64)
+    used = {word for text in texts for word in text.split()}
+    words = [word for word in vectors.index_to_key if word in used]
+    reduced = (vectors[words] - mean) @ components
+    return WordEmbedding.from_vectors(words, torch.from_numpy(reduced.astype(np.float32)))
+
+
+def download_vectors(name: str) -> str:
+    """Path of vectors fetched by gensim's downloader; the loader code that comes with them is not run."""
+    import gensim.downloader
+
+    try:
+        return gensim.downloader.load(name, return_path=True)
+    except (OSError, ValueError) as error:
+        raise FileNotFoundError(
+            f"{name} is neither a word2vec file nor vectors that gensim could download: {error}"
+        ) from error
+
+
+def principal_components(vectors: np.ndarray, dim: int) -> np.ndarray:
+    """The first ``dim`` principal axes as columns, each with its largest entry positive, from the covariance matrix."""
+    if vectors.shape[1] < dim:
+        raise ValueError(f"vectors of {vectors.shape[1]} dimensions cannot be reduced to {dim}")
+    centred = vectors - vectors.mean(axis=0, dtype=np.float64).astype(vectors.dtype)
+    covariance = centred.T.astype(np.float64) @ centred / len(vectors)
+    axes = np.linalg.eigh(covariance)[1][:, ::-1][:, :dim]
+    signs = np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(dim)])
+    return axes * signs
