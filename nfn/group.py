@@ -1,0 +1,198 @@
+"""The symmetry group of a transformer's blocks and its action on weights (sec:weight_space).
+
+    G_U = S_h × GL(D_k)^h × GL(D_v)^h × P_D × P_{D_A}        for each block
+
+    [gW]^(Q,i) = W^(Q,τ(i))·(M^(τ(i)))ᵀ             [gW]^(K,i) = W^(K,τ(i))·(M^(τ(i)))⁻¹
+    [gW]^(V,i) = W^(V,τ(i))·N^(τ(i))                [gW]^(O,i) = (N^(τ(i)))⁻¹·W^(O,τ(i))·P_O
+    [gW]^(A)_{j,k} = W^(A)_{π_O(j),π_A(k)}          [gW]^(B)_{j,k} = W^(B)_{π_A(j),k}
+    [gb]^(A)_k = b^(A)_{π_A(k)}                     [gb]^(B) = b^(B)
+
+(def:group_action, prop:entries_under_group_action). Embedding and classifier are left alone. The blocks compute the same
+function of their input before and after (thm:invariant_attn).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from math import log
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from zoo import BlockWeights, TransformerSpec, TransformerWeights
+
+# Beyond this condition number a float32 weight keeps fewer than three digits of the product it takes part in.
+MAX_CONDITION = 1e4
+
+
+@dataclass(frozen=True)
+class GroupElement:
+    """One g for every block, with any leading dimensions. M and N are kept in float64 whatever they act on."""
+
+    heads: Int[Tensor, "*batch blocks h"]  # τ
+    m: Float[Tensor, "*batch blocks h D_k D_k"]
+    n: Float[Tensor, "*batch blocks h D_v D_v"]
+    features: Int[Tensor, "*batch blocks D"]  # π_O
+    neurons: Int[Tensor, "*batch blocks D_A"]  # π_A
+
+    def __post_init__(self) -> None:
+        if self.m.dtype != torch.float64 or self.n.dtype != torch.float64:
+            raise ValueError(f"M and N must be float64, got {self.m.dtype} and {self.n.dtype}: convert with .double()")
+
+    @staticmethod
+    def identity(
+        spec: TransformerSpec, batch_shape: tuple[int, ...] = (), *, device: torch.device | str = "cpu"
+    ) -> "GroupElement":
+        """The g that moves nothing."""
+        shape = (*batch_shape, spec.blocks)
+
+        def permutation(count: int) -> Tensor:
+            return torch.arange(count, device=device).expand(*shape, count)
+
+        def matrix(count: int) -> Tensor:
+            return torch.eye(count, dtype=torch.float64, device=device).expand(*shape, spec.heads, count, count)
+
+        return GroupElement(
+            heads=permutation(spec.heads),
+            m=matrix(spec.key_dim),
+            n=matrix(spec.value_dim),
+            features=permutation(spec.dim),
+            neurons=permutation(spec.hidden_dim),
+        )
+
+    @staticmethod
+    def sample(
+        spec: TransformerSpec,
+        batch_shape: tuple[int, ...] = (),
+        *,
+        generator: torch.Generator,
+        entry_range: float | None = None,
+    ) -> "GroupElement":
+        """Uniform permutations, random M and N, on the generator's device.
+
+        By default M and N have singular values between 1/2 and 2 and uniformly random singular vectors: well conditioned,
+        but far from orthogonal. With ``entry_range`` r their entries are uniform in [−r, r], as in the paper's
+        augmentation experiment (tab:augmented_agnews); matrices with a condition number above 10⁴ are drawn again.
+        """
+        if entry_range is not None and not entry_range > 0:
+            raise ValueError(f"entry_range must be a positive number, got {entry_range!r}")
+        shape = (*batch_shape, spec.blocks)
+
+        def permutation(count: int) -> Tensor:
+            keys = torch.rand(*shape, count, generator=generator, device=generator.device)
+            return keys.argsort(dim=-1)
+
+        def matrix(count: int) -> Tensor:
+            size = (*shape, spec.heads, count, count)
+            return well_conditioned(size, generator) if entry_range is None else uniform(size, entry_range, generator)
+
+        return GroupElement(
+            heads=permutation(spec.heads),
+            m=matrix(spec.key_dim),
+            n=matrix(spec.value_dim),
+            features=permutation(spec.dim),
+            neurons=permutation(spec.hidden_dim),
+        )
+
+    def act(self, weights: TransformerWeights) -> TransformerWeights:
+        """g·U: a copy of the weights that computes the same function. Batches of g and of weights are broadcast."""
+        moved = self.act_on_blocks(weights.encoder)
+        batch = moved.query.shape[:-4]
+        flat = weights.flat().expand(*batch, weights.spec.num_parameters)
+        return TransformerWeights.from_flat(weights.spec, flat, check_finite=False).with_encoder(moved)
+
+    def act_on_blocks(self, weights: BlockWeights) -> BlockWeights:
+        """g·U for tensors [..., blocks, *axes]; more leading dimensions than g has, e.g. channels, are broadcast.
+
+        Computed in float64 and rounded once, to the weights' own dtype.
+        """
+        self._check_fits(weights)
+        dtype = weights.query.dtype
+        m, n = pick(self.m, self.heads, -3), pick(self.n, self.heads, -3)
+        query, key, value, output = (
+            pick(tensor.double(), self.heads, -3)
+            for tensor in (weights.query, weights.key, weights.value, weights.output)
+        )
+        moved = BlockWeights(
+            query=query @ m.mT,
+            key=torch.linalg.solve(m, key, left=False),
+            value=value @ n,
+            output=pick(torch.linalg.solve(n, output), self.features[..., None, None, :], -1),
+            weight_a=pick(pick(weights.weight_a, self.features, -2), self.neurons[..., None, :], -1),
+            weight_b=pick(weights.weight_b, self.neurons, -2),
+            bias_a=pick(weights.bias_a, self.neurons, -1),
+            bias_b=weights.bias_b,
+        )
+        return moved.map(lambda tensor: tensor.to(dtype))
+
+    def compose(self, first: "GroupElement") -> "GroupElement":
+        """self∘first: ``g.compose(h).act(u)`` is ``g.act(h.act(u))``.
+
+        τ = τ_h∘τ_g, M^(s) = M_g^(τ_h⁻¹(s))·M_h^(s), N^(s) = N_h^(s)·N_g^(τ_h⁻¹(s)), π = π_h∘π_g.
+        """
+        position = first.heads.argsort(dim=-1)
+        return GroupElement(
+            heads=pick(first.heads, self.heads, -1),
+            m=pick(self.m, position, -3) @ first.m,
+            n=first.n @ pick(self.n, position, -3),
+            features=pick(first.features, self.features, -1),
+            neurons=pick(first.neurons, self.neurons, -1),
+        )
+
+    def inverse(self) -> "GroupElement":
+        """The g⁻¹ with ``g.inverse().compose(g)`` the identity."""
+        return GroupElement(
+            heads=self.heads.argsort(dim=-1),
+            m=torch.linalg.inv(pick(self.m, self.heads, -3)),
+            n=torch.linalg.inv(pick(self.n, self.heads, -3)),
+            features=self.features.argsort(dim=-1),
+            neurons=self.neurons.argsort(dim=-1),
+        )
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "GroupElement":
+        """``function`` applied to each of the five tensors, e.g. to move to a device or to pick one of a batch."""
+        return GroupElement(**{field.name: function(getattr(self, field.name)) for field in fields(self)})
+
+    def _check_fits(self, weights: BlockWeights) -> None:
+        found = (*weights.query.shape[-4:], weights.value.shape[-1], weights.weight_a.shape[-1])
+        blocks, heads = self.heads.shape[-2:]
+        own = (blocks, heads, self.features.shape[-1], self.m.shape[-1], self.n.shape[-1], self.neurons.shape[-1])
+        if found != own:
+            names = ("blocks", "h", "D", "D_k", "D_v", "D_A")
+            differing = ", ".join(f"{n} {a} and {b}" for n, a, b in zip(names, own, found, strict=True) if a != b)
+            raise ValueError(
+                f"a group element acts on weights of its own dimensions, got {differing}: sample it for weights.spec"
+            )
+
+
+def pick(tensor: Tensor, index: Tensor, dim: int) -> Tensor:
+    """tensor[…, index, …] along ``dim`` (negative), with the leading dimensions of both broadcast from the right.
+
+    ``index`` is [*batch, n] where ``tensor`` is [*batch, …, n at dim, …].
+    """
+    trailing = -dim - 1
+    index = index[(..., *(None,) * trailing)]
+    lead = torch.broadcast_shapes(tensor.shape[: tensor.ndim + dim], index.shape[: index.ndim + dim])
+    tail = tensor.shape[tensor.ndim + dim + 1 :] if trailing else ()
+    return torch.gather(
+        tensor.expand(*lead, *tensor.shape[tensor.ndim + dim :]), dim, index.expand(*lead, index.shape[dim], *tail)
+    )
+
+
+def well_conditioned(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """U·diag(s)·Vᵀ with s log-uniform in [1/2, 2] and U, V random orthogonal."""
+    gaussian = torch.randn(2, *shape, generator=generator, device=generator.device, dtype=torch.float64)
+    left, right = torch.linalg.qr(gaussian).Q
+    exponent = torch.rand(shape[:-1], generator=generator, device=generator.device, dtype=torch.float64) * 2 - 1
+    return (left * torch.exp(exponent * log(2.0)).unsqueeze(-2)) @ right
+
+
+def uniform(shape: tuple[int, ...], entry_range: float, generator: torch.Generator) -> Tensor:
+    """Entries uniform in [−r, r]; matrices that are singular in practice are drawn again, the others stay."""
+    matrices = torch.empty(shape, dtype=torch.float64, device=generator.device)
+    bad = torch.ones(shape[:-2], dtype=torch.bool, device=generator.device)
+    while bool(bad.any()):
+        drawn = torch.rand(int(bad.sum()), *shape[-2:], generator=generator, device=generator.device, dtype=torch.float64)
+        matrices[bad] = (drawn * 2 - 1) * entry_range
+        bad = torch.linalg.cond(matrices) > MAX_CONDITION
+    return matrices
