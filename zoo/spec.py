@@ -54,6 +54,10 @@ class TransformerSpec:
             if name != "task" and value is not None and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What is cached below cannot be copied or pickled; the dimensions say it all.
+        return type(self), tuple(asdict(self).values())
+
     @cached_property
     def tensors(self) -> MappingProxyType[str, TensorSlot]:
         """Name → shape and offset, in the order of the flat vector."""
