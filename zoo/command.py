@@ -12,14 +12,18 @@ if __name__ == "__main__":
 import functools
 import os
 import sys
-from collections.abc import Callable
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 
-Main = Callable[[list[str] | None], None]
+
+class Main(Protocol):
+    """A command: the words after its name, by default those of the command line."""
+
+    def __call__(self, arguments: list[str] | None = None) -> None: ...
 
 
 def command(main: Main) -> Main:

@@ -52,8 +52,13 @@ class Manifest:
         path = folder / MANIFEST_FILE
         if not path.is_file():
             raise FileNotFoundError(f"{path} is missing: {folder} is no finished shard or zoo")
+        return cls.parse(path.read_bytes(), str(path))
+
+    @classmethod
+    def parse(cls, text: bytes, path: str) -> "Manifest":
+        """The manifest in these bytes; ``path`` is where they come from, for the messages."""
         try:
-            raw = json.loads(path.read_bytes())
+            raw = json.loads(text)
             files = {name: FileEntry(**entry) for name, entry in raw["files"].items()}
             manifest = cls(files, raw["details"], raw["schema_version"], raw["code_version"])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -61,7 +66,7 @@ class Manifest:
         manifest.validate(path)
         return manifest
 
-    def validate(self, path: Path) -> None:
+    def validate(self, path: str) -> None:
         """Refuses a foreign version, a name that leaves the folder and any value of the wrong kind."""
         if self.schema_version != SCHEMA_VERSION:
             raise ValueError(f"{path} has schema version {self.schema_version!r}, this code reads {SCHEMA_VERSION}")
@@ -75,15 +80,19 @@ class Manifest:
             if not all(type(count) is int and count >= 0 for count in counts) or not is_sha256(entry.sha256):
                 raise ValueError(f"{path} is damaged: the entry of {name!r} is {entry}")
 
-    def check_file(self, folder: Path, name: str) -> None:
-        """Raises a ValueError that names the file unless its size and hash are the recorded ones."""
+    def check_size(self, folder: Path, name: str) -> None:
+        """Raises a ValueError that names the file unless it is there and has the recorded size."""
         path, entry = folder / name, self.files[name]
         if not path.is_file():
             raise ValueError(f"{path} is missing, though {MANIFEST_FILE} lists it")
         if (size := path.stat().st_size) != entry.bytes:
             raise ValueError(f"{path} is damaged: {size:,} bytes, {MANIFEST_FILE} says {entry.bytes:,}")
-        if FileEntry.of(path).sha256 != entry.sha256:
-            raise ValueError(f"{path} is damaged: its SHA-256 is not the one in {MANIFEST_FILE}")
+
+    def check_file(self, folder: Path, name: str) -> None:
+        """Raises a ValueError that names the file unless its size and hash are the recorded ones."""
+        self.check_size(folder, name)
+        if FileEntry.of(folder / name).sha256 != self.files[name].sha256:
+            raise ValueError(f"{folder / name} is damaged: its SHA-256 is not the one in {MANIFEST_FILE}")
 
 
 def is_sha256(text: Any) -> bool:

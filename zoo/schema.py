@@ -1,7 +1,7 @@
 """The columns of the zoo: one row a checkpoint, and one row a run.
 
-No column ever holds a null, and ``zoo.verify`` says so; yet none is declared non-nullable, because ``datasets`` only knows
-nullable ones and would cast every batch on its way through: 27 k checkpoints/s streamed instead of 45 k.
+No column ever holds a null, and ``zoo.verify`` says so; yet none is declared non-nullable, because ``datasets`` only
+knows nullable ones and would cast every batch on its way through: 27 k checkpoints/s streamed instead of 45 k.
 """
 
 import pyarrow as pa

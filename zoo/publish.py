@@ -1,0 +1,212 @@
+"""Merges the shards that generation wrote into the published zoo: Arrow files by split, runs, card, manifest.
+
+    python -m zoo.publish runs small-transformer-zoo
+    python -m zoo.publish runs small-transformer-zoo --push-to-hub OWNER/NAME
+
+The same runs always give the same bytes. The split of a run is a function of its id, so publishing again with more
+shards moves none. OUT is replaced whole: killed at any moment, it is the old zoo or the new one.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zoo.atomic import write_atomically
+from zoo.card import DEFAULT_CARD, render_card
+from zoo.command import command, progress_bar
+from zoo.layout import CARD_FILE, RUNS_FILE, ConfigDetails, configs_of, split_file, surplus_files
+from zoo.manifest import MANIFEST_FILE, FileEntry, Manifest
+from zoo.mapping import WEIGHTS, MappedCheckpoints
+from zoo.schema import CHECKPOINTS, PUBLISHED_RUN_SCHEMA, checkpoint_schema
+from zoo.shards import CHECKPOINTS_FILE, Shard, find_shards
+from zoo.splits import SPLITS, run_digest, split_of
+from zoo.swap import replacing_folder
+from zoo.table_file import ROWS_PER_BATCH, write_table
+from zoo.tasks import WordEmbedding
+from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
+
+ROWS_PER_FILE = 512  # 38 MB; the paper's 43,900 training rows make 86 files
+FILES_OF_A_SMALL_SPLIT = 4  # what streaming readers share among their workers is files
+
+Advance = Callable[[int], None]
+
+
+def publish(runs: Path, out: Path, *, card: Path = DEFAULT_CARD, advance: Advance = lambda rows: None) -> Manifest:
+    """Publishes every finished shard below ``runs`` as the folder ``out``; ``advance`` is told of rows written."""
+    configs, _ = find_shards(runs)
+    out = out.resolve()
+    check_target(runs.resolve(), out)
+    template = card.read_text(encoding="utf-8")
+    with replacing_folder(out) as folder:
+        files: dict[str, FileEntry] = {}
+        details: dict[str, ConfigDetails] = {}
+        for config, shards in configs.items():
+            entries, details[config] = write_config(folder, config, shards, advance)
+            files |= entries
+            if shards[0].spec.patch_size is None:
+                files |= copy_embedding(runs, folder, shards[0])
+        recorded = {"kind": "zoo", "configs": {name: config.to_dict() for name, config in details.items()}}
+        # the card is rendered from the manifest, and the manifest holds the card's hash
+        manifest = Manifest(files, recorded)
+        write_atomically(folder / CARD_FILE, render_card(template, manifest).encode())
+        manifest = Manifest(files | {CARD_FILE: FileEntry.of(folder / CARD_FILE)}, recorded)
+        manifest.write(folder)
+    return manifest
+
+
+def check_target(runs: Path, out: Path) -> None:
+    """Refuses to replace anything but an older zoo, and to lose a file that is no part of it."""
+    if out == runs or out in runs.parents or runs in out.parents:
+        raise ValueError(f"{out} and {runs} lie inside one another: publish to a folder of its own")
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise ValueError(f"{out} is a file: publish writes a folder")
+    if not any(out.iterdir()):
+        return
+    if not (out / MANIFEST_FILE).is_file():
+        raise ValueError(f"{out} is no zoo (it has no {MANIFEST_FILE}) and is not empty: publish will not replace it")
+    manifest = Manifest.read(out)
+    configs_of(manifest, out)
+    if surplus := surplus_files(out, manifest):
+        raise ValueError(f"{out / surplus[0]} is no part of the zoo and would be lost: move it away first")
+
+
+def write_config(
+    folder: Path, config: str, shards: Sequence[Shard], advance: Advance
+) -> tuple[dict[str, FileEntry], ConfigDetails]:
+    """Writes the splits and the runs of one config."""
+    for shard in shards:
+        shard.check_files()
+    runs = pa.concat_tables([shard.runs() for shard in shards])
+    rows = MappedCheckpoints([shard.folder / CHECKPOINTS_FILE for shard in shards], shards[0].spec)
+    by_split = assign_rows(rows, runs)
+    files: dict[str, FileEntry] = {}
+    for split in SPLITS:
+        parts = cut(by_split[split])
+        for index, part in enumerate(parts):
+            name = split_file(config, split, index, len(parts))
+            schema = checkpoint_schema(rows.spec)
+            files[name] = write_table(folder / name, schema, in_batches(rows, part, schema, advance))
+    name = f"{config}/{RUNS_FILE}"
+    files[name] = write_table(folder / name, PUBLISHED_RUN_SCHEMA, [runs])
+    shared = shards[0].details
+    return files, ConfigDetails(
+        task=shared["task"],
+        spec=shards[0].spec,
+        preset=shared["preset"],
+        protocol=shared["protocol"],
+        seeds=shared["seeds"],
+        data_source=shared["data_source"],
+        embedding_sha256=shared["embedding_sha256"],
+        engines=sorted({shard.details["engine"] for shard in shards}),
+        precisions=sorted({shard.details["precision"] for shard in shards}),
+        code_versions=sorted({shard.manifest.code_version for shard in shards}),
+        shards=[shard.number for shard in shards],
+        runs=dict(sorted(Counter(runs.column("status").to_pylist()).items())),
+        rows={split: len(by_split[split]) for split in SPLITS},
+    )
+
+
+def assign_rows(rows: MappedCheckpoints, runs: pa.Table) -> dict[str, list[int]]:
+    """The rows of each split, in the order of their runs' digests; every completed run with its four checkpoints."""
+    ids = runs.column("run_id").to_pylist()
+    if repeated := [run for run, count in Counter(ids).items() if count > 1]:
+        raise ValueError(f"run {repeated[0]} is in more than one shard, or twice in one")
+    status = dict(zip(ids, runs.column("status").to_pylist(), strict=True))
+    found: dict[str, dict[str, int]] = {run: {} for run, state in status.items() if state == "completed"}
+    columns = (rows.table.column(name).to_pylist() for name in ("run_id", "checkpoint"))
+    for row, (run, checkpoint) in enumerate(zip(*columns, strict=True)):
+        path, number = rows.locate(row)
+        if run not in status:
+            raise ValueError(f"{path}, row {number}: run {run} is not in its shard's table of runs")
+        if status[run] != "completed":
+            continue
+        if checkpoint in found[run] or checkpoint not in CHECKPOINTS:
+            raise ValueError(f"{path}, row {number}: checkpoint {checkpoint!r} of run {run} is unknown or there twice")
+        found[run][checkpoint] = row
+    by_split: dict[str, list[int]] = {split: [] for split in SPLITS}
+    for run in sorted(found, key=run_digest):
+        if len(found[run]) < len(CHECKPOINTS):
+            raise ValueError(f"run {run} is completed but has only the checkpoints {sorted(found[run])}")
+        by_split[split_of(run)] += [found[run][checkpoint] for checkpoint in CHECKPOINTS]
+    return by_split
+
+
+def cut(rows: Sequence[int]) -> list[Sequence[int]]:
+    """One list of rows a file, at least one: 512 in each, or a quarter of a small split in whole batches of 64."""
+    quarter = -(-len(rows) // (FILES_OF_A_SMALL_SPLIT * ROWS_PER_BATCH)) * ROWS_PER_BATCH
+    size = min(ROWS_PER_FILE, max(ROWS_PER_BATCH, quarter))
+    return [rows[start : start + size] for start in range(0, max(1, len(rows)), size)]
+
+
+def in_batches(
+    rows: MappedCheckpoints, selected: Sequence[int], schema: pa.Schema, advance: Advance
+) -> Iterator[pa.Table]:
+    """The selected rows as tables of 64; refuses weights that are not finite."""
+    for start in range(0, len(selected), ROWS_PER_BATCH):
+        indices = np.array(selected[start : start + ROWS_PER_BATCH])
+        weights = rows.gather(indices)
+        if not np.isfinite(weights).all():
+            bad = int(indices[~np.isfinite(weights).all(axis=1)][0])
+            path, number = rows.locate(bad)
+            raise ValueError(f"{path}, row {number}: weights hold NaN or infinity, though the run is completed")
+        column = pa.FixedSizeListArray.from_arrays(pa.array(weights.reshape(-1)), type=schema.field(WEIGHTS).type)
+        metadata = pc.take(rows.table, pa.array(indices))
+        yield metadata.append_column(schema.field(WEIGHTS), column)
+        advance(len(indices))
+
+
+def copy_embedding(runs: Path, folder: Path, shard: Shard) -> dict[str, FileEntry]:
+    """Puts the task's frozen embedding beside its rows, if it is the one the shard was trained with."""
+    task = shard.details["task"]
+    if WordEmbedding.load(runs / task).sha256 != shard.details["embedding_sha256"]:
+        raise ValueError(f"{runs / task / VECTORS_FILE} is not the embedding that {shard.folder} was trained with")
+    entries = {}
+    for file in (VECTORS_FILE, VOCABULARY_FILE):
+        name = f"{task}/{file}"
+        write_atomically(folder / name, (runs / name).read_bytes())
+        entries[name] = FileEntry.of(folder / name)
+    return entries
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(
+        prog="python -m zoo.publish", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("runs", type=Path, metavar="RUNS", help="folder that generation wrote its shards to")
+    options.add_argument("out", type=Path, metavar="OUT", help="folder of the published zoo; an older zoo is replaced")
+    options.add_argument("--card", type=Path, default=DEFAULT_CARD, help="template of README.md (default: %(default)s)")
+    options.add_argument("--push-to-hub", metavar="OWNER/NAME", help="then upload to this dataset repository")
+    return options
+
+
+@command
+def main(arguments: list[str] | None = None) -> None:
+    options = parser().parse_args(arguments)
+    configs, unfinished = find_shards(options.runs)
+    for folder in unfinished:
+        print(f"skipped {folder}: unfinished (no {MANIFEST_FILE})", file=sys.stderr)
+    total = sum(shard.manifest.files[CHECKPOINTS_FILE].rows or 0 for shards in configs.values() for shard in shards)
+    with progress_bar() as bar:
+        task = bar.add_task("publishing rows", total=total)
+        manifest = publish(options.runs, options.out, card=options.card, advance=lambda rows: bar.advance(task, rows))
+    for name, config in configs_of(manifest, options.out).items():
+        counts = ", ".join(f"{rows:,} {split}" for split, rows in config.rows.items())
+        states = ", ".join(f"{runs:,} {status}" for status, runs in config.runs.items())
+        print(f"{name}: {counts} rows; runs: {states}")
+    print(f"{options.out}: {len(manifest.files)} files, {sum(e.bytes for e in manifest.files.values()) / 1e6:,.1f} MB")
+    if options.push_to_hub:
+        from zoo.hub import push
+
+        print(push(options.out, options.push_to_hub))
+
+
+if __name__ == "__main__":
+    main()
