@@ -7,9 +7,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nfn import composed
 from nfn.dense import linear
-from nfn.elements import as_element
-from nfn.equivariant import EquivariantLayer, relu_on_mlp
+from nfn.equivariant import EquivariantLayer
 from nfn.invariant import InvariantLayer
 from zoo import TransformerSpec, TransformerWeights
 
@@ -49,11 +49,14 @@ class InvariantEncoder(nn.Module):
         )
 
     def forward(self, weights: TransformerWeights) -> Float[Tensor, "b outputs"]:
-        hidden = as_element(weights)
+        hidden = composed.from_checkpoints(weights)
         for layer in self.equivariant:
-            hidden = relu_on_mlp(layer(hidden))
-        invariants = self.invariant(hidden).squeeze(-1)
-        return self.head(self.block_norm(invariants).flatten(1))
+            hidden = composed.relu(composed.equivariant(layer, hidden))
+        return self.read(composed.invariant(self.invariant, hidden))
+
+    def read(self, invariants: Float[Tensor, "b blocks e 1"]) -> Float[Tensor, "b outputs"]:
+        """What follows the invariant layer."""
+        return self.head(self.block_norm(invariants.squeeze(-1)).flatten(1))
 
 
 class BlockNorm(nn.Module):

@@ -43,7 +43,7 @@ class EquivariantLayer(nn.Module):
     def forward(self, weights: BlockWeights) -> BlockWeights:
         """[*batch, d, blocks, …] → [*batch, e, blocks, …]."""
         batch = check_element(weights, self.spec, self.in_channels, next(self.parameters()).dtype)
-        sources = Sources(blocks_first(weights, batch))
+        sources = Sources(vars(blocks_first(weights, batch)))
         shape = [self.spec.blocks, batch.numel(), self.out_channels]
         result = BlockWeights(**self.merged(sources, batch.numel()))
         assert list(result.query.shape[:3]) == shape

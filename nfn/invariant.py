@@ -47,7 +47,7 @@ class InvariantLayer(nn.Module):
     def forward(self, weights: BlockWeights) -> Float[Tensor, "*batch blocks e out"]:
         """[*batch, d, blocks, …] → [*batch, blocks, e, D']."""
         batch = check_element(weights, self.spec, self.in_channels, next(self.parameters()).dtype)
-        sources = Sources(blocks_first(weights, batch))
+        sources = Sources(vars(blocks_first(weights, batch)))
         result = self.merged(sources, batch.numel())["invariant"].movedim(0, 1)
         return result.unflatten(0, batch) if batch else result.squeeze(0)
 

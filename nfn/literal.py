@@ -10,9 +10,12 @@ import copy
 import torch
 from torch import Tensor, einsum, nn
 
-from nfn.equivariant import EquivariantLayer
+from nfn.elements import as_element
+from nfn.encoder import InvariantEncoder
+from nfn.equivariant import EquivariantLayer, relu_on_mlp
 from nfn.invariant import InvariantLayer
-from zoo import BlockWeights
+from nfn.predictors import TransformerNFN
+from zoo import BlockWeights, TransformerWeights
 
 
 class LiteralEquivariantLayer(nn.Module):
@@ -48,16 +51,28 @@ class LiteralInvariantLayer(nn.Module):
         return torch.stack(blocks, dim=1)
 
 
-def literal_twin(module: nn.Module) -> nn.Module:
-    """A copy of a network that shares its parameters but computes every layer of ours term by term."""
-    shared = {id(parameter): parameter for parameter in module.parameters()}
-    twin = copy.deepcopy(module, shared)
-    for parent in list(twin.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, EquivariantLayer):
-                setattr(parent, name, LiteralEquivariantLayer(child))
-            elif isinstance(child, InvariantLayer):
-                setattr(parent, name, LiteralInvariantLayer(child))
+class LiteralEncoder(nn.Module):
+    """``InvariantEncoder`` layer by layer and term by term, with the same parameters."""
+
+    def __init__(self, encoder: InvariantEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, weights: TransformerWeights) -> Tensor:
+        hidden = as_element(weights)
+        for layer in self.encoder.equivariant:
+            assert isinstance(layer, EquivariantLayer)
+            hidden = relu_on_mlp(LiteralEquivariantLayer(layer)(hidden))
+        return self.encoder.read(LiteralInvariantLayer(self.encoder.invariant)(hidden))
+
+
+def literal_twin(predictor: TransformerNFN) -> TransformerNFN:
+    """A predictor with the very same parameters that computes every term on its own."""
+    shared = {id(parameter): parameter for parameter in predictor.parameters()}
+    twin = copy.deepcopy(predictor, shared)
+    encoder = twin.parts["encoder"]
+    assert isinstance(encoder, InvariantEncoder)
+    twin.parts["encoder"] = LiteralEncoder(encoder)
     return twin
 
 

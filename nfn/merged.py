@@ -18,14 +18,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nfn.terms import ATTENTION, AXES, INNER, Term
-from zoo import BlockWeights
 
 
 class Sources:
     """What the terms read: the eight weight tensors and the two products, summed over heads as every term has them."""
 
-    def __init__(self, weights: BlockWeights) -> None:
-        self._tensors: dict[str, Tensor] = {name: getattr(weights, name) for name in AXES if hasattr(weights, name)}
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = dict(tensors)
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._tensors:
@@ -186,13 +185,13 @@ class MergedTerms(nn.Module):
         wanted = ["e"] + ["d"] * len(channels) + list(term.coefficient_letters)
         return block.permute(0, *(1 + order.index(letter) for letter in wanted))
 
-    def forward(self, sources: Sources, batch: int) -> dict[str, Tensor]:
+    def forward(self, sources: Sources, batch: int, sites: Sequence[Site] | None = None) -> dict[str, Tensor]:
+        """Every target of some sites, of all for None."""
         parts: dict[str, list[Tensor]] = {}
-        for site in self.sites:
+        for site in self.sites if sites is None else sites:
             for target, part in self._multiply(site, sources, batch).items():
                 parts.setdefault(target, []).append(part)
-        # Smallest first: what is broadcast is added up before it meets the full tensor.
-        return {target: sum_of(sorted(found, key=Tensor.numel)) for target, found in parts.items()}
+        return {target: sum_of(found) for target, found in parts.items()}
 
     def _multiply(self, site: Site, sources: Sources, batch: int) -> dict[str, Tensor]:
         """One site's share of each target, [blocks, batch, e, *axes] with length 1 where it is broadcast."""
@@ -217,10 +216,11 @@ class MergedTerms(nn.Module):
         rows = features[0] if len(features) == 1 else torch.cat(features, dim=-1)
         product = torch.bmm(rows.flatten(1, -2), matrix).unflatten(1, (batch, *kept))
         shares = {}
-        for target, columns in site.columns.items():
+        widths = [columns.stop - columns.start for columns in site.columns.values()]
+        for target, share in zip(site.columns, product.split(widths, dim=-1), strict=True):
             term = next(term for term in site.terms if term.target == target)
             created = [self.size[term.axis[letter]] for letter in term.created]
-            share = product[..., columns].unflatten(-1, (self.out_channels, *created))
+            share = share.unflatten(-1, (self.out_channels, *created))
             channel_first = share.movedim(2 + len(kept), 2)
             shares[target] = self._place(channel_first, site, target)
         return shares
@@ -238,7 +238,8 @@ class MergedTerms(nn.Module):
 
 
 def sum_of(parts: Sequence[Tensor]) -> Tensor:
-    total = parts[0]
-    for part in parts[1:]:
+    """The sum, smallest first: what is broadcast is added up before it meets the full tensor."""
+    total, *rest = sorted(parts, key=Tensor.numel)
+    for part in rest:
         total = total + part
     return total
