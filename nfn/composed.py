@@ -4,10 +4,11 @@ Nothing nonlinear touches Q, K, V and O (``relu_on_mlp``), so in every hidden la
 
     Q_d^(s) = Ψ^Q_d·W^(Q,s)    K_d^(s) = Ψ^K_d·W^(K,s)    V_d^(s) = Ψ^V_d·W^(V,s)    O_d^(s) = W^(O,s)·(α_d·1 + β_d·11ᵀ)
 
-with matrices Ψ [D, D] and numbers α, β made of coefficients alone, the same for the whole batch. All that any term reads of
-them are the products summed over heads, and these follow from those of the checkpoint:
+with matrices Ψ [D, D] and numbers α, β made of coefficients alone, the same for the whole batch. All that any term
+reads of them are the products summed over heads, and these follow from those of the checkpoint:
 
-    Σ_s [WW]^(QK,s)_d = Ψ^Q_d·(Σ_s [WW]^(QK,s))·(Ψ^K_d)ᵀ        Σ_s [WW]^(VO,s)_d = Ψ^V_d·(Σ_s [WW]^(VO,s))·(α_d·1 + β_d·11ᵀ)
+    Σ_s [WW]^(QK,s)_d = Ψ^Q_d·(Σ_s [WW]^(QK,s))·(Ψ^K_d)ᵀ
+    Σ_s [WW]^(VO,s)_d = Ψ^V_d·(Σ_s [WW]^(VO,s))·(α_d·1 + β_d·11ᵀ)
 
 So the work on heads is done once, on the checkpoint, and what is left are a few large matrix products.
 """
@@ -122,7 +123,7 @@ def products(x: Hidden) -> dict[str, Tensor]:
     if x.maps is None:
         return {"qk": x.qk.unsqueeze(2), "vo": x.vo.unsqueeze(2)}
     maps = x.maps
-    blocks, batch, dim, _ = x.qk.shape
+    batch, dim = x.qk.shape[1:3]
     channels = maps.query.shape[1]
 
     def from_left(psi: Tensor, y: Tensor) -> Tensor:

@@ -19,9 +19,9 @@ HEAD_WIDTH = 10
 class InvariantEncoder(nn.Module):
     """Equivariant layers, ReLU on the MLP's weights after each, an invariant layer, normalisation, an MLP.
 
-    The invariant layer gives one number a channel and block. They are normalised over the channels of each block, then all
-    together, and read by three linear layers of width 10 (the paper leaves these out; without them its parameter counts
-    do not come out).
+    The invariant layer gives one number a channel and block. They are normalised over the channels of each block,
+    then all together, and read by three linear layers of width 10 (the paper leaves these out; without them its
+    parameter counts do not come out).
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class InvariantEncoder(nn.Module):
     def forward(self, weights: TransformerWeights) -> Float[Tensor, "b outputs"]:
         hidden = composed.from_checkpoints(weights)
         for layer in self.equivariant:
+            assert isinstance(layer, EquivariantLayer)
             hidden = composed.relu(composed.equivariant(layer, hidden))
         return self.read(composed.invariant(self.invariant, hidden))
 

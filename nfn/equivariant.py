@@ -14,9 +14,9 @@ from zoo import BlockWeights, TransformerSpec
 class EquivariantLayer(nn.Module):
     """E(gU) = gE(U) for every g of the group G_U of each block.
 
-    The sum of all terms of ``EQUIVARIANT_TERMS``; each transformer block has coefficients of its own. Q, K, V are mixed along
-    their input dimension, O along its output dimension by a·1 + b·11ᵀ, and everything that the group only permutes gets
-    every invariant and every equivariant of degree one or two (thm:equivariant_layer).
+    The sum of all terms of ``EQUIVARIANT_TERMS``; each transformer block has coefficients of its own. Q, K, V are
+    mixed along their input dimension, O along its output dimension by a·1 + b·11ᵀ, and everything that the group only
+    permutes gets every invariant and every equivariant of degree one or two (thm:equivariant_layer).
     """
 
     def __init__(

@@ -32,7 +32,7 @@ def check_components(spec: TransformerSpec, components: Sequence[str] | None) ->
 def flat_features(
     weights: TransformerWeights, components: Sequence[str] | None = None
 ) -> Float[Tensor, "*batch features"]:
-    """The weights of some components side by side, as the tree models and the MLP read them. A view for one component."""
+    """The weights of some components side by side, as the tree models read them. A view where they are one piece."""
     chosen = check_components(weights.spec, components)
     flat = weights.flat()
     if chosen == tuple(weights.spec.components):

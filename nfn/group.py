@@ -7,8 +7,8 @@
     [gW]^(A)_{j,k} = W^(A)_{π_O(j),π_A(k)}          [gW]^(B)_{j,k} = W^(B)_{π_A(j),k}
     [gb]^(A)_k = b^(A)_{π_A(k)}                     [gb]^(B) = b^(B)
 
-(def:group_action, prop:entries_under_group_action). Embedding and classifier are left alone. The blocks compute the same
-function of their input before and after (thm:invariant_attn).
+(def:group_action, prop:entries_under_group_action). Embedding and classifier are left alone. The blocks compute the
+same function of their input before and after (thm:invariant_attn).
 """
 
 from collections.abc import Callable
@@ -70,9 +70,10 @@ class GroupElement:
     ) -> "GroupElement":
         """Uniform permutations, random M and N, on the generator's device.
 
-        By default M and N have singular values between 1/2 and 2 and uniformly random singular vectors: well conditioned,
-        but far from orthogonal. With ``entry_range`` r their entries are uniform in [−r, r], as in the paper's
-        augmentation experiment (tab:augmented_agnews); matrices with a condition number above 10⁴ are drawn again.
+        By default M and N have singular values between 1/2 and 2 and uniformly random singular vectors: well
+        conditioned, but far from orthogonal. With ``entry_range`` r their entries are uniform in [−r, r], as in the
+        paper's augmentation experiment (tab:augmented_agnews); matrices with a condition number above 10⁴ are drawn
+        again.
         """
         if entry_range is not None and not entry_range > 0:
             raise ValueError(f"entry_range must be a positive number, got {entry_range!r}")
@@ -192,7 +193,9 @@ def uniform(shape: tuple[int, ...], entry_range: float, generator: torch.Generat
     matrices = torch.empty(shape, dtype=torch.float64, device=generator.device)
     bad = torch.ones(shape[:-2], dtype=torch.bool, device=generator.device)
     while bool(bad.any()):
-        drawn = torch.rand(int(bad.sum()), *shape[-2:], generator=generator, device=generator.device, dtype=torch.float64)
+        drawn = torch.rand(
+            int(bad.sum()), *shape[-2:], generator=generator, device=generator.device, dtype=torch.float64
+        )
         matrices[bad] = (drawn * 2 - 1) * entry_range
         bad = torch.linalg.cond(matrices) > MAX_CONDITION
     return matrices

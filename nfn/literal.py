@@ -1,8 +1,8 @@
 """The slow twin of the layers: the paper's pseudocode, line by line, block by block.
 
-Written out from appendix:pseudocode_equivariant and appendix:pseudocode_invariant, not from the table, so that table, merging
-and layers are checked against something that shares none of them. It reads the very parameters of the layer it is the twin
-of. Use it to check, never to train.
+Written out from appendix:pseudocode_equivariant and appendix:pseudocode_invariant, not from the table, so that table,
+merging and layers are checked against something that shares none of them. It reads the very parameters of the layer
+it is the twin of. Use it to check, never to train.
 """
 
 import copy

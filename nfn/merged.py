@@ -1,10 +1,10 @@
 """The terms of the table, merged: all that read their sources in the same way are one matrix product.
 
-Terms fall into sites by what they keep. A term that keeps the hidden index (D_A), say, does the same thing to each hidden
-neuron: it multiplies what the sources say about that neuron with its coefficient. All terms of a site read the same rows of
-features and write side by side, so their coefficients are the blocks of one matrix [features, outputs]. These matrices are
-the parameters; because the terms are a complete basis, no block is empty and no parameter is wasted. Transformer blocks,
-each with its own coefficients, are one more dimension of the matrix.
+Terms fall into sites by what they keep. A term that keeps the hidden index (D_A), say, does the same thing to each
+hidden neuron: it multiplies what the sources say about that neuron with its coefficient. All terms of a site read the
+same rows of features and write side by side, so their coefficients are the blocks of one matrix [features, outputs].
+These matrices are the parameters; because the terms are a complete basis, no block is empty and no parameter is
+wasted. Transformer blocks, each with its own coefficients, are one more dimension of the matrix.
 
 Tensors in this file are [blocks, batch, channels, *axes].
 """
@@ -65,7 +65,7 @@ def source_rank(name: str) -> int:
 
 @dataclass(frozen=True)
 class Slot:
-    """How a site reads one source: which axes it keeps and which it contracts, and where the result lies in the rows."""
+    """How a site reads one source: which axes it keeps, which it contracts, and which rows the result fills."""
 
     source: str
     kept: tuple[int, ...]
@@ -137,8 +137,8 @@ def merge(terms: Sequence[Term], size: dict[str, int], in_channels: int, out_cha
 class MergedTerms(nn.Module):
     """The sum of all terms of a table, for every target: [blocks, batch, d, …] → [blocks, batch, e, …].
 
-    Coefficients start normal with standard deviation 1/√(T·fan_in), T the number of terms of the target: with independent
-    weights of unit variance, every output entry has unit variance.
+    Coefficients start normal with standard deviation 1/√(T·fan_in), T the number of terms of the target: with
+    independent weights of unit variance, every output entry has unit variance.
     """
 
     def __init__(

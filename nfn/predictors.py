@@ -1,9 +1,9 @@
 """Models that read the weights of a transformer and predict its accuracy.
 
-All have one interface: ``predictor(weights)`` is the predicted accuracy in [0, 1], ``predictor.logits(weights)`` the same
-before the sigmoid, to train with binary cross entropy. Each component of the transformer (embedding, encoder, classifier) is
-read by a part of its own; the parts' outputs lie side by side in front of one linear layer (appendix:transformer-nfn,
-appendix:baselines). Which components are read is free.
+All have one interface: ``predictor(weights)`` is the predicted accuracy in [0, 1], ``predictor.logits(weights)`` the
+same before the sigmoid, to train with binary cross entropy. Each component of the transformer (embedding, encoder,
+classifier) is read by a part of its own; the parts' outputs lie side by side in front of one linear layer
+(appendix:transformer-nfn, appendix:baselines). Which components are read is free.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ class Predictor(nn.Module):
         return torch.sigmoid(self.logits(weights))
 
     def logits(self, weights: TransformerWeights) -> Float[Tensor, "*batch"]:
-        """The prediction before the sigmoid. Unlike ``forward`` it does not look for NaN, which on a GPU means waiting."""
+        """The prediction before the sigmoid. Unlike ``forward`` it does not look for NaN: on a GPU, looking is waiting."""
         self._check(weights)
         batch = weights.batch_shape
         flat = weights.flat().reshape(batch.numel(), self.spec.num_parameters)
@@ -86,7 +86,8 @@ class Predictor(nn.Module):
 class TransformerNFN(Predictor):
     """Transformer-NFN: equivariant layers, ReLU on the MLP's weights, an invariant layer (appendix:transformer-nfn).
 
-    Its reading of the encoder does not change under the group G_U. ``channels`` are the widths of the equivariant layers.
+    Its reading of the encoder does not change under the group G_U. ``channels`` are the widths of the equivariant
+    layers.
     """
 
     kind = "transformer_nfn"

@@ -1,9 +1,9 @@
 """Brings weights to unit size without touching their symmetry.
 
-Every tensor of a checkpoint is divided by one positive number. Multiplication by a number commutes with the group's action, so
-what is invariant stays so. The numbers come from training checkpoints alone, and from group-invariant quantities alone: Q and K
-are measured by the size of Σ_s W^(Q,s)·(W^(K,s))ᵀ, V and O by that of Σ_s W^(V,s)·W^(O,s), so that moving the training
-checkpoints by group elements does not change what is fitted.
+Every tensor of a checkpoint is divided by one positive number. Multiplication by a number commutes with the group's
+action, so what is invariant stays so. The numbers come from training checkpoints alone, and from group-invariant
+quantities alone: Q and K are measured by the size of Σ_s W^(Q,s)·(W^(K,s))ᵀ, V and O by that of Σ_s W^(V,s)·W^(O,s),
+so that moving the training checkpoints by group elements does not change what is fitted.
 """
 
 from math import sqrt
@@ -36,7 +36,7 @@ class WeightScale(nn.Module):
         """Sets the scales to the median over training checkpoints [n, d] of each tensor's root mean square."""
         if len(weights.batch_shape) != 1 or weights.batch_shape[0] == 0:
             raise ValueError(f"scales are fitted on a batch [n, d] of checkpoints, got {list(weights.flat().shape)}")
-        for name, slot in self.spec.tensors.items():
+        for slot in self.spec.tensors.values():
             size = float(root_mean_square(weights.flat()[:, slot.slice]).median())
             self.factor[slot.slice] = 1 / size if size > SMALLEST else 1.0
         for block, part in enumerate(weights.blocks):

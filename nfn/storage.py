@@ -1,4 +1,4 @@
-"""Predictors on disk: ``config.json`` says which architecture, ``model.safetensors`` holds its parameters and buffers."""
+"""Predictors on disk: ``config.json`` is the architecture, ``model.safetensors`` its parameters and buffers."""
 
 import json
 from pathlib import Path

@@ -9,9 +9,10 @@ broadcast. Sources beside the eight weight tensors are the products of def:addit
 
 Where the paper's formula and pseudocode disagree, the choice that is equivariant is taken:
 
-- [E(W)]^(Q,i), (K,i), (V,i): the bullet formula writes [W]_{p,q} where thm:equivariant_layer and the einsum have [W]_{p,k}.
-- Φ^{(B):•,k} in [E(W)]^(B): the pseudocode's ``.unsqueeze(0)`` alone would align channels with rows; the formula, constant
-  in the row j, needs ``.unsqueeze(0).unsqueeze(-2)``.
+- [E(W)]^(Q,i), (K,i), (V,i): the bullet formula writes [W]_{p,q} where thm:equivariant_layer and the einsum have
+  [W]_{p,k}.
+- Φ^{(B):•,k} in [E(W)]^(B): the pseudocode's ``.unsqueeze(0)`` alone would align channels with rows; the formula,
+  constant in the row j, needs ``.unsqueeze(0).unsqueeze(-2)``.
 - I(U): the bullet formula sums twice over the heads s; thm:invariant_layer and the einsum sum once.
 """
 

@@ -1,0 +1,123 @@
+"""Checks for anyone's layer: is it equivariant, is it invariant under the symmetries of a transformer's blocks?
+
+    nfn.testing.assert_equivariant(layer, spec, channels=4)
+    nfn.testing.assert_invariant(layer, spec, channels=4)
+    nfn.testing.assert_invariant(predictor, spec, channels=None)
+
+Everything is measured in float64, with random weights and with M and N that are well conditioned but not orthogonal,
+which would hide a mix-up of transpose and inverse. Each factor of the group is tried on its own first, so that a
+failure says which symmetry is broken.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nfn.elements import NAMES
+from nfn.group import GroupElement
+from nfn.terms import AXES, sizes
+from zoo import BlockWeights, TransformerSpec, TransformerWeights
+
+TOLERANCE = 1e-9
+FACTORS = {
+    "heads": "the order of the heads, τ",
+    "m": "M on queries and keys",
+    "n": "N on values and outputs",
+    "features": "the permutation π_O of features",
+    "neurons": "the permutation π_A of hidden neurons",
+}
+
+
+@torch.no_grad()
+def assert_equivariant(
+    layer: Callable[[BlockWeights], BlockWeights],
+    spec: TransformerSpec,
+    *,
+    channels: int = 1,
+    batch: int = 2,
+    seed: int = 0,
+    tolerance: float = TOLERANCE,
+) -> None:
+    """Raises AssertionError unless ‖E(gU) − gE(U)‖ ≤ tolerance·‖gE(U)‖ for every tensor and every kind of g.
+
+    ``layer`` maps elements of U^d, ``BlockWeights`` of tensors [batch, d, blocks, …], to elements of U^e. A module is
+    tested as a float64 copy of itself.
+    """
+    layer = in_double(layer)
+    generator = torch.Generator().manual_seed(seed)
+    weights = random_element(spec, channels, batch, generator)
+    result = layer(weights)
+    for symmetry, element in elements(spec, generator):
+        moved_before, moved_after = layer(element.act_on_blocks(weights)), element.act_on_blocks(result)
+        for name in NAMES:
+            check(
+                getattr(moved_before, name),
+                getattr(moved_after, name),
+                tolerance,
+                f"not equivariant under {symmetry}: {name} of E(gU) and gE(U) differ",
+            )
+
+
+@torch.no_grad()
+def assert_invariant(
+    function: Callable[[Any], Tensor],
+    spec: TransformerSpec,
+    *,
+    channels: int | None = 1,
+    batch: int = 2,
+    seed: int = 0,
+    tolerance: float = TOLERANCE,
+) -> None:
+    """Raises AssertionError unless ‖I(gU) − I(U)‖ ≤ tolerance·‖I(U)‖ for every kind of g.
+
+    ``function`` takes elements of U^d as in ``assert_equivariant``; with ``channels=None`` it takes
+    ``TransformerWeights`` of shape [batch], as predictors do.
+    """
+    function = in_double(function)
+    generator = torch.Generator().manual_seed(seed)
+    if channels is None:
+        flat = torch.randn(batch, spec.num_parameters, generator=generator, dtype=torch.float64)
+        weights = TransformerWeights.from_flat(spec, flat)
+    else:
+        weights = random_element(spec, channels, batch, generator)
+    result = function(weights)
+    for symmetry, element in elements(spec, generator):
+        moved = element.act(weights) if isinstance(weights, TransformerWeights) else element.act_on_blocks(weights)
+        check(function(moved), result, tolerance, f"not invariant under {symmetry}: I(gU) and I(U) differ")
+
+
+def elements(spec: TransformerSpec, generator: torch.Generator) -> Iterator[tuple[str, GroupElement]]:
+    """Group elements that move one factor each, then one that moves all, with the name of what they move."""
+    everything, nothing = GroupElement.sample(spec, generator=generator), GroupElement.identity(spec)
+    for field in fields(GroupElement):
+        yield FACTORS[field.name], replace(nothing, **{field.name: getattr(everything, field.name)})
+    yield "the whole group", everything
+
+
+def random_element(spec: TransformerSpec, channels: int, batch: int, generator: torch.Generator) -> BlockWeights:
+    """A random element of U^channels in float64, entries standard normal."""
+    size = sizes(spec)
+
+    def tensor(name: str) -> Tensor:
+        shape = (batch, channels, spec.blocks, *(size[axis] for axis in AXES[name]))
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    return BlockWeights(**{name: tensor(name) for name in NAMES})
+
+
+def check(found: Tensor, expected: Tensor, tolerance: float, message: str) -> None:
+    if found.shape != expected.shape:
+        raise AssertionError(f"{message} in shape, {tuple(found.shape)} and {tuple(expected.shape)}")
+    error, size = float(torch.linalg.norm(found - expected)), float(torch.linalg.norm(expected))
+    # Written so that NaN fails.
+    if not error <= tolerance * size:
+        raise AssertionError(f"{message} by {error / size if size else error:.1e}, allowed {tolerance:.0e}")
+
+
+def in_double(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A float64 copy of a module; anything else as it is."""
+    return copy.deepcopy(function).double() if isinstance(function, nn.Module) else function
