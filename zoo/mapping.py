@@ -17,6 +17,8 @@ from zoo.spec import TransformerSpec
 from zoo.table_file import schema_difference
 
 WEIGHTS = "weights"
+Piece = tuple[int, slice]
+"""Consecutive rows in one record batch: the batch's number, and the rows in it."""
 
 
 class MappedCheckpoints:
@@ -49,22 +51,31 @@ class MappedCheckpoints:
         file = int(np.searchsorted(self.file_starts, row, side="right")) - 1
         return self.paths[file], row - int(self.file_starts[file])
 
-    def contiguous(self, start: int, stop: int) -> Float32[np.ndarray, "n d"] | None:
-        """Rows ``start`` to ``stop`` as an array on the map, or None where they lie in more than one record batch."""
-        block = int(np.searchsorted(self.block_starts, start, side="right")) - 1
-        if not start < stop <= self.block_starts[block + 1]:
-            return None
-        first = int(self.block_starts[block])
-        return self.blocks[block][start - first : stop - first]
+    def pieces(self, rows: Integer[np.ndarray, "n"], cuts: Sequence[slice]) -> list[Piece | None]:
+        """For each cut the place of ``rows[cut]`` on the map, or None where they are not in one piece there."""
+        starts, ends = (np.array([getattr(cut, end) for cut in cuts]) for end in ("start", "stop"))
+        jumps = np.concatenate([[0], np.cumsum(np.diff(rows) != 1)])
+        first, last = rows[starts], rows[ends - 1]
+        blocks = np.searchsorted(self.block_starts, first, side="right") - 1
+        fits = (jumps[starts] == jumps[ends - 1]) & (last < self.block_starts[blocks + 1])
+        offsets = first - self.block_starts[blocks]
+        places = zip(fits.tolist(), blocks.tolist(), offsets.tolist(), (ends - starts).tolist(), strict=True)
+        return [(block, slice(offset, offset + size)) if fit else None for fit, block, offset, size in places]
+
+    def view(self, piece: Piece) -> Float32[np.ndarray, "n d"]:
+        """A piece of the map as an array."""
+        block, rows = piece
+        return self.blocks[block][rows]
 
     def gather(self, rows: Integer[np.ndarray, "n"]) -> Float32[np.ndarray, "n d"]:
         """A copy of any rows in any order: one copy a row, as fast as memory."""
-        out = np.empty((len(rows), self.spec.num_parameters), dtype=np.float32)
+        d = self.spec.num_parameters
+        if not len(rows):
+            return np.empty((0, d), dtype=np.float32)
         blocks = np.searchsorted(self.block_starts, rows, side="right") - 1
         within = rows - self.block_starts[blocks]
-        for target, block, row in zip(out, blocks.tolist(), within.tolist(), strict=True):
-            target[:] = self.blocks[block][row]
-        return out
+        places = zip(blocks.tolist(), within.tolist(), strict=True)
+        return np.concatenate([self.blocks[block][row] for block, row in places]).reshape(-1, d)
 
 
 def map_batches(path: Path, spec: TransformerSpec) -> list[tuple[np.ndarray, pa.RecordBatch]]:

@@ -1,0 +1,141 @@
+"""Fabricated shards in the form generation writes them, for tests and benchmarks: random weights, invented labels."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from zoo.atomic import write_atomically
+from zoo.evaluation import evaluate
+from zoo.manifest import Manifest
+from zoo.model import build_model
+from zoo.schema import CHECKPOINTS, OPTIMIZERS, RUN_SCHEMA, checkpoint_schema
+from zoo.shards import CHECKPOINTS_FILE, RUNS_FILE, TIMING_FILE
+from zoo.spec import TransformerSpec
+from zoo.splits import run_digest
+from zoo.table_file import ROWS_PER_BATCH, write_table
+from zoo.tasks import TaskData, WordEmbedding
+
+TINY_MNIST = TransformerSpec("mnist", classes=10, tokens=49, patch_size=4, dim=4, key_dim=2, value_dim=2, hidden_dim=4)
+TINY_AGNEWS = TransformerSpec("agnews", classes=4, tokens=64, dim=4, key_dim=2, value_dim=2, hidden_dim=4)
+EPOCHS = 100
+
+
+def fabricate_shard(
+    runs: Path,
+    spec: TransformerSpec,
+    *,
+    shard: int = 0,
+    count: int = 16,
+    diverged: int = 0,
+    seeds: str = "shared",
+    preset: str = "demo",
+    embedding: WordEmbedding | None = None,
+    task: TaskData | None = None,
+) -> Path:
+    """Writes one shard of ``count`` runs, the last ``diverged`` of them diverged, and returns its folder.
+
+    With ``task`` the accuracies and losses are measured on its test set; without, they are invented.
+    """
+    config = spec.task + ("-seeds" if seeds == "distinct" else "")
+    folder = runs / config / f"shard-{shard:05d}"
+    rows = [run_row(config, spec, shard, index, count - diverged) for index in range(count)]
+    if embedding is not None:
+        embedding.save(runs / spec.task)
+    tables = checkpoint_tables(spec, rows, task)
+    files = {
+        CHECKPOINTS_FILE: write_table(folder / CHECKPOINTS_FILE, checkpoint_schema(spec), tables),
+        RUNS_FILE: write_table(folder / RUNS_FILE, RUN_SCHEMA, [pa.Table.from_pylist(rows, RUN_SCHEMA)]),
+    }
+    write_atomically(folder / TIMING_FILE, json.dumps({"wall_seconds": 2.0 * count, "device": "none"}).encode())
+    details = {
+        "kind": "shard",
+        "config": config,
+        "task": spec.task,
+        "spec": spec.to_dict(),
+        "preset": preset,
+        "protocol": {"epochs": EPOCHS, "batch_size": 128},
+        "seeds": seeds,
+        "shard": shard,
+        "data_source": task.source if task else "nothing: fabricated",
+        "embedding_sha256": embedding.sha256 if embedding else None,
+        "engine": "fabricated",
+        "precision": "float32",
+    }
+    Manifest(files, details).write(folder)
+    return folder
+
+
+def run_row(config: str, spec: TransformerSpec, shard: int, index: int, completed: int) -> dict[str, Any]:
+    """One run; everything about it follows from its id."""
+    run_id = run_digest(f"{config}/{shard}/{index}").hex()[:16]
+    random = generator_of(run_id)
+    status = "completed" if index < completed else "diverged"
+    epochs = EPOCHS if status == "completed" else 7
+    return {
+        "run_id": run_id,
+        "task": spec.task,
+        "status": status,
+        "optimizer": OPTIMIZERS[int(random.integers(len(OPTIMIZERS)))],
+        "learning_rate": float(random.choice([1e-4, 1e-3, 1e-2])),
+        "weight_decay": float(random.choice([0.0, 1e-4])),
+        "init_std": float(random.choice([0.1, 0.2])),
+        "dropout": float(random.choice([0.0, 0.2])),
+        "train_fraction": 1.0,
+        "seed": shard,
+        "shard": shard,
+        "epochs": epochs,
+        "best_epoch": int(random.integers(1, epochs + 1)),
+        "test_accuracy": random.random(epochs, dtype=np.float32),
+        "test_loss": random.random(epochs, dtype=np.float32),
+        "train_loss": random.random(epochs, dtype=np.float32),
+        "code_version": "fabricated",
+    }
+
+
+def checkpoint_tables(spec: TransformerSpec, rows: list[dict[str, Any]], task: TaskData | None) -> Iterator[pa.Table]:
+    """The checkpoints of all runs, a diverged one's too, some at a time: their weights may be many."""
+    schema = checkpoint_schema(spec)
+    runs_at_once = ROWS_PER_BATCH // len(CHECKPOINTS)
+    for start in range(0, len(rows), runs_at_once):
+        part = rows[start : start + runs_at_once]
+        weights = np.concatenate(
+            [
+                generator_of(row["run_id"] + "weights").standard_normal(
+                    (len(CHECKPOINTS), spec.num_parameters), dtype=np.float32
+                )
+                for row in part
+            ]
+        )
+        weights *= 0.3
+        records = [checkpoint_row(spec, row, name) for row in part for name in CHECKPOINTS]
+        if task is not None:
+            for record, flat in zip(records, weights, strict=True):
+                measured = evaluate(build_model(spec, torch.from_numpy(flat)), task)
+                record |= {"test_accuracy": measured.accuracy, "test_loss": measured.loss}
+        metadata = pa.Table.from_pylist(records, schema.remove(schema.get_field_index("weights")))
+        column = pa.FixedSizeListArray.from_arrays(pa.array(weights.reshape(-1)), type=schema.field("weights").type)
+        yield metadata.append_column(schema.field("weights"), column)
+
+
+def checkpoint_row(spec: TransformerSpec, run: dict[str, Any], checkpoint: str) -> dict[str, Any]:
+    """The metadata of one checkpoint, taken from its run's curves."""
+    epoch = run["best_epoch"] if checkpoint == "best" else EPOCHS * int(checkpoint.removeprefix("epoch_")) // 100
+    epoch = min(epoch, run["epochs"])
+    measured = {name: run[name][epoch - 1] for name in ("test_accuracy", "test_loss", "train_loss")}
+    names = checkpoint_schema(spec).names
+    return {name: run[name] for name in names if name in run} | {"checkpoint": checkpoint, "epoch": epoch} | measured
+
+
+def fabricate_embedding(spec: TransformerSpec, words: int = 50) -> WordEmbedding:
+    """An embedding of invented words."""
+    vectors = torch.from_numpy(generator_of("embedding").standard_normal((words, spec.dim), dtype=np.float32))
+    return WordEmbedding.from_vectors([f"word{index}" for index in range(words)], vectors)
+
+
+def generator_of(text: str) -> np.random.Generator:
+    return np.random.default_rng(int.from_bytes(run_digest(text)[:8], "big"))
