@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Self
 
 import safetensors
 import safetensors.torch
@@ -38,7 +37,7 @@ class WordEmbedding:
             raise ValueError("rows 0 and 1 of an embedding, padding and unknown, must be zero")
 
     @classmethod
-    def from_vectors(cls, vocabulary: Sequence[str], vectors: Float[Tensor, "words D"]) -> Self:
+    def from_vectors(cls, vocabulary: Sequence[str], vectors: Float[Tensor, "words D"]) -> "WordEmbedding":
         """Puts the two zero rows in front of the words' vectors."""
         return cls(tuple(vocabulary), torch.cat([vectors.new_zeros(RESERVED, vectors.shape[1]), vectors]))
 
@@ -59,7 +58,7 @@ class WordEmbedding:
         """Word vectors and the mask that is True on real tokens: ``model(*embedding(ids))``."""
         return self.table[ids.long()], ids != PADDING
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self, device: torch.device | str) -> "WordEmbedding":
         return type(self)(self.vocabulary, self.table.to(device))
 
     @cached_property
@@ -77,7 +76,7 @@ class WordEmbedding:
         write_atomically(folder / VECTORS_FILE, vectors)
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
+    def load(cls, folder: Path) -> "WordEmbedding":
         """Reads what ``save`` wrote and checks that vocabulary and vectors belong together."""
         vectors, words = folder / VECTORS_FILE, folder / VOCABULARY_FILE
         for path in (vectors, words):

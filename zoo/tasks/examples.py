@@ -1,7 +1,6 @@
 """A task's data as tensors: what trainers read and what evaluation measures on."""
 
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from jaxtyping import Bool, Float, Int, Integer, UInt8
@@ -21,10 +20,10 @@ class Examples:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, rows: slice | Tensor) -> Self:
+    def __getitem__(self, rows: slice | Tensor) -> "Examples":
         return type(self)(self.inputs[rows], self.labels[rows])
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self, device: torch.device | str) -> "Examples":
         return type(self)(self.inputs.to(device), self.labels.to(device))
 
 
@@ -38,7 +37,7 @@ class TaskData:
     source: str
     embedding: WordEmbedding | None = None
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self, device: torch.device | str) -> "TaskData":
         embedding = self.embedding.to(device) if self.embedding else None
         return type(self)(self.spec, self.train.to(device), self.test.to(device), self.source, embedding)
 
