@@ -12,7 +12,7 @@ if __name__ == "__main__":
 import functools
 import os
 import sys
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 
 
+@runtime_checkable
 class Main(Protocol):
     """A command: the words after its name, by default those of the command line."""
 

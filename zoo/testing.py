@@ -139,3 +139,19 @@ def fabricate_embedding(spec: TransformerSpec, words: int = 50) -> WordEmbedding
 
 def generator_of(text: str) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(run_digest(text)[:8], "big"))
+
+
+def fabricate_runs(runs: Path) -> Path:
+    """Every config, small: two MNIST shards of 40 runs, three diverged, and 20 runs of AG News with either seeds."""
+    embedding = fabricate_embedding(TINY_AGNEWS)
+    fabricate_shard(runs, TINY_MNIST, shard=0, count=40, diverged=2)
+    fabricate_shard(runs, TINY_MNIST, shard=1, count=40, diverged=1)
+    fabricate_shard(runs, TINY_AGNEWS, count=20, embedding=embedding)
+    fabricate_shard(runs, TINY_AGNEWS, count=20, embedding=embedding, seeds="distinct")
+    return runs
+
+
+def folder_contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, by name."""
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}

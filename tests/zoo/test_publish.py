@@ -1,0 +1,220 @@
+"""Publishing: what goes where, the same bytes every time, and refusals in one line."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import zoo
+from zoo.layout import PublishedZoo
+from zoo.manifest import Manifest
+from zoo.mapping import MappedCheckpoints
+from zoo.publish import main, publish
+from zoo.schema import CHECKPOINTS
+from zoo.shards import CHECKPOINTS_FILE, Shard
+from zoo.splits import SPLITS, split_of
+from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents
+
+
+def test_published_twice_is_the_same_bytes(made, tmp_path):
+    publish(made / "runs", tmp_path / "again")
+    assert folder_contents(tmp_path / "again") == folder_contents(made / "small-transformer-zoo")
+
+
+def test_replacing_a_zoo_gives_the_same_bytes_as_starting_afresh(made, tmp_path):
+    fabricate_shard(tmp_path / "other", TINY_MNIST, shard=7, count=9)
+    publish(tmp_path / "other", tmp_path / "out")
+    publish(made / "runs", tmp_path / "out")
+    assert folder_contents(tmp_path / "out") == folder_contents(made / "small-transformer-zoo")
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_every_row_of_a_completed_run_is_published_once_with_its_weights(made, zoo_folder):
+    wanted = {}
+    for folder in sorted((made / "runs" / "mnist").glob("shard-*")):
+        status = dict(
+            zip(*(Shard.read(folder).runs().column(name).to_pylist() for name in ("run_id", "status")), strict=True)
+        )
+        rows = MappedCheckpoints([folder / CHECKPOINTS_FILE], TINY_MNIST)
+        weights = rows.gather(np.arange(len(rows)))
+        for record, flat in zip(rows.table.to_pylist(), weights, strict=True):
+            if status[record["run_id"]] == "completed":
+                wanted[record["run_id"], record["checkpoint"]] = (record, flat)
+    reader = zoo.open(zoo_folder, "mnist", split="all")
+    assert len(reader) == len(wanted) == 77 * len(CHECKPOINTS)
+    for row, record in enumerate(reader.metadata.to_dict("records")):
+        expected, flat = wanted[record["run_id"], record["checkpoint"]]
+        assert record == expected
+        assert np.array_equal(reader.weights(row).numpy(), flat)
+
+
+def test_diverged_runs_are_in_the_runs_and_in_no_split(zoo_folder):
+    reader = zoo.open(zoo_folder, "mnist", split="all")
+    diverged = reader.runs[reader.runs["status"] == "diverged"]
+    assert len(diverged) == 3
+    assert not set(diverged["run_id"]) & set(reader.metadata["run_id"])
+    assert (reader.runs["wall_seconds"] == 2.0).all()
+
+
+def test_adding_shards_moves_no_run_between_splits(made, tmp_path):
+    runs = tmp_path / "runs"
+    shutil.copytree(made / "runs" / "mnist" / "shard-00000", runs / "mnist" / "shard-00000")
+    publish(runs, tmp_path / "out")
+    before = splits_by_run(tmp_path / "out")
+    for shard in range(1, 4):
+        fabricate_shard(runs, TINY_MNIST, shard=shard, count=40)
+    publish(runs, tmp_path / "out")
+    after = splits_by_run(tmp_path / "out")
+    assert before.items() <= after.items()
+    assert len(after) == 38 + 3 * 40
+
+
+def splits_by_run(folder: Path) -> dict[str, str]:
+    return {run: split for split in SPLITS for run in zoo.open(folder, "mnist", split=split).metadata["run_id"]}
+
+
+def test_splits_hold_70_15_15_percent_of_many_runs():
+    counts = dict.fromkeys(SPLITS, 0)
+    for number in range(20_000):
+        counts[split_of(f"run {number}")] += 1
+    assert [counts[split] / 20_000 for split in SPLITS] == pytest.approx([0.70, 0.15, 0.15], abs=0.01)
+    # a change here would move every published run
+    assert [split_of(run) for run in ("a", "b", "c", "d", "e", "f")] == [
+        "validation",
+        "train",
+        "train",
+        "train",
+        "train",
+        "train",
+    ]
+
+
+def test_large_splits_are_cut_into_files_of_512_rows(tmp_path):
+    fabricate_shard(tmp_path / "runs", TINY_MNIST, count=1200)
+    publish(tmp_path / "runs", tmp_path / "out")
+    published = PublishedZoo.read(tmp_path / "out")
+    rows = [published.manifest.files[name].rows for name in published.files("mnist", "train")]
+    assert rows[:-1] == [512] * (len(rows) - 1)
+    assert published.files("mnist", "train")[0] == f"mnist/train-00000-of-{len(rows):05d}.arrow"
+    assert len(published.files("mnist", "test")) > 2
+
+
+def test_the_manifest_covers_every_file(zoo_folder):
+    manifest = Manifest.read(zoo_folder)
+    assert set(folder_contents(zoo_folder)) == manifest.files.keys() | {"manifest.json"}
+    assert manifest.details["configs"]["mnist"]["spec"] == TINY_MNIST.to_dict()
+    assert {"agnews/embedding.safetensors", "agnews/vocabulary.json"} <= manifest.files.keys()
+
+
+def test_the_card_says_what_is_a_stand_in(zoo_folder, tmp_path):
+    card = (zoo_folder / "README.md").read_text()
+    assert "**`mnist` is a stand-in**" in card
+    assert "{{" not in card
+    fabricate_shard(tmp_path / "runs", TINY_MNIST, preset="paper")
+    publish(tmp_path / "runs", tmp_path / "out")
+    assert "stand-in" not in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_an_unfinished_shard_is_skipped_and_said(made, runs, tmp_path, capsys):
+    (runs / "mnist" / "shard-00002").mkdir()
+    main([str(runs), str(tmp_path / "out")])
+    assert "skipped" in (error := capsys.readouterr().err)
+    assert "shard-00002: unfinished" in error
+    assert folder_contents(tmp_path / "out") == folder_contents(made / "small-transformer-zoo")
+
+
+def refusal(capsys, *arguments: object) -> str:
+    """The one line with which publish refuses."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    return error
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("preset", "lite"), ("protocol", {"epochs": 3}), ("data_source", "elsewhere"), ("spec", TINY_AGNEWS.to_dict())],
+)
+def test_a_mixture_of_shards_is_refused(runs, tmp_path, capsys, name, value):
+    folder = runs / "mnist" / "shard-00001"
+    manifest = Manifest.read(folder)
+    Manifest(manifest.files, manifest.details | {name: value}).write(folder)
+    assert f"mixes shards trained differently: {name} is" in refusal(capsys, runs, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_damaged_shards_are_refused_by_name(runs, tmp_path, capsys):
+    path = runs / "mnist" / "shard-00001" / CHECKPOINTS_FILE
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    assert f"{path} is damaged" in refusal(capsys, runs, tmp_path / "out")
+    path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    assert f"{path} is damaged" in refusal(capsys, runs, tmp_path / "out")
+    path.unlink()
+    assert f"{path} is missing" in refusal(capsys, runs, tmp_path / "out")
+
+
+def test_the_same_run_in_two_shards_is_refused(runs, tmp_path, capsys):
+    shutil.copytree(runs / "mnist" / "shard-00000", runs / "mnist" / "shard-00005")
+    assert "is in more than one shard" in refusal(capsys, runs, tmp_path / "out")
+
+
+def test_another_embedding_than_the_shards_is_refused(runs, tmp_path, capsys):
+    fabricate_embedding(TINY_AGNEWS, words=10).save(runs / "agnews")
+    assert "is not the embedding that" in refusal(capsys, runs, tmp_path / "out")
+
+
+def test_wrong_folders_are_refused(made, tmp_path, capsys):
+    runs = made / "runs"
+    assert "is no folder" in refusal(capsys, tmp_path / "absent", tmp_path / "out")
+    assert "none to publish" in refusal(capsys, tmp_path, tmp_path / "out")
+    assert "inside one another" in refusal(capsys, runs, runs / "out")
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "thesis.tex").touch()
+    assert "publish will not replace it" in refusal(capsys, runs, tmp_path / "precious")
+    assert (tmp_path / "precious" / "thesis.tex").exists()
+
+
+def test_a_foreign_file_in_the_old_zoo_is_not_lost(made, spoilt, capsys):
+    (spoilt / "notes.txt").write_text("mine")
+    assert "notes.txt is no part of the zoo and would be lost" in refusal(capsys, made / "runs", spoilt)
+    assert (spoilt / "notes.txt").read_text() == "mine"
+
+
+def test_pushing_uploads_the_listed_files_in_one_commit(made, zoo_folder, tmp_path, capsys, monkeypatch):
+    calls = {}
+
+    class FakeApi:
+        def create_repo(self, name, **arguments):
+            calls["create"] = (name, arguments)
+
+        def upload_folder(self, **arguments):
+            calls["upload"] = arguments
+            return "https://hub/commit"
+
+    monkeypatch.setattr("huggingface_hub.HfApi", FakeApi)
+    main([str(made / "runs"), str(tmp_path / "out"), "--push-to-hub", "owner/zoo"])
+    assert calls["create"] == ("owner/zoo", {"repo_type": "dataset", "exist_ok": True})
+    assert calls["upload"]["delete_patterns"] == "*"
+    assert set(calls["upload"]["allow_patterns"]) == set(folder_contents(zoo_folder))
+    assert "https://hub/commit" in capsys.readouterr().out
+    assert "should be OWNER/NAME" in refusal(capsys, made / "runs", tmp_path / "out", "--push-to-hub", "zoo")
+
+
+def test_a_shard_manifest_of_the_wrong_kind_is_named(runs, tmp_path, capsys):
+    folder = runs / "mnist" / "shard-00000"
+    manifest = Manifest.read(folder)
+    for spoil, message in [
+        ({"kind": "zoo"}, "is no shard's"),
+        ({"config": "agnews"}, "belongs to config 'agnews'"),
+        ({"task": "chess"}, "which does not fit config"),
+    ]:
+        Manifest(manifest.files, manifest.details | spoil).write(folder)
+        assert message in refusal(capsys, runs, tmp_path / "out")
+    (folder / "manifest.json").write_text(json.dumps({"files": 3}))
+    assert "manifest.json is damaged" in refusal(capsys, runs, tmp_path / "out")
