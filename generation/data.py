@@ -12,8 +12,8 @@ def load_task_data(
 ) -> TaskData:
     """The whole task as tensors.
 
-    AG News needs its frozen embedding: the one in ``embedding_folder`` where there is one; else from ``vectors`` (a file
-    or a name that gensim knows), else trained on the training texts; then saved in ``embedding_folder``.
+    AG News needs its frozen embedding: the one in ``embedding_folder`` where there is one; else from ``vectors`` (a
+    file or a name that gensim knows), else trained on the training texts; then saved in ``embedding_folder``.
     """
     if task == "mnist":
         return load_mnist(folder)

@@ -58,6 +58,7 @@ def train_single(
     task: TaskData,
     *,
     device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
     stop_after: int | None = None,
     on_epoch: Callable[[int, float, Evaluation], None] | None = None,
 ) -> RunResult:
@@ -68,7 +69,7 @@ def train_single(
     device = torch.device(device)
     task = task.to(device)
     protocol = config.protocol
-    model = make_model(config, device)
+    model = make_model(config, device).to(dtype)
     optimizer = make_optimizer(config, model)
     inputs = TrainingInputs.prepare(task)
     subset = train_subset(len(task.train), config.train_fraction).to(device)
@@ -83,7 +84,7 @@ def train_single(
         losses = []
         for step in range(len(batches)):
             x, mask, labels = model_batch(inputs, batches, step)
-            loss = F.cross_entropy(model(x, mask), labels)
+            loss = F.cross_entropy(model(x.to(dtype), mask), labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -1,9 +1,7 @@
 """The frozen word vectors of AG News: trained on its text, or given ones reduced to 32 dimensions. Needs gensim."""
 
-import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,24 +32,8 @@ def train_embedding(texts: Sequence[str], dim: int = DIM) -> WordEmbedding:
     model = Word2Vec(vector_size=dim, window=WINDOW, min_count=MIN_COUNT, workers=1, seed=SEED, epochs=EPOCHS)
     ordered = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
     model.build_vocab_from_freq(ordered, corpus_count=len(sentences))
-    with quiet_unraisable():
-        model.train(sentences, total_examples=len(sentences), epochs=EPOCHS)
+    model.train(sentences, total_examples=len(sentences), epochs=EPOCHS)
     return WordEmbedding.from_vectors(model.wv.index_to_key, torch.from_numpy(model.wv.vectors.copy()))
-
-
-@contextmanager
-def quiet_unraisable() -> Iterator[None]:
-    """Swallows reports of exceptions that do not exist.
-
-    gensim's compiled dot product takes a result of exactly −1 for an error mark and reports «Exception ignored» with no
-    exception; the number itself is right. Reports that do carry an exception pass.
-    """
-    previous = sys.unraisablehook
-    sys.unraisablehook = lambda report: None if report.exc_value is None else previous(report)
-    try:
-        yield
-    finally:
-        sys.unraisablehook = previous
 
 
 def reduce_vectors(source: str, texts: Sequence[str], dim: int = DIM) -> WordEmbedding:

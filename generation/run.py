@@ -1,0 +1,212 @@
+"""Trains one shard of the zoo: all its runs at once, resumable, and nothing to do when it is finished.
+
+    python -m generation.run --shard 3                             the paper's grid with a GPU, a small demo without
+    python -m generation.run --task agnews --shard 0 --preset demo --out runs --data DIR --device cpu
+    python -m generation.run --list                                the shards
+
+A run that is killed goes on from its last snapshot when the same command is given again, and ends with the same bytes.
+"""
+
+import argparse
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from generation.data import load_task_data
+from generation.lock import exclusive
+from generation.population import PopulationState, PopulationTrainer
+from generation.shard import finished_details, shard_folder, write_shard
+from generation.snapshot import delete_snapshots, fingerprint, load_snapshot, save_snapshot
+from generation.sweep import PRESETS, SHARDS, Sweep
+from zoo.command import command
+from zoo.tasks import TaskData
+
+SNAPSHOT_SECONDS = 60.0
+ENGINE = "torch"
+
+console = Console(stderr=True)
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m generation.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--task", choices=("mnist", "agnews"), default="mnist")
+    parser.add_argument("--shard", type=int, help=f"which shard to train, 0 to {SHARDS - 1}")
+    parser.add_argument("--list", action="store_true", help="list the shards and which of them are finished")
+    parser.add_argument("--preset", choices=tuple(PRESETS), help="paper with a GPU, demo without, unless named")
+    parser.add_argument("--seeds", choices=("shared", "distinct"), default="shared", help="one seed, as in the paper")
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="folder of the shards (runs)")
+    parser.add_argument("--data", type=Path, help="folder of the task's data; downloaded without it")
+    parser.add_argument("--vectors", help="word vectors for AG News: a word2vec file or a name gensim can download")
+    parser.add_argument("--device", default="auto", help="cuda, cpu, … (auto: the GPU where there is one)")
+    parser.add_argument("--models-per-pass", type=int, help="models in memory at once (as many as fit)")
+    parser.add_argument(
+        "--snapshot-seconds", type=float, default=SNAPSHOT_SECONDS, help="least time between snapshots (60)"
+    )
+    options = parser.parse_args(arguments)
+    if options.shard is None and not options.list:
+        parser.error(f"name a shard with --shard 0 … {SHARDS - 1}, or --list them")
+    return options
+
+
+@command
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    device = choose_device(options.device)
+    sweep = Sweep(options.task, PRESETS[choose_preset(options.preset, device)], options.seeds)
+    if options.list:
+        list_shards(sweep, options.out)
+        return
+    configs = sweep.shard(options.shard)
+    folder = shard_folder(options.out, sweep.config_name, options.shard)
+    with exclusive(folder.parent / f".{folder.name}.lock"):
+        if is_finished(folder, sweep):
+            console.print(f"{folder} is finished already: nothing to do")
+            return
+        task = load_task_data(
+            options.task,
+            options.data,
+            embedding_folder=options.out / options.task,
+            vectors=options.vectors,
+            train_examples=sweep.preset.train_examples,
+        )
+        console.print(
+            f"{len(configs)} runs of {options.task}, shard {options.shard} of {SHARDS}, preset {sweep.preset.name}: "
+            f"{sweep.preset.protocol.epochs} epochs on {device}; data: {task.source}"
+        )
+        trainer = PopulationTrainer(configs, task, device=device, models_per_pass=options.models_per_pass)
+        train_shard(trainer, folder, describe(sweep, options.shard, task, trainer), options.snapshot_seconds)
+
+
+def choose_device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"unknown device {name!r}: name cpu, cuda or cuda:1") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("no CUDA device is available here: use --device cpu")
+    return device
+
+
+def choose_preset(name: str | None, device: torch.device) -> str:
+    """The preset by name; without one the paper's where there is a GPU, else the demo, and a line that says so."""
+    if name is not None:
+        return name
+    chosen = "paper" if device.type == "cuda" else "demo"
+    why = "there is a GPU" if chosen == "paper" else "there is no GPU, and the paper's grid would take months without"
+    console.print(f"preset {chosen}, because {why} (choose with --preset {'|'.join(PRESETS)})")
+    return chosen
+
+
+def describe(sweep: Sweep, shard: int, task: TaskData, trainer: PopulationTrainer) -> dict[str, Any]:
+    """What the shard's manifest says of how it was made."""
+    return {
+        "kind": "shard",
+        "config": sweep.config_name,
+        "task": sweep.task,
+        "spec": task.spec.to_dict(),
+        "preset": sweep.preset.name,
+        "protocol": asdict(sweep.preset.protocol),
+        "seeds": sweep.seeds,
+        "shard": shard,
+        "data_source": task.source,
+        "embedding_sha256": task.embedding.sha256 if task.embedding else None,
+        "engine": ENGINE,
+        "precision": trainer.precision,
+    }
+
+
+def is_finished(folder: Path, sweep: Sweep) -> bool:
+    """Whether the shard is there; a finished one of another preset is not overwritten but an error."""
+    details = finished_details(folder)
+    if details is not None and details.get("preset") != sweep.preset.name:
+        raise ValueError(
+            f"{folder} holds a finished shard of preset {details.get('preset')}, not {sweep.preset.name}: "
+            "choose another --out or delete it"
+        )
+    return details is not None
+
+
+def train_shard(trainer: PopulationTrainer, folder: Path, details: dict[str, Any], snapshot_seconds: float) -> None:
+    """Trains to the end, from the last snapshot where there is one, and writes the shard."""
+    folder.mkdir(parents=True, exist_ok=True)
+    owner = fingerprint(trainer.configs, **details)
+    earlier = 0.0
+    if (found := load_snapshot(folder, owner, trainer.state)) is not None:
+        trainer.state, earlier = found
+        console.print(f"resumed after epoch {trainer.state.epoch} of {trainer.protocol.epochs}")
+    start = last_snapshot = time.monotonic()
+    with progress(trainer) as bar:
+        row = bar.add_task("", total=trainer.protocol.epochs, completed=trainer.state.epoch, status="")
+        first_epoch = trainer.state.epoch
+        while not trainer.finished:
+            trainer.train_epoch()
+            elapsed = time.monotonic() - start
+            share = (trainer.state.epoch - first_epoch) / trainer.protocol.epochs
+            status = describe_progress(trainer.state, len(trainer.configs) * share / elapsed)
+            bar.update(row, completed=trainer.state.epoch, status=status)
+            if bar.disable:
+                console.print(f"epoch {trainer.state.epoch}/{trainer.protocol.epochs}  {status}", highlight=False)
+            if time.monotonic() - last_snapshot >= snapshot_seconds and not trainer.finished:
+                save_snapshot(folder, trainer.state, owner, earlier + elapsed)
+                last_snapshot = time.monotonic()
+    train_loss = trainer.measure_snapshots()
+    seconds = earlier + time.monotonic() - start
+    timing = {"wall_seconds": round(seconds, 3), "device": device_name(trainer.device)}
+    write_shard(folder, details["shard"], trainer.configs, trainer.state, train_loss, details, timing)
+    delete_snapshots(folder)
+    diverged = int((~trainer.state.alive).sum())
+    console.print(f"{folder}: {len(trainer.configs)} runs, {diverged} of them diverged, in {seconds:.0f} s")
+
+
+def progress(trainer: PopulationTrainer) -> Progress:
+    return Progress(
+        TextColumn("epoch"),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("{task.fields[status]}"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+def describe_progress(state: PopulationState, models_per_second: float) -> str:
+    accuracy = state.test_accuracy[:, state.epoch - 1]
+    accuracy = accuracy[~accuracy.isnan()]
+    diverged = int((~state.alive).sum())
+    parts = [f"{models_per_second:.3g} models/s"]
+    if len(accuracy):
+        parts.append(f"accuracy best {float(accuracy.max()):.3f} median {float(accuracy.median()):.3f}")
+    if diverged:
+        parts.append(f"{diverged} diverged")
+    return "  ".join(parts)
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+
+
+def list_shards(sweep: Sweep, out: Path) -> None:
+    table = Table(title=f"{sweep.config_name}, preset {sweep.preset.name}: {sweep.preset.protocol.epochs} epochs a run")
+    for heading in ("shard", "train fraction", "runs", "state"):
+        table.add_column(heading, justify="right" if heading != "state" else "left")
+    for shard in range(SHARDS):
+        configs = sweep.shard(shard)
+        folder = shard_folder(out, sweep.config_name, shard)
+        state = "finished" if finished_details(folder) else "begun" if folder.is_dir() else ""
+        table.add_row(str(shard), str(configs[0].train_fraction), str(len(configs)), state)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

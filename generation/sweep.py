@@ -1,0 +1,132 @@
+"""Which runs make the zoo: the paper's grid, cut into shards.
+
+Each task has 16,000 configurations, 8,000 for {sgd, sgd_momentum} and 8,000 for {adam, rmsprop}
+(table:zoo_hyperparameters_configurations). Runs of one train fraction share their batches, so a shard holds one train
+fraction: shard i that of index i mod 4. Inside a train fraction a fixed pseudo-random permutation deals the 4,000
+configurations to 8 shards of 500, so that the first shards, as many as you like, are an unbiased sample of the grid.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from itertools import product
+from typing import Literal
+
+import numpy as np
+
+from generation.protocol import Protocol, RunConfig
+from zoo.spec import spec_for
+
+TRAIN_FRACTIONS = (1.0, 0.9, 0.8, 0.7)
+DROPOUTS = (0.2, 0.15, 0.1, 0.05, 0.0)
+WEIGHT_DECAYS = (1e-8, 1e-7, 1e-6, 1e-4, 1e-2)
+SHARDS = 32
+PERMUTATION_SEED = 2025
+
+SeedPolicy = Literal["shared", "distinct"]
+SHARED_SEED = 0
+
+
+@dataclass(frozen=True)
+class OptimizerGrid:
+    """The values that depend on the optimizer; they are crossed with each other and with those that do not."""
+
+    optimizers: tuple[str, ...]
+    learning_rates: tuple[float, ...]
+    init_stds: tuple[float, ...]
+
+
+OPTIMIZER_GRIDS = (
+    OptimizerGrid(
+        optimizers=("sgd", "sgd_momentum"),
+        learning_rates=(1e-3, 3e-3, 5e-3, 7e-3, 1e-2, 3e-2, 5e-2, 7e-2),
+        init_stds=(0.1, 0.15, 0.2, 0.25, 0.3),
+    ),
+    OptimizerGrid(
+        optimizers=("adam", "rmsprop"),
+        learning_rates=(3e-4, 5e-4, 1e-3, 3e-3, 5e-3, 1e-2, 3e-2, 5e-2),
+        init_stds=(0.1, 0.2, 0.3, 0.4, 0.5),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How much of the paper's work a sweep does: all of it, fewer epochs, or a taste."""
+
+    name: str
+    protocol: Protocol
+    runs_per_shard: int = 500
+    train_examples: int | None = None  # None: the whole training set
+
+    def __post_init__(self) -> None:
+        assert 1 <= self.runs_per_shard <= 500
+
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        Preset("paper", Protocol()),
+        Preset("lite", Protocol.shortened(20)),
+        Preset("demo", Protocol.shortened(6), runs_per_shard=8, train_examples=4000),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A task's grid under a preset and a seed policy: one configuration of the published zoo."""
+
+    task: str
+    preset: Preset
+    seeds: SeedPolicy = "shared"
+
+    @property
+    def config_name(self) -> str:
+        """Name of the zoo's configuration that these runs belong to."""
+        return self.task if self.seeds == "shared" else f"{self.task}-seeds"
+
+    def shard(self, index: int) -> tuple[RunConfig, ...]:
+        """The runs of one shard."""
+        if not 0 <= index < SHARDS:
+            raise ValueError(
+                f"shard {index} does not exist: this sweep has {SHARDS} shards, numbered 0 to {SHARDS - 1}"
+            )
+        fraction, part = index % len(TRAIN_FRACTIONS), index // len(TRAIN_FRACTIONS)
+        full = permuted_grid(self.task, fraction)
+        size = len(full) * len(TRAIN_FRACTIONS) // SHARDS
+        runs = full[part * size : (part + 1) * size][: self.preset.runs_per_shard]
+        return tuple(self._finish(run) for run in runs)
+
+    def _finish(self, run: RunConfig) -> RunConfig:
+        """The run under this sweep's protocol and seed policy."""
+        run = replace(run, protocol=self.preset.protocol)
+        return run if self.seeds == "shared" else replace(run, seed=own_seed(run))
+
+
+def own_seed(run: RunConfig) -> int:
+    """A 32-bit seed of this configuration's own: a hash of its hyperparameters, the same under every protocol."""
+    content = {name: value for name, value in asdict(run).items() if name not in ("seed", "protocol")}
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
+def grid(task: str, train_fraction: float) -> list[RunConfig]:
+    """All 4,000 configurations of a train fraction, in the order of the table."""
+    spec_for(task)
+    return [
+        RunConfig(task, optimizer, learning_rate, weight_decay, init_std, dropout, train_fraction, SHARED_SEED)
+        for optimizers in OPTIMIZER_GRIDS
+        for optimizer, learning_rate, weight_decay, init_std, dropout in product(
+            optimizers.optimizers, optimizers.learning_rates, WEIGHT_DECAYS, optimizers.init_stds, DROPOUTS
+        )
+    ]
+
+
+@cache
+def permuted_grid(task: str, fraction_index: int) -> tuple[RunConfig, ...]:
+    """A train fraction's grid in its fixed random order, the same for both tasks."""
+    runs = grid(task, TRAIN_FRACTIONS[fraction_index])
+    bits = np.random.Philox(np.random.SeedSequence((PERMUTATION_SEED, fraction_index)))
+    return tuple(runs[i] for i in np.random.Generator(bits).permutation(len(runs)))
