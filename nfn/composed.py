@@ -60,13 +60,14 @@ def from_checkpoints(weights: TransformerWeights) -> Hidden:
         qk=sources["qk"].squeeze(2),
         vo=sources["vo"].squeeze(2),
         maps=None,
-        mlp={name: tensor for name, tensor in tensors.items() if name not in ATTENTION},
+        # Copied into order once: they are read many times.
+        mlp={name: tensor.contiguous() for name, tensor in tensors.items() if name not in ATTENTION},
     )
 
 
 def equivariant(layer: EquivariantLayer, x: Hidden) -> Hidden:
     """``layer`` on a hidden layer."""
-    sites = [site for site in layer.merged.sites if not site.columns.keys() & set(ATTENTION)]
+    sites = [site for site in layer.merged.sites if not site.shares.keys() & set(ATTENTION)]
     mlp = layer.merged(Sources(products(x) | x.mlp), x.qk.shape[1], sites)
     return replace(x, maps=compose(layer, x.maps), mlp=mlp)
 

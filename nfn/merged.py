@@ -11,6 +11,7 @@ Tensors in this file are [blocks, batch, channels, *axes].
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod, sqrt
 
 import torch
@@ -72,26 +73,46 @@ class Slot:
     contracted: tuple[int, ...]
     rows: slice
 
-    @property
+    @cached_property
     def summed(self) -> tuple[int, ...]:
         return tuple(
             axis for axis in range(source_rank(self.source)) if axis not in self.kept and axis not in self.contracted
         )
 
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """The permutation of [blocks, batch, d, *remaining axes] that puts kept axes before d, contracted ones after."""
+        remaining = sorted((*self.kept, *self.contracted))
+        kept, contracted = ([3 + remaining.index(axis) for axis in axes] for axes in (self.kept, self.contracted))
+        return (0, 1, *kept, 2, *contracted)
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a site gives to one target: its columns, and how [*kept, columns] becomes [e, *axes of the target].
+
+    The columns are unflattened to ``shape``, which ends in a 1 for every axis that is broadcast, then permuted by
+    ``order``.
+    """
+
+    columns: slice
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+
 
 @dataclass(frozen=True)
 class Site:
-    """One matrix product: the slots of its rows, the columns of its targets."""
+    """One matrix product: the slots of its rows by source, the shares of its columns by target."""
 
     name: str
-    kept: tuple[str, ...]
+    kept: tuple[int, ...]
     slots: Mapping[str, Slot]
-    columns: Mapping[str, slice]
+    shares: Mapping[str, Share]
     terms: tuple[Term, ...]
     rows: int
     width: int
 
-    @property
+    @cached_property
     def mixes_channels_only(self) -> bool:
         """Coefficients [e, d] and nothing else, applied at every kept position."""
         return bool(self.kept) and not any(term.coefficient_letters for term in self.terms)
@@ -110,7 +131,7 @@ def merge(terms: Sequence[Term], size: dict[str, int], in_channels: int, out_cha
     sites = []
     for name, members in groups.items():
         slots: dict[str, Slot] = {}
-        columns: dict[str, slice] = {}
+        shares: dict[str, Share] = {}
         rows = width = 0
         for term in members:
             letters = source_letters(term)
@@ -124,14 +145,25 @@ def merge(terms: Sequence[Term], size: dict[str, int], in_channels: int, out_cha
                 slots[term.source] = Slot(term.source, *positions, slice(rows, rows + count))
                 rows += count
             assert (slots[term.source].kept, slots[term.source].contracted) == positions, term.name
-            if term.target not in columns:
-                count = out_channels * prod(size[term.axis[x]] for x in term.created)
-                columns[term.target] = slice(width, width + count)
-                width += count
-        assert len(members) == len(slots) * len(columns), f"site {name} has an empty block"
-        kept = tuple(members[0].axis[x] for x in members[0].kept)
-        sites.append(Site(name, kept, slots, columns, tuple(members), rows, width))
+            if term.target not in shares:
+                shares[term.target] = share_of(term, size, out_channels, width)
+                width = shares[term.target].columns.stop
+        assert len(members) == len(slots) * len(shares), f"site {name} has an empty block"
+        kept = tuple(size[members[0].axis[x]] for x in members[0].kept)
+        sites.append(Site(name, kept, slots, shares, tuple(members), rows, width))
     return tuple(sites)
+
+
+def share_of(term: Term, size: dict[str, int], out_channels: int, start: int) -> Share:
+    """The share of a term's target, its columns beginning at ``start``."""
+    created = [size[term.axis[letter]] for letter in term.created]
+    broadcast = [letter for letter in term.target_letters if letter not in term.kept + term.created]
+    present = [*term.kept, "e", *term.created, *broadcast]
+    return Share(
+        columns=slice(start, start + out_channels * prod(created)),
+        shape=(out_channels, *created, *(1 for _ in broadcast)),
+        order=(0, 1, *(2 + present.index(letter) for letter in ("e", *term.target_letters))),
+    )
 
 
 class MergedTerms(nn.Module):
@@ -173,7 +205,7 @@ class MergedTerms(nn.Module):
     def coefficient(self, term: Term) -> Float[Tensor, "blocks e ..."]:
         """The paper's coefficient of one term for every block, [blocks, e, d, …]: a view of the site's matrix."""
         site = next(site for site in self.sites if term in site.terms)
-        block = self.matrices[site.name][:, site.slots[term.source].rows, site.columns[term.target]]
+        block = self.matrices[site.name][:, site.slots[term.source].rows, site.shares[term.target].columns]
         contracted = [letter for letter in source_letters(term) if letter in term.contracted]
         length = {letter: self.size[axis] for letter, axis in term.axis.items()}
         block = block.unflatten(-1, [self.out_channels, *(length[x] for x in term.created)])
@@ -187,59 +219,63 @@ class MergedTerms(nn.Module):
 
     def forward(self, sources: Sources, batch: int, sites: Sequence[Site] | None = None) -> dict[str, Tensor]:
         """Every target of some sites, of all for None."""
+        sites = self.sites if sites is None else sites
         parts: dict[str, list[Tensor]] = {}
-        for site in self.sites if sites is None else sites:
-            for target, part in self._multiply(site, sources, batch).items():
-                parts.setdefault(target, []).append(part)
-        return {target: sum_of(found) for target, found in parts.items()}
+        for site in sites:
+            if not site.mixes_channels_only:
+                for target, part in self._multiply(site, sources, batch).items():
+                    parts.setdefault(target, []).append(part)
+        totals = {target: sum_of(found) for target, found in parts.items()}
+        for site in sites:
+            if site.mixes_channels_only:
+                (target,) = site.shares
+                totals[target] = self._mix_channels(site, sources, totals.get(target))
+        return totals
 
     def _multiply(self, site: Site, sources: Sources, batch: int) -> dict[str, Tensor]:
-        """One site's share of each target, [blocks, batch, e, *axes] with length 1 where it is broadcast."""
+        """The site's part of each target, [blocks, batch, e, *axes] with length 1 where it is broadcast."""
         matrix = self.matrices[site.name]
-        blocks = matrix.shape[0]
-        kept = [self.size[axis] for axis in site.kept]
-        if site.mixes_channels_only:
-            (slot,), (target,) = site.slots.values(), site.columns
-            x = sources.reduced(slot.source, slot.summed).flatten(3)
-            mixed = matrix.mT.unsqueeze(1) * x if self.in_channels == 1 else matrix.mT.unsqueeze(1) @ x
-            return {target: self._place(mixed.unflatten(-1, kept), site, target)}
         features = []
         for slot in site.slots.values():
             if slot.source == "one":
-                features.append(matrix.new_ones(blocks, batch, 1))
-                continue
-            x = sources.reduced(slot.source, slot.summed)
-            remaining = [axis for axis in range(source_rank(slot.source)) if axis not in slot.summed]
-            order = [3 + remaining.index(axis) for axis in slot.kept]
-            order += [2, *(3 + remaining.index(axis) for axis in slot.contracted)]
-            features.append(x.permute(0, 1, *order).flatten(2 + len(kept)))
+                features.append(matrix.new_ones(matrix.shape[0], batch, 1))
+            else:
+                x = sources.reduced(slot.source, slot.summed)
+                features.append(x.permute(slot.order).flatten(2 + len(site.kept)))
         rows = features[0] if len(features) == 1 else torch.cat(features, dim=-1)
-        product = torch.bmm(rows.flatten(1, -2), matrix).unflatten(1, (batch, *kept))
-        shares = {}
-        widths = [columns.stop - columns.start for columns in site.columns.values()]
-        for target, share in zip(site.columns, product.split(widths, dim=-1), strict=True):
-            term = next(term for term in site.terms if term.target == target)
-            created = [self.size[term.axis[letter]] for letter in term.created]
-            share = share.unflatten(-1, (self.out_channels, *created))
-            channel_first = share.movedim(2 + len(kept), 2)
-            shares[target] = self._place(channel_first, site, target)
-        return shares
+        rows = rows.flatten(1, -2)
+        widths = [share.columns.stop - share.columns.start for share in site.shares.values()]
+        # Whichever is smaller is split: the gradient of a split is a copy.
+        if rows.shape[1] > site.rows:
+            products = [torch.bmm(rows, part) for part in matrix.split(widths, dim=-1)]
+        else:
+            products = torch.bmm(rows, matrix).split(widths, dim=-1)
+        parts = {}
+        for (target, share), product in zip(site.shares.items(), products, strict=True):
+            parts[target] = product.view(-1, batch, *site.kept, *share.shape).permute(share.order)
+        return parts
 
-    def _place(self, share: Tensor, site: Site, target: str) -> Tensor:
-        """[blocks, batch, e, *kept, *created] → the target's axes in their order, length 1 where the term has none."""
-        term = next(term for term in site.terms if term.target == target)
-        letters = term.kept + term.created
-        present = [letter for letter in term.target_letters if letter in letters]
-        share = share.permute(0, 1, 2, *(3 + letters.index(letter) for letter in present))
-        for position, letter in enumerate(term.target_letters):
-            if letter not in letters:
-                share = share.unsqueeze(3 + position)
-        return share
+    def _mix_channels(self, site: Site, sources: Sources, total: Tensor | None) -> Tensor:
+        """``total`` plus the part of a site that mixes channels at every kept position."""
+        ((slot,), ((_, share),)) = site.slots.values(), site.shares.items()
+        x = sources.reduced(slot.source, slot.summed)
+        x = x.reshape(*x.shape[:3], *site.kept, *share.shape[1:])
+        coefficient = self.matrices[site.name].mT[(slice(None), None, ..., *(None,) * (x.ndim - 3))]
+        if self.in_channels == 1:
+            coefficient = coefficient.squeeze(3)
+            if total is None:
+                return coefficient * x
+            # Where the sum is already of full size it is ours alone, and memory is what this costs.
+            full = total.shape[3:] == x.shape[3:]
+            return total.addcmul_(coefficient, x) if full else torch.addcmul(total, coefficient, x)
+        mixed = (self.matrices[site.name].mT.unsqueeze(1) @ x.flatten(3)).unflatten(-1, x.shape[3:])
+        return mixed if total is None else total + mixed
 
 
 def sum_of(parts: Sequence[Tensor]) -> Tensor:
-    """The sum, smallest first: what is broadcast is added up before it meets the full tensor."""
-    total, *rest = sorted(parts, key=Tensor.numel)
-    for part in rest:
-        total = total + part
-    return total
+    """The sum, smallest first: what is broadcast is added up, in order of memory, before it meets the full tensor."""
+    *small, largest = sorted(parts, key=Tensor.numel)
+    total = None
+    for part in small:
+        total = part.contiguous() if total is None else total + part.contiguous()
+    return largest if total is None else total + largest

@@ -53,7 +53,7 @@ class Predictor(nn.Module):
         return torch.sigmoid(self.logits(weights))
 
     def logits(self, weights: TransformerWeights) -> Float[Tensor, "*batch"]:
-        """The prediction before the sigmoid. Unlike ``forward`` it does not look for NaN: on a GPU, looking is waiting."""
+        """The prediction before the sigmoid. Unlike ``forward`` it does not look for NaN."""
         self._check(weights)
         batch = weights.batch_shape
         flat = weights.flat().reshape(batch.numel(), self.spec.num_parameters)
