@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +56,7 @@ def test_diverged_runs_are_in_the_runs_and_in_no_split(zoo_folder):
     diverged = reader.runs[reader.runs["status"] == "diverged"]
     assert len(diverged) == 3
     assert not set(diverged["run_id"]) & set(reader.metadata["run_id"])
-    assert (reader.runs["wall_seconds"] == 2.0).all()
+    assert set(reader.runs["wall_seconds"]) == {2.0}
 
 
 def test_adding_shards_moves_no_run_between_splits(made, tmp_path):
@@ -76,9 +77,7 @@ def splits_by_run(folder: Path) -> dict[str, str]:
 
 
 def test_splits_hold_70_15_15_percent_of_many_runs():
-    counts = dict.fromkeys(SPLITS, 0)
-    for number in range(20_000):
-        counts[split_of(f"run {number}")] += 1
+    counts = Counter(split_of(f"run {number}") for number in range(20_000))
     assert [counts[split] / 20_000 for split in SPLITS] == pytest.approx([0.70, 0.15, 0.15], abs=0.01)
     # a change here would move every published run
     assert [split_of(run) for run in ("a", "b", "c", "d", "e", "f")] == [

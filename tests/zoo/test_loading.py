@@ -1,0 +1,204 @@
+"""``load_dataset``: from a clone without a network, streamed, over HTTP, never stale, shared among workers."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import zoo
+from zoo.locate import BUNDLED, resolve
+from zoo.manifest import MANIFEST_FILE
+from zoo.publish import publish
+from zoo.splits import SPLITS
+from zoo.testing import TINY_MNIST, fabricate_shard
+
+OFFLINE = """
+import json, socket, sys
+
+def refuse(*arguments):
+    raise AssertionError(f"the network was asked for: {arguments}")
+
+socket.socket.connect = socket.getaddrinfo = refuse
+from datasets import load_dataset
+
+found = {}
+for config in ("mnist", "agnews"):
+    whole = load_dataset("small-transformer-zoo", config)
+    first = whole.with_format("torch")["train"][0]["weights"]
+    found[config] = {
+        "rows": {split: part.num_rows for split, part in whole.items()},
+        "feature": str(whole["train"].features["weights"]),
+        "tensor": [str(first.dtype), list(first.shape)],
+        "runs": {split: part["run_id"][:] for split, part in whole.items()},
+        "streamed": {
+            split: [row["run_id"] for row in load_dataset("small-transformer-zoo", config, split=split, streaming=True)]
+            for split in whole
+        },
+    }
+json.dump(found, sys.stdout)
+"""
+
+
+def load_offline(root: Path, home: Path) -> dict:
+    """What plain ``datasets`` sees in a process of its own, started in ``root``, with no network and an empty cache."""
+    environment = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", OFFLINE], cwd=root, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def check_against_reader(root: Path, home: Path) -> None:
+    for config, found in load_offline(root, home).items():
+        readers = {split: zoo.open(root / "small-transformer-zoo", config, split=split) for split in SPLITS}
+        d = readers["train"].spec.num_parameters
+        assert found["rows"] == {split: len(reader) for split, reader in readers.items()}
+        assert found["feature"] == f"List(Value('float32'), length={d})"
+        assert found["tensor"] == ["torch.float32", [d]]
+        for split, reader in readers.items():
+            assert found["runs"][split] == found["streamed"][split] == list(reader.metadata["run_id"])
+
+
+def test_plain_datasets_loads_a_published_folder_without_a_network(made, tmp_path):
+    check_against_reader(made, tmp_path)
+
+
+@pytest.mark.skipif(not (BUNDLED / MANIFEST_FILE).is_file(), reason="this checkout has no sample")
+def test_plain_datasets_loads_the_sample_from_the_root_of_a_clone(tmp_path):
+    check_against_reader(BUNDLED.parent, tmp_path)
+
+
+@pytest.fixture
+def datasets(tmp_path, monkeypatch):
+    """The library, quiet, with a cache of its own."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    return datasets
+
+
+def test_the_cache_hands_out_no_stale_rows_after_publishing_again(datasets, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runs, folder = tmp_path / "runs", tmp_path / "small-transformer-zoo"
+    for shard in range(2):
+        # as many runs and files as before, but other ones
+        shutil.rmtree(runs, ignore_errors=True)
+        fabricate_shard(runs, TINY_MNIST, shard=shard, count=10)
+        publish(runs, folder)
+        rows = datasets.load_dataset("small-transformer-zoo", "mnist")
+        assert list(rows["train"]["run_id"]) == list(zoo.open(folder, "mnist").metadata["run_id"])
+
+
+def test_metadata_columns_are_loaded_without_weights(datasets, zoo_folder):
+    rows = zoo.load_dataset(zoo_folder, "mnist", split="train").remove_columns("weights")
+    frame = zoo.open(zoo_folder, "mnist").metadata
+    assert rows.column_names == list(frame.columns)
+    assert np.array_equal(rows["test_accuracy"][:], frame["test_accuracy"])
+
+
+def test_runs_are_a_config_of_their_own(datasets, zoo_folder):
+    runs = zoo.load_dataset(zoo_folder, "mnist-runs", split="runs")
+    assert runs.num_rows == 80
+    assert len(runs[0]["test_accuracy"]) == 100
+
+
+def test_several_workers_stream_different_rows(datasets, zoo_folder):
+    reader = zoo.open(zoo_folder, "mnist")
+    stream = zoo.load_dataset(zoo_folder, "mnist", split="train", streaming=True).shuffle(seed=1, buffer_size=50)
+    assert stream.num_shards == 4
+    stream = stream.select_columns(["run_id", "checkpoint", "weights"]).with_format("torch")
+    seen: list[tuple[str, str]] = []
+    for batch in torch.utils.data.DataLoader(stream, batch_size=8, num_workers=2):
+        assert batch["weights"].dtype == torch.float32
+        seen += zip(batch["run_id"], batch["checkpoint"], strict=True)
+    wanted = list(zip(reader.metadata["run_id"], reader.metadata["checkpoint"], strict=True))
+    assert sorted(seen) == sorted(wanted)
+    assert seen != wanted, "not shuffled"
+
+
+@pytest.fixture
+def server(made):
+    """A plain static web server over the folder that holds the zoo."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(made))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_streaming_from_a_static_web_server_reads_the_same_rows(datasets, server, zoo_folder):
+    for config, split in (("mnist", "train"), ("agnews", "test")):
+        stream = zoo.load_dataset(f"{server}/small-transformer-zoo", config, split=split, streaming=True)
+        reader = zoo.open(zoo_folder, config, split=split)
+        count = 0
+        for row, record in enumerate(stream.with_format("numpy")):
+            assert np.array_equal(record.pop("weights"), reader.weights(row).numpy())
+            assert record == reader.metadata.iloc[row].to_dict()
+            count += 1
+        assert count == len(reader) > 0
+
+
+def test_a_server_without_a_zoo_is_one_clear_error(server):
+    with pytest.raises(FileNotFoundError, match=r"manifest\.json does not answer: File not found"):
+        zoo.load_dataset(f"{server}/runs", "mnist", streaming=True)
+    with pytest.raises(ValueError, match="has no config 'chess': it has agnews, agnews-seeds, mnist"):
+        zoo.load_dataset(f"{server}/small-transformer-zoo", "chess", streaming=True)
+
+
+def test_a_zoo_is_found_by_path_variable_and_hub_name(zoo_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(zoo_folder.parent)
+    assert resolve("small-transformer-zoo") == zoo_folder
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SMALL_TRANSFORMER_ZOO", str(zoo_folder))
+    assert resolve("small-transformer-zoo") == zoo_folder
+    assert len(zoo.open(config="mnist")) > 0
+    monkeypatch.setenv("SMALL_TRANSFORMER_ZOO", "owner/zoo")
+    assert resolve("small-transformer-zoo") == "owner/zoo"
+    monkeypatch.delenv("SMALL_TRANSFORMER_ZOO")
+    monkeypatch.setattr("zoo.locate.BUNDLED", zoo_folder)
+    assert resolve("small-transformer-zoo") == zoo_folder
+    monkeypatch.setattr("zoo.locate.BUNDLED", tmp_path / "absent")
+    for name in ("small-transformer-zoo", tmp_path / "absent", "absent"):
+        with pytest.raises(FileNotFoundError, match="give the folder of one"):
+            resolve(name)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(FileNotFoundError, match="is no zoo"):
+        resolve("full")
+
+
+def test_opening_from_the_hub_downloads_one_config_and_the_embedding(zoo_folder, monkeypatch):
+    asked = {}
+
+    def download(name, **arguments):
+        asked.update(arguments, name=name)
+        return str(zoo_folder)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    reader = zoo.open("owner/zoo", "agnews-seeds", split="train")
+    assert reader.embedding is not None
+    assert asked["name"] == "owner/zoo"
+    assert {"agnews-seeds/*", "agnews/vocabulary.json", "manifest.json"} <= set(asked["allow_patterns"])
+
+
+def test_importing_the_zoo_does_not_import_datasets():
+    script = "import sys, zoo; print({'datasets', 'huggingface_hub', 'matplotlib'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
