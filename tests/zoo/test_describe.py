@@ -1,0 +1,51 @@
+"""describe: counts that add up, a histogram on a logarithmic scale, marginals."""
+
+import numpy as np
+import pytest
+
+import zoo
+from zoo.describe import histogram, histogram_lines, main
+
+
+def test_all_of_it_for_every_config(zoo_folder, tmp_path, capsys):
+    main([str(zoo_folder), "--png", str(tmp_path / "figures" / "histogram.png")])
+    text = capsys.readouterr().out
+    for line in (
+        "mnist: 308 checkpoints of 77 runs",
+        "77 runs completed, 3 runs diverged",
+        "agnews-seeds: 80 checkpoints of 20 runs",
+        "optimizer",
+        "train_fraction",
+    ):
+        assert line in text
+    assert (tmp_path / "figures" / "histogram.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_selection_is_described_alone(zoo_folder, capsys):
+    main([str(zoo_folder), "--config", "mnist", "--where", "checkpoint == 'epoch_75' and test_accuracy >= 0.5"])
+    reader = zoo.open(zoo_folder, "mnist", split="all")
+    rows = reader.rows("checkpoint == 'epoch_75' and test_accuracy >= 0.5")
+    assert f"mnist: {len(rows)} checkpoints of {len(rows)} runs" in capsys.readouterr().out
+
+
+def test_a_selection_of_nothing_is_described_too(zoo_folder, capsys):
+    main([str(zoo_folder), "--config", "mnist", "--where", "test_accuracy > 2"])
+    assert "mnist: 0 checkpoints of 0 runs" in capsys.readouterr().out
+
+
+def test_bars_grow_with_the_logarithm_of_the_count():
+    counts = histogram(np.array([0.0, *[0.11] * 9, *[0.51] * 99, 1.0]), bins=10)
+    assert counts.tolist() == [1, 9, 0, 0, 0, 99, 0, 0, 0, 1]
+    lines = histogram_lines(counts)
+    lengths = [line.count("█") for line in lines]
+    assert lengths[5] == 50
+    assert lengths[1] == 25
+    assert lengths[2] == 0
+    assert lines[5].endswith(" 99")
+
+
+def test_an_unknown_config_is_one_clear_line(zoo_folder, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([str(zoo_folder), "--config", "chess"])
+    assert ended.value.code == 2
+    assert "has no config 'chess': it has agnews, agnews-seeds, mnist" in capsys.readouterr().err

@@ -1,0 +1,72 @@
+"""Export: the same weights in other forms."""
+
+import pyarrow.parquet as pq
+import pytest
+import safetensors
+import torch
+
+import zoo
+from zoo.export import main
+
+
+@pytest.fixture(scope="module")
+def reader(zoo_folder) -> zoo.ZooReader:
+    return zoo.open(zoo_folder, "mnist", split="all")
+
+
+def one(reader: zoo.ZooReader, row: int) -> str:
+    run, checkpoint = reader.metadata.loc[row, "run_id"], reader.metadata.loc[row, "checkpoint"]
+    return f"run_id == '{run}' and checkpoint == '{checkpoint}'"
+
+
+def test_one_checkpoint_as_safetensors_with_its_metadata(reader, zoo_folder, tmp_path):
+    main([str(zoo_folder), "mnist", str(tmp_path / "one.safetensors"), "--where", one(reader, 100)])
+    with safetensors.safe_open(tmp_path / "one.safetensors", framework="pt") as file:
+        metadata = file.metadata()
+        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    assert torch.equal(zoo.TransformerWeights.from_state_dict(reader.spec, state).flat(), reader.weights(100))
+    assert metadata == {name: str(value) for name, value in reader.metadata.iloc[100].items()}
+
+
+def test_a_selection_as_state_dicts_that_the_model_loads(reader, zoo_folder, tmp_path, capsys):
+    where = "optimizer == 'adam' and checkpoint == 'best'"
+    main([str(zoo_folder), "mnist", str(tmp_path / "adam"), "--format", "torch", "--where", where])
+    rows = reader.rows(where)
+    assert f"{len(rows)} checkpoints in" in capsys.readouterr().out
+    for row in rows:
+        path = tmp_path / "adam" / f"{reader.metadata.loc[row, 'run_id']}-best.pt"
+        state = torch.load(path, weights_only=True)
+        model = zoo.ZooTransformer(reader.spec)
+        model.load_state_dict(state)
+        assert torch.equal(zoo.TransformerWeights.from_state_dict(reader.spec, state).flat(), reader.weights(int(row)))
+        assert path.stat().st_size < 4 * reader.spec.num_parameters + 20_000, "each tensor with the whole vector?"
+
+
+def test_a_whole_config_as_parquet(zoo_folder, tmp_path):
+    main([str(zoo_folder), "mnist", str(tmp_path), "--format", "parquet"])
+    for split in ("train", "validation", "test"):
+        part = zoo.open(zoo_folder, "mnist", split=split)
+        table = pq.read_table(tmp_path / f"mnist-{split}.parquet")
+        assert table.drop_columns(["weights"]).to_pandas().equals(part.metadata)
+        weights = torch.tensor(table.column("weights").to_pylist(), dtype=torch.float32)
+        assert torch.equal(weights, part.weights(slice(None)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mnist", "out", "--where", "test_accuracy > 2"], "nothing to export"),
+        (["mnist", "out.safetensors"], "do not fit in the one file"),
+        (["chess", "out"], "has no config 'chess'"),
+        (["mnist", "out", "--where", "import os"], "cannot read"),
+        (["mnist", "out", "--split", "holdout"], "unknown split"),
+    ],
+)
+def test_bad_input_is_one_clear_line(zoo_folder, tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main([str(zoo_folder), *arguments])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

