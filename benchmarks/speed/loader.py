@@ -1,0 +1,224 @@
+"""How fast checkpoints are read into torch batches, by five ways of storing and reading them, beside bare memory.
+
+python -m benchmarks.speed loader                          fabricates 4,000 checkpoints in a temporary folder
+python -m benchmarks.speed loader --zoo small-transformer-zoo --config agnews
+
+Every way delivers batches of 64 checkpoints as a float32 tensor [64, d], and every batch is summed once, so that no
+byte is left unread. The ways take turns, so that a busy moment of the machine falls on all of them.
+"""
+
+import argparse
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+import zoo
+from benchmarks import results
+from benchmarks.results import Result
+from benchmarks.speed.timing import Timing, measure, measure_together
+from zoo.command import command
+from zoo.layout import PublishedZoo
+from zoo.locate import find_folder
+from zoo.mapping import map_file
+from zoo.publish import publish
+from zoo.spec import spec_for
+from zoo.splits import split_of
+from zoo.table_file import ROWS_PER_BATCH
+from zoo.testing import fabricate_shard, run_row
+
+LEAST_CHECKPOINTS = 4_000
+PASSES = 10
+PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "datasets")
+
+
+@command
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.speed loader",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--zoo", help=f"a zoo with at least {LEAST_CHECKPOINTS:,} training rows (default: fabricated)")
+    parser.add_argument("--config", default="mnist", help="default: %(default)s")
+    parser.add_argument("--repeats", type=int, default=7, help="passes over the data each way (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="threads that sum the batches (default: %(default)s)")
+    parser.add_argument(
+        "--scratch", type=Path, help="folder for some 1.5 GB of temporary files (default: the system's)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the rows, store none")
+    options = parser.parse_args(arguments)
+    if options.repeats < 2:
+        raise ValueError(f"--repeats must be at least 2 to have a spread, got {options.repeats}")
+    torch.set_num_threads(options.threads)
+    with tempfile.TemporaryDirectory(dir=options.scratch, prefix="loader-") as scratch:
+        if options.zoo is None:
+            say(f"fabricating {LEAST_CHECKPOINTS:,} checkpoints")
+            folder = fabricate(Path(scratch), options.config)
+        else:
+            folder = find_folder(options.zoo, options.config)
+        rows = measure_loaders(folder, options.config, Path(scratch), options.repeats)
+    show(rows)
+    if not options.dry_run:
+        for path in results.append(rows):
+            print(f"{len(rows)} rows appended to {path.name}")
+
+
+def fabricate(scratch: Path, config: str) -> Path:
+    """A zoo of random weights whose training split has just as many checkpoints as asked for."""
+    spec = spec_for(config)
+    count = training = 0
+    while training < LEAST_CHECKPOINTS:
+        training += 4 * (split_of(run_row(config, spec, 0, count, count + 1)["run_id"]) == "train")
+        count += 1
+    fabricate_shard(scratch / "runs", spec, count=count)
+    publish(scratch / "runs", scratch / "small-transformer-zoo")
+    return scratch / "small-transformer-zoo"
+
+
+def measure_loaders(folder: Path, config: str, scratch: Path, repeats: int) -> list[Result]:
+    """All rows of one zoo."""
+    reader = zoo.open(folder, config, split="train")
+    if len(reader) < LEAST_CHECKPOINTS:
+        raise ValueError(f"{folder} has {len(reader):,} training rows of {config}: the benchmark needs 4,000")
+    say("writing one .pt file a checkpoint")
+    files = write_state_dicts(reader, scratch / "pt")
+    bare = map_bare(PublishedZoo.read(folder).paths(config, ["train"]), reader.spec.num_parameters)
+    mapped = load_mapped(folder, config, scratch)
+    ways: dict[str, Callable[[], Iterable[Tensor]]] = {
+        "bare memory read": lambda: bare,
+        "zoo.open": lambda: read_zoo(reader),
+        "zoo.open, shuffled": lambda: read_zoo(reader, shuffle=True),
+        "datasets, memory-mapped": lambda: (batch["weights"] for batch in mapped.iter(ROWS_PER_BATCH)),
+        "datasets, streaming Arrow": lambda: read_streaming(folder, config),
+    }
+    say(f"reading {len(reader):,} checkpoints {repeats} times each way")
+    timings = measure_together({name: passing(way) for name, way in ways.items()}, repeats=repeats, warmup=1)
+    say("reading one .pt file a checkpoint")
+    timings["one .pt file each"] = measure(passing(lambda: read_state_dicts(files)), repeats=2, warmup=0)
+    setting = {"checkpoints": len(reader), "batch_size": ROWS_PER_BATCH, "threads": torch.get_num_threads()}
+
+    def row(variant: str, metric: str, value: float, stderr: float | None, n: int) -> Result:
+        return Result.measured(
+            "speed.loader",
+            config,
+            metric,
+            value,
+            n=n,
+            stderr=stderr,
+            device="cpu",
+            variant=variant,
+            setting=dict(setting),
+            packages=PACKAGES,
+        )
+
+    rows = []
+    for name, timing in timings.items():
+        rates = Timing(tuple(len(reader) / seconds for seconds in timing.samples))
+        rows.append(row(name, "checkpoints_per_second", rates.median, rates.stderr, rates.n))
+    pairs = zip(timings["bare memory read"].samples, timings["zoo.open"].samples, strict=True)
+    shares = Timing(tuple(bare / ours for bare, ours in pairs))
+    rows.append(row("zoo.open", "share_of_bare_memory_read", shares.median, shares.stderr, shares.n))
+    say(f"streaming the zoo {PASSES} times over")
+    streams = ("zoo.open", "zoo.open, shuffled", "datasets, streaming Arrow")
+    return rows + [row(name, "memory_growth_megabytes", memory_growth(ways[name]), None, 1) for name in streams]
+
+
+def passing(way: Callable[[], Iterable[Tensor]]) -> Callable[[], float]:
+    """One pass over the data that touches every weight."""
+    return lambda: sum(float(batch.sum()) for batch in way())
+
+
+def read_zoo(reader: zoo.ZooReader, shuffle: bool = False) -> Iterator[Tensor]:
+    return (weights.flat() for weights, _ in reader.batches(ROWS_PER_BATCH, shuffle=shuffle))
+
+
+def map_bare(paths: Sequence[Path], d: int) -> list[Tensor]:
+    """The files' bytes from the first to the last, whatever they mean, a batch at a time: the upper bound."""
+    maps = (torch.from_numpy(np.frombuffer(map_file(path), dtype="<f4")) for path in paths)
+    return [piece for mapped in maps for piece in mapped.split(ROWS_PER_BATCH * d)]
+
+
+def load_mapped(folder: Path, config: str, scratch: Path) -> Any:
+    import datasets
+
+    datasets.disable_progress_bars()
+    return datasets.load_dataset(str(folder), config, split="train", cache_dir=str(scratch / "cache")).with_format(
+        "torch"
+    )
+
+
+def read_streaming(folder: Path, config: str) -> Iterator[Tensor]:
+    import datasets
+
+    stream: Any = datasets.load_dataset(str(folder), config, split="train", streaming=True).with_format("arrow")
+    for table in stream.iter(ROWS_PER_BATCH):
+        column = table.column("weights").combine_chunks()
+        values = column.values.to_numpy().reshape(len(column), -1)
+        with warnings.catch_warnings():
+            # Arrow's memory is read-only, which torch warns of; a copy would cost this way a quarter of its speed
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            tensor = torch.from_numpy(values)
+        yield tensor
+
+
+def write_state_dicts(reader: zoo.ZooReader, folder: Path) -> list[Path]:
+    """The baseline: a state_dict a file, as the paper's authors store their zoo."""
+    folder.mkdir()
+    files = []
+    for row in range(len(reader)):
+        weights = zoo.TransformerWeights.from_flat(reader.spec, reader.weights(row), check_finite=False)
+        files.append(folder / f"{row:06d}.pt")
+        torch.save({name: tensor.clone() for name, tensor in weights.state_dict().items()}, files[-1])
+    return files
+
+
+def read_state_dicts(files: Sequence[Path]) -> Iterator[Tensor]:
+    for start in range(0, len(files), ROWS_PER_BATCH):
+        states = (torch.load(path, weights_only=True) for path in files[start : start + ROWS_PER_BATCH])
+        yield torch.stack([torch.cat([tensor.flatten() for tensor in state.values()]) for state in states])
+
+
+def memory_growth(way: Callable[[], Iterable[Tensor]]) -> float:
+    """By how many megabytes the process's own memory exceeds what it had after a first pass, over ten more.
+
+    Its own: pages of the mapped files belong to the system's cache, which takes them back when it needs them.
+    """
+    passing(way)()
+    start = own_megabytes()
+    peak = start
+    for _ in range(PASSES):
+        for batch in way():
+            batch.sum()
+            peak = max(peak, own_megabytes())
+    return peak - start
+
+
+def own_megabytes() -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) / 1024
+    raise ValueError("this system does not tell a process its memory: the benchmark needs Linux")
+
+
+def show(rows: Sequence[Result]) -> None:
+    table = Table(title=f"reading checkpoints, {rows[0].config}, {rows[0].device}", title_justify="left")
+    for heading in ("way", "metric", "value", "±"):
+        table.add_column(heading, justify="left" if heading in ("way", "metric") else "right")
+    for row in rows:
+        digits = 2 if row.value < 100 else 0
+        spread = "" if row.stderr is None else f"{row.stderr:,.{digits}f}"
+        table.add_row(str(row.variant), row.metric.replace("_", " "), f"{row.value:,.{digits}f}", spread)
+    Console().print(table)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr)
