@@ -25,7 +25,7 @@ from zoo.weights import TransformerWeights
 Rows = int | slice | Sequence[int] | np.ndarray | Tensor | pd.Index
 Batch = tuple[TransformerWeights, pd.DataFrame]
 ATTEMPTS = 5
-AHEAD = 32
+AHEAD = 128
 """Batches prepared in one go, except for copies of weights: that takes 40 µs a batch, and 100 when megabytes of weights
 go through the caches in between."""
 
