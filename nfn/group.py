@@ -114,6 +114,7 @@ class GroupElement:
             pick(tensor.double(), self.heads, -3)
             for tensor in (weights.query, weights.key, weights.value, weights.output)
         )
+        batch = query.shape[:-3]
         moved = BlockWeights(
             query=query @ m.mT,
             key=torch.linalg.solve(m, key, left=False),
@@ -122,7 +123,7 @@ class GroupElement:
             weight_a=pick(pick(weights.weight_a, self.features, -2), self.neurons[..., None, :], -1),
             weight_b=pick(weights.weight_b, self.neurons, -2),
             bias_a=pick(weights.bias_a, self.neurons, -1),
-            bias_b=weights.bias_b,
+            bias_b=weights.bias_b.expand(*batch, weights.bias_b.shape[-1]),
         )
         return moved.map(lambda tensor: tensor.to(dtype))
 

@@ -27,7 +27,7 @@ from nfn.terms import ATTENTION
 from zoo import BlockWeights, TransformerWeights
 
 # How many roundings of its dtype each weight may have gone through: one on storage, a few in whatever applied M and N.
-ROUNDINGS = 8
+ROUNDINGS = 4
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,81 @@
+"""Specs of awkward sizes, and real checkpoints trained for a moment on real digits."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from zoo import MNIST, TransformerSpec, TransformerWeights
+from zoo.model import ZooTransformer
+from zoo.tasks.examples import TaskData
+from zoo.tasks.mnist import load_sample_digits
+
+ODD_SPECS = [
+    TransformerSpec("one_block", 3, 9, 4, dim=7, heads=3, key_dim=2, value_dim=5, hidden_dim=11, blocks=1),
+    TransformerSpec("three_blocks", 4, 5, None, dim=5, heads=1, key_dim=3, value_dim=2, hidden_dim=9, blocks=3),
+    TransformerSpec("many_heads", 2, 4, 2, dim=9, heads=5, key_dim=4, value_dim=3, hidden_dim=6, blocks=2),
+    TransformerSpec("wide_keys", 2, 4, 2, dim=3, heads=2, key_dim=4, value_dim=1, hidden_dim=2, blocks=3),
+]
+
+
+@pytest.fixture(params=ODD_SPECS, ids=lambda spec: spec.task)
+def spec(request: pytest.FixtureRequest) -> TransformerSpec:
+    return request.param
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(20)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tensors here are small: a second thread only waits, and test processes share the cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def data() -> TaskData:
+    return load_sample_digits()
+
+
+@pytest.fixture(scope="session")
+def digits(data: TaskData) -> torch.Tensor:
+    """Test images [32, 1, 28, 28] in [−1, 1]."""
+    return pixels(data.test.inputs[:32])
+
+
+@pytest.fixture(scope="session")
+def checkpoints(data: TaskData) -> TransformerWeights:
+    """Three MNIST transformers, each from its own start, after 20 steps of Adam on real digits."""
+    rows = [train(data.train.inputs, data.train.labels, seed) for seed in range(3)]
+    return TransformerWeights.from_flat(MNIST, torch.stack(rows))
+
+
+def pixels(images: torch.Tensor) -> torch.Tensor:
+    return images[:, None].float() / 127.5 - 1
+
+
+def train(images: torch.Tensor, labels: torch.Tensor, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    model = ZooTransformer(MNIST)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            std = 0.1 if parameter.ndim > 1 else 0.0
+            parameter.copy_(torch.randn(parameter.shape, generator=generator).clamp(-2, 2) * std)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(20):
+        batch = torch.randint(len(labels), (32,), generator=generator)
+        optimizer.zero_grad()
+        F.cross_entropy(model(pixels(images[batch])), labels[batch]).backward()
+        optimizer.step()
+    return TransformerWeights.from_state_dict(MNIST, model.state_dict()).flat()
+
+
+def random_weights(spec: TransformerSpec, batch: tuple[int, ...], generator: torch.Generator) -> TransformerWeights:
+    flat = torch.randn(*batch, spec.num_parameters, generator=generator, dtype=torch.float64)
+    return TransformerWeights.from_flat(spec, flat)
