@@ -25,6 +25,7 @@ from generation.initialization import initial_weights
 from generation.philox import ELEMENTS_PER_CALL, PLACES_PER_STEP, drop_threshold, dropout_bits
 from generation.protocol import BEST, RunConfig
 from generation.update import UpdateRule, update
+from zoo.onednn import fast_small_products
 from zoo.tasks import Examples, TaskData
 
 Precision = Literal["float64", "float32", "tf32", "bfloat16"]
@@ -123,6 +124,7 @@ class PopulationTrainer:
     def finished(self) -> bool:
         return self.state.epoch == self.protocol.epochs
 
+    @fast_small_products()
     def train_epoch(self) -> None:
         """One epoch of training for every living run, then its evaluation and its snapshots."""
         epoch, state = self.state.epoch, self.state
@@ -202,6 +204,7 @@ class PopulationTrainer:
         return population_logits(self.spec, flat, x, mask, dtype=flat.dtype)
 
     @torch.no_grad()
+    @fast_small_products()
     def evaluate(
         self, weights: Float[Tensor, "P d"], examples: Examples
     ) -> tuple[Float64[Tensor, "P"], Float64[Tensor, "P"]]:

@@ -33,6 +33,10 @@ ENGINE = "torch"
 console = Console(stderr=True)
 
 
+def say(line: str) -> None:
+    console.print(line, soft_wrap=True, highlight=False)
+
+
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m generation.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -68,7 +72,7 @@ def main(arguments: list[str] | None = None) -> None:
     folder = shard_folder(options.out, sweep.config_name, options.shard)
     with exclusive(folder.parent / f".{folder.name}.lock"):
         if is_finished(folder, sweep):
-            console.print(f"{folder} is finished already: nothing to do")
+            say(f"{folder} is finished already: nothing to do")
             return
         task = load_task_data(
             options.task,
@@ -77,7 +81,7 @@ def main(arguments: list[str] | None = None) -> None:
             vectors=options.vectors,
             train_examples=sweep.preset.train_examples,
         )
-        console.print(
+        say(
             f"{len(configs)} runs of {options.task}, shard {options.shard} of {SHARDS}, preset {sweep.preset.name}: "
             f"{sweep.preset.protocol.epochs} epochs on {device}; data: {task.source}"
         )
@@ -102,8 +106,8 @@ def choose_preset(name: str | None, device: torch.device) -> str:
     if name is not None:
         return name
     chosen = "paper" if device.type == "cuda" else "demo"
-    why = "there is a GPU" if chosen == "paper" else "there is no GPU, and the paper's grid would take months without"
-    console.print(f"preset {chosen}, because {why} (choose with --preset {'|'.join(PRESETS)})")
+    why = "there is a GPU" if chosen == "paper" else "there is no GPU"
+    say(f"preset {chosen}, because {why} (choose with --preset {'|'.join(PRESETS)})")
     return chosen
 
 
@@ -143,7 +147,7 @@ def train_shard(trainer: PopulationTrainer, folder: Path, details: dict[str, Any
     earlier = 0.0
     if (found := load_snapshot(folder, owner, trainer.state)) is not None:
         trainer.state, earlier = found
-        console.print(f"resumed after epoch {trainer.state.epoch} of {trainer.protocol.epochs}")
+        say(f"resumed after epoch {trainer.state.epoch} of {trainer.protocol.epochs}")
     start = last_snapshot = time.monotonic()
     with progress(trainer) as bar:
         row = bar.add_task("", total=trainer.protocol.epochs, completed=trainer.state.epoch, status="")
@@ -155,7 +159,7 @@ def train_shard(trainer: PopulationTrainer, folder: Path, details: dict[str, Any
             status = describe_progress(trainer.state, len(trainer.configs) * share / elapsed)
             bar.update(row, completed=trainer.state.epoch, status=status)
             if bar.disable:
-                console.print(f"epoch {trainer.state.epoch}/{trainer.protocol.epochs}  {status}", highlight=False)
+                say(f"epoch {trainer.state.epoch}/{trainer.protocol.epochs}  {status}")
             if time.monotonic() - last_snapshot >= snapshot_seconds and not trainer.finished:
                 save_snapshot(folder, trainer.state, owner, earlier + elapsed)
                 last_snapshot = time.monotonic()
@@ -165,7 +169,7 @@ def train_shard(trainer: PopulationTrainer, folder: Path, details: dict[str, Any
     write_shard(folder, details["shard"], trainer.configs, trainer.state, train_loss, details, timing)
     delete_snapshots(folder)
     diverged = int((~trainer.state.alive).sum())
-    console.print(f"{folder}: {len(trainer.configs)} runs, {diverged} of them diverged, in {seconds:.0f} s")
+    say(f"{folder}: {len(trainer.configs)} runs, {diverged} of them diverged, in {seconds:.0f} s")
 
 
 def progress(trainer: PopulationTrainer) -> Progress:

@@ -22,6 +22,7 @@ from generation.result import Checkpoint, Curves, RunResult
 from zoo.command import command
 from zoo.evaluation import Evaluation, measure
 from zoo.model import ZooTransformer
+from zoo.onednn import fast_small_products
 from zoo.schema import OPTIMIZERS
 from zoo.tasks import TaskData
 from zoo.weights import TransformerWeights
@@ -53,6 +54,7 @@ def make_model(config: RunConfig, device: torch.device) -> ZooTransformer:
     return model.to(device)
 
 
+@fast_small_products()
 def train_single(
     config: RunConfig,
     task: TaskData,

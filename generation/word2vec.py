@@ -33,7 +33,8 @@ def train_embedding(texts: Sequence[str], dim: int = DIM) -> WordEmbedding:
     ordered = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
     model.build_vocab_from_freq(ordered, corpus_count=len(sentences))
     model.train(sentences, total_examples=len(sentences), epochs=EPOCHS)
-    return WordEmbedding.from_vectors(model.wv.index_to_key, torch.from_numpy(model.wv.vectors.copy()))
+    words = [str(word) for word in model.wv.index_to_key]
+    return WordEmbedding.from_vectors(words, torch.from_numpy(model.wv.vectors.copy()))
 
 
 def reduce_vectors(source: str, texts: Sequence[str], dim: int = DIM) -> WordEmbedding:

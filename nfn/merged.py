@@ -146,11 +146,7 @@ class MergedTerms(nn.Module):
         coefficient = self.matrices[site.name].mT[(slice(None), None, ..., *(None,) * (x.ndim - 3))]
         if self.in_channels == 1:
             coefficient = coefficient.squeeze(3)
-            if total is None:
-                return coefficient * x
-            # Where the sum is already of full size it is ours alone, and memory is what this costs.
-            full = total.shape[3:] == x.shape[3:]
-            return total.addcmul_(coefficient, x) if full else torch.addcmul(total, coefficient, x)
+            return coefficient * x if total is None else torch.addcmul(total, coefficient, x)
         mixed = (self.matrices[site.name].mT.unsqueeze(1) @ x.flatten(3)).unflatten(-1, x.shape[3:])
         return mixed if total is None else total + mixed
 

@@ -49,6 +49,7 @@ class Predictor(nn.Module):
 
     def forward(self, weights: TransformerWeights) -> Float[Tensor, "*batch"]:
         """The predicted accuracy of each checkpoint, in [0, 1]."""
+        self._check(weights)
         TransformerWeights.from_flat(self.spec, weights.flat())
         return torch.sigmoid(self.logits(weights))
 

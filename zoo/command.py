@@ -12,6 +12,7 @@ if __name__ == "__main__":
 import functools
 import os
 import sys
+import warnings
 from typing import Protocol, runtime_checkable
 
 from rich.console import Console
@@ -37,7 +38,9 @@ def command(main: Main) -> Main:
     @functools.wraps(main)
     def guarded(arguments: list[str] | None = None) -> None:
         try:
-            main(arguments)
+            with warnings.catch_warnings():
+                warnings.showwarning = show_in_one_line
+                main(arguments)
         except BrokenPipeError:
             # Python flushes stdout once more on its way out, which would complain again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -50,6 +53,11 @@ def command(main: Main) -> Main:
             sys.exit(INTERRUPTED)
 
     return guarded
+
+
+def show_in_one_line(message: Warning | str, *_: object) -> None:
+    """A warning as a user of a command should see it: what it says, not where in the code it was said."""
+    print(f"note: {' '.join(str(message).splitlines())}", file=sys.stderr)
 
 
 def one_line(error: Exception) -> str:

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from zoo.model import ZooTransformer
+from zoo.onednn import fast_small_products
 from zoo.tasks import Examples, TaskData, WordEmbedding, load_mnist, load_news
 
 TILE = 100
@@ -58,6 +59,7 @@ def load_task(task: str, data: str | Path | None, embedding: str | Path | WordEm
 
 
 @torch.no_grad()
+@fast_small_products()
 def measure(model: ZooTransformer, task: TaskData, examples: Examples, chunk: int) -> Evaluation:
     """Accuracy and loss over ``examples``, moved to the model's device ``chunk`` (a multiple of ``TILE``) at a time."""
     was_training = model.training

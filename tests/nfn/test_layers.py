@@ -1,4 +1,4 @@
-"""The polynomial layers: equivariant, invariant, equal to the pseudocode, and not more symmetric than they should be."""
+"""The polynomial layers: equivariant, invariant, equal to the pseudocode, and no more symmetric than they should be."""
 
 from collections.abc import Callable
 
