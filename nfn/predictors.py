@@ -28,7 +28,11 @@ class Predictor(nn.Module):
     kind: ClassVar[str]
 
     def __init__(
-        self, spec: TransformerSpec, components: Sequence[str] | None, generator: torch.Generator | None, **options: Any
+        self,
+        spec: TransformerSpec,
+        *,
+        components: Sequence[str] | None = None,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         generator = or_default(generator)
@@ -38,12 +42,12 @@ class Predictor(nn.Module):
         self.parts = nn.ModuleDict()
         width = 0
         for component in self.components:
-            part, outputs = self.build_part(component, generator, **options)
+            part, outputs = self.build_part(component, generator)
             self.parts[component] = part
             width += outputs
         self.head = linear(width, 1, generator)
 
-    def build_part(self, component: Component, generator: torch.Generator, **options: Any) -> tuple[nn.Module, int]:
+    def build_part(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
         """The module that reads a component from (scaled) weights, and its number of outputs."""
         raise NotImplementedError
 
@@ -102,9 +106,9 @@ class TransformerNFN(Predictor):
         generator: torch.Generator | None = None,
     ) -> None:
         self.channels = tuple(channels)
-        super().__init__(spec, components, generator)
+        super().__init__(spec, components=components, generator=generator)
 
-    def build_part(self, component: Component, generator: torch.Generator, **options: Any) -> tuple[nn.Module, int]:
+    def build_part(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
         outputs = 10
         if component == "encoder":
             return InvariantEncoder(self.spec, self.channels, outputs, generator), outputs
@@ -131,9 +135,9 @@ class MLPPredictor(Predictor):
         generator: torch.Generator | None = None,
     ) -> None:
         self.width = width
-        super().__init__(spec, components, generator)
+        super().__init__(spec, components=components, generator=generator)
 
-    def build_part(self, component: Component, generator: torch.Generator, **options: Any) -> tuple[nn.Module, int]:
+    def build_part(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
         inputs, width = size(self.spec, component), self.width
         if component == "embedding":
             return FlatPart(component, linear(inputs, width, generator)), width
@@ -160,9 +164,9 @@ class StatNN(Predictor):
     ) -> None:
         self.width = width
         self.embedding_width = embedding_width
-        super().__init__(spec, components, generator)
+        super().__init__(spec, components=components, generator=generator)
 
-    def build_part(self, component: Component, generator: torch.Generator, **options: Any) -> tuple[nn.Module, int]:
+    def build_part(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
         if component == "embedding":
             inputs = size(self.spec, component)
             return FlatPart(component, linear(inputs, self.embedding_width, generator)), self.embedding_width

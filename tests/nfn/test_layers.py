@@ -1,6 +1,7 @@
 """The polynomial layers: equivariant, invariant, equal to the pseudocode, and no more symmetric than they should be."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from tests.nfn.conftest import ODD_SPECS, random_weights
 from zoo import MNIST, BlockWeights, TransformerSpec, TransformerWeights
 
 SPEC = ODD_SPECS[0]
+Layer = TypeVar("Layer", EquivariantLayer, InvariantLayer)
 
 
 @pytest.mark.parametrize(("d", "e"), [(1, 1), (1, 3), (2, 3), (3, 1)])
@@ -241,7 +243,7 @@ def test_wrong_channels_dimensions_and_dtype_are_one_clear_line(generator: torch
         EquivariantLayer(SPEC, 0, 3)
 
 
-def randomised(layer: torch.nn.Module, generator: torch.Generator) -> torch.nn.Module:
+def randomised(layer: Layer, generator: torch.Generator) -> Layer:
     """In float64, with every coefficient of order one: constants too, which start at zero."""
     layer = layer.double()
     with torch.no_grad():

@@ -1,0 +1,42 @@
+"""The speed benchmark runs, measures both variants, and speaks clearly when it cannot."""
+
+import pytest
+
+from benchmarks import results
+from benchmarks.speed import nfn as speed_nfn
+from benchmarks.speed.__main__ import main
+
+
+def test_rows_hold_both_variants(monkeypatch: pytest.MonkeyPatch, tmp_path, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(speed_nfn, "BATCHES", (2,))
+    stored = []
+    monkeypatch.setattr(results, "append", lambda rows: stored.extend(rows) or [tmp_path / "speed.nfn.jsonl"])
+    main(["nfn", "--device", "cpu", "--config", "agnews", "--repeats", "2"])
+    assert {(row.metric, row.variant, row.setting["seeds"]) for row in stored} == {
+        ("forward_backward_ms", "merged", 1),
+        ("forward_backward_ms", "literal", 1),
+        ("training_step_ms", "merged", 1),
+        ("training_step_ms", "literal", 1),
+        ("training_step_ms", "merged", 5),
+    }
+    assert all(row.value > 0 and row.config == "agnews" and row.n == 2 for row in stored)
+    assert "5 rows appended" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nfn", "--repeats", "1"], "--repeats must be at least 2"),
+        (["nfn", "--config", "cifar"], "invalid choice"),
+    ],
+)
+def test_bad_options_exit_with_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_unknown_benchmark_is_refused():
+    with pytest.raises(SystemExit, match="unknown speed benchmark 'gpu': one of nfn, generation, loader"):
+        main(["gpu"])
