@@ -1,0 +1,80 @@
+"""``zoo.evaluate``: one number a checkpoint, whatever the batch size."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import zoo
+from zoo.tasks import Examples, TaskData, WordEmbedding, normalize_pixels
+
+
+def digits(count: int) -> TaskData:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (count, 28, 28), dtype=torch.uint8, generator=generator)
+    labels = torch.randint(0, 10, (count,), generator=generator)
+    examples = Examples(images, labels)
+    return TaskData(zoo.MNIST, examples, examples, "fabricated")
+
+
+@pytest.fixture(scope="module")
+def model() -> zoo.ZooTransformer:
+    return zoo.build_model(
+        zoo.MNIST, torch.randn(zoo.MNIST.num_parameters, generator=torch.Generator().manual_seed(0)) * 0.3
+    )
+
+
+def test_the_same_number_to_the_bit_at_every_batch_size(model: zoo.ZooTransformer) -> None:
+    task = digits(333)
+    results = {zoo.evaluate(model, task, batch_size=size) for size in (1, 7, 100, 250, 10_000)}
+    assert len(results) == 1
+
+
+def test_accuracy_and_loss_are_what_they_are_called(model: zoo.ZooTransformer) -> None:
+    task = digits(130)
+    with torch.no_grad():
+        logits = model(normalize_pixels(task.test.inputs)[:, None])
+    accuracy, loss = zoo.evaluate(model, task)
+    assert accuracy == pytest.approx(float((logits.argmax(dim=1) == task.test.labels).float().mean()))
+    assert loss == pytest.approx(float(F.cross_entropy(logits, task.test.labels)), rel=1e-5)
+
+
+def test_evaluation_leaves_the_mode_of_the_model_alone(model: zoo.ZooTransformer) -> None:
+    model.train()
+    zoo.evaluate(model, digits(5))
+    assert model.training
+    model.eval()
+
+
+def test_agnews_is_read_from_its_files_and_embedding(tmp_path: Path) -> None:
+    embedding = WordEmbedding.from_vectors(("good", "news"), torch.randn(2, 32))
+    embedding.save(tmp_path / "embedding")
+    (tmp_path / "ag_news").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / "ag_news" / f"{split}.csv").write_text('"1","t","good news"\n"4","t","bad news"\n')
+    model = zoo.build_model(zoo.AGNEWS, torch.randn(zoo.AGNEWS.num_parameters))
+    result = zoo.evaluate(model, "agnews", data=tmp_path, embedding=tmp_path / "embedding")
+    ids = torch.tensor([[2, 3], [1, 3]], dtype=torch.int32)
+    loss = F.cross_entropy(model(*embedding(ids)), torch.tensor([0, 3])).detach()
+    assert result.loss == pytest.approx(float(loss), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "message"),
+    [
+        ("cifar", {}, "unknown task 'cifar'"),
+        ("agnews", {}, "agnews needs its frozen embedding"),
+        (digits(3), {"batch_size": 0}, "batch_size must be at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_evaluated_says_why(
+    model: zoo.ZooTransformer, task: str | TaskData, options: dict, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        zoo.evaluate(model, task, **options)
+
+
+def test_a_transformer_is_not_evaluated_on_the_other_task() -> None:
+    with pytest.raises(ValueError, match="a agnews transformer cannot be evaluated on mnist"):
+        zoo.evaluate(zoo.build_model(zoo.AGNEWS, torch.zeros(zoo.AGNEWS.num_parameters)), digits(3))

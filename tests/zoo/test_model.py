@@ -1,0 +1,126 @@
+"""The transformer itself: against the formula, and deaf to padding."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import zoo
+from zoo.model import ZooTransformer, sinusoidal_positions
+
+
+def random_model(spec: zoo.TransformerSpec, dtype: torch.dtype = torch.float64) -> ZooTransformer:
+    generator = torch.Generator().manual_seed(3)
+    return zoo.build_model(spec, torch.randn(spec.num_parameters, generator=generator, dtype=dtype) * 0.3)
+
+
+def literal_logits(model: ZooTransformer, x: Tensor) -> Tensor:
+    """One example, written out from the formulas of the paper with plain loops over tokens and heads."""
+
+    def norm(rows: Tensor) -> Tensor:
+        centred = rows - rows.mean(dim=-1, keepdim=True)
+        return centred / torch.sqrt((centred**2).mean(dim=-1, keepdim=True) + 1e-5)
+
+    weights = zoo.TransformerWeights.from_state_dict(model.spec, model.state_dict())
+    for block in weights.blocks:
+        normed = norm(x)
+        attended = torch.zeros_like(x)
+        for s in range(model.spec.heads):
+            scores = (normed @ block.query[s]) @ (normed @ block.key[s]).T / math.sqrt(model.spec.key_dim)
+            share = torch.exp(scores) / torch.exp(scores).sum(dim=1, keepdim=True)
+            attended += share @ normed @ block.value[s] @ block.output[s]
+        hidden = torch.clamp(norm(attended) @ block.weight_a + block.bias_a, min=0)
+        x = hidden @ block.weight_b + block.bias_b
+    pooled = norm(x).mean(dim=0)
+    hidden = torch.clamp(weights["classifier.fc1.weight"] @ pooled + weights["classifier.fc1.bias"], min=0)
+    return weights["classifier.fc2.weight"] @ hidden + weights["classifier.fc2.bias"]
+
+
+def test_logits_equal_the_formulas_on_words() -> None:
+    model = random_model(zoo.AGNEWS)
+    vectors = torch.randn(9, 32, dtype=torch.float64)
+    expected = literal_logits(model, vectors + sinusoidal_positions(9, 32))
+    actual = model(vectors[None], torch.ones(1, 9, dtype=torch.bool))[0]
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_logits_equal_the_formulas_on_images() -> None:
+    model = random_model(zoo.MNIST)
+    image = torch.rand(28, 28, dtype=torch.float64)
+    kernel, bias = model.state_dict()["embedding.weight"], model.state_dict()["embedding.bias"]
+    patches = [image[4 * i : 4 * i + 4, 4 * j : 4 * j + 4] for i in range(7) for j in range(7)]
+    tokens = torch.stack([(kernel[:, 0] * patch).sum(dim=(1, 2)) + bias for patch in patches])
+    expected = literal_logits(model, tokens + sinusoidal_positions(49, 32))
+    torch.testing.assert_close(model(image[None, None])[0], expected, rtol=1e-9, atol=1e-9)
+
+
+def test_logits_do_not_change_when_padding_does() -> None:
+    model = random_model(zoo.AGNEWS)
+    lengths = torch.tensor([1, 7, 30, 64])
+    mask = torch.arange(64) < lengths[:, None]
+    vectors = torch.randn(4, 64, 32, dtype=torch.float64)
+    clean = model(vectors * mask[..., None], mask)
+    dirty = model(torch.where(mask[..., None], vectors, 1e3 * torch.randn_like(vectors)), mask)
+    assert torch.equal(clean, dirty)
+    alone = model(vectors[2:3, :30], mask[2:3, :30])
+    torch.testing.assert_close(alone[0], clean[2], rtol=1e-12, atol=1e-12)
+
+
+def test_real_tokens_do_change_the_logits() -> None:
+    model = random_model(zoo.AGNEWS)
+    vectors, mask = torch.randn(1, 64, 32, dtype=torch.float64), torch.arange(64)[None] < 20
+    changed = vectors.clone()
+    changed[0, 19] = torch.randn(32)  # a constant added to a token would vanish in its LayerNorm
+    assert not torch.allclose(model(vectors, mask), model(changed, mask))
+
+
+def test_positions_are_the_sinusoids() -> None:
+    table = sinusoidal_positions(64, 32)
+    assert table.shape == (64, 32)
+    assert float(table[5, 6]) == pytest.approx(math.sin(5 / 10_000 ** (6 / 32)), abs=1e-7)
+    assert float(table[5, 7]) == pytest.approx(math.cos(5 / 10_000 ** (6 / 32)), abs=1e-7)
+
+
+def test_model_is_in_eval_mode_and_owns_its_weights() -> None:
+    flat = torch.randn(zoo.MNIST.num_parameters)
+    model = zoo.build_model(zoo.MNIST, flat)
+    assert not model.training
+    model.classifier.fc2.bias.data += 1
+    assert torch.equal(zoo.TransformerWeights.from_flat(zoo.MNIST, flat).flat(), flat)
+    assert list(model.state_dict()) == list(zoo.MNIST.tensors)
+
+
+def test_dropout_acts_only_in_training_and_follows_its_generator() -> None:
+    state = random_model(zoo.MNIST, torch.float32).state_dict()
+
+    def logits(seed: int, *, training: bool) -> Tensor:
+        model = ZooTransformer(zoo.MNIST, dropout=0.2, dropout_generator=torch.Generator().manual_seed(seed))
+        model.load_state_dict(state)
+        return model.train(training)(torch.ones(2, 1, 28, 28)).detach()
+
+    assert torch.equal(logits(1, training=True), logits(1, training=True))
+    assert not torch.equal(logits(1, training=True), logits(2, training=True))
+    assert torch.equal(logits(1, training=False), logits(2, training=False))
+
+
+@pytest.mark.parametrize(
+    ("spec", "inputs", "message"),
+    [
+        (zoo.MNIST, (torch.zeros(2, 28, 28),), r"reads images \[b, 1, side, side\], got \(2, 28, 28\)"),
+        (zoo.AGNEWS, (torch.zeros(2, 5, 32),), r"and a mask \[b, t\], got \(2, 5, 32\) and no mask"),
+        (zoo.AGNEWS, (torch.zeros(2, 5, 31), torch.ones(2, 5, dtype=torch.bool)), r"word vectors \[b, t, 32\]"),
+        (zoo.AGNEWS, (torch.zeros(2, 65, 32), torch.ones(2, 65, dtype=torch.bool)), r"at most 64 tokens, got 65"),
+    ],
+)
+def test_wrong_inputs_are_refused_and_why(spec: zoo.TransformerSpec, inputs: tuple[Tensor, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        random_model(spec, torch.float32)(*inputs)
+
+
+def test_build_model_refuses_batches_and_foreign_weights() -> None:
+    with pytest.raises(ValueError, match="takes one weight vector"):
+        zoo.build_model(zoo.MNIST, torch.zeros(2, zoo.MNIST.num_parameters))
+    foreign = zoo.TransformerWeights.from_flat(zoo.AGNEWS, torch.zeros(zoo.AGNEWS.num_parameters))
+    with pytest.raises(ValueError, match="weights of a agnews transformer do not fit a mnist spec"):
+        zoo.build_model(zoo.MNIST, foreign)

@@ -1,0 +1,146 @@
+"""Task data: from files, gzipped or not; what is missing or damaged is named with the way to get it."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from zoo.tasks import WordEmbedding, load_mnist, load_news, normalize_pixels
+from zoo.tasks.mnist import load_sample_digits, read_mnist
+
+
+def idx(array: torch.Tensor) -> bytes:
+    header = bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
+    return header + array.to(torch.uint8).numpy().tobytes()
+
+
+IMAGES = torch.arange(3 * 28 * 28).view(3, 28, 28) % 256
+LABELS = torch.tensor([7, 0, 9])
+
+
+@pytest.fixture
+def mnist_folder(tmp_path: Path) -> Path:
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    (raw / "train-images-idx3-ubyte").write_bytes(idx(IMAGES))
+    (raw / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(LABELS)))
+    (raw / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(IMAGES[:2])))
+    (raw / "t10k-labels-idx1-ubyte").write_bytes(idx(LABELS[:2]))
+    return tmp_path
+
+
+def test_mnist_is_read_gzipped_or_not(mnist_folder: Path) -> None:
+    task = load_mnist(mnist_folder)
+    assert torch.equal(task.train.inputs, IMAGES.to(torch.uint8))
+    assert torch.equal(task.train.labels, LABELS)
+    assert len(task.test) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("train-images-idx3-ubyte", b"", "is not an IDX file of bytes in 3 dimensions"),
+        ("train-images-idx3-ubyte", b"\x89PNG" + bytes(40), "is not an IDX file"),
+        ("train-images-idx3-ubyte", idx(IMAGES)[:-1], "header promises 2,352 bytes of data, it holds 2,351"),
+        ("train-labels-idx1-ubyte.gz", gzip.compress(idx(LABELS))[:-9], "train-labels-idx1-ubyte.gz is damaged"),
+        ("train-labels-idx1-ubyte.gz", b"no gzip", "train-labels-idx1-ubyte.gz is damaged"),
+        ("t10k-labels-idx1-ubyte", idx(LABELS), "the test files in .* are not MNIST"),
+        ("t10k-labels-idx1-ubyte", idx(torch.tensor([3, 10])), "the test files in .* are not MNIST"),
+    ],
+)
+def test_damaged_mnist_names_the_file(mnist_folder: Path, name: str, content: bytes, message: str) -> None:
+    (mnist_folder / "MNIST" / "raw" / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_mnist(mnist_folder)
+
+
+def test_missing_mnist_names_the_file_and_the_way_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"train-images-idx3-ubyte\[.gz\] is missing: fetch it with"):
+        load_mnist(tmp_path)
+
+
+def test_pixels_are_normalised_as_torchvision_does() -> None:
+    pixels = normalize_pixels(torch.tensor([0, 255, 51], dtype=torch.uint8))
+    torch.testing.assert_close(pixels, torch.tensor([-1.0, 1.0, -0.6]))
+
+
+def test_sample_digits_are_real_and_every_class_is_in_both_splits() -> None:
+    task = load_sample_digits()
+    assert (len(task.train), len(task.test)) == (4000, 1000)
+    assert torch.bincount(task.test.labels).tolist() == [100] * 10
+    assert torch.bincount(task.train.labels).tolist() == [400] * 10
+    assert int(task.train.inputs.max()) == 255
+    test_images = {bytes(image.numpy()) for image in task.test.inputs}
+    assert not any(bytes(image.numpy()) in test_images for image in task.train.inputs)
+
+
+def write_news(folder: Path, text: str) -> None:
+    (folder / "ag_news").mkdir(exist_ok=True)
+    for split in ("train", "test"):
+        (folder / "ag_news" / f"{split}.csv").write_text(text, encoding="utf-8")
+
+
+def test_news_are_descriptions_and_classes(tmp_path: Path) -> None:
+    write_news(tmp_path, '"3","Title, with comma","He said ""yes"""\n"1","",""\n')
+    news = load_news(tmp_path)
+    assert list(news.train.texts) == ['He said "yes"', ""]
+    assert list(news.train.labels) == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "train.csv is empty"),
+        ('"5","t","d"\n', "train.csv is damaged: row 1 is not"),
+        ('"1","t","d"\n"1","t"\n', "train.csv is damaged: row 2 is not"),
+        ("PK\x03\x04", "train.csv is damaged: row 1 is not"),
+    ],
+)
+def test_damaged_news_name_file_and_row(tmp_path: Path, text: str, message: str) -> None:
+    write_news(tmp_path, text)
+    with pytest.raises(ValueError, match=message):
+        load_news(tmp_path)
+
+
+def test_missing_news_name_the_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"train.csv is missing: AG News is"):
+        load_news(tmp_path)
+
+
+@pytest.fixture
+def embedding() -> WordEmbedding:
+    return WordEmbedding.from_vectors(("the", "net", "profit"), torch.arange(6.0).view(3, 2))
+
+
+def test_words_become_ids_and_every_text_has_a_token(embedding: WordEmbedding) -> None:
+    ids = embedding.encode(["the net  loss", "", "the the the the the"], tokens=4)
+    assert ids.tolist() == [[2, 3, 1, 0], [1, 0, 0, 0], [2, 2, 2, 2]]
+    vectors, mask = embedding(ids)
+    assert mask.tolist()[0] == [True, True, True, False]
+    assert vectors[0].tolist() == [[0, 1], [2, 3], [0, 0], [0, 0]]
+
+
+def test_embedding_survives_the_disk(embedding: WordEmbedding, tmp_path: Path) -> None:
+    embedding.save(tmp_path)
+    again = WordEmbedding.load(tmp_path)
+    assert again.vocabulary == embedding.vocabulary
+    assert torch.equal(again.table, embedding.table)
+    assert again.sha256 == embedding.sha256
+
+
+def test_foreign_or_damaged_embedding_is_refused(embedding: WordEmbedding, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"embedding.safetensors is missing"):
+        WordEmbedding.load(tmp_path)
+    embedding.save(tmp_path)
+    words = tmp_path / "vocabulary.json"
+    words.write_text(json.dumps(["the", "net", "loss"]))
+    with pytest.raises(ValueError, match="do not belong together"):
+        WordEmbedding.load(tmp_path)
+    words.write_text('{"the": 1}')
+    with pytest.raises(ValueError, match="must be a JSON list of words"):
+        WordEmbedding.load(tmp_path)
+    (tmp_path / "embedding.safetensors").write_bytes(b"garbage")
+    with pytest.raises(ValueError, match="is damaged"):
+        WordEmbedding.load(tmp_path)
