@@ -44,10 +44,7 @@ class EquivariantLayer(nn.Module):
         """[*batch, d, blocks, …] → [*batch, e, blocks, …]."""
         batch = check_element(weights, self.spec, self.in_channels, next(self.parameters()).dtype)
         sources = Sources(vars(blocks_first(weights, batch)))
-        shape = [self.spec.blocks, batch.numel(), self.out_channels]
-        result = BlockWeights(**self.merged(sources, batch.numel()))
-        assert list(result.query.shape[:3]) == shape
-        return blocks_last(result, batch)
+        return blocks_last(BlockWeights(**self.merged(sources, batch.numel())), batch)
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.out_channels}, blocks={self.spec.blocks}"

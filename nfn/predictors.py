@@ -19,6 +19,7 @@ from nfn.features import STATISTICS, check_components, component_tensors, statis
 from nfn.scaling import WeightScale
 from nfn.seeding import or_default
 from zoo import TransformerSpec, TransformerWeights
+from zoo.onednn import fast_small_products
 from zoo.spec import Component
 
 
@@ -57,6 +58,7 @@ class Predictor(nn.Module):
         TransformerWeights.from_flat(self.spec, weights.flat())
         return torch.sigmoid(self.logits(weights))
 
+    @fast_small_products()
     def logits(self, weights: TransformerWeights) -> Float[Tensor, "*batch"]:
         """The prediction before the sigmoid. Unlike ``forward`` it does not look for NaN."""
         self._check(weights)

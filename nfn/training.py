@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from nfn.ensemble import PredictorEnsemble
 from nfn.predictors import Predictor
 from zoo import TransformerWeights
+from zoo.onednn import fast_small_products
 
 WARMUP_STEPS = 3
 
@@ -74,10 +75,16 @@ class TrainingStep:
         return self._loss
 
     def _step(self, flat: Tensor, accuracy: Tensor) -> Tensor:
+        loss = self.gradients(flat, accuracy)
+        self.optimizer.step()
+        return loss
+
+    @fast_small_products()
+    def gradients(self, flat: Float[Tensor, "*batch d"], accuracy: Float[Tensor, "..."]) -> Float[Tensor, "*seeds"]:
+        """Forward and backward without the update: the loss, and fresh gradients in the parameters."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.loss(flat, accuracy)
         loss.sum().backward()
-        self.optimizer.step()
         return loss.detach()
 
     def loss(self, flat: Tensor, accuracy: Tensor) -> Tensor:
@@ -104,6 +111,8 @@ class TrainingStep:
                     for tensor in state.values():
                         tensor.zero_()
         torch.cuda.current_stream(self.device).wait_stream(stream)
+        # Gone before the recording begins, so that it makes gradients of its own, in its own memory.
+        self.optimizer.zero_grad(set_to_none=True)
         self._recorded = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._recorded):
             self._loss = self._step(self._flat, self._accuracy)
