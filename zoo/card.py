@@ -76,7 +76,7 @@ def notice(details: dict[str, ConfigDetails]) -> str:
         f"> **`{name}` is a stand-in**: it was trained with the `{config.preset}` preset on {config.data_source}, "
         "not with the paper's protocol. It has the right form; its accuracies are not the paper's."
         for name, config in details.items()
-        if config.preset != "paper"
+        if config.preset != "paper" or "sample" in config.data_source
     ]
     return "\n\n".join(lines) or "Every config here was trained with the paper's protocol."
 

