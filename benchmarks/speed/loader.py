@@ -92,13 +92,13 @@ def measure_loaders(folder: Path, config: str, scratch: Path, repeats: int) -> l
     say("writing one .pt file a checkpoint")
     files = write_state_dicts(reader, scratch / "pt")
     bare = map_bare(PublishedZoo.read(folder).paths(config, ["train"]), reader.spec.num_parameters)
-    mapped = load_mapped(folder, config, scratch)
+    mapped, stream = load_with_datasets(folder, config, scratch)
     ways: dict[str, Callable[[], Iterable[Tensor]]] = {
         "bare memory read": lambda: bare,
         "zoo.open": lambda: read_zoo(reader),
         "zoo.open, shuffled": lambda: read_zoo(reader, shuffle=True),
         "datasets, memory-mapped": lambda: (batch["weights"] for batch in mapped.iter(ROWS_PER_BATCH)),
-        "datasets, streaming Arrow": lambda: read_streaming(folder, config),
+        "datasets, streaming Arrow": lambda: read_streaming(stream),
     }
     say(f"reading {len(reader):,} checkpoints {repeats} times each way")
     timings = measure_together({name: passing(way) for name, way in ways.items()}, repeats=repeats, warmup=1)
@@ -147,19 +147,17 @@ def map_bare(paths: Sequence[Path], d: int) -> list[Tensor]:
     return [piece for mapped in maps for piece in mapped.split(ROWS_PER_BATCH * d)]
 
 
-def load_mapped(folder: Path, config: str, scratch: Path) -> Any:
+def load_with_datasets(folder: Path, config: str, scratch: Path) -> tuple[Any, Any]:
+    """The training split through plain ``datasets``: memory-mapped as torch tensors, and streamed as Arrow tables."""
     import datasets
 
     datasets.disable_progress_bars()
-    return datasets.load_dataset(str(folder), config, split="train", cache_dir=str(scratch / "cache")).with_format(
-        "torch"
-    )
+    mapped = datasets.load_dataset(str(folder), config, split="train", cache_dir=str(scratch / "cache"))
+    stream = datasets.load_dataset(str(folder), config, split="train", streaming=True)
+    return mapped.with_format("torch"), stream.with_format("arrow")
 
 
-def read_streaming(folder: Path, config: str) -> Iterator[Tensor]:
-    import datasets
-
-    stream: Any = datasets.load_dataset(str(folder), config, split="train", streaming=True).with_format("arrow")
+def read_streaming(stream: Any) -> Iterator[Tensor]:
     for table in stream.iter(ROWS_PER_BATCH):
         column = table.column("weights").combine_chunks()
         values = column.values.to_numpy().reshape(len(column), -1)
