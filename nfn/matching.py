@@ -3,9 +3,9 @@
 By thm:multihead_equality two sets of attention weights, under its conditions (a) to (d), define the same multi-head
 map exactly when some τ, M and N carry one to the other, and then
 
-    τ  is read off the matrices W^(Q,s)·(W^(K,s))ᵀ, which are the same up to the order of the heads, M  solves
-    W^(Q,τ(i))·Mᵀ = W̄^(Q,i) or W̄^(K,i)·M = W^(K,τ(i)), whichever is better conditioned, and N likewise (rank
-    factorisation).
+    τ  is read off the matrices W^(Q,s)·(W^(K,s))ᵀ, which are the same up to the order of the heads,
+    M  solves W^(Q,τ(i))·Mᵀ = W̄^(Q,i) or W̄^(K,i)·M = W^(K,τ(i)), whichever is better conditioned (rank factorisation),
+    N  solves W^(V,τ(i))·N = W̄^(V,i) or N·W̄^(O,i) = W^(O,τ(i)).
 
 (The theorem prints W̄^(V,i) where it means W̄^(V,τ(i)).) For a whole block, W^(V,s)·W^(O,s) may in addition have its
 columns permuted by π_O, and the MLP's neurons by π_A; permutations move numbers without changing them, so there
