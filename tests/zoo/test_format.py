@@ -15,7 +15,7 @@ from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
 from zoo.verify import verify
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parent / "golden" / "published"
 CARD = "---\n{{configs}}\n---\n"
 
 
