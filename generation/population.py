@@ -105,14 +105,14 @@ class PopulationTrainer:
         self.passes = plan_passes(
             len(configs), models_per_pass or fitting_models(self.device, self.protocol.batch_size)
         )
-        self.rule = UpdateRule.of(configs, self.device)
+        self.dtype = torch.float64 if self.precision == "float64" else torch.float32
+        self.rule = UpdateRule.of(configs, self.device, self.dtype)
         self.seeds = torch.tensor([config.seed for config in configs], device=self.device)
         self.one_seed = len({config.seed for config in configs}) == 1
         dropout = [config.dropout for config in configs]
         self.thresholds = torch.tensor([drop_threshold(p) for p in dropout], dtype=torch.int16, device=self.device)
-        self.scales = torch.tensor([1 / (1 - p) for p in dropout], device=self.device)
-        dtype = torch.float64 if self.precision == "float64" else torch.float32
-        self.state = state or PopulationState.initial(configs, self.device, dtype)
+        self.scales = torch.tensor([1 / (1 - p) for p in dropout], dtype=self.dtype, device=self.device)
+        self.state = state or PopulationState.initial(configs, self.device, self.dtype)
         # A compiled step fuses everything between two matrix products. On a CPU it would need the user's C++ compiler.
         compiled = self.device.type == "cuda"
         self._losses = optimized(self._pass_losses, compiled)
@@ -130,7 +130,7 @@ class PopulationTrainer:
         epoch, state = self.state.epoch, self.state
         batches = epoch_batches(self.subset, self.protocol, epoch).to(self.device)
         rates = [self.protocol.learning_rate(config.learning_rate, epoch) for config in self.configs]
-        learning_rate = torch.tensor(rates, device=self.device)[:, None]
+        learning_rate = torch.tensor(rates, dtype=self.dtype, device=self.device)[:, None]
         losses = torch.zeros(len(self.configs), dtype=torch.float64, device=self.device)
         with matmul_precision(self.precision):
             for step in range(len(batches)):

@@ -43,6 +43,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--task", choices=("mnist", "agnews"), default="mnist")
     parser.add_argument("--shard", type=int, help=f"which shard to train, 0 to {SHARDS - 1}")
+    parser.add_argument("--runs", type=int, help="train only the first so many runs of the shard")
     parser.add_argument("--list", action="store_true", help="list the shards and which of them are finished")
     parser.add_argument("--preset", choices=tuple(PRESETS), help="paper with a GPU, demo without, unless named")
     parser.add_argument("--seeds", choices=("shared", "distinct"), default="shared", help="one seed, as in the paper")
@@ -68,10 +69,12 @@ def main(arguments: list[str] | None = None) -> None:
     if options.list:
         list_shards(sweep, options.out)
         return
-    configs = sweep.shard(options.shard)
+    configs = sweep.shard(options.shard)[: options.runs]
+    if not configs:
+        raise ValueError(f"--runs must be at least 1, got {options.runs}")
     folder = shard_folder(options.out, sweep.config_name, options.shard)
     with exclusive(folder.parent / f".{folder.name}.lock"):
-        if is_finished(folder, sweep):
+        if is_finished(folder, sweep, len(configs)):
             say(f"{folder} is finished already: nothing to do")
             return
         task = load_task_data(
@@ -122,6 +125,7 @@ def describe(sweep: Sweep, shard: int, task: TaskData, trainer: PopulationTraine
         "protocol": asdict(sweep.preset.protocol),
         "seeds": sweep.seeds,
         "shard": shard,
+        "runs": len(trainer.configs),
         "data_source": task.source,
         "embedding_sha256": task.embedding.sha256 if task.embedding else None,
         "engine": ENGINE,
@@ -129,15 +133,17 @@ def describe(sweep: Sweep, shard: int, task: TaskData, trainer: PopulationTraine
     }
 
 
-def is_finished(folder: Path, sweep: Sweep) -> bool:
-    """Whether the shard is there; a finished one of another preset is not overwritten but an error."""
+def is_finished(folder: Path, sweep: Sweep, runs: int) -> bool:
+    """Whether the shard is there; a finished one of another preset or size is not overwritten but an error."""
     details = finished_details(folder)
-    if details is not None and details.get("preset") != sweep.preset.name:
+    if details is None:
+        return False
+    if (details.get("preset"), details.get("runs")) != (sweep.preset.name, runs):
         raise ValueError(
-            f"{folder} holds a finished shard of preset {details.get('preset')}, not {sweep.preset.name}: "
-            "choose another --out or delete it"
+            f"{folder} holds a finished shard of preset {details.get('preset')} with {details.get('runs')} runs, not "
+            f"{sweep.preset.name} with {runs}: choose another --out or delete it"
         )
-    return details is not None
+    return True
 
 
 def train_shard(trainer: PopulationTrainer, folder: Path, details: dict[str, Any], snapshot_seconds: float) -> None:

@@ -38,8 +38,8 @@ class UpdateRule:
     weight_decay: Column
 
     @classmethod
-    def of(cls, configs: Sequence[RunConfig], device: torch.device) -> "UpdateRule":
-        def column(values: dict[str, float], dtype: torch.dtype = torch.float32) -> Tensor:
+    def of(cls, configs: Sequence[RunConfig], device: torch.device, dtype: torch.dtype = torch.float32) -> "UpdateRule":
+        def column(values: dict[str, float], dtype: torch.dtype = dtype) -> Tensor:
             rows = [[values.get(config.optimizer, 0.0)] for config in configs]
             return torch.tensor(rows, dtype=dtype, device=device)
 
@@ -51,7 +51,7 @@ class UpdateRule:
             first_decay=column({"adam": ADAM_BETAS[0]}, torch.float64),
             second_decay=column({"adam": ADAM_BETAS[1]}, torch.float64),
             adaptive=column({"adam": 1.0, "rmsprop": 1.0}) > 0,
-            weight_decay=torch.tensor([[config.weight_decay] for config in configs], device=device),
+            weight_decay=torch.tensor([[config.weight_decay] for config in configs], dtype=dtype, device=device),
         )
 
     def rows(self, rows: slice) -> "UpdateRule":

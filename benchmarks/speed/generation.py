@@ -1,0 +1,202 @@
+"""How fast zoo models train: the single-model loop beside populations of many, in one run.
+
+python -m benchmarks.speed generation                          a whole epoch where there is a GPU, a few steps on a CPU
+python -m benchmarks.speed generation --models 512 1024 --config mnist --device cuda
+
+A model-step is one training step of one model with a batch of 128. Populations mix the four optimizers and the five
+dropout rates. Inputs are random: the time does not depend on them.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import results
+from benchmarks.results import Result
+from benchmarks.speed.timing import Timing, measure, synchronise
+from generation.population import PopulationTrainer
+from generation.protocol import Protocol, RunConfig
+from generation.single import train_single
+from generation.sweep import DROPOUTS
+from zoo.command import command
+from zoo.schema import OPTIMIZERS
+from zoo.spec import SPECS
+from zoo.tasks import Examples, TaskData, WordEmbedding
+
+TRAIN_EXAMPLES = {"mnist": 60_000, "agnews": 120_000}
+TEST_EXAMPLES = {"mnist": 10_000, "agnews": 7_600}
+SINGLE_STEPS = 30
+LEARNING_RATE = 1e-3
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.speed generation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--config", choices=list(SPECS), nargs="+", default=list(SPECS))
+    parser.add_argument("--models", type=int, nargs="+", help="population sizes (512 1024 on a GPU, 4 on a CPU)")
+    parser.add_argument("--steps", type=int, help="steps an epoch (a whole epoch of MNIST, 468, on a GPU; 3 on a CPU)")
+    parser.add_argument("--repeats", type=int, default=3, help="epochs timed (3)")
+    parser.add_argument("--seeds", choices=("shared", "distinct"), default="shared")
+    parser.add_argument("--dry-run", action="store_true", help="print the rows, store none")
+    return parser.parse_args(arguments)
+
+
+@command
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    device = torch.device(options.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("torch sees no CUDA device here: use --device cpu")
+    on_gpu = device.type == "cuda"
+    steps = options.steps or (468 if on_gpu else 3)
+    rows: list[Result] = []
+    for config in options.config:
+        rows.append(measure_single(config, device, options.repeats))
+        for models in options.models or ([512, 1024] if on_gpu else [4]):
+            rows += measure_population(config, device, models, steps, options.repeats, options.seeds)
+        show(rows)
+    if not options.dry_run:
+        for path in results.append(rows):
+            print(f"{len(rows)} rows appended to {path.name}")
+
+
+def fabricate(config: str, train: int, test: int) -> TaskData:
+    """Random examples of the right kind; texts have the mean length of AG News' descriptions, 31 words."""
+    spec, generator = SPECS[config], torch.Generator().manual_seed(0)
+
+    def examples(count: int) -> Examples:
+        labels = torch.randint(0, spec.classes, (count,), generator=generator)
+        if spec.patch_size is not None:
+            images = torch.randint(0, 256, (count, 28, 28), generator=generator, dtype=torch.uint8)
+            return Examples(images, labels)
+        ids = torch.randint(1, 1000, (count, spec.tokens), generator=generator, dtype=torch.int32)
+        lengths = torch.randint(1, 62, (count, 1), generator=generator)
+        return Examples(torch.where(torch.arange(spec.tokens) < lengths, ids, 0), labels)
+
+    embedding = None
+    if spec.patch_size is None:
+        words = tuple(f"w{index}" for index in range(1000))
+        embedding = WordEmbedding.from_vectors(words, torch.randn(1000, spec.dim, generator=generator))
+    return TaskData(spec, examples(train), examples(test), "random", embedding)
+
+
+def mixed_runs(config: str, models: int, seeds: str) -> list[RunConfig]:
+    """All optimizers and dropout rates in turn."""
+    return [
+        RunConfig(
+            task=config,
+            optimizer=OPTIMIZERS[index % len(OPTIMIZERS)],
+            learning_rate=LEARNING_RATE,
+            weight_decay=1e-6,
+            init_std=0.1,
+            dropout=DROPOUTS[index % len(DROPOUTS)],
+            train_fraction=1.0,
+            seed=0 if seeds == "shared" else index,
+        )
+        for index in range(models)
+    ]
+
+
+def measure_single(config: str, device: torch.device, repeats: int) -> Result:
+    """The slow twin: one model, torch's own modules and optimizer."""
+    task = fabricate(config, SINGLE_STEPS * Protocol().batch_size, 100)
+    run = RunConfig(config, "adam", LEARNING_RATE, 1e-6, 0.1, 0.1, 1.0)
+    timing = measure(
+        lambda: train_single(run, task, device=device, stop_after=1), device=device, repeats=repeats, warmup=1
+    )
+    return row(
+        config, device, "single", "us_per_model_step", timing, 1e6 / SINGLE_STEPS, {"models": 1, "precision": "float32"}
+    )
+
+
+def measure_population(
+    config: str, device: torch.device, models: int, steps: int, repeats: int, seeds: str
+) -> list[Result]:
+    """A population: whole epochs with their evaluation, the evaluation alone, and by difference the training."""
+    share = steps * Protocol().batch_size / TRAIN_EXAMPLES["mnist"]
+    task = fabricate(config, steps * Protocol().batch_size, max(100, round(TEST_EXAMPLES[config] * min(1.0, share))))
+    trainer = PopulationTrainer(mixed_runs(config, models, seeds), task, device=device)
+    whole = trainer.subset
+    trainer.subset = whole[: 2 * Protocol().batch_size]
+    trainer.train_epoch()  # compiles
+    trainer.subset = whole
+    epochs = Timing(tuple(seconds(trainer.train_epoch, device) for _ in range(repeats)))
+    evaluations = Timing(
+        tuple(
+            seconds(lambda: trainer.evaluate(trainer.state.weights, trainer.task.test), device) for _ in range(repeats)
+        )
+    )
+    training = Timing(tuple(epoch - evaluations.median for epoch in epochs.samples))
+    setting = {
+        "models": models,
+        "precision": trainer.precision,
+        "passes": len(trainer.passes),
+        "steps": steps,
+        "test_examples": len(task.test),
+        "seeds": seeds,
+    }
+    model_steps = models * steps
+    measured = [
+        row(config, device, "population", "us_per_model_step", training, 1e6 / model_steps, setting),
+        row(config, device, "population", "us_per_model_step_with_evaluation", epochs, 1e6 / model_steps, setting),
+        row(
+            config,
+            device,
+            "population",
+            "us_per_128_evaluated",
+            evaluations,
+            1e6 * 128 / models / len(task.test),
+            setting,
+        ),
+    ]
+    del trainer
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return measured
+
+
+def seconds(call: Callable[[], object], device: torch.device) -> float:
+    synchronise(device)
+    start = time.perf_counter()
+    call()
+    synchronise(device)
+    return time.perf_counter() - start
+
+
+def row(
+    config: str, device: torch.device, variant: str, metric: str, timing: Timing, factor: float, setting: dict
+) -> Result:
+    return Result.measured(
+        "speed.generation",
+        config,
+        metric,
+        timing.median * factor,
+        stderr=None if timing.stderr is None else timing.stderr * factor,
+        n=timing.n,
+        device=device,
+        variant=variant,
+        setting=setting,
+    )
+
+
+def show(rows: Sequence[Result]) -> None:
+    table = Table(title="training zoo models, batch 128")
+    for heading in ("config", "variant", "models", "precision", "metric", "µs", "± stderr"):
+        table.add_column(heading)
+    for one in rows:
+        error = "" if one.stderr is None else f"{one.stderr:.2f}"
+        setting = (str(one.setting["models"]), str(one.setting["precision"]))
+        table.add_row(one.config, one.variant, *setting, one.metric, f"{one.value:.2f}", error)
+    Console(width=140).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""The population trainer against its slow twin, and each run against its neighbours."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import zoo
+from generation.population import PopulationTrainer, plan_passes, snapshot_labels
+from generation.protocol import Protocol, RunConfig
+from generation.single import train_single
+from zoo.tasks import TaskData
+
+OPTIMIZERS = {"sgd": 1e-2, "sgd_momentum": 1e-2, "adam": 1e-3, "rmsprop": 3e-4}
+
+
+def runs(task: str, protocol: Protocol, dropout: float = 0.0) -> list[RunConfig]:
+    return [
+        RunConfig(task, optimizer, rate, 1e-4, 0.2, dropout, 1.0, protocol=protocol)
+        for optimizer, rate in OPTIMIZERS.items()
+    ]
+
+
+def train(configs: list[RunConfig], task: TaskData, **options) -> PopulationTrainer:
+    trainer = PopulationTrainer(configs, task, **options)
+    while not trainer.finished:
+        trainer.train_epoch()
+    return trainer
+
+
+@pytest.mark.parametrize("name", ["mnist", "agnews"])
+def test_fifty_steps_equal_the_slow_twin_for_every_optimizer(name: str, digits: TaskData, news: TaskData) -> None:
+    """In float64, since adaptive optimizers magnify the rounding of float32 to 1e-3 in fifty steps."""
+    task = digits if name == "mnist" else news
+    configs = runs(name, Protocol(epochs=5, warmup_epochs=2, batch_size=16))
+    trainer = train(configs, task, precision="float64", models_per_pass=4)
+    for row, config in enumerate(configs):
+        twin = train_single(config, task, dtype=torch.float64)
+        for index, label in enumerate(snapshot_labels(config)):
+            expected, actual = twin.checkpoints[label].weights, trainer.state.snapshots[index, row]
+            assert float((actual - expected).norm() / expected.norm()) < 1e-6, (config.optimizer, label)
+        assert trainer.state.test_accuracy[row].tolist() == pytest.approx(twin.curves.test_accuracy)
+        assert trainer.state.test_loss[row].tolist() == pytest.approx(twin.curves.test_loss, rel=1e-5)
+        assert trainer.state.train_loss[row].tolist() == pytest.approx(twin.curves.train_loss, rel=1e-5)
+        assert int(trainer.state.best_epoch[row]) == twin.curves.best_epoch
+        losses = trainer.measure_snapshots()[:, row].tolist()
+        assert losses == pytest.approx(
+            [twin.checkpoints[label].train_loss for label in snapshot_labels(config)], rel=1e-5
+        )
+
+
+def test_float32_products_stay_near_the_slow_twin(digits: TaskData) -> None:
+    config = runs("mnist", Protocol(epochs=1, warmup_epochs=1, batch_size=16))[1]
+    trainer = train([config], digits)
+    expected = train_single(config, digits).checkpoints["epoch_100"].weights
+    assert float((trainer.state.weights[0] - expected).norm() / expected.norm()) < 1e-4
+
+
+def test_a_run_is_the_same_bytes_alone_and_in_any_company(digits: TaskData) -> None:
+    protocol = Protocol(epochs=1, warmup_epochs=1, batch_size=32)
+    company = [
+        replace(config, dropout=dropout, init_std=std, seed=seed)
+        for seed in (0, 9)
+        for std, dropout in ((0.1, 0.2), (0.3, 0.0), (0.2, 0.05), (0.15, 0.1))
+        for config in runs("mnist", protocol)
+    ]
+    assert len(company) == 32
+    chosen = company[6]
+    alone = train([chosen], digits).state
+    for size in (7, 32):
+        state = train(company[:size], digits).state
+        assert torch.equal(state.weights[6], alone.weights[0]), size
+        assert torch.equal(state.snapshots[:, 6], alone.snapshots[:, 0]), size
+        assert torch.equal(state.test_loss[6], alone.test_loss[0]), size
+
+
+def test_models_in_one_pass_agree_with_models_one_by_one(digits: TaskData) -> None:
+    configs = [replace(config, dropout=0.1) for config in runs("mnist", Protocol(2, 1, batch_size=80))]
+    together = train(configs, digits, precision="float64", models_per_pass=3).state
+    apart = train(configs, digits, precision="float64", models_per_pass=1).state
+    torch.testing.assert_close(together.weights, apart.weights, rtol=1e-9, atol=1e-9)
+
+
+def test_dropout_masks_differ_between_seeds_and_rates(digits: TaskData) -> None:
+    protocol = Protocol(1, 1, batch_size=80)
+    base = replace(runs("mnist", protocol)[0], dropout=0.2)
+    same_start = train([base, replace(base, dropout=0.0), replace(base, dropout=0.1)], digits).state.weights
+    assert not torch.equal(same_start[0], same_start[1])
+    assert not torch.equal(same_start[0], same_start[2])
+
+
+def test_a_diverged_run_is_frozen_recorded_and_disturbs_nobody(digits: TaskData) -> None:
+    protocol = Protocol(epochs=3, warmup_epochs=1, batch_size=40)
+    healthy = runs("mnist", protocol)[:2]
+    wild = replace(healthy[0], learning_rate=1e30)
+    trainer = train([healthy[0], wild, healthy[1]], digits)
+    alone = train(healthy, digits)
+    assert trainer.state.alive.tolist() == [True, False, True]
+    assert torch.equal(trainer.state.weights[[0, 2]], alone.state.weights)
+    assert int((~trainer.state.test_accuracy[1].isnan()).sum()) == 1
+    assert not bool(trainer.state.snapshots[3, 1].any())
+    twin = train_single(wild, digits)
+    assert twin.diverged
+    assert len(twin.curves.test_accuracy) == 1
+    assert twin.checkpoints == {}
+
+
+def test_stored_accuracy_can_be_measured_again_from_the_weights(digits: TaskData) -> None:
+    trainer = train(runs("mnist", Protocol(2, 1, batch_size=40)), digits)
+    last = snapshot_labels(trainer.configs[0]).index("epoch_100")
+    for row in range(4):
+        measured = zoo.evaluate(zoo.build_model(zoo.MNIST, trainer.state.snapshots[last, row]), digits)
+        assert measured.accuracy == pytest.approx(float(trainer.state.test_accuracy[row, -1]))
+        assert measured.loss == pytest.approx(float(trainer.state.test_loss[row, -1]), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_with_dropout_accuracies_are_distributed_as_the_slow_twins() -> None:
+    """Sixteen configurations trained both ways, with masks of different generators."""
+    from conftest import few_digits
+
+    task = few_digits(train=320, test=300)
+    protocol = Protocol(epochs=4, warmup_epochs=1, batch_size=32)
+    configs = [
+        RunConfig("mnist", optimizer, rate, 1e-6, std, dropout, 1.0, protocol=protocol)
+        for optimizer, rate in {"sgd": 3e-2, "sgd_momentum": 1e-2, "adam": 3e-3, "rmsprop": 1e-3}.items()
+        for std, dropout in ((0.1, 0.05), (0.1, 0.2), (0.2, 0.1), (0.3, 0.15))
+    ]
+    population = train(configs, task).state.test_accuracy[:, -1]
+    twins = torch.tensor([train_single(config, task).curves.test_accuracy[-1] for config in configs])
+    difference = (population - twins).double()
+    assert float(twins.max()) > 0.2, "nothing was learnt, so nothing was compared"
+    assert abs(float(difference.mean())) < 4 * float(difference.std()) / 4 + 0.01
+    assert float(difference.abs().mean()) < 0.06
+
+
+def test_passes_cover_the_population_evenly() -> None:
+    assert plan_passes(7, 3) == (slice(0, 3), slice(3, 6), slice(6, 7))
+    assert plan_passes(500, 4000) == (slice(0, 500),)
+    assert plan_passes(9, 4) == (slice(0, 3), slice(3, 6), slice(6, 9))
+
+
+def test_runs_that_cannot_share_batches_are_refused(digits: TaskData) -> None:
+    first = runs("mnist", Protocol())[0]
+    with pytest.raises(ValueError, match="share task, train fraction and protocol, got 2 kinds"):
+        PopulationTrainer([first, replace(first, train_fraction=0.7)], digits)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["mnist", "agnews"])
+def test_compiled_gpu_training_follows_the_cpu(name: str, noise: TaskData, news: TaskData) -> None:
+    task = noise if name == "mnist" else news
+    configs = runs(name, Protocol(2, 1, batch_size=32), dropout=0.1)
+    exact = train(configs, task, precision="float64").state
+    on_gpu = train(configs, task, device="cuda", precision="float64").state
+    torch.testing.assert_close(on_gpu.weights.cpu(), exact.weights, rtol=1e-6, atol=1e-6)
+    rough = train(configs, task, device="cuda").state
+    assert float((rough.train_loss.cpu() - exact.train_loss).abs().max()) < 0.05

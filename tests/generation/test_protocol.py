@@ -1,0 +1,105 @@
+"""The protocol: the paper's schedule, optimizers and names of runs."""
+
+import math
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+from torch import optim
+
+from generation.protocol import Protocol, RunConfig
+from generation.single import make_model, make_optimizer
+
+RUN = RunConfig("mnist", "adam", 1e-3, 1e-6, 0.1, 0.1, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "rate"),
+    [
+        (0, 1e-3),
+        (9, 1e-2),
+        (10, 1e-2),
+        (55, 1e-5 + (1e-2 - 1e-5) / 2),
+        (99, 1e-5 + (1e-2 - 1e-5) * (1 + math.cos(math.pi * 89 / 90)) / 2),
+    ],
+)
+def test_learning_rate_is_the_formula(epoch: int, rate: float) -> None:
+    assert Protocol().learning_rate(1e-2, epoch) == pytest.approx(rate, rel=1e-12)
+
+
+def test_learning_rate_is_what_torchs_schedulers_give() -> None:
+    """Warm-up and cosine chained by epoch, as one would write them with torch."""
+    optimizer = optim.SGD([torch.zeros(1, requires_grad=True)], lr=3e-2)
+    warmup = optim.lr_scheduler.LinearLR(optimizer, start_factor=0.1, end_factor=1.0, total_iters=9)
+    cosine = optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=90, eta_min=1e-5)
+    for epoch in range(100):
+        assert Protocol().learning_rate(3e-2, epoch) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9)
+        optimizer.step()
+        (warmup if epoch < 10 else cosine).step()
+
+
+def test_an_epoch_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="epoch 100 does not exist: this protocol has 100"):
+        Protocol().learning_rate(1e-3, 100)
+
+
+def test_checkpoints_are_half_three_quarters_and_all_of_the_epochs() -> None:
+    assert Protocol().checkpoints == {"epoch_50": 50, "epoch_75": 75, "epoch_100": 100}
+    assert Protocol.shortened(20).checkpoints == {"epoch_50": 10, "epoch_75": 15, "epoch_100": 20}
+    assert Protocol.shortened(1).checkpoints == {"epoch_50": 1, "epoch_75": 1, "epoch_100": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "settings"),
+    [
+        ("sgd", optim.SGD, {"momentum": 0, "nesterov": False, "dampening": 0}),
+        ("sgd_momentum", optim.SGD, {"momentum": 0.9, "nesterov": False, "dampening": 0}),
+        ("adam", optim.Adam, {"betas": (0.9, 0.999), "eps": 1e-8, "amsgrad": False, "decoupled_weight_decay": False}),
+        ("rmsprop", optim.RMSprop, {"alpha": 0.99, "eps": 1e-8, "momentum": 0, "centered": False}),
+    ],
+)
+def test_each_optimizer_has_the_papers_settings(name: str, kind: type, settings: dict) -> None:
+    config = replace(RUN, optimizer=name)
+    optimizer = make_optimizer(config, make_model(config, torch.device("cpu")))
+    assert type(optimizer) is kind
+    (group,) = optimizer.param_groups
+    assert {key: group[key] for key in settings} == settings
+    assert group["weight_decay"] == 1e-6
+    assert group["lr"] == 1e-3
+    assert sum(parameter.numel() for parameter in group["params"]) == 18_506
+
+
+def test_run_id_depends_on_everything_and_on_nothing_else() -> None:
+    changes = {
+        "task": "agnews",
+        "optimizer": "sgd",
+        "learning_rate": 2e-3,
+        "weight_decay": 0.0,
+        "init_std": 0.2,
+        "dropout": 0.0,
+        "train_fraction": 0.7,
+        "seed": 1,
+        "protocol": Protocol.shortened(20),
+    }
+    assert changes.keys() == asdict(RUN).keys()
+    ids = {RUN.run_id} | {replace(RUN, **{name: value}).run_id for name, value in changes.items()}
+    assert len(ids) == len(changes) + 1
+    assert replace(RUN).run_id == RUN.run_id == "24a72a885dbfee31"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task": "cifar"}, "unknown task"),
+        ({"optimizer": "adamw"}, "unknown optimizer 'adamw': there are sgd, sgd_momentum, adam, rmsprop"),
+        ({"learning_rate": 0.0}, "learning_rate and init_std must be positive"),
+        ({"learning_rate": float("nan")}, "learning_rate and init_std must be positive"),
+        ({"weight_decay": -1.0}, "weight_decay not negative"),
+        ({"dropout": 1.0}, r"dropout must lie in \[0, 1\)"),
+        ({"train_fraction": 0.0}, r"train_fraction in \(0, 1\]"),
+        ({"seed": -1}, r"seed must lie in \[0, 2\^32\)"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused(change: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(RUN, **change)

@@ -1,0 +1,83 @@
+"""The paper's grid and its shards."""
+
+import hashlib
+from collections import Counter
+
+import pytest
+
+from generation.sweep import PRESETS, SHARDS, TRAIN_FRACTIONS, Sweep, grid
+
+PAPER = Sweep("mnist", PRESETS["paper"])
+
+
+def test_the_grid_is_the_papers() -> None:
+    runs = [run for fraction in TRAIN_FRACTIONS for run in grid("mnist", fraction)]
+    assert len(runs) == len({run.run_id for run in runs}) == 16_000
+    assert Counter(run.optimizer for run in runs) == dict.fromkeys(("sgd", "sgd_momentum", "adam", "rmsprop"), 4000)
+    sgd = [run for run in runs if run.optimizer.startswith("sgd")]
+    adaptive = [run for run in runs if not run.optimizer.startswith("sgd")]
+    assert len(sgd) == len(adaptive) == 8000
+    assert sorted({run.learning_rate for run in sgd}) == [1e-3, 3e-3, 5e-3, 7e-3, 1e-2, 3e-2, 5e-2, 7e-2]
+    assert sorted({run.learning_rate for run in adaptive}) == [3e-4, 5e-4, 1e-3, 3e-3, 5e-3, 1e-2, 3e-2, 5e-2]
+    assert sorted({run.init_std for run in sgd}) == [0.1, 0.15, 0.2, 0.25, 0.3]
+    assert sorted({run.init_std for run in adaptive}) == [0.1, 0.2, 0.3, 0.4, 0.5]
+    for some in (sgd, adaptive):
+        assert sorted({run.dropout for run in some}) == [0.0, 0.05, 0.1, 0.15, 0.2]
+        assert sorted({run.weight_decay for run in some}) == [1e-8, 1e-7, 1e-6, 1e-4, 1e-2]
+        assert sorted({run.train_fraction for run in some}) == [0.7, 0.8, 0.9, 1.0]
+
+
+def test_the_shards_are_the_grid_dealt_out_once() -> None:
+    shards = [PAPER.shard(index) for index in range(SHARDS)]
+    assert {len(shard) for shard in shards} == {500}
+    assert {run.run_id for shard in shards for run in shard} == {
+        run.run_id for fraction in TRAIN_FRACTIONS for run in grid("mnist", fraction)
+    }
+    assert all(len({run.train_fraction for run in shard}) == 1 for shard in shards)
+
+
+def test_the_first_shards_are_an_unbiased_sample() -> None:
+    """Every value of every hyperparameter occurs in the first four shards about as often as in the grid."""
+    sample = [run for index in range(4) for run in PAPER.shard(index)]
+    whole = [run for fraction in TRAIN_FRACTIONS for run in grid("mnist", fraction)]
+    assert Counter(run.train_fraction for run in sample) == dict.fromkeys(TRAIN_FRACTIONS, 500)
+    for name in ("optimizer", "learning_rate", "weight_decay", "init_std", "dropout"):
+        expected = Counter(getattr(run, name) for run in whole)
+        seen = Counter(getattr(run, name) for run in sample)
+        for value, count in expected.items():
+            share = count / len(whole)
+            deviation = (len(sample) * share * (1 - share)) ** 0.5
+            assert abs(seen[value] - len(sample) * share) < 4 * deviation, (name, value)
+
+
+def test_the_permutation_never_changes() -> None:
+    ids = "".join(run.run_id for index in range(SHARDS) for run in PAPER.shard(index))
+    assert (
+        hashlib.sha256(ids.encode()).hexdigest() == "b080bafbdab5ceead20184dabdf4d164a8d7b76c4a2d3d29baf660cd26d4fd36"
+    )
+
+
+def test_presets_take_the_same_runs_under_their_own_protocol() -> None:
+    paper, lite, demo = (Sweep("agnews", PRESETS[name]).shard(5) for name in ("paper", "lite", "demo"))
+    assert (len(paper), len(lite), len(demo)) == (500, 500, 8)
+    for run, shorter, shortest in zip(paper, lite, demo, strict=False):
+        assert run.hyperparameters() == shorter.hyperparameters() == shortest.hyperparameters()
+        assert len({run.run_id, shorter.run_id, shortest.run_id}) == 3
+    assert (paper[0].protocol.epochs, lite[0].protocol.epochs, demo[0].protocol.epochs) == (100, 20, 6)
+
+
+def test_seeds_are_one_or_each_its_own() -> None:
+    shared = Sweep("mnist", PRESETS["paper"])
+    distinct = Sweep("mnist", PRESETS["paper"], "distinct")
+    assert (shared.config_name, distinct.config_name) == ("mnist", "mnist-seeds")
+    assert {run.seed for run in shared.shard(0)} == {0}
+    seeds = {run.seed for index in range(SHARDS) for run in distinct.shard(index)}
+    assert len(seeds) == 16_000
+    lite = Sweep("mnist", PRESETS["lite"], "distinct").shard(0)
+    assert [run.seed for run in lite] == [run.seed for run in distinct.shard(0)]
+
+
+@pytest.mark.parametrize("index", [-1, 32, 999])
+def test_a_shard_that_does_not_exist_is_refused(index: int) -> None:
+    with pytest.raises(ValueError, match=f"shard {index} does not exist: this sweep has 32 shards, numbered 0 to 31"):
+        PAPER.shard(index)

@@ -1,0 +1,91 @@
+"""Word vectors: the same texts give the same bytes; given vectors are reduced by PCA."""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from generation.data import load_task_data
+from generation.word2vec import principal_components, reduce_vectors, train_embedding
+from zoo.tasks import WordEmbedding
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from generation.word2vec import train_embedding
+train_embedding(Path(sys.argv[1]).read_text().splitlines()).save(Path(sys.argv[2]))
+"""
+
+
+def texts() -> list[str]:
+    chooser = random.Random(0)
+    words = [f"w{index}" for index in range(60)]
+    return [" ".join(chooser.choices(words, weights=range(60, 0, -1), k=20)) for _ in range(200)]
+
+
+def test_the_same_texts_give_the_same_bytes_whatever_the_hash_seed(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(texts()))
+    for hash_seed in ("1", "2"):
+        command = [sys.executable, "-c", SCRIPT, str(corpus), str(tmp_path / hash_seed)]
+        subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": hash_seed}, capture_output=True)
+    for name in ("embedding.safetensors", "vocabulary.json"):
+        assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
+
+
+def test_vectors_have_32_dimensions_and_frequent_words_come_first() -> None:
+    embedding = train_embedding([*texts(), "rare"])
+    assert embedding.table.shape == (len(embedding.vocabulary) + 2, 32)
+    assert embedding.table.dtype == torch.float32
+    assert "rare" not in embedding.vocabulary
+    counts = {word: sum(text.split().count(word) for text in texts()) for word in embedding.vocabulary}
+    assert list(counts.values()) == sorted(counts.values(), reverse=True)
+
+
+def test_too_little_text_is_refused() -> None:
+    with pytest.raises(ValueError, match="no word occurs 5 times in the 2 texts"):
+        train_embedding(["one two", "three four"])
+
+
+def test_principal_components_explain_the_most_variance() -> None:
+    generator = np.random.default_rng(0)
+    vectors = generator.normal(size=(500, 6)) * np.array([5, 4, 3, 0.1, 0.1, 0.1]) + 7
+    axes = principal_components(vectors, 3)
+    np.testing.assert_allclose(axes.T @ axes, np.eye(3), atol=1e-10)
+    kept = ((vectors - vectors.mean(axis=0)) @ axes).var(axis=0)
+    assert kept.sum() > 0.99 * vectors.var(axis=0).sum()
+    assert list(kept) == sorted(kept, reverse=True)
+    with pytest.raises(ValueError, match="vectors of 6 dimensions cannot be reduced to 7"):
+        principal_components(vectors, 7)
+
+
+def test_given_vectors_are_reduced_and_kept_for_the_words_of_the_texts(tmp_path: Path) -> None:
+    words = [f"w{index}" for index in range(50)]
+    vectors = np.random.default_rng(0).normal(size=(50, 40)).astype(np.float32)
+    lines = [f"{word} {' '.join(map(repr, map(float, row)))}" for word, row in zip(words, vectors, strict=True)]
+    file = tmp_path / "vectors.txt"
+    file.write_text("50 40\n" + "\n".join(lines) + "\n")
+    embedding = reduce_vectors(str(file), ["w3 w4 unknown", "w3"])
+    assert embedding.vocabulary == ("w3", "w4")
+    expected = (vectors[3:5] - vectors.mean(axis=0)) @ principal_components(vectors, 32)
+    np.testing.assert_allclose(embedding.table[2:].numpy(), expected, atol=1e-4)
+
+
+def test_the_embedding_is_made_once_and_then_read(tmp_path: Path) -> None:
+    data = tmp_path / "data" / "ag_news"
+    data.mkdir(parents=True)
+    rows = "".join(f'"{index % 4 + 1}","t","{text}"\n' for index, text in enumerate(texts()))
+    for split in ("train", "test"):
+        (data / f"{split}.csv").write_text(rows)
+    made = load_task_data("agnews", tmp_path / "data", embedding_folder=tmp_path / "out")
+    read = load_task_data("agnews", tmp_path / "data", embedding_folder=tmp_path / "out", train_examples=50)
+    assert made.embedding is not None
+    assert read.embedding is not None
+    assert made.embedding.sha256 == read.embedding.sha256 == WordEmbedding.load(tmp_path / "out").sha256
+    assert (len(made.train), len(read.train), len(read.test)) == (200, 50, 200)
+    assert read.source == "ag_news, 50 of 200 training examples"
