@@ -4,7 +4,9 @@ The runs share the batches; each has its own weights, optimizer, learning rate, 
 A run's result does not depend on its neighbours: nothing is summed over runs, and random numbers come from counters.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -31,6 +33,14 @@ from zoo.tasks import Examples, TaskData
 Precision = Literal["float64", "float32", "tf32", "bfloat16"]
 """What training multiplies matrices in. Weights are float32; float64 holds for both and is there to prove exactness."""
 EVALUATION_BATCH = 500
+
+
+@contextmanager
+def quiet_compiler() -> Iterator[None]:
+    """Passes over what torch's compiler has to say of its own choices, such as that float32 is slower than tf32."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor")
+        yield
 
 
 @dataclass
@@ -124,6 +134,7 @@ class PopulationTrainer:
     def finished(self) -> bool:
         return self.state.epoch == self.protocol.epochs
 
+    @quiet_compiler()
     @fast_small_products()
     def train_epoch(self) -> None:
         """One epoch of training for every living run, then its evaluation and its snapshots."""
@@ -204,6 +215,7 @@ class PopulationTrainer:
         return population_logits(self.spec, flat, x, mask, dtype=flat.dtype)
 
     @torch.no_grad()
+    @quiet_compiler()
     @fast_small_products()
     def evaluate(
         self, weights: Float[Tensor, "P d"], examples: Examples

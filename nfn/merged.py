@@ -130,7 +130,7 @@ class MergedTerms(nn.Module):
         widths = [share.columns.stop - share.columns.start for share in site.shares.values()]
         # Whichever is smaller is split: the gradient of a split is a copy.
         if rows.shape[1] > site.rows:
-            products = [torch.bmm(rows, part) for part in matrix.split(widths, dim=-1)]
+            products = [tall_product(rows, part) for part in matrix.split(widths, dim=-1)]
         else:
             products = torch.bmm(rows, matrix).split(widths, dim=-1)
         parts = {}
@@ -149,6 +149,22 @@ class MergedTerms(nn.Module):
             return coefficient * x if total is None else torch.addcmul(total, coefficient, x)
         mixed = (self.matrices[site.name].mT.unsqueeze(1) @ x.flatten(3)).unflatten(-1, x.shape[3:])
         return mixed if total is None else total + mixed
+
+
+STRETCH = 256
+
+
+def tall_product(
+    rows: Float[Tensor, "blocks n inputs"], matrix: Float[Tensor, "blocks inputs outputs"]
+) -> Float[Tensor, "blocks n outputs"]:
+    """``rows @ matrix`` for many rows and a small matrix, in stretches of rows.
+
+    The matrix's gradient sums over all rows. As one product it has so few entries that most of a GPU would idle while
+    a few of its processors walk down the rows; in stretches each has its own part, added up at the end.
+    """
+    if rows.shape[1] % STRETCH or rows.device.type == "cpu":
+        return torch.bmm(rows, matrix)
+    return (rows.unflatten(1, (-1, STRETCH)) @ matrix.unsqueeze(1)).flatten(1, 2)
 
 
 def sum_of(parts: Sequence[Tensor]) -> Tensor:
