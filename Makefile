@@ -1,29 +1,34 @@
-# make demo    the main job, end to end, on data that comes with the package index
+# make demo    the main job, end to end, on what is at hand: the bundled sample, and real digits from the package index
 # make test    the whole test suite
 # make check   linter and type checker
 # Each creates .venv and installs what it needs.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
-BIN := $(VENV)/bin
+RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
 .PHONY: demo test check clean
 
 demo: $(INSTALLED)
-	$(BIN)/python -m generation.single --epochs 4
+	$(RUN) -m zoo.verify small-transformer-zoo
+	$(RUN) -m zoo.describe small-transformer-zoo --png demo/accuracy.png
+	$(RUN) -m generation.run --task mnist --shard 3 --preset demo --out demo/runs
+	$(RUN) -m zoo.publish demo/runs demo/zoo
+	$(RUN) -m zoo.describe demo/zoo
+	@echo "the bundled sample's histogram: demo/accuracy.png; a zoo of your own: demo/zoo"
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n 2
+	$(RUN) -m pytest -n 2 --dist worksteal
 
 check: $(INSTALLED)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/basedpyright
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/basedpyright
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[generation,benchmarks,dev]'
+	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[generation,benchmarks,dev]'
 	touch $@
 
 clean:
