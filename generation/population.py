@@ -7,11 +7,10 @@ A run's result does not depend on its neighbours: nothing is summed over runs, a
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int, Int16
+from jaxtyping import Float, Float64, Int16
 from torch import Tensor
 
 from generation.batches import TrainingInputs, epoch_batches, model_batch, train_subset
@@ -23,14 +22,14 @@ from generation.forward import (
     population_losses,
     prepare_inputs,
 )
-from generation.initialization import initial_weights
 from generation.philox import ELEMENTS_PER_CALL, PLACES_PER_STEP, drop_threshold, dropout_bits
 from generation.protocol import BEST, RunConfig
+from generation.state import PopulationState, snapshot_labels
 from generation.update import UpdateRule, update
 from zoo.onednn import fast_small_products
 from zoo.tasks import Examples, TaskData
 
-Precision = Literal["float64", "float32", "tf32", "bfloat16"]
+Precision = Literal["float64", "float32", "bfloat16"]
 """What training multiplies matrices in. Weights are float32; float64 holds for both and is there to prove exactness."""
 EVALUATION_BATCH = 500
 
@@ -41,52 +40,6 @@ def quiet_compiler() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor")
         yield
-
-
-@dataclass
-class PopulationState:
-    """Everything that changes while a population trains; saved and restored as it is."""
-
-    epoch: int  # epochs done
-    weights: Float[Tensor, "P d"]
-    first: Float[Tensor, "P d"]
-    second: Float[Tensor, "P d"]
-    alive: Bool[Tensor, "P"]
-    test_accuracy: Float64[Tensor, "P epochs"]
-    test_loss: Float64[Tensor, "P epochs"]
-    train_loss: Float64[Tensor, "P epochs"]
-    best_epoch: Int[Tensor, "P"]
-    snapshots: Float[Tensor, "labels P d"]
-
-    @classmethod
-    def initial(
-        cls, configs: Sequence[RunConfig], device: torch.device, dtype: torch.dtype = torch.float32
-    ) -> "PopulationState":
-        spec, protocol = configs[0].spec, configs[0].protocol
-        weights = torch.stack([initial_weights(spec, config.init_std, config.seed) for config in configs])
-        weights = weights.to(device, dtype)
-        curve = torch.full((len(configs), protocol.epochs), torch.nan, dtype=torch.float64, device=device)
-        labels = len(snapshot_labels(configs[0]))
-        return cls(
-            epoch=0,
-            weights=weights,
-            first=torch.zeros_like(weights),
-            second=torch.zeros_like(weights),
-            alive=torch.ones(len(configs), dtype=torch.bool, device=device),
-            test_accuracy=curve,
-            test_loss=curve.clone(),
-            train_loss=curve.clone(),
-            best_epoch=torch.zeros(len(configs), dtype=torch.int64, device=device),
-            snapshots=weights.new_zeros(labels, *weights.shape),
-        )
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "epoch"}
-
-
-def snapshot_labels(config: RunConfig) -> tuple[str, ...]:
-    """The checkpoints in the order of ``PopulationState.snapshots``."""
-    return (*config.protocol.checkpoints, BEST)
 
 
 class PopulationTrainer:
@@ -120,6 +73,7 @@ class PopulationTrainer:
         self.seeds = torch.tensor([config.seed for config in configs], device=self.device)
         self.one_seed = len({config.seed for config in configs}) == 1
         dropout = [config.dropout for config in configs]
+        self.drops = any(dropout)
         self.thresholds = torch.tensor([drop_threshold(p) for p in dropout], dtype=torch.int16, device=self.device)
         self.scales = torch.tensor([1 / (1 - p) for p in dropout], dtype=self.dtype, device=self.device)
         self.state = state or PopulationState.initial(configs, self.device, self.dtype)
@@ -143,12 +97,10 @@ class PopulationTrainer:
         rates = [self.protocol.learning_rate(config.learning_rate, epoch) for config in self.configs]
         learning_rate = torch.tensor(rates, dtype=self.dtype, device=self.device)[:, None]
         losses = torch.zeros(len(self.configs), dtype=torch.float64, device=self.device)
-        with matmul_precision(self.precision):
-            for step in range(len(batches)):
-                x, mask, labels = model_batch(self.inputs, batches, step)
-                self._step(
-                    epoch * len(batches) + step, prepare_inputs(self.spec, x), mask, labels, learning_rate, losses
-                )
+        for step in range(len(batches)):
+            x, mask, labels = model_batch(self.inputs, batches, step)
+            x = prepare_inputs(self.spec, x)
+            self._step(epoch * len(batches) + step, x, mask, labels, learning_rate, losses)
         accuracy, test_loss = self.evaluate(state.weights, self.task.test)
         self._record(losses / len(batches), accuracy, test_loss)
 
@@ -165,7 +117,7 @@ class PopulationTrainer:
         state = self.state
         counter = torch.tensor(step, device=self.device)
         groups = torch.arange(x.shape[0] * x.shape[1] * self.spec.dim // ELEMENTS_PER_CALL, device=self.device)
-        shared_bits = self._all_bits(self.seeds[:1], counter, groups) if self.one_seed else None
+        shared_bits = self._all_bits(self.seeds[:1], counter, groups) if self.one_seed and self.drops else None
         for rows in self._living_passes():
             bits = None
             if any(config.dropout for config in self.configs[rows]):
@@ -294,17 +246,3 @@ def default_precision(device: torch.device) -> Precision:
 
 def optimized(function: Callable, compiled: bool) -> Callable:
     return torch.compile(function, dynamic=False) if compiled else function
-
-
-class matmul_precision:
-    """Products of float32 matrices in tf32 inside the block, where ``precision`` says so; exact float32 outside."""
-
-    def __init__(self, precision: Precision) -> None:
-        self.precision = precision
-
-    def __enter__(self) -> None:
-        self.before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high" if self.precision == "tf32" else "highest")
-
-    def __exit__(self, *_: object) -> None:
-        torch.set_float32_matmul_precision(self.before)

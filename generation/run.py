@@ -9,6 +9,7 @@ A run that is killed goes on from its last snapshot when the same command is giv
 
 import argparse
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ from rich.table import Table
 
 from generation.data import load_task_data
 from generation.lock import exclusive
-from generation.population import PopulationState, PopulationTrainer
+from generation.population import PopulationTrainer
 from generation.shard import finished_details, shard_folder, write_shard
 from generation.snapshot import delete_snapshots, fingerprint, load_snapshot, save_snapshot
+from generation.state import PopulationState
 from generation.sweep import PRESETS, SHARDS, Sweep
+from zoo.atomic import remove_unfinished
 from zoo.command import command
 from zoo.tasks import TaskData
 
@@ -72,24 +75,46 @@ def main(arguments: list[str] | None = None) -> None:
     configs = sweep.shard(options.shard)[: options.runs]
     if not configs:
         raise ValueError(f"--runs must be at least 1, got {options.runs}")
-    folder = shard_folder(options.out, sweep.config_name, options.shard)
-    with exclusive(folder.parent / f".{folder.name}.lock"):
-        if is_finished(folder, sweep, len(configs)):
-            say(f"{folder} is finished already: nothing to do")
-            return
-        task = load_task_data(
+
+    def load() -> TaskData:
+        return load_task_data(
             options.task,
             options.data,
             embedding_folder=options.out / options.task,
             vectors=options.vectors,
             train_examples=sweep.preset.train_examples,
         )
+
+    def make_trainer(task: TaskData) -> PopulationTrainer:
+        return PopulationTrainer(configs, task, device=device, models_per_pass=options.models_per_pass)
+
+    run_shard(sweep, options.shard, len(configs), options.out, load, make_trainer, options.snapshot_seconds)
+
+
+def run_shard(
+    sweep: Sweep,
+    shard: int,
+    runs: int,
+    out: Path,
+    load: Callable[[], TaskData],
+    make_trainer: Callable[[TaskData], PopulationTrainer],
+    snapshot_seconds: float,
+) -> None:
+    """Brings the shard to its end, alone: nothing to do where it is finished, on from its last snapshot otherwise."""
+    folder = shard_folder(out, sweep.config_name, shard)
+    with exclusive(folder.parent / f".{folder.name}.lock"):
+        remove_unfinished(folder)
+        if is_finished(folder, sweep, runs):
+            delete_snapshots(folder)
+            say(f"{folder} is finished already: nothing to do")
+            return
+        task = load()
+        trainer = make_trainer(task)
         say(
-            f"{len(configs)} runs of {options.task}, shard {options.shard} of {SHARDS}, preset {sweep.preset.name}: "
-            f"{sweep.preset.protocol.epochs} epochs on {device}; data: {task.source}"
+            f"{runs} runs of {sweep.task}, shard {shard} of {SHARDS}, preset {sweep.preset.name}: "
+            f"{sweep.preset.protocol.epochs} epochs on {trainer.device}; data: {task.source}"
         )
-        trainer = PopulationTrainer(configs, task, device=device, models_per_pass=options.models_per_pass)
-        train_shard(trainer, folder, describe(sweep, options.shard, task, trainer), options.snapshot_seconds)
+        train_shard(trainer, folder, describe(sweep, shard, task, trainer), snapshot_seconds)
 
 
 def choose_device(name: str) -> torch.device:

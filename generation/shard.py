@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
-from generation.population import PopulationState, snapshot_labels
 from generation.protocol import BEST, RunConfig
+from generation.state import PopulationState, snapshot_labels
 from zoo.atomic import write_atomically
 from zoo.manifest import MANIFEST_FILE, FileEntry, Manifest
 from zoo.schema import RUN_SCHEMA, checkpoint_schema

@@ -16,8 +16,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from generation.population import PopulationState
 from generation.protocol import RunConfig
+from generation.state import PopulationState
 from zoo.atomic import write_atomically
 from zoo.version import VERSION
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+UNFINISHED = ".part"
+
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
@@ -15,7 +17,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     The bytes go to a temporary name in the same folder, are flushed to the disk, and only then renamed over ``path``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -33,6 +35,12 @@ def write_atomically(path: Path, data: bytes) -> None:
     """``data`` under the name ``path``, or nothing."""
     with atomic_file(path) as file:
         file.write(data)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Deletes what a killed process left half-written here; only for a folder that no other process writes to."""
+    for path in folder.glob(f".*{UNFINISHED}"):
+        path.unlink(missing_ok=True)
 
 
 def flush_folder(folder: Path) -> None:

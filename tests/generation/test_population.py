@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import zoo
-from generation.population import PopulationTrainer, plan_passes, snapshot_labels
+from generation.population import PopulationTrainer, plan_passes
 from generation.protocol import Protocol, RunConfig
 from generation.single import train_single
+from generation.state import snapshot_labels
 from zoo.tasks import TaskData
 
 OPTIMIZERS = {"sgd": 1e-2, "sgd_momentum": 1e-2, "adam": 1e-3, "rmsprop": 3e-4}

@@ -24,8 +24,9 @@ KILLS = 10
 
 
 def worker(folder: Path) -> subprocess.Popen:
+    """A process that trains the tiny shard whose folder this is, OUT/mnist/shard-00005."""
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(HERE / "tiny_shard.py"), str(folder)]
+    command = [sys.executable, str(HERE / "tiny_shard.py"), str(folder.parent.parent)]
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 
 
@@ -42,14 +43,14 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("undisturbed") / "shard-00005"
+    folder = tmp_path_factory.mktemp("undisturbed") / "mnist" / "shard-00005"
     finish(folder)
     return folder
 
 
 def test_resume_after_kills_reproduces_the_same_bytes(undisturbed: Path, tmp_path: Path) -> None:
     """SIGKILL at ten random moments between the first snapshot and the end."""
-    folder = tmp_path / "shard-00005"
+    folder = tmp_path / "mnist" / "shard-00005"
     chooser = random.Random(0)
     kills = resumed = 0
     for _ in range(4 * KILLS):
@@ -87,6 +88,15 @@ def test_a_finished_shard_is_left_alone(undisturbed: Path) -> None:
     assert {path.name: path.stat().st_mtime_ns for path in undisturbed.iterdir()} == before
 
 
+def test_leftovers_of_a_killed_process_are_cleared_away(undisturbed: Path, tmp_path: Path) -> None:
+    """A kill between the manifest and the deletion of the snapshots, and one in the middle of a file."""
+    folder = Path(shutil.copytree(undisturbed, tmp_path / "mnist" / "shard-00005"))
+    (folder / "state-00011.safetensors").write_bytes(b"snapshot")
+    (folder / ".runs.arrow.x1y2.part").write_bytes(b"half a file")
+    finish(folder)
+    assert contents(folder) == contents(undisturbed)
+
+
 def test_the_shard_holds_what_the_zoo_needs(undisturbed: Path) -> None:
     manifest = Manifest.read(undisturbed)
     for name in manifest.files:
@@ -122,7 +132,7 @@ def test_stored_accuracy_is_measured_again_from_the_file(undisturbed: Path) -> N
 
 
 def test_a_damaged_snapshot_is_passed_over_for_the_one_before(undisturbed: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "shard-00005"
+    folder = tmp_path / "mnist" / "shard-00005"
     process = worker(folder)
     while len(list(folder.glob("state-*"))) < 2 and process.poll() is None:
         time.sleep(0.005)
@@ -139,7 +149,7 @@ def test_a_damaged_snapshot_is_passed_over_for_the_one_before(undisturbed: Path,
 
 
 def test_two_processes_do_not_share_a_shard(tmp_path: Path) -> None:
-    folder = tmp_path / "shard-00005"
+    folder = tmp_path / "mnist" / "shard-00005"
     first = worker(folder)
     while not folder.exists() and first.poll() is None:
         time.sleep(0.01)
