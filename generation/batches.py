@@ -25,8 +25,12 @@ def random_numbers(*key: int) -> np.random.Generator:
 
 def train_subset(size: int, fraction: float) -> Int[Tensor, "n"]:
     """⌊fraction·size⌋ examples, drawn once for all runs of this train fraction."""
-    chosen = random_numbers(SUBSET).permutation(size)[: int(fraction * size)]
-    return torch.from_numpy(np.sort(chosen))
+    return random_subset(size, int(fraction * size))
+
+
+def random_subset(size: int, count: int) -> Int[Tensor, "n"]:
+    """``count`` of ``size`` rows in ascending order, always the same ones; a smaller choice lies within a larger."""
+    return torch.from_numpy(np.sort(random_numbers(SUBSET).permutation(size)[:count]))
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def population_logits(
     dropout: Dropout = no_dropout,
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "P b classes"]:
-    """Logits of every model for every example; products in ``dtype``, logits in float32 or better."""
+    """Logits of every model for every example; products in ``dtype``, the result at least float32."""
     models, (b, t, _) = len(flat), x.shape
     weights = iter(split_weights(spec, flat.to(dtype)))
     positions = sinusoidal_positions(spec.tokens, spec.dim).to(x.device, dtype)[:t]

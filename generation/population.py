@@ -53,7 +53,6 @@ class PopulationTrainer:
         device: torch.device | str = "cpu",
         precision: Precision | None = None,
         models_per_pass: int | None = None,
-        state: PopulationState | None = None,
     ) -> None:
         shared = {(config.task, config.train_fraction, config.protocol) for config in configs}
         if len(shared) != 1:
@@ -76,7 +75,7 @@ class PopulationTrainer:
         self.drops = any(dropout)
         self.thresholds = torch.tensor([drop_threshold(p) for p in dropout], dtype=torch.int16, device=self.device)
         self.scales = torch.tensor([1 / (1 - p) for p in dropout], dtype=self.dtype, device=self.device)
-        self.state = state or PopulationState.initial(configs, self.device, self.dtype)
+        self.state = PopulationState.initial(configs, self.device, self.dtype)
         # A compiled step fuses everything between two matrix products. On a CPU it would need the user's C++ compiler.
         compiled = self.device.type == "cuda"
         self._losses = optimized(self._pass_losses, compiled)
@@ -222,6 +221,7 @@ def mask_dropout(bits: list[Tensor], thresholds: Int16[Tensor, "p"], scales: Flo
 
 def plan_passes(population: int, at_most: int) -> tuple[slice, ...]:
     """The population cut into as few passes as fit, all but the last of the same size."""
+    assert at_most >= 1
     count = -(-population // at_most)
     size = -(-population // count)
     return tuple(slice(start, min(start + size, population)) for start in range(0, population, size))
@@ -236,8 +236,9 @@ def fitting_models(device: torch.device, batch_size: int) -> int:
     arithmetic is then the same in any company, to the bit."""
     if device.type != "cuda":
         return 1
-    free, _ = torch.cuda.mem_get_info(device)
-    return max(1, int(0.8 * free) // (BYTES_PER_EXAMPLE * batch_size))
+    # of the whole memory, not of what is free now: a resumed shard must cut its passes as before
+    _, total = torch.cuda.mem_get_info(device)
+    return max(1, int(0.8 * total) // (BYTES_PER_EXAMPLE * batch_size))
 
 
 def default_precision(device: torch.device) -> Precision:

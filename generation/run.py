@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from generation.data import load_task_data
+from generation.device import choose_device
 from generation.lock import exclusive
 from generation.population import PopulationTrainer
 from generation.shard import finished_details, shard_folder, write_shard
@@ -36,6 +37,13 @@ ENGINE = "torch"
 console = Console(stderr=True)
 
 
+def positive(text: str) -> int:
+    """An argument that counts something."""
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
 def say(line: str) -> None:
     console.print(line, soft_wrap=True, highlight=False)
 
@@ -46,7 +54,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--task", choices=("mnist", "agnews"), default="mnist")
     parser.add_argument("--shard", type=int, help=f"which shard to train, 0 to {SHARDS - 1}")
-    parser.add_argument("--runs", type=int, help="train only the first so many runs of the shard")
+    parser.add_argument("--runs", type=positive, help="train only the first so many runs of the shard")
     parser.add_argument("--list", action="store_true", help="list the shards and which of them are finished")
     parser.add_argument("--preset", choices=tuple(PRESETS), help="paper with a GPU, demo without, unless named")
     parser.add_argument("--seeds", choices=("shared", "distinct"), default="shared", help="one seed, as in the paper")
@@ -54,7 +62,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="folder of the task's data; downloaded without it")
     parser.add_argument("--vectors", help="word vectors for AG News: a word2vec file or a name gensim can download")
     parser.add_argument("--device", default="auto", help="cuda, cpu, … (auto: the GPU where there is one)")
-    parser.add_argument("--models-per-pass", type=int, help="models in memory at once (as many as fit)")
+    parser.add_argument("--models-per-pass", type=positive, help="models in memory at once (as many as fit)")
     parser.add_argument(
         "--snapshot-seconds", type=float, default=SNAPSHOT_SECONDS, help="least time between snapshots (60)"
     )
@@ -73,8 +81,6 @@ def main(arguments: list[str] | None = None) -> None:
         list_shards(sweep, options.out)
         return
     configs = sweep.shard(options.shard)[: options.runs]
-    if not configs:
-        raise ValueError(f"--runs must be at least 1, got {options.runs}")
 
     def load() -> TaskData:
         return load_task_data(
@@ -83,6 +89,7 @@ def main(arguments: list[str] | None = None) -> None:
             embedding_folder=options.out / options.task,
             vectors=options.vectors,
             train_examples=sweep.preset.train_examples,
+            sample=sweep.preset.name == "demo",
         )
 
     def make_trainer(task: TaskData) -> PopulationTrainer:
@@ -115,18 +122,6 @@ def run_shard(
             f"{sweep.preset.protocol.epochs} epochs on {trainer.device}; data: {task.source}"
         )
         train_shard(trainer, folder, describe(sweep, shard, task, trainer), snapshot_seconds)
-
-
-def choose_device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"unknown device {name!r}: name cpu, cuda or cuda:1") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("no CUDA device is available here: use --device cpu")
-    return device
 
 
 def choose_preset(name: str | None, device: torch.device) -> str:
@@ -163,7 +158,8 @@ def is_finished(folder: Path, sweep: Sweep, runs: int) -> bool:
     details = finished_details(folder)
     if details is None:
         return False
-    if (details.get("preset"), details.get("runs")) != (sweep.preset.name, runs):
+    asked = (sweep.preset.name, runs, asdict(sweep.preset.protocol))
+    if (details.get("preset"), details.get("runs"), details.get("protocol")) != asked:
         raise ValueError(
             f"{folder} holds a finished shard of preset {details.get('preset')} with {details.get('runs')} runs, not "
             f"{sweep.preset.name} with {runs}: choose another --out or delete it"
@@ -174,7 +170,7 @@ def is_finished(folder: Path, sweep: Sweep, runs: int) -> bool:
 def train_shard(trainer: PopulationTrainer, folder: Path, details: dict[str, Any], snapshot_seconds: float) -> None:
     """Trains to the end, from the last snapshot where there is one, and writes the shard."""
     folder.mkdir(parents=True, exist_ok=True)
-    owner = fingerprint(trainer.configs, **details)
+    owner = fingerprint(trainer.configs, data=trainer.task.sha256, **details)
     earlier = 0.0
     if (found := load_snapshot(folder, owner, trainer.state)) is not None:
         trainer.state, earlier = found
@@ -238,7 +234,8 @@ def list_shards(sweep: Sweep, out: Path) -> None:
     for shard in range(SHARDS):
         configs = sweep.shard(shard)
         folder = shard_folder(out, sweep.config_name, shard)
-        state = "finished" if finished_details(folder) else "begun" if folder.is_dir() else ""
+        details = finished_details(folder)
+        state = f"finished, preset {details.get('preset')}" if details else "begun" if folder.is_dir() else ""
         table.add_row(str(shard), str(configs[0].train_fraction), str(len(configs)), state)
     Console().print(table)
 

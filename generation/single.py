@@ -14,8 +14,9 @@ import torch
 from torch import optim
 from torch.nn import functional as F
 
-from generation.batches import TrainingInputs, epoch_batches, model_batch, train_subset
+from generation.batches import EpochBatches, TrainingInputs, epoch_batches, model_batch, train_subset
 from generation.data import load_task_data
+from generation.device import choose_device
 from generation.initialization import initial_weights
 from generation.protocol import ADAM_BETAS, BEST, EPSILON, MOMENTUM, RMSPROP_ALPHA, Protocol, RunConfig
 from generation.result import Checkpoint, Curves, RunResult
@@ -71,6 +72,9 @@ def train_single(
     device = torch.device(device)
     task = task.to(device)
     protocol = config.protocol
+    epochs = protocol.epochs if stop_after is None else stop_after
+    if not 1 <= epochs <= protocol.epochs:
+        raise ValueError(f"can stop after 1 to {protocol.epochs} epochs, got {epochs}")
     model = make_model(config, device).to(dtype)
     optimizer = make_optimizer(config, model)
     inputs = TrainingInputs.prepare(task)
@@ -78,20 +82,11 @@ def train_single(
     curves = Curves()
     snapshots: dict[str, tuple[int, torch.Tensor]] = {}
 
-    for epoch in range(stop_after or protocol.epochs):
+    for epoch in range(epochs):
         for group in optimizer.param_groups:
             group["lr"] = protocol.learning_rate(config.learning_rate, epoch)
         batches = epoch_batches(subset.cpu(), protocol, epoch).to(device)
-        model.train()
-        losses = []
-        for step in range(len(batches)):
-            x, mask, labels = model_batch(inputs, batches, step)
-            loss = F.cross_entropy(model(x.to(dtype), mask), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.detach())
-        train_loss = float(torch.stack(losses).double().mean())
+        train_loss = float(train_batches(model, optimizer, inputs, batches).double().mean())
         evaluation = measure(model, task, task.test, EVALUATION_CHUNK)
         curves.train_loss.append(train_loss)
         curves.test_accuracy.append(evaluation.accuracy)
@@ -118,6 +113,23 @@ def train_single(
     return RunResult(config, diverged=False, curves=curves, checkpoints=checkpoints)
 
 
+def train_batches(
+    model: ZooTransformer, optimizer: optim.Optimizer, inputs: TrainingInputs, batches: EpochBatches
+) -> torch.Tensor:
+    """One step on each batch; the batches' losses."""
+    model.train()
+    dtype = model.classifier.fc1.weight.dtype
+    losses = []
+    for step in range(len(batches)):
+        x, mask, labels = model_batch(inputs, batches, step)
+        loss = F.cross_entropy(model(x.to(dtype), mask), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+
 def flatten(model: ZooTransformer) -> torch.Tensor:
     """The model's weights as a new flat vector."""
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
@@ -137,7 +149,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=100, help="length of the schedule (100, the paper's)")
     parser.add_argument("--stop-after", type=int, help="stop after this many epochs of the schedule")
-    parser.add_argument("--data", type=Path, help="folder of the task's data; downloaded or a small sample without it")
+    parser.add_argument("--data", type=Path, help="folder of the data; without it 5,000 digits, or AG News downloaded")
     parser.add_argument("--device", default="cpu")
     return parser.parse_args(arguments)
 
@@ -156,7 +168,8 @@ def main(arguments: list[str] | None = None) -> None:
         seed=options.seed,
         protocol=Protocol() if options.epochs == Protocol().epochs else Protocol.shortened(options.epochs),
     )
-    task = load_task_data(options.task, options.data)
+    device = choose_device(options.device)
+    task = load_task_data(options.task, options.data, sample=options.data is None and options.task == "mnist")
     print(f"run {config.run_id}: {task.source}, {len(task.train):,} training and {len(task.test):,} test examples")
 
     def report(epoch: int, train_loss: float, evaluation: Evaluation) -> None:
@@ -166,7 +179,7 @@ def main(arguments: list[str] | None = None) -> None:
             flush=True,
         )
 
-    result = train_single(config, task, device=options.device, stop_after=options.stop_after, on_epoch=report)
+    result = train_single(config, task, device=device, stop_after=options.stop_after, on_epoch=report)
     if result.diverged:
         print("the run diverged")
     for label, checkpoint in result.checkpoints.items():

@@ -1,7 +1,8 @@
 """A population's state on disk, so that a killed shard goes on where it was.
 
-Snapshots are safetensors files ``state-00042.safetensors``, numbered by the epochs done. The two newest are kept: were
-the newest one damaged, the training would go on from the one before.
+Snapshots are safetensors files ``state-1f0c93ab-00042.safetensors``, named after the training they belong to and the
+epochs done. The two newest are kept: were the newest one damaged, the training would go on from the one before. Those
+of another training in the same folder are neither read nor touched.
 """
 
 import hashlib
@@ -25,6 +26,11 @@ KEPT = 2
 PATTERN = "state-*.safetensors"
 
 
+def pattern(owner: str) -> str:
+    """What the names of a training's own snapshots look like."""
+    return f"state-{owner[:8]}-*.safetensors"
+
+
 def fingerprint(configs: Sequence[RunConfig], **surroundings: object) -> str:
     """A hash of everything that a population's future depends on beside its state."""
     content = {"runs": [asdict(config) for config in configs], "code": VERSION, **surroundings}
@@ -34,10 +40,11 @@ def fingerprint(configs: Sequence[RunConfig], **surroundings: object) -> str:
 def save_snapshot(folder: Path, state: PopulationState, owner: str, seconds: float) -> Path:
     """Writes the state, whole or not at all, and deletes all but the two newest snapshots."""
     tensors = {name: tensor.cpu().contiguous() for name, tensor in state.tensors().items()}
-    metadata = {"epoch": str(state.epoch), "owner": owner, "seconds": repr(seconds), "sha256": digest(tensors)}
-    path = folder / f"state-{state.epoch:05d}.safetensors"
+    facts = {"epoch": str(state.epoch), "owner": owner, "seconds": repr(seconds)}
+    metadata = facts | {"sha256": digest(facts, tensors)}
+    path = folder / pattern(owner).replace("*", f"{state.epoch:05d}")
     write_atomically(path, safetensors.torch.save(tensors, metadata))
-    for old in sorted(folder.glob(PATTERN))[:-KEPT]:
+    for old in sorted(folder.glob(pattern(owner)))[:-KEPT]:
         old.unlink()
     return path
 
@@ -45,9 +52,9 @@ def save_snapshot(folder: Path, state: PopulationState, owner: str, seconds: flo
 def load_snapshot(folder: Path, owner: str, like: PopulationState) -> tuple[PopulationState, float] | None:
     """The newest sound snapshot of this very training and the seconds it took, or None.
 
-    A damaged one, or one of another training, is passed over with a warning.
+    A damaged one is passed over with a warning.
     """
-    for path in sorted(folder.glob(PATTERN), reverse=True):
+    for path in sorted(folder.glob(pattern(owner)), reverse=True):
         try:
             return read_snapshot(path, owner, like)
         except ValueError as error:
@@ -70,7 +77,8 @@ def read_snapshot(path: Path, owner: str, like: PopulationState) -> tuple[Popula
             tensors = {name: file.get_tensor(name) for name in headers}
         if any(tensors[name].dtype != dtype for name, (_, dtype) in expected.items()):
             raise ValueError("its tensors are not those of this training")
-        if digest(tensors) != metadata.get("sha256"):
+        facts = {name: metadata[name] for name in ("epoch", "owner", "seconds")}
+        if digest(facts, tensors) != metadata.get("sha256"):
             raise ValueError("its checksum does not fit: the file is damaged")
         epoch, seconds = int(metadata["epoch"]), float(metadata["seconds"])
     except (safetensors.SafetensorError, OSError, KeyError) as error:
@@ -84,9 +92,9 @@ def delete_snapshots(folder: Path) -> None:
         path.unlink()
 
 
-def digest(tensors: dict[str, Tensor]) -> str:
-    """SHA-256 over names and bytes."""
-    total = hashlib.sha256()
+def digest(facts: dict[str, str], tensors: dict[str, Tensor]) -> str:
+    """SHA-256 over what a snapshot says of itself and over the names and bytes of its tensors."""
+    total = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for name in sorted(tensors):
         total.update(name.encode())
         total.update(tensors[name].numpy().data)

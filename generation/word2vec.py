@@ -1,8 +1,11 @@
 """The frozen word vectors of AG News: trained on its text, or given ones reduced to 32 dimensions. Needs gensim."""
 
+import gzip
+import importlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,8 +24,7 @@ def train_embedding(texts: Sequence[str], dim: int = DIM) -> WordEmbedding:
 
     One worker, because several would race; words ordered by count, then alphabetically, so no hash order enters.
     """
-    from gensim.models import Word2Vec
-
+    Word2Vec = import_gensim("gensim.models").Word2Vec
     sentences = [text.split() for text in texts]
     counts = Counter(word for sentence in sentences for word in sentence)
     if max(counts.values(), default=0) < MIN_COUNT:
@@ -42,12 +44,11 @@ def reduce_vectors(source: str, texts: Sequence[str], dim: int = DIM) -> WordEmb
 
     ``word2vec-google-news-300`` is what the paper used.
     """
-    from gensim.models import KeyedVectors
-
+    KeyedVectors = import_gensim("gensim.models").KeyedVectors
     path = Path(source)
     if not path.is_file():
         path = Path(download_vectors(source))
-    vectors = KeyedVectors.load_word2vec_format(str(path), binary=".bin" in path.suffixes or "GoogleNews" in path.name)
+    vectors = KeyedVectors.load_word2vec_format(str(path), binary=is_binary(path))
     components = principal_components(vectors.vectors, dim)
     mean = vectors.vectors.mean(axis=0, dtype=np.float64)
     used = {word for text in texts for word in text.split()}
@@ -56,12 +57,34 @@ def reduce_vectors(source: str, texts: Sequence[str], dim: int = DIM) -> WordEmb
     return WordEmbedding.from_vectors(words, torch.from_numpy(reduced.astype(np.float32)))
 
 
+def import_gensim(module: str) -> Any:
+    """A module of gensim, or the line that says how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ValueError(
+            "word vectors need gensim: `pip install 'small-transformer-zoo[generation]'`, or put a finished embedding "
+            "(embedding.safetensors, vocabulary.json) into the output folder"
+        ) from error
+
+
+def is_binary(path: Path) -> bool:
+    """Whether a word2vec file, gzipped or not, holds its numbers as bytes, not as text: its first row tells."""
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        file.readline()
+        start = file.read(200)
+    try:
+        float(start.decode("utf-8", errors="strict").split()[1])
+    except (UnicodeDecodeError, ValueError, IndexError):
+        return True
+    return False
+
+
 def download_vectors(name: str) -> str:
     """Path of vectors fetched by gensim's downloader; the loader code that comes with them is not run."""
-    import gensim.downloader
-
+    downloader = import_gensim("gensim.downloader")
     try:
-        return gensim.downloader.load(name, return_path=True)
+        return downloader.load(name, return_path=True)
     except (OSError, ValueError) as error:
         raise FileNotFoundError(
             f"{name} is neither a word2vec file nor vectors that gensim could download: {error}"

@@ -127,6 +127,8 @@ class ZooTransformer(nn.Module):
                 f"a {self.spec.task} transformer reads word vectors [b, t, {self.spec.dim}] and a mask [b, t], "
                 f"got {got}: call it as model(*embedding(word_ids))"
             )
+        if self.embedding is not None and x.shape[1] != self.spec.tokens:
+            raise ValueError(f"images must cut into {self.spec.tokens} patches, got {x.shape[1]}")
         if x.shape[1] > self.spec.tokens:
             raise ValueError(
                 f"a {self.spec.task} transformer reads at most {self.spec.tokens} tokens, got {x.shape[1]}"
@@ -153,6 +155,8 @@ def build_model(spec: TransformerSpec, flat: FlatLike | TransformerWeights) -> Z
         raise ValueError(f"weights of a {weights.spec.task} transformer do not fit a {spec.task} spec")
     if weights.batch_shape:
         raise ValueError(f"build_model takes one weight vector, got a batch of shape {tuple(weights.batch_shape)}")
-    model = ZooTransformer(spec).to(weights.flat().dtype)
+    with torch.random.fork_rng(devices=[]):  # torch draws initial weights, which nobody will see
+        model = ZooTransformer(spec)
+    model.to(weights.flat())
     model.load_state_dict(weights.state_dict())
     return model.eval()

@@ -18,17 +18,19 @@ from rich.table import Table
 from benchmarks import results
 from benchmarks.results import Result
 from benchmarks.speed.timing import Timing, measure, synchronise
+from generation.batches import TrainingInputs, epoch_batches, train_subset
 from generation.population import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
-from generation.single import train_single
+from generation.single import make_model, make_optimizer, train_batches
 from generation.sweep import DROPOUTS
 from zoo.command import command
+from zoo.onednn import fast_small_products
 from zoo.schema import OPTIMIZERS
 from zoo.spec import SPECS
 from zoo.tasks import Examples, TaskData, WordEmbedding
 
-TRAIN_EXAMPLES = {"mnist": 60_000, "agnews": 120_000}
 TEST_EXAMPLES = {"mnist": 10_000, "agnews": 7_600}
+STEPS_OF_MNIST = 468
 SINGLE_STEPS = 30
 LEARNING_RATE = 1e-3
 
@@ -56,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("torch sees no CUDA device here: use --device cpu")
     on_gpu = device.type == "cuda"
-    steps = options.steps or (468 if on_gpu else 3)
+    steps = options.steps or (STEPS_OF_MNIST if on_gpu else 3)
     rows: list[Result] = []
     for config in options.config:
         rows.append(measure_single(config, device, options.repeats))
@@ -106,12 +108,16 @@ def mixed_runs(config: str, models: int, seeds: str) -> list[RunConfig]:
 
 
 def measure_single(config: str, device: torch.device, repeats: int) -> Result:
-    """The slow twin: one model, torch's own modules and optimizer."""
-    task = fabricate(config, SINGLE_STEPS * Protocol().batch_size, 100)
+    """The slow twin: one model, torch's own modules and optimizer; its training steps alone."""
+    task = fabricate(config, SINGLE_STEPS * Protocol().batch_size, 100).to(device)
     run = RunConfig(config, "adam", LEARNING_RATE, 1e-6, 0.1, 0.1, 1.0)
-    timing = measure(
-        lambda: train_single(run, task, device=device, stop_after=1), device=device, repeats=repeats, warmup=1
-    )
+    model = make_model(run, device)
+    optimizer, inputs = make_optimizer(run, model), TrainingInputs.prepare(task)
+    batches = epoch_batches(train_subset(len(task.train), 1.0), Protocol(), epoch=0).to(device)
+    with fast_small_products():
+        timing = measure(
+            lambda: train_batches(model, optimizer, inputs, batches), device=device, repeats=repeats, warmup=1
+        )
     return row(
         config, device, "single", "us_per_model_step", timing, 1e6 / SINGLE_STEPS, {"models": 1, "precision": "float32"}
     )
@@ -121,7 +127,7 @@ def measure_population(
     config: str, device: torch.device, models: int, steps: int, repeats: int, seeds: str
 ) -> list[Result]:
     """A population: whole epochs with their evaluation, the evaluation alone, and by difference the training."""
-    share = steps * Protocol().batch_size / TRAIN_EXAMPLES["mnist"]
+    share = steps / STEPS_OF_MNIST
     task = fabricate(config, steps * Protocol().batch_size, max(100, round(TEST_EXAMPLES[config] * min(1.0, share))))
     trainer = PopulationTrainer(mixed_runs(config, models, seeds), task, device=device)
     whole = trainer.subset

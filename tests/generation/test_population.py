@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from small_tasks import few_digits
 
 import zoo
 from generation.population import PopulationTrainer, plan_passes
@@ -88,6 +89,10 @@ def test_dropout_masks_differ_between_seeds_and_rates(digits: TaskData) -> None:
     same_start = train([base, replace(base, dropout=0.0), replace(base, dropout=0.1)], digits).state.weights
     assert not torch.equal(same_start[0], same_start[1])
     assert not torch.equal(same_start[0], same_start[2])
+    trainer = PopulationTrainer([base, replace(base, seed=1)], digits)
+    trainer.state.weights[1] = trainer.state.weights[0]
+    trainer.train_epoch()
+    assert not torch.equal(trainer.state.weights[0], trainer.state.weights[1])
 
 
 def test_a_diverged_run_is_frozen_recorded_and_disturbs_nobody(digits: TaskData) -> None:
@@ -118,8 +123,6 @@ def test_stored_accuracy_can_be_measured_again_from_the_weights(digits: TaskData
 @pytest.mark.slow
 def test_with_dropout_accuracies_are_distributed_as_the_slow_twins() -> None:
     """Sixteen configurations trained both ways, with masks of different generators."""
-    from conftest import few_digits
-
     task = few_digits(train=320, test=300)
     protocol = Protocol(epochs=4, warmup_epochs=1, batch_size=32)
     configs = [
@@ -138,6 +141,8 @@ def test_with_dropout_accuracies_are_distributed_as_the_slow_twins() -> None:
 def test_passes_cover_the_population_evenly() -> None:
     assert plan_passes(7, 3) == (slice(0, 3), slice(3, 6), slice(6, 7))
     assert plan_passes(500, 4000) == (slice(0, 500),)
+    with pytest.raises(AssertionError):
+        plan_passes(8, -1)
     assert plan_passes(9, 4) == (slice(0, 3), slice(3, 6), slice(6, 9))
 
 

@@ -13,9 +13,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import torch
+from small_tasks import few_digits
 
 import zoo
+from generation.protocol import RunConfig
 from generation.shard import CHECKPOINTS_FILE, RUNS_FILE
+from generation.snapshot import load_snapshot, save_snapshot
+from generation.state import PopulationState
 from zoo.manifest import Manifest
 
 HERE = Path(__file__).parent
@@ -73,6 +77,7 @@ def test_resume_after_kills_reproduces_the_same_bytes(undisturbed: Path, tmp_pat
         if (folder / "manifest.json").exists():
             if kills >= KILLS:
                 break
+            assert contents(folder) == contents(undisturbed)
             shutil.rmtree(folder)
         elif kills >= KILLS:
             break
@@ -91,7 +96,7 @@ def test_a_finished_shard_is_left_alone(undisturbed: Path) -> None:
 def test_leftovers_of_a_killed_process_are_cleared_away(undisturbed: Path, tmp_path: Path) -> None:
     """A kill between the manifest and the deletion of the snapshots, and one in the middle of a file."""
     folder = Path(shutil.copytree(undisturbed, tmp_path / "mnist" / "shard-00005"))
-    (folder / "state-00011.safetensors").write_bytes(b"snapshot")
+    (folder / "state-0123abcd-00011.safetensors").write_bytes(b"snapshot")
     (folder / ".runs.arrow.x1y2.part").write_bytes(b"half a file")
     finish(folder)
     assert contents(folder) == contents(undisturbed)
@@ -120,8 +125,6 @@ def test_the_shard_holds_what_the_zoo_needs(undisturbed: Path) -> None:
 
 
 def test_stored_accuracy_is_measured_again_from_the_file(undisturbed: Path) -> None:
-    from conftest import few_digits
-
     with pa.ipc.open_stream(undisturbed / CHECKPOINTS_FILE) as reader:
         rows = reader.read_all().to_pylist()
     task = few_digits(train=80, test=30)
@@ -146,6 +149,24 @@ def test_a_damaged_snapshot_is_passed_over_for_the_one_before(undisturbed: Path,
     assert "its checksum does not fit: the file is damaged" in errors
     assert "resumed after epoch" in errors
     assert contents(folder) == contents(undisturbed)
+
+
+def test_snapshots_of_another_training_are_neither_used_nor_lost(tmp_path: Path) -> None:
+    config = RunConfig("mnist", "sgd", 1e-3, 0.0, 0.1, 0.0, 1.0)
+    state = PopulationState.initial([config], torch.device("cpu"))
+    for epoch in (90, 91):
+        state.epoch = epoch
+        save_snapshot(tmp_path, state, "a" * 64, seconds=1.0)
+    for epoch in (1, 2, 3):
+        state.epoch = epoch
+        save_snapshot(tmp_path, state, "b" * 64, seconds=1.0)
+    found = load_snapshot(tmp_path, "b" * 64, state)
+    assert found is not None
+    assert found[0].epoch == 3
+    other = load_snapshot(tmp_path, "a" * 64, state)
+    assert other is not None
+    assert other[0].epoch == 91
+    assert len(list(tmp_path.glob("state-*"))) == 4
 
 
 def test_two_processes_do_not_share_a_shard(tmp_path: Path) -> None:
@@ -180,14 +201,18 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
         (["--shard", "3", "--data", "nowhere"], "error: nowhere/MNIST/raw/train-images-idx3-ubyte[.gz] is missing"),
         (["--shard", "3", "--device", "abacus"], "error: unknown device 'abacus'"),
         (["--task", "agnews", "--shard", "3"], "error: AG News is not in"),
-        (["--shard", "3", "--runs", "0"], "error: --runs must be at least 1, got 0"),
+        (["--shard", "3", "--runs", "0"], "error: argument --runs: must be at least 1, got 0"),
+        (["--shard", "3", "--models-per-pass", "-1"], "error: argument --models-per-pass: must be at least 1, got -1"),
+        (["--shard", "3", "--device", "cuda:99"], "error: there is no device 'cuda:99'"),
+        (["--shard", "3", "--preset", "lite"], "error: MNIST is not in"),
         ([], "name a shard with --shard"),
     ],
 )
 def test_bad_input_gets_one_line_and_a_non_zero_exit(arguments: list[str], message: str, tmp_path: Path) -> None:
     done = command(*arguments, "--out", str(tmp_path), SMALL_TRANSFORMER_ZOO_DATA=str(tmp_path / "none"))
     assert done.returncode == 2
-    assert message in done.stderr
+    *_, last = done.stderr.splitlines()
+    assert message in last
     assert "Traceback" not in done.stderr
 
 

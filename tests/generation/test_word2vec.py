@@ -1,5 +1,6 @@
 """Word vectors: the same texts give the same bytes; given vectors are reduced by PCA."""
 
+import gzip
 import os
 import random
 import subprocess
@@ -76,6 +77,15 @@ def test_given_vectors_are_reduced_and_kept_for_the_words_of_the_texts(tmp_path:
     np.testing.assert_allclose(embedding.table[2:].numpy(), expected, atol=1e-4)
 
 
+def test_binary_vectors_are_known_by_their_content_not_their_name(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(40, 35)).astype(np.float32)
+    rows = b"".join(f"w{index} ".encode() + row.tobytes() + b"\n" for index, row in enumerate(vectors))
+    file = tmp_path / "word2vec-google-news-300.gz"
+    file.write_bytes(gzip.compress(b"40 35\n" + rows))
+    embedding = reduce_vectors(str(file), ["w7 w1"])
+    assert set(embedding.vocabulary) == {"w1", "w7"}
+
+
 def test_the_embedding_is_made_once_and_then_read(tmp_path: Path) -> None:
     data = tmp_path / "data" / "ag_news"
     data.mkdir(parents=True)
@@ -89,3 +99,5 @@ def test_the_embedding_is_made_once_and_then_read(tmp_path: Path) -> None:
     assert made.embedding.sha256 == read.embedding.sha256 == WordEmbedding.load(tmp_path / "out").sha256
     assert (len(made.train), len(read.train), len(read.test)) == (200, 50, 200)
     assert read.source == "ag_news, 50 of 200 training examples"
+    with pytest.raises(ValueError, match=r"are «trained on ag_news», these would be «other.bin, reduced by PCA»"):
+        load_task_data("agnews", tmp_path / "data", embedding_folder=tmp_path / "out", vectors="other.bin")

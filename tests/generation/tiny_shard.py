@@ -6,7 +6,7 @@ python tests/generation/tiny_shard.py OUT
 import sys
 from pathlib import Path
 
-from conftest import few_digits
+from small_tasks import few_digits
 
 from generation.population import PopulationTrainer
 from generation.protocol import Protocol

@@ -84,10 +84,13 @@ def test_positions_are_the_sinusoids() -> None:
 
 def test_model_is_in_eval_mode_and_owns_its_weights() -> None:
     flat = torch.randn(zoo.MNIST.num_parameters)
+    before, random_state = flat.clone(), torch.random.get_rng_state()
     model = zoo.build_model(zoo.MNIST, flat)
     assert not model.training
-    model.classifier.fc2.bias.data += 1
-    assert torch.equal(zoo.TransformerWeights.from_flat(zoo.MNIST, flat).flat(), flat)
+    for parameter in model.parameters():
+        parameter.data += 1
+    assert torch.equal(flat, before)
+    assert torch.equal(torch.random.get_rng_state(), random_state)
     assert list(model.state_dict()) == list(zoo.MNIST.tensors)
 
 
@@ -108,6 +111,7 @@ def test_dropout_acts_only_in_training_and_follows_its_generator() -> None:
     ("spec", "inputs", "message"),
     [
         (zoo.MNIST, (torch.zeros(2, 28, 28),), r"reads images \[b, 1, side, side\], got \(2, 28, 28\)"),
+        (zoo.MNIST, (torch.zeros(2, 1, 24, 28),), r"must cut into 49 patches, got 42"),
         (zoo.AGNEWS, (torch.zeros(2, 5, 32),), r"and a mask \[b, t\], got \(2, 5, 32\) and no mask"),
         (zoo.AGNEWS, (torch.zeros(2, 5, 31), torch.ones(2, 5, dtype=torch.bool)), r"word vectors \[b, t, 32\]"),
         (zoo.AGNEWS, (torch.zeros(2, 65, 32), torch.ones(2, 65, dtype=torch.bool)), r"at most 64 tokens, got 65"),

@@ -49,6 +49,7 @@ def test_mnist_is_read_gzipped_or_not(mnist_folder: Path) -> None:
         ("t10k-labels-idx1-ubyte", idx(LABELS), "the test files in .* are not MNIST"),
         ("t10k-labels-idx1-ubyte", idx(torch.tensor([3, 10])), "the test files in .* are not MNIST"),
     ],
+    ids=["empty", "foreign", "short", "short gzip", "no gzip", "too many labels", "no digit"],
 )
 def test_damaged_mnist_names_the_file(mnist_folder: Path, name: str, content: bytes, message: str) -> None:
     (mnist_folder / "MNIST" / "raw" / name).write_bytes(content)

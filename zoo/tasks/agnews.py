@@ -47,7 +47,7 @@ def load_news(folder: Path | None = None) -> NewsTexts:
     With a folder, ``folder/ag_news/train.csv`` and ``test.csv`` or an error. With none, those files in the default
     folder, else a download through ``datasets``; the hub's copy joins title and description, and the source says so.
     """
-    if folder is not None or (DEFAULT_FOLDER / "ag_news").is_dir():
+    if folder is not None or (DEFAULT_FOLDER / "ag_news" / "train.csv").is_file():
         folder = folder or DEFAULT_FOLDER
         return NewsTexts(
             read_csv(folder / "ag_news" / "train.csv"), read_csv(folder / "ag_news" / "test.csv"), "ag_news"

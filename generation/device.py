@@ -1,0 +1,18 @@
+"""The device a command is told to use."""
+
+import torch
+
+
+def choose_device(name: str) -> torch.device:
+    """``auto`` is the GPU where there is one; anything torch cannot use here is an error that says so."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"unknown device {name!r}: name cpu, cuda or cuda:1") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device {name!r} is not supported: name cpu, cuda or cuda:1")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"there is no device {name!r}: torch sees {torch.cuda.device_count()} CUDA devices here")
+    return device
