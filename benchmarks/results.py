@@ -3,15 +3,13 @@
 Tables and plots are made from these rows and from nothing else.
 """
 
-import fcntl
 import json
 import math
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from importlib import metadata
@@ -21,6 +19,7 @@ from typing import Any, Self
 import torch
 
 from zoo.atomic import write_atomically
+from zoo.lock import exclusive
 
 FOLDER = Path(__file__).parent / "results"
 BENCHMARKS = (
@@ -139,8 +138,9 @@ def append(rows: Iterable[Result], folder: Path = FOLDER) -> list[Path]:
     by_file: dict[Path, list[Result]] = {}
     for row in rows:
         by_file.setdefault(folder / f"{row.benchmark}.jsonl", []).append(row)
+    folder.mkdir(parents=True, exist_ok=True)
     for path, new in by_file.items():
-        with locked(folder):
+        with exclusive(folder, busy=None):
             lines = path.read_bytes() if path.exists() else b""
             if lines and not lines.endswith(b"\n"):
                 lines += b"\n"
@@ -162,18 +162,6 @@ def read(benchmark: str, folder: Path = FOLDER) -> list[Result]:
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path.name}, line {number}: {error}") from error
     return rows
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Holds the folder against other writers of results."""
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def describe_device(device: torch.device) -> str:

@@ -23,12 +23,12 @@ def random_numbers(*key: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence((DATA_SEED, *key))))
 
 
-def train_subset(size: int, fraction: float) -> Int[Tensor, "n"]:
+def train_subset(size: int, fraction: float) -> Int[Tensor, " n"]:
     """⌊fraction·size⌋ examples, drawn once for all runs of this train fraction."""
     return random_subset(size, int(fraction * size))
 
 
-def random_subset(size: int, count: int) -> Int[Tensor, "n"]:
+def random_subset(size: int, count: int) -> Int[Tensor, " n"]:
     """``count`` of ``size`` rows in ascending order, always the same ones; a smaller choice lies within a larger."""
     return torch.from_numpy(np.sort(random_numbers(SUBSET).permutation(size)[:count]))
 
@@ -47,7 +47,7 @@ class EpochBatches:
         return EpochBatches(self.rows.to(device), self.offsets.to(device))
 
 
-def epoch_batches(subset: Int[Tensor, "n"], protocol: Protocol, epoch: int) -> EpochBatches:
+def epoch_batches(subset: Int[Tensor, " n"], protocol: Protocol, epoch: int) -> EpochBatches:
     """The subset in a new random order, cut into whole batches; what is left over is dropped."""
     steps, batch = len(subset) // protocol.batch_size, protocol.batch_size
     if steps == 0:
@@ -80,7 +80,7 @@ class TrainingInputs:
 
 
 def crop(
-    padded: UInt8[Tensor, "n padded padded"], rows: Int[Tensor, "batch"], offsets: Int[Tensor, "batch 2"]
+    padded: UInt8[Tensor, "n padded padded"], rows: Int[Tensor, " batch"], offsets: Int[Tensor, "batch 2"]
 ) -> UInt8[Tensor, "batch side side"]:
     """For each row of ``padded``, the window whose upper left corner is its offset."""
     window = torch.arange(padded.shape[1] - 2 * CROP_PADDING, device=padded.device)

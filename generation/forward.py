@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from zoo.model import sinusoidal_positions
+from zoo.model import layer_norm, masked_mean, sinusoidal_positions
 from zoo.spec import TransformerSpec
 
 Dropout = Callable[[int, Tensor], Tensor]
@@ -69,7 +69,7 @@ def population_logits(
         hidden = F.relu(linear(layer_norm(h).view(models, b * t, spec.dim), fc1, bias1))
         h = linear(hidden, fc2, bias2).view(models, b, t, spec.dim)
         h = dropout(2 + 2 * block, h)
-    pooled = pool(layer_norm(h), mask)
+    pooled = masked_mean(layer_norm(h), mask)
     fc1, bias1, fc2, bias2 = weights
     logits = linear(F.relu(linear(pooled, fc1, bias1)), fc2, bias2)
     return logits if logits.dtype == torch.float64 else logits.float()
@@ -127,18 +127,7 @@ def attention(
     return (joined @ output.mT).view(models, b, t, dim)
 
 
-def layer_norm(x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
-    return F.layer_norm(x, x.shape[-1:])
-
-
-def pool(x: Float[Tensor, "P b t D"], mask: Bool[Tensor, "b t"] | None) -> Float[Tensor, "P b D"]:
-    """Mean over the real tokens."""
-    if mask is None:
-        return x.mean(dim=2)
-    return (x * mask[..., None]).sum(dim=2) / mask.sum(dim=1, keepdim=True)
-
-
-def population_losses(logits: Float[Tensor, "P b classes"], labels: Int[Tensor, "b"]) -> Float[Tensor, "P"]:
+def population_losses(logits: Float[Tensor, "P b classes"], labels: Int[Tensor, " b"]) -> Float[Tensor, " P"]:
     """Mean cross entropy of each model over the batch."""
     flat_labels = labels.expand(len(logits), -1).flatten()
     return F.cross_entropy(logits.flatten(0, 1), flat_labels, reduction="none").view(len(logits), -1).mean(dim=1)

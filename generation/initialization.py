@@ -9,7 +9,7 @@ from zoo.spec import TransformerSpec
 CUT = 2.0
 
 
-def initial_weights(spec: TransformerSpec, std: float, seed: int) -> Float[Tensor, "d"]:
+def initial_weights(spec: TransformerSpec, std: float, seed: int) -> Float[Tensor, " d"]:
     """Weights from a normal distribution of this standard deviation, cut at ±2; biases zero.
 
     The cut is absolute, not in standard deviations. Runs of one seed draw the same quantiles, so they start from the

@@ -33,7 +33,7 @@ def philox2x32(low: Tensor, high: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def dropout_bits(
-    seeds: Int[Tensor, "seeds"], moment: Int[Tensor, ""], groups: Int[Tensor, "groups"]
+    seeds: Int[Tensor, " seeds"], moment: Int[Tensor, ""], groups: Int[Tensor, " groups"]
 ) -> Int16[Tensor, "seeds n"]:
     """16 random bits, as int16, for every element of an activation and every seed.
 

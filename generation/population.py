@@ -110,7 +110,7 @@ class PopulationTrainer:
         mask: Tensor | None,
         labels: Tensor,
         learning_rate: Float[Tensor, "P 1"],
-        losses: Float64[Tensor, "P"],
+        losses: Float64[Tensor, " P"],
     ) -> None:
         """One step of all living runs, in place; adds each run's loss to ``losses``."""
         state = self.state
@@ -155,9 +155,9 @@ class PopulationTrainer:
         mask: Tensor | None,
         labels: Tensor,
         bits: list[Tensor] | None,
-        thresholds: Int16[Tensor, "p"],
-        scales: Float[Tensor, "p"],
-    ) -> Float[Tensor, "p"]:
+        thresholds: Int16[Tensor, " p"],
+        scales: Float[Tensor, " p"],
+    ) -> Float[Tensor, " p"]:
         dropout = no_dropout if bits is None else mask_dropout(bits, thresholds, scales)
         dtype = torch.bfloat16 if self.precision == "bfloat16" else flat.dtype
         return population_losses(population_logits(self.spec, flat, x, mask, dropout, dtype), labels)
@@ -170,7 +170,7 @@ class PopulationTrainer:
     @fast_small_products()
     def evaluate(
         self, weights: Float[Tensor, "P d"], examples: Examples
-    ) -> tuple[Float64[Tensor, "P"], Float64[Tensor, "P"]]:
+    ) -> tuple[Float64[Tensor, " P"], Float64[Tensor, " P"]]:
         """Accuracy and mean loss of every living run on ``examples``, in float32; NaN for the others."""
         correct = torch.zeros(len(self.configs), dtype=torch.float64, device=self.device)
         loss = torch.zeros_like(correct)
@@ -209,7 +209,7 @@ class PopulationTrainer:
         return torch.stack([self.evaluate(snapshot, trained_on)[1] for snapshot in self.state.snapshots])
 
 
-def mask_dropout(bits: list[Tensor], thresholds: Int16[Tensor, "p"], scales: Float[Tensor, "p"]) -> Dropout:
+def mask_dropout(bits: list[Tensor], thresholds: Int16[Tensor, " p"], scales: Float[Tensor, " p"]) -> Dropout:
     """Dropout of each run at its own rate, by the bits of each place."""
 
     def dropout(place: int, x: Float[Tensor, "p b t D"]) -> Float[Tensor, "p b t D"]:

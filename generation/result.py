@@ -13,7 +13,7 @@ class Checkpoint:
     """Weights of a run at one moment, and what was measured on these very weights."""
 
     epoch: int
-    weights: Float[Tensor, "d"]
+    weights: Float[Tensor, " d"]
     test_accuracy: float
     test_loss: float
     train_loss: float

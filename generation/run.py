@@ -21,7 +21,6 @@ from rich.table import Table
 
 from generation.data import load_task_data
 from generation.device import choose_device
-from generation.lock import exclusive
 from generation.population import PopulationTrainer
 from generation.shard import finished_details, shard_folder, write_shard
 from generation.snapshot import delete_snapshots, fingerprint, load_snapshot, save_snapshot
@@ -29,6 +28,7 @@ from generation.state import PopulationState
 from generation.sweep import PRESETS, SHARDS, Sweep
 from zoo.atomic import remove_unfinished
 from zoo.command import command
+from zoo.lock import exclusive
 from zoo.tasks import TaskData
 
 SNAPSHOT_SECONDS = 60.0
@@ -109,7 +109,8 @@ def run_shard(
 ) -> None:
     """Brings the shard to its end, alone: nothing to do where it is finished, on from its last snapshot otherwise."""
     folder = shard_folder(out, sweep.config_name, shard)
-    with exclusive(folder.parent / f".{folder.name}.lock"):
+    lock = folder.parent / f".{folder.name}.lock"
+    with exclusive(lock, busy=f"another process is at work on this shard (it holds {lock})"):
         remove_unfinished(folder)
         if is_finished(folder, sweep, runs):
             delete_snapshots(folder)

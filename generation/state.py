@@ -19,11 +19,11 @@ class PopulationState:
     weights: Float[Tensor, "P d"]
     first: Float[Tensor, "P d"]
     second: Float[Tensor, "P d"]
-    alive: Bool[Tensor, "P"]
+    alive: Bool[Tensor, " P"]
     test_accuracy: Float64[Tensor, "P epochs"]
     test_loss: Float64[Tensor, "P epochs"]
     train_loss: Float64[Tensor, "P epochs"]
-    best_epoch: Int[Tensor, "P"]
+    best_epoch: Int[Tensor, " P"]
     snapshots: Float[Tensor, "labels P d"]
 
     @classmethod

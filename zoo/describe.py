@@ -26,7 +26,7 @@ BAR_WIDTH = 50
 THRESHOLDS = (0.2, 0.4, 0.6, 0.8)  # of the paper's tables
 
 
-def histogram(accuracies: Float[np.ndarray, "n"], bins: int = BINS) -> Integer[np.ndarray, "bins"]:
+def histogram(accuracies: Float[np.ndarray, " n"], bins: int = BINS) -> Integer[np.ndarray, " bins"]:
     """Checkpoints in each of ``bins`` equal stretches of [0, 1]."""
     return np.histogram(accuracies, bins=bins, range=(0.0, 1.0))[0]
 
@@ -48,7 +48,7 @@ def counts_table(name: str, reader: ZooReader, rows: pd.DataFrame) -> Table:
     return table
 
 
-def histogram_lines(counts: Integer[np.ndarray, "bins"]) -> list[str]:
+def histogram_lines(counts: Integer[np.ndarray, " bins"]) -> list[str]:
     """The histogram as text; a bar's length is the logarithm of its count."""
     top = math.log10(1 + max(1, int(counts.max())))
     lines = []

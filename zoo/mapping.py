@@ -51,7 +51,7 @@ class MappedCheckpoints:
         file = int(np.searchsorted(self.file_starts, row, side="right")) - 1
         return self.paths[file], row - int(self.file_starts[file])
 
-    def pieces(self, rows: Integer[np.ndarray, "n"], cuts: Sequence[slice]) -> list[Piece | None]:
+    def pieces(self, rows: Integer[np.ndarray, " n"], cuts: Sequence[slice]) -> list[Piece | None]:
         """For each cut the place of ``rows[cut]`` on the map, or None where they are not in one piece there."""
         starts, ends = (np.array([getattr(cut, end) for cut in cuts]) for end in ("start", "stop"))
         jumps = np.concatenate([[0], np.cumsum(np.diff(rows) != 1)])
@@ -67,7 +67,7 @@ class MappedCheckpoints:
         block, rows = piece
         return self.blocks[block][rows]
 
-    def gather(self, rows: Integer[np.ndarray, "n"]) -> Float32[np.ndarray, "n d"]:
+    def gather(self, rows: Integer[np.ndarray, " n"]) -> Float32[np.ndarray, "n d"]:
         """A copy of any rows in any order: one copy a row, as fast as memory."""
         d = self.spec.num_parameters
         if not len(rows):

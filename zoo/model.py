@@ -141,11 +141,11 @@ def layer_norm(x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
     return F.layer_norm(x, x.shape[-1:])
 
 
-def masked_mean(x: Float[Tensor, "b t D"], mask: Bool[Tensor, "b t"] | None) -> Float[Tensor, "b D"]:
+def masked_mean(x: Float[Tensor, "*models b t D"], mask: Bool[Tensor, "b t"] | None) -> Float[Tensor, "*models b D"]:
     """Mean over the real tokens."""
     if mask is None:
-        return x.mean(dim=1)
-    return (x * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)
+        return x.mean(dim=-2)
+    return (x * mask[..., None]).sum(dim=-2) / mask.sum(dim=-1, keepdim=True)
 
 
 def build_model(spec: TransformerSpec, flat: FlatLike | TransformerWeights) -> ZooTransformer:

@@ -96,7 +96,7 @@ class ZooReader:
         """The frozen word embedding the transformers were trained with, where they need one."""
         return WordEmbedding.load(self.folder / self.details.task) if self.details.embedding_sha256 else None
 
-    def rows(self, where: Where = None) -> Integer[np.ndarray, "n"]:
+    def rows(self, where: Where = None) -> Integer[np.ndarray, " n"]:
         """The numbers of the rows that ``where`` chooses (see ``zoo.selection``), ascending."""
         return np.flatnonzero(select(self.metadata, where))
 
@@ -128,7 +128,7 @@ class ZooReader:
         rows = shuffled(self.rows(where), seed) if shuffle else self.rows(where)
         return self.read_batches(rows, cut_batches(len(rows), batch_size, drop_last))
 
-    def read_batches(self, rows: Integer[np.ndarray, "n"], cuts: Sequence[slice]) -> Iterator[Batch]:
+    def read_batches(self, rows: Integer[np.ndarray, " n"], cuts: Sequence[slice]) -> Iterator[Batch]:
         """The batches ``rows[cut]`` for each cut."""
         if not cuts:
             return
@@ -175,7 +175,7 @@ def edition_of(folder: Path) -> str:
     return hashlib.sha256((folder / MANIFEST_FILE).read_bytes()).hexdigest()
 
 
-def shuffled(rows: Integer[np.ndarray, "n"], seed: int | Sequence[int]) -> Integer[np.ndarray, "n"]:
+def shuffled(rows: Integer[np.ndarray, " n"], seed: int | Sequence[int]) -> Integer[np.ndarray, " n"]:
     """One exact permutation of the rows; the same on every machine for the same seed."""
     return np.random.default_rng(seed).permutation(rows)
 

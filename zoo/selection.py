@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool
 
-Mask = Bool[np.ndarray, "n"]
+Mask = Bool[np.ndarray, " n"]
 Where = str | Callable[[pd.DataFrame], object] | Sequence[bool] | np.ndarray | pd.Series | None
 
 MAX_LENGTH = 10_000

@@ -2,7 +2,6 @@
 
 import ctypes
 import errno
-import fcntl
 import os
 import shutil
 import sys
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from zoo.atomic import flush_folder
+from zoo.lock import exclusive
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
@@ -27,7 +27,7 @@ def replacing_folder(target: Path) -> Iterator[Path]:
     next call here brings the old one back first. One writer at a time; what a killed one left behind is cleared away.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    with locked(target):
+    with exclusive(target.parent, busy=f"another publish into {target.parent} is under way: wait for it to end"):
         recover(target)
         new = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.part-"))
         try:
@@ -73,17 +73,3 @@ def recover(target: Path) -> None:
 def previous(target: Path) -> Path:
     """Where the old folder stands for the moment between two renames."""
     return target.with_name(f".{target.name}.previous")
-
-
-@contextmanager
-def locked(target: Path) -> Iterator[None]:
-    """Holds the parent folder against another writer; a killed writer's lock goes with it."""
-    handle = os.open(target.parent, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ValueError(f"another publish into {target.parent} is under way: wait for it to end") from error
-        yield
-    finally:
-        os.close(handle)

@@ -150,7 +150,7 @@ def measure_population(
         "seeds": seeds,
     }
     model_steps = models * steps
-    measured = [
+    return [
         row(config, device, "population", "us_per_model_step", training, 1e6 / model_steps, setting),
         row(config, device, "population", "us_per_model_step_with_evaluation", epochs, 1e6 / model_steps, setting),
         row(
@@ -163,10 +163,6 @@ def measure_population(
             setting,
         ),
     ]
-    del trainer
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-    return measured
 
 
 def seconds(call: Callable[[], object], device: torch.device) -> float:

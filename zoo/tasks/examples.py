@@ -17,7 +17,7 @@ class Examples:
     """A set of labelled examples, whole: images as bytes [n, 28, 28], or texts as word ids [n, 64] padded with 0."""
 
     inputs: UInt8[Tensor, "n side side"] | Int[Tensor, "n tokens"]
-    labels: Integer[Tensor, "n"]
+    labels: Integer[Tensor, " n"]
 
     def __len__(self) -> int:
         return len(self.labels)
