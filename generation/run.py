@@ -177,7 +177,7 @@ def train_shard(trainer: PopulationTrainer, folder: Path, details: dict[str, Any
         trainer.state, earlier = found
         say(f"resumed after epoch {trainer.state.epoch} of {trainer.protocol.epochs}")
     start = last_snapshot = time.monotonic()
-    with progress(trainer) as bar:
+    with progress() as bar:
         row = bar.add_task("", total=trainer.protocol.epochs, completed=trainer.state.epoch, status="")
         first_epoch = trainer.state.epoch
         while not trainer.finished:
@@ -200,7 +200,7 @@ def train_shard(trainer: PopulationTrainer, folder: Path, details: dict[str, Any
     say(f"{folder}: {len(trainer.configs)} runs, {diverged} of them diverged, in {seconds:.0f} s")
 
 
-def progress(trainer: PopulationTrainer) -> Progress:
+def progress() -> Progress:
     return Progress(
         TextColumn("epoch"),
         MofNCompleteColumn(),

@@ -164,6 +164,13 @@ def tall_product(
     """
     if rows.shape[1] % STRETCH or rows.device.type == "cpu":
         return torch.bmm(rows, matrix)
+    return product_in_stretches(rows, matrix)
+
+
+def product_in_stretches(
+    rows: Float[Tensor, "blocks n inputs"], matrix: Float[Tensor, "blocks inputs outputs"]
+) -> Float[Tensor, "blocks n outputs"]:
+    """The same product, a stretch at a time; the number of rows is a multiple of ``STRETCH``."""
     return (rows.unflatten(1, (-1, STRETCH)) @ matrix.unsqueeze(1)).flatten(1, 2)
 
 
