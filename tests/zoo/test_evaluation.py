@@ -53,11 +53,12 @@ def test_agnews_is_read_from_its_files_and_embedding(tmp_path: Path) -> None:
     (tmp_path / "ag_news").mkdir()
     for split in ("train", "test"):
         (tmp_path / "ag_news" / f"{split}.csv").write_text('"1","t","good news"\n"4","t","bad news"\n')
-    model = zoo.build_model(zoo.AGNEWS, torch.randn(zoo.AGNEWS.num_parameters))
+    model = zoo.build_model(zoo.AGNEWS, torch.randn(zoo.AGNEWS.num_parameters) * 0.3)
     result = zoo.evaluate(model, "agnews", data=tmp_path, embedding=tmp_path / "embedding")
     ids = torch.tensor([[2, 3], [1, 3]], dtype=torch.int32)
     loss = F.cross_entropy(model(*embedding(ids)), torch.tensor([0, 3])).detach()
-    assert result.loss == pytest.approx(float(loss), rel=1e-5)
+    # a loss near zero is the difference of logits near ten: its error is theirs, not its own
+    assert result.loss == pytest.approx(float(loss), rel=1e-5, abs=1e-5)
 
 
 @pytest.mark.parametrize(
