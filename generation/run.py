@@ -21,6 +21,7 @@ from rich.table import Table
 
 from generation.data import load_task_data
 from generation.device import choose_device
+from generation.engines import ENGINES, make_engine
 from generation.population import PopulationTrainer
 from generation.shard import finished_details, shard_folder, write_shard
 from generation.snapshot import delete_snapshots, fingerprint, load_snapshot, save_snapshot
@@ -32,7 +33,6 @@ from zoo.lock import exclusive
 from zoo.tasks import TaskData
 
 SNAPSHOT_SECONDS = 60.0
-ENGINE = "torch"
 
 console = Console(stderr=True)
 
@@ -62,7 +62,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="folder of the task's data; downloaded without it")
     parser.add_argument("--vectors", help="word vectors for AG News: a word2vec file or a name gensim can download")
     parser.add_argument("--device", default="auto", help="cuda, cpu, … (auto: the GPU where there is one)")
-    parser.add_argument("--models-per-pass", type=positive, help="models in memory at once (as many as fit)")
+    parser.add_argument(
+        "--engine", choices=ENGINES, default="auto", help="what trains: CUDA kernels of our own where they fit, else torch"
+    )
+    parser.add_argument("--models-per-pass", type=positive, help="models in memory at once, torch engine (as many as fit)")
     parser.add_argument(
         "--snapshot-seconds", type=float, default=SNAPSHOT_SECONDS, help="least time between snapshots (60)"
     )
@@ -93,7 +96,8 @@ def main(arguments: list[str] | None = None) -> None:
         )
 
     def make_trainer(task: TaskData) -> PopulationTrainer:
-        return PopulationTrainer(configs, task, device=device, models_per_pass=options.models_per_pass)
+        engine = make_engine(options.engine, configs, task, device, options.models_per_pass)
+        return PopulationTrainer(configs, task, engine)
 
     run_shard(sweep, options.shard, len(configs), options.out, load, make_trainer, options.snapshot_seconds)
 
@@ -120,7 +124,7 @@ def run_shard(
         trainer = make_trainer(task)
         say(
             f"{runs} runs of {sweep.task}, shard {shard} of {SHARDS}, preset {sweep.preset.name}: "
-            f"{sweep.preset.protocol.epochs} epochs on {trainer.device}; data: {task.source}"
+            f"{sweep.preset.protocol.epochs} epochs on {trainer.device}, engine {trainer.engine.name}; data: {task.source}"
         )
         train_shard(trainer, folder, describe(sweep, shard, task, trainer), snapshot_seconds)
 
@@ -149,8 +153,8 @@ def describe(sweep: Sweep, shard: int, task: TaskData, trainer: PopulationTraine
         "runs": len(trainer.configs),
         "data_source": task.source,
         "embedding_sha256": task.embedding.sha256 if task.embedding else None,
-        "engine": ENGINE,
-        "precision": trainer.precision,
+        "engine": trainer.engine.name,
+        "precision": trainer.engine.precision,
     }
 
 
@@ -191,10 +195,10 @@ def train_shard(trainer: PopulationTrainer, folder: Path, details: dict[str, Any
             if time.monotonic() - last_snapshot >= snapshot_seconds and not trainer.finished:
                 save_snapshot(folder, trainer.state, owner, earlier + elapsed)
                 last_snapshot = time.monotonic()
-    train_loss = trainer.measure_snapshots()
+    measures = trainer.measure_snapshots()
     seconds = earlier + time.monotonic() - start
     timing = {"wall_seconds": round(seconds, 3), "device": device_name(trainer.device)}
-    write_shard(folder, details["shard"], trainer.configs, trainer.state, train_loss, details, timing)
+    write_shard(folder, details["shard"], trainer.configs, trainer.state, measures, details, timing)
     delete_snapshots(folder)
     diverged = int((~trainer.state.alive).sum())
     say(f"{folder}: {len(trainer.configs)} runs, {diverged} of them diverged, in {seconds:.0f} s")

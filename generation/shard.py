@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
+from generation.population import SnapshotMeasures
 from generation.protocol import BEST, RunConfig
 from generation.state import PopulationState, snapshot_labels
 from zoo.atomic import write_atomically
@@ -34,7 +36,7 @@ def write_shard(
     shard: int,
     configs: Sequence[RunConfig],
     state: PopulationState,
-    snapshot_train_loss: Tensor,
+    measures: SnapshotMeasures,
     details: dict[str, Any],
     timing: dict[str, Any],
 ) -> None:
@@ -42,7 +44,7 @@ def write_shard(
     spec = configs[0].spec
     files: dict[str, FileEntry] = {
         CHECKPOINTS_FILE: write_table(
-            folder / CHECKPOINTS_FILE, checkpoint_schema(spec), checkpoint_tables(configs, state, snapshot_train_loss)
+            folder / CHECKPOINTS_FILE, checkpoint_schema(spec), checkpoint_tables(configs, state, measures)
         ),
         RUNS_FILE: write_table(folder / RUNS_FILE, RUN_SCHEMA, [runs_table(shard, configs, state)]),
     }
@@ -51,13 +53,13 @@ def write_shard(
 
 
 def checkpoint_tables(
-    configs: Sequence[RunConfig], state: PopulationState, snapshot_train_loss: Tensor
+    configs: Sequence[RunConfig], state: PopulationState, measures: SnapshotMeasures
 ) -> Iterator[pa.Table]:
     """The checkpoints of each completed run, run by run."""
     spec, labels = configs[0].spec, snapshot_labels(configs[0])
     schema = checkpoint_schema(spec)
     alive = state.alive.cpu()
-    accuracy, loss, train_loss = state.test_accuracy.cpu(), state.test_loss.cpu(), snapshot_train_loss.cpu()
+    measured = {field.name: getattr(measures, field.name).T.tolist() for field in fields(measures)}
     for run, config in enumerate(configs):
         if not alive[run]:
             continue
@@ -68,9 +70,7 @@ def checkpoint_tables(
             "task": [config.task] * len(labels),
             "checkpoint": list(labels),
             "epoch": epochs,
-            "test_accuracy": [float(accuracy[run, epoch - 1]) for epoch in epochs],
-            "test_loss": [float(loss[run, epoch - 1]) for epoch in epochs],
-            "train_loss": [float(train_loss[index, run]) for index in range(len(labels))],
+            **{name: values[run] for name, values in measured.items()},
             **{name: [value] * len(labels) for name, value in config.hyperparameters().items()},
             "weights": pa.FixedSizeListArray.from_arrays(pa.array(weights), spec.num_parameters),
         }

@@ -143,7 +143,7 @@ def measure_population(
     training = Timing(tuple(epoch - evaluations.median for epoch in epochs.samples))
     setting = {
         "models": models,
-        "precision": trainer.precision,
+        "precision": trainer.engine.precision,
         "passes": len(trainer.passes),
         "steps": steps,
         "test_examples": len(task.test),

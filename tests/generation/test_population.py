@@ -7,10 +7,11 @@ import torch
 from small_tasks import few_digits
 
 import zoo
-from generation.population import PopulationTrainer, plan_passes
+from generation.population import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
 from generation.single import train_single
 from generation.state import snapshot_labels
+from generation.torch_engine import plan_passes
 from zoo.tasks import TaskData
 
 OPTIMIZERS = {"sgd": 1e-2, "sgd_momentum": 1e-2, "adam": 1e-3, "rmsprop": 3e-4}
@@ -45,7 +46,7 @@ def test_fifty_steps_equal_the_slow_twin_for_every_optimizer(name: str, digits: 
         assert trainer.state.test_loss[row].tolist() == pytest.approx(twin.curves.test_loss, rel=1e-5)
         assert trainer.state.train_loss[row].tolist() == pytest.approx(twin.curves.train_loss, rel=1e-5)
         assert int(trainer.state.best_epoch[row]) == twin.curves.best_epoch
-        losses = trainer.measure_snapshots()[:, row].tolist()
+        losses = trainer.measure_snapshots().train_loss[:, row].tolist()
         assert losses == pytest.approx(
             [twin.checkpoints[label].train_loss for label in snapshot_labels(config)], rel=1e-5
         )

@@ -1,0 +1,33 @@
+"""Which engine trains a population: the fused CUDA kernels where they fit, torch everywhere else."""
+
+from collections.abc import Sequence
+
+import torch
+
+from generation.fused.engine import FusedEngine
+from generation.fused.fit import obstacle
+from generation.population import Engine
+from generation.protocol import RunConfig
+from generation.torch_engine import TorchEngine
+from zoo.tasks import TaskData
+
+ENGINES = ("auto", "fused", "torch")
+
+
+def make_engine(
+    name: str,
+    configs: Sequence[RunConfig],
+    task: TaskData,
+    device: torch.device,
+    models_per_pass: int | None = None,
+) -> Engine:
+    """The engine by name. ``auto`` is the fused one unless something stands in its way; naming it makes that an error."""
+    if name not in ENGINES:
+        raise ValueError(f"unknown engine {name!r}: one of {', '.join(ENGINES)}")
+    if name != "torch":
+        problem = obstacle(configs, device)
+        if problem is None:
+            return FusedEngine.on_cuda(configs, task, device)
+        if name == "fused":
+            raise ValueError(f"the fused engine cannot train here: {problem}; use --engine torch")
+    return TorchEngine(configs, task, device=device, models_per_pass=models_per_pass)

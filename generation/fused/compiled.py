@@ -1,0 +1,111 @@
+"""The kernels compiled for the GPU at hand, by NVIDIA's runtime compiler, and kept on disk: no nvcc is needed.
+
+The compiled code is a file named after a hash of everything it was made of: sources, options, compiler.
+"""
+
+import ctypes
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zoo.atomic import write_atomically
+from zoo.spec import TransformerSpec
+
+SOURCES = Path(__file__).parent / "kernels"
+CACHE_VARIABLE = "SMALL_TRANSFORMER_ZOO_CACHE"
+KERNELS = ("train_epoch", "evaluate")
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept: $SMALL_TRANSFORMER_ZOO_CACHE, else in the user's cache folder."""
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "small-transformer-zoo"
+    return Path(os.environ.get(CACHE_VARIABLE) or default)
+
+
+def macros(spec: TransformerSpec) -> list[tuple[str, str]]:
+    """What differs between tasks, as ``model.cuh`` asks for it."""
+    features = spec.dim if spec.patch_size is None else spec.patch_size**2
+    return [("TOKENS", str(spec.tokens)), ("FEATURES", str(features)), ("CLASSES", str(spec.classes))]
+
+
+def machine_code(kernel: str, spec: TransformerSpec, architecture: str) -> bytes:
+    """The kernel as a cubin for e.g. «sm_90», from the cache or compiled now. It needs no GPU."""
+    from cuda.bindings import nvrtc
+    from cuda.core import Program, ProgramOptions
+
+    sources = {path.name: path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir())}
+    _, *compiler = nvrtc.nvrtcVersion()
+    made_of = json.dumps([kernel, sources, macros(spec), architecture, compiler])
+    path = cache_folder() / f"{kernel}-{spec.task}-{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.cubin"
+    if path.exists():
+        return path.read_bytes()
+    options = ProgramOptions(
+        std="c++17", arch=architecture, include_path=str(SOURCES), define_macro=list(macros(spec)), name=f"{kernel}.cu"
+    )
+    code = bytes(Program(sources[f"{kernel}.cu"], "c++", options).compile("cubin").code)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, code)
+    return code
+
+
+class CudaKernels:
+    """Both kernels of a task on one GPU; launches are queued on torch's current stream."""
+
+    def __init__(self, spec: TransformerSpec, device: torch.device) -> None:
+        from cuda.core import Device, ObjectCode
+
+        self.device = torch.device("cuda", device.index or 0)
+        with torch.cuda.device(self.device):
+            torch.cuda.init()
+            Device(self.device.index).set_current()
+            major, minor = torch.cuda.get_device_capability(self.device)
+            self._kernels: dict[str, Any] = {}
+            self._needs: dict[str, tuple[int, int]] = {}
+            for name in KERNELS:
+                code = ObjectCode.from_cubin(machine_code(name, spec, f"sm_{major}{minor}"), name=name)
+                self._kernels[name] = code.get_kernel(name)
+                self._needs[name] = self._ask_needs(code.get_kernel(f"{name}_needs"), spec)
+                allow_shared_memory(self._kernels[name], self._needs[name][1], self.device.index)
+
+    def _ask_needs(self, describe: Any, spec: TransformerSpec) -> tuple[int, int]:
+        """Threads a block and bytes of shared memory, as the kernel's own source has them."""
+        needs = torch.zeros(3, dtype=torch.int32, device=self.device)
+        self._start(describe, (1, 1), 1, 0, [needs])
+        threads, shared_bytes, parameters = needs.tolist()
+        assert parameters == spec.num_parameters, "kernel and spec disagree about the flat vector"
+        return threads, shared_bytes
+
+    def launch(self, kernel: str, models: int, parts: int, *arguments: Tensor | int) -> None:
+        threads, shared_bytes = self._needs[kernel]
+        self._start(self._kernels[kernel], (models, parts), threads, shared_bytes, list(arguments))
+
+    def _start(
+        self, kernel: Any, grid: tuple[int, int], threads: int, shared_bytes: int, arguments: list[Tensor | int]
+    ) -> None:
+        from cuda.core import LaunchConfig, Stream, launch
+
+        for argument in arguments:
+            assert isinstance(argument, int) or (argument.is_contiguous() and argument.device == self.device)
+        values = [ctypes.c_int32(a) if isinstance(a, int) else a.data_ptr() for a in arguments]
+        with torch.cuda.device(self.device):
+            stream = Stream.from_handle(torch.cuda.current_stream(self.device).cuda_stream)
+            launch(stream, LaunchConfig(grid=grid, block=threads, shmem_size=shared_bytes), kernel, *values)
+
+
+def allow_shared_memory(kernel: Any, shared_bytes: int, device: int) -> None:
+    """Lets a kernel use more than the 48 KiB of shared memory that any may use."""
+    from cuda.bindings import driver
+
+    (status,) = driver.cuKernelSetAttribute(
+        driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+        shared_bytes,
+        driver.CUkernel(int(kernel.handle)),
+        driver.CUdevice(device),
+    )
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"the GPU refused {shared_bytes} bytes of shared memory a block: {status.name}")

@@ -1,0 +1,142 @@
+"""The fused engine: one thread block a model, a whole epoch in one launch, nothing but results leaves the chip.
+
+The kernels are in ``kernels/``; this file gives them their arguments. Training multiplies in half precision with float32
+sums and float32 weights, and so does the evaluation after each epoch.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Float32, Float64
+from torch import Tensor
+
+from generation.batches import TrainingInputs, epoch_batches, train_subset
+from generation.fused.samples import Samples, epoch_samples, evaluation_samples
+from generation.protocol import ADAM_BETAS, RunConfig
+from generation.state import PopulationState
+from generation.update import UpdateRule
+from zoo.model import sinusoidal_positions
+from zoo.tasks import Examples, TaskData
+
+LAYER_NORM_EPSILON = 1e-5
+EXAMPLES_A_PART = 500  # of an evaluation: a block loads a model's weights once for so many
+
+
+@runtime_checkable
+class Kernels(Protocol):
+    """The two kernels, compiled for one task."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def launch(self, kernel: str, models: int, parts: int, *arguments: Tensor | int) -> None:
+        """Starts ``models × parts`` blocks of a kernel; its arguments are tensors on the device and 32-bit integers."""
+        ...
+
+
+class FusedEngine:
+    """Trains and measures a population with kernels that hold a model on one multiprocessor."""
+
+    name = "fused"
+    precision = "float16"
+    exact_evaluation = False
+    dtype = torch.float32
+
+    def __init__(self, configs: Sequence[RunConfig], task: TaskData, kernels: Kernels) -> None:
+        self.configs, self.kernels, self.device = tuple(configs), kernels, kernels.device
+        self.spec, self.protocol = configs[0].spec, configs[0].protocol
+        self.task = task.to(self.device)
+        self.inputs = TrainingInputs.prepare(self.task)
+        self.subset = train_subset(len(task.train), configs[0].train_fraction)
+        self.test_samples = evaluation_samples(self.task, self.task.test)
+        self.positions = sinusoidal_positions(self.spec.tokens, self.spec.dim).to(self.device)
+        self.rules = optimizer_rules(configs, self.device)
+        dropout = torch.tensor([config.dropout for config in configs], dtype=torch.float64)
+        # dropout's factor 1/(1 − p) as a part of the LayerNorm that follows it: norm.cuh
+        self.epsilons = (LAYER_NORM_EPSILON * (1 - dropout) ** 2).float().to(self.device)
+        self.thresholds = (dropout * (1 << 16)).round().to(self.device, torch.int32)
+        self.seeds = torch.tensor([config.seed for config in configs]).to(torch.uint32).to(self.device)
+
+    @classmethod
+    def on_cuda(cls, configs: Sequence[RunConfig], task: TaskData, device: torch.device) -> "FusedEngine":
+        """With kernels compiled for this GPU."""
+        from generation.fused.compiled import CudaKernels
+
+        return cls(configs, task, CudaKernels(configs[0].spec, device))
+
+    def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:
+        """The next epoch of every living run, in place; the mean loss of each over the epoch's batches."""
+        batches = epoch_batches(self.subset, self.protocol, state.epoch).to(self.device)
+        samples = epoch_samples(self.inputs, batches)
+        first_step = state.epoch * len(batches)
+        rates = [self.protocol.learning_rate(config.learning_rate, state.epoch) for config in self.configs]
+        self.rules[:, 0] = torch.tensor(rates)
+        losses = torch.zeros(len(self.configs), dtype=torch.float64, device=self.device)
+        self.kernels.launch(
+            "train_epoch",
+            len(self.configs),
+            1,
+            samples.tokens,
+            samples.facts,
+            self.positions,
+            adam_corrections(first_step, len(batches)).to(self.device),
+            self.rules,
+            self.epsilons,
+            self.thresholds,
+            self.seeds,
+            state.alive.to(torch.uint8),
+            state.weights,
+            state.first,
+            state.second,
+            losses,
+            len(batches),
+            self.protocol.batch_size,
+            first_step,
+        )
+        return losses
+
+    def evaluate(
+        self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples
+    ) -> tuple[Float64[Tensor, " P"], Float64[Tensor, " P"]]:
+        """Accuracy and mean loss of every living run on ``examples``, products in half precision; NaN for the others."""
+        samples = self.test_samples if examples is self.task.test else evaluation_samples(self.task, examples)
+        correct, losses = self._count(weights, alive, samples)
+        dead = torch.where(alive, 0.0, torch.nan)
+        return correct.sum(dim=1).double() / len(samples) + dead, losses.sum(dim=1) / len(samples) + dead
+
+    def _count(self, weights: Tensor, alive: Tensor, samples: Samples) -> tuple[Tensor, Tensor]:
+        parts = -(-len(samples) // EXAMPLES_A_PART)
+        correct = torch.zeros(len(self.configs), parts, dtype=torch.int32, device=self.device)
+        losses = torch.zeros(len(self.configs), parts, dtype=torch.float64, device=self.device)
+        self.kernels.launch(
+            "evaluate",
+            len(self.configs),
+            parts,
+            samples.tokens,
+            samples.facts,
+            self.positions,
+            alive.to(torch.uint8),
+            weights,
+            correct,
+            losses,
+            len(samples),
+            EXAMPLES_A_PART,
+            parts,
+        )
+        return correct, losses
+
+
+def optimizer_rules(configs: Sequence[RunConfig], device: torch.device) -> Float32[Tensor, "P numbers"]:
+    """What the kernel's ``Optimizer`` reads: learning rate (set each epoch), β, γ, α, 1 − α, weight decay, and whether
+    the rule is adaptive and whether its moments are corrected."""
+    rule = UpdateRule.of(configs, device)
+    corrected = (rule.first_decay > 0).float()
+    columns = (rule.beta, rule.gamma, rule.alpha, rule.one_minus_alpha, rule.weight_decay, rule.adaptive.float(), corrected)
+    return torch.cat([torch.zeros_like(rule.beta), *columns], dim=1).contiguous()
+
+
+def adam_corrections(first_step: int, steps: int) -> Float32[Tensor, "steps 2"]:
+    """c₁ = 1 − β₁ᵗ and √c₂ = √(1 − β₂ᵗ) for steps counted from 1, in float64 because 1 − 0.999 loses five digits."""
+    t = torch.arange(first_step + 1, first_step + steps + 1, dtype=torch.float64)
+    return torch.stack([1 - ADAM_BETAS[0] ** t, (1 - ADAM_BETAS[1] ** t).sqrt()], dim=1).float()

@@ -1,0 +1,38 @@
+"""Whether the fused kernels can train a population on a device."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+import torch
+
+from generation.protocol import RunConfig
+from zoo.spec import AGNEWS, MNIST
+
+COMPUTE_CAPABILITY = (8, 0)  # matrix units that take halves as «mma.m16n8k16», and asynchronous copies
+SHARED_BYTES = 227 * 1024  # two samples with all that their backward pass needs, and the model's weights
+SAMPLES_A_STEP = 16  # the classifier's gradients are made of so many samples at once
+LARGEST_BATCH = 1 << 16
+
+
+def obstacle(configs: Sequence[RunConfig], device: torch.device) -> str | None:
+    """Why the kernels cannot train these runs there, in one line; None where they can."""
+    spec, batch = configs[0].spec, configs[0].protocol.batch_size
+    if spec not in (MNIST, AGNEWS):
+        return f"its kernels are cut for the zoo's own transformers, not for {spec}"
+    if batch % SAMPLES_A_STEP or batch >= LARGEST_BATCH:
+        return f"it needs batches of a multiple of {SAMPLES_A_STEP} below {LARGEST_BATCH}, got {batch}"
+    if any(not 0 <= config.seed < 1 << 32 for config in configs):
+        return "it needs seeds of 32 bits"
+    if device.type != "cuda":
+        return f"it needs a CUDA device, got {device}"
+    properties = torch.cuda.get_device_properties(device)
+    if (properties.major, properties.minor) < COMPUTE_CAPABILITY:
+        return f"it needs compute capability 8.0, {properties.name} has {properties.major}.{properties.minor}"
+    if properties.shared_memory_per_block_optin < SHARED_BYTES:
+        return (
+            f"it needs {SHARED_BYTES // 1024} KiB of shared memory a block (H100, H200, B200), "
+            f"{properties.name} has {properties.shared_memory_per_block_optin // 1024}"
+        )
+    if find_spec("cuda") is None or find_spec("cuda.core") is None:
+        return "it needs cuda-core to compile its kernels: pip install 'small-transformer-zoo[fused]'"
+    return None

@@ -1,0 +1,179 @@
+// The backward pass of one block for one sample, in the rows' own warps as the forward pass; gradients of keys and values
+// gather from all queries, so probabilities P and score gradients DS pass through shared memory, a head at a time.
+//
+//     DY ─ ·W_B ─ ReLU' ─ DHIDDEN ─ ·W_A ─ LayerNorm' ─ dropout' ─ DA ─ ·W_O ─ DO
+//     P = 2^(score − log_sum)      DS = P ∘ (DO·Vᵀ − δ),  δ = Σ DO∘JOINED
+//     dQ = DS·K/√D_k               dK = DSᵀ·Q/√D_k        dV = Pᵀ·DO          (they end in the places of Q, K and V)
+//     dx = LayerNorm'(dQ·W_Q + dK·W_K + dV·W_V)
+#pragma once
+#include "forward.cuh"
+
+// A sample's shared memory while it trains.
+constexpr u32 QUERIES = BLOCKS * KEPT_BLOCK, KEYS = QUERIES + ROWS32, VALUES = KEYS + ROWS32;
+constexpr u32 DY = VALUES + ROWS32, DA = DY + ROWS32, DO = DA + ROWS32, DHIDDEN = DO + ROWS32;
+constexpr u32 P = DHIDDEN + ROWS64, DS = P + ROWS64;
+constexpr u32 SAMPLE_END = DS + ROWS64;
+
+// dy[16 × 32] to d(hidden), then to the gradient of the block's attention output, before its dropout
+__device__ __forceinline__ void backward_mlp(const Thread& me, u32 weights, u32 sample, u32 kept, float (&d)[4][4], const BlockMemory& memory) {
+    const int first = me.tile * TILE;
+    u32 rows[2][4], hidden[4][4], wide_rows[4][4];
+    float wide[8][4];
+    drop_backward(d, memory.kept >> 16);
+    pack_rows(rows, d);
+    store_rows<DIM>(me, sample + DY, rows, first);
+    clear(wide);
+    multiply_columns<HIDDEN>(me, wide, rows, weights + W_FC2);
+    pack_rows(wide_rows, wide);
+    load_rows<HIDDEN>(me, hidden, kept + HIDDEN_ROWS, first);
+    #pragma unroll
+    for (int k = 0; k < 4; k++) {
+        // a half that is at least the smallest positive number, plus 0x7FFF, has its sign bit set; zero has not
+        #pragma unroll
+        for (int i = 0; i < 4; i++) wide_rows[k][i] &= spread_signs(hidden[k][i] + 0x7FFF7FFFu);
+    }
+    store_rows<HIDDEN>(me, sample + DHIDDEN, wide_rows, first);
+    clear(d);
+    multiply_columns<DIM>(me, d, wide_rows, weights + W_FC1);
+    load_rows<DIM>(me, rows, kept + X2, first);
+    normalize_backward(d, rows, memory.r2);
+    drop_backward(d, memory.kept);
+}
+
+// δ = Σ over a head's columns of DO∘JOINED, for both rows of the lane
+__device__ __forceinline__ void weighted_sums(float (&delta)[2], const u32 (&output)[4], const u32 (&joined)[4]) {
+    #pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float a, b, c, d, sum = 0.0f;
+        #pragma unroll
+        for (int side = 0; side < 2; side++) {
+            unpack(a, b, output[2 * side + half]);
+            unpack(c, d, joined[2 * side + half]);
+            sum += a * c + b * d;
+        }
+        delta[half] = row_sum(sum);
+    }
+}
+
+// One head: probabilities and score gradients of the warp's rows as queries, and with them dq.
+__device__ __forceinline__ void backward_scores(
+    const Thread& me, const Tokens& tokens, u32 sample, int head, const u32 (&query)[4], const u32 (&output)[4],
+    const float (&log_sum)[2], const float (&delta)[2], float (&dq)[2][4]
+) {
+    const u32 columns = 32 * head;
+    clear(dq);
+    #pragma unroll
+    for (int tile = 0; tile < GROUP_WARPS; tile++) {
+        if (tile < tokens.tiles) {
+            const u32 rows = tile * TILE * PITCH<DIM>;
+            u32 b[4], p[1][4], ds[1][4];
+            float score[2][4], dp[2][4];
+            clear(score);
+            clear(dp);
+            load_matrices(b, sample + KEYS + rows + (across<DIM>(me) ^ columns));
+            mma(score[0], query, b[0], b[1]);
+            if (tile * TILE + 8 < TOKENS) mma(score[1], query, b[2], b[3]);
+            load_matrices(b, sample + VALUES + rows + (across<DIM>(me) ^ columns));
+            mma(dp[0], output, b[0], b[1]);
+            if (tile * TILE + 8 < TOKENS) mma(dp[1], output, b[2], b[3]);
+            #pragma unroll
+            for (int side = 0; side < 2; side++) {
+                if (tile * TILE + 8 * side >= TOKENS) continue;  // all zeros, as they were cleared
+                hide_padding(me, score[side], tile * TILE + 8 * side, tokens.length);
+                #pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    score[side][i] = power_of_two(score[side][i] * SCORE_TO_POWER - log_sum[i / 2]);
+                    dp[side][i] = score[side][i] * (dp[side][i] - delta[i / 2]);
+                }
+            }
+            pack_rows(p, score);
+            pack_rows(ds, dp);
+            store_rows<HIDDEN>(me, sample + P, p, me.tile * TILE, 2 * tile);
+            store_rows<HIDDEN>(me, sample + DS, ds, me.tile * TILE, 2 * tile);
+            load_matrices_transposed(b, sample + KEYS + rows + (down<DIM>(me) ^ columns));
+            mma(dq[0], ds[0], b[0], b[1]);
+            mma(dq[1], ds[0], b[2], b[3]);
+        }
+    }
+}
+
+// One head: gradients of the warp's rows as keys and values, gathered from all queries.
+__device__ __forceinline__ void backward_keys(const Thread& me, const Tokens& tokens, u32 sample, int head, float (&dk)[2][4], float (&dv)[2][4]) {
+    const u32 columns = 32 * head, own = across<HIDDEN>(me) ^ (32 * me.tile);
+    clear(dk);
+    clear(dv);
+    #pragma unroll
+    for (int tile = 0; tile < GROUP_WARPS; tile++) {
+        if (tile < tokens.tiles) {
+            u32 a[4], b[4];
+            load_matrices_transposed(a, sample + P + tile * TILE * PITCH<HIDDEN> + own);
+            load_matrices_transposed(b, sample + DO + tile * TILE * PITCH<DIM> + (down<DIM>(me) ^ columns));
+            mma(dv[0], a, b[0], b[1]);
+            mma(dv[1], a, b[2], b[3]);
+            load_matrices_transposed(a, sample + DS + tile * TILE * PITCH<HIDDEN> + own);
+            load_matrices_transposed(b, sample + QUERIES + tile * TILE * PITCH<DIM> + (down<DIM>(me) ^ columns));
+            mma(dk[0], a, b[0], b[1]);
+            mma(dk[1], a, b[2], b[3]);
+        }
+    }
+}
+
+__device__ __forceinline__ void pack_scaled(u32 (&a)[4], const float (&c)[2][4], float scale) {
+    #pragma unroll
+    for (int i = 0; i < 4; i++) a[i] = pack(c[i / 2][i % 2 * 2] * scale, c[i / 2][i % 2 * 2 + 1] * scale);
+}
+
+// From the gradient of a block's output to that of its input, in place; leaves all that the weight gradients need.
+__device__ __forceinline__ void backward_block(const Thread& me, const Tokens& tokens, u32 start, int block, u32 sample, float (&d)[4][4], const BlockMemory& memory) {
+    const u32 weights = start + block * W_BLOCK, kept = sample + block * KEPT_BLOCK;
+    const int first = me.tile * TILE;
+    u32 rows[2][4], query[HEADS][4], output[HEADS][4], dq[HEADS][4], dk[HEADS][4], dv[HEADS][4];
+    float delta[HEADS][2];
+    if (tokens.busy) {
+        if (block == 0) {
+            // only the last block's queries, keys and values are still there
+            load_rows<DIM>(me, rows, kept + X1, first);
+            project(me, rows, weights, query, sample + KEYS, sample + VALUES);
+            store_rows<DIM>(me, sample + QUERIES, query, first);
+        } else {
+            load_rows<DIM>(me, query, sample + QUERIES, first);
+        }
+        backward_mlp(me, weights, sample, kept, d, memory);
+        pack_rows(rows, d);
+        store_rows<DIM>(me, sample + DA, rows, first);
+        clear(d);
+        multiply_columns<DIM>(me, d, rows, weights + W_OUTPUT);
+        pack_rows(output, d);
+        store_rows<DIM>(me, sample + DO, output, first);
+        load_rows<DIM>(me, rows, kept + JOINED, first);
+        #pragma unroll
+        for (int head = 0; head < HEADS; head++) weighted_sums(delta[head], output[head], rows[head]);
+    }
+    group_barrier(me.group);  // keys and values of all rows are there
+    #pragma unroll
+    for (int head = 0; head < HEADS; head++) {
+        float c[2][4], e[2][4];
+        if (head) group_barrier(me.group);  // all have read the other head's P and DS
+        if (tokens.busy) {
+            backward_scores(me, tokens, sample, head, query[head], output[head], memory.log_sum[head], delta[head], c);
+            pack_scaled(dq[head], c, SCORE_SCALE);
+        }
+        group_barrier(me.group);
+        if (tokens.busy) {
+            backward_keys(me, tokens, sample, head, c, e);
+            pack_scaled(dk[head], c, SCORE_SCALE);
+            pack_scaled(dv[head], e, 1.0f);
+        }
+    }
+    group_barrier(me.group);  // all have read queries, keys and values
+    if (!tokens.busy) return;
+    store_rows<DIM>(me, sample + QUERIES, dq, first);
+    store_rows<DIM>(me, sample + KEYS, dk, first);
+    store_rows<DIM>(me, sample + VALUES, dv, first);
+    clear(d);
+    multiply_columns<DIM>(me, d, dq, weights + W_QUERY);
+    multiply_columns<DIM>(me, d, dk, weights + W_KEY);
+    multiply_columns<DIM>(me, d, dv, weights + W_VALUE);
+    load_rows<DIM>(me, rows, kept + X1, first);
+    normalize_backward(d, rows, memory.r1);
+}

@@ -1,0 +1,53 @@
+"""The fused engine's kernels on a CPU: compiled as plain C++ against the emulator, which runs every lane as a fiber."""
+
+import ctypes
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from generation.fused.compiled import SOURCES, macros
+from zoo.lock import exclusive
+from zoo.spec import TransformerSpec
+
+EMULATOR = Path(__file__).parent / "emulator"
+
+
+def build(spec: TransformerSpec) -> Path:
+    """The shared library of a task; compiled once, by whichever test comes first."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("the emulator needs g++")
+    files = sorted([*EMULATOR.iterdir(), *SOURCES.iterdir()])
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir()) / "small-transformer-zoo-emulator"
+    folder.mkdir(exist_ok=True)
+    library = folder / f"{spec.task}-{digest}.so"
+    with exclusive(folder / ".lock", busy=None):
+        if not library.exists():
+            defines = [f"-D{name}={value}" for name, value in macros(spec)]
+            options = ["-O2", "-std=c++17", "-shared", "-fPIC", "-w", *defines, f"-I{EMULATOR}", f"-I{SOURCES}"]
+            unfinished = library.with_suffix(".tmp")
+            subprocess.run([compiler, *options, "-o", unfinished, EMULATOR / "emulator.cpp"], check=True)
+            unfinished.rename(library)
+    return library
+
+
+class EmulatedKernels:
+    """The interface of ``CudaKernels``; ``schedule`` is the seed of the order in which warps run."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, spec: TransformerSpec, schedule: int = 0) -> None:
+        self.library = ctypes.CDLL(str(build(spec)))
+        self.schedule = schedule
+
+    def launch(self, kernel: str, models: int, parts: int, *arguments: Tensor | int) -> None:
+        assert all(isinstance(argument, int) or argument.is_contiguous() for argument in arguments)
+        values = [ctypes.c_int32(a) if isinstance(a, int) else ctypes.c_void_p(a.data_ptr()) for a in arguments]
+        getattr(self.library, f"emulate_{kernel}")(models, parts, ctypes.c_uint64(self.schedule), *values)

@@ -1,0 +1,289 @@
+// The functions of generation/fused/kernels/machine.cuh on a CPU, so that the kernels can be run and checked without a GPU.
+//
+// Every lane is a fiber. A function in which a warp acts as one (matrix products, matrix loads, shuffles) makes its lanes
+// wait for each other, and the last to come does it for all. Barriers work alike. Warps are resumed in a random order and
+// now and then one is left waiting, so that a missing barrier shows as a changed result.
+#ifndef MACHINE
+#define MACHINE
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define INFINITE INFINITY
+
+typedef unsigned int u32;
+typedef unsigned short u16;
+typedef unsigned char u8;
+
+constexpr int LANES = 32, MOST_THREADS = 512, SHARED_BYTES = 232448, STACK_BYTES = 256 * 1024;
+alignas(1024) static u8 shared_memory[SHARED_BYTES];
+
+// A fiber is entered once through its ucontext; later switches are jumps, which unlike swapcontext call no kernel.
+struct Fiber {
+    ucontext_t context;
+    jmp_buf resume;
+    std::unique_ptr<char[]> stack;
+    bool entered, done;
+};
+
+struct Meeting {
+    int arrived = 0;
+    unsigned long generation = 0;
+};
+
+struct WarpState : Meeting {
+    const char* operation;
+    u32 in[LANES][8], out[LANES][4];
+    float sums[LANES][4];
+};
+
+static Fiber fibers[MOST_THREADS];
+static WarpState warps[MOST_THREADS / LANES];
+static Meeting barriers[16];
+static jmp_buf scheduler;
+static int current, threads, blocks_x, blocks_y, block_x, block_y;
+static uint64_t chance;
+static std::function<void()> kernel;
+
+inline u32 draw() {
+    chance = chance * 6364136223846793005ull + 1442695040888963407ull;
+    return chance >> 33;
+}
+
+inline void fail(const char* what) {
+    std::fprintf(stderr, "emulator: %s (thread %d)\n", what, current);
+    std::abort();
+}
+
+// «noipa»: the compiler must not look inside and conclude that memory stays as it was; other fibers run meanwhile.
+__attribute__((noipa)) static void pause() {
+    if (!_setjmp(fibers[current].resume)) _longjmp(scheduler, 1);
+}
+
+__attribute__((noipa)) static void resume(int index) {
+    current = index;
+    if (_setjmp(scheduler)) return;
+    if (fibers[index].entered) _longjmp(fibers[index].resume, 1);
+    fibers[index].entered = true;
+    setcontext(&fibers[index].context);
+}
+
+// Out of line: a fiber may come out of it long after it went in, which an optimizer that sees inside does not expect.
+template <class Act> __attribute__((noinline)) void wait_for(Meeting& meeting, int expected, const Act& act) {
+    unsigned long generation = meeting.generation;
+    if (++meeting.arrived == expected) {
+        act();
+        meeting.arrived = 0;
+        meeting.generation++;
+        return;
+    }
+    while (meeting.generation == generation) pause();
+}
+
+inline void together(const char* operation, void (*act)(WarpState&)) {
+    WarpState& warp = warps[current / LANES];
+    if (warp.arrived == 0) warp.operation = operation;
+    if (warp.operation != operation) fail("lanes of a warp do different things");
+    wait_for(warp, LANES, [&] { act(warp); });
+}
+
+inline void fiber_body() {
+    kernel();
+    fibers[current].done = true;
+    pause();
+}
+
+// Runs one block to its end.
+inline void run_block() {
+    std::memset(shared_memory, 0xFF, sizeof shared_memory);  // not-a-number, as halves and as floats
+    for (auto& warp : warps) warp.arrived = 0;
+    for (auto& barrier : barriers) barrier.arrived = 0;
+    for (int i = 0; i < threads; i++) {
+        Fiber& fiber = fibers[i];
+        if (!fiber.stack) fiber.stack.reset(new char[STACK_BYTES]);
+        fiber.entered = fiber.done = false;
+        getcontext(&fiber.context);
+        fiber.context.uc_stack.ss_sp = fiber.stack.get();
+        fiber.context.uc_stack.ss_size = STACK_BYTES;
+        fiber.context.uc_link = nullptr;
+        makecontext(&fiber.context, fiber_body, 0);
+    }
+    const int count = threads / LANES;
+    std::vector<int> order(count);
+    for (int i = 0; i < count; i++) order[i] = i;
+    for (bool working = true; working;) {
+        working = false;
+        for (int i = count - 1; i > 0; i--) std::swap(order[i], order[draw() % (i + 1)]);
+        for (int warp : order) {
+            bool skip = draw() % 4 == 0;
+            for (int lane = 0; lane < LANES; lane++) {
+                const int index = warp * LANES + lane;
+                if (fibers[index].done) continue;
+                working = true;
+                if (!skip) resume(index);
+            }
+        }
+    }
+}
+
+// Runs a grid of blocks, one after the other.
+inline void launch(int x, int y, int threads_a_block, uint64_t seed, std::function<void()> body) {
+    kernel = std::move(body), threads = threads_a_block, chance = seed;
+    for (block_x = 0; block_x < x; block_x++) {
+        for (block_y = 0; block_y < y; block_y++) run_block();
+    }
+}
+
+inline int thread_index() { return current; }
+inline int model_index() { return block_x; }
+inline int part_index() { return block_y; }
+inline u32 shared_start() { return 0; }
+
+inline u8* at(u32 address, u32 bytes) {
+    if (address % bytes || address + bytes > SHARED_BYTES) fail("bad address in shared memory");
+    return shared_memory + address;
+}
+
+// ---- numbers ------------------------------------------------------------------------------------------------------
+
+inline float as_float(u32 word) { float x; std::memcpy(&x, &word, 4); return x; }
+inline u32 as_word(float x) { u32 word; std::memcpy(&word, &x, 4); return word; }
+
+// To the nearest half, ties to even; what is too large becomes the largest.
+inline u16 half_bits(float x) {
+    const u32 word = as_word(x), sign = word >> 16 & 0x8000;
+    if (std::isnan(x)) return 0x7FFF;
+    const float size = std::fmin(std::fabs(x), 65504.0f);
+    if (size < 0x1p-14f) return sign | (u32)std::nearbyint(size * 0x1p24f);  // subnormal: a multiple of 2⁻²⁴
+    const u32 bits = as_word(size) - (112u << 23);                           // the exponents' biases differ by 112
+    const u32 rounded = (bits + 0xFFF + (bits >> 13 & 1)) >> 13;
+    return sign | (rounded < 0x7BFF ? rounded : 0x7BFF);
+}
+
+struct HalfTable {
+    float value[1 << 16];
+    HalfTable() {
+        for (u32 bits = 0; bits < 1 << 16; bits++) {
+            const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+            float size = exponent == 31 ? (fraction ? NAN : INFINITY)
+                : exponent ? std::ldexp(1024.0f + fraction, exponent - 25) : std::ldexp((float)fraction, -24);
+            value[bits] = bits & 0x8000 ? -size : size;
+        }
+    }
+};
+static const HalfTable halves;
+inline float half_value(u16 bits) { return halves.value[bits]; }
+inline u32 pack(float low, float high) { return half_bits(low) | (u32)half_bits(high) << 16; }
+inline u32 pack_relu(float low, float high) { return pack(low < 0 ? 0 : low, high < 0 ? 0 : high); }
+inline void unpack(float& low, float& high, u32 word) { low = half_value(word), high = half_value(word >> 16); }
+inline u32 spread_signs(u32 word) { return (word & 0x8000 ? 0xFFFFu : 0) | (word & 0x80000000u ? 0xFFFF0000u : 0); }
+inline float power_of_two(float x) { return std::exp2(x); }
+inline float log_two(float x) { return std::log2(x); }
+inline float reciprocal(float x) { return 1 / x; }
+inline float reciprocal_root(float x) { return 1 / std::sqrt(x); }
+inline float square_root(float x) { return std::sqrt(x); }
+inline float divide(float a, float b) { return a / b; }
+inline u32 high_product(u32 a, u32 b) { return (uint64_t)a * b >> 32; }
+
+// ---- warps --------------------------------------------------------------------------------------------------------
+
+// Lane l holds c[l/4 (+8)][2·(l%4) (+1)], a[l/4 (+8)][2·(l%4) (+1, +8)], b[2·(l%4) (+1, +8)][l/4].
+inline void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    WarpState& warp = warps[current / LANES];
+    const int lane = current % LANES;
+    for (int i = 0; i < 4; i++) warp.in[lane][i] = a[i], warp.sums[lane][i] = c[i];
+    warp.in[lane][4] = b0, warp.in[lane][5] = b1;
+    together("mma", [](WarpState& w) {
+        float left[16][16], right[16][8];
+        for (int l = 0; l < LANES; l++) {
+            const int r = l / 4, q = 2 * (l % 4);
+            for (int i = 0; i < 4; i++) unpack(left[r + i % 2 * 8][q + i / 2 * 8], left[r + i % 2 * 8][q + 1 + i / 2 * 8], w.in[l][i]);
+            for (int i = 0; i < 2; i++) unpack(right[q + 8 * i][r], right[q + 1 + 8 * i][r], w.in[l][4 + i]);
+        }
+        for (int l = 0; l < LANES; l++) {
+            for (int i = 0; i < 4; i++) {
+                float sum = 0;
+                for (int k = 0; k < 16; k++) sum += left[l / 4 + i / 2 * 8][k] * right[k][2 * (l % 4) + i % 2];
+                w.sums[l][i] += sum;
+            }
+        }
+    });
+    for (int i = 0; i < 4; i++) c[i] = warp.sums[lane][i];
+}
+
+inline void gather_matrices(WarpState& w, bool transposed) {
+    for (int l = 0; l < LANES; l++) {
+        for (int m = 0; m < 4; m++) {
+            u16 pair[2];
+            for (int i = 0; i < 2; i++) {
+                int row = transposed ? 2 * (l % 4) + i : l / 4, column = transposed ? l / 4 : 2 * (l % 4) + i;
+                std::memcpy(&pair[i], at(w.in[8 * m + row][0], 16) + 2 * column, 2);
+            }
+            w.out[l][m] = pair[0] | (u32)pair[1] << 16;
+        }
+    }
+}
+
+inline void load_with(u32 (&r)[4], u32 address, const char* operation, void (*act)(WarpState&)) {
+    WarpState& warp = warps[current / LANES];
+    warp.in[current % LANES][0] = address;
+    together(operation, act);
+    for (int i = 0; i < 4; i++) r[i] = warp.out[current % LANES][i];
+}
+inline void load_matrices(u32 (&r)[4], u32 address) {
+    load_with(r, address, "load_matrices", [](WarpState& w) { gather_matrices(w, false); });
+}
+inline void load_matrices_transposed(u32 (&r)[4], u32 address) {
+    load_with(r, address, "load_matrices_transposed", [](WarpState& w) { gather_matrices(w, true); });
+}
+
+inline void store_matrices(u32 address, const u32 (&r)[4]) {
+    WarpState& warp = warps[current / LANES];
+    for (int i = 0; i < 4; i++) warp.in[current % LANES][i] = r[i];
+    warp.in[current % LANES][4] = address;
+    together("store_matrices", [](WarpState& w) {
+        for (int l = 0; l < LANES; l++) {
+            for (int m = 0; m < 4; m++) std::memcpy(at(w.in[8 * m + l / 4][4], 16) + 4 * (l % 4), &w.in[l][m], 4);
+        }
+    });
+}
+
+inline u32 from_other(u32 x, int lane) {
+    WarpState& warp = warps[current / LANES];
+    warp.in[current % LANES][0] = x, warp.in[current % LANES][1] = lane;
+    together("shuffle", [](WarpState& w) {
+        for (int l = 0; l < LANES; l++) w.out[l][0] = w.in[w.in[l][1]][0];
+    });
+    return warp.out[current % LANES][0];
+}
+inline u32 exchange(u32 x, int mask) { return from_other(x, current % LANES ^ mask); }
+inline float exchange(float x, int mask) { return as_float(from_other(as_word(x), current % LANES ^ mask)); }
+inline float from_lane(float x, int lane) { return as_float(from_other(as_word(x), lane)); }
+
+inline void block_barrier() { wait_for(barriers[0], threads, [] {}); }
+inline void group_barrier(int group) { wait_for(barriers[group + 1], 128, [] {}); }
+
+// ---- shared memory ------------------------------------------------------------------------------------------------
+
+inline void store_word(u32 address, u32 x) { std::memcpy(at(address, 4), &x, 4); }
+inline void store_float(u32 address, float x) { std::memcpy(at(address, 4), &x, 4); }
+inline void load_floats(float& x, float& y, u32 address) {
+    std::memcpy(&x, at(address, 8), 4);
+    std::memcpy(&y, shared_memory + address + 4, 4);
+}
+inline void start_copy(u32 address, const void* source) { std::memcpy(at(address, 16), source, 16); }
+inline void copies_done() {}
+
+#endif
