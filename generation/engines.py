@@ -21,7 +21,7 @@ def make_engine(
     device: torch.device,
     models_per_pass: int | None = None,
 ) -> Engine:
-    """The engine by name. ``auto`` is the fused one unless something stands in its way; naming it makes that an error."""
+    """The engine by name. ``auto`` is the fused one where nothing stands in its way; to name it makes that an error."""
     if name not in ENGINES:
         raise ValueError(f"unknown engine {name!r}: one of {', '.join(ENGINES)}")
     if name != "torch":

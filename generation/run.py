@@ -63,9 +63,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--vectors", help="word vectors for AG News: a word2vec file or a name gensim can download")
     parser.add_argument("--device", default="auto", help="cuda, cpu, … (auto: the GPU where there is one)")
     parser.add_argument(
-        "--engine", choices=ENGINES, default="auto", help="what trains: CUDA kernels of our own where they fit, else torch"
+        "--engine",
+        choices=ENGINES,
+        default="auto",
+        help="what trains: CUDA kernels of our own where they fit, else torch",
     )
-    parser.add_argument("--models-per-pass", type=positive, help="models in memory at once, torch engine (as many as fit)")
+    parser.add_argument(
+        "--models-per-pass", type=positive, help="models in memory at once, torch engine (as many as fit)"
+    )
     parser.add_argument(
         "--snapshot-seconds", type=float, default=SNAPSHOT_SECONDS, help="least time between snapshots (60)"
     )
@@ -124,7 +129,8 @@ def run_shard(
         trainer = make_trainer(task)
         say(
             f"{runs} runs of {sweep.task}, shard {shard} of {SHARDS}, preset {sweep.preset.name}: "
-            f"{sweep.preset.protocol.epochs} epochs on {trainer.device}, engine {trainer.engine.name}; data: {task.source}"
+            f"{sweep.preset.protocol.epochs} epochs on {trainer.device}, {trainer.engine.name} engine; "
+            f"data: {task.source}"
         )
         train_shard(trainer, folder, describe(sweep, shard, task, trainer), snapshot_seconds)
 

@@ -19,6 +19,7 @@ from benchmarks import results
 from benchmarks.results import Result
 from benchmarks.speed.timing import Timing, measure, synchronise
 from generation.batches import TrainingInputs, epoch_batches, train_subset
+from generation.engines import make_engine
 from generation.population import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
 from generation.single import make_model, make_optimizer, train_batches
@@ -44,6 +45,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--config", choices=list(SPECS), nargs="+", default=list(SPECS))
     parser.add_argument("--models", type=int, nargs="+", help="population sizes (512 1024 on a GPU, 4 on a CPU)")
+    parser.add_argument("--engines", choices=("fused", "torch"), nargs="+", help="both on a GPU, torch on a CPU")
     parser.add_argument("--steps", type=int, help="steps an epoch (a whole epoch of MNIST, 468, on a GPU; 3 on a CPU)")
     parser.add_argument("--repeats", type=int, default=3, help="epochs timed (3)")
     parser.add_argument("--seeds", choices=("shared", "distinct"), default="shared")
@@ -62,8 +64,9 @@ def main(arguments: list[str] | None = None) -> None:
     rows: list[Result] = []
     for config in options.config:
         rows.append(measure_single(config, device, options.repeats))
-        for models in options.models or ([512, 1024] if on_gpu else [4]):
-            rows += measure_population(config, device, models, steps, options.repeats, options.seeds)
+        for engine in options.engines or (["fused", "torch"] if on_gpu else ["torch"]):
+            for models in options.models or ([512, 1024] if on_gpu else [4]):
+                rows += measure_population(engine, config, device, models, steps, options.repeats, options.seeds)
         show(rows)
     if not options.dry_run:
         for path in results.append(rows):
@@ -124,27 +127,26 @@ def measure_single(config: str, device: torch.device, repeats: int) -> Result:
 
 
 def measure_population(
-    config: str, device: torch.device, models: int, steps: int, repeats: int, seeds: str
+    engine_name: str, config: str, device: torch.device, models: int, steps: int, repeats: int, seeds: str
 ) -> list[Result]:
     """A population: whole epochs with their evaluation, the evaluation alone, and by difference the training."""
     share = steps / STEPS_OF_MNIST
     task = fabricate(config, steps * Protocol().batch_size, max(100, round(TEST_EXAMPLES[config] * min(1.0, share))))
-    trainer = PopulationTrainer(mixed_runs(config, models, seeds), task, device=device)
-    whole = trainer.subset
-    trainer.subset = whole[: 2 * Protocol().batch_size]
+    runs = mixed_runs(config, models, seeds)
+    engine = make_engine(engine_name, runs, task, device)
+    trainer = PopulationTrainer(runs, task, engine)
     trainer.train_epoch()  # compiles
-    trainer.subset = whole
+
+    def evaluate() -> None:
+        engine.evaluate(trainer.state.weights, trainer.state.alive, trainer.task.test)
+
     epochs = Timing(tuple(seconds(trainer.train_epoch, device) for _ in range(repeats)))
-    evaluations = Timing(
-        tuple(
-            seconds(lambda: trainer.evaluate(trainer.state.weights, trainer.task.test), device) for _ in range(repeats)
-        )
-    )
+    evaluations = Timing(tuple(seconds(evaluate, device) for _ in range(repeats)))
     training = Timing(tuple(epoch - evaluations.median for epoch in epochs.samples))
     setting = {
         "models": models,
-        "precision": trainer.engine.precision,
-        "passes": len(trainer.passes),
+        "engine": engine.name,
+        "precision": engine.precision,
         "steps": steps,
         "test_examples": len(task.test),
         "seeds": seeds,

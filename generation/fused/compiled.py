@@ -7,6 +7,7 @@ import ctypes
 import hashlib
 import json
 import os
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,11 @@ from zoo.spec import TransformerSpec
 SOURCES = Path(__file__).parent / "kernels"
 CACHE_VARIABLE = "SMALL_TRANSFORMER_ZOO_CACHE"
 KERNELS = ("train_epoch", "evaluate")
+
+
+def nvidia(module: str) -> Any:
+    """One of NVIDIA's Python modules, which say nothing of their types."""
+    return import_module(module)
 
 
 def cache_folder() -> Path:
@@ -35,19 +41,17 @@ def macros(spec: TransformerSpec) -> list[tuple[str, str]]:
 
 def machine_code(kernel: str, spec: TransformerSpec, architecture: str) -> bytes:
     """The kernel as a cubin for e.g. «sm_90», from the cache or compiled now. It needs no GPU."""
-    from cuda.bindings import nvrtc
-    from cuda.core import Program, ProgramOptions
-
+    core, nvrtc = nvidia("cuda.core"), nvidia("cuda.bindings.nvrtc")
     sources = {path.name: path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir())}
     _, *compiler = nvrtc.nvrtcVersion()
     made_of = json.dumps([kernel, sources, macros(spec), architecture, compiler])
     path = cache_folder() / f"{kernel}-{spec.task}-{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.cubin"
     if path.exists():
         return path.read_bytes()
-    options = ProgramOptions(
+    options = core.ProgramOptions(
         std="c++17", arch=architecture, include_path=str(SOURCES), define_macro=list(macros(spec)), name=f"{kernel}.cu"
     )
-    code = bytes(Program(sources[f"{kernel}.cu"], "c++", options).compile("cubin").code)
+    code = bytes(core.Program(sources[f"{kernel}.cu"], "c++", options).compile("cubin").code)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, code)
     return code
@@ -57,17 +61,16 @@ class CudaKernels:
     """Both kernels of a task on one GPU; launches are queued on torch's current stream."""
 
     def __init__(self, spec: TransformerSpec, device: torch.device) -> None:
-        from cuda.core import Device, ObjectCode
-
+        core = nvidia("cuda.core")
         self.device = torch.device("cuda", device.index or 0)
         with torch.cuda.device(self.device):
             torch.cuda.init()
-            Device(self.device.index).set_current()
+            core.Device(self.device.index).set_current()
             major, minor = torch.cuda.get_device_capability(self.device)
             self._kernels: dict[str, Any] = {}
             self._needs: dict[str, tuple[int, int]] = {}
             for name in KERNELS:
-                code = ObjectCode.from_cubin(machine_code(name, spec, f"sm_{major}{minor}"), name=name)
+                code = core.ObjectCode.from_cubin(machine_code(name, spec, f"sm_{major}{minor}"), name=name)
                 self._kernels[name] = code.get_kernel(name)
                 self._needs[name] = self._ask_needs(code.get_kernel(f"{name}_needs"), spec)
                 allow_shared_memory(self._kernels[name], self._needs[name][1], self.device.index)
@@ -87,20 +90,19 @@ class CudaKernels:
     def _start(
         self, kernel: Any, grid: tuple[int, int], threads: int, shared_bytes: int, arguments: list[Tensor | int]
     ) -> None:
-        from cuda.core import LaunchConfig, Stream, launch
-
+        core = nvidia("cuda.core")
         for argument in arguments:
             assert isinstance(argument, int) or (argument.is_contiguous() and argument.device == self.device)
         values = [ctypes.c_int32(a) if isinstance(a, int) else a.data_ptr() for a in arguments]
         with torch.cuda.device(self.device):
-            stream = Stream.from_handle(torch.cuda.current_stream(self.device).cuda_stream)
-            launch(stream, LaunchConfig(grid=grid, block=threads, shmem_size=shared_bytes), kernel, *values)
+            stream = core.Stream.from_handle(torch.cuda.current_stream(self.device).cuda_stream)
+            size = core.LaunchConfig(grid=grid, block=threads, shmem_size=shared_bytes)
+            core.launch(stream, size, kernel, *values)
 
 
 def allow_shared_memory(kernel: Any, shared_bytes: int, device: int) -> None:
     """Lets a kernel use more than the 48 KiB of shared memory that any may use."""
-    from cuda.bindings import driver
-
+    driver = nvidia("cuda.bindings.driver")
     (status,) = driver.cuKernelSetAttribute(
         driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
         shared_bytes,

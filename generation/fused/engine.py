@@ -1,7 +1,7 @@
 """The fused engine: one thread block a model, a whole epoch in one launch, nothing but results leaves the chip.
 
-The kernels are in ``kernels/``; this file gives them their arguments. Training multiplies in half precision with float32
-sums and float32 weights, and so does the evaluation after each epoch.
+The kernels are in ``kernels/``; this file gives them their arguments. Training multiplies in half precision with sums
+and weights in float32, and so does the evaluation after each epoch.
 """
 
 from collections.abc import Sequence
@@ -99,7 +99,7 @@ class FusedEngine:
     def evaluate(
         self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples
     ) -> tuple[Float64[Tensor, " P"], Float64[Tensor, " P"]]:
-        """Accuracy and mean loss of every living run on ``examples``, products in half precision; NaN for the others."""
+        """Accuracy and mean loss of every living run on ``examples``, by products of halves; NaN for the others."""
         samples = self.test_samples if examples is self.task.test else evaluation_samples(self.task, examples)
         correct, losses = self._count(weights, alive, samples)
         dead = torch.where(alive, 0.0, torch.nan)
@@ -131,9 +131,9 @@ def optimizer_rules(configs: Sequence[RunConfig], device: torch.device) -> Float
     """What the kernel's ``Optimizer`` reads: learning rate (set each epoch), β, γ, α, 1 − α, weight decay, and whether
     the rule is adaptive and whether its moments are corrected."""
     rule = UpdateRule.of(configs, device)
-    corrected = (rule.first_decay > 0).float()
-    columns = (rule.beta, rule.gamma, rule.alpha, rule.one_minus_alpha, rule.weight_decay, rule.adaptive.float(), corrected)
-    return torch.cat([torch.zeros_like(rule.beta), *columns], dim=1).contiguous()
+    learning_rate = torch.zeros_like(rule.beta)
+    numbers = (learning_rate, rule.beta, rule.gamma, rule.alpha, rule.one_minus_alpha, rule.weight_decay)
+    return torch.cat([*numbers, rule.adaptive.float(), (rule.first_decay > 0).float()], dim=1).contiguous()
 
 
 def adam_corrections(first_step: int, steps: int) -> Float32[Tensor, "steps 2"]:

@@ -21,8 +21,6 @@ def obstacle(configs: Sequence[RunConfig], device: torch.device) -> str | None:
         return f"its kernels are cut for the zoo's own transformers, not for {spec}"
     if batch % SAMPLES_A_STEP or batch >= LARGEST_BATCH:
         return f"it needs batches of a multiple of {SAMPLES_A_STEP} below {LARGEST_BATCH}, got {batch}"
-    if any(not 0 <= config.seed < 1 << 32 for config in configs):
-        return "it needs seeds of 32 bits"
     if device.type != "cuda":
         return f"it needs a CUDA device, got {device}"
     properties = torch.cuda.get_device_properties(device)

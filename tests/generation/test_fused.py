@@ -1,0 +1,217 @@
+"""The fused engine against float64 autograd, the torch engine and itself. Its kernels run on the emulator."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from emulated import EmulatedKernels
+from small_tasks import few_digits, few_news
+from torch import Tensor
+
+import zoo
+from generation.batches import epoch_batches
+from generation.forward import dropout_places, no_dropout, population_logits, population_losses
+from generation.fused.engine import FusedEngine, adam_corrections, optimizer_rules
+from generation.fused.fit import obstacle
+from generation.fused.samples import Samples, epoch_samples, evaluation_samples
+from generation.philox import drop_threshold, dropout_bits
+from generation.population import PopulationTrainer
+from generation.protocol import Protocol, RunConfig
+from generation.state import PopulationState
+from generation.torch_engine import TorchEngine, mask_dropout
+from zoo.model import sinusoidal_positions
+from zoo.spec import SPECS, TransformerSpec
+from zoo.tasks import TaskData
+
+RATES = {"sgd": 1e-2, "sgd_momentum": 1e-2, "adam": 1e-3, "rmsprop": 3e-4}
+ONE_STEP = Protocol(epochs=1, warmup_epochs=1, batch_size=16)
+
+
+@pytest.fixture(scope="module")
+def tasks() -> dict[str, TaskData]:
+    return {"mnist": few_digits(train=16, test=60), "agnews": few_news(train=16, test=60)}
+
+
+def config(task: str, optimizer: str = "sgd_momentum", *, dropout: float = 0.0, **changes) -> RunConfig:
+    run = RunConfig(task, optimizer, RATES[optimizer], 0.0, 0.3, dropout, 1.0, protocol=ONE_STEP)
+    return replace(run, **changes)
+
+
+def engine(configs: list[RunConfig], task: TaskData, schedule: int = 0) -> FusedEngine:
+    return FusedEngine(configs, task, EmulatedKernels(task.spec, schedule))
+
+
+def trained_weights(spec: TransformerSpec) -> Tensor:
+    """A well-trained transformer of the bundled sample."""
+    reader = zoo.open("small-transformer-zoo", spec.task, split="train")
+    best = int(reader.metadata["test_accuracy"].argmax())
+    return reader.weights([best]).clone()
+
+
+def exact_gradient(
+    spec: TransformerSpec, weights: Tensor, samples: Samples, order: Tensor, dropout: float, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Loss and gradient by float64 autograd, of the very numbers that the kernel reads, dropped by the same masks."""
+    batch = len(samples)
+    tokens = samples.tokens.double()[order]
+    labels, lengths = (samples.facts[order] >> 16 & 0xFF).long(), samples.facts[order] >> 24
+    mask = None
+    if spec.patch_size is None:
+        tokens = tokens - sinusoidal_positions(spec.tokens, spec.dim).double()
+        mask = torch.arange(spec.tokens) < lengths[:, None]
+    drop = no_dropout
+    if dropout:
+        groups = torch.arange(batch * spec.tokens * spec.dim // 4)
+        places = torch.arange(dropout_places(spec))  # of step 0
+        bits = [dropout_bits(torch.tensor([seed]), place, groups) for place in places]
+        threshold = torch.tensor([drop_threshold(dropout)], dtype=torch.int16)
+        drop = mask_dropout(bits, threshold, torch.tensor([1 / (1 - dropout)], dtype=torch.float64))
+    flat = weights.double().requires_grad_()
+    loss = population_losses(population_logits(spec, flat, tokens, mask, drop, torch.float64), labels)
+    (gradient,) = torch.autograd.grad(loss.sum(), flat)
+    return loss.detach(), gradient
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("name", ["mnist", "agnews"])
+def test_gradients_are_those_of_float64_autograd(name: str, dropout: float, tasks: dict[str, TaskData]) -> None:
+    """Momentum's first moment after one step is the gradient itself."""
+    run, task, spec = config(name, dropout=dropout, seed=7), tasks[name], SPECS[name]
+    fused = engine([run], task)
+    state = PopulationState.initial([run], fused.device)
+    if not dropout:  # a trained transformer magnifies errors where half of its path is dropped
+        state.weights[:] = trained_weights(spec)
+    weights = state.weights.clone()
+    loss = fused.train_epoch(state)
+    samples = epoch_samples(fused.inputs, epoch_batches(fused.subset, run.protocol, epoch=0))
+    order = (samples.facts & 0xFFFF).argsort()  # back to the order of the batch
+    exact_loss, exact = exact_gradient(spec, weights, samples, order, dropout, run.seed)
+    assert float(loss) == pytest.approx(float(exact_loss), rel=2e-3)
+    error = float((state.first - exact).norm() / exact.norm())
+    assert error < (3e-2 if dropout else 1e-2)
+    if dropout:
+        _, other_masks = exact_gradient(spec, weights, samples, order, dropout, run.seed + 1)
+        assert float((state.first - other_masks).norm() / exact.norm()) > 0.2, "the masks make no difference"
+    for tensor, slot in spec.tensors.items():
+        found, expected = state.first[0, slot.slice].double(), exact[0, slot.slice]
+        cosine = float(found @ expected / (found.norm() * expected.norm()))
+        assert cosine > (0.99 if dropout else 0.9999), (tensor, cosine)
+
+
+@pytest.mark.parametrize("name", ["mnist", "agnews"])
+def test_a_few_steps_follow_the_torch_engine_for_every_optimizer(name: str) -> None:
+    task = few_digits(train=64, test=10) if name == "mnist" else few_news(train=64, test=10)
+    configs = [config(name, optimizer, dropout=0.1, weight_decay=1e-4) for optimizer in RATES]
+    fused, twin = engine(configs, task), TorchEngine(configs, task)
+    ours, theirs = (PopulationState.initial(configs, torch.device("cpu")) for _ in range(2))
+    before = ours.weights.clone()
+    torch.testing.assert_close(fused.train_epoch(ours), twin.train_epoch(theirs), rtol=1e-2, atol=0)
+    moved = (theirs.weights - before).norm(dim=1)
+    apart = (ours.weights - theirs.weights).norm(dim=1)
+    assert bool((moved > 0).all())
+    # adaptive optimizers make full steps of the smallest gradients, whose signs are a matter of rounding
+    limit = torch.tensor([0.05, 0.1, 0.2, 0.3])
+    assert bool((apart < limit * moved).all()), (apart / moved).tolist()
+
+
+def test_a_run_has_the_same_bytes_alone_in_company_and_whatever_the_order_of_warps(tasks: dict[str, TaskData]) -> None:
+    task = tasks["agnews"]
+    run = config("agnews", "adam", dropout=0.1, seed=3)
+    company = [config("agnews", "rmsprop"), run, config("agnews", "sgd", dropout=0.2, seed=5)]
+
+    def result(configs: list[RunConfig], schedule: int) -> Tensor:
+        state = PopulationState.initial(configs, torch.device("cpu"))
+        losses = engine(configs, task, schedule).train_epoch(state)
+        row = configs.index(run)
+        return torch.cat([state.weights[row], state.first[row], state.second[row], losses[row, None].float()])
+
+    alone = result([run], schedule=0)
+    assert torch.equal(alone, result([run], schedule=0))
+    assert torch.equal(alone, result([run], schedule=1))
+    assert torch.equal(alone, result(company, schedule=2))
+
+
+def test_a_dead_run_is_left_as_it_is(tasks: dict[str, TaskData]) -> None:
+    runs = [config("mnist"), config("mnist", "adam")]
+    fused = engine(runs, tasks["mnist"])
+    state = PopulationState.initial(runs, fused.device)
+    state.alive[0] = False
+    before = state.weights.clone()
+    fused.train_epoch(state)
+    assert torch.equal(state.weights[0], before[0])
+    assert not torch.equal(state.weights[1], before[1])
+    accuracy, loss = fused.evaluate(state.weights, state.alive, fused.task.test)
+    assert accuracy.isnan().tolist() == loss.isnan().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("name", ["mnist", "agnews"])
+def test_evaluation_agrees_with_the_model_itself(name: str, tasks: dict[str, TaskData]) -> None:
+    task, spec = tasks[name], SPECS[name]
+    weights = trained_weights(spec)
+    fused = engine([config(name)], task)
+    accuracy, loss = fused.evaluate(weights, torch.tensor([True]), fused.task.test)
+    measured = zoo.evaluate(zoo.build_model(spec, weights[0]), task)
+    assert float(accuracy) == pytest.approx(measured.accuracy, abs=1.01 / len(task.test))
+    assert float(loss) == pytest.approx(measured.loss, rel=3e-3)
+
+
+def test_not_a_number_ends_a_run(tasks: dict[str, TaskData]) -> None:
+    run = config("mnist", protocol=Protocol(epochs=2, warmup_epochs=1, batch_size=16))
+    task = tasks["mnist"]
+    trainer = PopulationTrainer([run], TaskData(task.spec, task.train, task.test[slice(0, 8)], "few"), None)
+    trainer.engine = engine([run], trainer.task)
+    trainer.state.weights[0, 0] = torch.nan
+    trainer.train_epoch()
+    assert not bool(trainer.state.alive[0])
+
+
+def test_stored_numbers_are_measured_in_float32(tasks: dict[str, TaskData]) -> None:
+    run, task = config("mnist"), tasks["mnist"]
+    trainer = PopulationTrainer([run], task, engine([run], task))
+    trainer.train_epoch()
+    measures = trainer.measure_snapshots()
+    measured = zoo.evaluate(zoo.build_model(zoo.MNIST, trainer.state.snapshots[-1, 0]), task)
+    assert float(measures.test_accuracy[-1, 0]) == pytest.approx(measured.accuracy)
+    assert float(measures.test_loss[-1, 0]) == pytest.approx(measured.loss, rel=1e-5)
+    assert float(measures.test_loss[-1, 0]) == pytest.approx(float(trainer.state.test_loss[0, -1]), rel=3e-3)
+
+
+def test_samples_hold_what_the_batches_hold_and_texts_are_sorted_by_length(tasks: dict[str, TaskData]) -> None:
+    task = tasks["agnews"]
+    protocol = Protocol(batch_size=4)
+    twin = TorchEngine([config("agnews")], task)
+    batches = epoch_batches(twin.subset, protocol, epoch=1)
+    samples = epoch_samples(twin.inputs, batches)
+    ids = task.train.inputs[batches.rows.flatten()]
+    lengths = (samples.facts >> 24).view(4, 4)
+    assert bool((lengths.diff(dim=1) >= 0).all())
+    for step in range(4):
+        places = (samples.facts.view(4, 4)[step] & 0xFFFF).long()
+        assert sorted(places.tolist()) == [0, 1, 2, 3]
+        assert torch.equal(lengths[step].long(), (ids.view(4, 4, -1)[step][places] != 0).sum(dim=1))
+        labels = task.train.labels[batches.rows[step]][places]
+        assert torch.equal((samples.facts.view(4, 4)[step] >> 16 & 0xFF).long(), labels)
+    images = evaluation_samples(tasks["mnist"], tasks["mnist"].test)
+    assert images.tokens.shape == (60, 49, 16)
+    assert torch.equal(images.facts >> 24, torch.full((60,), 49, dtype=torch.int32))
+
+
+def test_rules_of_the_optimizers_as_the_kernel_reads_them() -> None:
+    rules = optimizer_rules([config("mnist", optimizer, weight_decay=1e-3) for optimizer in RATES], torch.device("cpu"))
+    decay = torch.tensor(1e-3).item()
+    expected = {
+        "sgd": [0, 0, 1, 0, 0, decay, 0, 0],
+        "sgd_momentum": [0, 0.9, 1, 0, 0, decay, 0, 0],
+        "adam": [0, 0.9, 0.1, 0.999, 0.001, decay, 1, 1],
+        "rmsprop": [0, 0, 1, 0.99, 0.01, decay, 1, 0],
+    }
+    torch.testing.assert_close(rules, torch.tensor(list(expected.values())))
+    corrections = adam_corrections(first_step=9, steps=2)
+    torch.testing.assert_close(corrections[0], torch.tensor([1 - 0.9**10, (1 - 0.999**10) ** 0.5]))
+
+
+def test_what_the_kernels_cannot_do_is_said_in_a_line() -> None:
+    cpu = torch.device("cpu")
+    assert obstacle([config("mnist")], cpu) == "it needs a CUDA device, got cpu"
+    odd = config("mnist", protocol=Protocol(batch_size=100))
+    assert obstacle([odd], cpu) == "it needs batches of a multiple of 16 below 65536, got 100"
