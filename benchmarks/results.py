@@ -27,6 +27,7 @@ BENCHMARKS = (
     "ablation_components",
     "ablation_width",
     "augmentation",
+    "fidelity",
     "speed.generation",
     "speed.loader",
     "speed.nfn",

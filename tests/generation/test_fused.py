@@ -1,5 +1,6 @@
-"""The fused engine against float64 autograd, the torch engine and itself. Its kernels run on the emulator."""
+"""The fused engine against float64 autograd, the torch engine and itself, on the emulator and on a GPU."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from small_tasks import few_digits, few_news
 from torch import Tensor
 
 import zoo
-from generation.batches import epoch_batches
+from generation.batches import TrainingInputs, epoch_batches
 from generation.forward import dropout_places, no_dropout, population_logits, population_losses
 from generation.fused.engine import FusedEngine, adam_corrections, optimizer_rules
 from generation.fused.fit import obstacle
@@ -20,7 +21,7 @@ from generation.protocol import Protocol, RunConfig
 from generation.state import PopulationState
 from generation.torch_engine import TorchEngine, mask_dropout
 from zoo.model import sinusoidal_positions
-from zoo.spec import SPECS, TransformerSpec
+from zoo.spec import MNIST, SPECS, TransformerSpec
 from zoo.tasks import TaskData
 
 RATES = {"sgd": 1e-2, "sgd_momentum": 1e-2, "adam": 1e-3, "rmsprop": 3e-4}
@@ -37,8 +38,20 @@ def config(task: str, optimizer: str = "sgd_momentum", *, dropout: float = 0.0, 
     return replace(run, **changes)
 
 
-def engine(configs: list[RunConfig], task: TaskData, schedule: int = 0) -> FusedEngine:
-    return FusedEngine(configs, task, EmulatedKernels(task.spec, schedule))
+needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+MakeEngine = Callable[..., FusedEngine]
+
+
+@pytest.fixture(params=["emulator", pytest.param("cuda", marks=needs_gpu)])
+def engine(request: pytest.FixtureRequest) -> MakeEngine:
+    """Makes an engine; ``schedule`` is the seed of the emulator's order of warps, which a GPU chooses for itself."""
+
+    def make(configs: list[RunConfig], task: TaskData, schedule: int = 0) -> FusedEngine:
+        if request.param == "cuda":
+            return FusedEngine.on_cuda(configs, task, torch.device("cuda"))
+        return FusedEngine(configs, task, EmulatedKernels(task.spec, schedule))
+
+    return make
 
 
 def trained_weights(spec: TransformerSpec) -> Tensor:
@@ -74,54 +87,61 @@ def exact_gradient(
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
-def test_gradients_are_those_of_float64_autograd(name: str, dropout: float, tasks: dict[str, TaskData]) -> None:
+def test_gradients_are_those_of_float64_autograd(
+    name: str, dropout: float, tasks: dict[str, TaskData], engine: MakeEngine
+) -> None:
     """Momentum's first moment after one step is the gradient itself."""
     run, task, spec = config(name, dropout=dropout, seed=7), tasks[name], SPECS[name]
     fused = engine([run], task)
     state = PopulationState.initial([run], fused.device)
     if not dropout:  # a trained transformer magnifies errors where half of its path is dropped
         state.weights[:] = trained_weights(spec)
-    weights = state.weights.clone()
+    weights = state.weights.clone().cpu()
     loss = fused.train_epoch(state)
-    samples = epoch_samples(fused.inputs, epoch_batches(fused.subset, run.protocol, epoch=0))
+    gradient = state.first.cpu()
+    inputs = TrainingInputs.prepare(task)
+    samples = epoch_samples(inputs, epoch_batches(fused.subset, run.protocol, epoch=0))
     order = (samples.facts & 0xFFFF).argsort()  # back to the order of the batch
     exact_loss, exact = exact_gradient(spec, weights, samples, order, dropout, run.seed)
     assert float(loss) == pytest.approx(float(exact_loss), rel=2e-3)
-    error = float((state.first - exact).norm() / exact.norm())
+    error = float((gradient - exact).norm() / exact.norm())
     assert error < (3e-2 if dropout else 1e-2)
     if dropout:
         _, other_masks = exact_gradient(spec, weights, samples, order, dropout, run.seed + 1)
-        assert float((state.first - other_masks).norm() / exact.norm()) > 0.2, "the masks make no difference"
+        assert float((gradient - other_masks).norm() / exact.norm()) > 0.2, "the masks make no difference"
     for tensor, slot in spec.tensors.items():
-        found, expected = state.first[0, slot.slice].double(), exact[0, slot.slice]
+        found, expected = gradient[0, slot.slice].double(), exact[0, slot.slice]
         cosine = float(found @ expected / (found.norm() * expected.norm()))
         assert cosine > (0.99 if dropout else 0.9999), (tensor, cosine)
 
 
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
-def test_a_few_steps_follow_the_torch_engine_for_every_optimizer(name: str) -> None:
+def test_a_few_steps_follow_the_torch_engine_for_every_optimizer(name: str, engine: MakeEngine) -> None:
     task = few_digits(train=64, test=10) if name == "mnist" else few_news(train=64, test=10)
     configs = [config(name, optimizer, dropout=0.1, weight_decay=1e-4) for optimizer in RATES]
     fused, twin = engine(configs, task), TorchEngine(configs, task)
-    ours, theirs = (PopulationState.initial(configs, torch.device("cpu")) for _ in range(2))
-    before = ours.weights.clone()
-    torch.testing.assert_close(fused.train_epoch(ours), twin.train_epoch(theirs), rtol=1e-2, atol=0)
+    ours, theirs = (PopulationState.initial(configs, device) for device in (fused.device, twin.device))
+    before = theirs.weights.clone()
+    torch.testing.assert_close(fused.train_epoch(ours).cpu(), twin.train_epoch(theirs), rtol=1e-2, atol=0)
     moved = (theirs.weights - before).norm(dim=1)
-    apart = (ours.weights - theirs.weights).norm(dim=1)
+    apart = (ours.weights.cpu() - theirs.weights).norm(dim=1)
     assert bool((moved > 0).all())
     # adaptive optimizers make full steps of the smallest gradients, whose signs are a matter of rounding
     limit = torch.tensor([0.05, 0.1, 0.2, 0.3])
     assert bool((apart < limit * moved).all()), (apart / moved).tolist()
 
 
-def test_a_run_has_the_same_bytes_alone_in_company_and_whatever_the_order_of_warps(tasks: dict[str, TaskData]) -> None:
+def test_a_run_has_the_same_bytes_alone_in_company_and_whatever_the_order_of_warps(
+    tasks: dict[str, TaskData], engine: MakeEngine
+) -> None:
     task = tasks["agnews"]
     run = config("agnews", "adam", dropout=0.1, seed=3)
     company = [config("agnews", "rmsprop"), run, config("agnews", "sgd", dropout=0.2, seed=5)]
 
     def result(configs: list[RunConfig], schedule: int) -> Tensor:
-        state = PopulationState.initial(configs, torch.device("cpu"))
-        losses = engine(configs, task, schedule).train_epoch(state)
+        fused = engine(configs, task, schedule)
+        state = PopulationState.initial(configs, fused.device)
+        losses = fused.train_epoch(state)
         row = configs.index(run)
         return torch.cat([state.weights[row], state.first[row], state.second[row], losses[row, None].float()])
 
@@ -131,7 +151,7 @@ def test_a_run_has_the_same_bytes_alone_in_company_and_whatever_the_order_of_war
     assert torch.equal(alone, result(company, schedule=2))
 
 
-def test_a_dead_run_is_left_as_it_is(tasks: dict[str, TaskData]) -> None:
+def test_a_dead_run_is_left_as_it_is(tasks: dict[str, TaskData], engine: MakeEngine) -> None:
     runs = [config("mnist"), config("mnist", "adam")]
     fused = engine(runs, tasks["mnist"])
     state = PopulationState.initial(runs, fused.device)
@@ -145,32 +165,32 @@ def test_a_dead_run_is_left_as_it_is(tasks: dict[str, TaskData]) -> None:
 
 
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
-def test_evaluation_agrees_with_the_model_itself(name: str, tasks: dict[str, TaskData]) -> None:
+def test_evaluation_agrees_with_the_model_itself(name: str, tasks: dict[str, TaskData], engine: MakeEngine) -> None:
     task, spec = tasks[name], SPECS[name]
     weights = trained_weights(spec)
     fused = engine([config(name)], task)
-    accuracy, loss = fused.evaluate(weights, torch.tensor([True]), fused.task.test)
+    on_device = weights.to(fused.device)
+    accuracy, loss = fused.evaluate(on_device, torch.tensor([True], device=fused.device), fused.task.test)
     measured = zoo.evaluate(zoo.build_model(spec, weights[0]), task)
     assert float(accuracy) == pytest.approx(measured.accuracy, abs=1.01 / len(task.test))
     assert float(loss) == pytest.approx(measured.loss, rel=3e-3)
 
 
-def test_not_a_number_ends_a_run(tasks: dict[str, TaskData]) -> None:
+def test_not_a_number_ends_a_run(tasks: dict[str, TaskData], engine: MakeEngine) -> None:
     run = config("mnist", protocol=Protocol(epochs=2, warmup_epochs=1, batch_size=16))
-    task = tasks["mnist"]
-    trainer = PopulationTrainer([run], TaskData(task.spec, task.train, task.test[slice(0, 8)], "few"), None)
-    trainer.engine = engine([run], trainer.task)
+    task = TaskData(MNIST, tasks["mnist"].train, tasks["mnist"].test[slice(0, 8)], "few")
+    trainer = PopulationTrainer([run], task, engine([run], task))
     trainer.state.weights[0, 0] = torch.nan
     trainer.train_epoch()
     assert not bool(trainer.state.alive[0])
 
 
-def test_stored_numbers_are_measured_in_float32(tasks: dict[str, TaskData]) -> None:
+def test_stored_numbers_are_measured_in_float32(tasks: dict[str, TaskData], engine: MakeEngine) -> None:
     run, task = config("mnist"), tasks["mnist"]
     trainer = PopulationTrainer([run], task, engine([run], task))
     trainer.train_epoch()
     measures = trainer.measure_snapshots()
-    measured = zoo.evaluate(zoo.build_model(zoo.MNIST, trainer.state.snapshots[-1, 0]), task)
+    measured = zoo.evaluate(zoo.build_model(MNIST, trainer.state.snapshots[-1, 0].cpu()), task)
     assert float(measures.test_accuracy[-1, 0]) == pytest.approx(measured.accuracy)
     assert float(measures.test_loss[-1, 0]) == pytest.approx(measured.loss, rel=1e-5)
     assert float(measures.test_loss[-1, 0]) == pytest.approx(float(trainer.state.test_loss[0, -1]), rel=3e-3)
@@ -215,3 +235,62 @@ def test_what_the_kernels_cannot_do_is_said_in_a_line() -> None:
     assert obstacle([config("mnist")], cpu) == "it needs a CUDA device, got cpu"
     odd = config("mnist", protocol=Protocol(batch_size=100))
     assert obstacle([odd], cpu) == "it needs batches of a multiple of 16 below 65536, got 100"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+class TestOnAGpu:
+    """What takes too long on the emulator."""
+
+    device = torch.device("cuda")
+
+    @pytest.mark.parametrize("name", ["mnist", "agnews"])
+    def test_the_same_bytes_in_populations_of_1_8_and_300(self, name: str) -> None:
+        task = few_digits(train=640, test=60) if name == "mnist" else few_news(train=640, test=60)
+        protocol = Protocol(epochs=1, warmup_epochs=1, batch_size=128)
+        optimizers = list(RATES)
+        runs = [config(name, optimizers[i % 4], dropout=0.05 * (i % 5), seed=i, protocol=protocol) for i in range(300)]
+
+        def result(configs: list[RunConfig]) -> Tensor:
+            fused = FusedEngine.on_cuda(configs, task, self.device)
+            state = PopulationState.initial(configs, fused.device)
+            fused.train_epoch(state)
+            return torch.stack([state.weights[0], state.first[0], state.second[0]])
+
+        alone = result(runs[:1])
+        assert torch.equal(alone, result(runs[:1]))
+        assert torch.equal(alone, result(runs[:8]))
+        assert torch.equal(alone, result(runs))
+
+    @pytest.mark.parametrize("name", ["mnist", "agnews"])
+    def test_two_hundred_steps_follow_the_torch_engine(self, name: str) -> None:
+        """Losses of ten epochs of twenty steps, each optimizer with dropout; the twin multiplies in float32."""
+        task = few_digits(train=640, test=100) if name == "mnist" else few_news(train=640, test=100)
+        protocol = Protocol(epochs=10, warmup_epochs=2, batch_size=32)
+        configs = [config(name, optimizer, dropout=0.1, protocol=protocol) for optimizer in RATES]
+        ours = PopulationTrainer(configs, task, FusedEngine.on_cuda(configs, task, self.device))
+        twin = PopulationTrainer(configs, task, device=self.device, precision="float32")
+        while not ours.finished:
+            ours.train_epoch()
+            twin.train_epoch()
+        torch.testing.assert_close(ours.state.train_loss, twin.state.train_loss, rtol=0.05, atol=0.02)
+
+    @pytest.mark.parametrize("name", ["mnist", "agnews"])
+    def test_high_learning_rates_and_wide_weights_stay_finite(self, name: str) -> None:
+        """As long as the twin's do: padding and large numbers must not turn a healthy run into not-a-number."""
+        task = few_digits(train=640, test=100) if name == "mnist" else few_news(train=640, test=100)
+        protocol = Protocol(epochs=20, warmup_epochs=2, batch_size=32)
+        configs = [
+            config(name, optimizer, dropout=dropout, learning_rate=rate, init_std=std, protocol=protocol, seed=seed)
+            for optimizer, rate in {"sgd": 1.0, "sgd_momentum": 0.3, "adam": 3e-2, "rmsprop": 1e-2}.items()
+            for dropout in (0.0, 0.2)
+            for std in (0.05, 0.5, 1.0)
+            for seed in (0, 1)
+        ]
+        ours = PopulationTrainer(configs, task, FusedEngine.on_cuda(configs, task, self.device))
+        twin = PopulationTrainer(configs, task, device=self.device, precision="float32")
+        while not ours.finished:
+            ours.train_epoch()
+            twin.train_epoch()
+        died = int((~ours.state.alive & twin.state.alive).sum())
+        assert died <= 1, f"{died} of {len(configs)} runs became not-a-number, the twin's did not"

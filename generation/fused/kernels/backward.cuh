@@ -16,26 +16,23 @@ constexpr u32 SAMPLE_END = DS + ROWS64;
 
 // dy[16 × 32] to d(hidden), then to the gradient of the block's attention output, before its dropout
 __device__ __forceinline__ void backward_mlp(const Thread& me, u32 weights, u32 sample, u32 kept, float (&d)[4][4], const BlockMemory& memory) {
-    const int first = me.tile * TILE;
     u32 rows[2][4], hidden[4][4], wide_rows[4][4];
     float wide[8][4];
     drop_backward(d, memory.kept >> 16);
     pack_rows(rows, d);
-    store_rows<DIM>(me, sample + DY, rows, first);
-    clear(wide);
-    multiply_columns<HIDDEN>(me, wide, rows, weights + W_FC2);
+    store_rows<DIM>(me, {sample, DY}, rows);
+    multiply_columns<HIDDEN>(me, wide, rows, {weights, W_FC2});
     pack_rows(wide_rows, wide);
-    load_rows<HIDDEN>(me, hidden, kept + HIDDEN_ROWS, first);
+    load_rows<HIDDEN>(me, hidden, {kept, HIDDEN_ROWS});
     #pragma unroll
     for (int k = 0; k < 4; k++) {
         // a half that is at least the smallest positive number, plus 0x7FFF, has its sign bit set; zero has not
         #pragma unroll
         for (int i = 0; i < 4; i++) wide_rows[k][i] &= spread_signs(hidden[k][i] + 0x7FFF7FFFu);
     }
-    store_rows<HIDDEN>(me, sample + DHIDDEN, wide_rows, first);
-    clear(d);
-    multiply_columns<DIM>(me, d, wide_rows, weights + W_FC1);
-    load_rows<DIM>(me, rows, kept + X2, first);
+    store_rows<HIDDEN>(me, {sample, DHIDDEN}, wide_rows);
+    multiply_columns<DIM>(me, d, wide_rows, {weights, W_FC1});
+    load_rows<DIM>(me, rows, {kept, X2});
     normalize_backward(d, rows, memory.r2);
     drop_backward(d, memory.kept);
 }
@@ -60,25 +57,24 @@ __device__ __forceinline__ void backward_scores(
     const Thread& me, const Tokens& tokens, u32 sample, int head, const u32 (&query)[4], const u32 (&output)[4],
     const float (&log_sum)[2], const float (&delta)[2], float (&dq)[2][4]
 ) {
-    const u32 columns = 32 * head;
-    clear(dq);
     #pragma unroll
     for (int tile = 0; tile < GROUP_WARPS; tile++) {
         if (tile < tokens.tiles) {
-            const u32 rows = tile * TILE * PITCH<DIM>;
             u32 b[4], p[1][4], ds[1][4];
             float score[2][4], dp[2][4];
-            clear(score);
-            clear(dp);
-            load_matrices(b, sample + KEYS + rows + (across<DIM>(me) ^ columns));
-            mma(score[0], query, b[0], b[1]);
-            if (tile * TILE + 8 < TOKENS) mma(score[1], query, b[2], b[3]);
-            load_matrices(b, sample + VALUES + rows + (across<DIM>(me) ^ columns));
-            mma(dp[0], output, b[0], b[1]);
-            if (tile * TILE + 8 < TOKENS) mma(dp[1], output, b[2], b[3]);
+            load_matrices(b, at<DIM>({sample, KEYS}, across<DIM>(me), tile * TILE, 2 * head));
+            mma_first(score[0], query, b[0], b[1]);
+            mma_first(score[1], query, b[2], b[3]);
+            load_matrices(b, at<DIM>({sample, VALUES}, across<DIM>(me), tile * TILE, 2 * head));
+            mma_first(dp[0], output, b[0], b[1]);
+            mma_first(dp[1], output, b[2], b[3]);
             #pragma unroll
             for (int side = 0; side < 2; side++) {
-                if (tile * TILE + 8 * side >= TOKENS) continue;  // all zeros, as they were cleared
+                if (tile * TILE + 8 * side >= TOKENS) {
+                    #pragma unroll
+                    for (int i = 0; i < 4; i++) score[side][i] = dp[side][i] = 0.0f;
+                    continue;
+                }
                 hide_padding(me, score[side], tile * TILE + 8 * side, tokens.length);
                 #pragma unroll
                 for (int i = 0; i < 4; i++) {
@@ -88,32 +84,27 @@ __device__ __forceinline__ void backward_scores(
             }
             pack_rows(p, score);
             pack_rows(ds, dp);
-            store_rows<HIDDEN>(me, sample + P, p, me.tile * TILE, 2 * tile);
-            store_rows<HIDDEN>(me, sample + DS, ds, me.tile * TILE, 2 * tile);
-            load_matrices_transposed(b, sample + KEYS + rows + (down<DIM>(me) ^ columns));
-            mma(dq[0], ds[0], b[0], b[1]);
-            mma(dq[1], ds[0], b[2], b[3]);
+            store_rows<HIDDEN>(me, {sample, P}, p, 2 * tile);
+            store_rows<HIDDEN>(me, {sample, DS}, ds, 2 * tile);
+            load_matrices_transposed(b, at<DIM>({sample, KEYS}, down<DIM>(me), tile * TILE, 2 * head));
+            multiply(tile == 0, dq[0], dq[1], ds[0], b);
         }
     }
 }
 
 // One head: gradients of the warp's rows as keys and values, gathered from all queries.
 __device__ __forceinline__ void backward_keys(const Thread& me, const Tokens& tokens, u32 sample, int head, float (&dk)[2][4], float (&dv)[2][4]) {
-    const u32 columns = 32 * head, own = across<HIDDEN>(me) ^ (32 * me.tile);
-    clear(dk);
-    clear(dv);
+    const u32 own = across<HIDDEN>(me) ^ (32 * me.tile);  // this warp's 16 rows are 16 columns of P and DS
     #pragma unroll
     for (int tile = 0; tile < GROUP_WARPS; tile++) {
         if (tile < tokens.tiles) {
             u32 a[4], b[4];
-            load_matrices_transposed(a, sample + P + tile * TILE * PITCH<HIDDEN> + own);
-            load_matrices_transposed(b, sample + DO + tile * TILE * PITCH<DIM> + (down<DIM>(me) ^ columns));
-            mma(dv[0], a, b[0], b[1]);
-            mma(dv[1], a, b[2], b[3]);
-            load_matrices_transposed(a, sample + DS + tile * TILE * PITCH<HIDDEN> + own);
-            load_matrices_transposed(b, sample + QUERIES + tile * TILE * PITCH<DIM> + (down<DIM>(me) ^ columns));
-            mma(dk[0], a, b[0], b[1]);
-            mma(dk[1], a, b[2], b[3]);
+            load_matrices_transposed(a, at<HIDDEN>({sample, P}, own, tile * TILE, 0));
+            load_matrices_transposed(b, at<DIM>({sample, DO}, down<DIM>(me), tile * TILE, 2 * head));
+            multiply(tile == 0, dv[0], dv[1], a, b);
+            load_matrices_transposed(a, at<HIDDEN>({sample, DS}, own, tile * TILE, 0));
+            load_matrices_transposed(b, at<DIM>({sample, QUERIES}, down<DIM>(me), tile * TILE, 2 * head));
+            multiply(tile == 0, dk[0], dk[1], a, b);
         }
     }
 }
@@ -126,26 +117,24 @@ __device__ __forceinline__ void pack_scaled(u32 (&a)[4], const float (&c)[2][4],
 // From the gradient of a block's output to that of its input, in place; leaves all that the weight gradients need.
 __device__ __forceinline__ void backward_block(const Thread& me, const Tokens& tokens, u32 start, int block, u32 sample, float (&d)[4][4], const BlockMemory& memory) {
     const u32 weights = start + block * W_BLOCK, kept = sample + block * KEPT_BLOCK;
-    const int first = me.tile * TILE;
     u32 rows[2][4], query[HEADS][4], output[HEADS][4], dq[HEADS][4], dk[HEADS][4], dv[HEADS][4];
     float delta[HEADS][2];
     if (tokens.busy) {
         if (block == 0) {
             // only the last block's queries, keys and values are still there
-            load_rows<DIM>(me, rows, kept + X1, first);
-            project(me, rows, weights, query, sample + KEYS, sample + VALUES);
-            store_rows<DIM>(me, sample + QUERIES, query, first);
+            load_rows<DIM>(me, rows, {kept, X1});
+            project(me, rows, weights, query, {sample, KEYS}, {sample, VALUES});
+            store_rows<DIM>(me, {sample, QUERIES}, query);
         } else {
-            load_rows<DIM>(me, query, sample + QUERIES, first);
+            load_rows<DIM>(me, query, {sample, QUERIES});
         }
         backward_mlp(me, weights, sample, kept, d, memory);
         pack_rows(rows, d);
-        store_rows<DIM>(me, sample + DA, rows, first);
-        clear(d);
-        multiply_columns<DIM>(me, d, rows, weights + W_OUTPUT);
+        store_rows<DIM>(me, {sample, DA}, rows);
+        multiply_columns<DIM>(me, d, rows, {weights, W_OUTPUT});
         pack_rows(output, d);
-        store_rows<DIM>(me, sample + DO, output, first);
-        load_rows<DIM>(me, rows, kept + JOINED, first);
+        store_rows<DIM>(me, {sample, DO}, output);
+        load_rows<DIM>(me, rows, {kept, JOINED});
         #pragma unroll
         for (int head = 0; head < HEADS; head++) weighted_sums(delta[head], output[head], rows[head]);
     }
@@ -167,13 +156,12 @@ __device__ __forceinline__ void backward_block(const Thread& me, const Tokens& t
     }
     group_barrier(me.group);  // all have read queries, keys and values
     if (!tokens.busy) return;
-    store_rows<DIM>(me, sample + QUERIES, dq, first);
-    store_rows<DIM>(me, sample + KEYS, dk, first);
-    store_rows<DIM>(me, sample + VALUES, dv, first);
-    clear(d);
-    multiply_columns<DIM>(me, d, dq, weights + W_QUERY);
-    multiply_columns<DIM>(me, d, dk, weights + W_KEY);
-    multiply_columns<DIM>(me, d, dv, weights + W_VALUE);
-    load_rows<DIM>(me, rows, kept + X1, first);
+    store_rows<DIM>(me, {sample, QUERIES}, dq);
+    store_rows<DIM>(me, {sample, KEYS}, dk);
+    store_rows<DIM>(me, {sample, VALUES}, dv);
+    multiply_columns<DIM>(me, d, dq, {weights, W_QUERY});
+    multiply_columns<DIM, ADD>(me, d, dk, {weights, W_KEY});
+    multiply_columns<DIM, ADD>(me, d, dv, {weights, W_VALUE});
+    load_rows<DIM>(me, rows, {kept, X1});
     normalize_backward(d, rows, memory.r1);
 }

@@ -56,8 +56,8 @@ extern "C" __global__ void __launch_bounds__(EVALUATION_THREADS, 1) evaluate(
         Dropout none;
         #pragma unroll 1
         for (int block = 0; block < BLOCKS; block++) {
-            const u32 keys = rows + block * 2 * ROWS32;
-            forward_block<false>(me, tokens, x, block, start, 0, 0, keys, keys + ROWS32, none, LAYER_NORM_EPSILON, memory);
+            const Tile keys = {rows + block * 2 * ROWS32, 0}, values = {keys.base, ROWS32};
+            forward_block<false>(me, tokens, x, block, start, 0, keys, keys, values, none, LAYER_NORM_EPSILON, memory);
         }
         if (tokens.busy) {
             float r[2];

@@ -45,21 +45,18 @@ template <int N> __device__ __forceinline__ void start_with_biases(const Thread&
     }
 }
 
-// x (sums, as the units leave them) becomes LayerNorm(x)·W for query, key and value; keys and values go to shared memory.
-__device__ __forceinline__ void project(const Thread& me, const u32 (&x)[2][4], u32 weights, u32 (&query)[2][4], u32 keys, u32 values) {
+// x·W of queries, keys and values; the latter two go to shared memory.
+__device__ __forceinline__ void project(const Thread& me, const u32 (&x)[2][4], u32 weights, u32 (&query)[2][4], Tile keys, Tile values) {
     float c[4][4];
     u32 rows[2][4];
-    clear(c);
-    multiply_rows<DIM>(me, c, x, weights + W_QUERY);
+    multiply_rows<DIM>(me, c, x, {weights, W_QUERY});
     pack_rows(query, c);
-    clear(c);
-    multiply_rows<DIM>(me, c, x, weights + W_KEY);
+    multiply_rows<DIM>(me, c, x, {weights, W_KEY});
     pack_rows(rows, c);
-    store_rows<DIM>(me, keys, rows, me.tile * TILE);
-    clear(c);
-    multiply_rows<DIM>(me, c, x, weights + W_VALUE);
+    store_rows<DIM>(me, keys, rows);
+    multiply_rows<DIM>(me, c, x, {weights, W_VALUE});
     pack_rows(rows, c);
-    store_rows<DIM>(me, values, rows, me.tile * TILE);
+    store_rows<DIM>(me, values, rows);
 }
 
 // Pushes the scores of tokens that do not exist to −∞.
@@ -72,20 +69,18 @@ __device__ __forceinline__ void hide_padding(const Thread& me, float (&score)[4]
 }
 
 // joined[head] = softmax(q·kᵀ/√D_k)·v for the warp's 16 rows
-__device__ __forceinline__ void attend(const Thread& me, const Tokens& tokens, const u32 (&query)[4], u32 keys, u32 values, int head, u32 (&joined)[4], float (&log_sum)[2]) {
+__device__ __forceinline__ void attend(const Thread& me, const Tokens& tokens, const u32 (&query)[4], Tile keys, Tile values, int head, u32 (&joined)[4], float (&log_sum)[2]) {
     float score[8][4], largest[2] = {-INFINITE, -INFINITE};
-    const u32 columns = 32 * head;
     #pragma unroll
     for (int tile = 0; tile < GROUP_WARPS; tile++) {
         if (tile < tokens.tiles) {
             u32 b[4];
-            load_matrices(b, keys + tile * TILE * PITCH<DIM> + (across<DIM>(me) ^ columns));
+            load_matrices(b, at<DIM>(keys, across<DIM>(me), tile * TILE, 2 * head));
             #pragma unroll
             for (int side = 0; side < 2; side++) {
                 float (&s)[4] = score[2 * tile + side];
                 if (tile * TILE + 8 * side >= TOKENS) continue;
-                s[0] = s[1] = s[2] = s[3] = 0.0f;
-                mma(s, query, b[2 * side], b[2 * side + 1]);
+                mma_first(s, query, b[2 * side], b[2 * side + 1]);
                 hide_padding(me, s, tile * TILE + 8 * side, tokens.length);
                 largest[0] = fmaxf(largest[0], fmaxf(s[0], s[1]));
                 largest[1] = fmaxf(largest[1], fmaxf(s[2], s[3]));
@@ -93,8 +88,7 @@ __device__ __forceinline__ void attend(const Thread& me, const Tokens& tokens, c
         }
     }
     float shift[2] = {row_max(largest[0]) * SCORE_TO_POWER, row_max(largest[1]) * SCORE_TO_POWER};
-    float out[2][4], sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    clear(out);
+    float out[2][4], sum[4];
     #pragma unroll
     for (int tile = 0; tile < GROUP_WARPS; tile++) {
         if (tile < tokens.tiles) {
@@ -108,10 +102,9 @@ __device__ __forceinline__ void attend(const Thread& me, const Tokens& tokens, c
                 p[i] = pack(power_of_two(s[2 * half] * SCORE_TO_POWER - shift[half]),
                             power_of_two(s[2 * half + 1] * SCORE_TO_POWER - shift[half]));
             }
-            load_matrices_transposed(b, values + tile * TILE * PITCH<DIM> + (down<DIM>(me) ^ columns));
-            mma(out[0], p, b[0], b[1]);
-            mma(out[1], p, b[2], b[3]);
-            mma(sum, p, ONES, ONES);
+            load_matrices_transposed(b, at<DIM>(values, down<DIM>(me), tile * TILE, 2 * head));
+            multiply(tile == 0, out[0], out[1], p, b);
+            multiply(tile == 0, sum, p, ONES, ONES);
         }
     }
     float scale[2] = {reciprocal(sum[0]), reciprocal(sum[2])};
@@ -127,18 +120,17 @@ __device__ __forceinline__ void attend(const Thread& me, const Tokens& tokens, c
 // One block, in place. `kept` is where the rows for the backward pass go; none are kept when not training.
 template <bool TRAINING>
 __device__ __forceinline__ void forward_block(
-    const Thread& me, const Tokens& tokens, float (&x)[4][4], int block, u32 start, u32 kept, u32 queries, u32 keys, u32 values,
+    const Thread& me, const Tokens& tokens, float (&x)[4][4], int block, u32 start, u32 kept, Tile queries, Tile keys, Tile values,
     const Dropout& dropout, float epsilon, BlockMemory& memory
 ) {
     const u32 weights = start + block * W_BLOCK, bias = start + block * B_BLOCK;
-    const int first = me.tile * TILE;
     u32 query[HEADS][4], rows[2][4];
     if (tokens.busy) {
         normalize(x, memory.r1, epsilon, tokens.real);
         pack_rows(rows, x);
-        if (TRAINING) store_rows<DIM>(me, kept + X1, rows, first);
+        if (TRAINING) store_rows<DIM>(me, {kept, X1}, rows);
         project(me, rows, weights, query, keys, values);
-        if (TRAINING) store_rows<DIM>(me, queries, query, first);
+        if (TRAINING) store_rows<DIM>(me, queries, query);
     }
     group_barrier(me.group);
     if (!tokens.busy) return;
@@ -146,25 +138,24 @@ __device__ __forceinline__ void forward_block(
     for (int head = 0; head < HEADS; head++) {
         attend(me, tokens, query[head], keys, values, head, rows[head], memory.log_sum[head]);
     }
-    if (TRAINING) store_rows<DIM>(me, kept + JOINED, rows, first);
-    clear(x);
-    multiply_rows<DIM>(me, x, rows, weights + W_OUTPUT);
+    if (TRAINING) store_rows<DIM>(me, {kept, JOINED}, rows);
+    multiply_rows<DIM>(me, x, rows, {weights, W_OUTPUT});
     if (TRAINING) memory.kept = drop(me, x, dropout, 1 + 2 * block);
     normalize(x, memory.r2, epsilon, tokens.real);
     pack_rows(rows, x);
-    if (TRAINING) store_rows<DIM>(me, kept + X2, rows, first);
+    if (TRAINING) store_rows<DIM>(me, {kept, X2}, rows);
     float wide[8][4];
     u32 hidden[4][4];
     start_with_biases(me, wide, bias + B_FC1);
-    multiply_rows<DIM>(me, wide, rows, weights + W_FC1);
+    multiply_rows<DIM, ADD>(me, wide, rows, {weights, W_FC1});
     #pragma unroll
     for (int j = 0; j < 8; j++) {
         hidden[j / 2][j % 2 * 2] = pack_relu(wide[j][0], wide[j][1]);
         hidden[j / 2][j % 2 * 2 + 1] = pack_relu(wide[j][2], wide[j][3]);
     }
-    if (TRAINING) store_rows<HIDDEN>(me, kept + HIDDEN_ROWS, hidden, first);
+    if (TRAINING) store_rows<HIDDEN>(me, {kept, HIDDEN_ROWS}, hidden);
     start_with_biases(me, x, bias + B_FC2);
-    multiply_rows<HIDDEN>(me, x, hidden, weights + W_FC2);
+    multiply_rows<HIDDEN, ADD>(me, x, hidden, {weights, W_FC2});
     if (TRAINING) memory.kept |= drop(me, x, dropout, 2 + 2 * block) << 16;
 }
 

@@ -38,6 +38,11 @@ __device__ __forceinline__ Factors block_factors(const Thread& me, int block) {
     return f;
 }
 
+template <int N> __device__ __forceinline__ void clear(float (&c)[N][4]) {
+    #pragma unroll
+    for (int j = 0; j < N; j++) c[j][0] = c[j][1] = c[j][2] = c[j][3] = 0.0f;
+}
+
 // All that a warp accumulates in one step.
 struct Gradients {
     float square[BLOCKS][2][4][4];   // [rows 16·i][columns 8·j]
@@ -85,7 +90,7 @@ struct Gradients {
         #pragma unroll
         for (int tile = 0; tile < GROUP_WARPS; tile++) {
             u32 a[4], b[4];
-            load_matrices_transposed(a, sample + DO + tile * TILE * PITCH<DIM> + (across<DIM>(me) ^ (32u * me.warp)));
+            load_matrices_transposed(a, at<DIM>({sample, DO}, across<DIM>(me), tile * TILE, 2 * me.warp));
             load_matrices_transposed(b, patches + tile * TILE * PITCH<FEATURES> + down<FEATURES>(me));
             mma(embedding[0], a, b[0], b[1]);
             mma(embedding[1], a, b[2], b[3]);

@@ -58,10 +58,10 @@ __device__ __forceinline__ void start_tokens(const Thread& me, const u16* sample
 __device__ __forceinline__ void embed(const Thread& me, float (&x)[4][4], u32 start, u32 input, const float* positions) {
     const int first = me.tile * TILE;
     u32 rows[FEATURES / 16][4];
-    load_rows<FEATURES>(me, rows, input, first);
+    load_rows<FEATURES>(me, rows, {input, 0});
     if (IMAGES) {
         start_with_biases(me, x, start + B_EMBEDDING);
-        multiply_rows<FEATURES>(me, x, rows, start + W_EMBEDDING);
+        multiply_rows<FEATURES, ADD>(me, x, rows, {start, W_EMBEDDING});
         #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int row = first + me.row + 8 * half;

@@ -93,8 +93,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
             for (int block = 0; block < BLOCKS; block++) {
                 earlier = memory;
                 // the first block's keys and values lie where P will be, so that the second's find their place free
-                const u32 keys = sample + (block ? KEYS : P), values = sample + (block ? VALUES : P + ROWS32);
-                forward_block<true>(me, tokens, x, block, start, sample + block * KEPT_BLOCK, sample + QUERIES, keys, values, dropout, epsilon, memory);
+                const Tile keys = {sample + (block ? KEYS : P), 0}, values = {sample + (block ? VALUES : P + ROWS32), 0};
+                forward_block<true>(me, tokens, x, block, start, sample + block * KEPT_BLOCK, {sample, QUERIES}, keys, values, dropout, epsilon, memory);
             }
 
             float r[2];
@@ -119,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
                     u32 rows[2][4];
                     drop_backward(x, kept_first);
                     pack_rows(rows, x);
-                    store_rows<DIM>(me, sample + DO, rows, me.tile * TILE);
+                    store_rows<DIM>(me, {sample, DO}, rows);
                 }
                 block_barrier();
                 #pragma unroll 1

@@ -223,6 +223,11 @@ inline void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     for (int i = 0; i < 4; i++) c[i] = warp.sums[lane][i];
 }
 
+inline void mma_first(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    c[0] = c[1] = c[2] = c[3] = 0.0f;
+    mma(c, a, b0, b1);
+}
+
 inline void gather_matrices(WarpState& w, bool transposed) {
     for (int l = 0; l < LANES; l++) {
         for (int m = 0; m < 4; m++) {

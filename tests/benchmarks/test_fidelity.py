@@ -1,0 +1,35 @@
+"""Two engines' zoos compared: the measures, and a tiny comparison of torch with itself."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import ks_2samp
+
+from benchmarks.fidelity import Agreement, compare
+from generation.protocol import Protocol
+from generation.sweep import PRESETS, Sweep
+from zoo.spec import MNIST
+from zoo.tasks import Examples, TaskData
+
+
+def test_distances_are_what_they_are_called() -> None:
+    generator = np.random.default_rng(0)
+    first, second = generator.random(40), generator.random(40) ** 2
+    agreement = Agreement(torch.from_numpy(first), torch.from_numpy(second))
+    assert agreement.distribution_distance == pytest.approx(ks_2samp(first, second).statistic)
+    assert agreement.mean_distance == pytest.approx(np.abs(first - second).mean())
+    assert agreement.mean_difference == pytest.approx((first - second).mean())
+
+
+def test_an_engine_agrees_with_itself() -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (32, 28, 28), dtype=torch.uint8, generator=generator)
+    examples = Examples(images, torch.randint(0, 10, (32,), generator=generator))
+    runs = Sweep("mnist", PRESETS["paper"]).shard(0)[:2]
+    configs = [replace(run, protocol=Protocol(1, 1, batch_size=16), train_fraction=1.0) for run in runs]
+    rows = compare(configs, TaskData(MNIST, examples, examples, "noise"), "mnist", torch.device("cpu"), "torch")
+    same = {row.metric: row.value for row in rows if row.variant == "torch and float32"}
+    assert same == {"mean_difference": 0.0, "mean_distance": 0.0, "distribution_distance": 0.0}
+    assert {row.variant for row in rows} >= {"torch and float32", "float32, two seeds"}
