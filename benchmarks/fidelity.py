@@ -3,9 +3,9 @@
     python -m benchmarks.fidelity                       64 configurations of the grid, 100 epochs, a tenth of MNIST
     python -m benchmarks.fidelity --runs 16 --epochs 20 --examples 1280 --data DIR
 
-No two ways of rounding give the same weights after thousands of steps, so what is compared is what a zoo is made of: the
-distribution of accuracies, and each configuration's accuracy. What to expect of the latter is measured too: torch is
-trained a second time with other seeds, and the spread between its two trainings is the yardstick.
+No two ways of rounding give the same weights after thousands of steps, so what is compared is what a zoo is made of:
+the distribution of accuracies, and each configuration's accuracy. What to expect of the latter is measured too: torch
+is trained a second time with other seeds, and the spread between its two trainings is the yardstick.
 """
 
 import argparse
