@@ -6,7 +6,7 @@ python -m benchmarks.kendall --config mnist agnews --zoo DIR --device cuda --out
 python -m benchmarks.kendall --models transformer_nfn mlp --thresholds none 80 --seeds 3
 
 Fits on train, chooses on validation, tests once. Finished cells lie in OUT/cells and are not computed again. Writes
-OUT/kendall.jsonl, OUT/kendall.CONFIG.md and three plots. A model whose library is missing is left out, with exit code 3.
+OUT/kendall.jsonl, OUT/kendall.CONFIG.md and three plots. A model whose library is missing is left out: exit code 3.
 """
 
 from benchmarks.harness.campaign import Campaign
@@ -63,7 +63,9 @@ def draw(campaign: Campaign, finished: Finished, book: Book, data: BenchmarkData
     accuracy = {"train": data.train.truth(), "validation": data.validation.truth()}
     if shown:
         accuracy["test"] = next(iter(shown.values()))[1]
-    campaign.announce(accuracy_histogram(accuracy, f"{config}, {campaign.options.checkpoint}", out / f"kendall.{config}.accuracy.png"))
+    campaign.announce(
+        accuracy_histogram(accuracy, f"{config}, {campaign.options.checkpoint}", out / f"kendall.{config}.accuracy.png")
+    )
 
 
 @command

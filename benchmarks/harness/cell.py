@@ -9,14 +9,16 @@ import numpy as np
 from jaxtyping import Float, Integer
 
 from benchmarks.harness.contenders import CONTENDERS
+from benchmarks.results import Result
 
 PROTOCOL = 1  # raised when the way of training or choosing changes, so that no cell of the old way is taken for one
+STANDARD_CHANNELS = (10,)  # Transformer-NFN's own default
 LENGTHS = ("paper", "converged")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Everything that the outcome depends on. Two cells with the same key have the same numbers on the same machine."""
+    """Everything that the outcome depends on, and the table it is for."""
 
     benchmark: str
     config: str
@@ -37,7 +39,12 @@ class Cell:
 
     @property
     def key(self) -> str:
-        text = json.dumps(asdict(self) | {"protocol": PROTOCOL}, sort_keys=True)
+        """The same for cells of different tables that are the same fit: on one machine, the same numbers."""
+        what = asdict(self) | {"protocol": PROTOCOL}
+        del what["benchmark"]
+        if self.channels == STANDARD_CHANNELS:
+            what["channels"] = None
+        text = json.dumps(what, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def normalised(self) -> "Cell":
@@ -50,6 +57,15 @@ class Cell:
             seed=self.seed if contender.seeded else 0,
             length=self.length if contender.kind is not None else "paper",
         )
+
+    @classmethod
+    def of_row(cls, row: Result, seed: int) -> "Cell":
+        """The cell that a result row was made from, at one of its seeds."""
+        assert row.model is not None, "only rows of a model come from cells"
+        setting: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in row.setting.items()
+        }
+        return cls(row.benchmark, row.config, row.model, seed, **setting)
 
     def across_seeds(self) -> dict[str, Any]:
         """The key without the seed: cells with the same one are averaged."""

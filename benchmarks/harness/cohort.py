@@ -155,7 +155,7 @@ class ClassWalk:
         self.step.rates[self.members] = torch.tensor([rate or 0.0 for rate in rates]).to(self.step.rates.device)
 
     def _keep_best(self) -> Tensor:
-        """Reads the class on validation. Better is a higher τ, at equal τ a lower loss; who has ended stays as it is."""
+        """Reads the class on validation. Better is a higher τ, at equal τ a lower loss. Who has ended stays so."""
         logits = self.stack.read(self.members, self.validation).double()
         truth = self.validation.accuracy
         tau = many_kendall_taus(logits, truth).nan_to_num(nan=-2.0)  # undefined is worse than any

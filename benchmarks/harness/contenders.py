@@ -43,9 +43,7 @@ CONTENDERS = {
         Contender("xgboost", "XGBoost", fit=fit_xgboost, library="xgboost", seeded=False),
         Contender("lightgbm", "LightGBM", fit=fit_lightgbm, library="lightgbm", seeded=False),
         Contender("random_forest", "Random Forest", fit=fit_random_forest, library="lightgbm"),
-        Contender(
-            "hyperparameters", "hyperparameters only", fit=fit_hyperparameters, library="sklearn", seeded=False
-        ),
+        Contender("hyperparameters", "hyperparameters only", fit=fit_hyperparameters, library="sklearn", seeded=False),
         Contender("transformer_nfn", "Transformer-NFN", kind=TransformerNFN),
     )
 }

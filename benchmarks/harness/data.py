@@ -17,6 +17,7 @@ from zoo.schema import CHECKPOINTS
 from zoo.splits import SPLITS
 
 FEWEST_ROWS = 2  # below this a split has no pair to rank
+FINGERPRINT = 16  # characters of the manifest's hash that name a zoo
 INVARIANCE_SEED, AUGMENTATION_SEED = 1, 2
 TEST_EXAMPLES = {"mnist": 10_000, "agnews": 7_600}
 SAMPLE_DIGITS = 1_000
@@ -76,11 +77,11 @@ class BenchmarkData:
         if checkpoint not in (*CHECKPOINTS, "all"):
             raise ValueError(f"unknown checkpoint {checkpoint!r}: one of {', '.join(CHECKPOINTS)}, all")
         folder = find_folder(name, config)
-        fingerprint = edition_of(folder)
+        edition = edition_of(folder)
 
         def read(split: str) -> Checkpoints:
             rows = Checkpoints.read(open_zoo(folder, config, split), checkpoint, torch.device(device))
-            if edition_of(folder) != fingerprint:
+            if edition_of(folder) != edition:
                 raise ValueError(f"{folder} was published anew while the benchmark ran: run it again")
             if entry_range is None:
                 return rows
@@ -94,7 +95,7 @@ class BenchmarkData:
             read("validation"),
             lambda: read("test"),
             config=config,
-            fingerprint=fingerprint,
+            fingerprint=edition[:FINGERPRINT],
             test_examples=examples,
         )
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from benchmarks.harness.cell import Cell, Outcome
 from benchmarks.harness.cohort import ClassOfMembers, FittedPredictor, train_together
@@ -62,13 +63,19 @@ def groups(cells: Sequence[Cell], data: BenchmarkData) -> Iterator[list[Cell]]:
     """Cells that are fitted in one go.
 
     On a GPU all seeds and thresholds of a neural predictor train together. On a CPU nothing is won by that, and alone
-    a cell's last digits do not depend on its company, so that a table begun twice ends the same.
+    a cell's last digits do not depend on its company, so that a table begun twice ends the same. Trees of the same rows
+    share what was prepared of them.
     """
     together: dict[tuple, list[Cell]] = {}
     for cell in cells:
-        alone = CONTENDERS[cell.model].kind is None or data.train.weights.device.type == "cpu"
-        own = (cell.threshold, cell.seed) if alone else None
-        together.setdefault((cell.model, cell.length, cell.epochs, cell.components, cell.channels, own), []).append(cell)
+        own: tuple = ()
+        if CONTENDERS[cell.model].kind is None:
+            own = (cell.threshold,)
+        elif data.train.weights.device.type == "cpu":
+            own = (cell.threshold, cell.seed)
+        together.setdefault((cell.model, cell.length, cell.epochs, cell.components, cell.channels, own), []).append(
+            cell
+        )
     yield from together.values()
 
 
@@ -85,7 +92,7 @@ def fit_and_judge(cells: Sequence[Cell], data: BenchmarkData, jobs: int) -> dict
         start = time.perf_counter()
         fitted = fit_neural(cells, data) if CONTENDERS[cells[0].model].kind else fit_other(cells, data, jobs)
         seconds = time.perf_counter() - start
-    on = describe_device(device if CONTENDERS[cells[0].model].kind else device.__class__("cpu"))
+    on = describe_device(device if CONTENDERS[cells[0].model].kind else torch.device("cpu"))
     return {cell: judged(cell, one, data, seconds / len(cells), memory, on) for cell, one in fitted.items()}
 
 
@@ -115,17 +122,15 @@ def fit_neural(cells: Sequence[Cell], data: BenchmarkData) -> dict[Cell, FittedP
     }
 
 
-def fit_other(
-    cells: Sequence[Cell], data: BenchmarkData, jobs: int
-) -> dict[Cell, FittedTrees | FittedHyperparameters]:
-    fitted = {}
-    for cell in cells:
-        fit = CONTENDERS[cell.model].fit
-        assert fit is not None
-        train = data.train.take(data.train.at_least(cell.threshold))
-        validation = data.validation.take(data.validation.at_least(cell.threshold))
-        fitted[cell] = fit(train, validation, cell.seed, jobs)
-    return fitted
+def fit_other(cells: Sequence[Cell], data: BenchmarkData, jobs: int) -> dict[Cell, FittedTrees | FittedHyperparameters]:
+    """The cells of one model and threshold."""
+    first = cells[0]
+    fit = CONTENDERS[first.model].fit
+    assert fit is not None
+    train = data.train.take(data.train.at_least(first.threshold))
+    validation = data.validation.take(data.validation.at_least(first.threshold))
+    fitted = fit(train, validation, [cell.seed for cell in cells], jobs)
+    return dict(zip(cells, fitted, strict=True))
 
 
 def judged(

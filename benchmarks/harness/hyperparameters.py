@@ -3,11 +3,11 @@
 What a weight-space model adds to what the run's configuration already says is its distance from this row.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float
 
 from benchmarks.harness.checkpoints import HYPERPARAMETERS, Checkpoints
@@ -31,25 +31,31 @@ class FittedHyperparameters:
         return rounds_of(self.model, rows)[self.epoch - 1]
 
 
-def fit_hyperparameters(train: Checkpoints, validation: Checkpoints, seed: int, jobs: int) -> FittedHyperparameters:
-    """The number of rounds is the one with the least squared error on validation. Nothing is drawn: no seed, no spread."""
+def fit_hyperparameters(
+    train: Checkpoints, validation: Checkpoints, seeds: Sequence[int], jobs: int
+) -> list[FittedHyperparameters]:
+    """The number of rounds is the one with the least squared error on validation. Nothing is drawn, so no spread."""
     from sklearn.ensemble import HistGradientBoostingRegressor
+    from threadpoolctl import threadpool_limits
 
-    model = HistGradientBoostingRegressor(
-        learning_rate=RATE,
-        max_iter=ROUNDS,
-        max_leaf_nodes=LEAVES,
-        min_samples_leaf=LEAF_ROWS,
-        categorical_features=[HYPERPARAMETERS.index("optimizer")],
-        early_stopping=False,
-        random_state=seed,
-    )
-    model.fit(table(train), train.truth())
+    settings: dict[str, Any] = {
+        "learning_rate": RATE,
+        "max_iter": ROUNDS,
+        "max_leaf_nodes": LEAVES,
+        "min_samples_leaf": LEAF_ROWS,
+        "categorical_features": [HYPERPARAMETERS.index("optimizer")],
+        "early_stopping": False,
+        "random_state": 0,
+    }
+    model = HistGradientBoostingRegressor(**settings)
+    # six columns are too little work to share: threads would wait for each other, on a busy machine for minutes
+    with threadpool_limits(1):
+        model.fit(table(train), train.truth())
     by_round = rounds_of(model, validation)
     best = int(np.square(by_round - validation.truth()).mean(1).argmin())
     leaves = [tree.get_n_leaf_nodes() for (tree,) in model._predictors[: best + 1]]
     tau = kendall_tau(by_round[best], validation.truth())
-    return FittedHyperparameters(model, best + 1, sum(2 * count - 1 for count in leaves), tau)
+    return [FittedHyperparameters(model, best + 1, sum(2 * count - 1 for count in leaves), tau) for _ in seeds]
 
 
 def rounds_of(model: Any, rows: Checkpoints) -> Float[np.ndarray, "rounds n"]:
@@ -59,7 +65,8 @@ def rounds_of(model: Any, rows: Checkpoints) -> Float[np.ndarray, "rounds n"]:
 
 def table(rows: Checkpoints) -> Float[np.ndarray, "n 6"]:
     """The hyperparameters as numbers, the optimizer by its place in the list; trees need no logarithms."""
-    frame: pd.DataFrame = rows.hyperparameters.assign(
-        optimizer=rows.hyperparameters["optimizer"].map({name: i for i, name in enumerate(OPTIMIZERS)})
-    )
-    return frame[list(HYPERPARAMETERS)].to_numpy(dtype=np.float64)
+    columns = [
+        rows.hyperparameters[name].map(OPTIMIZERS.index) if name == "optimizer" else rows.hyperparameters[name]
+        for name in HYPERPARAMETERS
+    ]
+    return np.stack([column.to_numpy(dtype=np.float64) for column in columns], axis=1)

@@ -42,10 +42,14 @@ def table_parser(
     parser.add_argument("--zoo", default=DEFAULT_NAME, metavar="DIR", help="folder or hub name (default: %(default)s)")
     parser.add_argument("--config", nargs="+", default=list(configs), metavar="CONFIG", help="default: %(default)s")
     if len(models) > 1:
-        parser.add_argument("--models", nargs="+", default=list(models), metavar="MODEL", help=f"of {', '.join(models)}")
+        parser.add_argument(
+            "--models", nargs="+", default=list(models), metavar="MODEL", help=f"of {', '.join(models)}"
+        )
     if len(thresholds) > 1:
         percent = [threshold_text(threshold) for threshold in thresholds]
-        parser.add_argument("--thresholds", nargs="+", default=percent, metavar="T", help="none, or in %% (default: all)")
+        parser.add_argument(
+            "--thresholds", nargs="+", default=percent, metavar="T", help="none, or in %% (default: all)"
+        )
     parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds of each predictor (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="of neural predictors (default: %(default)s)")
     parser.add_argument("--checkpoint", default="epoch_75", choices=[*CHECKPOINTS, "all"], help="default: %(default)s")

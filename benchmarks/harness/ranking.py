@@ -3,11 +3,12 @@
     τ_b = Σ_{i<j} s_ij / √(Σ_{i<j} |x_ij| · Σ_{i<j} |y_ij|)     x_ij = sign(x_i − x_j),  y_ij = sign(y_i − y_j),
                                                                 s_ij = x_ij·y_ij
 
-``kendall_tau`` is scipy's, the truth. The other two are written from the formula, with n² signs: that is slower for one
-ranking of thousands of rows, and far quicker for the many rankings of an epoch or the thousand resamples of a bootstrap.
+``kendall_tau`` is scipy's, the truth. The other two are written from the formula, with n² signs: slower for one ranking
+of thousands of rows, and far quicker for the many rankings of an epoch or the thousand resamples of a bootstrap.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,8 @@ def kendall_tau(predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n
 
     if len(truth) < 2 or np.ptp(predicted) == 0 or np.ptp(truth) == 0:
         return math.nan
-    return float(kendalltau(predicted, truth).statistic)
+    found: Any = kendalltau(predicted, truth)
+    return float(found.statistic)
 
 
 def many_kendall_taus(predicted: Float[Tensor, "m n"], truth: Float[Tensor, " n"]) -> Float[Tensor, " m"]:

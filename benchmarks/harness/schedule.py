@@ -47,7 +47,7 @@ class PaperSchedule:
 
 @dataclass
 class PlateauSchedule:
-    """The same warm-up, then the peak rate until 10 epochs bring nothing new on validation, then a tenth of it, and so on.
+    """The same warm-up, then the peak rate until 10 epochs bring nothing new on validation, then a tenth of it, …
 
     Training ends when the rate falls below the paper's last, 1e-5, or after 400 epochs: as many as a model still
     learns from, whichever the model.

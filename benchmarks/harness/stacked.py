@@ -97,7 +97,8 @@ class StackedStep:
 
     def __call__(self) -> None:
         if self.device.type != "cuda":
-            return self._step()
+            self._step()
+            return
         if self.recorded is None:
             self._record()
         assert self.recorded is not None

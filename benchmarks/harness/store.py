@@ -1,9 +1,10 @@
-"""Finished cells on disk, so that none is computed twice: one safetensors file a benchmark, config and model.
+"""Finished cells on disk, so that none is computed twice: one safetensors file a config and model, for all tables.
 
-A file holds the test predictions of its cells, the truth and the run numbers, and in its header a line of JSON a cell.
-It is replaced whole after every cell.
+A file holds the test predictions of its cells, the truth and the run numbers once for all cells that share them, and
+in its header a line of JSON a cell. It is replaced whole after every cell.
 """
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -25,7 +26,7 @@ class CellStore:
         self.folder = folder / "cells"
 
     def path(self, cell: Cell) -> Path:
-        return self.folder / f"{cell.benchmark}.{cell.config}.{cell.model}.safetensors"
+        return self.folder / f"{cell.config}.{cell.model}.safetensors"
 
     def find(self, cells: list[Cell]) -> dict[Cell, Outcome]:
         """Those of the cells that are finished."""
@@ -43,8 +44,18 @@ class CellStore:
 
 
 def pack(outcomes: dict[str, Outcome]) -> bytes:
-    arrays = {f"{key}.{name}": getattr(one, name) for key, one in outcomes.items() for name in ARRAYS}
-    return save(arrays, metadata={key: json.dumps(one.notes) for key, one in outcomes.items()})
+    arrays: dict[str, np.ndarray] = {}
+    header = {}
+    for key, one in outcomes.items():
+        names = {name: content_name(getattr(one, name)) for name in ARRAYS}
+        arrays |= {names[name]: getattr(one, name) for name in ARRAYS}
+        header[key] = json.dumps({"arrays": names, "notes": one.notes})
+    return save(arrays, metadata=header)
+
+
+def content_name(array: np.ndarray) -> str:
+    """The same for the same numbers, so that they are stored once."""
+    return hashlib.sha256(array.dtype.str.encode() + array.tobytes()).hexdigest()[:16]
 
 
 def read(path: Path) -> dict[str, Outcome]:
@@ -53,10 +64,12 @@ def read(path: Path) -> dict[str, Outcome]:
         return {}
     try:
         with safe_open(path, framework="np") as file:
-            notes = file.metadata() or {}
+            cells = {key: json.loads(text) for key, text in (file.metadata() or {}).items()}
+            names = {name for cell in cells.values() for name in cell["arrays"].values()}
+            arrays = {name: np.array(file.get_tensor(name)) for name in names}
             return {
-                key: Outcome(*(np.array(file.get_tensor(f"{key}.{name}")) for name in ARRAYS), json.loads(text))
-                for key, text in notes.items()
+                key: Outcome(**{name: arrays[cell["arrays"][name]] for name in ARRAYS}, notes=cell["notes"])
+                for key, cell in cells.items()
             }
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it, its cells are then computed again") from error

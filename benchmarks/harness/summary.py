@@ -99,9 +99,7 @@ def entry_rows(entries: Sequence[Entry]) -> list[Result]:
     counts = resample_runs(entries[0].outcomes[0].runs)
     resamples = [bootstrap_taus([one.predicted for one in entry.outcomes], entry.truth, counts) for entry in entries]
     means = [float(np.mean(entry.taus())) for entry in entries]
-    leader = max(
-        range(len(entries)), key=lambda number: (entries[number].cell.length == "paper", means[number])
-    )
+    leader = max(range(len(entries)), key=lambda number: (entries[number].cell.length == "paper", means[number]))
     rows = []
     for entry, mean, own in zip(entries, means, resamples, strict=True):
         assert np.array_equal(entry.truth, entries[0].truth), "a column has one test set"
@@ -144,12 +142,11 @@ def row_of(entry: Entry, metric: str, value: float, stderr: float | None = None)
 
 def setting_of(cell: Cell) -> dict[str, Scalar | list[Scalar]]:
     """What identifies the entry besides model and config; what is not set is left out."""
-    chosen = {
+    return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in cell.across_seeds().items()
         if value is not None and name not in ("benchmark", "config", "model")
     }
-    return chosen | {"zoo": cell.zoo[:12]}
 
 
 def packages_of(cell: Cell) -> list[str]:

@@ -15,8 +15,8 @@ def kendall_tables(book: Book, config: str) -> str:
 
 
 def thresholds_of(book: Book) -> list[float]:
-    found = {row.setting["threshold"] for row in book.rows if "threshold" in row.setting}
-    return sorted(float(value) for value in found if isinstance(value, int | float)) or [FIRST]
+    found = [row.setting.get("threshold") for row in book.rows]
+    return sorted({float(value) for value in found if isinstance(value, int | float)}) or [FIRST]
 
 
 def threshold_table(book: Book, config: str) -> str:
@@ -79,8 +79,8 @@ def detail_table(book: Book) -> str:
 def notes(book: Book) -> list[str]:
     """What a reader of these very numbers must know."""
     found = [
-        "Mean ± standard error over seeds, below it the middle 95 % of a bootstrap over test runs; bold leads. XGBoost, "
-        "LightGBM and the hyperparameters' boosting draw nothing, so they have no error over seeds."
+        "Mean ± standard error over seeds, below it the middle 95 % of a bootstrap over test runs; bold leads. "
+        "XGBoost, LightGBM and the hyperparameters' boosting draw nothing, so they have no error over seeds."
     ]
     for threshold in thresholds_of(book):
         constant = [
