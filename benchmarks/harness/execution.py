@@ -1,5 +1,6 @@
 """Computes the cells that are not finished yet: fit on train, choose on validation, be judged on test, be stored."""
 
+import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -88,6 +89,9 @@ def label(group: Sequence[Cell]) -> str:
 def fit_and_judge(cells: Sequence[Cell], data: BenchmarkData, jobs: int) -> dict[Cell, Outcome]:
     """Fits the cells of one group, and only then, with every choice made, has each judged on test, once."""
     device = data.train.weights.device
+    library = CONTENDERS[cells[0].model].library
+    if library is not None:
+        importlib.import_module(library)  # ahead of the clock
     with measured_memory(device) as memory:
         start = time.perf_counter()
         fitted = fit_neural(cells, data) if CONTENDERS[cells[0].model].kind else fit_other(cells, data, jobs)

@@ -12,9 +12,7 @@ from benchmarks.harness.data import BenchmarkData
 from zoo import TransformerSpec, TransformerWeights
 from zoo.schema import OPTIMIZERS
 
-SMALL = TransformerSpec(
-    "mnist", classes=2, tokens=4, dim=3, heads=2, key_dim=2, value_dim=2, hidden_dim=2, blocks=1
-)
+SMALL = TransformerSpec("mnist", classes=2, tokens=4, dim=3, heads=2, key_dim=2, value_dim=2, hidden_dim=2, blocks=1)
 Label = Callable[[TransformerWeights, torch.Generator], Tensor]
 
 

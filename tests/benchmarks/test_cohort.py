@@ -1,6 +1,7 @@
 """Predictors that train together: each as if alone, for as long as its schedule says, at its best epoch."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from benchmarks.harness.cohort import ClassOfMembers, FittedPredictor, epoch_bat
 from benchmarks.harness.ranking import kendall_tau
 from benchmarks.harness.schedule import PaperSchedule, PlateauSchedule, make_schedule
 from nfn import MLPPredictor, Predictor, StatNN, TrainingStep, TransformerNFN
-from tests.benchmarks.synthetic import SMALL, invent, invariant_label
+from tests.benchmarks.synthetic import SMALL, invariant_label, invent
 from zoo import TransformerWeights
 
 KINDS: list[type[Predictor]] = [TransformerNFN, MLPPredictor, StatNN]
@@ -78,7 +79,7 @@ def test_the_paper_s_rates():
     assert len(rates) == 50
     np.testing.assert_allclose(rates[:10], np.arange(1, 11) * 1e-4)
     assert rates[-1] == pytest.approx(1e-5)
-    assert all(later < earlier for earlier, later in zip(rates[9:], rates[10:], strict=False))
+    assert all(later < earlier for earlier, later in pairwise(rates[9:]))
 
 
 def test_training_goes_on_while_validation_improves_and_ends_when_it_does_not():

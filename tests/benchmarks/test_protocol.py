@@ -1,4 +1,4 @@
-"""The harness where the answer is known: it finds what is there, finds nothing where nothing is, and peeks at nothing."""
+"""The harness where the answer is known: finds what is there, nothing where nothing is, and never peeks."""
 
 import ast
 from pathlib import Path
@@ -41,9 +41,9 @@ def taus(finished: Finished) -> dict[str, float]:
 @pytest.mark.slow
 def test_an_invariant_label_is_found_by_transformer_nfn_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Every checkpoint is moved by a group element of its own; what stays is a polynomial of the weights."""
-    monkeypatch.setattr(cohort, "BATCH_SIZE", 64)  # many rows, few steps: the test is about what can be learnt
-    data = invent_data(7000, 150, 200, invariant_label, move=True)
-    finished = run(cells_of(("transformer_nfn", "mlp"), epochs=10), data, tmp_path)
+    monkeypatch.setattr(cohort, "BATCH_SIZE", 128)  # many rows, few steps: the test is about what can be learnt
+    data = invent_data(8000, 150, 200, invariant_label, move=True)
+    finished = run(cells_of(("transformer_nfn", "mlp"), epochs=14), data, tmp_path)
     found = taus(finished)
     assert found["transformer_nfn"] > 0.95
     assert found["mlp"] < 0.85
