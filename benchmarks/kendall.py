@@ -14,8 +14,9 @@ from benchmarks.harness.cell import LENGTHS, Cell
 from benchmarks.harness.contenders import CONTENDERS, NEURAL
 from benchmarks.harness.data import BenchmarkData
 from benchmarks.harness.execution import Finished
-from benchmarks.harness.options import THRESHOLDS, TableOptions, read_options, table_parser
+from benchmarks.harness.options import TableOptions, read_options, table_parser
 from benchmarks.plots import accuracy_histogram, scatter, tau_by_threshold
+from benchmarks.tables import paper
 from benchmarks.tables.book import Book
 from benchmarks.tables.kendall import kendall_tables
 from zoo.command import command
@@ -71,7 +72,7 @@ def draw(campaign: Campaign, finished: Finished, book: Book, data: BenchmarkData
 @command
 def main(arguments: list[str] | None = None) -> None:
     parser = table_parser(
-        "benchmarks.kendall", __doc__ or "", configs=("mnist",), models=tuple(CONTENDERS), thresholds=THRESHOLDS
+        "benchmarks.kendall", __doc__ or "", configs=("mnist",), models=tuple(CONTENDERS), thresholds=paper.THRESHOLDS
     )
     parser.add_argument(
         "--lengths", nargs="+", default=list(LENGTHS), choices=LENGTHS, help="how long to train (default: %(default)s)"

@@ -13,7 +13,7 @@ from benchmarks.harness.cohort import ClassOfMembers, FittedPredictor, train_tog
 from benchmarks.harness.contenders import CONTENDERS, builder
 from benchmarks.harness.data import FEWEST_ROWS, BenchmarkData
 from benchmarks.harness.hyperparameters import FittedHyperparameters
-from benchmarks.harness.memory import PeakMemory, measured_memory
+from benchmarks.harness.memory import measured_memory
 from benchmarks.harness.schedule import EPOCHS, make_schedule
 from benchmarks.harness.store import CellStore
 from benchmarks.harness.trees import FittedTrees
@@ -97,7 +97,13 @@ def fit_and_judge(cells: Sequence[Cell], data: BenchmarkData, jobs: int) -> dict
         fitted = fit_neural(cells, data) if CONTENDERS[cells[0].model].kind else fit_other(cells, data, jobs)
         seconds = time.perf_counter() - start
     on = describe_device(device if CONTENDERS[cells[0].model].kind else torch.device("cpu"))
-    return {cell: judged(cell, one, data, seconds / len(cells), memory, on) for cell, one in fitted.items()}
+    effort = {
+        "wall_seconds": seconds / len(cells),
+        "peak_memory_megabytes": memory.megabytes,
+        "fitted_together": len(cells),
+        "device": on,
+    }
+    return {cell: judged(cell, one, data, effort) for cell, one in fitted.items()}
 
 
 def fit_neural(cells: Sequence[Cell], data: BenchmarkData) -> dict[Cell, FittedPredictor]:
@@ -141,9 +147,7 @@ def judged(
     cell: Cell,
     fitted: FittedPredictor | FittedTrees | FittedHyperparameters,
     data: BenchmarkData,
-    seconds: float,
-    memory: PeakMemory,
-    device: str,
+    effort: dict[str, float | str | None],
 ) -> Outcome:
     verdict = data.judge(fitted, cell.threshold)
     notes = {
@@ -151,9 +155,6 @@ def judged(
         "epoch": fitted.epoch,
         "epochs": fitted.epochs,
         "parameters": fitted.parameters,
-        "wall_seconds": seconds,
-        "peak_memory_megabytes": memory.megabytes,
         "mean_change": verdict.mean_change,
-        "device": device,
     }
-    return Outcome(verdict.predicted, verdict.truth, verdict.runs, notes)
+    return Outcome(verdict.predicted, verdict.truth, verdict.runs, notes | effort)

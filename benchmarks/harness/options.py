@@ -12,7 +12,6 @@ from zoo.locate import DEFAULT_NAME
 from zoo.schema import CHECKPOINTS
 
 SEEDS = 5
-THRESHOLDS = (0.0, 0.2, 0.4, 0.6, 0.8)
 
 
 @dataclass(frozen=True)

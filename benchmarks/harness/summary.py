@@ -23,7 +23,16 @@ from benchmarks.harness.uncertainty import (
 )
 from benchmarks.results import Result, Scalar
 
-NOTED = ("mean_change", "wall_seconds", "parameters", "peak_memory_megabytes", "validation_tau", "epoch", "epochs")
+NOTED = (
+    "mean_change",
+    "wall_seconds",
+    "peak_memory_megabytes",
+    "fitted_together",
+    "parameters",
+    "validation_tau",
+    "epoch",
+    "epochs",
+)
 COLUMN = ("threshold", "checkpoint", "entry_range")  # cells that differ in nothing here have the same test rows
 
 

@@ -80,7 +80,8 @@ def notes(book: Book) -> list[str]:
     """What a reader of these very numbers must know."""
     found = [
         "Mean ± standard error over seeds, below it the middle 95 % of a bootstrap over test runs; bold leads. "
-        "XGBoost, LightGBM and the hyperparameters' boosting draw nothing, so they have no error over seeds."
+        "XGBoost, LightGBM and the hyperparameters' boosting draw nothing, so they have no error over seeds. Fits that "
+        "share a GPU share its seconds, and their memory is that of all."
     ]
     for threshold in thresholds_of(book):
         constant = [

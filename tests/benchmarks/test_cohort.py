@@ -1,7 +1,8 @@
 """Predictors that train together: each as if alone, for as long as its schedule says, at its best epoch."""
 
 import math
-from itertools import pairwise
+from dataclasses import replace
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
@@ -108,3 +109,22 @@ def test_a_longer_training_is_never_worse_on_validation():
         assert 39 <= one.epochs <= 400
         assert 1 <= one.epoch <= one.epochs
         assert math.isclose(one.validation_tau, kendall_tau(one.predict(VALIDATION), VALIDATION.truth()), abs_tol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_recorded_step_trains_like_the_one_on_the_cpu(kind: type[Predictor]):
+    """Two classes of different length, so that one goes on when the other is done."""
+    classes = [ClassOfMembers(np.arange(48), np.arange(20), (0, 1)), ClassOfMembers(np.arange(21), np.arange(20), (0,))]
+    device = torch.device("cuda")
+    train, validation = (
+        replace(rows, weights=rows.weights.to(device), accuracy=rows.accuracy.to(device))
+        for rows in (TRAIN, VALIDATION)
+    )
+    on_gpu = train_together(
+        lambda generator: kind(SMALL, generator=generator), classes, train, validation, lambda: PaperSchedule(3)
+    )
+    for one, other in zip(chain(*on_gpu), chain(*fit(kind, classes)), strict=True):
+        np.testing.assert_allclose(one.predict(validation), other.predict(VALIDATION), atol=5e-2)
+        assert one.epochs == other.epochs == 3
