@@ -38,13 +38,13 @@ def scatter(predictions: Mapping[str, tuple[np.ndarray, np.ndarray]], title: str
     columns = min(4, len(predictions))
     lines = math.ceil(len(predictions) / columns)
     figure = new_figure(2.6 * columns, 2.8 * lines)
-    panels = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).flat
+    panels = list(figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).flat)
     colours = dict(zip(CONTENDERS, COLOURS, strict=True))
     for panel, (name, (predicted, truth)) in zip(panels, predictions.items(), strict=False):
         panel.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=1, zorder=0)
         panel.scatter(truth, predicted, s=6, alpha=0.6, color=colours[name], linewidths=0)
         panel.set(title=CONTENDERS[name].title, xlim=(0, 1), ylim=(0, 1), aspect="equal")
-    for panel in list(panels)[len(predictions) :]:
+    for panel in panels[len(predictions) :]:
         panel.set_visible(False)
     figure.suptitle(title)
     figure.supxlabel("test accuracy")
@@ -83,11 +83,10 @@ def tau_by_threshold(book: Book, config: str, path: Path) -> Path:
     return save(figure, path)
 
 
-def accuracy_histogram(accuracy: Mapping[str, np.ndarray], title: str, path: Path) -> Path:
-    """The accuracies of each split, the count on a logarithmic axis."""
+def accuracy_histogram(accuracy: np.ndarray, title: str, path: Path) -> Path:
+    """The count on a logarithmic axis."""
     figure = new_figure(5, 3.5)
     axis = figure.subplots()
-    axis.hist(list(accuracy.values()), bins=BINS, range=(0, 1), log=True, stacked=True, label=list(accuracy))
+    axis.hist(accuracy, bins=BINS, range=(0, 1), log=True, color=COLOURS[0], edgecolor="white", linewidth=0.5)
     axis.set(title=title, xlabel="test accuracy", ylabel="checkpoints", xlim=(0, 1))
-    axis.legend(fontsize=8)
     return save(figure, path)

@@ -4,6 +4,7 @@ from benchmarks.harness.contenders import CONTENDERS
 from benchmarks.tables import paper
 from benchmarks.tables.book import Book
 from benchmarks.tables.markdown import MISSING, number, table, tau_text, threshold_title, with_error
+from zoo.splits import SPLITS
 
 FIRST = 0.0
 
@@ -33,8 +34,7 @@ def threshold_table(book: Book, config: str) -> str:
         rows.append([contender.title, *cells])
     ceilings = [book.value("noise_ceiling", "data", threshold=threshold) for threshold in thresholds]
     rows.append(["noise ceiling", *(number(value, ".3f") for value in ceilings)])
-    splits = ("train_rows", "validation_rows", "test_rows")
-    counts = [[book.value(split, "data", threshold=threshold) for split in splits] for threshold in thresholds]
+    counts = [[book.value(f"{split}_rows", "data", threshold=t) for split in SPLITS] for t in thresholds]
     rows.append(["rows: train / validation / test", *(" / ".join(map(number, three)) for three in counts)])
     return table([f"Kendall's τ, {config}", *map(threshold_title, thresholds)], rows)
 
@@ -83,19 +83,31 @@ def notes(book: Book) -> list[str]:
         "XGBoost, LightGBM and the hyperparameters' boosting draw nothing, so they have no error over seeds. Fits that "
         "share a GPU share its seconds, and their memory is that of all."
     ]
-    for threshold in thresholds_of(book):
-        constant = [
-            one.title
-            for name, one in CONTENDERS.items()
+    return [*found, *constant_note(book), *too_few_note(book)]
+
+
+def constant_note(book: Book) -> list[str]:
+    """Who predicts a constant where; trees do when no two leaves of 50 rows can be made."""
+    where = {
+        one: [
+            threshold_title(threshold)
+            for threshold in thresholds_of(book)
             if book.value("constant_seeds", name, threshold=threshold, length="paper")
         ]
-        if constant:
-            found.append(
-                f"{threshold_title(threshold).capitalize()}: {', '.join(constant)} predict a constant, which ranks "
-                "nothing and counts as 0; a leaf holds at least 50 training rows."
-            )
-        counts = [book.value(f"{split}_rows", "data", threshold=threshold) for split in ("train", "validation", "test")]
-        if not any(book.value("tau", name, threshold=threshold) is not None for name in CONTENDERS):
-            known = " / ".join(map(number, counts))
-            found.append(f"{threshold_title(threshold).capitalize()}: too few rows to rank ({known}).")
-    return found
+        for name, one in CONTENDERS.items()
+    }
+    found = {one: titles for one, titles in where.items() if titles}
+    if not found:
+        return []
+    listed = "; ".join(f"{one.title} ({', '.join(titles)})" for one, titles in found.items())
+    trees = " Trees have at least 50 training rows in every leaf." if any(not one.kind for one in found) else ""
+    return [f"A constant, which ranks nothing and counts as 0, is predicted by {listed}.{trees}"]
+
+
+def too_few_note(book: Book) -> list[str]:
+    found = []
+    for threshold in thresholds_of(book):
+        if all(book.value("tau", name, threshold=threshold) is None for name in CONTENDERS):
+            counts = [book.value(f"{split}_rows", "data", threshold=threshold) for split in SPLITS]
+            found.append(f"{threshold_title(threshold)} ({' / '.join(map(number, counts))})")
+    return [f"Too few rows to rank: {'; '.join(found)}."] if found else []
