@@ -75,7 +75,11 @@ def main(arguments: list[str] | None = None) -> None:
         "benchmarks.kendall", __doc__ or "", configs=("mnist",), models=tuple(CONTENDERS), thresholds=paper.THRESHOLDS
     )
     parser.add_argument(
-        "--lengths", nargs="+", default=list(LENGTHS), choices=LENGTHS, help="how long to train (default: %(default)s)"
+        "--lengths",
+        nargs="+",
+        default=list(LENGTHS),
+        choices=LENGTHS,
+        help="how long neural predictors train (default: both)",
     )
     options = read_options(parser.parse_args(arguments))
     campaign = Campaign(options)

@@ -39,7 +39,9 @@ def table_parser(
         prog=f"python -m {prog}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--zoo", default=DEFAULT_NAME, metavar="DIR", help="folder or hub name (default: %(default)s)")
-    parser.add_argument("--config", nargs="+", default=list(configs), metavar="CONFIG", help="default: %(default)s")
+    parser.add_argument(
+        "--config", nargs="+", default=list(configs), metavar="CONFIG", help=f"default: {' '.join(configs)}"
+    )
     if len(models) > 1:
         parser.add_argument(
             "--models", nargs="+", default=list(models), metavar="MODEL", help=f"of {', '.join(models)}"

@@ -131,7 +131,9 @@ def grow_one(
     stops = [] if settings["boosting"] == "rf" else [lightgbm.early_stopping(PATIENCE, verbose=False)]
     booster = lightgbm.train(settings, data, rounds, valid_sets=[held], callbacks=stops)
     best = booster.best_iteration if stops and booster.best_iteration > 0 else booster.num_trees()
-    leaves = [max(1, tree["num_leaves"]) for tree in booster.dump_model(num_iteration=best)["tree_info"]]
+    # from the model as text: as JSON, the average of no rows at all is a word that JSON does not have
+    text = booster.model_to_string(num_iteration=best)
+    leaves = [int(line.removeprefix("num_leaves=")) for line in text.splitlines() if line.startswith("num_leaves=")]
 
     def score(features: np.ndarray) -> np.ndarray:
         if max(leaves) == 1:

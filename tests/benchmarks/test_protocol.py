@@ -1,6 +1,7 @@
 """The harness where the answer is known: finds what is there, nothing where nothing is, and never peeks."""
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -154,3 +155,30 @@ def test_the_same_fit_of_two_tables_is_one_cell():
         Cell("kendall", "agnews", "transformer_nfn", 0, "z", epochs=50, entry_range=1.0),
     ]
     assert len({cell.key for cell in (plain, *others)}) == 7
+
+
+@pytest.mark.parametrize("model", [name for name, one in CONTENDERS.items() if one.kind is None])
+def test_two_rows_are_enough_to_fit_and_give_a_constant(model: str):
+    train, validation = invent(2, 0, random_label), invent(2, 1, random_label)
+    fit = CONTENDERS[model].fit
+    assert fit is not None
+    (fitted,) = fit(train, validation, [0], 1)
+    np.testing.assert_allclose(fitted.predict(validation), train.truth().mean(), rtol=1e-5)
+
+
+def test_on_a_gpu_seeds_and_thresholds_of_a_predictor_are_one_group():
+    data = invent_data(60, 30, 30, invariant_label)
+    cells = [cell for t in (0.0, 0.5) for cell in cells_of(("mlp", "random_forest"), epochs=2, seeds=3, threshold=t)]
+    on_gpu = replace(data.train, weights=data.train.weights.to("meta"))
+    elsewhere = BenchmarkData(
+        on_gpu, data.validation, lambda: on_gpu, config="mnist", fingerprint="invented", test_examples=1000
+    )
+    assert sorted(len(group) for group in execution.groups(cells, data)) == [1, 1, 1, 1, 1, 1, 3, 3]
+    assert sorted(len(group) for group in execution.groups(cells, elsewhere)) == [3, 3, 6]
+    neural = [cell for cell in cells if cell.model == "mlp"]
+    together = execution.fit_neural(neural, data)
+    for cell in neural:
+        alone = execution.fit_neural([cell], data)[cell]
+        np.testing.assert_allclose(
+            together[cell].predict(data.validation), alone.predict(data.validation), atol=1e-3, err_msg=str(cell)
+        )
