@@ -88,20 +88,19 @@ def label(group: Sequence[Cell]) -> str:
 
 def fit_and_judge(cells: Sequence[Cell], data: BenchmarkData, jobs: int) -> dict[Cell, Outcome]:
     """Fits the cells of one group, and only then, with every choice made, has each judged on test, once."""
-    device = data.train.weights.device
-    library = CONTENDERS[cells[0].model].library
-    if library is not None:
-        importlib.import_module(library)  # ahead of the clock
+    contender = CONTENDERS[cells[0].model]
+    device = data.train.weights.device if contender.kind else torch.device("cpu")
+    if contender.library is not None:
+        importlib.import_module(contender.library)  # ahead of the clock
     with measured_memory(device) as memory:
         start = time.perf_counter()
-        fitted = fit_neural(cells, data) if CONTENDERS[cells[0].model].kind else fit_other(cells, data, jobs)
+        fitted = fit_neural(cells, data) if contender.kind else fit_other(cells, data, jobs)
         seconds = time.perf_counter() - start
-    on = describe_device(device if CONTENDERS[cells[0].model].kind else torch.device("cpu"))
     effort = {
         "wall_seconds": seconds / len(cells),
         "peak_memory_megabytes": memory.megabytes,
         "fitted_together": len(cells),
-        "device": on,
+        "device": describe_device(device),
     }
     return {cell: judged(cell, one, data, effort) for cell, one in fitted.items()}
 

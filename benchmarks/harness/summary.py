@@ -96,8 +96,9 @@ def data_rows(sample: Cell, entries: Sequence[Entry], finished: Finished, data: 
     rows = [row(name, count) for name, count in finished.rows[sample.threshold].items()]
     if entries:
         rows.append(row("test_rows", len(entries[0].truth)))
-        if entries[0].rankable:
-            rows.append(row("noise_ceiling", noise_ceiling(entries[0].truth, data.test_examples)))
+        ceiling = noise_ceiling(entries[0].truth, data.test_examples) if entries[0].rankable else None
+        if ceiling is not None:
+            rows.append(row("noise_ceiling", ceiling))
     return rows
 
 

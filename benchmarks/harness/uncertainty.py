@@ -69,16 +69,17 @@ def coefficient_of_determination(predicted: Float[np.ndarray, " n"], truth: Floa
     return 1 - float(np.square(truth.astype(np.float64) - predicted).sum()) / spread
 
 
-def noise_ceiling(accuracy: Float[np.ndarray, " n"], test_examples: int, seed: int = 0) -> float:
+def noise_ceiling(accuracy: Float[np.ndarray, " n"], test_examples: int, seed: int = 0) -> float | None:
     """The τ of a predictor that knows every accuracy but for the chance of which examples it was measured on.
 
     An accuracy measured on N examples scatters around the one of unlimited examples like a binomial: the mean τ between
     the accuracies and N fresh coin flips each. An estimate on two counts: the measured accuracies stand for the unknown
     ones and are a little more spread out than those (too high), and runs share their test examples, so that part of the
-    scatter cancels in a comparison (too low).
+    scatter cancels in a comparison (too low). None where no draw can be ranked.
     """
     generator = np.random.default_rng(seed)
     clipped = np.clip(accuracy.astype(np.float64), 0, 1)
     draws = generator.binomial(test_examples, clipped, size=(CEILING_DRAWS, len(accuracy))) / test_examples
     taus = [kendall_tau(drawn, accuracy) for drawn in draws]
-    return float(np.mean(taus))
+    defined = [tau for tau in taus if not math.isnan(tau)]
+    return float(np.mean(defined)) if defined else None

@@ -111,7 +111,14 @@ def test_a_constant_prediction_ranks_nothing():
 
 def test_the_noise_ceiling_falls_with_fewer_examples_and_closer_accuracies():
     spread, close = np.linspace(0.1, 0.9, 50), np.linspace(0.90, 0.91, 50)
-    assert noise_ceiling(spread, 10**7) > 0.99
-    assert noise_ceiling(spread, 100) < noise_ceiling(spread, 10_000)
-    assert noise_ceiling(close, 10_000) < 0.6
-    assert noise_ceiling(close, 10_000) == noise_ceiling(close, 10_000)
+    many, some, few = (noise_ceiling(spread, examples) for examples in (10**7, 10_000, 100))
+    near = noise_ceiling(close, 10_000)
+    assert many is not None
+    assert some is not None
+    assert few is not None
+    assert near is not None
+    assert many > 0.99
+    assert many > some > few
+    assert near < 0.6
+    assert near == noise_ceiling(close, 10_000)
+    assert noise_ceiling(np.array([0.0, 1e-9]), 10) is None
