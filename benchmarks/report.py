@@ -31,17 +31,20 @@ from zoo.command import command
 README = Path(__file__).parent.parent / "README.md"
 CONFIGS = ("mnist", "agnews")
 BLOCK = re.compile(r"(?P<open><!-- generated: (?P<name>[\w.]+) -->\n).*?(?P<close><!-- end: (?P=name) -->)", re.DOTALL)
+PLOTS = "plots"
 PICTURES = ("scatter", "thresholds")
 OUT_OF_DATE = 1
 
 
 def kendall_block(config: str, folder: Path, plots: Path) -> str:
-    """The tables and the two plots of one task."""
+    """The tables of one task and its plots, those that are drawn; ``plots`` is where the README finds them."""
     book = Book.latest(results.read("kendall", folder), config)
     if not book:
         return missing(f"python -m benchmarks.kendall --config {config}")
-    pictures = [f"![{name}, {config}]({(plots / f'kendall.{config}.{name}.png').as_posix()})" for name in PICTURES]
-    return "\n\n".join([kendall_tables(book, config), " ".join(pictures)])
+    files = [f"kendall.{config}.{name}.png" for name in PICTURES]
+    files = [file for file in files if (folder / PLOTS / file).exists()]
+    pictures = [f"![{file.removesuffix('.png')}]({(plots / file).as_posix()})" for file in files]
+    return "\n\n".join([kendall_tables(book, config), *([" ".join(pictures)] if pictures else [])])
 
 
 def components_block(folder: Path) -> str:
@@ -132,8 +135,11 @@ def main(arguments: list[str] | None = None) -> None:
         "--results", type=Path, default=results.FOLDER, metavar="DIR", help="default: the committed rows"
     )
     options = parser.parse_args(arguments)
-    plots = options.results / "plots"
+    plots = options.results / PLOTS
     before = options.readme.read_text(encoding="utf-8")
+    if not options.check:
+        for path in draw(options.results, plots):
+            print(f"written: {path}")
     after = render(before, options.results, Path(os.path.relpath(plots.resolve(), options.readme.resolve().parent)))
     if options.check:
         if after != before:
@@ -141,8 +147,6 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(OUT_OF_DATE)
         print(f"{options.readme} says what the rows say")
         return
-    for path in draw(options.results, plots):
-        print(f"written: {path}")
     write_atomically(options.readme, after.encode())
     print(f"written: {options.readme}")
 
