@@ -16,7 +16,9 @@ demo: $(INSTALLED)
 	$(RUN) -m generation.run --task mnist --shard 3 --preset demo --out demo/runs
 	$(RUN) -m zoo.publish demo/runs demo/zoo
 	$(RUN) -m zoo.describe demo/zoo
+	$(RUN) -m benchmarks.kendall --quick --out demo/results
 	@echo "the bundled sample's histogram: demo/accuracy.png; a zoo of your own: demo/zoo"
+	@echo "its quick table: demo/results/kendall.mnist.md, and plots:" demo/results/*.png
 
 test: $(INSTALLED)
 	$(RUN) -m pytest -n 2 --dist worksteal

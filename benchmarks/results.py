@@ -3,6 +3,7 @@
 Tables and plots are made from these rows and from nothing else.
 """
 
+import functools
 import json
 import math
 import os
@@ -123,6 +124,14 @@ class Result:
             raise ValueError(f"not a result row: missing {sorted(missing)}, unexpected {sorted(surplus)}")
         return cls(**row)
 
+    def identity(self) -> str:
+        """What the number is of: rows with the same one replace each other, the last counts."""
+        what = (self.benchmark, self.config, self.model, self.variant, self.metric, self.setting)
+        return json.dumps(what, sort_keys=True)
+
+    def says_the_same(self, other: "Result") -> bool:
+        return (self.value, self.stderr, self.n, self.device) == (other.value, other.stderr, other.n, other.device)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data in the order of the columns; of model and variant only the one that is set."""
         row = asdict(self)
@@ -149,6 +158,14 @@ def append(rows: Iterable[Result], folder: Path = FOLDER) -> list[Path]:
                 lines += json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False).encode() + b"\n"
             write_atomically(path, lines)
     return list(by_file)
+
+
+def append_news(rows: Iterable[Result], folder: Path = FOLDER) -> list[Path]:
+    """Like ``append``, but without the rows that say what the file already says, as after a run that found all done."""
+    rows = list(rows)
+    known = {row.identity(): row for name in {row.benchmark for row in rows} for row in read(name, folder)}
+    news = [row for row in rows if (old := known.get(row.identity())) is None or not row.says_the_same(old)]
+    return append(news, folder)
 
 
 def read(benchmark: str, folder: Path = FOLDER) -> list[Result]:
@@ -178,6 +195,12 @@ def current_commit() -> str:
     """The commit of the working tree, with ``+`` where tracked files differ; ``$ZOO_COMMIT`` where there is no git."""
     if "ZOO_COMMIT" in os.environ:
         return os.environ["ZOO_COMMIT"]
+    return commit_of_git()
+
+
+@functools.cache
+def commit_of_git() -> str:
+    """Asked once a process: a table has hundreds of rows."""
     try:
         git = ["git", "-C", str(FOLDER.parent)]
         commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()

@@ -38,9 +38,20 @@ def test_imports_go_one_way(package: str) -> None:
         assert not foreign, f"{path.relative_to(ROOT)} must not import {foreign}"
 
 
-@pytest.mark.parametrize("module", ["zoo", "generation.run", "nfn"])
+@pytest.mark.parametrize("module", ["zoo", "generation.run", "nfn", "benchmarks.kendall", "benchmarks.report"])
 def test_optional_packages_are_imported_lazily(module: str) -> None:
-    heavy = ["torchvision", "gensim", "mlxtend", "matplotlib", "sklearn", "lightgbm", "xgboost", "ray", "datasets"]
+    heavy = [
+        "torchvision",
+        "gensim",
+        "mlxtend",
+        "matplotlib",
+        "sklearn",
+        "lightgbm",
+        "xgboost",
+        "scipy",
+        "ray",
+        "datasets",
+    ]
     code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"

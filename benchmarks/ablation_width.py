@@ -1,0 +1,84 @@
+"""How wide and deep Transformer-NFN must be: one or two equivariant layers of 3, 5, 10 or 15 channels.
+
+python -m benchmarks.ablation_width                            AG News, as in the paper
+python -m benchmarks.ablation_width --widths 3 5,5 --config mnist --zoo DIR --device cuda
+
+tab:ablation-hidden-dim. Writes OUT/ablation_width.jsonl and a table a config; finished cells are not computed again.
+"""
+
+from benchmarks.harness.campaign import Campaign
+from benchmarks.harness.cell import Cell
+from benchmarks.harness.data import BenchmarkData
+from benchmarks.harness.execution import Finished
+from benchmarks.harness.options import TableOptions, read_options, table_parser
+from benchmarks.harness.summary import Entry, entries_of, row_of
+from benchmarks.results import Result
+from benchmarks.tables import paper
+from benchmarks.tables.ablation import MODEL, width_table
+from benchmarks.tables.book import Book
+from nfn import TransformerNFN
+from zoo import TransformerSpec
+from zoo.command import command
+
+
+def parse_width(text: str) -> tuple[int, ...]:
+    """``10`` or ``10,10``."""
+    try:
+        channels = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        channels = ()
+    if not channels or min(channels) < 1:
+        raise ValueError(f"a width is the channels of each layer, such as 10 or 5,5, got {text!r}")
+    return channels
+
+
+def plan(options: TableOptions, data: BenchmarkData, widths: list[tuple[int, ...]]) -> list[Cell]:
+    return [
+        Cell(
+            "ablation_width",
+            data.config,
+            MODEL,
+            seed,
+            data.fingerprint,
+            checkpoint=options.checkpoint,
+            epochs=options.epochs,
+            channels=channels,
+        )
+        for channels in widths
+        for seed in range(options.seeds)
+    ]
+
+
+def encoder_parameters(finished: Finished, spec: TransformerSpec) -> list[Result]:
+    """The paper's count: of the part that reads the encoder, not of the whole predictor."""
+
+    def row(entry: Entry) -> Result:
+        assert entry.cell.channels is not None
+        part = TransformerNFN(spec, channels=entry.cell.channels).parts["encoder"]
+        return row_of(entry, "encoder_parameters", sum(parameter.numel() for parameter in part.parameters()))
+
+    return [row(entry) for entry in entries_of(finished.outcomes)]
+
+
+@command
+def main(arguments: list[str] | None = None) -> None:
+    parser = table_parser(
+        "benchmarks.ablation_width", __doc__ or "", configs=("agnews",), models=(MODEL,), thresholds=(0.0,)
+    )
+    parser.add_argument("--widths", nargs="+", metavar="W", help="such as 10 or 5,5 (default: the paper's eight)")
+    parsed = parser.parse_args(arguments)
+    options = read_options(parsed)
+    widths = [parse_width(text) for text in parsed.widths] if parsed.widths else list(paper.WIDTHS)
+    campaign = Campaign(options)
+    for config in options.configs:
+        data = BenchmarkData.from_zoo(options.zoo, config, checkpoint=options.checkpoint, device=options.device)
+        spec = data.train.spec
+        _, rows = campaign.run(
+            plan(options, data, widths), data, lambda done, spec=spec: encoder_parameters(done, spec)
+        )
+        campaign.write(f"ablation_width.{config}.md", width_table(Book.latest(rows, config), config))
+    campaign.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""What random group elements do to each predictor: every split doubled by moved copies of its checkpoints.
+
+python -m benchmarks.augmentation                              AG News, as in the paper
+python -m benchmarks.augmentation --ranges 1 100 --config mnist --zoo DIR --device cuda
+
+tab:augmented_agnews. A moved checkpoint computes the same function, but its M and N have entries uniform in ±1, ±10 or
+±100. Train, validation and test are doubled alike, each checkpoint by an element of its own. Writes
+OUT/augmentation.jsonl and a table a config; finished cells are not computed again.
+"""
+
+from benchmarks.harness.campaign import Campaign
+from benchmarks.harness.cell import Cell
+from benchmarks.harness.contenders import SIX_MODELS
+from benchmarks.harness.data import BenchmarkData
+from benchmarks.harness.options import TableOptions, read_options, table_parser
+from benchmarks.results import Result
+from benchmarks.tables import paper
+from benchmarks.tables.augmentation import augmentation_table
+from benchmarks.tables.book import Book
+from zoo.command import command
+
+
+def plan(options: TableOptions, data: BenchmarkData, entry_range: float | None) -> list[Cell]:
+    return [
+        Cell(
+            "augmentation",
+            data.config,
+            model,
+            seed,
+            data.fingerprint,
+            checkpoint=options.checkpoint,
+            epochs=options.epochs,
+            entry_range=entry_range,
+        )
+        for model in options.models
+        for seed in range(options.seeds)
+    ]
+
+
+@command
+def main(arguments: list[str] | None = None) -> None:
+    parser = table_parser(
+        "benchmarks.augmentation", __doc__ or "", configs=("agnews",), models=SIX_MODELS, thresholds=(0.0,)
+    )
+    parser.add_argument(
+        "--ranges", nargs="+", type=float, metavar="R", help="largest entry of M and N (default: 1 10 100)"
+    )
+    parsed = parser.parse_args(arguments)
+    options = read_options(parsed)
+    ranges = (None, *(parsed.ranges or paper.RANGES[1:]))
+    if any(size is not None and not size > 0 for size in ranges):
+        raise ValueError(f"--ranges are positive numbers, got {' '.join(f'{size:g}' for size in parsed.ranges)}")
+    campaign = Campaign(options)
+    for config in options.configs:
+        rows: list[Result] = []
+        for size in ranges:
+            data = BenchmarkData.from_zoo(
+                options.zoo, config, checkpoint=options.checkpoint, device=options.device, entry_range=size
+            )
+            rows += campaign.run(plan(options, data, size), data)[1]
+        campaign.write(f"augmentation.{config}.md", augmentation_table(Book.latest(rows, config), config))
+    campaign.end()
+
+
+if __name__ == "__main__":
+    main()

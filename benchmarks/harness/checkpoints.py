@@ -1,0 +1,93 @@
+"""The rows of one split as a predictor meets them: weights on a device, accuracies, runs and hyperparameters."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor
+
+from nfn import GroupElement
+from zoo import TransformerSpec, TransformerWeights, ZooReader
+
+HYPERPARAMETERS = ("optimizer", "learning_rate", "weight_decay", "init_std", "dropout", "train_fraction")
+MOVED_AT_ONCE = 256  # g acts in float64: a few hundred checkpoints at a time stay within 100 MB
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Some checkpoints, row by row. ``runs`` are their run ids; splits are by run, so no run is in two of them."""
+
+    spec: TransformerSpec
+    weights: Float[Tensor, "n d"]
+    accuracy: Float[Tensor, " n"]
+    runs: np.ndarray
+    hyperparameters: pd.DataFrame
+
+    @classmethod
+    def read(cls, reader: ZooReader, checkpoint: str, device: torch.device) -> "Checkpoints":
+        """The rows of a reader at one checkpoint (or ``all``), moved to the device once."""
+        where = None if checkpoint == "all" else f"checkpoint == '{checkpoint}'"
+        rows = reader.rows(where)
+        metadata = reader.metadata.iloc[rows].reset_index(drop=True)
+        return cls(
+            spec=reader.spec,
+            # a copy: the reader's own tensors are views of a file that others may replace
+            weights=reader.weights(rows).to(device, copy=True),
+            accuracy=torch.from_numpy(metadata["test_accuracy"].to_numpy(dtype=np.float32, copy=True)).to(device),
+            runs=metadata["run_id"].to_numpy(dtype=str),
+            hyperparameters=metadata[list(HYPERPARAMETERS)],
+        )
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def at_least(self, threshold: float) -> Integer[np.ndarray, " m"]:
+        """The numbers of the rows whose accuracy reaches the threshold."""
+        return np.flatnonzero(self.truth() >= np.float32(threshold))
+
+    def truth(self) -> Float[np.ndarray, " n"]:
+        return self.accuracy.cpu().numpy()
+
+    def take(self, rows: Integer[np.ndarray, " m"]) -> "Checkpoints":
+        """Some of the rows, copied unless they are all."""
+        if len(rows) == len(self):
+            return self
+        index = torch.from_numpy(rows).to(self.weights.device)
+        return replace(
+            self,
+            weights=self.weights[index],
+            accuracy=self.accuracy[index],
+            runs=self.runs[rows],
+            hyperparameters=self.hyperparameters.iloc[rows].reset_index(drop=True),
+        )
+
+    def pieces(self, size: int) -> Iterator[TransformerWeights]:
+        """The weights, ``size`` rows at a time."""
+        for part in self.weights.split(size):
+            yield TransformerWeights.from_flat(self.spec, part, check_finite=False)
+
+    def moved(self, seed: int, entry_range: float | None = None) -> "Checkpoints":
+        """Every checkpoint acted on by a random group element of its own: other weights, the same function.
+
+        Drawn on the CPU, so that the same seed moves them the same way wherever they are.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        moved = []
+        for weights in self.pieces(MOVED_AT_ONCE):
+            g = GroupElement.sample(self.spec, tuple(weights.batch_shape), generator=generator, entry_range=entry_range)
+            moved.append(g.map(lambda tensor: tensor.to(self.weights.device)).act(weights).flat())
+        return replace(self, weights=torch.cat(moved)) if moved else self
+
+    def doubled(self, seed: int, entry_range: float) -> "Checkpoints":
+        """The checkpoints followed by a moved copy of each (tab:augmented_agnews)."""
+        moved = self.moved(seed, entry_range)
+        return replace(
+            self,
+            weights=torch.cat([self.weights, moved.weights]),
+            accuracy=torch.cat([self.accuracy, self.accuracy]),
+            runs=np.concatenate([self.runs, self.runs]),
+            hyperparameters=pd.concat([self.hyperparameters, self.hyperparameters], ignore_index=True),
+        )

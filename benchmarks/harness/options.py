@@ -1,0 +1,112 @@
+"""What the table commands share on their command line."""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from benchmarks.harness.contenders import check_models
+from benchmarks.harness.schedule import EPOCHS
+from zoo.locate import DEFAULT_NAME
+from zoo.schema import CHECKPOINTS
+
+SEEDS = 5
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """What to compute, on what data, where."""
+
+    zoo: str
+    configs: tuple[str, ...]
+    models: tuple[str, ...]
+    thresholds: tuple[float, ...]
+    seeds: int
+    epochs: int
+    lengths: tuple[str, ...]
+    checkpoint: str
+    device: torch.device
+    jobs: int
+    out: Path
+
+
+def table_parser(
+    prog: str, description: str, *, configs: tuple[str, ...], models: tuple[str, ...], thresholds: tuple[float, ...]
+) -> argparse.ArgumentParser:
+    """A parser with the shared options; what a command does not vary it gives a single default for."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {prog}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--zoo", default=DEFAULT_NAME, metavar="DIR", help="folder or hub name (default: %(default)s)")
+    parser.add_argument(
+        "--config", nargs="+", default=list(configs), metavar="CONFIG", help=f"default: {' '.join(configs)}"
+    )
+    if len(models) > 1:
+        parser.add_argument(
+            "--models", nargs="+", default=list(models), metavar="MODEL", help=f"of {', '.join(models)}"
+        )
+    if len(thresholds) > 1:
+        percent = [threshold_text(threshold) for threshold in thresholds]
+        parser.add_argument(
+            "--thresholds", nargs="+", default=percent, metavar="T", help="none, or in %% (default: all)"
+        )
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds of each predictor (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help="of neural predictors (default: %(default)s)")
+    parser.add_argument("--checkpoint", default="epoch_75", choices=[*CHECKPOINTS, "all"], help="default: %(default)s")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: %(default)s")
+    parser.add_argument("--jobs", type=int, default=torch.get_num_threads(), help="threads of trees (default: all)")
+    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
+    parser.add_argument("--quick", action="store_true", help="one seed, the first threshold, the paper's length alone")
+    parser.set_defaults(all_models=models, all_thresholds=thresholds, lengths=("paper",))
+    return parser
+
+
+def read_options(parsed: argparse.Namespace) -> TableOptions:
+    """The options, checked; ``--quick`` has the last word."""
+    for name in ("seeds", "epochs", "jobs"):
+        if getattr(parsed, name) < 1:
+            raise ValueError(f"--{name} must be at least 1, got {getattr(parsed, name)}")
+    device = parse_device(parsed.device)
+    named = getattr(parsed, "thresholds", None)
+    thresholds = tuple(map(parse_threshold, named)) if named else parsed.all_thresholds
+    return TableOptions(
+        zoo=parsed.zoo,
+        configs=tuple(dict.fromkeys(parsed.config)),
+        models=check_models(getattr(parsed, "models", parsed.all_models)),
+        thresholds=thresholds[:1] if parsed.quick else tuple(dict.fromkeys(thresholds)),
+        seeds=1 if parsed.quick else parsed.seeds,
+        epochs=parsed.epochs,
+        lengths=("paper",) if parsed.quick else tuple(parsed.lengths),
+        checkpoint=parsed.checkpoint,
+        device=device,
+        jobs=parsed.jobs,
+        out=parsed.out,
+    )
+
+
+def parse_device(text: str) -> torch.device:
+    try:
+        device = torch.device(text)
+    except RuntimeError as error:
+        raise ValueError(f"unknown device {text!r}: cpu or cuda") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"unknown device {text!r}: cpu or cuda")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("torch sees no CUDA device here: use --device cpu")
+    return device
+
+
+def parse_threshold(text: str) -> float:
+    """``none`` or a percentage."""
+    try:
+        percent = 0.0 if text == "none" else float(text.rstrip("%"))
+    except ValueError:
+        percent = -1.0
+    if not 0 <= percent < 100:
+        raise ValueError(f"a threshold is none or a percentage from 0 to below 100, got {text!r}")
+    return percent / 100
+
+
+def threshold_text(threshold: float) -> str:
+    return "none" if threshold == 0 else f"{threshold * 100:g}"

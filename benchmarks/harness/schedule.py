@@ -1,0 +1,76 @@
+"""How long a predictor trains and at what rate: the paper's fixed length, or until validation stops improving."""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+PEAK_RATE, LAST_RATE = 1e-3, 1e-5
+EPOCHS, WARMUP = 50, 10
+PATIENCE, MOST_EPOCHS, DROP = 10, 400, 0.1
+
+
+class Schedule(Protocol):
+    """One predictor's learning rate, epoch by epoch, told after each whether validation improved."""
+
+    needs_validation: bool
+
+    def rate(self) -> float | None:
+        """Of the coming epoch; None when training is over."""
+        ...
+
+    def advance(self, improved: bool) -> None: ...
+
+
+@dataclass
+class PaperSchedule:
+    """Linear warm-up over the first fifth of the epochs to 1e-3, then a cosine to 1e-5 (appendix:training-details).
+
+    The rate changes between epochs. The paper has 50 epochs and so 10 of warm-up.
+    """
+
+    epochs: int = EPOCHS
+    epoch: int = 0
+    needs_validation: bool = False
+
+    def rate(self) -> float | None:
+        if self.epoch >= self.epochs:
+            return None
+        warmup = max(1, round(self.epochs * WARMUP / EPOCHS))
+        if self.epoch < warmup:
+            return PEAK_RATE * (self.epoch + 1) / warmup
+        progress = (self.epoch - warmup + 1) / max(1, self.epochs - warmup)
+        return LAST_RATE + (PEAK_RATE - LAST_RATE) * (1 + math.cos(math.pi * progress)) / 2
+
+    def advance(self, improved: bool) -> None:
+        self.epoch += 1
+
+
+@dataclass
+class PlateauSchedule:
+    """The same warm-up, then the peak rate until 10 epochs bring nothing new on validation, then a tenth of it, …
+
+    Training ends when the rate falls below the paper's last, 1e-5, or after 400 epochs: as many as a model still
+    learns from, whichever the model.
+    """
+
+    epoch: int = 0
+    level: float = PEAK_RATE
+    idle: int = 0
+    needs_validation: bool = True
+
+    def rate(self) -> float | None:
+        if self.epoch >= MOST_EPOCHS or self.level < LAST_RATE * 0.99:
+            return None
+        return self.level * min(1.0, (self.epoch + 1) / WARMUP)
+
+    def advance(self, improved: bool) -> None:
+        self.epoch += 1
+        self.idle = 0 if improved or self.epoch < WARMUP else self.idle + 1
+        if self.idle >= PATIENCE:
+            self.level *= DROP
+            self.idle = 0
+
+
+def make_schedule(length: str, epochs: int) -> Schedule:
+    """``paper`` for a number of epochs, ``converged`` for as many as it takes."""
+    return PaperSchedule(epochs) if length == "paper" else PlateauSchedule()

@@ -1,0 +1,96 @@
+"""The paper's main tables: Kendall's τ of every predictor at every accuracy threshold, one table a task.
+
+python -m benchmarks.kendall                                   MNIST, on the zoo in this repository
+python -m benchmarks.kendall --quick                           one seed, no threshold
+python -m benchmarks.kendall --config mnist agnews --zoo DIR --device cuda --out results
+python -m benchmarks.kendall --models transformer_nfn mlp --thresholds none 80 --seeds 3
+
+Fits on train, chooses on validation, tests once. Finished cells lie in OUT/cells and are not computed again. Writes
+OUT/kendall.jsonl, OUT/kendall.CONFIG.md and three plots. A model whose library is missing is left out: exit code 3.
+"""
+
+import numpy as np
+
+from benchmarks.harness.campaign import Campaign
+from benchmarks.harness.cell import LENGTHS, Cell
+from benchmarks.harness.contenders import CONTENDERS, NEURAL
+from benchmarks.harness.data import BenchmarkData
+from benchmarks.harness.execution import Finished
+from benchmarks.harness.options import TableOptions, read_options, table_parser
+from benchmarks.plots import accuracy_histogram, scatter, tau_by_threshold
+from benchmarks.tables import paper
+from benchmarks.tables.book import Book
+from benchmarks.tables.kendall import kendall_tables
+from zoo.command import command
+
+
+def plan(options: TableOptions, data: BenchmarkData) -> list[Cell]:
+    """All cells of the table. Until convergence the neural predictors train in its first column only."""
+    cells = []
+    for model in options.models:
+        for threshold in options.thresholds:
+            first = threshold == options.thresholds[0]
+            lengths = [length for length in options.lengths if length == "paper" or (first and model in NEURAL)]
+            cells += [
+                Cell(
+                    "kendall",
+                    data.config,
+                    model,
+                    seed,
+                    data.fingerprint,
+                    threshold=threshold,
+                    checkpoint=options.checkpoint,
+                    length=length,
+                    epochs=options.epochs,
+                )
+                for length in lengths
+                for seed in range(options.seeds)
+            ]
+    return cells
+
+
+def draw(campaign: Campaign, finished: Finished, book: Book, data: BenchmarkData) -> None:
+    """The plots, of the first seed where there are several."""
+    out, config = campaign.options.out, data.config
+    first = campaign.options.thresholds[0]
+    shown = {
+        name: (outcome.predicted, outcome.truth)
+        for name in CONTENDERS
+        for cell, outcome in finished.outcomes.items()
+        if (cell.model, cell.seed, cell.length, cell.threshold) == (name, 0, "paper", first) and len(outcome.truth)
+    }
+    if shown:
+        campaign.announce(scatter(shown, f"{config}, test split", out / f"kendall.{config}.scatter.png"))
+    if book:
+        campaign.announce(tau_by_threshold(book, config, out / f"kendall.{config}.thresholds.png"))
+    # of the splits that lie open; the test split's is of the same kind
+    accuracy = np.concatenate([data.train.truth(), data.validation.truth()])
+    title = f"{config}, {campaign.options.checkpoint}, train and validation: {len(accuracy):,} checkpoints"
+    campaign.announce(accuracy_histogram(accuracy, title, out / f"kendall.{config}.accuracy.png"))
+
+
+@command
+def main(arguments: list[str] | None = None) -> None:
+    parser = table_parser(
+        "benchmarks.kendall", __doc__ or "", configs=("mnist",), models=tuple(CONTENDERS), thresholds=paper.THRESHOLDS
+    )
+    parser.add_argument(
+        "--lengths",
+        nargs="+",
+        default=list(LENGTHS),
+        choices=LENGTHS,
+        help="how long neural predictors train (default: both)",
+    )
+    options = read_options(parser.parse_args(arguments))
+    campaign = Campaign(options)
+    for config in options.configs:
+        data = BenchmarkData.from_zoo(options.zoo, config, checkpoint=options.checkpoint, device=options.device)
+        finished, rows = campaign.run(plan(options, data), data)
+        book = Book.latest(rows, config)
+        campaign.write(f"kendall.{config}.md", kendall_tables(book, config))
+        draw(campaign, finished, book, data)
+    campaign.end()
+
+
+if __name__ == "__main__":
+    main()

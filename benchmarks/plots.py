@@ -1,0 +1,92 @@
+"""The figures: predicted against true accuracy, τ by threshold, the accuracies of the data (fig:vis_agnews,
+fig:dataset_acc_hist)."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness.contenders import CONTENDERS
+from benchmarks.tables import paper
+from benchmarks.tables.book import Book
+from benchmarks.tables.kendall import thresholds_of
+
+COLOURS = ("#4878a8", "#6aa56e", "#b0803a", "#c2b03d", "#8c6d9e", "#7f7f7f", "#c0504d")
+BINS = 20
+
+
+def new_figure(width: float, height: float) -> Any:
+    """A figure without a window; one clear line where there is no matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ValueError("plots need matplotlib: pip install 'small-transformer-zoo[benchmarks]'") from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save(figure: Any, path: Path) -> Path:
+    """As PNG, without the date and version that would change the file from run to run."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, format="png", dpi=120, metadata={"Software": None})
+    return path
+
+
+def scatter(predictions: Mapping[str, tuple[np.ndarray, np.ndarray]], title: str, path: Path) -> Path:
+    """Predicted against true accuracy on the test split, a panel a model: name → (predicted, truth)."""
+    columns = min(4, len(predictions))
+    lines = math.ceil(len(predictions) / columns)
+    figure = new_figure(2.6 * columns, 2.8 * lines)
+    panels = list(figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).flat)
+    colours = dict(zip(CONTENDERS, COLOURS, strict=True))
+    for panel, (name, (predicted, truth)) in zip(panels, predictions.items(), strict=False):
+        panel.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=1, zorder=0)
+        panel.scatter(truth, predicted, s=6, alpha=0.6, color=colours[name], linewidths=0)
+        panel.set(title=CONTENDERS[name].title, xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    for panel in panels[len(predictions) :]:
+        panel.set_visible(False)
+    figure.suptitle(title)
+    figure.supxlabel("test accuracy")
+    figure.supylabel("predicted")
+    return save(figure, path)
+
+
+def tau_by_threshold(book: Book, config: str, path: Path) -> Path:
+    """τ of every model over the thresholds, with the bootstrap's interval; the paper's values as hollow circles."""
+    figure = new_figure(7, 4.2)
+    axis = figure.subplots()
+    thresholds = thresholds_of(book)
+    for number, ((name, contender), colour) in enumerate(zip(CONTENDERS.items(), COLOURS, strict=True)):
+        shift = (number - len(CONTENDERS) / 2) * 0.4
+        points = [(t, book.value("tau", name, threshold=t, length="paper")) for t in thresholds]
+        known = [(100 * t + shift, tau) for t, tau in points if tau is not None]
+        if not known:
+            continue
+        axis.plot(*zip(*known, strict=True), marker="o", markersize=4, color=colour, label=contender.title)
+        for t in thresholds:
+            interval = book.interval("tau", name, threshold=t, length="paper")
+            if interval is not None:
+                axis.vlines(100 * t + shift, *interval, color=colour, linewidth=1, alpha=0.6)
+        printed = paper.KENDALL.get(config, {}).get(name, {})
+        axis.plot(
+            [100 * t + shift for t in printed],
+            [tau for tau, _ in printed.values()],
+            linestyle="",
+            marker="o",
+            markersize=4,
+            markerfacecolor="none",
+            markeredgecolor=colour,
+        )
+    axis.set(title=f"{config}: filled ours, hollow the paper's", xlabel="accuracy threshold, %", ylabel="Kendall's τ")
+    axis.legend(fontsize=7)
+    return save(figure, path)
+
+
+def accuracy_histogram(accuracy: np.ndarray, title: str, path: Path) -> Path:
+    """The count on a logarithmic axis."""
+    figure = new_figure(5, 3.5)
+    axis = figure.subplots()
+    axis.hist(accuracy, bins=BINS, range=(0, 1), log=True, color=COLOURS[0], edgecolor="white", linewidth=0.5)
+    axis.set(title=title, xlabel="test accuracy", ylabel="checkpoints", xlim=(0, 1))
+    return save(figure, path)

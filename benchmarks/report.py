@@ -1,0 +1,155 @@
+"""Makes every table and plot of the README again, from the rows in benchmarks/results/.
+
+python -m benchmarks.report                    writes README.md and benchmarks/results/plots/
+python -m benchmarks.report --check            writes nothing; exits with 1 where README.md is out of date
+
+A generated block stands between <!-- generated: NAME --> and <!-- end: NAME --> and is replaced whole.
+"""
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import results
+from benchmarks.harness.cell import Cell
+from benchmarks.harness.contenders import CONTENDERS
+from benchmarks.harness.store import CellStore
+from benchmarks.plots import scatter, tau_by_threshold
+from benchmarks.tables.ablation import components_table, width_table
+from benchmarks.tables.augmentation import augmentation_table
+from benchmarks.tables.book import Book
+from benchmarks.tables.kendall import kendall_tables, thresholds_of
+from benchmarks.tables.speed import speed_table
+from zoo.atomic import write_atomically
+from zoo.command import command
+
+README = Path(__file__).parent.parent / "README.md"
+CONFIGS = ("mnist", "agnews")
+BLOCK = re.compile(r"(?P<open><!-- generated: (?P<name>[\w.]+) -->\n).*?(?P<close><!-- end: (?P=name) -->)", re.DOTALL)
+PLOTS = "plots"
+PICTURES = ("scatter", "thresholds")
+OUT_OF_DATE = 1
+
+
+def kendall_block(config: str, folder: Path, plots: Path) -> str:
+    """The tables of one task and its plots, those that are drawn; ``plots`` is where the README finds them."""
+    book = Book.latest(results.read("kendall", folder), config)
+    if not book:
+        return missing(f"python -m benchmarks.kendall --config {config}")
+    files = [f"kendall.{config}.{name}.png" for name in PICTURES]
+    files = [file for file in files if (folder / PLOTS / file).exists()]
+    pictures = [f"![{file.removesuffix('.png')}]({(plots / file).as_posix()})" for file in files]
+    return "\n\n".join([kendall_tables(book, config), *([" ".join(pictures)] if pictures else [])])
+
+
+def components_block(folder: Path) -> str:
+    rows = results.read("ablation_components", folder)
+    books = {config: Book.latest(rows, config) for config in CONFIGS}
+    return components_table(books) if any(books.values()) else missing("python -m benchmarks.ablation_components")
+
+
+def width_block(folder: Path) -> str:
+    book = Book.latest(results.read("ablation_width", folder), "agnews")
+    return width_table(book, "agnews") if book else missing("python -m benchmarks.ablation_width")
+
+
+def augmentation_block(folder: Path) -> str:
+    book = Book.latest(results.read("augmentation", folder), "agnews")
+    return augmentation_table(book, "agnews") if book else missing("python -m benchmarks.augmentation")
+
+
+def speed_block(folder: Path) -> str:
+    return speed_table(
+        [row for name in ("generation", "nfn", "loader") for row in results.read(f"speed.{name}", folder)]
+    )
+
+
+def missing(command_line: str) -> str:
+    return f"No rows yet: `{command_line} --out benchmarks/results` on a whole zoo produces them."
+
+
+def blocks(folder: Path, plots: Path) -> dict[str, Callable[[], str]]:
+    """Name of a block → its text."""
+    return {
+        "kendall.mnist": lambda: kendall_block("mnist", folder, plots),
+        "kendall.agnews": lambda: kendall_block("agnews", folder, plots),
+        "ablation_components": lambda: components_block(folder),
+        "ablation_width": lambda: width_block(folder),
+        "augmentation": lambda: augmentation_block(folder),
+        "speed": lambda: speed_block(folder),
+    }
+
+
+def render(text: str, folder: Path, plots: Path) -> str:
+    """The README with every block made anew; a block this command does not know is an error, as is a missing one."""
+    known = blocks(folder, plots)
+    found = [match["name"] for match in BLOCK.finditer(text)]
+    if sorted(found) != sorted(known):
+        raise ValueError(
+            f"the README must have each block once: {', '.join(known)}; it has {', '.join(found) or 'none'}"
+        )
+    return BLOCK.sub(lambda match: f"{match['open']}{known[match['name']]()}\n{match['close']}", text)
+
+
+def draw(folder: Path, plots: Path) -> list[Path]:
+    """The plots of every task that has rows and, for the scatter, cells."""
+    drawn = []
+    for config in CONFIGS:
+        book = Book.latest(results.read("kendall", folder), config)
+        if not book:
+            continue
+        drawn.append(tau_by_threshold(book, config, plots / f"kendall.{config}.thresholds.png"))
+        shown = first_cells(book, config, folder)
+        if shown:
+            drawn.append(scatter(shown, f"{config}, test split", plots / f"kendall.{config}.scatter.png"))
+    return drawn
+
+
+def first_cells(book: Book, config: str, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """What each model predicted of the test split at the first threshold, at its first seed."""
+    store = CellStore(folder)
+    shown = {}
+    for name in CONTENDERS:
+        row = book.find("tau", name, threshold=thresholds_of(book)[0], length="paper")
+        if row is not None:
+            for outcome in store.find([Cell.of_row(row, seed=0)]).values():
+                shown[name] = (outcome.predicted, outcome.truth)
+    return shown
+
+
+@command
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing, exit with 1 where README.md is out of date"
+    )
+    parser.add_argument("--readme", type=Path, default=README, metavar="FILE", help="default: this repository's")
+    parser.add_argument(
+        "--results", type=Path, default=results.FOLDER, metavar="DIR", help="default: the committed rows"
+    )
+    options = parser.parse_args(arguments)
+    plots = options.results / PLOTS
+    before = options.readme.read_text(encoding="utf-8")
+    if not options.check:
+        for path in draw(options.results, plots):
+            print(f"written: {path}")
+    after = render(before, options.results, Path(os.path.relpath(plots.resolve(), options.readme.resolve().parent)))
+    if options.check:
+        if after != before:
+            print(f"{options.readme} is out of date: run python -m benchmarks.report", file=sys.stderr)
+            sys.exit(OUT_OF_DATE)
+        print(f"{options.readme} says what the rows say")
+        return
+    write_atomically(options.readme, after.encode())
+    print(f"written: {options.readme}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Tables laid out like the paper's, made from result rows and from nothing else."""

@@ -1,0 +1,32 @@
+"""tab:augmented_agnews: every split doubled by random group elements."""
+
+from benchmarks.harness.contenders import CONTENDERS, SIX_MODELS
+from benchmarks.tables import paper
+from benchmarks.tables.book import Book
+from benchmarks.tables.markdown import MISSING, number, table, tau_text
+
+
+def augmentation_table(book: Book, config: str) -> str:
+    """One row a model, one column a range of the entries of M and N; last the gap to the second best."""
+    rows = []
+    measured = [row.setting.get("entry_range") for row in book.rows]
+    numbers = {size for size in (*measured, *paper.RANGES) if isinstance(size, int | float)}
+    ranges = (None, *sorted(float(size) for size in numbers))
+    for name in SIX_MODELS:
+        cells = []
+        for size in ranges:
+            row, interval = book.find("tau", name, entry_range=size), book.interval("tau", name, entry_range=size)
+            reference = paper.AUGMENTATION[name].get(size) if config == "agnews" else None
+            cells.append(tau_text(row, interval, reference))
+        rows.append([CONTENDERS[name].title, *cells])
+    rows.append(["gap", *(gap(book, size) for size in ranges)])
+    titles = ["original" if size is None else f"±{size:g}" for size in ranges]
+    return table([f"Kendall's τ, {config}", *titles], rows)
+
+
+def gap(book: Book, size: float | None) -> str:
+    """Transformer-NFN minus the best of the others."""
+    ours = book.value("tau", "transformer_nfn", entry_range=size)
+    others = [book.value("tau", name, entry_range=size) for name in SIX_MODELS if name != "transformer_nfn"]
+    known = [tau for tau in others if tau is not None]
+    return MISSING if ours is None or not known else number(ours - max(known), ".3f")

@@ -1,0 +1,113 @@
+"""tab:mnist-transformer and tab:agnews-transformer, with what the paper leaves out below."""
+
+from benchmarks.harness.contenders import CONTENDERS
+from benchmarks.tables import paper
+from benchmarks.tables.book import Book
+from benchmarks.tables.markdown import MISSING, number, table, tau_text, threshold_title, with_error
+from zoo.splits import SPLITS
+
+FIRST = 0.0
+
+
+def kendall_tables(book: Book, config: str) -> str:
+    """The paper's table with our numbers, then the details of its first column, then what to know of both."""
+    parts = [threshold_table(book, config), detail_table(book), *notes(book)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def thresholds_of(book: Book) -> list[float]:
+    found = [row.setting.get("threshold") for row in book.rows]
+    return sorted({float(value) for value in found if isinstance(value, int | float)}) or [FIRST]
+
+
+def threshold_table(book: Book, config: str) -> str:
+    thresholds = thresholds_of(book)
+    best = {threshold: leader(book, threshold) for threshold in thresholds}
+    rows = []
+    for name, contender in CONTENDERS.items():
+        cells = []
+        for threshold in thresholds:
+            setting = {"threshold": threshold, "length": "paper"}
+            row, interval = book.find("tau", name, **setting), book.interval("tau", name, **setting)
+            reference = paper.KENDALL.get(config, {}).get(name, {}).get(threshold)
+            cells.append(tau_text(row, interval, reference, best=name == best[threshold]))
+        rows.append([contender.title, *cells])
+    ceilings = [book.value("noise_ceiling", "data", threshold=threshold) for threshold in thresholds]
+    rows.append(["noise ceiling", *(number(value, ".3f") for value in ceilings)])
+    counts = [[book.value(f"{split}_rows", "data", threshold=t) for split in SPLITS] for t in thresholds]
+    rows.append(["rows: train / validation / test", *(" / ".join(map(number, three)) for three in counts)])
+    return table([f"Kendall's τ, {config}", *map(threshold_title, thresholds)], rows)
+
+
+def leader(book: Book, threshold: float) -> str | None:
+    taus = {name: book.value("tau", name, threshold=threshold, length="paper") for name in CONTENDERS}
+    known = {name: tau for name, tau in taus.items() if tau is not None}
+    return max(known, key=lambda name: known[name]) if known else None
+
+
+def detail_table(book: Book) -> str:
+    """One row a model, of the first threshold: what a single number of τ hides."""
+    rows = []
+    first = thresholds_of(book)[0]
+    for name, contender in CONTENDERS.items():
+        setting = {"threshold": first, "length": "paper"}
+        if book.find("tau", name, **setting) is None:
+            continue
+        behind = book.value("tau_behind_leader", name, **setting)
+        interval = book.interval("tau_behind_leader", name, **setting)
+        longer = book.find("tau", name, threshold=first, length="converged")
+        epochs = book.value("epochs", name, threshold=first, length="converged")
+        change = book.value("mean_change", name, **setting)
+        rows.append(
+            [
+                contender.title,
+                number(behind, ".3f") + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval and behind else ""),
+                MISSING if longer is None else f"{with_error(longer.value, longer.stderr)} ({number(epochs)} epochs)",
+                number(book.value("r2", name, **setting), ".3f"),
+                number(change, ".1e") if change else number(change),
+                number(book.value("parameters", name, **setting)),
+                number(book.value("wall_seconds", name, **setting), ".1f"),
+                number(book.value("peak_memory_megabytes", name, **setting)),
+            ]
+        )
+    if not rows:
+        return ""
+    headings = ("behind the leader", "τ, trained until validation stops improving", "R²", "change under the group")
+    return table([threshold_title(first), *headings, "parameters", "seconds a fit", "peak MB"], rows)
+
+
+def notes(book: Book) -> list[str]:
+    """What a reader of these very numbers must know."""
+    found = [
+        "Mean ± standard error over seeds, below it the middle 95 % of a bootstrap over test runs; bold leads. "
+        "XGBoost, LightGBM and the hyperparameters' boosting draw nothing, so they have no error over seeds. Fits that "
+        "share a GPU share its seconds, and their memory is that of all."
+    ]
+    return [*found, *constant_note(book), *too_few_note(book)]
+
+
+def constant_note(book: Book) -> list[str]:
+    """Who predicts a constant where; trees do when no two leaves of 50 rows can be made."""
+    where = {
+        one: [
+            threshold_title(threshold)
+            for threshold in thresholds_of(book)
+            if book.value("constant_seeds", name, threshold=threshold, length="paper")
+        ]
+        for name, one in CONTENDERS.items()
+    }
+    found = {one: titles for one, titles in where.items() if titles}
+    if not found:
+        return []
+    listed = "; ".join(f"{one.title} ({', '.join(titles)})" for one, titles in found.items())
+    trees = " Trees have at least 50 training rows in every leaf." if any(not one.kind for one in found) else ""
+    return [f"A constant, which ranks nothing and counts as 0, is predicted by {listed}.{trees}"]
+
+
+def too_few_note(book: Book) -> list[str]:
+    found = []
+    for threshold in thresholds_of(book):
+        if all(book.value("tau", name, threshold=threshold) is None for name in CONTENDERS):
+            counts = [book.value(f"{split}_rows", "data", threshold=threshold) for split in SPLITS]
+            found.append(f"{threshold_title(threshold)} ({' / '.join(map(number, counts))})")
+    return [f"Too few rows to rank: {'; '.join(found)}."] if found else []

@@ -1,0 +1,40 @@
+"""Markdown: a table, and numbers as text."""
+
+from collections.abc import Sequence
+
+from benchmarks.results import Result
+
+MISSING = "–"
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the first column is text, the others numbers."""
+    lines = [" | ".join(headings), " | ".join(["---", *["---:"] * (len(headings) - 1)])]
+    lines += [" | ".join(row) for row in rows]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def with_error(value: float, stderr: float | None) -> str:
+    """0.905 ± 0.002, the error left out where there is none."""
+    return f"{value:.3f}" if stderr is None else f"{value:.3f} ± {stderr:.3f}"
+
+
+def tau_text(
+    row: Result | None, interval: tuple[float, float] | None, paper: tuple[float, float] | None, *, best: bool = False
+) -> str:
+    """Our τ with its error and interval above the paper's."""
+    ours = MISSING if row is None else with_error(row.value, row.stderr)
+    lines = [f"**{ours}**" if best else ours]
+    if interval is not None:
+        lines.append(f"[{interval[0]:.3f}, {interval[1]:.3f}]")
+    if paper is not None:
+        lines.append(f"paper {with_error(*paper)}")
+    return "<br>".join(lines)
+
+
+def number(value: float | None, form: str = ",.0f") -> str:
+    return MISSING if value is None else f"{value:{form}}"
+
+
+def threshold_title(threshold: float) -> str:
+    return "no threshold" if threshold == 0 else f"≥ {threshold:.0%}"

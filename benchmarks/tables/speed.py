@@ -1,0 +1,97 @@
+"""How fast: the table of the README, from the rows of ``python -m benchmarks.speed``."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from benchmarks.results import Result
+from benchmarks.tables.markdown import MISSING, table
+
+GPU, CPU = "H200", "CPU"
+
+
+class SpeedRows:
+    """The rows of all speed benchmarks; of several measurements of one thing the last counts."""
+
+    def __init__(self, rows: Iterable[Result]) -> None:
+        self.rows = list(rows)
+
+    def find(self, metric: str, variant: str, device: str, config: str = "mnist", **setting: Any) -> float | None:
+        for row in reversed(self.rows):
+            found = (row.metric, row.variant, row.config) == (metric, variant, config) and device in row.device
+            if found and all(row.setting.get(name) == value for name, value in setting.items()):
+                return row.value
+        return None
+
+    def populations(self, config: str) -> str:
+        """Microseconds a step of one model, for every size of population measured on the GPU."""
+        metric = "us_per_model_step_with_evaluation"
+        sizes = [
+            row.setting["models"]
+            for row in self.rows
+            if (row.metric, row.variant, row.config) == (metric, "population", config) and GPU in row.device
+        ]
+        parts = [
+            f"{self.find(metric, 'population', GPU, config, models=size):,.0f} µs ({size:,} at once)"
+            for size in sorted({size for size in sizes if isinstance(size, int)})
+        ]
+        return ", ".join(parts) or MISSING
+
+
+def joined(values: Iterable[float | None], unit: str, scale: float = 1.0, digits: int = 0) -> str:
+    """72 / 88 ms; small numbers with two digits."""
+    texts = [MISSING if value is None else f"{value * scale:,.{digits}f}" for value in values]
+    return MISSING if set(texts) == {MISSING} else f"{' / '.join(texts)} {unit}".strip()
+
+
+def speed_table(rows: Iterable[Result]) -> str:
+    """The slow way beside ours, one line a kind of work."""
+    speed = SpeedRows(rows)
+    tasks, batches = ("mnist", "agnews"), (16, 256)
+
+    def generation(variant: str) -> list[float | None]:
+        return [speed.find("us_per_model_step", variant, CPU, task) for task in tasks]
+
+    def step(variant: str, graph: bool) -> list[float | None]:
+        settings = [{"batch": batch, "seeds": 1, "cuda_graph": graph} for batch in batches]
+        return [speed.find("training_step_ms", variant, GPU, **setting) for setting in settings]
+
+    def passes(variant: str) -> list[float | None]:
+        return [speed.find("forward_backward_ms", variant, CPU, task, batch=16) for task in tasks]
+
+    def reading(variant: str) -> float | None:
+        return speed.find("checkpoints_per_second", variant, CPU)
+
+    lines = [
+        (
+            "a training step of one model with batch 128, evaluation included, on an H200: MNIST",
+            joined([speed.find("us_per_model_step", "single", GPU)], "µs"),
+            speed.populations("mnist"),
+        ),
+        (
+            "the same, AG News",
+            joined([speed.find("us_per_model_step", "single", GPU, "agnews")], "µs"),
+            speed.populations("agnews"),
+        ),
+        (
+            "a training step of one model with batch 128, two CPU cores: MNIST / AG News",
+            joined(generation("single"), "ms", 1e-3),
+            joined(generation("population"), "ms", 1e-3),
+        ),
+        (
+            "a training step of Transformer-NFN on an H200, MNIST, batch 16 / 256",
+            joined(step("literal", False), "ms"),
+            f"{joined(step('merged', True), 'ms', digits=2)} as a CUDA graph, "
+            f"{joined(step('merged', False), 'ms', digits=1)} without",
+        ),
+        (
+            "forward and backward of Transformer-NFN, batch 16, two CPU cores: MNIST / AG News",
+            joined(passes("literal"), "ms"),
+            joined(passes("merged"), "ms"),
+        ),
+        (
+            "checkpoints read a second, one thread",
+            f"{joined([reading('one .pt file each')], '')} (one `.pt` file each)",
+            f"{joined([reading('zoo.open')], '')} in order, {joined([reading('zoo.open, shuffled')], '')} shuffled",
+        ),
+    ]
+    return table(["what", "slow twin", "this code"], lines)

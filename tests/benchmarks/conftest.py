@@ -1,0 +1,18 @@
+"""A small fabricated zoo to run the table commands on."""
+
+from pathlib import Path
+
+import pytest
+
+from zoo.publish import publish
+from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard
+
+
+@pytest.fixture(scope="session")
+def tiny_zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """70 MNIST runs and 40 of AG News, with random weights and invented accuracies."""
+    root = tmp_path_factory.mktemp("tables")
+    fabricate_shard(root / "runs", TINY_MNIST, count=70)
+    fabricate_shard(root / "runs", TINY_AGNEWS, count=40, embedding=fabricate_embedding(TINY_AGNEWS))
+    publish(root / "runs", root / "zoo")
+    return root / "zoo"

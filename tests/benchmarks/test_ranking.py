@@ -1,0 +1,124 @@
+"""Kendall's τ-b against scipy, ties and all; errors against numpy; intervals that cover what they should."""
+
+import math
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from scipy.stats import kendalltau
+
+from benchmarks.harness.ranking import kendall_tau, many_kendall_taus, resampled_taus
+from benchmarks.harness.uncertainty import (
+    Interval,
+    bootstrap_taus,
+    coefficient_of_determination,
+    noise_ceiling,
+    resample_runs,
+    standard_error,
+)
+
+FEW_VALUES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=2, max_size=12)
+
+
+def scipy_tau(x: np.ndarray, y: np.ndarray) -> float:
+    found: Any = kendalltau(x, y)
+    return found.statistic
+
+
+@given(pairs=FEW_VALUES)
+def test_every_tau_is_scipy_s_on_ties(pairs: list[tuple[int, int]]):
+    x, y = np.array(pairs, dtype=np.float64).T
+    expected = math.nan if len(set(x)) == 1 or len(set(y)) == 1 else scipy_tau(x, y)
+    np.testing.assert_allclose(kendall_tau(x, y), expected, atol=1e-12)
+    np.testing.assert_allclose(
+        many_kendall_taus(torch.tensor(x)[None], torch.tensor(y)).numpy(), [expected], atol=1e-12
+    )
+    np.testing.assert_allclose(resampled_taus(x, y, np.ones((1, len(x)))), [expected], atol=1e-12)
+
+
+@pytest.mark.parametrize("decimals", [1, 6])
+def test_resamples_are_scipy_s_on_the_repeated_rows(decimals: int):
+    random = np.random.default_rng(0)
+    x, y = np.round(random.normal(size=(2, 40)), decimals)
+    counts = resample_runs(np.arange(40), resamples=20)
+    expected = [scipy_tau(np.repeat(x, count.astype(int)), np.repeat(y, count.astype(int))) for count in counts]
+    np.testing.assert_allclose(resampled_taus(x, y, counts), expected, atol=1e-12)
+
+
+def test_many_taus_of_single_precision_are_scipy_s():
+    random = np.random.default_rng(1)
+    predicted, truth = random.random((3, 300), dtype=np.float32), random.random(300, dtype=np.float32)
+    found = many_kendall_taus(torch.from_numpy(predicted), torch.from_numpy(truth))
+    np.testing.assert_allclose(found.numpy(), [scipy_tau(row, truth) for row in predicted], atol=1e-12)
+
+
+def test_standard_error_is_numpy_s():
+    values = [0.1, 0.4, 0.35, 0.8]
+    assert standard_error(values) == pytest.approx(np.std(values, ddof=1) / np.sqrt(4))
+    assert standard_error([0.5]) is None
+
+
+def test_r2_of_a_perfect_a_mean_and_a_wrong_prediction():
+    truth = np.array([0.1, 0.5, 0.9])
+    assert coefficient_of_determination(truth, truth) == 1
+    assert coefficient_of_determination(np.full(3, 0.5), truth) == pytest.approx(0)
+    assert coefficient_of_determination(truth[::-1], truth) == pytest.approx(-3)
+    assert math.isnan(coefficient_of_determination(truth, np.full(3, 0.5)))
+
+
+def test_checkpoints_of_a_run_are_drawn_together():
+    runs = np.repeat(np.arange(10), 4)
+    counts = resample_runs(runs, resamples=50)
+    assert (counts.sum(1) == 40).all()
+    per_run = counts.reshape(50, 10, 4)
+    assert (per_run == per_run[:, :, :1]).all()
+
+
+def test_the_interval_over_runs_is_wider_than_over_rows():
+    random = np.random.default_rng(2)
+    truth = np.repeat(random.random(30), 4)
+    predicted = truth + np.repeat(random.normal(size=30) * 0.3, 4) + random.normal(size=120) * 1e-3
+    widths = []
+    for runs in (np.repeat(np.arange(30), 4), np.arange(120)):
+        interval = Interval.of(bootstrap_taus([predicted], truth, resample_runs(runs)))
+        assert interval is not None
+        widths.append(interval.high - interval.low)
+    assert widths[0] > 1.5 * widths[1]
+
+
+def test_the_interval_covers_the_population_s_tau():
+    """100 samples of 60 rows of a known correlation: τ = 2/π·arcsin ρ."""
+    random = np.random.default_rng(3)
+    covered = 0
+    for _ in range(100):
+        x, noise = random.normal(size=(2, 60))
+        y = 0.6 * x + 0.8 * noise
+        interval = Interval.of(bootstrap_taus([x], y, resample_runs(np.arange(60), resamples=200)))
+        assert interval is not None
+        covered += interval.low <= 2 / math.pi * math.asin(0.6) <= interval.high
+    assert covered >= 85
+
+
+def test_a_constant_prediction_ranks_nothing():
+    truth = np.linspace(0, 1, 9)
+    counts = resample_runs(np.arange(9))
+    assert Interval.of(bootstrap_taus([np.full(9, 0.3)], truth, counts)) == Interval(0.0, 0.0)
+    assert Interval.of(bootstrap_taus([truth], np.full(9, 0.3), counts)) is None
+
+
+def test_the_noise_ceiling_falls_with_fewer_examples_and_closer_accuracies():
+    spread, close = np.linspace(0.1, 0.9, 50), np.linspace(0.90, 0.91, 50)
+    many, some, few = (noise_ceiling(spread, examples) for examples in (10**7, 10_000, 100))
+    near = noise_ceiling(close, 10_000)
+    assert many is not None
+    assert some is not None
+    assert few is not None
+    assert near is not None
+    assert many > 0.99
+    assert many > some > few
+    assert near < 0.6
+    assert near == noise_ceiling(close, 10_000)
+    assert noise_ceiling(np.array([0.0, 1e-9]), 10) is None

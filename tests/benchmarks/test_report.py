@@ -1,0 +1,87 @@
+"""The README says what the committed rows say, and a stale one is found."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import kendall, report, results
+from benchmarks.results import Result
+from benchmarks.tables.book import Book
+from benchmarks.tables.kendall import kendall_tables
+from benchmarks.tables.speed import speed_table
+
+SKELETON = "# A zoo\n\n" + "\n".join(
+    f"<!-- generated: {name} -->\nold\n<!-- end: {name} -->" for name in report.blocks(Path(), Path())
+)
+
+
+def test_the_readme_is_what_the_rows_say(capsys: pytest.CaptureFixture[str]):
+    report.main(["--check"])
+    assert "says what the rows say" in capsys.readouterr().out
+
+
+def test_a_stale_readme_is_found_and_made_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    readme = tmp_path / "README.md"
+    readme.write_text(SKELETON)
+    arguments = ["--readme", str(readme), "--results", str(tmp_path / "rows")]
+    with pytest.raises(SystemExit) as ended:
+        report.main([*arguments, "--check"])
+    assert ended.value.code == 1
+    assert "out of date: run python -m benchmarks.report" in capsys.readouterr().err
+    assert readme.read_text() == SKELETON, "--check writes nothing"
+    report.main(arguments)
+    text = readme.read_text()
+    assert "old" not in text
+    assert "No rows yet: `python -m benchmarks.kendall --config mnist --out benchmarks/results`" in text
+    assert "| checkpoints read a second, one thread | – (one `.pt` file each) | – in order, – shuffled |" in text
+    report.main([*arguments, "--check"])
+
+
+def test_the_report_of_a_computed_table_has_its_plots(tiny_zoo: Path, tmp_path: Path):
+    rows = tmp_path / "rows"
+    kendall.main(["--quick", "--zoo", str(tiny_zoo), "--out", str(rows), "--epochs", "1", "--models", "mlp", "statnn"])
+    readme = tmp_path / "README.md"
+    readme.write_text(SKELETON)
+    report.main(["--readme", str(readme), "--results", str(rows)])
+    assert "](rows/plots/kendall.mnist.scatter.png)" in readme.read_text()
+    for name in report.PICTURES:
+        assert (rows / "plots" / f"kendall.mnist.{name}.png").exists()
+
+
+def test_a_readme_without_its_blocks_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    readme = tmp_path / "README.md"
+    readme.write_text(SKELETON.replace("generated: speed", "generated: spee"))
+    with pytest.raises(SystemExit) as ended:
+        report.main(["--readme", str(readme)])
+    assert ended.value.code == 2
+    assert "must have each block once" in capsys.readouterr().err
+
+
+def row(metric: str, value: float, model: str = "mlp", **setting: float | str) -> Result:
+    return Result.measured(
+        "kendall", "mnist", metric, value, n=5, stderr=0.01, device="cpu", model=model, setting=dict(setting)
+    )
+
+
+def test_the_last_row_counts_and_another_zoo_s_rows_do_not():
+    common = {"threshold": 0.0, "length": "paper", "checkpoint": "epoch_75"}
+    rows = [
+        row("tau", 0.1, zoo="old", model="statnn", **common),
+        row("tau", 0.2, zoo="new", **common),
+        row("tau", 0.3, zoo="new", **common),
+    ]
+    book = Book.latest(rows, "mnist")
+    assert book.value("tau", "mlp", threshold=0.0) == 0.3
+    assert book.find("tau", "statnn") is None
+    assert not Book.latest(rows, "agnews")
+    text = kendall_tables(book, "mnist")
+    assert "| MLP | **0.300 ± 0.010**<br>paper 0.866 ± 0.002 |" in text
+    assert "| STATNN | –<br>paper 0.881 ± 0.001 |" in text
+
+
+def test_the_speed_table_takes_the_last_measurement():
+    rows = [one for name in ("generation", "nfn", "loader") for one in results.read(f"speed.{name}")]
+    reading = [one for one in rows if one.metric == "checkpoints_per_second" and one.variant == "zoo.open"]
+    assert f"{reading[-1].value:,.0f} in order" in speed_table(rows)
+    assert "123,456 in order" in speed_table([*rows, replace(reading[-1], value=123_456.0)])

@@ -1,0 +1,176 @@
+"""The table commands, end to end on a small zoo: rows, tables, plots, resuming, and one clear line on bad input."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import ablation_components, ablation_width, augmentation, kendall, results
+from benchmarks.harness import execution
+from benchmarks.harness.checkpoints import Checkpoints
+from benchmarks.harness.contenders import CONTENDERS
+from benchmarks.harness.data import BenchmarkData
+from benchmarks.tables import paper
+from benchmarks.tables.book import Book
+from zoo.reader import open_zoo
+
+
+def test_kendall_writes_rows_tables_and_plots_and_computes_nothing_twice(
+    tiny_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    arguments = ["--zoo", str(tiny_zoo), "--out", str(tmp_path), "--epochs", "2", "--seeds", "2", "--jobs", "1"]
+    arguments += [
+        "--thresholds",
+        "none",
+        "50",
+        "99",
+        "--models",
+        "mlp",
+        "lightgbm",
+        "hyperparameters",
+        "--device",
+        "cpu",
+    ]
+    kendall.main(arguments)
+    table = (tmp_path / "kendall.mnist.md").read_text()
+    assert table.strip() in capsys.readouterr().out
+    assert "| Kendall's τ, mnist | no threshold | ≥ 50% | ≥ 99% |" in table
+    assert "paper 0.866 ± 0.002" in table
+    assert "Too few rows to rank: ≥ 99%" in table
+    assert "counts as 0, is predicted by LightGBM (no threshold, ≥ 50%). Trees have" in table
+    for name in ("scatter", "thresholds", "accuracy"):
+        assert (tmp_path / f"kendall.mnist.{name}.png").read_bytes().startswith(b"\x89PNG")
+    rows = results.read("kendall", tmp_path)
+    book = Book.latest(rows, "mnist")
+    tau = book.find("tau", "mlp", threshold=0.0, length="paper")
+    assert tau is not None
+    assert tau.n == 2
+    assert tau.stderr is not None
+    interval = book.interval("tau", "mlp", threshold=0.0, length="paper")
+    assert interval is not None
+    assert interval[0] <= tau.value <= interval[1]
+    assert book.find("tau", "mlp", threshold=0.0, length="converged") is not None
+    assert book.find("tau", "mlp", threshold=0.5, length="converged") is None
+    metrics = {row.metric for row in rows if row.model == "mlp"}
+    assert {"r2", "wall_seconds", "parameters", "peak_memory_megabytes", "mean_change", "tau_behind_leader"} <= metrics
+    assert {row.n for row in rows if row.model == "lightgbm"} == {1}
+
+    def fail(*_: object) -> None:
+        raise AssertionError("a finished cell was computed again")
+
+    monkeypatch.setattr(execution, "fit_and_judge", fail)
+    kendall.main(arguments)
+    assert (tmp_path / "kendall.mnist.md").read_text() == table
+    assert results.read("kendall", tmp_path) == rows, "nothing new was learnt, so no row was added"
+
+
+def test_the_same_command_twice_gives_the_same_numbers(tiny_zoo: Path, tmp_path: Path):
+    values = []
+    for name in ("a", "b"):
+        options = ["--quick", "--epochs", "2", "--jobs", "1", "--models", "statnn", "random_forest", "hyperparameters"]
+        kendall.main(["--zoo", str(tiny_zoo), "--out", str(tmp_path / name), *options])
+        rows = results.read("kendall", tmp_path / name)
+        timed = ("wall_seconds", "peak_memory_megabytes")
+        values.append({row.identity(): (row.value, row.stderr) for row in rows if row.metric not in timed})
+    assert values[0] == values[1]
+    assert {row.model for row in rows if row.model} == {"statnn", "random_forest", "hyperparameters"}
+
+
+def test_the_other_tables(tiny_zoo: Path, tmp_path: Path):
+    shared = ["--zoo", str(tiny_zoo), "--out", str(tmp_path), "--epochs", "1", "--seeds", "1", "--jobs", "1"]
+    ablation_components.main(shared)
+    table = (tmp_path / "ablation_components.md").read_text()
+    assert table.count("paper") == 10
+    assert len(results.read("ablation_components", tmp_path)) > 10
+    ablation_width.main([*shared, "--widths", "3", "2,2"])
+    table = (tmp_path / "ablation_width.agnews.md").read_text()
+    assert "| [15, 15] | –<br>paper 0.913 ± 0.002 | – | – |" in table
+    book = Book.latest(results.read("ablation_width", tmp_path), "agnews")
+    assert book.value("encoder_parameters", "transformer_nfn", channels=(2, 2)) is not None
+    augmentation.main([*shared, "--ranges", "10", "--models", "mlp", "transformer_nfn"])
+    book = Book.latest(results.read("augmentation", tmp_path), "agnews")
+    assert book.value("tau", "mlp", entry_range=10.0) is not None
+    plain, doubled = (book.value("test_rows", "data", entry_range=size) for size in (None, 10.0))
+    assert plain is not None
+    assert doubled == 2 * plain
+
+
+def test_augmented_rows_are_the_rows_and_moved_copies_of_the_same_runs(tiny_zoo: Path):
+    plain = BenchmarkData.from_zoo(tiny_zoo, "mnist")
+    double = BenchmarkData.from_zoo(tiny_zoo, "mnist", entry_range=1.0)
+    count = len(plain.train)
+    np.testing.assert_array_equal(double.train.weights[:count], plain.train.weights)
+    assert not np.allclose(double.train.weights[count:], plain.train.weights)
+    np.testing.assert_array_equal(double.train.truth()[count:], plain.train.truth())
+    assert list(double.train.runs[count:]) == list(plain.train.runs)
+    again = BenchmarkData.from_zoo(tiny_zoo, "mnist", entry_range=1.0)
+    np.testing.assert_array_equal(double.train.weights, again.train.weights)
+
+
+def test_all_checkpoints_of_a_run_stay_on_one_side(tiny_zoo: Path):
+    data = BenchmarkData.from_zoo(tiny_zoo, "mnist", checkpoint="all")
+    test = Checkpoints.read(open_zoo(tiny_zoo, "mnist", "test"), "all", data.train.weights.device)
+    runs = [set(rows.runs) for rows in (data.train, data.validation, test)]
+    assert len(data.train) == 4 * len(runs[0])
+    assert len(set.union(*runs)) == sum(map(len, runs))
+
+
+def test_a_missing_library_costs_its_rows_and_says_so(
+    tiny_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "xgboost" else find(name, *rest)
+    )
+    arguments = ["--quick", "--zoo", str(tiny_zoo), "--out", str(tmp_path), "--models", "xgboost", "hyperparameters"]
+    with pytest.raises(SystemExit) as ended:
+        kendall.main(arguments)
+    assert ended.value.code == 3
+    captured = capsys.readouterr()
+    assert "skipped: XGBoost needs xgboost: pip install 'small-transformer-zoo[benchmarks]'" in captured.err
+    assert Book.latest(results.read("kendall", tmp_path), "mnist").find("tau", "hyperparameters") is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--models", "oracle"], "unknown model 'oracle': some of mlp, statnn"),
+        (["--thresholds", "120"], "a threshold is none or a percentage from 0 to below 100, got '120'"),
+        (["--seeds", "0"], "--seeds must be at least 1, got 0"),
+        (["--epochs", "-1"], "--epochs must be at least 1"),
+        (["--zoo", "nowhere"], "no zoo called 'nowhere'"),
+        (["--config", "chess"], "has no config 'chess'"),
+        (["--device", "abacus"], "unknown device 'abacus': cpu or cuda"),
+    ],
+)
+def test_bad_input_is_one_clear_line(
+    tiny_zoo: Path, tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit) as ended:
+        kendall.main(["--zoo", str(tiny_zoo), "--out", str(tmp_path), *arguments])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_bad_widths_and_ranges_are_one_clear_line(capsys: pytest.CaptureFixture[str]):
+    for main, arguments, message in (
+        (ablation_width.main, ["--widths", "ten"], "such as 10 or 5,5, got 'ten'"),
+        (augmentation.main, ["--ranges", "-1"], "--ranges are positive numbers, got -1"),
+    ):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert message in capsys.readouterr().err
+
+
+def test_the_paper_s_numbers_are_complete():
+    for config in ("mnist", "agnews"):
+        assert paper.KENDALL[config].keys() == CONTENDERS.keys() - {"hyperparameters"}
+    assert len(paper.WIDTHS) == 8
+    # the tables of the paper repeat each other
+    assert {name: row[None] for name, row in paper.AUGMENTATION.items()} == {
+        name: row[0.0] for name, row in paper.KENDALL["agnews"].items()
+    }
+    assert max(paper.COMPONENTS["mnist"].values()) == paper.KENDALL["mnist"]["transformer_nfn"][0.0]
