@@ -34,6 +34,7 @@ TEST_EXAMPLES = {"mnist": 10_000, "agnews": 7_600}
 STEPS_OF_MNIST = 468
 SINGLE_STEPS = 30
 LEARNING_RATE = 1e-3
+VARIANTS = {"torch": "population", "fused": "fused population"}
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -145,20 +146,20 @@ def measure_population(
     training = Timing(tuple(epoch - evaluations.median for epoch in epochs.samples))
     setting = {
         "models": models,
-        "engine": engine.name,
         "precision": engine.precision,
         "steps": steps,
         "test_examples": len(task.test),
         "seeds": seeds,
     }
     model_steps = models * steps
+    variant = VARIANTS[engine.name]
     return [
-        row(config, device, "population", "us_per_model_step", training, 1e6 / model_steps, setting),
-        row(config, device, "population", "us_per_model_step_with_evaluation", epochs, 1e6 / model_steps, setting),
+        row(config, device, variant, "us_per_model_step", training, 1e6 / model_steps, setting),
+        row(config, device, variant, "us_per_model_step_with_evaluation", epochs, 1e6 / model_steps, setting),
         row(
             config,
             device,
-            "population",
+            variant,
             "us_per_128_evaluated",
             evaluations,
             1e6 * 128 / models / len(task.test),

@@ -22,16 +22,16 @@ class SpeedRows:
                 return row.value
         return None
 
-    def populations(self, config: str) -> str:
+    def populations(self, config: str, variant: str) -> str:
         """Microseconds a step of one model, for every size of population measured on the GPU."""
         metric = "us_per_model_step_with_evaluation"
         sizes = [
             row.setting["models"]
             for row in self.rows
-            if (row.metric, row.variant, row.config) == (metric, "population", config) and GPU in row.device
+            if (row.metric, row.variant, row.config) == (metric, variant, config) and GPU in row.device
         ]
         parts = [
-            f"{self.find(metric, 'population', GPU, config, models=size):,.0f} µs ({size:,} at once)"
+            f"{self.find(metric, variant, GPU, config, models=size):,.3g} µs ({size:,} at once)"
             for size in sorted({size for size in sizes if isinstance(size, int)})
         ]
         return ", ".join(parts) or MISSING
@@ -51,6 +51,10 @@ def speed_table(rows: Iterable[Result]) -> str:
     def generation(variant: str) -> list[float | None]:
         return [speed.find("us_per_model_step", variant, CPU, task) for task in tasks]
 
+    def on_gpu(task: str) -> str:
+        engines = {"fused": "fused population", "torch": "population"}
+        return "; ".join(f"{name}: {speed.populations(task, variant)}" for name, variant in engines.items())
+
     def step(variant: str, graph: bool) -> list[float | None]:
         settings = [{"batch": batch, "seeds": 1, "cuda_graph": graph} for batch in batches]
         return [speed.find("training_step_ms", variant, GPU, **setting) for setting in settings]
@@ -65,12 +69,12 @@ def speed_table(rows: Iterable[Result]) -> str:
         (
             "a training step of one model with batch 128, evaluation included, on an H200: MNIST",
             joined([speed.find("us_per_model_step", "single", GPU)], "µs"),
-            speed.populations("mnist"),
+            on_gpu("mnist"),
         ),
         (
             "the same, AG News",
             joined([speed.find("us_per_model_step", "single", GPU, "agnews")], "µs"),
-            speed.populations("agnews"),
+            on_gpu("agnews"),
         ),
         (
             "a training step of one model with batch 128, two CPU cores: MNIST / AG News",
