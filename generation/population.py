@@ -132,6 +132,6 @@ class PopulationTrainer:
         return self.state.test_accuracy.gather(1, index).T, self.state.test_loss.gather(1, index).T
 
     def _test_exactly(self) -> tuple[Tensor, Tensor]:
-        exact = TorchEngine(self.configs, self.task, device=self.device)
+        exact = TorchEngine(self.configs, self.task, device=self.device, compiled=False)  # used too briefly to compile
         tested = [exact.evaluate(snapshot, self.state.alive, self.task.test) for snapshot in self.state.snapshots]
         return torch.stack([accuracy for accuracy, _ in tested]), torch.stack([loss for _, loss in tested])

@@ -56,6 +56,7 @@ class TorchEngine:
         device: torch.device | str = "cpu",
         precision: Precision | None = None,
         models_per_pass: int | None = None,
+        compiled: bool | None = None,
     ) -> None:
         self.configs = tuple(configs)
         self.device = torch.device(device)
@@ -76,7 +77,7 @@ class TorchEngine:
         self.thresholds = torch.tensor([drop_threshold(p) for p in dropout], dtype=torch.int16, device=self.device)
         self.scales = torch.tensor([1 / (1 - p) for p in dropout], dtype=self.dtype, device=self.device)
         # A compiled step fuses everything between two matrix products. On a CPU it would need the user's C++ compiler.
-        compiled = self.device.type == "cuda"
+        compiled = self.device.type == "cuda" if compiled is None else compiled
         self._losses = optimized(self._pass_losses, compiled)
         self._update = optimized(update, compiled)
         self._bits = optimized(dropout_bits, compiled)

@@ -7,6 +7,7 @@ import ctypes
 import hashlib
 import json
 import os
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -95,9 +96,19 @@ class CudaKernels:
             assert isinstance(argument, int) or (argument.is_contiguous() and argument.device == self.device)
         values = [ctypes.c_int32(a) if isinstance(a, int) else a.data_ptr() for a in arguments]
         with torch.cuda.device(self.device):
-            stream = core.Stream.from_handle(torch.cuda.current_stream(self.device).cuda_stream)
+            stream = QueueOf(torch.cuda.current_stream(self.device))
             size = core.LaunchConfig(grid=grid, block=threads, shmem_size=shared_bytes)
             core.launch(stream, size, kernel, *values)
+
+
+@dataclass(frozen=True)
+class QueueOf:
+    """A stream of torch as CUDA's own protocol has it: version 0 and the handle."""
+
+    stream: torch.cuda.Stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.stream.cuda_stream
 
 
 def allow_shared_memory(kernel: Any, shared_bytes: int, device: int) -> None:
