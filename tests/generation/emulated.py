@@ -18,12 +18,12 @@ from zoo.spec import TransformerSpec
 EMULATOR = Path(__file__).parent / "emulator"
 
 
-def build(spec: TransformerSpec) -> Path:
+def build(spec: TransformerSpec, sources: Path = SOURCES) -> Path:
     """The shared library of a task; compiled once, by whichever test comes first."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("the emulator needs g++")
-    files = sorted([*EMULATOR.iterdir(), *SOURCES.iterdir()])
+    files = sorted([*EMULATOR.iterdir(), *sources.iterdir()])
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / "small-transformer-zoo-emulator"
     folder.mkdir(exist_ok=True)
@@ -31,7 +31,7 @@ def build(spec: TransformerSpec) -> Path:
     with exclusive(folder / ".lock", busy=None):
         if not library.exists():
             defines = [f"-D{name}={value}" for name, value in macros(spec)]
-            options = ["-O2", "-std=c++17", "-shared", "-fPIC", "-w", *defines, f"-I{EMULATOR}", f"-I{SOURCES}"]
+            options = ["-O2", "-std=c++17", "-shared", "-fPIC", "-w", *defines, f"-I{EMULATOR}", f"-I{sources}"]
             unfinished = library.with_suffix(".tmp")
             subprocess.run([compiler, *options, "-o", unfinished, EMULATOR / "emulator.cpp"], check=True)
             unfinished.rename(library)
@@ -43,8 +43,8 @@ class EmulatedKernels:
 
     device = torch.device("cpu")
 
-    def __init__(self, spec: TransformerSpec, schedule: int = 0) -> None:
-        self.library = ctypes.CDLL(str(build(spec)))
+    def __init__(self, spec: TransformerSpec, schedule: int = 0, sources: Path = SOURCES) -> None:
+        self.library = ctypes.CDLL(str(build(spec, sources)))
         self.schedule = schedule
 
     def launch(self, kernel: str, models: int, parts: int, *arguments: Tensor | int) -> None:

@@ -1,7 +1,12 @@
 """The fused engine against float64 autograd, the torch engine and itself, on the emulator and on a GPU."""
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +17,7 @@ from torch import Tensor
 import zoo
 from generation.batches import TrainingInputs, epoch_batches
 from generation.forward import dropout_places, no_dropout, population_logits, population_losses
+from generation.fused.compiled import SOURCES
 from generation.fused.engine import FusedEngine, adam_corrections, optimizer_rules
 from generation.fused.fit import obstacle
 from generation.fused.samples import Samples, epoch_samples, evaluation_samples
@@ -174,6 +180,21 @@ def test_evaluation_agrees_with_the_model_itself(name: str, tasks: dict[str, Tas
     measured = zoo.evaluate(zoo.build_model(spec, weights[0]), task)
     assert float(accuracy) == pytest.approx(measured.accuracy, abs=1.01 / len(task.test))
     assert float(loss) == pytest.approx(measured.loss, rel=3e-3)
+
+
+def test_the_emulator_finds_a_missing_barrier(tmp_path: Path) -> None:
+    """The tester tested: without the barrier in front of it, attention reads keys that are still being written."""
+    for source in SOURCES.iterdir():
+        (tmp_path / source.name).write_bytes(source.read_bytes())
+    header = tmp_path / "backward.cuh"
+    barrier = "    if (block == 0) group_barrier(me.group);  // the new keys and values of all rows are there\n"
+    assert header.read_text().count(barrier) == 1
+    header.write_text(header.read_text().replace(barrier, ""))
+    script = Path(__file__).parent / "one_step.py"
+    environment = os.environ | {"PYTHONPATH": str(script.parents[2])}
+    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, env=environment)
+    assert done.returncode == -signal.SIGABRT
+    assert "emulator: race" in done.stderr
 
 
 def test_not_a_number_ends_a_run(tasks: dict[str, TaskData], engine: MakeEngine) -> None:

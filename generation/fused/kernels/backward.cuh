@@ -138,7 +138,7 @@ __device__ __forceinline__ void backward_block(const Thread& me, const Tokens& t
         #pragma unroll
         for (int head = 0; head < HEADS; head++) weighted_sums(delta[head], output[head], rows[head]);
     }
-    group_barrier(me.group);  // keys and values of all rows are there
+    if (block == 0) group_barrier(me.group);  // the new keys and values of all rows are there
     #pragma unroll
     for (int head = 0; head < HEADS; head++) {
         float c[2][4], e[2][4];

@@ -48,9 +48,9 @@ extern "C" __global__ void __launch_bounds__(EVALUATION_THREADS, 1) evaluate(
         const Tokens tokens(me, fact.length);
         float x[4][4];
         copies_done();
-        group_barrier(me.group);
+        warp_barrier();
         embed(me, x, start, input, positions);
-        group_barrier(me.group);
+        warp_barrier();
         if (mine + EVALUATION_GROUPS < last) start_tokens(me, inputs + (long long)(mine + EVALUATION_GROUPS) * TOKENS * FEATURES, input);
         BlockMemory memory;
         Dropout none;

@@ -44,7 +44,7 @@ __device__ __forceinline__ void load_weights(const float* flat, u32 start, int i
     for (int i = CLASSES + index; i < TILE; i += threads) store_float(start + B_HEAD2 + i * FLOAT, 0.0f);
 }
 
-// Starts to copy the rows of this warp's tile, which it alone will read before the next barrier.
+// Starts to copy the rows of this warp's tile, which it alone reads until the end of the forward pass.
 __device__ __forceinline__ void start_tokens(const Thread& me, const u16* sample, u32 input) {
     constexpr int chunks = FEATURES / 8;
     #pragma unroll

@@ -104,6 +104,7 @@ __device__ __forceinline__ float exchange(float x, int mask) { return __shfl_xor
 __device__ __forceinline__ u32 exchange(u32 x, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, x, mask); }
 __device__ __forceinline__ float from_lane(float x, int lane) { return __shfl_sync(0xFFFFFFFFu, x, lane); }
 
+__device__ __forceinline__ void warp_barrier() { __syncwarp(); }
 __device__ __forceinline__ void block_barrier() { __syncthreads(); }
 
 // Waits for the four warps of one group; barrier 0 is the whole block's.

@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
 
             float x[4][4];
             copies_done();
-            group_barrier(me.group);
+            warp_barrier();
             embed(me, x, start, input, positions);
             buffer = INPUT_BUFFERS - 1 - buffer;
             if (next < total) {

@@ -2,7 +2,8 @@
 //
 // Every lane is a fiber. A function in which a warp acts as one (matrix products, matrix loads, shuffles) makes its lanes
 // wait for each other, and the last to come does it for all. Barriers work alike. Warps are resumed in a random order and
-// now and then one is left waiting, so that a missing barrier shows as a changed result.
+// now and then one is left waiting, so that a missing barrier shows as a changed result. It shows as a race, too: every
+// access to shared memory is checked against the last accesses of the other warps and the barriers since.
 #ifndef MACHINE
 #define MACHINE
 #include <setjmp.h>
@@ -105,9 +106,58 @@ inline void fiber_body() {
     pause();
 }
 
+// ---- races --------------------------------------------------------------------------------------------------------
+
+// Lamport's vector clocks: clocks[w][v] is the last moment of warp v that warp w knows of, through barriers. An access
+// is a race where it meets one of another warp, at least one of them writing, from a moment it does not know of.
+constexpr int MOST_WARPS = MOST_THREADS / LANES, CELL = 16;
+struct Cell {
+    int writer;
+    u32 written, read[MOST_WARPS];
+};
+static u32 clocks[MOST_WARPS][MOST_WARPS];
+static Cell cells[SHARED_BYTES / CELL];
+
+inline void forget_accesses() {
+    std::memset(clocks, 0, sizeof clocks);
+    std::memset(cells, 0, sizeof cells);
+    for (int w = 0; w < MOST_WARPS; w++) clocks[w][w] = 1;
+}
+
+inline void meet(int first, int count) {
+    u32 known[MOST_WARPS] = {};
+    for (int w = first; w < first + count; w++) {
+        for (int v = 0; v < MOST_WARPS; v++) known[v] = known[v] > clocks[w][v] ? known[v] : clocks[w][v];
+    }
+    for (int w = first; w < first + count; w++) {
+        std::memcpy(clocks[w], known, sizeof known);
+        clocks[w][w]++;
+    }
+}
+
+inline u8* access(u32 address, u32 bytes, bool writes, int thread) {
+    if (address % bytes || address + bytes > SHARED_BYTES) fail("bad address in shared memory");
+    Cell& cell = cells[address / CELL];
+    const int own = thread / LANES;
+    const u32* known = clocks[own];
+    if (cell.written > known[cell.writer] && cell.writer != own) fail("race: this access and another warp's write");
+    if (writes) {
+        for (int v = 0; v < MOST_WARPS; v++) {
+            if (v != own && cell.read[v] > known[v]) fail("race: this write and another warp's read");
+        }
+        cell.writer = own, cell.written = known[own];
+    } else {
+        cell.read[own] = known[own];
+    }
+    return shared_memory + address;
+}
+inline u8* to_read(u32 address, u32 bytes, int thread = current) { return access(address, bytes, false, thread); }
+inline u8* to_write(u32 address, u32 bytes, int thread = current) { return access(address, bytes, true, thread); }
+
 // Runs one block to its end.
 inline void run_block() {
     std::memset(shared_memory, 0xFF, sizeof shared_memory);  // not-a-number, as halves and as floats
+    forget_accesses();
     for (auto& warp : warps) warp.arrived = 0;
     for (auto& barrier : barriers) barrier.arrived = 0;
     for (int i = 0; i < threads; i++) {
@@ -150,11 +200,6 @@ inline int thread_index() { return current; }
 inline int model_index() { return block_x; }
 inline int part_index() { return block_y; }
 inline u32 shared_start() { return 0; }
-
-inline u8* at(u32 address, u32 bytes) {
-    if (address % bytes || address + bytes > SHARED_BYTES) fail("bad address in shared memory");
-    return shared_memory + address;
-}
 
 // ---- numbers ------------------------------------------------------------------------------------------------------
 
@@ -234,7 +279,7 @@ inline void gather_matrices(WarpState& w, bool transposed) {
             u16 pair[2];
             for (int i = 0; i < 2; i++) {
                 int row = transposed ? 2 * (l % 4) + i : l / 4, column = transposed ? l / 4 : 2 * (l % 4) + i;
-                std::memcpy(&pair[i], at(w.in[8 * m + row][0], 16) + 2 * column, 2);
+                std::memcpy(&pair[i], to_read(w.in[8 * m + row][0], 16) + 2 * column, 2);
             }
             w.out[l][m] = pair[0] | (u32)pair[1] << 16;
         }
@@ -260,7 +305,7 @@ inline void store_matrices(u32 address, const u32 (&r)[4]) {
     warp.in[current % LANES][4] = address;
     together("store_matrices", [](WarpState& w) {
         for (int l = 0; l < LANES; l++) {
-            for (int m = 0; m < 4; m++) std::memcpy(at(w.in[8 * m + l / 4][4], 16) + 4 * (l % 4), &w.in[l][m], 4);
+            for (int m = 0; m < 4; m++) std::memcpy(to_write(w.in[8 * m + l / 4][4], 16) + 4 * (l % 4), &w.in[l][m], 4);
         }
     });
 }
@@ -277,18 +322,23 @@ inline u32 exchange(u32 x, int mask) { return from_other(x, current % LANES ^ ma
 inline float exchange(float x, int mask) { return as_float(from_other(as_word(x), current % LANES ^ mask)); }
 inline float from_lane(float x, int lane) { return as_float(from_other(as_word(x), lane)); }
 
-inline void block_barrier() { wait_for(barriers[0], threads, [] {}); }
-inline void group_barrier(int group) { wait_for(barriers[group + 1], 128, [] {}); }
+inline void warp_barrier() { together("warp_barrier", [](WarpState&) {}); }
+inline void block_barrier() {
+    wait_for(barriers[0], threads, [] { meet(0, threads / LANES); });
+}
+inline void group_barrier(int group) {
+    wait_for(barriers[group + 1], 128, [=] { meet(4 * group, 4); });
+}
 
 // ---- shared memory ------------------------------------------------------------------------------------------------
 
-inline void store_word(u32 address, u32 x) { std::memcpy(at(address, 4), &x, 4); }
-inline void store_float(u32 address, float x) { std::memcpy(at(address, 4), &x, 4); }
+inline void store_word(u32 address, u32 x) { std::memcpy(to_write(address, 4), &x, 4); }
+inline void store_float(u32 address, float x) { std::memcpy(to_write(address, 4), &x, 4); }
 inline void load_floats(float& x, float& y, u32 address) {
-    std::memcpy(&x, at(address, 8), 4);
+    std::memcpy(&x, to_read(address, 8), 4);
     std::memcpy(&y, shared_memory + address + 4, 4);
 }
-inline void start_copy(u32 address, const void* source) { std::memcpy(at(address, 16), source, 16); }
+inline void start_copy(u32 address, const void* source) { std::memcpy(to_write(address, 16), source, 16); }
 inline void copies_done() {}
 
 #endif
