@@ -1,4 +1,4 @@
-"""What every test gets: one thread a process, since the suite runs one process a core, and chance that repeats itself."""
+"""What every test gets: one thread a process, as the suite runs one process a core, and chance that repeats itself."""
 
 from collections.abc import Iterator
 
