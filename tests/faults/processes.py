@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -22,7 +23,14 @@ def start(work: Callable[..., None], *arguments: object, log: Path | None = None
 def logged(work: Callable[..., None], arguments: tuple[object, ...], log: Path | None) -> None:
     with (log or Path(os.devnull)).open("a") as file:
         sys.stdout = sys.stderr = file
-        work(*arguments)
+        try:
+            work(*arguments)
+        except Exception:
+            traceback.print_exc()
+            file.flush()
+            os._exit(1)
+        finally:
+            sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
 
 
 def finish(work: Callable[..., None], *arguments: object, log: Path | None = None) -> int:
