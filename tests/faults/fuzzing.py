@@ -4,6 +4,7 @@ import contextlib
 import random
 import resource
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,3 +64,35 @@ def limits() -> Iterator[None]:
 
 def too_slow(*_: object) -> NoReturn:
     raise AssertionError(f"a file of a few kilobytes took more than {SECONDS} s")
+
+
+def read_hostile(name: str, data: bytes) -> None:
+    """Writes ``data`` in place of the reader's file, reads it with little memory, and prints the error."""
+    reader = BY_NAME[name]
+    with tempfile.TemporaryDirectory() as folder:
+        reader.make(Path(folder))
+        (Path(folder) / reader.file).write_bytes(data)
+        with limits():
+            try:
+                reader.read(Path(folder))
+            except RIGHT as error:
+                print(" ".join(str(error).split()))
+
+
+def read_with_an_eye_on_pickles(name: str) -> None:
+    """Reads sound files; ends with an error where anything below, in whatever package, unpickles or compiles code."""
+    reader = BY_NAME[name]
+    with tempfile.TemporaryDirectory() as folder:
+        reader.make(Path(folder))
+        reader.read(Path(folder))  # imports, which do compile and execute, are over after this
+        seen: list[str] = []
+        watching = True
+
+        def watch(event: str, arguments: tuple) -> None:
+            if watching and event in ("pickle.find_class", "marshal.loads", "exec", "os.system", "subprocess.Popen"):
+                seen.append(f"{event} {arguments}"[:200])
+
+        sys.addaudithook(watch)
+        reader.read(Path(folder))
+        watching = False
+    assert not seen, seen

@@ -86,6 +86,10 @@ def read_zoo(folder: Path) -> None:
         list(reader.batches(7))
 
 
+def read_rows(folder: Path) -> None:
+    list(zoo.open(folder / "zoo", "mnist", split="all").batches(7))
+
+
 def make_snapshot(folder: Path) -> None:
     save_snapshot(folder, STATE, OWNER, seconds=1.5)
 
@@ -115,7 +119,7 @@ READERS = (
     Reader("checkpoints", f"{SHARD}/checkpoints.arrow", make_shard, read_checkpoints),
     Reader("runs", f"{SHARD}/runs.arrow", make_shard, read_runs),
     Reader("zoo manifest", "zoo/manifest.json", make_zoo, read_zoo, (spoil, spoil_json)),
-    Reader("zoo rows", "zoo/mnist/train-00000-of-00001.arrow", make_zoo, read_zoo),
+    Reader("zoo rows", "zoo/mnist/train-00000-of-00001.arrow", make_zoo, read_rows),
     Reader(
         "snapshot",
         f"state-{OWNER[:8]}-00000.safetensors",

@@ -12,7 +12,7 @@ from tests.faults.killing import PHASES, Killer
 from tests.faults.processes import finish, start
 from tests.faults.workloads import contents, shard_of, train
 
-KILLS_PER_PHASE = 3
+KILLS_PER_PHASE = 2
 
 
 @pytest.fixture(scope="module")
