@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.live import Live
 
@@ -77,7 +78,7 @@ def main(arguments: list[str] | None = None) -> None:
     ray = import_ray()
     with cluster(ray, options.address):
         device = choose_cluster_device(ray, options.device)
-        job = Job.of(options, choose_preset(options.preset, device), device).anywhere()
+        job = Job.of(options, choose_preset(options.preset, torch.device(device)), device).anywhere()
         board = Board(shards, f"{job.sweep.config_name}, preset {job.sweep.preset.name}, into {job.place}")
         before = [shard for shard in shards if finished_in_place(job, shard)]
         with drawing(board) as say:

@@ -5,7 +5,7 @@ that answers with less than was asked for, can cut it anywhere. So the rows of e
 the manifest.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +37,7 @@ class ServedArrow(Arrow):
 
     BUILDER_CONFIG_CLASS = ServedConfig
 
-    def _generate_tables(self, files: list[str]) -> Iterator[tuple[Key, pa.Table]]:
+    def _generate_tables(self, files: list[str]) -> Generator[tuple[Key, pa.Table], Any, None]:
         for index, file in enumerate(files):
             assert isinstance(self.config, ServedConfig)
             promised = self.config.rows[file]

@@ -70,12 +70,12 @@ def meet(doom: Doom) -> None:
         return Half(io.FileIO(handle, "wb")) if mode == "wb" else fdopen(handle, mode, *rest, **options)
 
     os.fdopen = open_half
-    os.fsync = lambda handle: doom.around(path_of(handle), lambda: fsync(handle))
+    os.fsync = lambda fd: doom.around(path_of(fd), lambda: fsync(fd))
     os.replace = lambda a, b, **rest: doom.around(str(a), lambda: replace(a, b, **rest))
     swap.exchange = lambda a, b: doom.around(str(a), lambda: exchange(a, b))
 
 
-def path_of(handle: int) -> str:
+def path_of(handle: Any) -> str:
     return os.readlink(f"/proc/self/fd/{handle}")
 
 

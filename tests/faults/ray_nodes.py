@@ -23,7 +23,7 @@ def two_nodes() -> Iterator[str]:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         cluster.add_node(num_cpus=1)
-        yield cluster.address
+        yield str(cluster.address)
     finally:
         cluster.shutdown()
 

@@ -3,20 +3,21 @@
 import random
 import re
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-BEHAVIOURS = ("well", "drop", "cut", "short", "refuse")
-"""An answer as asked; the connection closed before it; closed in its middle; fewer bytes, but consistently; a 503."""
-
 
 class Unreliable(BaseHTTPRequestHandler):
-    """GET with ranges. What goes wrong is decided by ``server.chooser`` for each request of an Arrow file."""
+    """GET with ranges. The server chooses how each request is answered.
+
+    ``well``: as asked; ``drop``: the connection closed before a word; ``cut``: closed in the middle; ``short``: fewer
+    bytes than asked for, but consistently; ``refuse``: a 503.
+    """
 
     protocol_version = "HTTP/1.1"
-    server: "Server"
 
     def do_HEAD(self) -> None:
         self.answer(body=False)
@@ -25,6 +26,7 @@ class Unreliable(BaseHTTPRequestHandler):
         self.answer(body=True)
 
     def answer(self, body: bool) -> None:
+        assert isinstance(self.server, Server)
         path = self.server.folder / self.path.lstrip("/")
         if not path.is_file():
             self.send_error(404)
@@ -60,10 +62,11 @@ class Unreliable(BaseHTTPRequestHandler):
 class Server(ThreadingHTTPServer):
     """``weights`` say how often each behaviour is chosen; ``counts`` how often it was."""
 
-    def __init__(self, folder: Path, weights: dict[str, float], seed: int) -> None:
+    def __init__(self, folder: Path, weights: Mapping[str, float], seed: int) -> None:
         super().__init__(("127.0.0.1", 0), Unreliable)
-        self.folder, self.weights, self.random = folder, weights, random.Random(seed)
-        self.counts = dict.fromkeys(BEHAVIOURS, 0)
+        self.folder, self.random = folder, random.Random(seed)
+        self.weights = weights
+        self.counts: Counter[str] = Counter()
 
     def choose(self, path: Path) -> str:
         chosen = self.random.choices(list(self.weights), list(self.weights.values()))[0]
@@ -72,7 +75,7 @@ class Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(folder: Path, weights: dict[str, float], seed: int = 0) -> Iterator[tuple[str, Server]]:
+def serving(folder: Path, weights: Mapping[str, float], seed: int = 0) -> Iterator[tuple[str, Server]]:
     """The address of a running server, and the server."""
     with Server(folder, weights, seed) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
