@@ -28,7 +28,7 @@ check: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[generation,benchmarks,dev]'
+	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[generation,benchmarks,ray,dev]'
 	touch $@
 
 clean:
