@@ -77,8 +77,9 @@ def import_ray() -> Any:
 @contextmanager
 def cluster(ray: Any, address: str | None) -> Iterator[None]:
     """A connection to the cluster at ``address``; without one, a Ray of this machine's own that ends with the block."""
-    alone: dict[str, Any] = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
-    options = {"address": address} if address else alone
+    # "local" by name: without it Ray would join any cluster that happens to run here
+    alone = {"address": "local", "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+    options: dict[str, Any] = {"address": address} if address else alone
     try:
         # Ray itself tries for minutes, and then ends the process
         if address and (place := address.removeprefix("ray://").rpartition(":"))[2].isdecimal():
