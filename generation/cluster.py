@@ -16,11 +16,11 @@ import torch
 
 from generation.job import Job
 from generation.run import run_job
+from generation.signs import Sign
 from zoo.command import one_line
 from zoo.lock import Busy
 
 OBJECT_STORE_BYTES = 100 << 20  # shards go through the file system: nothing is kept in Ray's object store
-REPORTS_KEPT = 100
 CONNECT_SECONDS = 10
 
 
@@ -30,35 +30,6 @@ class Ended:
 
     fault: str | None = None
     busy: bool = False
-
-
-@dataclass(frozen=True)
-class Sign:
-    """A sign of life from a shard's worker."""
-
-    where: str
-    epoch: int = 0
-    epochs: int = 0
-    status: str = ""
-
-
-class Signs:
-    """Keeps the newest sign of each shard, and the notes of their workers; lives as a Ray actor."""
-
-    def __init__(self) -> None:
-        self.newest: dict[int, Sign] = {}
-        self.notes: list[str] = []
-
-    def give(self, shard: int, sign: Sign) -> None:
-        self.newest[shard] = sign
-
-    def note(self, line: str) -> None:
-        self.notes = [*self.notes[-REPORTS_KEPT:], line]
-
-    def read(self) -> tuple[dict[int, Sign], list[str]]:
-        """The newest signs, and the notes since the last call."""
-        notes, self.notes = self.notes, []
-        return self.newest, notes
 
 
 def import_ray() -> Any:

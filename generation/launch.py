@@ -21,9 +21,10 @@ from rich.console import Console
 from rich.live import Live
 
 from generation.board import FINISHED, MISSING, RUNNING, WAITING, Board
-from generation.cluster import Ended, Signs, cluster, import_ray, prepare, train
+from generation.cluster import Ended, cluster, import_ray, prepare, train
 from generation.job import Job, add_options, positive
 from generation.run import choose_preset, finished_in_place
+from generation.signs import Signs
 from generation.sweep import SHARDS
 from zoo.command import command, one_line
 

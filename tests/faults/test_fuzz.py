@@ -23,7 +23,7 @@ from zoo.schema import checkpoint_schema
 from zoo.testing import TINY_MNIST
 
 INPUTS = 100
-EXAMPLES = 25
+EXAMPLES = 15
 CHANGES = st.lists(
     st.builds(Change, st.sampled_from(KINDS), st.floats(0, 1, exclude_max=True), st.integers(0, 65535)),
     min_size=1,

@@ -16,9 +16,9 @@ from zoo.command import command
 from zoo.publish import publish
 
 torch.set_num_threads(1)
-SWEEP = Sweep("mnist", Preset("tiny", Protocol(epochs=8, warmup_epochs=2, batch_size=16), runs_per_shard=2))
+SWEEP = Sweep("mnist", Preset("tiny", Protocol(epochs=6, warmup_epochs=1, batch_size=16), runs_per_shard=2))
 SHARD = 5
-TASK = few_digits(train=48, test=20)
+TASK = few_digits(train=32, test=20)
 
 
 def shard_of(out: Path) -> Path:
