@@ -21,7 +21,7 @@ SHARDS = range(4)
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_digits(tmp_path_factory.mktemp("data"), train=100, test=20)
+    return write_digits(tmp_path_factory.mktemp("data"), train=200, test=20)
 
 
 @pytest.fixture(scope="module")
