@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from rich.table import Table
+from rich.text import Text
 
 WAITING, RUNNING, FINISHED, MISSING = "waiting", "running", "finished", "missing"
 STYLES = {WAITING: "dim", RUNNING: "cyan", FINISHED: "green", MISSING: "bold red"}
@@ -39,13 +40,14 @@ class Board:
         return [shard for shard, line in self.lines.items() if line.state == state]
 
     def table(self) -> Table:
-        table = Table(title=self.title, caption=self.counts())
+        table = Table(title=Text(self.title), caption=self.counts())
         for heading in ("shard", "state", "worker", "epoch", "tries", ""):
             table.add_column(heading, justify="right" if heading in ("shard", "epoch", "tries") else "left")
         for shard, line in self.lines.items():
             tries = str(line.tries) if line.tries > 1 else ""
-            state = f"[{STYLES[line.state]}]{line.state}"
-            table.add_row(str(shard), state, line.where, line.epochs, tries, line.remark)
+            state = Text(line.state, style=STYLES[line.state])
+            # as text, not as markup: a path may have brackets in it
+            table.add_row(str(shard), state, Text(line.where), line.epochs, tries, Text(line.remark))
         return table
 
     def counts(self) -> str:

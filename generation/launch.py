@@ -107,11 +107,13 @@ def drawing(board: Board) -> Iterator[Any]:
     """The table, live where stderr is a terminal; the function to say a line with, above it or in its stead."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda line, log=True: console.print(line, soft_wrap=True, highlight=False) if line else None
+        yield (
+            lambda line, log=True: console.print(line, soft_wrap=True, highlight=False, markup=False) if line else None
+        )
         return
     with Live(board, console=console, refresh_per_second=4):
         # what the table shows need not be said as well
-        yield lambda line, log=True: console.print(line, highlight=False) if line and not log else None
+        yield lambda line, log=True: console.print(line, highlight=False, markup=False) if line and not log else None
 
 
 def launch(ray: Any, job: Job, board: Board, resources: Resources, say: Any) -> None:
@@ -185,7 +187,6 @@ def hear(ray: Any, signs: Any, board: Board, running: set[int], say: Any) -> Non
 
 def summarize(job: Job, board: Board, before: int) -> bool:
     """Looks where the shards should be, prints what became of them, and returns whether all are there."""
-    console = Console()
     for shard in board.of(FINISHED):
         try:
             if not finished_in_place(job, shard):
@@ -195,8 +196,6 @@ def summarize(job: Job, board: Board, before: int) -> bool:
     finished, missing = board.of(FINISHED), board.of(MISSING)
     for shard in missing:
         print(f"error: shard {shard} is missing: {board.lines[shard].remark}", file=sys.stderr)
-    if console.is_terminal:
-        console.print(board)
     print(
         f"{len(board.lines)} shards into {job.place}: {len(finished)} finished, {before} of them before, "
         f"{len(missing)} missing"

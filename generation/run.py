@@ -40,7 +40,7 @@ console = Console(stderr=True)
 
 
 def say(line: str) -> None:
-    console.print(line, soft_wrap=True, highlight=False)
+    console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:

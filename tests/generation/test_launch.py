@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from generation.board import MISSING, RUNNING, Board
 from generation.job import Job
 from generation.launch import main, parse_shards
 from generation.remote import scratch_folder
@@ -66,6 +68,17 @@ def test_a_shard_that_is_missing_is_named_and_finished_ones_are_skipped(
     assert shard_contents(tmp_path / "store") == {
         name: data for name, data in expected.items() if "shard-00003" not in name
     }
+
+
+def test_the_table_shows_every_shard_and_takes_brackets_for_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    board = Board(range(3), "into [/runs]")
+    assert board.change(0, state=RUNNING, where="host pid 1") == "shard 0: running, on host pid 1"
+    assert board.change(0, epochs="1/6") is None, "an epoch is for the table alone"
+    board.change(1, state=MISSING, remark="[/data] is missing", tries=2)
+    Console(width=100).print(board)
+    shown = capsys.readouterr().out
+    assert "[/data] is missing" in shown
+    assert "1 waiting, 1 running, 1 missing" in shown
 
 
 def test_shards_are_named_as_ranges() -> None:
