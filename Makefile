@@ -30,7 +30,7 @@ check: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[generation,fused,benchmarks,dev]'
+	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[generation,fused,benchmarks,ray,dev]'
 	touch $@
 
 clean:

@@ -20,6 +20,7 @@ from typing import Any, Self
 import torch
 
 from zoo.atomic import write_atomically
+from zoo.json_text import parse_json
 from zoo.lock import exclusive
 
 FOLDER = Path(__file__).parent / "results"
@@ -32,6 +33,7 @@ BENCHMARKS = (
     "speed.generation",
     "speed.loader",
     "speed.nfn",
+    "soak",
 )
 Scalar = str | int | float | bool | None
 
@@ -70,7 +72,7 @@ class Result:
         for name in ("value", "stderr"):
             number = getattr(self, name)
             optional = name == "stderr" and number is None
-            if not optional and (not isinstance(number, int | float) or not math.isfinite(number)):
+            if not optional and not is_finite(number):
                 raise ValueError(f"{name} must be a finite number, got {number!r}")
         for name in ("config", "metric", "device", "command", "commit", "date"):
             text = getattr(self, name)
@@ -117,6 +119,8 @@ class Result:
     @classmethod
     def from_dict(cls, row: dict[str, Any]) -> Self:
         """The inverse of ``to_dict``; a missing or unknown field is an error."""
+        if not isinstance(row, dict):
+            raise ValueError(f"not a result row: a {type(row).__name__} instead of an object")
         known = {f.name for f in fields(cls)}
         required = known - {"stderr", "model", "variant", "setting"}
         missing, surplus = required - row.keys(), row.keys() - known
@@ -174,12 +178,20 @@ def read(benchmark: str, folder: Path = FOLDER) -> list[Result]:
     if not path.exists():
         return []
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
-            rows.append(Result.from_dict(json.loads(line)))
+            rows.append(Result.from_dict(parse_json(line, "the row")))
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path.name}, line {number}: {error}") from error
     return rows
+
+
+def is_finite(number: object) -> bool:
+    """Whether it is a number that a float can hold."""
+    try:
+        return isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
+    except OverflowError:
+        return False
 
 
 def describe_device(device: torch.device) -> str:

@@ -10,6 +10,7 @@ A run that is killed goes on from its last snapshot when the same command is giv
 import argparse
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from generation.data import load_task_data
 from generation.device import choose_device
-from generation.engines import ENGINES, make_engine
+from generation.job import Job, add_options
 from generation.population import PopulationTrainer
 from generation.shard import finished_details, shard_folder, write_shard
 from generation.snapshot import delete_snapshots, fingerprint, load_snapshot, save_snapshot
@@ -32,48 +32,23 @@ from zoo.command import command
 from zoo.lock import exclusive
 from zoo.tasks import TaskData
 
-SNAPSHOT_SECONDS = 60.0
+Report = Callable[[int, int, str], None]
+"""Told after each epoch: its number, how many there are, and how it goes."""
 
 console = Console(stderr=True)
 
 
-def positive(text: str) -> int:
-    """An argument that counts something."""
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
-
-
 def say(line: str) -> None:
-    console.print(line, soft_wrap=True, highlight=False)
+    console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m generation.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--task", choices=("mnist", "agnews"), default="mnist")
     parser.add_argument("--shard", type=int, help=f"which shard to train, 0 to {SHARDS - 1}")
-    parser.add_argument("--runs", type=positive, help="train only the first so many runs of the shard")
     parser.add_argument("--list", action="store_true", help="list the shards and which of them are finished")
-    parser.add_argument("--preset", choices=tuple(PRESETS), help="paper with a GPU, demo without, unless named")
-    parser.add_argument("--seeds", choices=("shared", "distinct"), default="shared", help="one seed, as in the paper")
-    parser.add_argument("--out", type=Path, default=Path("runs"), help="folder of the shards (runs)")
-    parser.add_argument("--data", type=Path, help="folder of the task's data; downloaded without it")
-    parser.add_argument("--vectors", help="word vectors for AG News: a word2vec file or a name gensim can download")
-    parser.add_argument("--device", default="auto", help="cuda, cpu, … (auto: the GPU where there is one)")
-    parser.add_argument(
-        "--engine",
-        choices=ENGINES,
-        default="auto",
-        help="what trains: CUDA kernels of our own where they fit, else torch",
-    )
-    parser.add_argument(
-        "--models-per-pass", type=positive, help="models in memory at once, torch engine (as many as fit)"
-    )
-    parser.add_argument(
-        "--snapshot-seconds", type=float, default=SNAPSHOT_SECONDS, help="least time between snapshots (60)"
-    )
+    add_options(parser)
     options = parser.parse_args(arguments)
     if options.shard is None and not options.list:
         parser.error(f"name a shard with --shard 0 … {SHARDS - 1}, or --list them")
@@ -83,28 +58,33 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 @command
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
-    device = choose_device(options.device)
-    sweep = Sweep(options.task, PRESETS[choose_preset(options.preset, device)], options.seeds)
+    job = Job.of(options, choose_preset(options.preset, choose_device(options.device)), options.device)
     if options.list:
-        list_shards(sweep, options.out)
+        list_shards(job)
+    else:
+        run_job(job, options.shard)
+
+
+def run_job(job: Job, shard: int, report: Report = lambda epoch, epochs, status: None) -> None:
+    """Brings one shard of the job to its end and to the place where it belongs."""
+    runs, folder = len(job.configs(shard)), shard_folder(job.out, job.sweep.config_name, shard)
+    if job.remote and is_finished(job.remote.details(folder), job.place, job.sweep, runs):
+        say(f"shard {shard} is finished already in {job.place}: nothing to do")
         return
-    configs = sweep.shard(options.shard)[: options.runs]
+    run_shard(job.sweep, shard, runs, job.out, job.load, job.trainer(shard), job.snapshot_seconds, report)
+    if job.remote:
+        with shard_lock(folder):
+            # another process here may have been quicker, and cleared the folder away
+            if not finished_in_place(job, shard):
+                job.remote.upload(folder)
+        say(f"shard {shard} is uploaded to {job.place}")
 
-    def load() -> TaskData:
-        return load_task_data(
-            options.task,
-            options.data,
-            embedding_folder=options.out / options.task,
-            vectors=options.vectors,
-            train_examples=sweep.preset.train_examples,
-            sample=sweep.preset.name == "demo",
-        )
 
-    def make_trainer(task: TaskData) -> PopulationTrainer:
-        engine = make_engine(options.engine, configs, task, device, options.models_per_pass)
-        return PopulationTrainer(configs, task, engine)
-
-    run_shard(sweep, options.shard, len(configs), options.out, load, make_trainer, options.snapshot_seconds)
+def finished_in_place(job: Job, shard: int) -> bool:
+    """Whether the shard is whole where it belongs; one of another preset or size there is an error."""
+    folder = shard_folder(job.out, job.sweep.config_name, shard)
+    details = job.remote.details(folder) if job.remote else finished_details(folder)
+    return is_finished(details, job.url or str(folder), job.sweep, len(job.configs(shard)))
 
 
 def run_shard(
@@ -115,13 +95,13 @@ def run_shard(
     load: Callable[[], TaskData],
     make_trainer: Callable[[TaskData], PopulationTrainer],
     snapshot_seconds: float,
+    report: Report = lambda epoch, epochs, status: None,
 ) -> None:
     """Brings the shard to its end, alone: nothing to do where it is finished, on from its last snapshot otherwise."""
     folder = shard_folder(out, sweep.config_name, shard)
-    lock = folder.parent / f".{folder.name}.lock"
-    with exclusive(lock, busy=f"another process is at work on this shard (it holds {lock})"):
+    with shard_lock(folder):
         remove_unfinished(folder)
-        if is_finished(folder, sweep, runs):
+        if is_finished(finished_details(folder), str(folder), sweep, runs):
             delete_snapshots(folder)
             say(f"{folder} is finished already: nothing to do")
             return
@@ -132,7 +112,13 @@ def run_shard(
             f"{sweep.preset.protocol.epochs} epochs on {trainer.device}, {trainer.engine.name} engine; "
             f"data: {task.source}"
         )
-        train_shard(trainer, folder, describe(sweep, shard, task, trainer), snapshot_seconds)
+        train_shard(trainer, folder, describe(sweep, shard, task, trainer), snapshot_seconds, report)
+
+
+def shard_lock(folder: Path) -> AbstractContextManager[None]:
+    """One process at a time works on a shard."""
+    lock = folder.parent / f".{folder.name}.lock"
+    return exclusive(lock, busy=f"another process is at work on this shard (it holds {lock})")
 
 
 def choose_preset(name: str | None, device: torch.device) -> str:
@@ -164,21 +150,22 @@ def describe(sweep: Sweep, shard: int, task: TaskData, trainer: PopulationTraine
     }
 
 
-def is_finished(folder: Path, sweep: Sweep, runs: int) -> bool:
+def is_finished(details: dict[str, Any] | None, place: str, sweep: Sweep, runs: int) -> bool:
     """Whether the shard is there; a finished one of another preset or size is not overwritten but an error."""
-    details = finished_details(folder)
     if details is None:
         return False
     asked = (sweep.preset.name, runs, asdict(sweep.preset.protocol))
     if (details.get("preset"), details.get("runs"), details.get("protocol")) != asked:
         raise ValueError(
-            f"{folder} holds a finished shard of preset {details.get('preset')} with {details.get('runs')} runs, not "
+            f"{place} holds a finished shard of preset {details.get('preset')} with {details.get('runs')} runs, not "
             f"{sweep.preset.name} with {runs}: choose another --out or delete it"
         )
     return True
 
 
-def train_shard(trainer: PopulationTrainer, folder: Path, details: dict[str, Any], snapshot_seconds: float) -> None:
+def train_shard(
+    trainer: PopulationTrainer, folder: Path, details: dict[str, Any], snapshot_seconds: float, report: Report
+) -> None:
     """Trains to the end, from the last snapshot where there is one, and writes the shard."""
     folder.mkdir(parents=True, exist_ok=True)
     owner = fingerprint(trainer.configs, data=trainer.task.sha256, **details)
@@ -194,8 +181,10 @@ def train_shard(trainer: PopulationTrainer, folder: Path, details: dict[str, Any
             trainer.train_epoch()
             elapsed = time.monotonic() - start
             share = (trainer.state.epoch - first_epoch) / trainer.protocol.epochs
-            status = describe_progress(trainer.state, len(trainer.configs) * share / elapsed)
+            # a clock too coarse to see the epoch pass is no reason to stop
+            status = describe_progress(trainer.state, len(trainer.configs) * share / max(elapsed, 1e-9))
             bar.update(row, completed=trainer.state.epoch, status=status)
+            report(trainer.state.epoch, trainer.protocol.epochs, status)
             if bar.disable:
                 say(f"epoch {trainer.state.epoch}/{trainer.protocol.epochs}  {status}")
             if time.monotonic() - last_snapshot >= snapshot_seconds and not trainer.finished:
@@ -238,14 +227,15 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
 
 
-def list_shards(sweep: Sweep, out: Path) -> None:
+def list_shards(job: Job) -> None:
+    sweep = job.sweep
     table = Table(title=f"{sweep.config_name}, preset {sweep.preset.name}: {sweep.preset.protocol.epochs} epochs a run")
     for heading in ("shard", "train fraction", "runs", "state"):
         table.add_column(heading, justify="right" if heading != "state" else "left")
     for shard in range(SHARDS):
         configs = sweep.shard(shard)
-        folder = shard_folder(out, sweep.config_name, shard)
-        details = finished_details(folder)
+        folder = shard_folder(job.out, sweep.config_name, shard)
+        details = job.remote.details(folder) if job.remote else finished_details(folder)
         state = f"finished, preset {details.get('preset')}" if details else "begun" if folder.is_dir() else ""
         table.add_row(str(shard), str(configs[0].train_fraction), str(len(configs)), state)
     Console().print(table)

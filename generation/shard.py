@@ -27,8 +27,13 @@ def shard_folder(out: Path, config_name: str, shard: int) -> Path:
 
 
 def finished_details(folder: Path) -> dict[str, Any] | None:
-    """What a finished shard says of itself; None where the shard is not finished."""
-    return Manifest.read(folder).details if (folder / MANIFEST_FILE).exists() else None
+    """What a finished shard says of itself; None where the shard is not finished. A file too short is an error."""
+    if not (folder / MANIFEST_FILE).exists():
+        return None
+    manifest = Manifest.read(folder)
+    for name in manifest.files:
+        manifest.check_size(folder, name)
+    return manifest.details
 
 
 def write_shard(

@@ -81,7 +81,10 @@ def read_snapshot(path: Path, owner: str, like: PopulationState) -> tuple[Popula
         if digest(facts, tensors) != metadata.get("sha256"):
             raise ValueError("its checksum does not fit: the file is damaged")
         epoch, seconds = int(metadata["epoch"]), float(metadata["seconds"])
-    except (safetensors.SafetensorError, OSError, KeyError) as error:
+        if not 0 <= epoch <= like.test_accuracy.shape[1] or not 0 <= seconds < float("inf"):
+            raise ValueError(f"epoch {epoch} after {seconds} s is none of this training's")
+    # a data type that torch does not know is a KeyError or an AttributeError, according to its name
+    except (safetensors.SafetensorError, OSError, KeyError, AttributeError) as error:
         raise ValueError(f"the file is damaged ({error})") from error
     device = like.weights.device
     return PopulationState(epoch=epoch, **{name: tensor.to(device) for name, tensor in tensors.items()}), seconds

@@ -48,7 +48,9 @@ def reduce_vectors(source: str, texts: Sequence[str], dim: int = DIM) -> WordEmb
     path = Path(source)
     if not path.is_file():
         path = Path(download_vectors(source))
-    vectors = KeyedVectors.load_word2vec_format(str(path), binary=is_binary(path))
+    binary = is_binary(path)
+    check_header(path, binary)
+    vectors = KeyedVectors.load_word2vec_format(str(path), binary=binary)
     components = principal_components(vectors.vectors, dim)
     mean = vectors.vectors.mean(axis=0, dtype=np.float64)
     used = {word for text in texts for word in text.split()}
@@ -78,6 +80,19 @@ def is_binary(path: Path) -> bool:
     except (UnicodeDecodeError, ValueError, IndexError):
         return True
     return False
+
+
+def check_header(path: Path, binary: bool) -> None:
+    """Refuses a word2vec file that is too short for what its first line promises: gensim makes room for it at once."""
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        first = file.readline(100).split()
+    if len(first) != 2 or not all(part.isdigit() for part in first):
+        raise ValueError(f"{path} is no word2vec file: its first line should be «words dimensions», got {first}")
+    words, dim = (int(part) for part in first)
+    least = words * dim * (4 if binary else 2)
+    # gzip shrinks anything at most a thousandfold
+    if least > path.stat().st_size * (1100 if path.suffix == ".gz" else 1):
+        raise ValueError(f"{path} is damaged: {words:,} vectors of {dim:,} numbers do not fit in it")
 
 
 def download_vectors(name: str) -> str:

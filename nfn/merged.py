@@ -82,6 +82,8 @@ class MergedTerms(nn.Module):
         for term in self.terms:
             std = 1 / sqrt(targets.count(term.target) * term.fan_in(self.size, self.in_channels))
             coefficient = self.coefficient(term)
+            if coefficient.is_meta:  # a plan of the layer: shapes without numbers
+                continue
             drawn = torch.randn(coefficient.shape, generator=generator, device=generator.device)
             coefficient.copy_(drawn * (0.0 if term.source == "one" else std))
 

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from zoo.manifest import MANIFEST_FILE, Manifest
-from zoo.spec import TransformerSpec
+from zoo.manifest import MANIFEST_FILE, MAX_COUNT, Manifest, is_sha256
+from zoo.spec import SPECS, TransformerSpec
 from zoo.splits import SPLITS
 
 CARD_FILE = "README.md"
@@ -41,10 +41,25 @@ class ConfigDetails:
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> "ConfigDetails":
-        if set(raw["rows"]) != set(SPLITS) or not all(type(rows) is int for rows in raw["rows"].values()):
+        if set(raw["rows"]) != set(SPLITS):
             raise ValueError(f"rows must count {', '.join(SPLITS)}, got {raw['rows']}")
         values: dict[str, Any] = {**raw, "spec": TransformerSpec(**raw["spec"])}
-        return cls(**values)
+        details = cls(**values)
+        details.validate()
+        return details
+
+    def validate(self) -> None:
+        """Refuses values of the wrong kind; the task is part of a path, so it must be one of ours."""
+        if self.task not in tuple(SPECS) or self.spec.task != self.task:
+            raise ValueError(f"unknown task {self.task!r}, or one that is not its spec's: {self.spec.task!r}")
+        texts = (self.preset, self.seeds, self.data_source, *self.engines, *self.precisions, *self.code_versions)
+        if not all(isinstance(text, str) for text in texts) or not isinstance(self.protocol, dict):
+            raise ValueError("preset, seeds, data_source, engines, precisions and code_versions must be text")
+        if not (self.embedding_sha256 is None or is_sha256(self.embedding_sha256)):
+            raise ValueError(f"embedding_sha256 must be a hash, got {self.embedding_sha256!r}")
+        counts = (*self.shards, *self.rows.values(), *self.runs.values())
+        if not all(type(count) is int and 0 <= count < MAX_COUNT for count in counts):
+            raise ValueError(f"shards, rows and runs must be counted in whole numbers, got {counts}")
 
 
 @dataclass(frozen=True)
@@ -84,7 +99,11 @@ def configs_of(manifest: Manifest, folder: Path | str) -> dict[str, ConfigDetail
     if manifest.details.get("kind") != "zoo":
         raise ValueError(f"{where} is no published zoo's: make one with `python -m zoo.publish RUNS OUT`")
     try:
-        return {name: ConfigDetails.from_dict(raw) for name, raw in manifest.details["configs"].items()}
+        configs = {name: ConfigDetails.from_dict(raw) for name, raw in manifest.details["configs"].items()}
+        for name, config in configs.items():
+            if name not in (config.task, f"{config.task}-seeds"):
+                raise ValueError(f"{name!r} is no config of {config.task}")
+        return configs
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{where} is damaged: {type(error).__name__}: {error}") from error
 

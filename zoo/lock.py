@@ -7,12 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
+class Busy(ValueError):
+    """Another process holds what one asked for."""
+
+
 @contextmanager
 def exclusive(path: Path, *, busy: str | None) -> Iterator[None]:
     """Holds ``path``, a folder or else a lock file that is made where there is none.
 
-    Where another process holds it, fails at once with the line ``busy``, or waits where that is None. The lock belongs
-    to the open file, so the operating system lets go of it however the process ends.
+    Where another process holds it, raises ``Busy`` with the line ``busy``, or waits where that is None. The lock
+    belongs to the open file, so the operating system lets go of it however the process ends.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_CREAT | os.O_RDWR, 0o644)
@@ -20,7 +24,7 @@ def exclusive(path: Path, *, busy: str | None) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if busy is None else fcntl.LOCK_NB))
         except BlockingIOError as error:
-            raise ValueError(busy) from error
+            raise Busy(busy) from error
         yield
     finally:
         os.close(handle)

@@ -7,11 +7,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from zoo.atomic import write_atomically
+from zoo.json_text import MAX_BYTES, parse_json
 from zoo.schema import SCHEMA_VERSION
 from zoo.version import VERSION
 
 MANIFEST_FILE = "manifest.json"
 HASH_CHUNK = 1 << 22
+MAX_COUNT = 1 << 62  # bytes and rows fit a machine's integers, also summed
 
 
 @dataclass(frozen=True)
@@ -52,16 +54,19 @@ class Manifest:
         path = folder / MANIFEST_FILE
         if not path.is_file():
             raise FileNotFoundError(f"{path} is missing: {folder} is no finished shard or zoo")
-        return cls.parse(path.read_bytes(), str(path))
+        with path.open("rb") as file:
+            return cls.parse(file.read(MAX_BYTES + 1), str(path))
 
     @classmethod
     def parse(cls, text: bytes, path: str) -> "Manifest":
         """The manifest in these bytes; ``path`` is where they come from, for the messages."""
+        if len(text) > MAX_BYTES:
+            raise ValueError(f"{path} is damaged: more than {MAX_BYTES:,} bytes")
+        raw = parse_json(text, path)
         try:
-            raw = json.loads(text)
             files = {name: FileEntry(**entry) for name, entry in raw["files"].items()}
             manifest = cls(files, raw["details"], raw["schema_version"], raw["code_version"])
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
         manifest.validate(path)
         return manifest
@@ -73,11 +78,12 @@ class Manifest:
         if not isinstance(self.details, dict) or not isinstance(self.code_version, str):
             raise ValueError(f"{path} is damaged: details must be an object and code_version a string")
         for name, entry in self.files.items():
-            pure = PurePosixPath(name)
-            if not name or pure.is_absolute() or ".." in pure.parts or "\\" in name or "\0" in name:
+            if not is_inside(name):
                 raise ValueError(f"{path} names a file outside its folder: {name!r}")
             counts = (entry.bytes, 0 if entry.rows is None else entry.rows)
-            if not all(type(count) is int and count >= 0 for count in counts) or not is_sha256(entry.sha256):
+            if not all(type(count) is int and 0 <= count < MAX_COUNT for count in counts) or not is_sha256(
+                entry.sha256
+            ):
                 raise ValueError(f"{path} is damaged: the entry of {name!r} is {entry}")
 
     def check_size(self, folder: Path, name: str) -> None:
@@ -93,6 +99,16 @@ class Manifest:
         self.check_size(folder, name)
         if FileEntry.of(folder / name).sha256 != self.files[name].sha256:
             raise ValueError(f"{folder / name} is damaged: its SHA-256 is not the one in {MANIFEST_FILE}")
+
+
+def is_inside(name: str) -> bool:
+    """Whether a name, joined to a folder, is a file below that folder and can be written down.
+
+    Symbolic links are followed, because the hub's cache is made of them: a folder's owner decides where its names lead.
+    """
+    pure = PurePosixPath(name)
+    clean = name == pure.as_posix() and name.isprintable() and "\\" not in name
+    return clean and not pure.is_absolute() and pure.parts != () and ".." not in pure.parts
 
 
 def is_sha256(text: Any) -> bool:

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float32, Integer
 
+from zoo.arrow_stream import read_batches
 from zoo.schema import checkpoint_schema
 from zoo.spec import TransformerSpec
-from zoo.table_file import schema_difference
 
 WEIGHTS = "weights"
 Piece = tuple[int, slice]
@@ -24,7 +24,7 @@ Piece = tuple[int, slice]
 class MappedCheckpoints:
     """The rows of several files, numbered through.
 
-    Only the headers are read when a file is mapped; metadata and weights are read from the disk when they are touched.
+    Headers and metadata are read, and checked, when a file is mapped; weights come from the disk when they are touched.
     The maps are private: writing to an array changes neither the file nor what another process sees.
     """
 
@@ -82,21 +82,10 @@ def map_batches(path: Path, spec: TransformerSpec) -> list[tuple[np.ndarray, pa.
     """For each record batch its weights as an array on the map, and its other columns."""
     mapped = map_file(path)
     buffer = pa.py_buffer(mapped)
-    expected = checkpoint_schema(spec)
-    batches = []
-    try:
-        with pa.ipc.open_stream(buffer) as reader:
-            if not reader.schema.equals(expected):
-                raise ValueError(
-                    f"{path} does not hold {spec.task} checkpoints: {schema_difference(reader.schema, expected)}"
-                )
-            for batch in reader:
-                values = batch.column(WEIGHTS)
-                batches.append((weights_on_map(path, values, mapped, buffer), batch.drop_columns([WEIGHTS])))
-    # Arrow reports a damaged stream as ArrowInvalid or as OSError, according to where the damage is
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
-    return batches
+    return [
+        (weights_on_map(path, batch.column(WEIGHTS), mapped, buffer), batch.drop_columns([WEIGHTS]))
+        for batch in read_batches(buffer, checkpoint_schema(spec), str(path))
+    ]
 
 
 def map_file(path: Path) -> mmap.mmap:
@@ -117,6 +106,6 @@ def weights_on_map(path: Path, column: pa.FixedSizeListArray, mapped: mmap.mmap,
         raise ValueError(f"{path} is damaged: a checkpoint without weights")
     offset = values.buffers()[1].address - buffer.address
     if not 0 <= offset <= len(mapped) - 4 * len(values):
-        raise ValueError(f"{path} is compressed: the zoo's files are plain Arrow streams")
+        raise ValueError(f"{path} is damaged: weights that are not in the file")
     array = np.frombuffer(mapped, dtype="<f4", count=len(values), offset=offset)
     return array.reshape(len(column), -1)

@@ -3,7 +3,6 @@
 RUNS/<config>/shard-00003/ holds checkpoints.arrow, runs.arrow, timing.json and, once it is finished, manifest.json.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from zoo.json_text import read_json
 from zoo.manifest import MANIFEST_FILE, Manifest
 from zoo.schema import PUBLISHED_RUN_SCHEMA, RUN_SCHEMA
 from zoo.spec import SPECS, TransformerSpec
@@ -20,6 +20,10 @@ CHECKPOINTS_FILE, RUNS_FILE, TIMING_FILE = "checkpoints.arrow", "runs.arrow", "t
 SHARED = ("task", "spec", "preset", "protocol", "seeds", "data_source", "embedding_sha256")
 """What all shards of a config must have in common."""
 RECORDED = (*SHARED, "config", "shard", "engine", "precision")
+
+KINDS = {"shard": int, "spec": dict, "protocol": dict} | dict.fromkeys(
+    ("preset", "seeds", "data_source", "engine", "precision"), str
+)
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,15 @@ class Shard:
             raise ValueError(f"{where} does not say the shard's {missing[0]}")
         if details["config"] != folder.parent.name:
             raise ValueError(f"{where} belongs to config {details['config']!r}, but lies in {folder.parent.name!r}")
-        if details["task"] not in SPECS or details["config"].split("-")[0] != details["task"]:
+        if details["task"] not in tuple(SPECS) or details["config"].split("-")[0] != details["task"]:
             raise ValueError(f"{where} has task {details['task']!r}, which does not fit config {details['config']!r}")
+        for name, kind in KINDS.items():
+            if type(details[name]) is not kind:
+                raise ValueError(f"{where} is damaged: the shard's {name} is {details[name]!r}")
+        try:
+            TransformerSpec(**details["spec"])
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{where} is damaged: {error}") from error
         if not {CHECKPOINTS_FILE, RUNS_FILE} <= shard.manifest.files.keys():
             raise ValueError(f"{where} does not list {CHECKPOINTS_FILE} and {RUNS_FILE}")
         return shard
@@ -72,8 +83,8 @@ class Shard:
     def wall_seconds(self) -> float:
         path = self.folder / TIMING_FILE
         try:
-            return float(json.loads(path.read_bytes())["wall_seconds"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return float(read_json(path)["wall_seconds"])
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"{path} does not say wall_seconds: {error}") from error
 
 

@@ -12,6 +12,8 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 Component = Literal["embedding", "encoder", "classifier"]
+MAX_BLOCKS, MAX_PARAMETERS = 1 << 10, 1 << 28
+"""Far above any zoo; a spec that came with a file cannot ask for more."""
 COMPONENTS: tuple[Component, ...] = ("embedding", "encoder", "classifier")
 
 
@@ -51,8 +53,21 @@ class TransformerSpec:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if name != "task" and value is not None and (not isinstance(value, int) or value < 1):
+            if name != "task" and value is not None and (type(value) is not int or value < 1):
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
+        if not isinstance(self.task, str):
+            raise ValueError(f"task must be a name, got {self.task!r}")
+        if self.blocks > MAX_BLOCKS or self._count() > MAX_PARAMETERS:
+            raise ValueError(
+                f"a transformer of {self.blocks:,} blocks and {self._count():,} weights is no small one: "
+                f"at most {MAX_BLOCKS:,} and {MAX_PARAMETERS:,}"
+            )
+
+    def _count(self) -> int:
+        """The number of weights, without the list of tensors, which a forged spec could make too long to write."""
+        embedding = self.dim * (self.patch_size**2 + 1) if self.patch_size else 0
+        encoder = self.blocks * sum(prod(shape) for shape in self._block_shapes.values())
+        return embedding + encoder + (self.dim + 1) * (self.dim + self.classes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # What is cached below cannot be copied or pickled; the dimensions say it all.

@@ -1,7 +1,9 @@
 """Small real and made-up tasks that a model-step takes milliseconds on."""
 
 from importlib.util import find_spec
+from pathlib import Path
 
+import numpy as np
 import torch
 
 from zoo.tasks import TaskData, WordEmbedding
@@ -35,3 +37,16 @@ def few_news(train: int, test: int) -> TaskData:
         return LabelledTexts([" ".join(words[index] for index in text) for text in drawn], labels)
 
     return NewsTexts(texts(train), texts(test), "made-up news").encode(embedding)
+
+
+def write_digits(folder: Path, train: int, test: int) -> Path:
+    """The same few digits as MNIST's IDX files, for a process that takes them from ``--data``."""
+    raw = folder / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    task = few_digits(train, test)
+    for stem, examples in (("train", task.train), ("t10k", task.test)):
+        images, labels = examples.inputs.numpy(), examples.labels.numpy().astype(np.uint8)
+        for name, array in ((f"{stem}-images-idx3-ubyte", images), (f"{stem}-labels-idx1-ubyte", labels)):
+            header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes()
+            (raw / name).write_bytes(header + array.tobytes())
+    return folder

@@ -229,3 +229,11 @@ def test_without_gpu_and_preset_it_says_that_it_runs_the_demo() -> None:
     assert done.returncode == 0
     assert "preset demo, because there is no GPU" in done.stderr
     assert "6 epochs a run" in done.stdout
+
+
+def test_a_snapshot_of_an_impossible_epoch_is_refused(tmp_path: Path) -> None:
+    state = PopulationState.initial([RunConfig("mnist", "sgd", 1e-3, 0.0, 0.1, 0.0, 1.0)], torch.device("cpu"))
+    state.epoch = 101
+    save_snapshot(tmp_path, state, "a" * 64, seconds=1.0)
+    with pytest.warns(UserWarning, match=r"epoch 101 after 1\.0 s is none of this training's"):
+        assert load_snapshot(tmp_path, "a" * 64, state) is None

@@ -101,3 +101,20 @@ def test_the_embedding_is_made_once_and_then_read(tmp_path: Path) -> None:
     assert read.source == "ag_news, 50 of 200 training examples"
     with pytest.raises(ValueError, match=r"are «trained on ag_news», these would be «other.bin, reduced by PCA»"):
         load_task_data("agnews", tmp_path / "data", embedding_folder=tmp_path / "out", vectors="other.bin")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"1000000000 300\nw1 0.5 0.5\n", "do not fit in it"),
+        (b"many words\nw1 0.5 0.5\n", "is no word2vec file"),
+        (b"", "is no word2vec file"),
+    ],
+)
+def test_a_header_that_promises_too_much_is_refused_before_room_is_made(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    for name, data in (("v.txt", content), ("v.txt.gz", gzip.compress(content))):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ValueError, match=message):
+            reduce_vectors(str(tmp_path / name), ["w1"])

@@ -56,3 +56,12 @@ def test_spec_refuses_what_is_no_dimension(wrong: dict) -> None:
 def test_unknown_task_is_named() -> None:
     with pytest.raises(ValueError, match="unknown task 'cifar': the zoo has mnist and agnews"):
         spec_for("cifar")
+
+
+def test_spec_refuses_more_than_any_small_transformer_has() -> None:
+    """Also the count that is made without a list of tensors is the real one."""
+    for spec in (zoo.MNIST, zoo.AGNEWS):
+        assert spec._count() == spec.num_parameters
+    for wrong in ({"blocks": 10**12}, {"dim": 10**9}):
+        with pytest.raises(ValueError, match="is no small one"):
+            TransformerSpec(**{"task": "mnist", "classes": 10, "tokens": 49, **wrong})

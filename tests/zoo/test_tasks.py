@@ -2,13 +2,15 @@
 
 import gzip
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
 from zoo.tasks import WordEmbedding, load_mnist, load_news, normalize_pixels
-from zoo.tasks.mnist import load_sample_digits, read_mnist
+from zoo.tasks.mnist import download_mnist, load_sample_digits, read_mnist
 
 
 def idx(array: torch.Tensor) -> bytes:
@@ -145,3 +147,28 @@ def test_foreign_or_damaged_embedding_is_refused(embedding: WordEmbedding, tmp_p
     (tmp_path / "embedding.safetensors").write_bytes(b"garbage")
     with pytest.raises(ValueError, match="is damaged"):
         WordEmbedding.load(tmp_path)
+
+
+def test_a_download_of_mnist_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchvision writes the files one after the other; another process must not see half of them."""
+    seen: list[bool] = []
+
+    def download(folder: str, **_: object) -> None:
+        raw = Path(folder) / "MNIST" / "raw"
+        raw.mkdir(parents=True)
+        (raw / "train-images-idx3-ubyte").write_bytes(b"half")
+        seen.append((tmp_path / "MNIST").exists())
+        if len(seen) == 1:
+            raise RuntimeError("no mirror answers")
+
+    module = ModuleType("torchvision.datasets")
+    monkeypatch.setattr(module, "MNIST", download, raising=False)
+    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
+    monkeypatch.setitem(sys.modules, "torchvision.datasets", module)
+    monkeypatch.setattr("zoo.tasks.mnist.DEFAULT_FOLDER", tmp_path)
+    with pytest.raises(FileNotFoundError, match="no mirror answers"):
+        download_mnist()
+    assert not list(tmp_path.iterdir())
+    download_mnist()
+    assert seen == [False, False]
+    assert [path.name for path in tmp_path.iterdir()] == ["MNIST"]

@@ -247,3 +247,23 @@ def test_other_data_than_the_zoo_was_measured_on_is_refused(measured, tmp_path, 
 
 
 NO_DIGITS = Examples(torch.zeros(0, 28, 28, dtype=torch.uint8), torch.zeros(0, dtype=torch.long))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"task": "../../elsewhere"},
+        {"task": ["mnist"]},
+        {"shards": ["one"]},
+        {"rows": {"train": 10**400, "validation": 0, "test": 0}},
+        {"embedding_sha256": 7},
+        {"engines": [None]},
+    ],
+)
+def test_a_manifest_with_values_of_the_wrong_kind_is_damaged(spoilt, change):
+    path = spoilt / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    manifest["details"]["configs"]["mnist"] |= change
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match="is damaged"):
+        verify(spoilt)

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from zoo.atomic import write_atomically
+from zoo.json_text import read_json
 
 PADDING, UNKNOWN = 0, 1
 RESERVED = 2  # rows of the table that are no word: padding and unknown, both zero
@@ -85,15 +86,23 @@ class WordEmbedding:
                     f"{path} is missing: the frozen embedding is two files, {VECTORS_FILE} and {words.name}"
                 )
         try:
-            vocabulary = json.loads(words.read_bytes())
+            vocabulary = read_json(words)
             with safetensors.safe_open(vectors, framework="pt") as file:
                 recorded = (file.metadata() or {}).get("sha256")
+                # asked for before the tensor is made, since torch cannot make one of every type a header may name
+                header = file.get_slice("table")
+                if header.get_dtype() != "F32" or len(header.get_shape()) != 2:
+                    raise ValueError(f"its table is {header.get_dtype()} {header.get_shape()}, not F32 [words, D]")
                 table = file.get_tensor("table")
         except (ValueError, safetensors.SafetensorError) as error:
             raise ValueError(f"the embedding in {folder} is damaged: {error}") from error
         if not isinstance(vocabulary, list) or not all(isinstance(word, str) for word in vocabulary):
             raise ValueError(f"{words} is damaged: it must be a JSON list of words")
-        embedding = cls(tuple(vocabulary), table)
-        if embedding.sha256 != recorded:
+        try:
+            embedding = cls(tuple(vocabulary), table)
+            found = embedding.sha256
+        except ValueError as error:  # also a word that is no Unicode
+            raise ValueError(f"the embedding in {folder} is damaged: {error}") from error
+        if found != recorded:
             raise ValueError(f"{words} and {vectors.name} do not belong together, or one of them is damaged")
         return embedding

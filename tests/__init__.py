@@ -1,0 +1,1 @@
+"""The test suite: run by pytest, and by ``python -m tests.soak``."""

@@ -1,0 +1,104 @@
+"""Kills a workload at one moment, runs it again to its end, and compares the bytes with an undisturbed run's."""
+
+import random
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.faults.doom import Doom, doomed
+from tests.faults.processes import finish, start
+from tests.faults.workloads import contents, publish_runs, shard_of, train
+from zoo.publish import publish
+from zoo.testing import TINY_MNIST, fabricate_shard
+
+PHASES = ("training", "snapshot", "shard write", "publish")
+KILLED = -signal.SIGKILL
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One kill that was survived: the phase, and what the disk showed right after it."""
+
+    phase: str
+    left: str
+
+
+class Killer:
+    """Undisturbed runs to compare with, made once below ``root``; then any number of kills."""
+
+    def __init__(self, root: Path, seed: int = 0) -> None:
+        self.root, self.random = root, random.Random(seed)
+        counted = root / "counted"
+        # the first process waits for the server's imports, so the second one is timed
+        assert finish(doomed, train, (root / "whole",), Doom("", None), counted) == 0
+        started = time.monotonic()
+        assert finish(train, root / "timed") == 0
+        self.seconds = time.monotonic() - started
+        self.whole = contents(shard_of(root / "whole"))
+        self.moments = self.read_counts(counted)
+        for shard, name in enumerate("ab"):
+            fabricate_shard(root / name, TINY_MNIST, shard=shard, count=60)
+            publish(root / name, root / f"whole-{name}")
+        self.zoos = {name: contents(root / f"whole-{name}") for name in "ab"}
+        publish(root / "b", root / "zoo")
+        assert finish(doomed, publish_runs, (root / "a", root / "zoo"), Doom("", None), counted) == 0
+        self.moments |= self.read_counts(counted)
+
+    def read_counts(self, path: Path) -> dict[str, int]:
+        return {phase: int(count) for phase, count in (line.split("\t") for line in path.read_text().splitlines())}
+
+    def kill(self, phase: str) -> Kill:
+        """One kill in this phase; raises an AssertionError unless everything is as it should be afterwards."""
+        return self.kill_publishing() if phase == "publish" else self.kill_training(phase)
+
+    def kill_training(self, phase: str) -> Kill:
+        out = self.root / "out"
+        while True:
+            shutil.rmtree(out, ignore_errors=True)
+            if phase == "training":
+                process = start(train, out)
+                time.sleep(self.random.uniform(0.05, self.seconds))
+                process.kill()
+                process.join()
+                exitcode = process.exitcode
+            else:
+                exitcode = finish(doomed, train, (out,), self.doom(phase))
+            if exitcode == KILLED and (phase != "training" or shard_of(out).exists()):
+                break
+        left = describe(shard_of(out))
+        assert finish(train, out) == 0
+        assert contents(shard_of(out)) == self.whole, f"other bytes after a kill in {phase} ({left})"
+        return Kill(phase, left)
+
+    def kill_publishing(self) -> Kill:
+        target, before = self.root / "zoo", contents(self.root / "zoo")
+        other = "a" if before == self.zoos["b"] else "b"
+        assert finish(doomed, publish_runs, (self.root / other, target), self.doom("publish")) == KILLED
+        found = contents(target)
+        assert found in self.zoos.values(), "a mixture of two zoos"
+        left = "the old zoo" if found == before else "the new zoo"
+        assert finish(publish_runs, self.root / other, target) == 0
+        assert contents(target) == self.zoos[other]
+        assert not list(self.root.glob(".zoo*")), "leftovers of a killed writer"
+        return Kill("publish", left)
+
+    def doom(self, phase: str) -> Doom:
+        return Doom(phase, self.random.randint(1, self.moments[phase]), after=self.random.random() < 0.5)
+
+    def kills(self, count: int) -> Iterator[Kill]:
+        """So many kills, the phases in turn."""
+        for number in range(count):
+            yield self.kill(PHASES[number % len(PHASES)])
+
+
+def describe(folder: Path) -> str:
+    """What a killed process left behind, in words."""
+    if (folder / "manifest.json").exists():
+        return "a finished shard"
+    parts = ["half a file"] if list(folder.glob(".*.part")) else []
+    parts += [f"{count} snapshots"] if (count := len(list(folder.glob("state-*")))) else []
+    parts += ["checkpoints"] if (folder / "checkpoints.arrow").exists() else []
+    return ", ".join(parts) or "nothing"

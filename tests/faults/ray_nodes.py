@@ -1,0 +1,65 @@
+"""Ray on one machine as if it were two, and a launch in which one worker is killed in the middle of its shard."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+
+
+@contextmanager
+def two_nodes() -> Iterator[str]:
+    """The address of a cluster of two nodes with one CPU each."""
+    os.environ.update(ENVIRONMENT)
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        cluster.add_node(num_cpus=1)
+        yield str(cluster.address)
+    finally:
+        cluster.shutdown()
+
+
+def launcher(out: Path | str, *arguments: str) -> subprocess.Popen:
+    """``python -m generation.launch`` on its way, with a snapshot after every epoch."""
+    command = [sys.executable, "-m", "generation.launch", "--preset", "demo", "--snapshot-seconds", "0"]
+    return subprocess.Popen(
+        [*command, "--out", str(out), *arguments],
+        cwd=ROOT,
+        env=os.environ | ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def kill_worker(process: subprocess.Popen, out: Path, shard: int, seconds: float) -> None:
+    """SIGKILL to the process that trains this shard, once there is a snapshot to lose."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if found := re.match(rf"shard {shard}: running, on .* pid (\d+)", line):
+            break
+    else:
+        raise AssertionError("the launcher ended without a word of the shard")
+    deadline = time.monotonic() + seconds
+    while not list((out / "mnist" / f"shard-{shard:05d}").glob("state-*")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(int(found[1]), signal.SIGKILL)
+
+
+def shard_contents(out: Path) -> dict[str, bytes]:
+    """The shards' files but their timing, which differs from run to run."""
+    paths = (path for path in (out / "mnist").rglob("*") if path.is_file())
+    return {
+        path.relative_to(out).as_posix(): path.read_bytes()
+        for path in paths
+        if path.name != "timing.json" and path.suffix != ".lock"
+    }

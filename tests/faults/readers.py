@@ -1,0 +1,167 @@
+"""Every reader of files from elsewhere: how to make it sound files, which of them to spoil, how to read them."""
+
+import gzip
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import nfn
+import zoo
+from benchmarks import results
+from benchmarks.results import Result
+from generation.protocol import Protocol, RunConfig
+from generation.snapshot import read_snapshot, save_snapshot
+from generation.state import PopulationState
+from nfn.storage import load_predictor, save_predictor
+from tests.faults.hostile import Change, spoil, spoil_json, spoil_safetensors
+from zoo.layout import PublishedZoo
+from zoo.mapping import MappedCheckpoints
+from zoo.publish import publish
+from zoo.schema import RUN_SCHEMA
+from zoo.shards import Shard
+from zoo.table_file import read_table
+from zoo.tasks import WordEmbedding
+from zoo.tasks.agnews import read_csv
+from zoo.tasks.idx import read_idx
+from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard
+from zoo.verify import verify
+
+Spoil = Callable[[bytes, list[Change]], bytes]
+OWNER = "0" * 64
+STATE = PopulationState.initial(
+    [RunConfig("mnist", "sgd", 1e-3, 0.0, 0.1, 0.0, 1.0, protocol=Protocol(epochs=4, warmup_epochs=1))],
+    torch.device("cpu"),
+)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """``make`` writes sound files into a folder, ``file`` is the one to spoil, ``read`` reads all there is in it."""
+
+    name: str
+    file: str
+    make: Callable[[Path], object]
+    read: Callable[[Path], object]
+    spoils: tuple[Spoil, ...] = (spoil,)
+
+
+def make_shard(folder: Path) -> None:
+    fabricate_shard(folder, TINY_MNIST, count=3)
+
+
+def make_zoo(folder: Path) -> None:
+    fabricate_shard(folder / "runs", TINY_MNIST, count=12)
+    fabricate_shard(folder / "runs", TINY_AGNEWS, count=12, embedding=fabricate_embedding(TINY_AGNEWS, words=4))
+    publish(folder / "runs", folder / "zoo")
+
+
+def read_shard(folder: Path) -> None:
+    shard = Shard.read(folder / "mnist" / "shard-00000")
+    shard.runs().to_pandas()
+    sorted([shard.number, 0])
+    MappedCheckpoints([shard.folder / "checkpoints.arrow"], shard.spec)
+
+
+def read_checkpoints(folder: Path) -> None:
+    rows = MappedCheckpoints([folder / "mnist" / "shard-00000" / "checkpoints.arrow"], TINY_MNIST)
+    rows.table.to_pandas()
+    rows.gather(np.arange(len(rows))).sum()
+
+
+def read_runs(folder: Path) -> None:
+    read_table(folder / "mnist" / "shard-00000" / "runs.arrow", RUN_SCHEMA).to_pandas()
+
+
+def read_zoo(folder: Path) -> None:
+    verify(folder / "zoo")
+    for config in PublishedZoo.read(folder / "zoo").configs:
+        reader = zoo.open(folder / "zoo", config, split="all")
+        assert len(reader.runs) >= 0
+        assert reader.embedding is None or reader.embedding.vocabulary
+        list(reader.batches(7))
+
+
+def read_rows(folder: Path) -> None:
+    list(zoo.open(folder / "zoo", "mnist", split="all").batches(7))
+
+
+def make_snapshot(folder: Path) -> None:
+    save_snapshot(folder, STATE, OWNER, seconds=1.5)
+
+
+def make_predictor(folder: Path) -> None:
+    save_predictor(nfn.StatNN(TINY_MNIST, width=4, embedding_width=2), folder)
+
+
+def make_rows(folder: Path) -> None:
+    row = Result("kendall", "mnist", "tau", 0.5, 3, "CPU", {"torch": "2"}, "python", "abc", "2026", model="mlp")
+    results.append([row, row], folder)
+
+
+def make_idx(folder: Path, zipped: bool) -> None:
+    data = bytes([0, 0, 8, 3, 0, 0, 0, 5, 0, 0, 0, 4, 0, 0, 0, 4, *range(80)])
+    (folder / ("images.gz" if zipped else "images")).write_bytes(gzip.compress(data, mtime=0) if zipped else data)
+
+
+def make_csv(folder: Path) -> None:
+    (folder / "train.csv").write_text('"1","a title","a, ""text"" of words"\n"4","b","c"\n' * 4)
+
+
+SHARD = "mnist/shard-00000"
+READERS = (
+    Reader("shard manifest", f"{SHARD}/manifest.json", make_shard, read_shard, (spoil, spoil_json)),
+    Reader("shard timing", f"{SHARD}/timing.json", make_shard, read_shard, (spoil, spoil_json)),
+    Reader("checkpoints", f"{SHARD}/checkpoints.arrow", make_shard, read_checkpoints),
+    Reader("runs", f"{SHARD}/runs.arrow", make_shard, read_runs),
+    Reader("zoo manifest", "zoo/manifest.json", make_zoo, read_zoo, (spoil, spoil_json)),
+    Reader("zoo rows", "zoo/mnist/train-00000-of-00001.arrow", make_zoo, read_rows),
+    Reader(
+        "snapshot",
+        f"state-{OWNER[:8]}-00000.safetensors",
+        make_snapshot,
+        lambda folder: read_snapshot(folder / f"state-{OWNER[:8]}-00000.safetensors", OWNER, STATE),
+        (spoil, spoil_safetensors),
+    ),
+    Reader(
+        "vocabulary",
+        "vocabulary.json",
+        lambda folder: fabricate_embedding(TINY_AGNEWS, words=6).save(folder),
+        WordEmbedding.load,
+        (spoil, spoil_json),
+    ),
+    Reader(
+        "embedding",
+        "embedding.safetensors",
+        lambda folder: fabricate_embedding(TINY_AGNEWS, words=6).save(folder),
+        WordEmbedding.load,
+        (spoil, spoil_safetensors),
+    ),
+    Reader("predictor config", "config.json", make_predictor, load_predictor, (spoil, spoil_json)),
+    Reader("predictor", "model.safetensors", make_predictor, load_predictor, (spoil, spoil_safetensors)),
+    Reader(
+        "result rows",
+        "kendall.jsonl",
+        make_rows,
+        partial(results.read, "kendall"),
+        (spoil, lambda data, changes: spoil_json(data.splitlines()[0], changes)),
+    ),
+    Reader("idx", "images", partial(make_idx, zipped=False), lambda folder: read_idx(folder / "images", 3)),
+    Reader("idx.gz", "images.gz", partial(make_idx, zipped=True), lambda folder: read_idx(folder / "images.gz", 3)),
+    Reader("csv", "train.csv", make_csv, lambda folder: read_csv(folder / "train.csv")),
+)
+BY_NAME = {reader.name: reader for reader in READERS}
+RIGHT = (ValueError, OSError)
+"""What the commands turn into one line and a non-zero exit."""
+
+
+def deep_json(depth: int) -> bytes:
+    return b"[" * depth + b"]" * depth
+
+
+def long_header(length: int, header: object) -> bytes:
+    return length.to_bytes(8, "little") + json.dumps(header).encode()

@@ -1,0 +1,87 @@
+"""A web server over a folder that drops connections and answers short, as told."""
+
+import random
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+
+class Unreliable(BaseHTTPRequestHandler):
+    """GET with ranges. The server chooses how each request is answered.
+
+    ``well``: as asked; ``drop``: the connection closed before a word; ``cut``: closed in the middle; ``short``: fewer
+    bytes than asked for, but consistently; ``refuse``: a 503.
+    """
+
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self) -> None:
+        self.answer(body=False)
+
+    def do_GET(self) -> None:
+        self.answer(body=True)
+
+    def answer(self, body: bool) -> None:
+        assert isinstance(self.server, Server)
+        path = self.server.folder / self.path.lstrip("/")
+        if not path.is_file():
+            self.send_error(404)
+            return
+        whole = path.read_bytes()
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        first, last = (int(wanted[1]), min(int(wanted[2] or len(whole)), len(whole) - 1)) if wanted else (0, None)
+        data = whole[first : None if last is None else last + 1]
+        behaviour = self.server.choose(path) if body else "well"
+        if behaviour == "drop":
+            self.close_connection = True
+            return
+        if behaviour == "refuse":
+            self.send_error(503)
+            return
+        if behaviour == "short" and wanted and len(data) > 1:
+            data = data[: len(data) // 2]
+        self.send_response(206 if wanted else 200)
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("Content-Length", str(len(data) if body else len(whole)))
+        if wanted:
+            self.send_header("Content-Range", f"bytes {first}-{first + len(data) - 1}/{len(whole)}")
+        self.end_headers()
+        if body:
+            self.wfile.write(data[: len(data) // 2] if behaviour == "cut" else data)
+        if behaviour == "cut":
+            self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class Server(ThreadingHTTPServer):
+    """``weights`` say how often each behaviour is chosen; ``counts`` how often it was."""
+
+    def __init__(self, folder: Path, weights: Mapping[str, float], seed: int) -> None:
+        super().__init__(("127.0.0.1", 0), Unreliable)
+        self.folder, self.random = folder, random.Random(seed)
+        self.weights = weights
+        self.counts: Counter[str] = Counter()
+
+    def choose(self, path: Path) -> str:
+        chosen = self.random.choices(list(self.weights), list(self.weights.values()))[0]
+        self.counts[chosen] += 1
+        return chosen
+
+
+@contextmanager
+def serving(folder: Path, weights: Mapping[str, float], seed: int = 0) -> Iterator[tuple[str, Server]]:
+    """The address of a running server, and the server."""
+    with Server(folder, weights, seed) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", server
+        finally:
+            server.shutdown()
+            thread.join()

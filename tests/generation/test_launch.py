@@ -1,0 +1,111 @@
+"""Many shards at once: a Ray of one's own, two nodes and a killed worker, and what is missing is said."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from generation.board import MISSING, RUNNING, Board
+from generation.job import Job
+from generation.launch import main, parse_shards
+from generation.remote import scratch_folder
+from generation.run import run_job
+from generation.sweep import PRESETS, Sweep
+from tests.faults.ray_nodes import ROOT, kill_worker, launcher, shard_contents, two_nodes
+from tests.generation.small_tasks import write_digits
+from zoo.lock import exclusive
+
+pytest.importorskip("ray")
+SHARDS = range(4)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_digits(tmp_path_factory.mktemp("data"), train=200, test=20)
+
+
+@pytest.fixture(scope="module")
+def plain_loop(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The four shards, one after the other, without Ray."""
+    job = Job(Sweep("mnist", PRESETS["demo"]), tmp_path_factory.mktemp("loop"), runs=1, data=data, device="cpu")
+    for shard in SHARDS:
+        run_job(job, shard)
+    return job.out
+
+
+def test_two_nodes_and_a_killed_worker_end_with_the_bytes_of_the_plain_loop(
+    data: Path, plain_loop: Path, tmp_path: Path
+) -> None:
+    with two_nodes() as address:
+        process = launcher(tmp_path, "--shards", "0-3", "--address", address, "--runs", "1", "--data", str(data))
+        kill_worker(process, tmp_path, shard=1, seconds=60)
+        out, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert "its worker died" in errors
+    assert out.endswith("4 finished, 0 of them before, 0 missing\n")
+    assert shard_contents(tmp_path) == shard_contents(plain_loop)
+
+
+def test_a_shard_that_is_missing_is_named_and_finished_ones_are_skipped(
+    data: Path, plain_loop: Path, tmp_path: Path
+) -> None:
+    """Shard 0 is there, shard 1 is in the hands of another process to the end; a Ray of this machine's own."""
+    url, scratch = f"file://{tmp_path}/store", tmp_path / "scratch"
+    job = Job(Sweep("mnist", PRESETS["demo"]), tmp_path / "s", url, runs=1, data=data, device="cpu")
+    run_job(job, 0)
+    lock = scratch_folder(url, scratch) / "mnist" / ".shard-00001.lock"
+    with exclusive(lock, busy="never"):
+        arguments = ("--shards", "0-2", "--retries", "0", "--scratch", str(scratch), "--runs", "1")
+        process = launcher(url, *arguments, "--data", str(data))
+        out, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "error: shard 1 is missing: another process is at work on this shard" in errors
+    assert "shard 0: running" not in errors
+    assert out.endswith("2 finished, 1 of them before, 1 missing\n")
+    expected = {name: data for name, data in shard_contents(plain_loop).items() if "shard-00001" not in name}
+    assert shard_contents(tmp_path / "store") == {
+        name: data for name, data in expected.items() if "shard-00003" not in name
+    }
+
+
+def test_the_table_shows_every_shard_and_takes_brackets_for_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    board = Board(range(3), "into [/runs]")
+    assert board.change(0, state=RUNNING, where="host pid 1") == "shard 0: running, on host pid 1"
+    assert board.change(0, epochs="1/6") is None, "an epoch is for the table alone"
+    board.change(1, state=MISSING, remark="[/data] is missing", tries=2)
+    Console(width=100).print(board)
+    shown = capsys.readouterr().out
+    assert "[/data] is missing" in shown
+    assert "1 waiting, 1 running, 1 missing" in shown
+
+
+def test_shards_are_named_as_ranges() -> None:
+    assert parse_shards("0-3,8,2") == [0, 1, 2, 3, 8]
+    for wrong in ("", "3-", "-3", "a", "0-32", "99999999999", "5-2"):
+        with pytest.raises(ValueError, match=f"--shards '{wrong}'"):
+            parse_shards(wrong)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--shards", "40"], "numbered 0 to 31"),
+        (["--address", "127.0.0.1:1"], "no Ray cluster at 127.0.0.1:1"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_without_ray_one_line_names_the_extra() -> None:
+    code = "import sys; sys.modules['ray'] = None; from generation.launch import main; main([])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: launching many shards needs Ray: `pip install 'small-transformer-zoo[ray]'`")
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,96 @@
+"""Shards that end at a URL: whole or not there, uploaded again where an upload broke off."""
+
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from generation.job import Job
+from generation.protocol import Protocol
+from generation.remote import RemoteShards
+from generation.run import finished_in_place, main, run_job
+from generation.sweep import Preset, Sweep
+from tests.generation.small_tasks import write_digits
+from zoo.manifest import MANIFEST_FILE
+from zoo.tasks import WordEmbedding
+from zoo.testing import TINY_AGNEWS, fabricate_embedding
+
+TINY = Sweep("mnist", Preset("tiny", Protocol(epochs=4, warmup_epochs=1, batch_size=16), runs_per_shard=1))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_digits(tmp_path_factory.mktemp("data"), train=32, test=10)
+
+
+@pytest.fixture
+def job(data: Path, tmp_path: Path) -> Job:
+    return Job(TINY, tmp_path / "scratch", f"memory://{tmp_path.name}/runs", data=data, device="cpu")
+
+
+def stored(job: Job) -> dict[str, bytes]:
+    fs, root = fsspec.url_to_fs(job.url)
+    return {path.removeprefix(root): fs.cat_file(path) for path in fs.find(root) if not path.endswith("timing.json")}
+
+
+def test_a_shard_arrives_with_the_bytes_it_has_in_a_folder(job: Job, tmp_path: Path) -> None:
+    run_job(job, 3)
+    local = Job(TINY, tmp_path / "local", data=job.data, device="cpu")
+    run_job(local, 3)
+    folder = tmp_path / "local" / "mnist" / "shard-00003"
+    names = ("checkpoints.arrow", "runs.arrow", MANIFEST_FILE)
+    assert stored(job) == {f"/mnist/shard-00003/{name}": (folder / name).read_bytes() for name in names}
+    assert not (job.out / "mnist" / "shard-00003").exists(), "scratch is cleared"
+    assert finished_in_place(job, 3)
+    assert not finished_in_place(job, 4)
+
+
+@pytest.mark.parametrize("broken", ["manifest.json", "checkpoints.arrow", "half a manifest"])
+def test_half_an_upload_is_no_finished_shard_and_is_made_whole(job: Job, broken: str) -> None:
+    run_job(job, 3)
+    whole = stored(job)
+    fs, root = fsspec.url_to_fs(job.url)
+    if broken == "half a manifest":
+        fs.pipe_file(f"{root}/mnist/shard-00003/{MANIFEST_FILE}", whole[f"/mnist/shard-00003/{MANIFEST_FILE}"][:99])
+    else:
+        fs.rm_file(f"{root}/mnist/shard-00003/{broken}")
+    assert not finished_in_place(job, 3)
+    run_job(job, 3)
+    assert stored(job) == whole
+
+
+def test_an_upload_that_fails_keeps_the_shard_and_the_next_try_uploads_it(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: RemoteShards, folder: Path) -> None:
+        raise OSError("the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RemoteShards, "upload", fail)
+        with pytest.raises(OSError, match="away"):
+            run_job(job, 3)
+    assert not finished_in_place(job, 3)
+    with monkeypatch.context() as patch:
+        # nothing is trained again
+        patch.setattr(Job, "load", lambda self: pytest.fail("trained again"))
+        run_job(job, 3)
+    assert finished_in_place(job, 3)
+
+
+def test_the_embedding_is_made_once_and_shared_through_the_store(tmp_path: Path) -> None:
+    remote = RemoteShards(f"memory://{tmp_path.name}", "agnews")
+    made = fabricate_embedding(TINY_AGNEWS)
+    here, there = tmp_path / "here" / "agnews", tmp_path / "there" / "agnews"
+    remote.fetch_embedding(here)
+    assert not here.exists()
+    made.save(here)
+    (here / "embedding-origin.txt").write_text("trained")
+    remote.push_embedding(here)
+    remote.fetch_embedding(there)
+    assert WordEmbedding.load(there).sha256 == made.sha256
+
+
+def test_a_place_fsspec_does_not_know_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--shard", "3", "--preset", "demo", "--out", "carrier-pigeon://roof"])
+    assert capsys.readouterr().err.startswith("error: --out carrier-pigeon://roof is no place fsspec can write to")
