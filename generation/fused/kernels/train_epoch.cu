@@ -71,6 +71,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
         dropout.step = first_step + step;
         #pragma unroll 1
         for (int round = 0; round < rounds; round++) {
+            const Thread me;  // anew: addresses that follow from it would else be kept, and crowd out the gradients
             const int next = (step * rounds + round + 1) * GROUPS;
             const Facts pair[GROUPS] = {Facts(coming[0]), Facts(coming[1])}, mine(coming[me.group]);
             const Tokens tokens(me, mine.length);
@@ -137,6 +138,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
                 block_barrier();
             }
         }
+        const Thread me;
         gradients.apply(me, rule.at_step(corrections + 2 * step), start);
         block_barrier();
     }
