@@ -15,7 +15,7 @@ typedef unsigned char u8;
 extern __shared__ __align__(1024) u8 shared_memory[];
 
 // Volatile, so that what follows from it is computed anew where it is asked for again, rather than kept for long.
-__device__ __forceinline__ int thread_index() { int i; asm volatile("mov.u32 %0, %tid.x;" : "=r"(i)); return i; }
+__device__ __forceinline__ int thread_index() { int i; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(i)); return i; }
 __device__ __forceinline__ int model_index() { return blockIdx.x; }
 __device__ __forceinline__ int part_index() { return blockIdx.y; }
 

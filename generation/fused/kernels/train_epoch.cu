@@ -18,6 +18,7 @@ constexpr u32 SHARES = RECENT_ROWS + RECENT_END;
 constexpr u32 INPUTS = SHARES + GROUPS * GROUP_WARPS * DIM * FLOAT;
 constexpr u32 SAMPLES = (INPUTS + GROUPS * INPUT_BUFFERS * INPUT_BYTES + 127) / 128 * 128;
 constexpr u32 TRAIN_SHARED_BYTES = SAMPLES + GROUPS * SAMPLE_END;
+static_assert(TRAIN_SHARED_BYTES <= 227 * 1024, "a block of sm_90 has no more shared memory");
 
 // What a launch must provide: threads a block, bytes of shared memory; and the length of the flat vector it was built for.
 extern "C" __global__ void train_epoch_needs(int* needs) {
