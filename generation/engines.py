@@ -1,4 +1,4 @@
-"""Which engine trains a population: the fused CUDA kernels where they fit, torch everywhere else."""
+"""Which engine trains a population: torch, or the fused CUDA kernels."""
 
 from collections.abc import Sequence
 
@@ -21,13 +21,11 @@ def make_engine(
     device: torch.device,
     models_per_pass: int | None = None,
 ) -> Engine:
-    """The engine by name. ``auto`` is the fused one where nothing stands in its way; to name it makes that an error."""
+    """The engine by name. ``auto`` is torch: the kernels of the fused engine have run on the emulator, on no GPU yet."""
     if name not in ENGINES:
         raise ValueError(f"unknown engine {name!r}: one of {', '.join(ENGINES)}")
-    if name != "torch":
-        problem = obstacle(configs, device)
-        if problem is None:
-            return FusedEngine.on_cuda(configs, task, device)
-        if name == "fused":
+    if name == "fused":
+        if problem := obstacle(configs, device):
             raise ValueError(f"the fused engine cannot train here: {problem}; use --engine torch")
+        return FusedEngine.on_cuda(configs, task, device)
     return TorchEngine(configs, task, device=device, models_per_pass=models_per_pass)

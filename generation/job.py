@@ -134,7 +134,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--engine",
         choices=ENGINES,
         default="auto",
-        help="what trains (auto: our CUDA kernels where they fit, else torch)",
+        help="what trains: torch (auto), or CUDA kernels of our own",
     )
     parser.add_argument(
         "--models-per-pass", type=positive, help="torch engine: models in memory at once (as many as fit)"

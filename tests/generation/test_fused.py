@@ -16,6 +16,7 @@ from torch import Tensor
 
 import zoo
 from generation.batches import TrainingInputs, epoch_batches
+from generation.engines import make_engine
 from generation.forward import dropout_places, no_dropout, population_logits, population_losses
 from generation.fused.compiled import SOURCES
 from generation.fused.engine import FusedEngine, adam_corrections, optimizer_rules
@@ -256,6 +257,15 @@ def test_what_the_kernels_cannot_do_is_said_in_a_line() -> None:
     assert obstacle([config("mnist")], cpu) == "it needs a CUDA device, got cpu"
     odd = config("mnist", protocol=Protocol(batch_size=100))
     assert obstacle([odd], cpu) == "it needs batches of a multiple of 16 below 65536, got 100"
+
+
+def test_engines_by_name(tasks: dict[str, TaskData]) -> None:
+    cpu, runs = torch.device("cpu"), [config("mnist")]
+    assert make_engine("auto", runs, tasks["mnist"], cpu).name == "torch"
+    with pytest.raises(ValueError, match="the fused engine cannot train here: it needs a CUDA device, got cpu"):
+        make_engine("fused", runs, tasks["mnist"], cpu)
+    with pytest.raises(ValueError, match="unknown engine 'abacus': one of auto, fused, torch"):
+        make_engine("abacus", runs, tasks["mnist"], cpu)
 
 
 @pytest.mark.gpu
