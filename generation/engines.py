@@ -21,7 +21,7 @@ def make_engine(
     device: torch.device,
     models_per_pass: int | None = None,
 ) -> Engine:
-    """The engine by name. ``auto`` is torch: the kernels of the fused engine have run on the emulator, on no GPU yet."""
+    """The engine by name. ``auto`` is torch: the fused kernels have run on the emulator, on no GPU yet."""
     if name not in ENGINES:
         raise ValueError(f"unknown engine {name!r}: one of {', '.join(ENGINES)}")
     if name == "fused":
