@@ -13,6 +13,7 @@ from torch import Tensor
 
 from generation.batches import TrainingInputs, epoch_batches, train_subset
 from generation.fused.samples import Samples, epoch_samples, evaluation_samples
+from generation.philox import LOWEST, drop_threshold
 from generation.protocol import ADAM_BETAS, RunConfig
 from generation.state import PopulationState
 from generation.update import UpdateRule
@@ -53,9 +54,10 @@ class FusedEngine:
         self.positions = sinusoidal_positions(self.spec.tokens, self.spec.dim).to(self.device)
         self.rules = optimizer_rules(configs, self.device)
         dropout = torch.tensor([config.dropout for config in configs], dtype=torch.float64)
+        thresholds = [drop_threshold(config.dropout) - LOWEST for config in configs]  # the kernel compares unsigned
         # dropout's factor 1/(1 − p) as a part of the LayerNorm that follows it: norm.cuh
         self.epsilons = (LAYER_NORM_EPSILON * (1 - dropout) ** 2).float().to(self.device)
-        self.thresholds = (dropout * (1 << 16)).round().to(self.device, torch.int32)
+        self.thresholds = torch.tensor(thresholds, dtype=torch.int32, device=self.device)
         self.seeds = torch.tensor([config.seed for config in configs]).to(torch.uint32).to(self.device)
 
     @classmethod

@@ -13,11 +13,6 @@ constexpr int RECENT = 16;
 constexpr u32 POOLED_ROWS = 0, DZ_ROWS = RECENT * DIM * HALF, ACTIVE_ROWS = 2 * DZ_ROWS, DLOGIT_ROWS = 3 * DZ_ROWS;
 constexpr u32 RECENT_END = DLOGIT_ROWS + RECENT * TILE * HALF;
 
-struct Outcome {
-    float loss;
-    bool correct;
-};
-
 // Writes this warp's share of the sum over tokens; the group's shares lie side by side.
 __device__ __forceinline__ void share_sums(const Thread& me, const float (&x)[4][4], u32 shares) {
     int column = 8 * (me.row / 2) + me.pair + me.row % 2;
@@ -65,39 +60,54 @@ __device__ __forceinline__ void classify(const Thread& me, u32 start, const u32 
 
 __device__ __forceinline__ int class_of(const Thread& me, int i) { return me.pair + i % 2 + i / 2 * 8; }
 
+__device__ __forceinline__ float logit_of(const Thread& me, const float (&logit)[2][4], int i) {
+    return class_of(me, i) < CLASSES ? logit[i / 2][i % 2] : -INFINITE;
+}
+
+// The class with the largest logit of row 0, the first of equals, as argmax has it; none where none is a number.
+__device__ __forceinline__ int answer(const Thread& me, const float (&logit)[2][4]) {
+    float largest = -INFINITE;
+    #pragma unroll
+    for (int i = 0; i < 4; i++) largest = fmaxf(largest, logit_of(me, logit, i));
+    largest = row_max(largest);
+    int first = TILE;
+    #pragma unroll
+    for (int i = 3; i >= 0; i--) {
+        if (logit_of(me, logit, i) == largest) first = class_of(me, i);
+    }
+    return (int)-row_max(-(float)first);
+}
+
 // Cross entropy of row 0; `share` becomes the probabilities of the lane's classes.
-__device__ __forceinline__ Outcome judge(const Thread& me, const float (&logit)[2][4], int label, float (&share)[4]) {
+__device__ __forceinline__ float cross_entropy(const Thread& me, const float (&logit)[2][4], int label, float (&share)[4]) {
     float largest = -INFINITE, own = -INFINITE, sum = 0.0f;
     #pragma unroll
     for (int i = 0; i < 4; i++) {
-        share[i] = class_of(me, i) < CLASSES ? logit[i / 2][i % 2] : -INFINITE;
+        share[i] = logit_of(me, logit, i);
         largest = fmaxf(largest, share[i]);
         if (class_of(me, i) == label) own = share[i];
     }
     largest = row_max(largest);
     own = row_max(own);
-    int first = TILE;  // the first of the largest, as argmax has it
     #pragma unroll
     for (int i = 3; i >= 0; i--) {
-        if (share[i] == largest) first = class_of(me, i);
         share[i] = power_of_two((share[i] - largest) * 1.4426950408889634f);
         sum += share[i];
     }
-    float best = -row_max(-(float)first);
     sum = row_sum(sum);
     #pragma unroll
     for (int i = 0; i < 4; i++) share[i] *= reciprocal(sum);
     // not a number stays not a number: a maximum passes over it, a sum does not
-    return {largest - own + log_two(sum) * 0.6931471805599453f, best == (float)label};
+    return largest - own + log_two(sum) * 0.6931471805599453f;
 }
 
-// From the tokens' shares to the gradient of the mean, in every row; `d` is LOSS_SCALE times the gradient of x̂.
-__device__ __forceinline__ Outcome classify_and_return(const Thread& me, const Tokens& tokens, u32 start, u32 shares, u32 recent, int row, int label, float (&d)[4][4]) {
+// From the tokens' shares to the gradient of the mean, in every row: `d` is LOSS_SCALE times that of x̂. Returns the loss.
+__device__ __forceinline__ float classify_and_return(const Thread& me, const Tokens& tokens, u32 start, u32 shares, u32 recent, int row, int label, float (&d)[4][4]) {
     u32 pooled[2][4], active[2][4], dlogit[1][4], dz[2][4];
     float z[4][4], logit[2][4], share[4], c[4][4];
     mean_row(me, tokens, pooled, shares);
     classify(me, start, pooled, z, active, logit);
-    Outcome outcome = judge(me, logit, label, share);
+    const float loss = cross_entropy(me, logit, label, share);
     float scale = me.row == 0 ? LOSS_SCALE : 0.0f;
     #pragma unroll
     for (int i = 0; i < 4; i++) share[i] = scale * (share[i] - (class_of(me, i) == label ? 1.0f : 0.0f));
@@ -123,5 +133,5 @@ __device__ __forceinline__ Outcome classify_and_return(const Thread& me, const T
         store_row<DIM>(me, recent + ACTIVE_ROWS, active, row);
         store_row<TILE>(me, recent + DLOGIT_ROWS, dlogit, row);
     }
-    return outcome;
+    return loss;
 }

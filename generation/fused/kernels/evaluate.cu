@@ -70,9 +70,8 @@ extern "C" __global__ void __launch_bounds__(EVALUATION_THREADS, 1) evaluate(
             float z[4][4], logit[2][4], share[4];
             mean_row(me, tokens, pooled, shares);
             classify(me, start, pooled, z, active, logit);
-            Outcome outcome = judge(me, logit, fact.label, share);
-            loss += outcome.loss;
-            hits += outcome.correct;
+            loss += cross_entropy(me, logit, fact.label, share);
+            hits += answer(me, logit) == fact.label;
         }
     }
     block_barrier();

@@ -109,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
             group_barrier(me.group);
             if (tokens.busy) {
                 const int row = (round * GROUPS + me.group) % RECENT;
-                loss += classify_and_return(me, tokens, start, shares, recent, row, mine.label, x).loss;
+                loss += classify_and_return(me, tokens, start, shares, recent, row, mine.label, x);
                 normalize_backward(x, normalized, r);
             }
 

@@ -54,7 +54,7 @@ static Fiber fibers[MOST_THREADS];
 static WarpState warps[MOST_THREADS / LANES];
 static Meeting barriers[16];
 static jmp_buf scheduler;
-static int current, threads, blocks_x, blocks_y, block_x, block_y;
+static int current, threads, block_x, block_y;
 static uint64_t chance;
 static std::function<void()> kernel;
 
