@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from nfn.ensemble import PredictorEnsemble
 from nfn.predictors import Predictor
+from nfn.recording import record
 from zoo import TransformerWeights
 from zoo.onednn import fast_small_products
-
-WARMUP_STEPS = 3
 
 
 class TrainingStep:
@@ -95,24 +94,9 @@ class TrainingStep:
         return entropy.mean(-1)
 
     def _record(self, flat: Tensor, accuracy: Tensor) -> None:
-        """Records the step on tensors of its own. The warm-up trains, so parameters and optimizer are then put back."""
+        """Records the step on tensors of its own."""
         self._flat = flat.to(self.device, copy=True)
         self._accuracy = accuracy.to(self.device, copy=True)
-        before = [parameter.detach().clone() for parameter in self.model.parameters()]
-        stream = torch.cuda.Stream(self.device)
-        stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(stream):
-            for _ in range(WARMUP_STEPS):
-                self._step(self._flat, self._accuracy)
-            with torch.no_grad():
-                for parameter, value in zip(self.model.parameters(), before, strict=True):
-                    parameter.copy_(value)
-                for state in self.optimizer.state.values():
-                    for tensor in state.values():
-                        tensor.zero_()
-        torch.cuda.current_stream(self.device).wait_stream(stream)
-        # Gone before the recording begins, so that it makes gradients of its own, in its own memory.
-        self.optimizer.zero_grad(set_to_none=True)
-        self._recorded = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._recorded):
-            self._loss = self._step(self._flat, self._accuracy)
+        self._recorded, self._loss = record(
+            lambda: self._step(self._flat, self._accuracy), list(self.model.parameters()), self.optimizer
+        )

@@ -15,7 +15,7 @@ from torch.func import functional_call, vmap
 from benchmarks.harness.checkpoints import Checkpoints
 from nfn import Predictor
 from nfn.ensemble import Logits
-from nfn.training import WARMUP_STEPS
+from nfn.recording import record
 from zoo import TransformerWeights
 from zoo.onednn import fast_small_products
 
@@ -100,8 +100,7 @@ class StackedStep:
             self._step()
             return
         if self.recorded is None:
-            self._record()
-        assert self.recorded is not None
+            self.recorded, _ = record(self._step, [self.stack.parameters], self.optimizer)
         self.recorded.replay()
 
     @fast_small_products()
@@ -114,22 +113,3 @@ class StackedStep:
         for row, own in zip(self.rows, gradient, strict=True):
             row.grad = own
         self.optimizer.step()
-
-    def _record(self) -> None:
-        """Records the step. The warm-up trains, so parameters and optimizer are then put back."""
-        before = self.stack.parameters.detach().clone()
-        stream = torch.cuda.Stream(self.device)
-        stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(stream):
-            for _ in range(WARMUP_STEPS):
-                self._step()
-            self.stack.parameters.detach().copy_(before)
-            for state in self.optimizer.state.values():
-                for tensor in state.values():
-                    tensor.zero_()
-        torch.cuda.current_stream(self.device).wait_stream(stream)
-        # Gone before the recording begins, so that it makes gradients of its own, in its own memory.
-        self.optimizer.zero_grad(set_to_none=True)
-        self.recorded = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.recorded):
-            self._step()
