@@ -3,6 +3,7 @@ fig:dataset_acc_hist)."""
 
 import math
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from benchmarks.harness.contenders import CONTENDERS
 from benchmarks.tables import paper
 from benchmarks.tables.book import Book
 from benchmarks.tables.kendall import thresholds_of
+from zoo.atomic import write_atomically
 
 COLOURS = ("#4878a8", "#6aa56e", "#b0803a", "#c2b03d", "#8c6d9e", "#7f7f7f", "#c0504d")
 BINS = 20
@@ -29,7 +31,9 @@ def new_figure(width: float, height: float) -> Any:
 def save(figure: Any, path: Path) -> Path:
     """As PNG, without the date and version that would change the file from run to run."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png", dpi=120, metadata={"Software": None})
+    picture = BytesIO()
+    figure.savefig(picture, format="png", dpi=120, metadata={"Software": None})
+    write_atomically(path, picture.getvalue())
     return path
 
 

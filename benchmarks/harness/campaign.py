@@ -13,6 +13,7 @@ from benchmarks.harness.options import TableOptions
 from benchmarks.harness.store import CellStore
 from benchmarks.harness.summary import summarise
 from benchmarks.results import Result
+from zoo.atomic import write_atomically
 from zoo.command import progress_bar
 
 SOME_SKIPPED = 3  # the exit code of a table with rows left out
@@ -47,7 +48,7 @@ class Campaign:
     def write(self, name: str, text: str) -> None:
         """A table as a file, and on the screen."""
         path = self.options.out / name
-        path.write_text(text + "\n", encoding="utf-8")
+        write_atomically(path, f"{text}\n".encode())
         print(f"{text}\n")
         self.announce(path)
 
