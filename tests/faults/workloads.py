@@ -7,11 +7,9 @@ from pathlib import Path
 import torch
 
 import zoo
-from generation.population import PopulationTrainer
 from generation.protocol import Protocol
-from generation.run import run_shard
 from generation.sweep import Preset, Sweep
-from tests.generation.small_tasks import few_digits
+from tests.generation.small_tasks import few_digits, train_shard
 from zoo.command import command
 from zoo.publish import publish
 
@@ -31,16 +29,7 @@ def train(out: Path, clock: str = "steady") -> None:
 
     @command
     def main(arguments: list[str] | None = None) -> None:
-        configs = SWEEP.shard(SHARD)
-        run_shard(
-            SWEEP,
-            SHARD,
-            len(configs),
-            out,
-            load=lambda: TASK,
-            make_trainer=lambda task: PopulationTrainer(configs, task),
-            snapshot_seconds=0,
-        )
+        train_shard(SWEEP, SHARD, out, lambda: TASK)
 
     main()
 

@@ -1,11 +1,15 @@
 """Small real and made-up tasks that a model-step takes milliseconds on."""
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from generation.population import PopulationTrainer
+from generation.run import run_shard
+from generation.sweep import Sweep
 from zoo.tasks import TaskData, WordEmbedding
 from zoo.tasks.agnews import LabelledTexts, NewsTexts
 from zoo.tasks.folder import DEFAULT_FOLDER
@@ -50,3 +54,13 @@ def write_digits(folder: Path, train: int, test: int) -> Path:
             header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes()
             (raw / name).write_bytes(header + array.tobytes())
     return folder
+
+
+def train_shard(sweep: Sweep, shard: int, out: Path, load: Callable[[], TaskData]) -> None:
+    """A shard of the sweep, with a snapshot after each epoch."""
+    configs = sweep.shard(shard)
+
+    def make_trainer(task: TaskData) -> PopulationTrainer:
+        return PopulationTrainer(configs, task)
+
+    run_shard(sweep, shard, len(configs), out, load, make_trainer, snapshot_seconds=0)

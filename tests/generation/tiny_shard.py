@@ -6,11 +6,9 @@ python tests/generation/tiny_shard.py OUT
 import sys
 from pathlib import Path
 
-from small_tasks import few_digits
+from small_tasks import few_digits, train_shard
 
-from generation.population import PopulationTrainer
 from generation.protocol import Protocol
-from generation.run import run_shard
 from generation.sweep import Preset, Sweep
 
 SWEEP = Sweep("mnist", Preset("tiny", Protocol(epochs=12, warmup_epochs=2, batch_size=16), runs_per_shard=3))
@@ -18,16 +16,7 @@ SHARD = 5
 
 
 def main(out: Path) -> None:
-    configs = SWEEP.shard(SHARD)
-    run_shard(
-        SWEEP,
-        SHARD,
-        len(configs),
-        out,
-        load=lambda: few_digits(train=80, test=30),
-        make_trainer=lambda task: PopulationTrainer(configs, task),
-        snapshot_seconds=0,
-    )
+    train_shard(SWEEP, SHARD, out, lambda: few_digits(train=80, test=30))
 
 
 if __name__ == "__main__":
