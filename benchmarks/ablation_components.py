@@ -26,20 +26,14 @@ def choices(spec: TransformerSpec) -> list[tuple[str, ...]]:
 
 
 def plan(options: TableOptions, data: BenchmarkData) -> list[Cell]:
+    everything = tuple(data.train.spec.components)
     return [
-        Cell(
-            "ablation_components",
-            data.config,
-            MODEL,
-            seed,
-            data.fingerprint,
-            checkpoint=options.checkpoint,
-            epochs=options.epochs,
-            # all of them is the predictor of every other table, and so perhaps trained already
-            components=None if components == tuple(data.train.spec.components) else components,
+        cell
+        for chosen in choices(data.train.spec)
+        # all of them is the predictor of every other table, and so perhaps trained already
+        for cell in options.cells(
+            "ablation_components", data, MODEL, components=None if chosen == everything else chosen
         )
-        for components in choices(data.train.spec)
-        for seed in range(options.seeds)
     ]
 
 

@@ -33,20 +33,7 @@ def parse_width(text: str) -> tuple[int, ...]:
 
 
 def plan(options: TableOptions, data: BenchmarkData, widths: list[tuple[int, ...]]) -> list[Cell]:
-    return [
-        Cell(
-            "ablation_width",
-            data.config,
-            MODEL,
-            seed,
-            data.fingerprint,
-            checkpoint=options.checkpoint,
-            epochs=options.epochs,
-            channels=channels,
-        )
-        for channels in widths
-        for seed in range(options.seeds)
-    ]
+    return [cell for width in widths for cell in options.cells("ablation_width", data, MODEL, channels=width)]
 
 
 def encoder_parameters(finished: Finished, spec: TransformerSpec) -> list[Result]:

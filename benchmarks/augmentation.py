@@ -22,18 +22,7 @@ from zoo.command import command
 
 def plan(options: TableOptions, data: BenchmarkData, entry_range: float | None) -> list[Cell]:
     return [
-        Cell(
-            "augmentation",
-            data.config,
-            model,
-            seed,
-            data.fingerprint,
-            checkpoint=options.checkpoint,
-            epochs=options.epochs,
-            entry_range=entry_range,
-        )
-        for model in options.models
-        for seed in range(options.seeds)
+        cell for model in options.models for cell in options.cells("augmentation", data, model, entry_range=entry_range)
     ]
 
 

@@ -19,13 +19,13 @@ from benchmarks import results
 from benchmarks.results import Result
 from generation.batches import random_subset
 from generation.data import load_task_data
-from generation.device import choose_device
 from generation.engines import make_engine
 from generation.population import Engine, PopulationTrainer
 from generation.protocol import Protocol, RunConfig
 from generation.sweep import PRESETS, Sweep
 from generation.torch_engine import TorchEngine
 from zoo.command import command, progress_bar
+from zoo.device import choose_device
 from zoo.tasks import TaskData
 
 STABLE = 0.02  # a configuration is stable where the twin's two seeds differ by at most this accuracy

@@ -31,21 +31,8 @@ def plan(options: TableOptions, data: BenchmarkData) -> list[Cell]:
         for threshold in options.thresholds:
             first = threshold == options.thresholds[0]
             lengths = [length for length in options.lengths if length == "paper" or (first and model in NEURAL)]
-            cells += [
-                Cell(
-                    "kendall",
-                    data.config,
-                    model,
-                    seed,
-                    data.fingerprint,
-                    threshold=threshold,
-                    checkpoint=options.checkpoint,
-                    length=length,
-                    epochs=options.epochs,
-                )
-                for length in lengths
-                for seed in range(options.seeds)
-            ]
+            for length in lengths:
+                cells += options.cells("kendall", data, model, threshold=threshold, length=length)
     return cells
 
 

@@ -6,7 +6,6 @@ that comes back on the same machine goes on from them; one on another machine st
 """
 
 import hashlib
-import os
 import shutil
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,11 +14,12 @@ from typing import Any
 
 from generation.data import ORIGIN_FILE
 from zoo.atomic import write_atomically
+from zoo.cache import cache_folder
 from zoo.manifest import MANIFEST_FILE, Manifest
 from zoo.shards import TIMING_FILE
 from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
 
-SCRATCH = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "small-transformer-zoo" / "scratch"
+SCRATCH = cache_folder() / "scratch"
 EMBEDDING_FILES = (ORIGIN_FILE, VOCABULARY_FILE, VECTORS_FILE)
 """In the order they are uploaded: the vectors come last, and stand for the whole."""
 

@@ -20,7 +20,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from generation.device import choose_device
 from generation.job import Job, add_options
 from generation.population import PopulationTrainer
 from generation.shard import finished_details, shard_folder, write_shard
@@ -29,6 +28,7 @@ from generation.state import PopulationState
 from generation.sweep import PRESETS, SHARDS, Sweep
 from zoo.atomic import remove_unfinished
 from zoo.command import command
+from zoo.device import choose_device
 from zoo.lock import exclusive
 from zoo.tasks import TaskData
 

@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 from generation.batches import EpochBatches, TrainingInputs, epoch_batches, model_batch, train_subset
 from generation.data import load_task_data
-from generation.device import choose_device
 from generation.initialization import initial_weights
 from generation.protocol import ADAM_BETAS, BEST, EPSILON, MOMENTUM, RMSPROP_ALPHA, Protocol, RunConfig
 from generation.result import Checkpoint, Curves, RunResult
 from zoo.command import command
+from zoo.device import choose_device
 from zoo.evaluation import Evaluation, measure
 from zoo.model import ZooTransformer
 from zoo.onednn import fast_small_products

@@ -10,9 +10,11 @@ def choose_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ValueError(f"unknown device {name!r}: name cpu, cuda or cuda:1") from error
+        raise ValueError(f"unknown device {name!r}: cpu or cuda, or cuda:1 for a second GPU") from error
     if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"device {name!r} is not supported: name cpu, cuda or cuda:1")
+        raise ValueError(f"unknown device {name!r}: cpu or cuda, or cuda:1 for a second GPU")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"there is no device {name!r}: torch sees {torch.cuda.device_count()} CUDA devices here")
+        raise ValueError(
+            f"there is no device {name!r}: torch sees {torch.cuda.device_count()} CUDA devices here, try cpu"
+        )
     return device

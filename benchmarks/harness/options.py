@@ -3,11 +3,15 @@
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from benchmarks.harness.cell import Cell
 from benchmarks.harness.contenders import check_models
+from benchmarks.harness.data import BenchmarkData
 from benchmarks.harness.schedule import EPOCHS
+from zoo.device import choose_device
 from zoo.locate import DEFAULT_NAME
 from zoo.schema import CHECKPOINTS
 
@@ -29,6 +33,11 @@ class TableOptions:
     device: torch.device
     jobs: int
     out: Path
+
+    def cells(self, benchmark: str, data: BenchmarkData, model: str, **what: Any) -> list[Cell]:
+        """One entry of a table, a cell a seed; ``what`` sets it apart from the other entries."""
+        shared = {"checkpoint": self.checkpoint, "epochs": self.epochs, **what}
+        return [Cell(benchmark, data.config, model, seed, data.fingerprint, **shared) for seed in range(self.seeds)]
 
 
 def table_parser(
@@ -54,7 +63,7 @@ def table_parser(
     parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds of each predictor (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="of neural predictors (default: %(default)s)")
     parser.add_argument("--checkpoint", default="epoch_75", choices=[*CHECKPOINTS, "all"], help="default: %(default)s")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: %(default)s")
+    parser.add_argument("--device", default="auto", help="default: the GPU where there is one")
     parser.add_argument("--jobs", type=int, default=torch.get_num_threads(), help="threads of trees (default: all)")
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
     parser.add_argument("--quick", action="store_true", help="one seed, the first threshold, the paper's length alone")
@@ -67,7 +76,7 @@ def read_options(parsed: argparse.Namespace) -> TableOptions:
     for name in ("seeds", "epochs", "jobs"):
         if getattr(parsed, name) < 1:
             raise ValueError(f"--{name} must be at least 1, got {getattr(parsed, name)}")
-    device = parse_device(parsed.device)
+    device = choose_device(parsed.device)
     named = getattr(parsed, "thresholds", None)
     thresholds = tuple(map(parse_threshold, named)) if named else parsed.all_thresholds
     return TableOptions(
@@ -83,18 +92,6 @@ def read_options(parsed: argparse.Namespace) -> TableOptions:
         jobs=parsed.jobs,
         out=parsed.out,
     )
-
-
-def parse_device(text: str) -> torch.device:
-    try:
-        device = torch.device(text)
-    except RuntimeError as error:
-        raise ValueError(f"unknown device {text!r}: cpu or cuda") from error
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"unknown device {text!r}: cpu or cuda")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("torch sees no CUDA device here: use --device cpu")
-    return device
 
 
 def parse_threshold(text: str) -> float:

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import results
+from benchmarks.harness.data import TEST_EXAMPLES
 from benchmarks.results import Result
 from benchmarks.speed.timing import Timing, measure, synchronise
 from generation.batches import TrainingInputs, epoch_batches, train_subset
@@ -25,12 +26,12 @@ from generation.protocol import Protocol, RunConfig
 from generation.single import make_model, make_optimizer, train_batches
 from generation.sweep import DROPOUTS
 from zoo.command import command
+from zoo.device import choose_device
 from zoo.onednn import fast_small_products
 from zoo.schema import OPTIMIZERS
 from zoo.spec import SPECS
 from zoo.tasks import Examples, TaskData, WordEmbedding
 
-TEST_EXAMPLES = {"mnist": 10_000, "agnews": 7_600}
 STEPS_OF_MNIST = 468
 SINGLE_STEPS = 30
 LEARNING_RATE = 1e-3
@@ -43,7 +44,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", default="auto")
     parser.add_argument("--config", choices=list(SPECS), nargs="+", default=list(SPECS))
     parser.add_argument("--models", type=int, nargs="+", help="population sizes (512 1024 on a GPU, 4 on a CPU)")
     parser.add_argument("--engines", choices=("fused", "torch"), nargs="+", help="both on a GPU, torch on a CPU")
@@ -57,9 +58,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 @command
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
-    device = torch.device(options.device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("torch sees no CUDA device here: use --device cpu")
+    device = choose_device(options.device)
     on_gpu = device.type == "cuda"
     steps = options.steps or (STEPS_OF_MNIST if on_gpu else 3)
     rows: list[Result] = []

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from zoo.atomic import write_atomically
+from zoo.cache import cache_folder
 from zoo.spec import TransformerSpec
 
 SOURCES = Path(__file__).parent / "kernels"
@@ -28,10 +29,9 @@ def nvidia(module: str) -> Any:
     return import_module(module)
 
 
-def cache_folder() -> Path:
+def kernel_folder() -> Path:
     """Where compiled kernels are kept: $SMALL_TRANSFORMER_ZOO_CACHE, else in the user's cache folder."""
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "small-transformer-zoo"
-    return Path(os.environ.get(CACHE_VARIABLE) or default)
+    return Path(os.environ.get(CACHE_VARIABLE) or cache_folder())
 
 
 def macros(spec: TransformerSpec) -> list[tuple[str, str]]:
@@ -46,7 +46,7 @@ def machine_code(kernel: str, spec: TransformerSpec, architecture: str) -> bytes
     sources = {path.name: path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir())}
     _, *compiler = nvrtc.nvrtcVersion()
     made_of = json.dumps([kernel, sources, macros(spec), architecture, compiler])
-    path = cache_folder() / f"{kernel}-{spec.task}-{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.cubin"
+    path = kernel_folder() / f"{kernel}-{spec.task}-{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.cubin"
     if path.exists():
         return path.read_bytes()
     options = core.ProgramOptions(
