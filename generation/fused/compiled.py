@@ -7,7 +7,6 @@ import ctypes
 import hashlib
 import json
 import os
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,12 @@ def machine_code(kernel: str, spec: TransformerSpec, architecture: str) -> bytes
     if path.exists():
         return path.read_bytes()
     options = core.ProgramOptions(
-        std="c++17", arch=architecture, include_path=str(SOURCES), define_macro=list(macros(spec)), name=f"{kernel}.cu"
+        std="c++17",
+        arch=architecture,
+        include_path=str(SOURCES),
+        define_macro=list(macros(spec)),
+        name=f"{kernel}.cu",
+        device_as_default_execution_space=True,  # older compilers take an unmarked lambda for the host's
     )
     code = bytes(core.Program(sources[f"{kernel}.cu"], "c++", options).compile("cubin").code)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,19 +100,9 @@ class CudaKernels:
             assert isinstance(argument, int) or (argument.is_contiguous() and argument.device == self.device)
         values = [ctypes.c_int32(a) if isinstance(a, int) else a.data_ptr() for a in arguments]
         with torch.cuda.device(self.device):
-            stream = QueueOf(torch.cuda.current_stream(self.device))
+            stream = core.Stream.from_handle(torch.cuda.current_stream(self.device).cuda_stream)
             size = core.LaunchConfig(grid=grid, block=threads, shmem_size=shared_bytes)
             core.launch(stream, size, kernel, *values)
-
-
-@dataclass(frozen=True)
-class QueueOf:
-    """A stream of torch as CUDA's own protocol has it: version 0 and the handle."""
-
-    stream: torch.cuda.Stream
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.stream.cuda_stream
 
 
 def allow_shared_memory(kernel: Any, shared_bytes: int, device: int) -> None:

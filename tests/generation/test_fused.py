@@ -13,6 +13,7 @@ import torch
 from emulated import EmulatedKernels
 from small_tasks import few_digits, few_news
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 import zoo
 from generation.batches import TrainingInputs, epoch_batches
@@ -68,6 +69,19 @@ def trained_weights(spec: TransformerSpec) -> Tensor:
     return reader.weights([best]).clone()
 
 
+class FactorsInHalf(TorchFunctionMode):
+    """Rounds the factors of every matrix product to half precision: the best that any such engine can do."""
+
+    def __torch_function__(self, func: Callable, types: object, args: tuple = (), kwargs: dict | None = None) -> object:
+        factors = {torch.Tensor.matmul: (0, 1), torch.Tensor.__matmul__: (0, 1), torch.baddbmm: (1, 2)}.get(func, ())
+        args = tuple(self.rounded(arg) if index in factors else arg for index, arg in enumerate(args))
+        return func(*args, **(kwargs or {}))
+
+    @staticmethod
+    def rounded(x: Tensor) -> Tensor:
+        return x + (x.detach().half().to(x.dtype) - x.detach())
+
+
 def exact_gradient(
     spec: TransformerSpec, weights: Tensor, samples: Samples, order: Tensor, dropout: float, seed: int
 ) -> tuple[Tensor, Tensor]:
@@ -93,33 +107,42 @@ def exact_gradient(
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("trained", [False, True], ids=["initial", "trained"])
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
 def test_gradients_are_those_of_float64_autograd(
-    name: str, dropout: float, tasks: dict[str, TaskData], engine: MakeEngine
+    name: str, trained: bool, dropout: float, tasks: dict[str, TaskData], engine: MakeEngine
 ) -> None:
-    """Momentum's first moment after one step is the gradient itself."""
+    """Momentum's first moment after one step is the gradient itself.
+
+    Some transformers magnify the rounding of factors to halves; the bounds are 1e-2, and cosines of 0.9999, beyond what
+    that alone does.
+    """
     run, task, spec = config(name, dropout=dropout, seed=7), tasks[name], SPECS[name]
     fused = engine([run], task)
     state = PopulationState.initial([run], fused.device)
-    if not dropout:  # a trained transformer magnifies errors where half of its path is dropped
+    if trained:
         state.weights[:] = trained_weights(spec)
     weights = state.weights.clone().cpu()
     loss = fused.train_epoch(state)
-    gradient = state.first.cpu()
+    gradient = state.first.cpu().double()
     inputs = TrainingInputs.prepare(task)
     samples = epoch_samples(inputs, epoch_batches(fused.subset, run.protocol, epoch=0))
     order = (samples.facts & 0xFFFF).argsort()  # back to the order of the batch
     exact_loss, exact = exact_gradient(spec, weights, samples, order, dropout, run.seed)
+    with FactorsInHalf():
+        _, rounded = exact_gradient(spec, weights, samples, order, dropout, run.seed)
     assert float(loss) == pytest.approx(float(exact_loss), rel=2e-3)
-    error = float((gradient - exact).norm() / exact.norm())
-    assert error < (3e-2 if dropout else 1e-2)
+    error, best = (float((found - exact).norm() / exact.norm()) for found in (gradient, rounded))
+    assert error < 1e-2 + 1.5 * best
+    for tensor, slot in spec.tensors.items():
+        angle, best_angle = (
+            1 - float(torch.cosine_similarity(found[0, slot.slice], exact[0, slot.slice], dim=0))
+            for found in (gradient, rounded)
+        )
+        assert angle < 1e-4 + 2 * best_angle, (tensor, angle, best_angle)
     if dropout:
         _, other_masks = exact_gradient(spec, weights, samples, order, dropout, run.seed + 1)
         assert float((gradient - other_masks).norm() / exact.norm()) > 0.2, "the masks make no difference"
-    for tensor, slot in spec.tensors.items():
-        found, expected = gradient[0, slot.slice].double(), exact[0, slot.slice]
-        cosine = float(found @ expected / (found.norm() * expected.norm()))
-        assert cosine > (0.99 if dropout else 0.9999), (tensor, cosine)
 
 
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
@@ -275,6 +298,10 @@ class TestOnAGpu:
 
     device = torch.device("cuda")
 
+    def float32_twin(self, configs: list[RunConfig], task: TaskData) -> PopulationTrainer:
+        exact = TorchEngine(configs, task, device=self.device, precision="float32", compiled=False)
+        return PopulationTrainer(configs, task, exact)
+
     @pytest.mark.parametrize("name", ["mnist", "agnews"])
     def test_the_same_bytes_in_populations_of_1_8_and_300(self, name: str) -> None:
         task = few_digits(train=640, test=60) if name == "mnist" else few_news(train=640, test=60)
@@ -300,7 +327,7 @@ class TestOnAGpu:
         protocol = Protocol(epochs=10, warmup_epochs=2, batch_size=32)
         configs = [config(name, optimizer, dropout=0.1, protocol=protocol) for optimizer in RATES]
         ours = PopulationTrainer(configs, task, FusedEngine.on_cuda(configs, task, self.device))
-        twin = PopulationTrainer(configs, task, device=self.device, precision="float32")
+        twin = self.float32_twin(configs, task)
         while not ours.finished:
             ours.train_epoch()
             twin.train_epoch()
@@ -319,7 +346,7 @@ class TestOnAGpu:
             for seed in (0, 1)
         ]
         ours = PopulationTrainer(configs, task, FusedEngine.on_cuda(configs, task, self.device))
-        twin = PopulationTrainer(configs, task, device=self.device, precision="float32")
+        twin = self.float32_twin(configs, task)
         while not ours.finished:
             ours.train_epoch()
             twin.train_epoch()

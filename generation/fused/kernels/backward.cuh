@@ -53,59 +53,60 @@ __device__ __forceinline__ void weighted_sums(float (&delta)[2], const u32 (&out
 }
 
 // One head: probabilities and score gradients of the warp's rows as queries, and with them dq.
-__device__ __forceinline__ void backward_scores(
-    const Thread& me, const Tokens& tokens, u32 sample, int head, const u32 (&query)[4], const u32 (&output)[4],
+template <int TILES> __device__ __forceinline__ void backward_scores(
+    const Thread& me, const Tokens<TILES>& tokens, u32 sample, int head, const u32 (&query)[4], const u32 (&output)[4],
     const float (&log_sum)[2], const float (&delta)[2], float (&dq)[2][4]
 ) {
+    u32 keys[4], values[4], b[4];
+    load_matrices(keys, at<DIM>({sample, KEYS}, across<DIM>(me), 0, 2 * head));
+    load_matrices(values, at<DIM>({sample, VALUES}, across<DIM>(me), 0, 2 * head));
     #pragma unroll
-    for (int tile = 0; tile < GROUP_WARPS; tile++) {
-        if (tile < tokens.tiles) {
-            u32 b[4], p[1][4], ds[1][4];
-            float score[2][4], dp[2][4];
-            load_matrices(b, at<DIM>({sample, KEYS}, across<DIM>(me), tile * TILE, 2 * head));
-            mma_first(score[0], query, b[0], b[1]);
-            mma_first(score[1], query, b[2], b[3]);
-            load_matrices(b, at<DIM>({sample, VALUES}, across<DIM>(me), tile * TILE, 2 * head));
-            mma_first(dp[0], output, b[0], b[1]);
-            mma_first(dp[1], output, b[2], b[3]);
-            #pragma unroll
-            for (int side = 0; side < 2; side++) {
-                if (tile * TILE + 8 * side >= TOKENS) {
-                    #pragma unroll
-                    for (int i = 0; i < 4; i++) score[side][i] = dp[side][i] = 0.0f;
-                    continue;
-                }
-                hide_padding(me, score[side], tile * TILE + 8 * side, tokens.length);
-                #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    score[side][i] = power_of_two(score[side][i] * SCORE_TO_POWER - log_sum[i / 2]);
-                    dp[side][i] = score[side][i] * (dp[side][i] - delta[i / 2]);
-                }
-            }
-            pack_rows(p, score);
-            pack_rows(ds, dp);
-            store_rows<HIDDEN>(me, {sample, P}, p, 2 * tile);
-            store_rows<HIDDEN>(me, {sample, DS}, ds, 2 * tile);
-            load_matrices_transposed(b, at<DIM>({sample, KEYS}, down<DIM>(me), tile * TILE, 2 * head));
-            multiply(tile == 0, dq[0], dq[1], ds[0], b);
+    for (int tile = 0; tile < TILES; tile++) {
+        u32 p[1][4], ds[1][4];
+        float score[2][4], dp[2][4];
+        mma_first(score[0], query, keys[0], keys[1]);
+        mma_first(score[1], query, keys[2], keys[3]);
+        mma_first(dp[0], output, values[0], values[1]);
+        mma_first(dp[1], output, values[2], values[3]);
+        load_matrices_transposed(b, at<DIM>({sample, KEYS}, down<DIM>(me), tile * TILE, 2 * head));
+        if (tile + 1 < TILES) {  // early, so that the next products need not wait for them
+            load_matrices(keys, at<DIM>({sample, KEYS}, across<DIM>(me), (tile + 1) * TILE, 2 * head));
+            load_matrices(values, at<DIM>({sample, VALUES}, across<DIM>(me), (tile + 1) * TILE, 2 * head));
         }
+        #pragma unroll
+        for (int side = 0; side < 2; side++) {
+            if (tile * TILE + 8 * side >= TOKENS) {
+                #pragma unroll
+                for (int i = 0; i < 4; i++) score[side][i] = dp[side][i] = 0.0f;
+                continue;
+            }
+            hide_padding(me, tokens, score[side], tile * TILE + 8 * side);
+            #pragma unroll
+            for (int i = 0; i < 4; i++) {
+                score[side][i] = power_of_two(score[side][i] * SCORE_TO_POWER - log_sum[i / 2]);
+                dp[side][i] = score[side][i] * (dp[side][i] - delta[i / 2]);
+            }
+        }
+        pack_rows(p, score);
+        pack_rows(ds, dp);
+        store_rows<HIDDEN>(me, {sample, P}, p, 2 * tile);
+        store_rows<HIDDEN>(me, {sample, DS}, ds, 2 * tile);
+        multiply(tile == 0, dq[0], dq[1], ds[0], b);
     }
 }
 
 // One head: gradients of the warp's rows as keys and values, gathered from all queries.
-__device__ __forceinline__ void backward_keys(const Thread& me, const Tokens& tokens, u32 sample, int head, float (&dk)[2][4], float (&dv)[2][4]) {
+template <int TILES> __device__ __forceinline__ void backward_keys(const Thread& me, const Tokens<TILES>&, u32 sample, int head, float (&dk)[2][4], float (&dv)[2][4]) {
     const u32 own = across<HIDDEN>(me) ^ (32 * me.tile);  // this warp's 16 rows are 16 columns of P and DS
     #pragma unroll
-    for (int tile = 0; tile < GROUP_WARPS; tile++) {
-        if (tile < tokens.tiles) {
-            u32 a[4], b[4];
-            load_matrices_transposed(a, at<HIDDEN>({sample, P}, own, tile * TILE, 0));
-            load_matrices_transposed(b, at<DIM>({sample, DO}, down<DIM>(me), tile * TILE, 2 * head));
-            multiply(tile == 0, dv[0], dv[1], a, b);
-            load_matrices_transposed(a, at<HIDDEN>({sample, DS}, own, tile * TILE, 0));
-            load_matrices_transposed(b, at<DIM>({sample, QUERIES}, down<DIM>(me), tile * TILE, 2 * head));
-            multiply(tile == 0, dk[0], dk[1], a, b);
-        }
+    for (int tile = 0; tile < TILES; tile++) {
+        u32 a[4], b[4];
+        load_matrices_transposed(a, at<HIDDEN>({sample, P}, own, tile * TILE, 0));
+        load_matrices_transposed(b, at<DIM>({sample, DO}, down<DIM>(me), tile * TILE, 2 * head));
+        multiply(tile == 0, dv[0], dv[1], a, b);
+        load_matrices_transposed(a, at<HIDDEN>({sample, DS}, own, tile * TILE, 0));
+        load_matrices_transposed(b, at<DIM>({sample, QUERIES}, down<DIM>(me), tile * TILE, 2 * head));
+        multiply(tile == 0, dk[0], dk[1], a, b);
     }
 }
 
@@ -115,7 +116,7 @@ __device__ __forceinline__ void pack_scaled(u32 (&a)[4], const float (&c)[2][4],
 }
 
 // From the gradient of a block's output to that of its input, in place; leaves all that the weight gradients need.
-__device__ __forceinline__ void backward_block(const Thread& me, const Tokens& tokens, u32 start, int block, u32 sample, float (&d)[4][4], const BlockMemory& memory) {
+template <int TILES> __device__ __forceinline__ void backward_block(const Thread& me, const Tokens<TILES>& tokens, u32 start, int block, u32 sample, float (&d)[4][4], const BlockMemory& memory) {
     const u32 weights = start + block * W_BLOCK, kept = sample + block * KEPT_BLOCK;
     u32 rows[2][4], query[HEADS][4], output[HEADS][4], dq[HEADS][4], dk[HEADS][4], dv[HEADS][4];
     float delta[HEADS][2];

@@ -20,18 +20,16 @@ __device__ __forceinline__ void share_sums(const Thread& me, const float (&x)[4]
 }
 
 // Row 0 of a left factor from the group's shares: the mean over the sample's tokens.
-__device__ __forceinline__ void mean_row(const Thread& me, const Tokens& tokens, u32 (&pooled)[2][4], u32 shares) {
+template <int TILES> __device__ __forceinline__ void mean_row(const Thread& me, const Tokens<TILES>& tokens, u32 (&pooled)[2][4], u32 shares) {
     float scale = 1.0f / tokens.length;
     #pragma unroll
     for (int j = 0; j < 4; j++) {
         float a = 0.0f, b = 0.0f;
         #pragma unroll
-        for (int tile = 0; tile < GROUP_WARPS; tile++) {
-            if (tile < tokens.tiles) {
-                float c, d;
-                load_floats(c, d, shares + (tile * DIM + 8 * j + me.pair) * FLOAT);
-                a += c, b += d;
-            }
+        for (int tile = 0; tile < TILES; tile++) {
+            float c, d;
+            load_floats(c, d, shares + (tile * DIM + 8 * j + me.pair) * FLOAT);
+            a += c, b += d;
         }
         pooled[j / 2][j % 2 * 2] = me.row == 0 ? pack(a * scale, b * scale) : 0;
         pooled[j / 2][j % 2 * 2 + 1] = 0;
@@ -102,7 +100,7 @@ __device__ __forceinline__ float cross_entropy(const Thread& me, const float (&l
 }
 
 // From the tokens' shares to the gradient of the mean, in every row: `d` is LOSS_SCALE times that of x̂. Returns the loss.
-__device__ __forceinline__ float classify_and_return(const Thread& me, const Tokens& tokens, u32 start, u32 shares, u32 recent, int row, int label, float (&d)[4][4]) {
+template <int TILES> __device__ __forceinline__ float classify_and_return(const Thread& me, const Tokens<TILES>& tokens, u32 start, u32 shares, u32 recent, int row, int label, float (&d)[4][4]) {
     u32 pooled[2][4], active[2][4], dlogit[1][4], dz[2][4];
     float z[4][4], logit[2][4], share[4], c[4][4];
     mean_row(me, tokens, pooled, shares);

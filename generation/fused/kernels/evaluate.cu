@@ -45,34 +45,35 @@ extern "C" __global__ void __launch_bounds__(EVALUATION_THREADS, 1) evaluate(
     #pragma unroll 1
     for (int mine = first + me.group; mine < last; mine += EVALUATION_GROUPS) {
         const Facts fact(facts[mine]);
-        const Tokens tokens(me, fact.length);
         float x[4][4];
         copies_done();
         warp_barrier();
         embed(me, x, start, input, positions);
         warp_barrier();
         if (mine + EVALUATION_GROUPS < last) start_tokens(me, inputs + (long long)(mine + EVALUATION_GROUPS) * TOKENS * FEATURES, input);
-        BlockMemory memory;
-        Dropout none;
-        #pragma unroll 1
-        for (int block = 0; block < BLOCKS; block++) {
-            const Tile keys = {rows + block * 2 * ROWS32, 0}, values = {keys.base, ROWS32};
-            forward_block<false>(me, tokens, x, block, start, 0, keys, keys, values, none, LAYER_NORM_EPSILON, memory);
-        }
-        if (tokens.busy) {
-            float r[2];
-            normalize(x, r, LAYER_NORM_EPSILON, tokens.real);
-            share_sums(me, x, shares);
-        }
-        group_barrier(me.group);
-        if (me.tile == 0) {
-            u32 pooled[2][4], active[2][4];
-            float z[4][4], logit[2][4], share[4];
-            mean_row(me, tokens, pooled, shares);
-            classify(me, start, pooled, z, active, logit);
-            loss += cross_entropy(me, logit, fact.label, share);
-            hits += answer(me, logit) == fact.label;
-        }
+        with_tokens(me, fact.length, [&](const auto& tokens) {
+            BlockMemory memory;
+            Dropout none;
+            #pragma unroll 1
+            for (int block = 0; block < BLOCKS; block++) {
+                const Tile keys = {rows + block * 2 * ROWS32, 0}, values = {keys.base, ROWS32};
+                forward_block<false>(me, tokens, x, block, start, 0, keys, keys, values, none, LAYER_NORM_EPSILON, memory);
+            }
+            if (tokens.busy) {
+                float r[2];
+                normalize(x, r, LAYER_NORM_EPSILON, tokens.real);
+                share_sums(me, x, shares);
+            }
+            group_barrier(me.group);
+            if (me.tile == 0) {
+                u32 pooled[2][4], active[2][4];
+                float z[4][4], logit[2][4], share[4];
+                mean_row(me, tokens, pooled, shares);
+                classify(me, start, pooled, z, active, logit);
+                loss += cross_entropy(me, logit, fact.label, share);
+                hits += answer(me, logit) == fact.label;
+            }
+        });
     }
     block_barrier();
     double* sums = (double*)(shared_memory + EVALUATION_SHARES);

@@ -21,21 +21,31 @@ struct BlockMemory {
     u32 kept;                      // dropout: 16 bits of attention's, 16 of the MLP's
 };
 
-// The tokens of a sample, as one warp sees them.
-struct Tokens {
+// The tokens of a sample, as one warp sees them. TILES, the tiles of 16 that hold them, is known to the compiler: every
+// length has code of its own, without a branch.
+template <int TILES> struct Tokens {
     int length;                    // real tokens
-    int tiles;                     // tiles of 16 that hold them
-    bool busy;                     // this warp holds one of these tiles
+    bool busy;                     // this warp holds one of the tiles
     bool real[2];                  // the lane's rows are real tokens
     __device__ __forceinline__ Tokens(const Thread& me, int tokens) {
         length = FULL_LENGTH ? TOKENS : tokens;
-        tiles = (length + TILE - 1) / TILE;
-        busy = me.tile < tiles;
+        busy = me.tile < TILES;
         real[0] = me.tile * TILE + me.row < length;
         real[1] = me.tile * TILE + me.row + 8 < length;
     }
 };
 
+// Calls `code` with the tokens of a sample of this length.
+template <class Code> __device__ __forceinline__ void with_tokens(const Thread& me, int length, Code code) {
+    if constexpr (FULL_LENGTH) {
+        code(Tokens<GROUP_WARPS>(me, length));
+    } else {
+        if (length <= TILE) code(Tokens<1>(me, length));
+        else if (length <= 2 * TILE) code(Tokens<2>(me, length));
+        else if (length <= 3 * TILE) code(Tokens<3>(me, length));
+        else code(Tokens<4>(me, length));
+    }
+}
 
 template <int N> __device__ __forceinline__ void start_with_biases(const Thread& me, float (&c)[N][4], u32 bias) {
     #pragma unroll
@@ -59,53 +69,49 @@ __device__ __forceinline__ void project(const Thread& me, const u32 (&x)[2][4], 
     store_rows<DIM>(me, values, rows);
 }
 
-// Pushes the scores of tokens that do not exist to −∞.
-__device__ __forceinline__ void hide_padding(const Thread& me, float (&score)[4], int column, int length) {
-    if (column + 8 <= length) return;
+// Pushes the scores of tokens that do not exist to −∞; only the last tile has such.
+template <int TILES> __device__ __forceinline__ void hide_padding(const Thread& me, const Tokens<TILES>& tokens, float (&score)[4], int column) {
+    if (column < (TILES - 1) * TILE || (FULL_LENGTH && column + 8 <= TOKENS)) return;
     #pragma unroll
     for (int i = 0; i < 4; i++) {
-        if (column + me.pair + i % 2 >= length) score[i] = -INFINITE;
+        if (column + me.pair + i % 2 >= tokens.length) score[i] = -INFINITE;
     }
 }
 
 // joined[head] = softmax(q·kᵀ/√D_k)·v for the warp's 16 rows
-__device__ __forceinline__ void attend(const Thread& me, const Tokens& tokens, const u32 (&query)[4], Tile keys, Tile values, int head, u32 (&joined)[4], float (&log_sum)[2]) {
-    float score[8][4], largest[2] = {-INFINITE, -INFINITE};
+template <int TILES> __device__ __forceinline__ void attend(const Thread& me, const Tokens<TILES>& tokens, const u32 (&query)[4], Tile keys, Tile values, int head, u32 (&joined)[4], float (&log_sum)[2]) {
+    float score[2 * TILES][4], largest[2] = {-INFINITE, -INFINITE};
     #pragma unroll
-    for (int tile = 0; tile < GROUP_WARPS; tile++) {
-        if (tile < tokens.tiles) {
-            u32 b[4];
-            load_matrices(b, at<DIM>(keys, across<DIM>(me), tile * TILE, 2 * head));
-            #pragma unroll
-            for (int side = 0; side < 2; side++) {
-                float (&s)[4] = score[2 * tile + side];
-                if (tile * TILE + 8 * side >= TOKENS) continue;
-                mma_first(s, query, b[2 * side], b[2 * side + 1]);
-                hide_padding(me, s, tile * TILE + 8 * side, tokens.length);
-                largest[0] = fmaxf(largest[0], fmaxf(s[0], s[1]));
-                largest[1] = fmaxf(largest[1], fmaxf(s[2], s[3]));
-            }
+    for (int tile = 0; tile < TILES; tile++) {
+        u32 b[4];
+        load_matrices(b, at<DIM>(keys, across<DIM>(me), tile * TILE, 2 * head));
+        #pragma unroll
+        for (int side = 0; side < 2; side++) {
+            float (&s)[4] = score[2 * tile + side];
+            if (tile * TILE + 8 * side >= TOKENS) continue;
+            mma_first(s, query, b[2 * side], b[2 * side + 1]);
+            hide_padding(me, tokens, s, tile * TILE + 8 * side);
+            largest[0] = fmaxf(largest[0], fmaxf(s[0], s[1]));
+            largest[1] = fmaxf(largest[1], fmaxf(s[2], s[3]));
         }
     }
     float shift[2] = {row_max(largest[0]) * SCORE_TO_POWER, row_max(largest[1]) * SCORE_TO_POWER};
     float out[2][4], sum[4];
     #pragma unroll
-    for (int tile = 0; tile < GROUP_WARPS; tile++) {
-        if (tile < tokens.tiles) {
-            u32 p[4], b[4];
-            #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float (&s)[4] = score[2 * tile + i / 2];
-                const int half = i % 2;
-                p[i] = 0;
-                if (tile * TILE + 8 * (i / 2) >= TOKENS) continue;
-                p[i] = pack(power_of_two(s[2 * half] * SCORE_TO_POWER - shift[half]),
-                            power_of_two(s[2 * half + 1] * SCORE_TO_POWER - shift[half]));
-            }
-            load_matrices_transposed(b, at<DIM>(values, down<DIM>(me), tile * TILE, 2 * head));
-            multiply(tile == 0, out[0], out[1], p, b);
-            multiply(tile == 0, sum, p, ONES, ONES);
+    for (int tile = 0; tile < TILES; tile++) {
+        u32 p[4], b[4];
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float (&s)[4] = score[2 * tile + i / 2];
+            const int half = i % 2;
+            p[i] = 0;
+            if (tile * TILE + 8 * (i / 2) >= TOKENS) continue;
+            p[i] = pack(power_of_two(s[2 * half] * SCORE_TO_POWER - shift[half]),
+                        power_of_two(s[2 * half + 1] * SCORE_TO_POWER - shift[half]));
         }
+        load_matrices_transposed(b, at<DIM>(values, down<DIM>(me), tile * TILE, 2 * head));
+        multiply(tile == 0, out[0], out[1], p, b);
+        multiply(tile == 0, sum, p, ONES, ONES);
     }
     float scale[2] = {reciprocal(sum[0]), reciprocal(sum[2])};
     log_sum[0] = shift[0] + log_two(sum[0]);
@@ -118,9 +124,9 @@ __device__ __forceinline__ void attend(const Thread& me, const Tokens& tokens, c
 }
 
 // One block, in place. `kept` is where the rows for the backward pass go; none are kept when not training.
-template <bool TRAINING>
+template <bool TRAINING, int TILES>
 __device__ __forceinline__ void forward_block(
-    const Thread& me, const Tokens& tokens, float (&x)[4][4], int block, u32 start, u32 kept, Tile queries, Tile keys, Tile values,
+    const Thread& me, const Tokens<TILES>& tokens, float (&x)[4][4], int block, u32 start, u32 kept, Tile queries, Tile keys, Tile values,
     const Dropout& dropout, float epsilon, BlockMemory& memory
 ) {
     const u32 weights = start + block * W_BLOCK, bias = start + block * B_BLOCK;

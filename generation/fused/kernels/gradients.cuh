@@ -63,23 +63,21 @@ struct Gradients {
     }
 
     // Adds one sample's share of a block.
-    template <int BLOCK> __device__ __forceinline__ void add_block(const Thread& me, u32 sample, int tiles) {
+    template <int BLOCK, int TILES> __device__ __forceinline__ void add_block(const Thread& me, const Tokens<TILES>&, u32 sample) {
         const Factors f = block_factors(me, BLOCK);
         const bool biased = me.warp >= 4 && me.warp <= 6;
         #pragma unroll
-        for (int tile = 0; tile < GROUP_WARPS; tile++) {
-            if (tile < tiles) {
-                u32 a[2][4], b[2][4];
-                load_matrices_transposed(a[0], sample + f.left + tile * f.left_step);
-                load_matrices_transposed(a[1], sample + f.left_next + tile * f.left_step);
-                load_matrices_transposed(b[0], sample + f.right + tile * f.right_step);
-                load_matrices_transposed(b[1], sample + f.right_next + tile * f.right_step);
+        for (int tile = 0; tile < TILES; tile++) {
+            u32 a[2][4], b[2][4];
+            load_matrices_transposed(a[0], sample + f.left + tile * f.left_step);
+            load_matrices_transposed(a[1], sample + f.left_next + tile * f.left_step);
+            load_matrices_transposed(b[0], sample + f.right + tile * f.right_step);
+            load_matrices_transposed(b[1], sample + f.right_next + tile * f.right_step);
+            #pragma unroll
+            for (int i = 0; i < 2; i++) {
                 #pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    #pragma unroll
-                    for (int j = 0; j < 4; j++) mma(square[BLOCK][i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
-                    if (biased) mma(bias[BLOCK][i], a[i], ONES, ONES);
-                }
+                for (int j = 0; j < 4; j++) mma(square[BLOCK][i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+                if (biased) mma(bias[BLOCK][i], a[i], ONES, ONES);
             }
         }
     }

@@ -68,8 +68,9 @@ __device__ __forceinline__ void embed(const Thread& me, float (&x)[4][4], u32 st
             if (row < TOKENS) {
                 #pragma unroll
                 for (int j = 0; j < 4; j++) {
-                    x[j][2 * half] += positions[row * DIM + 8 * j + me.pair];
-                    x[j][2 * half + 1] += positions[row * DIM + 8 * j + me.pair + 1];
+                    float a, b;
+                    read_floats(a, b, positions + row * DIM + 8 * j + me.pair);
+                    x[j][2 * half] += a, x[j][2 * half + 1] += b;
                 }
             }
         }

@@ -113,6 +113,11 @@ __device__ __forceinline__ void group_barrier(int group) {
     asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory");
 }
 
+// Two numbers of device memory that no one writes, at a multiple of eight bytes.
+__device__ __forceinline__ void read_floats(float& x, float& y, const float* address) {
+    asm("ld.global.nc.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "l"(address));
+}
+
 // ---- shared memory ------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void store_word(u32 address, u32 x) { asm volatile("st.shared.b32 [%0], %1;" :: "r"(address), "r"(x) : "memory"); }

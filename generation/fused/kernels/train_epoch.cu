@@ -75,7 +75,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
             const Thread me;  // anew: addresses that follow from it would else be kept, and crowd out the gradients
             const int next = (step * rounds + round + 1) * GROUPS;
             const Facts pair[GROUPS] = {Facts(coming[0]), Facts(coming[1])}, mine(coming[me.group]);
-            const Tokens tokens(me, mine.length);
             const u32 input = input_start + buffer * INPUT_BYTES;
             dropout.start_sample(me, mine.place);
 
@@ -83,6 +82,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
             copies_done();
             warp_barrier();
             embed(me, x, start, input, positions);
+            warp_barrier();  // all lanes have read what the next copy may overwrite
             buffer = INPUT_BUFFERS - 1 - buffer;
             if (next < total) {
                 start_tokens(me, inputs + (long long)(next + me.group) * TOKENS * FEATURES, input_start + buffer * INPUT_BYTES);
@@ -91,31 +91,34 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
             const u32 kept_first = drop(me, x, dropout, 0);
 
             BlockMemory memory, earlier;
-            #pragma unroll 1
-            for (int block = 0; block < BLOCKS; block++) {
-                earlier = memory;
-                // the first block's keys and values lie where P will be, so that the second's find their place free
-                const Tile keys = {sample + (block ? KEYS : P), 0}, values = {sample + (block ? VALUES : P + ROWS32), 0};
-                forward_block<true>(me, tokens, x, block, start, sample + block * KEPT_BLOCK, {sample, QUERIES}, keys, values, dropout, epsilon, memory);
-            }
-
-            float r[2];
-            u32 normalized[2][4];
-            if (tokens.busy) {
-                normalize(x, r, epsilon, tokens.real);
-                pack_rows(normalized, x);
-                share_sums(me, x, shares);
-            }
-            group_barrier(me.group);
-            if (tokens.busy) {
-                const int row = (round * GROUPS + me.group) % RECENT;
-                loss += classify_and_return(me, tokens, start, shares, recent, row, mine.label, x);
-                normalize_backward(x, normalized, r);
-            }
+            with_tokens(me, mine.length, [&](const auto& tokens) {
+                #pragma unroll 1
+                for (int block = 0; block < BLOCKS; block++) {
+                    earlier = memory;
+                    // the first block's keys and values lie where P will be, so that the second's find their place free
+                    const Tile keys = {sample + (block ? KEYS : P), 0}, values = {sample + (block ? VALUES : P + ROWS32), 0};
+                    forward_block<true>(me, tokens, x, block, start, sample + block * KEPT_BLOCK, {sample, QUERIES}, keys, values, dropout, epsilon, memory);
+                }
+                float r[2];
+                u32 normalized[2][4];
+                if (tokens.busy) {
+                    normalize(x, r, epsilon, tokens.real);
+                    pack_rows(normalized, x);
+                    share_sums(me, x, shares);
+                }
+                group_barrier(me.group);
+                if (tokens.busy) {
+                    const int row = (round * GROUPS + me.group) % RECENT;
+                    loss += classify_and_return(me, tokens, start, shares, recent, row, mine.label, x);
+                    normalize_backward(x, normalized, r);
+                }
+            });
 
             #pragma unroll 1
             for (int block = BLOCKS - 1; block >= 0; block--) {
-                backward_block(me, tokens, start, block, sample, x, memory);
+                with_tokens(me, mine.length, [&](const auto& tokens) {
+                    backward_block(me, tokens, start, block, sample, x, memory);
+                });
                 memory = earlier;
                 if (IMAGES && block == 0) {
                     u32 rows[2][4];
@@ -127,13 +130,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
                 #pragma unroll 1
                 for (int group = 0; group < GROUPS; group++) {
                     const u32 other = start + SAMPLES + group * SAMPLE_END;
-                    const int tiles = Tokens(me, pair[group].length).tiles;
-                    if (block) {
-                        gradients.add_block<1>(me, other, tiles);
-                    } else {
-                        gradients.add_block<0>(me, other, tiles);
-                        if (IMAGES) gradients.add_embedding(me, other, start + INPUTS + (group * INPUT_BUFFERS + 1 - buffer) * INPUT_BYTES);
-                    }
+                    with_tokens(me, pair[group].length, [&](const auto& tokens) {
+                        if (block) gradients.add_block<1>(me, tokens, other);
+                        else gradients.add_block<0>(me, tokens, other);
+                    });
+                    if (IMAGES && block == 0) gradients.add_embedding(me, other, start + INPUTS + (group * INPUT_BUFFERS + 1 - buffer) * INPUT_BYTES);
                 }
                 if (block == 0 && round % (RECENT / GROUPS) == RECENT / GROUPS - 1) gradients.add_classifier(me, recent);
                 block_barrier();

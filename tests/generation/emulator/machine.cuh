@@ -334,6 +334,7 @@ inline void group_barrier(int group) {
 
 inline void store_word(u32 address, u32 x) { std::memcpy(to_write(address, 4), &x, 4); }
 inline void store_float(u32 address, float x) { std::memcpy(to_write(address, 4), &x, 4); }
+inline void read_floats(float& x, float& y, const float* address) { x = address[0], y = address[1]; }
 inline void load_floats(float& x, float& y, u32 address) {
     std::memcpy(&x, to_read(address, 8), 4);
     std::memcpy(&y, shared_memory + address + 4, 4);
