@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
     const int rounds = batch / GROUPS, total = steps * batch;
     // one round ahead, so that no warp waits for device memory
     start_tokens(me, inputs + (long long)me.group * TOKENS * FEATURES, input_start);
-    u32 coming[GROUPS] = {facts[0], facts[1]};
+    u32 coming0 = facts[0], coming1 = facts[1];
     Gradients gradients;
     #pragma unroll 1
     for (int step = 0; step < steps; step++) {
@@ -74,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
         for (int round = 0; round < rounds; round++) {
             const Thread me;  // anew: addresses that follow from it would else be kept, and crowd out the gradients
             const int next = (step * rounds + round + 1) * GROUPS;
-            const Facts pair[GROUPS] = {Facts(coming[0]), Facts(coming[1])}, mine(coming[me.group]);
+            const Facts pair0(coming0), pair1(coming1), mine(me.group ? coming1 : coming0);
             const u32 input = input_start + buffer * INPUT_BYTES;
             dropout.start_sample(me, mine.place);
 
@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
             buffer = INPUT_BUFFERS - 1 - buffer;
             if (next < total) {
                 start_tokens(me, inputs + (long long)(next + me.group) * TOKENS * FEATURES, input_start + buffer * INPUT_BYTES);
-                coming[0] = facts[next], coming[1] = facts[next + 1];
+                coming0 = facts[next], coming1 = facts[next + 1];
             }
             const u32 kept_first = drop(me, x, dropout, 0);
 
@@ -130,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
                 #pragma unroll 1
                 for (int group = 0; group < GROUPS; group++) {
                     const u32 other = start + SAMPLES + group * SAMPLE_END;
-                    with_tokens(me, pair[group].length, [&](const auto& tokens) {
+                    with_tokens(me, group ? pair1.length : pair0.length, [&](const auto& tokens) {
                         if (block) gradients.add_block<1>(me, tokens, other);
                         else gradients.add_block<0>(me, tokens, other);
                     });
