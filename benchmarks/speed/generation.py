@@ -62,15 +62,19 @@ def main(arguments: list[str] | None = None) -> None:
     on_gpu = device.type == "cuda"
     steps = options.steps or (STEPS_OF_MNIST if on_gpu else 3)
     rows: list[Result] = []
+
+    def keep(measured: Sequence[Result]) -> None:
+        """At once, since the next measurement may take minutes."""
+        rows.extend(measured)
+        if not options.dry_run:
+            results.append(measured)
+
     for config in options.config:
-        rows.append(measure_single(config, device, options.repeats))
+        keep([measure_single(config, device, options.repeats)])
         for engine in options.engines or (["fused", "torch"] if on_gpu else ["torch"]):
             for models in options.models or ([512, 1024] if on_gpu else [4]):
-                rows += measure_population(engine, config, device, models, steps, options.repeats, options.seeds)
-        show(rows)
-    if not options.dry_run:
-        for path in results.append(rows):
-            print(f"{len(rows)} rows appended to {path.name}")
+                keep(measure_population(engine, config, device, models, steps, options.repeats, options.seeds))
+    show(rows)
 
 
 def fabricate(config: str, train: int, test: int) -> TaskData:

@@ -47,11 +47,11 @@ def main(arguments: list[str]) -> None:
     cases = [(config, device, batch) for config in configs for device in devices for batch in BATCHES]
     rows: list[Result] = []
     for config, device, batch in track(cases, description="timing", disable=not sys.stderr.isatty()):
-        rows += measure_case(config, torch.device(device), batch, options.repeats)
+        measured = measure_case(config, torch.device(device), batch, options.repeats)
+        rows += measured
+        if not options.dry_run:  # at once, since the next case may take minutes
+            results.append(measured)
     show(rows)
-    if not options.dry_run:
-        for path in results.append(rows):
-            print(f"{len(rows)} rows appended to {path.name}")
 
 
 def measure_case(config: str, device: torch.device, batch: int, repeats: int) -> list[Result]:

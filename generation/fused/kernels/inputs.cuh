@@ -64,14 +64,12 @@ __device__ __forceinline__ void embed(const Thread& me, float (&x)[4][4], u32 st
         multiply_rows<FEATURES, ADD>(me, x, rows, {start, W_EMBEDDING});
         #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const int row = first + me.row + 8 * half;
-            if (row < TOKENS) {
-                #pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    float a, b;
-                    read_floats(a, b, positions + row * DIM + 8 * j + me.pair);
-                    x[j][2 * half] += a, x[j][2 * half + 1] += b;
-                }
+            const int row = first + me.row + 8 * half, real = row < TOKENS ? row : TOKENS - 1;  // padding may hold anything
+            #pragma unroll
+            for (int j = 0; j < 4; j++) {
+                float a, b;
+                read_floats(a, b, positions + real * DIM + 8 * j + me.pair);
+                x[j][2 * half] += a, x[j][2 * half + 1] += b;
             }
         }
     } else {

@@ -113,7 +113,8 @@ __device__ __forceinline__ void group_barrier(int group) {
     asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory");
 }
 
-// Two numbers of device memory that no one writes, at a multiple of eight bytes.
+// Two numbers of device memory that no one writes, at a multiple of eight bytes. The compiler may read them before it
+// knows that they are needed, so the address must always be one of theirs.
 __device__ __forceinline__ void read_floats(float& x, float& y, const float* address) {
     asm("ld.global.nc.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "l"(address));
 }
