@@ -23,6 +23,7 @@ from benchmarks.plots import scatter, tau_by_threshold
 from benchmarks.tables.ablation import components_table, width_table
 from benchmarks.tables.augmentation import augmentation_table
 from benchmarks.tables.book import Book
+from benchmarks.tables.fidelity import fidelity_table
 from benchmarks.tables.kendall import kendall_tables, thresholds_of
 from benchmarks.tables.speed import speed_table
 from zoo.atomic import write_atomically
@@ -63,6 +64,11 @@ def augmentation_block(folder: Path) -> str:
     return augmentation_table(book, "agnews") if book else missing("python -m benchmarks.augmentation")
 
 
+def fidelity_block(folder: Path) -> str:
+    rows = results.read("fidelity", folder)
+    return fidelity_table(rows) if rows else "No rows yet: `python -m benchmarks.fidelity` on a GPU produces them."
+
+
 def speed_block(folder: Path) -> str:
     return speed_table(
         [row for name in ("generation", "nfn", "loader") for row in results.read(f"speed.{name}", folder)]
@@ -82,6 +88,7 @@ def blocks(folder: Path, plots: Path) -> dict[str, Callable[[], str]]:
         "ablation_width": lambda: width_block(folder),
         "augmentation": lambda: augmentation_block(folder),
         "speed": lambda: speed_block(folder),
+        "fidelity": lambda: fidelity_block(folder),
     }
 
 

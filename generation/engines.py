@@ -1,5 +1,6 @@
 """Which engine trains a population: torch, or the fused CUDA kernels."""
 
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -21,11 +22,15 @@ def make_engine(
     device: torch.device,
     models_per_pass: int | None = None,
 ) -> Engine:
-    """The engine by name. ``auto`` is torch: the fused kernels have run on the emulator, on no GPU yet."""
+    """The engine by name. ``auto`` is the fused one where it can train and no ``models_per_pass`` asks for torch."""
     if name not in ENGINES:
         raise ValueError(f"unknown engine {name!r}: one of {', '.join(ENGINES)}")
-    if name == "fused":
-        if problem := obstacle(configs, device):
+    if name == "fused" or (name == "auto" and models_per_pass is None):
+        problem = obstacle(configs, device)
+        if problem is None:
+            return FusedEngine.on_cuda(configs, task, device)
+        if name == "fused":
             raise ValueError(f"the fused engine cannot train here: {problem}; use --engine torch")
-        return FusedEngine.on_cuda(configs, task, device)
+        if device.type == "cuda":
+            warnings.warn(f"torch trains, several times slower than the fused engine: {problem}", stacklevel=2)
     return TorchEngine(configs, task, device=device, models_per_pass=models_per_pass)

@@ -134,7 +134,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--engine",
         choices=ENGINES,
         default="auto",
-        help="what trains: torch (auto), or CUDA kernels of our own",
+        help="what trains: fused CUDA kernels, or torch (auto: the kernels where they can)",
     )
     parser.add_argument(
         "--models-per-pass", type=positive, help="torch engine: models in memory at once (as many as fit)"

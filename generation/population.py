@@ -14,6 +14,7 @@ from torch import Tensor
 
 from generation.protocol import BEST, RunConfig
 from generation.state import PopulationState, snapshot_labels
+from generation.stopwatch import Stopwatch
 from generation.torch_engine import TorchEngine
 from zoo.tasks import Examples, TaskData
 
@@ -86,6 +87,7 @@ class PopulationTrainer:
         self.engine: Engine = engine or TorchEngine(configs, task, **torch_options)
         self.device, self.task = self.engine.device, self.engine.task
         self.state = PopulationState.initial(configs, self.device, self.engine.dtype)
+        self.engine_time = Stopwatch(self.device)
 
     @property
     def finished(self) -> bool:
@@ -93,8 +95,10 @@ class PopulationTrainer:
 
     def train_epoch(self) -> None:
         """One epoch of training for every living run, then its evaluation and its snapshots."""
-        train_loss = self.engine.train_epoch(self.state)
-        self._record(train_loss, *self.engine.evaluate(self.state.weights, self.state.alive, self.task.test))
+        with self.engine_time.running():
+            train_loss = self.engine.train_epoch(self.state)
+            accuracy, test_loss = self.engine.evaluate(self.state.weights, self.state.alive, self.task.test)
+        self._record(train_loss, accuracy, test_loss)
 
     def _record(self, train_loss: Tensor, accuracy: Tensor, test_loss: Tensor) -> None:
         """Closes an epoch: curves, snapshots, and the end of runs that diverged in it."""
@@ -118,7 +122,8 @@ class PopulationTrainer:
         """Test accuracy and loss of every snapshot, and its mean loss on the examples its run was trained on,
         uncropped and without dropout."""
         trained_on = self.task.train[self.engine.subset.to(self.device)]
-        trained = [self.engine.evaluate(snapshot, self.state.alive, trained_on) for snapshot in self.state.snapshots]
+        with self.engine_time.running():
+            trained = [self.engine.evaluate(weights, self.state.alive, trained_on) for weights in self.state.snapshots]
         test_accuracy, test_loss = self._curves_at_snapshots() if self.engine.exact_evaluation else self._test_exactly()
         return SnapshotMeasures(test_accuracy, test_loss, torch.stack([loss for _, loss in trained]))
 

@@ -19,12 +19,12 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from torch import Tensor
 
 from generation.job import Job, add_options
 from generation.population import PopulationTrainer
 from generation.shard import finished_details, shard_folder, write_shard
 from generation.snapshot import delete_snapshots, fingerprint, load_snapshot, save_snapshot
-from generation.state import PopulationState
 from generation.sweep import PRESETS, SHARDS, Sweep
 from zoo.atomic import remove_unfinished
 from zoo.command import command
@@ -179,10 +179,12 @@ def train_shard(
         first_epoch = trainer.state.epoch
         while not trainer.finished:
             trainer.train_epoch()
+            accuracy = trainer.state.test_accuracy[:, trainer.state.epoch - 1].cpu()  # waits for the end of the epoch
+            diverged = int((~trainer.state.alive).sum())
             elapsed = time.monotonic() - start
             share = (trainer.state.epoch - first_epoch) / trainer.protocol.epochs
             # a clock too coarse to see the epoch pass is no reason to stop
-            status = describe_progress(trainer.state, len(trainer.configs) * share / max(elapsed, 1e-9))
+            status = describe_progress(accuracy, diverged, len(trainer.configs) * share / max(elapsed, 1e-9))
             bar.update(row, completed=trainer.state.epoch, status=status)
             report(trainer.state.epoch, trainer.protocol.epochs, status)
             if bar.disable:
@@ -192,7 +194,11 @@ def train_shard(
                 last_snapshot = time.monotonic()
     measures = trainer.measure_snapshots()
     seconds = earlier + time.monotonic() - start
-    timing = {"wall_seconds": round(seconds, 3), "device": device_name(trainer.device)}
+    timing = {
+        "wall_seconds": round(seconds, 3),
+        "engine_seconds": None if earlier else round(trainer.engine_time.seconds(), 3),  # known of this process alone
+        "device": device_name(trainer.device),
+    }
     write_shard(folder, details["shard"], trainer.configs, trainer.state, measures, details, timing)
     delete_snapshots(folder)
     diverged = int((~trainer.state.alive).sum())
@@ -211,10 +217,8 @@ def progress() -> Progress:
     )
 
 
-def describe_progress(state: PopulationState, models_per_second: float) -> str:
-    accuracy = state.test_accuracy[:, state.epoch - 1]
+def describe_progress(accuracy: Tensor, diverged: int, models_per_second: float) -> str:
     accuracy = accuracy[~accuracy.isnan()]
-    diverged = int((~state.alive).sum())
     parts = [f"{models_per_second:.3g} models/s"]
     if len(accuracy):
         parts.append(f"accuracy best {float(accuracy.max()):.3f} median {float(accuracy.median()):.3f}")

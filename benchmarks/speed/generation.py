@@ -8,11 +8,8 @@ dropout rates. Inputs are random: the time does not depend on them.
 """
 
 import argparse
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -24,13 +21,10 @@ from benchmarks.results import Result
 from benchmarks.speed.timing import Timing, measure, synchronise
 from generation.batches import TrainingInputs, epoch_batches, train_subset
 from generation.engines import make_engine
-from generation.fused.engine import FusedEngine
-from generation.job import SNAPSHOT_SECONDS
-from generation.population import Engine, PopulationTrainer
+from generation.population import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
-from generation.run import run_shard
 from generation.single import make_model, make_optimizer, train_batches
-from generation.sweep import DROPOUTS, PRESETS, Sweep
+from generation.sweep import DROPOUTS
 from zoo.command import command
 from zoo.device import choose_device
 from zoo.onednn import fast_small_products
@@ -39,7 +33,6 @@ from zoo.spec import SPECS
 from zoo.tasks import Examples, TaskData, WordEmbedding
 
 STEPS_OF_MNIST = 468
-TRAIN_EXAMPLES = 60_000
 SINGLE_STEPS = 30
 LEARNING_RATE = 1e-3
 VARIANTS = {"torch": "population", "fused": "fused population"}
@@ -57,7 +50,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--engines", choices=("fused", "torch"), nargs="+", help="both on a GPU, torch on a CPU")
     parser.add_argument("--steps", type=int, help="steps an epoch (a whole epoch of MNIST, 468, on a GPU; 3 on a CPU)")
     parser.add_argument("--repeats", type=int, default=3, help="epochs timed (3)")
-    parser.add_argument("--whole-epochs", type=int, help="epochs of a whole shard timed (10 on a GPU, none on a CPU)")
     parser.add_argument("--seeds", choices=("shared", "distinct"), default="shared")
     parser.add_argument("--dry-run", action="store_true", help="print the rows, store none")
     return parser.parse_args(arguments)
@@ -82,8 +74,6 @@ def main(arguments: list[str] | None = None) -> None:
         for engine in options.engines or (["fused", "torch"] if on_gpu else ["torch"]):
             for models in options.models or ([512, 1024] if on_gpu else [4]):
                 keep(measure_population(engine, config, device, models, steps, options.repeats, options.seeds))
-            if epochs := options.whole_epochs if options.whole_epochs is not None else 10 * on_gpu:
-                keep(measure_whole_run(engine, config, device, epochs))
     show(rows)
 
 
@@ -181,71 +171,6 @@ def measure_population(
     ]
 
 
-def measure_whole_run(engine_name: str, config: str, device: torch.device, epochs: int) -> list[Result]:
-    """What ``generation.run`` does for a shard of the paper's sweep, in fewer epochs: data to the device, training,
-    evaluation, snapshots, measuring, writing. Its time beside that of the engine's own work."""
-    sweep = Sweep(config, replace(PRESETS["paper"], protocol=Protocol.shortened(epochs)))
-    runs = sweep.shard(0)
-    stopwatch = Stopwatch(device)
-
-    def make_trainer(task: TaskData) -> PopulationTrainer:
-        engine = make_engine(engine_name, runs, task, device)
-        return PopulationTrainer(runs, task, stopwatch.watch(engine))
-
-    task = fabricate(config, TRAIN_EXAMPLES, TEST_EXAMPLES[config])
-    with tempfile.TemporaryDirectory() as folder:
-
-        def whole_run() -> None:
-            run_shard(sweep, 0, len(runs), Path(folder), lambda: task, make_trainer, SNAPSHOT_SECONDS)
-
-        whole = Timing((seconds(whole_run, device),))
-    setting = {"models": len(runs), "precision": stopwatch.precision, "epochs": epochs}
-    variant = VARIANTS[engine_name]
-    share = Timing((whole.median / stopwatch.seconds(),))
-    return [
-        row(config, device, variant, "whole_run_seconds", whole, 1.0, setting),
-        row(config, device, variant, "whole_run_over_engine", share, 1.0, setting),
-    ]
-
-
-class Stopwatch:
-    """Adds up the time that an engine trains and evaluates; of the fused one, that of its kernels alone."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.precision = device, ""
-        self._spans: list[Callable[[], float]] = []
-
-    def watch(self, engine: Engine) -> Engine:
-        self.precision = engine.precision
-        if isinstance(engine, FusedEngine):
-            engine.kernels.launch = self._timed(engine.kernels.launch)
-        else:
-            for name in ("train_epoch", "evaluate"):
-                setattr(engine, name, self._timed(getattr(engine, name)))
-        return engine
-
-    def _timed(self, call: Callable) -> Callable:
-        def timed(*arguments: object) -> object:
-            if self.device.type == "cuda":  # without waiting for the device, which would slow what is measured
-                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                start.record()
-                result = call(*arguments)
-                end.record()
-                self._spans.append(lambda: start.elapsed_time(end) / 1e3)
-            else:
-                before = time.perf_counter()
-                result = call(*arguments)
-                passed = time.perf_counter() - before
-                self._spans.append(lambda: passed)
-            return result
-
-        return timed
-
-    def seconds(self) -> float:
-        synchronise(self.device)
-        return sum(span() for span in self._spans)
-
-
 def seconds(call: Callable[[], object], device: torch.device) -> float:
     synchronise(device)
     start = time.perf_counter()
@@ -272,7 +197,7 @@ def row(
 
 def show(rows: Sequence[Result]) -> None:
     table = Table(title="training zoo models, batch 128")
-    for heading in ("config", "variant", "models", "precision", "metric", "value", "± stderr"):
+    for heading in ("config", "variant", "models", "precision", "metric", "µs", "± stderr"):
         table.add_column(heading)
     for one in rows:
         error = "" if one.stderr is None else f"{one.stderr:.2f}"

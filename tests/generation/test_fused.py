@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 import zoo
+from generation import engines
 from generation.batches import TrainingInputs, epoch_batches
 from generation.engines import make_engine
 from generation.forward import dropout_places, no_dropout, population_logits, population_losses
@@ -289,6 +290,18 @@ def test_engines_by_name(tasks: dict[str, TaskData]) -> None:
         make_engine("fused", runs, tasks["mnist"], cpu)
     with pytest.raises(ValueError, match="unknown engine 'abacus': one of auto, fused, torch"):
         make_engine("abacus", runs, tasks["mnist"], cpu)
+
+
+def test_auto_takes_the_fused_engine_where_nothing_stands_against_it(
+    tasks: dict[str, TaskData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu, runs, task = torch.device("cpu"), [config("mnist")], tasks["mnist"]
+    monkeypatch.setattr(engines, "obstacle", lambda configs, device: None)
+    monkeypatch.setattr(
+        FusedEngine, "on_cuda", lambda configs, task, device: FusedEngine(configs, task, EmulatedKernels(task.spec))
+    )
+    assert make_engine("auto", runs, task, cpu).name == "fused"
+    assert make_engine("auto", runs, task, cpu, models_per_pass=4).name == "torch"
 
 
 @pytest.mark.gpu
