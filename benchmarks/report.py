@@ -23,6 +23,7 @@ from benchmarks.plots import scatter, tau_by_threshold
 from benchmarks.tables.ablation import components_table, width_table
 from benchmarks.tables.augmentation import augmentation_table
 from benchmarks.tables.book import Book
+from benchmarks.tables.census import census_table
 from benchmarks.tables.fidelity import fidelity_table
 from benchmarks.tables.kendall import kendall_tables, thresholds_of
 from benchmarks.tables.speed import speed_table
@@ -69,6 +70,11 @@ def fidelity_block(folder: Path) -> str:
     return fidelity_table(rows) if rows else "No rows yet: `python -m benchmarks.fidelity` on a GPU produces them."
 
 
+def census_block(folder: Path) -> str:
+    rows = results.read("census", folder)
+    return census_table(rows) if rows else "No rows yet: `python -m benchmarks.census runs` counts what was generated."
+
+
 def speed_block(folder: Path) -> str:
     return speed_table(
         [row for name in ("generation", "nfn", "loader") for row in results.read(f"speed.{name}", folder)]
@@ -89,6 +95,7 @@ def blocks(folder: Path, plots: Path) -> dict[str, Callable[[], str]]:
         "augmentation": lambda: augmentation_block(folder),
         "speed": lambda: speed_block(folder),
         "fidelity": lambda: fidelity_block(folder),
+        "census": lambda: census_block(folder),
     }
 
 

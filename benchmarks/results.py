@@ -29,6 +29,7 @@ BENCHMARKS = (
     "ablation_components",
     "ablation_width",
     "augmentation",
+    "census",
     "fidelity",
     "speed.generation",
     "speed.loader",

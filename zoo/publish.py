@@ -2,12 +2,14 @@
 
     python -m zoo.publish runs small-transformer-zoo
     python -m zoo.publish runs small-transformer-zoo --push-to-hub OWNER/NAME
+    python -m zoo.publish runs sample --first 100                   a sample: 100 completed runs of each config
 
 The same runs always give the same bytes. The split of a run is a function of its id, so publishing again with more
 shards moves none. OUT is replaced whole: killed at any moment, it is the old zoo or the new one.
 """
 
 import argparse
+import functools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -37,8 +39,18 @@ FILES_OF_A_SMALL_SPLIT = 4  # what streaming readers share among their workers i
 Advance = Callable[[int], None]
 
 
-def publish(runs: Path, out: Path, *, card: Path = DEFAULT_CARD, advance: Advance = lambda rows: None) -> Manifest:
-    """Publishes every finished shard below ``runs`` as the folder ``out``; ``advance`` is told of rows written."""
+def publish(
+    runs: Path,
+    out: Path,
+    *,
+    first: int | None = None,
+    card: Path = DEFAULT_CARD,
+    advance: Advance = lambda rows: None,
+) -> Manifest:
+    """Publishes every finished shard below ``runs`` as the folder ``out``; ``advance`` is told of rows written.
+
+    With ``first`` a sample: so many completed runs of each config, the first of its shards.
+    """
     configs, _ = find_shards(runs)
     out = out.resolve()
     check_target(runs.resolve(), out)
@@ -47,7 +59,7 @@ def publish(runs: Path, out: Path, *, card: Path = DEFAULT_CARD, advance: Advanc
         files: dict[str, FileEntry] = {}
         details: dict[str, ConfigDetails] = {}
         for config, shards in configs.items():
-            entries, details[config] = write_config(folder, config, shards, advance)
+            entries, details[config] = write_config(folder, config, shards, first, advance)
             files |= entries
             if shards[0].spec.patch_size is None:
                 files |= copy_embedding(runs, folder, shards[0])
@@ -79,14 +91,15 @@ def check_target(runs: Path, out: Path) -> None:
 
 
 def write_config(
-    folder: Path, config: str, shards: Sequence[Shard], advance: Advance
+    folder: Path, config: str, shards: Sequence[Shard], first: int | None, advance: Advance
 ) -> tuple[dict[str, FileEntry], ConfigDetails]:
     """Writes the splits and the runs of one config."""
     for shard in shards:
         shard.check_files()
-    runs = pa.concat_tables([shard.runs() for shard in shards])
+    all_runs = pa.concat_tables([shard.runs() for shard in shards])
+    runs = all_runs if first is None else first_completed(all_runs, first)
     rows = MappedCheckpoints([shard.folder / CHECKPOINTS_FILE for shard in shards], shards[0].spec)
-    by_split = assign_rows(rows, runs)
+    by_split = assign_rows(rows, all_runs, len(runs))
     files: dict[str, FileEntry] = {}
     for split in SPLITS:
         parts = cut(by_split[split])
@@ -108,25 +121,36 @@ def write_config(
         engines=sorted({shard.details["engine"] for shard in shards}),
         precisions=sorted({shard.details["precision"] for shard in shards}),
         code_versions=sorted({shard.manifest.code_version for shard in shards}),
-        shards=[shard.number for shard in shards],
+        shards=sorted(set(runs.column("shard").to_pylist())),
         runs=dict(sorted(Counter(runs.column("status").to_pylist()).items())),
         rows={split: len(by_split[split]) for split in SPLITS},
     )
 
 
-def assign_rows(rows: MappedCheckpoints, runs: pa.Table) -> dict[str, list[int]]:
-    """The rows of each split, in the order of their runs' digests; every completed run with its four checkpoints."""
+def first_completed(runs: pa.Table, count: int) -> pa.Table:
+    """The runs up to the completed one of this number, with those that diverged in between."""
+    completed = [row for row, status in enumerate(runs.column("status").to_pylist()) if status == "completed"]
+    if not 1 <= count <= len(completed):
+        raise ValueError(f"a sample of {count} completed runs cannot be cut from {len(completed)}")
+    return runs.slice(0, completed[count - 1] + 1)
+
+
+def assign_rows(rows: MappedCheckpoints, runs: pa.Table, published: int) -> dict[str, list[int]]:
+    """The rows of each split, in the order of their runs' digests; every completed run with its four checkpoints.
+
+    Of the runs, only the first so many are ``published``.
+    """
     ids = runs.column("run_id").to_pylist()
     if repeated := [run for run, count in Counter(ids).items() if count > 1]:
         raise ValueError(f"run {repeated[0]} is in more than one shard, or twice in one")
     status = dict(zip(ids, runs.column("status").to_pylist(), strict=True))
-    found: dict[str, dict[str, int]] = {run: {} for run, state in status.items() if state == "completed"}
+    found: dict[str, dict[str, int]] = {run: {} for run in ids[:published] if status[run] == "completed"}
     columns = (rows.table.column(name).to_pylist() for name in ("run_id", "checkpoint"))
     for row, (run, checkpoint) in enumerate(zip(*columns, strict=True)):
         path, number = rows.locate(row)
         if run not in status:
             raise ValueError(f"{path}, row {number}: run {run} is not in its shard's table of runs")
-        if status[run] != "completed":
+        if run not in found:
             continue
         if checkpoint in found[run] or checkpoint not in CHECKPOINTS:
             raise ValueError(f"{path}, row {number}: checkpoint {checkpoint!r} of run {run} is unknown or there twice")
@@ -182,6 +206,7 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("runs", type=Path, metavar="RUNS", help="folder that generation wrote its shards to")
     options.add_argument("out", type=Path, metavar="OUT", help="folder of the published zoo; an older zoo is replaced")
+    options.add_argument("--first", type=int, metavar="N", help="a sample: the first N completed runs of each config")
     options.add_argument("--card", type=Path, default=DEFAULT_CARD, help="template of README.md (default: %(default)s)")
     options.add_argument("--push-to-hub", metavar="OWNER/NAME", help="then upload to this dataset repository")
     return options
@@ -194,9 +219,12 @@ def main(arguments: list[str] | None = None) -> None:
     for folder in unfinished:
         print(f"skipped {folder}: unfinished (no {MANIFEST_FILE})", file=sys.stderr)
     total = sum(shard.manifest.files[CHECKPOINTS_FILE].rows or 0 for shards in configs.values() for shard in shards)
+    if options.first is not None:
+        total = len(configs) * options.first * len(CHECKPOINTS)
     with progress_bar() as bar:
         task = bar.add_task("publishing rows", total=total)
-        manifest = publish(options.runs, options.out, card=options.card, advance=lambda rows: bar.advance(task, rows))
+        advance = functools.partial(bar.advance, task)
+        manifest = publish(options.runs, options.out, first=options.first, card=options.card, advance=advance)
     for name, config in configs_of(manifest, options.out).items():
         counts = ", ".join(f"{rows:,} {split}" for split, rows in config.rows.items())
         states = ", ".join(f"{runs:,} {status}" for status, runs in config.runs.items())

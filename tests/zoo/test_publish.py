@@ -17,6 +17,7 @@ from zoo.schema import CHECKPOINTS
 from zoo.shards import CHECKPOINTS_FILE, Shard
 from zoo.splits import SPLITS, split_of
 from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents
+from zoo.verify import verify
 
 
 def test_published_twice_is_the_same_bytes(made, tmp_path):
@@ -49,6 +50,18 @@ def test_every_row_of_a_completed_run_is_published_once_with_its_weights(made, z
         expected, flat = wanted[record["run_id"], record["checkpoint"]]
         assert record == expected
         assert np.array_equal(reader.weights(row).numpy(), flat)
+
+
+def test_a_sample_is_the_first_completed_runs_of_each_config(made, tmp_path):
+    main([str(made / "runs"), str(tmp_path / "sample"), "--first", "5"])
+    whole = zoo.open(made / "small-transformer-zoo", "mnist", split="all")
+    sample = zoo.open(tmp_path / "sample", "mnist", split="all")
+    first = whole.runs[whole.runs["status"] == "completed"]["run_id"].tolist()[:5]
+    assert sample.runs[sample.runs["status"] == "completed"]["run_id"].tolist() == first
+    assert Counter(sample.metadata["run_id"]) == Counter(dict.fromkeys(first, len(CHECKPOINTS)))
+    assert verify(tmp_path / "sample") == []
+    with pytest.raises(ValueError, match="a sample of 78 completed runs cannot be cut from 20"):
+        publish(made / "runs", tmp_path / "sample", first=78)
 
 
 def test_diverged_runs_are_in_the_runs_and_in_no_split(zoo_folder):

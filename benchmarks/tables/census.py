@@ -1,0 +1,37 @@
+"""What was generated, and what all of it would take: a table of the README, from the rows of ``benchmarks.census``."""
+
+from collections.abc import Iterable
+
+from benchmarks.results import Result
+from benchmarks.tables.markdown import number, table
+from zoo.schema import CHECKPOINTS
+from zoo.spec import SPECS
+
+RUNS_OF_A_TASK = 16_000
+BYTES_OF_A_WEIGHT = 4
+
+
+def census_table(rows: Iterable[Result]) -> str:
+    """One line a config; of several counts of one config the last counts."""
+    latest: dict[str, dict[str, Result]] = {}
+    for row in rows:
+        latest.setdefault(row.config, {})[row.metric] = row
+    lines = []
+    for config, found in latest.items():
+        values = {metric: row.value for metric, row in found.items()}
+        hours = RUNS_OF_A_TASK / values["runs_per_hour"]
+        checkpoint = SPECS[config.split("-")[0]].num_parameters * BYTES_OF_A_WEIGHT
+        gigabytes = RUNS_OF_A_TASK * len(CHECKPOINTS) * checkpoint / 1e9
+        lines.append(
+            (
+                f"{config}, {found['runs'].setting['preset']} preset, {found['runs'].device}",
+                number(values["runs"]),
+                f"{values['diverged_share']:.1%}",
+                number(values["device_minutes"], ",.1f"),
+                number(values["model_epochs_per_second"]),
+                number(values.get("wall_over_engine"), ".3f"),
+                f"{hours:,.1f} h, {gigabytes:.1f} GB",
+            )
+        )
+    headings = ["generated", "runs", "diverged", "minutes", "model-epochs/s", "wall / engine time", "all 16,000 runs"]
+    return table(headings, lines)

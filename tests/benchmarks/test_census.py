@@ -1,0 +1,58 @@
+"""What was generated is counted from the shards, and what the whole grid takes follows from it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import census, results
+from benchmarks.tables.census import census_table
+from zoo.shards import TIMING_FILE, find_shards
+from zoo.testing import TINY_MNIST, fabricate_shard
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Two shards of ten runs that took 30 s each, one run diverged in each; the demo has fewer epochs."""
+    for shard in (0, 1):
+        folder = fabricate_shard(tmp_path / "runs", TINY_MNIST, shard=shard, count=10, diverged=1)
+        timing = {"wall_seconds": 30.0, "engine_seconds": 24.0, "device": "NVIDIA H200"}
+        (folder / TIMING_FILE).write_text(json.dumps(timing))
+    return tmp_path / "runs"
+
+
+def test_shards_are_counted(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    census.main([str(runs), "--out", str(tmp_path / "rows")])
+    rows = results.read("census", tmp_path / "rows")
+    configs, _ = find_shards(runs)
+    epochs = configs["mnist"][0].details["protocol"]["epochs"]
+    assert {row.metric: row.value for row in rows} == pytest.approx(
+        {
+            "runs": 20,
+            "diverged_share": 0.1,
+            "device_minutes": 1.0,
+            "model_epochs_per_second": 20 * epochs / 60,
+            "runs_per_hour": 1200,
+            "wall_over_engine": 60 / 48,
+        }
+    )
+    assert {row.device for row in rows} == {"NVIDIA H200"}
+    line = "| mnist, demo preset, NVIDIA H200 | 20 | 10.0% | 1.0 |"
+    assert line in capsys.readouterr().out
+    assert "| 1.250 | 13.3 h, 4.7 GB |" in census_table(rows)
+    census.main([str(runs), "--out", str(tmp_path / "rows")])
+    assert len(results.read("census", tmp_path / "rows")) == len(rows), "the same count is stored once"
+
+
+def test_an_interrupted_shard_has_no_engine_time(runs: Path) -> None:
+    timing = runs / "mnist" / "shard-00001" / TIMING_FILE
+    timing.write_text(json.dumps({"wall_seconds": 30.0, "engine_seconds": None, "device": "NVIDIA H200"}))
+    configs, _ = find_shards(runs)
+    assert "wall_over_engine" not in {row.metric for row in census.count("mnist", configs["mnist"])}
+
+
+def test_a_folder_without_shards_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        census.main([str(tmp_path)])
+    assert ended.value.code == 2
+    assert "none to publish" in capsys.readouterr().err
