@@ -26,12 +26,14 @@ from benchmarks.tables.book import Book
 from benchmarks.tables.census import census_table
 from benchmarks.tables.fidelity import fidelity_table
 from benchmarks.tables.kendall import kendall_tables, thresholds_of
+from benchmarks.tables.seeds import seeds_table
 from benchmarks.tables.speed import speed_table
 from zoo.atomic import write_atomically
 from zoo.command import command
 
 README = Path(__file__).parent.parent / "README.md"
 CONFIGS = ("mnist", "agnews")
+SEEDS = "mnist-seeds"
 BLOCK = re.compile(r"(?P<open><!-- generated: (?P<name>[\w.]+) -->\n).*?(?P<close><!-- end: (?P=name) -->)", re.DOTALL)
 PLOTS = "plots"
 PICTURES = ("scatter", "thresholds")
@@ -47,6 +49,15 @@ def kendall_block(config: str, folder: Path, plots: Path) -> str:
     files = [file for file in files if (folder / PLOTS / file).exists()]
     pictures = [f"![{file.removesuffix('.png')}]({(plots / file).as_posix()})" for file in files]
     return "\n\n".join([kendall_tables(book, config), *([" ".join(pictures)] if pictures else [])])
+
+
+def seeds_block(folder: Path) -> str:
+    """The table on both zoos side by side, then the whole of the second."""
+    rows = results.read("kendall", folder)
+    shared, distinct = Book.latest(rows, "mnist"), Book.latest(rows, SEEDS)
+    if not shared or not distinct:
+        return missing(f"python -m benchmarks.kendall --config mnist {SEEDS}")
+    return "\n\n".join([seeds_table(shared, distinct), kendall_tables(distinct, SEEDS)])
 
 
 def components_block(folder: Path) -> str:
@@ -90,6 +101,7 @@ def blocks(folder: Path, plots: Path) -> dict[str, Callable[[], str]]:
     return {
         "kendall.mnist": lambda: kendall_block("mnist", folder, plots),
         "kendall.agnews": lambda: kendall_block("agnews", folder, plots),
+        "seeds": lambda: seeds_block(folder),
         "ablation_components": lambda: components_block(folder),
         "ablation_width": lambda: width_block(folder),
         "augmentation": lambda: augmentation_block(folder),

@@ -9,6 +9,7 @@ from benchmarks import kendall, report, results
 from benchmarks.results import Result
 from benchmarks.tables.book import Book
 from benchmarks.tables.kendall import kendall_tables
+from benchmarks.tables.seeds import seeds_table
 from benchmarks.tables.speed import speed_table
 
 SKELETON = "# A zoo\n\n" + "\n".join(
@@ -85,3 +86,13 @@ def test_the_speed_table_takes_the_last_measurement():
     reading = [one for one in rows if one.metric == "checkpoints_per_second" and one.variant == "zoo.open"]
     assert f"{reading[-1].value:,.0f} in order" in speed_table(rows)
     assert "123,456 in order" in speed_table([*rows, replace(reading[-1], value=123_456.0)])
+
+
+def test_both_zoos_stand_side_by_side():
+    common = {"threshold": 0.0, "length": "paper"}
+    shared, distinct = row("tau", 0.9, **common), replace(row("tau", 0.6, **common), config="mnist-seeds")
+    rows = [shared, distinct, replace(distinct, setting=common | {"threshold": 0.2})]
+    text = seeds_table(Book.latest(rows, "mnist"), Book.latest(rows, "mnist-seeds"))
+    assert "| MLP | 0.900 ± 0.010<br>0.600 ± 0.010 |" in text
+    assert "| STATNN | –<br>– |" in text
+    assert "20%" not in text, "a threshold that only one of them has"
