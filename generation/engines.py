@@ -25,6 +25,8 @@ def make_engine(
     """The engine by name. ``auto`` is the fused one where it can train and no ``models_per_pass`` asks for torch."""
     if name not in ENGINES:
         raise ValueError(f"unknown engine {name!r}: one of {', '.join(ENGINES)}")
+    if name == "fused" and models_per_pass is not None:
+        raise ValueError("the fused engine trains all models at once: --models-per-pass is for --engine torch")
     if name == "fused" or (name == "auto" and models_per_pass is None):
         problem = obstacle(configs, device)
         if problem is None:

@@ -98,7 +98,7 @@ def run_shard(
     report: Report = lambda epoch, epochs, status: None,
 ) -> None:
     """Brings the shard to its end, alone: nothing to do where it is finished, on from its last snapshot otherwise."""
-    folder = shard_folder(out, sweep.config_name, shard)
+    folder, start = shard_folder(out, sweep.config_name, shard), time.monotonic()
     with shard_lock(folder):
         remove_unfinished(folder)
         if is_finished(finished_details(folder), str(folder), sweep, runs):
@@ -112,7 +112,7 @@ def run_shard(
             f"{sweep.preset.protocol.epochs} epochs on {trainer.device}, {trainer.engine.name} engine; "
             f"data: {task.source}"
         )
-        train_shard(trainer, folder, describe(sweep, shard, task, trainer), snapshot_seconds, report)
+        train_shard(trainer, folder, describe(sweep, shard, task, trainer), start, snapshot_seconds, report)
 
 
 def shard_lock(folder: Path) -> AbstractContextManager[None]:
@@ -164,16 +164,21 @@ def is_finished(details: dict[str, Any] | None, place: str, sweep: Sweep, runs: 
 
 
 def train_shard(
-    trainer: PopulationTrainer, folder: Path, details: dict[str, Any], snapshot_seconds: float, report: Report
+    trainer: PopulationTrainer,
+    folder: Path,
+    details: dict[str, Any],
+    start: float,
+    snapshot_seconds: float,
+    report: Report,
 ) -> None:
-    """Trains to the end, from the last snapshot where there is one, and writes the shard."""
+    """Trains to the end, from the last snapshot where there is one, and writes the shard, which began at ``start``."""
     folder.mkdir(parents=True, exist_ok=True)
     owner = fingerprint(trainer.configs, data=trainer.task.sha256, **details)
     earlier = 0.0
     if (found := load_snapshot(folder, owner, trainer.state)) is not None:
         trainer.state, earlier = found
         say(f"resumed after epoch {trainer.state.epoch} of {trainer.protocol.epochs}")
-    start = last_snapshot = time.monotonic()
+    first_step = last_snapshot = time.monotonic()
     with progress() as bar:
         row = bar.add_task("", total=trainer.protocol.epochs, completed=trainer.state.epoch, status="")
         first_epoch = trainer.state.epoch
@@ -181,7 +186,7 @@ def train_shard(
             trainer.train_epoch()
             accuracy = trainer.state.test_accuracy[:, trainer.state.epoch - 1].cpu()  # waits for the end of the epoch
             diverged = int((~trainer.state.alive).sum())
-            elapsed = time.monotonic() - start
+            elapsed = time.monotonic() - first_step
             share = (trainer.state.epoch - first_epoch) / trainer.protocol.epochs
             # a clock too coarse to see the epoch pass is no reason to stop
             status = describe_progress(accuracy, diverged, len(trainer.configs) * share / max(elapsed, 1e-9))
@@ -190,18 +195,21 @@ def train_shard(
             if bar.disable:
                 say(f"epoch {trainer.state.epoch}/{trainer.protocol.epochs}  {status}")
             if time.monotonic() - last_snapshot >= snapshot_seconds and not trainer.finished:
-                save_snapshot(folder, trainer.state, owner, earlier + elapsed)
+                save_snapshot(folder, trainer.state, owner, earlier + time.monotonic() - start)
                 last_snapshot = time.monotonic()
     measures = trainer.measure_snapshots()
-    seconds = earlier + time.monotonic() - start
-    timing = {
-        "wall_seconds": round(seconds, 3),
-        "engine_seconds": None if earlier else round(trainer.engine_time.seconds(), 3),  # known of this process alone
-        "device": device_name(trainer.device),
-    }
+
+    def timing() -> dict[str, Any]:
+        return {
+            "wall_seconds": round(earlier + time.monotonic() - start, 3),
+            "engine_seconds": None if earlier else round(trainer.engine_time.seconds(), 3),  # this process alone
+            "device": device_name(trainer.device),
+        }
+
     write_shard(folder, details["shard"], trainer.configs, trainer.state, measures, details, timing)
     delete_snapshots(folder)
     diverged = int((~trainer.state.alive).sum())
+    seconds = timing()["wall_seconds"]
     say(f"{folder}: {len(trainer.configs)} runs, {diverged} of them diverged, in {seconds:.0f} s")
 
 

@@ -1,7 +1,7 @@
 """A finished shard on disk: checkpoints, runs, timing and, last, the manifest."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,12 @@ def write_shard(
     state: PopulationState,
     measures: SnapshotMeasures,
     details: dict[str, Any],
-    timing: dict[str, Any],
+    timing: Callable[[], dict[str, Any]],
 ) -> None:
-    """Writes the shard: the same runs, the same bytes, but for ``timing.json``, which the manifest does not name."""
+    """Writes the shard: the same runs, the same bytes, but for ``timing.json``, which the manifest does not name.
+
+    ``timing`` is asked when the tables are written, so that their writing can be part of it.
+    """
     spec = configs[0].spec
     files: dict[str, FileEntry] = {
         CHECKPOINTS_FILE: write_table(
@@ -53,7 +56,7 @@ def write_shard(
         ),
         RUNS_FILE: write_table(folder / RUNS_FILE, RUN_SCHEMA, [runs_table(shard, configs, state)]),
     }
-    write_atomically(folder / TIMING_FILE, json.dumps(timing, indent=2).encode() + b"\n")
+    write_atomically(folder / TIMING_FILE, json.dumps(timing(), indent=2).encode() + b"\n")
     Manifest(files, details).write(folder)
 
 

@@ -3,7 +3,7 @@
 Each task has 16,000 configurations, 8,000 for {sgd, sgd_momentum} and 8,000 for {adam, rmsprop}
 (table:zoo_hyperparameters_configurations). Runs of one train fraction share their batches, so a shard holds one train
 fraction: shard i that of index i mod 4. Inside a train fraction a fixed pseudo-random permutation deals the 4,000
-configurations to 8 shards of 500, so that the first shards, as many as you like, are an unbiased sample of the grid.
+configurations to 8 shards of 500, so that the first shards, four at a time, are an unbiased sample of the grid.
 """
 
 import hashlib

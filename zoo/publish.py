@@ -49,7 +49,7 @@ def publish(
 ) -> Manifest:
     """Publishes every finished shard below ``runs`` as the folder ``out``; ``advance`` is told of rows written.
 
-    With ``first`` a sample: so many completed runs of each config, the first of its shards.
+    With ``first`` a sample: so many completed runs of each config, from its shards in turn.
     """
     configs, _ = find_shards(runs)
     out = out.resolve()
@@ -96,10 +96,11 @@ def write_config(
     """Writes the splits and the runs of one config."""
     for shard in shards:
         shard.check_files()
-    all_runs = pa.concat_tables([shard.runs() for shard in shards])
-    runs = all_runs if first is None else first_completed(all_runs, first)
+    tables = [shard.runs() for shard in shards]
+    all_runs = pa.concat_tables(tables)
+    runs = all_runs if first is None else sample_runs(config, tables, first)
     rows = MappedCheckpoints([shard.folder / CHECKPOINTS_FILE for shard in shards], shards[0].spec)
-    by_split = assign_rows(rows, all_runs, len(runs))
+    by_split = assign_rows(rows, all_runs, set(runs.column("run_id").to_pylist()))
     files: dict[str, FileEntry] = {}
     for split in SPLITS:
         parts = cut(by_split[split])
@@ -109,6 +110,8 @@ def write_config(
             files[name] = write_table(folder / name, schema, in_batches(rows, part, schema, advance))
     name = f"{config}/{RUNS_FILE}"
     files[name] = write_table(folder / name, PUBLISHED_RUN_SCHEMA, [runs])
+    numbers = set(runs.column("shard").to_pylist())
+    shards = [shard for shard in shards if shard.number in numbers]
     shared = shards[0].details
     return files, ConfigDetails(
         task=shared["task"],
@@ -121,30 +124,33 @@ def write_config(
         engines=sorted({shard.details["engine"] for shard in shards}),
         precisions=sorted({shard.details["precision"] for shard in shards}),
         code_versions=sorted({shard.manifest.code_version for shard in shards}),
-        shards=sorted(set(runs.column("shard").to_pylist())),
+        shards=[shard.number for shard in shards],
         runs=dict(sorted(Counter(runs.column("status").to_pylist()).items())),
         rows={split: len(by_split[split]) for split in SPLITS},
     )
 
 
-def first_completed(runs: pa.Table, count: int) -> pa.Table:
-    """The runs up to the completed one of this number, with those that diverged in between."""
-    completed = [row for row, status in enumerate(runs.column("status").to_pylist()) if status == "completed"]
-    if not 1 <= count <= len(completed):
-        raise ValueError(f"a sample of {count} completed runs cannot be cut from {len(completed)}")
-    return runs.slice(0, completed[count - 1] + 1)
+def sample_runs(config: str, shards: Sequence[pa.Table], count: int) -> pa.Table:
+    """The first ``count`` completed runs, as evenly from the shards as can be, and those that diverged before them.
 
-
-def assign_rows(rows: MappedCheckpoints, runs: pa.Table, published: int) -> dict[str, list[int]]:
-    """The rows of each split, in the order of their runs' digests; every completed run with its four checkpoints.
-
-    Of the runs, only the first so many are ``published``.
+    Neighbouring shards differ in their train fraction, so a sample from one of them alone would have but that one.
     """
+    completed = [np.flatnonzero(np.array(table.column("status").to_pylist()) == "completed") for table in shards]
+    in_turn = sorted((place, shard) for shard, rows in enumerate(completed) for place in range(len(rows)))
+    if not 1 <= count <= len(in_turn):
+        raise ValueError(f"{config} has {len(in_turn)} completed runs: a sample of {count} cannot be cut from them")
+    taken = Counter(shard for _, shard in in_turn[:count])
+    parts = [table.slice(0, completed[i][taken[i] - 1] + 1) for i, table in enumerate(shards) if taken[i]]
+    return pa.concat_tables(parts)
+
+
+def assign_rows(rows: MappedCheckpoints, runs: pa.Table, published: set[str]) -> dict[str, list[int]]:
+    """The rows of each split, in the order of their runs' digests; every completed run with its four checkpoints."""
     ids = runs.column("run_id").to_pylist()
     if repeated := [run for run, count in Counter(ids).items() if count > 1]:
         raise ValueError(f"run {repeated[0]} is in more than one shard, or twice in one")
     status = dict(zip(ids, runs.column("status").to_pylist(), strict=True))
-    found: dict[str, dict[str, int]] = {run: {} for run in ids[:published] if status[run] == "completed"}
+    found: dict[str, dict[str, int]] = {run: {} for run in ids if run in published and status[run] == "completed"}
     columns = (rows.table.column(name).to_pylist() for name in ("run_id", "checkpoint"))
     for row, (run, checkpoint) in enumerate(zip(*columns, strict=True)):
         path, number = rows.locate(row)

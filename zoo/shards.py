@@ -19,6 +19,7 @@ from zoo.table_file import read_table
 CHECKPOINTS_FILE, RUNS_FILE, TIMING_FILE = "checkpoints.arrow", "runs.arrow", "timing.json"
 SHARED = ("task", "spec", "preset", "protocol", "seeds", "data_source", "embedding_sha256")
 """What all shards of a config must have in common."""
+LONGEST = 1e9  # seconds; a shard takes hours
 RECORDED = (*SHARED, "config", "shard", "engine", "precision")
 
 KINDS = {"shard": int, "spec": dict, "protocol": dict} | dict.fromkeys(
@@ -81,11 +82,31 @@ class Shard:
         return table.append_column(PUBLISHED_RUN_SCHEMA.field("wall_seconds"), pa.array([seconds] * len(table)))
 
     def wall_seconds(self) -> float:
+        return self._timed("wall_seconds")
+
+    def engine_seconds(self) -> float | None:
+        """What its engine took; None where the shard was interrupted, or is of a version that did not say."""
+        return None if self._timing().get("engine_seconds") is None else self._timed("engine_seconds")
+
+    def device(self) -> str:
+        """What it was trained on."""
+        return str(self._timing().get("device", "unknown"))
+
+    def _timed(self, name: str) -> float:
+        seconds = self._timing().get(name)
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < LONGEST:
+            raise ValueError(f"{self.folder / TIMING_FILE} does not say {name}: {seconds!r}")
+        return float(seconds)
+
+    def _timing(self) -> dict[str, Any]:
         path = self.folder / TIMING_FILE
         try:
-            return float(read_json(path)["wall_seconds"])
-        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-            raise ValueError(f"{path} does not say wall_seconds: {error}") from error
+            timing = read_json(path)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} cannot be read: {error}") from error
+        if not isinstance(timing, dict):
+            raise ValueError(f"{path} is damaged: it holds no object")
+        return timing
 
 
 def find_shards(runs: Path) -> tuple[dict[str, list[Shard]], list[Path]]:

@@ -12,23 +12,26 @@ BYTES_OF_A_WEIGHT = 4
 
 
 def census_table(rows: Iterable[Result]) -> str:
-    """One line a config; of several counts of one config the last counts."""
-    latest: dict[str, dict[str, Result]] = {}
+    """One line a config, preset and device; of several counts the last one counts, all its numbers."""
+    latest: dict[tuple[str, str, str], list[Result]] = {}
     for row in rows:
-        latest.setdefault(row.config, {})[row.metric] = row
+        what = (row.config, str(row.setting["preset"]), row.device)
+        if row.metric == "runs":  # a count begins
+            latest[what] = []
+        latest[what].append(row)
     lines = []
-    for config, found in latest.items():
-        values = {metric: row.value for metric, row in found.items()}
+    for (config, preset, device), found in latest.items():
+        values = {row.metric: row.value for row in found}
         hours = RUNS_OF_A_TASK / values["runs_per_hour"]
         checkpoint = SPECS[config.split("-")[0]].num_parameters * BYTES_OF_A_WEIGHT
         gigabytes = RUNS_OF_A_TASK * len(CHECKPOINTS) * checkpoint / 1e9
         lines.append(
             (
-                f"{config}, {found['runs'].setting['preset']} preset, {found['runs'].device}",
+                f"{config}, {preset} preset, {device}",
                 number(values["runs"]),
                 f"{values['diverged_share']:.1%}",
                 number(values["device_minutes"], ",.1f"),
-                number(values["model_epochs_per_second"]),
+                number(values["model_epochs_per_second"], ",.1f"),
                 number(values.get("wall_over_engine"), ".3f"),
                 f"{hours:,.1f} h, {gigabytes:.1f} GB",
             )

@@ -1,6 +1,7 @@
 """What was generated is counted from the shards, and what the whole grid takes follows from it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,8 +41,10 @@ def test_shards_are_counted(runs: Path, tmp_path: Path, capsys: pytest.CaptureFi
     line = "| mnist, demo preset, NVIDIA H200 | 20 | 10.0% | 1.0 |"
     assert line in capsys.readouterr().out
     assert "| 1.250 | 13.3 h, 4.7 GB |" in census_table(rows)
-    census.main([str(runs), "--out", str(tmp_path / "rows")])
-    assert len(results.read("census", tmp_path / "rows")) == len(rows), "the same count is stored once"
+    again = [replace(row, value=30.0) for row in rows if row.metric != "wall_over_engine"]
+    assert "| 30 | 3000.0% | 30.0 | 30.0 | – |" in census_table([*rows, *again]), "two counts are mixed"
+    elsewhere = [replace(row, device="a CPU") for row in rows]
+    assert census_table([*rows, *elsewhere]).count("13.3 h") == 2
 
 
 def test_an_interrupted_shard_has_no_engine_time(runs: Path) -> None:
@@ -56,3 +59,25 @@ def test_a_folder_without_shards_is_refused(tmp_path: Path, capsys: pytest.Captu
         census.main([str(tmp_path)])
     assert ended.value.code == 2
     assert "none to publish" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "timing",
+    [
+        "{}",
+        "[]",
+        "{",
+        '{"wall_seconds": 0}',
+        '{"wall_seconds": -1}',
+        '{"wall_seconds": true}',
+        '{"wall_seconds": "nan"}',
+        '{"wall_seconds": 1, "engine_seconds": [1]}',
+        '{"wall_seconds": 1, "engine_seconds": 0}',
+    ],
+)
+def test_a_damaged_timing_file_is_named(timing: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (runs / "mnist" / "shard-00001" / TIMING_FILE).write_text(timing)
+    with pytest.raises(SystemExit) as ended:
+        census.main([str(runs), "--dry-run"])
+    assert ended.value.code == 2
+    assert "shard-00001/timing.json" in capsys.readouterr().err

@@ -27,6 +27,7 @@ from generation.fused.samples import Samples, epoch_samples, evaluation_samples
 from generation.philox import drop_threshold, dropout_bits
 from generation.population import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
+from generation.snapshot import load_snapshot, save_snapshot
 from generation.state import PopulationState
 from generation.torch_engine import TorchEngine, mask_dropout
 from zoo.model import sinusoidal_positions
@@ -242,6 +243,27 @@ def test_stored_numbers_are_measured_in_float32(tasks: dict[str, TaskData], engi
     assert float(measures.test_loss[-1, 0]) == pytest.approx(float(trainer.state.test_loss[0, -1]), rel=3e-3)
 
 
+def test_a_resumed_run_ends_with_the_same_bytes(tasks: dict[str, TaskData], engine: MakeEngine, tmp_path: Path) -> None:
+    run = config("agnews", "adam", dropout=0.1, seed=3, protocol=Protocol(epochs=3, warmup_epochs=1, batch_size=16))
+
+    def trainer() -> PopulationTrainer:
+        return PopulationTrainer([run], tasks["agnews"], engine([run], tasks["agnews"]))
+
+    undisturbed = trainer()
+    while not undisturbed.finished:
+        undisturbed.train_epoch()
+        if undisturbed.state.epoch == 1:
+            save_snapshot(tmp_path, undisturbed.state, "owner", seconds=1.0)
+    resumed = trainer()
+    found = load_snapshot(tmp_path, "owner", resumed.state)
+    assert found is not None
+    resumed.state, _ = found
+    while not resumed.finished:
+        resumed.train_epoch()
+    expected = undisturbed.state.tensors()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in resumed.state.tensors().items())
+
+
 def test_samples_hold_what_the_batches_hold_and_texts_are_sorted_by_length(tasks: dict[str, TaskData]) -> None:
     task = tasks["agnews"]
     protocol = Protocol(batch_size=4)
@@ -302,6 +324,8 @@ def test_auto_takes_the_fused_engine_where_nothing_stands_against_it(
     )
     assert make_engine("auto", runs, task, cpu).name == "fused"
     assert make_engine("auto", runs, task, cpu, models_per_pass=4).name == "torch"
+    with pytest.raises(ValueError, match="--models-per-pass is for --engine torch"):
+        make_engine("fused", runs, task, cpu, models_per_pass=4)
 
 
 @pytest.mark.gpu

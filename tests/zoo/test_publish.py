@@ -52,16 +52,24 @@ def test_every_row_of_a_completed_run_is_published_once_with_its_weights(made, z
         assert np.array_equal(reader.weights(row).numpy(), flat)
 
 
-def test_a_sample_is_the_first_completed_runs_of_each_config(made, tmp_path):
+def test_a_sample_is_the_first_completed_runs_of_all_shards_in_turn(made, tmp_path):
     main([str(made / "runs"), str(tmp_path / "sample"), "--first", "5"])
     whole = zoo.open(made / "small-transformer-zoo", "mnist", split="all")
     sample = zoo.open(tmp_path / "sample", "mnist", split="all")
-    first = whole.runs[whole.runs["status"] == "completed"]["run_id"].tolist()[:5]
+    completed = whole.runs[whole.runs["status"] == "completed"]
+    assert completed["shard"].nunique() == 2
+    first = [
+        run for shard, count in ((0, 3), (1, 2)) for run in completed[completed["shard"] == shard]["run_id"][:count]
+    ]
     assert sample.runs[sample.runs["status"] == "completed"]["run_id"].tolist() == first
     assert Counter(sample.metadata["run_id"]) == Counter(dict.fromkeys(first, len(CHECKPOINTS)))
     assert verify(tmp_path / "sample") == []
-    with pytest.raises(ValueError, match="a sample of 78 completed runs cannot be cut from 20"):
-        publish(made / "runs", tmp_path / "sample", first=78)
+
+
+@pytest.mark.parametrize("count", [0, 78])
+def test_a_sample_larger_than_the_zoo_is_refused(count, made, tmp_path):
+    with pytest.raises(ValueError, match=f"completed runs: a sample of {count} cannot be cut from them"):
+        publish(made / "runs", tmp_path / "sample", first=count)
 
 
 def test_diverged_runs_are_in_the_runs_and_in_no_split(zoo_folder):
