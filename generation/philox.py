@@ -46,4 +46,6 @@ def dropout_bits(
 
 def drop_threshold(probability: float) -> int:
     """An element is kept where its bits are at least this."""
-    return round(probability * (1 << 16)) + LOWEST
+    if (dropped := round(probability * (1 << 16))) == 1 << 16:
+        raise ValueError(f"dropout {probability} keeps less than one element of {1 << 16}")
+    return dropped + LOWEST

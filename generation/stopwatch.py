@@ -1,4 +1,4 @@
-"""How long a device was at work, measured without making it wait."""
+"""How long a piece of work took from its start to its end on a device, measured without making the device wait."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ import torch
 
 
 class Stopwatch:
-    """Adds up the device's time for what is done inside ``running()``."""
+    """Adds up the time of what is done inside ``running()``, its preparation on the host included."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

@@ -7,6 +7,7 @@ import ctypes
 import hashlib
 import json
 import os
+import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from generation.protocol import EPSILON
 from zoo.atomic import write_atomically
 from zoo.cache import cache_folder
 from zoo.spec import TransformerSpec
@@ -34,9 +36,14 @@ def kernel_folder() -> Path:
 
 
 def macros(spec: TransformerSpec) -> list[tuple[str, str]]:
-    """What differs between tasks, as ``model.cuh`` asks for it."""
+    """What differs between tasks and what the protocol says, as ``model.cuh`` asks for it."""
     features = spec.dim if spec.patch_size is None else spec.patch_size**2
-    return [("TOKENS", str(spec.tokens)), ("FEATURES", str(features)), ("CLASSES", str(spec.classes))]
+    return [
+        ("TOKENS", str(spec.tokens)),
+        ("FEATURES", str(features)),
+        ("CLASSES", str(spec.classes)),
+        ("UPDATE_EPSILON", f"{EPSILON}f"),
+    ]
 
 
 def machine_code(kernel: str, spec: TransformerSpec, architecture: str) -> bytes:
@@ -44,21 +51,23 @@ def machine_code(kernel: str, spec: TransformerSpec, architecture: str) -> bytes
     core, nvrtc = nvidia("cuda.core"), nvidia("cuda.bindings.nvrtc")
     sources = {path.name: path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir())}
     _, *compiler = nvrtc.nvrtcVersion()
-    made_of = json.dumps([kernel, sources, macros(spec), architecture, compiler])
+    options = {
+        "std": "c++17",
+        "arch": architecture,
+        "define_macro": macros(spec),
+        "device_as_default_execution_space": True,  # older compilers take an unmarked lambda for the host's
+    }
+    made_of = json.dumps([kernel, sources, options, compiler])
     path = kernel_folder() / f"{kernel}-{spec.task}-{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.cubin"
     if path.exists():
         return path.read_bytes()
-    options = core.ProgramOptions(
-        std="c++17",
-        arch=architecture,
-        include_path=str(SOURCES),
-        define_macro=list(macros(spec)),
-        name=f"{kernel}.cu",
-        device_as_default_execution_space=True,  # older compilers take an unmarked lambda for the host's
-    )
-    code = bytes(core.Program(sources[f"{kernel}.cu"], "c++", options).compile("cubin").code)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, code)
+    program_options = core.ProgramOptions(include_path=str(SOURCES), name=f"{kernel}.cu", **options)
+    code = bytes(core.Program(sources[f"{kernel}.cu"], "c++", program_options).compile("cubin").code)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, code)
+    except OSError as error:
+        warnings.warn(f"compiled kernels cannot be kept, the next run compiles again: {error}", stacklevel=2)
     return code
 
 
@@ -67,7 +76,7 @@ class CudaKernels:
 
     def __init__(self, spec: TransformerSpec, device: torch.device) -> None:
         core = nvidia("cuda.core")
-        self.device = torch.device("cuda", device.index or 0)
+        self.device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
         with torch.cuda.device(self.device):
             torch.cuda.init()
             core.Device(self.device.index).set_current()

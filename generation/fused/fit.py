@@ -8,7 +8,7 @@ import torch
 from generation.protocol import RunConfig
 from zoo.spec import AGNEWS, MNIST
 
-COMPUTE_CAPABILITY = (8, 0)  # matrix units that take halves as «mma.m16n8k16», and asynchronous copies
+COMPUTE_CAPABILITY = (9, 0)  # matrices of halves stored from registers, and the shared memory below
 SHARED_BYTES = 227 * 1024  # two samples with all that their backward pass needs, and the model's weights
 SAMPLES_A_STEP = 16  # the classifier's gradients are made of so many samples at once
 LARGEST_BATCH = 1 << 16
@@ -25,12 +25,12 @@ def obstacle(configs: Sequence[RunConfig], device: torch.device) -> str | None:
         return f"it needs a CUDA device, got {device}"
     properties = torch.cuda.get_device_properties(device)
     if (properties.major, properties.minor) < COMPUTE_CAPABILITY:
-        return f"it needs compute capability 8.0, {properties.name} has {properties.major}.{properties.minor}"
+        return f"it needs compute capability 9.0, {properties.name} has {properties.major}.{properties.minor}"
     if properties.shared_memory_per_block_optin < SHARED_BYTES:
         return (
             f"it needs {SHARED_BYTES // 1024} KiB of shared memory a block (H100, H200, B200), "
             f"{properties.name} has {properties.shared_memory_per_block_optin // 1024}"
         )
-    if find_spec("cuda") is None or find_spec("cuda.core") is None:
+    if find_spec("cuda") is None or find_spec("cuda.core") is None or find_spec("cuda.bindings") is None:
         return "it needs cuda-core to compile its kernels: pip install 'small-transformer-zoo[fused]'"
     return None

@@ -23,17 +23,19 @@ def build(spec: TransformerSpec, sources: Path = SOURCES) -> Path:
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("the emulator needs g++")
+    defines = [f"-D{name}={value}" for name, value in macros(spec)]
+    options = ["-O2", "-std=c++17", "-shared", "-fPIC", "-w", *defines]
     files = sorted([*EMULATOR.iterdir(), *sources.iterdir()])
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
+    made_of = b"".join([*(path.read_bytes() for path in files), *(option.encode() for option in options)])
+    digest = hashlib.sha256(made_of).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / "small-transformer-zoo-emulator"
     folder.mkdir(exist_ok=True)
     library = folder / f"{spec.task}-{digest}.so"
     with exclusive(folder / ".lock", busy=None):
         if not library.exists():
-            defines = [f"-D{name}={value}" for name, value in macros(spec)]
-            options = ["-O2", "-std=c++17", "-shared", "-fPIC", "-w", *defines, f"-I{EMULATOR}", f"-I{sources}"]
             unfinished = library.with_suffix(".tmp")
-            subprocess.run([compiler, *options, "-o", unfinished, EMULATOR / "emulator.cpp"], check=True)
+            folders = [f"-I{EMULATOR}", f"-I{sources}"]
+            subprocess.run([compiler, *options, *folders, "-o", unfinished, EMULATOR / "emulator.cpp"], check=True)
             unfinished.rename(library)
     return library
 

@@ -66,3 +66,8 @@ def test_masks_of_other_seeds_steps_places_and_positions_are_uncorrelated() -> N
     streams.append(streams[0].roll(1))
     correlations = torch.corrcoef(torch.stack(streams).double()) - torch.eye(len(streams))
     assert float(correlations.abs().max()) < 5 / len(streams[0]) ** 0.5
+
+
+def test_a_dropout_that_keeps_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="dropout 0.999999 keeps less than one element of 65536"):
+        drop_threshold(0.999999)

@@ -14,6 +14,7 @@ constexpr u32 POOLED_ROWS = 0, DZ_ROWS = RECENT * DIM * HALF, ACTIVE_ROWS = 2 * 
 constexpr u32 RECENT_END = DLOGIT_ROWS + RECENT * TILE * HALF;
 
 // Writes this warp's share of the sum over tokens; the group's shares lie side by side.
+constexpr u32 SHARES_BYTES = GROUP_WARPS * DIM * FLOAT;
 __device__ __forceinline__ void share_sums(const Thread& me, const float (&x)[4][4], u32 shares) {
     int column = 8 * (me.row / 2) + me.pair + me.row % 2;
     store_float(shares + (me.tile * DIM + column) * FLOAT, column_sums(me, x));
@@ -89,14 +90,14 @@ __device__ __forceinline__ float cross_entropy(const Thread& me, const float (&l
     own = row_max(own);
     #pragma unroll
     for (int i = 3; i >= 0; i--) {
-        share[i] = power_of_two((share[i] - largest) * 1.4426950408889634f);
+        share[i] = power_of_two((share[i] - largest) * LOG2_E);
         sum += share[i];
     }
     sum = row_sum(sum);
     #pragma unroll
     for (int i = 0; i < 4; i++) share[i] *= reciprocal(sum);
     // not a number stays not a number: a maximum passes over it, a sum does not
-    return largest - own + log_two(sum) * 0.6931471805599453f;
+    return largest - own + log_two(sum) * LN_2;
 }
 
 // From the tokens' shares to the gradient of the mean, in every row: `d` is LOSS_SCALE times that of x̂. Returns the loss.

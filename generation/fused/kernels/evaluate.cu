@@ -8,7 +8,8 @@
 constexpr int EVALUATION_GROUPS = 4;
 constexpr int EVALUATION_THREADS = EVALUATION_GROUPS * GROUP_THREADS;
 constexpr u32 EVALUATION_SHARES = (WEIGHTS_END + 127) / 128 * 128;
-constexpr u32 EVALUATION_INPUTS = EVALUATION_SHARES + EVALUATION_GROUPS * GROUP_WARPS * DIM * FLOAT;
+constexpr u32 COUNT = 16;  // of correct answers, behind the sum of losses
+constexpr u32 EVALUATION_INPUTS = EVALUATION_SHARES + EVALUATION_GROUPS * SHARES_BYTES;
 constexpr u32 EVALUATION_ROWS = EVALUATION_INPUTS + EVALUATION_GROUPS * INPUT_BYTES;
 constexpr u32 GROUP_ROWS = 2 * BLOCKS * ROWS32;  // keys and values of each block, so that no warp waits for the other block
 constexpr u32 EVALUATE_SHARED_BYTES = EVALUATION_ROWS + EVALUATION_GROUPS * GROUP_ROWS;
@@ -31,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(EVALUATION_THREADS, 1) evaluate(
     if (!alive[model]) return;
     const Thread me;
     const u32 start = shared_start();
-    const u32 shares = start + EVALUATION_SHARES + me.group * GROUP_WARPS * DIM * FLOAT;
+    const u32 shares = start + EVALUATION_SHARES + me.group * SHARES_BYTES;
     const u32 input = start + EVALUATION_INPUTS + me.group * INPUT_BYTES;
     const u32 rows = start + EVALUATION_ROWS + me.group * GROUP_ROWS;
     load_weights(all_weights + (long long)model * PARAMETERS, start, thread_index(), EVALUATION_THREADS);
@@ -76,14 +77,15 @@ extern "C" __global__ void __launch_bounds__(EVALUATION_THREADS, 1) evaluate(
         });
     }
     block_barrier();
-    double* sums = (double*)(shared_memory + EVALUATION_SHARES);
-    int* counts = (int*)(shared_memory + EVALUATION_SHARES + EVALUATION_GROUPS * sizeof(double));
-    if (me.tile == 0 && me.lane == 0) sums[me.group] = loss, counts[me.group] = hits;
+    if (me.tile == 0 && me.lane == 0) store_double(shares, loss), store_word(shares + COUNT, hits);
     block_barrier();
     if (thread_index() == 0) {
         double sum = 0.0;
         int count = 0;
-        for (int group = 0; group < EVALUATION_GROUPS; group++) sum += sums[group], count += counts[group];
+        for (int group = 0; group < EVALUATION_GROUPS; group++) {
+            const u32 share = start + EVALUATION_SHARES + group * SHARES_BYTES;
+            sum += load_double(share), count += load_word(share + COUNT);
+        }
         correct[model * parts + part] = count;
         losses[model * parts + part] = sum;
     }

@@ -2,9 +2,9 @@
 // keys and values pass between warps, and what the backward pass needs again is kept in shared memory:
 //
 //     x ─ LayerNorm ─ X1 ┬ ·W_Q ─ Q ┐
-//                        ├ ·W_K ─ K ┼ softmax(Q·Kᵀ/√D_k)·V ─ HEADS ─ ·W_O ─ dropout ─ LayerNorm ─ X2 ─┐
-//                        └ ·W_V ─ V ┘                                                                  │
-//                                      x ─ dropout ─ (·W_B + b_B) ─ HIDDEN ─ ReLU(·W_A + b_A) ─────────┘
+//                        ├ ·W_K ─ K ┼ softmax(Q·Kᵀ/√D_k)·V ─ JOINED ─ ·W_O ─ dropout ─ LayerNorm ─ X2 ─┐
+//                        └ ·W_V ─ V ┘                                                                   │
+//                                  x ─ dropout ─ (·W_B + b_B) ─ HIDDEN_ROWS ─ ReLU(·W_A + b_A) ─────────┘
 #pragma once
 #include "dropout.cuh"
 #include "norm.cuh"

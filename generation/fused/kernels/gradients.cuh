@@ -119,7 +119,7 @@ struct Gradients {
     __device__ __forceinline__ void apply(const Thread& me, const Optimizer& optimizer, u32 start);
 };
 
-// Updates 16 rows × 8 columns of a matrix `width` wide: `flat` is its place in the flat vector, `tile` in shared memory.
+// Updates 16 rows × 8 columns of a matrix of COLUMNS: `flat` is its place in the flat vector, `tile` in shared memory.
 template <int COLUMNS> __device__ __forceinline__ void update_tile(
     const Thread& me, const Optimizer& optimizer, const float (&gradient)[4], int flat, u32 tile, int row, int chunk, int rows = TILE
 ) {

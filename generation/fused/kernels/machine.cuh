@@ -51,17 +51,8 @@ __device__ __forceinline__ void load_matrices_transposed(u32 (&r)[4], u32 addres
 
 // The way back: matrix i of the warp's registers to the eight rows whose addresses lanes 8i to 8i+7 give.
 __device__ __forceinline__ void store_matrices(u32 address, const u32 (&r)[4]) {
-#if __CUDA_ARCH__ >= 900
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
         :: "r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
-#else
-    const int lane = threadIdx.x % 32;
-    #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        u32 row = __shfl_sync(0xFFFFFFFFu, address, 8 * i + lane / 4);
-        asm volatile("st.shared.b32 [%0], %1;" :: "r"(row + lane % 4 * 4), "r"(r[i]) : "memory");
-    }
-#endif
 }
 
 // ---- numbers ------------------------------------------------------------------------------------------------------
@@ -122,7 +113,10 @@ __device__ __forceinline__ void read_floats(float& x, float& y, const float* add
 // ---- shared memory ------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void store_word(u32 address, u32 x) { asm volatile("st.shared.b32 [%0], %1;" :: "r"(address), "r"(x) : "memory"); }
+__device__ __forceinline__ u32 load_word(u32 address) { u32 x; asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory"); return x; }
 __device__ __forceinline__ void store_float(u32 address, float x) { asm volatile("st.shared.f32 [%0], %1;" :: "r"(address), "f"(x) : "memory"); }
+__device__ __forceinline__ void store_double(u32 address, double x) { asm volatile("st.shared.f64 [%0], %1;" :: "r"(address), "d"(x) : "memory"); }
+__device__ __forceinline__ double load_double(u32 address) { double x; asm volatile("ld.shared.f64 %0, [%1];" : "=d"(x) : "r"(address) : "memory"); return x; }
 __device__ __forceinline__ void load_floats(float& x, float& y, u32 address) {
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(address) : "memory");
 }

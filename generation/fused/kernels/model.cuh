@@ -1,7 +1,8 @@
 // The zoo's transformer as the kernels see it: dimensions, the flat weight vector, and the weights in shared memory.
 //
 // The compiler's command line gives what differs between tasks: TOKENS, FEATURES (numbers a token comes with: the 16
-// pixels of a patch, or the 32 of a word vector with its position added) and CLASSES.
+// pixels of a patch, or the 32 of a word vector with its position added) and CLASSES; and, of the protocol,
+// UPDATE_EPSILON, which is added to a root of second moments.
 #pragma once
 #include "machine.cuh"
 
@@ -17,8 +18,10 @@ constexpr int GROUP_THREADS = GROUP_WARPS * WARP;
 static_assert(TOKENS <= ROWS && CLASSES <= TILE && (!IMAGES || FEATURES == 16), "dimensions the tiles are cut for");
 
 constexpr float LAYER_NORM_EPSILON = 1e-5f;
-constexpr float SCORE_SCALE = 0.25f;                               // 1/√HEAD_DIM
-constexpr float SCORE_TO_POWER = SCORE_SCALE * 1.4426950408889634f;  // exp(score/√D_k) = 2^(score·this)
+constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
+constexpr float SCORE_SCALE = 0.25f;                     // 1/√D_k
+static_assert(SCORE_SCALE * SCORE_SCALE * HEAD_DIM == 1.0f, "of this D_k");
+constexpr float SCORE_TO_POWER = SCORE_SCALE * LOG2_E;   // exp(score/√D_k) = 2^(score·this)
 
 // ---- the flat vector (zoo.spec): offsets in floats ----------------------------------------------------------------
 constexpr int EMBEDDING = 0, EMBEDDING_BIAS = DIM * FEATURES;

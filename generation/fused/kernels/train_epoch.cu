@@ -15,7 +15,7 @@
 constexpr int INPUT_BUFFERS = IMAGES ? 2 : 1;  // patches are needed to the end of a sample, word vectors are not
 constexpr u32 RECENT_ROWS = (WEIGHTS_END + 127) / 128 * 128;
 constexpr u32 SHARES = RECENT_ROWS + RECENT_END;
-constexpr u32 INPUTS = SHARES + GROUPS * GROUP_WARPS * DIM * FLOAT;
+constexpr u32 INPUTS = SHARES + GROUPS * SHARES_BYTES;
 constexpr u32 SAMPLES = (INPUTS + GROUPS * INPUT_BUFFERS * INPUT_BYTES + 127) / 128 * 128;
 constexpr u32 TRAIN_SHARED_BYTES = SAMPLES + GROUPS * SAMPLE_END;
 static_assert(TRAIN_SHARED_BYTES <= 227 * 1024, "a block of sm_90 has no more shared memory");
@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
     if (!alive[model]) return;
     const Thread me;
     const u32 start = shared_start();
-    const u32 recent = start + RECENT_ROWS, shares = start + SHARES + me.group * GROUP_WARPS * DIM * FLOAT;
+    const u32 recent = start + RECENT_ROWS, shares = start + SHARES + me.group * SHARES_BYTES;
     const u32 input_start = start + INPUTS + me.group * INPUT_BUFFERS * INPUT_BYTES;
     const u32 sample = start + SAMPLES + me.group * SAMPLE_END;
     const long long own = (long long)model * PARAMETERS;
@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
             }
             const u32 kept_first = drop(me, x, dropout, 0);
 
-            BlockMemory memory, earlier;
+            BlockMemory memory = {}, earlier;
             with_tokens(me, mine.length, [&](const auto& tokens) {
                 #pragma unroll 1
                 for (int block = 0; block < BLOCKS; block++) {
@@ -145,10 +145,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
         block_barrier();
     }
     // each group's first lane has the sum over its samples
-    if (me.tile == 0 && me.lane == 0) *(double*)(shared_memory + SHARES + me.group * sizeof(double)) = loss;
+    if (me.tile == 0 && me.lane == 0) store_double(shares, loss);
     block_barrier();
     if (thread_index() == 0) {
-        const double* sums = (const double*)(shared_memory + SHARES);
-        losses[model] = (sums[0] + sums[1]) / ((double)steps * batch);
+        double sum = 0.0;
+        for (int group = 0; group < GROUPS; group++) sum += load_double(start + SHARES + group * SHARES_BYTES);
+        losses[model] = sum / ((double)steps * batch);
     }
 }

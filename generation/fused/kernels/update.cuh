@@ -5,7 +5,6 @@
 #pragma once
 #include "model.cuh"
 
-constexpr float UPDATE_EPSILON = 1e-8f;
 constexpr int RULE_NUMBERS = 8;
 
 // A model's weights and moments in device memory, and its rule at this step.

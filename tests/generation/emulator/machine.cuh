@@ -3,7 +3,8 @@
 // Every lane is a fiber. A function in which a warp acts as one (matrix products, matrix loads, shuffles) makes its lanes
 // wait for each other, and the last to come does it for all. Barriers work alike. Warps are resumed in a random order and
 // now and then one is left waiting, so that a missing barrier shows as a changed result. It shows as a race, too: every
-// access to shared memory is checked against the last accesses of the other warps and the barriers since.
+// access to shared memory is checked against the last accesses of the other warps and the barriers since. Copies from
+// device memory are done when they are waited for, no sooner. A barrier that some never reach ends the program.
 #ifndef MACHINE
 #define MACHINE
 #include <setjmp.h>
@@ -44,6 +45,11 @@ struct Meeting {
     unsigned long generation = 0;
 };
 
+struct Copy {
+    u32 address;
+    const void* source;
+};
+
 struct WarpState : Meeting {
     const char* operation;
     u32 in[LANES][8], out[LANES][4];
@@ -57,6 +63,8 @@ static jmp_buf scheduler;
 static int current, threads, block_x, block_y;
 static uint64_t chance;
 static std::function<void()> kernel;
+static std::vector<Copy> copies[MOST_THREADS];
+static unsigned long progress;  // meetings held and fibers ended
 
 inline u32 draw() {
     chance = chance * 6364136223846793005ull + 1442695040888963407ull;
@@ -88,6 +96,7 @@ template <class Act> __attribute__((noinline)) void wait_for(Meeting& meeting, i
         act();
         meeting.arrived = 0;
         meeting.generation++;
+        progress++;
         return;
     }
     while (meeting.generation == generation) pause();
@@ -103,6 +112,7 @@ inline void together(const char* operation, void (*act)(WarpState&)) {
 inline void fiber_body() {
     kernel();
     fibers[current].done = true;
+    progress++;
     pause();
 }
 
@@ -154,6 +164,8 @@ inline u8* access(u32 address, u32 bytes, bool writes, int thread) {
 inline u8* to_read(u32 address, u32 bytes, int thread = current) { return access(address, bytes, false, thread); }
 inline u8* to_write(u32 address, u32 bytes, int thread = current) { return access(address, bytes, true, thread); }
 
+constexpr int MOST_IDLE_ROUNDS = 1000;  // a warp is left waiting in one round of four
+
 // Runs one block to its end.
 inline void run_block() {
     std::memset(shared_memory, 0xFF, sizeof shared_memory);  // not-a-number, as halves and as floats
@@ -173,7 +185,9 @@ inline void run_block() {
     const int count = threads / LANES;
     std::vector<int> order(count);
     for (int i = 0; i < count; i++) order[i] = i;
-    for (bool working = true; working;) {
+    unsigned long seen = progress;
+    for (int idle = 0, working = true; working; idle = progress == seen ? idle + 1 : 0, seen = progress) {
+        if (idle > MOST_IDLE_ROUNDS) fail("deadlock: not all reach a barrier");
         working = false;
         for (int i = count - 1; i > 0; i--) std::swap(order[i], order[draw() % (i + 1)]);
         for (int warp : order) {
@@ -333,13 +347,22 @@ inline void group_barrier(int group) {
 // ---- shared memory ------------------------------------------------------------------------------------------------
 
 inline void store_word(u32 address, u32 x) { std::memcpy(to_write(address, 4), &x, 4); }
+inline u32 load_word(u32 address) { u32 x; std::memcpy(&x, to_read(address, 4), 4); return x; }
 inline void store_float(u32 address, float x) { std::memcpy(to_write(address, 4), &x, 4); }
+inline void store_double(u32 address, double x) { std::memcpy(to_write(address, 8), &x, 8); }
+inline double load_double(u32 address) { double x; std::memcpy(&x, to_read(address, 8), 8); return x; }
 inline void read_floats(float& x, float& y, const float* address) { x = address[0], y = address[1]; }
 inline void load_floats(float& x, float& y, u32 address) {
     std::memcpy(&x, to_read(address, 8), 4);
     std::memcpy(&y, shared_memory + address + 4, 4);
 }
-inline void start_copy(u32 address, const void* source) { std::memcpy(to_write(address, 16), source, 16); }
-inline void copies_done() {}
+inline void start_copy(u32 address, const void* source) {
+    to_write(address, 16);  // from now on
+    copies[current].push_back({address, source});
+}
+inline void copies_done() {
+    for (const Copy& copy : copies[current]) std::memcpy(to_write(copy.address, 16), copy.source, 16);
+    copies[current].clear();
+}
 
 #endif
