@@ -57,7 +57,7 @@ def test_a_sample_is_the_first_completed_runs_of_all_shards_in_turn(made, tmp_pa
     whole = zoo.open(made / "small-transformer-zoo", "mnist", split="all")
     sample = zoo.open(tmp_path / "sample", "mnist", split="all")
     completed = whole.runs[whole.runs["status"] == "completed"]
-    assert completed["shard"].nunique() == 2
+    assert set(completed["shard"]) == {0, 1}
     first = [
         run for shard, count in ((0, 3), (1, 2)) for run in completed[completed["shard"] == shard]["run_id"][:count]
     ]
