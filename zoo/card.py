@@ -12,7 +12,7 @@ from zoo.manifest import Manifest
 from zoo.schema import checkpoint_schema
 from zoo.splits import SPLITS
 
-DEFAULT_CARD = Path(__file__).parent.parent / "DATASET_CARD.md"
+DEFAULT_CARD = Path(__file__).parent / "DATASET_CARD.md"  # a link to the one at the top, and a copy of it in a wheel
 PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
