@@ -178,6 +178,10 @@ def train_shard(
     if (found := load_snapshot(folder, owner, trainer.state)) is not None:
         trainer.state, earlier = found
         say(f"resumed after epoch {trainer.state.epoch} of {trainer.protocol.epochs}")
+
+    def wall_seconds() -> float:
+        return earlier + time.monotonic() - start
+
     first_step = last_snapshot = time.monotonic()
     with progress() as bar:
         row = bar.add_task("", total=trainer.protocol.epochs, completed=trainer.state.epoch, status="")
@@ -195,13 +199,13 @@ def train_shard(
             if bar.disable:
                 say(f"epoch {trainer.state.epoch}/{trainer.protocol.epochs}  {status}")
             if time.monotonic() - last_snapshot >= snapshot_seconds and not trainer.finished:
-                save_snapshot(folder, trainer.state, owner, earlier + time.monotonic() - start)
+                save_snapshot(folder, trainer.state, owner, wall_seconds())
                 last_snapshot = time.monotonic()
     measures = trainer.measure_snapshots()
 
     def timing() -> dict[str, Any]:
         return {
-            "wall_seconds": round(earlier + time.monotonic() - start, 3),
+            "wall_seconds": round(wall_seconds(), 3),
             "engine_seconds": None if earlier else round(trainer.engine_time.seconds(), 3),  # this process alone
             "device": device_name(trainer.device),
         }
@@ -209,8 +213,7 @@ def train_shard(
     write_shard(folder, details["shard"], trainer.configs, trainer.state, measures, details, timing)
     delete_snapshots(folder)
     diverged = int((~trainer.state.alive).sum())
-    seconds = timing()["wall_seconds"]
-    say(f"{folder}: {len(trainer.configs)} runs, {diverged} of them diverged, in {seconds:.0f} s")
+    say(f"{folder}: {len(trainer.configs)} runs, {diverged} of them diverged, in {wall_seconds():.0f} s")
 
 
 def progress() -> Progress:

@@ -5,6 +5,7 @@ RUNS/<config>/shard-00003/ holds checkpoints.arrow, runs.arrow, timing.json and,
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -86,18 +87,19 @@ class Shard:
 
     def engine_seconds(self) -> float | None:
         """What its engine took; None where the shard was interrupted, or is of a version that did not say."""
-        return None if self._timing().get("engine_seconds") is None else self._timed("engine_seconds")
+        return None if self._timing.get("engine_seconds") is None else self._timed("engine_seconds")
 
     def device(self) -> str:
         """What it was trained on."""
-        return str(self._timing().get("device", "unknown"))
+        return str(self._timing.get("device", "unknown"))
 
     def _timed(self, name: str) -> float:
-        seconds = self._timing().get(name)
+        seconds = self._timing.get(name)
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < LONGEST:
             raise ValueError(f"{self.folder / TIMING_FILE} does not say {name}: {seconds!r}")
         return float(seconds)
 
+    @cached_property
     def _timing(self) -> dict[str, Any]:
         path = self.folder / TIMING_FILE
         try:

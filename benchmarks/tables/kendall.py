@@ -7,6 +7,7 @@ from benchmarks.tables.markdown import MISSING, number, table, tau_text, thresho
 from zoo.splits import SPLITS
 
 FIRST = 0.0
+ROW_COUNTS = f"rows: {' / '.join(SPLITS)}"
 
 
 def kendall_tables(book: Book, config: str) -> str:
@@ -34,9 +35,13 @@ def threshold_table(book: Book, config: str) -> str:
         rows.append([contender.title, *cells])
     ceilings = [book.value("noise_ceiling", "data", threshold=threshold) for threshold in thresholds]
     rows.append(["noise ceiling", *(number(value, ".3f") for value in ceilings)])
-    counts = [[book.value(f"{split}_rows", "data", threshold=t) for split in SPLITS] for t in thresholds]
-    rows.append(["rows: train / validation / test", *(" / ".join(map(number, three)) for three in counts)])
+    rows.append([ROW_COUNTS, *(row_counts(book, threshold) for threshold in thresholds)])
     return table([f"Kendall's τ, {config}", *map(threshold_title, thresholds)], rows)
+
+
+def row_counts(book: Book, threshold: float) -> str:
+    """How many rows the splits have left."""
+    return " / ".join(number(book.value(f"{split}_rows", "data", threshold=threshold)) for split in SPLITS)
 
 
 def leader(book: Book, threshold: float) -> str | None:

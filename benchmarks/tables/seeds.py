@@ -2,28 +2,17 @@
 
 from benchmarks.harness.contenders import CONTENDERS
 from benchmarks.tables.book import Book
-from benchmarks.tables.kendall import thresholds_of
-from benchmarks.tables.markdown import MISSING, number, table, threshold_title, with_error
-from zoo.splits import SPLITS
+from benchmarks.tables.kendall import ROW_COUNTS, row_counts, thresholds_of
+from benchmarks.tables.markdown import table, tau_text, threshold_title
 
 
 def seeds_table(shared: Book, distinct: Book) -> str:
     """One line a model, a column a threshold: τ where all runs share a seed, and where each has its own."""
+    books = (shared, distinct)
     thresholds = [threshold for threshold in thresholds_of(shared) if threshold in thresholds_of(distinct)]
     lines = []
     for name, contender in CONTENDERS.items():
-        cells = []
-        for threshold in thresholds:
-            found = [book.find("tau", name, threshold=threshold, length="paper") for book in (shared, distinct)]
-            texts = [MISSING if row is None else with_error(row.value, row.stderr) for row in found]
-            cells.append("<br>".join(texts))
-        lines.append([contender.title, *cells])
-    counts = [
-        "<br>".join(
-            " / ".join(number(book.value(f"{split}_rows", "data", threshold=threshold)) for split in SPLITS)
-            for book in (shared, distinct)
-        )
-        for threshold in thresholds
-    ]
-    lines.append(["rows: train / validation / test", *counts])
+        found = [[book.find("tau", name, threshold=one, length="paper") for book in books] for one in thresholds]
+        lines.append([contender.title, *("<br>".join(tau_text(row, None, None) for row in pair) for pair in found)])
+    lines.append([ROW_COUNTS, *("<br>".join(row_counts(book, one) for book in books) for one in thresholds)])
     return table(["τ: one seed for all runs, below it a seed a run", *map(threshold_title, thresholds)], lines)

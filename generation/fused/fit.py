@@ -25,7 +25,8 @@ def obstacle(configs: Sequence[RunConfig], device: torch.device) -> str | None:
         return f"it needs a CUDA device, got {device}"
     properties = torch.cuda.get_device_properties(device)
     if (properties.major, properties.minor) < COMPUTE_CAPABILITY:
-        return f"it needs compute capability 9.0, {properties.name} has {properties.major}.{properties.minor}"
+        needed = ".".join(map(str, COMPUTE_CAPABILITY))
+        return f"it needs compute capability {needed}, {properties.name} has {properties.major}.{properties.minor}"
     if properties.shared_memory_per_block_optin < SHARED_BYTES:
         return (
             f"it needs {SHARED_BYTES // 1024} KiB of shared memory a block (H100, H200, B200), "

@@ -7,7 +7,9 @@ import pytest
 import torch
 from scipy.stats import ks_2samp
 
+from benchmarks import results
 from benchmarks.fidelity import Agreement, compare
+from benchmarks.tables.fidelity import fidelity_table
 from generation.protocol import Protocol
 from generation.sweep import PRESETS, Sweep
 from zoo.spec import MNIST
@@ -34,3 +36,12 @@ def test_an_engine_agrees_with_itself() -> None:
     same = {row.metric: row.value for row in rows if row.variant == "torch and float32"}
     assert same == {"mean_difference": 0.0, "mean_distance": 0.0, "distribution_distance": 0.0}
     assert {row.variant for row in rows} >= {"torch and float32", "float32, two seeds"}
+
+
+def test_the_table_mixes_neither_tasks_nor_settings() -> None:
+    rows = results.read("fidelity")
+    earlier = [replace(row, value=0.5, setting=row.setting | {"epochs": 7}) for row in rows]
+    news = [replace(row, config="agnews", value=0.25) for row in rows]
+    text = fidelity_table([*earlier, *rows, *news])
+    assert fidelity_table(rows).splitlines()[2:] == [line for line in text.splitlines() if line.startswith("| mnist")]
+    assert text.count("| 0.2500 | 0.2500 | 0.2500 |") == 3
