@@ -87,10 +87,10 @@ def tau_by_threshold(book: Book, config: str, path: Path) -> Path:
     return save(figure, path)
 
 
-def accuracy_histogram(accuracy: np.ndarray, title: str, path: Path) -> Path:
+def accuracy_histogram(accuracy: np.ndarray, title: str, path: Path, *, counted: str = "checkpoints") -> Path:
     """The count on a logarithmic axis."""
     figure = new_figure(5, 3.5)
     axis = figure.subplots()
     axis.hist(accuracy, bins=BINS, range=(0, 1), log=True, color=COLOURS[0], edgecolor="white", linewidth=0.5)
-    axis.set(title=title, xlabel="test accuracy", ylabel="checkpoints", xlim=(0, 1))
+    axis.set(title=title, xlabel="test accuracy", ylabel=counted, xlim=(0, 1))
     return save(figure, path)

@@ -10,7 +10,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +19,9 @@ from benchmarks import results
 from benchmarks.harness.cell import Cell
 from benchmarks.harness.contenders import CONTENDERS
 from benchmarks.harness.store import CellStore
-from benchmarks.plots import scatter, tau_by_threshold
+from benchmarks.plots import accuracy_histogram, scatter, tau_by_threshold
 from benchmarks.tables.ablation import components_table, width_table
+from benchmarks.tables.accuracies import accuracies_table
 from benchmarks.tables.augmentation import augmentation_table
 from benchmarks.tables.book import Book
 from benchmarks.tables.census import census_table
@@ -30,12 +31,16 @@ from benchmarks.tables.seeds import seeds_table
 from benchmarks.tables.speed import speed_table
 from zoo.atomic import write_atomically
 from zoo.command import command
+from zoo.layout import RUNS_FILE
+from zoo.schema import PUBLISHED_RUN_SCHEMA
+from zoo.table_file import read_table
 
 README = Path(__file__).parent.parent / "README.md"
 CONFIGS = ("mnist", "agnews")
 SEEDS = "mnist-seeds"
 BLOCK = re.compile(r"(?P<open><!-- generated: (?P<name>[\w.]+) -->\n).*?(?P<close><!-- end: (?P=name) -->)", re.DOTALL)
 PLOTS = "plots"
+GENERATED = "generated"
 PICTURES = ("scatter", "thresholds")
 OUT_OF_DATE = 1
 
@@ -45,10 +50,8 @@ def kendall_block(config: str, folder: Path, plots: Path) -> str:
     book = Book.latest(results.read("kendall", folder), config)
     if not book:
         return missing(f"python -m benchmarks.kendall --config {config}")
-    files = [f"kendall.{config}.{name}.png" for name in PICTURES]
-    files = [file for file in files if (folder / PLOTS / file).exists()]
-    pictures = [f"![{file.removesuffix('.png')}]({(plots / file).as_posix()})" for file in files]
-    return "\n\n".join([kendall_tables(book, config), *([" ".join(pictures)] if pictures else [])])
+    pictures = shown([f"kendall.{config}.{name}.png" for name in PICTURES], folder, plots)
+    return "\n\n".join(part for part in (kendall_tables(book, config), pictures) if part)
 
 
 def seeds_block(folder: Path) -> str:
@@ -67,13 +70,19 @@ def components_block(folder: Path) -> str:
 
 
 def width_block(folder: Path) -> str:
-    book = Book.latest(results.read("ablation_width", folder), "agnews")
-    return width_table(book, "agnews") if book else missing("python -m benchmarks.ablation_width")
+    return one_table_a_config("ablation_width", width_table, folder)
 
 
 def augmentation_block(folder: Path) -> str:
-    book = Book.latest(results.read("augmentation", folder), "agnews")
-    return augmentation_table(book, "agnews") if book else missing("python -m benchmarks.augmentation")
+    return one_table_a_config("augmentation", augmentation_table, folder)
+
+
+def one_table_a_config(benchmark: str, layout: Callable[[Book, str], str], folder: Path) -> str:
+    """The tables of the configs that have rows, the paper's own first."""
+    rows = results.read(benchmark, folder)
+    books = {config: Book.latest(rows, config) for config in ("agnews", "mnist")}
+    tables = [layout(book, config) for config, book in books.items() if book]
+    return "\n\n".join(tables) or missing(f"python -m benchmarks.{benchmark}")
 
 
 def fidelity_block(folder: Path) -> str:
@@ -84,6 +93,31 @@ def fidelity_block(folder: Path) -> str:
 def census_block(folder: Path) -> str:
     rows = results.read("census", folder)
     return census_table(rows) if rows else "No rows yet: `python -m benchmarks.census runs` counts what was generated."
+
+
+def accuracies_block(folder: Path, plots: Path) -> str:
+    """The spread of the final accuracies and its pictures."""
+    found = final_accuracies(folder)
+    if not found:
+        return f"No runs yet: `{GENERATED}` beside the rows is a published zoo without its weights."
+    pictures = shown([f"accuracy.{config}.png" for config in found], folder, plots)
+    return "\n\n".join(part for part in (accuracies_table(found), pictures) if part)
+
+
+def final_accuracies(folder: Path) -> dict[str, np.ndarray]:
+    """Config → the test accuracy of each completed run after its last epoch, from the tables of runs that came home."""
+    found = {}
+    for path in sorted((folder / GENERATED).glob(f"*/{RUNS_FILE}")):
+        runs = read_table(path, PUBLISHED_RUN_SCHEMA).to_pylist()
+        curves = [run["test_accuracy"] for run in runs if run["status"] == "completed"]
+        found[path.parent.name] = np.array([curve[-1] for curve in curves])
+    return found
+
+
+def shown(files: Sequence[str], folder: Path, plots: Path) -> str:
+    """The pictures that are drawn, as the README shows them; ``plots`` is where it finds them."""
+    drawn = [file for file in files if (folder / PLOTS / file).exists()]
+    return " ".join(f"![{file.removesuffix('.png')}]({(plots / file).as_posix()})" for file in drawn)
 
 
 def speed_block(folder: Path) -> str:
@@ -108,6 +142,7 @@ def blocks(folder: Path, plots: Path) -> dict[str, Callable[[], str]]:
         "speed": lambda: speed_block(folder),
         "fidelity": lambda: fidelity_block(folder),
         "census": lambda: census_block(folder),
+        "accuracies": lambda: accuracies_block(folder, plots),
     }
 
 
@@ -123,8 +158,11 @@ def render(text: str, folder: Path, plots: Path) -> str:
 
 
 def draw(folder: Path, plots: Path) -> list[Path]:
-    """The plots of every task that has rows and, for the scatter, cells."""
-    drawn = []
+    """The plots of every task that has rows and, for the scatter, cells; of every config that has runs."""
+    drawn = [
+        accuracy_histogram(found, f"{config}, after the last epoch", plots / f"accuracy.{config}.png", counted="runs")
+        for config, found in final_accuracies(folder).items()
+    ]
     for config in CONFIGS:
         book = Book.latest(results.read("kendall", folder), config)
         if not book:

@@ -7,13 +7,26 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from zoo.layout import RUNS_FILE, ConfigDetails, configs_of, split_files, split_pattern
-from zoo.manifest import Manifest
+from zoo.atomic import write_atomically
+from zoo.layout import CARD_FILE, RUNS_FILE, ConfigDetails, configs_of, split_files, split_pattern
+from zoo.manifest import FileEntry, Manifest
 from zoo.schema import checkpoint_schema
 from zoo.splits import SPLITS
 
 DEFAULT_CARD = Path(__file__).parent / "DATASET_CARD.md"  # a link to the one at the top, and a copy of it in a wheel
 PLACE = re.compile(r"\{\{(\w+)\}\}")
+
+
+def write_card_and_manifest(
+    folder: Path, files: dict[str, FileEntry], configs: dict[str, ConfigDetails], template: str
+) -> Manifest:
+    """Ends a zoo whose other files are in place: the card, rendered from the manifest, which then holds its hash."""
+    recorded = {"kind": "zoo", "configs": {name: config.to_dict() for name, config in configs.items()}}
+    card = render_card(template, Manifest(files, recorded))
+    write_atomically(folder / CARD_FILE, card.encode())
+    manifest = Manifest(files | {CARD_FILE: FileEntry.of(folder / CARD_FILE)}, recorded)
+    manifest.write(folder)
+    return manifest
 
 
 def render_card(template: str, manifest: Manifest) -> str:

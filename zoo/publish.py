@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zoo.atomic import write_atomically
-from zoo.card import DEFAULT_CARD, render_card
+from zoo.card import DEFAULT_CARD, write_card_and_manifest
 from zoo.command import command, progress_bar
-from zoo.layout import CARD_FILE, RUNS_FILE, ConfigDetails, configs_of, split_file, surplus_files
+from zoo.layout import RUNS_FILE, ConfigDetails, configs_of, split_file, surplus_files
 from zoo.manifest import MANIFEST_FILE, FileEntry, Manifest
 from zoo.mapping import WEIGHTS, MappedCheckpoints
 from zoo.schema import CHECKPOINTS, PUBLISHED_RUN_SCHEMA, checkpoint_schema
@@ -53,7 +53,7 @@ def publish(
     """
     configs, _ = find_shards(runs)
     out = out.resolve()
-    check_target(runs.resolve(), out)
+    check_target([runs.resolve()], out)
     template = card.read_text(encoding="utf-8")
     with replacing_folder(out) as folder:
         files: dict[str, FileEntry] = {}
@@ -63,19 +63,14 @@ def publish(
             files |= entries
             if shards[0].spec.patch_size is None:
                 files |= copy_embedding(runs, folder, shards[0])
-        recorded = {"kind": "zoo", "configs": {name: config.to_dict() for name, config in details.items()}}
-        # the card is rendered from the manifest, and the manifest holds the card's hash
-        manifest = Manifest(files, recorded)
-        write_atomically(folder / CARD_FILE, render_card(template, manifest).encode())
-        manifest = Manifest(files | {CARD_FILE: FileEntry.of(folder / CARD_FILE)}, recorded)
-        manifest.write(folder)
-    return manifest
+        return write_card_and_manifest(folder, files, details, template)
 
 
-def check_target(runs: Path, out: Path) -> None:
-    """Refuses to replace anything but an older zoo, and to lose a file that is no part of it."""
-    if out == runs or out in runs.parents or runs in out.parents:
-        raise ValueError(f"{out} and {runs} lie inside one another: publish to a folder of its own")
+def check_target(sources: Sequence[Path], out: Path) -> None:
+    """Refuses to replace a folder that is read, anything but an older zoo, and to lose a file that is no part of it."""
+    for source in sources:
+        if out == source or out in source.parents or source in out.parents:
+            raise ValueError(f"{out} and {source} lie inside one another: publish to a folder of its own")
     if not out.exists():
         return
     if not out.is_dir():
@@ -206,6 +201,15 @@ def copy_embedding(runs: Path, folder: Path, shard: Shard) -> dict[str, FileEntr
     return entries
 
 
+def report(manifest: Manifest, out: Path) -> None:
+    """Prints what a published zoo holds."""
+    for name, config in configs_of(manifest, out).items():
+        counts = ", ".join(f"{rows:,} {split}" for split, rows in config.rows.items())
+        states = ", ".join(f"{runs:,} {status}" for status, runs in config.runs.items())
+        print(f"{name}: {counts} rows; runs: {states}")
+    print(f"{out}: {len(manifest.files)} files, {sum(e.bytes for e in manifest.files.values()) / 1e6:,.1f} MB")
+
+
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(
         prog="python -m zoo.publish", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -231,11 +235,7 @@ def main(arguments: list[str] | None = None) -> None:
         task = bar.add_task("publishing rows", total=total)
         advance = functools.partial(bar.advance, task)
         manifest = publish(options.runs, options.out, first=options.first, card=options.card, advance=advance)
-    for name, config in configs_of(manifest, options.out).items():
-        counts = ", ".join(f"{rows:,} {split}" for split, rows in config.rows.items())
-        states = ", ".join(f"{runs:,} {status}" for status, runs in config.runs.items())
-        print(f"{name}: {counts} rows; runs: {states}")
-    print(f"{options.out}: {len(manifest.files)} files, {sum(e.bytes for e in manifest.files.values()) / 1e6:,.1f} MB")
+    report(manifest, options.out)
     if options.push_to_hub:
         from zoo.hub import push
 

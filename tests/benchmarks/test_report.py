@@ -3,14 +3,19 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import zoo
 from benchmarks import kendall, report, results
 from benchmarks.results import Result
+from benchmarks.tables.accuracies import accuracies_table
 from benchmarks.tables.book import Book
 from benchmarks.tables.kendall import kendall_tables
 from benchmarks.tables.seeds import seeds_table
 from benchmarks.tables.speed import speed_table
+from zoo.publish import publish
+from zoo.testing import TINY_MNIST, fabricate_shard
 
 SKELETON = "# A zoo\n\n" + "\n".join(
     f"<!-- generated: {name} -->\nold\n<!-- end: {name} -->" for name in report.blocks(Path(), Path())
@@ -48,6 +53,23 @@ def test_the_report_of_a_computed_table_has_its_plots(tiny_zoo: Path, tmp_path: 
     assert "](rows/plots/kendall.mnist.scatter.png)" in readme.read_text()
     for name in report.PICTURES:
         assert (rows / "plots" / f"kendall.mnist.{name}.png").exists()
+
+
+def test_the_spread_of_accuracies_is_that_of_completed_runs(tmp_path: Path):
+    fabricate_shard(tmp_path / "runs", TINY_MNIST, count=40, diverged=3)
+    publish(tmp_path / "runs", tmp_path / "generated")
+    runs = zoo.open(tmp_path / "generated", "mnist").runs
+    completed = runs[runs["status"] == "completed"]
+    assert 0 < len(completed) < len(runs)
+    (name, found), *others = report.final_accuracies(tmp_path).items()
+    assert name == "mnist"
+    assert not others
+    assert found.tolist() == [curve[-1] for curve in completed["test_accuracy"]]
+
+
+def test_each_accuracy_is_counted_in_one_interval():
+    *_, line = accuracies_table({"mnist": np.array([0.0, 0.1, 0.2, 0.85, 0.9, 0.95, 1.0, 0.97])}).splitlines()
+    assert line == "| mnist | 8 | 25.0% | 12.5% | 0.0% | 0.0% | 12.5% | 50.0% | 0.875 | 1.000 |"
 
 
 def test_a_readme_without_its_blocks_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

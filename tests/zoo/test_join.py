@@ -1,0 +1,71 @@
+"""Joining zoos: the same zoo as published at once, and refusals in one line."""
+
+import shutil
+
+import pytest
+
+from zoo.join import join, main
+from zoo.layout import PublishedZoo
+from zoo.publish import publish
+from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
+from zoo.verify import verify
+
+
+@pytest.fixture
+def parts(made, tmp_path):
+    """One zoo a config, published from the runs of that config (and of its task's embedding) alone."""
+    folders = []
+    for config in sorted(PublishedZoo.read(made / "small-transformer-zoo").configs):
+        runs = tmp_path / f"runs-{config}"
+        shutil.copytree(made / "runs", runs)
+        for folder in runs.glob("*/shard-*"):
+            if folder.parent.name != config:
+                shutil.rmtree(folder)
+        publish(runs, tmp_path / config)
+        folders.append(tmp_path / config)
+    return folders
+
+
+def test_joined_is_what_is_published_at_once(made, parts, tmp_path):
+    assert len(parts) > 1
+    join(parts[::-1], tmp_path / "out")
+    assert folder_contents(tmp_path / "out") == folder_contents(made / "small-transformer-zoo")
+    verify(tmp_path / "out")
+
+
+def test_the_target_may_be_one_of_the_parts(made, parts):
+    join(parts, parts[0])
+    assert folder_contents(parts[0]) == folder_contents(made / "small-transformer-zoo")
+
+
+def test_the_same_config_twice_is_refused(parts, tmp_path, capsys):
+    fabricate_shard(tmp_path / "runs", TINY_MNIST, shard=7, count=9)
+    publish(tmp_path / "runs", tmp_path / "other")
+    with pytest.raises(SystemExit):
+        main([*map(str, parts), str(tmp_path / "other"), str(tmp_path / "out")])
+    assert capsys.readouterr().err.strip().endswith("has mnist and so has a zoo before it: leave one of them out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_embedding_is_refused(made, parts, tmp_path):
+    (agnews,) = (part for part in parts if part.name == "agnews")
+    zoo = PublishedZoo.read(agnews)
+    name = "agnews/vocabulary.json"
+    other = tmp_path / "other"
+    shutil.copytree(agnews, other)
+    (other / name).write_bytes((agnews / name).read_bytes().replace(b"[", b"[ ", 1))
+    files = zoo.manifest.files | {name: type(zoo.manifest.files[name]).of(other / name)}
+    details = zoo.manifest.details | {"configs": {"agnews-seeds": zoo.manifest.details["configs"]["agnews"]}}
+    type(zoo.manifest)(files, details).write(other)
+    with pytest.raises(ValueError, match=r"vocabulary\.json is not the one of a zoo before it"):
+        join([agnews, other], tmp_path / "out")
+
+
+def test_damage_is_found_before_it_is_copied(parts, tmp_path):
+    path = parts[0] / next(name for name in PublishedZoo.read(parts[0]).manifest.files if name.endswith("runs.arrow"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"runs\.arrow is damaged"):
+        join(parts, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,64 @@
+"""Puts published zoos of different configs together as one: what several machines made of the tasks, without the runs.
+
+    python -m zoo.join mnist-zoo agnews-zoo small-transformer-zoo
+
+Every file is compared with its hash and copied as it is, so the rows are those of the parts; card and manifest are made
+anew. OUT is replaced whole, as by zoo.publish, and may be one of the parts.
+"""
+
+import argparse
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from zoo.atomic import atomic_file
+from zoo.card import DEFAULT_CARD, write_card_and_manifest
+from zoo.command import command
+from zoo.layout import CARD_FILE, ConfigDetails, PublishedZoo
+from zoo.manifest import FileEntry, Manifest
+from zoo.publish import check_target, report
+from zoo.swap import replacing_folder
+
+
+def join(parts: Sequence[Path], out: Path, *, card: Path = DEFAULT_CARD) -> Manifest:
+    """Publishes the configs of all ``parts`` as the folder ``out``; no two of them may have the same config."""
+    zoos = [PublishedZoo.read(part) for part in parts]
+    out = out.resolve()
+    check_target([part.resolve() for part in parts if part.resolve() != out], out)
+    template = card.read_text(encoding="utf-8")
+    configs: dict[str, ConfigDetails] = {}
+    for zoo in zoos:
+        if twice := configs.keys() & zoo.configs.keys():
+            raise ValueError(f"{zoo.folder} has {sorted(twice)[0]} and so has a zoo before it: leave one of them out")
+        configs |= zoo.configs
+    with replacing_folder(out) as folder:
+        files: dict[str, FileEntry] = {}
+        for zoo in zoos:
+            for name in zoo.manifest.files.keys() - {CARD_FILE}:
+                copy_file(zoo, name, folder, files)
+        return write_card_and_manifest(folder, dict(sorted(files.items())), dict(sorted(configs.items())), template)
+
+
+def copy_file(zoo: PublishedZoo, name: str, folder: Path, files: dict[str, FileEntry]) -> None:
+    """One whole file of a zoo; a task's embedding may come from several, but must be the same in all."""
+    zoo.manifest.check_file(zoo.folder, name)
+    entry = zoo.manifest.files[name]
+    if files.setdefault(name, entry) != entry:
+        raise ValueError(f"{zoo.folder / name} is not the one of a zoo before it: they cannot be one zoo")
+    with (zoo.folder / name).open("rb") as source, atomic_file(folder / name) as target:
+        shutil.copyfileobj(source, target)
+
+
+@command
+def main(arguments: list[str] | None = None) -> None:
+    options = argparse.ArgumentParser(
+        prog="python -m zoo.join", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("parts", type=Path, nargs="+", metavar="ZOO", help="published zoos, no config in two of them")
+    options.add_argument("out", type=Path, metavar="OUT", help="folder of the joined zoo; an older zoo is replaced")
+    chosen = options.parse_args(arguments)
+    report(join(chosen.parts, chosen.out), chosen.out)
+
+
+if __name__ == "__main__":
+    main()
