@@ -12,11 +12,12 @@ OUT/kendall.jsonl, OUT/kendall.CONFIG.md and three plots. A model whose library 
 import numpy as np
 
 from benchmarks.harness.campaign import Campaign
-from benchmarks.harness.cell import LENGTHS, Cell
+from benchmarks.harness.cell import Cell
 from benchmarks.harness.contenders import CONTENDERS, NEURAL
 from benchmarks.harness.data import BenchmarkData
 from benchmarks.harness.execution import Finished
 from benchmarks.harness.options import TableOptions, read_options, table_parser
+from benchmarks.harness.schedule import RECIPES
 from benchmarks.plots import accuracy_histogram, scatter, tau_by_threshold
 from benchmarks.tables import paper
 from benchmarks.tables.book import Book
@@ -25,14 +26,14 @@ from zoo.command import command
 
 
 def plan(options: TableOptions, data: BenchmarkData) -> list[Cell]:
-    """All cells of the table. Until convergence the neural predictors train in its first column only."""
+    """All cells. The first column alone has neural predictors trained by other recipes than the paper's."""
     cells = []
     for model in options.models:
         for threshold in options.thresholds:
             first = threshold == options.thresholds[0]
-            lengths = [length for length in options.lengths if length == "paper" or (first and model in NEURAL)]
-            for length in lengths:
-                cells += options.cells("kendall", data, model, threshold=threshold, length=length)
+            recipes = [recipe for recipe in options.recipes if recipe == "paper" or (first and model in NEURAL)]
+            for recipe in recipes:
+                cells += options.cells("kendall", data, model, threshold=threshold, recipe=recipe)
     return cells
 
 
@@ -44,7 +45,7 @@ def draw(campaign: Campaign, finished: Finished, book: Book, data: BenchmarkData
         name: (outcome.predicted, outcome.truth)
         for name in CONTENDERS
         for cell, outcome in finished.outcomes.items()
-        if (cell.model, cell.seed, cell.length, cell.threshold) == (name, 0, "paper", first) and len(outcome.truth)
+        if (cell.model, cell.seed, cell.recipe, cell.threshold) == (name, 0, "paper", first) and len(outcome.truth)
     }
     if shown:
         campaign.announce(scatter(shown, f"{config}, test split", out / f"kendall.{config}.scatter.png"))
@@ -62,11 +63,11 @@ def main(arguments: list[str] | None = None) -> None:
         "benchmarks.kendall", __doc__ or "", configs=("mnist",), models=tuple(CONTENDERS), thresholds=paper.THRESHOLDS
     )
     parser.add_argument(
-        "--lengths",
+        "--recipes",
         nargs="+",
-        default=list(LENGTHS),
-        choices=LENGTHS,
-        help="how long neural predictors train (default: both)",
+        default=list(RECIPES),
+        choices=list(RECIPES),
+        help="how neural predictors train (default: all)",
     )
     options = read_options(parser.parse_args(arguments))
     campaign = Campaign(options)

@@ -63,13 +63,13 @@ def tau_by_threshold(book: Book, config: str, path: Path) -> Path:
     thresholds = thresholds_of(book)
     for number, ((name, contender), colour) in enumerate(zip(CONTENDERS.items(), COLOURS, strict=True)):
         shift = (number - len(CONTENDERS) / 2) * 0.4
-        points = [(t, book.value("tau", name, threshold=t, length="paper")) for t in thresholds]
+        points = [(t, book.value("tau", name, threshold=t, recipe="paper")) for t in thresholds]
         known = [(100 * t + shift, tau) for t, tau in points if tau is not None]
         if not known:
             continue
         axis.plot(*zip(*known, strict=True), marker="o", markersize=4, color=colour, label=contender.title)
         for t in thresholds:
-            interval = book.interval("tau", name, threshold=t, length="paper")
+            interval = book.interval("tau", name, threshold=t, recipe="paper")
             if interval is not None:
                 axis.vlines(100 * t + shift, *interval, color=colour, linewidth=1, alpha=0.6)
         printed = paper.KENDALL.get(config, {}).get(name, {})

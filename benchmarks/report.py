@@ -179,7 +179,7 @@ def first_cells(book: Book, config: str, folder: Path) -> dict[str, tuple[np.nda
     store = CellStore(folder)
     shown = {}
     for name in CONTENDERS:
-        row = book.find("tau", name, threshold=thresholds_of(book)[0], length="paper")
+        row = book.find("tau", name, threshold=thresholds_of(book)[0], recipe="paper")
         if row is not None:
             for outcome in store.find([Cell.of_row(row, seed=0)]).values():
                 shown[name] = (outcome.predicted, outcome.truth)

@@ -9,11 +9,11 @@ import numpy as np
 from jaxtyping import Float, Integer
 
 from benchmarks.harness.contenders import CONTENDERS
+from benchmarks.harness.schedule import RECIPES
 from benchmarks.results import Result
 
-PROTOCOL = 1  # raised when the way of training or choosing changes, so that no cell of the old way is taken for one
+PROTOCOL = 2  # raised when the way of training or choosing changes, so that no cell of the old way is taken for one
 STANDARD_CHANNELS = (10,)  # Transformer-NFN's own default
-LENGTHS = ("paper", "converged")
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,15 @@ class Cell:
     zoo: str
     threshold: float = 0.0
     checkpoint: str = "epoch_75"
-    length: str = "paper"
+    recipe: str = "paper"
     epochs: int | None = None
     components: tuple[str, ...] | None = None
     channels: tuple[int, ...] | None = None
     entry_range: float | None = None
 
     def __post_init__(self) -> None:
-        if self.length not in LENGTHS:
-            raise ValueError(f"unknown length of training {self.length!r}: one of {', '.join(LENGTHS)}")
+        if self.recipe not in RECIPES:
+            raise ValueError(f"unknown recipe of training {self.recipe!r}: one of {', '.join(RECIPES)}")
 
     @property
     def key(self) -> str:
@@ -50,12 +50,12 @@ class Cell:
     def normalised(self) -> "Cell":
         """Without what does not matter to this model: epochs to a tree, the seed to boosting, epochs to convergence."""
         contender = CONTENDERS[self.model]
-        fixed = contender.kind is not None and self.length == "paper"
+        fixed = contender.kind is not None and not RECIPES[self.recipe].converged
         return replace(
             self,
             epochs=self.epochs if fixed else None,
             seed=self.seed if contender.seeded else 0,
-            length=self.length if contender.kind is not None else "paper",
+            recipe=self.recipe if contender.kind is not None else "paper",
         )
 
     @classmethod

@@ -1,5 +1,6 @@
 """The rows of one split as a predictor meets them: weights on a device, accuracies, runs and hyperparameters."""
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -63,6 +64,13 @@ class Checkpoints:
             runs=self.runs[rows],
             hyperparameters=self.hyperparameters.iloc[rows].reset_index(drop=True),
         )
+
+    def digest(self) -> str:
+        """A hash of the rows themselves, however they are cut into files and whatever lies beside them."""
+        digest = hashlib.sha256("\n".join(self.runs).encode())
+        for tensor in (self.accuracy, self.weights):
+            digest.update(tensor.cpu().numpy().tobytes())
+        return digest.hexdigest()
 
     def pieces(self, size: int) -> Iterator[TransformerWeights]:
         """The weights, ``size`` rows at a time."""

@@ -59,15 +59,19 @@ def train_together(
     train: Checkpoints,
     validation: Checkpoints,
     schedule: Callable[[], Schedule],
+    *,
+    scaled: bool = False,
 ) -> list[list[FittedPredictor]]:
     """The fitted predictors of each class, in the order of its seeds.
 
-    A seed decides the first parameters and the order of the rows, whatever else trains at the same time.
+    A seed decides the first parameters and the order of the rows, whatever else trains at the same time. With
+    ``scaled`` each class brings the weights it reads to unit size, by its training rows.
     """
     predictors = []
     for one in classes:
         scale = build(torch.Generator()).to(train.weights.device).scale
-        scale.fit(TransformerWeights.from_flat(train.spec, train.take(one.rows).weights, check_finite=False))
+        if scaled:
+            scale.fit(TransformerWeights.from_flat(train.spec, train.take(one.rows).weights, check_finite=False))
         for seed in one.seeds:
             predictor = build(torch.Generator().manual_seed(seed))
             predictor.scale.load_state_dict(scale.state_dict())

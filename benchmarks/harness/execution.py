@@ -14,7 +14,7 @@ from benchmarks.harness.contenders import CONTENDERS, builder
 from benchmarks.harness.data import FEWEST_ROWS, BenchmarkData
 from benchmarks.harness.hyperparameters import FittedHyperparameters
 from benchmarks.harness.memory import measured_memory
-from benchmarks.harness.schedule import EPOCHS, make_schedule
+from benchmarks.harness.schedule import EPOCHS, RECIPES
 from benchmarks.harness.store import CellStore
 from benchmarks.harness.trees import FittedTrees
 from benchmarks.results import describe_device
@@ -74,7 +74,7 @@ def groups(cells: Sequence[Cell], data: BenchmarkData) -> Iterator[list[Cell]]:
             own = (cell.threshold,)
         elif data.train.weights.device.type == "cpu":
             own = (cell.threshold, cell.seed)
-        together.setdefault((cell.model, cell.length, cell.epochs, cell.components, cell.channels, own), []).append(
+        together.setdefault((cell.model, cell.recipe, cell.epochs, cell.components, cell.channels, own), []).append(
             cell
         )
     yield from together.values()
@@ -107,6 +107,7 @@ def fit_and_judge(cells: Sequence[Cell], data: BenchmarkData, jobs: int) -> dict
 
 def fit_neural(cells: Sequence[Cell], data: BenchmarkData) -> dict[Cell, FittedPredictor]:
     first = cells[0]
+    recipe = RECIPES[first.recipe]
     by_threshold = {
         threshold: [cell for cell in cells if cell.threshold == threshold]
         for threshold in dict.fromkeys(cell.threshold for cell in cells)
@@ -122,7 +123,8 @@ def fit_neural(cells: Sequence[Cell], data: BenchmarkData) -> dict[Cell, FittedP
         classes,
         data.train,
         data.validation,
-        lambda: make_schedule(first.length, first.epochs or EPOCHS),
+        lambda: recipe.schedule(first.epochs or EPOCHS),
+        scaled=recipe.scaled,
     )
     return {
         cell: one

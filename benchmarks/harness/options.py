@@ -28,7 +28,7 @@ class TableOptions:
     thresholds: tuple[float, ...]
     seeds: int
     epochs: int
-    lengths: tuple[str, ...]
+    recipes: tuple[str, ...]
     checkpoint: str
     device: torch.device
     jobs: int
@@ -66,8 +66,8 @@ def table_parser(
     parser.add_argument("--device", default="auto", help="default: the GPU where there is one")
     parser.add_argument("--jobs", type=int, default=torch.get_num_threads(), help="threads of trees (default: all)")
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
-    parser.add_argument("--quick", action="store_true", help="one seed, the first threshold, the paper's length alone")
-    parser.set_defaults(all_models=models, all_thresholds=thresholds, lengths=("paper",))
+    parser.add_argument("--quick", action="store_true", help="one seed, the first threshold, the paper's recipe alone")
+    parser.set_defaults(all_models=models, all_thresholds=thresholds, recipes=("paper",))
     return parser
 
 
@@ -86,7 +86,7 @@ def read_options(parsed: argparse.Namespace) -> TableOptions:
         thresholds=thresholds[:1] if parsed.quick else tuple(dict.fromkeys(thresholds)),
         seeds=1 if parsed.quick else parsed.seeds,
         epochs=parsed.epochs,
-        lengths=("paper",) if parsed.quick else tuple(parsed.lengths),
+        recipes=("paper",) if parsed.quick else tuple(parsed.recipes),
         checkpoint=parsed.checkpoint,
         device=device,
         jobs=parsed.jobs,

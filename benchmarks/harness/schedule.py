@@ -1,4 +1,4 @@
-"""How long a predictor trains and at what rate: the paper's fixed length, or until validation stops improving."""
+"""How a neural predictor trains: how long, at what rate, and on what size of weights."""
 
 import math
 from dataclasses import dataclass
@@ -71,6 +71,16 @@ class PlateauSchedule:
             self.idle = 0
 
 
-def make_schedule(length: str, epochs: int) -> Schedule:
-    """``paper`` for a number of epochs, ``converged`` for as many as it takes."""
-    return PaperSchedule(epochs) if length == "paper" else PlateauSchedule()
+@dataclass(frozen=True)
+class Recipe:
+    """``converged`` trains for as many epochs as it takes, ``scaled`` brings the weights to unit size first."""
+
+    converged: bool = False
+    scaled: bool = False
+
+    def schedule(self, epochs: int) -> Schedule:
+        return PlateauSchedule() if self.converged else PaperSchedule(epochs)
+
+
+# The paper's recipe is a fixed number of epochs on the weights as they are.
+RECIPES = {"paper": Recipe(), "converged": Recipe(converged=True), "scaled": Recipe(scaled=True)}

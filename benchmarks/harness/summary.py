@@ -103,13 +103,13 @@ def data_rows(sample: Cell, entries: Sequence[Entry], finished: Finished, data: 
 
 
 def entry_rows(entries: Sequence[Entry]) -> list[Result]:
-    """Rows of the entries of one column. The leader has the highest mean τ after the paper's length of training."""
+    """Rows of the entries of one column. The leader has the highest mean τ by the paper's recipe."""
     if not entries:
         return []
     counts = resample_runs(entries[0].outcomes[0].runs)
     resamples = [bootstrap_taus([one.predicted for one in entry.outcomes], entry.truth, counts) for entry in entries]
     means = [float(np.mean(entry.taus())) for entry in entries]
-    leader = max(range(len(entries)), key=lambda number: (entries[number].cell.length == "paper", means[number]))
+    leader = max(range(len(entries)), key=lambda number: (entries[number].cell.recipe == "paper", means[number]))
     rows = []
     for entry, mean, own in zip(entries, means, resamples, strict=True):
         assert np.array_equal(entry.truth, entries[0].truth), "a column has one test set"

@@ -28,7 +28,7 @@ def threshold_table(book: Book, config: str) -> str:
     for name, contender in CONTENDERS.items():
         cells = []
         for threshold in thresholds:
-            setting = {"threshold": threshold, "length": "paper"}
+            setting = {"threshold": threshold, "recipe": "paper"}
             row, interval = book.find("tau", name, **setting), book.interval("tau", name, **setting)
             reference = paper.KENDALL.get(config, {}).get(name, {}).get(threshold)
             cells.append(tau_text(row, interval, reference, best=name == best[threshold]))
@@ -45,7 +45,7 @@ def row_counts(book: Book, threshold: float) -> str:
 
 
 def leader(book: Book, threshold: float) -> str | None:
-    taus = {name: book.value("tau", name, threshold=threshold, length="paper") for name in CONTENDERS}
+    taus = {name: book.value("tau", name, threshold=threshold, recipe="paper") for name in CONTENDERS}
     known = {name: tau for name, tau in taus.items() if tau is not None}
     return max(known, key=lambda name: known[name]) if known else None
 
@@ -55,19 +55,21 @@ def detail_table(book: Book) -> str:
     rows = []
     first = thresholds_of(book)[0]
     for name, contender in CONTENDERS.items():
-        setting = {"threshold": first, "length": "paper"}
+        setting = {"threshold": first, "recipe": "paper"}
         if book.find("tau", name, **setting) is None:
             continue
         behind = book.value("tau_behind_leader", name, **setting)
         interval = book.interval("tau_behind_leader", name, **setting)
-        longer = book.find("tau", name, threshold=first, length="converged")
-        epochs = book.value("epochs", name, threshold=first, length="converged")
+        longer = book.find("tau", name, threshold=first, recipe="converged")
+        epochs = book.value("epochs", name, threshold=first, recipe="converged")
+        scaled = book.find("tau", name, threshold=first, recipe="scaled")
         change = book.value("mean_change", name, **setting)
         rows.append(
             [
                 contender.title,
                 number(behind, ".3f") + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval and behind else ""),
                 MISSING if longer is None else f"{with_error(longer.value, longer.stderr)} ({number(epochs)} epochs)",
+                MISSING if scaled is None else with_error(scaled.value, scaled.stderr),
                 number(book.value("r2", name, **setting), ".3f"),
                 number(change, ".1e") if change else number(change),
                 number(book.value("parameters", name, **setting)),
@@ -77,8 +79,9 @@ def detail_table(book: Book) -> str:
         )
     if not rows:
         return ""
-    headings = ("behind the leader", "τ, trained until validation stops improving", "R²", "change under the group")
-    return table([threshold_title(first), *headings, "parameters", "seconds a fit", "peak MB"], rows)
+    recipes = ("τ, trained until validation stops improving", "τ, weights brought to unit size")
+    headings = ("behind the leader", *recipes, "R²", "change under the group", "parameters", "seconds a fit", "peak MB")
+    return table([threshold_title(first), *headings], rows)
 
 
 def notes(book: Book) -> list[str]:
@@ -97,7 +100,7 @@ def constant_note(book: Book) -> list[str]:
         one: [
             threshold_title(threshold)
             for threshold in thresholds_of(book)
-            if book.value("constant_seeds", name, threshold=threshold, length="paper")
+            if book.value("constant_seeds", name, threshold=threshold, recipe="paper")
         ]
         for name, one in CONTENDERS.items()
     }

@@ -12,7 +12,7 @@ def seeds_table(shared: Book, distinct: Book) -> str:
     thresholds = [threshold for threshold in thresholds_of(shared) if threshold in thresholds_of(distinct)]
     lines = []
     for name, contender in CONTENDERS.items():
-        found = [[book.find("tau", name, threshold=one, length="paper") for book in books] for one in thresholds]
+        found = [[book.find("tau", name, threshold=one, recipe="paper") for book in books] for one in thresholds]
         lines.append([contender.title, *("<br>".join(tau_text(row, None, None) for row in pair) for pair in found)])
     lines.append([ROW_COUNTS, *("<br>".join(row_counts(book, one) for book in books) for one in thresholds)])
     return table(["τ: one seed for all runs, below it a seed a run", *map(threshold_title, thresholds)], lines)

@@ -11,7 +11,7 @@ import torch
 from benchmarks.harness import cohort
 from benchmarks.harness.cohort import ClassOfMembers, FittedPredictor, epoch_batches, train_together
 from benchmarks.harness.ranking import kendall_tau
-from benchmarks.harness.schedule import PaperSchedule, PlateauSchedule, make_schedule
+from benchmarks.harness.schedule import RECIPES, PaperSchedule, PlateauSchedule
 from nfn import MLPPredictor, Predictor, StatNN, TrainingStep, TransformerNFN
 from tests.benchmarks.synthetic import SMALL, invariant_label, invent
 from zoo import TransformerWeights
@@ -20,9 +20,16 @@ KINDS: list[type[Predictor]] = [TransformerNFN, MLPPredictor, StatNN]
 TRAIN, VALIDATION = invent(48, 0, invariant_label), invent(20, 1, invariant_label)
 
 
-def fit(kind: type[Predictor], classes: list[ClassOfMembers], epochs: int = 3) -> list[list[FittedPredictor]]:
+def fit(
+    kind: type[Predictor], classes: list[ClassOfMembers], epochs: int = 3, *, scaled: bool = False
+) -> list[list[FittedPredictor]]:
     return train_together(
-        lambda generator: kind(SMALL, generator=generator), classes, TRAIN, VALIDATION, lambda: PaperSchedule(epochs)
+        lambda generator: kind(SMALL, generator=generator),
+        classes,
+        TRAIN,
+        VALIDATION,
+        lambda: PaperSchedule(epochs),
+        scaled=scaled,
     )
 
 
@@ -38,13 +45,15 @@ def test_company_changes_nothing_but_rounding(kind: type[Predictor]):
         assert one.validation_tau == pytest.approx(other.validation_tau, abs=0.05)
 
 
+@pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_member_is_trained_by_torch_s_own_adam(kind: type[Predictor]):
+def test_a_member_is_trained_by_torch_s_own_adam(kind: type[Predictor], scaled: bool):
     """The same predictor, rows and rates through the plain training step; 48 rows are three whole batches."""
     own = ClassOfMembers(np.arange(48), np.arange(20), (4,))
-    fitted = fit(kind, [own], epochs=2)[0][0]
+    fitted = fit(kind, [own], epochs=2, scaled=scaled)[0][0]
     predictor = kind(SMALL, generator=torch.Generator().manual_seed(4))
-    predictor.fit_scale(TransformerWeights.from_flat(SMALL, TRAIN.weights))
+    if scaled:
+        predictor.fit_scale(TransformerWeights.from_flat(SMALL, TRAIN.weights))
     step = TrainingStep(predictor)
     schedule, taus, read = PaperSchedule(2), [], []
     for epoch in range(2):
@@ -103,7 +112,7 @@ def test_a_longer_training_is_never_worse_on_validation():
         [own],
         TRAIN,
         VALIDATION,
-        lambda: make_schedule("converged", 0),
+        lambda: RECIPES["converged"].schedule(0),
     )[0]
     for one in found:
         assert 39 <= one.epochs <= 400

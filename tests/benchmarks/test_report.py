@@ -88,7 +88,7 @@ def row(metric: str, value: float, model: str = "mlp", **setting: float | str) -
 
 
 def test_the_last_row_counts_and_another_zoo_s_rows_do_not():
-    common = {"threshold": 0.0, "length": "paper", "checkpoint": "epoch_75"}
+    common = {"threshold": 0.0, "recipe": "paper", "checkpoint": "epoch_75"}
     rows = [
         row("tau", 0.1, zoo="old", model="statnn", **common),
         row("tau", 0.2, zoo="new", **common),
@@ -111,7 +111,7 @@ def test_the_speed_table_takes_the_last_measurement():
 
 
 def test_both_zoos_stand_side_by_side():
-    common = {"threshold": 0.0, "length": "paper"}
+    common = {"threshold": 0.0, "recipe": "paper"}
     shared, distinct = row("tau", 0.9, **common), replace(row("tau", 0.6, **common), config="mnist-seeds")
     rows = [shared, distinct, replace(distinct, setting=common | {"threshold": 0.2})]
     text = seeds_table(Book.latest(rows, "mnist"), Book.latest(rows, "mnist-seeds"))

@@ -43,15 +43,15 @@ def test_kendall_writes_rows_tables_and_plots_and_computes_nothing_twice(
         assert (tmp_path / f"kendall.mnist.{name}.png").read_bytes().startswith(b"\x89PNG")
     rows = results.read("kendall", tmp_path)
     book = Book.latest(rows, "mnist")
-    tau = book.find("tau", "mlp", threshold=0.0, length="paper")
+    tau = book.find("tau", "mlp", threshold=0.0, recipe="paper")
     assert tau is not None
     assert tau.n == 2
     assert tau.stderr is not None
-    interval = book.interval("tau", "mlp", threshold=0.0, length="paper")
+    interval = book.interval("tau", "mlp", threshold=0.0, recipe="paper")
     assert interval is not None
     assert interval[0] <= tau.value <= interval[1]
-    assert book.find("tau", "mlp", threshold=0.0, length="converged") is not None
-    assert book.find("tau", "mlp", threshold=0.5, length="converged") is None
+    assert book.find("tau", "mlp", threshold=0.0, recipe="converged") is not None
+    assert book.find("tau", "mlp", threshold=0.5, recipe="converged") is None
     metrics = {row.metric for row in rows if row.model == "mlp"}
     assert {"r2", "wall_seconds", "parameters", "peak_memory_megabytes", "mean_change", "tau_behind_leader"} <= metrics
     assert {row.n for row in rows if row.model == "lightgbm"} == {1}
