@@ -50,9 +50,9 @@ def main(arguments: list[str] | None = None) -> None:
     campaign = Campaign(options)
     books = {}
     for config in options.configs:
-        data = BenchmarkData.from_zoo(options.zoo, config, checkpoint=options.checkpoint, device=options.device)
+        data = options.data(config)
         _, rows = campaign.run(plan(options, data), data)
-        books[config] = Book.latest(rows, config)
+        books[config] = Book.latest(rows, config, options.where)
     campaign.write("ablation_components.md", components_table(books))
     campaign.end()
 

@@ -58,12 +58,12 @@ def main(arguments: list[str] | None = None) -> None:
     widths = [parse_width(text) for text in parsed.widths] if parsed.widths else list(paper.WIDTHS)
     campaign = Campaign(options)
     for config in options.configs:
-        data = BenchmarkData.from_zoo(options.zoo, config, checkpoint=options.checkpoint, device=options.device)
+        data = options.data(config)
         spec = data.train.spec
         _, rows = campaign.run(
             plan(options, data, widths), data, lambda done, spec=spec: encoder_parameters(done, spec)
         )
-        campaign.write(f"ablation_width.{config}.md", width_table(Book.latest(rows, config), config))
+        campaign.write(f"ablation_width.{config}.md", width_table(Book.latest(rows, config, options.where), config))
     campaign.end()
 
 

@@ -43,11 +43,10 @@ def main(arguments: list[str] | None = None) -> None:
     for config in options.configs:
         rows: list[Result] = []
         for size in ranges:
-            data = BenchmarkData.from_zoo(
-                options.zoo, config, checkpoint=options.checkpoint, device=options.device, entry_range=size
-            )
+            data = options.data(config, entry_range=size)
             rows += campaign.run(plan(options, data, size), data)[1]
-        campaign.write(f"augmentation.{config}.md", augmentation_table(Book.latest(rows, config), config))
+        book = Book.latest(rows, config, options.where)
+        campaign.write(f"augmentation.{config}.md", augmentation_table(book, config))
     campaign.end()
 
 

@@ -72,9 +72,9 @@ def main(arguments: list[str] | None = None) -> None:
     options = read_options(parser.parse_args(arguments))
     campaign = Campaign(options)
     for config in options.configs:
-        data = BenchmarkData.from_zoo(options.zoo, config, checkpoint=options.checkpoint, device=options.device)
+        data = options.data(config)
         finished, rows = campaign.run(plan(options, data), data)
-        book = Book.latest(rows, config)
+        book = Book.latest(rows, config, options.where)
         campaign.write(f"kendall.{config}.md", kendall_tables(book, config))
         draw(campaign, finished, book, data)
     campaign.end()

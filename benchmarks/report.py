@@ -38,6 +38,7 @@ from zoo.table_file import read_table
 README = Path(__file__).parent.parent / "README.md"
 CONFIGS = ("mnist", "agnews")
 SEEDS = "mnist-seeds"
+IN_BOTH = "train_fraction >= 0.8"  # of the MNIST grid: the shards that were trained with either seeds
 BLOCK = re.compile(r"(?P<open><!-- generated: (?P<name>[\w.]+) -->\n).*?(?P<close><!-- end: (?P=name) -->)", re.DOTALL)
 PLOTS = "plots"
 GENERATED = "generated"
@@ -55,11 +56,11 @@ def kendall_block(config: str, folder: Path, plots: Path) -> str:
 
 
 def seeds_block(folder: Path) -> str:
-    """The table on both zoos side by side, then the whole of the second."""
+    """The table on the same configurations of both zoos side by side, then the whole of the second."""
     rows = results.read("kendall", folder)
-    shared, distinct = Book.latest(rows, "mnist"), Book.latest(rows, SEEDS)
+    shared, distinct = Book.latest(rows, "mnist", IN_BOTH), Book.latest(rows, SEEDS, IN_BOTH)
     if not shared or not distinct:
-        return missing(f"python -m benchmarks.kendall --config mnist {SEEDS}")
+        return missing(f"python -m benchmarks.kendall --config mnist {SEEDS} --where '{IN_BOTH}'")
     return "\n\n".join([seeds_table(shared, distinct), kendall_tables(distinct, SEEDS)])
 
 

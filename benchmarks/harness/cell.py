@@ -32,6 +32,7 @@ class Cell:
     components: tuple[str, ...] | None = None
     channels: tuple[int, ...] | None = None
     entry_range: float | None = None
+    where: str | None = None
 
     def __post_init__(self) -> None:
         if self.recipe not in RECIPES:
@@ -41,7 +42,7 @@ class Cell:
     def key(self) -> str:
         """The same for cells of different tables that are the same fit: on one machine, the same numbers."""
         what = asdict(self) | {"protocol": PROTOCOL}
-        del what["benchmark"]
+        del what["benchmark"], what["where"]  # which rows these are is in the zoo's fingerprint
         if self.channels == STANDARD_CHANNELS:
             what["channels"] = None
         text = json.dumps(what, sort_keys=True)

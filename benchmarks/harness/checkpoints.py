@@ -28,10 +28,10 @@ class Checkpoints:
     hyperparameters: pd.DataFrame
 
     @classmethod
-    def read(cls, reader: ZooReader, checkpoint: str, device: torch.device) -> "Checkpoints":
-        """The rows of a reader at one checkpoint (or ``all``), moved to the device once."""
-        where = None if checkpoint == "all" else f"checkpoint == '{checkpoint}'"
-        rows = reader.rows(where)
+    def read(cls, reader: ZooReader, checkpoint: str, device: torch.device, where: str | None = None) -> "Checkpoints":
+        """The rows of a reader at one checkpoint (or ``all``) that ``where`` chooses, moved to the device once."""
+        at_checkpoint = reader.rows(None if checkpoint == "all" else f"checkpoint == '{checkpoint}'")
+        rows = np.intersect1d(at_checkpoint, reader.rows(where))
         metadata = reader.metadata.iloc[rows].reset_index(drop=True)
         return cls(
             spec=reader.spec,

@@ -71,17 +71,21 @@ class BenchmarkData:
         config: str,
         *,
         checkpoint: str = "epoch_75",
+        where: str | None = None,
         device: torch.device | str = "cpu",
         entry_range: float | None = None,
     ) -> "BenchmarkData":
-        """A config of a published zoo, at one checkpoint or ``all``; with ``entry_range`` every split is doubled."""
+        """A config of a published zoo, at one checkpoint or ``all``; with ``entry_range`` every split is doubled.
+
+        ``where`` leaves rows out of all splits alike, by their metadata (``zoo.selection``).
+        """
         if checkpoint not in (*CHECKPOINTS, "all"):
             raise ValueError(f"unknown checkpoint {checkpoint!r}: one of {', '.join(CHECKPOINTS)}, all")
         folder = find_folder(name, config)
         edition = edition_of(folder)
 
         def read(split: str) -> Checkpoints:
-            rows = Checkpoints.read(open_zoo(folder, config, split), checkpoint, torch.device(device))
+            rows = Checkpoints.read(open_zoo(folder, config, split), checkpoint, torch.device(device), where)
             if edition_of(folder) != edition:
                 raise ValueError(f"{folder} was published anew while the benchmark ran: run it again")
             return rows

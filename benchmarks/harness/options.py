@@ -30,13 +30,24 @@ class TableOptions:
     epochs: int
     recipes: tuple[str, ...]
     checkpoint: str
+    where: str | None
     device: torch.device
     jobs: int
     out: Path
 
+    def data(self, config: str, entry_range: float | None = None) -> BenchmarkData:
+        return BenchmarkData.from_zoo(
+            self.zoo,
+            config,
+            checkpoint=self.checkpoint,
+            where=self.where,
+            device=self.device,
+            entry_range=entry_range,
+        )
+
     def cells(self, benchmark: str, data: BenchmarkData, model: str, **what: Any) -> list[Cell]:
         """One entry of a table, a cell a seed; ``what`` sets it apart from the other entries."""
-        shared = {"checkpoint": self.checkpoint, "epochs": self.epochs, **what}
+        shared = {"checkpoint": self.checkpoint, "where": self.where, "epochs": self.epochs, **what}
         return [Cell(benchmark, data.config, model, seed, data.fingerprint, **shared) for seed in range(self.seeds)]
 
 
@@ -63,6 +74,9 @@ def table_parser(
     parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds of each predictor (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="of neural predictors (default: %(default)s)")
     parser.add_argument("--checkpoint", default="epoch_75", choices=[*CHECKPOINTS, "all"], help="default: %(default)s")
+    parser.add_argument(
+        "--where", metavar="EXPRESSION", help='only these rows of every split, such as "train_fraction >= 0.8"'
+    )
     parser.add_argument("--device", default="auto", help="default: the GPU where there is one")
     parser.add_argument("--jobs", type=int, default=torch.get_num_threads(), help="threads of trees (default: all)")
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
@@ -88,6 +102,7 @@ def read_options(parsed: argparse.Namespace) -> TableOptions:
         epochs=parsed.epochs,
         recipes=("paper",) if parsed.quick else tuple(parsed.recipes),
         checkpoint=parsed.checkpoint,
+        where=parsed.where,
         device=device,
         jobs=parsed.jobs,
         out=parsed.out,

@@ -33,7 +33,8 @@ NOTED = (
     "epoch",
     "epochs",
 )
-COLUMN = ("threshold", "checkpoint", "entry_range")  # cells that differ in nothing here have the same test rows
+# cells that differ in nothing here have the same test rows
+COLUMN = ("threshold", "checkpoint", "entry_range", "where")
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,17 @@ class Book:
     """The rows of one table: of one benchmark, and of the zoo, checkpoint and epochs that came last."""
 
     rows: tuple[Result, ...]
+    where: str | None = None
 
     @classmethod
-    def latest(cls, rows: Iterable[Result], config: str) -> "Book":
-        """The rows of a config, without those of an earlier zoo, checkpoint or number of epochs."""
-        own = [row for row in rows if row.config == config]
+    def latest(cls, rows: Iterable[Result], config: str, where: str | None = None) -> "Book":
+        """The rows of a config (or of those of its checkpoints that ``where`` chose), of none but the last zoo,
+        checkpoint and number of epochs."""
+        own = [row for row in rows if row.config == config and row.setting.get("where") == where]
         for name in ("zoo", "checkpoint", "epochs"):
             last = next((row.setting[name] for row in reversed(own) if name in row.setting), None)
             own = [row for row in own if row.setting.get(name, last) == last]
-        return cls(tuple({row.identity(): row for row in own}.values()))
+        return cls(tuple({row.identity(): row for row in own}.values()), where)
 
     def __bool__(self) -> bool:
         return any(row.metric == "tau" for row in self.rows)

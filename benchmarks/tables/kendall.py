@@ -36,7 +36,8 @@ def threshold_table(book: Book, config: str) -> str:
     ceilings = [book.value("noise_ceiling", "data", threshold=threshold) for threshold in thresholds]
     rows.append(["noise ceiling", *(number(value, ".3f") for value in ceilings)])
     rows.append([ROW_COUNTS, *(row_counts(book, threshold) for threshold in thresholds)])
-    return table([f"Kendall's τ, {config}", *map(threshold_title, thresholds)], rows)
+    which = config if book.where is None else f"{config} where {book.where}"
+    return table([f"Kendall's τ, {which}", *map(threshold_title, thresholds)], rows)
 
 
 def row_counts(book: Book, threshold: float) -> str:

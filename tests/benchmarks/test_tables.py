@@ -108,6 +108,31 @@ def test_augmented_rows_are_the_rows_and_moved_copies_of_the_same_runs(tiny_zoo:
     np.testing.assert_array_equal(double.train.weights, again.train.weights)
 
 
+def test_some_rows_of_every_split_are_data_of_their_own(tiny_zoo: Path):
+    whole = BenchmarkData.from_zoo(tiny_zoo, "mnist")
+    some = BenchmarkData.from_zoo(tiny_zoo, "mnist", where="optimizer in ['sgd', 'adam']")
+    for part, of in ((some.train, whole.train), (some.validation, whole.validation)):
+        assert 0 < len(part) < len(of)
+        assert set(part.hyperparameters["optimizer"]) <= {"sgd", "adam"}
+        assert list(part.runs) == [
+            run for run, one in zip(of.runs, of.hyperparameters["optimizer"], strict=True) if one in ("sgd", "adam")
+        ]
+    assert some.fingerprint != whole.fingerprint
+    assert BenchmarkData.from_zoo(tiny_zoo, "mnist", where="epoch > 0").fingerprint == whole.fingerprint
+
+
+def test_a_table_of_some_rows_is_not_mistaken_for_that_of_all(tiny_zoo: Path, tmp_path: Path):
+    shared = ["--quick", "--zoo", str(tiny_zoo), "--out", str(tmp_path), "--epochs", "1", "--models", "mlp"]
+    kendall.main(shared)
+    kendall.main([*shared, "--where", "optimizer in ['sgd', 'adam']"])
+    rows = results.read("kendall", tmp_path)
+    whole, some = Book.latest(rows, "mnist"), Book.latest(rows, "mnist", "optimizer in ['sgd', 'adam']")
+    of_all, of_some = (book.value("train_rows", "data", threshold=0.0) or 0 for book in (whole, some))
+    assert of_all > of_some > 0
+    assert whole.value("tau", "mlp") != some.value("tau", "mlp")
+    assert "| Kendall's τ, mnist where optimizer in ['sgd', 'adam'] |" in (tmp_path / "kendall.mnist.md").read_text()
+
+
 def test_all_checkpoints_of_a_run_stay_on_one_side(tiny_zoo: Path):
     data = BenchmarkData.from_zoo(tiny_zoo, "mnist", checkpoint="all")
     test = Checkpoints.read(open_zoo(tiny_zoo, "mnist", "test"), "all", data.train.weights.device)

@@ -213,7 +213,8 @@ def test_evaluation_agrees_with_the_model_itself(name: str, tasks: dict[str, Tas
     accuracy, loss = fused.evaluate(on_device, torch.tensor([True], device=fused.device), fused.task.test)
     measured = zoo.evaluate(zoo.build_model(spec, weights[0]), task)
     assert float(accuracy) == pytest.approx(measured.accuracy, abs=1.01 / len(task.test))
-    assert float(loss) == pytest.approx(measured.loss, rel=3e-3)
+    # a loss near zero is what is left of logits near ten
+    assert float(loss) == pytest.approx(measured.loss, rel=3e-3, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", ["mnist", "agnews"])

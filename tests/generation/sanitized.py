@@ -1,0 +1,30 @@
+"""A few models of every optimizer through both kernels of both tasks, for NVIDIA's sanitizer to watch.
+
+compute-sanitizer --error-exitcode 1 --tool memcheck python tests/generation/sanitized.py      (racecheck, initcheck)
+"""
+
+import torch
+from small_tasks import few_digits, few_news
+
+from generation.fused.engine import FusedEngine
+from generation.protocol import Protocol, RunConfig
+from generation.state import PopulationState
+from zoo.schema import OPTIMIZERS
+
+
+def main() -> None:
+    for task in (few_digits(train=64, test=70), few_news(train=64, test=70)):
+        protocol = Protocol(epochs=2, warmup_epochs=1, batch_size=32)
+        runs = [RunConfig(task.spec.task, one, 1e-3, 1e-4, 0.2, 0.2, 1.0, protocol=protocol) for one in OPTIMIZERS]
+        engine = FusedEngine.on_cuda(runs, task, torch.device("cuda"))
+        state = PopulationState.initial(runs, engine.device)
+        state.alive[-1] = False
+        for _ in range(protocol.epochs):
+            engine.train_epoch(state)
+        accuracy, loss = engine.evaluate(state.weights, state.alive, engine.task.test)
+        torch.cuda.synchronize()
+        print(task.spec.task, accuracy.tolist(), loss.tolist())
+
+
+if __name__ == "__main__":
+    main()
