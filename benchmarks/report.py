@@ -109,7 +109,7 @@ def final_accuracies(folder: Path) -> dict[str, np.ndarray]:
     """Config → the test accuracy of each completed run after its last epoch, from the tables of runs that came home."""
     found = {}
     for path in sorted((folder / GENERATED).glob(f"*/{RUNS_FILE}")):
-        runs = read_table(path, PUBLISHED_RUN_SCHEMA).to_pylist()
+        runs = read_table(path, PUBLISHED_RUN_SCHEMA).select(["status", "test_accuracy"]).to_pylist()
         curves = [run["test_accuracy"] for run in runs if run["status"] == "completed"]
         found[path.parent.name] = np.array([curve[-1] for curve in curves])
     return found

@@ -69,7 +69,7 @@ class Checkpoints:
         """A hash of the rows themselves, however they are cut into files and whatever lies beside them."""
         digest = hashlib.sha256("\n".join(self.runs).encode())
         for tensor in (self.accuracy, self.weights):
-            digest.update(tensor.cpu().numpy().tobytes())
+            digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
         return digest.hexdigest()
 
     def pieces(self, size: int) -> Iterator[TransformerWeights]:

@@ -1,6 +1,7 @@
 """The table commands, end to end on a small zoo: rows, tables, plots, resuming, and one clear line on bad input."""
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,9 @@ def test_kendall_writes_rows_tables_and_plots_and_computes_nothing_twice(
     assert interval[0] <= tau.value <= interval[1]
     assert book.find("tau", "mlp", threshold=0.0, recipe="converged") is not None
     assert book.find("tau", "mlp", threshold=0.5, recipe="converged") is None
+    scaled = book.find("tau", "mlp", threshold=0.0, recipe="scaled")
+    assert scaled is not None
+    assert scaled.value != tau.value, "scaled weights were not trained on"
     metrics = {row.metric for row in rows if row.model == "mlp"}
     assert {"r2", "wall_seconds", "parameters", "peak_memory_megabytes", "mean_change", "tau_behind_leader"} <= metrics
     assert {row.n for row in rows if row.model == "lightgbm"} == {1}
@@ -119,6 +123,17 @@ def test_some_rows_of_every_split_are_data_of_their_own(tiny_zoo: Path):
         ]
     assert some.fingerprint != whole.fingerprint
     assert BenchmarkData.from_zoo(tiny_zoo, "mnist", where="epoch > 0").fingerprint == whole.fingerprint
+
+
+def test_the_digest_of_rows_is_that_of_all_they_hold(tiny_zoo: Path):
+    rows = BenchmarkData.from_zoo(tiny_zoo, "mnist").train
+    weights, accuracy, runs = rows.weights.clone(), rows.accuracy.clone(), rows.runs.copy()
+    assert replace(rows, weights=weights, accuracy=accuracy, runs=runs).digest() == rows.digest()
+    weights[-1, -1] += 1
+    accuracy[0] += 0.5
+    runs[3] = "another"
+    changed = [replace(rows, weights=weights), replace(rows, accuracy=accuracy), replace(rows, runs=runs)]
+    assert len({rows.digest(), *(one.digest() for one in changed)}) == 4
 
 
 def test_a_table_of_some_rows_is_not_mistaken_for_that_of_all(tiny_zoo: Path, tmp_path: Path):
