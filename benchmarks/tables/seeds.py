@@ -2,17 +2,25 @@
 
 from benchmarks.harness.contenders import CONTENDERS
 from benchmarks.tables.book import Book
-from benchmarks.tables.kendall import ROW_COUNTS, row_counts, thresholds_of
+from benchmarks.tables.kendall import ROW_COUNTS, UNTIL_IDLE, converged_text, row_counts, thresholds_of
 from benchmarks.tables.markdown import table, tau_text, threshold_title
 
 
 def seeds_table(shared: Book, distinct: Book) -> str:
-    """One line a model, a column a threshold: τ where all runs share a seed, and where each has its own."""
+    """One line a model, a column a threshold: τ where all runs share a seed, and where each has its own.
+
+    The last column is of no threshold, with neural predictors trained as long as it takes.
+    """
     books = (shared, distinct)
     thresholds = [threshold for threshold in thresholds_of(shared) if threshold in thresholds_of(distinct)]
+    first = thresholds[:1]
     lines = []
     for name, contender in CONTENDERS.items():
         found = [[book.find("tau", name, threshold=one, recipe="paper") for book in books] for one in thresholds]
-        lines.append([contender.title, *("<br>".join(tau_text(row, None, None) for row in pair) for pair in found)])
-    lines.append([ROW_COUNTS, *("<br>".join(row_counts(book, one) for book in books) for one in thresholds)])
-    return table(["τ: one seed for all runs, below it a seed a run", *map(threshold_title, thresholds)], lines)
+        pairs = ["<br>".join(tau_text(row, None, None) for row in pair) for pair in found]
+        longer = ["<br>".join(converged_text(book, name, one) for book in books) for one in first]
+        lines.append([contender.title, *pairs, *longer])
+    counts = ["<br>".join(row_counts(book, one) for book in books) for one in thresholds]
+    lines.append([ROW_COUNTS, *counts, *counts[:1]])
+    headings = [*map(threshold_title, thresholds), *(f"{threshold_title(one)}, {UNTIL_IDLE}" for one in first)]
+    return table(["τ: one seed for all runs, below it a seed a run", *headings], lines)

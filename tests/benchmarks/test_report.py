@@ -103,6 +103,20 @@ def test_the_last_row_counts_and_another_zoo_s_rows_do_not():
     assert "| STATNN | –<br>paper 0.881 ± 0.001 |" in text
 
 
+def test_predictors_trained_to_the_end_have_a_table_where_more_than_one_threshold_was_tried():
+    rows = [row("tau", 0.5, threshold=threshold, recipe="paper") for threshold in (0.0, 0.4, 0.8)]
+    rows += [row("tau", 0.6, threshold=0.0, recipe="converged"), row("epochs", 70, threshold=0.0, recipe="converged")]
+    of_one = kendall_tables(Book.latest(rows, "mnist"), "mnist")
+    assert "0.600 ± 0.010 (70 epochs)" in of_one
+    heading = "\n| τ, trained until validation stops improving |"
+    assert heading not in of_one
+    rows += [row("tau", 0.7, threshold=0.8, recipe="converged"), row("epochs", 90, threshold=0.8, recipe="converged")]
+    text = kendall_tables(Book.latest(rows, "mnist"), "mnist")
+    assert f"{heading} no threshold | ≥ 80% |" in text
+    assert "| MLP | 0.600 ± 0.010 (70 epochs) | 0.700 ± 0.010 (90 epochs) |" in text
+    assert "| STATNN | – | –" not in text, "a model that was not tried"
+
+
 def test_the_speed_table_takes_the_last_measurement():
     rows = [one for name in ("generation", "nfn", "loader") for one in results.read(f"speed.{name}")]
     reading = [one for one in rows if one.metric == "checkpoints_per_second" and one.variant == "zoo.open"]
@@ -113,8 +127,14 @@ def test_the_speed_table_takes_the_last_measurement():
 def test_both_zoos_stand_side_by_side():
     common = {"threshold": 0.0, "recipe": "paper"}
     shared, distinct = row("tau", 0.9, **common), replace(row("tau", 0.6, **common), config="mnist-seeds")
-    rows = [shared, distinct, replace(distinct, setting=common | {"threshold": 0.2})]
+    longer = {"threshold": 0.0, "recipe": "converged"}
+    rows = [
+        shared,
+        distinct,
+        replace(distinct, setting=common | {"threshold": 0.2}),
+        *(replace(one, config="mnist-seeds") for one in (row("tau", 0.7, **longer), row("epochs", 30, **longer))),
+    ]
     text = seeds_table(Book.latest(rows, "mnist"), Book.latest(rows, "mnist-seeds"))
-    assert "| MLP | 0.900 ± 0.010<br>0.600 ± 0.010 |" in text
-    assert "| STATNN | –<br>– |" in text
+    assert "| MLP | 0.900 ± 0.010<br>0.600 ± 0.010 | –<br>0.700 ± 0.010 (30 epochs) |" in text
+    assert "| STATNN | –<br>– | –<br>– |" in text
     assert "20%" not in text, "a threshold that only one of them has"
