@@ -1,0 +1,51 @@
+"""The zoo that is committed beside the code: whole, by the paper's protocol, and a part of what was generated."""
+
+from pathlib import Path
+
+import pytest
+
+import zoo
+from zoo.layout import RUNS_FILE, PublishedZoo
+from zoo.schema import HYPERPARAMETERS, PUBLISHED_RUN_SCHEMA
+from zoo.table_file import read_table
+from zoo.verify import verify
+
+ROOT = Path(__file__).parent.parent.parent
+SAMPLE, GENERATED = ROOT / "small-transformer-zoo", ROOT / "benchmarks" / "results" / "generated"
+CONFIGS = ("agnews", "mnist", "mnist-seeds")
+
+
+def runs_of(folder: Path, config: str) -> dict[str, dict]:
+    table = read_table(folder / config / RUNS_FILE, PUBLISHED_RUN_SCHEMA)
+    return {run["run_id"]: run for run in table.to_pylist()}
+
+
+def test_nothing_is_wrong_with_it():
+    assert verify(SAMPLE) == []
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_it_has_a_hundred_runs_by_the_paper_s_protocol_out_of_those_generated(config: str):
+    details = PublishedZoo.read(SAMPLE).config(config)
+    assert (details.preset, details.runs) == ("paper", {"completed": 100})
+    assert details.spec == PublishedZoo.read(GENERATED).config(config).spec
+    sample, generated = runs_of(SAMPLE, config), runs_of(GENERATED, config)
+    assert sample == {run: generated[run] for run in sample}
+    assert len(zoo.open(SAMPLE, config, split="all")) == 4 * len(sample)
+
+
+def test_the_table_of_generated_runs_is_the_one_in_their_manifest():
+    published = PublishedZoo.read(GENERATED)
+    assert set(published.configs) == set(CONFIGS)
+    for config in CONFIGS:
+        published.manifest.check_file(GENERATED, f"{config}/{RUNS_FILE}")
+
+
+def test_runs_with_a_seed_each_are_of_the_grid_and_share_none():
+    distinct, shared = runs_of(GENERATED, "mnist-seeds"), runs_of(GENERATED, "mnist")
+    names = [field.name for field in HYPERPARAMETERS if field.name != "seed"]
+    again, once = ({tuple(run[name] for name in names) for run in runs.values()} for runs in (distinct, shared))
+    assert again < once
+    assert len(again) == len(distinct)
+    assert len({run["seed"] for run in distinct.values()}) == len(distinct)
+    assert len({run["seed"] for run in shared.values()}) == 1
