@@ -16,12 +16,12 @@ def augmentation_table(book: Book, config: str) -> str:
         cells = []
         for size in ranges:
             row, interval = book.find("tau", name, entry_range=size), book.interval("tau", name, entry_range=size)
-            reference = paper.AUGMENTATION[name].get(size) if config == "agnews" else None
+            reference = paper.AUGMENTATION[name].get(size) if config == "agnews" and book.whole else None
             cells.append(tau_text(row, interval, reference))
         rows.append([CONTENDERS[name].title, *cells])
     rows.append(["gap", *(gap(book, size) for size in ranges)])
     titles = ["original" if size is None else f"±{size:g}" for size in ranges]
-    return table([f"Kendall's τ, {config}", *titles], rows)
+    return table([f"Kendall's τ, {book.title(config)}", *titles], rows)
 
 
 def gap(book: Book, size: float | None) -> str:

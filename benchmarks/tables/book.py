@@ -28,6 +28,15 @@ class Book:
     def __bool__(self) -> bool:
         return any(row.metric == "tau" for row in self.rows)
 
+    @property
+    def whole(self) -> bool:
+        """Of all rows, as the paper's numbers are."""
+        return self.where is None
+
+    def title(self, name: str) -> str:
+        """The name of what the rows are of, with their choice where there was one."""
+        return name if self.whole else f"{name} where {self.where}"
+
     def find(self, metric: str, who: str, **setting: Value) -> Result | None:
         """The row of a metric of a model (or variant) with this setting; what is None must not be set."""
         wanted = {name: list(value) if isinstance(value, tuple) else value for name, value in setting.items()}

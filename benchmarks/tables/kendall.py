@@ -31,14 +31,13 @@ def threshold_table(book: Book, config: str) -> str:
         for threshold in thresholds:
             setting = {"threshold": threshold, "recipe": "paper"}
             row, interval = book.find("tau", name, **setting), book.interval("tau", name, **setting)
-            reference = paper.KENDALL.get(config, {}).get(name, {}).get(threshold)
+            reference = paper.KENDALL.get(config, {}).get(name, {}).get(threshold) if book.whole else None
             cells.append(tau_text(row, interval, reference, best=name == best[threshold]))
         rows.append([contender.title, *cells])
     ceilings = [book.value("noise_ceiling", "data", threshold=threshold) for threshold in thresholds]
     rows.append(["noise ceiling", *(number(value, ".3f") for value in ceilings)])
     rows.append([ROW_COUNTS, *(row_counts(book, threshold) for threshold in thresholds)])
-    which = config if book.where is None else f"{config} where {book.where}"
-    return table([f"Kendall's τ, {which}", *map(threshold_title, thresholds)], rows)
+    return table([f"Kendall's τ, {book.title(config)}", *map(threshold_title, thresholds)], rows)
 
 
 def row_counts(book: Book, threshold: float) -> str:
@@ -109,8 +108,8 @@ def notes(book: Book) -> list[str]:
     found = [
         "Mean ± standard error over seeds, below it the middle 95 % of a bootstrap over test runs; bold leads. "
         "XGBoost, LightGBM and the hyperparameters' boosting draw nothing, so they have no error over seeds. Fits that "
-        "share a GPU share its seconds, and their memory is that of all. The noise ceiling takes every run to be tested on "
-        "examples of its own; they share them, so that a predictor may rank better than that."
+        "share a GPU share its seconds, and their memory is that of all. The noise ceiling takes every run to be "
+        "tested on examples of its own; they share them, so that a predictor may rank better than that."
     ]
     return [*found, *constant_note(book), *too_few_note(book)]
 

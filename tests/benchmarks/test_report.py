@@ -9,7 +9,9 @@ import pytest
 import zoo
 from benchmarks import kendall, report, results
 from benchmarks.results import Result
+from benchmarks.tables.ablation import components_table, width_table
 from benchmarks.tables.accuracies import accuracies_table
+from benchmarks.tables.augmentation import augmentation_table
 from benchmarks.tables.book import Book
 from benchmarks.tables.kendall import kendall_tables
 from benchmarks.tables.seeds import seeds_table
@@ -101,6 +103,22 @@ def test_the_last_row_counts_and_another_zoo_s_rows_do_not():
     text = kendall_tables(book, "mnist")
     assert "| MLP | **0.300 ± 0.010**<br>paper 0.866 ± 0.002 |" in text
     assert "| STATNN | –<br>paper 0.881 ± 0.001 |" in text
+
+
+def test_a_table_of_some_rows_says_so_and_has_no_number_of_the_paper_beside():
+    chosen = {"threshold": 0.0, "recipe": "paper", "where": "train_fraction == 1.0"}
+    rows = [row("tau", 0.4, **chosen), row("tau", 0.5, model="transformer_nfn", **chosen)]
+    book = Book.latest(rows, "mnist", "train_fraction == 1.0")
+    assert "Embedding + Encoder + Classifier | 0.500" in components_table({"mnist": book})
+    assert "| Encoder |" not in components_table({"mnist": book}), "nothing is known of it"
+    for text in (
+        kendall_tables(book, "mnist"),
+        components_table({"mnist": book}),
+        width_table(book, "agnews"),
+        augmentation_table(book, "agnews"),
+    ):
+        assert "where train_fraction == 1.0" in text
+        assert "paper" not in text
 
 
 def test_predictors_trained_to_the_end_have_a_table_where_more_than_one_threshold_was_tried():
