@@ -6,7 +6,8 @@ python -m benchmarks.kendall --config mnist agnews --zoo DIR --device cuda --out
 python -m benchmarks.kendall --models transformer_nfn mlp --thresholds none 80 --seeds 3
 
 Fits on train, chooses on validation, tests once. Finished cells lie in OUT/cells and are not computed again. Writes
-OUT/kendall.jsonl, OUT/kendall.CONFIG.md and three plots. A model whose library is missing is left out: exit code 3.
+OUT/kendall.jsonl, OUT/kendall.CONFIG.md and three plots (of some rows, by --where, under names of their own). A model
+whose library is missing is left out: exit code 3.
 """
 
 import numpy as np
@@ -39,7 +40,7 @@ def plan(options: TableOptions, data: BenchmarkData) -> list[Cell]:
 
 def draw(campaign: Campaign, finished: Finished, book: Book, data: BenchmarkData) -> None:
     """The plots, of the first seed where there are several."""
-    out, config = campaign.options.out, data.config
+    file, config = campaign.options.file, data.config
     first = campaign.options.thresholds[0]
     shown = {
         name: (outcome.predicted, outcome.truth)
@@ -48,13 +49,13 @@ def draw(campaign: Campaign, finished: Finished, book: Book, data: BenchmarkData
         if (cell.model, cell.seed, cell.recipe, cell.threshold) == (name, 0, "paper", first) and len(outcome.truth)
     }
     if shown:
-        campaign.announce(scatter(shown, f"{config}, test split", out / f"kendall.{config}.scatter.png"))
+        campaign.announce(scatter(shown, f"{config}, test split", file(f"kendall.{config}.scatter.png")))
     if book:
-        campaign.announce(tau_by_threshold(book, config, out / f"kendall.{config}.thresholds.png"))
+        campaign.announce(tau_by_threshold(book, config, file(f"kendall.{config}.thresholds.png")))
     # of the splits that lie open; the test split's is of the same kind
     accuracy = np.concatenate([data.train.truth(), data.validation.truth()])
     title = f"{config}, {campaign.options.checkpoint}, train and validation: {len(accuracy):,} checkpoints"
-    campaign.announce(accuracy_histogram(accuracy, title, out / f"kendall.{config}.accuracy.png"))
+    campaign.announce(accuracy_histogram(accuracy, title, file(f"kendall.{config}.accuracy.png")))
 
 
 @command

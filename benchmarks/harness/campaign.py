@@ -47,7 +47,7 @@ class Campaign:
 
     def write(self, name: str, text: str) -> None:
         """A table as a file, and on the screen."""
-        path = self.options.out / name
+        path = self.options.file(name)
         write_atomically(path, f"{text}\n".encode())
         print(f"{text}\n")
         self.announce(path)

@@ -1,6 +1,7 @@
 """What the table commands share on their command line."""
 
 import argparse
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from zoo.locate import DEFAULT_NAME
 from zoo.schema import CHECKPOINTS
 
 SEEDS = 5
+WHERE_DIGITS = 8  # of a hash, in the file names of tables of some rows
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,13 @@ class TableOptions:
             device=self.device,
             entry_range=entry_range,
         )
+
+    def file(self, name: str) -> Path:
+        """Where a table or a plot goes; one of some rows goes by a name of its own, to replace no whole one."""
+        path = self.out / name
+        if self.where is None:
+            return path
+        return path.with_suffix(f".{hashlib.sha256(self.where.encode()).hexdigest()[:WHERE_DIGITS]}{path.suffix}")
 
     def cells(self, benchmark: str, data: BenchmarkData, model: str, **what: Any) -> list[Cell]:
         """One entry of a table, a cell a seed; ``what`` sets it apart from the other entries."""

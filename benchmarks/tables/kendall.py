@@ -85,14 +85,14 @@ def detail_table(book: Book) -> str:
 
 def converged_table(book: Book) -> str:
     """The neural predictors trained as long as it takes, where that was done at more thresholds than the first."""
-    found = [(row.model, row.setting["threshold"]) for row in book.rows if row.setting.get("recipe") == "converged"]
-    thresholds = [one for one in thresholds_of(book) if one in {threshold for _, threshold in found}]
+    tried = [row for row in book.rows if row.setting.get("recipe") == "converged"]
+    thresholds = [one for one in thresholds_of(book) if any(row.setting.get("threshold") == one for row in tried)]
     if len(thresholds) < 2:
         return ""
     rows = [
         [CONTENDERS[name].title, *(converged_text(book, name, threshold) for threshold in thresholds)]
         for name in NEURAL
-        if name in {model for model, _ in found}
+        if any(row.model == name for row in tried)
     ]
     return table([f"τ, {UNTIL_IDLE}", *map(threshold_title, thresholds)], rows)
 
