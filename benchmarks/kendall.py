@@ -50,7 +50,6 @@ def draw(campaign: Campaign, finished: Finished, book: Book, data: BenchmarkData
     }
     if shown:
         campaign.announce(scatter(shown, f"{config}, test split", file(f"kendall.{config}.scatter.png")))
-    if book:
         campaign.announce(tau_by_threshold(book, config, file(f"kendall.{config}.thresholds.png")))
     # of the splits that lie open; the test split's is of the same kind
     accuracy = np.concatenate([data.train.truth(), data.validation.truth()])

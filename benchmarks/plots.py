@@ -72,7 +72,7 @@ def tau_by_threshold(book: Book, config: str, path: Path) -> Path:
             interval = book.interval("tau", name, threshold=t, recipe="paper")
             if interval is not None:
                 axis.vlines(100 * t + shift, *interval, color=colour, linewidth=1, alpha=0.6)
-        printed = paper.KENDALL.get(config, {}).get(name, {})
+        printed = paper.KENDALL.get(config, {}).get(name, {}) if book.whole else {}
         axis.plot(
             [100 * t + shift for t in printed],
             [tau for tau, _ in printed.values()],
@@ -82,7 +82,8 @@ def tau_by_threshold(book: Book, config: str, path: Path) -> Path:
             markerfacecolor="none",
             markeredgecolor=colour,
         )
-    axis.set(title=f"{config}: filled ours, hollow the paper's", xlabel="accuracy threshold, %", ylabel="Kendall's τ")
+    title = f"{config}: filled ours, hollow the paper's" if book.whole else book.title(config)
+    axis.set(title=title, xlabel="accuracy threshold, %", ylabel="Kendall's τ")
     axis.legend(fontsize=7)
     return save(figure, path)
 
