@@ -12,7 +12,7 @@ from benchmarks.harness.contenders import CONTENDERS
 from benchmarks.harness.schedule import RECIPES
 from benchmarks.results import Result
 
-PROTOCOL = 2  # raised when the way of training or choosing changes, so that no cell of the old way is taken for one
+PROTOCOL = 2  # raised when the way of training or choosing changes for all, as a contender's edition for itself
 STANDARD_CHANNELS = (10,)  # Transformer-NFN's own default
 
 
@@ -45,6 +45,8 @@ class Cell:
         del what["benchmark"], what["where"]  # which rows these are is in the zoo's fingerprint
         if self.channels == STANDARD_CHANNELS:
             what["channels"] = None
+        if (edition := CONTENDERS[self.model].edition) > 1:
+            what["edition"] = edition
         text = json.dumps(what, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

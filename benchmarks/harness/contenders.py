@@ -18,7 +18,8 @@ class Contender:
     """One row. ``kind`` is a neural predictor's class, ``fit`` what fits any other; a row has one of them.
 
     ``library`` is imported by ``fit``. ``seeded`` says whether a seed changes anything: boosting without subsampling
-    draws nothing, so one fit is all of its seeds.
+    draws nothing, so one fit is all of its seeds. ``edition`` is raised when the way of fitting this row changes, so that
+    no cell of the old way is taken for one.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Contender:
     fit: Callable[..., Any] | None = None
     library: str | None = None
     seeded: bool = True
+    edition: int = 1
 
     def missing(self) -> str | None:
         """Why this row cannot be computed on this machine, in one line; None where it can."""
@@ -43,7 +45,14 @@ CONTENDERS = {
         Contender("xgboost", "XGBoost", fit=fit_xgboost, library="xgboost", seeded=False),
         Contender("lightgbm", "LightGBM", fit=fit_lightgbm, library="lightgbm", seeded=False),
         Contender("random_forest", "Random Forest", fit=fit_random_forest, library="lightgbm"),
-        Contender("hyperparameters", "hyperparameters only", fit=fit_hyperparameters, library="sklearn", seeded=False),
+        Contender(
+            "hyperparameters",
+            "hyperparameters only",
+            fit=fit_hyperparameters,
+            library="sklearn",
+            seeded=False,
+            edition=2,
+        ),
         Contender("transformer_nfn", "Transformer-NFN", kind=TransformerNFN),
     )
 }

@@ -1,0 +1,53 @@
+"""The row without weights: it must be as good as the configuration allows, or it is no yardstick."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from synthetic import invent, random_label
+
+from benchmarks.harness.cell import Cell
+from benchmarks.harness.checkpoints import Checkpoints
+from benchmarks.harness.contenders import CONTENDERS
+from benchmarks.harness.hyperparameters import Places, fit_hyperparameters
+from benchmarks.harness.ranking import kendall_tau
+
+
+def test_places_are_those_of_the_training_accuracies_and_lead_back():
+    places = Places.among(np.array([0.9, 0.1, 0.1, 0.5, 0.1]))
+    assert places.of(np.array([0.1, 0.5, 0.9])).tolist() == [0.25, 0.75, 1.0]
+    assert places.accuracy_at(np.array([0.25, 0.75, 1.0])).tolist() == [0.1, 0.5, 0.9]
+    assert places.accuracy_at(np.array([-1.0, 0.5, 2.0])).tolist() == pytest.approx([0.1, 0.3, 0.9]), (
+        "between, and never beyond"
+    )
+    assert Places.among(np.array([0.3])).of(np.array([0.7])).tolist() == [0.0]
+
+
+def with_failures(count: int, seed: int) -> Checkpoints:
+    """Good runs a hair apart, by four hyperparameters; every second run of a high rate fails, by chance."""
+    rows = invent(count, seed, random_label)
+    table = rows.hyperparameters
+    failed = (table["learning_rate"] == 0.3) & (np.random.default_rng(seed).random(count) < 0.5)
+    good = 0.87 + 0.01 * table[["weight_decay", "init_std", "dropout", "train_fraction"]] @ [1, 3, 9, 27]
+    accuracy = np.where(failed, 0.25, good).astype(np.float32)
+    return replace(rows, accuracy=torch.from_numpy(accuracy))
+
+
+def test_failed_runs_do_not_spoil_the_order_of_the_good():
+    pytest.importorskip("sklearn")
+    train, validation, test = (with_failures(count, seed) for seed, count in enumerate((300, 100, 200)))
+    (fitted,) = fit_hyperparameters(train, validation, [0], jobs=1)
+    predicted, truth = fitted.predict(test), test.truth()
+    safe = test.hyperparameters["learning_rate"].to_numpy() < 0.3
+    assert kendall_tau(predicted[safe], truth[safe]) > 0.9
+    assert np.abs(predicted - truth)[safe].max() < 0.05, "accuracies, not places"
+
+
+def test_another_edition_of_a_row_is_another_cell(monkeypatch: pytest.MonkeyPatch):
+    cells = [Cell("kendall", "mnist", name, 0, "zoo") for name in ("hyperparameters", "mlp")]
+    before = [cell.key for cell in cells]
+    monkeypatch.setitem(CONTENDERS, "hyperparameters", replace(CONTENDERS["hyperparameters"], edition=3))
+    after = [cell.key for cell in cells]
+    assert before[0] != after[0]
+    assert before[1] == after[1]
