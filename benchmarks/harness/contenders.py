@@ -18,8 +18,8 @@ class Contender:
     """One row. ``kind`` is a neural predictor's class, ``fit`` what fits any other; a row has one of them.
 
     ``library`` is imported by ``fit``. ``seeded`` says whether a seed changes anything: boosting without subsampling
-    draws nothing, so one fit is all of its seeds. ``edition`` is raised when the way of fitting this row changes, so that
-    no cell of the old way is taken for one.
+    draws nothing, so one fit is all of its seeds. ``edition`` is raised when the way of fitting this row changes, so
+    that no cell of the old way is taken for one.
     """
 
     name: str

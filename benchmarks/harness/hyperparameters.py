@@ -1,8 +1,8 @@
 """The row that no paper reports: gradient boosting on the six hyperparameters of a run, without a single weight.
 
 A weight-space model below this row has not shown that it reads more than the run's configuration. So that the row is no
-straw man, the trees are fitted to the place of an accuracy among those of the training rows, not to the accuracy: squared
-errors of accuracies are spent on the few runs that failed, and the order of the good ones suffers.
+straw man, the trees are fitted to the place of an accuracy among those of the training rows, not to the accuracy:
+squared errors of accuracies are spent on the few runs that failed, and the order of the good ones suffers.
 """
 
 from collections.abc import Sequence
