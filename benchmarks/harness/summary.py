@@ -9,7 +9,7 @@ from importlib import metadata, util
 import numpy as np
 
 from benchmarks.harness.cell import Cell, Outcome
-from benchmarks.harness.contenders import CONTENDERS
+from benchmarks.harness.contenders import CONTENDERS, SIX_MODELS
 from benchmarks.harness.data import BenchmarkData
 from benchmarks.harness.execution import Finished
 from benchmarks.harness.ranking import kendall_tau
@@ -104,13 +104,15 @@ def data_rows(sample: Cell, entries: Sequence[Entry], finished: Finished, data: 
 
 
 def entry_rows(entries: Sequence[Entry]) -> list[Result]:
-    """Rows of the entries of one column. The leader has the highest mean τ by the paper's recipe."""
+    """Rows of the entries of one column. The leader has the highest mean τ by the paper's recipe, and reads weights."""
     if not entries:
         return []
     counts = resample_runs(entries[0].outcomes[0].runs)
     resamples = [bootstrap_taus([one.predicted for one in entry.outcomes], entry.truth, counts) for entry in entries]
     means = [float(np.mean(entry.taus())) for entry in entries]
-    leader = max(range(len(entries)), key=lambda number: (entries[number].cell.recipe == "paper", means[number]))
+    cells = [entry.cell for entry in entries]
+    fit = [(cell.recipe == "paper", cell.model in SIX_MODELS, mean) for cell, mean in zip(cells, means, strict=True)]
+    leader = fit.index(max(fit))
     rows = []
     for entry, mean, own in zip(entries, means, resamples, strict=True):
         assert np.array_equal(entry.truth, entries[0].truth), "a column has one test set"

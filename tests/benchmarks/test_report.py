@@ -135,6 +135,14 @@ def test_predictors_trained_to_the_end_have_a_table_where_more_than_one_threshol
     assert "| STATNN | – | –" not in text, "a model that was not tried"
 
 
+def test_the_leader_reads_weights():
+    common = {"threshold": 0.0, "recipe": "paper"}
+    rows = [row("tau", 0.5, **common), row("tau", 0.4, model="lightgbm", **common)]
+    text = kendall_tables(Book.latest([*rows, row("tau", 0.9, model="hyperparameters", **common)], "mnist"), "mnist")
+    assert "| MLP | **0.500 ± 0.010**" in text
+    assert "| hyperparameters only | 0.900 ± 0.010" in text
+
+
 def test_the_speed_table_takes_the_last_measurement():
     rows = [one for name in ("generation", "nfn", "loader") for one in results.read(f"speed.{name}")]
     reading = [one for one in rows if one.metric == "checkpoints_per_second" and one.variant == "zoo.open"]

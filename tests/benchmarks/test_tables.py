@@ -79,6 +79,11 @@ def test_the_same_command_twice_gives_the_same_numbers(tiny_zoo: Path, tmp_path:
         values.append({row.identity(): (row.value, row.stderr) for row in rows if row.metric not in timed})
     assert values[0] == values[1]
     assert {row.model for row in rows if row.model} == {"statnn", "random_forest", "hyperparameters"}
+    book = Book.latest(rows, "mnist")
+    taus = {name: book.value("tau", name) or 0.0 for name in ("statnn", "random_forest", "hyperparameters")}
+    best = max(taus["statnn"], taus["random_forest"])
+    for name, tau in taus.items():
+        assert book.value("tau_behind_leader", name) == pytest.approx(best - tau), "the leader reads weights"
 
 
 def test_the_other_tables(tiny_zoo: Path, tmp_path: Path):
