@@ -115,10 +115,10 @@ def converged_text(book: Book, name: str, threshold: float) -> str:
 def notes(book: Book) -> list[str]:
     """What a reader of these very numbers must know."""
     found = [
-        "Mean ± standard error over seeds, below it the middle 95 % of a bootstrap over test runs; bold leads those that "
-        "read weights. XGBoost, LightGBM and the hyperparameters' boosting draw nothing, so they have no error over "
-        "seeds. Fits that share a GPU share its seconds, and their memory is that of all. The noise ceiling takes every "
-        "run to be tested on examples of its own; they share them, so that a predictor may rank better than that."
+        "Mean ± standard error over seeds, below it the middle 95 % of a bootstrap over test runs; bold leads those "
+        "that read weights. XGBoost, LightGBM and the hyperparameters' boosting draw nothing, so they have no error "
+        "over seeds. Fits that share a GPU share its seconds, and their memory is that of all. The noise ceiling takes "
+        "each run to be tested on examples of its own; they share them, so that a predictor may rank better than that."
     ]
     return [*found, *constant_note(book), *too_few_note(book)]
 
