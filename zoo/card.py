@@ -118,7 +118,7 @@ MEANINGS = {
     "init_std": "standard deviation of the truncated normal the weights start from",
     "dropout": "dropout probability",
     "train_fraction": "share of the training set used",
-    "seed": "seed of initialisation, batches and dropout",
+    "seed": "seed of initialisation and dropout; subsets, batches and crops are the same for all runs",
     "weights": "all trainable parameters, flat; the order of the tensors is below",
 }
 
