@@ -7,14 +7,14 @@ squared errors of accuracies are spent on the few runs that failed, and the orde
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
 from benchmarks.harness.checkpoints import HYPERPARAMETERS, Checkpoints
-from benchmarks.harness.ranking import many_kendall_taus
+from benchmarks.harness.ranking import kendall_tau
 from zoo.schema import OPTIMIZERS
 
 ROUNDS, RATE, LEAVES, LEAF_ROWS = 2000, 0.05, 15, 5
@@ -52,7 +52,8 @@ class FittedHyperparameters:
     epochs: int = ROUNDS
 
     def predict(self, rows: Checkpoints) -> Float[np.ndarray, " n"]:
-        return self.places.accuracy_at(rounds_of(self.model, rows)[self.epoch - 1])
+        (last,) = islice(self.model.staged_predict(table(rows)), self.epoch - 1, self.epoch)
+        return self.places.accuracy_at(last)
 
 
 def fit_hyperparameters(
@@ -76,17 +77,12 @@ def fit_hyperparameters(
     # six columns are too little work to share: threads would wait for each other, on a busy machine for minutes
     with threadpool_limits(1):
         model.fit(table(train), places.of(train.truth()))
-    by_round = torch.from_numpy(places.accuracy_at(rounds_of(model, validation)))
-    taus = many_kendall_taus(by_round, torch.from_numpy(validation.truth()))
-    best = int(taus.nan_to_num(nan=-2.0).argmax())  # undefined is worse than any
+    by_round = model.staged_predict(table(validation))
+    taus = [kendall_tau(places.accuracy_at(one), validation.truth()) for one in by_round]
+    best = int(np.nan_to_num(taus, nan=-2.0).argmax())  # undefined is worse than any
     leaves = [tree.get_n_leaf_nodes() for (tree,) in model._predictors[: best + 1]]
     nodes = sum(2 * count - 1 for count in leaves)
-    return [FittedHyperparameters(model, places, best + 1, nodes, float(taus[best])) for _ in seeds]
-
-
-def rounds_of(model: Any, rows: Checkpoints) -> Float[np.ndarray, "rounds n"]:
-    """The prediction after every round."""
-    return np.stack(list(model.staged_predict(table(rows))))
+    return [FittedHyperparameters(model, places, best + 1, nodes, taus[best]) for _ in seeds]
 
 
 def table(rows: Checkpoints) -> Float[np.ndarray, "n 6"]:

@@ -111,8 +111,8 @@ def entry_rows(entries: Sequence[Entry]) -> list[Result]:
     resamples = [bootstrap_taus([one.predicted for one in entry.outcomes], entry.truth, counts) for entry in entries]
     means = [float(np.mean(entry.taus())) for entry in entries]
     cells = [entry.cell for entry in entries]
-    fit = [(cell.recipe == "paper", cell.model in SIX_MODELS, mean) for cell, mean in zip(cells, means, strict=True)]
-    leader = fit.index(max(fit))
+    merits = [(cell.recipe == "paper", cell.model in SIX_MODELS, mean) for cell, mean in zip(cells, means, strict=True)]
+    leader = merits.index(max(merits))
     rows = []
     for entry, mean, own in zip(entries, means, resamples, strict=True):
         assert np.array_equal(entry.truth, entries[0].truth), "a column has one test set"
