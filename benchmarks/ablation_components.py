@@ -9,12 +9,12 @@ OUT/ablation_components.jsonl and OUT/ablation_components.md; finished cells are
 
 from itertools import combinations
 
-from benchmarks.harness.campaign import Campaign
-from benchmarks.harness.cell import Cell
-from benchmarks.harness.data import BenchmarkData
-from benchmarks.harness.options import TableOptions, read_options, table_parser
+from benchmarks.data.benchmark_data import BenchmarkData
+from benchmarks.experiments.experiment import Campaign
+from benchmarks.experiments.options import TableOptions, read_options, table_parser
+from benchmarks.experiments.trial import Cell
 from benchmarks.tables.ablation import MODEL, components_table
-from benchmarks.tables.book import Book
+from benchmarks.tables.result_index import Book
 from zoo import TransformerSpec
 from zoo.command import command
 

@@ -6,16 +6,16 @@ python -m benchmarks.ablation_width --widths 3 5,5 --config mnist --zoo DIR --de
 tab:ablation-hidden-dim. Writes OUT/ablation_width.jsonl and a table a config; finished cells are not computed again.
 """
 
-from benchmarks.harness.campaign import Campaign
-from benchmarks.harness.cell import Cell
-from benchmarks.harness.data import BenchmarkData
-from benchmarks.harness.execution import Finished
-from benchmarks.harness.options import TableOptions, read_options, table_parser
-from benchmarks.harness.summary import Entry, entries_of, row_of
+from benchmarks.data.benchmark_data import BenchmarkData
+from benchmarks.experiments.execution import Finished
+from benchmarks.experiments.experiment import Campaign
+from benchmarks.experiments.options import TableOptions, read_options, table_parser
+from benchmarks.experiments.summary import Entry, entries_of, row_of
+from benchmarks.experiments.trial import Cell
 from benchmarks.results import Result
 from benchmarks.tables import paper
 from benchmarks.tables.ablation import MODEL, width_table
-from benchmarks.tables.book import Book
+from benchmarks.tables.result_index import Book
 from nfn import TransformerNFN
 from zoo import TransformerSpec
 from zoo.command import command

@@ -8,15 +8,15 @@ tab:augmented_agnews. A moved checkpoint computes the same function, but its M a
 OUT/augmentation.jsonl and a table a config; finished cells are not computed again.
 """
 
-from benchmarks.harness.campaign import Campaign
-from benchmarks.harness.cell import Cell
-from benchmarks.harness.contenders import SIX_MODELS
-from benchmarks.harness.data import BenchmarkData
-from benchmarks.harness.options import TableOptions, read_options, table_parser
+from benchmarks.data.benchmark_data import BenchmarkData
+from benchmarks.experiments.experiment import Campaign
+from benchmarks.experiments.options import TableOptions, read_options, table_parser
+from benchmarks.experiments.trial import Cell
+from benchmarks.models.registry import SIX_MODELS
 from benchmarks.results import Result
 from benchmarks.tables import paper
 from benchmarks.tables.augmentation import augmentation_table
-from benchmarks.tables.book import Book
+from benchmarks.tables.result_index import Book
 from zoo.command import command
 
 

@@ -12,7 +12,7 @@ from benchmarks import results
 from benchmarks.results import Result
 from benchmarks.tables.census import census_table
 from zoo.command import command
-from zoo.shards import Shard, find_shards
+from zoo.format.shard import Shard, find_shards
 
 
 def parser() -> argparse.ArgumentParser:

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from benchmarks import results
 from benchmarks.results import Result
-from generation.batches import random_subset
-from generation.data import load_task_data
+from generation.data.batches import random_subset
+from generation.data.task_data import load_task_data
 from generation.engines import make_engine
-from generation.population import Engine, PopulationTrainer
+from generation.population.torch_engine import TorchEngine
+from generation.population.trainer import Engine, PopulationTrainer
 from generation.protocol import Protocol, RunConfig
 from generation.sweep import PRESETS, Sweep
-from generation.torch_engine import TorchEngine
 from zoo.command import command, progress_bar
 from zoo.device import choose_device
 from zoo.tasks import TaskData

@@ -12,17 +12,17 @@ whose library is missing is left out: exit code 3.
 
 import numpy as np
 
-from benchmarks.harness.campaign import Campaign
-from benchmarks.harness.cell import Cell
-from benchmarks.harness.contenders import CONTENDERS, NEURAL
-from benchmarks.harness.data import BenchmarkData
-from benchmarks.harness.execution import Finished
-from benchmarks.harness.options import TableOptions, read_options, table_parser
-from benchmarks.harness.schedule import RECIPES
+from benchmarks.data.benchmark_data import BenchmarkData
+from benchmarks.experiments.execution import Finished
+from benchmarks.experiments.experiment import Campaign
+from benchmarks.experiments.options import TableOptions, read_options, table_parser
+from benchmarks.experiments.trial import Cell
+from benchmarks.models.registry import CONTENDERS, NEURAL
+from benchmarks.models.schedule import RECIPES
 from benchmarks.plots import accuracy_histogram, scatter, tau_by_threshold
 from benchmarks.tables import paper
-from benchmarks.tables.book import Book
 from benchmarks.tables.kendall import kendall_tables
+from benchmarks.tables.result_index import Book
 from zoo.command import command
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.contenders import CONTENDERS
+from benchmarks.models.registry import CONTENDERS
 from benchmarks.tables import paper
-from benchmarks.tables.book import Book
 from benchmarks.tables.kendall import thresholds_of
-from zoo.atomic import write_atomically
+from benchmarks.tables.result_index import Book
+from zoo.storage.atomic import write_atomically
 
 COLOURS = ("#4878a8", "#6aa56e", "#b0803a", "#c2b03d", "#8c6d9e", "#7f7f7f", "#c0504d")
 BINS = 20

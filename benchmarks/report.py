@@ -16,24 +16,24 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import results
-from benchmarks.harness.cell import Cell
-from benchmarks.harness.contenders import CONTENDERS
-from benchmarks.harness.store import CellStore
+from benchmarks.experiments.trial import Cell
+from benchmarks.experiments.trial_store import CellStore
+from benchmarks.models.registry import CONTENDERS
 from benchmarks.plots import accuracy_histogram, scatter, tau_by_threshold
 from benchmarks.tables.ablation import components_table, width_table
 from benchmarks.tables.accuracies import accuracies_table
 from benchmarks.tables.augmentation import augmentation_table
-from benchmarks.tables.book import Book
 from benchmarks.tables.census import census_table
 from benchmarks.tables.fidelity import fidelity_table
 from benchmarks.tables.kendall import kendall_tables, thresholds_of
+from benchmarks.tables.result_index import Book
 from benchmarks.tables.seeds import seeds_table
 from benchmarks.tables.speed import speed_table
-from zoo.atomic import write_atomically
 from zoo.command import command
-from zoo.layout import RUNS_FILE
-from zoo.schema import PUBLISHED_RUN_SCHEMA
-from zoo.table_file import read_table
+from zoo.format.published import RUNS_FILE
+from zoo.format.schema import PUBLISHED_RUN_SCHEMA
+from zoo.format.table_file import read_table
+from zoo.storage.atomic import write_atomically
 
 README = Path(__file__).parent.parent / "README.md"
 CONFIGS = ("mnist", "agnews")

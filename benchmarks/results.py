@@ -19,9 +19,9 @@ from typing import Any, Self
 
 import torch
 
-from zoo.atomic import write_atomically
-from zoo.json_text import parse_json
-from zoo.lock import exclusive
+from zoo.storage.atomic import write_atomically
+from zoo.storage.json_text import parse_json
+from zoo.storage.lock import exclusive
 
 FOLDER = Path(__file__).parent / "results"
 BENCHMARKS = (

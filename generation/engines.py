@@ -7,9 +7,9 @@ import torch
 
 from generation.fused.engine import FusedEngine
 from generation.fused.fit import obstacle
-from generation.population import Engine
+from generation.population.torch_engine import TorchEngine
+from generation.population.trainer import Engine
 from generation.protocol import RunConfig
-from generation.torch_engine import TorchEngine
 from zoo.tasks import TaskData
 
 ENGINES = ("auto", "fused", "torch")

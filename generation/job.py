@@ -7,14 +7,14 @@ from pathlib import Path
 
 import torch
 
-from generation.data import load_task_data
+from generation.data.task_data import load_task_data
 from generation.engines import ENGINES, make_engine
-from generation.population import PopulationTrainer
+from generation.population.trainer import PopulationTrainer
 from generation.protocol import RunConfig
-from generation.remote import RemoteShards, is_url, scratch_folder
+from generation.storage.remote import RemoteShards, is_url, scratch_folder
 from generation.sweep import PRESETS, Sweep
 from zoo.device import choose_device
-from zoo.lock import exclusive
+from zoo.storage.lock import exclusive
 from zoo.tasks import TaskData
 
 SNAPSHOT_SECONDS = 60.0

@@ -20,11 +20,11 @@ import torch
 from rich.console import Console
 from rich.live import Live
 
-from generation.board import FINISHED, MISSING, RUNNING, WAITING, Board
-from generation.cluster import Ended, cluster, import_ray, prepare, train
+from generation.cluster.heartbeats import Signs
+from generation.cluster.ray_tasks import Ended, cluster, import_ray, prepare, train
+from generation.cluster.status_table import FINISHED, MISSING, RUNNING, WAITING, Board
 from generation.job import Job, add_options, positive
 from generation.run import choose_preset, finished_in_place
-from generation.signs import Signs
 from generation.sweep import SHARDS
 from zoo.command import command, one_line
 

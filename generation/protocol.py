@@ -6,8 +6,8 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from zoo.schema import OPTIMIZERS
-from zoo.spec import TransformerSpec, spec_for
+from zoo.format.schema import OPTIMIZERS
+from zoo.transformer.spec import TransformerSpec, spec_for
 
 CHECKPOINT_SHARES = {"epoch_50": 0.50, "epoch_75": 0.75, "epoch_100": 1.00}
 BEST = "best"

@@ -22,14 +22,14 @@ from rich.table import Table
 from torch import Tensor
 
 from generation.job import Job, add_options
-from generation.population import PopulationTrainer
-from generation.shard import finished_details, shard_folder, write_shard
-from generation.snapshot import delete_snapshots, fingerprint, load_snapshot, save_snapshot
+from generation.population.trainer import PopulationTrainer
+from generation.storage.shard_tables import finished_details, shard_folder, write_shard
+from generation.storage.snapshot import delete_snapshots, fingerprint, load_snapshot, save_snapshot
 from generation.sweep import PRESETS, SHARDS, Sweep
-from zoo.atomic import remove_unfinished
 from zoo.command import command
 from zoo.device import choose_device
-from zoo.lock import exclusive
+from zoo.storage.atomic import remove_unfinished
+from zoo.storage.lock import exclusive
 from zoo.tasks import TaskData
 
 Report = Callable[[int, int, str], None]

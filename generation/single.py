@@ -14,19 +14,19 @@ import torch
 from torch import optim
 from torch.nn import functional as F
 
-from generation.batches import EpochBatches, TrainingInputs, epoch_batches, model_batch, train_subset
-from generation.data import load_task_data
-from generation.initialization import initial_weights
+from generation.data.batches import EpochBatches, TrainingInputs, epoch_batches, model_batch, train_subset
+from generation.data.task_data import load_task_data
+from generation.population.initialization import initial_weights
 from generation.protocol import ADAM_BETAS, BEST, EPSILON, MOMENTUM, RMSPROP_ALPHA, Protocol, RunConfig
 from generation.result import Checkpoint, Curves, RunResult
 from zoo.command import command
 from zoo.device import choose_device
-from zoo.evaluation import Evaluation, measure
-from zoo.model import ZooTransformer
-from zoo.onednn import fast_small_products
-from zoo.schema import OPTIMIZERS
+from zoo.format.schema import OPTIMIZERS
 from zoo.tasks import TaskData
-from zoo.weights import TransformerWeights
+from zoo.tasks.evaluation import Evaluation, measure
+from zoo.transformer.model import ZooTransformer
+from zoo.transformer.onednn import fast_small_products
+from zoo.transformer.weights import TransformerWeights
 
 EVALUATION_CHUNK = 1000
 

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from generation.protocol import Protocol, RunConfig
-from zoo.spec import spec_for
+from zoo.transformer.spec import spec_for
 
 TRAIN_FRACTIONS = (1.0, 0.9, 0.8, 0.7)
 DROPOUTS = (0.2, 0.15, 0.1, 0.05, 0.0)

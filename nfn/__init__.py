@@ -1,15 +1,15 @@
 """Neural functional networks that respect the symmetries of a transformer's weights, their baselines, and proof."""
 
 from nfn import testing
-from nfn.ensemble import PredictorEnsemble
-from nfn.equivariant import EquivariantLayer
-from nfn.features import flat_features
-from nfn.group import GroupElement
-from nfn.invariant import InvariantLayer
-from nfn.matching import Match, find_group_element, match_weights
-from nfn.predictors import MLPPredictor, Predictor, StatNN, TransformerNFN
-from nfn.storage import load_predictor, save_predictor
-from nfn.training import TrainingStep
+from nfn.layers.equivariant import EquivariantLayer
+from nfn.layers.invariant import InvariantLayer
+from nfn.predictors.features import flat_features
+from nfn.predictors.predictor import MLPPredictor, Predictor, StatNN, TransformerNFN
+from nfn.predictors.storage import load_predictor, save_predictor
+from nfn.symmetry.group import GroupElement
+from nfn.symmetry.matching import Match, find_group_element, match_weights
+from nfn.training.ensemble import PredictorEnsemble
+from nfn.training.step import TrainingStep
 
 __all__ = [
     "EquivariantLayer",

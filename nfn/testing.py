@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nfn.elements import NAMES
-from nfn.group import GroupElement
-from nfn.terms import AXES, sizes
+from nfn.layers.block_channels import NAMES
+from nfn.layers.terms import AXES, sizes
+from nfn.symmetry.group import GroupElement
 from zoo import BlockWeights, TransformerSpec, TransformerWeights
 
 TOLERANCE = 1e-9

@@ -1,13 +1,13 @@
 """The zoo: its transformers, their weights and their data."""
 
-from zoo.evaluation import Evaluation, evaluate
-from zoo.loading import load_dataset
-from zoo.model import ZooTransformer, build_model
-from zoo.reader import ZooReader
-from zoo.reader import open_zoo as open
-from zoo.spec import AGNEWS, MNIST, TransformerSpec
-from zoo.stream import CheckpointStream
-from zoo.weights import BlockWeights, TransformerWeights
+from zoo.reading.loading import load_dataset
+from zoo.reading.reader import ZooReader
+from zoo.reading.reader import open_zoo as open
+from zoo.reading.stream import CheckpointStream
+from zoo.tasks.evaluation import Evaluation, evaluate
+from zoo.transformer.model import ZooTransformer, build_model
+from zoo.transformer.spec import AGNEWS, MNIST, TransformerSpec
+from zoo.transformer.weights import BlockWeights, TransformerWeights
 
 __all__ = [
     "AGNEWS",

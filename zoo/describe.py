@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 from zoo.command import command
-from zoo.layout import PublishedZoo
-from zoo.locate import DEFAULT_NAME, find_folder
-from zoo.reader import ZooReader, open_zoo
-from zoo.schema import CHECKPOINTS, HYPERPARAMETERS
-from zoo.splits import SPLITS, split_of
+from zoo.format.published import PublishedZoo
+from zoo.format.schema import CHECKPOINTS, HYPERPARAMETERS
+from zoo.format.splits import SPLITS, split_of
+from zoo.reading.locate import DEFAULT_NAME, find_folder
+from zoo.reading.reader import ZooReader, open_zoo
 
 BINS = 20
 BAR_WIDTH = 50

@@ -18,15 +18,15 @@ import pyarrow as pa
 import safetensors.torch
 import torch
 
-from zoo.atomic import atomic_file, write_atomically
 from zoo.command import command, progress_bar
-from zoo.layout import parse_splits
-from zoo.locate import DEFAULT_NAME
-from zoo.reader import ZooReader, open_zoo
-from zoo.schema import checkpoint_schema
-from zoo.selection import Where
-from zoo.table_file import ROWS_PER_BATCH
-from zoo.weights import TransformerWeights
+from zoo.format.published import parse_splits
+from zoo.format.schema import checkpoint_schema
+from zoo.format.table_file import ROWS_PER_BATCH
+from zoo.reading.locate import DEFAULT_NAME
+from zoo.reading.reader import ZooReader, open_zoo
+from zoo.reading.selection import Where
+from zoo.storage.atomic import atomic_file, write_atomically
+from zoo.transformer.weights import TransformerWeights
 
 SUFFIXES = {"safetensors": ".safetensors", "torch": ".pt"}
 Advance = Callable[[int], None]

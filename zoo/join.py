@@ -11,13 +11,13 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from zoo.atomic import atomic_file
-from zoo.card import DEFAULT_CARD, write_card_and_manifest
 from zoo.command import command
-from zoo.layout import CARD_FILE, ConfigDetails, PublishedZoo
-from zoo.manifest import FileEntry, Manifest
+from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
+from zoo.format.manifest import FileEntry, Manifest
+from zoo.format.published import CARD_FILE, ConfigDetails, PublishedZoo
 from zoo.publish import check_target, report
-from zoo.swap import replacing_folder
+from zoo.storage.atomic import atomic_file
+from zoo.storage.swap import replacing_folder
 
 
 def join(parts: Sequence[Path], out: Path, *, card: Path = DEFAULT_CARD) -> Manifest:

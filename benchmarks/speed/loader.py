@@ -26,14 +26,14 @@ from benchmarks import results
 from benchmarks.results import Result
 from benchmarks.speed.timing import Timing, measure, measure_together
 from zoo.command import command
-from zoo.layout import PublishedZoo
-from zoo.locate import find_folder
-from zoo.mapping import map_file
+from zoo.format.published import PublishedZoo
+from zoo.format.splits import split_of
+from zoo.format.table_file import ROWS_PER_BATCH
 from zoo.publish import publish
-from zoo.spec import spec_for
-from zoo.splits import split_of
-from zoo.table_file import ROWS_PER_BATCH
+from zoo.reading.locate import find_folder
+from zoo.reading.mapping import map_file
 from zoo.testing import fabricate_shard, run_row
+from zoo.transformer.spec import spec_for
 
 LEAST_CHECKPOINTS = 4_000
 PASSES = 10

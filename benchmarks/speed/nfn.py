@@ -19,9 +19,9 @@ from benchmarks import results
 from benchmarks.results import Result
 from benchmarks.speed.timing import Timing, measure_together
 from nfn import PredictorEnsemble, TrainingStep, TransformerNFN
-from nfn.literal import literal_twin
+from nfn.predictors.literal import literal_twin
 from zoo import TransformerSpec
-from zoo.spec import SPECS
+from zoo.transformer.spec import SPECS
 
 DESCRIPTION = "Times Transformer-NFN beside its literal twin and appends the rows to benchmarks/results/."
 BATCHES = (16, 256)

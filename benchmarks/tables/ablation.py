@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from benchmarks.tables import paper
-from benchmarks.tables.book import Book
 from benchmarks.tables.markdown import MISSING, number, table, tau_text
+from benchmarks.tables.result_index import Book
 
 MODEL = "transformer_nfn"
 TITLES = {"mnist": "MNIST-Transformers", "agnews": "AGNews-Transformers"}

@@ -1,9 +1,9 @@
 """tab:augmented_agnews: every split doubled by random group elements."""
 
-from benchmarks.harness.contenders import CONTENDERS, SIX_MODELS
+from benchmarks.models.registry import CONTENDERS, SIX_MODELS
 from benchmarks.tables import paper
-from benchmarks.tables.book import Book
 from benchmarks.tables.markdown import MISSING, number, table, tau_text
+from benchmarks.tables.result_index import Book
 
 
 def augmentation_table(book: Book, config: str) -> str:

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from benchmarks.results import Result
 from benchmarks.tables.markdown import number, table
-from zoo.schema import CHECKPOINTS
-from zoo.spec import SPECS
+from zoo.format.schema import CHECKPOINTS
+from zoo.transformer.spec import SPECS
 
 RUNS_OF_A_TASK = 16_000  # the paper's grid
 BYTES_OF_A_WEIGHT = 4

@@ -1,10 +1,10 @@
 """tab:mnist-transformer and tab:agnews-transformer, with what the paper leaves out below."""
 
-from benchmarks.harness.contenders import CONTENDERS, NEURAL, SIX_MODELS
+from benchmarks.models.registry import CONTENDERS, NEURAL, SIX_MODELS
 from benchmarks.tables import paper
-from benchmarks.tables.book import Book
 from benchmarks.tables.markdown import MISSING, number, table, tau_text, threshold_title, with_error
-from zoo.splits import SPLITS
+from benchmarks.tables.result_index import Book
+from zoo.format.splits import SPLITS
 
 FIRST = 0.0
 ROW_COUNTS = f"rows: {' / '.join(SPLITS)}"

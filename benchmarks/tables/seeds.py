@@ -1,9 +1,9 @@
 """How much of τ comes from the one initialisation that the paper's runs share: the same table on both zoos."""
 
-from benchmarks.harness.contenders import CONTENDERS
-from benchmarks.tables.book import Book
+from benchmarks.models.registry import CONTENDERS
 from benchmarks.tables.kendall import ROW_COUNTS, UNTIL_IDLE, converged_text, row_counts, thresholds_of
 from benchmarks.tables.markdown import table, tau_text, threshold_title
+from benchmarks.tables.result_index import Book
 
 
 def seeds_table(shared: Book, distinct: Book) -> str:

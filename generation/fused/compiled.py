@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from generation.protocol import EPSILON
-from zoo.atomic import write_atomically
-from zoo.cache import cache_folder
-from zoo.spec import TransformerSpec
+from zoo.storage.atomic import write_atomically
+from zoo.storage.cache import cache_folder
+from zoo.transformer.spec import TransformerSpec
 
 SOURCES = Path(__file__).parent / "kernels"
 CACHE_VARIABLE = "SMALL_TRANSFORMER_ZOO_CACHE"

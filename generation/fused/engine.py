@@ -11,14 +11,14 @@ import torch
 from jaxtyping import Bool, Float, Float32, Float64
 from torch import Tensor
 
-from generation.batches import TrainingInputs, epoch_batches, train_subset
+from generation.data.batches import TrainingInputs, epoch_batches, train_subset
 from generation.fused.samples import Samples, epoch_samples, evaluation_samples
-from generation.philox import LOWEST, drop_threshold
+from generation.population.philox import LOWEST, drop_threshold
+from generation.population.state import PopulationState
+from generation.population.update import UpdateRule
 from generation.protocol import ADAM_BETAS, RunConfig
-from generation.state import PopulationState
-from generation.update import UpdateRule
-from zoo.model import sinusoidal_positions
 from zoo.tasks import Examples, TaskData
+from zoo.transformer.model import sinusoidal_positions
 
 LAYER_NORM_EPSILON = 1e-5
 EXAMPLES_A_PART = 500  # of an evaluation: a block loads a model's weights once for so many

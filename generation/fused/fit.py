@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import torch
 
 from generation.protocol import RunConfig
-from zoo.spec import AGNEWS, MNIST
+from zoo.transformer.spec import AGNEWS, MNIST
 
 COMPUTE_CAPABILITY = (9, 0)  # matrices of halves stored from registers, and the shared memory below
 SHARED_BYTES = 227 * 1024  # two samples with all that their backward pass needs, and the model's weights

@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float16, Int, Int32
 from torch import Tensor
 
-from generation.batches import EpochBatches, TrainingInputs, crop
-from generation.forward import prepare_inputs
-from zoo.model import sinusoidal_positions
+from generation.data.batches import EpochBatches, TrainingInputs, crop
+from generation.population.forward import prepare_inputs
 from zoo.tasks import Examples, TaskData
+from zoo.transformer.model import sinusoidal_positions
 
 LABEL_SHIFT, LENGTH_SHIFT = 16, 24  # place in the batch, label, length: 16, 8 and 8 bits
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import census, results
 from benchmarks.tables.census import census_table
-from zoo.shards import TIMING_FILE, find_shards
+from zoo.format.shard import TIMING_FILE, find_shards
 from zoo.testing import TINY_MNIST, fabricate_shard
 
 

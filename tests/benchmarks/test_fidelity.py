@@ -12,8 +12,8 @@ from benchmarks.fidelity import Agreement, compare
 from benchmarks.tables.fidelity import fidelity_table
 from generation.protocol import Protocol
 from generation.sweep import PRESETS, Sweep
-from zoo.spec import MNIST
 from zoo.tasks import Examples, TaskData
+from zoo.transformer.spec import MNIST
 
 
 def test_distances_are_what_they_are_called() -> None:

@@ -7,11 +7,11 @@ import pytest
 import torch
 from synthetic import invent, random_label
 
-from benchmarks.harness.cell import Cell
-from benchmarks.harness.checkpoints import Checkpoints
-from benchmarks.harness.contenders import CONTENDERS
-from benchmarks.harness.hyperparameters import Places, fit_hyperparameters
-from benchmarks.harness.ranking import kendall_tau
+from benchmarks.data.checkpoints import Checkpoints
+from benchmarks.experiments.trial import Cell
+from benchmarks.models.hyperparameters import Places, fit_hyperparameters
+from benchmarks.models.registry import CONTENDERS
+from benchmarks.statistics.ranking import kendall_tau
 
 
 def test_places_are_those_of_the_training_accuracies_and_lead_back():

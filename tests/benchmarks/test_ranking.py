@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from scipy.stats import kendalltau
 
-from benchmarks.harness.ranking import kendall_tau, many_kendall_taus, resampled_taus
-from benchmarks.harness.uncertainty import (
+from benchmarks.statistics.ranking import kendall_tau, many_kendall_taus, resampled_taus
+from benchmarks.statistics.uncertainty import (
     Interval,
     bootstrap_taus,
     coefficient_of_determination,

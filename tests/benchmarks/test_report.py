@@ -12,8 +12,8 @@ from benchmarks.results import Result
 from benchmarks.tables.ablation import components_table, width_table
 from benchmarks.tables.accuracies import accuracies_table
 from benchmarks.tables.augmentation import augmentation_table
-from benchmarks.tables.book import Book
 from benchmarks.tables.kendall import kendall_tables
+from benchmarks.tables.result_index import Book
 from benchmarks.tables.seeds import seeds_table
 from benchmarks.tables.speed import speed_table
 from zoo.publish import publish

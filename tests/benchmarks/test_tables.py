@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from benchmarks import ablation_components, ablation_width, augmentation, kendall, results
-from benchmarks.harness import execution
-from benchmarks.harness.checkpoints import Checkpoints
-from benchmarks.harness.contenders import CONTENDERS
-from benchmarks.harness.data import BenchmarkData
+from benchmarks.data.benchmark_data import BenchmarkData
+from benchmarks.data.checkpoints import Checkpoints
+from benchmarks.experiments import execution
+from benchmarks.models.registry import CONTENDERS
 from benchmarks.tables import paper
-from benchmarks.tables.book import Book
-from zoo.reader import open_zoo
+from benchmarks.tables.result_index import Book
+from zoo.reading.reader import open_zoo
 
 
 def test_kendall_writes_rows_tables_and_plots_and_computes_nothing_twice(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
-from generation.snapshot import read_snapshot
+from generation.storage.snapshot import read_snapshot
 from tests.faults.readers import OWNER, STATE, make_shard, make_snapshot, make_zoo
-from zoo.layout import PublishedZoo
-from zoo.manifest import Manifest
+from zoo.format.manifest import Manifest
+from zoo.format.published import PublishedZoo
 from zoo.verify import check_files
 
 SHARD = Path("mnist/shard-00000")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.faults.doom import Doom, doomed
+from tests.faults.kill_points import Doom, doomed
 from tests.faults.processes import finish, start
 from tests.faults.workloads import contents, publish_runs, shard_of, train
 from zoo.publish import publish

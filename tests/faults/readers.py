@@ -14,17 +14,17 @@ import nfn
 import zoo
 from benchmarks import results
 from benchmarks.results import Result
+from generation.population.state import PopulationState
 from generation.protocol import Protocol, RunConfig
-from generation.snapshot import read_snapshot, save_snapshot
-from generation.state import PopulationState
-from nfn.storage import load_predictor, save_predictor
+from generation.storage.snapshot import read_snapshot, save_snapshot
+from nfn.predictors.storage import load_predictor, save_predictor
 from tests.faults.hostile import Change, spoil, spoil_json, spoil_safetensors
-from zoo.layout import PublishedZoo
-from zoo.mapping import MappedCheckpoints
+from zoo.format.published import PublishedZoo
+from zoo.format.schema import RUN_SCHEMA
+from zoo.format.shard import Shard
+from zoo.format.table_file import read_table
 from zoo.publish import publish
-from zoo.schema import RUN_SCHEMA
-from zoo.shards import Shard
-from zoo.table_file import read_table
+from zoo.reading.mapping import MappedCheckpoints
 from zoo.tasks import WordEmbedding
 from zoo.tasks.agnews import read_csv
 from zoo.tasks.idx import read_idx

@@ -18,8 +18,8 @@ from tests.faults.fuzzing import fuzz, read_hostile, read_with_an_eye_on_pickles
 from tests.faults.hostile import KINDS, Change
 from tests.faults.processes import finish
 from tests.faults.readers import READERS, RIGHT, Reader, deep_json, long_header
-from zoo.manifest import is_inside
-from zoo.schema import checkpoint_schema
+from zoo.format.manifest import is_inside
+from zoo.format.schema import checkpoint_schema
 from zoo.testing import TINY_MNIST
 
 INPUTS = 100

@@ -46,7 +46,7 @@ def impatient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("READ", "OPEN"):
         monkeypatch.setattr(f"datasets.config.STREAMING_{name}_RETRY_INTERVAL", 0.01)
         monkeypatch.setattr(f"datasets.config.STREAMING_{name}_MAX_RETRIES", 8)
-    monkeypatch.setattr("zoo.loading.PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("zoo.reading.loading.PAUSE_SECONDS", 0.01)
 
 
 def check_stream(address: str, folder: Path) -> None:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from small_tasks import few_digits, few_news
 
-from zoo.spec import MNIST
 from zoo.tasks import Examples, TaskData
+from zoo.transformer.spec import MNIST
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from generation.fused.compiled import SOURCES, macros
-from zoo.lock import exclusive
-from zoo.spec import TransformerSpec
+from zoo.storage.lock import exclusive
+from zoo.transformer.spec import TransformerSpec
 
 EMULATOR = Path(__file__).parent / "emulator"
 

@@ -10,9 +10,9 @@ from emulated import EmulatedKernels
 from small_tasks import few_digits
 
 from generation.fused.engine import FusedEngine
+from generation.population.state import PopulationState
 from generation.protocol import Protocol, RunConfig
-from generation.state import PopulationState
-from zoo.spec import MNIST
+from zoo.transformer.spec import MNIST
 
 
 def main(sources: Path) -> None:

@@ -7,9 +7,9 @@ import torch
 from small_tasks import few_digits, few_news
 
 from generation.fused.engine import FusedEngine
+from generation.population.state import PopulationState
 from generation.protocol import Protocol, RunConfig
-from generation.state import PopulationState
-from zoo.schema import OPTIMIZERS
+from zoo.format.schema import OPTIMIZERS
 
 
 def main() -> None:

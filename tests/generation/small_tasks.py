@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from generation.population import PopulationTrainer
+from generation.population.trainer import PopulationTrainer
 from generation.run import run_shard
 from generation.sweep import Sweep
 from zoo.tasks import TaskData, WordEmbedding

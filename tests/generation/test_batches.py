@@ -2,12 +2,12 @@
 
 import torch
 
-from generation.batches import TrainingInputs, crop, epoch_batches, train_subset
-from generation.initialization import initial_weights
+from generation.data.batches import TrainingInputs, crop, epoch_batches, train_subset
+from generation.population.initialization import initial_weights
 from generation.protocol import Protocol
-from zoo.spec import MNIST
 from zoo.tasks import TaskData
-from zoo.weights import TransformerWeights
+from zoo.transformer.spec import MNIST
+from zoo.transformer.weights import TransformerWeights
 
 
 def test_train_fraction_picks_a_fixed_random_subset() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from generation.fused import compiled
-from zoo.spec import AGNEWS, MNIST, TransformerSpec
+from zoo.transformer.spec import AGNEWS, MNIST, TransformerSpec
 
 pytest.importorskip("cuda.core", reason="needs cuda-core")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")

@@ -17,22 +17,22 @@ from torch.overrides import TorchFunctionMode
 
 import zoo
 from generation import engines
-from generation.batches import TrainingInputs, epoch_batches
+from generation.data.batches import TrainingInputs, epoch_batches
 from generation.engines import make_engine
-from generation.forward import dropout_places, no_dropout, population_logits, population_losses
 from generation.fused.compiled import SOURCES
 from generation.fused.engine import FusedEngine, adam_corrections, optimizer_rules
 from generation.fused.fit import obstacle
 from generation.fused.samples import Samples, epoch_samples, evaluation_samples
-from generation.philox import drop_threshold, dropout_bits
-from generation.population import PopulationTrainer
+from generation.population.forward import dropout_places, no_dropout, population_logits, population_losses
+from generation.population.philox import drop_threshold, dropout_bits
+from generation.population.state import PopulationState
+from generation.population.torch_engine import TorchEngine, mask_dropout
+from generation.population.trainer import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
-from generation.snapshot import load_snapshot, save_snapshot
-from generation.state import PopulationState
-from generation.torch_engine import TorchEngine, mask_dropout
-from zoo.model import sinusoidal_positions
-from zoo.spec import MNIST, SPECS, TransformerSpec
+from generation.storage.snapshot import load_snapshot, save_snapshot
 from zoo.tasks import TaskData
+from zoo.transformer.model import sinusoidal_positions
+from zoo.transformer.spec import MNIST, SPECS, TransformerSpec
 
 RATES = {"sgd": 1e-2, "sgd_momentum": 1e-2, "adam": 1e-3, "rmsprop": 3e-4}
 ONE_STEP = Protocol(epochs=1, warmup_epochs=1, batch_size=16)

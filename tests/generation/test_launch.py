@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from generation.board import MISSING, RUNNING, Board
+from generation.cluster.status_table import MISSING, RUNNING, Board
 from generation.job import Job
 from generation.launch import main, parse_shards
-from generation.remote import scratch_folder
 from generation.run import run_job
+from generation.storage.remote import scratch_folder
 from generation.sweep import PRESETS, Sweep
 from tests.faults.ray_nodes import ROOT, kill_worker, launcher, shard_contents, two_nodes
 from tests.generation.small_tasks import write_digits
-from zoo.lock import exclusive
+from zoo.storage.lock import exclusive
 
 pytest.importorskip("ray")
 SHARDS = range(4)

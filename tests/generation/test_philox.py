@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from generation import philox
-from generation.philox import LOWEST, PLACES_PER_STEP, drop_threshold, dropout_bits, philox2x32
+from generation.population import philox
+from generation.population.philox import LOWEST, PLACES_PER_STEP, drop_threshold, dropout_bits, philox2x32
 
 
 def literal_philox(low: int, high: int, key: int, rounds: int) -> tuple[int, int]:

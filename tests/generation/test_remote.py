@@ -7,11 +7,11 @@ import pytest
 
 from generation.job import Job
 from generation.protocol import Protocol
-from generation.remote import RemoteShards
 from generation.run import finished_in_place, main, run_job
+from generation.storage.remote import RemoteShards
 from generation.sweep import Preset, Sweep
 from tests.generation.small_tasks import write_digits
-from zoo.manifest import MANIFEST_FILE
+from zoo.format.manifest import MANIFEST_FILE
 from zoo.tasks import WordEmbedding
 from zoo.testing import TINY_AGNEWS, fabricate_embedding
 

@@ -16,11 +16,11 @@ import torch
 from small_tasks import few_digits
 
 import zoo
+from generation.population.state import PopulationState
 from generation.protocol import RunConfig
-from generation.shard import CHECKPOINTS_FILE, RUNS_FILE
-from generation.snapshot import load_snapshot, save_snapshot
-from generation.state import PopulationState
-from zoo.manifest import Manifest
+from generation.storage.shard_tables import CHECKPOINTS_FILE, RUNS_FILE
+from generation.storage.snapshot import load_snapshot, save_snapshot
+from zoo.format.manifest import Manifest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent

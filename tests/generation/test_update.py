@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from generation.population.update import UpdateRule, update
 from generation.protocol import RunConfig
 from generation.single import make_model, make_optimizer
-from generation.update import UpdateRule, update
 
 CONFIGS = [
     RunConfig("mnist", optimizer, 3e-2, 1e-2, 0.1, 0.0, 1.0) for optimizer in ("sgd", "sgd_momentum", "adam", "rmsprop")

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from generation.data import load_task_data
-from generation.word2vec import principal_components, reduce_vectors, train_embedding
+from generation.data.task_data import load_task_data
+from generation.data.word2vec import principal_components, reduce_vectors, train_embedding
 from zoo.tasks import WordEmbedding
 
 SCRIPT = """
 import sys
 from pathlib import Path
-from generation.word2vec import train_embedding
+from generation.data.word2vec import train_embedding
 train_embedding(Path(sys.argv[1]).read_text().splitlines()).save(Path(sys.argv[2]))
 """
 

@@ -7,9 +7,9 @@ import torch
 from torch.nn import functional as F
 
 from zoo import MNIST, TransformerSpec, TransformerWeights
-from zoo.model import ZooTransformer
 from zoo.tasks.examples import TaskData
 from zoo.tasks.mnist import load_sample_digits
+from zoo.transformer.model import ZooTransformer
 
 ODD_SPECS = [
     TransformerSpec("one_block", 3, 9, 4, dim=7, heads=3, key_dim=2, value_dim=5, hidden_dim=11, blocks=1),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nfn import GroupElement
-from nfn.elements import NAMES
+from nfn.layers.block_channels import NAMES
 from tests.nfn.conftest import random_weights
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights, build_model
 

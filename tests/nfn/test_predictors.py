@@ -19,7 +19,7 @@ from nfn import (
     load_predictor,
     save_predictor,
 )
-from nfn.features import statistics
+from nfn.predictors.features import statistics
 from nfn.testing import assert_invariant
 from tests.nfn.conftest import ODD_SPECS
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights

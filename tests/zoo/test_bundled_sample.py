@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import zoo
-from zoo.layout import RUNS_FILE, PublishedZoo
-from zoo.schema import HYPERPARAMETERS, PUBLISHED_RUN_SCHEMA
-from zoo.table_file import read_table
+from zoo.format.published import RUNS_FILE, PublishedZoo
+from zoo.format.schema import HYPERPARAMETERS, PUBLISHED_RUN_SCHEMA
+from zoo.format.table_file import read_table
 from zoo.verify import verify
 
 ROOT = Path(__file__).parent.parent.parent

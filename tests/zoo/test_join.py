@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
+from zoo.format.published import PublishedZoo
 from zoo.join import join, main
-from zoo.layout import PublishedZoo
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
 from zoo.verify import verify

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 import zoo
-from zoo.locate import BUNDLED, resolve
-from zoo.manifest import MANIFEST_FILE
+from zoo.format.manifest import MANIFEST_FILE
+from zoo.format.splits import SPLITS
 from zoo.publish import publish
-from zoo.splits import SPLITS
+from zoo.reading.locate import BUNDLED, resolve
 from zoo.testing import TINY_MNIST, fabricate_shard
 
 OFFLINE = """
@@ -172,9 +172,9 @@ def test_a_zoo_is_found_by_path_variable_and_hub_name(zoo_folder, tmp_path, monk
     monkeypatch.setenv("SMALL_TRANSFORMER_ZOO", "owner/zoo")
     assert resolve("small-transformer-zoo") == "owner/zoo"
     monkeypatch.delenv("SMALL_TRANSFORMER_ZOO")
-    monkeypatch.setattr("zoo.locate.BUNDLED", zoo_folder)
+    monkeypatch.setattr("zoo.reading.locate.BUNDLED", zoo_folder)
     assert resolve("small-transformer-zoo") == zoo_folder
-    monkeypatch.setattr("zoo.locate.BUNDLED", tmp_path / "absent")
+    monkeypatch.setattr("zoo.reading.locate.BUNDLED", tmp_path / "absent")
     for name in ("small-transformer-zoo", tmp_path / "absent", "absent"):
         with pytest.raises(FileNotFoundError, match="give the folder of one"):
             resolve(name)

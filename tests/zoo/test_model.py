@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import zoo
-from zoo.model import ZooTransformer, sinusoidal_positions
+from zoo.transformer.model import ZooTransformer, sinusoidal_positions
 
 
 def random_model(spec: zoo.TransformerSpec, dtype: torch.dtype = torch.float64) -> ZooTransformer:

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import zoo
-from zoo.layout import PublishedZoo
-from zoo.manifest import Manifest
-from zoo.mapping import MappedCheckpoints
+from zoo.format.manifest import Manifest
+from zoo.format.published import PublishedZoo
+from zoo.format.schema import CHECKPOINTS
+from zoo.format.shard import CHECKPOINTS_FILE, Shard
+from zoo.format.splits import SPLITS, split_of
 from zoo.publish import main, publish
-from zoo.schema import CHECKPOINTS
-from zoo.shards import CHECKPOINTS_FILE, Shard
-from zoo.splits import SPLITS, split_of
+from zoo.reading.mapping import MappedCheckpoints
 from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents
 from zoo.verify import verify
 

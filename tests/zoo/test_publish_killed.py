@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from zoo import swap
 from zoo.publish import publish
-from zoo.swap import recover, replacing_folder
+from zoo.storage import swap
+from zoo.storage.swap import recover, replacing_folder
 from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
 
 KILLS = 60

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zoo.selection import select
+from zoo.reading.selection import select
 
 TABLE = pd.DataFrame(
     {

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 import torch
 
-from zoo.layout import PublishedZoo
-from zoo.manifest import FileEntry, Manifest
+from zoo.format.manifest import FileEntry, Manifest
+from zoo.format.published import PublishedZoo
+from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
+from zoo.format.splits import split_of
+from zoo.format.table_file import read_table, write_table
 from zoo.publish import publish
-from zoo.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
-from zoo.splits import split_of
-from zoo.table_file import read_table, write_table
 from zoo.tasks import Examples, TaskData
 from zoo.testing import TINY_MNIST, fabricate_shard, generator_of
 from zoo.verify import check_files, main, verify

@@ -7,7 +7,7 @@ from torch import Tensor
 
 import zoo
 from zoo import TransformerWeights
-from zoo.spec import TransformerSpec
+from zoo.transformer.spec import TransformerSpec
 
 ODD = TransformerSpec("odd", classes=3, tokens=5, dim=7, heads=3, key_dim=2, value_dim=4, hidden_dim=5, blocks=3)
 SPECS = [zoo.MNIST, zoo.AGNEWS, ODD]

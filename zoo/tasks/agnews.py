@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
-from zoo.spec import AGNEWS
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import Examples, TaskData
 from zoo.tasks.folder import DEFAULT_FOLDER
+from zoo.transformer.spec import AGNEWS
 
 HUB_NAME = "fancyzhx/ag_news"
 FIELD_LIMIT = 1 << 20

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from zoo.atomic import write_atomically
-from zoo.json_text import read_json
+from zoo.storage.atomic import write_atomically
+from zoo.storage.json_text import read_json
 
 PADDING, UNKNOWN = 0, 1
 RESERVED = 2  # rows of the table that are no word: padding and unknown, both zero

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int, Integer, UInt8
 from torch import Tensor
 
-from zoo.spec import TransformerSpec
 from zoo.tasks.embedding import WordEmbedding
+from zoo.transformer.spec import TransformerSpec
 
 
 @dataclass(frozen=True)

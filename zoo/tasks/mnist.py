@@ -5,10 +5,10 @@ from pathlib import Path
 
 import torch
 
-from zoo.spec import MNIST
 from zoo.tasks.examples import Examples, TaskData
 from zoo.tasks.folder import DEFAULT_FOLDER
 from zoo.tasks.idx import find_idx, read_idx
+from zoo.transformer.spec import MNIST
 
 SIDE = 28
 STEMS = {"train": "train", "test": "t10k"}

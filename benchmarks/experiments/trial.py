@@ -1,0 +1,85 @@
+"""One cell of a table at one seed: what identifies it, and what came out."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Integer
+
+from benchmarks.models.registry import CONTENDERS
+from benchmarks.models.schedule import RECIPES
+from benchmarks.results import Result
+
+PROTOCOL = 2  # raised when the way of training or choosing changes for all, as a contender's edition for itself
+STANDARD_CHANNELS = (10,)  # Transformer-NFN's own default
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Everything that the outcome depends on, and the table it is for."""
+
+    benchmark: str
+    config: str
+    model: str
+    seed: int
+    zoo: str
+    threshold: float = 0.0
+    checkpoint: str = "epoch_75"
+    recipe: str = "paper"
+    epochs: int | None = None
+    components: tuple[str, ...] | None = None
+    channels: tuple[int, ...] | None = None
+    entry_range: float | None = None
+    where: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.recipe not in RECIPES:
+            raise ValueError(f"unknown recipe of training {self.recipe!r}: one of {', '.join(RECIPES)}")
+
+    @property
+    def key(self) -> str:
+        """The same for cells of different tables that are the same fit: on one machine, the same numbers."""
+        what = asdict(self) | {"protocol": PROTOCOL}
+        del what["benchmark"], what["where"]  # which rows these are is in the zoo's fingerprint
+        if self.channels == STANDARD_CHANNELS:
+            what["channels"] = None
+        if (edition := CONTENDERS[self.model].edition) > 1:
+            what["edition"] = edition
+        text = json.dumps(what, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def normalised(self) -> "Cell":
+        """Without what does not matter to this model: epochs to a tree, the seed to boosting, epochs to convergence."""
+        contender = CONTENDERS[self.model]
+        fixed = contender.kind is not None and not RECIPES[self.recipe].converged
+        return replace(
+            self,
+            epochs=self.epochs if fixed else None,
+            seed=self.seed if contender.seeded else 0,
+            recipe=self.recipe if contender.kind is not None else "paper",
+        )
+
+    @classmethod
+    def of_row(cls, row: Result, seed: int) -> "Cell":
+        """The cell that a result row was made from, at one of its seeds."""
+        assert row.model is not None, "only rows of a model come from cells"
+        setting: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in row.setting.items()
+        }
+        return cls(row.benchmark, row.config, row.model, seed, **setting)
+
+    def across_seeds(self) -> dict[str, Any]:
+        """The key without the seed: cells with the same one are averaged."""
+        return {name: value for name, value in asdict(self).items() if name != "seed"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Test predictions of one cell beside the truth, and what was noted on the way."""
+
+    predicted: Float[np.ndarray, " n"]
+    truth: Float[np.ndarray, " n"]
+    runs: Integer[np.ndarray, " n"]
+    notes: dict[str, float | str | None]

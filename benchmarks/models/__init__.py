@@ -1,0 +1,1 @@
+"""The rows of a table: every predictor, and how each is fitted."""

@@ -1,0 +1,1 @@
+"""Kendall's tau and how sure it is."""

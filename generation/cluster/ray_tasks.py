@@ -1,0 +1,100 @@
+"""Ray: starting or joining a cluster, and training one shard as a Ray task. Imported nowhere but by the launcher.
+
+Ray's own processes talk to each other in pickles, over connections that only the cluster's members have; no file that
+this project reads is ever unpickled.
+"""
+
+import os
+import socket
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from generation.cluster.heartbeats import Sign
+from generation.job import Job
+from generation.run import run_job
+from zoo.command import one_line
+from zoo.storage.lock import Busy
+
+OBJECT_STORE_BYTES = 100 << 20  # shards go through the file system: nothing is kept in Ray's object store
+CONNECT_SECONDS = 10
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a task came to its end: well, or with the one line that says why not."""
+
+    fault: str | None = None
+    busy: bool = False
+
+
+def import_ray() -> Any:
+    """Ray, silent about its use to anyone, or the line that says how to get it."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise ValueError(
+            "launching many shards needs Ray: `pip install 'small-transformer-zoo[ray]'`, "
+            "or run them one by one with `python -m generation.run --shard`"
+        ) from error
+    return ray
+
+
+@contextmanager
+def cluster(ray: Any, address: str | None) -> Iterator[None]:
+    """A connection to the cluster at ``address``; without one, a Ray of this machine's own that ends with the block."""
+    # "local" by name: without it Ray would join any cluster that happens to run here
+    alone = {"address": "local", "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+    options: dict[str, Any] = {"address": address} if address else alone
+    try:
+        # Ray itself tries for minutes, and then ends the process
+        if address and (place := address.removeprefix("ray://").rpartition(":"))[2].isdecimal():
+            socket.create_connection((place[0], int(place[2])), timeout=CONNECT_SECONDS).close()
+        ray.init(**options, log_to_driver=False, logging_level="ERROR")
+    # Ray raises RuntimeError for a cluster of another version of itself or of Python
+    except (OSError, RuntimeError, ValueError, OverflowError) as error:
+        raise ValueError(f"no Ray cluster at {address or 'this machine'}: {one_line(error)}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def train(job: Job, shard: int, cpus: int, signs: Any) -> Ended:
+    """A shard's task. What a user can get wrong comes back as a line; only a worker's death is an exception."""
+    where = f"{socket.gethostname()} pid {os.getpid()}"
+    signs.give.remote(shard, Sign(where))
+    torch.set_num_threads(cpus)
+
+    def report(epoch: int, epochs: int, status: str) -> None:
+        signs.give.remote(shard, Sign(where, epoch, epochs, status))
+
+    return guarded(lambda: run_job(job, shard, report), signs, f"shard {shard}")
+
+
+def prepare(job: Job, signs: Any) -> Ended:
+    """Makes what all shards share, once, before many workers would do so at the same time."""
+    return guarded(job.load, signs, "preparing")
+
+
+def guarded(work: Any, signs: Any, who: str) -> Ended:
+    """Runs ``work``; warnings become notes to the launcher, errors a line."""
+
+    def pass_on(message: Warning | str, *_: object) -> None:
+        signs.note.remote(f"{who}: {' '.join(str(message).split())}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.showwarning = pass_on
+        try:
+            work()
+        except Busy as error:
+            return Ended(one_line(error), busy=True)
+        except (ValueError, OSError) as error:
+            return Ended(one_line(error))
+    return Ended()

@@ -1,0 +1,221 @@
+"""The engine that runs everywhere: a population as batched matrix products of torch, on a CPU or a GPU.
+
+The runs share the batches; each has its own weights, optimizer, learning rate, weight decay, dropout and init std.
+A run's result does not depend on its neighbours: nothing is summed over runs, and random numbers come from counters.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int16
+from torch import Tensor
+
+from generation.data.batches import TrainingInputs, epoch_batches, model_batch, train_subset
+from generation.population.forward import (
+    Dropout,
+    dropout_places,
+    no_dropout,
+    population_logits,
+    population_losses,
+    prepare_inputs,
+)
+from generation.population.philox import ELEMENTS_PER_CALL, PLACES_PER_STEP, drop_threshold, dropout_bits
+from generation.population.state import PopulationState
+from generation.population.update import UpdateRule, update
+from generation.protocol import RunConfig
+from zoo.tasks import Examples, TaskData
+from zoo.transformer.onednn import fast_small_products
+
+Precision = Literal["float64", "float32", "bfloat16"]
+"""What training multiplies matrices in. Weights are float32; float64 holds for both and is there to prove exactness."""
+EVALUATION_BATCH = 500
+
+
+@contextmanager
+def quiet_compiler() -> Iterator[None]:
+    """Passes over what torch's compiler has to say of its own choices, such as that float32 is slower than tf32."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor")
+        yield
+
+
+class TorchEngine:
+    """Trains and measures a population with torch's own operations."""
+
+    name = "torch"
+    exact_evaluation = True
+
+    def __init__(
+        self,
+        configs: Sequence[RunConfig],
+        task: TaskData,
+        *,
+        device: torch.device | str = "cpu",
+        precision: Precision | None = None,
+        models_per_pass: int | None = None,
+        compiled: bool | None = None,
+    ) -> None:
+        self.configs = tuple(configs)
+        self.device = torch.device(device)
+        self.precision: Precision = precision or default_precision(self.device)
+        self.spec, self.protocol = configs[0].spec, configs[0].protocol
+        self.task = task.to(self.device)
+        self.inputs = TrainingInputs.prepare(self.task)
+        self.subset = train_subset(len(task.train), configs[0].train_fraction)
+        self.passes = plan_passes(
+            len(configs), models_per_pass or fitting_models(self.device, self.protocol.batch_size)
+        )
+        self.dtype = torch.float64 if self.precision == "float64" else torch.float32
+        self.rule = UpdateRule.of(configs, self.device, self.dtype)
+        self.seeds = torch.tensor([config.seed for config in configs], device=self.device)
+        self.one_seed = len({config.seed for config in configs}) == 1
+        dropout = [config.dropout for config in configs]
+        self.drops = any(dropout)
+        self.thresholds = torch.tensor([drop_threshold(p) for p in dropout], dtype=torch.int16, device=self.device)
+        self.scales = torch.tensor([1 / (1 - p) for p in dropout], dtype=self.dtype, device=self.device)
+        # A compiled step fuses everything between two matrix products. On a CPU it would need the user's C++ compiler.
+        compiled = self.device.type == "cuda" if compiled is None else compiled
+        self._losses = optimized(self._pass_losses, compiled)
+        self._update = optimized(update, compiled)
+        self._bits = optimized(dropout_bits, compiled)
+        self._logits = optimized(self._evaluation_logits, compiled)
+
+    @quiet_compiler()
+    @fast_small_products()
+    def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:
+        """The next epoch of every living run, in place; the mean loss of each over the epoch's batches."""
+        epoch = state.epoch
+        batches = epoch_batches(self.subset, self.protocol, epoch).to(self.device)
+        rates = [self.protocol.learning_rate(config.learning_rate, epoch) for config in self.configs]
+        learning_rate = torch.tensor(rates, dtype=self.dtype, device=self.device)[:, None]
+        losses = torch.zeros(len(self.configs), dtype=torch.float64, device=self.device)
+        for step in range(len(batches)):
+            x, mask, labels = model_batch(self.inputs, batches, step)
+            x = prepare_inputs(self.spec, x)
+            self._step(state, epoch * len(batches) + step, x, mask, labels, learning_rate, losses)
+        return losses / len(batches)
+
+    def _step(
+        self,
+        state: PopulationState,
+        step: int,
+        x: Tensor,
+        mask: Tensor | None,
+        labels: Tensor,
+        learning_rate: Float[Tensor, "P 1"],
+        losses: Float64[Tensor, " P"],
+    ) -> None:
+        """One step of all living runs, in place; adds each run's loss to ``losses``."""
+        counter = torch.tensor(step, device=self.device)
+        groups = torch.arange(x.shape[0] * x.shape[1] * self.spec.dim // ELEMENTS_PER_CALL, device=self.device)
+        shared_bits = self._all_bits(self.seeds[:1], counter, groups) if self.one_seed and self.drops else None
+        for rows in self._living_passes(state.alive):
+            bits = None
+            if any(config.dropout for config in self.configs[rows]):
+                bits = shared_bits or self._all_bits(self.seeds[rows], counter, groups)
+            flat = state.weights[rows].requires_grad_()
+            pass_losses = self._losses(flat, x, mask, labels, bits, self.thresholds[rows], self.scales[rows])
+            (gradient,) = torch.autograd.grad(pass_losses.sum(), flat)
+            new = self._update(
+                self.rule.rows(rows),
+                state.weights[rows],
+                state.first[rows],
+                state.second[rows],
+                gradient,
+                learning_rate[rows],
+                state.alive[rows, None],
+                counter + 1,
+            )
+            for tensor, value in zip((state.weights, state.first, state.second), new, strict=True):
+                tensor[rows] = value
+            losses[rows] += pass_losses.detach()
+
+    def _living_passes(self, alive: Bool[Tensor, " P"]) -> Iterator[slice]:
+        """The passes with a living run. Asking a GPU would stall it, so there all passes count as living."""
+        for rows in self.passes:
+            if self.device.type == "cuda" or bool(alive[rows].any()):
+                yield rows
+
+    def _all_bits(self, seeds: Tensor, step: Tensor, groups: Tensor) -> list[Int16[Tensor, "seeds n"]]:
+        places = range(dropout_places(self.spec))
+        return [self._bits(seeds, step * PLACES_PER_STEP + place, groups) for place in places]
+
+    def _pass_losses(
+        self,
+        flat: Float[Tensor, "p d"],
+        x: Tensor,
+        mask: Tensor | None,
+        labels: Tensor,
+        bits: list[Tensor] | None,
+        thresholds: Int16[Tensor, " p"],
+        scales: Float[Tensor, " p"],
+    ) -> Float[Tensor, " p"]:
+        dropout = no_dropout if bits is None else mask_dropout(bits, thresholds, scales)
+        dtype = torch.bfloat16 if self.precision == "bfloat16" else flat.dtype
+        return population_losses(population_logits(self.spec, flat, x, mask, dropout, dtype), labels)
+
+    def _evaluation_logits(self, flat: Tensor, x: Tensor, mask: Tensor | None) -> Tensor:
+        return population_logits(self.spec, flat, x, mask, dtype=flat.dtype)
+
+    @torch.no_grad()
+    @quiet_compiler()
+    @fast_small_products()
+    def evaluate(
+        self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples
+    ) -> tuple[Float64[Tensor, " P"], Float64[Tensor, " P"]]:
+        """Accuracy and mean loss of every living run on ``examples``, in float32; NaN for the others."""
+        correct = torch.zeros(len(self.configs), dtype=torch.float64, device=self.device)
+        loss = torch.zeros_like(correct)
+        for start in range(0, len(examples), EVALUATION_BATCH):
+            part = examples[slice(start, start + EVALUATION_BATCH)]
+            x, mask = self.task.model_inputs(part.inputs)
+            x = prepare_inputs(self.spec, x)
+            for rows in self._living_passes(alive):
+                logits = self._logits(weights[rows], x, mask)
+                correct[rows] += (logits.argmax(dim=-1) == part.labels).sum(dim=1)
+                loss[rows] += population_losses(logits, part.labels).double() * len(part)
+        dead = torch.where(alive, 0.0, torch.nan)
+        return correct / len(examples) + dead, loss / len(examples) + dead
+
+
+def mask_dropout(bits: list[Tensor], thresholds: Int16[Tensor, " p"], scales: Float[Tensor, " p"]) -> Dropout:
+    """Dropout of each run at its own rate, by the bits of each place."""
+
+    def dropout(place: int, x: Float[Tensor, "p b t D"]) -> Float[Tensor, "p b t D"]:
+        keep = bits[place].view(-1, *x.shape[1:]) >= thresholds[:, None, None, None]
+        return torch.where(keep, x * scales.to(x.dtype)[:, None, None, None], 0.0)
+
+    return dropout
+
+
+def plan_passes(population: int, at_most: int) -> tuple[slice, ...]:
+    """The population cut into as few passes as fit, all but the last of the same size."""
+    assert at_most >= 1
+    count = -(-population // at_most)
+    size = -(-population // count)
+    return tuple(slice(start, min(start + size, population)) for start in range(0, population, size))
+
+
+BYTES_PER_EXAMPLE = 400_000
+"""Memory of one model's activations, gradients and temporaries for one training example, a generous measure."""
+
+
+def fitting_models(device: torch.device, batch_size: int) -> int:
+    """How many models one pass can hold. On a CPU one: its cores are busy with a single model's batch, and a run's
+    arithmetic is then the same in any company, to the bit."""
+    if device.type != "cuda":
+        return 1
+    # of the whole memory, not of what is free now: a resumed shard must cut its passes as before
+    _, total = torch.cuda.mem_get_info(device)
+    return max(1, int(0.8 * total) // (BYTES_PER_EXAMPLE * batch_size))
+
+
+def default_precision(device: torch.device) -> Precision:
+    return "bfloat16" if device.type == "cuda" else "float32"
+
+
+def optimized(function: Callable, compiled: bool) -> Callable:
+    return torch.compile(function, dynamic=False) if compiled else function

@@ -1,0 +1,104 @@
+"""A population's state on disk, so that a killed shard goes on where it was.
+
+Snapshots are safetensors files ``state-1f0c93ab-00042.safetensors``, named after the training they belong to and the
+epochs done. The two newest are kept: were the newest one damaged, the training would go on from the one before. Those
+of another training in the same folder are neither read nor touched.
+"""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from generation.population.state import PopulationState
+from generation.protocol import RunConfig
+from zoo.storage.atomic import write_atomically
+from zoo.version import VERSION
+
+KEPT = 2
+PATTERN = "state-*.safetensors"
+
+
+def pattern(owner: str) -> str:
+    """What the names of a training's own snapshots look like."""
+    return f"state-{owner[:8]}-*.safetensors"
+
+
+def fingerprint(configs: Sequence[RunConfig], **surroundings: object) -> str:
+    """A hash of everything that a population's future depends on beside its state."""
+    content = {"runs": [asdict(config) for config in configs], "code": VERSION, **surroundings}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def save_snapshot(folder: Path, state: PopulationState, owner: str, seconds: float) -> Path:
+    """Writes the state, whole or not at all, and deletes all but the two newest snapshots."""
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in state.tensors().items()}
+    facts = {"epoch": str(state.epoch), "owner": owner, "seconds": repr(seconds)}
+    metadata = facts | {"sha256": digest(facts, tensors)}
+    path = folder / pattern(owner).replace("*", f"{state.epoch:05d}")
+    write_atomically(path, safetensors.torch.save(tensors, metadata))
+    for old in sorted(folder.glob(pattern(owner)))[:-KEPT]:
+        old.unlink()
+    return path
+
+
+def load_snapshot(folder: Path, owner: str, like: PopulationState) -> tuple[PopulationState, float] | None:
+    """The newest sound snapshot of this very training and the seconds it took, or None.
+
+    A damaged one is passed over with a warning.
+    """
+    for path in sorted(folder.glob(pattern(owner)), reverse=True):
+        try:
+            return read_snapshot(path, owner, like)
+        except ValueError as error:
+            warnings.warn(f"{path} is not used: {error}", stacklevel=2)
+    return None
+
+
+def read_snapshot(path: Path, owner: str, like: PopulationState) -> tuple[PopulationState, float]:
+    """One snapshot, on the device of ``like``, whose tensors it must match in name, shape and dtype."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("owner") != owner:
+                raise ValueError("it belongs to another training: other runs, data, precision or code")
+            expected = {name: (tensor.shape, tensor.dtype) for name, tensor in like.tensors().items()}
+            # shapes are compared before anything is read, so a forged header cannot ask for memory
+            headers = {name: torch.Size(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            if headers != {name: shape for name, (shape, _) in expected.items()}:
+                raise ValueError("its tensors are not those of this training")
+            tensors = {name: file.get_tensor(name) for name in headers}
+        if any(tensors[name].dtype != dtype for name, (_, dtype) in expected.items()):
+            raise ValueError("its tensors are not those of this training")
+        facts = {name: metadata[name] for name in ("epoch", "owner", "seconds")}
+        if digest(facts, tensors) != metadata.get("sha256"):
+            raise ValueError("its checksum does not fit: the file is damaged")
+        epoch, seconds = int(metadata["epoch"]), float(metadata["seconds"])
+        if not 0 <= epoch <= like.test_accuracy.shape[1] or not 0 <= seconds < float("inf"):
+            raise ValueError(f"epoch {epoch} after {seconds} s is none of this training's")
+    # a data type that torch does not know is a KeyError or an AttributeError, according to its name
+    except (safetensors.SafetensorError, OSError, KeyError, AttributeError) as error:
+        raise ValueError(f"the file is damaged ({error})") from error
+    device = like.weights.device
+    return PopulationState(epoch=epoch, **{name: tensor.to(device) for name, tensor in tensors.items()}), seconds
+
+
+def delete_snapshots(folder: Path) -> None:
+    for path in folder.glob(PATTERN):
+        path.unlink()
+
+
+def digest(facts: dict[str, str], tensors: dict[str, Tensor]) -> str:
+    """SHA-256 over what a snapshot says of itself and over the names and bytes of its tensors."""
+    total = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for name in sorted(tensors):
+        total.update(name.encode())
+        total.update(tensors[name].numpy().data)
+    return total.hexdigest()

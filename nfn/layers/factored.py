@@ -1,0 +1,138 @@
+"""The layers applied in a row to a checkpoint, without ever making the hidden Q, K, V and O.
+
+Nothing nonlinear touches Q, K, V and O (``relu_on_mlp``), so in every hidden layer, channel d,
+
+    Q_d^(s) = Ψ^Q_d·W^(Q,s)    K_d^(s) = Ψ^K_d·W^(K,s)    V_d^(s) = Ψ^V_d·W^(V,s)    O_d^(s) = W^(O,s)·(α_d·1 + β_d·11ᵀ)
+
+with matrices Ψ [D, D] and numbers α, β made of coefficients alone, the same for the whole batch. All that any term
+reads of them are the products summed over heads, and these follow from those of the checkpoint:
+
+    Σ_s [WW]^(QK,s)_d = Ψ^Q_d·(Σ_s [WW]^(QK,s))·(Ψ^K_d)ᵀ
+    Σ_s [WW]^(VO,s)_d = Ψ^V_d·(Σ_s [WW]^(VO,s))·(α_d·1 + β_d·11ᵀ)
+
+So the work on heads is done once, on the checkpoint, and what is left are a few large matrix products.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from nfn.layers.block_channels import as_element, blocks_first
+from nfn.layers.equivariant import EquivariantLayer
+from nfn.layers.invariant import InvariantLayer
+from nfn.layers.term_products import Sources
+from nfn.layers.terms import ATTENTION
+from zoo import TransformerWeights
+
+
+@dataclass(frozen=True)
+class Maps:
+    """What the layers so far have made of Q, K, V and O."""
+
+    query: Float[Tensor, "blocks d D D"]  # Ψ^Q
+    key: Float[Tensor, "blocks d D D"]  # Ψ^K
+    value: Float[Tensor, "blocks d D D"]  # Ψ^V
+    alpha: Float[Tensor, "blocks d"]
+    beta: Float[Tensor, "blocks d"]
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """A hidden layer on a batch of checkpoints: the checkpoints' own products, the maps, the MLP's tensors.
+
+    The input layer has one channel and no maps.
+    """
+
+    qk: Float[Tensor, "blocks b D D"]
+    vo: Float[Tensor, "blocks b D D"]
+    maps: Maps | None
+    mlp: dict[str, Tensor]  # weight_a, weight_b, bias_a, bias_b: [blocks, b, d, …]
+
+
+def from_checkpoints(weights: TransformerWeights) -> Hidden:
+    """A batch [b, d] of checkpoints as the input layer."""
+    tensors = vars(blocks_first(as_element(weights), weights.batch_shape))
+    sources = Sources(tensors)
+    return Hidden(
+        qk=sources["qk"].squeeze(2),
+        vo=sources["vo"].squeeze(2),
+        maps=None,
+        # Copied into order once: they are read many times.
+        mlp={name: tensor.contiguous() for name, tensor in tensors.items() if name not in ATTENTION},
+    )
+
+
+def equivariant(layer: EquivariantLayer, x: Hidden) -> Hidden:
+    """``layer`` on a hidden layer."""
+    sites = [site for site in layer.merged.sites if not site.shares.keys() & set(ATTENTION)]
+    mlp = layer.merged(Sources(products(x) | x.mlp), x.qk.shape[1], sites)
+    return replace(x, maps=compose(layer, x.maps), mlp=mlp)
+
+
+def relu(x: Hidden) -> Hidden:
+    """``relu_on_mlp``."""
+    return replace(x, mlp={name: F.relu(tensor) for name, tensor in x.mlp.items()})
+
+
+def invariant(layer: InvariantLayer, x: Hidden) -> Float[Tensor, "b blocks e out"]:
+    """``layer`` on a hidden layer. The maps are folded into the coefficients, which are few, not into the batch."""
+    assert x.maps is not None, "an invariant layer follows an equivariant one"
+    (site,) = layer.merged.sites
+    matrix = layer.merged.matrices[site.name]
+    blocks, _, dim, _ = x.qk.shape
+    channels, width = layer.in_channels, site.width
+    slots = list(site.slots.values())
+    coefficients = dict(zip(site.slots, matrix.split([s.rows.stop - s.rows.start for s in slots], dim=1), strict=True))
+    # Σ_d (Ψ^Q_d)ᵀ·Φ_d·Ψ^K_d, first over p, then over (d, q): [blocks, p, q, outputs]
+    left = (x.maps.query.mT @ coefficients["qk"].view(blocks, channels, dim, dim * width)).unflatten(-1, (dim, width))
+    right = left.permute(0, 2, 4, 1, 3).reshape(blocks, dim * width, channels * dim) @ x.maps.key.flatten(1, 2)
+    coefficients["qk"] = right.view(blocks, dim, width, dim).transpose(2, 3).flatten(1, 2)
+    # Σ_d (α_d + D·β_d)·(Ψ^V_d)ᵀ·Φ_d, because each row of α·1 + β·11ᵀ sums to α + D·β: [blocks, p, outputs]
+    row_sum = (x.maps.alpha + dim * x.maps.beta)[..., None, None]
+    coefficients["vo"] = (x.maps.value * row_sum).flatten(1, 2).mT @ coefficients["vo"]
+    constant = coefficients.pop("one")
+    sources = Sources({"qk": x.qk, "vo": x.vo} | x.mlp)
+    features = [sources.reduced(slot.source, slot.summed).flatten(2) for slot in slots if slot.source in coefficients]
+    result = torch.baddbmm(constant, torch.cat(features, dim=-1), torch.cat(list(coefficients.values()), dim=1))
+    return result.unflatten(-1, (layer.out_channels, layer.out_dim)).transpose(0, 1)
+
+
+def compose(layer: EquivariantLayer, maps: Maps | None) -> Maps:
+    """The maps after one more layer: Ψ'_e = Σ_d Φ_{e,d}·Ψ_d, and the same for α·1 + β·11ᵀ."""
+    dim = layer.spec.dim
+    query, key, value, summed, same = (
+        layer.merged.matrices[name].mT
+        for name in ("query_h_D_k", "key_h_D_k", "value_h_D_v", "output_h_D_v", "output_h_D_v_D")
+    )
+    if maps is None:
+        query, key, value = (matrix.unflatten(1, (-1, dim)) for matrix in (query, key, value))
+        return Maps(query, key, value, alpha=same.squeeze(-1), beta=summed.squeeze(-1))
+    query, key, value = (
+        (matrix @ psi.flatten(1, 2)).unflatten(1, (-1, dim))
+        for matrix, psi in ((query, maps.query), (key, maps.key), (value, maps.value))
+    )
+    alpha, beta = maps.alpha.unsqueeze(-1), maps.beta.unsqueeze(-1)
+    mixed = same @ beta + summed @ (alpha + dim * beta)
+    return Maps(query, key, value, alpha=(same @ alpha).squeeze(-1), beta=mixed.squeeze(-1))
+
+
+def products(x: Hidden) -> dict[str, Tensor]:
+    """qk and vo of every channel, [blocks, b, d, D, D]."""
+    if x.maps is None:
+        return {"qk": x.qk.unsqueeze(2), "vo": x.vo.unsqueeze(2)}
+    maps = x.maps
+    batch, dim = x.qk.shape[1:3]
+    channels = maps.query.shape[1]
+
+    def from_left(psi: Tensor, y: Tensor) -> Tensor:
+        """Ψ_d·y_d for y [blocks, d, D, b, D]: one product of all the batch for every channel."""
+        return (psi @ y.flatten(3)).unflatten(-1, (batch, dim)).permute(0, 3, 1, 2, 4)
+
+    right = x.qk.flatten(1, 2) @ maps.key.flatten(1, 2).mT
+    qk = from_left(maps.query, right.unflatten(1, (batch, dim)).unflatten(-1, (channels, dim)).permute(0, 3, 2, 1, 4))
+    vo = from_left(maps.value, x.vo.transpose(1, 2).unsqueeze(1).expand(-1, channels, -1, -1, -1))
+    alpha, beta = (number[:, None, :, None, None] for number in (maps.alpha, maps.beta))
+    return {"qk": qk, "vo": alpha * vo + beta * vo.sum(-1, keepdim=True)}

@@ -1,0 +1,72 @@
+"""The invariant reading of a transformer's blocks inside Transformer-NFN."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nfn.layers import factored as composed
+from nfn.layers.equivariant import EquivariantLayer
+from nfn.layers.invariant import InvariantLayer
+from nfn.predictors.dense import linear
+from zoo import TransformerSpec, TransformerWeights
+
+HEAD_WIDTH = 10
+
+
+class InvariantEncoder(nn.Module):
+    """Equivariant layers, ReLU on the MLP's weights after each, an invariant layer, normalisation, an MLP.
+
+    The invariant layer gives one number a channel and block. They are normalised over the channels of each block,
+    then all together, and read by three linear layers of width 10 (the paper leaves these out; without them its
+    parameter counts do not come out).
+    """
+
+    def __init__(
+        self, spec: TransformerSpec, channels: Sequence[int], outputs: int, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        if not channels:
+            raise ValueError("Transformer-NFN needs at least one equivariant layer, got channels ()")
+        widths = [1, *channels]
+        self.equivariant = nn.ModuleList(
+            EquivariantLayer(spec, widths[i], widths[i + 1], generator=generator) for i in range(len(channels))
+        )
+        self.invariant = InvariantLayer(spec, widths[-1], widths[-1], generator=generator)
+        self.block_norm = BlockNorm(spec.blocks, widths[-1])
+        read = spec.blocks * widths[-1]
+        self.head = nn.Sequential(
+            nn.LayerNorm(read),
+            linear(read, HEAD_WIDTH, generator),
+            nn.LayerNorm(HEAD_WIDTH),
+            nn.ReLU(),
+            linear(HEAD_WIDTH, HEAD_WIDTH, generator),
+            nn.LayerNorm(HEAD_WIDTH),
+            nn.ReLU(),
+            linear(HEAD_WIDTH, outputs, generator),
+        )
+
+    def forward(self, weights: TransformerWeights) -> Float[Tensor, "b outputs"]:
+        hidden = composed.from_checkpoints(weights)
+        for layer in self.equivariant:
+            assert isinstance(layer, EquivariantLayer)
+            hidden = composed.relu(composed.equivariant(layer, hidden))
+        return self.read(composed.invariant(self.invariant, hidden))
+
+    def read(self, invariants: Float[Tensor, "b blocks e 1"]) -> Float[Tensor, "b outputs"]:
+        """What follows the invariant layer."""
+        return self.head(self.block_norm(invariants.squeeze(-1)).flatten(1))
+
+
+class BlockNorm(nn.Module):
+    """LayerNorm over the channels of each transformer block, with weights of its own for each."""
+
+    def __init__(self, blocks: int, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(blocks, channels))
+        self.bias = nn.Parameter(torch.zeros(blocks, channels))
+
+    def forward(self, x: Float[Tensor, "b blocks channels"]) -> Float[Tensor, "b blocks channels"]:
+        return F.layer_norm(x, x.shape[-1:]) * self.weight + self.bias

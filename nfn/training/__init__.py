@@ -1,0 +1,1 @@
+"""Training several predictors at once: their parameters stacked, their step recorded as a CUDA graph."""

@@ -1,0 +1,186 @@
+"""The harness where the answer is known: finds what is there, nothing where nothing is, and never peeks."""
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import benchmarks
+from benchmarks.data.benchmark_data import BenchmarkData
+from benchmarks.data.checkpoints import Checkpoints
+from benchmarks.experiments import execution
+from benchmarks.experiments.execution import Finished, compute
+from benchmarks.experiments.trial import Cell
+from benchmarks.experiments.trial_store import CellStore
+from benchmarks.models import schedule
+from benchmarks.models import training_group as cohort
+from benchmarks.models.registry import CONTENDERS, SIX_MODELS
+from benchmarks.statistics.ranking import kendall_tau
+from tests.benchmarks.synthetic import invariant_label, invent, invent_data, random_label
+
+
+def silent(text: str, count: int) -> None:
+    pass
+
+
+def cells_of(models: tuple[str, ...], epochs: int, seeds: int = 1, threshold: float = 0.0) -> list[Cell]:
+    return [
+        Cell("kendall", "mnist", model, seed, "invented", threshold=threshold, epochs=epochs).normalised()
+        for model in models
+        for seed in range(seeds)
+    ]
+
+
+def run(cells: list[Cell], data: BenchmarkData, folder: Path) -> Finished:
+    return compute(cells, data, CellStore(folder), jobs=1, advance=silent)
+
+
+def taus(finished: Finished) -> dict[str, float]:
+    return {cell.model: kendall_tau(one.predicted, one.truth) for cell, one in finished.outcomes.items()}
+
+
+@pytest.mark.slow
+def test_an_invariant_label_is_found_by_transformer_nfn_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Every checkpoint is moved by a group element of its own; what stays is a polynomial of the weights."""
+    # many rows, few and large steps: the test is about what can be learnt, not about how quickly
+    monkeypatch.setattr(cohort, "BATCH_SIZE", 256)
+    monkeypatch.setattr(schedule, "PEAK_RATE", 5e-3)
+    data = invent_data(10_000, 150, 200, invariant_label, move=True)
+    finished = run(cells_of(("transformer_nfn", "mlp"), epochs=8), data, tmp_path)
+    found = taus(finished)
+    assert found["transformer_nfn"] > 0.95
+    assert found["mlp"] < 0.85
+    change = {cell.model: one.notes["mean_change"] for cell, one in finished.outcomes.items()}
+    assert isinstance(change["transformer_nfn"], float)
+    assert isinstance(change["mlp"], float)
+    assert change["transformer_nfn"] < 1e-4
+    assert change["mlp"] > 0.02
+
+
+def test_a_random_label_is_found_by_nobody(tmp_path: Path):
+    """Without any relation τ scatters by 2/(3√n), 0.024 for 800 test rows: ±0.1 are four of these."""
+    found = taus(run(cells_of(tuple(CONTENDERS), epochs=4), invent_data(200, 60, 800, random_label), tmp_path))
+    assert set(SIX_MODELS) < found.keys()
+    for model, tau in found.items():
+        assert np.isnan(tau) or abs(tau) < 0.1, model
+    assert sum(np.isfinite(tau) for tau in found.values()) >= 4
+
+
+def test_no_test_row_is_seen_before_every_choice_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    fitting = True
+
+    def open_test() -> Checkpoints:
+        assert not fitting, "the test split was opened while a predictor was still being fitted"
+        return invent(30, 2, random_label)
+
+    def watched(original):
+        def fit(*arguments):
+            nonlocal fitting
+            fitting = True
+            fitted = original(*arguments)
+            fitting = False
+            return fitted
+
+        return fit
+
+    for name in ("fit_neural", "fit_other"):
+        monkeypatch.setattr(execution, name, watched(getattr(execution, name)))
+    for model in CONTENDERS:
+        # anew for each, since an opened split is kept
+        sealed = BenchmarkData(
+            invent(40, 0, random_label),
+            invent(20, 1, random_label),
+            open_test,
+            config="mnist",
+            fingerprint="invented",
+            test_examples=1000,
+        )
+        fitting = True
+        with pytest.raises(AssertionError, match="still being fitted"):
+            sealed.judge(None, 0.0)  # pyright: ignore[reportArgumentType]
+        finished = run(cells_of((model,), epochs=2, seeds=2), sealed, tmp_path)
+        assert finished.outcomes
+
+
+def test_one_place_opens_the_test_split_and_one_place_asks_for_it():
+    """By the code itself: ``judge`` alone touches the split, and is called in one function."""
+    users: dict[str, set[tuple[str, str]]] = {"_test": set(), "_moved_test": set(), "_open_test": set(), "judge": set()}
+    for path in Path(benchmarks.__path__[0]).rglob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(function, ast.FunctionDef):
+                for node in ast.walk(function):
+                    if isinstance(node, ast.Attribute) and node.attr in users:
+                        users[node.attr].add((path.name, function.name))
+    assert users["judge"] == {("execution.py", "judged")}
+    assert users["_test"] == {("data.py", "judge"), ("data.py", "_moved_test")}
+    assert users["_moved_test"] == {("data.py", "judge")}
+    assert users["_open_test"] == {("data.py", "__init__"), ("data.py", "_test")}
+
+
+def test_the_same_cell_twice_gives_the_same_numbers_and_is_computed_once(tmp_path: Path):
+    data = invent_data(120, 30, 40, invariant_label)
+    cells = cells_of(tuple(CONTENDERS), epochs=1, seeds=2)
+    first = run(cells, data, tmp_path / "first")
+    half = run(cells[::2], data, tmp_path / "second")
+    rest = run(cells, data, tmp_path / "second")
+    for cell in dict.fromkeys(cells):
+        np.testing.assert_array_equal(first.outcomes[cell].predicted, rest.outcomes[cell].predicted, str(cell))
+    for cell, one in half.outcomes.items():
+        assert rest.outcomes[cell].notes == one.notes, "the seconds too: it was read, not computed"
+
+
+def test_a_threshold_that_leaves_too_little_is_left_out(tmp_path: Path):
+    data = invent_data(60, 20, 30, random_label)
+    finished = run(cells_of(("mlp",), epochs=1, threshold=0.999), data, tmp_path)
+    assert not finished.outcomes
+    assert finished.rows[0.999]["train_rows"] < 2
+
+
+def test_a_damaged_file_of_cells_is_one_clear_line(tmp_path: Path):
+    (tmp_path / "cells").mkdir()
+    (tmp_path / "cells" / "mnist.mlp.safetensors").write_bytes(b"half a file")
+    with pytest.raises(ValueError, match=r"mnist.mlp.safetensors is damaged .*delete it"):
+        CellStore(tmp_path).find(cells_of(("mlp",), epochs=1))
+
+
+def test_the_same_fit_of_two_tables_is_one_cell():
+    plain = Cell("kendall", "agnews", "transformer_nfn", 0, "z", epochs=50)
+    assert Cell("ablation_width", "agnews", "transformer_nfn", 0, "z", epochs=50, channels=(10,)).key == plain.key
+    others = [
+        Cell("kendall", "agnews", "transformer_nfn", 0, "z", epochs=50, channels=(5,)),
+        Cell("kendall", "agnews", "transformer_nfn", 1, "z", epochs=50),
+        Cell("kendall", "agnews", "transformer_nfn", 0, "y", epochs=50),
+        Cell("kendall", "agnews", "transformer_nfn", 0, "z", epochs=51),
+        Cell("kendall", "agnews", "transformer_nfn", 0, "z", epochs=50, checkpoint="all"),
+        Cell("kendall", "agnews", "transformer_nfn", 0, "z", epochs=50, entry_range=1.0),
+    ]
+    assert len({cell.key for cell in (plain, *others)}) == 7
+
+
+@pytest.mark.parametrize("model", [name for name, one in CONTENDERS.items() if one.kind is None])
+def test_two_rows_are_enough_to_fit_and_give_a_constant(model: str):
+    train, validation = invent(2, 0, random_label), invent(2, 1, random_label)
+    fit = CONTENDERS[model].fit
+    assert fit is not None
+    (fitted,) = fit(train, validation, [0], 1)
+    np.testing.assert_allclose(fitted.predict(validation), train.truth().mean(), rtol=1e-5)
+
+
+def test_on_a_gpu_seeds_and_thresholds_of_a_predictor_are_one_group():
+    data = invent_data(60, 30, 30, invariant_label)
+    cells = [cell for t in (0.0, 0.5) for cell in cells_of(("mlp", "random_forest"), epochs=2, seeds=3, threshold=t)]
+    on_gpu = replace(data.train, weights=data.train.weights.to("meta"))
+    elsewhere = BenchmarkData(
+        on_gpu, data.validation, lambda: on_gpu, config="mnist", fingerprint="invented", test_examples=1000
+    )
+    assert sorted(len(group) for group in execution.groups(cells, data)) == [1, 1, 1, 1, 1, 1, 3, 3]
+    assert sorted(len(group) for group in execution.groups(cells, elsewhere)) == [3, 3, 6]
+    neural = [cell for cell in cells if cell.model == "mlp"]
+    together = execution.fit_neural(neural, data)
+    for cell in neural:
+        alone = execution.fit_neural([cell], data)[cell]
+        np.testing.assert_allclose(
+            together[cell].predict(data.validation), alone.predict(data.validation), atol=1e-3, err_msg=str(cell)
+        )

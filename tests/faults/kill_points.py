@@ -1,0 +1,87 @@
+"""A process that ends by SIGKILL at a chosen moment of its writing: in the middle of a write, at a flush, at a rename.
+
+Random moments rarely fall on the few microseconds that matter; these are aimed at them.
+"""
+
+import io
+import os
+import re
+import signal
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zoo.storage import swap
+
+PHASES = {
+    "snapshot": re.compile(r"/\.?state-[^/]*$"),
+    "shard write": re.compile(r"/\.?(checkpoints|runs|timing|manifest)[^/]*$"),
+    "publish": re.compile(r"/\.zoo\.part-"),
+}
+
+
+@dataclass
+class Doom:
+    """Counts the moments of each phase, and kills this process at one of them, before or after it is done."""
+
+    phase: str
+    moment: int | None  # None: only count
+    after: bool = False
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def due(self, path: str) -> bool:
+        for phase, pattern in PHASES.items():
+            if pattern.search(path):
+                self.counts[phase] += 1
+                return phase == self.phase and self.counts[phase] == self.moment
+        return False
+
+    def around(self, path: str, act: Callable[[], Any]) -> Any:
+        due = self.due(path)
+        if due and not self.after:
+            die()
+        result = act()
+        if due:
+            die()
+        return result
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def meet(doom: Doom) -> None:
+    """From here on this process runs towards its doom."""
+    fsync, replace, fdopen, exchange = os.fsync, os.replace, os.fdopen, swap.exchange
+
+    class Half(io.BufferedWriter):
+        """Writes the first half of the fatal bytes."""
+
+        def write(self, data: Any, /) -> int:
+            if doom.due(path_of(self.fileno())):
+                super().write(memoryview(data).cast("B")[: len(memoryview(data).cast("B")) // 2])
+                self.flush()
+                die()
+            return super().write(data)
+
+    def open_half(handle: int, mode: str = "r", *rest: Any, **options: Any) -> Any:
+        return Half(io.FileIO(handle, "wb")) if mode == "wb" else fdopen(handle, mode, *rest, **options)
+
+    os.fdopen = open_half
+    os.fsync = lambda fd: doom.around(path_of(fd), lambda: fsync(fd))
+    os.replace = lambda a, b, **rest: doom.around(str(a), lambda: replace(a, b, **rest))
+    swap.exchange = lambda a, b: doom.around(str(a), lambda: exchange(a, b))
+
+
+def path_of(handle: Any) -> str:
+    return os.readlink(f"/proc/self/fd/{handle}")
+
+
+def doomed(work: Callable[..., None], arguments: tuple[Any, ...], doom: Doom, counted: Path | None = None) -> None:
+    """A workload that meets its doom; where it survives, the moments it had are written to ``counted``."""
+    meet(doom)
+    work(*arguments)
+    if counted is not None:
+        counted.write_text("\n".join(f"{phase}\t{count}" for phase, count in doom.counts.items()))

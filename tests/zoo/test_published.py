@@ -1,0 +1,67 @@
+"""The flat layout: what every stored weight vector means."""
+
+import hashlib
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+import zoo
+from zoo.transformer.spec import TransformerSpec, spec_for
+
+GOLDEN = Path(__file__).parent / "golden" / "layout.json"
+
+
+@pytest.mark.parametrize(("spec", "parameters"), [(zoo.MNIST, 18_506), (zoo.AGNEWS, 17_764)])
+def test_number_of_parameters_is_the_papers(spec: TransformerSpec, parameters: int) -> None:
+    model = zoo.build_model(spec, torch.zeros(parameters))
+    assert spec.num_parameters == parameters
+    assert sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad) == parameters
+
+
+@pytest.mark.parametrize("spec", [zoo.MNIST, zoo.AGNEWS], ids=lambda spec: spec.task)
+def test_layout_is_the_frozen_one(spec: TransformerSpec) -> None:
+    """Names, shapes and offsets, and the bytes that a known state_dict becomes, never change."""
+    golden = json.loads(GOLDEN.read_text())[spec.task]
+    assert [[name, list(slot.shape), slot.offset] for name, slot in spec.tensors.items()] == golden["tensors"]
+    state = {
+        name: (torch.arange(slot.size) % 251 - 125 + index).to(torch.float32).view(slot.shape) / 64
+        for index, (name, slot) in enumerate(spec.tensors.items())
+    }
+    flat = zoo.TransformerWeights.from_state_dict(spec, state).flat()
+    assert hashlib.sha256(flat.numpy().astype("<f4").tobytes()).hexdigest() == golden["sha256"]
+
+
+def test_components_cover_the_vector_without_overlap() -> None:
+    for spec in (zoo.MNIST, zoo.AGNEWS):
+        parts = list(spec.components.values())
+        assert parts[0].start == 0
+        assert parts[-1].stop == spec.num_parameters
+        assert all(left.stop == right.start for left, right in pairwise(parts))
+    assert "embedding" not in zoo.AGNEWS.components
+
+
+def test_spec_survives_json() -> None:
+    assert TransformerSpec(**json.loads(json.dumps(zoo.MNIST.to_dict()))) == zoo.MNIST
+
+
+@pytest.mark.parametrize("wrong", [{"dim": 0}, {"heads": -1}])
+def test_spec_refuses_what_is_no_dimension(wrong: dict) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be a positive integer"):
+        TransformerSpec(**{"task": "mnist", "classes": 10, "tokens": 49, **wrong})
+
+
+def test_unknown_task_is_named() -> None:
+    with pytest.raises(ValueError, match="unknown task 'cifar': the zoo has mnist and agnews"):
+        spec_for("cifar")
+
+
+def test_spec_refuses_more_than_any_small_transformer_has() -> None:
+    """Also the count that is made without a list of tensors is the real one."""
+    for spec in (zoo.MNIST, zoo.AGNEWS):
+        assert spec._count() == spec.num_parameters
+    for wrong in ({"blocks": 10**12}, {"dim": 10**9}):
+        with pytest.raises(ValueError, match="is no small one"):
+            TransformerSpec(**{"task": "mnist", "classes": 10, "tokens": 49, **wrong})

@@ -1,0 +1,115 @@
+"""``manifest.json``: what a folder holds, file by file, written last, so that a folder without one is not finished."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from zoo.format.schema import SCHEMA_VERSION
+from zoo.storage.atomic import write_atomically
+from zoo.storage.json_text import MAX_BYTES, parse_json
+from zoo.version import VERSION
+
+MANIFEST_FILE = "manifest.json"
+HASH_CHUNK = 1 << 22
+MAX_COUNT = 1 << 62  # bytes and rows fit a machine's integers, also summed
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file: its size, its SHA-256, and for tables its rows."""
+
+    bytes: int
+    sha256: str
+    rows: int | None = None
+
+    @classmethod
+    def of(cls, path: Path, rows: int | None = None) -> "FileEntry":
+        """Measures a file that is on disk."""
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while chunk := file.read(HASH_CHUNK):
+                digest.update(chunk)
+        return cls(path.stat().st_size, digest.hexdigest(), rows)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The files of a folder by relative name, and how they were made."""
+
+    files: dict[str, FileEntry]
+    details: dict[str, Any]
+    schema_version: int = SCHEMA_VERSION
+    code_version: str = VERSION
+
+    def write(self, folder: Path) -> None:
+        """Puts the manifest in place; call it after every file it names is."""
+        text = json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False)
+        write_atomically(folder / MANIFEST_FILE, text.encode() + b"\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> "Manifest":
+        """Reads and validates; whatever is wrong with it is a ValueError that names the file."""
+        path = folder / MANIFEST_FILE
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} is missing: {folder} is no finished shard or zoo")
+        with path.open("rb") as file:
+            return cls.parse(file.read(MAX_BYTES + 1), str(path))
+
+    @classmethod
+    def parse(cls, text: bytes, path: str) -> "Manifest":
+        """The manifest in these bytes; ``path`` is where they come from, for the messages."""
+        if len(text) > MAX_BYTES:
+            raise ValueError(f"{path} is damaged: more than {MAX_BYTES:,} bytes")
+        raw = parse_json(text, path)
+        try:
+            files = {name: FileEntry(**entry) for name, entry in raw["files"].items()}
+            manifest = cls(files, raw["details"], raw["schema_version"], raw["code_version"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+        manifest.validate(path)
+        return manifest
+
+    def validate(self, path: str) -> None:
+        """Refuses a foreign version, a name that leaves the folder and any value of the wrong kind."""
+        if self.schema_version != SCHEMA_VERSION:
+            raise ValueError(f"{path} has schema version {self.schema_version!r}, this code reads {SCHEMA_VERSION}")
+        if not isinstance(self.details, dict) or not isinstance(self.code_version, str):
+            raise ValueError(f"{path} is damaged: details must be an object and code_version a string")
+        for name, entry in self.files.items():
+            if not is_inside(name):
+                raise ValueError(f"{path} names a file outside its folder: {name!r}")
+            counts = (entry.bytes, 0 if entry.rows is None else entry.rows)
+            if not all(type(count) is int and 0 <= count < MAX_COUNT for count in counts) or not is_sha256(
+                entry.sha256
+            ):
+                raise ValueError(f"{path} is damaged: the entry of {name!r} is {entry}")
+
+    def check_size(self, folder: Path, name: str) -> None:
+        """Raises a ValueError that names the file unless it is there and has the recorded size."""
+        path, entry = folder / name, self.files[name]
+        if not path.is_file():
+            raise ValueError(f"{path} is missing, though {MANIFEST_FILE} lists it")
+        if (size := path.stat().st_size) != entry.bytes:
+            raise ValueError(f"{path} is damaged: {size:,} bytes, {MANIFEST_FILE} says {entry.bytes:,}")
+
+    def check_file(self, folder: Path, name: str) -> None:
+        """Raises a ValueError that names the file unless its size and hash are the recorded ones."""
+        self.check_size(folder, name)
+        if FileEntry.of(folder / name).sha256 != self.files[name].sha256:
+            raise ValueError(f"{folder / name} is damaged: its SHA-256 is not the one in {MANIFEST_FILE}")
+
+
+def is_inside(name: str) -> bool:
+    """Whether a name, joined to a folder, is a file below that folder and can be written down.
+
+    Symbolic links are followed, because the hub's cache is made of them: a folder's owner decides where its names lead.
+    """
+    pure = PurePosixPath(name)
+    clean = name == pure.as_posix() and name.isprintable() and "\\" not in name
+    return clean and not pure.is_absolute() and pure.parts != () and ".." not in pure.parts
+
+
+def is_sha256(text: Any) -> bool:
+    return isinstance(text, str) and len(text) == 64 and set(text) <= set("0123456789abcdef")

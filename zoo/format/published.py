@@ -1,0 +1,141 @@
+"""The published folder: the names of its files, and what its manifest says of each config.
+
+manifest.json  README.md
+mnist/train-00000-of-00086.arrow …  mnist/validation-…  mnist/test-…  mnist/runs.arrow
+agnews/…  agnews/embedding.safetensors  agnews/vocabulary.json
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from zoo.format.manifest import MANIFEST_FILE, MAX_COUNT, Manifest, is_sha256
+from zoo.format.splits import SPLITS
+from zoo.transformer.spec import SPECS, TransformerSpec
+
+CARD_FILE = "README.md"
+RUNS_FILE = "runs.arrow"
+
+
+@dataclass(frozen=True)
+class ConfigDetails:
+    """One config of a published zoo: what its transformers are and how they were trained."""
+
+    task: str
+    spec: TransformerSpec
+    preset: str
+    protocol: dict[str, Any]
+    seeds: str
+    data_source: str
+    embedding_sha256: str | None
+    engines: list[str]
+    precisions: list[str]
+    code_versions: list[str]
+    shards: list[int]
+    runs: dict[str, int]
+    rows: dict[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"spec": self.spec.to_dict()}
+
+    @classmethod
+    def from_dict(cls, raw: dict[str, Any]) -> "ConfigDetails":
+        if set(raw["rows"]) != set(SPLITS):
+            raise ValueError(f"rows must count {', '.join(SPLITS)}, got {raw['rows']}")
+        values: dict[str, Any] = {**raw, "spec": TransformerSpec(**raw["spec"])}
+        details = cls(**values)
+        details.validate()
+        return details
+
+    def validate(self) -> None:
+        """Refuses values of the wrong kind; the task is part of a path, so it must be one of ours."""
+        if self.task not in tuple(SPECS) or self.spec.task != self.task:
+            raise ValueError(f"unknown task {self.task!r}, or one that is not its spec's: {self.spec.task!r}")
+        texts = (self.preset, self.seeds, self.data_source, *self.engines, *self.precisions, *self.code_versions)
+        if not all(isinstance(text, str) for text in texts) or not isinstance(self.protocol, dict):
+            raise ValueError("preset, seeds, data_source, engines, precisions and code_versions must be text")
+        if not (self.embedding_sha256 is None or is_sha256(self.embedding_sha256)):
+            raise ValueError(f"embedding_sha256 must be a hash, got {self.embedding_sha256!r}")
+        counts = (*self.shards, *self.rows.values(), *self.runs.values())
+        if not all(type(count) is int and 0 <= count < MAX_COUNT for count in counts):
+            raise ValueError(f"shards, rows and runs must be counted in whole numbers, got {counts}")
+
+
+@dataclass(frozen=True)
+class PublishedZoo:
+    """A published folder whose manifest was read; its files were not."""
+
+    folder: Path
+    manifest: Manifest
+    configs: dict[str, ConfigDetails]
+
+    @classmethod
+    def read(cls, folder: Path) -> "PublishedZoo":
+        manifest = Manifest.read(folder)
+        return cls(folder, manifest, configs_of(manifest, folder))
+
+    def config(self, name: str) -> ConfigDetails:
+        if name not in self.configs:
+            raise ValueError(f"{self.folder} has no config {name!r}: it has {', '.join(self.configs)}")
+        return self.configs[name]
+
+    def files(self, config: str, split: str) -> list[str]:
+        """The Arrow files of a split, in order."""
+        self.config(config)
+        return split_files(self.manifest, config, split)
+
+    def paths(self, config: str, splits: Sequence[str]) -> list[Path]:
+        """The Arrow files of some splits as paths, each there and of the recorded size."""
+        names = [name for split in splits for name in self.files(config, split)]
+        for name in names:
+            self.manifest.check_size(self.folder, name)
+        return [self.folder / name for name in names]
+
+
+def configs_of(manifest: Manifest, folder: Path | str) -> dict[str, ConfigDetails]:
+    """What the manifest of a published zoo says of its configs; another folder's manifest is an error."""
+    where = f"{folder}/{MANIFEST_FILE}"
+    if manifest.details.get("kind") != "zoo":
+        raise ValueError(f"{where} is no published zoo's: make one with `python -m zoo.publish RUNS OUT`")
+    try:
+        configs = {name: ConfigDetails.from_dict(raw) for name, raw in manifest.details["configs"].items()}
+        for name, config in configs.items():
+            if name not in (config.task, f"{config.task}-seeds"):
+                raise ValueError(f"{name!r} is no config of {config.task}")
+        return configs
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{where} is damaged: {type(error).__name__}: {error}") from error
+
+
+def split_file(config: str, split: str, index: int, count: int) -> str:
+    return f"{config}/{split}-{index:05d}-of-{count:05d}.arrow"
+
+
+def split_files(manifest: Manifest, config: str, split: str) -> list[str]:
+    """The files of one split by name, in order; a split always has at least one."""
+    names = sorted(name for name in manifest.files if name.startswith(f"{config}/{split}-"))
+    if not names:
+        raise ValueError(f"{MANIFEST_FILE} lists no file of {config}/{split}")
+    return names
+
+
+def split_pattern(names: Sequence[str]) -> str:
+    """The glob that matches these files of a split and none of another edition's: ``mnist/train-*-of-00086.arrow``."""
+    head, _, count = names[0].rpartition("-of-")
+    return f"{head.rpartition('-')[0]}-*-of-{count}"
+
+
+def parse_splits(text: str) -> tuple[str, ...]:
+    """``train``, ``train+validation``, or ``all``."""
+    names = SPLITS if text == "all" else tuple(text.split("+"))
+    if len(set(names)) < len(names) or not set(names) <= set(SPLITS):
+        raise ValueError(f"unknown split {text!r}: one of {', '.join(SPLITS)}, several joined by +, or all")
+    return names
+
+
+def surplus_files(folder: Path, manifest: Manifest) -> list[str]:
+    """Files the manifest does not know; hidden ones are left to git and the hub."""
+    found = (path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir())
+    visible = {path.as_posix() for path in found if not any(part.startswith(".") for part in path.parts)}
+    return sorted(visible - manifest.files.keys() - {MANIFEST_FILE})

@@ -1,0 +1,188 @@
+"""``zoo.open``: checkpoints straight from memory-mapped files, without a copy where the file's layout allows it."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor
+
+from zoo.format.manifest import MANIFEST_FILE
+from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, parse_splits
+from zoo.format.schema import PUBLISHED_RUN_SCHEMA
+from zoo.format.table_file import read_table
+from zoo.reading.locate import DEFAULT_NAME, find_folder
+from zoo.reading.mapping import MappedCheckpoints
+from zoo.reading.selection import Where, select
+from zoo.tasks import WordEmbedding
+from zoo.transformer.spec import TransformerSpec
+from zoo.transformer.weights import TransformerWeights
+
+Rows = int | slice | Sequence[int] | np.ndarray | Tensor | pd.Index
+Batch = tuple[TransformerWeights, pd.DataFrame]
+ATTEMPTS = 5
+AHEAD = 128
+"""Batches prepared in one go, except for copies of weights: that takes 40 µs a batch, and 100 when megabytes of weights
+go through the caches in between."""
+
+
+def open_zoo(name: str | Path = DEFAULT_NAME, config: str = "mnist", split: str = "train") -> "ZooReader":
+    """Opens one config of a zoo for reading.
+
+    ``name`` is a folder, OWNER/NAME on the hub, or the default name (see ``zoo.reading.locate``); ``split`` is train,
+    validation, test, several joined by ``+``, or all.
+    """
+    return ZooReader(find_folder(name, config), config, split)
+
+
+class ZooReader:
+    """The checkpoints of one config and split, numbered 0 to len − 1.
+
+    Any number of readers and processes share one copy of the file in memory. A reader keeps the edition it opened, even
+    when another one is published meanwhile. Pickled, it is only its address, and is opened again where it arrives.
+    """
+
+    def __init__(self, folder: Path, config: str, split: str, edition: str | None = None) -> None:
+        self.folder, self.config, self.split = folder, config, split
+        for attempt in range(ATTEMPTS):
+            self.edition = edition_of(folder)
+            if edition not in (None, self.edition):
+                raise ValueError(f"{folder} was published anew since this reader was opened: open it again")
+            try:
+                self._open()
+            except (OSError, ValueError):
+                # a zoo that is replaced at this moment shows the old manifest and the new files
+                if edition_of(folder) == self.edition or attempt + 1 == ATTEMPTS:
+                    raise
+            else:
+                if edition_of(folder) == self.edition:
+                    return
+        raise ValueError(f"{folder} is published anew again and again while it is opened: wait for that to end")
+
+    def _open(self) -> None:
+        zoo = PublishedZoo.read(self.folder)
+        self.details: ConfigDetails = zoo.config(self.config)
+        self._rows = MappedCheckpoints(zoo.paths(self.config, parse_splits(self.split)), self.spec)
+
+    def __reduce__(self) -> tuple:
+        return ZooReader, (self.folder, self.config, self.split, self.edition)
+
+    def __repr__(self) -> str:
+        return f"<{self.config} {self.split}: {len(self):,} checkpoints in {self.folder}>"
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def spec(self) -> TransformerSpec:
+        return self.details.spec
+
+    @cached_property
+    def metadata(self) -> pd.DataFrame:
+        """Every column but the weights, by row number. Reads no weights from the disk."""
+        return self._rows.table.to_pandas()
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """One row a run of this config, of every split and diverged ones too, with its curves."""
+        return read_table(self.folder / self.config / RUNS_FILE, PUBLISHED_RUN_SCHEMA).to_pandas()
+
+    @cached_property
+    def embedding(self) -> WordEmbedding | None:
+        """The frozen word embedding the transformers were trained with, where they need one."""
+        return WordEmbedding.load(self.folder / self.details.task) if self.details.embedding_sha256 else None
+
+    def rows(self, where: Where = None) -> Integer[np.ndarray, " n"]:
+        """The numbers of the rows that ``where`` chooses (see ``zoo.reading.selection``), ascending."""
+        return np.flatnonzero(select(self.metadata, where))
+
+    def weights(self, rows: Rows) -> Float[Tensor, "*n d"]:
+        """The flat weights of some rows, [n, d]; of a single row number, [d].
+
+        Consecutive rows inside one record batch (rows 0–63, 64–127, … of a file) are a view of the file; any others are
+        copied once. Writing to a view changes this process's memory and never the file, but use ``.clone()`` for that.
+        """
+        if isinstance(rows, int):
+            return self.weights([rows])[0]
+        numbers = self._numbers(rows)
+        piece = self._rows.pieces(numbers, [slice(0, len(numbers))])[0] if len(numbers) else None
+        return torch.from_numpy(self._rows.gather(numbers) if piece is None else self._rows.view(piece))
+
+    def batches(
+        self,
+        batch_size: int = 64,
+        shuffle: bool = False,
+        seed: int = 0,
+        where: Where = None,
+        drop_last: bool = False,
+    ) -> Iterator[Batch]:
+        """Pairs of ``TransformerWeights`` and the metadata of the same rows, each row once.
+
+        Shuffling is exact: one permutation of all chosen rows, a function of ``seed``. In order and with a batch size
+        that divides 64, the weights are views of the file.
+        """
+        rows = shuffled(self.rows(where), seed) if shuffle else self.rows(where)
+        return self.read_batches(rows, cut_batches(len(rows), batch_size, drop_last))
+
+    def read_batches(self, rows: Integer[np.ndarray, " n"], cuts: Sequence[slice]) -> Iterator[Batch]:
+        """The batches ``rows[cut]`` for each cut."""
+        if not cuts:
+            return
+        pieces = self._rows.pieces(rows, cuts)
+        whole_file = len(rows) == len(self) and bool((np.diff(rows) == 1).all())
+        metadata = self._sliceable_metadata if whole_file else self._sliceable_metadata.iloc[rows]
+        for start in range(0, len(cuts), AHEAD):
+            some = slice(start, start + AHEAD)
+            frames = [metadata.iloc[cut] for cut in cuts[some]]
+            views = [None if piece is None else self._wrap(self._rows.view(piece)) for piece in pieces[some]]
+            for cut, view, frame in zip(cuts[some], views, frames, strict=True):
+                yield self._wrap(self._rows.gather(rows[cut])) if view is None else view, frame
+
+    def _wrap(self, array: np.ndarray) -> TransformerWeights:
+        return TransformerWeights.from_flat(self.spec, torch.from_numpy(array), check_finite=False)
+
+    @cached_property
+    def _sliceable_metadata(self) -> pd.DataFrame:
+        """The metadata with text as plain objects: cutting a batch out of it takes half the time, 20 µs."""
+        text = self.metadata.select_dtypes(exclude="number").columns
+        return self.metadata.astype(dict.fromkeys(text, object)).copy()
+
+    def _numbers(self, rows: slice | Sequence[int] | np.ndarray | Tensor | pd.Index) -> np.ndarray:
+        """Row numbers as an array, checked; a mask of bools is taken as the rows where it is True."""
+        if isinstance(rows, slice):
+            return np.arange(len(self))[rows]
+        numbers = np.asarray(rows)
+        if numbers.size == 0:
+            return np.empty(0, dtype=np.int64)
+        if numbers.dtype == bool and numbers.shape == (len(self),):
+            return np.flatnonzero(numbers)
+        if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
+            raise ValueError(f"rows are a list of whole numbers or a bool each, got {numbers.dtype} {numbers.shape}")
+        numbers = np.where(numbers < 0, numbers + len(self), numbers)
+        if not ((numbers >= 0) & (numbers < len(self))).all():
+            raise ValueError(
+                f"a row is outside 0 to {len(self) - 1}: {self.config} {self.split} has {len(self):,} rows"
+            )
+        return numbers
+
+
+def edition_of(folder: Path) -> str:
+    """What tells two publications apart: the hash of the manifest, which holds the hash of everything else."""
+    return hashlib.sha256((folder / MANIFEST_FILE).read_bytes()).hexdigest()
+
+
+def shuffled(rows: Integer[np.ndarray, " n"], seed: int | Sequence[int]) -> Integer[np.ndarray, " n"]:
+    """One exact permutation of the rows; the same on every machine for the same seed."""
+    return np.random.default_rng(seed).permutation(rows)
+
+
+def cut_batches(count: int, batch_size: int, drop_last: bool) -> list[slice]:
+    """The batches of ``count`` rows as slices."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    stop = count // batch_size * batch_size if drop_last else count
+    return [slice(start, min(start + batch_size, count)) for start in range(0, stop, batch_size)]

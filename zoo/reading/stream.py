@@ -1,0 +1,72 @@
+"""A reader's batches for ``torch.utils.data.DataLoader``: shared out over ranks and workers, every row exactly once.
+
+    stream = zoo.CheckpointStream(z, batch_size=64, shuffle=True, where="checkpoint == 'epoch_75'")
+    for epoch in range(50):
+        stream.set_epoch(epoch)
+        for weights, metadata in DataLoader(stream, batch_size=None, num_workers=4):
+            ...
+
+One process reads as fast as memory is; workers only help where each batch is worked on, as by augmentation.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from zoo.reading.reader import Batch, ZooReader, cut_batches, shuffled
+from zoo.reading.selection import Where
+
+
+class CheckpointStream(IterableDataset):
+    """All ranks and workers draw the same permutation from ``(seed, epoch)`` and take every n-th batch of it.
+
+    ``rank`` and ``world_size`` default to those of ``torch.distributed`` where it runs. With ``drop_last`` every rank
+    gets the same number of batches, all of them full, as DistributedDataParallel needs; without it each row comes once.
+    """
+
+    def __init__(
+        self,
+        reader: ZooReader,
+        batch_size: int = 64,
+        shuffle: bool = False,
+        seed: int = 0,
+        where: Where = None,
+        drop_last: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        default_rank, default_size = distributed_place()
+        self.rank = default_rank if rank is None else rank
+        self.world_size = default_size if world_size is None else world_size
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank must be in 0 … world_size − 1, got {self.rank} of {self.world_size}")
+        self.reader, self.shuffle, self.seed = reader, shuffle, seed
+        # chosen here, so that a function given as ``where`` need not travel to the workers
+        self.rows = reader.rows(where)
+        cuts = cut_batches(len(self.rows), batch_size, drop_last)
+        self.cuts = cuts[: len(cuts) // self.world_size * self.world_size] if drop_last else cuts
+        # shared memory, so that workers that outlive an epoch hear of the next
+        self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Another epoch, another permutation."""
+        self.epoch.fill_(epoch)
+
+    def __len__(self) -> int:
+        """Batches of this rank."""
+        return len(self.cuts[self.rank :: self.world_size])
+
+    def __iter__(self) -> Iterator[Batch]:
+        rows = shuffled(self.rows, [self.seed, int(self.epoch)]) if self.shuffle else self.rows
+        worker = get_worker_info()
+        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        return self.reader.read_batches(rows, self.cuts[self.rank :: self.world_size][first::step])
+
+
+def distributed_place() -> tuple[int, int]:
+    """This process's rank and the number of ranks; alone, 0 of 1."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1

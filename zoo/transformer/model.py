@@ -1,0 +1,162 @@
+"""The zoo's transformer as a torch module.
+
+    X₀ = dropout(embed(input) + positions)
+    X  ← dropout(MultiHead(LN(X)))           for each block: no residual connection
+    X  ← dropout(ReLU(LN(X)·W_A + b_A)·W_B + b_B)
+    y  = W₂·ReLU(W₁·mean_tokens(LN(X)) + b₁) + b₂
+
+LN has no affine parameters; attention has no biases. With a mask, padded tokens are neither attended to nor pooled.
+"""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zoo.transformer.spec import TransformerSpec
+from zoo.transformer.weights import FlatLike, TransformerWeights
+
+
+def sinusoidal_positions(tokens: int, dim: int) -> Float[Tensor, "tokens dim"]:
+    """p[t, 2i] = sin(t·10000^(−2i/D)), p[t, 2i+1] = cos(t·10000^(−2i/D))."""
+    position = torch.arange(tokens, dtype=torch.float64)[:, None]
+    frequency = torch.exp(torch.arange(0, dim, 2, dtype=torch.float64) * (-math.log(10_000.0) / dim))
+    table = torch.zeros(tokens, dim, dtype=torch.float64)
+    table[:, 0::2] = torch.sin(position * frequency)
+    table[:, 1::2] = torch.cos(position * frequency)[:, : dim // 2]
+    return table.float()
+
+
+class Dropout(nn.Module):
+    """Inverted dropout whose masks come from a generator one can hand in, so that training needs no global state."""
+
+    def __init__(self, probability: float, generator: torch.Generator | None) -> None:
+        super().__init__()
+        self.probability = probability
+        self.generator = generator
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.probability == 0:
+            return x
+        keep = torch.rand(x.shape, generator=self.generator, device=x.device) >= self.probability
+        return x * keep / (1 - self.probability)
+
+
+class Block(nn.Module):
+    """Attention, then MLP, each behind a LayerNorm and in front of a dropout."""
+
+    def __init__(self, spec: TransformerSpec, dropout: Dropout) -> None:
+        super().__init__()
+        self.heads = spec.heads
+        self.scale = 1 / math.sqrt(spec.key_dim)
+        self.query = nn.Linear(spec.dim, spec.heads * spec.key_dim, bias=False)
+        self.key = nn.Linear(spec.dim, spec.heads * spec.key_dim, bias=False)
+        self.value = nn.Linear(spec.dim, spec.heads * spec.value_dim, bias=False)
+        self.output = nn.Linear(spec.heads * spec.value_dim, spec.dim, bias=False)
+        self.fc1 = nn.Linear(spec.dim, spec.hidden_dim)
+        self.fc2 = nn.Linear(spec.hidden_dim, spec.dim)
+        self.dropout = dropout
+
+    def forward(self, x: Float[Tensor, "b t D"], mask: Bool[Tensor, "b t"] | None) -> Float[Tensor, "b t D"]:
+        x = self.dropout(self.attention(layer_norm(x), mask))
+        return self.dropout(self.fc2(F.relu(self.fc1(layer_norm(x)))))
+
+    def attention(self, x: Float[Tensor, "b t D"], mask: Bool[Tensor, "b t"] | None) -> Float[Tensor, "b t D"]:
+        """Σ_s softmax(X·W_Q·(X·W_K)ᵀ/√D_k)·X·W_V·W_O over heads s (eq:multihead)."""
+        query, key, value = (
+            projection(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for projection in (self.query, self.key, self.value)
+        )
+        scores = query @ key.mT * self.scale
+        if mask is not None:
+            scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
+        heads = torch.softmax(scores, dim=-1) @ value
+        return self.output(heads.transpose(1, 2).flatten(-2))
+
+
+class Classifier(nn.Module):
+    """Two linear layers with a ReLU between them."""
+
+    def __init__(self, spec: TransformerSpec) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(spec.dim, spec.dim)
+        self.fc2 = nn.Linear(spec.dim, spec.classes)
+
+    def forward(self, x: Float[Tensor, "b D"]) -> Float[Tensor, "b classes"]:
+        return self.fc2(F.relu(self.fc1(x)))
+
+
+class ZooTransformer(nn.Module):
+    """One transformer of the zoo; the names of its parameters are the names of ``spec.tensors``.
+
+    Takes images [b, 1, side, side] where the spec has patches, else word vectors [b, t, D] with a mask [b, t] that is
+    True on real tokens. Every row of the mask needs at least one real token.
+    """
+
+    positions: Tensor
+
+    def __init__(
+        self, spec: TransformerSpec, dropout: float = 0.0, dropout_generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.spec = spec
+        self.embedding = nn.Conv2d(1, spec.dim, spec.patch_size, spec.patch_size) if spec.patch_size else None
+        self.dropout = Dropout(dropout, dropout_generator)
+        self.blocks = nn.ModuleList(Block(spec, self.dropout) for _ in range(spec.blocks))
+        self.classifier = Classifier(spec)
+        self.register_buffer("positions", sinusoidal_positions(spec.tokens, spec.dim), persistent=False)
+
+    def forward(self, x: Float[Tensor, "b ..."], mask: Bool[Tensor, "b t"] | None = None) -> Float[Tensor, "b classes"]:
+        x = self.embed(x, mask)
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.classifier(masked_mean(layer_norm(x), mask))
+
+    def embed(self, x: Tensor, mask: Tensor | None) -> Float[Tensor, "b t D"]:
+        if self.embedding is not None:
+            if x.ndim != 4 or x.shape[1] != 1:
+                raise ValueError(
+                    f"a {self.spec.task} transformer reads images [b, 1, side, side], got {tuple(x.shape)}"
+                )
+            x = self.embedding(x).flatten(2).mT
+        elif x.ndim != 3 or x.shape[-1] != self.spec.dim or mask is None:
+            got = f"{tuple(x.shape)} and {'no mask' if mask is None else 'a mask'}"
+            raise ValueError(
+                f"a {self.spec.task} transformer reads word vectors [b, t, {self.spec.dim}] and a mask [b, t], "
+                f"got {got}: call it as model(*embedding(word_ids))"
+            )
+        if self.embedding is not None and x.shape[1] != self.spec.tokens:
+            raise ValueError(f"images must cut into {self.spec.tokens} patches, got {x.shape[1]}")
+        if x.shape[1] > self.spec.tokens:
+            raise ValueError(
+                f"a {self.spec.task} transformer reads at most {self.spec.tokens} tokens, got {x.shape[1]}"
+            )
+        return self.dropout(x + self.positions[: x.shape[1]])
+
+
+def layer_norm(x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+    """(x − mean) / √(variance + 1e-5) over the last dimension, no affine parameters."""
+    return F.layer_norm(x, x.shape[-1:])
+
+
+def masked_mean(x: Float[Tensor, "*models b t D"], mask: Bool[Tensor, "b t"] | None) -> Float[Tensor, "*models b D"]:
+    """Mean over the real tokens."""
+    if mask is None:
+        return x.mean(dim=-2)
+    return (x * mask[..., None]).sum(dim=-2) / mask.sum(dim=-1, keepdim=True)
+
+
+def build_model(spec: TransformerSpec, flat: FlatLike | TransformerWeights) -> ZooTransformer:
+    """The transformer with these weights, in eval mode; a copy of the weights, so training it changes nothing."""
+    weights = flat if isinstance(flat, TransformerWeights) else TransformerWeights.from_flat(spec, flat)
+    if weights.spec != spec:
+        raise ValueError(f"weights of a {weights.spec.task} transformer do not fit a {spec.task} spec")
+    if weights.batch_shape:
+        raise ValueError(f"build_model takes one weight vector, got a batch of shape {tuple(weights.batch_shape)}")
+    with torch.random.fork_rng(devices=[]):  # torch draws initial weights, which nobody will see
+        model = ZooTransformer(spec)
+    model.to(weights.flat())
+    model.load_state_dict(weights.state_dict())
+    return model.eval()
