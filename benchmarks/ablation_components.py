@@ -4,17 +4,17 @@ python -m benchmarks.ablation_components                       every config of t
 python -m benchmarks.ablation_components --config mnist --zoo DIR --device cuda
 
 tab:ablation-components. AG News transformers have no trainable embedding, hence three choices instead of seven. Writes
-OUT/ablation_components.jsonl and OUT/ablation_components.md; finished cells are not computed again.
+OUT/ablation_components.jsonl and OUT/ablation_components.md; finished trials are not computed again.
 """
 
 from itertools import combinations
 
 from benchmarks.data.benchmark_data import BenchmarkData
-from benchmarks.experiments.experiment import Campaign
+from benchmarks.experiments.experiment import Experiment
 from benchmarks.experiments.options import TableOptions, read_options, table_parser
-from benchmarks.experiments.trial import Cell
+from benchmarks.experiments.trial import Trial
 from benchmarks.tables.ablation import MODEL, components_table
-from benchmarks.tables.result_index import Book
+from benchmarks.tables.result_index import ResultIndex
 from zoo import TransformerSpec
 from zoo.command import command
 
@@ -25,13 +25,13 @@ def choices(spec: TransformerSpec) -> list[tuple[str, ...]]:
     return [chosen for size in range(1, len(names) + 1) for chosen in combinations(names, size)]
 
 
-def plan(options: TableOptions, data: BenchmarkData) -> list[Cell]:
+def plan(options: TableOptions, data: BenchmarkData) -> list[Trial]:
     everything = tuple(data.train.spec.components)
     return [
-        cell
+        trial
         for chosen in choices(data.train.spec)
         # all of them is the predictor of every other table, and so perhaps trained already
-        for cell in options.cells(
+        for trial in options.trials(
             "ablation_components", data, MODEL, components=None if chosen == everything else chosen
         )
     ]
@@ -47,14 +47,14 @@ def main(arguments: list[str] | None = None) -> None:
         thresholds=(0.0,),
     )
     options = read_options(parser.parse_args(arguments))
-    campaign = Campaign(options)
-    books = {}
+    experiment = Experiment(options)
+    indexes = {}
     for config in options.configs:
         data = options.data(config)
-        _, rows = campaign.run(plan(options, data), data)
-        books[config] = Book.latest(rows, config, options.where)
-    campaign.write("ablation_components.md", components_table(books))
-    campaign.end()
+        _, rows = experiment.run(plan(options, data), data)
+        indexes[config] = ResultIndex.latest(rows, config, options.where)
+    experiment.write("ablation_components.md", components_table(indexes))
+    experiment.end()
 
 
 if __name__ == "__main__":

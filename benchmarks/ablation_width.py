@@ -3,19 +3,19 @@
 python -m benchmarks.ablation_width                            AG News, as in the paper
 python -m benchmarks.ablation_width --widths 3 5,5 --config mnist --zoo DIR --device cuda
 
-tab:ablation-hidden-dim. Writes OUT/ablation_width.jsonl and a table a config; finished cells are not computed again.
+tab:ablation-hidden-dim. Writes OUT/ablation_width.jsonl and a table a config; finished trials are not computed again.
 """
 
 from benchmarks.data.benchmark_data import BenchmarkData
 from benchmarks.experiments.execution import Finished
-from benchmarks.experiments.experiment import Campaign
+from benchmarks.experiments.experiment import Experiment
 from benchmarks.experiments.options import TableOptions, read_options, table_parser
 from benchmarks.experiments.summary import Entry, entries_of, row_of
-from benchmarks.experiments.trial import Cell
+from benchmarks.experiments.trial import Trial
 from benchmarks.results import Result
 from benchmarks.tables import paper
 from benchmarks.tables.ablation import MODEL, width_table
-from benchmarks.tables.result_index import Book
+from benchmarks.tables.result_index import ResultIndex
 from nfn import TransformerNFN
 from zoo import TransformerSpec
 from zoo.command import command
@@ -32,16 +32,16 @@ def parse_width(text: str) -> tuple[int, ...]:
     return channels
 
 
-def plan(options: TableOptions, data: BenchmarkData, widths: list[tuple[int, ...]]) -> list[Cell]:
-    return [cell for width in widths for cell in options.cells("ablation_width", data, MODEL, channels=width)]
+def plan(options: TableOptions, data: BenchmarkData, widths: list[tuple[int, ...]]) -> list[Trial]:
+    return [trial for width in widths for trial in options.trials("ablation_width", data, MODEL, channels=width)]
 
 
 def encoder_parameters(finished: Finished, spec: TransformerSpec) -> list[Result]:
     """The paper's count: of the part that reads the encoder, not of the whole predictor."""
 
     def row(entry: Entry) -> Result:
-        assert entry.cell.channels is not None
-        part = TransformerNFN(spec, channels=entry.cell.channels).parts["encoder"]
+        assert entry.trial.channels is not None
+        part = TransformerNFN(spec, channels=entry.trial.channels).parts["encoder"]
         return row_of(entry, "encoder_parameters", sum(parameter.numel() for parameter in part.parameters()))
 
     return [row(entry) for entry in entries_of(finished.outcomes)]
@@ -56,15 +56,17 @@ def main(arguments: list[str] | None = None) -> None:
     parsed = parser.parse_args(arguments)
     options = read_options(parsed)
     widths = [parse_width(text) for text in parsed.widths] if parsed.widths else list(paper.WIDTHS)
-    campaign = Campaign(options)
+    experiment = Experiment(options)
     for config in options.configs:
         data = options.data(config)
         spec = data.train.spec
-        _, rows = campaign.run(
+        _, rows = experiment.run(
             plan(options, data, widths), data, lambda done, spec=spec: encoder_parameters(done, spec)
         )
-        campaign.write(f"ablation_width.{config}.md", width_table(Book.latest(rows, config, options.where), config))
-    campaign.end()
+        experiment.write(
+            f"ablation_width.{config}.md", width_table(ResultIndex.latest(rows, config, options.where), config)
+        )
+    experiment.end()
 
 
 if __name__ == "__main__":

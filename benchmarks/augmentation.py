@@ -5,24 +5,26 @@ python -m benchmarks.augmentation --ranges 1 100 --config mnist --zoo DIR --devi
 
 tab:augmented_agnews. A moved checkpoint computes the same function, but its M and N have entries uniform in ±1, ±10 or
 ±100. Train, validation and test are doubled alike, each checkpoint by an element of its own. Writes
-OUT/augmentation.jsonl and a table a config; finished cells are not computed again.
+OUT/augmentation.jsonl and a table a config; finished trials are not computed again.
 """
 
 from benchmarks.data.benchmark_data import BenchmarkData
-from benchmarks.experiments.experiment import Campaign
+from benchmarks.experiments.experiment import Experiment
 from benchmarks.experiments.options import TableOptions, read_options, table_parser
-from benchmarks.experiments.trial import Cell
+from benchmarks.experiments.trial import Trial
 from benchmarks.models.registry import SIX_MODELS
 from benchmarks.results import Result
 from benchmarks.tables import paper
 from benchmarks.tables.augmentation import augmentation_table
-from benchmarks.tables.result_index import Book
+from benchmarks.tables.result_index import ResultIndex
 from zoo.command import command
 
 
-def plan(options: TableOptions, data: BenchmarkData, entry_range: float | None) -> list[Cell]:
+def plan(options: TableOptions, data: BenchmarkData, entry_range: float | None) -> list[Trial]:
     return [
-        cell for model in options.models for cell in options.cells("augmentation", data, model, entry_range=entry_range)
+        trial
+        for model in options.models
+        for trial in options.trials("augmentation", data, model, entry_range=entry_range)
     ]
 
 
@@ -39,15 +41,15 @@ def main(arguments: list[str] | None = None) -> None:
     ranges = (None, *(parsed.ranges or paper.RANGES[1:]))
     if any(size is not None and not size > 0 for size in ranges):
         raise ValueError(f"--ranges are positive numbers, got {' '.join(f'{size:g}' for size in parsed.ranges)}")
-    campaign = Campaign(options)
+    experiment = Experiment(options)
     for config in options.configs:
         rows: list[Result] = []
         for size in ranges:
             data = options.data(config, entry_range=size)
-            rows += campaign.run(plan(options, data, size), data)[1]
-        book = Book.latest(rows, config, options.where)
-        campaign.write(f"augmentation.{config}.md", augmentation_table(book, config))
-    campaign.end()
+            rows += experiment.run(plan(options, data, size), data)[1]
+        index = ResultIndex.latest(rows, config, options.where)
+        experiment.write(f"augmentation.{config}.md", augmentation_table(index, config))
+    experiment.end()
 
 
 if __name__ == "__main__":

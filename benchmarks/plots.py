@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.models.registry import CONTENDERS
+from benchmarks.models.registry import MODELS
 from benchmarks.tables import paper
 from benchmarks.tables.kendall import thresholds_of
-from benchmarks.tables.result_index import Book
+from benchmarks.tables.result_index import ResultIndex
 from zoo.storage.atomic import write_atomically
 
 COLOURS = ("#4878a8", "#6aa56e", "#b0803a", "#c2b03d", "#8c6d9e", "#7f7f7f", "#c0504d")
@@ -43,11 +43,11 @@ def scatter(predictions: Mapping[str, tuple[np.ndarray, np.ndarray]], title: str
     lines = math.ceil(len(predictions) / columns)
     figure = new_figure(2.6 * columns, 2.8 * lines)
     panels = list(figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).flat)
-    colours = dict(zip(CONTENDERS, COLOURS, strict=True))
+    colours = dict(zip(MODELS, COLOURS, strict=True))
     for panel, (name, (predicted, truth)) in zip(panels, predictions.items(), strict=False):
         panel.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=1, zorder=0)
         panel.scatter(truth, predicted, s=6, alpha=0.6, color=colours[name], linewidths=0)
-        panel.set(title=CONTENDERS[name].title, xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        panel.set(title=MODELS[name].title, xlim=(0, 1), ylim=(0, 1), aspect="equal")
     for panel in panels[len(predictions) :]:
         panel.set_visible(False)
     figure.suptitle(title)
@@ -56,23 +56,23 @@ def scatter(predictions: Mapping[str, tuple[np.ndarray, np.ndarray]], title: str
     return save(figure, path)
 
 
-def tau_by_threshold(book: Book, config: str, path: Path) -> Path:
+def tau_by_threshold(index: ResultIndex, config: str, path: Path) -> Path:
     """τ of every model over the thresholds, with the bootstrap's interval; the paper's values as hollow circles."""
     figure = new_figure(7, 4.2)
     axis = figure.subplots()
-    thresholds = thresholds_of(book)
-    for number, ((name, contender), colour) in enumerate(zip(CONTENDERS.items(), COLOURS, strict=True)):
-        shift = (number - len(CONTENDERS) / 2) * 0.4
-        points = [(t, book.value("tau", name, threshold=t, recipe="paper")) for t in thresholds]
+    thresholds = thresholds_of(index)
+    for number, ((name, benchmark_model), colour) in enumerate(zip(MODELS.items(), COLOURS, strict=True)):
+        shift = (number - len(MODELS) / 2) * 0.4
+        points = [(t, index.value("tau", name, threshold=t, recipe="paper")) for t in thresholds]
         known = [(100 * t + shift, tau) for t, tau in points if tau is not None]
         if not known:
             continue
-        axis.plot(*zip(*known, strict=True), marker="o", markersize=4, color=colour, label=contender.title)
+        axis.plot(*zip(*known, strict=True), marker="o", markersize=4, color=colour, label=benchmark_model.title)
         for t in thresholds:
-            interval = book.interval("tau", name, threshold=t, recipe="paper")
+            interval = index.interval("tau", name, threshold=t, recipe="paper")
             if interval is not None:
                 axis.vlines(100 * t + shift, *interval, color=colour, linewidth=1, alpha=0.6)
-        printed = paper.KENDALL.get(config, {}).get(name, {}) if book.whole else {}
+        printed = paper.KENDALL.get(config, {}).get(name, {}) if index.whole else {}
         axis.plot(
             [100 * t + shift for t in printed],
             [tau for tau, _ in printed.values()],
@@ -82,7 +82,7 @@ def tau_by_threshold(book: Book, config: str, path: Path) -> Path:
             markerfacecolor="none",
             markeredgecolor=colour,
         )
-    title = f"{config}: filled ours, hollow the paper's" if book.whole else book.title(config)
+    title = f"{config}: filled ours, hollow the paper's" if index.whole else index.title(config)
     axis.set(title=title, xlabel="accuracy threshold, %", ylabel="Kendall's τ")
     axis.legend(fontsize=7)
     return save(figure, path)

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import results
-from benchmarks.experiments.trial import Cell
-from benchmarks.experiments.trial_store import CellStore
-from benchmarks.models.registry import CONTENDERS
+from benchmarks.experiments.trial import Trial
+from benchmarks.experiments.trial_store import TrialStore
+from benchmarks.models.registry import MODELS
 from benchmarks.plots import accuracy_histogram, scatter, tau_by_threshold
 from benchmarks.tables.ablation import components_table, width_table
 from benchmarks.tables.accuracies import accuracies_table
@@ -26,7 +26,7 @@ from benchmarks.tables.augmentation import augmentation_table
 from benchmarks.tables.census import census_table
 from benchmarks.tables.fidelity import fidelity_table
 from benchmarks.tables.kendall import kendall_tables, thresholds_of
-from benchmarks.tables.result_index import Book
+from benchmarks.tables.result_index import ResultIndex
 from benchmarks.tables.seeds import seeds_table
 from benchmarks.tables.speed import speed_table
 from zoo.command import command
@@ -49,17 +49,17 @@ OUT_OF_DATE = 1
 
 def kendall_block(config: str, folder: Path, plots: Path) -> str:
     """The tables of one task and its plots, those that are drawn; ``plots`` is where the README finds them."""
-    book = Book.latest(results.read("kendall", folder), config)
-    if not book:
+    index = ResultIndex.latest(results.read("kendall", folder), config)
+    if not index:
         return missing(f"python -m benchmarks.kendall --config {config}")
     pictures = shown([f"kendall.{config}.{name}.png" for name in PICTURES], folder, plots)
-    return "\n\n".join(part for part in (kendall_tables(book, config), pictures) if part)
+    return "\n\n".join(part for part in (kendall_tables(index, config), pictures) if part)
 
 
 def seeds_block(folder: Path) -> str:
     """The table on the same configurations of both zoos side by side, then the whole of the second."""
     rows = results.read("kendall", folder)
-    shared, distinct = Book.latest(rows, "mnist", IN_BOTH), Book.latest(rows, SEEDS, IN_BOTH)
+    shared, distinct = ResultIndex.latest(rows, "mnist", IN_BOTH), ResultIndex.latest(rows, SEEDS, IN_BOTH)
     if not shared or not distinct:
         return missing(f"python -m benchmarks.kendall --config mnist {SEEDS} --where '{IN_BOTH}'")
     return "\n\n".join([seeds_table(shared, distinct), kendall_tables(distinct, SEEDS)])
@@ -68,11 +68,11 @@ def seeds_block(folder: Path) -> str:
 def components_block(folder: Path) -> str:
     """The table of all rows, then that of the good ones, for the configs that have it."""
     rows = results.read("ablation_components", folder)
-    whole = {config: Book.latest(rows, config) for config in CONFIGS}
+    whole = {config: ResultIndex.latest(rows, config) for config in CONFIGS}
     if not any(whole.values()):
         return missing("python -m benchmarks.ablation_components")
-    good = {config: book for config in CONFIGS if (book := Book.latest(rows, config, GOOD))}
-    return "\n\n".join(components_table(books) for books in (whole, good) if books)
+    good = {config: index for config in CONFIGS if (index := ResultIndex.latest(rows, config, GOOD))}
+    return "\n\n".join(components_table(indexes) for indexes in (whole, good) if indexes)
 
 
 def width_block(folder: Path) -> str:
@@ -83,11 +83,11 @@ def augmentation_block(folder: Path) -> str:
     return one_table_a_config("augmentation", augmentation_table, folder)
 
 
-def one_table_a_config(benchmark: str, layout: Callable[[Book, str], str], folder: Path) -> str:
+def one_table_a_config(benchmark: str, layout: Callable[[ResultIndex, str], str], folder: Path) -> str:
     """The tables of the configs that have rows, the paper's own first."""
     rows = results.read(benchmark, folder)
-    books = {config: Book.latest(rows, config) for config in ("agnews", "mnist")}
-    tables = [layout(book, config) for config, book in books.items() if book]
+    indexes = {config: ResultIndex.latest(rows, config) for config in ("agnews", "mnist")}
+    tables = [layout(index, config) for config, index in indexes.items() if index]
     return "\n\n".join(tables) or missing(f"python -m benchmarks.{benchmark}")
 
 
@@ -164,30 +164,30 @@ def render(text: str, folder: Path, plots: Path) -> str:
 
 
 def draw(folder: Path, plots: Path) -> list[Path]:
-    """The plots of every task that has rows and, for the scatter, cells; of every config that has runs."""
+    """The plots of every task that has rows and, for the scatter, trials; of every config that has runs."""
     drawn = [
         accuracy_histogram(found, f"{config}, after the last epoch", plots / f"accuracy.{config}.png", counted="runs")
         for config, found in final_accuracies(folder).items()
     ]
     for config in CONFIGS:
-        book = Book.latest(results.read("kendall", folder), config)
-        if not book:
+        index = ResultIndex.latest(results.read("kendall", folder), config)
+        if not index:
             continue
-        drawn.append(tau_by_threshold(book, config, plots / f"kendall.{config}.thresholds.png"))
-        shown = first_cells(book, config, folder)
+        drawn.append(tau_by_threshold(index, config, plots / f"kendall.{config}.thresholds.png"))
+        shown = first_cells(index, config, folder)
         if shown:
             drawn.append(scatter(shown, f"{config}, test split", plots / f"kendall.{config}.scatter.png"))
     return drawn
 
 
-def first_cells(book: Book, config: str, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def first_cells(index: ResultIndex, config: str, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """What each model predicted of the test split at the first threshold, at its first seed."""
-    store = CellStore(folder)
+    store = TrialStore(folder)
     shown = {}
-    for name in CONTENDERS:
-        row = book.find("tau", name, threshold=thresholds_of(book)[0], recipe="paper")
+    for name in MODELS:
+        row = index.find("tau", name, threshold=thresholds_of(index)[0], recipe="paper")
         if row is not None:
-            for outcome in store.find([Cell.of_row(row, seed=0)]).values():
+            for outcome in store.find([Trial.of_row(row, seed=0)]).values():
                 shown[name] = (outcome.predicted, outcome.truth)
     return shown
 

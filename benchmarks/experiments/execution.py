@@ -1,4 +1,4 @@
-"""Computes the cells that are not finished yet: fit on train, choose on validation, be judged on test, be stored."""
+"""Computes the trials that are not finished yet: fit on train, choose on validation, be judged on test, be stored."""
 
 import importlib
 import time
@@ -10,49 +10,51 @@ import torch
 
 from benchmarks.data.benchmark_data import FEWEST_ROWS, BenchmarkData
 from benchmarks.experiments.memory import measured_memory
-from benchmarks.experiments.trial import Cell, Outcome
-from benchmarks.experiments.trial_store import CellStore
+from benchmarks.experiments.trial import Outcome, Trial
+from benchmarks.experiments.trial_store import TrialStore
 from benchmarks.models.hyperparameters import FittedHyperparameters
-from benchmarks.models.registry import CONTENDERS, builder
+from benchmarks.models.registry import MODELS, builder
 from benchmarks.models.schedule import EPOCHS, RECIPES
-from benchmarks.models.training_group import ClassOfMembers, FittedPredictor, train_together
+from benchmarks.models.training_group import FittedPredictor, TrainingGroup, train_together
 from benchmarks.models.trees import FittedTrees
 from benchmarks.results import describe_device
 
 Advance = Callable[[str, int], None]
-"""Told what is being computed and how many cells that finished."""
+"""Told what is being computed and how many trials that finished."""
 
 
 @dataclass
 class Finished:
-    """All outcomes of a plan, and why some cells have none."""
+    """All outcomes of a plan, and why some trials have none."""
 
-    outcomes: dict[Cell, Outcome] = field(default_factory=dict)
+    outcomes: dict[Trial, Outcome] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     """Model → why it cannot be computed here."""
     rows: dict[float, dict[str, int]] = field(default_factory=dict)
     """Threshold → rows of train and validation."""
 
 
-def compute(cells: Sequence[Cell], data: BenchmarkData, store: CellStore, *, jobs: int, advance: Advance) -> Finished:
-    """The outcomes of the cells, from the store where they are there."""
-    finished = Finished(outcomes=store.find(list(cells)))
-    advance("reading finished cells", len(finished.outcomes))
+def compute(
+    trials: Sequence[Trial], data: BenchmarkData, store: TrialStore, *, jobs: int, advance: Advance
+) -> Finished:
+    """The outcomes of the trials, from the store where they are there."""
+    finished = Finished(outcomes=store.find(list(trials)))
+    advance("reading finished trials", len(finished.outcomes))
     finished.rows = {
         threshold: {
             "train_rows": len(data.train.at_least(threshold)),
             "validation_rows": len(data.validation.at_least(threshold)),
         }
-        for threshold in dict.fromkeys(cell.threshold for cell in cells)
+        for threshold in dict.fromkeys(trial.threshold for trial in trials)
     }
-    for group in groups([cell for cell in cells if cell not in finished.outcomes], data):
+    for group in groups([trial for trial in trials if trial not in finished.outcomes], data):
         first = group[0]
         advance(label(group), 0)
-        missing = CONTENDERS[first.model].missing()
+        missing = MODELS[first.model].missing()
         if missing is not None:
             finished.skipped[first.model] = missing
         else:
-            possible = [cell for cell in group if min(finished.rows[cell.threshold].values()) >= FEWEST_ROWS]
+            possible = [trial for trial in group if min(finished.rows[trial.threshold].values()) >= FEWEST_ROWS]
             outcomes = fit_and_judge(possible, data, jobs) if possible else {}
             store.add(outcomes)
             finished.outcomes |= outcomes
@@ -60,61 +62,61 @@ def compute(cells: Sequence[Cell], data: BenchmarkData, store: CellStore, *, job
     return finished
 
 
-def groups(cells: Sequence[Cell], data: BenchmarkData) -> Iterator[list[Cell]]:
-    """Cells that are fitted in one go.
+def groups(trials: Sequence[Trial], data: BenchmarkData) -> Iterator[list[Trial]]:
+    """Trials that are fitted in one go.
 
-    On a GPU all seeds and thresholds of a neural predictor train together. On a CPU nothing is won by that, and alone
-    a cell's last digits do not depend on its company, so that a table begun twice ends the same. Trees of the same rows
-    share what was prepared of them.
+    On a GPU all seeds and thresholds of a neural predictor train together. On a CPU nothing is gained by that, and
+    alone a trial's last digits do not depend on the others, so that a table begun twice ends the same. Trees of the
+    same rows share what was prepared for them.
     """
-    together: dict[tuple, list[Cell]] = {}
-    for cell in cells:
+    together: dict[tuple, list[Trial]] = {}
+    for trial in trials:
         own: tuple = ()
-        if CONTENDERS[cell.model].kind is None:
-            own = (cell.threshold,)
+        if MODELS[trial.model].kind is None:
+            own = (trial.threshold,)
         elif data.train.weights.device.type == "cpu":
-            own = (cell.threshold, cell.seed)
-        together.setdefault((cell.model, cell.recipe, cell.epochs, cell.components, cell.channels, own), []).append(
-            cell
-        )
+            own = (trial.threshold, trial.seed)
+        together.setdefault(
+            (trial.model, trial.recipe, trial.epochs, trial.components, trial.channels, own), []
+        ).append(trial)
     yield from together.values()
 
 
-def label(group: Sequence[Cell]) -> str:
-    thresholds = sorted({cell.threshold for cell in group})
+def label(group: Sequence[Trial]) -> str:
+    thresholds = sorted({trial.threshold for trial in group})
     where = "" if thresholds == [0.0] else f" ≥ {', '.join(f'{threshold:.0%}' for threshold in thresholds)}"
-    return f"{group[0].config}: {CONTENDERS[group[0].model].title}{where}"
+    return f"{group[0].config}: {MODELS[group[0].model].title}{where}"
 
 
-def fit_and_judge(cells: Sequence[Cell], data: BenchmarkData, jobs: int) -> dict[Cell, Outcome]:
-    """Fits the cells of one group, and only then, with every choice made, has each judged on test, once."""
-    contender = CONTENDERS[cells[0].model]
-    device = data.train.weights.device if contender.kind else torch.device("cpu")
-    if contender.library is not None:
-        importlib.import_module(contender.library)  # ahead of the clock
+def fit_and_judge(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> dict[Trial, Outcome]:
+    """Fits the trials of one group, and only then, with every choice made, has each judged on test, once."""
+    benchmark_model = MODELS[trials[0].model]
+    device = data.train.weights.device if benchmark_model.kind else torch.device("cpu")
+    if benchmark_model.library is not None:
+        importlib.import_module(benchmark_model.library)  # ahead of the clock
     with measured_memory(device) as memory:
         start = time.perf_counter()
-        fitted = fit_neural(cells, data) if contender.kind else fit_other(cells, data, jobs)
+        fitted = fit_neural(trials, data) if benchmark_model.kind else fit_other(trials, data, jobs)
         seconds = time.perf_counter() - start
     effort = {
-        "wall_seconds": seconds / len(cells),
+        "wall_seconds": seconds / len(trials),
         "peak_memory_megabytes": memory.megabytes,
-        "fitted_together": len(cells),
+        "fitted_together": len(trials),
         "device": describe_device(device),
     }
-    return {cell: judged(cell, one, data, effort) for cell, one in fitted.items()}
+    return {trial: judged(trial, one, data, effort) for trial, one in fitted.items()}
 
 
-def fit_neural(cells: Sequence[Cell], data: BenchmarkData) -> dict[Cell, FittedPredictor]:
-    first = cells[0]
+def fit_neural(trials: Sequence[Trial], data: BenchmarkData) -> dict[Trial, FittedPredictor]:
+    first = trials[0]
     recipe = RECIPES[first.recipe]
     by_threshold = {
-        threshold: [cell for cell in cells if cell.threshold == threshold]
-        for threshold in dict.fromkeys(cell.threshold for cell in cells)
+        threshold: [trial for trial in trials if trial.threshold == threshold]
+        for threshold in dict.fromkeys(trial.threshold for trial in trials)
     }
     classes = [
-        ClassOfMembers(
-            data.train.at_least(threshold), data.validation.at_least(threshold), tuple(cell.seed for cell in own)
+        TrainingGroup(
+            data.train.at_least(threshold), data.validation.at_least(threshold), tuple(trial.seed for trial in own)
         )
         for threshold, own in by_threshold.items()
     ]
@@ -127,30 +129,32 @@ def fit_neural(cells: Sequence[Cell], data: BenchmarkData) -> dict[Cell, FittedP
         scaled=recipe.scaled,
     )
     return {
-        cell: one
+        trial: one
         for own, found in zip(by_threshold.values(), fitted, strict=True)
-        for cell, one in zip(own, found, strict=True)
+        for trial, one in zip(own, found, strict=True)
     }
 
 
-def fit_other(cells: Sequence[Cell], data: BenchmarkData, jobs: int) -> dict[Cell, FittedTrees | FittedHyperparameters]:
-    """The cells of one model and threshold."""
-    first = cells[0]
-    fit = CONTENDERS[first.model].fit
+def fit_other(
+    trials: Sequence[Trial], data: BenchmarkData, jobs: int
+) -> dict[Trial, FittedTrees | FittedHyperparameters]:
+    """The trials of one model and threshold."""
+    first = trials[0]
+    fit = MODELS[first.model].fit
     assert fit is not None
     train = data.train.take(data.train.at_least(first.threshold))
     validation = data.validation.take(data.validation.at_least(first.threshold))
-    fitted = fit(train, validation, [cell.seed for cell in cells], jobs)
-    return dict(zip(cells, fitted, strict=True))
+    fitted = fit(train, validation, [trial.seed for trial in trials], jobs)
+    return dict(zip(trials, fitted, strict=True))
 
 
 def judged(
-    cell: Cell,
+    trial: Trial,
     fitted: FittedPredictor | FittedTrees | FittedHyperparameters,
     data: BenchmarkData,
     effort: dict[str, float | str | None],
 ) -> Outcome:
-    verdict = data.judge(fitted, cell.threshold)
+    verdict = data.judge(fitted, trial.threshold)
     notes = {
         "validation_tau": fitted.validation_tau if np.isfinite(fitted.validation_tau) else None,
         "epoch": fitted.epoch,

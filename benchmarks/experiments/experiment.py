@@ -10,8 +10,8 @@ from benchmarks.data.benchmark_data import BenchmarkData
 from benchmarks.experiments.execution import Finished, compute
 from benchmarks.experiments.options import TableOptions
 from benchmarks.experiments.summary import summarise
-from benchmarks.experiments.trial import Cell
-from benchmarks.experiments.trial_store import CellStore
+from benchmarks.experiments.trial import Trial
+from benchmarks.experiments.trial_store import TrialStore
 from benchmarks.results import Result
 from zoo.command import progress_bar
 from zoo.storage.atomic import write_atomically
@@ -20,28 +20,28 @@ SOME_SKIPPED = 3  # the exit code of a table with rows left out
 
 
 @dataclass
-class Campaign:
+class Experiment:
     """Gathers what one command computes and writes, over its configs."""
 
     options: TableOptions
     skipped: dict[str, str] = field(default_factory=dict)
 
     def run(
-        self, cells: Sequence[Cell], data: BenchmarkData, extra: Callable[[Finished], Iterable[Result]] | None = None
+        self, trials: Sequence[Trial], data: BenchmarkData, extra: Callable[[Finished], Iterable[Result]] | None = None
     ) -> tuple[Finished, list[Result]]:
-        """Computes the cells of one data set and appends their rows, with ``extra`` ones of the command's own."""
-        cells = list(dict.fromkeys(cell.normalised() for cell in cells))
+        """Computes the trials of one data set and appends their rows, with ``extra`` ones of the command's own."""
+        trials = list(dict.fromkeys(trial.normalised() for trial in trials))
         with progress_bar() as bar:
-            task = bar.add_task(data.config, total=len(cells))
+            task = bar.add_task(data.config, total=len(trials))
             finished = compute(
-                cells,
+                trials,
                 data,
-                CellStore(self.options.out),
+                TrialStore(self.options.out),
                 jobs=self.options.jobs,
                 advance=lambda text, count: bar.update(task, description=text, advance=count),
             )
         self.skipped |= finished.skipped
-        rows = summarise(finished, data, cells) + list(extra(finished) if extra else ())
+        rows = summarise(finished, data, trials) + list(extra(finished) if extra else ())
         results.append_news(rows, self.options.out)
         return finished, rows
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from benchmarks.data.benchmark_data import BenchmarkData
-from benchmarks.experiments.trial import Cell
+from benchmarks.experiments.trial import Trial
 from benchmarks.models.registry import check_models
 from benchmarks.models.schedule import EPOCHS
 from zoo.device import choose_device
@@ -54,10 +54,10 @@ class TableOptions:
             return path
         return path.with_suffix(f".{hashlib.sha256(self.where.encode()).hexdigest()[:WHERE_DIGITS]}{path.suffix}")
 
-    def cells(self, benchmark: str, data: BenchmarkData, model: str, **what: Any) -> list[Cell]:
-        """One entry of a table, a cell a seed; ``what`` sets it apart from the other entries."""
+    def trials(self, benchmark: str, data: BenchmarkData, model: str, **what: Any) -> list[Trial]:
+        """One entry of a table, a trial a seed; ``what`` sets it apart from the other entries."""
         shared = {"checkpoint": self.checkpoint, "where": self.where, "epochs": self.epochs, **what}
-        return [Cell(benchmark, data.config, model, seed, data.fingerprint, **shared) for seed in range(self.seeds)]
+        return [Trial(benchmark, data.config, model, seed, data.fingerprint, **shared) for seed in range(self.seeds)]
 
 
 def table_parser(

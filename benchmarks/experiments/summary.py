@@ -1,4 +1,4 @@
-"""From finished cells to result rows: means over seeds with their errors, intervals over test runs, differences."""
+"""From finished trials to result rows: means over seeds with their errors, intervals over test runs, differences."""
 
 import json
 import math
@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks.data.benchmark_data import BenchmarkData
 from benchmarks.experiments.execution import Finished
-from benchmarks.experiments.trial import Cell, Outcome
-from benchmarks.models.registry import CONTENDERS, SIX_MODELS
+from benchmarks.experiments.trial import Outcome, Trial
+from benchmarks.models.registry import MODELS, SIX_MODELS
 from benchmarks.results import Result, Scalar
 from benchmarks.statistics.ranking import kendall_tau
 from benchmarks.statistics.uncertainty import (
@@ -33,15 +33,15 @@ NOTED = (
     "epoch",
     "epochs",
 )
-# cells that differ in nothing here have the same test rows
+# trials that differ in nothing here have the same test rows
 COLUMN = ("threshold", "checkpoint", "entry_range", "where")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a table: the cells that differ in their seed alone."""
+    """One entry of a table: the trials that differ in their seed alone."""
 
-    cell: Cell
+    trial: Trial
     outcomes: tuple[Outcome, ...]
 
     @property
@@ -61,31 +61,31 @@ class Entry:
         return sum(bool(np.ptp(one.predicted) == 0) for one in self.outcomes)
 
 
-def entries_of(outcomes: Mapping[Cell, Outcome]) -> list[Entry]:
-    groups: dict[str, list[Cell]] = {}
-    for cell in outcomes:
-        groups.setdefault(json.dumps(cell.across_seeds(), sort_keys=True), []).append(cell)
-    by_seed = (sorted(cells, key=lambda cell: cell.seed) for cells in groups.values())
-    return [Entry(cells[0], tuple(outcomes[cell] for cell in cells)) for cells in by_seed]
+def entries_of(outcomes: Mapping[Trial, Outcome]) -> list[Entry]:
+    groups: dict[str, list[Trial]] = {}
+    for trial in outcomes:
+        groups.setdefault(json.dumps(trial.across_seeds(), sort_keys=True), []).append(trial)
+    by_seed = (sorted(trials, key=lambda trial: trial.seed) for trials in groups.values())
+    return [Entry(trials[0], tuple(outcomes[trial] for trial in trials)) for trials in by_seed]
 
 
-def summarise(finished: Finished, data: BenchmarkData, cells: Sequence[Cell]) -> list[Result]:
+def summarise(finished: Finished, data: BenchmarkData, trials: Sequence[Trial]) -> list[Result]:
     """All rows of a table: of every entry, and of the data under each column."""
     rows: list[Result] = []
     entries = entries_of(finished.outcomes)
-    for column in dict.fromkeys(column_of(cell) for cell in cells):
-        own = [entry for entry in entries if column_of(entry.cell) == column]
-        sample = next(cell for cell in cells if column_of(cell) == column)
+    for column in dict.fromkeys(column_of(trial) for trial in trials):
+        own = [entry for entry in entries if column_of(entry.trial) == column]
+        sample = next(trial for trial in trials if column_of(trial) == column)
         rows += data_rows(sample, own, finished, data)
         rows += entry_rows([entry for entry in own if entry.rankable])
     return rows
 
 
-def column_of(cell: Cell) -> tuple:
-    return tuple(getattr(cell, name) for name in COLUMN)
+def column_of(trial: Trial) -> tuple:
+    return tuple(getattr(trial, name) for name in COLUMN)
 
 
-def data_rows(sample: Cell, entries: Sequence[Entry], finished: Finished, data: BenchmarkData) -> list[Result]:
+def data_rows(sample: Trial, entries: Sequence[Entry], finished: Finished, data: BenchmarkData) -> list[Result]:
     """Rows of each split, and the noise ceiling of τ."""
     setting = {name: value for name, value in setting_of(sample).items() if name in (*COLUMN, "zoo")}
 
@@ -110,8 +110,10 @@ def entry_rows(entries: Sequence[Entry]) -> list[Result]:
     counts = resample_runs(entries[0].outcomes[0].runs)
     resamples = [bootstrap_taus([one.predicted for one in entry.outcomes], entry.truth, counts) for entry in entries]
     means = [float(np.mean(entry.taus())) for entry in entries]
-    cells = [entry.cell for entry in entries]
-    merits = [(cell.recipe == "paper", cell.model in SIX_MODELS, mean) for cell, mean in zip(cells, means, strict=True)]
+    trials = [entry.trial for entry in entries]
+    merits = [
+        (trial.recipe == "paper", trial.model in SIX_MODELS, mean) for trial, mean in zip(trials, means, strict=True)
+    ]
     leader = merits.index(max(merits))
     rows = []
     for entry, mean, own in zip(entries, means, resamples, strict=True):
@@ -137,34 +139,34 @@ def interval_rows(entry: Entry, metric: str, interval: Interval | None) -> Itera
 
 
 def row_of(entry: Entry, metric: str, value: float, stderr: float | None = None) -> Result:
-    cell = entry.cell
+    trial = entry.trial
     row = Result.measured(
-        cell.benchmark,
-        cell.config,
+        trial.benchmark,
+        trial.config,
         metric,
         value,
         stderr=stderr,
         n=len(entry.outcomes),
         device="cpu",
-        model=cell.model,
-        setting=setting_of(cell),
-        packages=packages_of(cell),
+        model=trial.model,
+        setting=setting_of(trial),
+        packages=packages_of(trial),
     )
     return replace(row, device=str(entry.outcomes[0].notes["device"]))
 
 
-def setting_of(cell: Cell) -> dict[str, Scalar | list[Scalar]]:
+def setting_of(trial: Trial) -> dict[str, Scalar | list[Scalar]]:
     """What identifies the entry besides model and config; what is not set is left out."""
     return {
         name: list(value) if isinstance(value, tuple) else value
-        for name, value in cell.across_seeds().items()
+        for name, value in trial.across_seeds().items()
         if value is not None and name not in ("benchmark", "config", "model")
     }
 
 
-def packages_of(cell: Cell) -> list[str]:
+def packages_of(trial: Trial) -> list[str]:
     """Only those that had a part in it: the machine that only sums up may lack the library that fitted."""
-    library = CONTENDERS[cell.model].library
+    library = MODELS[trial.model].library
     wanted = ["torch", "numpy", *([library] if library else [])]
     names = [distribution_of(name) for name in wanted if util.find_spec(name) is not None]
     return [name for name in names if name is not None]

@@ -1,4 +1,4 @@
-"""One cell of a table at one seed: what identifies it, and what came out."""
+"""One trial of a table at one seed: what identifies it, and what came out."""
 
 import hashlib
 import json
@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Integer
 
-from benchmarks.models.registry import CONTENDERS
+from benchmarks.models.registry import MODELS
 from benchmarks.models.schedule import RECIPES
 from benchmarks.results import Result
 
-PROTOCOL = 2  # raised when the way of training or choosing changes for all, as a contender's edition for itself
+PROTOCOL = 2  # raised when the way of training or choosing changes for all, as a benchmark_model's edition for itself
 STANDARD_CHANNELS = (10,)  # Transformer-NFN's own default
 
 
 @dataclass(frozen=True)
-class Cell:
+class Trial:
     """Everything that the outcome depends on, and the table it is for."""
 
     benchmark: str
@@ -40,44 +40,44 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """The same for cells of different tables that are the same fit: on one machine, the same numbers."""
+        """The same for trials of different tables that are the same fit: on one machine, the same numbers."""
         what = asdict(self) | {"protocol": PROTOCOL}
         del what["benchmark"], what["where"]  # which rows these are is in the zoo's fingerprint
         if self.channels == STANDARD_CHANNELS:
             what["channels"] = None
-        if (edition := CONTENDERS[self.model].edition) > 1:
+        if (edition := MODELS[self.model].edition) > 1:
             what["edition"] = edition
         text = json.dumps(what, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def normalised(self) -> "Cell":
+    def normalised(self) -> "Trial":
         """Without what does not matter to this model: epochs to a tree, the seed to boosting, epochs to convergence."""
-        contender = CONTENDERS[self.model]
-        fixed = contender.kind is not None and not RECIPES[self.recipe].converged
+        benchmark_model = MODELS[self.model]
+        fixed = benchmark_model.kind is not None and not RECIPES[self.recipe].converged
         return replace(
             self,
             epochs=self.epochs if fixed else None,
-            seed=self.seed if contender.seeded else 0,
-            recipe=self.recipe if contender.kind is not None else "paper",
+            seed=self.seed if benchmark_model.seeded else 0,
+            recipe=self.recipe if benchmark_model.kind is not None else "paper",
         )
 
     @classmethod
-    def of_row(cls, row: Result, seed: int) -> "Cell":
-        """The cell that a result row was made from, at one of its seeds."""
-        assert row.model is not None, "only rows of a model come from cells"
+    def of_row(cls, row: Result, seed: int) -> "Trial":
+        """The trial that a result row was made from, at one of its seeds."""
+        assert row.model is not None, "only rows of a model come from trials"
         setting: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in row.setting.items()
         }
         return cls(row.benchmark, row.config, row.model, seed, **setting)
 
     def across_seeds(self) -> dict[str, Any]:
-        """The key without the seed: cells with the same one are averaged."""
+        """The key without the seed: trials with the same one are averaged."""
         return {name: value for name, value in asdict(self).items() if name != "seed"}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Test predictions of one cell beside the truth, and what was noted on the way."""
+    """Test predictions of one trial beside the truth, and what was noted on the way."""
 
     predicted: Float[np.ndarray, " n"]
     truth: Float[np.ndarray, " n"]

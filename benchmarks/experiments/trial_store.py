@@ -1,7 +1,7 @@
-"""Finished cells on disk, so that none is computed twice: one safetensors file a config and model, for all tables.
+"""Finished trials on disk, so that none is computed twice: one safetensors file a config and model, for all tables.
 
-A file holds the test predictions of its cells, the truth and the run numbers once for all cells that share them, and
-in its header a line of JSON a cell. It is replaced whole after every cell.
+A file holds the test predictions of its trials, the truth and the run numbers once for all trials that share them, and
+in its header a line of JSON a trial. It is replaced whole after every trial.
 """
 
 import hashlib
@@ -12,34 +12,34 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from benchmarks.experiments.trial import Cell, Outcome
+from benchmarks.experiments.trial import Outcome, Trial
 from zoo.storage.atomic import write_atomically
 from zoo.storage.lock import exclusive
 
 ARRAYS = ("predicted", "truth", "runs")
 
 
-class CellStore:
-    """The cells below one folder."""
+class TrialStore:
+    """The trials below one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "cells"
 
-    def path(self, cell: Cell) -> Path:
-        return self.folder / f"{cell.config}.{cell.model}.safetensors"
+    def path(self, trial: Trial) -> Path:
+        return self.folder / f"{trial.config}.{trial.model}.safetensors"
 
-    def find(self, cells: list[Cell]) -> dict[Cell, Outcome]:
-        """Those of the cells that are finished."""
-        files = {path: read(path) for path in {self.path(cell) for cell in cells}}
-        found = {cell: files[self.path(cell)].get(cell.key) for cell in cells}
-        return {cell: outcome for cell, outcome in found.items() if outcome is not None}
+    def find(self, trials: list[Trial]) -> dict[Trial, Outcome]:
+        """Those of the trials that are finished."""
+        files = {path: read(path) for path in {self.path(trial) for trial in trials}}
+        found = {trial: files[self.path(trial)].get(trial.key) for trial in trials}
+        return {trial: outcome for trial, outcome in found.items() if outcome is not None}
 
-    def add(self, outcomes: dict[Cell, Outcome]) -> None:
-        """Adds finished cells; one that is there already is replaced."""
+    def add(self, outcomes: dict[Trial, Outcome]) -> None:
+        """Adds finished trials; one that is there already is replaced."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with exclusive(self.folder, busy=None):
-            for path in sorted({self.path(cell) for cell in outcomes}):
-                new = {cell.key: outcome for cell, outcome in outcomes.items() if self.path(cell) == path}
+            for path in sorted({self.path(trial) for trial in outcomes}):
+                new = {trial.key: outcome for trial, outcome in outcomes.items() if self.path(trial) == path}
                 write_atomically(path, pack(read(path) | new))
 
 
@@ -64,12 +64,12 @@ def read(path: Path) -> dict[str, Outcome]:
         return {}
     try:
         with safe_open(path, framework="np") as file:
-            cells = {key: json.loads(text) for key, text in (file.metadata() or {}).items()}
-            names = {name for cell in cells.values() for name in cell["arrays"].values()}
+            trials = {key: json.loads(text) for key, text in (file.metadata() or {}).items()}
+            names = {name for trial in trials.values() for name in trial["arrays"].values()}
             arrays = {name: np.array(file.get_tensor(name)) for name in names}
             return {
-                key: Outcome(**{name: arrays[cell["arrays"][name]] for name in ARRAYS}, notes=cell["notes"])
-                for key, cell in cells.items()
+                key: Outcome(**{name: arrays[trial["arrays"][name]] for name in ARRAYS}, notes=trial["notes"])
+                for key, trial in trials.items()
             }
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged ({error}): delete it, its cells are then computed again") from error
+        raise ValueError(f"{path} is damaged ({error}): delete it, its trials are then computed again") from error

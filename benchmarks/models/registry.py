@@ -14,12 +14,12 @@ from zoo import TransformerSpec
 
 
 @dataclass(frozen=True)
-class Contender:
+class BenchmarkModel:
     """One row. ``kind`` is a neural predictor's class, ``fit`` what fits any other; a row has one of them.
 
     ``library`` is imported by ``fit``. ``seeded`` says whether a seed changes anything: boosting without subsampling
     draws nothing, so one fit is all of its seeds. ``edition`` is raised when the way of fitting this row changes, so
-    that no cell of the old way is taken for one.
+    that no trial of the old way is taken for one.
     """
 
     name: str
@@ -37,15 +37,15 @@ class Contender:
         return f"{self.title} needs {self.library}: pip install 'small-transformer-zoo[benchmarks]'"
 
 
-CONTENDERS = {
+MODELS = {
     one.name: one
     for one in (
-        Contender("mlp", "MLP", kind=MLPPredictor),
-        Contender("statnn", "STATNN", kind=StatNN),
-        Contender("xgboost", "XGBoost", fit=fit_xgboost, library="xgboost", seeded=False),
-        Contender("lightgbm", "LightGBM", fit=fit_lightgbm, library="lightgbm", seeded=False),
-        Contender("random_forest", "Random Forest", fit=fit_random_forest, library="lightgbm"),
-        Contender(
+        BenchmarkModel("mlp", "MLP", kind=MLPPredictor),
+        BenchmarkModel("statnn", "STATNN", kind=StatNN),
+        BenchmarkModel("xgboost", "XGBoost", fit=fit_xgboost, library="xgboost", seeded=False),
+        BenchmarkModel("lightgbm", "LightGBM", fit=fit_lightgbm, library="lightgbm", seeded=False),
+        BenchmarkModel("random_forest", "Random Forest", fit=fit_random_forest, library="lightgbm"),
+        BenchmarkModel(
             "hyperparameters",
             "hyperparameters only",
             fit=fit_hyperparameters,
@@ -53,18 +53,18 @@ CONTENDERS = {
             seeded=False,
             edition=2,
         ),
-        Contender("transformer_nfn", "Transformer-NFN", kind=TransformerNFN),
+        BenchmarkModel("transformer_nfn", "Transformer-NFN", kind=TransformerNFN),
     )
 }
-SIX_MODELS = tuple(name for name in CONTENDERS if name != "hyperparameters")
-NEURAL = tuple(name for name, one in CONTENDERS.items() if one.kind is not None)
+SIX_MODELS = tuple(name for name in MODELS if name != "hyperparameters")
+NEURAL = tuple(name for name, one in MODELS.items() if one.kind is not None)
 
 
 def builder(
     name: str, spec: TransformerSpec, channels: Sequence[int] | None, components: Sequence[str] | None
 ) -> Callable[[torch.Generator], Predictor]:
     """Makes a neural predictor from a generator; ``channels`` are Transformer-NFN's alone."""
-    kind = CONTENDERS[name].kind
+    kind = MODELS[name].kind
     assert kind is not None
     own = {} if channels is None else {"channels": tuple(channels)}
     return lambda generator: kind(spec, components=components, generator=generator, **own)
@@ -72,7 +72,7 @@ def builder(
 
 def check_models(names: Sequence[str]) -> tuple[str, ...]:
     """The names in the order of the table, each once."""
-    unknown = [name for name in names if name not in CONTENDERS]
+    unknown = [name for name in names if name not in MODELS]
     if unknown:
-        raise ValueError(f"unknown model {unknown[0]!r}: some of {', '.join(CONTENDERS)}")
-    return tuple(name for name in CONTENDERS if name in names)
+        raise ValueError(f"unknown model {unknown[0]!r}: some of {', '.join(MODELS)}")
+    return tuple(name for name in MODELS if name in names)

@@ -1,6 +1,6 @@
 """Trains predictors of one architecture together: several seeds, several thresholds, each with rows of its own.
 
-Every step is one step of all. Classes (the members with the same rows) walk through epochs of their own, as long as
+Every step is one step of all. Classes (the members with the same rows) progress through epochs of their own, as long as
 their rows last, so nobody waits for anybody; who is done goes on at rate zero. After each of its epochs a class is
 read on validation, and each member keeps the parameters of its best epoch. Nothing here sees a test row.
 """
@@ -26,7 +26,7 @@ BATCH_SIZE = 16
 
 
 @dataclass(frozen=True)
-class ClassOfMembers:
+class TrainingGroup:
     """Members that train on the same rows and are read on the same validation rows, one a seed."""
 
     rows: Integer[np.ndarray, " n"]
@@ -55,7 +55,7 @@ class FittedPredictor:
 
 def train_together(
     build: Callable[[torch.Generator], Predictor],
-    classes: Sequence[ClassOfMembers],
+    classes: Sequence[TrainingGroup],
     train: Checkpoints,
     validation: Checkpoints,
     schedule: Callable[[], Schedule],
@@ -78,26 +78,26 @@ def train_together(
             predictors.append(predictor)
     stack = StackedPredictors(predictors, train.weights.device)
     step = StackedStep(stack, train, BATCH_SIZE)
-    walks, start = [], 0
+    all_progress, start = [], 0
     for one in classes:
         members = slice(start, start + len(one.seeds))
-        walks.append(ClassWalk(one, members, stack, step, validation.take(one.validation), schedule))
+        all_progress.append(GroupProgress(one, members, stack, step, validation.take(one.validation), schedule))
         start = members.stop
-    while any(walk.running for walk in walks):
-        for walk in walks:
-            walk.before_step()
+    while any(progress.running for progress in all_progress):
+        for progress in all_progress:
+            progress.before_step()
         step()
-        for walk in walks:
-            walk.after_step()
-    return [walk.fitted() for walk in walks]
+        for progress in all_progress:
+            progress.after_step()
+    return [progress.fitted() for progress in all_progress]
 
 
-class ClassWalk:
+class GroupProgress:
     """One class on its way through its epochs."""
 
     def __init__(
         self,
-        own: ClassOfMembers,
+        own: TrainingGroup,
         members: slice,
         stack: StackedPredictors,
         step: StackedStep,
@@ -174,7 +174,7 @@ class ClassWalk:
 
 
 def epoch_batches(
-    own: ClassOfMembers, epoch: int, device: torch.device
+    own: TrainingGroup, epoch: int, device: torch.device
 ) -> tuple[Integer[Tensor, "s m b"], Float[Tensor, "s m b"]]:
     """The batches of one epoch, all rows in a new order for each seed, and what each row counts in its batch's mean.
 

@@ -9,14 +9,14 @@ Value = str | float | int | bool | None | Sequence[str] | Sequence[int]
 
 
 @dataclass(frozen=True)
-class Book:
+class ResultIndex:
     """The rows of one table: of one benchmark, and of the zoo, checkpoint and epochs that came last."""
 
     rows: tuple[Result, ...]
     where: str | None = None
 
     @classmethod
-    def latest(cls, rows: Iterable[Result], config: str, where: str | None = None) -> "Book":
+    def latest(cls, rows: Iterable[Result], config: str, where: str | None = None) -> "ResultIndex":
         """The rows of a config (or of those of its checkpoints that ``where`` chose), of none but the last zoo,
         checkpoint and number of epochs."""
         own = [row for row in rows if row.config == config and row.setting.get("where") == where]

@@ -12,11 +12,11 @@ from benchmarks.data.benchmark_data import BenchmarkData
 from benchmarks.data.checkpoints import Checkpoints
 from benchmarks.experiments import execution
 from benchmarks.experiments.execution import Finished, compute
-from benchmarks.experiments.trial import Cell
-from benchmarks.experiments.trial_store import CellStore
+from benchmarks.experiments.trial import Trial
+from benchmarks.experiments.trial_store import TrialStore
 from benchmarks.models import schedule
 from benchmarks.models import training_group as cohort
-from benchmarks.models.registry import CONTENDERS, SIX_MODELS
+from benchmarks.models.registry import MODELS, SIX_MODELS
 from benchmarks.statistics.ranking import kendall_tau
 from tests.benchmarks.synthetic import invariant_label, invent, invent_data, random_label
 
@@ -25,20 +25,20 @@ def silent(text: str, count: int) -> None:
     pass
 
 
-def cells_of(models: tuple[str, ...], epochs: int, seeds: int = 1, threshold: float = 0.0) -> list[Cell]:
+def cells_of(models: tuple[str, ...], epochs: int, seeds: int = 1, threshold: float = 0.0) -> list[Trial]:
     return [
-        Cell("kendall", "mnist", model, seed, "invented", threshold=threshold, epochs=epochs).normalised()
+        Trial("kendall", "mnist", model, seed, "invented", threshold=threshold, epochs=epochs).normalised()
         for model in models
         for seed in range(seeds)
     ]
 
 
-def run(cells: list[Cell], data: BenchmarkData, folder: Path) -> Finished:
-    return compute(cells, data, CellStore(folder), jobs=1, advance=silent)
+def run(trials: list[Trial], data: BenchmarkData, folder: Path) -> Finished:
+    return compute(trials, data, TrialStore(folder), jobs=1, advance=silent)
 
 
 def taus(finished: Finished) -> dict[str, float]:
-    return {cell.model: kendall_tau(one.predicted, one.truth) for cell, one in finished.outcomes.items()}
+    return {trial.model: kendall_tau(one.predicted, one.truth) for trial, one in finished.outcomes.items()}
 
 
 @pytest.mark.slow
@@ -52,7 +52,7 @@ def test_an_invariant_label_is_found_by_transformer_nfn_alone(tmp_path: Path, mo
     found = taus(finished)
     assert found["transformer_nfn"] > 0.95
     assert found["mlp"] < 0.85
-    change = {cell.model: one.notes["mean_change"] for cell, one in finished.outcomes.items()}
+    change = {trial.model: one.notes["mean_change"] for trial, one in finished.outcomes.items()}
     assert isinstance(change["transformer_nfn"], float)
     assert isinstance(change["mlp"], float)
     assert change["transformer_nfn"] < 1e-4
@@ -61,7 +61,7 @@ def test_an_invariant_label_is_found_by_transformer_nfn_alone(tmp_path: Path, mo
 
 def test_a_random_label_is_found_by_nobody(tmp_path: Path):
     """Without any relation τ scatters by 2/(3√n), 0.024 for 800 test rows: ±0.1 are four of these."""
-    found = taus(run(cells_of(tuple(CONTENDERS), epochs=4), invent_data(200, 60, 800, random_label), tmp_path))
+    found = taus(run(cells_of(tuple(MODELS), epochs=4), invent_data(200, 60, 800, random_label), tmp_path))
     assert set(SIX_MODELS) < found.keys()
     for model, tau in found.items():
         assert np.isnan(tau) or abs(tau) < 0.1, model
@@ -87,7 +87,7 @@ def test_no_test_row_is_seen_before_every_choice_is_made(tmp_path: Path, monkeyp
 
     for name in ("fit_neural", "fit_other"):
         monkeypatch.setattr(execution, name, watched(getattr(execution, name)))
-    for model in CONTENDERS:
+    for model in MODELS:
         # anew for each, since an opened split is kept
         sealed = BenchmarkData(
             invent(40, 0, random_label),
@@ -114,21 +114,21 @@ def test_one_place_opens_the_test_split_and_one_place_asks_for_it():
                     if isinstance(node, ast.Attribute) and node.attr in users:
                         users[node.attr].add((path.name, function.name))
     assert users["judge"] == {("execution.py", "judged")}
-    assert users["_test"] == {("data.py", "judge"), ("data.py", "_moved_test")}
-    assert users["_moved_test"] == {("data.py", "judge")}
-    assert users["_open_test"] == {("data.py", "__init__"), ("data.py", "_test")}
+    assert users["_test"] == {("benchmark_data.py", "judge"), ("benchmark_data.py", "_moved_test")}
+    assert users["_moved_test"] == {("benchmark_data.py", "judge")}
+    assert users["_open_test"] == {("benchmark_data.py", "__init__"), ("benchmark_data.py", "_test")}
 
 
 def test_the_same_cell_twice_gives_the_same_numbers_and_is_computed_once(tmp_path: Path):
     data = invent_data(120, 30, 40, invariant_label)
-    cells = cells_of(tuple(CONTENDERS), epochs=1, seeds=2)
-    first = run(cells, data, tmp_path / "first")
-    half = run(cells[::2], data, tmp_path / "second")
-    rest = run(cells, data, tmp_path / "second")
-    for cell in dict.fromkeys(cells):
-        np.testing.assert_array_equal(first.outcomes[cell].predicted, rest.outcomes[cell].predicted, str(cell))
-    for cell, one in half.outcomes.items():
-        assert rest.outcomes[cell].notes == one.notes, "the seconds too: it was read, not computed"
+    trials = cells_of(tuple(MODELS), epochs=1, seeds=2)
+    first = run(trials, data, tmp_path / "first")
+    half = run(trials[::2], data, tmp_path / "second")
+    rest = run(trials, data, tmp_path / "second")
+    for trial in dict.fromkeys(trials):
+        np.testing.assert_array_equal(first.outcomes[trial].predicted, rest.outcomes[trial].predicted, str(trial))
+    for trial, one in half.outcomes.items():
+        assert rest.outcomes[trial].notes == one.notes, "the seconds too: it was read, not computed"
 
 
 def test_a_threshold_that_leaves_too_little_is_left_out(tmp_path: Path):
@@ -142,27 +142,27 @@ def test_a_damaged_file_of_cells_is_one_clear_line(tmp_path: Path):
     (tmp_path / "cells").mkdir()
     (tmp_path / "cells" / "mnist.mlp.safetensors").write_bytes(b"half a file")
     with pytest.raises(ValueError, match=r"mnist.mlp.safetensors is damaged .*delete it"):
-        CellStore(tmp_path).find(cells_of(("mlp",), epochs=1))
+        TrialStore(tmp_path).find(cells_of(("mlp",), epochs=1))
 
 
 def test_the_same_fit_of_two_tables_is_one_cell():
-    plain = Cell("kendall", "agnews", "transformer_nfn", 0, "z", epochs=50)
-    assert Cell("ablation_width", "agnews", "transformer_nfn", 0, "z", epochs=50, channels=(10,)).key == plain.key
+    plain = Trial("kendall", "agnews", "transformer_nfn", 0, "z", epochs=50)
+    assert Trial("ablation_width", "agnews", "transformer_nfn", 0, "z", epochs=50, channels=(10,)).key == plain.key
     others = [
-        Cell("kendall", "agnews", "transformer_nfn", 0, "z", epochs=50, channels=(5,)),
-        Cell("kendall", "agnews", "transformer_nfn", 1, "z", epochs=50),
-        Cell("kendall", "agnews", "transformer_nfn", 0, "y", epochs=50),
-        Cell("kendall", "agnews", "transformer_nfn", 0, "z", epochs=51),
-        Cell("kendall", "agnews", "transformer_nfn", 0, "z", epochs=50, checkpoint="all"),
-        Cell("kendall", "agnews", "transformer_nfn", 0, "z", epochs=50, entry_range=1.0),
+        Trial("kendall", "agnews", "transformer_nfn", 0, "z", epochs=50, channels=(5,)),
+        Trial("kendall", "agnews", "transformer_nfn", 1, "z", epochs=50),
+        Trial("kendall", "agnews", "transformer_nfn", 0, "y", epochs=50),
+        Trial("kendall", "agnews", "transformer_nfn", 0, "z", epochs=51),
+        Trial("kendall", "agnews", "transformer_nfn", 0, "z", epochs=50, checkpoint="all"),
+        Trial("kendall", "agnews", "transformer_nfn", 0, "z", epochs=50, entry_range=1.0),
     ]
-    assert len({cell.key for cell in (plain, *others)}) == 7
+    assert len({trial.key for trial in (plain, *others)}) == 7
 
 
-@pytest.mark.parametrize("model", [name for name, one in CONTENDERS.items() if one.kind is None])
+@pytest.mark.parametrize("model", [name for name, one in MODELS.items() if one.kind is None])
 def test_two_rows_are_enough_to_fit_and_give_a_constant(model: str):
     train, validation = invent(2, 0, random_label), invent(2, 1, random_label)
-    fit = CONTENDERS[model].fit
+    fit = MODELS[model].fit
     assert fit is not None
     (fitted,) = fit(train, validation, [0], 1)
     np.testing.assert_allclose(fitted.predict(validation), train.truth().mean(), rtol=1e-5)
@@ -170,17 +170,17 @@ def test_two_rows_are_enough_to_fit_and_give_a_constant(model: str):
 
 def test_on_a_gpu_seeds_and_thresholds_of_a_predictor_are_one_group():
     data = invent_data(60, 30, 30, invariant_label)
-    cells = [cell for t in (0.0, 0.5) for cell in cells_of(("mlp", "random_forest"), epochs=2, seeds=3, threshold=t)]
+    trials = [trial for t in (0.0, 0.5) for trial in cells_of(("mlp", "random_forest"), epochs=2, seeds=3, threshold=t)]
     on_gpu = replace(data.train, weights=data.train.weights.to("meta"))
     elsewhere = BenchmarkData(
         on_gpu, data.validation, lambda: on_gpu, config="mnist", fingerprint="invented", test_examples=1000
     )
-    assert sorted(len(group) for group in execution.groups(cells, data)) == [1, 1, 1, 1, 1, 1, 3, 3]
-    assert sorted(len(group) for group in execution.groups(cells, elsewhere)) == [3, 3, 6]
-    neural = [cell for cell in cells if cell.model == "mlp"]
+    assert sorted(len(group) for group in execution.groups(trials, data)) == [1, 1, 1, 1, 1, 1, 3, 3]
+    assert sorted(len(group) for group in execution.groups(trials, elsewhere)) == [3, 3, 6]
+    neural = [trial for trial in trials if trial.model == "mlp"]
     together = execution.fit_neural(neural, data)
-    for cell in neural:
-        alone = execution.fit_neural([cell], data)[cell]
+    for trial in neural:
+        alone = execution.fit_neural([trial], data)[trial]
         np.testing.assert_allclose(
-            together[cell].predict(data.validation), alone.predict(data.validation), atol=1e-3, err_msg=str(cell)
+            together[trial].predict(data.validation), alone.predict(data.validation), atol=1e-3, err_msg=str(trial)
         )

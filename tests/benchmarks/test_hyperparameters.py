@@ -8,9 +8,9 @@ import torch
 from synthetic import invent, random_label
 
 from benchmarks.data.checkpoints import Checkpoints
-from benchmarks.experiments.trial import Cell
+from benchmarks.experiments.trial import Trial
 from benchmarks.models.hyperparameters import Places, fit_hyperparameters
-from benchmarks.models.registry import CONTENDERS
+from benchmarks.models.registry import MODELS
 from benchmarks.statistics.ranking import kendall_tau
 
 
@@ -44,9 +44,9 @@ def test_failed_runs_do_not_spoil_the_order_of_the_good():
 
 
 def test_another_edition_of_a_row_is_another_cell(monkeypatch: pytest.MonkeyPatch):
-    cells = [Cell("kendall", "mnist", name, 0, "zoo") for name in ("hyperparameters", "mlp")]
-    before = [cell.key for cell in cells]
-    monkeypatch.setitem(CONTENDERS, "hyperparameters", replace(CONTENDERS["hyperparameters"], edition=3))
-    after = [cell.key for cell in cells]
+    trials = [Trial("kendall", "mnist", name, 0, "zoo") for name in ("hyperparameters", "mlp")]
+    before = [trial.key for trial in trials]
+    monkeypatch.setitem(MODELS, "hyperparameters", replace(MODELS["hyperparameters"], edition=3))
+    after = [trial.key for trial in trials]
     assert before[0] != after[0]
     assert before[1] == after[1]

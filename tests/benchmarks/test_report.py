@@ -13,7 +13,7 @@ from benchmarks.tables.ablation import components_table, width_table
 from benchmarks.tables.accuracies import accuracies_table
 from benchmarks.tables.augmentation import augmentation_table
 from benchmarks.tables.kendall import kendall_tables
-from benchmarks.tables.result_index import Book
+from benchmarks.tables.result_index import ResultIndex
 from benchmarks.tables.seeds import seeds_table
 from benchmarks.tables.speed import speed_table
 from zoo.publish import publish
@@ -96,11 +96,11 @@ def test_the_last_row_counts_and_another_zoo_s_rows_do_not():
         row("tau", 0.2, zoo="new", **common),
         row("tau", 0.3, zoo="new", **common),
     ]
-    book = Book.latest(rows, "mnist")
-    assert book.value("tau", "mlp", threshold=0.0) == 0.3
-    assert book.find("tau", "statnn") is None
-    assert not Book.latest(rows, "agnews")
-    text = kendall_tables(book, "mnist")
+    index = ResultIndex.latest(rows, "mnist")
+    assert index.value("tau", "mlp", threshold=0.0) == 0.3
+    assert index.find("tau", "statnn") is None
+    assert not ResultIndex.latest(rows, "agnews")
+    text = kendall_tables(index, "mnist")
     assert "| MLP | **0.300 ± 0.010**<br>paper 0.866 ± 0.002 |" in text
     assert "| STATNN | –<br>paper 0.881 ± 0.001 |" in text
 
@@ -108,14 +108,14 @@ def test_the_last_row_counts_and_another_zoo_s_rows_do_not():
 def test_a_table_of_some_rows_says_so_and_has_no_number_of_the_paper_beside():
     chosen = {"threshold": 0.0, "recipe": "paper", "where": "train_fraction == 1.0"}
     rows = [row("tau", 0.4, **chosen), row("tau", 0.5, model="transformer_nfn", **chosen)]
-    book = Book.latest(rows, "mnist", "train_fraction == 1.0")
-    assert "Embedding + Encoder + Classifier | 0.500" in components_table({"mnist": book})
-    assert "| Encoder |" not in components_table({"mnist": book}), "nothing is known of it"
+    index = ResultIndex.latest(rows, "mnist", "train_fraction == 1.0")
+    assert "Embedding + Encoder + Classifier | 0.500" in components_table({"mnist": index})
+    assert "| Encoder |" not in components_table({"mnist": index}), "nothing is known of it"
     for text in (
-        kendall_tables(book, "mnist"),
-        components_table({"mnist": book}),
-        width_table(book, "agnews"),
-        augmentation_table(book, "agnews"),
+        kendall_tables(index, "mnist"),
+        components_table({"mnist": index}),
+        width_table(index, "agnews"),
+        augmentation_table(index, "agnews"),
     ):
         assert "where train_fraction == 1.0" in text
         assert "paper" not in text
@@ -124,12 +124,12 @@ def test_a_table_of_some_rows_says_so_and_has_no_number_of_the_paper_beside():
 def test_predictors_trained_to_the_end_have_a_table_where_more_than_one_threshold_was_tried():
     rows = [row("tau", 0.5, threshold=threshold, recipe="paper") for threshold in (0.0, 0.4, 0.8)]
     rows += [row("tau", 0.6, threshold=0.0, recipe="converged"), row("epochs", 70, threshold=0.0, recipe="converged")]
-    of_one = kendall_tables(Book.latest(rows, "mnist"), "mnist")
+    of_one = kendall_tables(ResultIndex.latest(rows, "mnist"), "mnist")
     assert "0.600 ± 0.010 (70 epochs)" in of_one
     heading = "\n| τ, trained until validation stops improving |"
     assert heading not in of_one
     rows += [row("tau", 0.7, threshold=0.8, recipe="converged"), row("epochs", 90, threshold=0.8, recipe="converged")]
-    text = kendall_tables(Book.latest(rows, "mnist"), "mnist")
+    text = kendall_tables(ResultIndex.latest(rows, "mnist"), "mnist")
     assert f"{heading} no threshold | ≥ 80% |" in text
     assert "| MLP | 0.600 ± 0.010 (70 epochs) | 0.700 ± 0.010 (90 epochs) |" in text
     assert "| STATNN | – | –" not in text, "a model that was not tried"
@@ -138,7 +138,9 @@ def test_predictors_trained_to_the_end_have_a_table_where_more_than_one_threshol
 def test_the_leader_reads_weights():
     common = {"threshold": 0.0, "recipe": "paper"}
     rows = [row("tau", 0.5, **common), row("tau", 0.4, model="lightgbm", **common)]
-    text = kendall_tables(Book.latest([*rows, row("tau", 0.9, model="hyperparameters", **common)], "mnist"), "mnist")
+    text = kendall_tables(
+        ResultIndex.latest([*rows, row("tau", 0.9, model="hyperparameters", **common)], "mnist"), "mnist"
+    )
     assert "| MLP | **0.500 ± 0.010**" in text
     assert "| hyperparameters only | 0.900 ± 0.010" in text
 
@@ -160,7 +162,7 @@ def test_both_zoos_stand_side_by_side():
         replace(distinct, setting=common | {"threshold": 0.2}),
         *(replace(one, config="mnist-seeds") for one in (row("tau", 0.7, **longer), row("epochs", 30, **longer))),
     ]
-    text = seeds_table(Book.latest(rows, "mnist"), Book.latest(rows, "mnist-seeds"))
+    text = seeds_table(ResultIndex.latest(rows, "mnist"), ResultIndex.latest(rows, "mnist-seeds"))
     assert "| MLP | 0.900 ± 0.010<br>0.600 ± 0.010 | –<br>0.700 ± 0.010 (30 epochs) |" in text
     assert "| STATNN | –<br>– | –<br>– |" in text
     assert "20%" not in text, "a threshold that only one of them has"

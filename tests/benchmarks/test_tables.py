@@ -11,9 +11,9 @@ from benchmarks import ablation_components, ablation_width, augmentation, kendal
 from benchmarks.data.benchmark_data import BenchmarkData
 from benchmarks.data.checkpoints import Checkpoints
 from benchmarks.experiments import execution
-from benchmarks.models.registry import CONTENDERS
+from benchmarks.models.registry import MODELS
 from benchmarks.tables import paper
-from benchmarks.tables.result_index import Book
+from benchmarks.tables.result_index import ResultIndex
 from zoo.reading.reader import open_zoo
 
 
@@ -43,17 +43,17 @@ def test_kendall_writes_rows_tables_and_plots_and_computes_nothing_twice(
     for name in ("scatter", "thresholds", "accuracy"):
         assert (tmp_path / f"kendall.mnist.{name}.png").read_bytes().startswith(b"\x89PNG")
     rows = results.read("kendall", tmp_path)
-    book = Book.latest(rows, "mnist")
-    tau = book.find("tau", "mlp", threshold=0.0, recipe="paper")
+    index = ResultIndex.latest(rows, "mnist")
+    tau = index.find("tau", "mlp", threshold=0.0, recipe="paper")
     assert tau is not None
     assert tau.n == 2
     assert tau.stderr is not None
-    interval = book.interval("tau", "mlp", threshold=0.0, recipe="paper")
+    interval = index.interval("tau", "mlp", threshold=0.0, recipe="paper")
     assert interval is not None
     assert interval[0] <= tau.value <= interval[1]
-    assert book.find("tau", "mlp", threshold=0.0, recipe="converged") is not None
-    assert book.find("tau", "mlp", threshold=0.5, recipe="converged") is None
-    scaled = book.find("tau", "mlp", threshold=0.0, recipe="scaled")
+    assert index.find("tau", "mlp", threshold=0.0, recipe="converged") is not None
+    assert index.find("tau", "mlp", threshold=0.5, recipe="converged") is None
+    scaled = index.find("tau", "mlp", threshold=0.0, recipe="scaled")
     assert scaled is not None
     assert scaled.value != tau.value, "scaled weights were not trained on"
     metrics = {row.metric for row in rows if row.model == "mlp"}
@@ -61,7 +61,7 @@ def test_kendall_writes_rows_tables_and_plots_and_computes_nothing_twice(
     assert {row.n for row in rows if row.model == "lightgbm"} == {1}
 
     def fail(*_: object) -> None:
-        raise AssertionError("a finished cell was computed again")
+        raise AssertionError("a finished trial was computed again")
 
     monkeypatch.setattr(execution, "fit_and_judge", fail)
     kendall.main(arguments)
@@ -79,11 +79,11 @@ def test_the_same_command_twice_gives_the_same_numbers(tiny_zoo: Path, tmp_path:
         values.append({row.identity(): (row.value, row.stderr) for row in rows if row.metric not in timed})
     assert values[0] == values[1]
     assert {row.model for row in rows if row.model} == {"statnn", "random_forest", "hyperparameters"}
-    book = Book.latest(rows, "mnist")
-    taus = {name: book.value("tau", name) or 0.0 for name in ("statnn", "random_forest", "hyperparameters")}
+    index = ResultIndex.latest(rows, "mnist")
+    taus = {name: index.value("tau", name) or 0.0 for name in ("statnn", "random_forest", "hyperparameters")}
     best = max(taus["statnn"], taus["random_forest"])
     for name, tau in taus.items():
-        assert book.value("tau_behind_leader", name) == pytest.approx(best - tau), "the leader reads weights"
+        assert index.value("tau_behind_leader", name) == pytest.approx(best - tau), "the leader reads weights"
 
 
 def test_the_other_tables(tiny_zoo: Path, tmp_path: Path):
@@ -95,12 +95,12 @@ def test_the_other_tables(tiny_zoo: Path, tmp_path: Path):
     ablation_width.main([*shared, "--widths", "3", "2,2"])
     table = (tmp_path / "ablation_width.agnews.md").read_text()
     assert "| [15, 15] | –<br>paper 0.913 ± 0.002 | – | – |" in table
-    book = Book.latest(results.read("ablation_width", tmp_path), "agnews")
-    assert book.value("encoder_parameters", "transformer_nfn", channels=(2, 2)) is not None
+    index = ResultIndex.latest(results.read("ablation_width", tmp_path), "agnews")
+    assert index.value("encoder_parameters", "transformer_nfn", channels=(2, 2)) is not None
     augmentation.main([*shared, "--ranges", "10", "--models", "mlp", "transformer_nfn"])
-    book = Book.latest(results.read("augmentation", tmp_path), "agnews")
-    assert book.value("tau", "mlp", entry_range=10.0) is not None
-    plain, doubled = (book.value("test_rows", "data", entry_range=size) for size in (None, 10.0))
+    index = ResultIndex.latest(results.read("augmentation", tmp_path), "agnews")
+    assert index.value("tau", "mlp", entry_range=10.0) is not None
+    plain, doubled = (index.value("test_rows", "data", entry_range=size) for size in (None, 10.0))
     assert plain is not None
     assert doubled == 2 * plain
 
@@ -146,8 +146,8 @@ def test_a_table_of_some_rows_is_not_mistaken_for_that_of_all(tiny_zoo: Path, tm
     kendall.main(shared)
     kendall.main([*shared, "--where", "optimizer in ['sgd', 'adam']"])
     rows = results.read("kendall", tmp_path)
-    whole, some = Book.latest(rows, "mnist"), Book.latest(rows, "mnist", "optimizer in ['sgd', 'adam']")
-    of_all, of_some = (book.value("train_rows", "data", threshold=0.0) or 0 for book in (whole, some))
+    whole, some = ResultIndex.latest(rows, "mnist"), ResultIndex.latest(rows, "mnist", "optimizer in ['sgd', 'adam']")
+    of_all, of_some = (index.value("train_rows", "data", threshold=0.0) or 0 for index in (whole, some))
     assert of_all > of_some > 0
     assert whole.value("tau", "mlp") != some.value("tau", "mlp")
     tables = [path.read_text() for path in sorted(tmp_path.glob("kendall.mnist*.md"), key=lambda path: len(path.name))]
@@ -176,7 +176,7 @@ def test_a_missing_library_costs_its_rows_and_says_so(
     assert ended.value.code == 3
     captured = capsys.readouterr()
     assert "skipped: XGBoost needs xgboost: pip install 'small-transformer-zoo[benchmarks]'" in captured.err
-    assert Book.latest(results.read("kendall", tmp_path), "mnist").find("tau", "hyperparameters") is not None
+    assert ResultIndex.latest(results.read("kendall", tmp_path), "mnist").find("tau", "hyperparameters") is not None
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_bad_widths_and_ranges_are_one_clear_line(capsys: pytest.CaptureFixture[
 
 def test_the_paper_s_numbers_are_complete():
     for config in ("mnist", "agnews"):
-        assert paper.KENDALL[config].keys() == CONTENDERS.keys() - {"hyperparameters"}
+        assert paper.KENDALL[config].keys() == MODELS.keys() - {"hyperparameters"}
     assert len(paper.WIDTHS) == 8
     # the tables of the paper repeat each other
     assert {name: row[None] for name, row in paper.AUGMENTATION.items()} == {

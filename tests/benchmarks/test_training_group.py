@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.models import training_group as cohort
 from benchmarks.models.schedule import RECIPES, PaperSchedule, PlateauSchedule
-from benchmarks.models.training_group import ClassOfMembers, FittedPredictor, epoch_batches, train_together
+from benchmarks.models.training_group import FittedPredictor, TrainingGroup, epoch_batches, train_together
 from benchmarks.statistics.ranking import kendall_tau
 from nfn import MLPPredictor, Predictor, StatNN, TrainingStep, TransformerNFN
 from tests.benchmarks.synthetic import SMALL, invariant_label, invent
@@ -21,7 +21,7 @@ TRAIN, VALIDATION = invent(48, 0, invariant_label), invent(20, 1, invariant_labe
 
 
 def fit(
-    kind: type[Predictor], classes: list[ClassOfMembers], epochs: int = 3, *, scaled: bool = False
+    kind: type[Predictor], classes: list[TrainingGroup], epochs: int = 3, *, scaled: bool = False
 ) -> list[list[FittedPredictor]]:
     return train_together(
         lambda generator: kind(SMALL, generator=generator),
@@ -35,10 +35,10 @@ def fit(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_company_changes_nothing_but_rounding(kind: type[Predictor]):
-    many = ClassOfMembers(np.arange(48), np.arange(20), (0, 1))
-    few = ClassOfMembers(np.arange(5, 26), np.arange(3, 20), (1,))
+    many = TrainingGroup(np.arange(48), np.arange(20), (0, 1))
+    few = TrainingGroup(np.arange(5, 26), np.arange(3, 20), (1,))
     together = fit(kind, [many, few])
-    alone = [fit(kind, [ClassOfMembers(c.rows, c.validation, (seed,))])[0][0] for c in (many, few) for seed in c.seeds]
+    alone = [fit(kind, [TrainingGroup(c.rows, c.validation, (seed,))])[0][0] for c in (many, few) for seed in c.seeds]
     for one, other in zip([*together[0], *together[1]], alone, strict=True):
         assert (one.epoch, one.epochs) == (other.epoch, other.epochs)
         np.testing.assert_allclose(one.predict(VALIDATION), other.predict(VALIDATION), atol=2e-3)
@@ -49,7 +49,7 @@ def test_company_changes_nothing_but_rounding(kind: type[Predictor]):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_member_is_trained_by_torch_s_own_adam(kind: type[Predictor], scaled: bool):
     """The same predictor, rows and rates through the plain training step; 48 rows are three whole batches."""
-    own = ClassOfMembers(np.arange(48), np.arange(20), (4,))
+    own = TrainingGroup(np.arange(48), np.arange(20), (4,))
     fitted = fit(kind, [own], epochs=2, scaled=scaled)[0][0]
     predictor = kind(SMALL, generator=torch.Generator().manual_seed(4))
     if scaled:
@@ -71,7 +71,7 @@ def test_a_member_is_trained_by_torch_s_own_adam(kind: type[Predictor], scaled: 
 
 
 def test_an_epoch_has_every_row_once_and_the_filling_counts_nothing():
-    own = ClassOfMembers(np.arange(10, 45), np.arange(1), (0, 7))
+    own = TrainingGroup(np.arange(10, 45), np.arange(1), (0, 7))
     index, share = epoch_batches(own, 3, torch.device("cpu"))
     assert index.shape == share.shape == (3, 2, cohort.BATCH_SIZE)
     for member in range(2):
@@ -106,7 +106,7 @@ def test_training_goes_on_while_validation_improves_and_ends_when_it_does_not():
 
 
 def test_a_longer_training_is_never_worse_on_validation():
-    own = ClassOfMembers(np.arange(48), np.arange(20), (0, 1))
+    own = TrainingGroup(np.arange(48), np.arange(20), (0, 1))
     found = train_together(
         lambda generator: MLPPredictor(SMALL, generator=generator),
         [own],
@@ -125,7 +125,7 @@ def test_a_longer_training_is_never_worse_on_validation():
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_recorded_step_trains_like_the_one_on_the_cpu(kind: type[Predictor]):
     """Two classes of different length, so that one goes on when the other is done."""
-    classes = [ClassOfMembers(np.arange(48), np.arange(20), (0, 1)), ClassOfMembers(np.arange(21), np.arange(20), (0,))]
+    classes = [TrainingGroup(np.arange(48), np.arange(20), (0, 1)), TrainingGroup(np.arange(21), np.arange(20), (0,))]
     device = torch.device("cuda")
     train, validation = (
         replace(rows, weights=rows.weights.to(device), accuracy=rows.accuracy.to(device))
