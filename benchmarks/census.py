@@ -11,14 +11,12 @@ from pathlib import Path
 from benchmarks import results
 from benchmarks.results import Result
 from benchmarks.tables.census import census_table
-from zoo.command import command
+from zoo.command import command, command_parser
 from zoo.format.shard import Shard, find_shards
 
 
 def parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(
-        prog="python -m benchmarks.census", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = command_parser("benchmarks.census", __doc__)
     options.add_argument("runs", type=Path, metavar="RUNS", help="folder that generation wrote its shards to")
     options.add_argument("--out", type=Path, default=results.FOLDER, metavar="DIR", help="default: %(default)s")
     options.add_argument("--dry-run", action="store_true", help="print the table, store nothing")

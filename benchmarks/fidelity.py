@@ -24,7 +24,7 @@ from generation.population.torch_engine import TorchEngine
 from generation.population.trainer import Engine, PopulationTrainer
 from generation.protocol import Protocol, RunConfig
 from generation.sweep import PRESETS, Sweep
-from zoo.command import command, progress_bar
+from zoo.command import command, command_parser, progress_bar
 from zoo.device import choose_device
 from zoo.tasks import TaskData
 
@@ -58,9 +58,7 @@ class Agreement:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.fidelity", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser("benchmarks.fidelity", __doc__)
     parser.add_argument("--config", choices=("mnist", "agnews"), default="mnist")
     parser.add_argument("--runs", type=int, default=64, help="configurations, the first of shard 0 (64)")
     parser.add_argument("--epochs", type=int, default=100, help="epochs a run (100)")

@@ -6,7 +6,6 @@ python -m benchmarks.report --check            writes nothing; exits with 1 wher
 A generated block stands between <!-- generated: NAME --> and <!-- end: NAME --> and is replaced whole.
 """
 
-import argparse
 import os
 import re
 import sys
@@ -29,7 +28,7 @@ from benchmarks.tables.kendall import kendall_tables, thresholds_of
 from benchmarks.tables.result_index import ResultIndex
 from benchmarks.tables.seeds import seeds_table
 from benchmarks.tables.speed import speed_table
-from zoo.command import command
+from zoo.command import command, command_parser
 from zoo.format.published import RUNS_FILE
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA
 from zoo.format.table_file import read_table
@@ -194,9 +193,7 @@ def first_cells(index: ResultIndex, config: str, folder: Path) -> dict[str, tupl
 
 @command
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser("benchmarks.report", __doc__)
     parser.add_argument(
         "--check", action="store_true", help="write nothing, exit with 1 where README.md is out of date"
     )

@@ -26,7 +26,7 @@ from generation.cluster.status_table import FINISHED, MISSING, RUNNING, WAITING,
 from generation.job import Job, add_options, positive
 from generation.run import choose_preset, finished_in_place
 from generation.sweep import SHARDS
-from zoo.command import command, one_line
+from zoo.command import command, command_parser, one_line
 
 UNFINISHED = 1
 POLL_SECONDS = 0.5
@@ -48,9 +48,7 @@ class Resources:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m generation.launch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser("generation.launch", __doc__)
     parser.add_argument("--shards", default=f"0-{SHARDS - 1}", help="which: 0-31 (default), 5, or 0-3,8,10-12")
     parser.add_argument("--address", help="a running Ray cluster: auto, or HOST:PORT; without it, this machine alone")
     parser.add_argument("--cpus", type=positive, default=1, help="CPU cores, and threads, of a shard (1)")

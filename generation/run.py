@@ -26,7 +26,7 @@ from generation.population.trainer import PopulationTrainer
 from generation.storage.shard_tables import finished_details, shard_folder, write_shard
 from generation.storage.snapshot import delete_snapshots, fingerprint, load_snapshot, save_snapshot
 from generation.sweep import PRESETS, SHARDS, Sweep
-from zoo.command import command
+from zoo.command import command, command_parser
 from zoo.device import choose_device
 from zoo.storage.atomic import remove_unfinished
 from zoo.storage.lock import exclusive
@@ -43,9 +43,7 @@ def say(line: str) -> None:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m generation.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser("generation.run", __doc__)
     parser.add_argument("--shard", type=int, help=f"which shard to train, 0 to {SHARDS - 1}")
     parser.add_argument("--list", action="store_true", help="list the shards and which of them are finished")
     add_options(parser)

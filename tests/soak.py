@@ -7,7 +7,6 @@
 Ends with a traceback at the first fault that is not survived. Runs from a clone; needs Linux.
 """
 
-import argparse
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from tests.faults.killing import Killer
 from tests.faults.processes import finish
 from tests.faults.ray_nodes import kill_worker, launcher, shard_contents, two_nodes
 from tests.faults.readers import READERS
-from zoo.command import command, progress_bar
+from zoo.command import command, command_parser, progress_bar
 
 INPUTS_AT_ONCE = 250
 DEMO_SHARDS = 4
@@ -105,9 +104,7 @@ PACKAGES = ("torch", "pyarrow", "safetensors", "numpy", "pandas", "ray")
 
 @command
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser("tests.soak", __doc__)
     parser.add_argument("--kills", type=int, default=100, help="SIGKILLs (100)")
     parser.add_argument("--flips", type=int, default=1000, help="flipped bytes in each of three targets (1,000)")
     parser.add_argument("--inputs", type=int, default=1000, help=f"files for each of {len(READERS)} readers (1,000)")

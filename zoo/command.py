@@ -2,23 +2,37 @@
 
 @command
 def main(arguments: list[str] | None = None) -> None:
-    options = parser().parse_args(arguments)
+    parser = command_parser("zoo.verify", __doc__)
+    parser.add_argument(...)
+    options = parser.parse_args(arguments)
     ...
 
 if __name__ == "__main__":
     main()
 """
 
+import argparse
 import functools
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
+
+Advance = Callable[[int], None]
+"""Told how many more rows or bytes of a long piece of work are done."""
+
+
+def command_parser(name: str, description: str | None) -> argparse.ArgumentParser:
+    """The parser of ``python -m NAME``; its help shows the module's docstring as it is written."""
+    return argparse.ArgumentParser(
+        prog=f"python -m {name}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
 
 
 @runtime_checkable

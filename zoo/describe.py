@@ -14,7 +14,7 @@ from jaxtyping import Float, Integer
 from rich.console import Console
 from rich.table import Table
 
-from zoo.command import command
+from zoo.command import command, command_parser
 from zoo.format.published import PublishedZoo
 from zoo.format.schema import CHECKPOINTS, HYPERPARAMETERS
 from zoo.format.splits import SPLITS, split_of
@@ -95,9 +95,7 @@ def save_png(accuracies: dict[str, np.ndarray], path: Path) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(
-        prog="python -m zoo.describe", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = command_parser("zoo.describe", __doc__)
     options.add_argument("zoo", nargs="?", default=DEFAULT_NAME, metavar="DIR", help="folder (default: %(default)s)")
     options.add_argument("--config", metavar="CONFIG", help="only this config (default: all)")
     options.add_argument("--where", metavar="EXPRESSION", help="only these rows, e.g. \"checkpoint == 'epoch_75'\"")

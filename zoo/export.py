@@ -10,7 +10,6 @@ split, with every column. A safetensors file carries its row's metadata in its h
 
 import argparse
 import io
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ import pyarrow as pa
 import safetensors.torch
 import torch
 
-from zoo.command import command, progress_bar
+from zoo.command import Advance, command, command_parser, progress_bar
 from zoo.format.published import parse_splits
 from zoo.format.schema import checkpoint_schema
 from zoo.format.table_file import ROWS_PER_BATCH
@@ -29,7 +28,6 @@ from zoo.storage.atomic import atomic_file, write_atomically
 from zoo.transformer.weights import TransformerWeights
 
 SUFFIXES = {"safetensors": ".safetensors", "torch": ".pt"}
-Advance = Callable[[int], None]
 
 
 def export_checkpoints(
@@ -89,9 +87,7 @@ def export_parquet(reader: ZooReader, path: Path, where: Where = None, advance: 
 
 
 def parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(
-        prog="python -m zoo.export", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = command_parser("zoo.export", __doc__)
     options.add_argument("zoo", metavar="DIR", help=f"folder of the zoo, its hub name, or {DEFAULT_NAME}")
     options.add_argument("config", metavar="CONFIG", help="mnist, agnews, …")
     options.add_argument("out", type=Path, metavar="OUT", help="file or folder to write")

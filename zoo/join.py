@@ -6,12 +6,11 @@ Every file is compared with its hash and copied as it is, so the rows are those 
 anew. OUT is replaced whole, as by zoo.publish, and may be one of the parts.
 """
 
-import argparse
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from zoo.command import command
+from zoo.command import command, command_parser
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
 from zoo.format.manifest import FileEntry, Manifest
 from zoo.format.published import CARD_FILE, ConfigDetails, PublishedZoo
@@ -51,9 +50,7 @@ def copy_file(zoo: PublishedZoo, name: str, folder: Path, files: dict[str, FileE
 
 @command
 def main(arguments: list[str] | None = None) -> None:
-    options = argparse.ArgumentParser(
-        prog="python -m zoo.join", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = command_parser("zoo.join", __doc__)
     options.add_argument("parts", type=Path, nargs="+", metavar="ZOO", help="published zoos, no config in two of them")
     options.add_argument("out", type=Path, metavar="OUT", help="folder of the joined zoo; an older zoo is replaced")
     chosen = options.parse_args(arguments)

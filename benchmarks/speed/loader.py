@@ -7,7 +7,6 @@ Every way delivers batches of 64 checkpoints as a float32 tensor [64, d], and ev
 byte is left unread. The ways take turns, so that a busy moment of the machine falls on all of them.
 """
 
-import argparse
 import sys
 import tempfile
 import warnings
@@ -25,7 +24,7 @@ import zoo
 from benchmarks import results
 from benchmarks.results import Result
 from benchmarks.speed.timing import Timing, measure, measure_together
-from zoo.command import command
+from zoo.command import command, command_parser
 from zoo.format.published import PublishedZoo
 from zoo.format.splits import split_of
 from zoo.format.table_file import ROWS_PER_BATCH
@@ -42,11 +41,7 @@ PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "datasets")
 
 @command
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.speed loader",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("benchmarks.speed loader", __doc__)
     parser.add_argument("--zoo", help=f"a zoo with at least {LEAST_CHECKPOINTS:,} training rows (default: fabricated)")
     parser.add_argument("--config", default="mnist", help="default: %(default)s")
     parser.add_argument("--repeats", type=int, default=7, help="passes over the data each way (default: %(default)s)")

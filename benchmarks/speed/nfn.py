@@ -6,7 +6,6 @@ python -m benchmarks.speed nfn --device cuda --config mnist
 Rows: the time of forward + backward, and of a full training step with Adam, of one predictor and of five seeds in one.
 """
 
-import argparse
 import sys
 from collections.abc import Callable
 
@@ -21,6 +20,7 @@ from benchmarks.speed.timing import Timing, measure_together
 from nfn import PredictorEnsemble, TrainingStep, TransformerNFN
 from nfn.predictors.literal import literal_twin
 from zoo import TransformerSpec
+from zoo.command import command_parser
 from zoo.transformer.spec import SPECS
 
 DESCRIPTION = "Times Transformer-NFN beside its literal twin and appends the rows to benchmarks/results/."
@@ -29,7 +29,7 @@ SEEDS = 5
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed nfn", description=DESCRIPTION)
+    parser = command_parser("benchmarks.speed nfn", DESCRIPTION)
     parser.add_argument("--device", choices=["cpu", "cuda"], help="default: every one there is")
     parser.add_argument("--config", choices=list(SPECS), help="default: all")
     parser.add_argument("--repeats", type=int, default=30, help="samples of each time, default 30")

@@ -11,7 +11,7 @@ from generation.population.state import snapshot_labels
 from generation.population.torch_engine import plan_passes
 from generation.population.trainer import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
-from generation.single import train_single
+from generation.reference import train_single
 from zoo.tasks import TaskData
 
 OPTIMIZERS = {"sgd": 1e-2, "sgd_momentum": 1e-2, "adam": 1e-3, "rmsprop": 3e-4}

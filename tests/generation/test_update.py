@@ -7,7 +7,7 @@ import torch
 
 from generation.population.update import UpdateRule, update
 from generation.protocol import RunConfig
-from generation.single import make_model, make_optimizer
+from generation.reference import make_model, make_optimizer
 
 CONFIGS = [
     RunConfig("mnist", optimizer, 3e-2, 1e-2, 0.1, 0.0, 1.0) for optimizer in ("sgd", "sgd_momentum", "adam", "rmsprop")
