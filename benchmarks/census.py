@@ -39,7 +39,7 @@ def count(config: str, shards: Sequence[Shard]) -> list[Result]:
     """The rows of one config. ``wall_over_engine`` is known where no shard was interrupted."""
     status = [state for shard in shards for state in shard.runs().column("status").to_pylist()]
     runs, seconds = len(status), sum(shard.wall_seconds() for shard in shards)
-    epochs = shards[0].details["protocol"]["epochs"]
+    epochs = shards[0].record.protocol["epochs"]
     numbers = {
         "runs": runs,
         "diverged_share": sum(state == "diverged" for state in status) / runs,
@@ -51,10 +51,10 @@ def count(config: str, shards: Sequence[Shard]) -> list[Result]:
     if len(engine) == len(shards):
         numbers["wall_over_engine"] = seconds / sum(engine)
     setting = {
-        "preset": shards[0].details["preset"],
-        "engines": sorted({shard.details["engine"] for shard in shards}),
+        "preset": shards[0].record.preset,
+        "engines": sorted({shard.record.engine for shard in shards}),
         "code_versions": sorted({shard.manifest.code_version for shard in shards}),
-        "shards": [shard.number for shard in shards],
+        "shards": [shard.record.shard for shard in shards],
     }
     device = ", ".join(sorted({shard.device() for shard in shards}))
     rows = [

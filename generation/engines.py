@@ -7,8 +7,8 @@ import torch
 
 from generation.fused.engine import FusedEngine
 from generation.fused.fit import obstacle
+from generation.population.engine import Engine
 from generation.population.torch_engine import TorchEngine
-from generation.population.trainer import Engine
 from generation.protocol import RunConfig
 from zoo.tasks import TaskData
 

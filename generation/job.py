@@ -1,8 +1,7 @@
 """What a command is told to train: a sweep, its data, the place of its shards, the device."""
 
 import argparse
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -10,12 +9,16 @@ import torch
 from generation.data.task_data import load_task_data
 from generation.engines import ENGINES, make_engine
 from generation.population.trainer import PopulationTrainer
+from generation.progress import say
 from generation.protocol import RunConfig
 from generation.storage.remote import RemoteShards, is_url, scratch_folder
 from generation.sweep import PRESETS, Sweep
 from zoo.device import choose_device
+from zoo.format.record import SEED_POLICIES, SHARED_SEED
+from zoo.format.shard import ShardRecord, finished_record, shard_folder
 from zoo.storage.lock import exclusive
 from zoo.tasks import TaskData
+from zoo.transformer.spec import SPECS
 
 SNAPSHOT_SECONDS = 60.0
 
@@ -70,13 +73,17 @@ class Job:
         """Where the shards end, for messages."""
         return self.url or str(self.out)
 
+    def folder(self, shard: int) -> Path:
+        """Where a shard is trained."""
+        return shard_folder(self.out, self.sweep.config_name, shard)
+
     def configs(self, shard: int) -> tuple[RunConfig, ...]:
         """The runs to train of a shard."""
         return self.sweep.shard(shard)[: self.runs]
 
     def load(self) -> TaskData:
         """The task's data. AG News' embedding is made once and shared by all shards, so one process at a time."""
-        if self.sweep.task != "agnews":
+        if not self.shares_embedding:
             return self._load()
         folder = self.out / self.sweep.task
         with exclusive(folder / ".embedding.lock", busy=None):
@@ -86,6 +93,11 @@ class Job:
             if self.remote:
                 self.remote.push_embedding(folder)
         return task
+
+    @property
+    def shares_embedding(self) -> bool:
+        """Whether the task reads words, by one frozen embedding for all its shards."""
+        return SPECS[self.sweep.task].patch_size is None
 
     def _load(self) -> TaskData:
         return load_task_data(
@@ -97,19 +109,59 @@ class Job:
             sample=self.sweep.preset.name == "demo",
         )
 
-    def trainer(self, shard: int) -> Callable[[TaskData], PopulationTrainer]:
-        """What makes the trainer of a shard once its data is there."""
+    def trainer(self, shard: int, task: TaskData) -> PopulationTrainer:
+        """What trains a shard on its data."""
         configs = self.configs(shard)
+        engine = make_engine(self.engine, configs, task, choose_device(self.device), self.models_per_pass)
+        return PopulationTrainer(configs, task, engine)
 
-        def make(task: TaskData) -> PopulationTrainer:
-            engine = make_engine(self.engine, configs, task, self.torch_device, self.models_per_pass)
-            return PopulationTrainer(configs, task, engine)
+    def record(self, shard: int, trainer: PopulationTrainer) -> ShardRecord:
+        """What the shard's manifest says about how it was made."""
+        task = trainer.task
+        return ShardRecord(
+            task=self.sweep.task,
+            spec=task.spec,
+            preset=self.sweep.preset.name,
+            protocol=asdict(self.sweep.preset.protocol),
+            seeds=self.sweep.seeds,
+            data_source=task.source,
+            embedding_sha256=task.embedding.sha256 if task.embedding else None,
+            config=self.sweep.config_name,
+            shard=shard,
+            runs=len(trainer.configs),
+            engine=trainer.engine.name,
+            precision=trainer.engine.precision,
+        )
 
-        return make
+    def finished(self, shard: int) -> ShardRecord | None:
+        """What the finished shard says about itself where it belongs; None where it is not finished."""
+        return self.remote.finished_record(self.folder(shard)) if self.remote else finished_record(self.folder(shard))
 
-    @property
-    def torch_device(self) -> torch.device:
-        return choose_device(self.device)
+    def is_finished(self, shard: int) -> bool:
+        """Whether the shard is finished where it belongs."""
+        return self.accepts(shard, self.finished(shard), self.url or str(self.folder(shard)))
+
+    def accepts(self, shard: int, record: ShardRecord | None, place: str) -> bool:
+        """Whether ``record`` is this shard's; a finished one of another preset or size is not overwritten: an error."""
+        if record is None:
+            return False
+        preset, runs = self.sweep.preset, len(self.configs(shard))
+        if (record.preset, record.runs, record.protocol) != (preset.name, runs, asdict(preset.protocol)):
+            raise ValueError(
+                f"{place} holds a finished shard of preset {record.preset} with {record.runs} runs, not "
+                f"{preset.name} with {runs}: choose another --out or delete it"
+            )
+        return True
+
+
+def choose_preset(name: str | None, device: torch.device) -> str:
+    """The preset by name; without one the paper's where there is a GPU, else the demo, and a line that says so."""
+    if name is not None:
+        return name
+    chosen = "paper" if device.type == "cuda" else "demo"
+    why = "there is a GPU" if chosen == "paper" else "there is no GPU"
+    say(f"preset {chosen}, because {why} (choose with --preset {'|'.join(PRESETS)})")
+    return chosen
 
 
 def positive(text: str) -> int:
@@ -121,24 +173,34 @@ def positive(text: str) -> int:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that say what to train, the same for one shard and for many."""
-    parser.add_argument("--task", choices=("mnist", "agnews"), default="mnist")
+    parser.add_argument("--task", choices=tuple(SPECS), default="mnist", help="default: %(default)s")
     parser.add_argument("--runs", type=positive, help="train only the first so many runs of the shard")
-    parser.add_argument("--preset", choices=tuple(PRESETS), help="paper with a GPU, demo without, unless named")
-    parser.add_argument("--seeds", choices=("shared", "distinct"), default="shared", help="one seed, as in the paper")
-    parser.add_argument("--out", default="runs", help="folder of the shards (runs), or a URL that fsspec can write to")
-    parser.add_argument("--scratch", type=Path, help="with a URL: local folder to train in (a folder in ~/.cache)")
-    parser.add_argument("--data", type=Path, help="folder of the task's data; downloaded without it")
+    parser.add_argument("--preset", choices=tuple(PRESETS), help="default: paper with a GPU, demo without")
+    parser.add_argument(
+        "--seeds",
+        choices=SEED_POLICIES,
+        default=SHARED_SEED,
+        help="one seed for all runs, as in the paper, or a seed for each",
+    )
+    parser.add_argument(
+        "--out", default="runs", help="folder of the shards, or a URL that fsspec can write to (default: %(default)s)"
+    )
+    parser.add_argument("--scratch", type=Path, help="with a URL: local folder to train in (default: in the cache)")
+    parser.add_argument("--data", type=Path, help="folder of the task's data (default: downloaded)")
     parser.add_argument("--vectors", help="word vectors for AG News: a word2vec file or a name gensim can download")
-    parser.add_argument("--device", default="auto", help="cuda, cpu, … (auto: the GPU where there is one)")
+    parser.add_argument("--device", default="auto", help="cuda, cpu, cuda:1 (default: the GPU where there is one)")
     parser.add_argument(
         "--engine",
         choices=ENGINES,
         default="auto",
-        help="what trains: fused CUDA kernels, or torch (auto: the kernels where they can)",
+        help="fused CUDA kernels or torch (default: the kernels where they can train)",
     )
     parser.add_argument(
-        "--models-per-pass", type=positive, help="torch engine: models in memory at once (as many as fit)"
+        "--models-per-pass", type=positive, help="torch engine: models in memory at once (default: as many as fit)"
     )
     parser.add_argument(
-        "--snapshot-seconds", type=float, default=SNAPSHOT_SECONDS, help="least time between snapshots (60)"
+        "--snapshot-seconds",
+        type=float,
+        default=SNAPSHOT_SECONDS,
+        help="least time between snapshots to resume from (default: %(default)s)",
     )

@@ -11,11 +11,11 @@ import json
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import product
-from typing import Literal
 
 import numpy as np
 
 from generation.protocol import Protocol, RunConfig
+from zoo.format.record import SHARED_SEED, config_name
 from zoo.transformer.spec import spec_for
 
 TRAIN_FRACTIONS = (1.0, 0.9, 0.8, 0.7)
@@ -24,8 +24,7 @@ WEIGHT_DECAYS = (1e-8, 1e-7, 1e-6, 1e-4, 1e-2)
 SHARDS = 32
 PERMUTATION_SEED = 2025
 
-SeedPolicy = Literal["shared", "distinct"]
-SHARED_SEED = 0
+SEED = 0  # the one that all runs share, unless each has its own
 
 
 @dataclass(frozen=True)
@@ -80,12 +79,12 @@ class Sweep:
 
     task: str
     preset: Preset
-    seeds: SeedPolicy = "shared"
+    seeds: str = SHARED_SEED
 
     @property
     def config_name(self) -> str:
         """Name of the zoo's configuration that these runs belong to."""
-        return self.task if self.seeds == "shared" else f"{self.task}-seeds"
+        return config_name(self.task, self.seeds)
 
     def shard(self, index: int) -> tuple[RunConfig, ...]:
         """The runs of one shard."""
@@ -102,7 +101,7 @@ class Sweep:
     def _finish(self, run: RunConfig) -> RunConfig:
         """The run under this sweep's protocol and seed policy."""
         run = replace(run, protocol=self.preset.protocol)
-        return run if self.seeds == "shared" else replace(run, seed=own_seed(run))
+        return run if self.seeds == SHARED_SEED else replace(run, seed=own_seed(run))
 
 
 def own_seed(run: RunConfig) -> int:
@@ -116,7 +115,7 @@ def grid(task: str, train_fraction: float) -> list[RunConfig]:
     """All 4,000 configurations of a train fraction, in the order of the table."""
     spec_for(task)
     return [
-        RunConfig(task, optimizer, learning_rate, weight_decay, init_std, dropout, train_fraction, SHARED_SEED)
+        RunConfig(task, optimizer, learning_rate, weight_decay, init_std, dropout, train_fraction, SEED)
         for optimizers in OPTIMIZER_GRIDS
         for optimizer, learning_rate, weight_decay, init_std, dropout in product(
             optimizers.optimizers, optimizers.learning_rates, WEIGHT_DECAYS, optimizers.init_stds, DROPOUTS

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks import results
 from benchmarks.results import Result
 from generation.job import Job
-from generation.run import run_job
+from generation.shard import train_shard
 from generation.sweep import PRESETS, Sweep
 from tests.faults.flips import TARGETS, flip
 from tests.faults.fuzzing import fuzz
@@ -74,7 +74,7 @@ def soak_ray(runs: int, folder: Path, advance: Advance) -> list[Result]:
     # one thread, as each of Ray's workers has
     job = Job(Sweep("mnist", PRESETS["demo"]), folder / "loop", runs=runs, device="cpu")
     for shard in range(DEMO_SHARDS):
-        run_job(job, shard)
+        train_shard(job, shard)
         advance()
     with two_nodes() as address:
         process = launcher(

@@ -12,14 +12,13 @@ import argparse
 import io
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import safetensors.torch
 import torch
 
 from zoo.command import Advance, command, command_parser, progress_bar
 from zoo.format.published import parse_splits
-from zoo.format.schema import checkpoint_schema
+from zoo.format.schema import checkpoint_schema, with_weights
 from zoo.format.table_file import ROWS_PER_BATCH
 from zoo.reading.locate import DEFAULT_NAME
 from zoo.reading.reader import ZooReader, open_zoo
@@ -79,9 +78,7 @@ def export_parquet(reader: ZooReader, path: Path, where: Where = None, advance: 
         # row groups of some batches: a reader fetches a group at a time
         for start in range(0, len(rows), 8 * ROWS_PER_BATCH):
             part = rows[start : start + 8 * ROWS_PER_BATCH]
-            flat = np.ascontiguousarray(reader.weights(part).numpy()).reshape(-1)
-            column = pa.FixedSizeListArray.from_arrays(pa.array(flat), type=schema.field("weights").type)
-            writer.write_table(metadata.take(pa.array(part)).append_column(schema.field("weights"), column))
+            writer.write_table(with_weights(metadata.take(pa.array(part)), reader.weights(part).numpy()))
             advance(len(part))
     return len(rows)
 

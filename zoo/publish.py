@@ -23,11 +23,11 @@ from zoo.command import Advance, command, command_parser, progress_bar
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
 from zoo.format.published import RUNS_FILE, ConfigDetails, configs_of, split_file, surplus_files
-from zoo.format.schema import CHECKPOINTS, PUBLISHED_RUN_SCHEMA, checkpoint_schema
+from zoo.format.schema import CHECKPOINTS, PUBLISHED_RUN_SCHEMA, checkpoint_schema, with_weights
 from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
 from zoo.format.splits import SPLITS, run_digest, split_of
 from zoo.format.table_file import ROWS_PER_BATCH, write_table
-from zoo.reading.mapping import WEIGHTS, MappedCheckpoints
+from zoo.reading.mapping import MappedCheckpoints
 from zoo.storage.atomic import write_atomically
 from zoo.storage.swap import replacing_folder
 from zoo.tasks import WordEmbedding
@@ -59,7 +59,7 @@ def publish(
         for config, shards in configs.items():
             entries, details[config] = write_config(folder, config, shards, first, advance)
             files |= entries
-            if shards[0].spec.patch_size is None:
+            if shards[0].record.spec.patch_size is None:
                 files |= copy_embedding(runs, folder, shards[0])
         return write_card_and_manifest(folder, files, details, template)
 
@@ -92,32 +92,25 @@ def write_config(
     tables = [shard.runs() for shard in shards]
     all_runs = pa.concat_tables(tables)
     runs = all_runs if first is None else sample_runs(config, tables, first)
-    rows = MappedCheckpoints([shard.folder / CHECKPOINTS_FILE for shard in shards], shards[0].spec)
+    rows = MappedCheckpoints([shard.folder / CHECKPOINTS_FILE for shard in shards], shards[0].record.spec)
     by_split = assign_rows(rows, all_runs, set(runs.column("run_id").to_pylist()))
     files: dict[str, FileEntry] = {}
     for split in SPLITS:
         parts = cut(by_split[split])
         for index, part in enumerate(parts):
             name = split_file(config, split, index, len(parts))
-            schema = checkpoint_schema(rows.spec)
-            files[name] = write_table(folder / name, schema, in_batches(rows, part, schema, advance))
+            files[name] = write_table(folder / name, checkpoint_schema(rows.spec), in_batches(rows, part, advance))
     name = f"{config}/{RUNS_FILE}"
     files[name] = write_table(folder / name, PUBLISHED_RUN_SCHEMA, [runs])
     numbers = set(runs.column("shard").to_pylist())
-    shards = [shard for shard in shards if shard.number in numbers]
-    shared = shards[0].details
+    shards = [shard for shard in shards if shard.record.shard in numbers]
+    records = [shard.record for shard in shards]
     return files, ConfigDetails(
-        task=shared["task"],
-        spec=shards[0].spec,
-        preset=shared["preset"],
-        protocol=shared["protocol"],
-        seeds=shared["seeds"],
-        data_source=shared["data_source"],
-        embedding_sha256=shared["embedding_sha256"],
-        engines=sorted({shard.details["engine"] for shard in shards}),
-        precisions=sorted({shard.details["precision"] for shard in shards}),
+        **records[0].training(),
+        engines=sorted({record.engine for record in records}),
+        precisions=sorted({record.precision for record in records}),
         code_versions=sorted({shard.manifest.code_version for shard in shards}),
-        shards=[shard.number for shard in shards],
+        shards=[record.shard for record in records],
         runs=dict(sorted(Counter(runs.column("status").to_pylist()).items())),
         rows={split: len(by_split[split]) for split in SPLITS},
     )
@@ -169,9 +162,7 @@ def cut(rows: Sequence[int]) -> list[Sequence[int]]:
     return [rows[start : start + size] for start in range(0, max(1, len(rows)), size)]
 
 
-def in_batches(
-    rows: MappedCheckpoints, selected: Sequence[int], schema: pa.Schema, advance: Advance
-) -> Iterator[pa.Table]:
+def in_batches(rows: MappedCheckpoints, selected: Sequence[int], advance: Advance) -> Iterator[pa.Table]:
     """The selected rows as tables of 64; refuses weights that are not finite."""
     for start in range(0, len(selected), ROWS_PER_BATCH):
         indices = np.array(selected[start : start + ROWS_PER_BATCH])
@@ -180,16 +171,14 @@ def in_batches(
             bad = int(indices[~np.isfinite(weights).all(axis=1)][0])
             path, number = rows.locate(bad)
             raise ValueError(f"{path}, row {number}: weights hold NaN or infinity, though the run is completed")
-        column = pa.FixedSizeListArray.from_arrays(pa.array(weights.reshape(-1)), type=schema.field(WEIGHTS).type)
-        metadata = pc.take(rows.table, pa.array(indices))
-        yield metadata.append_column(schema.field(WEIGHTS), column)
+        yield with_weights(pc.take(rows.table, pa.array(indices)), weights)
         advance(len(indices))
 
 
 def copy_embedding(runs: Path, folder: Path, shard: Shard) -> dict[str, FileEntry]:
     """Puts the task's frozen embedding beside its rows, if it is the one the shard was trained with."""
-    task = shard.details["task"]
-    if WordEmbedding.load(runs / task).sha256 != shard.details["embedding_sha256"]:
+    task = shard.record.task
+    if WordEmbedding.load(runs / task).sha256 != shard.record.embedding_sha256:
         raise ValueError(f"{runs / task / VECTORS_FILE} is not the embedding that {shard.folder} was trained with")
     entries = {}
     for file in (VECTORS_FILE, VOCABULARY_FILE):

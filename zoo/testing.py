@@ -1,6 +1,5 @@
 """Fabricated shards in the form generation writes them, for tests and benchmarks: random weights, invented labels."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,12 +8,11 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from zoo.format.manifest import Manifest
-from zoo.format.schema import CHECKPOINTS, OPTIMIZERS, RUN_SCHEMA, checkpoint_schema
-from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE, TIMING_FILE
+from zoo.format.record import config_name
+from zoo.format.schema import CHECKPOINTS, OPTIMIZERS, RUN_SCHEMA, WEIGHTS, checkpoint_schema, with_weights
+from zoo.format.shard import ShardRecord, shard_folder, write_shard
 from zoo.format.splits import run_digest
-from zoo.format.table_file import ROWS_PER_BATCH, write_table
-from zoo.storage.atomic import write_atomically
+from zoo.format.table_file import ROWS_PER_BATCH
 from zoo.tasks import TaskData, WordEmbedding
 from zoo.tasks.evaluation import evaluate
 from zoo.transformer.model import build_model
@@ -41,32 +39,28 @@ def fabricate_shard(
 
     With ``task`` the accuracies and losses are measured on its test set; without, they are invented.
     """
-    config = spec.task + ("-seeds" if seeds == "distinct" else "")
-    folder = runs / config / f"shard-{shard:05d}"
+    config = config_name(spec.task, seeds)
+    folder = shard_folder(runs, config, shard)
     rows = [run_row(config, spec, shard, index, count - diverged) for index in range(count)]
     if embedding is not None:
         embedding.save(runs / spec.task)
-    tables = checkpoint_tables(spec, rows, task)
-    files = {
-        CHECKPOINTS_FILE: write_table(folder / CHECKPOINTS_FILE, checkpoint_schema(spec), tables),
-        RUNS_FILE: write_table(folder / RUNS_FILE, RUN_SCHEMA, [pa.Table.from_pylist(rows, RUN_SCHEMA)]),
-    }
-    write_atomically(folder / TIMING_FILE, json.dumps({"wall_seconds": 2.0 * count, "device": "none"}).encode())
-    details = {
-        "kind": "shard",
-        "config": config,
-        "task": spec.task,
-        "spec": spec.to_dict(),
-        "preset": preset,
-        "protocol": {"epochs": EPOCHS, "batch_size": 128},
-        "seeds": seeds,
-        "shard": shard,
-        "data_source": task.source if task else "nothing: fabricated",
-        "embedding_sha256": embedding.sha256 if embedding else None,
-        "engine": "fabricated",
-        "precision": "float32",
-    }
-    Manifest(files, details).write(folder)
+    record = ShardRecord(
+        task=spec.task,
+        spec=spec,
+        preset=preset,
+        protocol={"epochs": EPOCHS, "batch_size": 128},
+        seeds=seeds,
+        data_source=task.source if task else "nothing: fabricated",
+        embedding_sha256=embedding.sha256 if embedding else None,
+        config=config,
+        shard=shard,
+        runs=count,
+        engine="fabricated",
+        precision="float32",
+    )
+    timing = {"wall_seconds": 2.0 * count, "device": "none"}
+    run_table = pa.Table.from_pylist(rows, RUN_SCHEMA)
+    write_shard(folder, record, checkpoint_tables(spec, rows, task), run_table, lambda: timing)
     return folder
 
 
@@ -117,9 +111,8 @@ def checkpoint_tables(spec: TransformerSpec, rows: list[dict[str, Any]], task: T
             for record, flat in zip(records, weights, strict=True):
                 measured = evaluate(build_model(spec, torch.from_numpy(flat)), task)
                 record |= {"test_accuracy": measured.accuracy, "test_loss": measured.loss}
-        metadata = pa.Table.from_pylist(records, schema.remove(schema.get_field_index("weights")))
-        column = pa.FixedSizeListArray.from_arrays(pa.array(weights.reshape(-1)), type=schema.field("weights").type)
-        yield metadata.append_column(schema.field("weights"), column)
+        metadata = pa.Table.from_pylist(records, schema.remove(schema.get_field_index(WEIGHTS)))
+        yield with_weights(metadata, weights)
 
 
 def checkpoint_row(spec: TransformerSpec, run: dict[str, Any], checkpoint: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Signs of life from the workers of a launch. Imports nothing, since the actor that keeps them is a process too."""
+"""What the workers of a launch report while they train. Imports nothing: the actor that keeps it is a process too."""
 
 from dataclasses import dataclass
 
@@ -6,29 +6,29 @@ NOTES_KEPT = 100
 
 
 @dataclass(frozen=True)
-class Sign:
-    """A sign of life from a shard's worker."""
+class Heartbeat:
+    """How far the worker of a shard is."""
 
-    where: str
+    worker: str
     epoch: int = 0
     epochs: int = 0
     status: str = ""
 
 
-class Signs:
-    """Keeps the newest sign of each shard, and the notes of their workers; lives as a Ray actor."""
+class Heartbeats:
+    """Keeps the newest heartbeat of each shard and the notes of their workers; lives as a Ray actor."""
 
     def __init__(self) -> None:
-        self.newest: dict[int, Sign] = {}
+        self.newest: dict[int, Heartbeat] = {}
         self.notes: list[str] = []
 
-    def give(self, shard: int, sign: Sign) -> None:
-        self.newest[shard] = sign
+    def beat(self, shard: int, heartbeat: Heartbeat) -> None:
+        self.newest[shard] = heartbeat
 
     def note(self, line: str) -> None:
         self.notes = [*self.notes[-NOTES_KEPT:], line]
 
-    def read(self) -> tuple[dict[int, Sign], list[str]]:
-        """The newest signs, and the notes since the last call."""
+    def read(self) -> tuple[dict[int, Heartbeat], list[str]]:
+        """The newest heartbeats, and the notes since the last call."""
         notes, self.notes = self.notes, []
         return self.newest, notes

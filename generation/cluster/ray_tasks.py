@@ -1,4 +1,4 @@
-"""Ray: starting or joining a cluster, and training one shard as a Ray task. Imported nowhere but by the launcher.
+"""Ray: starting or joining a cluster, and training one shard as a Ray task. Imported only by the launcher.
 
 Ray's own processes talk to each other in pickles, over connections that only the cluster's members have; no file that
 this project reads is ever unpickled.
@@ -7,16 +7,16 @@ this project reads is ever unpickled.
 import os
 import socket
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from generation.cluster.heartbeats import Sign
+from generation.cluster.heartbeats import Heartbeat
 from generation.job import Job
-from generation.run import run_job
+from generation.shard import train_shard
 from zoo.command import one_line
 from zoo.storage.lock import Busy
 
@@ -25,15 +25,15 @@ CONNECT_SECONDS = 10
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a task came to its end: well, or with the one line that says why not."""
+class TaskEnd:
+    """How a task ended: well, or with the one line that says why not."""
 
     fault: str | None = None
     busy: bool = False
 
 
 def import_ray() -> Any:
-    """Ray, silent about its use to anyone, or the line that says how to get it."""
+    """Ray, which reports its use to nobody, or the line that says how to get it."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -47,7 +47,7 @@ def import_ray() -> Any:
 
 @contextmanager
 def cluster(ray: Any, address: str | None) -> Iterator[None]:
-    """A connection to the cluster at ``address``; without one, a Ray of this machine's own that ends with the block."""
+    """A connection to the cluster at ``address``; without one, a Ray on this machine that ends with the block."""
     # "local" by name: without it Ray would join any cluster that happens to run here
     alone = {"address": "local", "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
     options: dict[str, Any] = {"address": address} if address else alone
@@ -65,28 +65,28 @@ def cluster(ray: Any, address: str | None) -> Iterator[None]:
         ray.shutdown()
 
 
-def train(job: Job, shard: int, cpus: int, signs: Any) -> Ended:
+def train(job: Job, shard: int, cpus: int, heartbeats: Any) -> TaskEnd:
     """A shard's task. What a user can get wrong comes back as a line; only a worker's death is an exception."""
-    where = f"{socket.gethostname()} pid {os.getpid()}"
-    signs.give.remote(shard, Sign(where))
+    worker = f"{socket.gethostname()} pid {os.getpid()}"
+    heartbeats.beat.remote(shard, Heartbeat(worker))
     torch.set_num_threads(cpus)
 
     def report(epoch: int, epochs: int, status: str) -> None:
-        signs.give.remote(shard, Sign(where, epoch, epochs, status))
+        heartbeats.beat.remote(shard, Heartbeat(worker, epoch, epochs, status))
 
-    return guarded(lambda: run_job(job, shard, report), signs, f"shard {shard}")
+    return guarded(lambda: train_shard(job, shard, report), heartbeats, f"shard {shard}")
 
 
-def prepare(job: Job, signs: Any) -> Ended:
+def prepare(job: Job, heartbeats: Any) -> TaskEnd:
     """Makes what all shards share, once, before many workers would do so at the same time."""
-    return guarded(job.load, signs, "preparing")
+    return guarded(job.load, heartbeats, "preparing")
 
 
-def guarded(work: Any, signs: Any, who: str) -> Ended:
+def guarded(work: Callable[[], object], heartbeats: Any, name: str) -> TaskEnd:
     """Runs ``work``; warnings become notes to the launcher, errors a line."""
 
     def pass_on(message: Warning | str, *_: object) -> None:
-        signs.note.remote(f"{who}: {' '.join(str(message).split())}")
+        heartbeats.note.remote(f"{name}: {' '.join(str(message).split())}")
 
     with warnings.catch_warnings():
         warnings.simplefilter("default")
@@ -94,7 +94,7 @@ def guarded(work: Any, signs: Any, who: str) -> Ended:
         try:
             work()
         except Busy as error:
-            return Ended(one_line(error), busy=True)
+            return TaskEnd(one_line(error), busy=True)
         except (ValueError, OSError) as error:
-            return Ended(one_line(error))
-    return Ended()
+            return TaskEnd(one_line(error))
+    return TaskEnd()

@@ -24,7 +24,7 @@ class PopulationState:
     test_loss: Float64[Tensor, "P epochs"]
     train_loss: Float64[Tensor, "P epochs"]
     best_epoch: Int[Tensor, " P"]
-    snapshots: Float[Tensor, "labels P d"]
+    checkpoints: Float[Tensor, "labels P d"]
 
     @classmethod
     def initial(
@@ -34,7 +34,7 @@ class PopulationState:
         weights = torch.stack([initial_weights(spec, config.init_std, config.seed) for config in configs])
         weights = weights.to(device, dtype)
         curve = torch.full((len(configs), protocol.epochs), torch.nan, dtype=torch.float64, device=device)
-        labels = len(snapshot_labels(configs[0]))
+        labels = len(checkpoint_labels(configs[0]))
         return cls(
             epoch=0,
             weights=weights,
@@ -45,13 +45,13 @@ class PopulationState:
             test_loss=curve.clone(),
             train_loss=curve.clone(),
             best_epoch=torch.zeros(len(configs), dtype=torch.int64, device=device),
-            snapshots=weights.new_zeros(labels, *weights.shape),
+            checkpoints=weights.new_zeros(labels, *weights.shape),
         )
 
     def tensors(self) -> dict[str, Tensor]:
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "epoch"}
 
 
-def snapshot_labels(config: RunConfig) -> tuple[str, ...]:
-    """The checkpoints in the order of ``PopulationState.snapshots``."""
+def checkpoint_labels(config: RunConfig) -> tuple[str, ...]:
+    """The checkpoints in the order of ``PopulationState.checkpoints``."""
     return (*config.protocol.checkpoints, BEST)

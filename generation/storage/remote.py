@@ -2,7 +2,7 @@
 
 A shard is trained in a scratch folder on the worker's own disk and uploaded when it is whole: the manifest last, so
 that a shard without a sound one is not finished and is uploaded again. Snapshots stay in the scratch folder. A worker
-that comes back on the same machine goes on from them; one on another machine starts the shard anew.
+that returns on the same machine resumes from them; one on another machine starts the shard over.
 """
 
 import hashlib
@@ -14,12 +14,11 @@ from typing import Any
 
 from generation.data.task_data import ORIGIN_FILE
 from zoo.format.manifest import MANIFEST_FILE, Manifest
-from zoo.format.shard import TIMING_FILE
+from zoo.format.shard import TIMING_FILE, Shard, ShardRecord
 from zoo.storage.atomic import write_atomically
 from zoo.storage.cache import cache_folder
 from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
 
-SCRATCH = cache_folder() / "scratch"
 EMBEDDING_FILES = (ORIGIN_FILE, VOCABULARY_FILE, VECTORS_FILE)
 """In the order they are uploaded: the vectors come last, and stand for the whole."""
 
@@ -30,7 +29,7 @@ def is_url(out: str) -> bool:
 
 def scratch_folder(url: str, scratch: Path | None) -> Path:
     """A local folder of this URL's own."""
-    return (scratch or SCRATCH) / hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:12]
+    return (scratch or cache_folder() / "scratch") / hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class RemoteShards:
         try:
             return fsspec.url_to_fs(self.url)
         except (ValueError, ImportError) as error:
-            raise ValueError(f"--out {self.url} is no place fsspec can write to: {error}") from error
+            raise ValueError(f"--out {self.url} is not a place fsspec can write to: {error}") from error
 
     def path(self, name: str) -> str:
         return f"{self._root[1].rstrip('/')}/{name}"
@@ -55,29 +54,29 @@ class RemoteShards:
     def shard_path(self, folder: Path, name: str = "") -> str:
         return self.path(f"{self.config_name}/{folder.name}/{name}")
 
-    def details(self, folder: Path) -> dict[str, Any] | None:
-        """What a finished shard says of itself; None where it is not whole: no sound manifest, or a file too short."""
+    def finished_record(self, folder: Path) -> ShardRecord | None:
+        """What a finished shard says about itself; None where it is not whole: no sound manifest, or a short file."""
         fs, _ = self._root
         path = self.shard_path(folder, MANIFEST_FILE)
         try:
             manifest = Manifest.parse(fs.cat_file(path), path)
+            record = ShardRecord.of_manifest(manifest, path)
             sizes = {name: fs.info(self.shard_path(folder, name))["size"] for name in manifest.files}
         except (FileNotFoundError, ValueError):
             return None
         whole = all(sizes[name] == entry.bytes for name, entry in manifest.files.items())
-        return manifest.details if whole else None
+        return record if whole else None
 
     def upload(self, folder: Path) -> None:
         """Uploads the shard in ``folder``, looks whether it arrived whole, and deletes it here."""
         fs, _ = self._root
-        manifest = Manifest.read(folder)
-        for name in manifest.files:
-            manifest.check_file(folder, name)
+        shard = Shard.read(folder)
+        shard.check_files()
         fs.makedirs(self.shard_path(folder).rstrip("/"), exist_ok=True)
-        for name in (*manifest.files, TIMING_FILE, MANIFEST_FILE):
+        for name in (*shard.manifest.files, TIMING_FILE, MANIFEST_FILE):
             fs.put_file(str(folder / name), self.shard_path(folder, name))
         fs.invalidate_cache()
-        if self.details(folder) != manifest.details:
+        if self.finished_record(folder) != shard.record:
             raise OSError(f"{self.shard_path(folder)} did not arrive whole; it is kept in {folder}: run again")
         shutil.rmtree(folder)
 

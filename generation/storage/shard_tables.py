@@ -1,97 +1,48 @@
-"""A finished shard on disk: checkpoints, runs, timing and, last, the manifest."""
+"""A trained population as the two tables of a shard: its checkpoints and its runs."""
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
-from generation.population.state import PopulationState, snapshot_labels
-from generation.population.trainer import SnapshotMeasures
+from generation.population.state import checkpoint_labels
+from generation.population.trainer import CheckpointMeasures, PopulationTrainer
 from generation.protocol import BEST, RunConfig
-from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
-from zoo.format.schema import RUN_SCHEMA, checkpoint_schema
-from zoo.format.table_file import write_table
-from zoo.storage.atomic import write_atomically
+from zoo.format.schema import RUN_SCHEMA, checkpoint_schema, with_weights
 from zoo.version import VERSION
 
-CHECKPOINTS_FILE, RUNS_FILE, TIMING_FILE = "checkpoints.arrow", "runs.arrow", "timing.json"
 
-
-def shard_folder(out: Path, config_name: str, shard: int) -> Path:
-    return out / config_name / f"shard-{shard:05d}"
-
-
-def finished_details(folder: Path) -> dict[str, Any] | None:
-    """What a finished shard says of itself; None where the shard is not finished. A file too short is an error."""
-    if not (folder / MANIFEST_FILE).exists():
-        return None
-    manifest = Manifest.read(folder)
-    for name in manifest.files:
-        manifest.check_size(folder, name)
-    return manifest.details
-
-
-def write_shard(
-    folder: Path,
-    shard: int,
-    configs: Sequence[RunConfig],
-    state: PopulationState,
-    measures: SnapshotMeasures,
-    details: dict[str, Any],
-    timing: Callable[[], dict[str, Any]],
-) -> None:
-    """Writes the shard: the same runs, the same bytes, but for ``timing.json``, which the manifest does not name.
-
-    ``timing`` is asked when the tables are written, so that their writing can be part of it.
-    """
-    spec = configs[0].spec
-    files: dict[str, FileEntry] = {
-        CHECKPOINTS_FILE: write_table(
-            folder / CHECKPOINTS_FILE, checkpoint_schema(spec), checkpoint_tables(configs, state, measures)
-        ),
-        RUNS_FILE: write_table(folder / RUNS_FILE, RUN_SCHEMA, [runs_table(shard, configs, state)]),
-    }
-    write_atomically(folder / TIMING_FILE, json.dumps(timing(), indent=2).encode() + b"\n")
-    Manifest(files, details).write(folder)
-
-
-def checkpoint_tables(
-    configs: Sequence[RunConfig], state: PopulationState, measures: SnapshotMeasures
-) -> Iterator[pa.Table]:
+def checkpoint_tables(trainer: PopulationTrainer, measures: CheckpointMeasures) -> Iterator[pa.Table]:
     """The checkpoints of each completed run, run by run."""
-    spec, labels = configs[0].spec, snapshot_labels(configs[0])
-    schema = checkpoint_schema(spec)
+    state, labels = trainer.state, checkpoint_labels(trainer.configs[0])
+    metadata_fields = list(checkpoint_schema(trainer.configs[0].spec))[:-1]
     alive = state.alive.cpu()
     measured = {field.name: getattr(measures, field.name).T.tolist() for field in fields(measures)}
-    for run, config in enumerate(configs):
+    for run, config in enumerate(trainer.configs):
         if not alive[run]:
             continue
-        epochs = [checkpoint_epoch(label, config, int(state.best_epoch[run])) for label in labels]
-        weights = state.snapshots[:, run].cpu().numpy().astype(np.float32).ravel()
         columns = {
             "run_id": [config.run_id] * len(labels),
             "task": [config.task] * len(labels),
             "checkpoint": list(labels),
-            "epoch": epochs,
+            "epoch": [checkpoint_epoch(label, config, int(state.best_epoch[run])) for label in labels],
             **{name: values[run] for name, values in measured.items()},
             **{name: [value] * len(labels) for name, value in config.hyperparameters().items()},
-            "weights": pa.FixedSizeListArray.from_arrays(pa.array(weights), spec.num_parameters),
         }
-        yield pa.table([pa.array(columns[field.name]).cast(field.type) for field in schema], schema=schema)
+        arrays = [pa.array(columns[field.name]).cast(field.type) for field in metadata_fields]
+        weights = state.checkpoints[:, run].cpu().numpy().astype(np.float32)
+        yield with_weights(pa.table(arrays, schema=pa.schema(metadata_fields)), weights)
 
 
 def checkpoint_epoch(label: str, config: RunConfig, best_epoch: int) -> int:
     return best_epoch if label == BEST else config.protocol.checkpoints[label]
 
 
-def runs_table(shard: int, configs: Sequence[RunConfig], state: PopulationState) -> pa.Table:
-    """One row a run; the curves of a diverged run end where it diverged."""
-    alive = state.alive.tolist()
+def runs_table(shard: int, trainer: PopulationTrainer) -> pa.Table:
+    """One row per run; the curves of a diverged run end where it diverged."""
+    configs, state = trainer.configs, trainer.state
     # a run is measured up to and with the epoch it diverged in; losses may be NaN in that last one, accuracy never is
     lengths = (~state.test_accuracy.isnan()).sum(dim=1).tolist()
 
@@ -101,7 +52,7 @@ def runs_table(shard: int, configs: Sequence[RunConfig], state: PopulationState)
     columns = {
         "run_id": [config.run_id for config in configs],
         "task": [config.task for config in configs],
-        "status": ["completed" if completed else "diverged" for completed in alive],
+        "status": ["completed" if alive else "diverged" for alive in state.alive.tolist()],
         **{name: [config.hyperparameters()[name] for config in configs] for name in configs[0].hyperparameters()},
         "shard": [shard] * len(configs),
         "epochs": [config.protocol.epochs for config in configs],

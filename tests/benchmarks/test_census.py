@@ -26,7 +26,7 @@ def test_shards_are_counted(runs: Path, tmp_path: Path, capsys: pytest.CaptureFi
     census.main([str(runs), "--out", str(tmp_path / "rows")])
     rows = results.read("census", tmp_path / "rows")
     configs, _ = find_shards(runs)
-    epochs = configs["mnist"][0].details["protocol"]["epochs"]
+    epochs = configs["mnist"][0].record.protocol["epochs"]
     assert {row.metric: row.value for row in rows} == pytest.approx(
         {
             "runs": 20,

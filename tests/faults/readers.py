@@ -63,8 +63,8 @@ def make_zoo(folder: Path) -> None:
 def read_shard(folder: Path) -> None:
     shard = Shard.read(folder / "mnist" / "shard-00000")
     shard.runs().to_pandas()
-    sorted([shard.number, 0])
-    MappedCheckpoints([shard.folder / "checkpoints.arrow"], shard.spec)
+    sorted([shard.record.shard, 0])
+    MappedCheckpoints([shard.folder / "checkpoints.arrow"], shard.record.spec)
 
 
 def read_checkpoints(folder: Path) -> None:

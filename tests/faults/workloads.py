@@ -9,7 +9,7 @@ import torch
 import zoo
 from generation.protocol import Protocol
 from generation.sweep import Preset, Sweep
-from tests.generation.small_tasks import few_digits, train_shard
+from tests.generation.small_tasks import few_digits, train_small_shard
 from zoo.command import command
 from zoo.publish import publish
 
@@ -29,7 +29,7 @@ def train(out: Path, clock: str = "steady") -> None:
 
     @command
     def main(arguments: list[str] | None = None) -> None:
-        train_shard(SWEEP, SHARD, out, lambda: TASK)
+        train_small_shard(SWEEP, SHARD, out, TASK)
 
     main()
 

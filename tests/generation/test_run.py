@@ -18,9 +18,9 @@ from small_tasks import few_digits
 import zoo
 from generation.population.state import PopulationState
 from generation.protocol import RunConfig
-from generation.storage.shard_tables import CHECKPOINTS_FILE, RUNS_FILE
 from generation.storage.snapshot import load_snapshot, save_snapshot
 from zoo.format.manifest import Manifest
+from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -229,7 +229,7 @@ def test_without_gpu_and_preset_it_says_that_it_runs_the_demo() -> None:
     done = command("--list")
     assert done.returncode == 0
     assert "preset demo, because there is no GPU" in done.stderr
-    assert "6 epochs a run" in done.stdout
+    assert "6 epochs per run" in done.stdout
 
 
 def test_a_snapshot_of_an_impossible_epoch_is_refused(tmp_path: Path) -> None:

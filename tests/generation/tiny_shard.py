@@ -6,7 +6,7 @@ python tests/generation/tiny_shard.py OUT
 import sys
 from pathlib import Path
 
-from small_tasks import few_digits, train_shard
+from small_tasks import few_digits, train_small_shard
 
 from generation.protocol import Protocol
 from generation.sweep import Preset, Sweep
@@ -16,7 +16,7 @@ SHARD = 5
 
 
 def main(out: Path) -> None:
-    train_shard(SWEEP, SHARD, out, lambda: few_digits(train=80, test=30))
+    train_small_shard(SWEEP, SHARD, out, few_digits(train=80, test=30))
 
 
 if __name__ == "__main__":

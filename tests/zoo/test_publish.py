@@ -191,7 +191,7 @@ def test_another_embedding_than_the_shards_is_refused(runs, tmp_path, capsys):
 
 def test_wrong_folders_are_refused(made, tmp_path, capsys):
     runs = made / "runs"
-    assert "is no folder" in refusal(capsys, tmp_path / "absent", tmp_path / "out")
+    assert "is not a folder" in refusal(capsys, tmp_path / "absent", tmp_path / "out")
     assert "none to publish" in refusal(capsys, tmp_path, tmp_path / "out")
     assert "inside one another" in refusal(capsys, runs, runs / "out")
     (tmp_path / "precious").mkdir()
@@ -230,7 +230,7 @@ def test_a_shard_manifest_of_the_wrong_kind_is_named(runs, tmp_path, capsys):
     folder = runs / "mnist" / "shard-00000"
     manifest = Manifest.read(folder)
     for spoil, message in [
-        ({"kind": "zoo"}, "is no shard's"),
+        ({"kind": "zoo"}, "does not belong to a shard"),
         ({"config": "agnews"}, "belongs to config 'agnews'"),
         ({"task": "chess"}, "which does not fit config"),
     ]:

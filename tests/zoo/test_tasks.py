@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 import torch
 
+from zoo.storage.cache import cache_folder, data_folder
 from zoo.tasks import WordEmbedding, load_mnist, load_news, normalize_pixels
 from zoo.tasks.mnist import download_mnist, load_sample_digits, read_mnist
 
@@ -165,10 +166,25 @@ def test_a_download_of_mnist_is_there_whole_or_not_at_all(tmp_path: Path, monkey
     monkeypatch.setattr(module, "MNIST", download, raising=False)
     monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
     monkeypatch.setitem(sys.modules, "torchvision.datasets", module)
-    monkeypatch.setattr("zoo.tasks.mnist.DEFAULT_FOLDER", tmp_path)
     with pytest.raises(FileNotFoundError, match="no mirror answers"):
-        download_mnist()
+        download_mnist(tmp_path)
     assert not list(tmp_path.iterdir())
-    download_mnist()
+    download_mnist(tmp_path)
     assert seen == [False, False]
     assert [path.name for path in tmp_path.iterdir()] == ["MNIST"]
+
+
+def test_one_rule_says_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("SMALL_TRANSFORMER_ZOO_CACHE", "SMALL_TRANSFORMER_ZOO_DATA", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache_folder() == tmp_path / "home" / ".cache" / "small-transformer-zoo"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "xdg" / "small-transformer-zoo"
+    assert data_folder() == tmp_path / "xdg" / "small-transformer-zoo" / "data"
+    monkeypatch.setenv("SMALL_TRANSFORMER_ZOO_CACHE", str(tmp_path / "cache"))
+    assert data_folder() == tmp_path / "cache" / "data"
+    monkeypatch.setenv("SMALL_TRANSFORMER_ZOO_DATA", str(tmp_path / "data"))
+    assert data_folder() == tmp_path / "data"
+    with pytest.raises(FileNotFoundError, match=str(tmp_path / "data")):
+        load_news()

@@ -6,29 +6,22 @@ agnews/…  agnews/embedding.safetensors  agnews/vocabulary.json
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from zoo.format.manifest import MANIFEST_FILE, MAX_COUNT, Manifest, is_sha256
+from zoo.format.manifest import MANIFEST_FILE, MAX_COUNT, Manifest
+from zoo.format.record import TrainingRecord, task_of
 from zoo.format.splits import SPLITS
-from zoo.transformer.spec import SPECS, TransformerSpec
+from zoo.transformer.spec import SPECS
 
 CARD_FILE = "README.md"
 RUNS_FILE = "runs.arrow"
 
 
 @dataclass(frozen=True)
-class ConfigDetails:
-    """One config of a published zoo: what its transformers are and how they were trained."""
+class ConfigDetails(TrainingRecord):
+    """One config of a published zoo: what its transformers are, how they were trained, and how many there are."""
 
-    task: str
-    spec: TransformerSpec
-    preset: str
-    protocol: dict[str, Any]
-    seeds: str
-    data_source: str
-    embedding_sha256: str | None
     engines: list[str]
     precisions: list[str]
     code_versions: list[str]
@@ -36,27 +29,15 @@ class ConfigDetails:
     runs: dict[str, int]
     rows: dict[str, int]
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"spec": self.spec.to_dict()}
-
-    @classmethod
-    def from_dict(cls, raw: dict[str, Any]) -> "ConfigDetails":
-        if set(raw["rows"]) != set(SPLITS):
-            raise ValueError(f"rows must count {', '.join(SPLITS)}, got {raw['rows']}")
-        values: dict[str, Any] = {**raw, "spec": TransformerSpec(**raw["spec"])}
-        details = cls(**values)
-        details.validate()
-        return details
-
-    def validate(self) -> None:
-        """Refuses values of the wrong kind; the task is part of a path, so it must be one of ours."""
-        if self.task not in tuple(SPECS) or self.spec.task != self.task:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # the task is part of a path, so it must be a known one
+        if self.task not in SPECS or self.spec.task != self.task:
             raise ValueError(f"unknown task {self.task!r}, or one that is not its spec's: {self.spec.task!r}")
-        texts = (self.preset, self.seeds, self.data_source, *self.engines, *self.precisions, *self.code_versions)
-        if not all(isinstance(text, str) for text in texts) or not isinstance(self.protocol, dict):
-            raise ValueError("preset, seeds, data_source, engines, precisions and code_versions must be text")
-        if not (self.embedding_sha256 is None or is_sha256(self.embedding_sha256)):
-            raise ValueError(f"embedding_sha256 must be a hash, got {self.embedding_sha256!r}")
+        if set(self.rows) != set(SPLITS):
+            raise ValueError(f"rows must count {', '.join(SPLITS)}, got {self.rows}")
+        if not all(isinstance(text, str) for text in (*self.engines, *self.precisions, *self.code_versions)):
+            raise ValueError("engines, precisions and code_versions must be text")
         counts = (*self.shards, *self.rows.values(), *self.runs.values())
         if not all(type(count) is int and 0 <= count < MAX_COUNT for count in counts):
             raise ValueError(f"shards, rows and runs must be counted in whole numbers, got {counts}")
@@ -101,8 +82,8 @@ def configs_of(manifest: Manifest, folder: Path | str) -> dict[str, ConfigDetail
     try:
         configs = {name: ConfigDetails.from_dict(raw) for name, raw in manifest.details["configs"].items()}
         for name, config in configs.items():
-            if name not in (config.task, f"{config.task}-seeds"):
-                raise ValueError(f"{name!r} is no config of {config.task}")
+            if task_of(name) != config.task:
+                raise ValueError(f"{name!r} is not a config of {config.task}")
         return configs
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{where} is damaged: {type(error).__name__}: {error}") from error

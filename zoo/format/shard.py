@@ -1,9 +1,10 @@
-"""The shards that generation wrote: found, checked, and grouped by config.
+"""A shard on disk, as generation writes it and publishing reads it.
 
 RUNS/<config>/shard-00003/ holds checkpoints.arrow, runs.arrow, timing.json and, once it is finished, manifest.json.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,20 +13,79 @@ from typing import Any
 import pyarrow as pa
 
 from zoo.format.manifest import MANIFEST_FILE, Manifest
-from zoo.format.schema import PUBLISHED_RUN_SCHEMA, RUN_SCHEMA
-from zoo.format.table_file import read_table
+from zoo.format.record import TrainingRecord, task_of
+from zoo.format.schema import PUBLISHED_RUN_SCHEMA, RUN_SCHEMA, checkpoint_schema
+from zoo.format.table_file import read_table, write_table
+from zoo.storage.atomic import write_atomically
 from zoo.storage.json_text import read_json
-from zoo.transformer.spec import SPECS, TransformerSpec
+from zoo.transformer.spec import SPECS
 
 CHECKPOINTS_FILE, RUNS_FILE, TIMING_FILE = "checkpoints.arrow", "runs.arrow", "timing.json"
-SHARED = ("task", "spec", "preset", "protocol", "seeds", "data_source", "embedding_sha256")
-"""What all shards of a config must have in common."""
+KIND = "shard"
 LONGEST = 1e9  # seconds; a shard takes hours
-RECORDED = (*SHARED, "config", "shard", "engine", "precision")
 
-KINDS = {"shard": int, "spec": dict, "protocol": dict} | dict.fromkeys(
-    ("preset", "seeds", "data_source", "engine", "precision"), str
-)
+
+@dataclass(frozen=True)
+class ShardRecord(TrainingRecord):
+    """What a shard's manifest says about how it was made."""
+
+    config: str
+    shard: int
+    runs: int
+    engine: str
+    precision: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, kind in (("config", str), ("shard", int), ("runs", int), ("engine", str), ("precision", str)):
+            if type(getattr(self, name)) is not kind:
+                raise ValueError(f"the shard's {name} is {getattr(self, name)!r}")
+
+    @classmethod
+    def of_manifest(cls, manifest: Manifest, where: str | Path) -> "ShardRecord":
+        """The record in a shard's manifest; any other manifest is a ValueError that names ``where`` it lies."""
+        details = manifest.details
+        if details.get("kind") != KIND:
+            raise ValueError(f"{where} does not belong to a shard: its kind is {details.get('kind')!r}")
+        try:
+            return cls.from_dict({name: value for name, value in details.items() if name != "kind"})
+        except KeyError as error:
+            raise ValueError(f"{where} does not say the shard's {error.args[0]}") from error
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{where} is damaged: {error}") from error
+
+
+def shard_folder(runs: Path, config: str, shard: int) -> Path:
+    return runs / config / f"shard-{shard:05d}"
+
+
+def write_shard(
+    folder: Path,
+    record: ShardRecord,
+    checkpoints: Iterable[pa.Table],
+    runs: pa.Table,
+    timing: Callable[[], dict[str, Any]],
+) -> None:
+    """Writes a finished shard: the same runs, the same bytes, but for ``timing.json``, which the manifest omits.
+
+    ``timing`` is asked after the tables are written, so that writing them can be part of it.
+    """
+    files = {
+        CHECKPOINTS_FILE: write_table(folder / CHECKPOINTS_FILE, checkpoint_schema(record.spec), checkpoints),
+        RUNS_FILE: write_table(folder / RUNS_FILE, RUN_SCHEMA, [runs]),
+    }
+    write_atomically(folder / TIMING_FILE, json.dumps(timing(), indent=2).encode() + b"\n")
+    Manifest(files, {"kind": KIND, **record.to_dict()}).write(folder)
+
+
+def finished_record(folder: Path) -> ShardRecord | None:
+    """What a finished shard says about itself; None where it is not finished. A file that is cut short is an error."""
+    if not (folder / MANIFEST_FILE).exists():
+        return None
+    shard = Shard.read(folder)
+    for name in shard.manifest.files:
+        shard.manifest.check_size(folder, name)
+    return shard.record
 
 
 @dataclass(frozen=True)
@@ -34,42 +94,20 @@ class Shard:
 
     folder: Path
     manifest: Manifest
+    record: ShardRecord
 
     @classmethod
     def read(cls, folder: Path) -> "Shard":
-        """Reads the manifest and checks that it is a shard's, and this config's."""
-        shard = cls(folder, Manifest.read(folder))
-        details, where = shard.details, folder / MANIFEST_FILE
-        if details.get("kind") != "shard":
-            raise ValueError(f"{where} is no shard's: its kind is {details.get('kind')!r}")
-        if missing := [name for name in RECORDED if name not in details]:
-            raise ValueError(f"{where} does not say the shard's {missing[0]}")
-        if details["config"] != folder.parent.name:
-            raise ValueError(f"{where} belongs to config {details['config']!r}, but lies in {folder.parent.name!r}")
-        if details["task"] not in tuple(SPECS) or details["config"].split("-")[0] != details["task"]:
-            raise ValueError(f"{where} has task {details['task']!r}, which does not fit config {details['config']!r}")
-        for name, kind in KINDS.items():
-            if type(details[name]) is not kind:
-                raise ValueError(f"{where} is damaged: the shard's {name} is {details[name]!r}")
-        try:
-            TransformerSpec(**details["spec"])
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{where} is damaged: {error}") from error
-        if not {CHECKPOINTS_FILE, RUNS_FILE} <= shard.manifest.files.keys():
+        """Reads the manifest and checks that it belongs to a shard of this config."""
+        manifest, where = Manifest.read(folder), folder / MANIFEST_FILE
+        record = ShardRecord.of_manifest(manifest, where)
+        if record.config != folder.parent.name:
+            raise ValueError(f"{where} belongs to config {record.config!r}, but lies in {folder.parent.name!r}")
+        if record.task not in SPECS or task_of(record.config) != record.task:
+            raise ValueError(f"{where} has task {record.task!r}, which does not fit config {record.config!r}")
+        if not {CHECKPOINTS_FILE, RUNS_FILE} <= manifest.files.keys():
             raise ValueError(f"{where} does not list {CHECKPOINTS_FILE} and {RUNS_FILE}")
-        return shard
-
-    @property
-    def details(self) -> dict[str, Any]:
-        return self.manifest.details
-
-    @property
-    def number(self) -> int:
-        return self.details["shard"]
-
-    @property
-    def spec(self) -> TransformerSpec:
-        return TransformerSpec(**self.details["spec"])
+        return cls(folder, manifest, record)
 
     def check_files(self) -> None:
         """Compares every file with its recorded hash."""
@@ -77,7 +115,7 @@ class Shard:
             self.manifest.check_file(self.folder, name)
 
     def runs(self) -> pa.Table:
-        """One row a run, with its share of the shard's wall time."""
+        """One row per run, with its share of the shard's wall time."""
         table = read_table(self.folder / RUNS_FILE, RUN_SCHEMA)
         seconds = self.wall_seconds() / max(1, len(table))
         return table.append_column(PUBLISHED_RUN_SCHEMA.field("wall_seconds"), pa.array([seconds] * len(table)))
@@ -86,7 +124,7 @@ class Shard:
         return self._timed("wall_seconds")
 
     def engine_seconds(self) -> float | None:
-        """What its engine took; None where the shard was interrupted, or is of a version that did not say."""
+        """What its engine took; None where the shard was interrupted, or is from a version that did not say."""
         return None if self._timing.get("engine_seconds") is None else self._timed("engine_seconds")
 
     def device(self) -> str:
@@ -107,14 +145,14 @@ class Shard:
         except (OSError, ValueError) as error:
             raise ValueError(f"{path} cannot be read: {error}") from error
         if not isinstance(timing, dict):
-            raise ValueError(f"{path} is damaged: it holds no object")
+            raise ValueError(f"{path} is damaged: it is not a JSON object")
         return timing
 
 
 def find_shards(runs: Path) -> tuple[dict[str, list[Shard]], list[Path]]:
     """The finished shards by config, in order of their numbers, and the folders of unfinished ones."""
     if not runs.is_dir():
-        raise FileNotFoundError(f"{runs} is no folder: it should hold what `python -m generation.run` wrote")
+        raise FileNotFoundError(f"{runs} is not a folder: it should hold what `python -m generation.run` wrote")
     configs: dict[str, list[Shard]] = {}
     unfinished = []
     for folder in sorted(runs.glob("*/shard-*")):
@@ -126,7 +164,7 @@ def find_shards(runs: Path) -> tuple[dict[str, list[Shard]], list[Path]]:
         state = f"{len(unfinished)} unfinished" if unfinished else "no"
         raise ValueError(f"{runs} holds {state} shards and none to publish: run `python -m generation.run` to its end")
     for shards in configs.values():
-        shards.sort(key=lambda shard: shard.number)
+        shards.sort(key=lambda shard: shard.record.shard)
         check_agreement(shards)
     return configs, unfinished
 
@@ -134,10 +172,11 @@ def find_shards(runs: Path) -> tuple[dict[str, list[Shard]], list[Path]]:
 def check_agreement(shards: Sequence[Shard]) -> None:
     """Refuses shards that were not trained alike: their rows would not belong in one config."""
     first = shards[0]
+    expected = first.record.training()
     for other in shards[1:]:
-        for name in SHARED:
-            if other.details[name] != first.details[name]:
+        for name, value in other.record.training().items():
+            if value != expected[name]:
                 raise ValueError(
-                    f"{first.details['config']} mixes shards trained differently: {name} is {first.details[name]!r} in "
-                    f"{first.folder.name} and {other.details[name]!r} in {other.folder.name}; publish them apart"
+                    f"{first.record.config} mixes shards trained differently: {name} is {expected[name]!r} in "
+                    f"{first.folder.name} and {value!r} in {other.folder.name}; publish them apart"
                 )

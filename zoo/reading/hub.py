@@ -5,6 +5,7 @@ from pathlib import Path
 
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import PublishedZoo
+from zoo.format.record import task_of
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -40,6 +41,6 @@ def download(name: str, config: str | None = None) -> Path:
     if config is None:
         return Path(snapshot_download(name, repo_type="dataset"))
     # the frozen embedding lies with its task: agnews-seeds needs agnews/vocabulary.json
-    task = config.split("-")[0]
+    task = task_of(config)
     wanted = [MANIFEST_FILE, f"{config}/*", f"{task}/embedding.safetensors", f"{task}/vocabulary.json"]
     return Path(snapshot_download(name, repo_type="dataset", allow_patterns=wanted))

@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float32, Integer
 
-from zoo.format.schema import checkpoint_schema
+from zoo.format.schema import WEIGHTS, checkpoint_schema
 from zoo.storage.arrow_stream import read_batches
 from zoo.transformer.spec import TransformerSpec
 
-WEIGHTS = "weights"
 Piece = tuple[int, slice]
 """Consecutive rows in one record batch: the batch's number, and the rows in it."""
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
+from zoo.storage.cache import data_folder
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import Examples, TaskData
-from zoo.tasks.folder import DEFAULT_FOLDER
 from zoo.transformer.spec import AGNEWS
 
 HUB_NAME = "fancyzhx/ag_news"
@@ -47,8 +47,8 @@ def load_news(folder: Path | None = None) -> NewsTexts:
     With a folder, ``folder/ag_news/train.csv`` and ``test.csv`` or an error. With none, those files in the default
     folder, else a download through ``datasets``; the hub's copy joins title and description, and the source says so.
     """
-    if folder is not None or (DEFAULT_FOLDER / "ag_news" / "train.csv").is_file():
-        folder = folder or DEFAULT_FOLDER
+    if folder is not None or (data_folder() / "ag_news" / "train.csv").is_file():
+        folder = folder or data_folder()
         return NewsTexts(
             read_csv(folder / "ag_news" / "train.csv"), read_csv(folder / "ag_news" / "test.csv"), "ag_news"
         )
@@ -87,7 +87,7 @@ def download_news() -> NewsTexts:
     # datasets and the hub client raise many types for one fact, that the hub did not answer
     except Exception as error:
         raise FileNotFoundError(
-            f"AG News is not in {DEFAULT_FOLDER / 'ag_news'} and {HUB_NAME} could not be downloaded "
+            f"AG News is not in {data_folder() / 'ag_news'} and {HUB_NAME} could not be downloaded "
             f"({type(error).__name__}): put train.csv and test.csv there, or name their parent folder with --data"
         ) from error
     assert isinstance(hub, DatasetDict)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
+from zoo.storage.cache import data_folder
 from zoo.tasks.examples import Examples, TaskData
-from zoo.tasks.folder import DEFAULT_FOLDER
 from zoo.tasks.idx import find_idx, read_idx
 from zoo.transformer.spec import MNIST
 
@@ -23,26 +23,26 @@ def load_mnist(folder: Path | None = None) -> TaskData:
     """
     if folder is not None:
         return read_mnist(folder)
-    if find_idx(raw_folder(DEFAULT_FOLDER), "train-images-idx3-ubyte") is None:
-        download_mnist()
-    return read_mnist(DEFAULT_FOLDER)
+    if find_idx(raw_folder(data_folder()), "train-images-idx3-ubyte") is None:
+        download_mnist(data_folder())
+    return read_mnist(data_folder())
 
 
-def download_mnist() -> None:
-    """Fills the default folder, at once: another process that loads the data sees all of it or none."""
+def download_mnist(target: Path) -> None:
+    """Fills ``target`` at once: another process that loads the data sees all of it or none."""
     try:
         from torchvision.datasets import MNIST as Download
 
-        DEFAULT_FOLDER.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=DEFAULT_FOLDER, prefix=".download-") as folder:
+        target.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target, prefix=".download-") as folder:
             Download(folder, train=True, download=True)
-            if find_idx(raw_folder(DEFAULT_FOLDER), "train-images-idx3-ubyte") is None:
-                (Path(folder) / "MNIST").rename(DEFAULT_FOLDER / "MNIST")
+            if find_idx(raw_folder(target), "train-images-idx3-ubyte") is None:
+                (Path(folder) / "MNIST").rename(target / "MNIST")
     # torchvision raises RuntimeError both when no mirror answers and when its build does not fit torch's
     except (ImportError, RuntimeError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise FileNotFoundError(
-            f"MNIST is not in {DEFAULT_FOLDER} and could not be downloaded ({reason}): "
+            f"MNIST is not in {target} and could not be downloaded ({reason}): "
             "put its IDX files there or name their folder with --data"
         ) from error
 

@@ -1,0 +1,117 @@
+"""Brings one shard of a job to its end: alone, from its last snapshot, and to the place where it belongs.
+
+Idempotent: a finished shard is left alone. Killed at any moment and started again, it ends with the same bytes.
+"""
+
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from generation.job import Job
+from generation.population.trainer import PopulationTrainer
+from generation.progress import Report, describe_progress, epoch_bar, no_report, say
+from generation.storage.shard_tables import checkpoint_tables, runs_table
+from generation.storage.snapshot import delete_snapshots, fingerprint, load_snapshot, save_snapshot
+from generation.sweep import SHARDS
+from zoo.format.shard import ShardRecord, finished_record, write_shard
+from zoo.storage.atomic import remove_unfinished
+from zoo.storage.lock import exclusive
+
+
+def train_shard(job: Job, shard: int, report: Report = no_report) -> None:
+    """Trains a shard of the job and, where its place is a URL, uploads it. ``report`` hears of every epoch."""
+    if job.remote and job.is_finished(shard):
+        say(f"shard {shard} is finished already in {job.place}: nothing to do")
+        return
+    with shard_lock(job.folder(shard)):
+        train_in_folder(job, shard, report)
+    if job.remote:
+        with shard_lock(job.folder(shard)):
+            # another process here may have been quicker, and cleared the folder away
+            if not job.is_finished(shard):
+                job.remote.upload(job.folder(shard))
+        say(f"shard {shard} is uploaded to {job.place}")
+
+
+def shard_lock(folder: Path) -> AbstractContextManager[None]:
+    """One process at a time works on a shard."""
+    lock = folder.parent / f".{folder.name}.lock"
+    return exclusive(lock, busy=f"another process is at work on this shard (it holds {lock})")
+
+
+def train_in_folder(job: Job, shard: int, report: Report) -> None:
+    """The finished shard in its local folder; call it with the lock held."""
+    folder, clock = job.folder(shard), Clock()
+    remove_unfinished(folder)
+    if job.accepts(shard, finished_record(folder), str(folder)):
+        delete_snapshots(folder)
+        say(f"{folder} is finished already: nothing to do")
+        return
+    task = job.load()
+    trainer = job.trainer(shard, task)
+    record = job.record(shard, trainer)
+    say(
+        f"{record.runs} runs of {record.task}, shard {shard} of {SHARDS}, preset {record.preset}: "
+        f"{trainer.protocol.epochs} epochs on {trainer.device}, {record.engine} engine; data: {task.source}"
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    train_epochs(job, trainer, folder, record, clock, report)
+    tables = checkpoint_tables(trainer, trainer.measure_checkpoints()), runs_table(shard, trainer)
+    write_shard(folder, record, *tables, lambda: timing(trainer, clock))
+    delete_snapshots(folder)
+    say(f"{folder}: {record.runs} runs, {trainer.diverged} of them diverged, in {clock.seconds():.0f} s")
+
+
+class Clock:
+    """How long a shard has taken, the processes before this one included."""
+
+    def __init__(self) -> None:
+        self.start, self.earlier = time.monotonic(), 0.0
+
+    def seconds(self) -> float:
+        return self.earlier + time.monotonic() - self.start
+
+
+def train_epochs(
+    job: Job, trainer: PopulationTrainer, folder: Path, record: ShardRecord, clock: Clock, report: Report
+) -> None:
+    """Every epoch that is left, from the last snapshot where there is one."""
+    owner = fingerprint(trainer.configs, data=trainer.task.sha256, record=record.to_dict())
+    if (snapshot := load_snapshot(folder, owner, trainer.state)) is not None:
+        trainer.state, clock.earlier = snapshot
+        say(f"resumed after epoch {trainer.state.epoch} of {trainer.protocol.epochs}")
+    first_step = last_snapshot = time.monotonic()
+    first_epoch, epochs = trainer.state.epoch, trainer.protocol.epochs
+    with epoch_bar() as bar:
+        row = bar.add_task("", total=epochs, completed=first_epoch, status="")
+        while not trainer.finished:
+            trainer.train_epoch()
+            epoch = trainer.state.epoch
+            accuracy = trainer.state.test_accuracy[:, epoch - 1].cpu()  # waits for the end of the epoch
+            # a clock too coarse to see the epoch pass is no reason to stop
+            elapsed = max(time.monotonic() - first_step, 1e-9)
+            models_per_second = record.runs * (epoch - first_epoch) / epochs / elapsed
+            status = describe_progress(accuracy, trainer.diverged, models_per_second)
+            bar.update(row, completed=epoch, status=status)
+            report(epoch, epochs, status)
+            if bar.disable:
+                say(f"epoch {epoch}/{epochs}  {status}")
+            if time.monotonic() - last_snapshot >= job.snapshot_seconds and not trainer.finished:
+                save_snapshot(folder, trainer.state, owner, clock.seconds())
+                last_snapshot = time.monotonic()
+
+
+def timing(trainer: PopulationTrainer, clock: Clock) -> dict[str, Any]:
+    """What ``timing.json`` says; the engine's time is known where one process trained the whole shard."""
+    return {
+        "wall_seconds": round(clock.seconds(), 3),
+        "engine_seconds": None if clock.earlier else round(trainer.engine_time.seconds(), 3),
+        "device": device_name(trainer.device),
+    }
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
