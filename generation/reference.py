@@ -38,7 +38,7 @@ class Checkpoint:
 
 @dataclass
 class Curves:
-    """One value an epoch: test accuracy and loss after it, mean loss of its batches as they were trained on."""
+    """One value per epoch: test accuracy and loss after it, mean loss of its batches during it."""
 
     test_accuracy: list[float] = field(default_factory=list)
     test_loss: list[float] = field(default_factory=list)
@@ -96,7 +96,7 @@ def train_single(
 ) -> RunResult:
     """Trains ``config`` on ``task``, for all epochs of its protocol or the first ``stop_after``.
 
-    ``on_epoch`` hears the epoch's number (from 1), the mean loss of its batches and the evaluation after it.
+    ``on_epoch`` is told the epoch's number (from 1), the mean loss of its batches and the evaluation after it.
     """
     device = torch.device(device)
     task = task.to(device)

@@ -52,7 +52,7 @@ OPTIMIZER_GRIDS = (
 
 @dataclass(frozen=True)
 class Preset:
-    """How much of the paper's work a sweep does: all of it, fewer epochs, or a taste."""
+    """How much of the paper's work a sweep does: all of it, fewer epochs, or a small taste."""
 
     name: str
     protocol: Protocol
@@ -105,7 +105,7 @@ class Sweep:
 
 
 def own_seed(run: RunConfig) -> int:
-    """A 32-bit seed of this configuration's own: a hash of its hyperparameters, the same under every protocol."""
+    """A 32-bit seed for this configuration alone: a hash of its hyperparameters, the same under every protocol."""
     content = {name: value for name, value in asdict(run).items() if name not in ("seed", "protocol")}
     digest = hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).digest()
     return int.from_bytes(digest[:4], "big")

@@ -82,7 +82,7 @@ def one_line(error: Exception) -> str:
 
 
 def progress_bar() -> Progress:
-    """A progress bar on stderr; silent where stderr is no terminal."""
+    """A progress bar on stderr; silent where stderr is not a terminal."""
     console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),

@@ -78,7 +78,7 @@ def marginals_table(rows: pd.DataFrame) -> Table:
 
 
 def save_png(accuracies: dict[str, np.ndarray], path: Path) -> None:
-    """The paper's figure: one histogram a config, the count on a logarithmic axis."""
+    """The paper's figure: one histogram per config, the count on a logarithmic axis."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The device a command is told to use."""
+"""The device that a command should use."""
 
 import torch
 

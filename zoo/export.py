@@ -4,7 +4,7 @@
     python -m zoo.export small-transformer-zoo mnist good/ --format torch --where "test_accuracy >= 0.9"
     python -m zoo.export small-transformer-zoo agnews parquet/ --format parquet
 
-OUT is a file for a single checkpoint and a folder, with one file a checkpoint, for more. Parquet makes one file a
+OUT is a file for a single checkpoint and a folder, with one file per checkpoint, for more. Parquet makes one file per
 split, with every column. A safetensors file carries its row's metadata in its header.
 """
 
@@ -108,7 +108,7 @@ def main(arguments: list[str] | None = None) -> None:
             rows = len(paths)
         else:
             if options.out.is_file():
-                raise ValueError(f"{options.out} is a file: Parquet goes into a folder, one file a split")
+                raise ValueError(f"{options.out} is a file: Parquet goes into a folder, one file per split")
             rows = 0
             for split in splits:
                 part = open_zoo(options.zoo, options.config, split)

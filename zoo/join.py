@@ -1,9 +1,9 @@
-"""Puts published zoos of different configs together as one: what several machines made of the tasks, without the runs.
+"""Joins published zoos of different configs into one, where several machines each published a part.
 
     python -m zoo.join mnist-zoo agnews-zoo small-transformer-zoo
 
 Every file is compared with its hash and copied as it is, so the rows are those of the parts; card and manifest are made
-anew. OUT is replaced whole, as by zoo.publish, and may be one of the parts.
+again. OUT is replaced whole, as by zoo.publish, and may be one of the parts.
 """
 
 import shutil
@@ -28,7 +28,7 @@ def join(parts: Sequence[Path], out: Path, *, card: Path = DEFAULT_CARD) -> Mani
     configs: dict[str, ConfigDetails] = {}
     for zoo in zoos:
         if twice := configs.keys() & zoo.configs.keys():
-            raise ValueError(f"{zoo.folder} has {sorted(twice)[0]} and so has a zoo before it: leave one of them out")
+            raise ValueError(f"{zoo.folder} has {sorted(twice)[0]} and so has an earlier zoo: leave one of them out")
         configs |= zoo.configs
     with replacing_folder(out) as folder:
         files: dict[str, FileEntry] = {}
@@ -43,7 +43,7 @@ def copy_file(zoo: PublishedZoo, name: str, folder: Path, files: dict[str, FileE
     zoo.manifest.check_file(zoo.folder, name)
     entry = zoo.manifest.files[name]
     if files.setdefault(name, entry) != entry:
-        raise ValueError(f"{zoo.folder / name} is not the one of a zoo before it: they cannot be one zoo")
+        raise ValueError(f"{zoo.folder / name} is not the one of an earlier zoo: they cannot be one zoo")
     with (zoo.folder / name).open("rb") as source, atomic_file(folder / name) as target:
         shutil.copyfileobj(source, target)
 

@@ -65,7 +65,7 @@ def publish(
 
 
 def check_target(sources: Sequence[Path], out: Path) -> None:
-    """Refuses to replace a folder that is read, anything but an older zoo, and to lose a file that is no part of it."""
+    """Refuses to replace a folder that is read or is not an older zoo, and to lose a file that is not part of it."""
     for source in sources:
         if out == source or out in source.parents or source in out.parents:
             raise ValueError(f"{out} and {source} lie inside one another: publish to a folder of its own")
@@ -76,11 +76,11 @@ def check_target(sources: Sequence[Path], out: Path) -> None:
     if not any(out.iterdir()):
         return
     if not (out / MANIFEST_FILE).is_file():
-        raise ValueError(f"{out} is no zoo (it has no {MANIFEST_FILE}) and is not empty: publish will not replace it")
+        raise ValueError(f"{out} is not a zoo (no {MANIFEST_FILE}) and is not empty: publish will not replace it")
     manifest = Manifest.read(out)
     configs_of(manifest, out)
     if surplus := surplus_files(out, manifest):
-        raise ValueError(f"{out / surplus[0]} is no part of the zoo and would be lost: move it away first")
+        raise ValueError(f"{out / surplus[0]} is not part of the zoo and would be lost: move it away first")
 
 
 def write_config(
@@ -119,7 +119,7 @@ def write_config(
 def sample_runs(config: str, shards: Sequence[pa.Table], count: int) -> pa.Table:
     """The first ``count`` completed runs, as evenly from the shards as can be, and those that diverged before them.
 
-    Neighbouring shards differ in their train fraction, so a sample from one of them alone would have but that one.
+    Neighboring shards differ in their train fraction, so a sample from a single shard would have only one of them.
     """
     completed = [np.flatnonzero(np.array(table.column("status").to_pylist()) == "completed") for table in shards]
     in_turn = sorted((place, shard) for shard, rows in enumerate(completed) for place in range(len(rows)))
@@ -136,27 +136,27 @@ def assign_rows(rows: MappedCheckpoints, runs: pa.Table, published: set[str]) ->
     if repeated := [run for run, count in Counter(ids).items() if count > 1]:
         raise ValueError(f"run {repeated[0]} is in more than one shard, or twice in one")
     status = dict(zip(ids, runs.column("status").to_pylist(), strict=True))
-    found: dict[str, dict[str, int]] = {run: {} for run in ids if run in published and status[run] == "completed"}
+    rows_of: dict[str, dict[str, int]] = {run: {} for run in ids if run in published and status[run] == "completed"}
     columns = (rows.table.column(name).to_pylist() for name in ("run_id", "checkpoint"))
     for row, (run, checkpoint) in enumerate(zip(*columns, strict=True)):
         path, number = rows.locate(row)
         if run not in status:
             raise ValueError(f"{path}, row {number}: run {run} is not in its shard's table of runs")
-        if run not in found:
+        if run not in rows_of:
             continue
-        if checkpoint in found[run] or checkpoint not in CHECKPOINTS:
+        if checkpoint in rows_of[run] or checkpoint not in CHECKPOINTS:
             raise ValueError(f"{path}, row {number}: checkpoint {checkpoint!r} of run {run} is unknown or there twice")
-        found[run][checkpoint] = row
+        rows_of[run][checkpoint] = row
     by_split: dict[str, list[int]] = {split: [] for split in SPLITS}
-    for run in sorted(found, key=run_digest):
-        if len(found[run]) < len(CHECKPOINTS):
-            raise ValueError(f"run {run} is completed but has only the checkpoints {sorted(found[run])}")
-        by_split[split_of(run)] += [found[run][checkpoint] for checkpoint in CHECKPOINTS]
+    for run in sorted(rows_of, key=run_digest):
+        if len(rows_of[run]) < len(CHECKPOINTS):
+            raise ValueError(f"run {run} is completed but has only the checkpoints {sorted(rows_of[run])}")
+        by_split[split_of(run)] += [rows_of[run][checkpoint] for checkpoint in CHECKPOINTS]
     return by_split
 
 
 def cut(rows: Sequence[int]) -> list[Sequence[int]]:
-    """One list of rows a file, at least one: 512 in each, or a quarter of a small split in whole batches of 64."""
+    """One list of rows per file, at least one: 512 in each, or a quarter of a small split in whole batches of 64."""
     quarter = -(-len(rows) // (FILES_OF_A_SMALL_SPLIT * ROWS_PER_BATCH)) * ROWS_PER_BATCH
     size = min(ROWS_PER_FILE, max(ROWS_PER_BATCH, quarter))
     return [rows[start : start + size] for start in range(0, max(1, len(rows)), size)]

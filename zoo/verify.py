@@ -209,7 +209,7 @@ def same_test_set(recorded: str, source: str) -> bool:
 def parser() -> argparse.ArgumentParser:
     options = command_parser("zoo.verify", __doc__)
     options.add_argument("zoo", nargs="?", default=DEFAULT_NAME, metavar="DIR", help="folder (default: %(default)s)")
-    options.add_argument("--evaluate", type=int, default=0, metavar="N", help="measure N random rows a config again")
+    options.add_argument("--evaluate", type=int, default=0, metavar="N", help="measure N random rows per config again")
     options.add_argument("--data", type=Path, metavar="DIR", help="folder of the MNIST and AG News files")
     options.add_argument("--seed", type=int, default=0, help="which rows --evaluate takes (default: %(default)s)")
     return options
@@ -239,7 +239,7 @@ def main(arguments: list[str] | None = None) -> None:
     counted = f"{rows:,} rows in {len(zoo.manifest.files)} files, {size / 1e6:,.1f} MB"
     print(f"{folder}: {', '.join(zoo.configs)}; {counted}: all well")
     if options.evaluate:
-        print(f"accuracy of {options.evaluate} random rows a config measured again: all within {ACCURACY_TOLERANCE}")
+        print(f"accuracy of {options.evaluate} random rows per config measured again: all within {ACCURACY_TOLERANCE}")
 
 
 if __name__ == "__main__":

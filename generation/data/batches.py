@@ -19,7 +19,7 @@ SUBSET, ORDER, CROPS = 0, 1, 2  # the purposes that random numbers are drawn for
 
 
 def random_numbers(*key: int) -> np.random.Generator:
-    """A generator of its own for every key, from the counter-based Philox."""
+    """A separate generator for every key, from the counter-based Philox."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence((DATA_SEED, *key))))
 
 

@@ -59,10 +59,10 @@ def load_embedded_news(folder: Path | None, embedding_folder: Path | None, vecto
 
 
 def check_origin(embedding_folder: Path, origin: str) -> None:
-    """Refuses an embedding that was made from other vectors or texts than these; one put there by hand is taken."""
+    """Refuses an embedding that was made from other vectors or texts than these; one put there by hand is accepted."""
     recorded = embedding_folder / ORIGIN_FILE
-    if recorded.is_file() and (found := recorded.read_text(encoding="utf-8", errors="replace")) != origin:
+    if recorded.is_file() and (before := recorded.read_text(encoding="utf-8", errors="replace")) != origin:
         raise ValueError(
-            f"the word vectors in {embedding_folder} are «{found}», these would be «{origin}»: "
+            f"the word vectors in {embedding_folder} are '{before}', these would be '{origin}': "
             "choose another --out, since all runs of a zoo share one embedding"
         )

@@ -60,7 +60,7 @@ def reduce_vectors(source: str, texts: Sequence[str], dim: int = DIM) -> WordEmb
 
 
 def import_gensim(module: str) -> Any:
-    """A module of gensim, or the line that says how to get it."""
+    """A module of gensim, or the line that says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -87,7 +87,7 @@ def check_header(path: Path, binary: bool) -> None:
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         first = file.readline(100).split()
     if len(first) != 2 or not all(part.isdigit() for part in first):
-        raise ValueError(f"{path} is no word2vec file: its first line should be «words dimensions», got {first}")
+        raise ValueError(f"{path} is not a word2vec file: its first line should be 'words dimensions', got {first}")
     words, dim = (int(part) for part in first)
     least = words * dim * (4 if binary else 2)
     # gzip shrinks anything at most a thousandfold
@@ -110,8 +110,8 @@ def principal_components(vectors: np.ndarray, dim: int) -> np.ndarray:
     """The first ``dim`` principal axes as columns, each with its largest entry positive, from the covariance matrix."""
     if vectors.shape[1] < dim:
         raise ValueError(f"vectors of {vectors.shape[1]} dimensions cannot be reduced to {dim}")
-    centred = vectors - vectors.mean(axis=0, dtype=np.float64).astype(vectors.dtype)
-    covariance = centred.T.astype(np.float64) @ centred / len(vectors)
+    centered = vectors - vectors.mean(axis=0, dtype=np.float64).astype(vectors.dtype)
+    covariance = centered.T.astype(np.float64) @ centered / len(vectors)
     axes = np.linalg.eigh(covariance)[1][:, ::-1][:, :dim]
     signs = np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(dim)])
     return axes * signs

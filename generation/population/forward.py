@@ -79,7 +79,7 @@ def population_logits(
 def split_weights(spec: TransformerSpec, flat: Float[Tensor, "P d"]) -> list[Tensor]:
     """The flat weights as [P, out, in] matrices and [P, out] biases, in order; query, key and value stay one matrix.
 
-    One split instead of a slice a tensor: its gradient is one concatenation.
+    One split instead of a slice per tensor: its gradient is one concatenation.
     """
     shapes: list[tuple[int, int] | tuple[int]] = []
     for name, slot in spec.tensors.items():

@@ -1,7 +1,7 @@
 """The engine that runs everywhere: a population as batched matrix products of torch, on a CPU or a GPU.
 
 The runs share the batches; each has its own weights, optimizer, learning rate, weight decay, dropout and init std.
-A run's result does not depend on its neighbours: nothing is summed over runs, and random numbers come from counters.
+A run's result does not depend on its neighbors: nothing is summed over runs, and random numbers come from counters.
 """
 
 import warnings
@@ -36,7 +36,7 @@ EVALUATION_BATCH = 500
 
 @contextmanager
 def quiet_compiler() -> Iterator[None]:
-    """Passes over what torch's compiler has to say of its own choices, such as that float32 is slower than tf32."""
+    """Hides what torch's compiler says about its own choices, such as that float32 is slower than tf32."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor")
         yield
@@ -200,7 +200,7 @@ def plan_passes(population: int, at_most: int) -> tuple[slice, ...]:
 
 
 BYTES_PER_EXAMPLE = 400_000
-"""Memory of one model's activations, gradients and temporaries for one training example, a generous measure."""
+"""Memory of one model's activations, gradients and temporaries for one training example, a generous estimate."""
 
 
 def fitting_models(device: torch.device, batch_size: int) -> int:

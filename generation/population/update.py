@@ -26,7 +26,7 @@ Column = Float[Tensor, "P 1"]
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """The coefficients of the table above, one row a run."""
+    """The coefficients of the table above, one row per run."""
 
     beta: Column
     gamma: Column

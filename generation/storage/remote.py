@@ -28,7 +28,7 @@ def is_url(out: str) -> bool:
 
 
 def scratch_folder(url: str, scratch: Path | None) -> Path:
-    """A local folder of this URL's own."""
+    """A local folder for this URL alone."""
     return (scratch or cache_folder() / "scratch") / hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:12]
 
 
@@ -68,7 +68,7 @@ class RemoteShards:
         return record if whole else None
 
     def upload(self, folder: Path) -> None:
-        """Uploads the shard in ``folder``, looks whether it arrived whole, and deletes it here."""
+        """Uploads the shard in ``folder``, checks that it arrived whole, and deletes it here."""
         fs, _ = self._root
         shard = Shard.read(folder)
         shard.check_files()
@@ -81,7 +81,7 @@ class RemoteShards:
         shutil.rmtree(folder)
 
     def fetch_embedding(self, folder: Path) -> None:
-        """Brings the task's frozen embedding here, where one was made for an earlier shard."""
+        """Downloads the task's frozen embedding where one was made for an earlier shard."""
         fs, _ = self._root
         if not fs.exists(self.path(f"{folder.name}/{VECTORS_FILE}")):
             return

@@ -1,8 +1,8 @@
-"""A population's state on disk, so that a killed shard goes on where it was.
+"""Snapshots: a population's state on disk, so that a killed shard resumes where it was.
 
 Snapshots are safetensors files ``state-1f0c93ab-00042.safetensors``, named after the training they belong to and the
-epochs done. The two newest are kept: were the newest one damaged, the training would go on from the one before. Those
-of another training in the same folder are neither read nor touched.
+epochs done. The two newest are kept: if the newest is damaged, training resumes from the one before. Those of
+another training in the same folder are neither read nor touched.
 """
 
 import hashlib
@@ -27,12 +27,12 @@ PATTERN = "state-*.safetensors"
 
 
 def pattern(owner: str) -> str:
-    """What the names of a training's own snapshots look like."""
+    """The names of one training's snapshots, as a glob."""
     return f"state-{owner[:8]}-*.safetensors"
 
 
 def fingerprint(configs: Sequence[RunConfig], **surroundings: object) -> str:
-    """A hash of everything that a population's future depends on beside its state."""
+    """A hash of everything that a population's future depends on besides its state."""
     content = {"runs": [asdict(config) for config in configs], "code": VERSION, **surroundings}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -50,7 +50,7 @@ def save_snapshot(folder: Path, state: PopulationState, owner: str, seconds: flo
 
 
 def load_snapshot(folder: Path, owner: str, like: PopulationState) -> tuple[PopulationState, float] | None:
-    """The newest sound snapshot of this very training and the seconds it took, or None.
+    """The newest undamaged snapshot of this very training and the seconds it took, or None.
 
     A damaged one is passed over with a warning.
     """
@@ -82,7 +82,7 @@ def read_snapshot(path: Path, owner: str, like: PopulationState) -> tuple[Popula
             raise ValueError("its checksum does not fit: the file is damaged")
         epoch, seconds = int(metadata["epoch"]), float(metadata["seconds"])
         if not 0 <= epoch <= like.test_accuracy.shape[1] or not 0 <= seconds < float("inf"):
-            raise ValueError(f"epoch {epoch} after {seconds} s is none of this training's")
+            raise ValueError(f"epoch {epoch} after {seconds} s does not belong to this training")
     # a data type that torch does not know is a KeyError or an AttributeError, according to its name
     except (safetensors.SafetensorError, OSError, KeyError, AttributeError) as error:
         raise ValueError(f"the file is damaged ({error})") from error
@@ -96,7 +96,7 @@ def delete_snapshots(folder: Path) -> None:
 
 
 def digest(facts: dict[str, str], tensors: dict[str, Tensor]) -> str:
-    """SHA-256 over what a snapshot says of itself and over the names and bytes of its tensors."""
+    """SHA-256 over what a snapshot says about itself and over the names and bytes of its tensors."""
     total = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for name in sorted(tensors):
         total.update(name.encode())

@@ -23,7 +23,7 @@ PHASES = {
 
 
 @dataclass
-class Doom:
+class KillPoint:
     """Counts the moments of each phase, and kills this process at one of them, before or after it is done."""
 
     phase: str
@@ -52,15 +52,15 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def meet(doom: Doom) -> None:
-    """From here on this process runs towards its doom."""
+def install(kill_point: KillPoint) -> None:
+    """Patches the system calls that write, so that this process dies at the kill point."""
     fsync, replace, fdopen, exchange = os.fsync, os.replace, os.fdopen, swap.exchange
 
     class Half(io.BufferedWriter):
         """Writes the first half of the fatal bytes."""
 
         def write(self, data: Any, /) -> int:
-            if doom.due(path_of(self.fileno())):
+            if kill_point.due(path_of(self.fileno())):
                 super().write(memoryview(data).cast("B")[: len(memoryview(data).cast("B")) // 2])
                 self.flush()
                 die()
@@ -70,18 +70,20 @@ def meet(doom: Doom) -> None:
         return Half(io.FileIO(handle, "wb")) if mode == "wb" else fdopen(handle, mode, *rest, **options)
 
     os.fdopen = open_half
-    os.fsync = lambda fd: doom.around(path_of(fd), lambda: fsync(fd))
-    os.replace = lambda a, b, **rest: doom.around(str(a), lambda: replace(a, b, **rest))
-    swap.exchange = lambda a, b: doom.around(str(a), lambda: exchange(a, b))
+    os.fsync = lambda fd: kill_point.around(path_of(fd), lambda: fsync(fd))
+    os.replace = lambda a, b, **rest: kill_point.around(str(a), lambda: replace(a, b, **rest))
+    swap.exchange = lambda a, b: kill_point.around(str(a), lambda: exchange(a, b))
 
 
 def path_of(handle: Any) -> str:
     return os.readlink(f"/proc/self/fd/{handle}")
 
 
-def doomed(work: Callable[..., None], arguments: tuple[Any, ...], doom: Doom, counted: Path | None = None) -> None:
-    """A workload that meets its doom; where it survives, the moments it had are written to ``counted``."""
-    meet(doom)
+def run_to_kill_point(
+    work: Callable[..., None], arguments: tuple[Any, ...], kill_point: KillPoint, counted: Path | None = None
+) -> None:
+    """A workload that is killed on its way; where it survives, the moments of each phase are written to ``counted``."""
+    install(kill_point)
     work(*arguments)
     if counted is not None:
-        counted.write_text("\n".join(f"{phase}\t{count}" for phase, count in doom.counts.items()))
+        counted.write_text("\n".join(f"{phase}\t{count}" for phase, count in kill_point.counts.items()))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.faults.kill_points import Doom, doomed
+from tests.faults.kill_points import KillPoint, run_to_kill_point
 from tests.faults.processes import finish, start
 from tests.faults.workloads import contents, publish_runs, shard_of, train
 from zoo.publish import publish
@@ -33,7 +33,7 @@ class Killer:
         self.root, self.random = root, random.Random(seed)
         counted = root / "counted"
         # the first process waits for the server's imports, so the second one is timed
-        assert finish(doomed, train, (root / "whole",), Doom("", None), counted) == 0
+        assert finish(run_to_kill_point, train, (root / "whole",), KillPoint("", None), counted) == 0
         started = time.monotonic()
         assert finish(train, root / "timed") == 0
         self.seconds = time.monotonic() - started
@@ -44,7 +44,7 @@ class Killer:
             publish(root / name, root / f"whole-{name}")
         self.zoos = {name: contents(root / f"whole-{name}") for name in "ab"}
         publish(root / "b", root / "zoo")
-        assert finish(doomed, publish_runs, (root / "a", root / "zoo"), Doom("", None), counted) == 0
+        assert finish(run_to_kill_point, publish_runs, (root / "a", root / "zoo"), KillPoint("", None), counted) == 0
         self.moments |= self.read_counts(counted)
 
     def read_counts(self, path: Path) -> dict[str, int]:
@@ -65,7 +65,7 @@ class Killer:
                 process.join()
                 exitcode = process.exitcode
             else:
-                exitcode = finish(doomed, train, (out,), self.doom(phase))
+                exitcode = finish(run_to_kill_point, train, (out,), self.kill_point(phase))
             if exitcode == KILLED and (phase != "training" or shard_of(out).exists()):
                 break
         left = describe(shard_of(out))
@@ -76,17 +76,19 @@ class Killer:
     def kill_publishing(self) -> Kill:
         target, before = self.root / "zoo", contents(self.root / "zoo")
         other = "a" if before == self.zoos["b"] else "b"
-        assert finish(doomed, publish_runs, (self.root / other, target), self.doom("publish")) == KILLED
-        found = contents(target)
-        assert found in self.zoos.values(), "a mixture of two zoos"
-        left = "the old zoo" if found == before else "the new zoo"
+        assert (
+            finish(run_to_kill_point, publish_runs, (self.root / other, target), self.kill_point("publish")) == KILLED
+        )
+        published = contents(target)
+        assert published in self.zoos.values(), "a mixture of two zoos"
+        left = "the old zoo" if published == before else "the new zoo"
         assert finish(publish_runs, self.root / other, target) == 0
         assert contents(target) == self.zoos[other]
         assert not list(self.root.glob(".zoo*")), "leftovers of a killed writer"
         return Kill("publish", left)
 
-    def doom(self, phase: str) -> Doom:
-        return Doom(phase, self.random.randint(1, self.moments[phase]), after=self.random.random() < 0.5)
+    def kill_point(self, phase: str) -> KillPoint:
+        return KillPoint(phase, self.random.randint(1, self.moments[phase]), after=self.random.random() < 0.5)
 
     def kills(self, count: int) -> Iterator[Kill]:
         """So many kills, the phases in turn."""

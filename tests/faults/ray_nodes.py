@@ -29,7 +29,7 @@ def two_nodes() -> Iterator[str]:
 
 
 def launcher(out: Path | str, *arguments: str) -> subprocess.Popen:
-    """``python -m generation.launch`` on its way, with a snapshot after every epoch."""
+    """``python -m generation.launch`` under way, with a snapshot after every epoch."""
     command = [sys.executable, "-m", "generation.launch", "--preset", "demo", "--snapshot-seconds", "0"]
     return subprocess.Popen(
         [*command, "--out", str(out), *arguments],
@@ -45,14 +45,14 @@ def kill_worker(process: subprocess.Popen, out: Path, shard: int, seconds: float
     """SIGKILL to the process that trains this shard, once there is a snapshot to lose."""
     assert process.stderr is not None
     for line in process.stderr:
-        if found := re.match(rf"shard {shard}: running, on .* pid (\d+)", line):
+        if match := re.match(rf"shard {shard}: running, on .* pid (\d+)", line):
             break
     else:
         raise AssertionError("the launcher ended without a word of the shard")
     deadline = time.monotonic() + seconds
     while not list((out / "mnist" / f"shard-{shard:05d}").glob("state-*")) and time.monotonic() < deadline:
         time.sleep(0.01)
-    os.kill(int(found[1]), signal.SIGKILL)
+    os.kill(int(match[1]), signal.SIGKILL)
 
 
 def shard_contents(out: Path) -> dict[str, bytes]:

@@ -35,14 +35,14 @@ class Unreliable(BaseHTTPRequestHandler):
         wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         first, last = (int(wanted[1]), min(int(wanted[2] or len(whole)), len(whole) - 1)) if wanted else (0, None)
         data = whole[first : None if last is None else last + 1]
-        behaviour = self.server.choose(path) if body else "well"
-        if behaviour == "drop":
+        behavior = self.server.choose(path) if body else "well"
+        if behavior == "drop":
             self.close_connection = True
             return
-        if behaviour == "refuse":
+        if behavior == "refuse":
             self.send_error(503)
             return
-        if behaviour == "short" and wanted and len(data) > 1:
+        if behavior == "short" and wanted and len(data) > 1:
             data = data[: len(data) // 2]
         self.send_response(206 if wanted else 200)
         self.send_header("Accept-Ranges", "bytes")
@@ -51,8 +51,8 @@ class Unreliable(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {first}-{first + len(data) - 1}/{len(whole)}")
         self.end_headers()
         if body:
-            self.wfile.write(data[: len(data) // 2] if behaviour == "cut" else data)
-        if behaviour == "cut":
+            self.wfile.write(data[: len(data) // 2] if behavior == "cut" else data)
+        if behavior == "cut":
             self.close_connection = True
 
     def log_message(self, format: str, *args: object) -> None:
@@ -60,7 +60,7 @@ class Unreliable(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """``weights`` say how often each behaviour is chosen; ``counts`` how often it was."""
+    """``weights`` say how often each behavior is chosen; ``counts`` how often it was."""
 
     def __init__(self, folder: Path, weights: Mapping[str, float], seed: int) -> None:
         super().__init__(("127.0.0.1", 0), Unreliable)

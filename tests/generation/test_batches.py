@@ -48,17 +48,17 @@ def test_a_crop_shifts_the_padded_image() -> None:
     assert torch.equal(cropped[2, :-2, 1:], images[1, 2:, :-1])
 
 
-def test_only_the_centred_crop_leaves_a_training_image_as_it_is(digits: TaskData) -> None:
+def test_only_the_centered_crop_leaves_a_training_image_as_it_is(digits: TaskData) -> None:
     inputs = TrainingInputs.prepare(digits)
     batches = epoch_batches(torch.arange(len(digits.train)), Protocol(batch_size=160), epoch=0)
     seen = inputs.batch(batches, 0)
     originals = digits.train[batches.rows[0]]
     assert torch.equal(seen.labels, originals.labels)
-    centred = (batches.offsets[0] == 2).all(dim=1)
-    assert 1 <= int(centred.sum()) < 160
-    assert torch.equal(seen.inputs[centred], originals.inputs[centred])
+    centered = (batches.offsets[0] == 2).all(dim=1)
+    assert 1 <= int(centered.sum()) < 160
+    assert torch.equal(seen.inputs[centered], originals.inputs[centered])
     same = (seen.inputs == originals.inputs).flatten(1).all(dim=1)
-    assert torch.equal(same, centred)
+    assert torch.equal(same, centered)
 
 
 def test_initial_weights_are_normal_cut_at_two_and_biases_zero() -> None:

@@ -1,4 +1,4 @@
-"""The population trainer against its slow twin, and each run against its neighbours."""
+"""The population trainer against its slow twin, and each run against its neighbors."""
 
 from dataclasses import replace
 

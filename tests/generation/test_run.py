@@ -161,9 +161,9 @@ def test_snapshots_of_another_training_are_neither_used_nor_lost(tmp_path: Path)
     for epoch in (1, 2, 3):
         state.epoch = epoch
         save_snapshot(tmp_path, state, "b" * 64, seconds=1.0)
-    found = load_snapshot(tmp_path, "b" * 64, state)
-    assert found is not None
-    assert found[0].epoch == 3
+    snapshot = load_snapshot(tmp_path, "b" * 64, state)
+    assert snapshot is not None
+    assert snapshot[0].epoch == 3
     other = load_snapshot(tmp_path, "a" * 64, state)
     assert other is not None
     assert other[0].epoch == 91
@@ -236,5 +236,5 @@ def test_a_snapshot_of_an_impossible_epoch_is_refused(tmp_path: Path) -> None:
     state = PopulationState.initial([RunConfig("mnist", "sgd", 1e-3, 0.0, 0.1, 0.0, 1.0)], torch.device("cpu"))
     state.epoch = 101
     save_snapshot(tmp_path, state, "a" * 64, seconds=1.0)
-    with pytest.warns(UserWarning, match=r"epoch 101 after 1\.0 s is none of this training's"):
+    with pytest.warns(UserWarning, match=r"epoch 101 after 1\.0 s does not belong to this training"):
         assert load_snapshot(tmp_path, "a" * 64, state) is None

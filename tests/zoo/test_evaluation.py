@@ -1,4 +1,4 @@
-"""``zoo.evaluate``: one number a checkpoint, whatever the batch size."""
+"""``zoo.evaluate``: one number per checkpoint, whatever the batch size."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 """The format on disk is frozen: files written by the first release must be read, and written again byte by byte.
 
-The golden folder was made by ``python tests/zoo/test_format.py``. Make it anew only together with a new SCHEMA_VERSION.
+The golden folder was made by ``python tests/zoo/test_format.py``. Make it again only with a new SCHEMA_VERSION.
 """
 
 import json

@@ -57,7 +57,7 @@ def test_another_embedding_is_refused(made, parts, tmp_path):
     files = zoo.manifest.files | {name: type(zoo.manifest.files[name]).of(other / name)}
     details = zoo.manifest.details | {"configs": {"agnews-seeds": zoo.manifest.details["configs"]["agnews"]}}
     type(zoo.manifest)(files, details).write(other)
-    with pytest.raises(ValueError, match=r"vocabulary\.json is not the one of a zoo before it"):
+    with pytest.raises(ValueError, match=r"vocabulary\.json is not the one of an earlier zoo"):
         join([agnews, other], tmp_path / "out")
 
 

@@ -30,11 +30,11 @@ def refuse(*arguments):
 socket.socket.connect = socket.getaddrinfo = refuse
 from datasets import load_dataset
 
-found = {}
+loaded = {}
 for config in ("mnist", "agnews"):
     whole = load_dataset("small-transformer-zoo", config)
     first = whole.with_format("torch")["train"][0]["weights"]
-    found[config] = {
+    loaded[config] = {
         "rows": {split: part.num_rows for split, part in whole.items()},
         "feature": str(whole["train"].features["weights"]),
         "tensor": [str(first.dtype), list(first.shape)],
@@ -44,7 +44,7 @@ for config in ("mnist", "agnews"):
             for split in whole
         },
     }
-json.dump(found, sys.stdout)
+json.dump(loaded, sys.stdout)
 """
 
 
@@ -59,14 +59,14 @@ def load_offline(root: Path, home: Path) -> dict:
 
 
 def check_against_reader(root: Path, home: Path) -> None:
-    for config, found in load_offline(root, home).items():
+    for config, loaded in load_offline(root, home).items():
         readers = {split: zoo.open(root / "small-transformer-zoo", config, split=split) for split in SPLITS}
         d = readers["train"].spec.num_parameters
-        assert found["rows"] == {split: len(reader) for split, reader in readers.items()}
-        assert found["feature"] == f"List(Value('float32'), length={d})"
-        assert found["tensor"] == ["torch.float32", [d]]
+        assert loaded["rows"] == {split: len(reader) for split, reader in readers.items()}
+        assert loaded["feature"] == f"List(Value('float32'), length={d})"
+        assert loaded["tensor"] == ["torch.float32", [d]]
         for split, reader in readers.items():
-            assert found["runs"][split] == found["streamed"][split] == list(reader.metadata["run_id"])
+            assert loaded["runs"][split] == loaded["streamed"][split] == list(reader.metadata["run_id"])
 
 
 def test_plain_datasets_loads_a_published_folder_without_a_network(made, tmp_path):
@@ -156,7 +156,7 @@ def test_streaming_from_a_static_web_server_reads_the_same_rows(datasets, server
 
 
 def test_a_server_without_a_zoo_is_one_clear_error(server):
-    with pytest.raises(FileNotFoundError, match=r"manifest\.json does not answer: File not found"):
+    with pytest.raises(FileNotFoundError, match=r"manifest\.json does not answer: File not loaded"):
         zoo.load_dataset(f"{server}/runs", "mnist", streaming=True)
     with pytest.raises(ValueError, match="has no config 'chess': it has agnews, agnews-seeds, mnist"):
         zoo.load_dataset(f"{server}/small-transformer-zoo", "chess", streaming=True)

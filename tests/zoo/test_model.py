@@ -19,8 +19,8 @@ def literal_logits(model: ZooTransformer, x: Tensor) -> Tensor:
     """One example, written out from the formulas of the paper with plain loops over tokens and heads."""
 
     def norm(rows: Tensor) -> Tensor:
-        centred = rows - rows.mean(dim=-1, keepdim=True)
-        return centred / torch.sqrt((centred**2).mean(dim=-1, keepdim=True) + 1e-5)
+        centered = rows - rows.mean(dim=-1, keepdim=True)
+        return centered / torch.sqrt((centered**2).mean(dim=-1, keepdim=True) + 1e-5)
 
     weights = zoo.TransformerWeights.from_state_dict(model.spec, model.state_dict())
     for block in weights.blocks:

@@ -202,7 +202,7 @@ def test_wrong_folders_are_refused(made, tmp_path, capsys):
 
 def test_a_foreign_file_in_the_old_zoo_is_not_lost(made, spoilt, capsys):
     (spoilt / "notes.txt").write_text("mine")
-    assert "notes.txt is no part of the zoo and would be lost" in refusal(capsys, made / "runs", spoilt)
+    assert "notes.txt is not part of the zoo and would be lost" in refusal(capsys, made / "runs", spoilt)
     assert (spoilt / "notes.txt").read_text() == "mine"
 
 

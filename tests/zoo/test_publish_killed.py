@@ -54,9 +54,9 @@ def test_kill_during_publish_leaves_the_old_or_the_new_zoo(tmp_path):
         assert child.stdin is not None
         assert child.stdout is not None
         for _ in child.stdout:
-            found = folder_contents(tmp_path / "zoo")
-            assert found in whole.values(), "a mixture"
-            outcomes.append("a" if found == whole["a"] else "b")
+            published = folder_contents(tmp_path / "zoo")
+            assert published in whole.values(), "a mixture"
+            outcomes.append("a" if published == whole["a"] else "b")
             child.stdin.write("\n")
             child.stdin.flush()
     assert child.returncode == 0

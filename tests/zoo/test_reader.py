@@ -150,7 +150,7 @@ def test_a_pickled_reader_does_not_mix_editions(spoilt, tmp_path):
     data = pickle.dumps(zoo.open(spoilt, "mnist"))
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=5)
     publish(tmp_path / "runs", spoilt)
-    with pytest.raises(ValueError, match="was published anew since"):
+    with pytest.raises(ValueError, match="was published again since"):
         pickle.loads(data)  # noqa: S301
 
 

@@ -65,7 +65,7 @@ def test_missing_mnist_names_the_file_and_the_way_to_get_it(tmp_path: Path) -> N
         load_mnist(tmp_path)
 
 
-def test_pixels_are_normalised_as_torchvision_does() -> None:
+def test_pixels_are_normalized_as_torchvision_does() -> None:
     pixels = normalize_pixels(torch.tensor([0, 255, 51], dtype=torch.uint8))
     torch.testing.assert_close(pixels, torch.tensor([-1.0, 1.0, -0.6]))
 

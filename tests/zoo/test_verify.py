@@ -52,9 +52,9 @@ def test_every_single_flipped_byte_is_found_and_named(spoilt):
         place, change = int(random.integers(len(data))), int(random.integers(1, 256))
         data[place] ^= change
         (spoilt / name).write_bytes(data)
-        found = check_files(zoo)
-        assert list(found) == [name], f"byte {place} of {name}"
-        assert str(spoilt / name) in found[name]
+        faults = check_files(zoo)
+        assert list(faults) == [name], f"byte {place} of {name}"
+        assert str(spoilt / name) in faults[name]
         data[place] ^= change
         (spoilt / name).write_bytes(data)
     assert verify(spoilt) == []
@@ -223,7 +223,7 @@ def measured(tmp_path, monkeypatch) -> Path:
 
 def test_accuracies_are_measured_again_from_the_weights(measured, capsys):
     main([str(measured), "--evaluate", "10"])
-    assert "accuracy of 10 random rows a config measured again: all within" in capsys.readouterr().out
+    assert "accuracy of 10 random rows per config measured again: all within" in capsys.readouterr().out
 
 
 def test_a_wrong_accuracy_is_named_by_file_and_row(measured, capsys):

@@ -53,7 +53,7 @@ class Manifest:
         """Reads and validates; whatever is wrong with it is a ValueError that names the file."""
         path = folder / MANIFEST_FILE
         if not path.is_file():
-            raise FileNotFoundError(f"{path} is missing: {folder} is no finished shard or zoo")
+            raise FileNotFoundError(f"{path} is missing: {folder} is not a finished shard or zoo")
         with path.open("rb") as file:
             return cls.parse(file.read(MAX_BYTES + 1), str(path))
 

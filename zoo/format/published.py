@@ -1,4 +1,4 @@
-"""The published folder: the names of its files, and what its manifest says of each config.
+"""The published folder: the names of its files, and what its manifest says about each config.
 
 manifest.json  README.md
 mnist/train-00000-of-00086.arrow …  mnist/validation-…  mnist/test-…  mnist/runs.arrow
@@ -75,10 +75,10 @@ class PublishedZoo:
 
 
 def configs_of(manifest: Manifest, folder: Path | str) -> dict[str, ConfigDetails]:
-    """What the manifest of a published zoo says of its configs; another folder's manifest is an error."""
+    """What the manifest of a published zoo says about its configs; any other manifest is an error."""
     where = f"{folder}/{MANIFEST_FILE}"
     if manifest.details.get("kind") != "zoo":
-        raise ValueError(f"{where} is no published zoo's: make one with `python -m zoo.publish RUNS OUT`")
+        raise ValueError(f"{where} does not belong to a published zoo: make one with `python -m zoo.publish RUNS OUT`")
     try:
         configs = {name: ConfigDetails.from_dict(raw) for name, raw in manifest.details["configs"].items()}
         for name, config in configs.items():
@@ -117,6 +117,6 @@ def parse_splits(text: str) -> tuple[str, ...]:
 
 def surplus_files(folder: Path, manifest: Manifest) -> list[str]:
     """Files the manifest does not know; hidden ones are left to git and the hub."""
-    found = (path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir())
-    visible = {path.as_posix() for path in found if not any(part.startswith(".") for part in path.parts)}
+    paths = (path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir())
+    visible = {path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts)}
     return sorted(visible - manifest.files.keys() - {MANIFEST_FILE})

@@ -55,13 +55,13 @@ def load_served(address: str, config: str | None, *, split: Any = None, streamin
         from zoo.reading.served import stream_served
 
         return stream_served(address, config, configs[config], manifest, split, **rest)
-    files = {one: [f"{address}/{file}" for file in split_files(manifest, config, one)] for one in SPLITS}
+    files = {part: [f"{address}/{file}" for file in split_files(manifest, config, part)] for part in SPLITS}
     loaded = datasets.load_dataset("arrow", data_files=files, split=split, **rest)
     whole = {split: loaded} if split in SPLITS else loaded if split is None else {}
-    for one, part in whole.items():
-        if part.num_rows != (promised := configs[config].rows[one]):
+    for name, part in whole.items():
+        if part.num_rows != (promised := configs[config].rows[name]):
             raise ValueError(
-                f"{address}: {one} came with {part.num_rows:,} of {promised:,} rows; "
+                f"{address}: {name} came with {part.num_rows:,} of {promised:,} rows; "
                 "load it again with download_mode='force_redownload'"
             )
     return loaded

@@ -28,11 +28,11 @@ def resolve(name: str | Path) -> str | Path:
     if (path / MANIFEST_FILE).is_file():
         return path.resolve()
     if path.is_dir() and any(path.iterdir()):
-        raise FileNotFoundError(f"{path} is no zoo: it has no {MANIFEST_FILE}; make one with `python -m zoo.publish`")
+        raise FileNotFoundError(f"{path} is not a zoo (no {MANIFEST_FILE}): make one with `python -m zoo.publish`")
     if text == DEFAULT_NAME:
         if variable := os.environ.get(VARIABLE):
             if variable == DEFAULT_NAME:
-                raise ValueError(f"${VARIABLE} is {variable!r}, which is no folder here: give it a whole path")
+                raise ValueError(f"${VARIABLE} is {variable!r}, which is not a folder here: give it a whole path")
             return resolve(variable)
         if (BUNDLED / MANIFEST_FILE).is_file():
             return BUNDLED
@@ -49,5 +49,5 @@ def find_folder(name: str | Path, config: str | None = None) -> Path:
     if isinstance(place, Path):
         return place
     if is_url(place):
-        raise ValueError(f"{place} is no folder: an address is read with zoo.load_dataset(..., streaming=True)")
+        raise ValueError(f"{place} is not a folder: an address is read with zoo.load_dataset(..., streaming=True)")
     return download(place, config)

@@ -67,7 +67,7 @@ class MappedCheckpoints:
         return self.blocks[block][rows]
 
     def gather(self, rows: Integer[np.ndarray, " n"]) -> Float32[np.ndarray, "n d"]:
-        """A copy of any rows in any order: one copy a row, as fast as memory."""
+        """A copy of any rows in any order: one copy per row, as fast as memory."""
         d = self.spec.num_parameters
         if not len(rows):
             return np.empty((0, d), dtype=np.float32)

@@ -26,8 +26,8 @@ Rows = int | slice | Sequence[int] | np.ndarray | Tensor | pd.Index
 Batch = tuple[TransformerWeights, pd.DataFrame]
 ATTEMPTS = 5
 AHEAD = 128
-"""Batches prepared in one go, except for copies of weights: that takes 40 µs a batch, and 100 when megabytes of weights
-go through the caches in between."""
+"""Batches prepared in one go, except for copies of weights: that takes 40 µs per batch, and 100 when megabytes of
+weights go through the caches in between."""
 
 
 def open_zoo(name: str | Path = DEFAULT_NAME, config: str = "mnist", split: str = "train") -> "ZooReader":
@@ -51,7 +51,7 @@ class ZooReader:
         for attempt in range(ATTEMPTS):
             self.edition = edition_of(folder)
             if edition not in (None, self.edition):
-                raise ValueError(f"{folder} was published anew since this reader was opened: open it again")
+                raise ValueError(f"{folder} was published again since this reader was opened: open it again")
             try:
                 self._open()
             except (OSError, ValueError):
@@ -61,7 +61,7 @@ class ZooReader:
             else:
                 if edition_of(folder) == self.edition:
                     return
-        raise ValueError(f"{folder} is published anew again and again while it is opened: wait for that to end")
+        raise ValueError(f"{folder} is published again and again while it is opened: wait for that to end")
 
     def _open(self) -> None:
         zoo = PublishedZoo.read(self.folder)
@@ -88,7 +88,7 @@ class ZooReader:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """One row a run of this config, of every split and diverged ones too, with its curves."""
+        """One row per run of this config, diverged ones and all splits included, with its curves."""
         return read_table(self.folder / self.config / RUNS_FILE, PUBLISHED_RUN_SCHEMA).to_pandas()
 
     @cached_property

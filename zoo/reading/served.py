@@ -65,12 +65,14 @@ class ServedArrow(Arrow):
 def stream_served(
     address: str, config: str, details: ConfigDetails, manifest: Manifest, split: str | None, **arguments: Any
 ) -> Any:
-    """A served config as ``IterableDataset``, or one a split for None."""
-    names = {one: split_files(manifest, config, one) for one in SPLITS}
-    addresses = {one: [f"{address}/{name}" for name in files] for one, files in names.items()}
+    """A served config as ``IterableDataset``, or one per split for None."""
+    names = {part: split_files(manifest, config, part) for part in SPLITS}
+    addresses = {part: [f"{address}/{name}" for name in files] for part, files in names.items()}
     builder = ServedArrow(
         # given outright: the library would ask the server for each file, and open one for its columns
-        data_files=DataFilesDict({one: DataFilesList(files, [() for _ in files]) for one, files in addresses.items()}),
+        data_files=DataFilesDict(
+            {part: DataFilesList(files, [() for _ in files]) for part, files in addresses.items()}
+        ),
         rows={f"{address}/{name}": manifest.files[name].rows or 0 for files in names.values() for name in files},
         **{"features": datasets.Features.from_arrow_schema(checkpoint_schema(details.spec)), **arguments},
     )

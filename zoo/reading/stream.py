@@ -1,4 +1,4 @@
-"""A reader's batches for ``torch.utils.data.DataLoader``: shared out over ranks and workers, every row exactly once.
+"""A reader's batches for ``torch.utils.data.DataLoader``: divided among ranks and workers, every row exactly once.
 
     stream = zoo.CheckpointStream(z, batch_size=64, shuffle=True, where="checkpoint == 'epoch_75'")
     for epoch in range(50):
@@ -47,7 +47,7 @@ class CheckpointStream(IterableDataset):
         self.rows = reader.rows(where)
         cuts = cut_batches(len(self.rows), batch_size, drop_last)
         self.cuts = cuts[: len(cuts) // self.world_size * self.world_size] if drop_last else cuts
-        # shared memory, so that workers that outlive an epoch hear of the next
+        # shared memory, so that workers that outlive an epoch learn about the next
         self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
     def set_epoch(self, epoch: int) -> None:

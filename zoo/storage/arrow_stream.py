@@ -1,4 +1,4 @@
-"""Arrow streams of unknown origin, batch by batch, without trust in what their headers say.
+"""Arrow streams from anywhere, batch by batch, without trusting what their headers say.
 
 Arrow's reader takes a file at its word: a text column whose offsets point past its end is only found when it is looked
 at, which may end the process, and a compressed buffer is unpacked to whatever size it claims. So a batch is handed on
@@ -21,12 +21,12 @@ def read_batches(buffer: pa.Buffer, schema: pa.Schema, where: str) -> Iterator[p
         raise ValueError(f"{where} is empty")
     # a stream cut between two batches would read as a shorter one
     if buffer.size < len(END) or buffer.slice(buffer.size - len(END)).to_pybytes() != END:
-        raise ValueError(f"{where} is damaged: it is no whole Arrow stream")
+        raise ValueError(f"{where} is damaged: it is not a whole Arrow stream")
     try:
         with pa.ipc.open_stream(buffer) as stream:
-            found = stream.schema
-        if not found.equals(schema):
-            raise ValueError(f"{where} is damaged: {schema_difference(found, schema)}")
+            stream_schema = stream.schema
+        if not stream_schema.equals(schema):
+            raise ValueError(f"{where} is damaged: {schema_difference(stream_schema, schema)}")
         messages = pa.ipc.MessageReader.open_stream(buffer)
         messages.read_next_message()
         for message in messages:

@@ -1,4 +1,4 @@
-"""JSON of unknown origin: whatever is wrong with it is a ValueError that names where it comes from."""
+"""JSON from anywhere: whatever is wrong with it is a ValueError that names where it comes from."""
 
 import json
 from pathlib import Path
@@ -24,11 +24,11 @@ def parse_json(data: bytes, where: str) -> Any:
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         names = [name for name, _ in pairs]
         raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
-    return found
+    return values
 
 
 def finite(text: str) -> float:
@@ -38,4 +38,4 @@ def finite(text: str) -> float:
 
 
 def refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")

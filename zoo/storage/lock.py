@@ -1,4 +1,4 @@
-"""Keeps processes out of each other's way."""
+"""Locks that keep processes out of each other's way."""
 
 import fcntl
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class Busy(ValueError):
-    """Another process holds what one asked for."""
+    """Another process holds the lock."""
 
 
 @contextmanager
@@ -16,7 +16,7 @@ def exclusive(path: Path, *, busy: str | None) -> Iterator[None]:
     """Holds ``path``, a folder or else a lock file that is made where there is none.
 
     Where another process holds it, raises ``Busy`` with the line ``busy``, or waits where that is None. The lock
-    belongs to the open file, so the operating system lets go of it however the process ends.
+    belongs to the open file, so the operating system releases it however the process ends.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_CREAT | os.O_RDWR, 0o644)

@@ -1,4 +1,4 @@
-"""Replaces a folder by another so that at every moment its name stands for the whole old one or the whole new one."""
+"""Replaces a folder so that at every moment its name stands for the whole old one or the whole new one."""
 
 import ctypes
 import errno
@@ -24,7 +24,7 @@ def replacing_folder(target: Path) -> Iterator[Path]:
     The new folder is built beside the old one and changes places with it in one system call (Linux's
     ``renameat2(RENAME_EXCHANGE)``), whatever signal or power cut comes; the old one is deleted after that. Where the
     system or the file system has no such call it takes two renames: killed between them, ``target`` is missing, and the
-    next call here brings the old one back first. One writer at a time; what a killed one left behind is cleared away.
+    next call here brings the old one back first. One writer at a time; what a killed one left behind is deleted.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with exclusive(target.parent, busy=f"another publish into {target.parent} is under way: wait for it to end"):
@@ -59,7 +59,7 @@ def exchange(a: Path, b: Path) -> bool:
 
 
 def recover(target: Path) -> None:
-    """Undoes half a replacement and removes what killed writers left; call it with the lock held."""
+    """Undoes half a replacement and deletes what killed writers left; call it with the lock held."""
     if previous(target).exists():
         if target.exists():
             shutil.rmtree(previous(target))
@@ -71,5 +71,5 @@ def recover(target: Path) -> None:
 
 
 def previous(target: Path) -> Path:
-    """Where the old folder stands for the moment between two renames."""
+    """Where the old folder is for the moment between two renames."""
     return target.with_name(f".{target.name}.previous")

@@ -17,7 +17,7 @@ from zoo.storage.atomic import write_atomically
 from zoo.storage.json_text import read_json
 
 PADDING, UNKNOWN = 0, 1
-RESERVED = 2  # rows of the table that are no word: padding and unknown, both zero
+RESERVED = 2  # rows of the table that are not words: padding and unknown, both zero
 VECTORS_FILE, VOCABULARY_FILE = "embedding.safetensors", "vocabulary.json"
 
 
@@ -100,9 +100,9 @@ class WordEmbedding:
             raise ValueError(f"{words} is damaged: it must be a JSON list of words")
         try:
             embedding = cls(tuple(vocabulary), table)
-            found = embedding.sha256
-        except ValueError as error:  # also a word that is no Unicode
+            sha256 = embedding.sha256
+        except ValueError as error:  # also a word that is not Unicode
             raise ValueError(f"the embedding in {folder} is damaged: {error}") from error
-        if found != recorded:
+        if sha256 != recorded:
             raise ValueError(f"{words} and {vectors.name} do not belong together, or one of them is damaged")
         return embedding

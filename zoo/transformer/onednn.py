@@ -1,4 +1,4 @@
-"""A detour around a slow corner of torch on ARM servers."""
+"""A way around slow matrix products of torch on ARM servers."""
 
 import platform
 from collections.abc import Iterator

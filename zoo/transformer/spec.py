@@ -59,7 +59,7 @@ class TransformerSpec:
             raise ValueError(f"task must be a name, got {self.task!r}")
         if self.blocks > MAX_BLOCKS or self._count() > MAX_PARAMETERS:
             raise ValueError(
-                f"a transformer of {self.blocks:,} blocks and {self._count():,} weights is no small one: "
+                f"a transformer of {self.blocks:,} blocks and {self._count():,} weights is not a small one: "
                 f"at most {MAX_BLOCKS:,} and {MAX_PARAMETERS:,}"
             )
 
