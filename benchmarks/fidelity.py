@@ -127,7 +127,7 @@ def compare(
 
 def train(engine: Engine, configs: list[RunConfig], task: TaskData) -> Tensor:
     """Final test accuracies; 0 for a run that diverged."""
-    trainer = PopulationTrainer(configs, task, engine)
+    trainer = PopulationTrainer(engine)
     with progress_bar() as bar:
         row = bar.add_task(f"{engine.name}, {engine.precision}", total=trainer.protocol.epochs)
         while not trainer.finished:

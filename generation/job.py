@@ -1,6 +1,7 @@
 """What a command is told to train: a sweep, its data, the place of its shards, the device."""
 
 import argparse
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -77,6 +78,12 @@ class Job:
         """Where a shard is trained."""
         return shard_folder(self.out, self.sweep.config_name, shard)
 
+    def lock(self, shard: int) -> AbstractContextManager[None]:
+        """One process at a time works on a shard."""
+        folder = self.folder(shard)
+        lock = folder.parent / f".{folder.name}.lock"
+        return exclusive(lock, busy=f"another process is at work on this shard (it holds {lock})")
+
     def configs(self, shard: int) -> tuple[RunConfig, ...]:
         """The runs to train of a shard."""
         return self.sweep.shard(shard)[: self.runs]
@@ -109,16 +116,11 @@ class Job:
             sample=self.sweep.preset.name == "demo",
         )
 
-    def trainer(self, shard: int, task: TaskData) -> PopulationTrainer:
-        """What trains a shard on its data."""
-        configs = self.configs(shard)
+    def prepare(self, shard: int) -> tuple[PopulationTrainer, ShardRecord]:
+        """Loads the data and makes ready to train: the trainer of a shard, and what its manifest will say."""
+        configs, task = self.configs(shard), self.load()
         engine = make_engine(self.engine, configs, task, choose_device(self.device), self.models_per_pass)
-        return PopulationTrainer(configs, task, engine)
-
-    def record(self, shard: int, trainer: PopulationTrainer) -> ShardRecord:
-        """What the shard's manifest says about how it was made."""
-        task = trainer.task
-        return ShardRecord(
+        record = ShardRecord(
             task=self.sweep.task,
             spec=task.spec,
             preset=self.sweep.preset.name,
@@ -128,10 +130,11 @@ class Job:
             embedding_sha256=task.embedding.sha256 if task.embedding else None,
             config=self.sweep.config_name,
             shard=shard,
-            runs=len(trainer.configs),
-            engine=trainer.engine.name,
-            precision=trainer.engine.precision,
+            runs=len(configs),
+            engine=engine.name,
+            precision=engine.precision,
         )
+        return PopulationTrainer(engine), record
 
     def finished(self, shard: int) -> ShardRecord | None:
         """What the finished shard says about itself where it belongs; None where it is not finished."""

@@ -4,8 +4,6 @@ Idempotent: a finished shard is left alone. Killed at any moment and started aga
 """
 
 import time
-from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,12 +11,11 @@ import torch
 from generation.job import Job
 from generation.population.trainer import PopulationTrainer
 from generation.progress import Report, describe_progress, epoch_bar, no_report, say
-from generation.storage.shard_tables import checkpoint_tables, runs_table
+from generation.storage.shard_tables import shard_tables
 from generation.storage.snapshot import delete_snapshots, fingerprint, load_snapshot, save_snapshot
 from generation.sweep import SHARDS
 from zoo.format.shard import ShardRecord, finished_record, write_shard
 from zoo.storage.atomic import remove_unfinished
-from zoo.storage.lock import exclusive
 
 
 def train_shard(job: Job, shard: int, report: Report = no_report) -> None:
@@ -26,20 +23,14 @@ def train_shard(job: Job, shard: int, report: Report = no_report) -> None:
     if job.remote and job.is_finished(shard):
         say(f"shard {shard} is finished already in {job.place}: nothing to do")
         return
-    with shard_lock(job.folder(shard)):
+    with job.lock(shard):
         train_in_folder(job, shard, report)
     if job.remote:
-        with shard_lock(job.folder(shard)):
+        with job.lock(shard):
             # another process here may have been quicker, and cleared the folder away
             if not job.is_finished(shard):
                 job.remote.upload(job.folder(shard))
         say(f"shard {shard} is uploaded to {job.place}")
-
-
-def shard_lock(folder: Path) -> AbstractContextManager[None]:
-    """One process at a time works on a shard."""
-    lock = folder.parent / f".{folder.name}.lock"
-    return exclusive(lock, busy=f"another process is at work on this shard (it holds {lock})")
 
 
 def train_in_folder(job: Job, shard: int, report: Report) -> None:
@@ -50,17 +41,14 @@ def train_in_folder(job: Job, shard: int, report: Report) -> None:
         delete_snapshots(folder)
         say(f"{folder} is finished already: nothing to do")
         return
-    task = job.load()
-    trainer = job.trainer(shard, task)
-    record = job.record(shard, trainer)
+    trainer, record = job.prepare(shard)
     say(
         f"{record.runs} runs of {record.task}, shard {shard} of {SHARDS}, preset {record.preset}: "
-        f"{trainer.protocol.epochs} epochs on {trainer.device}, {record.engine} engine; data: {task.source}"
+        f"{trainer.protocol.epochs} epochs on {trainer.device}, {record.engine} engine; data: {record.data_source}"
     )
     folder.mkdir(parents=True, exist_ok=True)
-    train_epochs(job, trainer, folder, record, clock, report)
-    tables = checkpoint_tables(trainer, trainer.measure_checkpoints()), runs_table(shard, trainer)
-    write_shard(folder, record, *tables, lambda: timing(trainer, clock))
+    train_epochs(job, trainer, record, clock, report)
+    write_shard(folder, record, *shard_tables(trainer, shard), lambda: timing(trainer, clock))
     delete_snapshots(folder)
     say(f"{folder}: {record.runs} runs, {trainer.diverged} of them diverged, in {clock.seconds():.0f} s")
 
@@ -75,10 +63,9 @@ class Clock:
         return self.earlier + time.monotonic() - self.start
 
 
-def train_epochs(
-    job: Job, trainer: PopulationTrainer, folder: Path, record: ShardRecord, clock: Clock, report: Report
-) -> None:
+def train_epochs(job: Job, trainer: PopulationTrainer, record: ShardRecord, clock: Clock, report: Report) -> None:
     """Every epoch that is left, from the last snapshot where there is one."""
+    folder = job.folder(record.shard)
     owner = fingerprint(trainer.configs, data=trainer.task.sha256, record=record.to_dict())
     if (snapshot := load_snapshot(folder, owner, trainer.state)) is not None:
         trainer.state, clock.earlier = snapshot

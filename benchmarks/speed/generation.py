@@ -134,7 +134,7 @@ def measure_population(
     task = fabricate(config, steps * Protocol().batch_size, max(100, round(TEST_EXAMPLES[config] * min(1.0, share))))
     runs = mixed_runs(config, models, seeds)
     engine = make_engine(engine_name, runs, task, device)
-    trainer = PopulationTrainer(runs, task, engine)
+    trainer = PopulationTrainer(engine)
     trainer.train_epoch()  # compiles
 
     def evaluate() -> None:

@@ -7,12 +7,18 @@ from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from generation.population.state import PopulationState
+from generation.protocol import RunConfig
 from zoo.tasks import Examples, TaskData
 
 
 @runtime_checkable
 class Engine(Protocol):
     """Trains and measures a population on one device."""
+
+    @property
+    def configs(self) -> tuple[RunConfig, ...]:
+        """The runs of the population."""
+        ...
 
     @property
     def name(self) -> str: ...

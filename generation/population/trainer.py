@@ -4,9 +4,7 @@ An engine does the arithmetic of an epoch; what surrounds it is here: curves, ch
 diverged.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float64
@@ -16,8 +14,7 @@ from generation.population.engine import Engine
 from generation.population.state import PopulationState, checkpoint_labels
 from generation.population.stopwatch import Stopwatch
 from generation.population.torch_engine import TorchEngine
-from generation.protocol import BEST, RunConfig
-from zoo.tasks import TaskData
+from generation.protocol import BEST
 
 
 @dataclass(frozen=True)
@@ -32,18 +29,13 @@ class CheckpointMeasures:
 class PopulationTrainer:
     """A population and its state. ``train_epoch`` is the only thing that changes the state."""
 
-    def __init__(
-        self, configs: Sequence[RunConfig], task: TaskData, engine: Engine | None = None, **torch_options: Any
-    ) -> None:
-        """With no engine, one of torch with these options."""
-        shared = {(config.task, config.train_fraction, config.protocol) for config in configs}
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.configs, self.task, self.device = engine, engine.configs, engine.task, engine.device
+        shared = {(config.task, config.train_fraction, config.protocol) for config in self.configs}
         if len(shared) != 1:
             raise ValueError(f"runs of one population share task, train fraction and protocol, got {len(shared)} kinds")
-        self.configs = tuple(configs)
-        self.protocol = configs[0].protocol
-        self.engine: Engine = engine or TorchEngine(configs, task, **torch_options)
-        self.device, self.task = self.engine.device, self.engine.task
-        self.state = PopulationState.initial(configs, self.device, self.engine.dtype)
+        self.protocol = self.configs[0].protocol
+        self.state = PopulationState.initial(self.configs, self.device, engine.dtype)
         self.engine_time = Stopwatch(self.device)
 
     @property

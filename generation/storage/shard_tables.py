@@ -14,6 +14,11 @@ from zoo.format.schema import RUN_SCHEMA, checkpoint_schema, with_weights
 from zoo.version import VERSION
 
 
+def shard_tables(trainer: PopulationTrainer, shard: int) -> tuple[Iterator[pa.Table], pa.Table]:
+    """The checkpoints, some rows at a time, since their weights may be many; and the runs."""
+    return checkpoint_tables(trainer, trainer.measure_checkpoints()), runs_table(trainer, shard)
+
+
 def checkpoint_tables(trainer: PopulationTrainer, measures: CheckpointMeasures) -> Iterator[pa.Table]:
     """The checkpoints of each completed run, run by run."""
     state, labels = trainer.state, checkpoint_labels(trainer.configs[0])
@@ -40,7 +45,7 @@ def checkpoint_epoch(label: str, config: RunConfig, best_epoch: int) -> int:
     return best_epoch if label == BEST else config.protocol.checkpoints[label]
 
 
-def runs_table(shard: int, trainer: PopulationTrainer) -> pa.Table:
+def runs_table(trainer: PopulationTrainer, shard: int) -> pa.Table:
     """One row per run; the curves of a diverged run end where it diverged."""
     configs, state = trainer.configs, trainer.state
     # a run is measured up to and with the epoch it diverged in; losses may be NaN in that last one, accuracy never is

@@ -251,7 +251,7 @@ def test_the_emulator_finds_a_missing_barrier(tmp_path: Path) -> None:
 def test_not_a_number_ends_a_run(tasks: dict[str, TaskData], engine: MakeEngine) -> None:
     run = config("mnist", protocol=Protocol(epochs=2, warmup_epochs=1, batch_size=16))
     task = TaskData(MNIST, tasks["mnist"].train, tasks["mnist"].test[slice(0, 8)], "few")
-    trainer = PopulationTrainer([run], task, engine([run], task))
+    trainer = PopulationTrainer(engine([run], task))
     trainer.state.weights[0, 0] = torch.nan
     trainer.train_epoch()
     assert not bool(trainer.state.alive[0])
@@ -259,7 +259,7 @@ def test_not_a_number_ends_a_run(tasks: dict[str, TaskData], engine: MakeEngine)
 
 def test_stored_numbers_are_measured_in_float32(tasks: dict[str, TaskData], engine: MakeEngine) -> None:
     run, task = config("mnist"), tasks["mnist"]
-    trainer = PopulationTrainer([run], task, engine([run], task))
+    trainer = PopulationTrainer(engine([run], task))
     trainer.train_epoch()
     measures = trainer.measure_checkpoints()
     measured = zoo.evaluate(zoo.build_model(MNIST, trainer.state.checkpoints[-1, 0].cpu()), task)
@@ -272,7 +272,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(tasks: dict[str, TaskData], engi
     run = config("agnews", "adam", dropout=0.1, seed=3, protocol=Protocol(epochs=3, warmup_epochs=1, batch_size=16))
 
     def trainer() -> PopulationTrainer:
-        return PopulationTrainer([run], tasks["agnews"], engine([run], tasks["agnews"]))
+        return PopulationTrainer(engine([run], tasks["agnews"]))
 
     undisturbed = trainer()
     while not undisturbed.finished:
@@ -362,7 +362,7 @@ class TestOnAGpu:
 
     def float32_twin(self, configs: list[RunConfig], task: TaskData) -> PopulationTrainer:
         exact = TorchEngine(configs, task, device=self.device, precision="float32", compiled=False)
-        return PopulationTrainer(configs, task, exact)
+        return PopulationTrainer(exact)
 
     @pytest.mark.parametrize("name", ["mnist", "agnews"])
     def test_the_same_bytes_in_populations_of_1_8_and_300(self, name: str) -> None:
@@ -388,7 +388,7 @@ class TestOnAGpu:
         task = few_digits(train=640, test=100) if name == "mnist" else few_news(train=640, test=100)
         protocol = Protocol(epochs=10, warmup_epochs=2, batch_size=32)
         configs = [config(name, optimizer, dropout=0.1, protocol=protocol) for optimizer in RATES]
-        ours = PopulationTrainer(configs, task, FusedEngine.on_cuda(configs, task, self.device))
+        ours = PopulationTrainer(FusedEngine.on_cuda(configs, task, self.device))
         twin = self.float32_twin(configs, task)
         while not ours.finished:
             ours.train_epoch()
@@ -407,7 +407,7 @@ class TestOnAGpu:
             for std in (0.05, 0.5, 1.0)
             for seed in (0, 1)
         ]
-        ours = PopulationTrainer(configs, task, FusedEngine.on_cuda(configs, task, self.device))
+        ours = PopulationTrainer(FusedEngine.on_cuda(configs, task, self.device))
         twin = self.float32_twin(configs, task)
         while not ours.finished:
             ours.train_epoch()

@@ -8,7 +8,7 @@ from small_tasks import few_digits
 
 import zoo
 from generation.population.state import checkpoint_labels
-from generation.population.torch_engine import plan_passes
+from generation.population.torch_engine import TorchEngine, plan_passes
 from generation.population.trainer import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
 from generation.reference import train_single
@@ -25,7 +25,7 @@ def runs(task: str, protocol: Protocol, dropout: float = 0.0) -> list[RunConfig]
 
 
 def train(configs: list[RunConfig], task: TaskData, **options) -> PopulationTrainer:
-    trainer = PopulationTrainer(configs, task, **options)
+    trainer = PopulationTrainer(TorchEngine(configs, task, **options))
     while not trainer.finished:
         trainer.train_epoch()
     return trainer
@@ -90,7 +90,7 @@ def test_dropout_masks_differ_between_seeds_and_rates(digits: TaskData) -> None:
     same_start = train([base, replace(base, dropout=0.0), replace(base, dropout=0.1)], digits).state.weights
     assert not torch.equal(same_start[0], same_start[1])
     assert not torch.equal(same_start[0], same_start[2])
-    trainer = PopulationTrainer([base, replace(base, seed=1)], digits)
+    trainer = PopulationTrainer(TorchEngine([base, replace(base, seed=1)], digits))
     trainer.state.weights[1] = trainer.state.weights[0]
     trainer.train_epoch()
     assert not torch.equal(trainer.state.weights[0], trainer.state.weights[1])
@@ -150,7 +150,7 @@ def test_passes_cover_the_population_evenly() -> None:
 def test_runs_that_cannot_share_batches_are_refused(digits: TaskData) -> None:
     first = runs("mnist", Protocol())[0]
     with pytest.raises(ValueError, match="share task, train fraction and protocol, got 2 kinds"):
-        PopulationTrainer([first, replace(first, train_fraction=0.7)], digits)
+        PopulationTrainer(TorchEngine([first, replace(first, train_fraction=0.7)], digits))
 
 
 @pytest.mark.gpu
