@@ -177,7 +177,7 @@ def positive(text: str) -> int:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that say what to train, the same for one shard and for many."""
     parser.add_argument("--task", choices=tuple(SPECS), default="mnist", help="default: %(default)s")
-    parser.add_argument("--runs", type=positive, help="train only the first so many runs of the shard")
+    parser.add_argument("--runs", type=positive, metavar="N", help="train only the first N runs of the shard")
     parser.add_argument("--preset", choices=tuple(PRESETS), help="default: paper with a GPU, demo without")
     parser.add_argument(
         "--seeds",

@@ -47,7 +47,7 @@ def publish(
 ) -> Manifest:
     """Publishes every finished shard below ``runs`` as the folder ``out``; ``advance`` is told of rows written.
 
-    With ``first`` a sample: so many completed runs of each config, from its shards in turn.
+    With ``first`` a sample: that many completed runs of each config, from its shards in turn.
     """
     configs, _ = find_shards(runs)
     out = out.resolve()

@@ -13,7 +13,7 @@ def initial_weights(spec: TransformerSpec, std: float, seed: int) -> Float[Tenso
     """Weights from a normal distribution of this standard deviation, cut at ±2; biases zero.
 
     The cut is absolute, not in standard deviations. Runs of one seed draw the same quantiles, so they start from the
-    same weights up to the factor ``std`` (exactly so but for the cut, which only matters from std 0.4 on).
+    same weights up to the factor ``std`` (exactly so except for the cut, which only matters from std 0.4 on).
     """
     generator = torch.Generator().manual_seed(seed)
     flat = torch.zeros(spec.num_parameters)

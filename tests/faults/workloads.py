@@ -50,7 +50,7 @@ def read_all(folder: Path) -> None:
 
 
 def jump(clock: str) -> None:
-    """Clocks that misbehave: the wall clock leaps years to and fro, the other one stands still or leaps ahead."""
+    """Clocks that misbehave: the wall clock leaps years back and forth, the other one stands still or leaps ahead."""
     if clock == "steady":
         return
     wall, steps = time.time, iter(range(10**9))

@@ -47,7 +47,7 @@ def test_a_shard_arrives_with_the_bytes_it_has_in_a_folder(job: Job, tmp_path: P
 
 
 @pytest.mark.parametrize("broken", ["manifest.json", "checkpoints.arrow", "half a manifest"])
-def test_half_an_upload_is_no_finished_shard_and_is_made_whole(job: Job, broken: str) -> None:
+def test_half_an_upload_is_not_a_finished_shard_and_is_made_whole(job: Job, broken: str) -> None:
     train_shard(job, 3)
     whole = stored(job)
     fs, root = fsspec.url_to_fs(job.url)

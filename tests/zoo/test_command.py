@@ -42,7 +42,7 @@ def test_our_own_mistakes_keep_their_traceback():
         main([])
 
 
-def test_a_reader_that_hangs_up_is_no_error():
+def test_a_reader_that_hangs_up_is_not_an_error():
     script = """
 from zoo.command import command
 @command

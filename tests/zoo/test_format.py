@@ -34,7 +34,7 @@ def test_the_same_runs_give_the_bytes_of_the_first_release(tmp_path):
 
 
 def without_versions(manifest: bytes) -> dict:
-    """A manifest but for the versions of the code that wrote it, which are not part of the format."""
+    """A manifest without the versions of the code that wrote it, which are not part of the format."""
     content = json.loads(manifest)
     del content["code_version"], content["details"]["configs"]["mnist"]["code_versions"]
     return content

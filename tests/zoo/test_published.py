@@ -48,7 +48,7 @@ def test_spec_survives_json() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"dim": 0}, {"heads": -1}])
-def test_spec_refuses_what_is_no_dimension(wrong: dict) -> None:
+def test_spec_refuses_what_is_not_a_dimension(wrong: dict) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be a positive integer"):
         TransformerSpec(**{"task": "mnist", "classes": 10, "tokens": 49, **wrong})
 

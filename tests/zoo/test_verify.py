@@ -109,7 +109,7 @@ def test_a_wrong_manifest_is_one_clear_line(spoilt, capsys, content, message):
     assert message in line
 
 
-def test_a_folder_without_a_manifest_is_no_zoo(tmp_path, capsys):
+def test_a_folder_without_a_manifest_is_not_a_zoo(tmp_path, capsys):
     for folder in (tmp_path, tmp_path / "absent"):
         (line,) = faults(capsys, folder)
         assert str(folder) in line

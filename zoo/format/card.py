@@ -86,7 +86,7 @@ def size_category(rows: int) -> str:
 
 
 def notice(details: dict[str, ConfigDetails]) -> str:
-    """Says aloud which configs are not the paper's protocol on the whole of the real data."""
+    """Says which configs are not the paper's protocol on the whole of the real data."""
     lines = [
         f"> **`{name}` is a stand-in**: it was trained with the `{config.preset}` preset on {config.data_source}, "
         "not with the paper's protocol. It has the right form; its accuracies are not the paper's."

@@ -66,7 +66,7 @@ def write_shard(
     runs: pa.Table,
     timing: Callable[[], dict[str, Any]],
 ) -> None:
-    """Writes a finished shard: the same runs, the same bytes, but for ``timing.json``, which the manifest omits.
+    """Writes a finished shard: the same runs, the same bytes, except for ``timing.json``, which the manifest omits.
 
     ``timing`` is asked after the tables are written, so that writing them can be part of it.
     """

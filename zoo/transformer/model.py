@@ -30,7 +30,7 @@ def sinusoidal_positions(tokens: int, dim: int) -> Float[Tensor, "tokens dim"]:
 
 
 class Dropout(nn.Module):
-    """Inverted dropout whose masks come from a generator one can hand in, so that training needs no global state."""
+    """Inverted dropout whose masks come from a generator that is handed in, so that training needs no global state."""
 
     def __init__(self, probability: float, generator: torch.Generator | None) -> None:
         super().__init__()
