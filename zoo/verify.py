@@ -136,7 +136,7 @@ def check_rows(
     rows = mapped.table.to_pandas()
     if len(rows) != zoo.manifest.files[name].rows:
         yield f"{path} has {len(rows):,} rows, the manifest says {zoo.manifest.files[name].rows}"
-    finite = [np.isfinite(block).all(axis=1) for block in mapped.blocks]
+    finite = [torch.isfinite(block.tensor).all(dim=1).numpy() for block in mapped.blocks]
     yield from first_rows(path, ~np.concatenate([*finite, np.empty(0, bool)]), "weights hold NaN or infinity")
     numbers = rows[["test_accuracy", "test_loss", "train_loss"]]
     yield from first_rows(path, rows.isna().any(axis=1) | ~np.isfinite(numbers).all(axis=1), "a value is missing")

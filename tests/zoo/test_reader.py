@@ -209,3 +209,31 @@ def test_rows_rebuild_their_transformer(reader):
     assert torch.equal(
         zoo.TransformerWeights.from_state_dict(reader.spec, model.state_dict()).flat(), reader.weights(0)
     )
+
+
+def test_writing_to_what_was_read_changes_no_later_read(reader):
+    """Each way of reading, each way of writing that torch has; the file and other readers stay as they are too."""
+    before = reader.weights(slice(None)).clone()
+    single, some = reader.weights(20), reader.weights(slice(64, 96))
+    single.zero_()
+    some.mul_(2)
+    assert bool((single == 0).all()), "what was written stays with who wrote it"
+    assert torch.equal(some, 2 * before[64:96])
+    for _ in range(2):
+        for weights, rows in reader.batches(32):
+            assert torch.equal(weights.flat(), before[rows.index])
+            weights.flat().add_(1)
+        for weights, rows in reader.batches(32, shuffle=True):
+            assert torch.equal(weights.flat(), before[rows.index])
+            weights.blocks[0].query.zero_()
+    assert torch.equal(reader.weights(slice(None)), before)
+    assert torch.equal(zoo.open(reader.folder, reader.config, reader.split).weights(slice(None)), before)
+
+
+def test_two_passes_at_once_do_not_see_each_others_writes(reader):
+    expected = reader.weights(slice(None)).clone()
+    for (first, _), (second, rows) in zip(reader.batches(32), reader.batches(32), strict=True):
+        assert torch.equal(second.flat(), expected[rows.index])
+        first.flat().zero_()
+    for weights, rows in reader.batches(16):
+        assert torch.equal(weights.flat(), expected[rows.index])

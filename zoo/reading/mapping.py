@@ -1,16 +1,26 @@
-"""Arrow files of checkpoints as one memory-mapped sequence of rows: metadata as a table, weights as arrays on the map.
+"""Arrow files of checkpoints as one memory-mapped sequence of rows: metadata as a table, weights as tensors on the map.
 
 A record batch of an Arrow stream holds the weights of its 64 rows in one piece; between two such pieces lie the next
-batch's header and other columns. So rows inside one record batch are one array on the map, rows across batches are not.
+batch's header and other columns. So rows inside one record batch are one tensor on the map, others are not.
+
+A tensor on the map may be written to: the map is private, so nothing reaches the file, and torch counts the writes to a
+tensor and all its views. A record batch that was written to is mapped again before it is read again. So a reader always
+returns what the file holds, and what was written stays with whoever wrote it. (A write that torch does not see, such as
+through ``tensor.numpy()``, is not noticed.)
 """
 
 import mmap
+import os
+import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float32, Integer
+import torch
+from jaxtyping import Float, Float32, Integer
+from torch import Tensor
 
 from zoo.format.schema import WEIGHTS, checkpoint_schema
 from zoo.storage.arrow_stream import read_batches
@@ -20,27 +30,59 @@ Piece = tuple[int, slice]
 """Consecutive rows in one record batch: the batch's number, and the rows in it."""
 
 
+class MappedFile:
+    """One file, kept open: it can be mapped again after another file has taken its name."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.handle = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self.handle)
+
+    def map(self) -> mmap.mmap:
+        """The file as private copy-on-write memory.
+
+        Writable, because torch takes no read-only memory without a warning; private, so that nothing reaches the file.
+        """
+        if os.fstat(self.handle).st_size == 0:
+            raise ValueError(f"{self.path} is empty")
+        return mmap.mmap(self.handle, 0, access=mmap.ACCESS_COPY)
+
+
+@dataclass
+class Block:
+    """The weights of one record batch: where they lie in their file, and a tensor on the map."""
+
+    file: MappedFile
+    offset: int
+    tensor: Float[Tensor, "n d"]
+
+    def unwritten(self) -> Float[Tensor, "n d"]:
+        """What the file holds: another map of it where the tensor was written to."""
+        if self.tensor._version:
+            self.tensor = tensor_on_map(self.file.map(), self.offset, *self.tensor.shape)
+        return self.tensor
+
+
 class MappedCheckpoints:
     """The rows of several files, numbered through.
 
     Headers and metadata are read, and checked, when a file is mapped; weights come from the disk when they are touched.
-    The maps are private: writing to an array changes neither the file nor what another process sees.
     """
 
     def __init__(self, paths: Sequence[Path], spec: TransformerSpec) -> None:
         self.spec = spec
         self.paths = tuple(paths)
-        self.blocks: list[np.ndarray] = []
+        self.blocks: list[Block] = []
         tables = [checkpoint_schema(spec).empty_table().drop_columns([WEIGHTS])]
         rows_per_file = []
         for path in self.paths:
-            batches = map_batches(path, spec)
-            self.blocks += [weights for weights, _ in batches]
+            batches = map_batches(MappedFile(path), spec)
+            self.blocks += [block for block, _ in batches]
             tables += [pa.Table.from_batches([metadata]) for _, metadata in batches]
-            rows_per_file.append(sum(len(weights) for weights, _ in batches))
+            rows_per_file.append(sum(len(block.tensor) for block, _ in batches))
         self.table = pa.concat_tables(tables)
         self.file_starts = np.cumsum([0, *rows_per_file])
-        self.block_starts = np.cumsum([0, *(len(block) for block in self.blocks)])
+        self.block_starts = np.cumsum([0, *(len(block.tensor) for block in self.blocks)])
 
     def __len__(self) -> int:
         return int(self.block_starts[-1])
@@ -61,10 +103,10 @@ class MappedCheckpoints:
         places = zip(fits.tolist(), blocks.tolist(), offsets.tolist(), (ends - starts).tolist(), strict=True)
         return [(block, slice(offset, offset + size)) if fit else None for fit, block, offset, size in places]
 
-    def view(self, piece: Piece) -> Float32[np.ndarray, "n d"]:
-        """A piece of the map as an array."""
+    def view(self, piece: Piece) -> Float[Tensor, "n d"]:
+        """A piece of the map as a tensor."""
         block, rows = piece
-        return self.blocks[block][rows]
+        return self.blocks[block].unwritten()[rows]
 
     def gather(self, rows: Integer[np.ndarray, " n"]) -> Float32[np.ndarray, "n d"]:
         """A copy of any rows in any order: one copy per row, as fast as memory."""
@@ -73,38 +115,33 @@ class MappedCheckpoints:
             return np.empty((0, d), dtype=np.float32)
         blocks = np.searchsorted(self.block_starts, rows, side="right") - 1
         within = rows - self.block_starts[blocks]
+        arrays = {block: self.blocks[block].unwritten().numpy() for block in set(blocks.tolist())}
         places = zip(blocks.tolist(), within.tolist(), strict=True)
-        return np.concatenate([self.blocks[block][row] for block, row in places]).reshape(-1, d)
+        return np.concatenate([arrays[block][row] for block, row in places]).reshape(-1, d)
 
 
-def map_batches(path: Path, spec: TransformerSpec) -> list[tuple[np.ndarray, pa.RecordBatch]]:
-    """For each record batch its weights as an array on the map, and its other columns."""
-    mapped = map_file(path)
+def map_batches(file: MappedFile, spec: TransformerSpec) -> list[tuple[Block, pa.RecordBatch]]:
+    """For each record batch its weights on the map, and its other columns."""
+    mapped = file.map()
     buffer = pa.py_buffer(mapped)
     return [
-        (weights_on_map(path, batch.column(WEIGHTS), mapped, buffer), batch.drop_columns([WEIGHTS]))
-        for batch in read_batches(buffer, checkpoint_schema(spec), str(path))
+        (block_on_map(file, batch.column(WEIGHTS), mapped, buffer), batch.drop_columns([WEIGHTS]))
+        for batch in read_batches(buffer, checkpoint_schema(spec), str(file.path))
     ]
 
 
-def map_file(path: Path) -> mmap.mmap:
-    """The file as private copy-on-write memory.
-
-    Writable, because torch takes no read-only memory without a warning; private, so that nothing reaches the file.
-    """
-    with path.open("rb") as file:
-        if path.stat().st_size == 0:
-            raise ValueError(f"{path} is empty")
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-
-
-def weights_on_map(path: Path, column: pa.FixedSizeListArray, mapped: mmap.mmap, buffer: pa.Buffer) -> np.ndarray:
-    """The array [rows, d] at the place of the map where this column's values lie."""
+def block_on_map(file: MappedFile, column: pa.FixedSizeListArray, mapped: mmap.mmap, buffer: pa.Buffer) -> Block:
+    """The weights [rows, d] at the place of the map where this column's values lie."""
     values = column.values
     if column.null_count or values.null_count:
-        raise ValueError(f"{path} is damaged: a checkpoint without weights")
+        raise ValueError(f"{file.path} is damaged: a checkpoint without weights")
     offset = values.buffers()[1].address - buffer.address
     if not 0 <= offset <= len(mapped) - 4 * len(values):
-        raise ValueError(f"{path} is damaged: weights that are not in the file")
-    array = np.frombuffer(mapped, dtype="<f4", count=len(values), offset=offset)
-    return array.reshape(len(column), -1)
+        raise ValueError(f"{file.path} is damaged: weights that are not in the file")
+    d = column.type.list_size
+    return Block(file, offset, tensor_on_map(mapped, offset, len(column), d))
+
+
+def tensor_on_map(mapped: mmap.mmap, offset: int, rows: int, d: int) -> Float[Tensor, "n d"]:
+    array = np.frombuffer(mapped, dtype="<f4", count=rows * d, offset=offset)
+    return torch.from_numpy(array.reshape(rows, d))

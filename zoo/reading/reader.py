@@ -104,13 +104,13 @@ class ZooReader:
         """The flat weights of some rows, [n, d]; of a single row number, [d].
 
         Consecutive rows inside one record batch (rows 0–63, 64–127, … of a file) are a view of the file; any others are
-        copied once. Writing to a view changes this process's memory and never the file, but use ``.clone()`` for that.
+        copied once. They may be written to: neither the file nor a later read changes.
         """
         if isinstance(rows, int):
             return self.weights([rows])[0]
         numbers = self._numbers(rows)
         piece = self._rows.pieces(numbers, [slice(0, len(numbers))])[0] if len(numbers) else None
-        return torch.from_numpy(self._rows.gather(numbers) if piece is None else self._rows.view(piece))
+        return torch.from_numpy(self._rows.gather(numbers)) if piece is None else self._rows.view(piece)
 
     def batches(
         self,
@@ -139,11 +139,16 @@ class ZooReader:
             some = slice(start, start + AHEAD)
             frames = [metadata.iloc[cut] for cut in cuts[some]]
             views = [None if piece is None else self._wrap(self._rows.view(piece)) for piece in pieces[some]]
-            for cut, view, frame in zip(cuts[some], views, frames, strict=True):
-                yield self._wrap(self._rows.gather(rows[cut])) if view is None else view, frame
+            for cut, piece, view, frame in zip(cuts[some], pieces[some], views, frames, strict=True):
+                if piece is None:
+                    yield self._wrap(torch.from_numpy(self._rows.gather(rows[cut]))), frame
+                else:
+                    assert view is not None
+                    written = view.flat()._version  # since the view was prepared, perhaps by another iterator's user
+                    yield self._wrap(self._rows.view(piece)) if written else view, frame
 
-    def _wrap(self, array: np.ndarray) -> TransformerWeights:
-        return TransformerWeights.from_flat(self.spec, torch.from_numpy(array), check_finite=False)
+    def _wrap(self, flat: Tensor) -> TransformerWeights:
+        return TransformerWeights.from_flat(self.spec, flat, check_finite=False)
 
     @cached_property
     def _sliceable_metadata(self) -> pd.DataFrame:
