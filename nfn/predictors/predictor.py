@@ -14,9 +14,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nfn.layers.seeding import or_default
-from nfn.predictors.dense import dense, linear
-from nfn.predictors.encoder import InvariantEncoder
-from nfn.predictors.features import STATISTICS, check_components, component_tensors, statistics
+from nfn.predictors.dense import linear
+from nfn.predictors.features import check_components
 from nfn.predictors.scaling import WeightScale
 from zoo import TransformerSpec, TransformerWeights
 from zoo.transformer.onednn import fast_small_products
@@ -88,125 +87,6 @@ class Predictor(nn.Module):
             raise ValueError(
                 f"weights are {weights.flat().dtype} but the predictor is {dtype}: convert one of them with .to()"
             )
-
-
-class TransformerNFN(Predictor):
-    """Transformer-NFN: equivariant layers, ReLU on the MLP's weights, an invariant layer (appendix:transformer-nfn).
-
-    Its reading of the encoder does not change under the group G_U. ``channels`` are the widths of the equivariant
-    layers.
-    """
-
-    kind = "transformer_nfn"
-
-    def __init__(
-        self,
-        spec: TransformerSpec,
-        *,
-        channels: Sequence[int] = (10,),
-        components: Sequence[str] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        self.channels = tuple(channels)
-        super().__init__(spec, components=components, generator=generator)
-
-    def build_part(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
-        outputs = 10
-        if component == "encoder":
-            return InvariantEncoder(self.spec, self.channels, outputs, generator), outputs
-        inputs = size(self.spec, component)
-        if component == "embedding":
-            return FlatPart(component, linear(inputs, outputs, generator)), outputs
-        return FlatPart(component, dense([inputs, 10, 10, outputs], generator)), outputs
-
-    def config(self) -> dict[str, Any]:
-        return super().config() | {"channels": list(self.channels)}
-
-
-class MLPPredictor(Predictor):
-    """A multilayer perceptron on each component's flattened weights (appendix:baselines)."""
-
-    kind = "mlp"
-
-    def __init__(
-        self,
-        spec: TransformerSpec,
-        *,
-        width: int = 50,
-        components: Sequence[str] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        self.width = width
-        super().__init__(spec, components=components, generator=generator)
-
-    def build_part(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
-        inputs, width = size(self.spec, component), self.width
-        if component == "embedding":
-            return FlatPart(component, linear(inputs, width, generator)), width
-        hidden = {"encoder": 1, "classifier": 2}[component]
-        return FlatPart(component, dense([inputs, *[width] * (hidden + 1)], generator)), width
-
-    def config(self) -> dict[str, Any]:
-        return super().config() | {"width": self.width}
-
-
-class StatNN(Predictor):
-    """A multilayer perceptron on seven statistics of each tensor; the embedding is read flat (appendix:baselines)."""
-
-    kind = "statnn"
-
-    def __init__(
-        self,
-        spec: TransformerSpec,
-        *,
-        width: int = 256,
-        embedding_width: int = 64,
-        components: Sequence[str] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        self.width = width
-        self.embedding_width = embedding_width
-        super().__init__(spec, components=components, generator=generator)
-
-    def build_part(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
-        if component == "embedding":
-            inputs = size(self.spec, component)
-            return FlatPart(component, linear(inputs, self.embedding_width, generator)), self.embedding_width
-        inputs = len(component_tensors(self.spec, component)) * len(STATISTICS)
-        return StatisticsPart(component, dense([inputs, self.width, self.width], generator)), self.width
-
-    def config(self) -> dict[str, Any]:
-        return super().config() | {"width": self.width, "embedding_width": self.embedding_width}
-
-
-class FlatPart(nn.Module):
-    """A network on the flattened weights of one component."""
-
-    def __init__(self, component: Component, network: nn.Module) -> None:
-        super().__init__()
-        self.component: Component = component
-        self.network = network
-
-    def forward(self, weights: TransformerWeights) -> Tensor:
-        return self.network(weights.flat()[..., weights.spec.components[self.component]])
-
-
-class StatisticsPart(nn.Module):
-    """A network on the statistics of one component's tensors."""
-
-    def __init__(self, component: Component, network: nn.Module) -> None:
-        super().__init__()
-        self.component: Component = component
-        self.network = network
-
-    def forward(self, weights: TransformerWeights) -> Tensor:
-        return self.network(statistics(weights, self.component))
-
-
-def size(spec: TransformerSpec, component: Component) -> int:
-    """Weights of a component."""
-    part = spec.components[component]
-    return part.stop - part.start
 
 
 def differences(expected: TransformerSpec, found: TransformerSpec) -> str:

@@ -8,7 +8,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from nfn.predictors.predictor import MLPPredictor, Predictor, StatNN, TransformerNFN
+from nfn.predictors.mlp import MLPPredictor
+from nfn.predictors.predictor import Predictor
+from nfn.predictors.statnn import StatNN
+from nfn.predictors.transformer_nfn import TransformerNFN
 from zoo import TransformerSpec
 from zoo.storage.atomic import write_atomically
 from zoo.storage.json_text import read_json

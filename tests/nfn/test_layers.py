@@ -10,8 +10,9 @@ from torch import Tensor
 from nfn import EquivariantLayer, GroupElement, InvariantLayer, TransformerNFN
 from nfn.layers.block_channels import NAMES, as_element
 from nfn.layers.equivariant import relu_on_mlp
+from nfn.layers.literal import LiteralEquivariantLayer, LiteralInvariantLayer
 from nfn.layers.terms import EQUIVARIANT_TERMS, INVARIANT_TERMS, Term, sizes
-from nfn.predictors.literal import LiteralEquivariantLayer, LiteralInvariantLayer, literal_twin
+from nfn.predictors.literal import literal_twin
 from nfn.testing import assert_equivariant, assert_invariant, random_element
 from tests.nfn.conftest import ODD_SPECS, random_weights
 from zoo import MNIST, BlockWeights, TransformerSpec, TransformerWeights
