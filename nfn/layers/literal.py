@@ -1,7 +1,7 @@
 """The slow twin of the layers: the paper's pseudocode, line by line, block by block.
 
 Written out from appendix:pseudocode_equivariant and appendix:pseudocode_invariant, not from the table, so that table,
-merging and layers are checked against something that shares none of them. It reads the very parameters of the layer
+grouping and layers are checked against something that shares none of them. It reads the very parameters of the layer
 it is the twin of. Use it to check, never to train.
 """
 
@@ -27,7 +27,7 @@ class LiteralEquivariantLayer(nn.Module):
             for block in range(self.layer.spec.blocks)
         ]
         names = vars(blocks[0])
-        return BlockWeights(**{name: torch.stack([getattr(one, name) for one in blocks], dim=2) for name in names})
+        return BlockWeights(**{name: torch.stack([getattr(block, name) for block in blocks], dim=2) for name in names})
 
 
 class LiteralInvariantLayer(nn.Module):

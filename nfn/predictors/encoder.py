@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nfn.layers import factored as composed
 from nfn.layers.equivariant import EquivariantLayer
+from nfn.layers.factored import apply_equivariant, apply_invariant, apply_relu, factor_checkpoints
 from nfn.layers.invariant import InvariantLayer
 from nfn.predictors.dense import linear
 from zoo import TransformerSpec, TransformerWeights
@@ -49,11 +49,11 @@ class InvariantEncoder(nn.Module):
         )
 
     def forward(self, weights: TransformerWeights) -> Float[Tensor, "b outputs"]:
-        hidden = composed.from_checkpoints(weights)
+        hidden = factor_checkpoints(weights)
         for layer in self.equivariant:
             assert isinstance(layer, EquivariantLayer)
-            hidden = composed.relu(composed.equivariant(layer, hidden))
-        return self.read(composed.invariant(self.invariant, hidden))
+            hidden = apply_relu(apply_equivariant(layer, hidden))
+        return self.read(apply_invariant(self.invariant, hidden))
 
     def read(self, invariants: Float[Tensor, "b blocks e 1"]) -> Float[Tensor, "b outputs"]:
         """What follows the invariant layer."""

@@ -60,9 +60,9 @@ def statistics(weights: TransformerWeights, component: Component) -> Float[Tenso
 def quartiles(x: Float[Tensor, "*batch n"]) -> list[Float[Tensor, "*batch"]]:
     """The 0, 25, 50, 75, 100 % quantiles, linear between neighbours; unlike ``torch.quantile``, vmap can batch it."""
     ordered = x.sort(dim=-1).values
-    found = []
+    quantiles = []
     for quarter in range(5):
         position = quarter * (x.shape[-1] - 1) / 4
         below, above = floor(position), ceil(position)
-        found.append(torch.lerp(ordered[..., below], ordered[..., above], position - below))
-    return found
+        quantiles.append(torch.lerp(ordered[..., below], ordered[..., above], position - below))
+    return quantiles

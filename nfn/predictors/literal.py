@@ -4,7 +4,7 @@ import copy
 
 from torch import Tensor, nn
 
-from nfn.layers.block_channels import as_element
+from nfn.layers.block_channels import encoder_as_one_channel
 from nfn.layers.equivariant import EquivariantLayer, relu_on_mlp
 from nfn.layers.literal import LiteralEquivariantLayer, LiteralInvariantLayer
 from nfn.predictors.encoder import InvariantEncoder
@@ -20,7 +20,7 @@ class LiteralEncoder(nn.Module):
         self.encoder = encoder
 
     def forward(self, weights: TransformerWeights) -> Tensor:
-        hidden = as_element(weights)
+        hidden = encoder_as_one_channel(weights)
         for layer in self.encoder.equivariant:
             assert isinstance(layer, EquivariantLayer)
             hidden = relu_on_mlp(LiteralEquivariantLayer(layer)(hidden))

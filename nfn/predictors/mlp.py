@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nfn.predictors.dense import dense, linear
-from nfn.predictors.parts import FlatPart, size
+from nfn.predictors.parts import FlatPart, component_size
 from nfn.predictors.predictor import Predictor
 from zoo import TransformerSpec
 from zoo.transformer.spec import Component
@@ -30,7 +30,7 @@ class MLPPredictor(Predictor):
         super().__init__(spec, components=components, generator=generator)
 
     def build_part(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
-        inputs, width = size(self.spec, component), self.width
+        inputs, width = component_size(self.spec, component), self.width
         if component == "embedding":
             return FlatPart(component, linear(inputs, width, generator)), width
         hidden = {"encoder": 1, "classifier": 2}[component]

@@ -31,7 +31,7 @@ class StatisticsPart(nn.Module):
         return self.network(statistics(weights, self.component))
 
 
-def size(spec: TransformerSpec, component: Component) -> int:
+def component_size(spec: TransformerSpec, component: Component) -> int:
     """Weights of a component."""
     part = spec.components[component]
     return part.stop - part.start

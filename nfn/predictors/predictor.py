@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nfn.layers.seeding import or_default
+from nfn.layers.seeding import generator_or_default
 from nfn.predictors.dense import linear
 from nfn.predictors.features import check_components
 from nfn.predictors.scaling import WeightScale
@@ -35,7 +35,7 @@ class Predictor(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        generator = or_default(generator)
+        generator = generator_or_default(generator)
         self.spec = spec
         self.components = check_components(spec, components)
         self.scale = WeightScale(spec)
@@ -89,7 +89,7 @@ class Predictor(nn.Module):
             )
 
 
-def differences(expected: TransformerSpec, found: TransformerSpec) -> str:
-    """Which dimensions of two specs differ, e.g. «classes 10 and 4»."""
-    pairs = zip(expected.to_dict().items(), found.to_dict().values(), strict=True)
+def differences(expected: TransformerSpec, actual: TransformerSpec) -> str:
+    """Which dimensions of two specs differ, e.g. "classes 10 and 4"."""
+    pairs = zip(expected.to_dict().items(), actual.to_dict().values(), strict=True)
     return ", ".join(f"{name} {a} and {b}" for (name, a), b in pairs if a != b)

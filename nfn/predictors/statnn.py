@@ -8,7 +8,7 @@ from torch import nn
 
 from nfn.predictors.dense import dense, linear
 from nfn.predictors.features import STATISTICS, component_tensors
-from nfn.predictors.parts import FlatPart, StatisticsPart, size
+from nfn.predictors.parts import FlatPart, StatisticsPart, component_size
 from nfn.predictors.predictor import Predictor
 from zoo import TransformerSpec
 from zoo.transformer.spec import Component
@@ -34,7 +34,7 @@ class StatNN(Predictor):
 
     def build_part(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
         if component == "embedding":
-            inputs = size(self.spec, component)
+            inputs = component_size(self.spec, component)
             return FlatPart(component, linear(inputs, self.embedding_width, generator)), self.embedding_width
         inputs = len(component_tensors(self.spec, component)) * len(STATISTICS)
         return StatisticsPart(component, dense([inputs, self.width, self.width], generator)), self.width

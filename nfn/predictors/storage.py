@@ -40,16 +40,17 @@ def load_predictor(folder: Path | str) -> Predictor:
     # first without memory: a forged config may ask for any amount, but the file must hold as much
     with torch.device("meta"):
         plan = build_predictor(config)
-    own = {name: list(tensor.shape) for name, tensor in plan.state_dict().items()}
+    expected = {name: list(tensor.shape) for name, tensor in plan.state_dict().items()}
     try:
         with safe_open(folder / TENSORS, framework="pt") as file:
             headers = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            found = {name: header.get_shape() for name, header in headers.items()}
-            if own != found:
-                wrong = sorted(name for name in own.keys() | found.keys() if own.get(name) != found.get(name))
+            stored = {name: header.get_shape() for name, header in headers.items()}
+            if expected != stored:
+                names = expected.keys() | stored.keys()
+                wrong = sorted(name for name in names if expected.get(name) != stored.get(name))
                 raise ValueError(f"{TENSORS} in {folder} does not fit its {CONFIG}: {wrong[0]} differs")
-            if len(kinds := {header.get_dtype() for header in headers.values()}) != 1 or not kinds <= FLOATS:
-                raise ValueError(f"{TENSORS} in {folder} holds {', '.join(sorted(kinds))}, not one kind of float")
+            if len(dtypes := {header.get_dtype() for header in headers.values()}) != 1 or not dtypes <= FLOATS:
+                raise ValueError(f"{TENSORS} in {folder} holds {', '.join(sorted(dtypes))}, not one kind of float")
             tensors = {name: file.get_tensor(name) for name in headers}
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{folder / TENSORS} is damaged ({error}): save the predictor again") from error

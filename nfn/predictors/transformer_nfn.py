@@ -8,7 +8,7 @@ from torch import nn
 
 from nfn.predictors.dense import dense, linear
 from nfn.predictors.encoder import InvariantEncoder
-from nfn.predictors.parts import FlatPart, size
+from nfn.predictors.parts import FlatPart, component_size
 from nfn.predictors.predictor import Predictor
 from zoo import TransformerSpec
 from zoo.transformer.spec import Component
@@ -38,7 +38,7 @@ class TransformerNFN(Predictor):
         outputs = 10
         if component == "encoder":
             return InvariantEncoder(self.spec, self.channels, outputs, generator), outputs
-        inputs = size(self.spec, component)
+        inputs = component_size(self.spec, component)
         if component == "embedding":
             return FlatPart(component, linear(inputs, outputs, generator)), outputs
         return FlatPart(component, dense([inputs, 10, 10, outputs], generator)), outputs

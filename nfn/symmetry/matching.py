@@ -72,9 +72,9 @@ def match_weights(u: TransformerWeights, v: TransformerWeights, *, attention_onl
             if not name.startswith("blocks.") and not torch.equal(u[name].double(), v[name].double()):
                 raise NoMatch(f"{name} differs, and the group does not move it")
         blocks = []
-        for index, (one, other) in enumerate(zip(u.blocks, v.blocks, strict=True)):
+        for index, (u_block, v_block) in enumerate(zip(u.blocks, v.blocks, strict=True)):
             try:
-                blocks.append(match_block(in_double(one), in_double(other), epsilon, attention_only))
+                blocks.append(match_block(in_double(u_block), in_double(v_block), epsilon, attention_only))
             except NoMatch as failure:
                 raise NoMatch(f"block {index}: {failure}") from None
     except NoMatch as failure:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nfn import GroupElement
-from nfn.layers.block_channels import NAMES
+from nfn.layers.block_channels import TENSOR_NAMES
 from tests.nfn.conftest import random_weights
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights, build_model
 
@@ -71,8 +71,8 @@ def test_batched_action_is_the_action_of_each(spec: TransformerSpec, generator: 
     g = GroupElement.sample(spec, (4,), generator=generator)
     each = [g.map(lambda t, i=i: t[i]).act(TransformerWeights.from_flat(spec, u.flat()[i])).flat() for i in range(4)]
     torch.testing.assert_close(g.act(u).flat(), torch.stack(each))
-    one = TransformerWeights.from_flat(spec, u.flat()[0])
-    assert g.act(one).batch_shape == (4,)
+    single = TransformerWeights.from_flat(spec, u.flat()[0])
+    assert g.act(single).batch_shape == (4,)
     torch.testing.assert_close(g.compose(g.inverse()).act(u).flat(), u.flat())
 
 
@@ -159,5 +159,5 @@ def test_element_of_other_dimensions_is_refused(generator: torch.Generator, spec
 def test_every_tensor_is_moved(generator: torch.Generator):
     u = random_weights(MNIST, (), generator)
     v = GroupElement.sample(MNIST, generator=generator).act(u)
-    moved = {name for name in NAMES if not torch.equal(getattr(u.encoder, name), getattr(v.encoder, name))}
-    assert moved == set(NAMES) - {"bias_b"}
+    moved = {name for name in TENSOR_NAMES if not torch.equal(getattr(u.encoder, name), getattr(v.encoder, name))}
+    assert moved == set(TENSOR_NAMES) - {"bias_b"}

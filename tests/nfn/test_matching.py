@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nfn import GroupElement, find_group_element, match_weights
-from nfn.layers.block_channels import NAMES
+from nfn.layers.block_channels import TENSOR_NAMES
 from tests.nfn.conftest import ODD_SPECS, random_weights
 from zoo import MNIST, BlockWeights, TransformerSpec, TransformerWeights
 
@@ -23,11 +23,14 @@ def test_finds_a_hidden_element_on_a_real_checkpoint(checkpoints: TransformerWei
     u = checkpoint(checkpoints, seed)
     # Every fifth is one of the paper's augmentations, which are worse conditioned.
     hidden = GroupElement.sample(MNIST, generator=generator, entry_range=(None, None, None, None, 10.0)[seed % 5])
-    found = find_group_element(u, hidden.act(u))
-    assert found is not None
+    element = find_group_element(u, hidden.act(u))
+    assert element is not None
     for field in fields(GroupElement):
         torch.testing.assert_close(
-            getattr(found, field.name), getattr(hidden, field.name), rtol=1e-2, atol=1e-4 * float(hidden.m.abs().max())
+            getattr(element, field.name),
+            getattr(hidden, field.name),
+            rtol=1e-2,
+            atol=1e-4 * float(hidden.m.abs().max()),
         )
 
 
@@ -92,17 +95,17 @@ def swapped(v: TransformerWeights, name: str, dim: int, generator: torch.Generat
 def test_finds_the_element_for_any_dimensions(spec: TransformerSpec, generator: torch.Generator):
     u = random_weights(spec, (), generator)
     hidden = GroupElement.sample(spec, generator=generator)
-    found = find_group_element(u, hidden.act(u))
-    assert found is not None
+    element = find_group_element(u, hidden.act(u))
+    assert element is not None
     for field in fields(GroupElement):
-        torch.testing.assert_close(getattr(found, field.name), getattr(hidden, field.name), rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(getattr(element, field.name), getattr(hidden, field.name), rtol=1e-8, atol=1e-8)
 
 
 def test_a_checkpoint_is_itself_and_not_another(checkpoints: TransformerWeights):
     u, v = checkpoint(checkpoints, 0), checkpoint(checkpoints, 1)
-    found = find_group_element(u, u)
-    assert found is not None
-    torch.testing.assert_close(found.m, GroupElement.identity(MNIST).m, rtol=0, atol=1e-6)
+    element = find_group_element(u, u)
+    assert element is not None
+    torch.testing.assert_close(element.m, GroupElement.identity(MNIST).m, rtol=0, atol=1e-6)
     match = match_weights(u, v)
     assert not match
     assert match.reason == "embedding.weight differs, and the group does not move it"
@@ -149,9 +152,9 @@ def test_equal_neurons_are_no_obstacle(checkpoints: TransformerWeights, generato
     twins.weight_b[:, 5] = twins.weight_b[:, 9]
     u = u.with_encoder(twins)
     v = GroupElement.sample(MNIST, generator=generator).act(u)
-    found = find_group_element(u, v)
-    assert found is not None
-    torch.testing.assert_close(found.act(u).flat(), v.flat(), rtol=1e-4, atol=1e-5)
+    element = find_group_element(u, v)
+    assert element is not None
+    torch.testing.assert_close(element.act(u).flat(), v.flat(), rtol=1e-4, atol=1e-5)
 
 
 def test_failing_conditions_are_named(checkpoints: TransformerWeights, generator: torch.Generator):
@@ -179,7 +182,7 @@ def test_failing_conditions_are_named(checkpoints: TransformerWeights, generator
     assert match_weights(wide, wide).reason == "condition (a) fails: max(D_k, D_v) ≤ D, got 4 > 3"
 
     reasons = {
-        name: match_weights(u, with_tensor(name, lambda tensor: tensor.mul_(1.5))).reason or "" for name in NAMES
+        name: match_weights(u, with_tensor(name, lambda tensor: tensor.mul_(1.5))).reason or "" for name in TENSOR_NAMES
     }
     assert "no head of the first" in reasons["query"]
     assert "no head of the first" in reasons["key"]

@@ -68,8 +68,8 @@ def test_one_interface(kind: type[Predictor], spec: TransformerSpec):
     assert predicted.shape == (6,)
     assert bool(((predicted > 0) & (predicted < 1)).all())
     torch.testing.assert_close(torch.sigmoid(model.logits(weights)), predicted)
-    one = TransformerWeights.from_flat(spec, weights.flat()[2])
-    torch.testing.assert_close(model(one), predicted[2])
+    single = TransformerWeights.from_flat(spec, weights.flat()[2])
+    torch.testing.assert_close(model(single), predicted[2])
     grid = TransformerWeights.from_flat(spec, weights.flat().unflatten(0, (2, 3)))
     torch.testing.assert_close(model(grid), predicted.unflatten(0, (2, 3)))
 
@@ -97,8 +97,10 @@ def test_only_the_chosen_components_are_read(kind: type[Predictor], components: 
 
 
 def test_order_of_components_does_not_matter():
-    one, other = (TransformerNFN(MNIST, components=c) for c in (["classifier", "encoder"], ["encoder", "classifier"]))
-    assert torch.equal(one(weights_of(MNIST)), other(weights_of(MNIST)))
+    first, second = (
+        TransformerNFN(MNIST, components=c) for c in (["classifier", "encoder"], ["encoder", "classifier"])
+    )
+    assert torch.equal(first(weights_of(MNIST)), second(weights_of(MNIST)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -196,11 +198,11 @@ def test_flat_features_are_the_components_side_by_side():
 
 def test_statistics_are_the_seven_of_each_tensor():
     weights = weights_of(AGNEWS, 3)
-    found = statistics(weights, "classifier")
-    assert found.shape == (3, 4 * 7)
+    features = statistics(weights, "classifier")
+    assert features.shape == (3, 4 * 7)
     tensor = weights["classifier.fc1.bias"]
     expected = torch.stack(
         [tensor.mean(-1), tensor.var(-1), *torch.quantile(tensor, torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0]), dim=-1)],
         -1,
     )
-    torch.testing.assert_close(found[:, 7:14], expected)
+    torch.testing.assert_close(features[:, 7:14], expected)
