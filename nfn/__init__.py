@@ -1,4 +1,4 @@
-"""Neural functional networks that respect the symmetries of a transformer's weights, their baselines, and proof."""
+"""Neural functional networks that respect the symmetries of a transformer's weights, baselines, and symmetry tests."""
 
 from nfn import testing
 from nfn.layers.equivariant import EquivariantLayer

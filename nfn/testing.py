@@ -1,12 +1,12 @@
-"""Checks for anyone's layer: is it equivariant, is it invariant under the symmetries of a transformer's blocks?
+"""Checks for your own layers: are they equivariant or invariant under the symmetries of a transformer's blocks?
 
     nfn.testing.assert_equivariant(layer, spec, channels=4)
     nfn.testing.assert_invariant(layer, spec, channels=4)
     nfn.testing.assert_invariant(predictor, spec, channels=None)
 
-Everything is measured in float64, with random weights and with M and N that are well conditioned but not orthogonal,
-which would hide a mix-up of transpose and inverse. Each factor of the group is tried on its own first, so that a
-failure says which symmetry is broken.
+Everything is measured in float64, with random weights and with M and N that are well conditioned but not orthogonal:
+orthogonal ones would hide a mix-up of transpose and inverse. Each factor of the group is tried on its own first, so
+that a failure says which symmetry is broken.
 """
 
 import copy

@@ -159,9 +159,9 @@ class GroupProgress:
         self.step.set_rates(torch.tensor([rate or 0.0 for rate in rates]), self.members)
 
     def _keep_best(self) -> Tensor:
-        """Reads the group on validation and says which members improved, if their training has not ended.
+        """Reads the group on validation, keeps the parameters of members that improved, and says which did.
 
-        Better is a higher τ, and at equal τ a lower loss.
+        Better is a higher τ, and at equal τ a lower loss. Members whose training has ended no longer improve.
         """
         logits = self.ensemble.read(self.validation.weights, self.members).double()
         truth = self.validation.accuracy

@@ -16,7 +16,7 @@ class EquivariantLayer(nn.Module):
 
     The sum of all terms of ``EQUIVARIANT_TERMS``; each transformer block has its own coefficients. Q, K, V are
     mixed along their input dimension, O along its output dimension by a·1 + b·11ᵀ, and everything that the group only
-    permutes gets every invariant and every equivariant of degree one or two (thm:equivariant_layer).
+    permutes gets every invariant and equivariant polynomial of degree one or two (thm:equivariant_layer).
     """
 
     def __init__(
@@ -55,7 +55,7 @@ def relu_on_mlp(weights: BlockWeights) -> BlockWeights:
     """ReLU on W_A, b_A, W_B, b_B; Q, K, V, O pass unchanged.
 
     The group permutes the entries of the former, so any pointwise function commutes with it; on the latter it acts by
-    GL(D_k) and GL(D_v), with which none does (appendix:transformer-nfn).
+    GL(D_k) and GL(D_v), with which no such function commutes (appendix:transformer-nfn).
     """
     return BlockWeights(
         query=weights.query,

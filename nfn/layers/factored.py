@@ -4,13 +4,13 @@ Nothing nonlinear touches Q, K, V and O (``relu_on_mlp``), so in every hidden la
 
     Q_d^(s) = Ψ^Q_d·W^(Q,s)    K_d^(s) = Ψ^K_d·W^(K,s)    V_d^(s) = Ψ^V_d·W^(V,s)    O_d^(s) = W^(O,s)·(α_d·1 + β_d·11ᵀ)
 
-with matrices Ψ [D, D] and numbers α, β made of coefficients alone, the same for the whole batch. All that any term
-reads of them are the products summed over heads, and these follow from those of the checkpoint:
+with matrices Ψ [D, D] and numbers α, β that depend on coefficients alone and are the same for the whole batch. Terms
+read only their products summed over heads, and these follow from those of the checkpoint:
 
     Σ_s [WW]^(QK,s)_d = Ψ^Q_d·(Σ_s [WW]^(QK,s))·(Ψ^K_d)ᵀ
     Σ_s [WW]^(VO,s)_d = Ψ^V_d·(Σ_s [WW]^(VO,s))·(α_d·1 + β_d·11ᵀ)
 
-So the work on heads is done once, on the checkpoint, and what is left are a few large matrix products.
+So the work on heads is done once, on the checkpoint, and a few large matrix products remain.
 """
 
 from dataclasses import dataclass, replace

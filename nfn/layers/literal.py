@@ -1,8 +1,8 @@
 """The slow twin of the layers: the paper's pseudocode, line by line, block by block.
 
 Written out from appendix:pseudocode_equivariant and appendix:pseudocode_invariant, not from the table, so that table,
-grouping and layers are checked against something that shares none of them. It reads the very parameters of the layer
-it is the twin of. Use it to check, never to train.
+grouping and layers are checked against something that shares none of them. It reads the parameters of the layer it
+is the twin of. Use it to check, never to train.
 """
 
 import torch
@@ -95,7 +95,7 @@ def equivariant_block(c: dict[str, Tensor], u: BlockWeights) -> BlockWeights:
         + einsum("bdq,edk->bek", u.bias_a, c["weight_b.bias_a.1"]).unsqueeze(-2)
         + einsum("bdj,edk->bejk", u.bias_a, c["weight_b.bias_a.2"])
         + einsum("bdq,edkq->bek", u.bias_b, c["weight_b.bias_b"]).unsqueeze(-2)
-        # The paper's pseudocode forgets this second unsqueeze; its formula, constant in the row j, has it.
+        # The paper's pseudocode lacks this second unsqueeze; its formula, constant in the row j, has it.
         + c["weight_b.one"].unsqueeze(0).unsqueeze(-2),
         bias_b=einsum("bdhpq,edkpq->bek", qk, c["bias_b.qk"])
         + einsum("bdhpq,edkp->bek", vo, c["bias_b.vo"])

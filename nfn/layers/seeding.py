@@ -1,4 +1,4 @@
-"""Where random numbers come from: a generator handed in, never the process's own."""
+"""Random numbers come from a generator that is passed in, never from torch's global one."""
 
 import torch
 

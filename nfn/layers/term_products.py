@@ -17,7 +17,7 @@ from nfn.layers.terms import Term
 
 
 class Sources:
-    """What the terms read: the eight weight tensors and the two products, summed over heads as every term has them."""
+    """What the terms read: the eight weight tensors and the two products, summed over heads as all terms need them."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = dict(tensors)
@@ -41,7 +41,7 @@ class Sources:
         return (self["value"] @ self["output"].sum(-1, keepdim=True)).squeeze(-1).sum(-2)
 
     def reduced(self, name: str, summed: Sequence[int]) -> Tensor:
-        """A source with some of its axes summed away."""
+        """A source summed over some of its axes."""
         if name == "vo" and tuple(summed) == (1,):
             return self.vo_row_sums()
         tensor = self[name]
@@ -85,7 +85,7 @@ class TermProducts(nn.Module):
         for term in self.terms:
             std = 1 / sqrt(targets.count(term.target) * term.fan_in(self.size, self.in_channels))
             coefficient = self.coefficient(term)
-            if coefficient.is_meta:  # a plan of the layer: shapes without numbers
+            if coefficient.is_meta:  # on the meta device: shapes without numbers
                 continue
             drawn = torch.randn(coefficient.shape, generator=generator, device=generator.device)
             coefficient.copy_(drawn * (0.0 if term.source == "one" else std))
@@ -164,8 +164,9 @@ def tall_product(
 ) -> Float[Tensor, "blocks n outputs"]:
     """``rows @ matrix`` for many rows and a small matrix, in chunks of rows.
 
-    The matrix's gradient sums over all rows. As one product it has so few entries that most of a GPU would idle while
-    a few of its processors walk down the rows; in chunks each has its own part, and the parts are added up at the end.
+    The matrix's gradient sums over all rows. As one product it has so few entries that most of a GPU would be idle
+    while a few of its processors go through the rows; in chunks each processor has its own part, and the parts are
+    added up at the end.
     """
     if rows.shape[1] % CHUNK_ROWS or rows.device.type == "cpu":
         return torch.bmm(rows, matrix)

@@ -17,11 +17,11 @@ HEAD_WIDTH = 10
 
 
 class InvariantEncoder(nn.Module):
-    """Equivariant layers, ReLU on the MLP's weights after each, an invariant layer, normalisation, an MLP.
+    """Equivariant layers, ReLU on the MLP's weights after each, an invariant layer, normalization, an MLP.
 
-    The invariant layer gives one number a channel and block. They are normalised over the channels of each block,
-    then all together, and read by three linear layers of width 10 (the paper leaves these out; without them its
-    parameter counts do not come out).
+    The invariant layer gives one number per channel and block. These are normalized over the channels of each block,
+    then all together, and read by three linear layers of width 10 (the paper does not mention them, but its parameter
+    counts include them).
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class InvariantEncoder(nn.Module):
 
 
 class BlockNorm(nn.Module):
-    """LayerNorm over the channels of each transformer block, with weights of its own for each."""
+    """LayerNorm over the channels of each transformer block, with separate weights for each."""
 
     def __init__(self, blocks: int, channels: int) -> None:
         super().__init__()

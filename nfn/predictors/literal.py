@@ -28,7 +28,7 @@ class LiteralEncoder(nn.Module):
 
 
 def literal_twin(predictor: TransformerNFN) -> TransformerNFN:
-    """A predictor with the very same parameters that computes every term on its own."""
+    """A predictor that shares the given one's parameters and computes every term on its own."""
     shared = {id(parameter): parameter for parameter in predictor.parameters()}
     twin = copy.deepcopy(predictor, shared)
     encoder = twin.parts["encoder"]

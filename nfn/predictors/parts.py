@@ -32,6 +32,6 @@ class StatisticsPart(nn.Module):
 
 
 def component_size(spec: TransformerSpec, component: Component) -> int:
-    """Weights of a component."""
+    """The number of weights in a component."""
     part = spec.components[component]
     return part.stop - part.start

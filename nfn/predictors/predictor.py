@@ -2,8 +2,8 @@
 
 All have one interface: ``predictor(weights)`` is the predicted accuracy in [0, 1], ``predictor.logits(weights)`` the
 same before the sigmoid, to train with binary cross entropy. Each component of the transformer (embedding, encoder,
-classifier) is read by a part of its own; the parts' outputs lie side by side in front of one linear layer
-(appendix:transformer-nfn, appendix:baselines). Which components are read is free.
+classifier) is read by its own part; the parts' outputs are concatenated and read by one linear layer
+(appendix:transformer-nfn, appendix:baselines). Any choice of components can be read.
 """
 
 from collections.abc import Sequence
@@ -79,8 +79,8 @@ class Predictor(nn.Module):
     def _check(self, weights: TransformerWeights) -> None:
         if weights.spec != self.spec:
             raise ValueError(
-                f"this predictor reads {self.spec.task} transformers of its own dimensions, "
-                f"got a {weights.spec.task} transformer: {differences(self.spec, weights.spec)}"
+                f"this predictor reads {self.spec.task} transformers of the dimensions it was built for, "
+                f"got {weights.spec.task} transformers: {differences(self.spec, weights.spec)}"
             )
         dtype = self.head.weight.dtype
         if weights.flat().dtype != dtype:

@@ -23,7 +23,7 @@ FLOATS = {"F16", "BF16", "F32", "F64"}
 
 
 def save_predictor(predictor: Predictor, folder: Path | str) -> None:
-    """Writes a predictor into a folder, which is made if need be."""
+    """Writes a predictor into a folder, which is created if it does not exist."""
     folder = Path(folder)
     tensors = {name: tensor.detach().contiguous() for name, tensor in predictor.state_dict().items()}
     write_atomically(folder / TENSORS, save(tensors))
@@ -37,7 +37,7 @@ def load_predictor(folder: Path | str) -> Predictor:
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder} holds no predictor: {name} is missing")
     config = read_json(folder / CONFIG)
-    # first without memory: a forged config may ask for any amount, but the file must hold as much
+    # Without memory at first: a forged config may ask for any amount of it, but the file must hold as much.
     with torch.device("meta"):
         plan = build_predictor(config)
     expected = {name: list(tensor.shape) for name, tensor in plan.state_dict().items()}
@@ -69,6 +69,6 @@ def build_predictor(config: dict[str, Any]) -> Predictor:
         raise ValueError(f"unknown kind of predictor {kind!r}: one of {', '.join(KINDS)}")
     try:
         return KINDS[kind](TransformerSpec(**options.pop("spec")), **options)
-    # torch's own words for widths that are none: a RuntimeError for a negative one, an OverflowError past 64 bits
+    # What torch raises for impossible widths: a RuntimeError for a negative one, an OverflowError past 64 bits.
     except (TypeError, KeyError, AttributeError, RuntimeError, OverflowError, ZeroDivisionError) as error:
         raise ValueError(f"the config of a {kind} predictor does not fit: {error}") from error

@@ -52,7 +52,7 @@ class TrainingStep:
             (members, batch_size), 1 / batch_size, dtype=dtype, device=device
         )
         self.rates: Float[Tensor, " m"] = torch.full((members,), learning_rate, device=device)
-        # Each row of the matrix once more as a parameter of its own, on the same memory.
+        # Each row of the matrix again as a separate parameter in the same memory: Adam then has a rate for each row.
         self._rows = [nn.Parameter(row) for row in ensemble.parameters.detach()]
         self._optimizer = torch.optim.Adam(
             [{"params": [row], "lr": rate} for row, rate in zip(self._rows, self.rates, strict=True)],

@@ -1,4 +1,4 @@
-"""Specs of awkward sizes, and real checkpoints trained for a moment on real digits."""
+"""Specs of awkward sizes, and real checkpoints trained briefly on real digits."""
 
 from collections.abc import Iterator
 

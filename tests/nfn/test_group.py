@@ -1,4 +1,4 @@
-"""The group: its axioms, its action, and what the action must leave alone."""
+"""The group: its axioms, its action, and what the action must leave unchanged."""
 
 from dataclasses import fields
 
@@ -45,7 +45,7 @@ def test_composition_order_matters(generator: torch.Generator):
     assert not torch.allclose(g.act(h.act(u)).flat(), h.act(g.act(u)).flat(), rtol=1e-3)
 
 
-def test_action_is_the_paper_s_formula(spec: TransformerSpec, generator: torch.Generator):
+def test_action_follows_the_formula_of_the_paper(spec: TransformerSpec, generator: torch.Generator):
     u = random_weights(spec, (), generator)
     g = GroupElement.sample(spec, generator=generator)
     moved = g.act(u)
@@ -145,7 +145,7 @@ def test_action_passes_gradients(generator: torch.Generator):
 
 
 @pytest.mark.parametrize("entry_range", [0.0, -1.0, float("nan")])
-def test_bad_range_is_one_clear_line(entry_range: float, generator: torch.Generator):
+def test_bad_range_is_refused_in_one_clear_line(entry_range: float, generator: torch.Generator):
     with pytest.raises(ValueError, match="entry_range must be a positive number"):
         GroupElement.sample(MNIST, generator=generator, entry_range=entry_range)
 

@@ -226,7 +226,7 @@ def test_unbatched_and_doubly_batched_weights(generator: torch.Generator):
     torch.testing.assert_close(invariant(double).flatten(0, 1), invariant(u))
 
 
-def test_wrong_channels_dimensions_and_dtype_are_one_clear_line(generator: torch.Generator):
+def test_wrong_channels_dimensions_and_dtype_are_refused_in_one_clear_line(generator: torch.Generator):
     layer = EquivariantLayer(SPEC, 2, 3).double()
     with pytest.raises(ValueError, match=r"query must be \[\*batch, 2, 1, 3, 7, 2\].*got \[2, 1, 1, 3, 7, 2\]"):
         layer(random_block_weights(SPEC, 1, 2, generator))

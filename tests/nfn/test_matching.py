@@ -1,4 +1,4 @@
-"""find_group_element: finds what was hidden, refuses what is nearly right, and says why."""
+"""find_group_element: finds a hidden group element, refuses near misses, and says why."""
 
 from dataclasses import fields
 
@@ -10,14 +10,14 @@ from nfn.layers.block_channels import TENSOR_NAMES
 from tests.nfn.conftest import ODD_SPECS, random_weights
 from zoo import MNIST, BlockWeights, TransformerSpec, TransformerWeights
 
-HIDDEN = range(50)
+SEEDS = range(50)
 
 
 def checkpoint(checkpoints: TransformerWeights, index: int) -> TransformerWeights:
     return TransformerWeights.from_flat(MNIST, checkpoints.flat()[index % len(checkpoints.flat())])
 
 
-@pytest.mark.parametrize("seed", HIDDEN)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_finds_a_hidden_element_on_a_real_checkpoint(checkpoints: TransformerWeights, seed: int):
     generator = torch.Generator().manual_seed(seed)
     u = checkpoint(checkpoints, seed)
@@ -34,20 +34,20 @@ def test_finds_a_hidden_element_on_a_real_checkpoint(checkpoints: TransformerWei
         )
 
 
-@pytest.mark.parametrize("seed", HIDDEN)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_refuses_a_near_miss_on_a_real_checkpoint(checkpoints: TransformerWeights, seed: int):
-    """One of five spoilings, each of a moved checkpoint that would match without it."""
+    """One of five small changes to a moved checkpoint that would match without it."""
     generator = torch.Generator().manual_seed(1000 + seed)
     u = checkpoint(checkpoints, seed)
     v = GroupElement.sample(MNIST, generator=generator).act(u)
-    spoil = (one_weight, one_neuron_swapped_in_one_matrix, one_feature_swapped, one_head_with_other_n, one_bias)
-    spoilt = spoil[seed % len(spoil)](v, generator)
+    changes = (one_weight, one_neuron_swapped_in_one_matrix, one_feature_swapped, one_head_with_other_n, one_bias)
+    changed = changes[seed % len(changes)](v, generator)
     assert match_weights(u, v)
-    assert not torch.equal(spoilt.flat(), v.flat())
-    match = match_weights(u, spoilt)
+    assert not torch.equal(changed.flat(), v.flat())
+    match = match_weights(u, changed)
     assert match.element is None
     assert match.reason
-    assert find_group_element(u, spoilt) is None
+    assert find_group_element(u, changed) is None
 
 
 def one_weight(v: TransformerWeights, generator: torch.Generator) -> TransformerWeights:
@@ -111,7 +111,7 @@ def test_a_checkpoint_is_itself_and_not_another(checkpoints: TransformerWeights)
     assert match.reason == "embedding.weight differs, and the group does not move it"
 
 
-def test_an_action_computed_in_float32_is_recognised(checkpoints: TransformerWeights, generator: torch.Generator):
+def test_an_action_computed_in_float32_is_recognized(checkpoints: TransformerWeights, generator: torch.Generator):
     u = checkpoint(checkpoints, 0)
     g = GroupElement.sample(MNIST, generator=generator)
     m, n = g.m.float(), g.n.float()
@@ -144,7 +144,7 @@ def test_attention_alone_ignores_the_mlp_but_not_the_heads(checkpoints: Transfor
     assert reason == "block 0: W^(V)·W^(O) of the heads differ"
 
 
-def test_equal_neurons_are_no_obstacle(checkpoints: TransformerWeights, generator: torch.Generator):
+def test_equal_neurons_do_not_prevent_a_match(checkpoints: TransformerWeights, generator: torch.Generator):
     u = checkpoint(checkpoints, 0)
     twins = u.encoder.map(torch.clone)
     for name in ("weight_a", "bias_a"):
@@ -192,7 +192,7 @@ def test_failing_conditions_are_named(checkpoints: TransformerWeights, generator
     assert "b_B differs" in reasons["bias_b"]
 
 
-def test_bad_input_is_one_clear_line(checkpoints: TransformerWeights, generator: torch.Generator):
+def test_bad_input_is_refused_in_one_clear_line(checkpoints: TransformerWeights, generator: torch.Generator):
     u = checkpoint(checkpoints, 0)
     with pytest.raises(ValueError, match=r"single checkpoints are compared, got a batch of shape \(3,\)"):
         find_group_element(checkpoints, checkpoints)

@@ -1,4 +1,4 @@
-"""The predictors: exact sizes, one interface, any components, honest errors, and a round trip through the disk."""
+"""The predictors: exact sizes, one interface, any components, clear errors, and a round trip through the disk."""
 
 import json
 from pathlib import Path
@@ -62,7 +62,7 @@ def test_parameter_counts_of_tab_ablation_hidden_dim(channels: tuple[int, ...], 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("spec", [MNIST, AGNEWS, *ODD_SPECS], ids=lambda spec: spec.task)
-def test_one_interface(kind: type[Predictor], spec: TransformerSpec):
+def test_all_kinds_have_one_interface(kind: type[Predictor], spec: TransformerSpec):
     model, weights = kind(spec), weights_of(spec)
     predicted = model(weights)
     assert predicted.shape == (6,)
@@ -104,9 +104,9 @@ def test_order_of_components_does_not_matter():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bad_input_is_one_clear_line(kind: type[Predictor]):
+def test_bad_input_is_refused_in_one_clear_line(kind: type[Predictor]):
     model = kind(MNIST)
-    with pytest.raises(ValueError, match=r"reads mnist transformers.*got a agnews transformer: .*classes 10 and 4"):
+    with pytest.raises(ValueError, match=r"reads mnist transformers.*got agnews transformers: .*classes 10 and 4"):
         model(weights_of(AGNEWS))
     double = TransformerWeights.from_flat(MNIST, weights_of(MNIST).flat().double())
     with pytest.raises(ValueError, match=r"weights are torch.float64 but the predictor is torch.float32: convert"):
@@ -115,7 +115,7 @@ def test_bad_input_is_one_clear_line(kind: type[Predictor]):
     broken[3, 600] = float("nan")
     with pytest.raises(ValueError, match=r"weights hold NaN or infinity, first in blocks.0.query.weight"):
         model(TransformerWeights.from_flat(MNIST, broken, check_finite=False))
-    with pytest.raises(ValueError, match="a agnews transformer has no trainable embedding: choose from encoder"):
+    with pytest.raises(ValueError, match="agnews transformers have no trainable embedding: choose from encoder"):
         kind(AGNEWS, components=["embedding"])
     with pytest.raises(ValueError, match="components must be some of embedding, encoder, classifier, got head"):
         kind(MNIST, components=["head"])
@@ -123,7 +123,7 @@ def test_bad_input_is_one_clear_line(kind: type[Predictor]):
         kind(MNIST, components=[])
 
 
-def test_no_channels_is_one_clear_line():
+def test_no_channels_are_refused_in_one_clear_line():
     with pytest.raises(ValueError, match="at least one equivariant layer"):
         TransformerNFN(MNIST, channels=())
 
@@ -142,7 +142,7 @@ def test_save_and_load_give_the_same_predictor(kind: type[Predictor], dtype: tor
     assert {file.name for file in (tmp_path / "predictor").iterdir()} == {"config.json", "model.safetensors"}
 
 
-def test_the_disk_s_faults_are_one_clear_line(tmp_path: Path):
+def test_damaged_files_are_refused_in_one_clear_line(tmp_path: Path):
     with pytest.raises(FileNotFoundError, match=r"holds no predictor: config.json is missing"):
         load_predictor(tmp_path)
     save_predictor(StatNN(MNIST), tmp_path)
@@ -162,7 +162,7 @@ def test_the_disk_s_faults_are_one_clear_line(tmp_path: Path):
         load_predictor(tmp_path)
 
 
-def test_scale_keeps_invariance_and_does_not_see_the_group(generator: torch.Generator):
+def test_scale_keeps_invariance_and_does_not_depend_on_the_group(generator: torch.Generator):
     spec = ODD_SPECS[2]
     weights = weights_of(spec, 20)
     model = TransformerNFN(spec, channels=(3,), components=["encoder"])
@@ -187,7 +187,7 @@ def test_scale_brings_weights_to_unit_size_and_survives_zero_biases():
         model.fit_scale(TransformerWeights.from_flat(MNIST, flat[0]))
 
 
-def test_flat_features_are_the_components_side_by_side():
+def test_flat_features_are_the_concatenated_components():
     weights = weights_of(MNIST)
     flat = weights.flat()
     assert flat_features(weights) is flat
