@@ -1,11 +1,14 @@
-"""Neural functional networks that respect the symmetries of a transformer's weights, their baselines, and proof."""
+"""Neural functional networks that respect the symmetries of a transformer's weights, baselines, and symmetry tests."""
 
 from nfn import testing
 from nfn.layers.equivariant import EquivariantLayer
 from nfn.layers.invariant import InvariantLayer
 from nfn.predictors.features import flat_features
-from nfn.predictors.predictor import MLPPredictor, Predictor, StatNN, TransformerNFN
+from nfn.predictors.mlp import MLPPredictor
+from nfn.predictors.predictor import Predictor
+from nfn.predictors.statnn import StatNN
 from nfn.predictors.storage import load_predictor, save_predictor
+from nfn.predictors.transformer_nfn import TransformerNFN
 from nfn.symmetry.group import GroupElement
 from nfn.symmetry.matching import Match, find_group_element, match_weights
 from nfn.training.ensemble import PredictorEnsemble

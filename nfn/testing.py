@@ -1,12 +1,12 @@
-"""Checks for anyone's layer: is it equivariant, is it invariant under the symmetries of a transformer's blocks?
+"""Checks for your own layers: are they equivariant or invariant under the symmetries of a transformer's blocks?
 
     nfn.testing.assert_equivariant(layer, spec, channels=4)
     nfn.testing.assert_invariant(layer, spec, channels=4)
     nfn.testing.assert_invariant(predictor, spec, channels=None)
 
-Everything is measured in float64, with random weights and with M and N that are well conditioned but not orthogonal,
-which would hide a mix-up of transpose and inverse. Each factor of the group is tried on its own first, so that a
-failure says which symmetry is broken.
+Everything is measured in float64, with random weights and with M and N that are well conditioned but not orthogonal:
+orthogonal ones would hide a mix-up of transpose and inverse. Each factor of the group is tried on its own first, so
+that a failure says which symmetry is broken.
 """
 
 import copy
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nfn.layers.block_channels import NAMES
+from nfn.layers.block_channels import TENSOR_NAMES
 from nfn.layers.terms import AXES, sizes
 from nfn.symmetry.group import GroupElement
 from zoo import BlockWeights, TransformerSpec, TransformerWeights
@@ -44,17 +44,17 @@ def assert_equivariant(
 ) -> None:
     """Raises AssertionError unless ‖E(gU) − gE(U)‖ ≤ tolerance·‖gE(U)‖ for every tensor and every kind of g.
 
-    ``layer`` maps elements of U^d, ``BlockWeights`` of tensors [batch, d, blocks, …], to elements of U^e. A module is
+    ``layer`` maps weights in U^d, ``BlockWeights`` of tensors [batch, d, blocks, …], to weights in U^e. A module is
     tested as a float64 copy of itself.
     """
     layer = in_double(layer)
     generator = torch.Generator().manual_seed(seed)
-    weights = random_element(spec, channels, batch, generator)
+    weights = random_block_weights(spec, channels, batch, generator)
     result = layer(weights)
-    for symmetry, element in elements(spec, generator):
+    for symmetry, element in elements_of_each_factor(spec, generator):
         moved_before, moved_after = layer(element.act_on_blocks(weights)), element.act_on_blocks(result)
-        for name in NAMES:
-            check(
+        for name in TENSOR_NAMES:
+            check_close(
                 getattr(moved_before, name),
                 getattr(moved_after, name),
                 tolerance,
@@ -74,7 +74,7 @@ def assert_invariant(
 ) -> None:
     """Raises AssertionError unless ‖I(gU) − I(U)‖ ≤ tolerance·‖I(U)‖ for every kind of g.
 
-    ``function`` takes elements of U^d as in ``assert_equivariant``; with ``channels=None`` it takes
+    ``function`` takes weights in U^d as in ``assert_equivariant``; with ``channels=None`` it takes
     ``TransformerWeights`` of shape [batch], as predictors do.
     """
     function = in_double(function)
@@ -83,14 +83,14 @@ def assert_invariant(
         flat = torch.randn(batch, spec.num_parameters, generator=generator, dtype=torch.float64)
         weights = TransformerWeights.from_flat(spec, flat)
     else:
-        weights = random_element(spec, channels, batch, generator)
+        weights = random_block_weights(spec, channels, batch, generator)
     result = function(weights)
-    for symmetry, element in elements(spec, generator):
+    for symmetry, element in elements_of_each_factor(spec, generator):
         moved = element.act(weights) if isinstance(weights, TransformerWeights) else element.act_on_blocks(weights)
-        check(function(moved), result, tolerance, f"not invariant under {symmetry}: I(gU) and I(U) differ")
+        check_close(function(moved), result, tolerance, f"not invariant under {symmetry}: I(gU) and I(U) differ")
 
 
-def elements(spec: TransformerSpec, generator: torch.Generator) -> Iterator[tuple[str, GroupElement]]:
+def elements_of_each_factor(spec: TransformerSpec, generator: torch.Generator) -> Iterator[tuple[str, GroupElement]]:
     """Group elements that move one factor each, then one that moves all, with the name of what they move."""
     everything, nothing = GroupElement.sample(spec, generator=generator), GroupElement.identity(spec)
     for field in fields(GroupElement):
@@ -98,21 +98,21 @@ def elements(spec: TransformerSpec, generator: torch.Generator) -> Iterator[tupl
     yield "the whole group", everything
 
 
-def random_element(spec: TransformerSpec, channels: int, batch: int, generator: torch.Generator) -> BlockWeights:
-    """A random element of U^channels in float64, entries standard normal."""
+def random_block_weights(spec: TransformerSpec, channels: int, batch: int, generator: torch.Generator) -> BlockWeights:
+    """Random weights in U^channels in float64, entries standard normal."""
     size = sizes(spec)
 
     def tensor(name: str) -> Tensor:
         shape = (batch, channels, spec.blocks, *(size[axis] for axis in AXES[name]))
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
-    return BlockWeights(**{name: tensor(name) for name in NAMES})
+    return BlockWeights(**{name: tensor(name) for name in TENSOR_NAMES})
 
 
-def check(found: Tensor, expected: Tensor, tolerance: float, message: str) -> None:
-    if found.shape != expected.shape:
-        raise AssertionError(f"{message} in shape, {tuple(found.shape)} and {tuple(expected.shape)}")
-    error, size = float(torch.linalg.norm(found - expected)), float(torch.linalg.norm(expected))
+def check_close(actual: Tensor, expected: Tensor, tolerance: float, message: str) -> None:
+    if actual.shape != expected.shape:
+        raise AssertionError(f"{message} in shape, {tuple(actual.shape)} and {tuple(expected.shape)}")
+    error, size = float(torch.linalg.norm(actual - expected)), float(torch.linalg.norm(expected))
     # Written so that NaN fails.
     if not error <= tolerance * size:
         raise AssertionError(f"{message} by {error / size if size else error:.1e}, allowed {tolerance:.0e}")

@@ -1,8 +1,9 @@
-"""Trains predictors of one architecture together: several seeds, several thresholds, each with rows of its own.
+"""Trains predictors of one architecture together: several seeds and several thresholds, each with its own rows.
 
-Every step is one step of all. Classes (the members with the same rows) progress through epochs of their own, as long as
-their rows last, so nobody waits for anybody; who is done goes on at rate zero. After each of its epochs a class is
-read on validation, and each member keeps the parameters of its best epoch. Nothing here sees a test row.
+Every step trains all of them. Each training group (the members with the same rows) goes through its own epochs, as long
+as its rows last, so no group waits for another; members that are done stay in the step with a learning rate of zero.
+After each of its epochs a group is read on validation, and each member keeps the parameters of its best epoch. Nothing
+here sees a test row.
 """
 
 import math
@@ -17,9 +18,9 @@ from torch.nn import functional as F
 
 from benchmarks.data.checkpoints import Checkpoints
 from benchmarks.models.schedule import Schedule
-from benchmarks.models.stacked import READ_AT_ONCE, StackedPredictors, StackedStep
 from benchmarks.statistics.ranking import many_kendall_taus
-from nfn import Predictor
+from nfn import Predictor, PredictorEnsemble, TrainingStep
+from nfn.training.ensemble import READ_AT_ONCE
 from zoo import TransformerWeights
 
 BATCH_SIZE = 16
@@ -27,7 +28,7 @@ BATCH_SIZE = 16
 
 @dataclass(frozen=True)
 class TrainingGroup:
-    """Members that train on the same rows and are read on the same validation rows, one a seed."""
+    """Members that train on the same rows and are read on the same validation rows, one per seed."""
 
     rows: Integer[np.ndarray, " n"]
     validation: Integer[np.ndarray, " v"]
@@ -55,33 +56,33 @@ class FittedPredictor:
 
 def train_together(
     build: Callable[[torch.Generator], Predictor],
-    classes: Sequence[TrainingGroup],
+    groups: Sequence[TrainingGroup],
     train: Checkpoints,
     validation: Checkpoints,
     schedule: Callable[[], Schedule],
     *,
     scaled: bool = False,
 ) -> list[list[FittedPredictor]]:
-    """The fitted predictors of each class, in the order of its seeds.
+    """The fitted predictors of each group, in the order of its seeds.
 
     A seed decides the first parameters and the order of the rows, whatever else trains at the same time. With
-    ``scaled`` each class brings the weights it reads to unit size, by its training rows.
+    ``scaled`` each group brings the weights it reads to unit size, by its training rows.
     """
     predictors = []
-    for one in classes:
+    for group in groups:
         scale = build(torch.Generator()).to(train.weights.device).scale
         if scaled:
-            scale.fit(TransformerWeights.from_flat(train.spec, train.take(one.rows).weights, check_finite=False))
-        for seed in one.seeds:
+            scale.fit(TransformerWeights.from_flat(train.spec, train.take(group.rows).weights, check_finite=False))
+        for seed in group.seeds:
             predictor = build(torch.Generator().manual_seed(seed))
             predictor.scale.load_state_dict(scale.state_dict())
             predictors.append(predictor)
-    stack = StackedPredictors(predictors, train.weights.device)
-    step = StackedStep(stack, train, BATCH_SIZE)
+    ensemble = PredictorEnsemble(predictors, train.weights.device)
+    step = TrainingStep(ensemble, train.weights, train.accuracy, batch_size=BATCH_SIZE)
     all_progress, start = [], 0
-    for one in classes:
-        members = slice(start, start + len(one.seeds))
-        all_progress.append(GroupProgress(one, members, stack, step, validation.take(one.validation), schedule))
+    for group in groups:
+        members = slice(start, start + len(group.seeds))
+        all_progress.append(GroupProgress(group, members, step, validation.take(group.validation), schedule))
         start = members.stop
     while any(progress.running for progress in all_progress):
         for progress in all_progress:
@@ -93,28 +94,28 @@ def train_together(
 
 
 class GroupProgress:
-    """One class on its way through its epochs."""
+    """How far one group, the given members of the ensemble, has come through its epochs."""
 
     def __init__(
         self,
-        own: TrainingGroup,
+        group: TrainingGroup,
         members: slice,
-        stack: StackedPredictors,
-        step: StackedStep,
+        step: TrainingStep,
         validation: Checkpoints,
         schedule: Callable[[], Schedule],
     ) -> None:
-        self.own, self.members, self.stack, self.step, self.validation = own, members, stack, step, validation
-        self.schedules = [schedule() for _ in own.seeds]
+        self.group, self.members, self.step, self.validation = group, members, step, validation
+        self.ensemble = step.ensemble
+        self.schedules = [schedule() for _ in group.seeds]
         self.epoch = self.position = 0
-        self.steps = math.ceil(len(own.rows) / BATCH_SIZE)
-        self.index = self.share = torch.empty(0)
-        device = stack.parameters.device
-        count = len(own.seeds)
+        self.steps = math.ceil(len(group.rows) / BATCH_SIZE)
+        self.index = self.row_weights = torch.empty(0)
+        device = self.ensemble.parameters.device
+        count = len(group.seeds)
         self.best_tau = torch.full((count,), -math.inf, dtype=torch.float64, device=device)
         self.best_loss = torch.full((count,), math.inf, dtype=torch.float64, device=device)
         self.best_epoch = torch.zeros(count, dtype=torch.long, device=device)
-        self.best = stack.parameters.detach()[members].clone()
+        self.best = self.ensemble.parameters.detach()[members].clone()
         self.ended = [0] * count
         self.running = True
         self._set_rates()
@@ -123,9 +124,8 @@ class GroupProgress:
         if not self.running:
             return
         if self.position == 0:
-            self.index, self.share = epoch_batches(self.own, self.epoch, self.stack.parameters.device)
-        self.step.index[self.members] = self.index[self.position]
-        self.step.share[self.members] = self.share[self.position]
+            self.index, self.row_weights = epoch_batches(self.group, self.epoch, self.ensemble.parameters.device)
+        self.step.set_batches(self.index[self.position], self.row_weights[self.position], self.members)
 
     def after_step(self) -> None:
         if not self.running:
@@ -135,20 +135,20 @@ class GroupProgress:
             return
         self.position, self.epoch = 0, self.epoch + 1
         better = self._keep_best()
-        # Only a schedule that listens to validation makes the host wait for the device.
-        listens = any(schedule.needs_validation for schedule in self.schedules)
-        improved = better.tolist() if listens else [False] * len(self.schedules)
-        for schedule, news in zip(self.schedules, improved, strict=True):
+        # Only a schedule that needs the validation result makes the host wait for the device.
+        needs_validation = any(schedule.needs_validation for schedule in self.schedules)
+        all_improved = better.tolist() if needs_validation else [False] * len(self.schedules)
+        for schedule, improved in zip(self.schedules, all_improved, strict=True):
             if schedule.rate() is not None:
-                schedule.advance(news)
+                schedule.advance(improved)
         self._set_rates()
 
     def fitted(self) -> list[FittedPredictor]:
-        found = []
+        fitted = []
         for number, (tau, epoch) in enumerate(zip(self.best_tau.tolist(), self.best_epoch.tolist(), strict=True)):
-            predictor = self.stack.predictor(self.best[number], self.members.start + number)
-            found.append(FittedPredictor(predictor, epoch, self.ended[number], tau if tau >= -1 else math.nan))
-        return found
+            predictor = self.ensemble.member(self.members.start + number, self.best[number])
+            fitted.append(FittedPredictor(predictor, epoch, self.ended[number], tau if tau >= -1 else math.nan))
+        return fitted
 
     def _set_rates(self) -> None:
         rates = [schedule.rate() for schedule in self.schedules]
@@ -156,39 +156,42 @@ class GroupProgress:
             if rate is None and not self.ended[number]:
                 self.ended[number] = self.epoch
         self.running = any(rate is not None for rate in rates)
-        self.step.rates[self.members] = torch.tensor([rate or 0.0 for rate in rates]).to(self.step.rates.device)
+        self.step.set_rates(torch.tensor([rate or 0.0 for rate in rates]), self.members)
 
     def _keep_best(self) -> Tensor:
-        """Reads the class on validation. Better is a higher τ, at equal τ a lower loss. Who has ended stays so."""
-        logits = self.stack.read(self.members, self.validation).double()
+        """Reads the group on validation, keeps the parameters of members that improved, and says which did.
+
+        Better is a higher τ, and at equal τ a lower loss. Members whose training has ended no longer improve.
+        """
+        logits = self.ensemble.read(self.validation.weights, self.members).double()
         truth = self.validation.accuracy
         tau = many_kendall_taus(logits, truth).nan_to_num(nan=-2.0)  # undefined is worse than any
         loss = F.binary_cross_entropy_with_logits(logits, truth.double().expand_as(logits), reduction="none").mean(1)
-        alive = torch.tensor([ended == 0 for ended in self.ended]).to(tau.device, non_blocking=True)
-        better = ((tau > self.best_tau) | ((tau == self.best_tau) & (loss < self.best_loss))) & alive
+        training = torch.tensor([ended == 0 for ended in self.ended]).to(tau.device, non_blocking=True)
+        better = ((tau > self.best_tau) | ((tau == self.best_tau) & (loss < self.best_loss))) & training
         self.best_tau = torch.where(better, tau, self.best_tau)
         self.best_loss = torch.where(better, loss, self.best_loss)
         self.best_epoch = torch.where(better, self.epoch, self.best_epoch)
-        self.best = torch.where(better[:, None], self.stack.parameters.detach()[self.members], self.best)
+        self.best = torch.where(better[:, None], self.ensemble.parameters.detach()[self.members], self.best)
         return better
 
 
 def epoch_batches(
-    own: TrainingGroup, epoch: int, device: torch.device
+    group: TrainingGroup, epoch: int, device: torch.device
 ) -> tuple[Integer[Tensor, "s m b"], Float[Tensor, "s m b"]]:
     """The batches of one epoch, all rows in a new order for each seed, and what each row counts in its batch's mean.
 
-    The last batch is filled up with rows that count nothing: a recorded step has one shape.
+    The last batch is filled up with rows of weight 0: a recorded step has one shape.
     """
-    count = len(own.rows)
+    count = len(group.rows)
     steps = math.ceil(count / BATCH_SIZE)
-    index = np.zeros((len(own.seeds), steps * BATCH_SIZE), dtype=np.int64)
-    for member, seed in enumerate(own.seeds):
-        index[member, :count] = np.random.default_rng([seed, epoch]).permutation(own.rows)
+    index = np.zeros((len(group.seeds), steps * BATCH_SIZE), dtype=np.int64)
+    for member, seed in enumerate(group.seeds):
+        index[member, :count] = np.random.default_rng([seed, epoch]).permutation(group.rows)
     real = (np.arange(steps * BATCH_SIZE) < count).reshape(steps, 1, BATCH_SIZE)
-    share = np.broadcast_to(real / real.sum(-1, keepdims=True), (steps, len(own.seeds), BATCH_SIZE))
-    batches = index.reshape(len(own.seeds), steps, BATCH_SIZE).swapaxes(0, 1)
+    row_weights = np.broadcast_to(real / real.sum(-1, keepdims=True), (steps, len(group.seeds), BATCH_SIZE))
+    batches = index.reshape(len(group.seeds), steps, BATCH_SIZE).swapaxes(0, 1)
     return (
         torch.from_numpy(batches.copy()).to(device, non_blocking=True),
-        torch.from_numpy(share.astype(np.float32)).to(device, non_blocking=True),
+        torch.from_numpy(row_weights.astype(np.float32)).to(device, non_blocking=True),
     )

@@ -1,45 +1,49 @@
-"""How fast Transformer-NFN trains, beside its literal twin, which computes the same term by term.
+"""How fast Transformer-NFN trains, beside its literal twin, which computes the same thing term by term.
 
-python -m benchmarks.speed nfn                    CPU and, where there is one, GPU
+python -m benchmarks.speed nfn                    on the CPU and, where there is one, the GPU
 python -m benchmarks.speed nfn --device cuda --config mnist
 
-Rows: the time of forward + backward, and of a full training step with Adam, of one predictor and of five seeds in one.
+Rows: the time of forward + backward, and of a full training step with Adam, for one predictor and for five seeds
+together. The step is the one that trains the predictors of the tables; the twin takes a plain step of torch.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from torch import Tensor
+from torch.nn import functional as F
 
 from benchmarks import results
 from benchmarks.results import Result
 from benchmarks.speed.timing import Timing, measure_together
 from nfn import PredictorEnsemble, TrainingStep, TransformerNFN
 from nfn.predictors.literal import literal_twin
-from zoo import TransformerSpec
-from zoo.command import command_parser
+from zoo import TransformerSpec, TransformerWeights
+from zoo.command import command, command_parser
+from zoo.transformer.onednn import fast_small_products
 from zoo.transformer.spec import SPECS
 
-DESCRIPTION = "Times Transformer-NFN beside its literal twin and appends the rows to benchmarks/results/."
 BATCHES = (16, 256)
 SEEDS = 5
 
 
-def main(arguments: list[str]) -> None:
-    parser = command_parser("benchmarks.speed nfn", DESCRIPTION)
-    parser.add_argument("--device", choices=["cpu", "cuda"], help="default: every one there is")
+@command
+def main(arguments: list[str] | None = None) -> None:
+    parser = command_parser("benchmarks.speed nfn", __doc__)
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="default: all that this machine has")
     parser.add_argument("--config", choices=list(SPECS), help="default: all")
-    parser.add_argument("--repeats", type=int, default=30, help="samples of each time, default 30")
-    parser.add_argument("--threads", type=int, help="CPU threads, default torch's own choice")
+    parser.add_argument("--repeats", type=int, default=30, help="samples of each time (default: %(default)s)")
+    parser.add_argument("--threads", type=int, help="CPU threads (default: torch's own choice)")
     parser.add_argument("--dry-run", action="store_true", help="print the rows, store none")
     options = parser.parse_args(arguments)
     if options.repeats < 2:
-        parser.error(f"--repeats must be at least 2 to have a spread, got {options.repeats}")
+        raise ValueError(f"--repeats must be at least 2 to have a spread, got {options.repeats}")
     if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda: torch sees no CUDA device here")
+        raise ValueError("--device cuda: torch finds no CUDA device on this machine, use --device cpu")
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     devices = [options.device] if options.device else ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -61,39 +65,53 @@ def measure_case(config: str, device: torch.device, batch: int, repeats: int) ->
     flat = (torch.randn(batch, spec.num_parameters, generator=generator) * 0.1).to(device)
     accuracy = torch.rand(batch, generator=generator).to(device)
 
-    def forward_backward(model: TransformerNFN) -> Callable[[], object]:
-        step = TrainingStep(model, graph=False)
-        return lambda: step.gradients(flat, accuracy)
-
-    def training_step(model: TransformerNFN | PredictorEnsemble, graph: bool) -> Callable[[], object]:
-        step = TrainingStep(model, graph=graph)
-        return lambda: step(flat, accuracy)
+    def training_step(predictors: Sequence[TransformerNFN], graph: bool) -> TrainingStep:
+        ensemble = PredictorEnsemble(predictors, device)
+        step = TrainingStep(ensemble, flat, accuracy, batch_size=batch, graph=graph)
+        step.set_batches(torch.arange(batch))
+        return step
 
     graph = device.type == "cuda"
-    model = predictor(spec, 0, device)
-    ensemble = PredictorEnsemble([predictor(spec, seed, device) for seed in range(SEEDS)])
+    predictors = [build_predictor(spec, seed) for seed in range(SEEDS)]
+    literal = literal_twin(build_predictor(spec, 0).to(device))
+    # "merged" are the grouped terms of the layers; the names are those of the rows measured so far.
     calls: dict[tuple[str, str, int, bool], Callable[[], object]] = {
-        ("forward_backward_ms", "merged", 1, False): forward_backward(model),
-        ("forward_backward_ms", "literal", 1, False): forward_backward(literal_twin(model)),
-        ("training_step_ms", "merged", 1, graph): training_step(predictor(spec, 0, device), graph),
-        ("training_step_ms", "literal", 1, False): training_step(literal_twin(predictor(spec, 0, device)), False),
-        ("training_step_ms", "merged", SEEDS, graph): training_step(ensemble, graph),
+        ("forward_backward_ms", "merged", 1, False): training_step(predictors[:1], False).gradients,
+        ("forward_backward_ms", "literal", 1, False): plain_step(literal, flat, accuracy, update=False),
+        ("training_step_ms", "merged", 1, graph): training_step(predictors[:1], graph),
+        ("training_step_ms", "literal", 1, False): plain_step(literal, flat, accuracy, update=True),
+        ("training_step_ms", "merged", SEEDS, graph): training_step(predictors, graph),
     }
     if graph:
-        calls["training_step_ms", "merged", 1, False] = training_step(predictor(spec, 0, device), False)
+        calls["training_step_ms", "merged", 1, False] = training_step(predictors[:1], False)
     names = {str(number): key for number, key in enumerate(calls)}
     timings = measure_together(
         {number: calls[key] for number, key in names.items()},
         device=device,
         repeats=repeats,
-        # As in a training loop: the step after the same step, not after its twin, whose memory crowds the caches.
+        # As in a training loop: a step follows the same step, not its twin, whose memory would fill the caches.
         calls_per_sample=10 if graph else 5,
     )
     return [row(config, device, batch, *names[number], timing) for number, timing in timings.items()]
 
 
-def predictor(spec: TransformerSpec, seed: int, device: torch.device) -> TransformerNFN:
-    return TransformerNFN(spec, channels=(10,), generator=torch.Generator().manual_seed(seed)).to(device)
+def build_predictor(spec: TransformerSpec, seed: int) -> TransformerNFN:
+    return TransformerNFN(spec, channels=(10,), generator=torch.Generator().manual_seed(seed))
+
+
+def plain_step(predictor: TransformerNFN, flat: Tensor, accuracy: Tensor, *, update: bool) -> Callable[[], None]:
+    """The usual step of one predictor in torch, so that the literal twin does not pay for what an ensemble needs."""
+    optimizer = torch.optim.Adam(predictor.parameters(), fused=True)
+    weights = TransformerWeights.from_flat(predictor.spec, flat)
+
+    @fast_small_products()
+    def step() -> None:
+        optimizer.zero_grad()
+        F.binary_cross_entropy_with_logits(predictor.logits(weights), accuracy).backward()
+        if update:
+            optimizer.step()
+
+    return step
 
 
 def row(
@@ -117,17 +135,18 @@ def show(rows: list[Result]) -> None:
     table = Table(title="Transformer-NFN, channels [10]")
     for heading in ("config", "device", "batch", "seeds", "metric", "variant", "graph", "median", "± stderr", "best"):
         table.add_column(heading)
-    for one in rows:
+    for result in rows:
+        setting = result.setting
         table.add_row(
-            one.config,
-            one.device,
-            str(one.setting["batch"]),
-            str(one.setting["seeds"]),
-            one.metric,
-            one.variant,
-            "yes" if one.setting["cuda_graph"] else "no",
-            f"{one.value:.2f}",
-            f"{one.stderr:.2f}",
-            f"{one.setting['best_ms']:.2f}",
+            result.config,
+            result.device,
+            str(setting["batch"]),
+            str(setting["seeds"]),
+            result.metric,
+            result.variant,
+            "yes" if setting["cuda_graph"] else "no",
+            f"{result.value:.2f}",
+            f"{result.stderr:.2f}",
+            f"{setting['best_ms']:.2f}",
         )
     Console(width=160).print(table)

@@ -1,6 +1,6 @@
-"""Elements of U^d: the weights of all blocks with d channels, ``BlockWeights`` of tensors [*batch, d, blocks, *axes].
+"""Weights in U^d: all blocks with d channels, as ``BlockWeights`` of tensors [*batch, d, blocks, *axes].
 
-A checkpoint is an element of U^1; hidden layers of a functional network are elements of U^d.
+A checkpoint is in U^1; the hidden layers of a functional network are in U^d.
 """
 
 from dataclasses import fields
@@ -11,20 +11,20 @@ from torch import Tensor
 from nfn.layers.terms import AXES, sizes
 from zoo import BlockWeights, TransformerSpec, TransformerWeights
 
-NAMES = tuple(field.name for field in fields(BlockWeights))
+TENSOR_NAMES = tuple(field.name for field in fields(BlockWeights))
 
 
-def as_element(weights: TransformerWeights) -> BlockWeights:
-    """The encoder of a checkpoint as an element of U^1. Views."""
+def encoder_as_one_channel(weights: TransformerWeights) -> BlockWeights:
+    """The encoder of a checkpoint as weights in U^1. Views."""
     channel = len(weights.batch_shape)
     return weights.encoder.map(lambda tensor: tensor.unsqueeze(channel))
 
 
-def check_element(weights: BlockWeights, spec: TransformerSpec, channels: int, dtype: torch.dtype) -> torch.Size:
-    """The batch shape of an element of U^channels, or one line about what does not fit."""
+def check_block_weights(weights: BlockWeights, spec: TransformerSpec, channels: int, dtype: torch.dtype) -> torch.Size:
+    """The batch shape of weights in U^channels; ValueError where a shape or a dtype does not fit."""
     size = sizes(spec)
     batch = weights.query.shape[: max(weights.query.ndim - 5, 0)]
-    for name in NAMES:
+    for name in TENSOR_NAMES:
         tensor = getattr(weights, name)
         expected = (*batch, channels, spec.blocks, *(size[axis] for axis in AXES[name]))
         if tuple(tensor.shape) != expected:

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nfn.layers.block_channels import blocks_first, blocks_last, check_element
-from nfn.layers.seeding import or_default
-from nfn.layers.term_products import MergedTerms, Sources
+from nfn.layers.block_channels import blocks_first, blocks_last, check_block_weights
+from nfn.layers.seeding import generator_or_default
+from nfn.layers.term_products import Sources, TermProducts
 from nfn.layers.terms import EQUIVARIANT_TERMS, Term, sizes
 from zoo import BlockWeights, TransformerSpec
 
@@ -14,9 +14,9 @@ from zoo import BlockWeights, TransformerSpec
 class EquivariantLayer(nn.Module):
     """E(gU) = gE(U) for every g of the group G_U of each block.
 
-    The sum of all terms of ``EQUIVARIANT_TERMS``; each transformer block has coefficients of its own. Q, K, V are
+    The sum of all terms of ``EQUIVARIANT_TERMS``; each transformer block has its own coefficients. Q, K, V are
     mixed along their input dimension, O along its output dimension by a·1 + b·11ᵀ, and everything that the group only
-    permutes gets every invariant and every equivariant of degree one or two (thm:equivariant_layer).
+    permutes gets every invariant and equivariant polynomial of degree one or two (thm:equivariant_layer).
     """
 
     def __init__(
@@ -32,8 +32,9 @@ class EquivariantLayer(nn.Module):
         self.spec = spec
         self.in_channels = in_channels
         self.out_channels = out_channels
-        self.merged = MergedTerms(
-            EQUIVARIANT_TERMS, sizes(spec), spec.blocks, in_channels, out_channels, or_default(generator)
+        # Named in the files of saved predictors, as are its matrices: renaming either would make them unreadable.
+        self.merged = TermProducts(
+            EQUIVARIANT_TERMS, sizes(spec), spec.blocks, in_channels, out_channels, generator_or_default(generator)
         )
 
     def coefficient(self, term: Term) -> Tensor:
@@ -42,7 +43,7 @@ class EquivariantLayer(nn.Module):
 
     def forward(self, weights: BlockWeights) -> BlockWeights:
         """[*batch, d, blocks, …] → [*batch, e, blocks, …]."""
-        batch = check_element(weights, self.spec, self.in_channels, next(self.parameters()).dtype)
+        batch = check_block_weights(weights, self.spec, self.in_channels, next(self.parameters()).dtype)
         sources = Sources(vars(blocks_first(weights, batch)))
         return blocks_last(BlockWeights(**self.merged(sources, batch.numel())), batch)
 
@@ -54,7 +55,7 @@ def relu_on_mlp(weights: BlockWeights) -> BlockWeights:
     """ReLU on W_A, b_A, W_B, b_B; Q, K, V, O pass unchanged.
 
     The group permutes the entries of the former, so any pointwise function commutes with it; on the latter it acts by
-    GL(D_k) and GL(D_v), with which none does (appendix:transformer-nfn).
+    GL(D_k) and GL(D_v), with which no such function commutes (appendix:transformer-nfn).
     """
     return BlockWeights(
         query=weights.query,

@@ -1,16 +1,16 @@
-"""The layers applied in a row to a checkpoint, without ever making the hidden Q, K, V and O.
+"""The layers applied one after another to a checkpoint, without ever computing the hidden Q, K, V and O.
 
 Nothing nonlinear touches Q, K, V and O (``relu_on_mlp``), so in every hidden layer, channel d,
 
     Q_d^(s) = Ψ^Q_d·W^(Q,s)    K_d^(s) = Ψ^K_d·W^(K,s)    V_d^(s) = Ψ^V_d·W^(V,s)    O_d^(s) = W^(O,s)·(α_d·1 + β_d·11ᵀ)
 
-with matrices Ψ [D, D] and numbers α, β made of coefficients alone, the same for the whole batch. All that any term
-reads of them are the products summed over heads, and these follow from those of the checkpoint:
+with matrices Ψ [D, D] and numbers α, β that depend on coefficients alone and are the same for the whole batch. Terms
+read only their products summed over heads, and these follow from those of the checkpoint:
 
     Σ_s [WW]^(QK,s)_d = Ψ^Q_d·(Σ_s [WW]^(QK,s))·(Ψ^K_d)ᵀ
     Σ_s [WW]^(VO,s)_d = Ψ^V_d·(Σ_s [WW]^(VO,s))·(α_d·1 + β_d·11ᵀ)
 
-So the work on heads is done once, on the checkpoint, and what is left are a few large matrix products.
+So the work on heads is done once, on the checkpoint, and a few large matrix products remain.
 """
 
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from nfn.layers.block_channels import as_element, blocks_first
+from nfn.layers.block_channels import blocks_first, encoder_as_one_channel
 from nfn.layers.equivariant import EquivariantLayer
 from nfn.layers.invariant import InvariantLayer
 from nfn.layers.term_products import Sources
@@ -29,8 +29,8 @@ from zoo import TransformerWeights
 
 
 @dataclass(frozen=True)
-class Maps:
-    """What the layers so far have made of Q, K, V and O."""
+class AttentionMaps:
+    """How the hidden Q, K, V and O follow from those of the checkpoints, after the layers so far."""
 
     query: Float[Tensor, "blocks d D D"]  # Ψ^Q
     key: Float[Tensor, "blocks d D D"]  # Ψ^K
@@ -40,52 +40,52 @@ class Maps:
 
 
 @dataclass(frozen=True)
-class Hidden:
-    """A hidden layer on a batch of checkpoints: the checkpoints' own products, the maps, the MLP's tensors.
+class FactoredWeights:
+    """A hidden layer for a batch of checkpoints: products of the checkpoints, the maps, the MLP's tensors.
 
     The input layer has one channel and no maps.
     """
 
     qk: Float[Tensor, "blocks b D D"]
     vo: Float[Tensor, "blocks b D D"]
-    maps: Maps | None
+    maps: AttentionMaps | None
     mlp: dict[str, Tensor]  # weight_a, weight_b, bias_a, bias_b: [blocks, b, d, …]
 
 
-def from_checkpoints(weights: TransformerWeights) -> Hidden:
+def factor_checkpoints(weights: TransformerWeights) -> FactoredWeights:
     """A batch [b, d] of checkpoints as the input layer."""
-    tensors = vars(blocks_first(as_element(weights), weights.batch_shape))
+    tensors = vars(blocks_first(encoder_as_one_channel(weights), weights.batch_shape))
     sources = Sources(tensors)
-    return Hidden(
+    return FactoredWeights(
         qk=sources["qk"].squeeze(2),
         vo=sources["vo"].squeeze(2),
         maps=None,
-        # Copied into order once: they are read many times.
+        # Made contiguous once, because they are read many times.
         mlp={name: tensor.contiguous() for name, tensor in tensors.items() if name not in ATTENTION},
     )
 
 
-def equivariant(layer: EquivariantLayer, x: Hidden) -> Hidden:
+def apply_equivariant(layer: EquivariantLayer, x: FactoredWeights) -> FactoredWeights:
     """``layer`` on a hidden layer."""
-    sites = [site for site in layer.merged.sites if not site.shares.keys() & set(ATTENTION)]
-    mlp = layer.merged(Sources(products(x) | x.mlp), x.qk.shape[1], sites)
-    return replace(x, maps=compose(layer, x.maps), mlp=mlp)
+    groups = [group for group in layer.merged.groups if not group.outputs.keys() & set(ATTENTION)]
+    mlp = layer.merged(Sources(products(x) | x.mlp), x.qk.shape[1], groups)
+    return replace(x, maps=compose_maps(layer, x.maps), mlp=mlp)
 
 
-def relu(x: Hidden) -> Hidden:
-    """``relu_on_mlp``."""
+def apply_relu(x: FactoredWeights) -> FactoredWeights:
+    """``relu_on_mlp`` on a hidden layer."""
     return replace(x, mlp={name: F.relu(tensor) for name, tensor in x.mlp.items()})
 
 
-def invariant(layer: InvariantLayer, x: Hidden) -> Float[Tensor, "b blocks e out"]:
+def apply_invariant(layer: InvariantLayer, x: FactoredWeights) -> Float[Tensor, "b blocks e out"]:
     """``layer`` on a hidden layer. The maps are folded into the coefficients, which are few, not into the batch."""
     assert x.maps is not None, "an invariant layer follows an equivariant one"
-    (site,) = layer.merged.sites
-    matrix = layer.merged.matrices[site.name]
+    (group,) = layer.merged.groups
+    matrix = layer.merged.matrices[group.name]
     blocks, _, dim, _ = x.qk.shape
-    channels, width = layer.in_channels, site.width
-    slots = list(site.slots.values())
-    coefficients = dict(zip(site.slots, matrix.split([s.rows.stop - s.rows.start for s in slots], dim=1), strict=True))
+    channels, width = layer.in_channels, group.column_count
+    lengths = [part.rows.stop - part.rows.start for part in group.inputs.values()]
+    coefficients = dict(zip(group.inputs, matrix.split(lengths, dim=1), strict=True))
     # Σ_d (Ψ^Q_d)ᵀ·Φ_d·Ψ^K_d, first over p, then over (d, q): [blocks, p, q, outputs]
     left = (x.maps.query.mT @ coefficients["qk"].view(blocks, channels, dim, dim * width)).unflatten(-1, (dim, width))
     right = left.permute(0, 2, 4, 1, 3).reshape(blocks, dim * width, channels * dim) @ x.maps.key.flatten(1, 2)
@@ -95,12 +95,12 @@ def invariant(layer: InvariantLayer, x: Hidden) -> Float[Tensor, "b blocks e out
     coefficients["vo"] = (x.maps.value * row_sum).flatten(1, 2).mT @ coefficients["vo"]
     constant = coefficients.pop("one")
     sources = Sources({"qk": x.qk, "vo": x.vo} | x.mlp)
-    features = [sources.reduced(slot.source, slot.summed).flatten(2) for slot in slots if slot.source in coefficients]
+    features = [sources.reduced(name, group.inputs[name].summed).flatten(2) for name in coefficients]
     result = torch.baddbmm(constant, torch.cat(features, dim=-1), torch.cat(list(coefficients.values()), dim=1))
     return result.unflatten(-1, (layer.out_channels, layer.out_dim)).transpose(0, 1)
 
 
-def compose(layer: EquivariantLayer, maps: Maps | None) -> Maps:
+def compose_maps(layer: EquivariantLayer, maps: AttentionMaps | None) -> AttentionMaps:
     """The maps after one more layer: Ψ'_e = Σ_d Φ_{e,d}·Ψ_d, and the same for α·1 + β·11ᵀ."""
     dim = layer.spec.dim
     query, key, value, summed, same = (
@@ -109,17 +109,17 @@ def compose(layer: EquivariantLayer, maps: Maps | None) -> Maps:
     )
     if maps is None:
         query, key, value = (matrix.unflatten(1, (-1, dim)) for matrix in (query, key, value))
-        return Maps(query, key, value, alpha=same.squeeze(-1), beta=summed.squeeze(-1))
+        return AttentionMaps(query, key, value, alpha=same.squeeze(-1), beta=summed.squeeze(-1))
     query, key, value = (
         (matrix @ psi.flatten(1, 2)).unflatten(1, (-1, dim))
         for matrix, psi in ((query, maps.query), (key, maps.key), (value, maps.value))
     )
     alpha, beta = maps.alpha.unsqueeze(-1), maps.beta.unsqueeze(-1)
     mixed = same @ beta + summed @ (alpha + dim * beta)
-    return Maps(query, key, value, alpha=(same @ alpha).squeeze(-1), beta=mixed.squeeze(-1))
+    return AttentionMaps(query, key, value, alpha=(same @ alpha).squeeze(-1), beta=mixed.squeeze(-1))
 
 
-def products(x: Hidden) -> dict[str, Tensor]:
+def products(x: FactoredWeights) -> dict[str, Tensor]:
     """qk and vo of every channel, [blocks, b, d, D, D]."""
     if x.maps is None:
         return {"qk": x.qk.unsqueeze(2), "vo": x.vo.unsqueeze(2)}
@@ -128,7 +128,7 @@ def products(x: Hidden) -> dict[str, Tensor]:
     channels = maps.query.shape[1]
 
     def from_left(psi: Tensor, y: Tensor) -> Tensor:
-        """Ψ_d·y_d for y [blocks, d, D, b, D]: one product of all the batch for every channel."""
+        """Ψ_d·y_d for y [blocks, d, D, b, D]: one product per channel for the whole batch."""
         return (psi @ y.flatten(3)).unflatten(-1, (batch, dim)).permute(0, 3, 1, 2, 4)
 
     right = x.qk.flatten(1, 2) @ maps.key.flatten(1, 2).mT

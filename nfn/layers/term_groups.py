@@ -1,7 +1,7 @@
-"""Which terms of the table are computed together, and where each has its coefficient.
+"""Which terms of the table are computed together, and where the coefficient of each is.
 
-Terms fall into sites by what they keep. A term that keeps the hidden index (D_A), say, does the same thing to each
-hidden neuron: it multiplies what the sources say about that neuron with its coefficient. All terms of a site read the
+Terms are grouped by the indices they keep. A term that keeps the hidden index (D_A), say, does the same thing to each
+hidden neuron: it multiplies what the sources say about that neuron with its coefficient. All terms of a group read the
 same rows of features and write side by side, so their coefficients are the blocks of one matrix [features, outputs].
 Because the terms are a complete basis, no block of it is empty.
 """
@@ -25,8 +25,8 @@ def source_rank(name: str) -> int:
 
 
 @dataclass(frozen=True)
-class Slot:
-    """How a site reads one source: which axes it keeps, which it contracts, and which rows the result fills."""
+class InputSlice:
+    """The rows of a group's matrix that read one source: which axes of the source are kept, and which contracted."""
 
     source: str
     kept: tuple[int, ...]
@@ -48,8 +48,8 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Share:
-    """What a site gives to one target: its columns, and how [*kept, columns] becomes [e, *axes of the target].
+class OutputSlice:
+    """The columns of a group's matrix that write one target, and how [*kept, columns] becomes [e, *target axes].
 
     The columns are unflattened to ``shape``, which ends in a 1 for every axis that is broadcast, then permuted by
     ``order``.
@@ -61,16 +61,16 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Site:
-    """One matrix product: the slots of its rows by source, the shares of its columns by target."""
+class TermGroup:
+    """Terms computed as one matrix product: rows of the matrix by source, columns by target."""
 
     name: str
     kept: tuple[int, ...]
-    slots: Mapping[str, Slot]
-    shares: Mapping[str, Share]
+    inputs: Mapping[str, InputSlice]
+    outputs: Mapping[str, OutputSlice]
     terms: tuple[Term, ...]
-    rows: int
-    width: int
+    row_count: int
+    column_count: int
 
     @cached_property
     def mixes_channels_only(self) -> bool:
@@ -78,48 +78,50 @@ class Site:
         return bool(self.kept) and not any(term.coefficient_letters for term in self.terms)
 
 
-def site_name(term: Term) -> str:
+def group_name(term: Term) -> str:
     kept = "_".join(term.axis[letter] for letter in term.kept) or "all"
     return f"{term.target}_{kept}" if term.target in ATTENTION else kept
 
 
-def merge(terms: Sequence[Term], size: dict[str, int], in_channels: int, out_channels: int) -> tuple[Site, ...]:
-    """Groups the terms into sites and gives every term its block of the site's matrix."""
-    groups: dict[str, list[Term]] = {}
+def group_terms(
+    terms: Sequence[Term], size: dict[str, int], in_channels: int, out_channels: int
+) -> tuple[TermGroup, ...]:
+    """Groups the terms and gives every term its block of its group's matrix."""
+    by_name: dict[str, list[Term]] = {}
     for term in terms:
-        groups.setdefault(site_name(term), []).append(term)
-    sites = []
-    for name, members in groups.items():
-        slots: dict[str, Slot] = {}
-        shares: dict[str, Share] = {}
-        rows = width = 0
+        by_name.setdefault(group_name(term), []).append(term)
+    groups = []
+    for name, members in by_name.items():
+        inputs: dict[str, InputSlice] = {}
+        outputs: dict[str, OutputSlice] = {}
+        rows = columns = 0
         for term in members:
             letters = source_letters(term)
             positions = (
                 tuple(letters.index(x) for x in term.kept),
                 tuple(letters.index(x) for x in letters if x in term.contracted),
             )
-            if term.source not in slots:
+            if term.source not in inputs:
                 count = 1 if term.source == "one" else in_channels
                 count *= prod(size[term.axis[x]] for x in term.contracted)
-                slots[term.source] = Slot(term.source, *positions, slice(rows, rows + count))
+                inputs[term.source] = InputSlice(term.source, *positions, slice(rows, rows + count))
                 rows += count
-            assert (slots[term.source].kept, slots[term.source].contracted) == positions, term.name
-            if term.target not in shares:
-                shares[term.target] = share_of(term, size, out_channels, width)
-                width = shares[term.target].columns.stop
-        assert len(members) == len(slots) * len(shares), f"site {name} has an empty block"
+            assert (inputs[term.source].kept, inputs[term.source].contracted) == positions, term.name
+            if term.target not in outputs:
+                outputs[term.target] = output_slice(term, size, out_channels, columns)
+                columns = outputs[term.target].columns.stop
+        assert len(members) == len(inputs) * len(outputs), f"term group {name} has an empty block"
         kept = tuple(size[members[0].axis[x]] for x in members[0].kept)
-        sites.append(Site(name, kept, slots, shares, tuple(members), rows, width))
-    return tuple(sites)
+        groups.append(TermGroup(name, kept, inputs, outputs, tuple(members), rows, columns))
+    return tuple(groups)
 
 
-def share_of(term: Term, size: dict[str, int], out_channels: int, start: int) -> Share:
-    """The share of a term's target, its columns beginning at ``start``."""
+def output_slice(term: Term, size: dict[str, int], out_channels: int, start: int) -> OutputSlice:
+    """Where and how a term's target is written, its columns beginning at ``start``."""
     created = [size[term.axis[letter]] for letter in term.created]
     broadcast = [letter for letter in term.target_letters if letter not in term.kept + term.created]
     present = [*term.kept, "e", *term.created, *broadcast]
-    return Share(
+    return OutputSlice(
         columns=slice(start, start + out_channels * prod(created)),
         shape=(out_channels, *created, *(1 for _ in broadcast)),
         order=(0, 1, *(2 + present.index(letter) for letter in ("e", *term.target_letters))),

@@ -3,7 +3,7 @@
 A term adds to one tensor of the output (its target) the contraction of one tensor of the input (its source) with a
 learned coefficient. The einsum is the paper's own (appendix:pseudocode_equivariant, appendix:pseudocode_invariant) with
 its letters: b batch, d channels in, e channels out, h heads. Indices of the target that the einsum does not produce are
-broadcast. Sources beside the eight weight tensors are the products of def:additional_terms,
+broadcast. Sources besides the eight weight tensors are the products of def:additional_terms,
 
     qk = [WW]^(QK,s) = W^(Q,s)·(W^(K,s))ᵀ        vo = [WW]^(VO,s) = W^(V,s)·W^(O,s)        one = 1.
 

@@ -10,7 +10,7 @@ from torch.nn.utils import skip_init
 
 
 def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
-    """torch's own initialisation, weights and bias uniform in ±1/√inputs, drawn from ``generator``."""
+    """torch's default initialization, weights and bias uniform in ±1/√inputs, drawn from ``generator``."""
     layer = skip_init(nn.Linear, inputs, outputs, device=torch.get_default_device())
     assert isinstance(layer, nn.Linear)
     bound = 1 / sqrt(inputs)

@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nfn.layers import factored as composed
 from nfn.layers.equivariant import EquivariantLayer
+from nfn.layers.factored import apply_equivariant, apply_invariant, apply_relu, factor_checkpoints
 from nfn.layers.invariant import InvariantLayer
 from nfn.predictors.dense import linear
 from zoo import TransformerSpec, TransformerWeights
@@ -17,11 +17,11 @@ HEAD_WIDTH = 10
 
 
 class InvariantEncoder(nn.Module):
-    """Equivariant layers, ReLU on the MLP's weights after each, an invariant layer, normalisation, an MLP.
+    """Equivariant layers, ReLU on the MLP's weights after each, an invariant layer, normalization, an MLP.
 
-    The invariant layer gives one number a channel and block. They are normalised over the channels of each block,
-    then all together, and read by three linear layers of width 10 (the paper leaves these out; without them its
-    parameter counts do not come out).
+    The invariant layer gives one number per channel and block. These are normalized over the channels of each block,
+    then all together, and read by three linear layers of width 10 (the paper does not mention them, but its parameter
+    counts include them).
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class InvariantEncoder(nn.Module):
         )
 
     def forward(self, weights: TransformerWeights) -> Float[Tensor, "b outputs"]:
-        hidden = composed.from_checkpoints(weights)
+        hidden = factor_checkpoints(weights)
         for layer in self.equivariant:
             assert isinstance(layer, EquivariantLayer)
-            hidden = composed.relu(composed.equivariant(layer, hidden))
-        return self.read(composed.invariant(self.invariant, hidden))
+            hidden = apply_relu(apply_equivariant(layer, hidden))
+        return self.read(apply_invariant(self.invariant, hidden))
 
     def read(self, invariants: Float[Tensor, "b blocks e 1"]) -> Float[Tensor, "b outputs"]:
         """What follows the invariant layer."""
@@ -61,7 +61,7 @@ class InvariantEncoder(nn.Module):
 
 
 class BlockNorm(nn.Module):
-    """LayerNorm over the channels of each transformer block, with weights of its own for each."""
+    """LayerNorm over the channels of each transformer block, with separate weights for each."""
 
     def __init__(self, blocks: int, channels: int) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ STATISTICS = ("mean", "variance", "minimum", "quantile_25", "median", "quantile_
 
 
 def check_components(spec: TransformerSpec, components: Sequence[str] | None) -> tuple[Component, ...]:
-    """The components in the order of the flat vector; all that the spec has for None."""
+    """The components in the order of the flat vector; for None all that the spec has."""
     if components is None:
         return tuple(spec.components)
     unknown = [name for name in components if name not in COMPONENTS]
@@ -25,7 +25,7 @@ def check_components(spec: TransformerSpec, components: Sequence[str] | None) ->
     absent = [name for name in components if name not in spec.components]
     if absent:
         raise ValueError(
-            f"a {spec.task} transformer has no trainable {absent[0]}: choose from {', '.join(spec.components)}"
+            f"{spec.task} transformers have no trainable {absent[0]}: choose from {', '.join(spec.components)}"
         )
     return tuple(name for name in spec.components if name in components)
 
@@ -33,7 +33,7 @@ def check_components(spec: TransformerSpec, components: Sequence[str] | None) ->
 def flat_features(
     weights: TransformerWeights, components: Sequence[str] | None = None
 ) -> Float[Tensor, "*batch features"]:
-    """The weights of some components side by side, as the tree models read them. A view where they are one piece."""
+    """The weights of some components side by side, as the tree models read them. A view where they are contiguous."""
     chosen = check_components(weights.spec, components)
     flat = weights.flat()
     if chosen == tuple(weights.spec.components):
@@ -58,11 +58,11 @@ def statistics(weights: TransformerWeights, component: Component) -> Float[Tenso
 
 
 def quartiles(x: Float[Tensor, "*batch n"]) -> list[Float[Tensor, "*batch"]]:
-    """The 0, 25, 50, 75, 100 % quantiles, linear between neighbours; unlike ``torch.quantile``, vmap can batch it."""
+    """The 0, 25, 50, 75, 100 % quantiles, linear between neighbors; unlike ``torch.quantile``, vmap can batch it."""
     ordered = x.sort(dim=-1).values
-    found = []
+    quantiles = []
     for quarter in range(5):
         position = quarter * (x.shape[-1] - 1) / 4
         below, above = floor(position), ceil(position)
-        found.append(torch.lerp(ordered[..., below], ordered[..., above], position - below))
-    return found
+        quantiles.append(torch.lerp(ordered[..., below], ordered[..., above], position - below))
+    return quantiles

@@ -2,8 +2,8 @@
 
 All have one interface: ``predictor(weights)`` is the predicted accuracy in [0, 1], ``predictor.logits(weights)`` the
 same before the sigmoid, to train with binary cross entropy. Each component of the transformer (embedding, encoder,
-classifier) is read by a part of its own; the parts' outputs lie side by side in front of one linear layer
-(appendix:transformer-nfn, appendix:baselines). Which components are read is free.
+classifier) is read by its own part; the parts' outputs are concatenated and read by one linear layer
+(appendix:transformer-nfn, appendix:baselines). Any choice of components can be read.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nfn.layers.seeding import or_default
-from nfn.predictors.dense import dense, linear
-from nfn.predictors.encoder import InvariantEncoder
-from nfn.predictors.features import STATISTICS, check_components, component_tensors, statistics
+from nfn.layers.seeding import generator_or_default
+from nfn.predictors.dense import linear
+from nfn.predictors.features import check_components
 from nfn.predictors.scaling import WeightScale
 from zoo import TransformerSpec, TransformerWeights
 from zoo.transformer.onednn import fast_small_products
@@ -36,7 +35,7 @@ class Predictor(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        generator = or_default(generator)
+        generator = generator_or_default(generator)
         self.spec = spec
         self.components = check_components(spec, components)
         self.scale = WeightScale(spec)
@@ -80,8 +79,8 @@ class Predictor(nn.Module):
     def _check(self, weights: TransformerWeights) -> None:
         if weights.spec != self.spec:
             raise ValueError(
-                f"this predictor reads {self.spec.task} transformers of its own dimensions, "
-                f"got a {weights.spec.task} transformer: {differences(self.spec, weights.spec)}"
+                f"this predictor reads {self.spec.task} transformers of the dimensions it was built for, "
+                f"got {weights.spec.task} transformers: {differences(self.spec, weights.spec)}"
             )
         dtype = self.head.weight.dtype
         if weights.flat().dtype != dtype:
@@ -90,126 +89,7 @@ class Predictor(nn.Module):
             )
 
 
-class TransformerNFN(Predictor):
-    """Transformer-NFN: equivariant layers, ReLU on the MLP's weights, an invariant layer (appendix:transformer-nfn).
-
-    Its reading of the encoder does not change under the group G_U. ``channels`` are the widths of the equivariant
-    layers.
-    """
-
-    kind = "transformer_nfn"
-
-    def __init__(
-        self,
-        spec: TransformerSpec,
-        *,
-        channels: Sequence[int] = (10,),
-        components: Sequence[str] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        self.channels = tuple(channels)
-        super().__init__(spec, components=components, generator=generator)
-
-    def build_part(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
-        outputs = 10
-        if component == "encoder":
-            return InvariantEncoder(self.spec, self.channels, outputs, generator), outputs
-        inputs = size(self.spec, component)
-        if component == "embedding":
-            return FlatPart(component, linear(inputs, outputs, generator)), outputs
-        return FlatPart(component, dense([inputs, 10, 10, outputs], generator)), outputs
-
-    def config(self) -> dict[str, Any]:
-        return super().config() | {"channels": list(self.channels)}
-
-
-class MLPPredictor(Predictor):
-    """A multilayer perceptron on each component's flattened weights (appendix:baselines)."""
-
-    kind = "mlp"
-
-    def __init__(
-        self,
-        spec: TransformerSpec,
-        *,
-        width: int = 50,
-        components: Sequence[str] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        self.width = width
-        super().__init__(spec, components=components, generator=generator)
-
-    def build_part(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
-        inputs, width = size(self.spec, component), self.width
-        if component == "embedding":
-            return FlatPart(component, linear(inputs, width, generator)), width
-        hidden = {"encoder": 1, "classifier": 2}[component]
-        return FlatPart(component, dense([inputs, *[width] * (hidden + 1)], generator)), width
-
-    def config(self) -> dict[str, Any]:
-        return super().config() | {"width": self.width}
-
-
-class StatNN(Predictor):
-    """A multilayer perceptron on seven statistics of each tensor; the embedding is read flat (appendix:baselines)."""
-
-    kind = "statnn"
-
-    def __init__(
-        self,
-        spec: TransformerSpec,
-        *,
-        width: int = 256,
-        embedding_width: int = 64,
-        components: Sequence[str] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        self.width = width
-        self.embedding_width = embedding_width
-        super().__init__(spec, components=components, generator=generator)
-
-    def build_part(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
-        if component == "embedding":
-            inputs = size(self.spec, component)
-            return FlatPart(component, linear(inputs, self.embedding_width, generator)), self.embedding_width
-        inputs = len(component_tensors(self.spec, component)) * len(STATISTICS)
-        return StatisticsPart(component, dense([inputs, self.width, self.width], generator)), self.width
-
-    def config(self) -> dict[str, Any]:
-        return super().config() | {"width": self.width, "embedding_width": self.embedding_width}
-
-
-class FlatPart(nn.Module):
-    """A network on the flattened weights of one component."""
-
-    def __init__(self, component: Component, network: nn.Module) -> None:
-        super().__init__()
-        self.component: Component = component
-        self.network = network
-
-    def forward(self, weights: TransformerWeights) -> Tensor:
-        return self.network(weights.flat()[..., weights.spec.components[self.component]])
-
-
-class StatisticsPart(nn.Module):
-    """A network on the statistics of one component's tensors."""
-
-    def __init__(self, component: Component, network: nn.Module) -> None:
-        super().__init__()
-        self.component: Component = component
-        self.network = network
-
-    def forward(self, weights: TransformerWeights) -> Tensor:
-        return self.network(statistics(weights, self.component))
-
-
-def size(spec: TransformerSpec, component: Component) -> int:
-    """Weights of a component."""
-    part = spec.components[component]
-    return part.stop - part.start
-
-
-def differences(expected: TransformerSpec, found: TransformerSpec) -> str:
-    """Which dimensions of two specs differ, e.g. «classes 10 and 4»."""
-    pairs = zip(expected.to_dict().items(), found.to_dict().values(), strict=True)
+def differences(expected: TransformerSpec, actual: TransformerSpec) -> str:
+    """Which dimensions of two specs differ, e.g. "classes 10 and 4"."""
+    pairs = zip(expected.to_dict().items(), actual.to_dict().values(), strict=True)
     return ", ".join(f"{name} {a} and {b}" for (name, a), b in pairs if a != b)

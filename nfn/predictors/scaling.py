@@ -1,7 +1,7 @@
 """Brings weights to unit size without touching their symmetry.
 
 Every tensor of a checkpoint is divided by one positive number. Multiplication by a number commutes with the group's
-action, so what is invariant stays so. The numbers come from training checkpoints alone, and from group-invariant
+action, so what is invariant stays invariant. The numbers come from training checkpoints alone, and from group-invariant
 quantities alone: Q and K are measured by the size of Σ_s W^(Q,s)·(W^(K,s))ᵀ, V and O by that of Σ_s W^(V,s)·W^(O,s),
 so that moving the training checkpoints by group elements does not change what is fitted.
 """
@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from zoo import TransformerSpec, TransformerWeights
 
-# Below this a tensor counts as all zero (biases start there) and is left as it is.
+# Below this a tensor counts as all zero (biases start at zero) and is left as it is.
 SMALLEST = 1e-12
 
 
 class WeightScale(nn.Module):
-    """weights → weights / scale, one scale a tensor; 1 until ``fit``."""
+    """weights → weights / scale, one scale per tensor; 1 until ``fit``."""
 
     factor: Float[Tensor, " d"]
 

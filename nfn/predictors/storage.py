@@ -8,7 +8,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from nfn.predictors.predictor import MLPPredictor, Predictor, StatNN, TransformerNFN
+from nfn.predictors.mlp import MLPPredictor
+from nfn.predictors.predictor import Predictor
+from nfn.predictors.statnn import StatNN
+from nfn.predictors.transformer_nfn import TransformerNFN
 from zoo import TransformerSpec
 from zoo.storage.atomic import write_atomically
 from zoo.storage.json_text import read_json
@@ -20,7 +23,7 @@ FLOATS = {"F16", "BF16", "F32", "F64"}
 
 
 def save_predictor(predictor: Predictor, folder: Path | str) -> None:
-    """Writes a predictor into a folder, which is made if need be."""
+    """Writes a predictor into a folder, which is created if it does not exist."""
     folder = Path(folder)
     tensors = {name: tensor.detach().contiguous() for name, tensor in predictor.state_dict().items()}
     write_atomically(folder / TENSORS, save(tensors))
@@ -34,19 +37,20 @@ def load_predictor(folder: Path | str) -> Predictor:
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder} holds no predictor: {name} is missing")
     config = read_json(folder / CONFIG)
-    # first without memory: a forged config may ask for any amount, but the file must hold as much
+    # Without memory at first: a forged config may ask for any amount of it, but the file must hold as much.
     with torch.device("meta"):
         plan = build_predictor(config)
-    own = {name: list(tensor.shape) for name, tensor in plan.state_dict().items()}
+    expected = {name: list(tensor.shape) for name, tensor in plan.state_dict().items()}
     try:
         with safe_open(folder / TENSORS, framework="pt") as file:
             headers = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-            found = {name: header.get_shape() for name, header in headers.items()}
-            if own != found:
-                wrong = sorted(name for name in own.keys() | found.keys() if own.get(name) != found.get(name))
+            stored = {name: header.get_shape() for name, header in headers.items()}
+            if expected != stored:
+                names = expected.keys() | stored.keys()
+                wrong = sorted(name for name in names if expected.get(name) != stored.get(name))
                 raise ValueError(f"{TENSORS} in {folder} does not fit its {CONFIG}: {wrong[0]} differs")
-            if len(kinds := {header.get_dtype() for header in headers.values()}) != 1 or not kinds <= FLOATS:
-                raise ValueError(f"{TENSORS} in {folder} holds {', '.join(sorted(kinds))}, not one kind of float")
+            if len(dtypes := {header.get_dtype() for header in headers.values()}) != 1 or not dtypes <= FLOATS:
+                raise ValueError(f"{TENSORS} in {folder} holds {', '.join(sorted(dtypes))}, not one kind of float")
             tensors = {name: file.get_tensor(name) for name in headers}
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{folder / TENSORS} is damaged ({error}): save the predictor again") from error
@@ -65,6 +69,6 @@ def build_predictor(config: dict[str, Any]) -> Predictor:
         raise ValueError(f"unknown kind of predictor {kind!r}: one of {', '.join(KINDS)}")
     try:
         return KINDS[kind](TransformerSpec(**options.pop("spec")), **options)
-    # torch's own words for widths that are none: a RuntimeError for a negative one, an OverflowError past 64 bits
+    # What torch raises for impossible widths: a RuntimeError for a negative one, an OverflowError past 64 bits.
     except (TypeError, KeyError, AttributeError, RuntimeError, OverflowError, ZeroDivisionError) as error:
         raise ValueError(f"the config of a {kind} predictor does not fit: {error}") from error

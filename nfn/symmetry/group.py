@@ -156,12 +156,13 @@ class GroupElement:
         return GroupElement(**{field.name: function(getattr(self, field.name)) for field in fields(self)})
 
     def _check_fits(self, weights: BlockWeights) -> None:
-        found = (*weights.query.shape[-4:], weights.value.shape[-1], weights.weight_a.shape[-1])
+        dimensions = (*weights.query.shape[-4:], weights.value.shape[-1], weights.weight_a.shape[-1])
         blocks, heads = self.heads.shape[-2:]
-        own = (blocks, heads, self.features.shape[-1], self.m.shape[-1], self.n.shape[-1], self.neurons.shape[-1])
-        if found != own:
+        expected = (blocks, heads, self.features.shape[-1], self.m.shape[-1], self.n.shape[-1], self.neurons.shape[-1])
+        if dimensions != expected:
             names = ("blocks", "h", "D", "D_k", "D_v", "D_A")
-            differing = ", ".join(f"{n} {a} and {b}" for n, a, b in zip(names, own, found, strict=True) if a != b)
+            rows = zip(names, expected, dimensions, strict=True)
+            differing = ", ".join(f"{name} {a} and {b}" for name, a, b in rows if a != b)
             raise ValueError(
                 f"a group element acts on weights of its own dimensions, got {differing}: sample it for weights.spec"
             )

@@ -4,7 +4,7 @@ By thm:multihead_equality two sets of attention weights, under its conditions (a
 map exactly when some τ, M and N carry one to the other, and then
 
     τ  is read off the matrices W^(Q,s)·(W^(K,s))ᵀ, which are the same up to the order of the heads,
-    M  solves W^(Q,τ(i))·Mᵀ = W̄^(Q,i) or W̄^(K,i)·M = W^(K,τ(i)), whichever is better conditioned (rank factorisation),
+    M  solves W^(Q,τ(i))·Mᵀ = W̄^(Q,i) or W̄^(K,i)·M = W^(K,τ(i)), whichever is better conditioned (rank factorization),
     N  solves W^(V,τ(i))·N = W̄^(V,i) or N·W̄^(O,i) = W^(O,τ(i)).
 
 (The theorem prints W̄^(V,i) where it means W̄^(V,τ(i)).) For a whole block, W^(V,s)·W^(O,s) may in addition have its
@@ -53,14 +53,17 @@ def find_group_element(u: TransformerWeights, v: TransformerWeights) -> GroupEle
 def match_weights(u: TransformerWeights, v: TransformerWeights, *, attention_only: bool = False) -> Match:
     """Compares two single checkpoints, block by block.
 
-    With ``attention_only`` the theorem itself is asked, of the multi-head attentions alone: no permutation of
-    features or neurons is looked for, and the element's are the identity.
+    With ``attention_only`` only the multi-head attentions are compared, which is the theorem itself: no permutation of
+    features or neurons is searched for, and those of the element are the identity.
     """
     if u.spec != v.spec:
         raise ValueError("only transformers of the same dimensions can be compared: the two specs differ")
     for weights in (u, v):
         if weights.batch_shape:
-            raise ValueError(f"two single checkpoints are compared, got a batch of shape {tuple(weights.batch_shape)}")
+            raise ValueError(
+                f"two single checkpoints are compared, got a batch of shape {tuple(weights.batch_shape)}: "
+                "compare its rows one at a time"
+            )
         TransformerWeights.from_flat(weights.spec, weights.flat())
     epsilon = max(torch.finfo(weights.flat().dtype).eps for weights in (u, v))
     try:
@@ -72,9 +75,9 @@ def match_weights(u: TransformerWeights, v: TransformerWeights, *, attention_onl
             if not name.startswith("blocks.") and not torch.equal(u[name].double(), v[name].double()):
                 raise NoMatch(f"{name} differs, and the group does not move it")
         blocks = []
-        for index, (one, other) in enumerate(zip(u.blocks, v.blocks, strict=True)):
+        for index, (u_block, v_block) in enumerate(zip(u.blocks, v.blocks, strict=True)):
             try:
-                blocks.append(match_block(in_double(one), in_double(other), epsilon, attention_only))
+                blocks.append(match_block(in_double(u_block), in_double(v_block), epsilon, attention_only))
             except NoMatch as failure:
                 raise NoMatch(f"block {index}: {failure}") from None
     except NoMatch as failure:

@@ -13,9 +13,9 @@ T = TypeVar("T")
 def record(
     step: Callable[[], T], parameters: Sequence[Tensor], optimizer: torch.optim.Optimizer
 ) -> tuple[torch.cuda.CUDAGraph, T]:
-    """The recorded step, and what it returns, which every replay writes anew.
+    """The recorded step, and what it returns, which every replay overwrites.
 
-    CUDA wants a step warmed up before it is recorded. The warm-up trains, so parameters and optimizer are put back.
+    CUDA needs a step warmed up before it is recorded. The warm-up trains, so parameters and optimizer are put back.
     """
     device = parameters[0].device
     before = [parameter.detach().clone() for parameter in parameters]
@@ -31,7 +31,7 @@ def record(
                 for tensor in state.values():
                     tensor.zero_()
     torch.cuda.current_stream(device).wait_stream(stream)
-    # Gone before the recording begins, so that it makes gradients of its own, in its own memory.
+    # Dropped before the recording begins, so that it allocates new gradients in its own memory.
     optimizer.zero_grad(set_to_none=True)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

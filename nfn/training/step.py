@@ -1,102 +1,112 @@
-"""One training step of a predictor: forward, backward, Adam.
+"""One training step of an ensemble of predictors: forward, backward, Adam.
 
-On a GPU the whole step is recorded once as a CUDA graph and then replayed: at this size launching the kernels one by
-one takes many times longer than running them. On a CPU it runs as it stands.
+Each member has its own batch, its own Adam and its own learning rate, and is trained exactly as it would be alone. On a
+GPU the whole step is recorded once as a CUDA graph and then replayed: at this size launching the kernels takes many
+times longer than running them.
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from nfn.predictors.predictor import Predictor
 from nfn.training.cuda_graph import record
 from nfn.training.ensemble import PredictorEnsemble
-from zoo import TransformerWeights
 from zoo.transformer.onednn import fast_small_products
 
 
 class TrainingStep:
-    """``step(flat, accuracy)`` trains on one batch and returns its loss, binary cross entropy against the accuracy.
+    """``step()`` trains every member on one batch, by binary cross entropy, and returns the losses [m].
 
-    Batches are [batch, d] flat weights with [batch] accuracies, for an ensemble also [seeds, batch, d] with [seeds,
-    batch]; their shape is fixed by the first call. For an ensemble the loss is a row [seeds], and each member's
-    gradient is that of its own loss. The returned tensor is overwritten by the next step.
+    Batches are rows of ``weights`` [n, d], flat checkpoints, and of ``targets`` [n], their accuracies. ``index`` [m, b]
+    are the rows of the coming batches, ``row_weights`` [m, b] what each row counts in the mean of its batch, and
+    ``rates`` [m] the learning rates. A recorded step reads these very tensors again at every replay, and overwrites the
+    losses it returned: change them in place, with ``set_batches`` and ``set_rates``. ``graph`` says whether to record;
+    by default every step on a GPU is recorded.
     """
 
     def __init__(
         self,
-        model: Predictor | PredictorEnsemble,
+        ensemble: PredictorEnsemble,
+        weights: Float[Tensor, "n d"],
+        targets: Float[Tensor, " k"],
         *,
+        batch_size: int,
         learning_rate: float = 1e-3,
         graph: bool | None = None,
     ) -> None:
-        self.model = model
-        self.device = next(model.parameters()).device
-        self.graph = self.device.type == "cuda" if graph is None else graph
-        if self.graph and self.device.type != "cuda":
+        device = ensemble.parameters.device
+        if len(weights) != len(targets):
             raise ValueError(
-                f"only a CUDA device can record a graph, and the model is on {self.device}: use graph=False"
+                f"every checkpoint needs one target, got weights {list(weights.shape)} "
+                f"and targets {list(targets.shape)}"
             )
-        # As a tensor, because a recorded graph reads it anew at every replay.
-        self._learning_rate = torch.tensor(learning_rate, device=self.device)
-        self.optimizer = torch.optim.Adam(
-            [parameter for parameter in model.parameters() if parameter.requires_grad],
-            lr=self._learning_rate,
+        if batch_size < 1:
+            raise ValueError(f"a batch needs at least one row, got batch_size {batch_size}")
+        self.graph = device.type == "cuda" if graph is None else graph
+        if self.graph and device.type != "cuda":
+            raise ValueError(f"only a CUDA device can record a graph, and the ensemble is on {device}: use graph=False")
+        self.ensemble, self.weights, self.targets = ensemble, weights, targets
+        members, dtype = len(ensemble), ensemble.parameters.dtype
+        self.index: Int[Tensor, "m b"] = torch.zeros(members, batch_size, dtype=torch.long, device=device)
+        self.row_weights: Float[Tensor, "m b"] = torch.full(
+            (members, batch_size), 1 / batch_size, dtype=dtype, device=device
+        )
+        self.rates: Float[Tensor, " m"] = torch.full((members,), learning_rate, device=device)
+        # Each row of the matrix again as a separate parameter in the same memory: Adam then has a rate for each row.
+        self._rows = [nn.Parameter(row) for row in ensemble.parameters.detach()]
+        self._optimizer = torch.optim.Adam(
+            [{"params": [row], "lr": rate} for row, rate in zip(self._rows, self.rates, strict=True)],
             fused=True,
-            capturable=self.device.type == "cuda",
+            capturable=device.type == "cuda",
         )
         self._recorded: torch.cuda.CUDAGraph | None = None
-        self._flat = self._accuracy = self._loss = torch.empty(0)
+        self._losses = torch.empty(0)
 
-    def set_learning_rate(self, value: float) -> None:
-        """For the next step on."""
-        self._learning_rate.fill_(value)
+    def set_batches(
+        self,
+        index: Int[Tensor, "... b"],
+        row_weights: Float[Tensor, "... b"] | None = None,
+        members: slice = slice(None),
+    ) -> None:
+        """Sets the next batches of some members: [m, b], or [b] for the same batch in all of them.
 
-    def __call__(self, flat: Float[Tensor, "*batch d"], accuracy: Float[Tensor, "..."]) -> Float[Tensor, "*seeds"]:
-        if flat.shape[:-1] != accuracy.shape:
-            raise ValueError(
-                f"every checkpoint needs one accuracy, got weights {list(flat.shape)} "
-                f"and accuracies {list(accuracy.shape)}"
-            )
+        Without ``row_weights`` every row counts the same. A batch with too few rows is filled up with any rows of
+        weight 0, because a recorded step has one shape.
+        """
+        expected = self.index[members].shape
+        for tensor in (index,) if row_weights is None else (index, row_weights):
+            if tensor.shape not in (expected, expected[1:]):
+                raise ValueError(
+                    f"this step takes batches of shape {list(expected)} or {list(expected[1:])}, "
+                    f"got {list(tensor.shape)}: fill up a smaller batch with rows of weight 0"
+                )
+        self.index[members] = index
+        self.row_weights[members] = 1 / expected[1] if row_weights is None else row_weights
+
+    def set_rates(self, rates: float | Float[Tensor, " m"], members: slice = slice(None)) -> None:
+        """Sets the learning rates of some members, from the next step on."""
+        self.rates[members] = rates
+
+    def __call__(self) -> Float[Tensor, " m"]:
         if not self.graph:
-            return self._step(flat, accuracy)
+            return self._step()
         if self._recorded is None:
-            self._record(flat, accuracy)
-        if flat.shape != self._flat.shape:
-            raise ValueError(
-                f"a recorded step takes batches of shape {list(self._flat.shape)}, got {list(flat.shape)}: "
-                "drop the last, smaller batch or make a step of its own for it"
-            )
-        self._flat.copy_(flat, non_blocking=True)
-        self._accuracy.copy_(accuracy, non_blocking=True)
-        assert self._recorded is not None
+            self._recorded, self._losses = record(self._step, [self.ensemble.parameters], self._optimizer)
         self._recorded.replay()
-        return self._loss
+        return self._losses
 
-    def _step(self, flat: Tensor, accuracy: Tensor) -> Tensor:
-        loss = self.gradients(flat, accuracy)
-        self.optimizer.step()
-        return loss
+    def _step(self) -> Tensor:
+        losses = self.gradients()
+        self._optimizer.step()
+        return losses
 
     @fast_small_products()
-    def gradients(self, flat: Float[Tensor, "*batch d"], accuracy: Float[Tensor, "..."]) -> Float[Tensor, "*seeds"]:
-        """Forward and backward without the update: the loss, and fresh gradients in the parameters."""
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = self.loss(flat, accuracy)
-        loss.sum().backward()
-        return loss.detach()
-
-    def loss(self, flat: Tensor, accuracy: Tensor) -> Tensor:
-        """The mean binary cross entropy, one number a member for an ensemble."""
-        weights = TransformerWeights.from_flat(self.model.spec, flat, check_finite=False)
-        logits = self.model.logits(weights)
-        entropy = nn.functional.binary_cross_entropy_with_logits(logits, accuracy.expand_as(logits), reduction="none")
-        return entropy.mean(-1)
-
-    def _record(self, flat: Tensor, accuracy: Tensor) -> None:
-        """Records the step on tensors of its own."""
-        self._flat = flat.to(self.device, copy=True)
-        self._accuracy = accuracy.to(self.device, copy=True)
-        self._recorded, self._loss = record(
-            lambda: self._step(self._flat, self._accuracy), list(self.model.parameters()), self.optimizer
-        )
+    def gradients(self) -> Float[Tensor, " m"]:
+        """Forward and backward without the update: the losses, and fresh gradients for the optimizer."""
+        logits = self.ensemble.logits(self.weights[self.index])
+        entropy = nn.functional.binary_cross_entropy_with_logits(logits, self.targets[self.index], reduction="none")
+        losses = (entropy * self.row_weights).sum(-1)
+        (gradient,) = torch.autograd.grad(losses.sum(), self.ensemble.parameters)
+        for row, row_gradient in zip(self._rows, gradient, strict=True):
+            row.grad = row_gradient
+        return losses.detach()

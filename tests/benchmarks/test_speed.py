@@ -1,6 +1,7 @@
-"""The speed benchmark runs, measures both variants, and speaks clearly when it cannot."""
+"""The speed benchmark runs, measures both variants, and says clearly when it cannot."""
 
 import pytest
+import torch
 
 from benchmarks import results
 from benchmarks.speed import nfn as speed_nfn
@@ -27,9 +28,13 @@ def test_rows_hold_both_variants(monkeypatch: pytest.MonkeyPatch):
     [
         (["nfn", "--repeats", "1"], "--repeats must be at least 2"),
         (["nfn", "--config", "cifar"], "invalid choice"),
+        (["nfn", "--device", "cuda"], "torch finds no CUDA device on this machine"),
     ],
 )
-def test_bad_options_exit_with_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]):
+def test_bad_options_exit_with_one_line(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit) as exit_:
         main(arguments)
     assert exit_.value.code == 2

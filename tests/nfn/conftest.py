@@ -1,4 +1,4 @@
-"""Specs of awkward sizes, and real checkpoints trained for a moment on real digits."""
+"""Specs of awkward sizes, and real checkpoints trained briefly on real digits."""
 
 from collections.abc import Iterator
 
@@ -79,3 +79,8 @@ def train(images: torch.Tensor, labels: torch.Tensor, seed: int) -> torch.Tensor
 def random_weights(spec: TransformerSpec, batch: tuple[int, ...], generator: torch.Generator) -> TransformerWeights:
     flat = torch.randn(*batch, spec.num_parameters, generator=generator, dtype=torch.float64)
     return TransformerWeights.from_flat(spec, flat)
+
+
+def weights_of(spec: TransformerSpec, count: int = 6, seed: int = 0) -> TransformerWeights:
+    generator = torch.Generator().manual_seed(seed)
+    return TransformerWeights.from_flat(spec, torch.randn(count, spec.num_parameters, generator=generator) * 0.1)

@@ -1,4 +1,4 @@
-"""The group: its axioms, its action, and what the action must leave alone."""
+"""The group: its axioms, its action, and what the action must leave unchanged."""
 
 from dataclasses import fields
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nfn import GroupElement
-from nfn.layers.block_channels import NAMES
+from nfn.layers.block_channels import TENSOR_NAMES
 from tests.nfn.conftest import random_weights
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights, build_model
 
@@ -45,7 +45,7 @@ def test_composition_order_matters(generator: torch.Generator):
     assert not torch.allclose(g.act(h.act(u)).flat(), h.act(g.act(u)).flat(), rtol=1e-3)
 
 
-def test_action_is_the_paper_s_formula(spec: TransformerSpec, generator: torch.Generator):
+def test_action_follows_the_formula_of_the_paper(spec: TransformerSpec, generator: torch.Generator):
     u = random_weights(spec, (), generator)
     g = GroupElement.sample(spec, generator=generator)
     moved = g.act(u)
@@ -71,8 +71,8 @@ def test_batched_action_is_the_action_of_each(spec: TransformerSpec, generator: 
     g = GroupElement.sample(spec, (4,), generator=generator)
     each = [g.map(lambda t, i=i: t[i]).act(TransformerWeights.from_flat(spec, u.flat()[i])).flat() for i in range(4)]
     torch.testing.assert_close(g.act(u).flat(), torch.stack(each))
-    one = TransformerWeights.from_flat(spec, u.flat()[0])
-    assert g.act(one).batch_shape == (4,)
+    single = TransformerWeights.from_flat(spec, u.flat()[0])
+    assert g.act(single).batch_shape == (4,)
     torch.testing.assert_close(g.compose(g.inverse()).act(u).flat(), u.flat())
 
 
@@ -145,7 +145,7 @@ def test_action_passes_gradients(generator: torch.Generator):
 
 
 @pytest.mark.parametrize("entry_range", [0.0, -1.0, float("nan")])
-def test_bad_range_is_one_clear_line(entry_range: float, generator: torch.Generator):
+def test_bad_range_is_refused_in_one_clear_line(entry_range: float, generator: torch.Generator):
     with pytest.raises(ValueError, match="entry_range must be a positive number"):
         GroupElement.sample(MNIST, generator=generator, entry_range=entry_range)
 
@@ -159,5 +159,5 @@ def test_element_of_other_dimensions_is_refused(generator: torch.Generator, spec
 def test_every_tensor_is_moved(generator: torch.Generator):
     u = random_weights(MNIST, (), generator)
     v = GroupElement.sample(MNIST, generator=generator).act(u)
-    moved = {name for name in NAMES if not torch.equal(getattr(u.encoder, name), getattr(v.encoder, name))}
-    assert moved == set(NAMES) - {"bias_b"}
+    moved = {name for name in TENSOR_NAMES if not torch.equal(getattr(u.encoder, name), getattr(v.encoder, name))}
+    assert moved == set(TENSOR_NAMES) - {"bias_b"}

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from nfn import EquivariantLayer, GroupElement, InvariantLayer, TransformerNFN
-from nfn.layers.block_channels import NAMES, as_element
+from nfn.layers.block_channels import TENSOR_NAMES, encoder_as_one_channel
 from nfn.layers.equivariant import relu_on_mlp
+from nfn.layers.literal import LiteralEquivariantLayer, LiteralInvariantLayer
 from nfn.layers.terms import EQUIVARIANT_TERMS, INVARIANT_TERMS, Term, sizes
-from nfn.predictors.literal import LiteralEquivariantLayer, LiteralInvariantLayer, literal_twin
-from nfn.testing import assert_equivariant, assert_invariant, random_element
+from nfn.predictors.literal import literal_twin
+from nfn.testing import assert_equivariant, assert_invariant, random_block_weights
 from tests.nfn.conftest import ODD_SPECS, random_weights
 from zoo import MNIST, BlockWeights, TransformerSpec, TransformerWeights
 
@@ -22,14 +23,14 @@ Layer = TypeVar("Layer", EquivariantLayer, InvariantLayer)
 
 @pytest.mark.parametrize(("d", "e"), [(1, 1), (1, 3), (2, 3), (3, 1)])
 def test_equivariance(spec: TransformerSpec, d: int, e: int, generator: torch.Generator):
-    layer = randomised(EquivariantLayer(spec, d, e), generator)
+    layer = randomized(EquivariantLayer(spec, d, e), generator)
     assert_equivariant(layer, spec, channels=d)
     assert_equivariant(lambda u: relu_on_mlp(layer(u)), spec, channels=d, seed=1)
 
 
 @pytest.mark.parametrize(("d", "e", "out"), [(1, 1, 1), (2, 3, 1), (3, 2, 4)])
 def test_invariance(spec: TransformerSpec, d: int, e: int, out: int, generator: torch.Generator):
-    layer = randomised(InvariantLayer(spec, d, e, out), generator)
+    layer = randomized(InvariantLayer(spec, d, e, out), generator)
     for seed in range(2):
         assert_invariant(layer, spec, channels=d, seed=seed)
 
@@ -41,26 +42,24 @@ def test_whole_network_is_invariant(spec: TransformerSpec, channels: tuple[int, 
 
 
 @pytest.mark.parametrize(("d", "e"), [(1, 2), (3, 2)])
-def test_merged_equivariant_layer_is_its_literal_twin(
-    spec: TransformerSpec, d: int, e: int, generator: torch.Generator
-):
-    layer = randomised(EquivariantLayer(spec, d, e), generator)
-    weights = random_element(spec, d, 3, generator)
-    probe = random_element(spec, e, 3, generator)
+def test_equivariant_layer_equals_its_literal_twin(spec: TransformerSpec, d: int, e: int, generator: torch.Generator):
+    layer = randomized(EquivariantLayer(spec, d, e), generator)
+    weights = random_block_weights(spec, d, 3, generator)
+    probe = random_block_weights(spec, e, 3, generator)
 
     def score(module: Callable[[BlockWeights], BlockWeights], u: BlockWeights) -> Tensor:
         result = module(u)
-        return torch.stack([(getattr(result, name) * getattr(probe, name)).sum() for name in NAMES])
+        return torch.stack([(getattr(result, name) * getattr(probe, name)).sum() for name in TENSOR_NAMES])
 
     assert_twins(layer, LiteralEquivariantLayer(layer), score, weights)
 
 
 @pytest.mark.parametrize(("d", "e", "out"), [(1, 2, 1), (3, 2, 4)])
-def test_merged_invariant_layer_is_its_literal_twin(
+def test_invariant_layer_equals_its_literal_twin(
     spec: TransformerSpec, d: int, e: int, out: int, generator: torch.Generator
 ):
-    layer = randomised(InvariantLayer(spec, d, e, out), generator)
-    weights = random_element(spec, d, 3, generator)
+    layer = randomized(InvariantLayer(spec, d, e, out), generator)
+    weights = random_block_weights(spec, d, 3, generator)
     assert_twins(layer, LiteralInvariantLayer(layer), lambda module, u: module(u), weights)
 
 
@@ -75,13 +74,13 @@ def assert_twins(layer: torch.nn.Module, twin: torch.nn.Module, score: Callable[
         (value * torch.arange(1, value.numel() + 1).view_as(value)).sum().backward()
         gradients = [parameter.grad.clone() for parameter in layer.parameters() if parameter.grad is not None]
         assert len(gradients) == len(list(layer.parameters()))
-        outcomes.append((value.detach(), gradients, [getattr(inputs, name).grad for name in NAMES]))
+        outcomes.append((value.detach(), gradients, [getattr(inputs, name).grad for name in TENSOR_NAMES]))
     torch.testing.assert_close(outcomes[0], outcomes[1], rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
 @pytest.mark.parametrize("channels", [(3,), (3, 4), (2, 1, 3)])
-def test_composed_network_is_its_literal_twin(
+def test_network_equals_its_literal_twin(
     spec: TransformerSpec, channels: tuple[int, ...], dtype: torch.dtype, tolerance: float, generator: torch.Generator
 ):
     model = TransformerNFN(spec, channels=channels, generator=generator).to(dtype)
@@ -104,9 +103,9 @@ def test_composed_network_is_its_literal_twin(
 def test_each_equivariant_term_alone_reaches_its_target_and_no_other(term: Term, generator: torch.Generator):
     layer = EquivariantLayer(SPEC, 2, 3).double()
     only(layer, term, generator)
-    u, v = (random_element(SPEC, 2, 2, generator) for _ in range(2))
+    u, v = (random_block_weights(SPEC, 2, 2, generator) for _ in range(2))
     first, second = layer(u), layer(v)
-    for name in NAMES:
+    for name in TENSOR_NAMES:
         tensor = getattr(first, name)
         if name != term.target:
             assert not bool(tensor.any()), name
@@ -120,7 +119,7 @@ def test_each_equivariant_term_alone_reaches_its_target_and_no_other(term: Term,
 def test_each_invariant_term_alone_changes_the_output(term: Term, generator: torch.Generator):
     layer = InvariantLayer(SPEC, 2, 3, 2).double()
     only(layer, term, generator)
-    first, second = (layer(random_element(SPEC, 2, 2, generator)) for _ in range(2))
+    first, second = (layer(random_block_weights(SPEC, 2, 2, generator)) for _ in range(2))
     assert bool((first != 0).all())
     assert torch.equal(first, second) == (term.source == "one")
 
@@ -131,7 +130,7 @@ def test_each_term_of_each_block_reads_and_writes_its_own_block(term: Term, gene
     make = InvariantLayer if term.target == "invariant" else EquivariantLayer
     layer = make(spec, 1, 2).double()
     only(layer, term, generator, block=1)
-    result = layer(random_element(spec, 1, 2, generator))
+    result = layer(random_block_weights(spec, 1, 2, generator))
     tensor = result if isinstance(result, Tensor) else getattr(result, term.target).movedim(2, 1)
     assert bool(tensor[:, 1].any())
     assert not bool(tensor[:, [0, 2]].any())
@@ -160,23 +159,23 @@ def test_broken_coupling_is_noticed(factor: str, left_behind: str, generator: to
     moved = getattr(g, part) if part in "mn" else getattr(identity, part).roll(1, -1)
     g = GroupElement(**{**vars(identity), part: moved})
     checkpoints = random_weights(spec, (2,), generator)
-    before = as_element(checkpoints)
+    before = encoder_as_one_channel(checkpoints)
     after = g.act_on_blocks(before)
     broken = BlockWeights(**{**vars(after), left_behind: getattr(before, left_behind)})
-    layer = randomised(EquivariantLayer(spec, 1, 2), generator)
-    found, expected = layer(broken), g.act_on_blocks(layer(before))
-    names = [name for name in NAMES if name in ("weight_a", "weight_b", "bias_a", "bias_b")]
-    assert max(relative(getattr(found, name), getattr(expected, name)) for name in names) > 1e-3
+    layer = randomized(EquivariantLayer(spec, 1, 2), generator)
+    actual, expected = layer(broken), g.act_on_blocks(layer(before))
+    names = [name for name in TENSOR_NAMES if name in ("weight_a", "weight_b", "bias_a", "bias_b")]
+    assert max(relative_error(getattr(actual, name), getattr(expected, name)) for name in names) > 1e-3
 
     model = TransformerNFN(spec, channels=(3,), components=["encoder"]).double()
     encoder = broken.map(lambda tensor: tensor.squeeze(1))
-    assert relative(model.logits(checkpoints.with_encoder(encoder)), model.logits(checkpoints)) > 1e-6
+    assert relative_error(model.logits(checkpoints.with_encoder(encoder)), model.logits(checkpoints)) > 1e-6
 
 
 def test_blocks_do_not_share_coefficients_or_inputs(generator: torch.Generator):
     spec = ODD_SPECS[1]
-    layer = randomised(InvariantLayer(spec, 1, 1), generator)
-    u = random_element(spec, 1, 1, generator)
+    layer = randomized(InvariantLayer(spec, 1, 1), generator)
+    u = random_block_weights(spec, 1, 1, generator)
     same = u.map(lambda tensor: tensor[:, :, :1].expand_as(tensor))
     result = layer(same)[0, :, 0, 0]
     assert len(set(result.tolist())) == spec.blocks
@@ -185,11 +184,11 @@ def test_blocks_do_not_share_coefficients_or_inputs(generator: torch.Generator):
 @pytest.mark.parametrize("spec", [MNIST, ODD_SPECS[2]], ids=lambda spec: spec.task)
 @pytest.mark.parametrize(("d", "e"), [(1, 10), (3, 3)])
 def test_initial_outputs_are_of_order_one(spec: TransformerSpec, d: int, e: int, generator: torch.Generator):
-    u = random_element(spec, d, 8, generator)
+    u = random_block_weights(spec, d, 8, generator)
     with torch.no_grad():
         hidden = EquivariantLayer(spec, d, e, generator=generator).double()(u)
         invariants = InvariantLayer(spec, d, e, generator=generator).double()(u)
-    for name in NAMES:
+    for name in TENSOR_NAMES:
         assert 0.4 < float(getattr(hidden, name).std()) < 2.5, name
     assert 0.4 < float(invariants.std()) < 2.5
 
@@ -215,11 +214,11 @@ def test_same_generator_makes_the_same_layer_and_none_touches_the_global_one():
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_unbatched_and_doubly_batched_elements(generator: torch.Generator):
+def test_unbatched_and_doubly_batched_weights(generator: torch.Generator):
     layer, invariant = EquivariantLayer(SPEC, 2, 3).double(), InvariantLayer(SPEC, 2, 3).double()
-    u = random_element(SPEC, 2, 6, generator)
+    u = random_block_weights(SPEC, 2, 6, generator)
     single, double = u.select(0, 4), u.map(lambda tensor: tensor.unflatten(0, (2, 3)))
-    for name in NAMES:
+    for name in TENSOR_NAMES:
         whole = getattr(layer(u), name)
         torch.testing.assert_close(getattr(layer(single), name), whole[4])
         torch.testing.assert_close(getattr(layer(double), name).flatten(0, 1), whole)
@@ -227,13 +226,13 @@ def test_unbatched_and_doubly_batched_elements(generator: torch.Generator):
     torch.testing.assert_close(invariant(double).flatten(0, 1), invariant(u))
 
 
-def test_wrong_channels_dimensions_and_dtype_are_one_clear_line(generator: torch.Generator):
+def test_wrong_channels_dimensions_and_dtype_are_refused_in_one_clear_line(generator: torch.Generator):
     layer = EquivariantLayer(SPEC, 2, 3).double()
     with pytest.raises(ValueError, match=r"query must be \[\*batch, 2, 1, 3, 7, 2\].*got \[2, 1, 1, 3, 7, 2\]"):
-        layer(random_element(SPEC, 1, 2, generator))
+        layer(random_block_weights(SPEC, 1, 2, generator))
     with pytest.raises(ValueError, match="query must be"):
-        layer(random_element(ODD_SPECS[1], 2, 2, generator))
-    u = random_element(SPEC, 2, 2, generator)
+        layer(random_block_weights(ODD_SPECS[1], 2, 2, generator))
+    u = random_block_weights(SPEC, 2, 2, generator)
     with pytest.raises(ValueError, match=r"query is torch.float32 but the layer is torch.float64: convert"):
         layer(u.map(Tensor.float))
     mixed = BlockWeights(**{**vars(u), "bias_b": u.bias_b.float()})
@@ -243,7 +242,7 @@ def test_wrong_channels_dimensions_and_dtype_are_one_clear_line(generator: torch
         EquivariantLayer(SPEC, 0, 3)
 
 
-def randomised(layer: Layer, generator: torch.Generator) -> Layer:
+def randomized(layer: Layer, generator: torch.Generator) -> Layer:
     """In float64, with every coefficient of order one: constants too, which start at zero."""
     layer = layer.double()
     with torch.no_grad():
@@ -263,5 +262,5 @@ def only(
         coefficient.copy_(torch.randn(coefficient.shape, generator=generator))
 
 
-def relative(found: Tensor, expected: Tensor) -> float:
-    return float((torch.linalg.norm(found - expected) / torch.linalg.norm(expected)).detach())
+def relative_error(actual: Tensor, expected: Tensor) -> float:
+    return float((torch.linalg.norm(actual - expected) / torch.linalg.norm(expected)).detach())

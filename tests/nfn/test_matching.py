@@ -1,4 +1,4 @@
-"""find_group_element: finds what was hidden, refuses what is nearly right, and says why."""
+"""find_group_element: finds a hidden group element, refuses near misses, and says why."""
 
 from dataclasses import fields
 
@@ -6,45 +6,48 @@ import pytest
 import torch
 
 from nfn import GroupElement, find_group_element, match_weights
-from nfn.layers.block_channels import NAMES
+from nfn.layers.block_channels import TENSOR_NAMES
 from tests.nfn.conftest import ODD_SPECS, random_weights
 from zoo import MNIST, BlockWeights, TransformerSpec, TransformerWeights
 
-HIDDEN = range(50)
+SEEDS = range(50)
 
 
 def checkpoint(checkpoints: TransformerWeights, index: int) -> TransformerWeights:
     return TransformerWeights.from_flat(MNIST, checkpoints.flat()[index % len(checkpoints.flat())])
 
 
-@pytest.mark.parametrize("seed", HIDDEN)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_finds_a_hidden_element_on_a_real_checkpoint(checkpoints: TransformerWeights, seed: int):
     generator = torch.Generator().manual_seed(seed)
     u = checkpoint(checkpoints, seed)
     # Every fifth is one of the paper's augmentations, which are worse conditioned.
     hidden = GroupElement.sample(MNIST, generator=generator, entry_range=(None, None, None, None, 10.0)[seed % 5])
-    found = find_group_element(u, hidden.act(u))
-    assert found is not None
+    element = find_group_element(u, hidden.act(u))
+    assert element is not None
     for field in fields(GroupElement):
         torch.testing.assert_close(
-            getattr(found, field.name), getattr(hidden, field.name), rtol=1e-2, atol=1e-4 * float(hidden.m.abs().max())
+            getattr(element, field.name),
+            getattr(hidden, field.name),
+            rtol=1e-2,
+            atol=1e-4 * float(hidden.m.abs().max()),
         )
 
 
-@pytest.mark.parametrize("seed", HIDDEN)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_refuses_a_near_miss_on_a_real_checkpoint(checkpoints: TransformerWeights, seed: int):
-    """One of five spoilings, each of a moved checkpoint that would match without it."""
+    """One of five small changes to a moved checkpoint that would match without it."""
     generator = torch.Generator().manual_seed(1000 + seed)
     u = checkpoint(checkpoints, seed)
     v = GroupElement.sample(MNIST, generator=generator).act(u)
-    spoil = (one_weight, one_neuron_swapped_in_one_matrix, one_feature_swapped, one_head_with_other_n, one_bias)
-    spoilt = spoil[seed % len(spoil)](v, generator)
+    changes = (one_weight, one_neuron_swapped_in_one_matrix, one_feature_swapped, one_head_with_other_n, one_bias)
+    changed = changes[seed % len(changes)](v, generator)
     assert match_weights(u, v)
-    assert not torch.equal(spoilt.flat(), v.flat())
-    match = match_weights(u, spoilt)
+    assert not torch.equal(changed.flat(), v.flat())
+    match = match_weights(u, changed)
     assert match.element is None
     assert match.reason
-    assert find_group_element(u, spoilt) is None
+    assert find_group_element(u, changed) is None
 
 
 def one_weight(v: TransformerWeights, generator: torch.Generator) -> TransformerWeights:
@@ -92,23 +95,23 @@ def swapped(v: TransformerWeights, name: str, dim: int, generator: torch.Generat
 def test_finds_the_element_for_any_dimensions(spec: TransformerSpec, generator: torch.Generator):
     u = random_weights(spec, (), generator)
     hidden = GroupElement.sample(spec, generator=generator)
-    found = find_group_element(u, hidden.act(u))
-    assert found is not None
+    element = find_group_element(u, hidden.act(u))
+    assert element is not None
     for field in fields(GroupElement):
-        torch.testing.assert_close(getattr(found, field.name), getattr(hidden, field.name), rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(getattr(element, field.name), getattr(hidden, field.name), rtol=1e-8, atol=1e-8)
 
 
 def test_a_checkpoint_is_itself_and_not_another(checkpoints: TransformerWeights):
     u, v = checkpoint(checkpoints, 0), checkpoint(checkpoints, 1)
-    found = find_group_element(u, u)
-    assert found is not None
-    torch.testing.assert_close(found.m, GroupElement.identity(MNIST).m, rtol=0, atol=1e-6)
+    element = find_group_element(u, u)
+    assert element is not None
+    torch.testing.assert_close(element.m, GroupElement.identity(MNIST).m, rtol=0, atol=1e-6)
     match = match_weights(u, v)
     assert not match
     assert match.reason == "embedding.weight differs, and the group does not move it"
 
 
-def test_an_action_computed_in_float32_is_recognised(checkpoints: TransformerWeights, generator: torch.Generator):
+def test_an_action_computed_in_float32_is_recognized(checkpoints: TransformerWeights, generator: torch.Generator):
     u = checkpoint(checkpoints, 0)
     g = GroupElement.sample(MNIST, generator=generator)
     m, n = g.m.float(), g.n.float()
@@ -141,7 +144,7 @@ def test_attention_alone_ignores_the_mlp_but_not_the_heads(checkpoints: Transfor
     assert reason == "block 0: W^(V)·W^(O) of the heads differ"
 
 
-def test_equal_neurons_are_no_obstacle(checkpoints: TransformerWeights, generator: torch.Generator):
+def test_equal_neurons_do_not_prevent_a_match(checkpoints: TransformerWeights, generator: torch.Generator):
     u = checkpoint(checkpoints, 0)
     twins = u.encoder.map(torch.clone)
     for name in ("weight_a", "bias_a"):
@@ -149,9 +152,9 @@ def test_equal_neurons_are_no_obstacle(checkpoints: TransformerWeights, generato
     twins.weight_b[:, 5] = twins.weight_b[:, 9]
     u = u.with_encoder(twins)
     v = GroupElement.sample(MNIST, generator=generator).act(u)
-    found = find_group_element(u, v)
-    assert found is not None
-    torch.testing.assert_close(found.act(u).flat(), v.flat(), rtol=1e-4, atol=1e-5)
+    element = find_group_element(u, v)
+    assert element is not None
+    torch.testing.assert_close(element.act(u).flat(), v.flat(), rtol=1e-4, atol=1e-5)
 
 
 def test_failing_conditions_are_named(checkpoints: TransformerWeights, generator: torch.Generator):
@@ -179,7 +182,7 @@ def test_failing_conditions_are_named(checkpoints: TransformerWeights, generator
     assert match_weights(wide, wide).reason == "condition (a) fails: max(D_k, D_v) ≤ D, got 4 > 3"
 
     reasons = {
-        name: match_weights(u, with_tensor(name, lambda tensor: tensor.mul_(1.5))).reason or "" for name in NAMES
+        name: match_weights(u, with_tensor(name, lambda tensor: tensor.mul_(1.5))).reason or "" for name in TENSOR_NAMES
     }
     assert "no head of the first" in reasons["query"]
     assert "no head of the first" in reasons["key"]
@@ -189,7 +192,7 @@ def test_failing_conditions_are_named(checkpoints: TransformerWeights, generator
     assert "b_B differs" in reasons["bias_b"]
 
 
-def test_bad_input_is_one_clear_line(checkpoints: TransformerWeights, generator: torch.Generator):
+def test_bad_input_is_refused_in_one_clear_line(checkpoints: TransformerWeights, generator: torch.Generator):
     u = checkpoint(checkpoints, 0)
     with pytest.raises(ValueError, match=r"single checkpoints are compared, got a batch of shape \(3,\)"):
         find_group_element(checkpoints, checkpoints)

@@ -14,16 +14,16 @@ SPEC = ODD_SPECS[2]
 
 
 class Broken(nn.Module):
-    """An equivariant layer with one tensor of its output spoilt."""
+    """An equivariant layer with one tensor of its output changed."""
 
-    def __init__(self, name: str, spoil) -> None:
+    def __init__(self, name: str, change) -> None:
         super().__init__()
         self.layer = EquivariantLayer(SPEC, 2, 2)
-        self.name, self.spoil = name, spoil
+        self.name, self.change = name, change
 
     def forward(self, u: BlockWeights) -> BlockWeights:
         result = self.layer(u)
-        return BlockWeights(**{**vars(result), self.name: self.spoil(getattr(result, self.name))})
+        return BlockWeights(**{**vars(result), self.name: self.change(getattr(result, self.name))})
 
 
 def test_passes_layers_that_are_right(spec: TransformerSpec):
@@ -34,7 +34,7 @@ def test_passes_layers_that_are_right(spec: TransformerSpec):
 
 
 @pytest.mark.parametrize(
-    ("name", "spoil", "message"),
+    ("name", "change", "message"),
     [
         ("query", torch.relu, "under M on queries and keys: query"),
         ("query", lambda x: x.flip(-3), "under the order of the heads, τ: query"),
@@ -47,13 +47,13 @@ def test_passes_layers_that_are_right(spec: TransformerSpec):
         ("bias_b", lambda x: x * float("nan"), "under the order of the heads, τ: bias_b"),
     ],
 )
-def test_fails_a_broken_layer_and_names_the_symmetry(name: str, spoil, message: str):
+def test_fails_a_broken_layer_and_names_the_symmetry(name: str, change, message: str):
     with pytest.raises(AssertionError, match=f"not equivariant {message}"):
-        assert_equivariant(Broken(name, spoil), SPEC, channels=2)
+        assert_equivariant(Broken(name, change), SPEC, channels=2)
 
 
 def test_fails_a_layer_that_treats_m_as_orthogonal():
-    """Mixing Q into K is equivariant under orthogonal M only, the slip that orthogonal test matrices hide."""
+    """Mixing Q into K is equivariant under orthogonal M only, a mistake that orthogonal test matrices hide."""
 
     def mixed(u: BlockWeights) -> BlockWeights:
         return BlockWeights(**{**vars(u), "query": u.query + u.key})
@@ -72,7 +72,7 @@ def test_fails_a_layer_that_treats_m_as_orthogonal():
         (lambda u: (u.value @ u.output.mT.mT.abs()).sum(), "under N on values and outputs"),
     ],
 )
-def test_fails_what_is_not_invariant(function, message: str):
+def test_fails_a_function_that_is_not_invariant(function, message: str):
     with pytest.raises(AssertionError, match=f"not invariant {message}"):
         assert_invariant(function, SPEC)
 
@@ -89,7 +89,7 @@ def test_float32_modules_are_tested_in_float64_and_left_alone():
     assert all(parameter.dtype == torch.float32 for parameter in layer.parameters())
 
 
-def test_relu_on_attention_would_break_it():
+def test_relu_on_attention_breaks_equivariance():
     def everywhere(u: BlockWeights) -> BlockWeights:
         return u.map(torch.relu)
 

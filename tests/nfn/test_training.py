@@ -1,0 +1,139 @@
+"""Training: a step lowers the loss, members train as if alone, and a recorded step trains like an eager one."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from nfn import MLPPredictor, Predictor, PredictorEnsemble, StatNN, TrainingStep, TransformerNFN
+from nfn.training import ensemble as ensemble_module
+from tests.nfn.conftest import ODD_SPECS, weights_of
+from zoo import MNIST, TransformerWeights
+
+KINDS = [TransformerNFN, MLPPredictor, StatNN]
+
+
+def plain_step(predictor: Predictor, optimizer: torch.optim.Optimizer, flat: Tensor, accuracy: Tensor) -> Tensor:
+    """A training step as anyone would write it in torch, for one predictor."""
+    optimizer.zero_grad()
+    logits = predictor.logits(TransformerWeights.from_flat(predictor.spec, flat))
+    loss = F.binary_cross_entropy_with_logits(logits, accuracy)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_lowers_the_loss(kind: type[Predictor]):
+    spec = ODD_SPECS[0]
+    weights = weights_of(spec, 16)
+    predictor = kind(spec)
+    predictor.fit_scale(weights)
+    ensemble = PredictorEnsemble([predictor])
+    step = TrainingStep(ensemble, weights.flat(), torch.linspace(0.1, 0.9, 16), batch_size=16, learning_rate=3e-3)
+    step.set_batches(torch.arange(16))
+    losses = [float(step()) for _ in range(60)]
+    assert losses[-1] < losses[0] - 0.02
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("own_batches", [False, True])
+def test_ensemble_trains_each_member_as_if_alone(kind: type[Predictor], own_batches: bool):
+    spec = ODD_SPECS[0]
+    members = [kind(spec, generator=torch.Generator().manual_seed(seed)).double() for seed in range(3)]
+    members[0].fit_scale(TransformerWeights.from_flat(spec, weights_of(spec, 8).flat().double()))
+    flat = weights_of(spec, 24).flat().double()
+    accuracy = torch.rand(24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    index = torch.arange(24).view(3, 8) if own_batches else torch.arange(8)
+    ensemble = PredictorEnsemble(copy.deepcopy(members))
+    step = TrainingStep(ensemble, flat, accuracy, batch_size=8)
+    step.set_batches(index)
+    optimizers = [torch.optim.Adam(member.parameters()) for member in members]
+    for number in range(4):
+        rates = 1e-3 * (number + 1) * torch.tensor([1.0, 0.5, 2.0])
+        step.set_rates(rates)
+        losses = step()
+        for i, (member, optimizer) in enumerate(zip(members, optimizers, strict=True)):
+            optimizer.param_groups[0]["lr"] = float(rates[i])
+            rows = index[i] if own_batches else index
+            alone = plain_step(member, optimizer, flat[rows], accuracy[rows])
+            torch.testing.assert_close(losses[i], alone, rtol=1e-9, atol=1e-9)
+    for i, member in enumerate(members):
+        torch.testing.assert_close(ensemble.member(i).state_dict(), member.state_dict(), rtol=1e-8, atol=1e-8)
+
+
+def test_rows_of_weight_zero_do_not_count():
+    spec = ODD_SPECS[0]
+    predictor = StatNN(spec).double()
+    flat, accuracy = weights_of(spec, 8).flat().double(), torch.linspace(0.1, 0.9, 8, dtype=torch.float64)
+    ensemble = PredictorEnsemble([predictor])
+    step = TrainingStep(ensemble, flat, accuracy, batch_size=8)
+    step.set_batches(torch.arange(8), torch.tensor([0.25] * 4 + [0.0] * 4))
+    loss = step()
+    alone = plain_step(predictor, torch.optim.Adam(predictor.parameters()), flat[:4], accuracy[:4])
+    torch.testing.assert_close(loss[0], alone, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(ensemble.member(0).state_dict(), predictor.state_dict(), rtol=1e-8, atol=1e-8)
+
+
+def test_members_can_be_set_and_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ensemble_module, "READ_AT_ONCE", 4)
+    members = [StatNN(MNIST, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    ensemble, weights = PredictorEnsemble(members), weights_of(MNIST, 10)
+    expected = torch.stack([member.logits(weights) for member in members]).detach()
+    torch.testing.assert_close(ensemble.read(weights.flat()), expected)
+    torch.testing.assert_close(ensemble.read(weights.flat(), slice(1, 3)), expected[1:])
+    step = TrainingStep(ensemble, weights.flat(), torch.rand(10), batch_size=5)
+    step.set_batches(torch.arange(5), members=slice(0, 1))
+    step.set_batches(torch.arange(10).view(2, 5), members=slice(1, 3))
+    step.set_rates(0.0, slice(0, 2))
+    before = ensemble.parameters.detach().clone()
+    step()
+    after = ensemble.parameters.detach()
+    assert torch.equal(after[:2], before[:2])
+    assert not torch.equal(after[2], before[2])
+    torch.testing.assert_close(ensemble.member(2, before[2]).state_dict(), members[2].state_dict())
+
+
+def test_ensemble_and_step_refuse_what_does_not_fit():
+    with pytest.raises(ValueError, match="all of the same architecture"):
+        PredictorEnsemble([StatNN(MNIST), MLPPredictor(MNIST)])
+    with pytest.raises(ValueError, match="at least one predictor"):
+        PredictorEnsemble([])
+    ensemble, flat = PredictorEnsemble([StatNN(MNIST)] * 2), weights_of(MNIST).flat()
+    with pytest.raises(ValueError, match=r"reads checkpoints \[batch, d\] or \[2, batch, d\], got \[3, 2, 18506\]"):
+        ensemble.logits(flat.unflatten(0, (3, 2)))
+    with pytest.raises(ValueError, match=r"one target, got weights \[6, 18506\] and targets \[5\]"):
+        TrainingStep(ensemble, flat, torch.rand(5), batch_size=2)
+    with pytest.raises(ValueError, match="at least one row, got batch_size 0"):
+        TrainingStep(ensemble, flat, torch.rand(6), batch_size=0)
+    with pytest.raises(ValueError, match="only a CUDA device can record a graph, and the ensemble is on cpu"):
+        TrainingStep(ensemble, flat, torch.rand(6), batch_size=2, graph=True)
+    step = TrainingStep(ensemble, flat, torch.rand(6), batch_size=4)
+    with pytest.raises(ValueError, match=r"takes batches of shape \[2, 4\] or \[4\], got \[2, 3\]: fill up"):
+        step.set_batches(torch.zeros(2, 3, dtype=torch.long))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_recorded_step_trains_like_the_eager_one(kind: type[Predictor], seeds: int):
+    flat = torch.cat([weights_of(MNIST, 16, seed).flat() for seed in range(6)]).cuda()
+    accuracy = torch.rand(96, generator=torch.Generator().manual_seed(0)).cuda()
+
+    def build(graph: bool) -> TrainingStep:
+        members = [kind(MNIST, generator=torch.Generator().manual_seed(seed)) for seed in range(seeds)]
+        ensemble = PredictorEnsemble(members, torch.device("cuda"))
+        return TrainingStep(ensemble, flat, accuracy, batch_size=16, graph=graph)
+
+    recorded, eager = build(True), build(False)
+    for number, batch in enumerate(torch.arange(96).view(6, 16)):
+        for step in (recorded, eager):
+            step.set_batches(batch)
+            step.set_rates(1e-4 * (number + 1))
+        torch.testing.assert_close(recorded(), eager(), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(recorded.ensemble.parameters, eager.ensemble.parameters, rtol=1e-2, atol=1e-4)
+    with pytest.raises(ValueError, match="this step takes batches of shape"):
+        recorded.set_batches(torch.arange(8))
