@@ -51,32 +51,33 @@ class Predictor(nn.Module):
         """The module that reads a component from (scaled) weights, and its number of outputs."""
         raise NotImplementedError
 
-    def forward(self, weights: TransformerWeights) -> Float[Tensor, "*batch"]:
-        """The predicted accuracy of each checkpoint, in [0, 1]."""
-        self._check(weights)
+    def forward(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
+        """The predicted accuracy of each checkpoint, in [0, 1]; flat vectors [..., d] are read by its spec."""
+        weights = self._checked(weights)
         TransformerWeights.from_flat(self.spec, weights.flat())
         return torch.sigmoid(self.logits(weights))
 
     @fast_small_products()
-    def logits(self, weights: TransformerWeights) -> Float[Tensor, "*batch"]:
+    def logits(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
         """The prediction before the sigmoid. Unlike ``forward`` it does not look for NaN."""
-        self._check(weights)
+        weights = self._checked(weights)
         batch = weights.batch_shape
         flat = weights.flat().reshape(batch.numel(), self.spec.num_parameters)
         scaled = self.scale(TransformerWeights.from_flat(self.spec, flat, check_finite=False))
         read = torch.cat([part(scaled) for part in self.parts.values()], dim=-1)
         return self.head(read).reshape(batch)
 
-    def fit_scale(self, weights: TransformerWeights) -> None:
+    def fit_scale(self, weights: TransformerWeights | Float[Tensor, "n d"]) -> None:
         """Fits the input scales to training checkpoints; without this the weights are read as they are."""
-        self._check(weights)
-        self.scale.fit(weights)
+        self.scale.fit(self._checked(weights))
 
     def config(self) -> dict[str, Any]:
         """All that it takes to build the same architecture again, as JSON-ready data."""
         return {"kind": self.kind, "spec": self.spec.to_dict(), "components": list(self.components)}
 
-    def _check(self, weights: TransformerWeights) -> None:
+    def _checked(self, weights: TransformerWeights | Tensor) -> TransformerWeights:
+        if isinstance(weights, Tensor):
+            weights = TransformerWeights.from_flat(self.spec, weights, check_finite=False)
         if weights.spec != self.spec:
             raise ValueError(
                 f"this predictor reads {self.spec.task} transformers of the dimensions it was built for, "
@@ -87,6 +88,7 @@ class Predictor(nn.Module):
             raise ValueError(
                 f"weights are {weights.flat().dtype} but the predictor is {dtype}: convert one of them with .to()"
             )
+        return weights
 
 
 def differences(expected: TransformerSpec, actual: TransformerSpec) -> str:

@@ -75,6 +75,16 @@ def test_all_kinds_have_one_interface(kind: type[Predictor], spec: TransformerSp
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_flat_vectors_are_read_by_the_predictors_own_spec(kind: type[Predictor]):
+    predictor, weights = kind(AGNEWS), weights_of(AGNEWS, 3)
+    assert torch.equal(predictor(weights.flat()), predictor(weights))
+    torch.testing.assert_close(predictor.logits(weights.flat()[0]), predictor.logits(weights)[0])
+    predictor.fit_scale(weights.flat())
+    with pytest.raises(ValueError, match="has 17,764 weights along the last dimension"):
+        predictor(torch.zeros(2, 100))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "components",
     [

@@ -64,3 +64,31 @@ def test_a_function_as_selection_need_not_be_picklable(reader):
 def test_a_rank_outside_the_world_is_refused(reader):
     with pytest.raises(ValueError, match="got 2 of 2"):
         zoo.CheckpointStream(reader, rank=2, world_size=2)
+
+
+def test_loaders_work_as_torch_users_type_them(reader):
+    expected = reader.weights(slice(None)).clone()
+    seen = [row for loaded in DataLoader(reader, batch_size=16, shuffle=True) for row in loaded["weights"]]
+    assert torch.equal(torch.stack(seen).sort(dim=0).values, expected.sort(dim=0).values)
+    first = next(iter(DataLoader(reader, batch_size=4)))
+    assert torch.equal(first["weights"], expected[:4])
+    assert first["run_id"] == list(reader.metadata["run_id"][:4])
+    assert first["test_accuracy"].tolist() == pytest.approx(list(reader.metadata["test_accuracy"][:4]))
+    for weights, rows in DataLoader(zoo.CheckpointStream(reader, batch_size=32)):
+        assert torch.equal(weights.flat(), expected[rows.index])
+    for loaded in DataLoader(zoo.CheckpointStream(reader, batch_size=32), batch_size=2):
+        assert torch.equal(loaded.weights.flat(), expected[loaded.metadata.index])
+
+
+def test_rows_are_indexed_as_in_datasets(reader):
+    row = reader[3]
+    assert list(row) == [*reader.metadata.columns, "weights"]
+    assert row["run_id"] == reader.metadata["run_id"][3]
+    assert torch.equal(row["weights"], reader.weights(3))
+    assert torch.equal(reader[-1]["weights"], reader.weights(len(reader) - 1))
+    some = reader[2:5]
+    assert some["run_id"] == list(reader.metadata["run_id"][2:5])
+    assert torch.equal(some["weights"], reader.weights(slice(2, 5)))
+    assert len(list(reader)) == len(reader)
+    with pytest.raises(IndexError, match="does not exist"):
+        reader[len(reader)]

@@ -3,19 +3,22 @@
     stream = zoo.CheckpointStream(z, batch_size=64, shuffle=True, where="checkpoint == 'epoch_75'")
     for epoch in range(50):
         stream.set_epoch(epoch)
-        for weights, metadata in DataLoader(stream, batch_size=None, num_workers=4):
+        for weights, metadata in DataLoader(stream, num_workers=4):
             ...
 
 One process reads as fast as memory is; workers only help where each batch is worked on, as by augmentation.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import pandas as pd
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from zoo.reading.reader import Batch, ZooReader, cut_batches, shuffled
 from zoo.reading.selection import Where
+from zoo.transformer.weights import TransformerWeights
 
 
 class CheckpointStream(IterableDataset):
@@ -63,6 +66,19 @@ class CheckpointStream(IterableDataset):
         worker = get_worker_info()
         first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
         return self.reader.read_batches(rows, self.cuts[self.rank :: self.world_size][first::step])
+
+
+def join_batches(batches: Sequence[Batch], *, collate_fn_map: object = None) -> Batch:
+    """What a ``DataLoader`` makes of the stream's batches: one as it is (its default), several one after the other."""
+    if len(batches) == 1:
+        return batches[0]
+    weights = [batch.weights for batch in batches]
+    flat = torch.cat([part.flat() for part in weights])
+    joined = TransformerWeights.from_flat(weights[0].spec, flat, check_finite=False)
+    return Batch(joined, pd.concat([batch.metadata for batch in batches]))
+
+
+default_collate_fn_map[Batch] = join_batches  # torch's own way to tell a DataLoader about a type
 
 
 def distributed_place() -> tuple[int, int]:
