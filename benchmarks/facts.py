@@ -113,6 +113,6 @@ def text(value: Scalar | Sequence[Scalar]) -> str:
 def choices(expression: str) -> Iterator[str]:
     """The expression with every combination of choices in place of its braces."""
     groups = list(dict.fromkeys(BRACES.findall(expression)))
-    for chosen in itertools.product(*(group[1:-1].split("|") for group in groups)):
+    for chosen in itertools.product(*(map(str.strip, group[1:-1].split("|")) for group in groups)):
         replacement = dict(zip(groups, chosen, strict=True))
         yield BRACES.sub(lambda match, by=replacement: by[match[0]], expression)
