@@ -1,5 +1,6 @@
-"""The README says what the committed rows say, and a stale one is found."""
+"""The documents say what the committed rows say, and a stale one is found."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,10 +9,13 @@ import pytest
 
 import zoo
 from benchmarks import kendall, report, results
+from benchmarks.blocks import DOCUMENTS, PICTURES, blocks
+from benchmarks.generated_runs import final_runs
 from benchmarks.results import Result
 from benchmarks.tables.ablation import components_table, width_table
 from benchmarks.tables.accuracies import accuracies_table
 from benchmarks.tables.augmentation import augmentation_table
+from benchmarks.tables.headline import headline_table
 from benchmarks.tables.kendall import kendall_tables
 from benchmarks.tables.result_index import ResultIndex
 from benchmarks.tables.seeds import seeds_table
@@ -19,42 +23,99 @@ from benchmarks.tables.speed import speed_table
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
 
-SKELETON = "# A zoo\n\n" + "\n".join(
-    f"<!-- generated: {name} -->\nold\n<!-- end: {name} -->" for name in report.blocks(Path(), Path())
-)
+
+def write_documents(root: Path) -> dict[str, Path]:
+    """Every document with its blocks, all of them old."""
+    paths = {document: root / document for document in DOCUMENTS}
+    for document, path in paths.items():
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text("# A zoo\n\n" + "\n".join(f"{opening(name)}\nold\n{end(name)}" for name in DOCUMENTS[document]))
+    return paths
 
 
-def test_the_readme_is_what_the_rows_say(capsys: pytest.CaptureFixture[str]):
+def opening(name: str) -> str:
+    return f"<!-- generated: {name} -->"
+
+
+def end(name: str) -> str:
+    return f"<!-- end: {name} -->"
+
+
+def test_the_documents_are_what_the_rows_say(capsys: pytest.CaptureFixture[str]):
     report.main(["--check"])
-    assert "says what the rows say" in capsys.readouterr().out
+    assert "README.md, benchmarks/README.md, generation/README.md: all say what the rows say" in capsys.readouterr().out
 
 
-def test_a_stale_readme_is_found_and_made_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    readme = tmp_path / "README.md"
-    readme.write_text(SKELETON)
-    arguments = ["--readme", str(readme), "--results", str(tmp_path / "rows")]
+def test_every_block_is_in_one_document():
+    assert sorted(name for names in DOCUMENTS.values() for name in names) == sorted(blocks(Path(), Path()))
+
+
+def test_stale_documents_are_found_and_made_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    paths = write_documents(tmp_path)
+    before = {path: path.read_text() for path in paths.values()}
+    arguments = ["--root", str(tmp_path), "--results", str(tmp_path / "rows")]
     with pytest.raises(SystemExit) as ended:
         report.main([*arguments, "--check"])
     assert ended.value.code == 1
-    assert "out of date: run python -m benchmarks.report" in capsys.readouterr().err
-    assert readme.read_text() == SKELETON, "--check writes nothing"
+    assert capsys.readouterr().err.splitlines() == [
+        f"{document} is out of date: run python -m benchmarks.report" for document in DOCUMENTS
+    ]
+    assert {path: path.read_text() for path in paths.values()} == before, "--check writes nothing"
     report.main(arguments)
-    text = readme.read_text()
+    text = "".join(path.read_text() for path in paths.values())
     assert "old" not in text
     assert "No rows yet: `python -m benchmarks.kendall --config mnist --out benchmarks/results`" in text
-    assert "| checkpoints read a second, one thread | – (one `.pt` file each) | – in order, – shuffled |" in text
+    reading = r"\| checkpoints read [^|]+, one thread \| – \(one `.pt` file each\) \| – in order, – shuffled \|"
+    assert re.search(reading, text)
     report.main([*arguments, "--check"])
 
 
 def test_the_report_of_a_computed_table_has_its_plots(tiny_zoo: Path, tmp_path: Path):
     rows = tmp_path / "rows"
     kendall.main(["--quick", "--zoo", str(tiny_zoo), "--out", str(rows), "--epochs", "1", "--models", "mlp", "statnn"])
-    readme = tmp_path / "README.md"
-    readme.write_text(SKELETON)
-    report.main(["--readme", str(readme), "--results", str(rows)])
-    assert "](rows/plots/kendall.mnist.scatter.png)" in readme.read_text()
-    for name in report.PICTURES:
-        assert (rows / "plots" / f"kendall.mnist.{name}.png").exists()
+    paths = write_documents(tmp_path)
+    report.main(["--root", str(tmp_path), "--results", str(rows)])
+    assert "](rows/plots/headline.png)" in paths["README.md"].read_text()
+    assert "](../rows/plots/kendall.mnist.scatter.png)" in paths["benchmarks/README.md"].read_text()
+    for name in (*(f"kendall.mnist.{picture}" for picture in PICTURES), "headline"):
+        assert (rows / "plots" / f"{name}.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("generated: speed", "generated: spee"),
+        ("end: speed", "end: spee"),
+        ("# A zoo", f"{opening('more')}\n{end('more')}"),
+        ("# A zoo", opening("more")),
+        ("# A zoo", f"{opening('speed')}\n{end('speed')}"),
+    ],
+    ids=["missing", "without its end", "unknown", "unknown and without its end", "twice"],
+)
+def test_a_document_with_other_blocks_than_its_own_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: str, right: str
+):
+    path = write_documents(tmp_path)["generation/README.md"]
+    path.write_text(path.read_text().replace(wrong, right))
+    with pytest.raises(SystemExit) as ended:
+        report.main(["--root", str(tmp_path), "--check"])
+    assert ended.value.code == 2
+    assert "generation/README.md must have each of these blocks once" in capsys.readouterr().err
+
+
+def test_a_number_that_is_not_its_row_s_is_named_whether_checking_or_writing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = write_documents(tmp_path)["README.md"]
+    path.write_text(path.read_text() + "\n\nτ is 0.5.\n<!-- rows: 0.5 = kendall mnist mlp tau -->\n")
+    results.append([row("tau", 0.25, zoo="some", threshold=0.0, recipe="paper")], tmp_path / "rows")
+    for arguments in ([], ["--check"]):
+        with pytest.raises(SystemExit) as ended:
+            report.main(["--root", str(tmp_path), "--results", str(tmp_path / "rows"), *arguments])
+        assert ended.value.code == 1
+        line = path.read_text().splitlines().index("<!-- rows: 0.5 = kendall mnist mlp tau -->") + 1
+        problem = f"README.md, line {line}: 0.5 is written, but kendall mnist mlp tau is 0.25"
+        assert capsys.readouterr().err.splitlines() == [problem]
 
 
 def test_the_spread_of_accuracies_is_that_of_completed_runs(tmp_path: Path):
@@ -63,24 +124,16 @@ def test_the_spread_of_accuracies_is_that_of_completed_runs(tmp_path: Path):
     runs = zoo.open(tmp_path / "generated", "mnist").runs
     completed = runs[runs["status"] == "completed"]
     assert 0 < len(completed) < len(runs)
-    (name, found), *others = report.final_accuracies(tmp_path).items()
+    (name, found), *others = final_runs(tmp_path).items()
     assert name == "mnist"
     assert not others
-    assert found.tolist() == [curve[-1] for curve in completed["test_accuracy"]]
+    assert found["test_accuracy"].tolist() == [curve[-1] for curve in completed["test_accuracy"]]
+    assert found["optimizer"].tolist() == completed["optimizer"].tolist()
 
 
 def test_each_accuracy_is_counted_in_one_interval():
     *_, line = accuracies_table({"mnist": np.array([0.0, 0.1, 0.2, 0.85, 0.9, 0.95, 1.0, 0.97])}).splitlines()
     assert line == "| mnist | 8 | 25.0% | 12.5% | 0.0% | 0.0% | 12.5% | 50.0% | 0.875 | 1.000 |"
-
-
-def test_a_readme_without_its_blocks_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    readme = tmp_path / "README.md"
-    readme.write_text(SKELETON.replace("generated: speed", "generated: spee"))
-    with pytest.raises(SystemExit) as ended:
-        report.main(["--readme", str(readme)])
-    assert ended.value.code == 2
-    assert "must have each block once" in capsys.readouterr().err
 
 
 def row(metric: str, value: float, model: str = "mlp", **setting: float | str) -> Result:
@@ -166,3 +219,23 @@ def test_both_zoos_stand_side_by_side():
     assert "| MLP | 0.900 ± 0.010<br>0.600 ± 0.010 | –<br>0.700 ± 0.010 (30 epochs) |" in text
     assert "| STATNN | –<br>– | –<br>– |" in text
     assert "20%" not in text, "a threshold that only one of them has"
+
+
+def test_the_headline_has_one_column_per_zoo_and_the_row_without_weights_first():
+    common = {"threshold": 0.0, "recipe": "paper"}
+    counts = [
+        replace(row(f"{split}_rows", count, **common), model=None, variant="data")
+        for split, count in (("train", 1394), ("validation", 298), ("test", 308))
+    ]
+    rows = [
+        row("tau", 0.5, **common),
+        row("tau_low", 0.45, **common),
+        row("tau_high", 0.55, **common),
+        row("tau", 0.9, model="hyperparameters", **common),
+        *counts,
+    ]
+    index = ResultIndex.latest(rows, "mnist")
+    heading, _, first, second, *_ = headline_table({"MNIST": index, "again": index}).splitlines()
+    assert heading == "| Kendall's τ | MNIST, 2,000 runs | again, 2,000 runs |"
+    assert first == "| hyperparameters only | 0.900 | 0.900 |"
+    assert second == "| MLP | **0.500** [0.450, 0.550] | **0.500** [0.450, 0.550] |"

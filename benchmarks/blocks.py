@@ -1,0 +1,150 @@
+"""The generated parts of the documents: which file has which, and how each is made from the rows."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks import results
+from benchmarks.generated_runs import GENERATED, final_runs
+from benchmarks.tables.ablation import components_table, width_table
+from benchmarks.tables.accuracies import accuracies_table
+from benchmarks.tables.augmentation import augmentation_table
+from benchmarks.tables.census import census_table
+from benchmarks.tables.fidelity import fidelity_table
+from benchmarks.tables.headline import headline_table
+from benchmarks.tables.kendall import kendall_tables
+from benchmarks.tables.result_index import ResultIndex
+from benchmarks.tables.seeds import seeds_table
+from benchmarks.tables.speed import speed_table
+
+CONFIGS = ("mnist", "agnews")
+SEEDS = "mnist-seeds"
+GOOD = "test_accuracy >= 0.8"  # the last threshold of the paper's tables
+IN_BOTH = "train_fraction >= 0.8"  # of the MNIST grid: the shards that were trained with either kind of seeds
+PLOTS = "plots"
+PICTURES = ("scatter", "thresholds")
+HEADLINE_PICTURE = "headline.png"
+
+DOCUMENTS = {
+    "README.md": ("picture", "headline"),
+    "benchmarks/README.md": (
+        "kendall.mnist",
+        "kendall.agnews",
+        "seeds",
+        "ablation_components",
+        "ablation_width",
+        "augmentation",
+    ),
+    "generation/README.md": ("census", "accuracies", "speed", "fidelity"),
+}
+"""File → the blocks it must have, each once."""
+
+
+def blocks(folder: Path, plots: Path) -> dict[str, Callable[[], str]]:
+    """Name of a block → its text, from the rows in ``folder``; ``plots`` is where the document finds the pictures."""
+    return {
+        "picture": lambda: picture_block(folder, plots),
+        "headline": lambda: headline_block(folder),
+        "kendall.mnist": lambda: kendall_block("mnist", folder, plots),
+        "kendall.agnews": lambda: kendall_block("agnews", folder, plots),
+        "seeds": lambda: seeds_block(folder),
+        "ablation_components": lambda: components_block(folder),
+        "ablation_width": lambda: one_table_per_config("ablation_width", width_table, folder),
+        "augmentation": lambda: one_table_per_config("augmentation", augmentation_table, folder),
+        "census": lambda: census_block(folder),
+        "accuracies": lambda: accuracies_block(folder, plots),
+        "speed": lambda: speed_block(folder),
+        "fidelity": lambda: fidelity_block(folder),
+    }
+
+
+def headline_zoos(folder: Path) -> dict[str, ResultIndex]:
+    """Title → the rows of a zoo, for those of the front page's three that were measured."""
+    rows = results.read("kendall", folder)
+    zoos = {
+        "MNIST": ResultIndex.latest(rows, "mnist"),
+        "AG News": ResultIndex.latest(rows, "agnews"),
+        "MNIST, a seed for each run": ResultIndex.latest(rows, SEEDS, IN_BOTH),
+    }
+    return {title: index for title, index in zoos.items() if index}
+
+
+def picture_block(folder: Path, plots: Path) -> str:
+    if not (folder / PLOTS / HEADLINE_PICTURE).exists():
+        return missing("python -m benchmarks.kendall")
+    return f"![Kendall's τ of every predictor, one panel per zoo]({(plots / HEADLINE_PICTURE).as_posix()})"
+
+
+def headline_block(folder: Path) -> str:
+    zoos = headline_zoos(folder)
+    return headline_table(zoos) if zoos else missing("python -m benchmarks.kendall")
+
+
+def kendall_block(config: str, folder: Path, plots: Path) -> str:
+    """The tables of one task, and its plots where they were drawn."""
+    index = ResultIndex.latest(results.read("kendall", folder), config)
+    if not index:
+        return missing(f"python -m benchmarks.kendall --config {config}")
+    pictures = shown([f"kendall.{config}.{name}.png" for name in PICTURES], folder, plots)
+    return "\n\n".join(part for part in (kendall_tables(index, config), pictures) if part)
+
+
+def seeds_block(folder: Path) -> str:
+    """The table on the same configurations of both zoos side by side, then the whole of the second."""
+    rows = results.read("kendall", folder)
+    shared, distinct = ResultIndex.latest(rows, "mnist", IN_BOTH), ResultIndex.latest(rows, SEEDS, IN_BOTH)
+    if not shared or not distinct:
+        return missing(f"python -m benchmarks.kendall --config mnist {SEEDS} --where '{IN_BOTH}'")
+    return "\n\n".join([seeds_table(shared, distinct), kendall_tables(distinct, SEEDS)])
+
+
+def components_block(folder: Path) -> str:
+    """The table of all rows, then that of the good ones, for the configs that have it."""
+    rows = results.read("ablation_components", folder)
+    whole = {config: ResultIndex.latest(rows, config) for config in CONFIGS}
+    if not any(whole.values()):
+        return missing("python -m benchmarks.ablation_components")
+    good = {config: index for config in CONFIGS if (index := ResultIndex.latest(rows, config, GOOD))}
+    return "\n\n".join(components_table(indexes) for indexes in (whole, good) if indexes)
+
+
+def one_table_per_config(benchmark: str, layout: Callable[[ResultIndex, str], str], folder: Path) -> str:
+    """The tables of the configs that have rows, the paper's own first."""
+    rows = results.read(benchmark, folder)
+    indexes = {config: ResultIndex.latest(rows, config) for config in ("agnews", "mnist")}
+    tables = [layout(index, config) for config, index in indexes.items() if index]
+    return "\n\n".join(tables) or missing(f"python -m benchmarks.{benchmark}")
+
+
+def census_block(folder: Path) -> str:
+    rows = results.read("census", folder)
+    return census_table(rows) if rows else "No rows yet: `python -m benchmarks.census runs` counts what was generated."
+
+
+def accuracies_block(folder: Path, plots: Path) -> str:
+    """The spread of the final accuracies and its pictures."""
+    accuracies = {config: runs["test_accuracy"].to_numpy() for config, runs in final_runs(folder).items()}
+    if not accuracies:
+        return f"No runs yet: `{GENERATED}` beside the rows is a published zoo without its weights."
+    pictures = shown([f"accuracy.{config}.png" for config in accuracies], folder, plots)
+    return "\n\n".join(part for part in (accuracies_table(accuracies), pictures) if part)
+
+
+def speed_block(folder: Path) -> str:
+    return speed_table(
+        [row for name in ("generation", "nfn", "loader") for row in results.read(f"speed.{name}", folder)]
+    )
+
+
+def fidelity_block(folder: Path) -> str:
+    rows = results.read("fidelity", folder)
+    return fidelity_table(rows) if rows else "No rows yet: `python -m benchmarks.fidelity` on a GPU produces them."
+
+
+def shown(files: Sequence[str], folder: Path, plots: Path) -> str:
+    """The pictures that were drawn, as the document shows them."""
+    drawn = [file for file in files if (folder / PLOTS / file).exists()]
+    return " ".join(f"![{file.removesuffix('.png')}]({(plots / file).as_posix()})" for file in drawn)
+
+
+def missing(command_line: str) -> str:
+    return f"No rows yet: `{command_line} --out benchmarks/results` on a whole zoo produces them."

@@ -1,0 +1,36 @@
+"""The table of the front page: τ of every predictor on all checkpoints, one column per zoo."""
+
+from collections.abc import Mapping
+
+from benchmarks.models.registry import MODELS, SIX_MODELS
+from benchmarks.tables.kendall import FIRST, leader
+from benchmarks.tables.markdown import MISSING, number, table
+from benchmarks.tables.result_index import ResultIndex
+from zoo.format.splits import SPLITS
+
+HEADLINE_MODELS = ("hyperparameters", *SIX_MODELS)  # the row that reads no weights is the one to beat
+NO_THRESHOLD = {"threshold": FIRST, "recipe": "paper"}
+
+
+def headline_table(zoos: Mapping[str, ResultIndex]) -> str:
+    """Title of a zoo → its rows. Bold leads the predictors that read weights."""
+    leaders = {title: leader(index, FIRST) for title, index in zoos.items()}
+    lines = [
+        [MODELS[name].title, *(tau_and_interval(index, name, leaders[title]) for title, index in zoos.items())]
+        for name in HEADLINE_MODELS
+    ]
+    return table(["Kendall's τ", *(f"{title}, {runs(index)} runs" for title, index in zoos.items())], lines)
+
+
+def tau_and_interval(index: ResultIndex, name: str, best: str | None) -> str:
+    tau, interval = index.value("tau", name, **NO_THRESHOLD), index.interval("tau", name, **NO_THRESHOLD)
+    if tau is None:
+        return MISSING
+    text = f"**{tau:.3f}**" if name == best else f"{tau:.3f}"
+    return text if interval is None else f"{text} [{interval[0]:.3f}, {interval[1]:.3f}]"
+
+
+def runs(index: ResultIndex) -> str:
+    """How many runs the three splits have together."""
+    counts = [index.value(f"{split}_rows", "data", threshold=FIRST) for split in SPLITS]
+    return number(None if None in counts else sum(count or 0.0 for count in counts))
