@@ -1,10 +1,13 @@
 """What a user sees while a shard trains: lines on stderr, a progress bar on a terminal."""
 
+import time
 from collections.abc import Callable
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from torch import Tensor
+
+from zoo.command import duration
 
 Report = Callable[[int, int, str], None]
 """Told after each epoch: its number, how many there are, and how it goes."""
@@ -21,23 +24,35 @@ def say(line: str) -> None:
 
 
 def epoch_bar() -> Progress:
-    """Epochs done, how it goes, time left; silent where stderr is not a terminal."""
+    """Epochs done, and how it goes; silent where stderr is not a terminal."""
     return Progress(
         TextColumn("epoch"),
         MofNCompleteColumn(),
         BarColumn(),
         TextColumn("{task.fields[status]}"),
-        TimeRemainingColumn(),
         console=console,
         disable=not console.is_terminal,
     )
 
 
-def describe_progress(accuracy: Tensor, diverged: int, models_per_second: float) -> str:
-    accuracy = accuracy[~accuracy.isnan()]
-    parts = [f"{models_per_second:.3g} models/s"]
-    if len(accuracy):
-        parts.append(f"accuracy best {float(accuracy.max()):.3f} median {float(accuracy.median()):.3f}")
-    if diverged:
-        parts.append(f"{diverged} diverged")
-    return "  ".join(parts)
+class EpochProgress:
+    """How fast a population trains, by the epochs of this process alone: a resumed shard's rate is not flattered."""
+
+    def __init__(self, runs: int, epochs: int, first_epoch: int) -> None:
+        self.runs, self.epochs, self.first_epoch = runs, epochs, first_epoch
+        self.start = time.monotonic()
+
+    def describe(self, epoch: int, accuracy: Tensor, diverged: int) -> str:
+        """After ``epoch`` epochs: model-epochs per second, the accuracies of the living runs, the time left."""
+        # a clock too coarse to see the epoch pass is no reason to stop
+        elapsed = max(time.monotonic() - self.start, 1e-9)
+        accuracy = accuracy[~accuracy.isnan()]
+        parts = [f"{self.runs * (epoch - self.first_epoch) / elapsed:,.3g} model-epochs/s"]
+        if len(accuracy):
+            parts.append(f"accuracy best {float(accuracy.max()):.3f} median {float(accuracy.median()):.3f}")
+        if diverged:
+            parts.append(f"{diverged} diverged")
+        if epoch < self.epochs:
+            left = elapsed / (epoch - self.first_epoch) * (self.epochs - epoch)
+            parts.append(f"{duration(left)} left")
+        return "  ".join(parts)

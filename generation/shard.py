@@ -8,14 +8,18 @@ from typing import Any
 
 import torch
 
+from generation.estimate import estimated_seconds
 from generation.job import Job
 from generation.population.trainer import PopulationTrainer
-from generation.progress import Report, describe_progress, epoch_bar, no_report, say
+from generation.progress import EpochProgress, Report, epoch_bar, no_report, say
 from generation.storage.shard_tables import shard_tables
 from generation.storage.snapshot import delete_snapshots, fingerprint, load_snapshot, save_snapshot
 from generation.sweep import SHARDS
+from zoo.command import duration
 from zoo.format.shard import ShardRecord, finished_record, write_shard
 from zoo.storage.atomic import remove_unfinished
+
+LONG_SECONDS = 600.0  # a training that is worth announcing
 
 
 def train_shard(job: Job, shard: int, report: Report = no_report) -> None:
@@ -46,6 +50,8 @@ def train_in_folder(job: Job, shard: int, report: Report) -> None:
         f"{record.runs} runs of {record.task}, shard {shard} of {SHARDS}, preset {record.preset}: "
         f"{trainer.protocol.epochs} epochs on {trainer.device}, {record.engine} engine; data: {record.data_source}"
     )
+    if (seconds := estimated_seconds(trainer)) > LONG_SECONDS:
+        say(f"that will take about {duration(seconds)} on this CPU; --preset demo takes minutes, and a GPU far less")
     folder.mkdir(parents=True, exist_ok=True)
     train_epochs(job, trainer, record, clock, report)
     write_shard(folder, record, *shard_tables(trainer, shard), lambda: timing(trainer, clock))
@@ -70,18 +76,15 @@ def train_epochs(job: Job, trainer: PopulationTrainer, record: ShardRecord, cloc
     if (snapshot := load_snapshot(folder, owner, trainer.state)) is not None:
         trainer.state, clock.earlier = snapshot
         say(f"resumed after epoch {trainer.state.epoch} of {trainer.protocol.epochs}")
-    first_step = last_snapshot = time.monotonic()
-    first_epoch, epochs = trainer.state.epoch, trainer.protocol.epochs
+    last_snapshot, epochs = time.monotonic(), trainer.protocol.epochs
+    progress = EpochProgress(record.runs, epochs, trainer.state.epoch)
     with epoch_bar() as bar:
-        row = bar.add_task("", total=epochs, completed=first_epoch, status="")
+        row = bar.add_task("", total=epochs, completed=trainer.state.epoch, status="")
         while not trainer.finished:
             trainer.train_epoch()
             epoch = trainer.state.epoch
             accuracy = trainer.state.test_accuracy[:, epoch - 1].cpu()  # waits for the end of the epoch
-            # a clock too coarse to see the epoch pass is no reason to stop
-            elapsed = max(time.monotonic() - first_step, 1e-9)
-            models_per_second = record.runs * (epoch - first_epoch) / epochs / elapsed
-            status = describe_progress(accuracy, trainer.diverged, models_per_second)
+            status = progress.describe(epoch, accuracy, trainer.diverged)
             bar.update(row, completed=epoch, status=status)
             report(epoch, epochs, status)
             if bar.disable:

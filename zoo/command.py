@@ -81,6 +81,14 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).splitlines()) or type(error).__name__
 
 
+def duration(seconds: float) -> str:
+    """Seconds as a person would say them: 45 s, 12 min, 3.5 h, 9 days."""
+    for limit, unit, size in ((99, "s", 1), (99 * 60, "min", 60), (48 * 3600, "h", 3600)):
+        if seconds < limit:
+            return f"{seconds / size:.1f} {unit}" if unit == "h" else f"{max(1, round(seconds / size))} {unit}"
+    return f"{seconds / 86400:,.0f} days"
+
+
 def progress_bar() -> Progress:
     """A progress bar on stderr; silent where stderr is not a terminal."""
     console = Console(stderr=True)

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -13,12 +14,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import torch
-from small_tasks import few_digits
+from small_tasks import few_digits, write_digits
 
 import zoo
 from generation.population.state import PopulationState
+from generation.progress import EpochProgress
 from generation.protocol import RunConfig
 from generation.storage.snapshot import load_snapshot, save_snapshot
+from zoo.command import duration
 from zoo.format.manifest import Manifest
 from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE
 
@@ -238,3 +241,39 @@ def test_a_snapshot_of_an_impossible_epoch_is_refused(tmp_path: Path) -> None:
     save_snapshot(tmp_path, state, "a" * 64, seconds=1.0)
     with pytest.warns(UserWarning, match=r"epoch 101 after 1\.0 s does not belong to this training"):
         assert load_snapshot(tmp_path, "a" * 64, state) is None
+
+
+def test_a_long_training_is_announced_before_it_starts(tmp_path: Path) -> None:
+    """The paper's preset on a CPU: days, and it says so; the process is stopped when it has."""
+    write_digits(tmp_path / "data", train=512, test=100)
+    arguments = ["--shard", "0", "--preset", "paper", "--data", str(tmp_path / "data"), "--device", "cpu"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "generation.run", *arguments, "--out", str(tmp_path / "runs")],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert process.stderr is not None
+    lines = [process.stderr.readline() for _ in range(2)]
+    process.kill()
+    process.communicate()
+    assert re.search(r"that will take about [\d.]+ (min|h|days) on this CPU; --preset demo takes minutes", lines[1])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.2, "1 s"), (45.0, "45 s"), (720.0, "12 min"), (3.5 * 3600, "3.5 h"), (9.0 * 86400, "9 days")],
+)
+def test_durations_are_said_as_a_person_would(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_a_resumed_trainings_rate_counts_its_own_epochs_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([100.0, 110.0, 120.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    progress = EpochProgress(runs=50, epochs=100, first_epoch=80)
+    accuracy = torch.tensor([0.5, float("nan"), 0.7])
+    assert progress.describe(81, accuracy, 1) == (
+        "5 model-epochs/s  accuracy best 0.700 median 0.500  1 diverged  3 min left"
+    )
+    assert progress.describe(100, accuracy, 0) == "50 model-epochs/s  accuracy best 0.700 median 0.500"
