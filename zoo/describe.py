@@ -1,16 +1,19 @@
-"""What a zoo holds: counts, the histogram of accuracy with a logarithmic count, and marginals per hyperparameter.
+"""What a zoo holds: every config on one line; in detail counts, a histogram and marginals per hyperparameter.
 
 python -m zoo.describe small-transformer-zoo
 python -m zoo.describe small-transformer-zoo --config mnist --where "checkpoint == 'epoch_75'" --png histogram.png
+python -m zoo.describe small-transformer-zoo --plots DIR        histograms, learning curves and marginals as pictures
 """
 
 import argparse
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Integer
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -18,11 +21,12 @@ from zoo.command import command, command_parser
 from zoo.format.published import PublishedZoo
 from zoo.format.schema import CHECKPOINTS, HYPERPARAMETERS
 from zoo.format.splits import SPLITS, split_of
+from zoo.plots import BINS, plot_curves, plot_histograms, plot_marginals
 from zoo.reading.locate import DEFAULT_NAME, find_folder
 from zoo.reading.reader import ZooReader, open_zoo
 
-BINS = 20
 BAR_WIDTH = 50
+SPARKS = " ▁▂▃▄▅▆▇█"
 THRESHOLDS = (0.2, 0.4, 0.6, 0.8)  # of the paper's tables
 
 
@@ -77,29 +81,37 @@ def marginals_table(rows: pd.DataFrame) -> Table:
     return table
 
 
-def save_png(accuracies: dict[str, np.ndarray], path: Path) -> None:
-    """The paper's figure: one histogram per config, the count on a logarithmic axis."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ValueError("a PNG needs matplotlib: pip install 'small-transformer-zoo[benchmarks]'") from error
-    figure = Figure(figsize=(5 * len(accuracies), 3.5), layout="constrained")
-    axes = figure.subplots(1, len(accuracies), squeeze=False)[0]
-    for axis, (name, values) in zip(axes, accuracies.items(), strict=True):
-        axis.hist(values, bins=BINS, range=(0, 1), log=True, color="#4878a8", edgecolor="white", linewidth=0.5)
-        axis.set(
-            title=f"{name}, {len(values):,} checkpoints", xlabel="test accuracy", ylabel="checkpoints", xlim=(0, 1)
+def overview_table(folder: Path, selected: dict[str, tuple[ZooReader, pd.DataFrame]]) -> Table:
+    """One line per config: how much there is, and how accurate."""
+    table = Table(title=str(folder), title_justify="left", box=SIMPLE, padding=(0, 1), pad_edge=False)
+    for heading in ("config", "runs", "checkpoints", "median", "best", "accuracy, 0 to 1"):
+        left = heading in ("config", "accuracy, 0 to 1")
+        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    for config, (_, rows) in selected.items():
+        accuracy, splits = rows["test_accuracy"], rows["run_id"].map(split_of)
+        counts = " / ".join(f"{int((splits == split).sum()):,}" for split in SPLITS)
+        numbers = (f"{accuracy.median():.3f}", f"{accuracy.max():.3f}")
+        table.add_row(
+            config, f"{len(set(rows['run_id'])):,}", counts, *numbers, sparkline(histogram(accuracy.to_numpy()))
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png", dpi=150)
+    return table
+
+
+def sparkline(counts: Integer[np.ndarray, " bins"]) -> str:
+    """A histogram in one line; a bar's height is the logarithm of its count."""
+    top = math.log10(1 + max(1, int(counts.max())))
+    heights = [math.ceil((len(SPARKS) - 1) * math.log10(1 + count) / top) for count in counts.tolist()]
+    return "".join(SPARKS[height] for height in heights)
 
 
 def parser() -> argparse.ArgumentParser:
     options = command_parser("zoo.describe", __doc__)
     options.add_argument("zoo", nargs="?", default=DEFAULT_NAME, metavar="DIR", help="folder (default: %(default)s)")
-    options.add_argument("--config", metavar="CONFIG", help="only this config (default: all)")
+    options.add_argument("--config", metavar="CONFIG", help="only this config, in detail (default: all)")
+    options.add_argument("--details", action="store_true", help="histogram and marginals of every config")
     options.add_argument("--where", metavar="EXPRESSION", help="only these rows, e.g. \"checkpoint == 'epoch_75'\"")
     options.add_argument("--png", type=Path, metavar="FILE", help="also draw the histogram to this file")
+    options.add_argument("--plots", type=Path, metavar="DIR", help="also draw histogram, learning curves and marginals")
     return options
 
 
@@ -108,21 +120,47 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser().parse_args(arguments)
     folder = find_folder(options.zoo, options.config)
     configs = [options.config] if options.config else list(PublishedZoo.read(folder).configs)
+    readers = {config: open_zoo(folder, config, "all") for config in configs}
+    selected = {
+        config: (reader, reader.metadata.iloc[reader.rows(options.where)]) for config, reader in readers.items()
+    }
     console = Console()
-    accuracies = {}
-    for config in configs:
-        reader = open_zoo(folder, config, "all")
-        rows = reader.metadata.iloc[reader.rows(options.where)]
-        accuracies[config] = rows["test_accuracy"].to_numpy()
-        console.print(counts_table(config, reader, rows))
-        console.print("\ntest accuracy, bars on a logarithmic scale", highlight=False)
-        for line in histogram_lines(histogram(accuracies[config])):
-            console.print(line, markup=False, highlight=False)
-        console.print()
-        console.print(marginals_table(rows))
-    if options.png:
-        save_png(accuracies, options.png)
-        console.print(f"histogram: {options.png}", highlight=False)
+    if options.details or options.config:
+        for config, (reader, rows) in selected.items():
+            print_details(console, config, reader, rows)
+    else:
+        console.print(overview_table(folder, selected))
+        console.print(
+            f"checkpoints: {' / '.join(SPLITS)}; bars on a logarithmic scale; "
+            "more with --details, --config CONFIG or --plots DIR",
+            highlight=False,
+        )
+    for path in draw(selected, options.png, options.plots):
+        console.print(f"drawn: {path}", highlight=False, soft_wrap=True)
+
+
+def print_details(console: Console, config: str, reader: ZooReader, rows: pd.DataFrame) -> None:
+    console.print(counts_table(config, reader, rows))
+    console.print("\ntest accuracy, bars on a logarithmic scale", highlight=False)
+    for line in histogram_lines(histogram(rows["test_accuracy"].to_numpy())):
+        console.print(line, markup=False, highlight=False)
+    console.print()
+    console.print(marginals_table(rows))
+
+
+def draw(
+    selected: dict[str, tuple[ZooReader, pd.DataFrame]], histograms: Path | None, folder: Path | None
+) -> Iterator[Path]:
+    """The pictures that were asked for."""
+    accuracies = {config: rows["test_accuracy"].to_numpy() for config, (_, rows) in selected.items()}
+    for path in (histograms, folder / "accuracy.png" if folder else None):
+        if path is not None:
+            yield plot_histograms(accuracies, path)
+    if folder is not None:
+        for config, (reader, rows) in selected.items():
+            chosen = np.flatnonzero(np.isin(list(reader.runs["run_id"]), list(rows["run_id"])))
+            yield plot_curves(config, reader.runs.iloc[chosen], folder / f"curves.{config}.png")
+            yield plot_marginals(config, rows, folder / f"marginals.{config}.png")
 
 
 if __name__ == "__main__":

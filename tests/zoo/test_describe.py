@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import zoo
-from zoo.describe import histogram, histogram_lines, main
+from zoo.describe import histogram, histogram_lines, main, sparkline
 
 
 def test_all_of_it_for_every_config(zoo_folder, tmp_path, capsys):
-    main([str(zoo_folder), "--png", str(tmp_path / "figures" / "histogram.png")])
+    main([str(zoo_folder), "--details", "--png", str(tmp_path / "figures" / "histogram.png")])
     text = capsys.readouterr().out
     for line in (
         "mnist: 308 checkpoints of 77 runs",
@@ -49,3 +49,22 @@ def test_an_unknown_config_is_one_clear_line(zoo_folder, capsys):
         main([str(zoo_folder), "--config", "chess"])
     assert ended.value.code == 2
     assert "has no config 'chess': it has agnews, agnews-seeds, mnist" in capsys.readouterr().err
+
+
+def test_the_overview_is_one_screen_with_a_line_for_every_config(zoo_folder, tmp_path, capsys):
+    main([str(zoo_folder), "--plots", str(tmp_path / "plots")])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) < 25
+    (mnist,) = [line for line in lines if line.strip().startswith("mnist ")]
+    reader = zoo.open(zoo_folder, "mnist", split="all")
+    accuracy = reader.metadata["test_accuracy"]
+    for cell in ("77", "216 / 24 / 68", f"{accuracy.median():.3f}", f"{accuracy.max():.3f}"):
+        assert f" {cell} " in mnist
+    configs = ("agnews", "agnews-seeds", "mnist")
+    names = {"accuracy.png"} | {f"{plot}.{config}.png" for plot in ("curves", "marginals") for config in configs}
+    assert {path.name for path in (tmp_path / "plots").iterdir()} == names
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in (tmp_path / "plots").iterdir())
+
+
+def test_the_highest_bar_of_a_sparkline_is_the_largest_count():
+    assert sparkline(np.array([0, 1, 9, 99])) == " ▂▄█"

@@ -1,0 +1,84 @@
+"""Pictures of a zoo: how its accuracies are spread, how its runs learn, and what each hyperparameter does."""
+
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from zoo.format.schema import HYPERPARAMETERS, OPTIMIZERS
+from zoo.storage.atomic import write_atomically
+
+BINS = 20
+COLOR = "#4878a8"
+MOST_CURVES = 100  # per panel: more would be one gray patch
+
+
+def new_figure(width: float, height: float) -> Any:
+    """A figure without a window; one clear line where there is no matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ValueError("plots need matplotlib: pip install 'small-transformer-zoo[benchmarks]'") from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save(figure: Any, path: Path) -> Path:
+    """As PNG, whole or not at all, without the date and version that would change the file from run to run."""
+    picture = BytesIO()
+    figure.savefig(picture, format="png", dpi=120, metadata={"Software": None})
+    write_atomically(path, picture.getvalue())
+    return path
+
+
+def plot_histograms(accuracies: Mapping[str, np.ndarray], path: Path) -> Path:
+    """The paper's figure: one histogram per config, the count on a logarithmic axis."""
+    figure = new_figure(5.0 * len(accuracies), 3.5)
+    axes = figure.subplots(1, len(accuracies), squeeze=False)[0]
+    for axis, (name, values) in zip(axes, accuracies.items(), strict=True):
+        axis.hist(values, bins=BINS, range=(0, 1), log=True, color=COLOR, edgecolor="white", linewidth=0.5)
+        title = f"{name}, {len(values):,} checkpoints"
+        axis.set(title=title, xlabel="test accuracy", ylabel="checkpoints", xlim=(0, 1))
+    return save(figure, path)
+
+
+def plot_curves(name: str, runs: pd.DataFrame, path: Path) -> Path:
+    """Test accuracy over the epochs, one panel per optimizer: some runs as thin lines, the median of all in bold."""
+    optimizers = [optimizer for optimizer in OPTIMIZERS if optimizer in set(runs["optimizer"])]
+    figure = new_figure(3.4 * len(optimizers), 3.4)
+    axes = figure.subplots(1, len(optimizers), squeeze=False, sharey=True)[0]
+    for axis, optimizer in zip(axes, optimizers, strict=True):
+        group = runs[runs["optimizer"] == optimizer]
+        curves = [np.asarray(curve, dtype=np.float64) for curve in group["test_accuracy"]]
+        for curve in curves[:: -(-len(curves) // MOST_CURVES)]:
+            axis.plot(np.arange(1, len(curve) + 1), curve, color=COLOR, linewidth=0.5, alpha=0.35)
+        longest = max(map(len, curves))
+        padded = np.array([np.pad(curve, (0, longest - len(curve)), constant_values=np.nan) for curve in curves])
+        axis.plot(np.arange(1, longest + 1), np.nanmedian(padded, axis=0), color="black", linewidth=2, label="median")
+        axis.set(title=f"{optimizer}, {len(group):,} runs", xlabel="epoch", ylim=(0, 1))
+    axes[0].set_ylabel("test accuracy")
+    axes[-1].legend(loc="lower right", fontsize=8)
+    figure.suptitle(name)
+    return save(figure, path)
+
+
+def plot_marginals(name: str, rows: pd.DataFrame, path: Path) -> Path:
+    """Accuracy by each hyperparameter: the median, the middle half and the middle nine tenths of its checkpoints."""
+    names = [field.name for field in HYPERPARAMETERS if field.name != "seed"]
+    figure = new_figure(10.5, 6.0)
+    axes = figure.subplots(2, -(-len(names) // 2), squeeze=False, sharey=True)
+    for axis, hyperparameter in zip(axes.flat, names, strict=True):
+        groups = {str(value): group["test_accuracy"].to_numpy() for value, group in rows.groupby(hyperparameter)}
+        for place, values in enumerate(groups.values()):
+            low, lower, middle, upper, high = np.quantile(values, [0.05, 0.25, 0.5, 0.75, 0.95])
+            axis.vlines(place, low, high, color=COLOR, linewidth=1)
+            axis.vlines(place, lower, upper, color=COLOR, linewidth=6)
+            axis.plot(place, middle, marker="o", color="white", markeredgecolor="black", markersize=6, zorder=3)
+        axis.set_xticks(range(len(groups)), list(groups), rotation=40, fontsize=7)
+        axis.set(xlabel=hyperparameter, ylim=(0, 1))
+    for axis in axes[:, 0]:
+        axis.set_ylabel("test accuracy")
+    figure.suptitle(f"{name}, {len(rows):,} checkpoints: median, middle 50% and middle 90%")
+    return save(figure, path)
