@@ -88,12 +88,12 @@ def overview_table(folder: Path, selected: dict[str, tuple[ZooReader, pd.DataFra
         left = heading in ("config", "accuracy, 0 to 1")
         table.add_column(heading, justify="left" if left else "right", no_wrap=True)
     for config, (_, rows) in selected.items():
-        accuracy, splits = rows["test_accuracy"], rows["run_id"].map(split_of)
-        counts = " / ".join(f"{int((splits == split).sum()):,}" for split in SPLITS)
-        numbers = (f"{accuracy.median():.3f}", f"{accuracy.max():.3f}")
-        table.add_row(
-            config, f"{len(set(rows['run_id'])):,}", counts, *numbers, sparkline(histogram(accuracy.to_numpy()))
-        )
+        accuracy = rows["test_accuracy"].to_numpy()
+        splits = [split_of(run) for run in rows["run_id"]]
+        counts = " / ".join(f"{splits.count(split):,}" for split in SPLITS)
+        numbers = (f"{np.median(accuracy):.3f}", f"{accuracy.max():.3f}") if len(rows) else ("–", "–")
+        runs = f"{len(set(rows['run_id'])):,}"
+        table.add_row(config, runs, counts, *numbers, sparkline(histogram(accuracy)))
     return table
 
 
