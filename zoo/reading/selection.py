@@ -14,6 +14,7 @@ import operator
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -57,7 +58,7 @@ class Selection:
     def parse(cls, text: str) -> "Selection":
         """Checks the syntax; whether the columns exist is checked when the selection meets a table."""
         condition = ExpressionParser(text).parse()
-        return cls(str(condition), condition)
+        return cls(condition.text, condition)
 
     @property
     def file_suffix(self) -> str:
@@ -88,7 +89,13 @@ def select(metadata: pd.DataFrame, where: Where) -> Mask:
 
 @runtime_checkable
 class Condition(Protocol):
-    """A part of an expression that is true or false for each row; as text, its canonical form."""
+    """A part of an expression that is true or false for each row; ``text`` is its canonical form.
+
+    The texts are kept, so that a deeply nested expression is written without recursion.
+    """
+
+    @cached_property
+    def text(self) -> str: ...
 
     def mask(self, metadata: pd.DataFrame) -> Mask: ...
 
@@ -96,9 +103,6 @@ class Condition(Protocol):
 @dataclass(frozen=True)
 class Column:
     name: str
-
-    def __str__(self) -> str:
-        return self.name
 
     def of(self, metadata: pd.DataFrame) -> pd.Series:
         if self.name not in metadata.columns:
@@ -116,8 +120,9 @@ class Comparison:
     symbol: str
     other: Column | Constant
 
-    def __str__(self) -> str:
-        return f"{self.column} {self.symbol} {as_text(self.other)}"
+    @cached_property
+    def text(self) -> str:
+        return f"{self.column.name} {self.symbol} {as_text(self.other)}"
 
     def mask(self, metadata: pd.DataFrame) -> Mask:
         left = self.column.of(metadata)
@@ -134,9 +139,10 @@ class Membership:
     values: tuple[Constant, ...]
     negated: bool
 
-    def __str__(self) -> str:
+    @cached_property
+    def text(self) -> str:
         listed = ", ".join(as_text(value) for value in self.values)
-        return f"{self.column} {'not in' if self.negated else 'in'} [{listed}]"
+        return f"{self.column.name} {'not in' if self.negated else 'in'} [{listed}]"
 
     def mask(self, metadata: pd.DataFrame) -> Mask:
         column = self.column.of(metadata)
@@ -150,7 +156,8 @@ class Membership:
 class Negation:
     operand: Condition
 
-    def __str__(self) -> str:
+    @cached_property
+    def text(self) -> str:
         return f"not {operand_text(self.operand)}"
 
     def mask(self, metadata: pd.DataFrame) -> Mask:
@@ -164,7 +171,8 @@ class Combination:
     word: str
     operands: tuple[Condition, ...]
 
-    def __str__(self) -> str:
+    @cached_property
+    def text(self) -> str:
         return f" {self.word} ".join([operand_text(operand) for operand in self.operands])
 
     def mask(self, metadata: pd.DataFrame) -> Mask:
@@ -247,7 +255,7 @@ def combine(word: str, conditions: Sequence[Condition]) -> Condition:
     operands: dict[str, Condition] = {}
     for condition in conditions:
         parts = condition.operands if isinstance(condition, Combination) and condition.word == word else (condition,)
-        operands |= {str(part): part for part in parts}
+        operands |= {part.text: part for part in parts}
     ordered = tuple(operands[text] for text in sorted(operands))
     return ordered[0] if len(ordered) == 1 else Combination(word, ordered)
 
@@ -285,11 +293,11 @@ def is_exact(value: Constant) -> bool:
 
 
 def as_text(value: Column | Constant) -> str:
-    return str(value) if isinstance(value, Column) else ast.unparse(ast.Constant(value))
+    return value.name if isinstance(value, Column) else ast.unparse(ast.Constant(value))
 
 
 def operand_text(condition: Condition) -> str:
-    return f"({condition})" if isinstance(condition, Combination) else str(condition)
+    return f"({condition.text})" if isinstance(condition, Combination) else condition.text
 
 
 def check_kinds(column: Column, values: pd.Series, other: Column | Constant, other_values: object) -> None:
