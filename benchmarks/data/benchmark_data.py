@@ -16,6 +16,7 @@ from zoo.format.schema import CHECKPOINTS
 from zoo.format.splits import SPLITS
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import edition_of, open_zoo
+from zoo.reading.selection import Selection
 
 FEWEST_ROWS = 2  # below this a split has no pair to rank
 FINGERPRINT = 16  # characters of a hash that name the data
@@ -71,13 +72,13 @@ class BenchmarkData:
         config: str,
         *,
         checkpoint: str = "epoch_75",
-        where: str | None = None,
+        where: Selection | None = None,
         device: torch.device | str = "cpu",
         entry_range: float | None = None,
     ) -> "BenchmarkData":
         """A config of a published zoo, at one checkpoint or ``all``; with ``entry_range`` every split is doubled.
 
-        ``where`` leaves rows out of all splits alike, by their metadata (``zoo.reading.selection``).
+        ``where`` chooses rows of every split by their metadata.
         """
         if checkpoint not in (*CHECKPOINTS, "all"):
             raise ValueError(f"unknown checkpoint {checkpoint!r}: one of {', '.join(CHECKPOINTS)}, all")

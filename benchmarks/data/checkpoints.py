@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nfn import GroupElement
 from zoo import TransformerSpec, TransformerWeights, ZooReader
+from zoo.reading.selection import Selection
 
 HYPERPARAMETERS = ("optimizer", "learning_rate", "weight_decay", "init_std", "dropout", "train_fraction")
 MOVED_AT_ONCE = 256  # g acts in float64: a few hundred checkpoints at a time stay within 100 MB
@@ -28,7 +29,9 @@ class Checkpoints:
     hyperparameters: pd.DataFrame
 
     @classmethod
-    def read(cls, reader: ZooReader, checkpoint: str, device: torch.device, where: str | None = None) -> "Checkpoints":
+    def read(
+        cls, reader: ZooReader, checkpoint: str, device: torch.device, where: Selection | None = None
+    ) -> "Checkpoints":
         """The rows of a reader at one checkpoint (or ``all``) that ``where`` chooses, moved to the device once."""
         at_checkpoint = reader.rows(None if checkpoint == "all" else f"checkpoint == '{checkpoint}'")
         rows = np.intersect1d(at_checkpoint, reader.rows(where))

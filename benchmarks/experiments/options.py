@@ -1,7 +1,6 @@
 """What the table commands share on their command line."""
 
 import argparse
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ from zoo.command import command_parser
 from zoo.device import choose_device
 from zoo.format.schema import CHECKPOINTS
 from zoo.reading.locate import DEFAULT_NAME
+from zoo.reading.selection import Selection
 
 SEEDS = 5
-WHERE_DIGITS = 8  # of a hash, in the file names of tables of some rows
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class TableOptions:
     epochs: int
     recipes: tuple[str, ...]
     checkpoint: str
-    where: str | None
+    where: Selection | None
     device: torch.device
     jobs: int
     out: Path
@@ -53,7 +52,7 @@ class TableOptions:
         path = self.out / name
         if self.where is None:
             return path
-        return path.with_suffix(f".{hashlib.sha256(self.where.encode()).hexdigest()[:WHERE_DIGITS]}{path.suffix}")
+        return path.with_suffix(f".{self.where.file_suffix}{path.suffix}")
 
     def trials(self, benchmark: str, data: BenchmarkData, model: str, **what: Any) -> list[Trial]:
         """One entry of a table, a trial a seed; ``what`` sets it apart from the other entries."""
@@ -110,7 +109,7 @@ def read_options(parsed: argparse.Namespace) -> TableOptions:
         epochs=parsed.epochs,
         recipes=("paper",) if parsed.quick else tuple(parsed.recipes),
         checkpoint=parsed.checkpoint,
-        where=parsed.where,
+        where=None if parsed.where is None else Selection.parse(parsed.where),
         device=device,
         jobs=parsed.jobs,
         out=parsed.out,

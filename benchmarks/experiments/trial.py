@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from jaxtyping import Float, Integer
 from benchmarks.models.registry import MODELS
 from benchmarks.models.schedule import RECIPES
 from benchmarks.results import Result
+from zoo.reading.selection import Selection
 
 PROTOCOL = 2  # raised when the way of training or choosing changes for all, as a benchmark_model's edition for itself
 STANDARD_CHANNELS = (10,)  # Transformer-NFN's own default
@@ -32,7 +33,7 @@ class Trial:
     components: tuple[str, ...] | None = None
     channels: tuple[int, ...] | None = None
     entry_range: float | None = None
-    where: str | None = None
+    where: Selection | None = None
 
     def __post_init__(self) -> None:
         if self.recipe not in RECIPES:
@@ -41,7 +42,7 @@ class Trial:
     @property
     def key(self) -> str:
         """The same for trials of different tables that are the same fit: on one machine, the same numbers."""
-        what = asdict(self) | {"protocol": PROTOCOL}
+        what = self.to_dict() | {"protocol": PROTOCOL}
         del what["benchmark"], what["where"]  # which rows these are is in the zoo's fingerprint
         if self.channels == STANDARD_CHANNELS:
             what["channels"] = None
@@ -68,11 +69,18 @@ class Trial:
         setting: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in row.setting.items()
         }
+        if "where" in setting:
+            setting["where"] = Selection.parse(setting["where"])
         return cls(row.benchmark, row.config, row.model, seed, **setting)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values by name; the selection as its text."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return values | {"where": None if self.where is None else self.where.expression}
 
     def across_seeds(self) -> dict[str, Any]:
         """The key without the seed: trials with the same one are averaged."""
-        return {name: value for name, value in asdict(self).items() if name != "seed"}
+        return {name: value for name, value in self.to_dict().items() if name != "seed"}
 
 
 @dataclass(frozen=True)
