@@ -1,4 +1,4 @@
-"""Looking numbers up among result rows."""
+"""Looks up numbers among result rows."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Value = str | float | int | bool | None | Sequence[str] | Sequence[int]
 
 @dataclass(frozen=True)
 class ResultIndex:
-    """The rows of one table: of one benchmark, and of the zoo, checkpoint and epochs that came last."""
+    """The rows of one table: of one benchmark, config and selection, and of the last zoo, checkpoint and epochs."""
 
     rows: tuple[Result, ...]
     where: Selection | None = None
@@ -41,11 +41,11 @@ class ResultIndex:
         return name if self.where is None else f"{name} where {self.where.expression}"
 
     def find(self, metric: str, who: str, **setting: Value) -> Result | None:
-        """The row of a metric of a model (or variant) with this setting; what is None must not be set."""
+        """The last row of a metric of a model (or variant) with this setting; None means that it is not set."""
         wanted = {name: list(value) if isinstance(value, tuple) else value for name, value in setting.items()}
         for row in reversed(self.rows):
-            fits = all(row.setting.get(name) == value for name, value in wanted.items())
-            if row.metric == metric and who in (row.model, row.variant) and fits:
+            matches = all(row.setting.get(name) == value for name, value in wanted.items())
+            if row.metric == metric and who in (row.model, row.variant) and matches:
                 return row
         return None
 
@@ -56,3 +56,9 @@ class ResultIndex:
     def interval(self, metric: str, who: str, **setting: Value) -> tuple[float, float] | None:
         low, high = (self.value(f"{metric}_{end}", who, **setting) for end in ("low", "high"))
         return None if low is None or high is None else (low, high)
+
+
+def thresholds_of(index: ResultIndex) -> list[float]:
+    """The accuracy thresholds of the rows, ascending; 0 if there are no rows."""
+    values = [row.setting.get("threshold") for row in index.rows]
+    return sorted({float(value) for value in values if isinstance(value, int | float)}) or [0.0]

@@ -57,7 +57,7 @@ def test_committed_trials_are_found_by_their_rows(where: str | None):
 def test_committed_trials_are_found_from_the_command_line(arguments: list[str]):
     row = committed_row(COMMITTED if arguments else None)
     options = options_of(*arguments, "--seeds", str(row.n))
-    trials = [trial.normalised() for trial in options.trials("kendall", data_of(row), "mlp")]
+    trials = [trial.normalized() for trial in options.trials("kendall", data_of(row), "mlp")]
     assert trials == [Trial.of_row(row, seed) for seed in range(row.n)]
     assert TrialStore(results.FOLDER).find(trials).keys() == set(trials)
 
