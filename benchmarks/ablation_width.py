@@ -8,10 +8,9 @@ not computed again.
 """
 
 from benchmarks.data.benchmark_data import BenchmarkData
-from benchmarks.experiments.execution import Finished
 from benchmarks.experiments.experiment import Experiment
 from benchmarks.experiments.options import TableOptions, read_options, table_parser
-from benchmarks.experiments.summary import Entry, entries_of
+from benchmarks.experiments.summary import Entry
 from benchmarks.experiments.trial import Trial
 from benchmarks.results import Result
 from benchmarks.tables import paper
@@ -36,15 +35,11 @@ def plan(options: TableOptions, data: BenchmarkData, widths: list[tuple[int, ...
     return [trial for width in widths for trial in options.trials("ablation_width", data, MODEL, channels=width)]
 
 
-def encoder_parameters(finished: Finished, spec: TransformerSpec) -> list[Result]:
+def encoder_parameters(entry: Entry, spec: TransformerSpec) -> Result:
     """Counted as in the paper: the parameters of the part that reads the encoder, not of the whole predictor."""
-
-    def row(entry: Entry) -> Result:
-        assert entry.trial.channels is not None
-        part = TransformerNFN(spec, channels=entry.trial.channels).parts["encoder"]
-        return entry.row("encoder_parameters", sum(parameter.numel() for parameter in part.parameters()))
-
-    return [row(entry) for entry in entries_of(finished.outcomes)]
+    assert entry.trial.channels is not None
+    part = TransformerNFN(spec, channels=entry.trial.channels).parts["encoder"]
+    return entry.row("encoder_parameters", sum(parameter.numel() for parameter in part.parameters()))
 
 
 @command
@@ -60,7 +55,7 @@ def main(arguments: list[str] | None = None) -> None:
     for config in options.configs:
         data = options.data(config)
         spec = data.train.spec
-        experiment.run(plan(options, data, widths), data, lambda done, spec=spec: encoder_parameters(done, spec))
+        experiment.run(plan(options, data, widths), data, lambda entry, spec=spec: encoder_parameters(entry, spec))
         experiment.write(f"ablation_width.{config}.md", width_table(experiment.index(config), config))
     experiment.end()
 

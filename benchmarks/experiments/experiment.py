@@ -1,7 +1,7 @@
 """One run of a table command: compute what is missing, write rows, tables and plots, say what was left out."""
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from benchmarks import results
 from benchmarks.data.benchmark_data import BenchmarkData
 from benchmarks.experiments.execution import Finished, compute
 from benchmarks.experiments.options import TableOptions
-from benchmarks.experiments.summary import summarize
+from benchmarks.experiments.summary import Entry, entries_of, summarize
 from benchmarks.experiments.trial import Trial
 from benchmarks.experiments.trial_store import TrialStore
 from benchmarks.results import Result
@@ -29,9 +29,9 @@ class Experiment:
     skipped: dict[str, str] = field(default_factory=dict)
 
     def run(
-        self, trials: Sequence[Trial], data: BenchmarkData, extra: Callable[[Finished], Iterable[Result]] | None = None
+        self, trials: Sequence[Trial], data: BenchmarkData, extra: Callable[[Entry], Result] | None = None
     ) -> Finished:
-        """Computes the trials on one data set and stores their rows, and the ``extra`` rows of the command."""
+        """Computes the trials on one data set and stores their rows, with one ``extra`` row per entry if given."""
         trials = list(dict.fromkeys(trial.normalized() for trial in trials))
         with progress_bar() as bar:
             task = bar.add_task(data.config, total=len(trials))
@@ -43,7 +43,9 @@ class Experiment:
                 advance=lambda text, count: bar.update(task, description=text, advance=count),
             )
         self.skipped |= finished.skipped
-        rows = summarize(finished, data, trials) + list(extra(finished) if extra else ())
+        rows = summarize(finished, data, trials)
+        if extra is not None:
+            rows += [extra(entry) for entry in entries_of(finished.outcomes)]
         results.append_new(rows, self.options.out)
         self.rows += rows
         return finished

@@ -13,9 +13,8 @@ from benchmarks.models.schedule import RECIPES
 from benchmarks.results import Result, Setting
 from zoo.reading.selection import Selection
 
-PROTOCOL = (
-    2  # raised when training or choosing changes for all models; a model's edition is raised for that model alone
-)
+# raised when fitting or choosing changes for all models; when it changes for one, its edition is raised instead
+PROTOCOL = 2
 STANDARD_CHANNELS = (10,)  # the default of Transformer-NFN
 
 
