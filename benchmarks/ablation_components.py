@@ -1,10 +1,10 @@
-"""Which part of a transformer tells its accuracy: Transformer-NFN on every choice of its components.
+"""Which part of a transformer predicts its accuracy: Transformer-NFN on every choice of its components.
 
 python -m benchmarks.ablation_components                       every config of the zoo in this repository
 python -m benchmarks.ablation_components --config mnist --zoo DIR --device cuda
 
-tab:ablation-components. AG News transformers have no trainable embedding, hence three choices instead of seven. Writes
-OUT/ablation_components.jsonl and OUT/ablation_components.md; finished trials are not computed again.
+This is tab:ablation-components. AG News transformers have no trainable embedding, so there are three choices instead of
+seven. Writes OUT/ablation_components.jsonl and OUT/ablation_components.md; finished trials are not computed again.
 """
 
 from itertools import combinations
@@ -14,7 +14,6 @@ from benchmarks.experiments.experiment import Experiment
 from benchmarks.experiments.options import TableOptions, read_options, table_parser
 from benchmarks.experiments.trial import Trial
 from benchmarks.tables.ablation import MODEL, components_table
-from benchmarks.tables.result_index import ResultIndex
 from zoo import TransformerSpec
 from zoo.command import command
 
@@ -30,7 +29,7 @@ def plan(options: TableOptions, data: BenchmarkData) -> list[Trial]:
     return [
         trial
         for chosen in choices(data.train.spec)
-        # all of them is the predictor of every other table, and so perhaps trained already
+        # with all components it is the predictor of the other tables, whose trials may be finished already
         for trial in options.trials(
             "ablation_components", data, MODEL, components=None if chosen == everything else chosen
         )
@@ -48,11 +47,10 @@ def main(arguments: list[str] | None = None) -> None:
     )
     options = read_options(parser.parse_args(arguments))
     experiment = Experiment(options)
-    indexes = {}
     for config in options.configs:
         data = options.data(config)
-        _, rows = experiment.run(plan(options, data), data)
-        indexes[config] = ResultIndex.latest(rows, config, options.where)
+        experiment.run(plan(options, data), data)
+    indexes = {config: experiment.index(config) for config in options.configs}
     experiment.write("ablation_components.md", components_table(indexes))
     experiment.end()
 

@@ -3,26 +3,25 @@
 python -m benchmarks.ablation_width                            AG News, as in the paper
 python -m benchmarks.ablation_width --widths 3 5,5 --config mnist --zoo DIR --device cuda
 
-tab:ablation-hidden-dim. Writes OUT/ablation_width.jsonl and a table a config; finished trials are not computed again.
+This is tab:ablation-hidden-dim. Writes OUT/ablation_width.jsonl and OUT/ablation_width.CONFIG.md; finished trials are
+not computed again.
 """
 
 from benchmarks.data.benchmark_data import BenchmarkData
-from benchmarks.experiments.execution import Finished
 from benchmarks.experiments.experiment import Experiment
 from benchmarks.experiments.options import TableOptions, read_options, table_parser
-from benchmarks.experiments.summary import Entry, entries_of, row_of
+from benchmarks.experiments.summary import Entry
 from benchmarks.experiments.trial import Trial
 from benchmarks.results import Result
 from benchmarks.tables import paper
 from benchmarks.tables.ablation import MODEL, width_table
-from benchmarks.tables.result_index import ResultIndex
 from nfn import TransformerNFN
 from zoo import TransformerSpec
 from zoo.command import command
 
 
 def parse_width(text: str) -> tuple[int, ...]:
-    """``10`` or ``10,10``."""
+    """The channels of each layer: ``10`` or ``10,10``."""
     try:
         channels = tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -36,15 +35,11 @@ def plan(options: TableOptions, data: BenchmarkData, widths: list[tuple[int, ...
     return [trial for width in widths for trial in options.trials("ablation_width", data, MODEL, channels=width)]
 
 
-def encoder_parameters(finished: Finished, spec: TransformerSpec) -> list[Result]:
-    """The paper's count: of the part that reads the encoder, not of the whole predictor."""
-
-    def row(entry: Entry) -> Result:
-        assert entry.trial.channels is not None
-        part = TransformerNFN(spec, channels=entry.trial.channels).parts["encoder"]
-        return row_of(entry, "encoder_parameters", sum(parameter.numel() for parameter in part.parameters()))
-
-    return [row(entry) for entry in entries_of(finished.outcomes)]
+def encoder_parameters(entry: Entry, spec: TransformerSpec) -> Result:
+    """Counted as in the paper: the parameters of the part that reads the encoder, not of the whole predictor."""
+    assert entry.trial.channels is not None
+    part = TransformerNFN(spec, channels=entry.trial.channels).parts["encoder"]
+    return entry.row("encoder_parameters", sum(parameter.numel() for parameter in part.parameters()))
 
 
 @command
@@ -60,12 +55,8 @@ def main(arguments: list[str] | None = None) -> None:
     for config in options.configs:
         data = options.data(config)
         spec = data.train.spec
-        _, rows = experiment.run(
-            plan(options, data, widths), data, lambda done, spec=spec: encoder_parameters(done, spec)
-        )
-        experiment.write(
-            f"ablation_width.{config}.md", width_table(ResultIndex.latest(rows, config, options.where), config)
-        )
+        experiment.run(plan(options, data, widths), data, lambda entry, spec=spec: encoder_parameters(entry, spec))
+        experiment.write(f"ablation_width.{config}.md", width_table(experiment.index(config), config))
     experiment.end()
 
 

@@ -1,11 +1,11 @@
-"""What random group elements do to each predictor: every split doubled by moved copies of its checkpoints.
+"""How random group elements affect each predictor: every split doubled by moved copies of its checkpoints.
 
 python -m benchmarks.augmentation                              AG News, as in the paper
 python -m benchmarks.augmentation --ranges 1 100 --config mnist --zoo DIR --device cuda
 
-tab:augmented_agnews. A moved checkpoint computes the same function, but its M and N have entries uniform in ±1, ±10 or
-±100. Train, validation and test are doubled alike, each checkpoint by an element of its own. Writes
-OUT/augmentation.jsonl and a table a config; finished trials are not computed again.
+This is tab:augmented_agnews. A moved checkpoint computes the same function; the M and N that move it have entries
+uniform in ±1, ±10 or ±100. Train, validation and test are all doubled, with a different element for each checkpoint.
+Writes OUT/augmentation.jsonl and OUT/augmentation.CONFIG.md; finished trials are not computed again.
 """
 
 from benchmarks.data.benchmark_data import BenchmarkData
@@ -13,10 +13,8 @@ from benchmarks.experiments.experiment import Experiment
 from benchmarks.experiments.options import TableOptions, read_options, table_parser
 from benchmarks.experiments.trial import Trial
 from benchmarks.models.registry import SIX_MODELS
-from benchmarks.results import Result
 from benchmarks.tables import paper
 from benchmarks.tables.augmentation import augmentation_table
-from benchmarks.tables.result_index import ResultIndex
 from zoo.command import command
 
 
@@ -40,15 +38,13 @@ def main(arguments: list[str] | None = None) -> None:
     options = read_options(parsed)
     ranges = (None, *(parsed.ranges or paper.RANGES[1:]))
     if any(size is not None and not size > 0 for size in ranges):
-        raise ValueError(f"--ranges are positive numbers, got {' '.join(f'{size:g}' for size in parsed.ranges)}")
+        raise ValueError(f"--ranges must be positive numbers, got {' '.join(f'{size:g}' for size in parsed.ranges)}")
     experiment = Experiment(options)
     for config in options.configs:
-        rows: list[Result] = []
         for size in ranges:
             data = options.data(config, entry_range=size)
-            rows += experiment.run(plan(options, data, size), data)[1]
-        index = ResultIndex.latest(rows, config, options.where)
-        experiment.write(f"augmentation.{config}.md", augmentation_table(index, config))
+            experiment.run(plan(options, data, size), data)
+        experiment.write(f"augmentation.{config}.md", augmentation_table(experiment.index(config), config))
     experiment.end()
 
 

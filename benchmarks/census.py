@@ -1,4 +1,4 @@
-"""What was generated, from the shards themselves: runs, how many diverged, the time they took.
+"""What was generated, counted from the shards: runs, how many diverged, the time they took.
 
 python -m benchmarks.census runs                counts every finished shard below runs/ and stores the rows
 """
@@ -17,7 +17,7 @@ from zoo.format.shard import Shard, find_shards
 
 def parser() -> argparse.ArgumentParser:
     options = command_parser("benchmarks.census", __doc__)
-    options.add_argument("runs", type=Path, metavar="RUNS", help="folder that generation wrote its shards to")
+    options.add_argument("runs", type=Path, metavar="RUNS", help="folder with the generated shards")
     options.add_argument("--out", type=Path, default=results.FOLDER, metavar="DIR", help="default: %(default)s")
     options.add_argument("--dry-run", action="store_true", help="print the table, store nothing")
     return options
@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser().parse_args(arguments)
     configs, unfinished = find_shards(options.runs)
     for folder in unfinished:
-        print(f"not counted, unfinished: {folder}")
+        print(f"not counted because it is unfinished: {folder}")
     rows = [row for config, shards in configs.items() for row in count(config, shards)]
     print(census_table(rows))
     if not options.dry_run:
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def count(config: str, shards: Sequence[Shard]) -> list[Result]:
-    """The rows of one config. ``wall_over_engine`` is known where no shard was interrupted."""
+    """The rows of one config. ``wall_over_engine`` is known if no shard was interrupted."""
     status = [state for shard in shards for state in shard.runs().column("status").to_pylist()]
     runs, seconds = len(status), sum(shard.wall_seconds() for shard in shards)
     epochs = shards[0].record.protocol["epochs"]
@@ -61,7 +61,9 @@ def count(config: str, shards: Sequence[Shard]) -> list[Result]:
         Result.measured("census", config, metric, value, n=len(shards), device="cpu", variant="shards", setting=setting)
         for metric, value in numbers.items()
     ]
-    return [replace(row, device=device) for row in rows]  # where the shards were trained, not where they are counted
+    return [
+        replace(row, device=device) for row in rows
+    ]  # the device that trained the shards, not the one that counts them
 
 
 if __name__ == "__main__":

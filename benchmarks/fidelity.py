@@ -1,11 +1,11 @@
-"""Whether the fused engine trains the same zoo as torch in float32: the same configurations both ways, to the end.
+"""Whether the fused engine trains the same zoo as torch in float32: the same configurations, trained both ways.
 
     python -m benchmarks.fidelity                       64 configurations of the grid, 100 epochs, a tenth of MNIST
     python -m benchmarks.fidelity --runs 16 --epochs 20 --examples 1280 --data DIR
 
-No two ways of rounding give the same weights after thousands of steps, so what is compared is what a zoo is made of:
-the distribution of accuracies, and each configuration's accuracy. What to expect of the latter is measured too: torch
-is trained a second time with other seeds, and the spread between its two trainings is the yardstick.
+After thousands of steps, different rounding gives different weights. So what is compared is what matters in a zoo: the
+distribution of accuracies, and the accuracy of each configuration. How much the latter varies anyway is measured too:
+torch trains a second time with other seeds, and the differences between its two trainings are the yardstick.
 """
 
 import argparse
@@ -28,12 +28,12 @@ from zoo.command import command, command_parser, progress_bar
 from zoo.device import choose_device
 from zoo.tasks import TaskData
 
-STABLE = 0.02  # a configuration is stable where the twin's two seeds differ by at most this accuracy
+STABLE = 0.02  # a configuration is stable if the accuracies of torch's two seeds differ by at most this
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How two trainings of the same configurations compare, final test accuracies [P] of each."""
+    """How two trainings of the same configurations compare, by the final test accuracies [P] of each."""
 
     first: Tensor
     second: Tensor
@@ -48,7 +48,7 @@ class Agreement:
 
     @property
     def distribution_distance(self) -> float:
-        """Kolmogorov and Smirnov's: the largest difference between the shares of runs below any accuracy."""
+        """Kolmogorov-Smirnov: the largest difference between the shares of runs up to any accuracy."""
         values = torch.cat([self.first, self.second])
         below = [(accuracy[None] <= values[:, None]).double().mean(dim=1) for accuracy in (self.first, self.second)]
         return float((below[0] - below[1]).abs().max())
@@ -60,14 +60,16 @@ class Agreement:
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("benchmarks.fidelity", __doc__)
     parser.add_argument("--config", choices=("mnist", "agnews"), default="mnist")
-    parser.add_argument("--runs", type=int, default=64, help="configurations, the first of shard 0 (64)")
-    parser.add_argument("--epochs", type=int, default=100, help="epochs a run (100)")
+    parser.add_argument("--runs", type=int, default=64, help="how many configurations, from the start of shard 0 (64)")
+    parser.add_argument("--epochs", type=int, default=100, help="epochs per run (100)")
     parser.add_argument("--examples", type=int, default=6400, help="training examples (6,400)")
-    parser.add_argument("--data", type=Path, help="folder of the task's data")
-    parser.add_argument("--embedding", type=Path, help="folder of AG News' frozen embedding")
+    parser.add_argument("--data", type=Path, help="folder with the data of the task")
+    parser.add_argument("--embedding", type=Path, help="folder with the frozen embedding of AG News")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--engine", choices=("fused", "torch"), default="fused", help="what is compared with the twin")
-    parser.add_argument("--dry-run", action="store_true", help="print the rows, store none")
+    parser.add_argument(
+        "--engine", choices=("fused", "torch"), default="fused", help="engine to compare with torch in float32"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the rows without storing them")
     return parser.parse_args(arguments)
 
 
@@ -81,22 +83,20 @@ def main(arguments: list[str] | None = None) -> None:
     protocol = Protocol.shortened(options.epochs)
     sweep = Sweep(options.config, PRESETS["paper"])
     configs = [replace(run, protocol=protocol, train_fraction=1.0) for run in sweep.shard(0)[: options.runs]]
-    rows_out = compare(configs, task, options.config, device, options.engine)
-    for row in rows_out:
+    measured = compare(configs, task, device, options.engine)
+    for row in measured:
         print(f"{row.variant:28} {row.metric:24} {row.value:8.4f}  n {row.n}")
     if not options.dry_run:
-        results.append(rows_out)
+        results.append(measured)
 
 
-def compare(
-    configs: list[RunConfig], task: TaskData, config_name: str, device: torch.device, engine: str
-) -> list[Result]:
-    """Trains the configurations three times and says how the results agree."""
+def compare(configs: list[RunConfig], task: TaskData, device: torch.device, engine: str) -> list[Result]:
+    """Trains the configurations three times and measures how the results agree."""
     reseeded = [replace(run, seed=run.seed + 1) for run in configs]
     ours = train(make_engine(engine, configs, task, device), configs, task)
-    twin = train(TorchEngine(configs, task, device=device, precision="float32"), configs, task)
-    other = train(TorchEngine(reseeded, task, device=device, precision="float32"), reseeded, task)
-    stable = (twin - other).abs() <= STABLE
+    reference = train(TorchEngine(configs, task, device=device, precision="float32"), configs, task)
+    other_seeds = train(TorchEngine(reseeded, task, device=device, precision="float32"), reseeded, task)
+    stable = (reference - other_seeds).abs() <= STABLE
     setting = {
         "epochs": configs[0].protocol.epochs,
         "train_examples": len(task.train),
@@ -108,7 +108,7 @@ def compare(
         return [
             Result.measured(
                 "fidelity",
-                config_name,
+                configs[0].task,
                 metric,
                 getattr(agreement, metric),
                 n=len(agreement.first),
@@ -119,10 +119,11 @@ def compare(
             for metric in metrics
         ]
 
-    found = rows(f"{engine} and float32", Agreement(ours, twin)) + rows("float32, two seeds", Agreement(twin, other))
+    engines, seeds = Agreement(ours, reference), Agreement(reference, other_seeds)
+    measured = rows(f"{engine} and float32", engines) + rows("float32, two seeds", seeds)
     if bool(stable.any()):
-        found += rows(f"{engine} and float32, stable", Agreement(ours, twin).among(stable))
-    return found
+        measured += rows(f"{engine} and float32, stable", engines.among(stable))
+    return measured
 
 
 def train(engine: Engine, configs: list[RunConfig], task: TaskData) -> Tensor:

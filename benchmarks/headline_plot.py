@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.models.registry import MODELS, SIX_MODELS
-from benchmarks.plots import new_figure, save
 from benchmarks.tables.headline import HEADLINE_MODELS, NO_THRESHOLD
 from benchmarks.tables.result_index import ResultIndex
+from zoo.plots import new_figure, save
 
 INK, LIGHT = "#1f3a5f", "#b8b8b8"
 

@@ -1,13 +1,13 @@
-"""The paper's main tables: Kendall's τ of every predictor at every accuracy threshold, one table a task.
+"""The paper's main tables: Kendall's τ of every predictor at every accuracy threshold, one table per task.
 
 python -m benchmarks.kendall                                   MNIST, on the zoo in this repository
 python -m benchmarks.kendall --quick                           one seed, no threshold
 python -m benchmarks.kendall --config mnist agnews --zoo DIR --device cuda --out results
 python -m benchmarks.kendall --models transformer_nfn mlp --thresholds none 80 --seeds 3
 
-Fits on train, chooses on validation, tests once. Finished trials lie in OUT/cells and are not computed again. Writes
-OUT/kendall.jsonl, OUT/kendall.CONFIG.md and three plots (of some rows, by --where, under names of their own). A model
-whose library is missing is left out: exit code 3.
+Fits on train, chooses on validation, tests once. Finished trials are kept in OUT/cells and not computed again. Writes
+OUT/kendall.jsonl, OUT/kendall.CONFIG.md and three plots; each --where has its own files. A model whose library is
+missing is left out; the exit code is then 3.
 """
 
 import numpy as np
@@ -22,12 +22,11 @@ from benchmarks.models.schedule import RECIPES
 from benchmarks.plots import accuracy_histogram, scatter, tau_by_threshold
 from benchmarks.tables import paper
 from benchmarks.tables.kendall import kendall_tables
-from benchmarks.tables.result_index import ResultIndex
 from zoo.command import command
 
 
 def plan(options: TableOptions, data: BenchmarkData) -> list[Trial]:
-    """All trials. The first column alone has neural predictors trained by other recipes than the paper's."""
+    """All trials. Only in the first column are neural predictors also trained by recipes other than the paper's."""
     trials = []
     for model in options.models:
         for threshold in options.thresholds:
@@ -38,8 +37,8 @@ def plan(options: TableOptions, data: BenchmarkData) -> list[Trial]:
     return trials
 
 
-def draw(experiment: Experiment, finished: Finished, index: ResultIndex, data: BenchmarkData) -> None:
-    """The plots, of the first seed where there are several."""
+def draw(experiment: Experiment, finished: Finished, data: BenchmarkData) -> None:
+    """Draws the plots; the scatter plot is of the first seed."""
     file, config = experiment.options.file, data.config
     first = experiment.options.thresholds[0]
     shown = {
@@ -50,8 +49,10 @@ def draw(experiment: Experiment, finished: Finished, index: ResultIndex, data: B
     }
     if shown:
         experiment.announce(scatter(shown, f"{config}, test split", file(f"kendall.{config}.scatter.png")))
-        experiment.announce(tau_by_threshold(index, config, file(f"kendall.{config}.thresholds.png")))
-    # of the splits that lie open; the test split's is of the same kind
+        experiment.announce(
+            tau_by_threshold(experiment.index(config), config, file(f"kendall.{config}.thresholds.png"))
+        )
+    # only of the splits that may be seen
     accuracy = np.concatenate([data.train.truth(), data.validation.truth()])
     title = f"{config}, {experiment.options.checkpoint}, train and validation: {len(accuracy):,} checkpoints"
     experiment.announce(accuracy_histogram(accuracy, title, file(f"kendall.{config}.accuracy.png")))
@@ -73,10 +74,9 @@ def main(arguments: list[str] | None = None) -> None:
     experiment = Experiment(options)
     for config in options.configs:
         data = options.data(config)
-        finished, rows = experiment.run(plan(options, data), data)
-        index = ResultIndex.latest(rows, config, options.where)
-        experiment.write(f"kendall.{config}.md", kendall_tables(index, config))
-        draw(experiment, finished, index, data)
+        finished = experiment.run(plan(options, data), data)
+        experiment.write(f"kendall.{config}.md", kendall_tables(experiment.index(config), config))
+        draw(experiment, finished, data)
     experiment.end()
 
 

@@ -1,77 +1,69 @@
-"""The figures: predicted against true accuracy, τ by threshold, the accuracies of the data (fig:vis_agnews,
+"""The plots: predicted against true accuracy, τ by threshold, the accuracies of the data (fig:vis_agnews,
 fig:dataset_acc_hist)."""
 
 import math
 from collections.abc import Mapping
-from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from benchmarks.models.registry import MODELS
+from benchmarks.statistics.ranking import kendall_tau
 from benchmarks.tables import paper
-from benchmarks.tables.kendall import thresholds_of
-from benchmarks.tables.result_index import ResultIndex
-from zoo.storage.atomic import write_atomically
+from benchmarks.tables.result_index import ResultIndex, thresholds_of
+from zoo.plots import new_figure, save
 
-COLOURS = ("#4878a8", "#6aa56e", "#b0803a", "#c2b03d", "#8c6d9e", "#7f7f7f", "#c0504d")
+COLORS = ("#4878a8", "#6aa56e", "#b0803a", "#c2b03d", "#8c6d9e", "#7f7f7f", "#c0504d")
 BINS = 20
+BEYOND = 1.01  # where the stretched axis would be infinite
+ACCURACY_TICKS = (0.1, 0.5, 0.8, 0.9, 0.95, 1.0)
 
 
-def new_figure(width: float, height: float) -> Any:
-    """A figure without a window; one clear line where there is no matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ValueError("plots need matplotlib: pip install 'small-transformer-zoo[benchmarks]'") from error
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def save(figure: Any, path: Path) -> Path:
-    """As PNG, without the date and version that would change the file from run to run."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    picture = BytesIO()
-    figure.savefig(picture, format="png", dpi=120, metadata={"Software": None})
-    write_atomically(path, picture.getvalue())
-    return path
+def stretched(accuracy: np.ndarray) -> np.ndarray:
+    """−log₁₀(1.01 − a): most runs of a zoo lie above 0.9, and on a straight axis in one corner."""
+    return -np.log10(np.clip(BEYOND - accuracy, 1e-3, None))
 
 
 def scatter(predictions: Mapping[str, tuple[np.ndarray, np.ndarray]], title: str, path: Path) -> Path:
-    """Predicted against true accuracy on the test split, a panel a model: name → (predicted, truth)."""
+    """Predicted against true accuracy on the test split, one panel per model: name → (predicted, truth)."""
     columns = min(4, len(predictions))
     lines = math.ceil(len(predictions) / columns)
-    figure = new_figure(2.6 * columns, 2.8 * lines)
-    panels = list(figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).flat)
-    colours = dict(zip(MODELS, COLOURS, strict=True))
+    figure = new_figure(2.7 * columns, 2.9 * lines)
+    panels = list(figure.subplots(lines, columns, squeeze=False).flat)
+    colors = dict(zip(MODELS, COLORS, strict=True))
+    ends = stretched(np.array([0.0, 1.0]))
+    ticks = stretched(np.array(ACCURACY_TICKS))
     for panel, (name, (predicted, truth)) in zip(panels, predictions.items(), strict=False):
-        panel.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=1, zorder=0)
-        panel.scatter(truth, predicted, s=6, alpha=0.6, color=colours[name], linewidths=0)
-        panel.set(title=MODELS[name].title, xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        panel.plot(ends, ends, color="#bbbbbb", linewidth=1, zorder=0)
+        panel.scatter(stretched(truth), stretched(predicted), s=6, alpha=0.6, color=colors[name], linewidths=0)
+        labels = [f"{tick:g}" for tick in ACCURACY_TICKS]
+        panel.set_xticks(ticks, labels, fontsize=7)
+        panel.set_yticks(ticks, labels, fontsize=7)
+        tau = kendall_tau(predicted, truth)
+        panel.set_title(f"{MODELS[name].title}, τ {tau:.3f}", fontsize=9)
+        panel.set(xlabel="test accuracy", ylabel="predicted", xlim=ends, ylim=ends, aspect="equal")
     for panel in panels[len(predictions) :]:
         panel.set_visible(False)
     figure.suptitle(title)
-    figure.supxlabel("test accuracy")
-    figure.supylabel("predicted")
     return save(figure, path)
 
 
 def tau_by_threshold(index: ResultIndex, config: str, path: Path) -> Path:
-    """τ of every model over the thresholds, with the bootstrap's interval; the paper's values as hollow circles."""
-    figure = new_figure(7, 4.2)
+    """τ of every model over the thresholds, with bootstrap intervals; the values of the paper as hollow circles."""
+    figure = new_figure(8.5, 4.2)
     axis = figure.subplots()
     thresholds = thresholds_of(index)
-    for number, ((name, benchmark_model), colour) in enumerate(zip(MODELS.items(), COLOURS, strict=True)):
+    for number, ((name, benchmark_model), color) in enumerate(zip(MODELS.items(), COLORS, strict=True)):
         shift = (number - len(MODELS) / 2) * 0.4
         points = [(t, index.value("tau", name, threshold=t, recipe="paper")) for t in thresholds]
         known = [(100 * t + shift, tau) for t, tau in points if tau is not None]
         if not known:
             continue
-        axis.plot(*zip(*known, strict=True), marker="o", markersize=4, color=colour, label=benchmark_model.title)
+        axis.plot(*zip(*known, strict=True), marker="o", markersize=4, color=color, label=benchmark_model.title)
         for t in thresholds:
             interval = index.interval("tau", name, threshold=t, recipe="paper")
             if interval is not None:
-                axis.vlines(100 * t + shift, *interval, color=colour, linewidth=1, alpha=0.6)
+                axis.vlines(100 * t + shift, *interval, color=color, linewidth=1, alpha=0.6)
         printed = paper.KENDALL.get(config, {}).get(name, {}) if index.whole else {}
         axis.plot(
             [100 * t + shift for t in printed],
@@ -80,18 +72,18 @@ def tau_by_threshold(index: ResultIndex, config: str, path: Path) -> Path:
             marker="o",
             markersize=4,
             markerfacecolor="none",
-            markeredgecolor=colour,
+            markeredgecolor=color,
         )
     title = f"{config}: filled ours, hollow the paper's" if index.whole else index.title(config)
     axis.set(title=title, xlabel="accuracy threshold, %", ylabel="Kendall's τ")
-    axis.legend(fontsize=7)
+    axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     return save(figure, path)
 
 
 def accuracy_histogram(accuracy: np.ndarray, title: str, path: Path, *, counted: str = "checkpoints") -> Path:
-    """The count on a logarithmic axis."""
-    figure = new_figure(5, 3.5)
+    """A histogram with a logarithmic axis for the counts."""
+    figure = new_figure(5.0, 3.5)
     axis = figure.subplots()
-    axis.hist(accuracy, bins=BINS, range=(0, 1), log=True, color=COLOURS[0], edgecolor="white", linewidth=0.5)
+    axis.hist(accuracy, bins=BINS, range=(0, 1), log=True, color=COLORS[0], edgecolor="white", linewidth=0.5)
     axis.set(title=title, xlabel="test accuracy", ylabel=counted, xlim=(0, 1))
     return save(figure, path)

@@ -25,8 +25,7 @@ from benchmarks.generated_runs import final_runs
 from benchmarks.headline_plot import headline_plot
 from benchmarks.models.registry import MODELS
 from benchmarks.plots import accuracy_histogram, scatter, tau_by_threshold
-from benchmarks.tables.kendall import thresholds_of
-from benchmarks.tables.result_index import ResultIndex
+from benchmarks.tables.result_index import ResultIndex, thresholds_of
 from zoo.command import command, command_parser
 from zoo.storage.atomic import write_atomically
 

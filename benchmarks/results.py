@@ -1,4 +1,4 @@
-"""One measured number is one row: a typed record, a line of JSON in ``benchmarks/results/<benchmark>.jsonl``.
+"""Every measured number is a row: a typed record, one line of JSON in ``benchmarks/results/<benchmark>.jsonl``.
 
 Tables and plots are made from these rows and from nothing else.
 """
@@ -37,6 +37,7 @@ BENCHMARKS = (
     "soak",
 )
 Scalar = str | int | float | bool | None
+Setting = dict[str, Scalar | list[Scalar]]
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class Result:
     """One number, how it was measured, and what it takes to measure it again.
 
     ``model`` names a predictor, ``variant`` anything else that is compared; a row has one of them. ``setting`` holds
-    the knobs of the row (threshold, components, channels, batch size …). ``value`` is the mean or median of ``n``
-    measurements and ``stderr`` their standard error, None for a single one.
+    the other choices (threshold, components, channels, batch size …). ``value`` is the mean or median of ``n``
+    measurements and ``stderr`` their standard error, None for a single measurement.
     """
 
     benchmark: str
@@ -61,7 +62,7 @@ class Result:
     stderr: float | None = None
     model: str | None = None
     variant: str | None = None
-    setting: dict[str, Scalar | list[Scalar]] = field(default_factory=dict)
+    setting: Setting = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.benchmark not in BENCHMARKS:
@@ -96,10 +97,10 @@ class Result:
         stderr: float | None = None,
         model: str | None = None,
         variant: str | None = None,
-        setting: dict[str, Scalar | list[Scalar]] | None = None,
+        setting: Setting | None = None,
         packages: Sequence[str] = ("torch",),
     ) -> Self:
-        """A row of this very process: device, versions, command, commit and date are filled in."""
+        """A row measured by this process: device, versions, command, commit and date are filled in."""
         return cls(
             benchmark=benchmark,
             config=config,
@@ -124,21 +125,21 @@ class Result:
             raise ValueError(f"not a result row: a {type(row).__name__} instead of an object")
         known = {f.name for f in fields(cls)}
         required = known - {"stderr", "model", "variant", "setting"}
-        missing, surplus = required - row.keys(), row.keys() - known
-        if missing or surplus:
-            raise ValueError(f"not a result row: missing {sorted(missing)}, unexpected {sorted(surplus)}")
+        missing, unexpected = required - row.keys(), row.keys() - known
+        if missing or unexpected:
+            raise ValueError(f"not a result row: missing {sorted(missing)}, unexpected {sorted(unexpected)}")
         return cls(**row)
 
     def identity(self) -> str:
-        """What the number is of: rows with the same one replace each other, the last counts."""
+        """What was measured. Of several rows with the same identity, the last counts."""
         what = (self.benchmark, self.config, self.model, self.variant, self.metric, self.setting)
         return json.dumps(what, sort_keys=True)
 
-    def says_the_same(self, other: "Result") -> bool:
+    def same_value(self, other: "Result") -> bool:
         return (self.value, self.stderr, self.n, self.device) == (other.value, other.stderr, other.n, other.device)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data in the order of the columns; of model and variant only the one that is set."""
+        """Plain data in a fixed order; only one of model and variant, the one that is set."""
         row = asdict(self)
         order = ("benchmark", "config", "model", "variant", "setting", "metric", "value", "stderr", "n")
         columns = [*order, *(name for name in row if name not in order)]
@@ -146,9 +147,9 @@ class Result:
 
 
 def append(rows: Iterable[Result], folder: Path = FOLDER) -> list[Path]:
-    """Adds the rows to the file of their benchmark, and returns the files.
+    """Adds the rows to the files of their benchmarks and returns the files.
 
-    A file is replaced whole, so it never holds half a row, and writers wait for each other.
+    A file is replaced as a whole, so it never holds half a row, and writers wait for each other.
     """
     by_file: dict[Path, list[Result]] = {}
     for row in rows:
@@ -165,16 +166,16 @@ def append(rows: Iterable[Result], folder: Path = FOLDER) -> list[Path]:
     return list(by_file)
 
 
-def append_news(rows: Iterable[Result], folder: Path = FOLDER) -> list[Path]:
-    """Like ``append``, but without the rows that say what the file already says, as after a run that found all done."""
+def append_new(rows: Iterable[Result], folder: Path = FOLDER) -> list[Path]:
+    """Like ``append``, but without rows that the file already has with the same value."""
     rows = list(rows)
     known = {row.identity(): row for name in {row.benchmark for row in rows} for row in read(name, folder)}
-    news = [row for row in rows if (old := known.get(row.identity())) is None or not row.says_the_same(old)]
-    return append(news, folder)
+    new = [row for row in rows if (old := known.get(row.identity())) is None or not row.same_value(old)]
+    return append(new, folder)
 
 
 def read(benchmark: str, folder: Path = FOLDER) -> list[Result]:
-    """All rows of a benchmark, checked one by one; none where it was never run."""
+    """All rows of a benchmark, each checked; none if it was never run."""
     path = folder / f"{benchmark}.jsonl"
     if not path.exists():
         return []
@@ -188,7 +189,7 @@ def read(benchmark: str, folder: Path = FOLDER) -> list[Result]:
 
 
 def is_finite(number: object) -> bool:
-    """Whether it is a number that a float can hold."""
+    """Whether it is a number that a float can hold, and not infinite."""
     try:
         return isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
     except OverflowError:
@@ -196,7 +197,7 @@ def is_finite(number: object) -> bool:
 
 
 def describe_device(device: torch.device) -> str:
-    """What the number was measured on, in words: the GPU's name, or the number of CPU threads torch uses."""
+    """What a number was measured on, in words: the name of the GPU, or the number of CPU threads that torch uses."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     if device.type == "cpu":
@@ -205,7 +206,7 @@ def describe_device(device: torch.device) -> str:
 
 
 def current_commit() -> str:
-    """The commit of the working tree, with ``+`` where tracked files differ; ``$ZOO_COMMIT`` where there is no git."""
+    """``$ZOO_COMMIT`` if it is set, else the commit of the working tree, with ``+`` if tracked files differ from it."""
     if "ZOO_COMMIT" in os.environ:
         return os.environ["ZOO_COMMIT"]
     return commit_of_git()
@@ -213,7 +214,7 @@ def current_commit() -> str:
 
 @functools.cache
 def commit_of_git() -> str:
-    """Asked once a process: a table has hundreds of rows."""
+    """Asked once per process: a table has hundreds of rows."""
     try:
         git = ["git", "-C", str(FOLDER.parent)]
         commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()

@@ -1,1 +1,1 @@
-"""The checkpoints a table is made from: train and validation lie open, the test split is opened once."""
+"""The checkpoints a table is made from: train and validation are open to all, the test split is used once."""

@@ -1,4 +1,4 @@
-"""The data of a table. Train and validation lie open; nobody gets to see the test split, only to be judged on it."""
+"""The data of a table. Train and validation are open; of the test split a model gets only its verdict."""
 
 import hashlib
 from collections.abc import Callable
@@ -16,26 +16,27 @@ from zoo.format.schema import CHECKPOINTS
 from zoo.format.splits import SPLITS
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import edition_of, open_zoo
+from zoo.reading.selection import Selection
 
-FEWEST_ROWS = 2  # below this a split has no pair to rank
-FINGERPRINT = 16  # characters of a hash that name the data
+MIN_ROWS = 2  # with fewer, a split has no pair to rank
+FINGERPRINT_DIGITS = 16
 INVARIANCE_SEED, AUGMENTATION_SEED = 1, 2
 TEST_EXAMPLES = {"mnist": 10_000, "agnews": 7_600}
 SAMPLE_DIGITS = 1_000
 
 
 class Fitted(Protocol):
-    """A predictor whose every choice is made."""
+    """A model for which every choice has been made."""
 
     def predict(self, rows: Checkpoints) -> Float[np.ndarray, " n"]: ...
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a predictor says of the test rows, beside the truth.
+    """What a model predicts for the test rows, beside the truth.
 
-    ``mean_change`` is how far its predictions move, on average, when a random group element acts on each checkpoint:
-    zero for a predictor that knows two weights of one function to be the same.
+    ``mean_change`` is how much its predictions change, on average, when a random group element acts on each checkpoint:
+    zero for a model that recognizes different weights of the same function.
     """
 
     predicted: Float[np.ndarray, " n"]
@@ -45,7 +46,7 @@ class Verdict:
 
 
 class BenchmarkData:
-    """Train and validation as they are, and a test split that is opened by ``judge`` alone."""
+    """Train and validation as they are, and a test split that only ``judge`` opens."""
 
     def __init__(
         self,
@@ -71,13 +72,13 @@ class BenchmarkData:
         config: str,
         *,
         checkpoint: str = "epoch_75",
-        where: str | None = None,
+        where: Selection | None = None,
         device: torch.device | str = "cpu",
         entry_range: float | None = None,
     ) -> "BenchmarkData":
-        """A config of a published zoo, at one checkpoint or ``all``; with ``entry_range`` every split is doubled.
+        """A config of a published zoo, at one checkpoint or ``all``. With ``entry_range`` every split is doubled.
 
-        ``where`` leaves rows out of all splits alike, by their metadata (``zoo.reading.selection``).
+        ``where`` chooses rows of every split by their metadata.
         """
         if checkpoint not in (*CHECKPOINTS, "all"):
             raise ValueError(f"unknown checkpoint {checkpoint!r}: one of {', '.join(CHECKPOINTS)}, all")
@@ -87,13 +88,13 @@ class BenchmarkData:
         def read(split: str) -> Checkpoints:
             rows = Checkpoints.read(open_zoo(folder, config, split), checkpoint, torch.device(device), where)
             if edition_of(folder) != edition:
-                raise ValueError(f"{folder} was published anew while the benchmark ran: run it again")
+                raise ValueError(f"{folder} was published again while the benchmark ran: run the benchmark again")
             return rows
 
         def doubled(rows: Checkpoints, split: str) -> Checkpoints:
             if entry_range is None:
                 return rows
-            # a seed a split, so that no two checkpoints are moved by the same element
+            # a different seed for each split, so that no two checkpoints are moved by the same element
             return rows.doubled(AUGMENTATION_SEED + 10 * SPLITS.index(split), entry_range)
 
         train, validation = read("train"), read("validation")
@@ -104,12 +105,14 @@ class BenchmarkData:
             doubled(validation, "validation"),
             lambda: doubled(read("test"), "test"),
             config=config,
-            fingerprint=hashlib.sha256((train.digest() + validation.digest()).encode()).hexdigest()[:FINGERPRINT],
+            fingerprint=hashlib.sha256((train.digest() + validation.digest()).encode()).hexdigest()[
+                :FINGERPRINT_DIGITS
+            ],
             test_examples=examples,
         )
 
     def judge(self, fitted: Fitted, threshold: float) -> Verdict:
-        """Tests a fitted predictor on the test rows at or above a threshold. The one place that opens them."""
+        """Tests a fitted model on the test rows at or above a threshold. Nothing else opens them."""
         rows = self._test.at_least(threshold)
         test, moved = self._test.take(rows), self._moved_test.take(rows)
         if not len(rows):

@@ -1,4 +1,4 @@
-"""The rows of one split as a predictor meets them: weights on a device, accuracies, runs and hyperparameters."""
+"""The rows of one split as a model reads them: weights on a device, accuracies, runs and hyperparameters."""
 
 import hashlib
 from collections.abc import Iterator
@@ -12,14 +12,15 @@ from torch import Tensor
 
 from nfn import GroupElement
 from zoo import TransformerSpec, TransformerWeights, ZooReader
+from zoo.reading.selection import Selection
 
 HYPERPARAMETERS = ("optimizer", "learning_rate", "weight_decay", "init_std", "dropout", "train_fraction")
-MOVED_AT_ONCE = 256  # g acts in float64: a few hundred checkpoints at a time stay within 100 MB
+MOVED_AT_ONCE = 256  # group elements act in float64: this many checkpoints stay within 100 MB
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Some checkpoints, row by row. ``runs`` are their run ids; splits are by run, so no run is in two of them."""
+    """Checkpoints, one per row. ``runs`` are their run ids; splits are by run, so no run is in two of them."""
 
     spec: TransformerSpec
     weights: Float[Tensor, "n d"]
@@ -28,14 +29,16 @@ class Checkpoints:
     hyperparameters: pd.DataFrame
 
     @classmethod
-    def read(cls, reader: ZooReader, checkpoint: str, device: torch.device, where: str | None = None) -> "Checkpoints":
-        """The rows of a reader at one checkpoint (or ``all``) that ``where`` chooses, moved to the device once."""
+    def read(
+        cls, reader: ZooReader, checkpoint: str, device: torch.device, where: Selection | None = None
+    ) -> "Checkpoints":
+        """The rows of a reader at one checkpoint (or ``all``) that ``where`` chooses, copied to the device."""
         at_checkpoint = reader.rows(None if checkpoint == "all" else f"checkpoint == '{checkpoint}'")
         rows = np.intersect1d(at_checkpoint, reader.rows(where))
         metadata = reader.metadata.iloc[rows].reset_index(drop=True)
         return cls(
             spec=reader.spec,
-            # a copy: the reader's own tensors are views of a file that others may replace
+            # a copy: the reader's tensors are views of a file that may be replaced
             weights=reader.weights(rows).to(device, copy=True),
             accuracy=torch.from_numpy(metadata["test_accuracy"].to_numpy(dtype=np.float32, copy=True)).to(device),
             runs=metadata["run_id"].to_numpy(dtype=str),
@@ -46,14 +49,14 @@ class Checkpoints:
         return len(self.runs)
 
     def at_least(self, threshold: float) -> Integer[np.ndarray, " m"]:
-        """The numbers of the rows whose accuracy reaches the threshold."""
+        """The indices of the rows whose accuracy reaches the threshold."""
         return np.flatnonzero(self.truth() >= np.float32(threshold))
 
     def truth(self) -> Float[np.ndarray, " n"]:
         return self.accuracy.cpu().numpy()
 
     def take(self, rows: Integer[np.ndarray, " m"]) -> "Checkpoints":
-        """Some of the rows, copied unless they are all."""
+        """Some of the rows; not copied if they are all."""
         if len(rows) == len(self):
             return self
         index = torch.from_numpy(rows).to(self.weights.device)
@@ -66,7 +69,7 @@ class Checkpoints:
         )
 
     def digest(self) -> str:
-        """A hash of the rows themselves, however they are cut into files and whatever lies beside them."""
+        """A hash of the rows alone, however they are divided into files."""
         digest = hashlib.sha256("\n".join(self.runs).encode())
         for tensor in (self.accuracy, self.weights):
             digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
@@ -78,9 +81,9 @@ class Checkpoints:
             yield TransformerWeights.from_flat(self.spec, part, check_finite=False)
 
     def moved(self, seed: int, entry_range: float | None = None) -> "Checkpoints":
-        """Every checkpoint acted on by a random group element of its own: other weights, the same function.
+        """Every checkpoint acted on by its own random group element: other weights, the same function.
 
-        Drawn on the CPU, so that the same seed moves them the same way wherever they are.
+        Drawn on the CPU, so that a seed gives the same elements on every device.
         """
         generator = torch.Generator().manual_seed(seed)
         moved = []
@@ -90,7 +93,7 @@ class Checkpoints:
         return replace(self, weights=torch.cat(moved)) if moved else self
 
     def doubled(self, seed: int, entry_range: float) -> "Checkpoints":
-        """The checkpoints followed by a moved copy of each (tab:augmented_agnews)."""
+        """The checkpoints, followed by a moved copy of each (tab:augmented_agnews)."""
         moved = self.moved(seed, entry_range)
         return replace(
             self,

@@ -1,1 +1,1 @@
-"""One protocol for every predictor: fit on train, choose on validation, test once."""
+"""One protocol for every model: fit on train, choose on validation, test once."""

@@ -1,26 +1,24 @@
-"""Computes the trials that are not finished yet: fit on train, choose on validation, be judged on test, be stored."""
+"""Computes the trials that are not finished yet: fit on train, choose on validation, judge on test, store."""
 
 import importlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from benchmarks.data.benchmark_data import FEWEST_ROWS, BenchmarkData
+from benchmarks.data.benchmark_data import MIN_ROWS, BenchmarkData
 from benchmarks.experiments.memory import measured_memory
 from benchmarks.experiments.trial import Outcome, Trial
 from benchmarks.experiments.trial_store import TrialStore
-from benchmarks.models.hyperparameters import FittedHyperparameters
-from benchmarks.models.registry import MODELS, builder
+from benchmarks.models.registry import MODELS, FittedModel, builder
 from benchmarks.models.schedule import EPOCHS, RECIPES
-from benchmarks.models.training_group import FittedPredictor, TrainingGroup, train_together
-from benchmarks.models.trees import FittedTrees
+from benchmarks.models.training_group import TrainingGroup, train_together
 from benchmarks.results import describe_device
 
 Advance = Callable[[str, int], None]
-"""Told what is being computed and how many trials that finished."""
+"""Receives what is being computed and how many more trials are done."""
 
 
 @dataclass
@@ -37,7 +35,7 @@ class Finished:
 def compute(
     trials: Sequence[Trial], data: BenchmarkData, store: TrialStore, *, jobs: int, advance: Advance
 ) -> Finished:
-    """The outcomes of the trials, from the store where they are there."""
+    """The outcomes of the trials; those in the store are not computed again."""
     finished = Finished(outcomes=store.find(list(trials)))
     advance("reading finished trials", len(finished.outcomes))
     finished.rows = {
@@ -48,13 +46,13 @@ def compute(
         for threshold in dict.fromkeys(trial.threshold for trial in trials)
     }
     for group in groups([trial for trial in trials if trial not in finished.outcomes], data):
-        first = group[0]
+        model = MODELS[group[0].model]
         advance(label(group), 0)
-        missing = MODELS[first.model].missing()
+        missing = model.missing()
         if missing is not None:
-            finished.skipped[first.model] = missing
+            finished.skipped[model.name] = missing
         else:
-            possible = [trial for trial in group if min(finished.rows[trial.threshold].values()) >= FEWEST_ROWS]
+            possible = [trial for trial in group if min(finished.rows[trial.threshold].values()) >= MIN_ROWS]
             outcomes = fit_and_judge(possible, data, jobs) if possible else {}
             store.add(outcomes)
             finished.outcomes |= outcomes
@@ -65,79 +63,76 @@ def compute(
 def groups(trials: Sequence[Trial], data: BenchmarkData) -> Iterator[list[Trial]]:
     """Trials that are fitted in one go.
 
-    On a GPU all seeds and thresholds of a neural predictor train together. On a CPU nothing is gained by that, and
-    alone a trial's last digits do not depend on the others, so that a table begun twice ends the same. Trees of the
-    same rows share what was prepared for them.
+    On a GPU all seeds and thresholds of a neural predictor train together. On a CPU that gains nothing, and the last
+    digits of a trial that is fitted alone do not depend on the others: a table that is interrupted and started again
+    comes out the same. Trees of the same rows share the work of preparing them.
     """
     together: dict[tuple, list[Trial]] = {}
     for trial in trials:
-        own: tuple = ()
+        apart: tuple = ()
         if MODELS[trial.model].kind is None:
-            own = (trial.threshold,)
+            apart = (trial.threshold,)
         elif data.train.weights.device.type == "cpu":
-            own = (trial.threshold, trial.seed)
-        together.setdefault(
-            (trial.model, trial.recipe, trial.epochs, trial.components, trial.channels, own), []
-        ).append(trial)
+            apart = (trial.threshold, trial.seed)
+        key = (trial.model, trial.recipe, trial.epochs, trial.components, trial.channels, apart)
+        together.setdefault(key, []).append(trial)
     yield from together.values()
 
 
 def label(group: Sequence[Trial]) -> str:
     thresholds = sorted({trial.threshold for trial in group})
-    where = "" if thresholds == [0.0] else f" ≥ {', '.join(f'{threshold:.0%}' for threshold in thresholds)}"
-    return f"{group[0].config}: {MODELS[group[0].model].title}{where}"
+    suffix = "" if thresholds == [0.0] else f" ≥ {', '.join(f'{threshold:.0%}' for threshold in thresholds)}"
+    return f"{group[0].config}: {MODELS[group[0].model].title}{suffix}"
 
 
 def fit_and_judge(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> dict[Trial, Outcome]:
-    """Fits the trials of one group, and only then, with every choice made, has each judged on test, once."""
+    """Fits the trials of one group. Only when every choice is made is each judged on test, once."""
     benchmark_model = MODELS[trials[0].model]
     device = data.train.weights.device if benchmark_model.kind else torch.device("cpu")
     if benchmark_model.library is not None:
-        importlib.import_module(benchmark_model.library)  # ahead of the clock
+        importlib.import_module(benchmark_model.library)  # before the clock starts
     with measured_memory(device) as memory:
         start = time.perf_counter()
         fitted = fit_neural(trials, data) if benchmark_model.kind else fit_other(trials, data, jobs)
         seconds = time.perf_counter() - start
-    effort = {
+    cost = {
         "wall_seconds": seconds / len(trials),
         "peak_memory_megabytes": memory.megabytes,
         "fitted_together": len(trials),
         "device": describe_device(device),
     }
-    return {trial: judged(trial, one, data, effort) for trial, one in fitted.items()}
+    return {trial: judged(trial, model, data, cost) for trial, model in fitted.items()}
 
 
-def fit_neural(trials: Sequence[Trial], data: BenchmarkData) -> dict[Trial, FittedPredictor]:
+def fit_neural(trials: Sequence[Trial], data: BenchmarkData) -> Mapping[Trial, FittedModel]:
     first = trials[0]
     recipe = RECIPES[first.recipe]
     by_threshold = {
         threshold: [trial for trial in trials if trial.threshold == threshold]
         for threshold in dict.fromkeys(trial.threshold for trial in trials)
     }
-    classes = [
+    training_groups = [
         TrainingGroup(
-            data.train.at_least(threshold), data.validation.at_least(threshold), tuple(trial.seed for trial in own)
+            data.train.at_least(threshold), data.validation.at_least(threshold), tuple(trial.seed for trial in members)
         )
-        for threshold, own in by_threshold.items()
+        for threshold, members in by_threshold.items()
     ]
     fitted = train_together(
         builder(first.model, data.train.spec, first.channels, first.components),
-        classes,
+        training_groups,
         data.train,
         data.validation,
         lambda: recipe.schedule(first.epochs or EPOCHS),
         scaled=recipe.scaled,
     )
     return {
-        trial: one
-        for own, found in zip(by_threshold.values(), fitted, strict=True)
-        for trial, one in zip(own, found, strict=True)
+        trial: predictor
+        for members, predictors in zip(by_threshold.values(), fitted, strict=True)
+        for trial, predictor in zip(members, predictors, strict=True)
     }
 
 
-def fit_other(
-    trials: Sequence[Trial], data: BenchmarkData, jobs: int
-) -> dict[Trial, FittedTrees | FittedHyperparameters]:
+def fit_other(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> Mapping[Trial, FittedModel]:
     """The trials of one model and threshold."""
     first = trials[0]
     fit = MODELS[first.model].fit
@@ -148,12 +143,7 @@ def fit_other(
     return dict(zip(trials, fitted, strict=True))
 
 
-def judged(
-    trial: Trial,
-    fitted: FittedPredictor | FittedTrees | FittedHyperparameters,
-    data: BenchmarkData,
-    effort: dict[str, float | str | None],
-) -> Outcome:
+def judged(trial: Trial, fitted: FittedModel, data: BenchmarkData, cost: dict[str, float | str | None]) -> Outcome:
     verdict = data.judge(fitted, trial.threshold)
     notes = {
         "validation_tau": fitted.validation_tau if np.isfinite(fitted.validation_tau) else None,
@@ -162,4 +152,4 @@ def judged(
         "parameters": fitted.parameters,
         "mean_change": verdict.mean_change,
     }
-    return Outcome(verdict.predicted, verdict.truth, verdict.runs, notes | effort)
+    return Outcome(verdict.predicted, verdict.truth, verdict.runs, notes | cost)

@@ -1,7 +1,7 @@
 """One run of a table command: compute what is missing, write rows, tables and plots, say what was left out."""
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,28 +9,30 @@ from benchmarks import results
 from benchmarks.data.benchmark_data import BenchmarkData
 from benchmarks.experiments.execution import Finished, compute
 from benchmarks.experiments.options import TableOptions
-from benchmarks.experiments.summary import summarise
+from benchmarks.experiments.summary import Entry, entries_of, summarize
 from benchmarks.experiments.trial import Trial
 from benchmarks.experiments.trial_store import TrialStore
 from benchmarks.results import Result
+from benchmarks.tables.result_index import ResultIndex
 from zoo.command import progress_bar
 from zoo.storage.atomic import write_atomically
 
-SOME_SKIPPED = 3  # the exit code of a table with rows left out
+SOME_SKIPPED = 3  # the exit code when models were left out
 
 
 @dataclass
 class Experiment:
-    """Gathers what one command computes and writes, over its configs."""
+    """Gathers what one command computes and writes, over all its configs."""
 
     options: TableOptions
+    rows: list[Result] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
 
     def run(
-        self, trials: Sequence[Trial], data: BenchmarkData, extra: Callable[[Finished], Iterable[Result]] | None = None
-    ) -> tuple[Finished, list[Result]]:
-        """Computes the trials of one data set and appends their rows, with ``extra`` ones of the command's own."""
-        trials = list(dict.fromkeys(trial.normalised() for trial in trials))
+        self, trials: Sequence[Trial], data: BenchmarkData, extra: Callable[[Entry], Result] | None = None
+    ) -> Finished:
+        """Computes the trials on one data set and stores their rows, with one ``extra`` row per entry if given."""
+        trials = list(dict.fromkeys(trial.normalized() for trial in trials))
         with progress_bar() as bar:
             task = bar.add_task(data.config, total=len(trials))
             finished = compute(
@@ -41,12 +43,19 @@ class Experiment:
                 advance=lambda text, count: bar.update(task, description=text, advance=count),
             )
         self.skipped |= finished.skipped
-        rows = summarise(finished, data, trials) + list(extra(finished) if extra else ())
-        results.append_news(rows, self.options.out)
-        return finished, rows
+        rows = summarize(finished, data, trials)
+        if extra is not None:
+            rows += [extra(entry) for entry in entries_of(finished.outcomes)]
+        results.append_new(rows, self.options.out)
+        self.rows += rows
+        return finished
+
+    def index(self, config: str) -> ResultIndex:
+        """The rows of a config, to make its table from."""
+        return ResultIndex.latest(self.rows, config, self.options.where)
 
     def write(self, name: str, text: str) -> None:
-        """A table as a file, and on the screen."""
+        """Writes a table to a file and prints it."""
         path = self.options.file(name)
         write_atomically(path, f"{text}\n".encode())
         print(f"{text}\n")
@@ -56,7 +65,7 @@ class Experiment:
         print(f"written: {path}", file=sys.stderr)
 
     def end(self) -> None:
-        """Says what was left out and exits with a code of its own where that is anything."""
+        """If models were left out, says which and exits with code 3."""
         for reason in self.skipped.values():
             print(f"skipped: {reason}", file=sys.stderr)
         if self.skipped:

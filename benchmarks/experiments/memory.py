@@ -1,4 +1,4 @@
-"""The most memory that a piece of work took beyond what there was when it began."""
+"""The peak memory of a piece of work, above what was in use when it began."""
 
 import ctypes
 import gc
@@ -14,14 +14,14 @@ STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 @dataclass
 class PeakMemory:
-    """Megabytes, known when the block has ended; None where the system does not tell."""
+    """Megabytes, known when the block has ended; None if the system does not report them."""
 
     megabytes: float | None = None
 
 
 @contextmanager
 def measured_memory(device: torch.device) -> Iterator[PeakMemory]:
-    """On a GPU the device's memory, on a CPU the process's (Linux alone says)."""
+    """On a GPU the memory of the device, on a CPU that of the process (reported by Linux only)."""
     peak = PeakMemory()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -37,7 +37,7 @@ def measured_memory(device: torch.device) -> Iterator[PeakMemory]:
 
 
 def reset() -> bool:
-    """Makes the kernel count the process's peak anew, after what earlier work freed has been given back to it."""
+    """Makes the kernel count the peak of the process from here on, after returning memory that earlier work freed."""
     try:
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,7 +1,6 @@
-"""What the table commands share on their command line."""
+"""The command-line options that all table commands share."""
 
 import argparse
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,14 @@ from zoo.command import command_parser
 from zoo.device import choose_device
 from zoo.format.schema import CHECKPOINTS
 from zoo.reading.locate import DEFAULT_NAME
+from zoo.reading.selection import Selection
 
 SEEDS = 5
-WHERE_DIGITS = 8  # of a hash, in the file names of tables of some rows
 
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What to compute, on what data, where."""
+    """What to compute, on what data, on which device, and where to write it."""
 
     zoo: str
     configs: tuple[str, ...]
@@ -33,7 +32,7 @@ class TableOptions:
     epochs: int
     recipes: tuple[str, ...]
     checkpoint: str
-    where: str | None
+    where: Selection | None
     device: torch.device
     jobs: int
     out: Path
@@ -49,22 +48,22 @@ class TableOptions:
         )
 
     def file(self, name: str) -> Path:
-        """Where a table or a plot goes; one of some rows goes by a name of its own, to replace no whole one."""
+        """The path of a table or plot. A selection has its own file names and so does not replace the whole table."""
         path = self.out / name
         if self.where is None:
             return path
-        return path.with_suffix(f".{hashlib.sha256(self.where.encode()).hexdigest()[:WHERE_DIGITS]}{path.suffix}")
+        return path.with_suffix(f".{self.where.file_suffix}{path.suffix}")
 
     def trials(self, benchmark: str, data: BenchmarkData, model: str, **what: Any) -> list[Trial]:
-        """One entry of a table, a trial a seed; ``what`` sets it apart from the other entries."""
-        shared = {"checkpoint": self.checkpoint, "where": self.where, "epochs": self.epochs, **what}
-        return [Trial(benchmark, data.config, model, seed, data.fingerprint, **shared) for seed in range(self.seeds)]
+        """The trials of one entry of a table, one per seed; ``what`` distinguishes it from the other entries."""
+        values = {"checkpoint": self.checkpoint, "where": self.where, "epochs": self.epochs, **what}
+        return [Trial(benchmark, data.config, model, seed, data.fingerprint, **values) for seed in range(self.seeds)]
 
 
 def table_parser(
     prog: str, description: str, *, configs: tuple[str, ...], models: tuple[str, ...], thresholds: tuple[float, ...]
 ) -> argparse.ArgumentParser:
-    """A parser with the shared options; what a command does not vary it gives a single default for."""
+    """A parser with the shared options. A command that gives a single model or threshold has no option for it."""
     parser = command_parser(prog, description)
     parser.add_argument("--zoo", default=DEFAULT_NAME, metavar="DIR", help="folder or hub name (default: %(default)s)")
     parser.add_argument(
@@ -72,35 +71,41 @@ def table_parser(
     )
     if len(models) > 1:
         parser.add_argument(
-            "--models", nargs="+", default=list(models), metavar="MODEL", help=f"of {', '.join(models)}"
+            "--models",
+            nargs="+",
+            default=list(models),
+            metavar="MODEL",
+            help=f"some of {' '.join(models)} (default: all)",
         )
     if len(thresholds) > 1:
         percent = [threshold_text(threshold) for threshold in thresholds]
         parser.add_argument(
-            "--thresholds", nargs="+", default=percent, metavar="T", help="none, or in %% (default: all)"
+            "--thresholds", nargs="+", default=percent, metavar="T", help="none or percentages (default: all)"
         )
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds of each predictor (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, default=EPOCHS, help="of neural predictors (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds per model (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help="epochs of neural predictors (default: %(default)s)")
     parser.add_argument("--checkpoint", default="epoch_75", choices=[*CHECKPOINTS, "all"], help="default: %(default)s")
     parser.add_argument(
-        "--where", metavar="EXPRESSION", help='only these rows of every split, such as "train_fraction >= 0.8"'
+        "--where", metavar="EXPRESSION", help='only these rows of each split, such as "train_fraction >= 0.8"'
     )
-    parser.add_argument("--device", default="auto", help="default: the GPU where there is one")
-    parser.add_argument("--jobs", type=int, default=torch.get_num_threads(), help="threads of trees (default: all)")
+    parser.add_argument("--device", default="auto", help="default: the GPU if there is one")
+    parser.add_argument(
+        "--jobs", type=int, default=torch.get_num_threads(), help="threads of the tree models (default: all)"
+    )
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
-    parser.add_argument("--quick", action="store_true", help="one seed, the first threshold, the paper's recipe alone")
+    parser.add_argument("--quick", action="store_true", help="one seed, the first threshold, only the paper's recipe")
     parser.set_defaults(all_models=models, all_thresholds=thresholds, recipes=("paper",))
     return parser
 
 
 def read_options(parsed: argparse.Namespace) -> TableOptions:
-    """The options, checked; ``--quick`` has the last word."""
+    """The options, checked; ``--quick`` overrides the others."""
     for name in ("seeds", "epochs", "jobs"):
         if getattr(parsed, name) < 1:
             raise ValueError(f"--{name} must be at least 1, got {getattr(parsed, name)}")
     device = choose_device(parsed.device)
-    named = getattr(parsed, "thresholds", None)
-    thresholds = tuple(map(parse_threshold, named)) if named else parsed.all_thresholds
+    texts = getattr(parsed, "thresholds", None)
+    thresholds = tuple(map(parse_threshold, texts)) if texts else parsed.all_thresholds
     return TableOptions(
         zoo=parsed.zoo,
         configs=tuple(dict.fromkeys(parsed.config)),
@@ -110,7 +115,7 @@ def read_options(parsed: argparse.Namespace) -> TableOptions:
         epochs=parsed.epochs,
         recipes=("paper",) if parsed.quick else tuple(parsed.recipes),
         checkpoint=parsed.checkpoint,
-        where=parsed.where,
+        where=None if parsed.where is None else Selection.parse(parsed.where),
         device=device,
         jobs=parsed.jobs,
         out=parsed.out,
@@ -124,7 +129,7 @@ def parse_threshold(text: str) -> float:
     except ValueError:
         percent = -1.0
     if not 0 <= percent < 100:
-        raise ValueError(f"a threshold is none or a percentage from 0 to below 100, got {text!r}")
+        raise ValueError(f"a threshold is none or a percentage of at least 0 and below 100, got {text!r}")
     return percent / 100
 
 

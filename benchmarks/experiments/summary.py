@@ -1,6 +1,5 @@
 """From finished trials to result rows: means over seeds with their errors, intervals over test runs, differences."""
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from benchmarks.data.benchmark_data import BenchmarkData
 from benchmarks.experiments.execution import Finished
 from benchmarks.experiments.trial import Outcome, Trial
 from benchmarks.models.registry import MODELS, SIX_MODELS
-from benchmarks.results import Result, Scalar
+from benchmarks.results import Result
 from benchmarks.statistics.ranking import kendall_tau
 from benchmarks.statistics.uncertainty import (
     Interval,
@@ -23,7 +22,8 @@ from benchmarks.statistics.uncertainty import (
     standard_error,
 )
 
-NOTED = (
+# the notes of an outcome that become rows
+AVERAGED_NOTES = (
     "mean_change",
     "wall_seconds",
     "peak_memory_megabytes",
@@ -33,13 +33,13 @@ NOTED = (
     "epoch",
     "epochs",
 )
-# trials that differ in nothing here have the same test rows
+# trials that agree in all of these have the same test rows
 COLUMN = ("threshold", "checkpoint", "entry_range", "where")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a table: the trials that differ in their seed alone."""
+    """One entry of a table: the outcomes of the trials that differ only in their seed. ``trial`` is the first."""
 
     trial: Trial
     outcomes: tuple[Outcome, ...]
@@ -53,31 +53,46 @@ class Entry:
         return len(self.truth) >= 2 and bool(np.ptp(self.truth) > 0)
 
     def taus(self) -> list[float]:
-        """One a seed; a constant prediction ranks nothing and counts as 0."""
-        found = [kendall_tau(one.predicted, one.truth) for one in self.outcomes]
-        return [0.0 if math.isnan(tau) else tau for tau in found]
+        """One τ per seed; a constant prediction ranks nothing and counts as 0."""
+        taus = [kendall_tau(outcome.predicted, outcome.truth) for outcome in self.outcomes]
+        return [0.0 if math.isnan(tau) else tau for tau in taus]
 
-    def constant(self) -> int:
-        return sum(bool(np.ptp(one.predicted) == 0) for one in self.outcomes)
+    def constant_seeds(self) -> int:
+        return sum(bool(np.ptp(outcome.predicted) == 0) for outcome in self.outcomes)
+
+    def row(self, metric: str, value: float, stderr: float | None = None) -> Result:
+        row = Result.measured(
+            self.trial.benchmark,
+            self.trial.config,
+            metric,
+            value,
+            stderr=stderr,
+            n=len(self.outcomes),
+            device="cpu",
+            model=self.trial.model,
+            setting=self.trial.setting(),
+            packages=packages_of(self.trial),
+        )
+        return replace(row, device=str(self.outcomes[0].notes["device"]))
 
 
 def entries_of(outcomes: Mapping[Trial, Outcome]) -> list[Entry]:
-    groups: dict[str, list[Trial]] = {}
+    groups: dict[Trial, list[Trial]] = {}
     for trial in outcomes:
-        groups.setdefault(json.dumps(trial.across_seeds(), sort_keys=True), []).append(trial)
+        groups.setdefault(replace(trial, seed=0), []).append(trial)
     by_seed = (sorted(trials, key=lambda trial: trial.seed) for trials in groups.values())
     return [Entry(trials[0], tuple(outcomes[trial] for trial in trials)) for trials in by_seed]
 
 
-def summarise(finished: Finished, data: BenchmarkData, trials: Sequence[Trial]) -> list[Result]:
-    """All rows of a table: of every entry, and of the data under each column."""
+def summarize(finished: Finished, data: BenchmarkData, trials: Sequence[Trial]) -> list[Result]:
+    """All rows of a table: those of every entry, and those of the data in each column."""
     rows: list[Result] = []
     entries = entries_of(finished.outcomes)
     for column in dict.fromkeys(column_of(trial) for trial in trials):
-        own = [entry for entry in entries if column_of(entry.trial) == column]
+        in_column = [entry for entry in entries if column_of(entry.trial) == column]
         sample = next(trial for trial in trials if column_of(trial) == column)
-        rows += data_rows(sample, own, finished, data)
-        rows += entry_rows([entry for entry in own if entry.rankable])
+        rows += data_rows(sample, in_column, finished, data)
+        rows += entry_rows([entry for entry in in_column if entry.rankable])
     return rows
 
 
@@ -86,8 +101,8 @@ def column_of(trial: Trial) -> tuple:
 
 
 def data_rows(sample: Trial, entries: Sequence[Entry], finished: Finished, data: BenchmarkData) -> list[Result]:
-    """Rows of each split, and the noise ceiling of τ."""
-    setting = {name: value for name, value in setting_of(sample).items() if name in (*COLUMN, "zoo")}
+    """The number of rows in each split, and the noise ceiling of τ."""
+    setting = {name: value for name, value in sample.setting().items() if name in (*COLUMN, "zoo")}
 
     def row(metric: str, value: float) -> Result:
         return Result.measured(
@@ -104,68 +119,47 @@ def data_rows(sample: Trial, entries: Sequence[Entry], finished: Finished, data:
 
 
 def entry_rows(entries: Sequence[Entry]) -> list[Result]:
-    """Rows of the entries of one column. The leader has the highest mean τ by the paper's recipe, and reads weights."""
+    """The rows of the entries in one column.
+
+    The leader is the model with the highest mean τ among those that read weights, trained by the paper's recipe.
+    """
     if not entries:
         return []
     counts = resample_runs(entries[0].outcomes[0].runs)
-    resamples = [bootstrap_taus([one.predicted for one in entry.outcomes], entry.truth, counts) for entry in entries]
+    all_resamples = [
+        bootstrap_taus([outcome.predicted for outcome in entry.outcomes], entry.truth, counts) for entry in entries
+    ]
     means = [float(np.mean(entry.taus())) for entry in entries]
-    trials = [entry.trial for entry in entries]
     merits = [
-        (trial.recipe == "paper", trial.model in SIX_MODELS, mean) for trial, mean in zip(trials, means, strict=True)
+        (entry.trial.recipe == "paper", entry.trial.model in SIX_MODELS, mean)
+        for entry, mean in zip(entries, means, strict=True)
     ]
     leader = merits.index(max(merits))
     rows = []
-    for entry, mean, own in zip(entries, means, resamples, strict=True):
+    for entry, mean, resamples in zip(entries, means, all_resamples, strict=True):
         assert np.array_equal(entry.truth, entries[0].truth), "a column has one test set"
-        rows.append(row_of(entry, "tau", mean, standard_error(entry.taus())))
-        rows += interval_rows(entry, "tau", Interval.of(own))
-        rows.append(row_of(entry, "tau_behind_leader", means[leader] - mean))
-        rows += interval_rows(entry, "tau_behind_leader", Interval.of(resamples[leader] - own))
-        r2 = [coefficient_of_determination(one.predicted, one.truth) for one in entry.outcomes]
-        rows.append(row_of(entry, "r2", float(np.mean(r2)), standard_error(r2)))
-        rows.append(row_of(entry, "constant_seeds", entry.constant()))
-        for name in NOTED:
-            values = [value for one in entry.outcomes if isinstance(value := one.notes[name], int | float)]
+        rows.append(entry.row("tau", mean, standard_error(entry.taus())))
+        rows += interval_rows(entry, "tau", Interval.of(resamples))
+        rows.append(entry.row("tau_behind_leader", means[leader] - mean))
+        rows += interval_rows(entry, "tau_behind_leader", Interval.of(all_resamples[leader] - resamples))
+        r2 = [coefficient_of_determination(outcome.predicted, outcome.truth) for outcome in entry.outcomes]
+        rows.append(entry.row("r2", float(np.mean(r2)), standard_error(r2)))
+        rows.append(entry.row("constant_seeds", entry.constant_seeds()))
+        for name in AVERAGED_NOTES:
+            values = [value for outcome in entry.outcomes if isinstance(value := outcome.notes[name], int | float)]
             if values:
-                rows.append(row_of(entry, name, float(np.mean(values)), standard_error(values)))
+                rows.append(entry.row(name, float(np.mean(values)), standard_error(values)))
     return rows
 
 
 def interval_rows(entry: Entry, metric: str, interval: Interval | None) -> Iterable[Result]:
     if interval is not None:
-        yield row_of(entry, f"{metric}_low", interval.low)
-        yield row_of(entry, f"{metric}_high", interval.high)
-
-
-def row_of(entry: Entry, metric: str, value: float, stderr: float | None = None) -> Result:
-    trial = entry.trial
-    row = Result.measured(
-        trial.benchmark,
-        trial.config,
-        metric,
-        value,
-        stderr=stderr,
-        n=len(entry.outcomes),
-        device="cpu",
-        model=trial.model,
-        setting=setting_of(trial),
-        packages=packages_of(trial),
-    )
-    return replace(row, device=str(entry.outcomes[0].notes["device"]))
-
-
-def setting_of(trial: Trial) -> dict[str, Scalar | list[Scalar]]:
-    """What identifies the entry besides model and config; what is not set is left out."""
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in trial.across_seeds().items()
-        if value is not None and name not in ("benchmark", "config", "model")
-    }
+        yield entry.row(f"{metric}_low", interval.low)
+        yield entry.row(f"{metric}_high", interval.high)
 
 
 def packages_of(trial: Trial) -> list[str]:
-    """Only those that had a part in it: the machine that only sums up may lack the library that fitted."""
+    """The packages that were used. The library that fitted may be missing on the machine that only summarizes."""
     library = MODELS[trial.model].library
     wanted = ["torch", "numpy", *([library] if library else [])]
     names = [distribution_of(name) for name in wanted if util.find_spec(name) is not None]

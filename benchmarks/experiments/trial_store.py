@@ -1,7 +1,7 @@
-"""Finished trials on disk, so that none is computed twice: one safetensors file a config and model, for all tables.
+"""Finished trials on disk, so that none is computed twice: one safetensors file per config and model, for all tables.
 
-A file holds the test predictions of its trials, the truth and the run numbers once for all trials that share them, and
-in its header a line of JSON a trial. It is replaced whole after every trial.
+A file holds the test predictions of its trials and, once for all trials that share them, the truth and the run numbers.
+Its header has one line of JSON per trial. The whole file is replaced when trials are added.
 """
 
 import hashlib
@@ -16,14 +16,15 @@ from benchmarks.experiments.trial import Outcome, Trial
 from zoo.storage.atomic import write_atomically
 from zoo.storage.lock import exclusive
 
+FOLDER = "cells"
 ARRAYS = ("predicted", "truth", "runs")
 
 
 class TrialStore:
-    """The trials below one folder."""
+    """The finished trials below one folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder / "cells"
+        self.folder = folder / FOLDER
 
     def path(self, trial: Trial) -> Path:
         return self.folder / f"{trial.config}.{trial.model}.safetensors"
@@ -31,11 +32,11 @@ class TrialStore:
     def find(self, trials: list[Trial]) -> dict[Trial, Outcome]:
         """Those of the trials that are finished."""
         files = {path: read(path) for path in {self.path(trial) for trial in trials}}
-        found = {trial: files[self.path(trial)].get(trial.key) for trial in trials}
-        return {trial: outcome for trial, outcome in found.items() if outcome is not None}
+        outcomes = {trial: files[self.path(trial)].get(trial.key) for trial in trials}
+        return {trial: outcome for trial, outcome in outcomes.items() if outcome is not None}
 
     def add(self, outcomes: dict[Trial, Outcome]) -> None:
-        """Adds finished trials; one that is there already is replaced."""
+        """Adds finished trials; a trial that is already stored is replaced."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with exclusive(self.folder, busy=None):
             for path in sorted({self.path(trial) for trial in outcomes}):
@@ -46,20 +47,20 @@ class TrialStore:
 def pack(outcomes: dict[str, Outcome]) -> bytes:
     arrays: dict[str, np.ndarray] = {}
     header = {}
-    for key, one in outcomes.items():
-        names = {name: content_name(getattr(one, name)) for name in ARRAYS}
-        arrays |= {names[name]: getattr(one, name) for name in ARRAYS}
-        header[key] = json.dumps({"arrays": names, "notes": one.notes})
+    for key, outcome in outcomes.items():
+        names = {name: content_name(getattr(outcome, name)) for name in ARRAYS}
+        arrays |= {names[name]: getattr(outcome, name) for name in ARRAYS}
+        header[key] = json.dumps({"arrays": names, "notes": outcome.notes})
     return save(arrays, metadata=header)
 
 
 def content_name(array: np.ndarray) -> str:
-    """The same for the same numbers, so that they are stored once."""
+    """The same name for the same numbers, so that they are stored once."""
     return hashlib.sha256(array.dtype.str.encode() + array.tobytes()).hexdigest()[:16]
 
 
 def read(path: Path) -> dict[str, Outcome]:
-    """The outcomes in a file by key; none where there is no file."""
+    """The outcomes in a file by key; none if there is no file."""
     if not path.exists():
         return {}
     try:

@@ -1,1 +1,1 @@
-"""The rows of a table: every predictor, and how each is fitted."""
+"""The rows of a table: every model and how it is fitted."""

@@ -1,8 +1,8 @@
-"""The row that no paper reports: gradient boosting on the six hyperparameters of a run, without a single weight.
+"""A baseline that the paper does not have: gradient boosting on the six hyperparameters of a run, without any weights.
 
-A weight-space model below this row has not shown that it reads more than the run's configuration. So that the row is no
-straw man, the trees are fitted to the place of an accuracy among those of the training rows, not to the accuracy:
-squared errors of accuracies are spent on the few runs that failed, and the order of the good ones suffers.
+A weight-space model that does not beat this baseline has not shown that it reads more than the run's configuration. To
+make it a strong baseline, the trees are fitted to the rank of an accuracy among the training rows, not to the accuracy:
+the squared error of accuracies is dominated by the few runs that failed, and the order of the good runs suffers.
 """
 
 from collections.abc import Sequence
@@ -21,31 +21,31 @@ ROUNDS, RATE, LEAVES, LEAF_ROWS = 2000, 0.05, 15, 5
 
 
 @dataclass(frozen=True)
-class Places:
-    """The places of the training accuracies: 0 the lowest, 1 the highest, equal ones share the middle of theirs."""
+class Ranks:
+    """The ranks of the training accuracies, from 0 (lowest) to 1 (highest); equal accuracies share their mean rank."""
 
     accuracy: Float[np.ndarray, " u"]
-    place: Float[np.ndarray, " u"]
+    rank: Float[np.ndarray, " u"]
 
     @classmethod
-    def among(cls, accuracy: Float[np.ndarray, " n"]) -> "Places":
+    def among(cls, accuracy: Float[np.ndarray, " n"]) -> "Ranks":
         values, counts = np.unique(accuracy, return_counts=True)
         first = np.cumsum(counts) - counts
         return cls(values, (first + (counts - 1) / 2) / max(1, len(accuracy) - 1))
 
     def of(self, accuracy: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-        return np.interp(accuracy, self.accuracy, self.place)
+        return np.interp(accuracy, self.accuracy, self.rank)
 
-    def accuracy_at(self, place: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        return np.interp(place, self.place, self.accuracy)
+    def accuracy_at(self, rank: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+        return np.interp(rank, self.rank, self.accuracy)
 
 
 @dataclass(frozen=True)
 class FittedHyperparameters:
-    """Boosted trees on the hyperparameters, cut at the round that did best on validation."""
+    """Boosted trees on the hyperparameters, up to the round that did best on validation."""
 
     model: Any
-    places: Places
+    ranks: Ranks
     epoch: int
     parameters: int
     validation_tau: float
@@ -53,13 +53,13 @@ class FittedHyperparameters:
 
     def predict(self, rows: Checkpoints) -> Float[np.ndarray, " n"]:
         (last,) = islice(self.model.staged_predict(table(rows)), self.epoch - 1, self.epoch)
-        return self.places.accuracy_at(last)
+        return self.ranks.accuracy_at(last)
 
 
 def fit_hyperparameters(
     train: Checkpoints, validation: Checkpoints, seeds: Sequence[int], jobs: int
 ) -> list[FittedHyperparameters]:
-    """The number of rounds is the one with the highest τ on validation. Nothing is drawn, so no spread."""
+    """The number of rounds is the one with the highest τ on validation. Nothing is random: all seeds are the same."""
     from sklearn.ensemble import HistGradientBoostingRegressor
     from threadpoolctl import threadpool_limits
 
@@ -73,20 +73,20 @@ def fit_hyperparameters(
         "random_state": 0,
     }
     model = HistGradientBoostingRegressor(**settings)
-    places = Places.among(train.truth())
-    # six columns are too little work to share: threads would wait for each other, on a busy machine for minutes
+    ranks = Ranks.among(train.truth())
+    # six columns are too little work for several threads: they would wait for each other, on a busy machine for minutes
     with threadpool_limits(1):
-        model.fit(table(train), places.of(train.truth()))
+        model.fit(table(train), ranks.of(train.truth()))
     by_round = model.staged_predict(table(validation))
-    taus = [kendall_tau(places.accuracy_at(one), validation.truth()) for one in by_round]
-    best = int(np.nan_to_num(taus, nan=-2.0).argmax())  # undefined is worse than any
+    taus = [kendall_tau(ranks.accuracy_at(predicted), validation.truth()) for predicted in by_round]
+    best = int(np.nan_to_num(taus, nan=-2.0).argmax())  # an undefined τ is worse than any other
     leaves = [tree.get_n_leaf_nodes() for (tree,) in model._predictors[: best + 1]]
     nodes = sum(2 * count - 1 for count in leaves)
-    return [FittedHyperparameters(model, places, best + 1, nodes, taus[best]) for _ in seeds]
+    return [FittedHyperparameters(model, ranks, best + 1, nodes, taus[best]) for _ in seeds]
 
 
 def table(rows: Checkpoints) -> Float[np.ndarray, "n 6"]:
-    """The hyperparameters as numbers, the optimizer by its place in the list; trees need no logarithms."""
+    """The hyperparameters as numbers, the optimizer as its index in the list. Trees need no logarithms."""
     columns = [
         rows.hyperparameters[name].map(OPTIMIZERS.index) if name == "optimizer" else rows.hyperparameters[name]
         for name in HYPERPARAMETERS

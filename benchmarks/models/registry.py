@@ -1,45 +1,71 @@
-"""The seven rows of a table: what they are called, what they are, what they need."""
+"""The seven models of a table: their names and titles, how they are fitted, what they need."""
 
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import torch
 
+from benchmarks.data.benchmark_data import Fitted
+from benchmarks.data.checkpoints import Checkpoints
 from benchmarks.models.hyperparameters import fit_hyperparameters
 from benchmarks.models.trees import fit_lightgbm, fit_random_forest, fit_xgboost
 from nfn import MLPPredictor, Predictor, StatNN, TransformerNFN
 from zoo import TransformerSpec
 
 
+class FittedModel(Fitted, Protocol):
+    """What every way of fitting returns. An epoch is a round of boosting for trees."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that did best on validation."""
+        ...
+
+    @property
+    def epochs(self) -> int:
+        """All epochs that were trained."""
+        ...
+
+    @property
+    def parameters(self) -> int: ...
+
+    @property
+    def validation_tau(self) -> float: ...
+
+
+Fit = Callable[[Checkpoints, Checkpoints, Sequence[int], int], Sequence[FittedModel]]
+"""Train, validation, seeds and threads → one fitted model per seed."""
+
+
 @dataclass(frozen=True)
 class BenchmarkModel:
-    """One row. ``kind`` is a neural predictor's class, ``fit`` what fits any other; a row has one of them.
+    """One model. ``kind`` is the class of a neural predictor, ``fit`` fits any other model; a model has one of them.
 
     ``library`` is imported by ``fit``. ``seeded`` says whether a seed changes anything: boosting without subsampling
-    draws nothing, so one fit is all of its seeds. ``edition`` is raised when the way of fitting this row changes, so
-    that no trial of the old way is taken for one.
+    has no randomness, so one fit stands for all seeds. ``edition`` is raised when the way of fitting this model
+    changes, so that stored trials of earlier editions are not used.
     """
 
     name: str
     title: str
     kind: type[Predictor] | None = None
-    fit: Callable[..., Any] | None = None
+    fit: Fit | None = None
     library: str | None = None
     seeded: bool = True
     edition: int = 1
 
     def missing(self) -> str | None:
-        """Why this row cannot be computed on this machine, in one line; None where it can."""
+        """Why this model cannot be fitted on this machine, in one line; None if it can."""
         if self.library is None or importlib.util.find_spec(self.library) is not None:
             return None
         return f"{self.title} needs {self.library}: pip install 'small-transformer-zoo[benchmarks]'"
 
 
 MODELS = {
-    one.name: one
-    for one in (
+    model.name: model
+    for model in (
         BenchmarkModel("mlp", "MLP", kind=MLPPredictor),
         BenchmarkModel("statnn", "STATNN", kind=StatNN),
         BenchmarkModel("xgboost", "XGBoost", fit=fit_xgboost, library="xgboost", seeded=False),
@@ -57,22 +83,22 @@ MODELS = {
     )
 }
 SIX_MODELS = tuple(name for name in MODELS if name != "hyperparameters")
-NEURAL = tuple(name for name, one in MODELS.items() if one.kind is not None)
+NEURAL = tuple(name for name, model in MODELS.items() if model.kind is not None)
 
 
 def builder(
     name: str, spec: TransformerSpec, channels: Sequence[int] | None, components: Sequence[str] | None
 ) -> Callable[[torch.Generator], Predictor]:
-    """Makes a neural predictor from a generator; ``channels`` are Transformer-NFN's alone."""
+    """A function that makes a neural predictor from a generator; only Transformer-NFN has ``channels``."""
     kind = MODELS[name].kind
     assert kind is not None
-    own = {} if channels is None else {"channels": tuple(channels)}
-    return lambda generator: kind(spec, components=components, generator=generator, **own)
+    width = {} if channels is None else {"channels": tuple(channels)}
+    return lambda generator: kind(spec, components=components, generator=generator, **width)
 
 
 def check_models(names: Sequence[str]) -> tuple[str, ...]:
-    """The names in the order of the table, each once."""
+    """The names in the order of the tables, each once."""
     unknown = [name for name in names if name not in MODELS]
     if unknown:
-        raise ValueError(f"unknown model {unknown[0]!r}: some of {', '.join(MODELS)}")
+        raise ValueError(f"unknown model {unknown[0]!r}: choose some of {', '.join(MODELS)}")
     return tuple(name for name in MODELS if name in names)

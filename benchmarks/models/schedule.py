@@ -1,4 +1,4 @@
-"""How a neural predictor trains: how long, at what rate, and on what size of weights."""
+"""How a neural predictor trains: for how long, at what learning rate, and on weights of what scale."""
 
 import math
 from dataclasses import dataclass
@@ -6,16 +6,16 @@ from typing import Protocol
 
 PEAK_RATE, LAST_RATE = 1e-3, 1e-5
 EPOCHS, WARMUP = 50, 10
-PATIENCE, MOST_EPOCHS, DROP = 10, 400, 0.1
+PATIENCE, MAX_EPOCHS, DROP = 10, 400, 0.1
 
 
 class Schedule(Protocol):
-    """One predictor's learning rate, epoch by epoch, told after each whether validation improved."""
+    """The learning rate of one predictor, epoch by epoch; it learns after each whether validation improved."""
 
     needs_validation: bool
 
     def rate(self) -> float | None:
-        """Of the coming epoch; None when training is over."""
+        """The rate of the coming epoch; None when training is over."""
         ...
 
     def advance(self, improved: bool) -> None: ...
@@ -47,10 +47,10 @@ class PaperSchedule:
 
 @dataclass
 class PlateauSchedule:
-    """The same warm-up, then the peak rate until 10 epochs bring nothing new on validation, then a tenth of it, …
+    """The same warm-up, then the peak rate until validation has not improved for 10 epochs, then a tenth of it, …
 
-    Training ends when the rate falls below the paper's last, 1e-5, or after 400 epochs: as many as a model still
-    learns from, whichever the model.
+    Training ends when the rate falls below the last rate of the paper, 1e-5, or after 400 epochs: every model gets as
+    many epochs as it still learns from.
     """
 
     epoch: int = 0
@@ -59,7 +59,7 @@ class PlateauSchedule:
     needs_validation: bool = True
 
     def rate(self) -> float | None:
-        if self.epoch >= MOST_EPOCHS or self.level < LAST_RATE * 0.99:
+        if self.epoch >= MAX_EPOCHS or self.level < LAST_RATE * 0.99:
             return None
         return self.level * min(1.0, (self.epoch + 1) / WARMUP)
 
@@ -73,7 +73,7 @@ class PlateauSchedule:
 
 @dataclass(frozen=True)
 class Recipe:
-    """``converged`` trains for as many epochs as it takes, ``scaled`` brings the weights to unit size first."""
+    """``converged`` trains until validation stops improving, ``scaled`` first brings the weights to unit size."""
 
     converged: bool = False
     scaled: bool = False

@@ -1,9 +1,10 @@
 """The tree models on flattened weights (appendix:baselines): depth 10, min child weight 50, 256 leaves, squared error.
 
-The paper says no more. The rest is decided here: boosting goes on until 20 rounds bring nothing on validation, 300 at
-most, at each library's own learning rate; the random forest is LightGBM's, as the paper takes all three from boosting
-libraries, with 100 trees, each on a bootstrap's share (63.2 %) of the rows and the customary third of the features. A
-child of less than 50 rows is never made, so fewer than 100 training rows give a constant.
+The paper says no more. The rest is decided here: boosting stops when validation has not improved for 20 rounds, or
+after 300, at the default learning rate of each library. The random forest is LightGBM's, as the paper takes all three
+models from boosting libraries, with 100 trees, each on the share of the rows that a bootstrap has (63.2 %) and on the
+usual third of the features. A child with fewer than 50 rows is never made, so fewer than 100 training rows give a
+constant.
 
 Each ``fit`` takes several seeds: sorting 18,506 features into bins takes as long as a dozen trees, and is done once.
 """
@@ -19,15 +20,15 @@ from benchmarks.data.checkpoints import Checkpoints
 from benchmarks.statistics.ranking import kendall_tau
 
 DEPTH, CHILD_WEIGHT, LEAVES = 10, 50, 256
-MOST_ROUNDS, PATIENCE = 300, 20
-BINS = 64  # of a feature's values; a child holds 50 of a few thousand rows, so a finer cut would hardly be another one
+MAX_ROUNDS, PATIENCE = 300, 20
+BINS = 64  # per feature; a child holds 50 of a few thousand rows, so finer bins would hardly change the splits
 HISTOGRAM_MEGABYTES = 4096
 FOREST_TREES, BOOTSTRAP_SHARE, FEATURE_SHARE = 100, 0.632, 1 / 3
 
 
 @dataclass(frozen=True)
 class FittedTrees:
-    """A grown ensemble of trees, cut at the round that did best on validation.
+    """An ensemble of trees, up to the round that did best on validation.
 
     ``parameters`` counts what was fitted: a number for every leaf and a threshold for every split.
     """
@@ -42,19 +43,44 @@ class FittedTrees:
         return self.score(flat(rows))
 
 
+@dataclass(frozen=True)
+class BinnedSplits:
+    """Both splits in the format of a library, its features sorted into bins, for the fits of all seeds.
+
+    ``rows`` are those of validation, ``mean`` is the mean accuracy of train.
+    """
+
+    train: Any
+    validation: Any
+    rows: Checkpoints
+    mean: float
+
+    def fitted(
+        self, score: Callable[[np.ndarray], np.ndarray], leaves: list[int], best: int, rounds: int
+    ) -> FittedTrees:
+        """The trees up to round ``best`` of ``rounds``, with the leaves of each."""
+        tau = kendall_tau(score(flat(self.rows)), self.rows.truth())
+        return FittedTrees(score, sum(2 * count - 1 for count in leaves), best, rounds, tau)
+
+
 def flat(rows: Checkpoints) -> Float[np.ndarray, "n d"]:
     return rows.weights.cpu().numpy()
+
+
+def mean_accuracy(rows: Checkpoints) -> float:
+    return float(rows.truth().mean(dtype=np.float64))
 
 
 def fit_xgboost(train: Checkpoints, validation: Checkpoints, seeds: Sequence[int], jobs: int) -> list[FittedTrees]:
     import xgboost
 
-    data = xgboost.QuantileDMatrix(flat(train), train.truth(), max_bin=BINS, nthread=jobs)
-    held = xgboost.QuantileDMatrix(flat(validation), validation.truth(), ref=data, max_bin=BINS, nthread=jobs)
-    return [boost(data, held, validation, seed, jobs) for seed in seeds]
+    binned = xgboost.QuantileDMatrix(flat(train), train.truth(), max_bin=BINS, nthread=jobs)
+    held_out = xgboost.QuantileDMatrix(flat(validation), validation.truth(), ref=binned, max_bin=BINS, nthread=jobs)
+    splits = BinnedSplits(binned, held_out, validation, mean_accuracy(train))
+    return [boost_xgboost(splits, seed, jobs) for seed in seeds]
 
 
-def boost(data: Any, held: Any, validation: Checkpoints, seed: int, jobs: int) -> FittedTrees:
+def boost_xgboost(splits: BinnedSplits, seed: int, jobs: int) -> FittedTrees:
     """XGBoost at one seed."""
     import xgboost
 
@@ -71,9 +97,9 @@ def boost(data: Any, held: Any, validation: Checkpoints, seed: int, jobs: int) -
     }
     booster = xgboost.train(
         settings,
-        data,
-        MOST_ROUNDS,
-        evals=[(held, "validation")],
+        splits.train,
+        MAX_ROUNDS,
+        evals=[(splits.validation, "validation")],
         early_stopping_rounds=PATIENCE,
         verbose_eval=False,
     )
@@ -83,24 +109,25 @@ def boost(data: Any, held: Any, validation: Checkpoints, seed: int, jobs: int) -
     def score(features: np.ndarray) -> np.ndarray:
         return booster.predict(xgboost.DMatrix(features, nthread=jobs), iteration_range=(0, rounds))
 
-    return fitted(score, validation, leaves, rounds, booster.num_boosted_rounds())
+    return splits.fitted(score, leaves, rounds, booster.num_boosted_rounds())
 
 
 def fit_lightgbm(train: Checkpoints, validation: Checkpoints, seeds: Sequence[int], jobs: int) -> list[FittedTrees]:
-    return grow(train, validation, seeds, {"boosting": "gbdt", "num_threads": jobs}, MOST_ROUNDS)
+    return fit_with_lightgbm(train, validation, seeds, {"boosting": "gbdt", "num_threads": jobs}, MAX_ROUNDS)
 
 
 def fit_random_forest(
     train: Checkpoints, validation: Checkpoints, seeds: Sequence[int], jobs: int
 ) -> list[FittedTrees]:
-    chance = {"bagging_fraction": BOOTSTRAP_SHARE, "bagging_freq": 1, "feature_fraction": FEATURE_SHARE}
-    return grow(train, validation, seeds, {"boosting": "rf", "num_threads": jobs} | chance, FOREST_TREES)
+    subsampling = {"bagging_fraction": BOOTSTRAP_SHARE, "bagging_freq": 1, "feature_fraction": FEATURE_SHARE}
+    settings = {"boosting": "rf", "num_threads": jobs} | subsampling
+    return fit_with_lightgbm(train, validation, seeds, settings, FOREST_TREES)
 
 
-def grow(
+def fit_with_lightgbm(
     train: Checkpoints, validation: Checkpoints, seeds: Sequence[int], settings: dict[str, Any], rounds: int
 ) -> list[FittedTrees]:
-    """LightGBM with the shared settings; boosting stops early, a forest is grown whole."""
+    """LightGBM with the shared settings; boosting stops early, a forest always has all its trees."""
     import lightgbm
 
     settings = settings | {
@@ -108,7 +135,7 @@ def grow(
         "metric": "l2",
         "max_depth": DEPTH,
         "min_sum_hessian_in_leaf": CHILD_WEIGHT,
-        # no more than can hold their 50 rows: the same trees, but LightGBM keeps a histogram for each, 19 MB
+        # no more than can hold their 50 rows: the same trees, but LightGBM keeps a histogram of 19 MB for each leaf
         "num_leaves": max(2, min(LEAVES, len(train) // CHILD_WEIGHT)),
         "histogram_pool_size": HISTOGRAM_MEGABYTES,
         "max_bin": BINS,
@@ -116,36 +143,27 @@ def grow(
         "force_col_wise": True,
         "verbosity": -1,
     }
-    data = lightgbm.Dataset(flat(train), train.truth(), params=settings)
-    held = lightgbm.Dataset(flat(validation), validation.truth(), reference=data, params=settings)
-    mean = float(train.truth().mean(dtype=np.float64))
-    return [grow_one(data, held, validation, mean, settings | {"seed": seed}, rounds) for seed in seeds]
+    binned = lightgbm.Dataset(flat(train), train.truth(), params=settings)
+    held_out = lightgbm.Dataset(flat(validation), validation.truth(), reference=binned, params=settings)
+    splits = BinnedSplits(binned, held_out, validation, mean_accuracy(train))
+    return [grow_lightgbm(splits, settings | {"seed": seed}, rounds) for seed in seeds]
 
 
-def grow_one(
-    data: Any, held: Any, validation: Checkpoints, mean: float, settings: dict[str, Any], rounds: int
-) -> FittedTrees:
-    """LightGBM at one seed; ``mean`` is the training accuracies'."""
+def grow_lightgbm(splits: BinnedSplits, settings: dict[str, Any], rounds: int) -> FittedTrees:
+    """LightGBM at one seed."""
     import lightgbm
 
     stops = [] if settings["boosting"] == "rf" else [lightgbm.early_stopping(PATIENCE, verbose=False)]
-    booster = lightgbm.train(settings, data, rounds, valid_sets=[held], callbacks=stops)
+    booster = lightgbm.train(settings, splits.train, rounds, valid_sets=[splits.validation], callbacks=stops)
     best = booster.best_iteration if stops and booster.best_iteration > 0 else booster.num_trees()
-    # from the model as text: as JSON, the average of no rows at all is a word that JSON does not have
+    # from the model as text: as JSON, the average of zero rows is a word that JSON does not have
     text = booster.model_to_string(num_iteration=best)
     leaves = [int(line.removeprefix("num_leaves=")) for line in text.splitlines() if line.startswith("num_leaves=")]
 
     def score(features: np.ndarray) -> np.ndarray:
         if max(leaves) == 1:
-            # a forest that could not split once answers 0 to everything
-            return np.full(len(features), mean)
+            # a forest without a single split predicts 0 for everything
+            return np.full(len(features), splits.mean)
         return np.asarray(booster.predict(features, num_iteration=best, num_threads=settings["num_threads"]))
 
-    return fitted(score, validation, leaves, best, booster.num_trees())
-
-
-def fitted(
-    score: Callable[[np.ndarray], np.ndarray], validation: Checkpoints, leaves: list[int], best: int, rounds: int
-) -> FittedTrees:
-    tau = kendall_tau(score(flat(validation)), validation.truth())
-    return FittedTrees(score, sum(2 * count - 1 for count in leaves), best, rounds, tau)
+    return splits.fitted(score, leaves, best, booster.num_trees())

@@ -1,7 +1,7 @@
 """Measures speed and appends the rows to ``benchmarks/results/``.
 
 python -m benchmarks.speed nfn          Transformer-NFN: training step and forward + backward, beside its literal twin
-python -m benchmarks.speed generation   training of zoo models
+python -m benchmarks.speed generation   training zoo models
 python -m benchmarks.speed loader       reading checkpoints
 
 Each takes ``--help``.

@@ -1,10 +1,10 @@
-"""How fast checkpoints are read into torch batches, by five ways of storing and reading them, beside bare memory.
+"""How fast checkpoints are read into torch batches: five ways of storing and reading them, beside a bare memory read.
 
 python -m benchmarks.speed loader                          fabricates 4,000 checkpoints in a temporary folder
 python -m benchmarks.speed loader --zoo small-transformer-zoo --config agnews
 
-Every way delivers batches of 64 checkpoints as a float32 tensor [64, d], and every batch is summed once, so that no
-byte is left unread. The ways take turns, so that a busy moment of the machine falls on all of them.
+Every way delivers batches of 64 checkpoints as a float32 tensor [64, d], and every batch is summed, so that every
+byte is read. The ways take turns, so that a busy moment of the machine affects all of them.
 """
 
 import sys
@@ -34,7 +34,7 @@ from zoo.reading.mapping import MappedFile
 from zoo.testing import fabricate_shard, run_row
 from zoo.transformer.spec import spec_for
 
-LEAST_CHECKPOINTS = 4_000
+MIN_CHECKPOINTS = 4_000
 PASSES = 10
 PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "datasets")
 
@@ -42,21 +42,23 @@ PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "datasets")
 @command
 def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("benchmarks.speed loader", __doc__)
-    parser.add_argument("--zoo", help=f"a zoo with at least {LEAST_CHECKPOINTS:,} training rows (default: fabricated)")
+    parser.add_argument("--zoo", help=f"a zoo with at least {MIN_CHECKPOINTS:,} training rows (default: fabricated)")
     parser.add_argument("--config", default="mnist", help="default: %(default)s")
-    parser.add_argument("--repeats", type=int, default=7, help="passes over the data each way (default: %(default)s)")
+    parser.add_argument(
+        "--repeats", type=int, default=7, help="passes over the data for each way (default: %(default)s)"
+    )
     parser.add_argument("--threads", type=int, default=1, help="threads that sum the batches (default: %(default)s)")
     parser.add_argument(
-        "--scratch", type=Path, help="folder for some 1.5 GB of temporary files (default: the system's)"
+        "--scratch", type=Path, help="folder for about 1.5 GB of temporary files (default: that of the system)"
     )
-    parser.add_argument("--dry-run", action="store_true", help="print the rows, store none")
+    parser.add_argument("--dry-run", action="store_true", help="print the rows without storing them")
     options = parser.parse_args(arguments)
     if options.repeats < 2:
         raise ValueError(f"--repeats must be at least 2 to have a spread, got {options.repeats}")
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory(dir=options.scratch, prefix="loader-") as scratch:
         if options.zoo is None:
-            say(f"fabricating {LEAST_CHECKPOINTS:,} checkpoints")
+            say(f"fabricating {MIN_CHECKPOINTS:,} checkpoints")
             folder = fabricate(Path(scratch), options.config)
         else:
             folder = find_folder(options.zoo, options.config)
@@ -68,10 +70,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def fabricate(scratch: Path, config: str) -> Path:
-    """A zoo of random weights whose training split has just as many checkpoints as asked for."""
+    """A zoo of random weights whose training split has just enough checkpoints."""
     spec = spec_for(config)
     count = training = 0
-    while training < LEAST_CHECKPOINTS:
+    while training < MIN_CHECKPOINTS:
         training += 4 * (split_of(run_row(config, spec, 0, count, count + 1)["run_id"]) == "train")
         count += 1
     fabricate_shard(scratch / "runs", spec, count=count)
@@ -80,11 +82,14 @@ def fabricate(scratch: Path, config: str) -> Path:
 
 
 def measure_loaders(folder: Path, config: str, scratch: Path, repeats: int) -> list[Result]:
-    """All rows of one zoo."""
+    """The rows of all ways of reading one zoo."""
     reader = zoo.open(folder, config, split="train")
-    if len(reader) < LEAST_CHECKPOINTS:
-        raise ValueError(f"{folder} has {len(reader):,} training rows of {config}: the benchmark needs 4,000")
-    say("writing one .pt file a checkpoint")
+    if len(reader) < MIN_CHECKPOINTS:
+        raise ValueError(
+            f"{folder} has {len(reader):,} training rows of {config}, the benchmark needs {MIN_CHECKPOINTS:,}: "
+            "leave out --zoo to fabricate them"
+        )
+    say("writing one .pt file per checkpoint")
     files = write_state_dicts(reader, scratch / "pt")
     bare = map_bare(PublishedZoo.read(folder).paths(config, ["train"]), reader.spec.num_parameters)
     mapped, stream = load_with_datasets(folder, config, scratch)
@@ -95,39 +100,40 @@ def measure_loaders(folder: Path, config: str, scratch: Path, repeats: int) -> l
         "datasets, memory-mapped": lambda: (batch["weights"] for batch in mapped.iter(ROWS_PER_BATCH)),
         "datasets, streaming Arrow": lambda: read_streaming(stream),
     }
-    say(f"reading {len(reader):,} checkpoints {repeats} times each way")
-    timings = measure_together({name: passing(way) for name, way in ways.items()}, repeats=repeats, warmup=1)
-    say("reading one .pt file a checkpoint")
-    timings["one .pt file each"] = measure(passing(lambda: read_state_dicts(files)), repeats=2, warmup=0)
+    say(f"reading {len(reader):,} checkpoints {repeats} times in each way")
+    timings = measure_together({name: full_pass(way) for name, way in ways.items()}, repeats=repeats, warmup=1)
+    say("reading one .pt file per checkpoint")
+    timings["one .pt file each"] = measure(full_pass(lambda: read_state_dicts(files)), repeats=2, warmup=0)
     setting = {"checkpoints": len(reader), "batch_size": ROWS_PER_BATCH, "threads": torch.get_num_threads()}
 
-    def row(variant: str, metric: str, value: float, stderr: float | None, n: int) -> Result:
+    def row(variant: str, metric: str, samples: Sequence[float]) -> Result:
+        measured = Timing(tuple(samples))
         return Result.measured(
             "speed.loader",
             config,
             metric,
-            value,
-            n=n,
-            stderr=stderr,
+            measured.median,
+            n=measured.n,
+            stderr=measured.stderr,
             device="cpu",
             variant=variant,
             setting=dict(setting),
             packages=PACKAGES,
         )
 
-    rows = []
-    for name, timing in timings.items():
-        rates = Timing(tuple(len(reader) / seconds for seconds in timing.samples))
-        rows.append(row(name, "checkpoints_per_second", rates.median, rates.stderr, rates.n))
+    rows = [
+        row(name, "checkpoints_per_second", [len(reader) / seconds for seconds in timing.samples])
+        for name, timing in timings.items()
+    ]
     pairs = zip(timings["bare memory read"].samples, timings["zoo.open"].samples, strict=True)
-    shares = Timing(tuple(bare / ours for bare, ours in pairs))
-    rows.append(row("zoo.open", "share_of_bare_memory_read", shares.median, shares.stderr, shares.n))
-    say(f"streaming the zoo {PASSES} times over")
+    shares = [bare_seconds / seconds for bare_seconds, seconds in pairs]
+    rows.append(row("zoo.open", "share_of_bare_memory_read", shares))
+    say(f"streaming the zoo {PASSES} times")
     streams = ("zoo.open", "zoo.open, shuffled", "datasets, streaming Arrow")
-    return rows + [row(name, "memory_growth_megabytes", memory_growth(ways[name]), None, 1) for name in streams]
+    return rows + [row(name, "memory_growth_megabytes", [memory_growth(ways[name])]) for name in streams]
 
 
-def passing(way: Callable[[], Iterable[Tensor]]) -> Callable[[], float]:
+def full_pass(way: Callable[[], Iterable[Tensor]]) -> Callable[[], float]:
     """One pass over the data that touches every weight."""
     return lambda: sum(float(batch.sum()) for batch in way())
 
@@ -137,7 +143,7 @@ def read_zoo(reader: zoo.ZooReader, shuffle: bool = False) -> Iterator[Tensor]:
 
 
 def map_bare(paths: Sequence[Path], d: int) -> list[Tensor]:
-    """The files' bytes from the first to the last, whatever they mean, a batch at a time: the upper bound."""
+    """The bytes of the files in order, whatever they mean, one batch at a time: an upper bound."""
     maps = (torch.from_numpy(np.frombuffer(MappedFile(path).map(), dtype="<f4")) for path in paths)
     return [piece for mapped in maps for piece in mapped.split(ROWS_PER_BATCH * d)]
 
@@ -157,14 +163,14 @@ def read_streaming(stream: Any) -> Iterator[Tensor]:
         column = table.column("weights").combine_chunks()
         values = column.values.to_numpy().reshape(len(column), -1)
         with warnings.catch_warnings():
-            # Arrow's memory is read-only, which torch warns of; a copy would cost this way a quarter of its speed
+            # torch warns that Arrow's memory is read-only; a copy would cost a quarter of the speed
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             tensor = torch.from_numpy(values)
         yield tensor
 
 
 def write_state_dicts(reader: zoo.ZooReader, folder: Path) -> list[Path]:
-    """The baseline: a state_dict a file, as the paper's authors store their zoo."""
+    """The baseline: one state_dict per file, as the authors of the paper store their zoo."""
     folder.mkdir()
     files = []
     for row in range(len(reader)):
@@ -181,25 +187,25 @@ def read_state_dicts(files: Sequence[Path]) -> Iterator[Tensor]:
 
 
 def memory_growth(way: Callable[[], Iterable[Tensor]]) -> float:
-    """By how many megabytes the process's own memory exceeds what it had after a first pass, over ten more.
+    """By how many megabytes the private memory of the process grows over ten passes, after a first one.
 
-    Its own: pages of the mapped files belong to the system's cache, which takes them back when it needs them.
+    Pages of mapped files do not count: they belong to the cache of the system, which can take them back.
     """
-    passing(way)()
-    start = own_megabytes()
+    full_pass(way)()
+    start = private_megabytes()
     peak = start
     for _ in range(PASSES):
         for batch in way():
             batch.sum()
-            peak = max(peak, own_megabytes())
+            peak = max(peak, private_megabytes())
     return peak - start
 
 
-def own_megabytes() -> float:
+def private_megabytes() -> float:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024
-    raise ValueError("this system does not tell a process its memory: the benchmark needs Linux")
+    raise ValueError("this system does not report the memory of a process: the benchmark needs Linux")
 
 
 def show(rows: Sequence[Result]) -> None:

@@ -1,4 +1,4 @@
-"""How long a call takes: warm up, synchronise, repeat, report the median and the spread."""
+"""How long a call takes: warm up, synchronize, repeat, report the median and the spread."""
 
 import math
 import statistics
@@ -11,7 +11,7 @@ import torch
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds a call, one number a sample."""
+    """Seconds per call, one number per sample."""
 
     samples: tuple[float, ...]
 
@@ -41,7 +41,7 @@ def measure(
     warmup: int = 3,
     calls_per_sample: int = 1,
 ) -> Timing:
-    """Times one function. ``calls_per_sample`` calls share a synchronisation, for work that a GPU queues."""
+    """Times one function. ``calls_per_sample`` calls share one synchronization, for work that a GPU queues."""
     timings = measure_together(
         {"": call}, device=device, repeats=repeats, warmup=warmup, calls_per_sample=calls_per_sample
     )
@@ -56,7 +56,7 @@ def measure_together(
     warmup: int = 3,
     calls_per_sample: int = 1,
 ) -> dict[str, Timing]:
-    """Times several functions in turn, sample by sample, so that a busy moment of the machine falls on all of them."""
+    """Times several functions in turn, sample by sample, so that a busy moment of the machine affects all of them."""
     device = torch.device(device)
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
@@ -64,16 +64,16 @@ def measure_together(
             call()
     for _ in range(repeats):
         for name, call in calls.items():
-            synchronise(device)
+            synchronize(device)
             start = time.perf_counter()
             for _ in range(calls_per_sample):
                 call()
-            synchronise(device)
+            synchronize(device)
             samples[name].append((time.perf_counter() - start) / calls_per_sample)
     return {name: Timing(tuple(seconds)) for name, seconds in samples.items()}
 
 
-def synchronise(device: torch.device) -> None:
-    """Waits for the device to finish what it was given; a CPU always has."""
+def synchronize(device: torch.device) -> None:
+    """Waits until the device has finished its work; a CPU always has."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,1 +1,1 @@
-"""Kendall's tau and how sure it is."""
+"""Kendall's τ and its uncertainty."""

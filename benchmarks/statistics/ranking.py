@@ -3,8 +3,8 @@
     τ_b = Σ_{i<j} s_ij / √(Σ_{i<j} |x_ij| · Σ_{i<j} |y_ij|)     x_ij = sign(x_i − x_j),  y_ij = sign(y_i − y_j),
                                                                 s_ij = x_ij·y_ij
 
-``kendall_tau`` is scipy's, the truth. The other two are written from the formula, with n² signs: slower for one ranking
-of thousands of rows, and far quicker for the many rankings of an epoch or the thousand resamples of a bootstrap.
+``kendall_tau`` is scipy's, the reference. The other two follow the formula, with n² signs: slower for one ranking of
+thousands of rows, and far faster for the many rankings of an epoch or the thousand resamples of a bootstrap.
 """
 
 import math
@@ -17,17 +17,17 @@ from torch import Tensor
 
 
 def kendall_tau(predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"]) -> float:
-    """τ-b of one prediction; NaN where either side has a single value or there are fewer than two rows."""
+    """τ-b of one prediction; NaN if either side is constant or there are fewer than two rows."""
     from scipy.stats import kendalltau
 
     if len(truth) < 2 or np.ptp(predicted) == 0 or np.ptp(truth) == 0:
         return math.nan
-    found: Any = kendalltau(predicted, truth)
-    return float(found.statistic)
+    result: Any = kendalltau(predicted, truth)
+    return float(result.statistic)
 
 
 def many_kendall_taus(predicted: Float[Tensor, "m n"], truth: Float[Tensor, " n"]) -> Float[Tensor, " m"]:
-    """τ-b of m predictions of the same rows, on whatever device they are; NaN where it is undefined."""
+    """τ-b of m predictions of the same rows, on the device they are on; NaN where it is undefined."""
     y = torch.sign(truth[:, None] - truth[None, :])
     untied = y.abs().sum(dtype=torch.float64)
     taus = []
@@ -40,10 +40,10 @@ def many_kendall_taus(predicted: Float[Tensor, "m n"], truth: Float[Tensor, " n"
 def resampled_taus(
     predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"], counts: Float[np.ndarray, "b n"]
 ) -> Float[np.ndarray, " b"]:
-    """τ-b of b resamples of the rows, ``counts[k, i]`` the times row i is in resample k.
+    """τ-b of b resamples of the rows; ``counts[k, i]`` is how often row i is in resample k.
 
     Copies of one row are tied with each other on both sides, so with c the counts Σ_{i<j} s_ij = ½·cᵀSc, and likewise
-    for the ties: a matrix product for all resamples instead of b rankings. NaN where a resample is undefined.
+    for the ties: one matrix product for all resamples instead of b rankings. NaN where τ of a resample is undefined.
     """
     x = np.sign(predicted[:, None] - predicted[None, :]).astype(np.float64)
     y = np.sign(truth[:, None] - truth[None, :]).astype(np.float64)
@@ -56,7 +56,7 @@ def resampled_taus(
 
 
 def untied_pairs(values: np.ndarray, counts: np.ndarray, signs: np.ndarray) -> np.ndarray:
-    """cᵀ|S|c: ordered pairs of each resample with different values; without ties all but those of a row with itself."""
+    """cᵀ|S|c: ordered pairs of different values in each resample. Without ties, all but those of a row with itself."""
     if len(np.unique(values)) == len(values):
         return counts.sum(1) ** 2 - (counts**2).sum(1)
     return np.einsum("bi,bi->b", counts @ np.abs(signs), counts)

@@ -1,7 +1,7 @@
-"""How sure a number is: the error over seeds, the interval over test runs, the paired difference, the noise ceiling.
+"""How uncertain a number is: its error over seeds, its interval over test runs, paired differences, the noise ceiling.
 
-Seeds alone understate the error: they all share one test set. The interval resamples its runs, with all checkpoints of
-a run together, since those are no independent measurements.
+Seeds alone understate the error, since they all share one test set. The interval resamples the runs of the test set,
+with all checkpoints of a run together, since these are not independent measurements.
 """
 
 import math
@@ -20,14 +20,14 @@ CEILING_DRAWS = 200
 
 @dataclass(frozen=True)
 class Interval:
-    """The middle 95 % of a bootstrap."""
+    """The middle 95 % of the values of a bootstrap."""
 
     low: float
     high: float
 
     @classmethod
     def of(cls, values: Float[np.ndarray, " b"]) -> "Interval | None":
-        """None where too few resamples have a value at all."""
+        """None if too few resamples have a value."""
         defined = values[np.isfinite(values)]
         if len(defined) < len(values) / 2 or len(defined) < 2:
             return None
@@ -36,14 +36,14 @@ class Interval:
 
 
 def standard_error(values: Sequence[float]) -> float | None:
-    """s/√n with s² = Σ(x − mean)²/(n − 1); None for a single value."""
+    """s/√n with s² = Σ(x − mean)²/(n − 1); None for fewer than two values."""
     if len(values) < 2:
         return None
     return float(np.std(values, ddof=1) / math.sqrt(len(values)))
 
 
 def resample_runs(runs: Integer[np.ndarray, " n"], seed: int = 0, resamples: int = RESAMPLES) -> np.ndarray:
-    """How often each row is in each resample [b, n]: runs are drawn with replacement, their rows come along."""
+    """How often each row is in each resample [b, n]: runs are drawn with replacement, with all their rows."""
     _, numbers = np.unique(runs, return_inverse=True)
     count = int(numbers.max()) + 1
     drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=resamples)
@@ -53,7 +53,7 @@ def resample_runs(runs: Integer[np.ndarray, " n"], seed: int = 0, resamples: int
 def bootstrap_taus(
     predictions: Sequence[Float[np.ndarray, " n"]], truth: Float[np.ndarray, " n"], counts: Float[np.ndarray, "b n"]
 ) -> Float[np.ndarray, " b"]:
-    """The mean τ over seeds, one ``predictions`` a seed, in every resample. A constant prediction ranks nothing: 0."""
+    """The mean τ over seeds in every resample; ``predictions`` has one per seed. A constant prediction counts as 0."""
     per_seed = [
         np.zeros(len(counts)) if np.ptp(predicted) == 0 else resampled_taus(predicted, truth, counts)
         for predicted in predictions
@@ -62,7 +62,7 @@ def bootstrap_taus(
 
 
 def coefficient_of_determination(predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"]) -> float:
-    """R² = 1 − Σ(y − ŷ)² / Σ(y − mean y)²; NaN where the truth does not vary."""
+    """R² = 1 − Σ(y − ŷ)² / Σ(y − mean y)²; NaN if the truth is constant."""
     spread = float(np.square(truth - truth.mean(dtype=np.float64)).sum())
     if spread == 0:
         return math.nan
@@ -70,12 +70,12 @@ def coefficient_of_determination(predicted: Float[np.ndarray, " n"], truth: Floa
 
 
 def noise_ceiling(accuracy: Float[np.ndarray, " n"], test_examples: int, seed: int = 0) -> float | None:
-    """The τ of a predictor that knows every accuracy but for the chance of which examples it was measured on.
+    """The τ of a predictor that knows every true accuracy but not the sampling error of the measured one.
 
-    An accuracy measured on N examples scatters around the one of unlimited examples like a binomial: the mean τ between
-    the accuracies and N fresh coin flips each. An estimate on two counts: the measured accuracies stand for the unknown
-    ones and are a little more spread out than those (too high), and runs share their test examples, so that part of the
-    scatter cancels in a comparison (too low). None where no draw can be ranked.
+    An accuracy measured on N examples scatters around the true one like a binomial: this is the mean τ between the
+    accuracies and N fresh coin flips for each. It is an estimate for two reasons: the measured accuracies stand in for
+    the unknown true ones and are slightly more spread out (too high), and runs share their test examples, so that part
+    of the scatter cancels in a comparison (too low). None if no draw can be ranked.
     """
     generator = np.random.default_rng(seed)
     clipped = np.clip(accuracy.astype(np.float64), 0, 1)

@@ -1,1 +1,1 @@
-"""Tables laid out like the paper's, made from result rows and from nothing else."""
+"""Tables laid out like those of the paper, made only from result rows."""

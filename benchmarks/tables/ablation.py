@@ -3,15 +3,16 @@
 from collections.abc import Mapping
 
 from benchmarks.tables import paper
-from benchmarks.tables.markdown import MISSING, number, table, tau_text
+from benchmarks.tables.markdown import MISSING, number, table, tau_cell
 from benchmarks.tables.result_index import ResultIndex
+from zoo.format.record import task_of
 
 MODEL = "transformer_nfn"
 TITLES = {"mnist": "MNIST-Transformers", "agnews": "AGNews-Transformers"}
 
 
 def components_table(indexes: Mapping[str, ResultIndex]) -> str:
-    """One row a choice of components that there is anything of, one column a config."""
+    """One row per choice of components that has results, one column per config."""
     rows = []
     for components in paper.COMPONENTS["mnist"]:
         title = " + ".join(name.capitalize() for name in components)
@@ -24,23 +25,23 @@ def components_table(indexes: Mapping[str, ResultIndex]) -> str:
 
 
 def component_cell(index: ResultIndex, config: str, components: tuple[str, ...]) -> str:
-    """Rows of all components together name none."""
-    everything = max(paper.COMPONENTS["agnews" if config.startswith("agnews") else "mnist"], key=len)
+    """One cell. Result rows of all components together have no ``components`` in their setting."""
+    everything = max(paper.COMPONENTS[task_of(config)], key=len)
     chosen = None if components == everything else components
-    row, interval = index.find("tau", MODEL, components=chosen), index.interval("tau", MODEL, components=chosen)
-    return tau_text(row, interval, paper.COMPONENTS.get(config, {}).get(components) if index.whole else None)
+    reference = paper.COMPONENTS.get(config, {}).get(components) if index.whole else None
+    return tau_cell(index, MODEL, reference, components=chosen)
 
 
 def width_table(index: ResultIndex, config: str) -> str:
-    """One row a choice of channels. The parameters are those of the part that reads the encoder, as in the paper."""
+    """One row per choice of channels. The parameters are those of the part that reads the encoder, as in the paper."""
     rows = []
     for channels, reference in paper.WIDTHS.items():
-        row, interval = index.find("tau", MODEL, channels=channels), index.interval("tau", MODEL, channels=channels)
-        cell = tau_text(row, interval, reference if config == "agnews" and index.whole else None)
+        in_paper = config == "agnews" and index.whole
+        cell = tau_cell(index, MODEL, reference if in_paper else None, channels=channels)
         parameters, seconds = (
             index.value(name, MODEL, channels=channels) for name in ("encoder_parameters", "wall_seconds")
         )
         rows.append([str(list(channels)), cell, number(parameters), number(seconds, ".1f")])
     return table(
-        [f"channels, {index.title(config)}", "Kendall's τ", "parameters of the encoder's part", "seconds a fit"], rows
+        [f"channels, {index.title(config)}", "Kendall's τ", "parameters that read the encoder", "seconds per fit"], rows
     )

@@ -1,4 +1,4 @@
-"""How the accuracies of the generated runs are spread, from their tables of curves: fig:dataset_acc_hist in numbers."""
+"""The distribution of the accuracies of the generated runs, from their curves: fig:dataset_acc_hist in numbers."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -12,7 +12,7 @@ EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)
 
 
 def accuracies_table(accuracies: Mapping[str, Float[np.ndarray, " runs"]]) -> str:
-    """Name → final test accuracies: the share of runs in each interval, the median and the best."""
+    """From name → final test accuracies: the share of runs in each interval, the median and the best."""
     lines = []
     for name, values in accuracies.items():
         shares = np.histogram(values, EDGES)[0] / len(values)

@@ -2,22 +2,20 @@
 
 from benchmarks.models.registry import MODELS, SIX_MODELS
 from benchmarks.tables import paper
-from benchmarks.tables.markdown import MISSING, number, table, tau_text
+from benchmarks.tables.markdown import MISSING, number, table, tau_cell
 from benchmarks.tables.result_index import ResultIndex
 
 
 def augmentation_table(index: ResultIndex, config: str) -> str:
-    """One row a model, one column a range of the entries of M and N; last the gap to the second best."""
+    """One row per model, one column per range of the entries of M and N; at the end the lead of Transformer-NFN."""
     rows = []
-    as_in_the_paper = config == "agnews" and index.whole
+    in_paper = config == "agnews" and index.whole
     measured = [row.setting.get("entry_range") for row in index.rows]
-    wanted = (*measured, *paper.RANGES) if as_in_the_paper else measured
+    wanted = (*measured, *paper.RANGES) if in_paper else measured
     ranges = (None, *sorted({float(size) for size in wanted if isinstance(size, int | float)}))
     for name in SIX_MODELS:
-        cells = []
-        for size in ranges:
-            row, interval = index.find("tau", name, entry_range=size), index.interval("tau", name, entry_range=size)
-            cells.append(tau_text(row, interval, paper.AUGMENTATION[name].get(size) if as_in_the_paper else None))
+        references = paper.AUGMENTATION[name] if in_paper else {}
+        cells = [tau_cell(index, name, references.get(size), entry_range=size) for size in ranges]
         rows.append([MODELS[name].title, *cells])
     rows.append(["gap", *(gap(index, size) for size in ranges)])
     titles = ["original" if size is None else f"±{size:g}" for size in ranges]
@@ -25,7 +23,7 @@ def augmentation_table(index: ResultIndex, config: str) -> str:
 
 
 def gap(index: ResultIndex, size: float | None) -> str:
-    """Transformer-NFN minus the best of the others."""
+    """The τ of Transformer-NFN minus the best of the others."""
     ours = index.value("tau", "transformer_nfn", entry_range=size)
     others = [index.value("tau", name, entry_range=size) for name in SIX_MODELS if name != "transformer_nfn"]
     known = [tau for tau in others if tau is not None]

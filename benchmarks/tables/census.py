@@ -1,30 +1,31 @@
-"""What was generated, and what all of it would take: a table of the README, from the rows of ``benchmarks.census``."""
+"""What was generated and what the whole grid would take: a table of the README, from ``benchmarks.census``."""
 
 from collections.abc import Iterable
 
 from benchmarks.results import Result
 from benchmarks.tables.markdown import number, table
+from zoo.format.record import task_of
 from zoo.format.schema import CHECKPOINTS
 from zoo.transformer.spec import SPECS
 
-RUNS_OF_A_TASK = 16_000  # the paper's grid
-BYTES_OF_A_WEIGHT = 4
+RUNS_PER_TASK = 16_000  # the paper's grid
+BYTES_PER_WEIGHT = 4
 
 
 def census_table(rows: Iterable[Result]) -> str:
-    """One line a config, preset and device; of several counts the last one counts, all its numbers."""
+    """One line per config, preset and device, with the numbers of the last census."""
     latest: dict[tuple[str, str, str], list[Result]] = {}
     for row in rows:
         what = (row.config, str(row.setting["preset"]), row.device)
-        if row.metric == "runs":  # a count begins
+        if row.metric == "runs":  # the first row of a census
             latest[what] = []
         latest[what].append(row)
     lines = []
-    for (config, preset, device), found in latest.items():
-        values = {row.metric: row.value for row in found}
-        hours = RUNS_OF_A_TASK / values["runs_per_hour"]
-        checkpoint = SPECS[config.split("-")[0]].num_parameters * BYTES_OF_A_WEIGHT
-        gigabytes = RUNS_OF_A_TASK * len(CHECKPOINTS) * checkpoint / 1e9
+    for (config, preset, device), census in latest.items():
+        values = {row.metric: row.value for row in census}
+        hours = RUNS_PER_TASK / values["runs_per_hour"]
+        checkpoint = SPECS[task_of(config)].num_parameters * BYTES_PER_WEIGHT
+        gigabytes = RUNS_PER_TASK * len(CHECKPOINTS) * checkpoint / 1e9
         lines.append(
             (
                 f"{config}, {preset} preset, {device}",
@@ -37,4 +38,4 @@ def census_table(rows: Iterable[Result]) -> str:
             )
         )
     headings = ["generated", "runs", "diverged", "minutes", "model-epochs/s", "wall / engine time"]
-    return table([*headings, f"all {RUNS_OF_A_TASK:,} runs"], lines)
+    return table([*headings, f"all {RUNS_PER_TASK:,} runs"], lines)

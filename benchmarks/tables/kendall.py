@@ -1,25 +1,21 @@
-"""tab:mnist-transformer and tab:agnews-transformer, with what the paper leaves out below."""
+"""tab:mnist-transformer and tab:agnews-transformer, followed by details that the paper does not report."""
+
+from dataclasses import replace
 
 from benchmarks.models.registry import MODELS, NEURAL, SIX_MODELS
 from benchmarks.tables import paper
-from benchmarks.tables.markdown import MISSING, number, table, tau_text, threshold_title, with_error
-from benchmarks.tables.result_index import ResultIndex
+from benchmarks.tables.markdown import MISSING, number, table, tau_cell, threshold_title, with_error
+from benchmarks.tables.result_index import ResultIndex, thresholds_of
 from zoo.format.splits import SPLITS
 
-FIRST = 0.0
 ROW_COUNTS = f"rows: {' / '.join(SPLITS)}"
-UNTIL_IDLE = "trained until validation stops improving"
+CONVERGED_TITLE = "trained until validation stops improving"
 
 
 def kendall_tables(index: ResultIndex, config: str) -> str:
-    """The paper's table with our numbers, then the details of its first column, then what to know of both."""
+    """The paper's table with our numbers, the details of its first column, and notes on both."""
     parts = [threshold_table(index, config), detail_table(index), converged_table(index), *notes(index)]
     return "\n\n".join(part for part in parts if part)
-
-
-def thresholds_of(index: ResultIndex) -> list[float]:
-    found = [row.setting.get("threshold") for row in index.rows]
-    return sorted({float(value) for value in found if isinstance(value, int | float)}) or [FIRST]
 
 
 def threshold_table(index: ResultIndex, config: str) -> str:
@@ -30,9 +26,8 @@ def threshold_table(index: ResultIndex, config: str) -> str:
         cells = []
         for threshold in thresholds:
             setting = {"threshold": threshold, "recipe": "paper"}
-            row, interval = index.find("tau", name, **setting), index.interval("tau", name, **setting)
             reference = paper.KENDALL.get(config, {}).get(name, {}).get(threshold) if index.whole else None
-            cells.append(tau_text(row, interval, reference, best=name == best[threshold]))
+            cells.append(tau_cell(index, name, reference, best=name == best[threshold], **setting))
         rows.append([benchmark_model.title, *cells])
     ceilings = [index.value("noise_ceiling", "data", threshold=threshold) for threshold in thresholds]
     rows.append(["noise ceiling", *(number(value, ".3f") for value in ceilings)])
@@ -41,19 +36,19 @@ def threshold_table(index: ResultIndex, config: str) -> str:
 
 
 def row_counts(index: ResultIndex, threshold: float) -> str:
-    """How many rows the splits have left."""
+    """The number of rows in each split."""
     return " / ".join(number(index.value(f"{split}_rows", "data", threshold=threshold)) for split in SPLITS)
 
 
 def leader(index: ResultIndex, threshold: float) -> str | None:
-    """The best of those that read weights."""
+    """The best of the models that read weights."""
     taus = {name: index.value("tau", name, threshold=threshold, recipe="paper") for name in SIX_MODELS}
     known = {name: tau for name, tau in taus.items() if tau is not None}
     return max(known, key=lambda name: known[name]) if known else None
 
 
 def detail_table(index: ResultIndex) -> str:
-    """One row a model, of the first threshold: what a single number of τ hides."""
+    """One row per model, at the first threshold: what a single τ does not show."""
     rows = []
     first = thresholds_of(index)[0]
     for name, benchmark_model in MODELS.items():
@@ -79,31 +74,31 @@ def detail_table(index: ResultIndex) -> str:
         )
     if not rows:
         return ""
-    recipes = (f"τ, {UNTIL_IDLE}", "τ, weights brought to unit size")
+    recipes = (f"τ, {CONVERGED_TITLE}", "τ, weights brought to unit size")
     headings = (
-        "behind the bold one",
+        "τ behind the leader (bold)",
         *recipes,
         "R²",
         "change under the group",
         "parameters",
-        "seconds a fit",
+        "seconds per fit",
         "peak MB",
     )
     return table([threshold_title(first), *headings], rows)
 
 
 def converged_table(index: ResultIndex) -> str:
-    """The neural predictors trained as long as it takes, where that was done at more thresholds than the first."""
-    tried = [row for row in index.rows if row.setting.get("recipe") == "converged"]
-    thresholds = [one for one in thresholds_of(index) if any(row.setting.get("threshold") == one for row in tried)]
+    """The neural predictors trained until validation stops improving, if that was done at more than one threshold."""
+    converged = replace(index, rows=tuple(row for row in index.rows if row.setting.get("recipe") == "converged"))
+    thresholds = thresholds_of(converged)
     if len(thresholds) < 2:
         return ""
     rows = [
         [MODELS[name].title, *(converged_text(index, name, threshold) for threshold in thresholds)]
         for name in NEURAL
-        if any(row.model == name for row in tried)
+        if any(row.model == name for row in converged.rows)
     ]
-    return table([f"τ, {UNTIL_IDLE}", *map(threshold_title, thresholds)], rows)
+    return table([f"τ, {CONVERGED_TITLE}", *map(threshold_title, thresholds)], rows)
 
 
 def converged_text(index: ResultIndex, name: str, threshold: float) -> str:
@@ -113,38 +108,43 @@ def converged_text(index: ResultIndex, name: str, threshold: float) -> str:
 
 
 def notes(index: ResultIndex) -> list[str]:
-    """What a reader of these very numbers must know."""
-    found = [
-        "Mean ± standard error over seeds, below it the middle 95 % of a bootstrap over test runs; bold leads those "
-        "that read weights. XGBoost, LightGBM and the hyperparameters' boosting draw nothing, so they have no error "
-        "over seeds. Fits that share a GPU share its seconds, and their memory is that of all. The noise ceiling takes "
-        "each run to be tested on examples of its own; they share them, so that a predictor may rank better than that."
-    ]
-    return [*found, *constant_note(index), *too_few_note(index)]
+    """What a reader must know about these numbers."""
+    general = (
+        "Mean ± standard error over seeds, below it the middle 95 % of a bootstrap over test runs. Bold is the best "
+        "model that reads weights. XGBoost, LightGBM and boosting on hyperparameters have no randomness, so they have "
+        "no error over seeds. Fits that share a GPU share its time equally, and their peak memory is that of all of "
+        "them together. The noise ceiling assumes that each run is tested on its own examples; all runs share them, so "
+        "a model can rank better than the ceiling."
+    )
+    return [general, *constant_note(index), *too_few_note(index)]
 
 
 def constant_note(index: ResultIndex) -> list[str]:
-    """Who predicts a constant where; trees do when no two leaves of 50 rows can be made."""
-    where = {
-        one: [
+    """Which models predict a constant, at which thresholds. Trees do if two leaves of 50 rows cannot be made."""
+    thresholds = {
+        name: [
             threshold_title(threshold)
             for threshold in thresholds_of(index)
             if index.value("constant_seeds", name, threshold=threshold, recipe="paper")
         ]
-        for name, one in MODELS.items()
+        for name in MODELS
     }
-    found = {one: titles for one, titles in where.items() if titles}
-    if not found:
+    constant = [name for name in MODELS if thresholds[name]]
+    if not constant:
         return []
-    listed = "; ".join(f"{one.title} ({', '.join(titles)})" for one, titles in found.items())
-    trees = " Trees have at least 50 training rows in every leaf." if any(not one.kind for one in found) else ""
+    listed = "; ".join(f"{MODELS[name].title} ({', '.join(thresholds[name])})" for name in constant)
+    trees = (
+        " Trees have at least 50 training rows in every leaf."
+        if any(not MODELS[name].kind for name in constant)
+        else ""
+    )
     return [f"A constant, which ranks nothing and counts as 0, is predicted by {listed}.{trees}"]
 
 
 def too_few_note(index: ResultIndex) -> list[str]:
-    found = []
+    too_few = []
     for threshold in thresholds_of(index):
         if all(index.value("tau", name, threshold=threshold) is None for name in MODELS):
             counts = [index.value(f"{split}_rows", "data", threshold=threshold) for split in SPLITS]
-            found.append(f"{threshold_title(threshold)} ({' / '.join(map(number, counts))})")
-    return [f"Too few rows to rank: {'; '.join(found)}."] if found else []
+            too_few.append(f"{threshold_title(threshold)} ({' / '.join(map(number, counts))})")
+    return [f"Too few rows to rank: {'; '.join(too_few)}."] if too_few else []

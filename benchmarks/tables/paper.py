@@ -1,4 +1,4 @@
-"""The paper's own numbers, to stand beside ours: Kendall's τ as mean and standard error of five seeds."""
+"""The numbers of the paper, to show beside ours: Kendall's τ as mean and standard error of five seeds."""
 
 Number = tuple[float, float]
 THRESHOLDS = (0.0, 0.2, 0.4, 0.6, 0.8)
@@ -58,7 +58,7 @@ WIDTHS: dict[tuple[int, ...], Number] = {
     (15, 15): (0.913, 0.002),
 }
 
-# tab:augmented_agnews: original, then the range of the entries of M and N
+# tab:augmented_agnews: the original data, then the ranges of the entries of M and N
 RANGES = (None, 1.0, 10.0, 100.0)
 AUGMENTATION: dict[str, dict[float | None, Number]] = {
     name: dict(zip(RANGES, numbers, strict=True))

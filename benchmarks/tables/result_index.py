@@ -1,48 +1,51 @@
-"""Looking numbers up among result rows."""
+"""Looks up numbers among result rows."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.results import Result
+from zoo.reading.selection import Selection
 
 Value = str | float | int | bool | None | Sequence[str] | Sequence[int]
 
 
 @dataclass(frozen=True)
 class ResultIndex:
-    """The rows of one table: of one benchmark, and of the zoo, checkpoint and epochs that came last."""
+    """The rows of one table: of one benchmark, config and selection, and of the last zoo, checkpoint and epochs."""
 
     rows: tuple[Result, ...]
-    where: str | None = None
+    where: Selection | None = None
 
     @classmethod
-    def latest(cls, rows: Iterable[Result], config: str, where: str | None = None) -> "ResultIndex":
-        """The rows of a config (or of those of its checkpoints that ``where`` chose), of none but the last zoo,
-        checkpoint and number of epochs."""
-        own = [row for row in rows if row.config == config and row.setting.get("where") == where]
+    def latest(cls, rows: Iterable[Result], config: str, where: Selection | str | None = None) -> "ResultIndex":
+        """The rows of a config and a selection (None: of all checkpoints), only those of the last zoo, checkpoint and
+        number of epochs."""
+        selection = Selection.parse(where) if isinstance(where, str) else where
+        expression = None if selection is None else selection.expression
+        kept = [row for row in rows if row.config == config and row.setting.get("where") == expression]
         for name in ("zoo", "checkpoint", "epochs"):
-            last = next((row.setting[name] for row in reversed(own) if name in row.setting), None)
-            own = [row for row in own if row.setting.get(name, last) == last]
-        return cls(tuple({row.identity(): row for row in own}.values()), where)
+            last = next((row.setting[name] for row in reversed(kept) if name in row.setting), None)
+            kept = [row for row in kept if row.setting.get(name, last) == last]
+        return cls(tuple({row.identity(): row for row in kept}.values()), selection)
 
     def __bool__(self) -> bool:
         return any(row.metric == "tau" for row in self.rows)
 
     @property
     def whole(self) -> bool:
-        """Of all rows, as the paper's numbers are."""
+        """Whether the numbers are of all checkpoints, as the paper's are."""
         return self.where is None
 
     def title(self, name: str) -> str:
-        """The name of what the rows are of, with their choice where there was one."""
-        return name if self.whole else f"{name} where {self.where}"
+        """The name of the data, with the selection if there is one."""
+        return name if self.where is None else f"{name} where {self.where.expression}"
 
     def find(self, metric: str, who: str, **setting: Value) -> Result | None:
-        """The row of a metric of a model (or variant) with this setting; what is None must not be set."""
+        """The last row of a metric of a model (or variant) with this setting; None means that it is not set."""
         wanted = {name: list(value) if isinstance(value, tuple) else value for name, value in setting.items()}
         for row in reversed(self.rows):
-            fits = all(row.setting.get(name) == value for name, value in wanted.items())
-            if row.metric == metric and who in (row.model, row.variant) and fits:
+            matches = all(row.setting.get(name) == value for name, value in wanted.items())
+            if row.metric == metric and who in (row.model, row.variant) and matches:
                 return row
         return None
 
@@ -53,3 +56,9 @@ class ResultIndex:
     def interval(self, metric: str, who: str, **setting: Value) -> tuple[float, float] | None:
         low, high = (self.value(f"{metric}_{end}", who, **setting) for end in ("low", "high"))
         return None if low is None or high is None else (low, high)
+
+
+def thresholds_of(index: ResultIndex) -> list[float]:
+    """The accuracy thresholds of the rows, ascending; 0 if there are no rows."""
+    values = [row.setting.get("threshold") for row in index.rows]
+    return sorted({float(value) for value in values if isinstance(value, int | float)}) or [0.0]

@@ -1,4 +1,4 @@
-"""How fast: the table of the README, from the rows of ``python -m benchmarks.speed``."""
+"""How fast the code is: a table of the README, from the rows of ``python -m benchmarks.speed``."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,20 +10,20 @@ GPU, CPU = "H200", "CPU"
 
 
 class SpeedRows:
-    """The rows of all speed benchmarks; of several measurements of one thing the last counts."""
+    """The rows of all speed benchmarks; of several measurements of the same thing the last counts."""
 
     def __init__(self, rows: Iterable[Result]) -> None:
         self.rows = list(rows)
 
     def find(self, metric: str, variant: str, device: str, config: str = "mnist", **setting: Any) -> float | None:
         for row in reversed(self.rows):
-            found = (row.metric, row.variant, row.config) == (metric, variant, config) and device in row.device
-            if found and all(row.setting.get(name) == value for name, value in setting.items()):
+            matches = (row.metric, row.variant, row.config) == (metric, variant, config) and device in row.device
+            if matches and all(row.setting.get(name) == value for name, value in setting.items()):
                 return row.value
         return None
 
     def populations(self, config: str, variant: str) -> str:
-        """Microseconds a step of one model, for every size of population measured on the GPU."""
+        """Microseconds per step of one model, for every population size measured on the GPU."""
         metric = "us_per_model_step_with_evaluation"
         sizes = [
             row.setting["models"]
@@ -38,13 +38,13 @@ class SpeedRows:
 
 
 def joined(values: Iterable[float | None], unit: str, scale: float = 1.0, digits: int = 0) -> str:
-    """72 / 88 ms; small numbers with two digits."""
+    """Such as 72 / 88 ms."""
     texts = [MISSING if value is None else f"{value * scale:,.{digits}f}" for value in values]
     return MISSING if set(texts) == {MISSING} else f"{' / '.join(texts)} {unit}".strip()
 
 
 def speed_table(rows: Iterable[Result]) -> str:
-    """The slow way beside ours, one line a kind of work."""
+    """The slow twin beside this code, one line per kind of work."""
     speed = SpeedRows(rows)
     tasks, batches = ("mnist", "agnews"), (16, 256)
 
@@ -57,7 +57,7 @@ def speed_table(rows: Iterable[Result]) -> str:
     def on_gpu(task: str) -> str:
         engines = {"fused, float16": "fused population", "torch, bfloat16": "population"}
         parts = [f"{name}: {speed.populations(task, variant)}" for name, variant in engines.items()]
-        return "with its share of an evaluation an epoch, " + "; ".join(parts)
+        return "with its share of one evaluation per epoch, " + "; ".join(parts)
 
     def step(variant: str, graph: bool) -> list[float | None]:
         settings = [{"batch": batch, "seeds": 1, "cuda_graph": graph} for batch in batches]
@@ -97,9 +97,9 @@ def speed_table(rows: Iterable[Result]) -> str:
             joined(passes("merged"), "ms"),
         ),
         (
-            "checkpoints read a second, one thread",
+            "checkpoints read per second, one thread",
             f"{joined([reading('one .pt file each')], '')} (one `.pt` file each)",
             f"{joined([reading('zoo.open')], '')} in order, {joined([reading('zoo.open, shuffled')], '')} shuffled",
         ),
     ]
-    return table(["what", "slow twin", "this code"], lines)
+    return table(["work", "slow twin", "this code"], lines)

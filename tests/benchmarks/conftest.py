@@ -1,4 +1,4 @@
-"""A small fabricated zoo to run the table commands on."""
+"""A small fabricated zoo for the table commands."""
 
 from pathlib import Path
 

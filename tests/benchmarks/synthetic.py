@@ -1,4 +1,4 @@
-"""Invented checkpoints whose label is known: a function of the weights, or nothing at all."""
+"""Invented checkpoints with a known label: a function of the weights, or random numbers."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ Label = Callable[[TransformerWeights, torch.Generator], Tensor]
 
 
 def invariant_label(weights: TransformerWeights, _: torch.Generator) -> Tensor:
-    """A polynomial of Σ_s W^(Q,s)·(W^(K,s))ᵀ, which no group element changes."""
+    """A polynomial of Σ_s W^(Q,s)·(W^(K,s))ᵀ, which is invariant under the group."""
     block = weights.blocks[0]
     product = (block.query @ block.key.mT).sum(-3)
     value = product[..., 0, 1] - product[..., 1, 0] + product[..., 1, 1]
@@ -46,7 +46,7 @@ def invent(count: int, seed: int, label: Label, spec: TransformerSpec = SMALL) -
 
 
 def invent_data(train: int, validation: int, test: int, label: Label, *, move: bool = False) -> BenchmarkData:
-    """Three splits; with ``move`` every checkpoint is acted on by a group element of its own."""
+    """Three splits; with ``move`` every checkpoint is acted on by its own group element."""
     splits = [invent(count, seed, label) for seed, count in enumerate((train, validation, test))]
     if move:
         splits = [rows.moved(10 + seed) for seed, rows in enumerate(splits)]

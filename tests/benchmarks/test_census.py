@@ -1,4 +1,4 @@
-"""What was generated is counted from the shards, and what the whole grid takes follows from it."""
+"""The census counts what was generated from the shards and extrapolates to the whole grid."""
 
 import json
 from dataclasses import replace
@@ -14,7 +14,7 @@ from zoo.testing import TINY_MNIST, fabricate_shard
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """Two shards of ten runs that took 30 s each, one run diverged in each; the demo has fewer epochs."""
+    """Two shards of ten runs that took 30 s each; one run of each diverged."""
     for shard in (0, 1):
         folder = fabricate_shard(tmp_path / "runs", TINY_MNIST, shard=shard, count=10, diverged=1)
         timing = {"wall_seconds": 30.0, "engine_seconds": 24.0, "device": "NVIDIA H200"}
@@ -41,10 +41,12 @@ def test_shards_are_counted(runs: Path, tmp_path: Path, capsys: pytest.CaptureFi
     line = "| mnist, demo preset, NVIDIA H200 | 20 | 10.0% | 1.0 |"
     assert line in capsys.readouterr().out
     assert "| 1.250 | 13.3 h, 4.7 GB |" in census_table(rows)
-    again = [replace(row, value=30.0) for row in rows if row.metric != "wall_over_engine"]
-    assert "| 30 | 3000.0% | 30.0 | 30.0 | – |" in census_table([*rows, *again]), "two counts are mixed"
-    elsewhere = [replace(row, device="a CPU") for row in rows]
-    assert census_table([*rows, *elsewhere]).count("13.3 h") == 2
+    later = [replace(row, value=30.0) for row in rows if row.metric != "wall_over_engine"]
+    assert "| 30 | 3000.0% | 30.0 | 30.0 | – |" in census_table([*rows, *later]), (
+        "a census is mixed with an earlier one"
+    )
+    other_device = [replace(row, device="a CPU") for row in rows]
+    assert census_table([*rows, *other_device]).count("13.3 h") == 2
 
 
 def test_an_interrupted_shard_has_no_engine_time(runs: Path) -> None:

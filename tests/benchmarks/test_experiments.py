@@ -1,4 +1,4 @@
-"""The harness where the answer is known: finds what is there, nothing where nothing is, and never peeks."""
+"""The protocol on invented data: a known label is found, a random one is not, and the test split stays closed."""
 
 import ast
 from dataclasses import replace
@@ -14,8 +14,7 @@ from benchmarks.experiments import execution
 from benchmarks.experiments.execution import Finished, compute
 from benchmarks.experiments.trial import Trial
 from benchmarks.experiments.trial_store import TrialStore
-from benchmarks.models import schedule
-from benchmarks.models import training_group as cohort
+from benchmarks.models import schedule, training_group
 from benchmarks.models.registry import MODELS, SIX_MODELS
 from benchmarks.statistics.ranking import kendall_tau
 from tests.benchmarks.synthetic import invariant_label, invent, invent_data, random_label
@@ -25,9 +24,9 @@ def silent(text: str, count: int) -> None:
     pass
 
 
-def cells_of(models: tuple[str, ...], epochs: int, seeds: int = 1, threshold: float = 0.0) -> list[Trial]:
+def trials_of(models: tuple[str, ...], epochs: int, seeds: int = 1, threshold: float = 0.0) -> list[Trial]:
     return [
-        Trial("kendall", "mnist", model, seed, "invented", threshold=threshold, epochs=epochs).normalised()
+        Trial("kendall", "mnist", model, seed, "invented", threshold=threshold, epochs=epochs).normalized()
         for model in models
         for seed in range(seeds)
     ]
@@ -38,41 +37,41 @@ def run(trials: list[Trial], data: BenchmarkData, folder: Path) -> Finished:
 
 
 def taus(finished: Finished) -> dict[str, float]:
-    return {trial.model: kendall_tau(one.predicted, one.truth) for trial, one in finished.outcomes.items()}
+    return {trial.model: kendall_tau(outcome.predicted, outcome.truth) for trial, outcome in finished.outcomes.items()}
 
 
 @pytest.mark.slow
-def test_an_invariant_label_is_found_by_transformer_nfn_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Every checkpoint is moved by a group element of its own; what stays is a polynomial of the weights."""
-    # many rows, few and large steps: the test is about what can be learnt, not about how quickly
-    monkeypatch.setattr(cohort, "BATCH_SIZE", 256)
+def test_only_transformer_nfn_finds_an_invariant_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Every checkpoint is moved by its own group element; the label is an invariant polynomial of the weights."""
+    # many rows and few, large steps: the test is about what can be learned, not about how fast
+    monkeypatch.setattr(training_group, "BATCH_SIZE", 256)
     monkeypatch.setattr(schedule, "PEAK_RATE", 5e-3)
     data = invent_data(10_000, 150, 200, invariant_label, move=True)
-    finished = run(cells_of(("transformer_nfn", "mlp"), epochs=8), data, tmp_path)
-    found = taus(finished)
-    assert found["transformer_nfn"] > 0.95
-    assert found["mlp"] < 0.85
-    change = {trial.model: one.notes["mean_change"] for trial, one in finished.outcomes.items()}
+    finished = run(trials_of(("transformer_nfn", "mlp"), epochs=8), data, tmp_path)
+    tau_of = taus(finished)
+    assert tau_of["transformer_nfn"] > 0.95
+    assert tau_of["mlp"] < 0.85
+    change = {trial.model: outcome.notes["mean_change"] for trial, outcome in finished.outcomes.items()}
     assert isinstance(change["transformer_nfn"], float)
     assert isinstance(change["mlp"], float)
     assert change["transformer_nfn"] < 1e-4
     assert change["mlp"] > 0.02
 
 
-def test_a_random_label_is_found_by_nobody(tmp_path: Path):
-    """Without any relation τ scatters by 2/(3√n), 0.024 for 800 test rows: ±0.1 are four of these."""
-    found = taus(run(cells_of(tuple(MODELS), epochs=4), invent_data(200, 60, 800, random_label), tmp_path))
-    assert set(SIX_MODELS) < found.keys()
-    for model, tau in found.items():
+def test_no_model_finds_a_random_label(tmp_path: Path):
+    """Without any relation, τ has a standard deviation of 2/(3√n), 0.024 for 800 test rows: ±0.1 is four of these."""
+    tau_of = taus(run(trials_of(tuple(MODELS), epochs=4), invent_data(200, 60, 800, random_label), tmp_path))
+    assert set(SIX_MODELS) < tau_of.keys()
+    for model, tau in tau_of.items():
         assert np.isnan(tau) or abs(tau) < 0.1, model
-    assert sum(np.isfinite(tau) for tau in found.values()) >= 4
+    assert sum(np.isfinite(tau) for tau in tau_of.values()) >= 4
 
 
 def test_no_test_row_is_seen_before_every_choice_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     fitting = True
 
     def open_test() -> Checkpoints:
-        assert not fitting, "the test split was opened while a predictor was still being fitted"
+        assert not fitting, "the test split was opened while a model was still being fitted"
         return invent(30, 2, random_label)
 
     def watched(original):
@@ -88,7 +87,7 @@ def test_no_test_row_is_seen_before_every_choice_is_made(tmp_path: Path, monkeyp
     for name in ("fit_neural", "fit_other"):
         monkeypatch.setattr(execution, name, watched(getattr(execution, name)))
     for model in MODELS:
-        # anew for each, since an opened split is kept
+        # new data for each model, since an opened split is kept
         sealed = BenchmarkData(
             invent(40, 0, random_label),
             invent(20, 1, random_label),
@@ -100,12 +99,12 @@ def test_no_test_row_is_seen_before_every_choice_is_made(tmp_path: Path, monkeyp
         fitting = True
         with pytest.raises(AssertionError, match="still being fitted"):
             sealed.judge(None, 0.0)  # pyright: ignore[reportArgumentType]
-        finished = run(cells_of((model,), epochs=2, seeds=2), sealed, tmp_path)
+        finished = run(trials_of((model,), epochs=2, seeds=2), sealed, tmp_path)
         assert finished.outcomes
 
 
-def test_one_place_opens_the_test_split_and_one_place_asks_for_it():
-    """By the code itself: ``judge`` alone touches the split, and is called in one function."""
+def test_only_judge_opens_the_test_split_and_only_one_function_calls_it():
+    """Checked in the source code."""
     users: dict[str, set[tuple[str, str]]] = {"_test": set(), "_moved_test": set(), "_open_test": set(), "judge": set()}
     for path in Path(benchmarks.__path__[0]).rglob("*.py"):
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -119,33 +118,33 @@ def test_one_place_opens_the_test_split_and_one_place_asks_for_it():
     assert users["_open_test"] == {("benchmark_data.py", "__init__"), ("benchmark_data.py", "_test")}
 
 
-def test_the_same_cell_twice_gives_the_same_numbers_and_is_computed_once(tmp_path: Path):
+def test_the_same_trial_twice_gives_the_same_numbers_and_is_computed_once(tmp_path: Path):
     data = invent_data(120, 30, 40, invariant_label)
-    trials = cells_of(tuple(MODELS), epochs=1, seeds=2)
+    trials = trials_of(tuple(MODELS), epochs=1, seeds=2)
     first = run(trials, data, tmp_path / "first")
     half = run(trials[::2], data, tmp_path / "second")
     rest = run(trials, data, tmp_path / "second")
     for trial in dict.fromkeys(trials):
         np.testing.assert_array_equal(first.outcomes[trial].predicted, rest.outcomes[trial].predicted, str(trial))
-    for trial, one in half.outcomes.items():
-        assert rest.outcomes[trial].notes == one.notes, "the seconds too: it was read, not computed"
+    for trial, outcome in half.outcomes.items():
+        assert rest.outcomes[trial].notes == outcome.notes, "the seconds too: it was read, not computed"
 
 
-def test_a_threshold_that_leaves_too_little_is_left_out(tmp_path: Path):
+def test_a_threshold_with_too_few_rows_is_left_out(tmp_path: Path):
     data = invent_data(60, 20, 30, random_label)
-    finished = run(cells_of(("mlp",), epochs=1, threshold=0.999), data, tmp_path)
+    finished = run(trials_of(("mlp",), epochs=1, threshold=0.999), data, tmp_path)
     assert not finished.outcomes
     assert finished.rows[0.999]["train_rows"] < 2
 
 
-def test_a_damaged_file_of_cells_is_one_clear_line(tmp_path: Path):
+def test_a_damaged_file_of_trials_is_one_clear_line(tmp_path: Path):
     (tmp_path / "cells").mkdir()
     (tmp_path / "cells" / "mnist.mlp.safetensors").write_bytes(b"half a file")
     with pytest.raises(ValueError, match=r"mnist.mlp.safetensors is damaged .*delete it"):
-        TrialStore(tmp_path).find(cells_of(("mlp",), epochs=1))
+        TrialStore(tmp_path).find(trials_of(("mlp",), epochs=1))
 
 
-def test_the_same_fit_of_two_tables_is_one_cell():
+def test_the_same_fit_for_two_tables_is_one_trial():
     plain = Trial("kendall", "agnews", "transformer_nfn", 0, "z", epochs=50)
     assert Trial("ablation_width", "agnews", "transformer_nfn", 0, "z", epochs=50, channels=(10,)).key == plain.key
     others = [
@@ -159,7 +158,7 @@ def test_the_same_fit_of_two_tables_is_one_cell():
     assert len({trial.key for trial in (plain, *others)}) == 7
 
 
-@pytest.mark.parametrize("model", [name for name, one in MODELS.items() if one.kind is None])
+@pytest.mark.parametrize("model", [name for name, benchmark_model in MODELS.items() if benchmark_model.kind is None])
 def test_two_rows_are_enough_to_fit_and_give_a_constant(model: str):
     train, validation = invent(2, 0, random_label), invent(2, 1, random_label)
     fit = MODELS[model].fit
@@ -170,13 +169,17 @@ def test_two_rows_are_enough_to_fit_and_give_a_constant(model: str):
 
 def test_on_a_gpu_seeds_and_thresholds_of_a_predictor_are_one_group():
     data = invent_data(60, 30, 30, invariant_label)
-    trials = [trial for t in (0.0, 0.5) for trial in cells_of(("mlp", "random_forest"), epochs=2, seeds=3, threshold=t)]
+    trials = [
+        trial
+        for threshold in (0.0, 0.5)
+        for trial in trials_of(("mlp", "random_forest"), epochs=2, seeds=3, threshold=threshold)
+    ]
     on_gpu = replace(data.train, weights=data.train.weights.to("meta"))
-    elsewhere = BenchmarkData(
+    data_on_gpu = BenchmarkData(
         on_gpu, data.validation, lambda: on_gpu, config="mnist", fingerprint="invented", test_examples=1000
     )
     assert sorted(len(group) for group in execution.groups(trials, data)) == [1, 1, 1, 1, 1, 1, 3, 3]
-    assert sorted(len(group) for group in execution.groups(trials, elsewhere)) == [3, 3, 6]
+    assert sorted(len(group) for group in execution.groups(trials, data_on_gpu)) == [3, 3, 6]
     neural = [trial for trial in trials if trial.model == "mlp"]
     together = execution.fit_neural(neural, data)
     for trial in neural:

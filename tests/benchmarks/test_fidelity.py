@@ -1,4 +1,4 @@
-"""Two engines' zoos compared: the measures, and a tiny comparison of torch with itself."""
+"""Comparing the zoos of two engines: the measures, and a tiny comparison of torch with itself."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from zoo.tasks import Examples, TaskData
 from zoo.transformer.spec import MNIST
 
 
-def test_distances_are_what_they_are_called() -> None:
+def test_the_measures_are_those_of_numpy_and_scipy() -> None:
     generator = np.random.default_rng(0)
     first, second = generator.random(40), generator.random(40) ** 2
     kolmogorov_smirnov, _ = ks_2samp(first, second)
@@ -32,16 +32,17 @@ def test_an_engine_agrees_with_itself() -> None:
     examples = Examples(images, torch.randint(0, 10, (32,), generator=generator))
     runs = Sweep("mnist", PRESETS["paper"]).shard(0)[:2]
     configs = [replace(run, protocol=Protocol(1, 1, batch_size=16), train_fraction=1.0) for run in runs]
-    rows = compare(configs, TaskData(MNIST, examples, examples, "noise"), "mnist", torch.device("cpu"), "torch")
+    rows = compare(configs, TaskData(MNIST, examples, examples, "noise"), torch.device("cpu"), "torch")
     same = {row.metric: row.value for row in rows if row.variant == "torch and float32"}
     assert same == {"mean_difference": 0.0, "mean_distance": 0.0, "distribution_distance": 0.0}
     assert {row.variant for row in rows} >= {"torch and float32", "float32, two seeds"}
+    assert {row.config for row in rows} == {"mnist"}
 
 
-def test_the_table_mixes_neither_tasks_nor_settings() -> None:
+def test_the_table_keeps_tasks_and_settings_apart() -> None:
     rows = results.read("fidelity")
     earlier = [replace(row, value=0.5, setting=row.setting | {"epochs": 7}) for row in rows]
-    news = [replace(row, config="agnews", value=0.25) for row in rows]
-    text = fidelity_table([*earlier, *rows, *news])
+    other_task = [replace(row, config="agnews", value=0.25) for row in rows]
+    text = fidelity_table([*earlier, *rows, *other_task])
     assert fidelity_table(rows).splitlines()[2:] == [line for line in text.splitlines() if line.startswith("| mnist")]
     assert text.count("| 0.2500 | 0.2500 | 0.2500 |") == 3

@@ -1,30 +1,30 @@
-"""The row without weights: it must be as good as the configuration allows, or it is no yardstick."""
+"""The baseline without weights: it must be as good as the configuration allows, or it is not a yardstick."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from synthetic import invent, random_label
 
 from benchmarks.data.checkpoints import Checkpoints
 from benchmarks.experiments.trial import Trial
-from benchmarks.models.hyperparameters import Places, fit_hyperparameters
+from benchmarks.models.hyperparameters import Ranks, fit_hyperparameters
 from benchmarks.models.registry import MODELS
 from benchmarks.statistics.ranking import kendall_tau
+from tests.benchmarks.synthetic import invent, random_label
 
 
-def test_places_are_those_of_the_training_accuracies_and_lead_back():
-    places = Places.among(np.array([0.9, 0.1, 0.1, 0.5, 0.1]))
-    assert places.of(np.array([0.1, 0.5, 0.9])).tolist() == [0.25, 0.75, 1.0]
-    assert places.accuracy_at(np.array([0.25, 0.75, 1.0])).tolist() == [0.1, 0.5, 0.9]
-    between_and_never_beyond = places.accuracy_at(np.array([-1.0, 0.5, 2.0])).tolist()
-    assert between_and_never_beyond == pytest.approx([0.1, 0.3, 0.9])
-    assert Places.among(np.array([0.3])).of(np.array([0.7])).tolist() == [0.0]
+def test_ranks_among_the_training_accuracies_can_be_converted_back():
+    ranks = Ranks.among(np.array([0.9, 0.1, 0.1, 0.5, 0.1]))
+    assert ranks.of(np.array([0.1, 0.5, 0.9])).tolist() == [0.25, 0.75, 1.0]
+    assert ranks.accuracy_at(np.array([0.25, 0.75, 1.0])).tolist() == [0.1, 0.5, 0.9]
+    interpolated_and_clipped = ranks.accuracy_at(np.array([-1.0, 0.5, 2.0])).tolist()
+    assert interpolated_and_clipped == pytest.approx([0.1, 0.3, 0.9])
+    assert Ranks.among(np.array([0.3])).of(np.array([0.7])).tolist() == [0.0]
 
 
 def with_failures(count: int, seed: int) -> Checkpoints:
-    """Good runs a hair apart, by three hyperparameters; every second run of a high rate fails, by chance."""
+    """Good runs differ slightly, by three hyperparameters; half of those with a high learning rate fail at random."""
     rows = invent(count, seed, random_label)
     table = rows.hyperparameters
     failed = (table["learning_rate"] == 0.3) & (np.random.default_rng(seed).random(count) < 0.5)
@@ -33,17 +33,17 @@ def with_failures(count: int, seed: int) -> Checkpoints:
     return replace(rows, accuracy=torch.from_numpy(accuracy))
 
 
-def test_failed_runs_do_not_spoil_the_order_of_the_good():
+def test_failed_runs_do_not_spoil_the_order_of_the_good_ones():
     pytest.importorskip("sklearn")
     train, validation, test = (with_failures(count, seed) for seed, count in enumerate((300, 100, 200)))
     (fitted,) = fit_hyperparameters(train, validation, [0], jobs=1)
     predicted, truth = fitted.predict(test), test.truth()
     safe = test.hyperparameters["learning_rate"].to_numpy() < 0.3
     assert kendall_tau(predicted[safe], truth[safe]) > 0.9
-    assert np.abs(predicted - truth)[safe].max() < 0.05, "accuracies, not places"
+    assert np.abs(predicted - truth)[safe].max() < 0.05, "accuracies, not ranks"
 
 
-def test_another_edition_of_a_row_is_another_cell(monkeypatch: pytest.MonkeyPatch):
+def test_another_edition_of_a_model_is_another_trial(monkeypatch: pytest.MonkeyPatch):
     trials = [Trial("kendall", "mnist", name, 0, "zoo") for name in ("hyperparameters", "mlp")]
     before = [trial.key for trial in trials]
     monkeypatch.setitem(MODELS, "hyperparameters", replace(MODELS["hyperparameters"], edition=3))

@@ -1,4 +1,4 @@
-"""Kendall's τ-b against scipy, ties and all; errors against numpy; intervals that cover what they should."""
+"""Kendall's τ-b against scipy, also with ties; errors against numpy; the coverage of the intervals."""
 
 import math
 from typing import Any
@@ -24,12 +24,12 @@ FEW_VALUES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=
 
 
 def scipy_tau(x: np.ndarray, y: np.ndarray) -> float:
-    found: Any = kendalltau(x, y)
-    return found.statistic
+    result: Any = kendalltau(x, y)
+    return result.statistic
 
 
 @given(pairs=FEW_VALUES)
-def test_every_tau_is_scipy_s_on_ties(pairs: list[tuple[int, int]]):
+def test_every_tau_equals_that_of_scipy_with_ties(pairs: list[tuple[int, int]]):
     x, y = np.array(pairs, dtype=np.float64).T
     expected = math.nan if len(set(x)) == 1 or len(set(y)) == 1 else scipy_tau(x, y)
     np.testing.assert_allclose(kendall_tau(x, y), expected, atol=1e-12)
@@ -40,7 +40,7 @@ def test_every_tau_is_scipy_s_on_ties(pairs: list[tuple[int, int]]):
 
 
 @pytest.mark.parametrize("decimals", [1, 6])
-def test_resamples_are_scipy_s_on_the_repeated_rows(decimals: int):
+def test_taus_of_resamples_equal_those_of_scipy_on_repeated_rows(decimals: int):
     random = np.random.default_rng(0)
     x, y = np.round(random.normal(size=(2, 40)), decimals)
     counts = resample_runs(np.arange(40), resamples=20)
@@ -48,14 +48,14 @@ def test_resamples_are_scipy_s_on_the_repeated_rows(decimals: int):
     np.testing.assert_allclose(resampled_taus(x, y, counts), expected, atol=1e-12)
 
 
-def test_many_taus_of_single_precision_are_scipy_s():
+def test_many_taus_in_single_precision_equal_those_of_scipy():
     random = np.random.default_rng(1)
     predicted, truth = random.random((3, 300), dtype=np.float32), random.random(300, dtype=np.float32)
-    found = many_kendall_taus(torch.from_numpy(predicted), torch.from_numpy(truth))
-    np.testing.assert_allclose(found.numpy(), [scipy_tau(row, truth) for row in predicted], atol=1e-12)
+    taus = many_kendall_taus(torch.from_numpy(predicted), torch.from_numpy(truth))
+    np.testing.assert_allclose(taus.numpy(), [scipy_tau(row, truth) for row in predicted], atol=1e-12)
 
 
-def test_standard_error_is_numpy_s():
+def test_the_standard_error_equals_that_of_numpy():
     values = [0.1, 0.4, 0.35, 0.8]
     assert standard_error(values) == pytest.approx(np.std(values, ddof=1) / np.sqrt(4))
     assert standard_error([0.5]) is None
@@ -89,8 +89,8 @@ def test_the_interval_over_runs_is_wider_than_over_rows():
     assert widths[0] > 1.5 * widths[1]
 
 
-def test_the_interval_covers_the_population_s_tau():
-    """100 samples of 60 rows of a known correlation: τ = 2/π·arcsin ρ."""
+def test_the_interval_covers_the_tau_of_the_population():
+    """100 samples of 60 rows with a known correlation: τ = 2/π·arcsin ρ."""
     random = np.random.default_rng(3)
     covered = 0
     for _ in range(100):

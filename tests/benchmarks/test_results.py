@@ -1,4 +1,4 @@
-"""The rows every table is made from: what goes in comes back, and nothing malformed gets in."""
+"""The rows that tables are made from: they are read back as written, and malformed ones are refused."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ def row() -> Result:
     )
 
 
-def test_rows_come_back_as_they_were_written(row: Result, tmp_path: Path):
+def test_rows_are_read_back_as_they_were_written(row: Result, tmp_path: Path):
     other = replace(row, benchmark="kendall", variant=None, model="statnn", stderr=None)
     results.append([row, other], tmp_path)
     results.append([row], tmp_path)
@@ -31,8 +31,8 @@ def test_rows_come_back_as_they_were_written(row: Result, tmp_path: Path):
 def test_concurrent_writers_lose_no_row(row: Result, tmp_path: Path):
     rows = [replace(row, value=float(i)) for i in range(40)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda one: results.append([one], tmp_path), rows))
-    assert {one.value for one in results.read("speed.nfn", tmp_path)} == {float(i) for i in range(40)}
+        list(pool.map(lambda new: results.append([new], tmp_path), rows))
+    assert {stored.value for stored in results.read("speed.nfn", tmp_path)} == {float(i) for i in range(40)}
 
 
 @pytest.mark.parametrize(

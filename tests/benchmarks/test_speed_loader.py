@@ -1,4 +1,4 @@
-"""The loader benchmark runs end to end, on few checkpoints here."""
+"""The loader benchmark runs end to end, on a few checkpoints."""
 
 import pytest
 
@@ -7,10 +7,10 @@ from benchmarks.speed import loader
 
 def test_every_way_of_reading_gets_its_rows(monkeypatch, tmp_path, capsys):
     stored = []
-    monkeypatch.setattr(loader, "LEAST_CHECKPOINTS", 128)
+    monkeypatch.setattr(loader, "MIN_CHECKPOINTS", 128)
     monkeypatch.setattr(loader, "PASSES", 2)
     monkeypatch.setattr(loader.results, "append", lambda rows: stored.extend(rows) or [])
-    # the benchmark measures in one thread and sets that for its whole process
+    # the benchmark sets the number of threads of its process, which here is that of all tests
     monkeypatch.setattr(loader.torch, "set_num_threads", lambda count: None)
     loader.main(["--repeats", "2", "--scratch", str(tmp_path)])
     rates = {row.variant: row.value for row in stored if row.metric == "checkpoints_per_second"}
@@ -22,7 +22,7 @@ def test_every_way_of_reading_gets_its_rows(monkeypatch, tmp_path, capsys):
         "datasets, streaming Arrow",
         "one .pt file each",
     }
-    # six hundred times on a quiet machine: far enough for a busy one
+    # 600 times faster on an idle machine, so this holds on a busy one too
     assert rates["zoo.open"] > 10 * rates["one .pt file each"]
     assert {row.metric for row in stored} == {
         "checkpoints_per_second",

@@ -1,4 +1,4 @@
-"""The table commands, end to end on a small zoo: rows, tables, plots, resuming, and one clear line on bad input."""
+"""The table commands, end to end on a small zoo: rows, tables, plots, resuming, and one clear line for bad input."""
 
 import importlib.util
 from dataclasses import replace
@@ -15,6 +15,7 @@ from benchmarks.models.registry import MODELS
 from benchmarks.tables import paper
 from benchmarks.tables.result_index import ResultIndex
 from zoo.reading.reader import open_zoo
+from zoo.reading.selection import Selection
 
 
 def test_kendall_writes_rows_tables_and_plots_and_computes_nothing_twice(
@@ -66,7 +67,7 @@ def test_kendall_writes_rows_tables_and_plots_and_computes_nothing_twice(
     monkeypatch.setattr(execution, "fit_and_judge", fail)
     kendall.main(arguments)
     assert (tmp_path / "kendall.mnist.md").read_text() == table
-    assert results.read("kendall", tmp_path) == rows, "nothing new was learnt, so no row was added"
+    assert results.read("kendall", tmp_path) == rows, "there is nothing new, so no row was added"
 
 
 def test_the_same_command_twice_gives_the_same_numbers(tiny_zoo: Path, tmp_path: Path):
@@ -117,20 +118,23 @@ def test_augmented_rows_are_the_rows_and_moved_copies_of_the_same_runs(tiny_zoo:
     np.testing.assert_array_equal(double.train.weights, again.train.weights)
 
 
-def test_some_rows_of_every_split_are_data_of_their_own(tiny_zoo: Path):
+def test_a_selection_of_every_split_is_another_data_set(tiny_zoo: Path):
     whole = BenchmarkData.from_zoo(tiny_zoo, "mnist")
-    some = BenchmarkData.from_zoo(tiny_zoo, "mnist", where="optimizer in ['sgd', 'adam']")
+    some = BenchmarkData.from_zoo(tiny_zoo, "mnist", where=Selection.parse("optimizer in ['sgd', 'adam']"))
     for part, of in ((some.train, whole.train), (some.validation, whole.validation)):
         assert 0 < len(part) < len(of)
         assert set(part.hyperparameters["optimizer"]) <= {"sgd", "adam"}
+        optimizers = of.hyperparameters["optimizer"]
         assert list(part.runs) == [
-            run for run, one in zip(of.runs, of.hyperparameters["optimizer"], strict=True) if one in ("sgd", "adam")
+            run for run, optimizer in zip(of.runs, optimizers, strict=True) if optimizer in ("sgd", "adam")
         ]
     assert some.fingerprint != whole.fingerprint
-    assert BenchmarkData.from_zoo(tiny_zoo, "mnist", where="epoch > 0").fingerprint == whole.fingerprint
+    assert (
+        BenchmarkData.from_zoo(tiny_zoo, "mnist", where=Selection.parse("epoch > 0")).fingerprint == whole.fingerprint
+    )
 
 
-def test_the_digest_of_rows_is_that_of_all_they_hold(tiny_zoo: Path):
+def test_the_digest_of_rows_depends_on_all_they_hold(tiny_zoo: Path):
     rows = BenchmarkData.from_zoo(tiny_zoo, "mnist").train
     weights, accuracy, runs = rows.weights.clone(), rows.accuracy.clone(), rows.runs.copy()
     assert replace(rows, weights=weights, accuracy=accuracy, runs=runs).digest() == rows.digest()
@@ -138,10 +142,10 @@ def test_the_digest_of_rows_is_that_of_all_they_hold(tiny_zoo: Path):
     accuracy[0] += 0.5
     runs[3] = "another"
     changed = [replace(rows, weights=weights), replace(rows, accuracy=accuracy), replace(rows, runs=runs)]
-    assert len({rows.digest(), *(one.digest() for one in changed)}) == 4
+    assert len({rows.digest(), *(other.digest() for other in changed)}) == 4
 
 
-def test_a_table_of_some_rows_is_not_mistaken_for_that_of_all(tiny_zoo: Path, tmp_path: Path):
+def test_the_table_of_a_selection_is_not_mistaken_for_the_whole_table(tiny_zoo: Path, tmp_path: Path):
     shared = ["--quick", "--zoo", str(tiny_zoo), "--out", str(tmp_path), "--epochs", "1", "--models", "mlp"]
     kendall.main(shared)
     kendall.main([*shared, "--where", "optimizer in ['sgd', 'adam']"])
@@ -151,11 +155,11 @@ def test_a_table_of_some_rows_is_not_mistaken_for_that_of_all(tiny_zoo: Path, tm
     assert of_all > of_some > 0
     assert whole.value("tau", "mlp") != some.value("tau", "mlp")
     tables = [path.read_text() for path in sorted(tmp_path.glob("kendall.mnist*.md"), key=lambda path: len(path.name))]
-    assert ["mnist where optimizer in ['sgd', 'adam'] |" in text for text in tables] == [False, True]
-    assert len(list(tmp_path.glob("kendall.mnist*.png"))) == 6, "and it has plots of its own"
+    assert ["mnist where optimizer in ['adam', 'sgd'] |" in text for text in tables] == [False, True]
+    assert len(list(tmp_path.glob("kendall.mnist*.png"))) == 6, "each has its own plots"
 
 
-def test_all_checkpoints_of_a_run_stay_on_one_side(tiny_zoo: Path):
+def test_all_checkpoints_of_a_run_are_in_one_split(tiny_zoo: Path):
     data = BenchmarkData.from_zoo(tiny_zoo, "mnist", checkpoint="all")
     test = Checkpoints.read(open_zoo(tiny_zoo, "mnist", "test"), "all", data.train.weights.device)
     runs = [set(rows.runs) for rows in (data.train, data.validation, test)]
@@ -163,7 +167,7 @@ def test_all_checkpoints_of_a_run_stay_on_one_side(tiny_zoo: Path):
     assert len(set.union(*runs)) == sum(map(len, runs))
 
 
-def test_a_missing_library_costs_its_rows_and_says_so(
+def test_a_model_without_its_library_is_left_out_and_reported(
     tiny_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     find = importlib.util.find_spec
@@ -182,13 +186,15 @@ def test_a_missing_library_costs_its_rows_and_says_so(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--models", "oracle"], "unknown model 'oracle': some of mlp, statnn"),
-        (["--thresholds", "120"], "a threshold is none or a percentage from 0 to below 100, got '120'"),
+        (["--models", "oracle"], "unknown model 'oracle': choose some of mlp, statnn"),
+        (["--thresholds", "120"], "a threshold is none or a percentage of at least 0 and below 100, got '120'"),
         (["--seeds", "0"], "--seeds must be at least 1, got 0"),
         (["--epochs", "-1"], "--epochs must be at least 1"),
         (["--zoo", "nowhere"], "no zoo called 'nowhere'"),
         (["--config", "chess"], "has no config 'chess'"),
         (["--device", "abacus"], "unknown device 'abacus': cpu or cuda"),
+        (["--where", "epoch =="], "cannot read the expression 'epoch =='"),
+        (["--where", "color == 'red'"], "no column 'color': there are run_id, task"),
     ],
 )
 def test_bad_input_is_one_clear_line(
@@ -205,18 +211,18 @@ def test_bad_input_is_one_clear_line(
 def test_bad_widths_and_ranges_are_one_clear_line(capsys: pytest.CaptureFixture[str]):
     for main, arguments, message in (
         (ablation_width.main, ["--widths", "ten"], "such as 10 or 5,5, got 'ten'"),
-        (augmentation.main, ["--ranges", "-1"], "--ranges are positive numbers, got -1"),
+        (augmentation.main, ["--ranges", "-1"], "--ranges must be positive numbers, got -1"),
     ):
         with pytest.raises(SystemExit):
             main(arguments)
         assert message in capsys.readouterr().err
 
 
-def test_the_paper_s_numbers_are_complete():
+def test_the_numbers_of_the_paper_are_complete():
     for config in ("mnist", "agnews"):
         assert paper.KENDALL[config].keys() == MODELS.keys() - {"hyperparameters"}
     assert len(paper.WIDTHS) == 8
-    # the tables of the paper repeat each other
+    # some numbers are in several tables of the paper
     assert {name: row[None] for name, row in paper.AUGMENTATION.items()} == {
         name: row[0.0] for name, row in paper.KENDALL["agnews"].items()
     }
