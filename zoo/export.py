@@ -22,7 +22,7 @@ from zoo.format.schema import checkpoint_schema, with_weights
 from zoo.format.table_file import ROWS_PER_BATCH
 from zoo.reading.locate import DEFAULT_NAME
 from zoo.reading.reader import ZooReader, open_zoo
-from zoo.reading.selection import Where
+from zoo.reading.selection import Where, select
 from zoo.storage.atomic import atomic_file, write_atomically
 from zoo.transformer.weights import TransformerWeights
 
@@ -38,8 +38,6 @@ def export_checkpoints(
     """
     suffix = SUFFIXES[form]
     rows = reader.rows(where)
-    if not len(rows):
-        raise ValueError(f"no checkpoint of {reader.config} {reader.split} fits: nothing to export")
     single = len(rows) == 1 and out.suffix != ""
     if not single and (out.suffix in SUFFIXES.values() or out.is_file()):
         raise ValueError(f"{len(rows):,} checkpoints do not fit in the one file {out}: name a folder")
@@ -112,6 +110,8 @@ def main(arguments: list[str] | None = None) -> None:
             rows = 0
             for split in splits:
                 part = open_zoo(options.zoo, options.config, split)
+                if not select(part.metadata, options.where).any():
+                    continue
                 path = options.out / f"{options.config}-{split}.parquet"
                 rows += export_parquet(part, path, options.where, lambda done: bar.advance(task, done))
     print(f"{rows:,} checkpoints in {options.out}")

@@ -28,9 +28,10 @@ def test_a_selection_is_described_alone(zoo_folder, capsys):
     assert f"mnist: {len(rows)} checkpoints of {len(rows)} runs" in capsys.readouterr().out
 
 
-def test_a_selection_of_nothing_is_described_too(zoo_folder, capsys):
-    main([str(zoo_folder), "--config", "mnist", "--where", "test_accuracy > 2"])
-    assert "mnist: 0 checkpoints of 0 runs" in capsys.readouterr().out
+def test_a_selection_of_nothing_says_what_there_is(zoo_folder, capsys):
+    with pytest.raises(SystemExit):
+        main([str(zoo_folder), "--config", "mnist", "--where", "test_accuracy > 2"])
+    assert "no checkpoint of mnist all fits 'test_accuracy > 2': test_accuracy lies between" in capsys.readouterr().err
 
 
 def test_bars_grow_with_the_logarithm_of_the_count():

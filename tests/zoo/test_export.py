@@ -55,7 +55,7 @@ def test_a_whole_config_as_parquet(zoo_folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["mnist", "out", "--where", "test_accuracy > 2"], "nothing to export"),
+        (["mnist", "out", "--where", "test_accuracy > 2"], "test_accuracy lies between"),
         (["mnist", "out.safetensors"], "do not fit in the one file"),
         (["chess", "out"], "has no config 'chess'"),
         (["mnist", "out", "--where", "import os"], "cannot read"),

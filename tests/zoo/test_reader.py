@@ -11,6 +11,7 @@ import torch
 
 import zoo
 from zoo.publish import publish
+from zoo.reading.selection import Selection
 from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
 
 
@@ -108,7 +109,6 @@ def test_selection_reaches_the_batches(reader):
     for form in (where, lambda m: (m["checkpoint"] == "epoch_75") & (m["test_accuracy"] >= 0.5), frame.eval(where)):
         rows = [row for _, metadata in reader.batches(5, where=form) for row in metadata.index]
         assert rows == list(expected)
-    assert list(reader.batches(5, where="test_accuracy > 2")) == []
 
 
 def test_drop_last_gives_only_full_batches(reader):
@@ -237,3 +237,23 @@ def test_two_passes_at_once_do_not_see_each_others_writes(reader):
         first.flat().zero_()
     for weights, rows in reader.batches(16):
         assert torch.equal(weights.flat(), expected[rows.index])
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("test_accuracy > 2", r"fits 'test_accuracy > 2': test_accuracy lies between 0\.\d+ and 0\.\d+"),
+        (
+            "checkpoint == 'epoch_42' or dropout == 7",
+            r"checkpoint is one of best, epoch_100, epoch_50, epoch_75; dropout is one of 0\.0, 0\.2",
+        ),
+        (Selection.parse("run_id == 'x'"), r"fits \"run_id == 'x'\": run_id has \d+ values, such as [0-9a-f]{16}"),
+        (lambda metadata: metadata["epoch"] < 0, r"fits the given where: there are \d+ rows"),
+    ],
+)
+def test_choosing_nothing_is_an_error_that_says_what_there_is(reader, where, message):
+    for read in (reader.rows, lambda where: reader.batches(5, where=where)):
+        with pytest.raises(ValueError, match=f"no checkpoint of mnist train .*{message}"):
+            read(where)
+    with pytest.raises(ValueError, match="no checkpoint of mnist train"):
+        zoo.CheckpointStream(reader, where=where)

@@ -18,7 +18,7 @@ from zoo.format.schema import PUBLISHED_RUN_SCHEMA, WEIGHTS
 from zoo.format.table_file import read_table
 from zoo.reading.locate import DEFAULT_NAME, find_folder
 from zoo.reading.mapping import MappedCheckpoints
-from zoo.reading.selection import Where, select
+from zoo.reading.selection import Selection, Where, select, values_there_are
 from zoo.tasks import WordEmbedding
 from zoo.transformer.spec import TransformerSpec
 from zoo.transformer.weights import TransformerWeights
@@ -106,8 +106,15 @@ class ZooReader:
         return WordEmbedding.load(self.folder / self.details.task) if self.details.embedding_sha256 else None
 
     def rows(self, where: Where = None) -> Integer[np.ndarray, " n"]:
-        """The numbers of the rows that ``where`` chooses (see ``zoo.reading.selection``), ascending."""
-        return np.flatnonzero(select(self.metadata, where))
+        """The numbers of the rows that ``where`` chooses (see ``zoo.reading.selection``), ascending.
+
+        To choose nothing is an error, here and so in every command: it says what values there are.
+        """
+        rows = np.flatnonzero(select(self.metadata, where))
+        if where is not None and not len(rows):
+            values = values_there_are(self.metadata, where)
+            raise ValueError(f"no checkpoint of {self.config} {self.split} fits {describe_where(where)}: {values}")
+        return rows
 
     def weights(self, rows: Rows) -> Float[Tensor, "*n d"]:
         """The flat weights of some rows, [n, d]; of a single row number, [d].
@@ -199,6 +206,13 @@ class ZooReader:
                 f"a row is outside 0 to {len(self) - 1}: {self.config} {self.split} has {len(self):,} rows"
             )
         return numbers
+
+
+def describe_where(where: Where) -> str:
+    """An expression as it was written; of a function or a mask there is nothing to show."""
+    if isinstance(where, Selection):
+        where = where.expression
+    return repr(where) if isinstance(where, str) else "the given where"
 
 
 def edition_of(folder: Path) -> str:

@@ -23,6 +23,7 @@ from jaxtyping import Bool
 
 MAX_LENGTH = 10_000
 FILE_NAME_DIGITS = 8
+MOST_LISTED = 12  # values of a column in a message
 LARGEST = sys.float_info.max
 EXACT_FLOATS = 2**53  # a smaller whole number is the same number as a float64, next to any column
 OPERATORS: dict[str, Callable] = {
@@ -85,6 +86,26 @@ def select(metadata: pd.DataFrame, where: Where) -> Mask:
     if mask.dtype != bool or mask.shape != (len(metadata),):
         raise ValueError(f"where must give one bool per row, {len(metadata):,} in all, got {mask.dtype} {mask.shape}")
     return mask
+
+
+def values_there_are(metadata: pd.DataFrame, where: Where) -> str:
+    """What the columns that an expression names hold, for a message to someone who chose nothing."""
+    if isinstance(where, str):
+        where = Selection.parse(where)
+    if not isinstance(where, Selection):
+        return f"there are {len(metadata):,} rows"
+    tree = ast.parse(where.expression, mode="eval")
+    names = dict.fromkeys(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return "; ".join(describe_column(name, Column(name).of(metadata)) for name in names)
+
+
+def describe_column(name: str, column: pd.Series) -> str:
+    values = sorted(set(column))
+    if len(values) <= MOST_LISTED:
+        return f"{name} is one of {', '.join(str(value) for value in values)}"
+    if is_text(column):
+        return f"{name} has {len(values):,} values, such as {values[0]}"
+    return f"{name} lies between {values[0]:g} and {values[-1]:g}"
 
 
 @runtime_checkable
