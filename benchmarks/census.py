@@ -1,6 +1,6 @@
 """What was generated, counted from the shards: runs, how many diverged, the time they took.
 
-python -m benchmarks.census runs                counts every finished shard below runs/ and stores the rows
+python -m benchmarks.census [RUNS]              counts every finished shard below RUNS and stores the rows
 """
 
 import argparse
@@ -17,7 +17,14 @@ from zoo.format.shard import Shard, find_shards
 
 def parser() -> argparse.ArgumentParser:
     options = command_parser("benchmarks.census", __doc__)
-    options.add_argument("runs", type=Path, metavar="RUNS", help="folder with the generated shards")
+    options.add_argument(
+        "runs",
+        type=Path,
+        nargs="?",
+        default=Path("runs"),
+        metavar="RUNS",
+        help="folder with the generated shards (default: %(default)s)",
+    )
     options.add_argument("--out", type=Path, default=results.FOLDER, metavar="DIR", help="default: %(default)s")
     options.add_argument("--dry-run", action="store_true", help="print the table, store nothing")
     return options

@@ -29,7 +29,7 @@ from benchmarks.tables.result_index import ResultIndex, thresholds_of
 from zoo.command import command, command_parser
 from zoo.storage.atomic import write_atomically
 
-ROOT = Path(__file__).parent.parent
+CLONE = Path(__file__).parent.parent
 OPENING = re.compile(r"<!-- generated: (.*?) -->")
 BLOCK = re.compile(r"(?P<open><!-- generated: (?P<name>[\w.]+) -->\n).*?(?P<close><!-- end: (?P=name) -->)", re.DOTALL)
 OUT_OF_DATE = 1
@@ -80,6 +80,16 @@ def first_predictions(index: ResultIndex, folder: Path) -> dict[str, tuple[np.nd
     return predictions
 
 
+def find_clone() -> Path:
+    """The clone that this code runs from, else the one where the user stands: an installed package has no documents."""
+    for folder in (CLONE, Path.cwd()):
+        if all((folder / document).is_file() for document in DOCUMENTS):
+            return folder
+    raise ValueError(
+        "no README.md with its tables here: the report is of a clone of the repository, name it with --root"
+    )
+
+
 @command
 def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("benchmarks.report", __doc__)
@@ -87,12 +97,13 @@ def main(arguments: list[str] | None = None) -> None:
         "--check", action="store_true", help="write nothing, exit with 1 where a document is out of date"
     )
     parser.add_argument(
-        "--root", type=Path, default=ROOT, metavar="DIR", help="where the documents are (default: this repository)"
+        "--root", type=Path, metavar="DIR", help="a clone of the repository (default: this one, or where you stand)"
     )
     parser.add_argument(
         "--results", type=Path, default=results.FOLDER, metavar="DIR", help="default: the committed rows"
     )
     options = parser.parse_args(arguments)
+    root = options.root or find_clone()
     plots = options.results / PLOTS
     if not options.check:
         for path in draw(options.results, plots):
@@ -100,7 +111,7 @@ def main(arguments: list[str] | None = None) -> None:
     facts = Facts(options.results)
     wrong = []
     for document in DOCUMENTS:
-        path = options.root / document
+        path = root / document
         before = path.read_text(encoding="utf-8")
         seen_from_document = Path(os.path.relpath(plots.resolve(), path.resolve().parent))
         after = render(document, before, options.results, seen_from_document)

@@ -23,7 +23,9 @@ from zoo.storage.atomic import write_atomically
 from zoo.storage.json_text import parse_json
 from zoo.storage.lock import exclusive
 
-FOLDER = Path(__file__).parent / "results"
+COMMITTED = Path(__file__).parent / "results"
+FOLDER = COMMITTED if COMMITTED.is_dir() else Path("results")
+"""Where rows are read and written: a clone's committed ones; for an installed package, a folder where one stands."""
 BENCHMARKS = (
     "kendall",
     "ablation_components",
@@ -216,7 +218,7 @@ def current_commit() -> str:
 def commit_of_git() -> str:
     """Asked once per process: a table has hundreds of rows."""
     try:
-        git = ["git", "-C", str(FOLDER.parent)]
+        git = ["git", "-C", str(COMMITTED.parent)]
         commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
         changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "*.py"], capture_output=True, check=False)
     except (OSError, subprocess.CalledProcessError):

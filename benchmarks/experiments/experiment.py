@@ -13,6 +13,7 @@ from benchmarks.experiments.summary import Entry, entries_of, summarize
 from benchmarks.experiments.trial import Trial
 from benchmarks.experiments.trial_store import TrialStore
 from benchmarks.results import Result
+from benchmarks.tables.markdown import for_terminal
 from benchmarks.tables.result_index import ResultIndex
 from zoo.command import progress_bar
 from zoo.storage.atomic import write_atomically
@@ -58,7 +59,7 @@ class Experiment:
         """Writes a table to a file and prints it."""
         path = self.options.file(name)
         write_atomically(path, f"{text}\n".encode())
-        print(f"{text}\n")
+        print(f"{for_terminal(text)}\n")
         self.announce(path)
 
     def announce(self, path: Path) -> None:

@@ -23,6 +23,8 @@ def threshold_table(index: ResultIndex, config: str) -> str:
     best = {threshold: leader(index, threshold) for threshold in thresholds}
     rows = []
     for name, benchmark_model in MODELS.items():
+        if all(index.find("tau", name, threshold=threshold, recipe="paper") is None for threshold in thresholds):
+            continue
         cells = []
         for threshold in thresholds:
             setting = {"threshold": threshold, "recipe": "paper"}

@@ -1,5 +1,7 @@
 """Markdown tables and numbers as text."""
 
+import itertools
+import re
 from collections.abc import Sequence
 
 from benchmarks.results import Result
@@ -13,6 +15,29 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [" | ".join(headings), " | ".join(["---", *["---:"] * (len(headings) - 1)])]
     lines += [" | ".join(row) for row in rows]
     return "\n".join(f"| {line} |" for line in lines)
+
+
+def for_terminal(text: str) -> str:
+    """The same text with its tables aligned and without Markdown's marks, for someone who reads it in a terminal."""
+    parts = []
+    for is_table, group in itertools.groupby(text.split("\n"), lambda line: line.startswith("|")):
+        lines = list(group)
+        parts += aligned(lines) if is_table else lines
+    return "\n".join(parts)
+
+
+def aligned(lines: Sequence[str]) -> list[str]:
+    """The lines of a Markdown table in columns; a cell of several lines takes as many. A * marks what was bold."""
+    rows = [re.sub(r"\*\*(.+?)\*\*", r"\1 *", line).strip("| ").split(" | ") for line in lines]
+    cells = [[cell.split("<br>") for cell in row] for number, row in enumerate(rows) if number != 1]
+    widths = [max(len(line) for row in cells for line in row[column]) for column in range(len(rows[0]))]
+    printed = []
+    for row in cells:
+        for height in range(max(map(len, row))):
+            texts = [cell[height] if height < len(cell) else "" for cell in row]
+            numbers = [text.rjust(width) for text, width in zip(texts[1:], widths[1:], strict=True)]
+            printed.append("  ".join([texts[0].ljust(widths[0]), *numbers]).rstrip())
+    return printed
 
 
 def with_error(value: float, stderr: float | None) -> str:

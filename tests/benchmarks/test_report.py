@@ -17,6 +17,7 @@ from benchmarks.tables.accuracies import accuracies_table
 from benchmarks.tables.augmentation import augmentation_table
 from benchmarks.tables.headline import headline_table
 from benchmarks.tables.kendall import kendall_tables
+from benchmarks.tables.markdown import for_terminal
 from benchmarks.tables.result_index import ResultIndex
 from benchmarks.tables.seeds import seeds_table
 from benchmarks.tables.speed import speed_table
@@ -155,7 +156,7 @@ def test_the_last_row_counts_and_another_zoo_s_rows_do_not():
     assert not ResultIndex.latest(rows, "agnews")
     text = kendall_tables(index, "mnist")
     assert "| MLP | **0.300 ± 0.010**<br>paper 0.866 ± 0.002 |" in text
-    assert "| STATNN | –<br>paper 0.881 ± 0.001 |" in text
+    assert "STATNN" not in text, "a model without a row has no line"
 
 
 def test_a_table_of_some_rows_says_so_and_has_no_number_of_the_paper_beside():
@@ -239,3 +240,27 @@ def test_the_headline_has_one_column_per_zoo_and_the_row_without_weights_first()
     assert heading == "| Kendall's τ | MNIST, 2,000 runs | again, 2,000 runs |"
     assert first == "| hyperparameters only | 0.900 | 0.900 |"
     assert second == "| MLP | **0.500** [0.450, 0.550] | **0.500** [0.450, 0.550] |"
+
+
+def test_a_terminal_sees_columns_instead_of_markdown() -> None:
+    text = "About\n\n| τ | none | ≥ 80% |\n| --- | ---: | ---: |\n| MLP | **0.5**<br>[0.4, 0.6] | – |\n\nNote"
+    assert for_terminal(text).split("\n") == [
+        "About",
+        "",
+        "τ          none  ≥ 80%",
+        "MLP       0.5 *      –",
+        "     [0.4, 0.6]",
+        "",
+        "Note",
+    ]
+
+
+def test_outside_a_clone_one_line_says_what_the_report_needs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(report, "CLONE", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        report.main(["--check"])
+    assert ended.value.code == 2
+    assert "the report is of a clone of the repository, name it with --root" in capsys.readouterr().err
