@@ -5,7 +5,7 @@ python -m benchmarks.report --check            writes nothing; exits with 1 wher
 
 The documents are README.md, benchmarks/README.md and generation/README.md. A generated block stands between
 <!-- generated: NAME --> and <!-- end: NAME --> and is replaced whole. Numbers typed into the prose around the blocks
-must be those of the rows (benchmarks/claims.py); both commands name each that is not, and then exit with 1.
+must be those of the rows (benchmarks/documents/claims.py); both commands name each that is not, and then exit with 1.
 """
 
 import os
@@ -16,15 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import results
-from benchmarks.blocks import CONFIGS, DOCUMENTS, HEADLINE_PICTURE, PLOTS, blocks, headline_zoos
-from benchmarks.claims import problems
+from benchmarks.documents.blocks import CONFIGS, DOCUMENTS, HEADLINE_PICTURE, PLOTS, blocks, headline_zoos
+from benchmarks.documents.claims import problems
+from benchmarks.documents.facts import Facts
+from benchmarks.documents.generated_runs import final_runs
 from benchmarks.experiments.trial import Trial
 from benchmarks.experiments.trial_store import TrialStore
-from benchmarks.facts import Facts
-from benchmarks.generated_runs import final_runs
-from benchmarks.headline_plot import headline_plot
 from benchmarks.models.registry import MODELS
-from benchmarks.plots import accuracy_histogram, scatter, tau_by_threshold
+from benchmarks.plots import accuracy_histogram, headline_plot, scatter, tau_by_threshold
 from benchmarks.tables.result_index import ResultIndex, thresholds_of
 from zoo.command import command, command_parser
 from zoo.storage.atomic import write_atomically

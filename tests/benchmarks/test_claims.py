@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from benchmarks import results
-from benchmarks.claims import problems
-from benchmarks.facts import Facts
+from benchmarks.documents.claims import problems
+from benchmarks.documents.facts import Facts
 from benchmarks.results import Result
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard

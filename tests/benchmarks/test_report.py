@@ -9,8 +9,8 @@ import pytest
 
 import zoo
 from benchmarks import kendall, report, results
-from benchmarks.blocks import DOCUMENTS, PICTURES, blocks
-from benchmarks.generated_runs import final_runs
+from benchmarks.documents.blocks import DOCUMENTS, PICTURES, blocks
+from benchmarks.documents.generated_runs import final_runs
 from benchmarks.results import Result
 from benchmarks.tables.ablation import components_table, width_table
 from benchmarks.tables.accuracies import accuracies_table

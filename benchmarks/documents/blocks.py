@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import results
-from benchmarks.generated_runs import GENERATED, final_runs
+from benchmarks.documents.generated_runs import GENERATED, final_runs
 from benchmarks.tables.ablation import components_table, width_table
 from benchmarks.tables.accuracies import accuracies_table
 from benchmarks.tables.augmentation import augmentation_table

@@ -1,6 +1,6 @@
 """What a document can cite: the result rows, the runs of the full zoo, and the paper's numbers, by expressions.
 
-The grammar of expressions is in benchmarks/claims.py.
+The grammar of expressions is in benchmarks/documents/claims.py.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks import results
-from benchmarks.generated_runs import final_runs
+from benchmarks.documents.generated_runs import final_runs
 from benchmarks.results import Scalar
 from benchmarks.tables import paper
 from benchmarks.tables.result_index import ResultIndex

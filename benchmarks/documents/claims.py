@@ -27,7 +27,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from benchmarks.facts import Facts
+from benchmarks.documents.facts import Facts
 
 CLAIMS = re.compile(r"<!-- rows:(.*?)-->", re.DOTALL)
 NOT_PROSE = re.compile(

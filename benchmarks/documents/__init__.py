@@ -1,0 +1,1 @@
+"""What the READMEs say: their generated blocks, and every number in their prose checked against the rows."""
