@@ -13,7 +13,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -48,19 +48,23 @@ class MappedFile:
         return mmap.mmap(self.handle, 0, access=mmap.ACCESS_COPY)
 
 
-@dataclass
 class Block:
-    """The weights of one record batch: where they lie in their file, and a tensor on the map."""
+    """The weights of one record batch: where they lie in their file, and the same memory as array and as tensor."""
 
-    file: MappedFile
-    offset: int
-    tensor: Float[Tensor, "n d"]
+    def __init__(self, file: MappedFile, mapped: mmap.mmap, offset: int, shape: tuple[int, int]) -> None:
+        self.file, self.offset, self.shape = file, offset, shape
+        self._map(mapped)
 
-    def unwritten(self) -> Float[Tensor, "n d"]:
-        """What the file holds: another map of it where the tensor was written to."""
+    def _map(self, mapped: mmap.mmap) -> None:
+        flat = np.frombuffer(mapped, dtype="<f4", count=prod(self.shape), offset=self.offset)
+        self.array = flat.reshape(self.shape)
+        self.tensor = torch.from_numpy(self.array)
+
+    def unwritten(self) -> "Block":
+        """This block as the file has it: mapped again where its tensor was written to."""
         if self.tensor._version:
-            self.tensor = tensor_on_map(self.file.map(), self.offset, *self.tensor.shape)
-        return self.tensor
+            self._map(self.file.map())
+        return self
 
 
 class MappedCheckpoints:
@@ -106,7 +110,7 @@ class MappedCheckpoints:
     def view(self, piece: Piece) -> Float[Tensor, "n d"]:
         """A piece of the map as a tensor."""
         block, rows = piece
-        return self.blocks[block].unwritten()[rows]
+        return self.blocks[block].unwritten().tensor[rows]
 
     def gather(self, rows: Integer[np.ndarray, " n"]) -> Float32[np.ndarray, "n d"]:
         """A copy of any rows in any order: one copy per row, as fast as memory."""
@@ -115,9 +119,8 @@ class MappedCheckpoints:
             return np.empty((0, d), dtype=np.float32)
         blocks = np.searchsorted(self.block_starts, rows, side="right") - 1
         within = rows - self.block_starts[blocks]
-        arrays = {block: self.blocks[block].unwritten().numpy() for block in set(blocks.tolist())}
         places = zip(blocks.tolist(), within.tolist(), strict=True)
-        return np.concatenate([arrays[block][row] for block, row in places]).reshape(-1, d)
+        return np.concatenate([self.blocks[block].unwritten().array[row] for block, row in places]).reshape(-1, d)
 
 
 def map_batches(file: MappedFile, spec: TransformerSpec) -> list[tuple[Block, pa.RecordBatch]]:
@@ -138,10 +141,4 @@ def block_on_map(file: MappedFile, column: pa.FixedSizeListArray, mapped: mmap.m
     offset = values.buffers()[1].address - buffer.address
     if not 0 <= offset <= len(mapped) - 4 * len(values):
         raise ValueError(f"{file.path} is damaged: weights that are not in the file")
-    d = column.type.list_size
-    return Block(file, offset, tensor_on_map(mapped, offset, len(column), d))
-
-
-def tensor_on_map(mapped: mmap.mmap, offset: int, rows: int, d: int) -> Float[Tensor, "n d"]:
-    array = np.frombuffer(mapped, dtype="<f4", count=rows * d, offset=offset)
-    return torch.from_numpy(array.reshape(rows, d))
+    return Block(file, mapped, offset, (len(column), column.type.list_size))
