@@ -23,6 +23,23 @@ from zoo.transformer.spec import TransformerSpec
 SOURCES = Path(__file__).parent / "kernels"
 CACHE_VARIABLE = "SMALL_TRANSFORMER_ZOO_CACHE"
 KERNELS = ("train_epoch", "evaluate")
+FLAT_TENSORS = {
+    "FLAT_EMBEDDING": "embedding.weight",
+    "FLAT_EMBEDDING_BIAS": "embedding.bias",
+    "FLAT_QUERY": "blocks.0.query.weight",
+    "FLAT_KEY": "blocks.0.key.weight",
+    "FLAT_VALUE": "blocks.0.value.weight",
+    "FLAT_OUTPUT": "blocks.0.output.weight",
+    "FLAT_FC1": "blocks.0.fc1.weight",
+    "FLAT_FC1_BIAS": "blocks.0.fc1.bias",
+    "FLAT_FC2": "blocks.0.fc2.weight",
+    "FLAT_FC2_BIAS": "blocks.0.fc2.bias",
+    "FLAT_CLASSIFIER1": "classifier.fc1.weight",
+    "FLAT_CLASSIFIER1_BIAS": "classifier.fc1.bias",
+    "FLAT_CLASSIFIER2": "classifier.fc2.weight",
+    "FLAT_CLASSIFIER2_BIAS": "classifier.fc2.bias",
+}
+"""The kernels' names for the tensors of the flat vector; of the blocks the first stands for all."""
 
 
 def nvidia(module: str) -> Any:
@@ -36,14 +53,22 @@ def kernel_folder() -> Path:
 
 
 def macros(spec: TransformerSpec) -> list[tuple[str, str]]:
-    """What differs between tasks and what the protocol says, as ``model.cuh`` asks for it."""
-    features = spec.dim if spec.patch_size is None else spec.patch_size**2
-    return [
-        ("TOKENS", str(spec.tokens)),
-        ("FEATURES", str(features)),
-        ("CLASSES", str(spec.classes)),
-        ("UPDATE_EPSILON", f"{EPSILON}f"),
-    ]
+    """The dimensions, the layout of the flat vector and the protocol's numbers, as ``model.cuh`` asks for them."""
+    dimensions = {
+        "DIM": spec.dim,
+        "HEADS": spec.heads,
+        "HEAD_DIM": spec.key_dim,
+        "HIDDEN": spec.hidden_dim,
+        "BLOCKS": spec.blocks,
+        "TOKENS": spec.tokens,
+        "FEATURES": spec.dim if spec.patch_size is None else spec.patch_size**2,
+        "CLASSES": spec.classes,
+        "BLOCK_STRIDE": spec.block_size,
+        "PARAMETERS": spec.num_parameters,
+    }
+    offsets = {name: spec.tensors[tensor].offset for name, tensor in FLAT_TENSORS.items() if tensor in spec.tensors}
+    numbers = [(name, str(number)) for name, number in (dimensions | offsets).items()]
+    return [*numbers, ("UPDATE_EPSILON", f"{EPSILON}f")]
 
 
 def machine_code(kernel: str, spec: TransformerSpec, architecture: str) -> bytes:
