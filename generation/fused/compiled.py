@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from generation.fused.arguments import KERNELS, Arguments, layout, pack
 from generation.protocol import EPSILON
 from zoo.storage.atomic import write_atomically
 from zoo.storage.cache import cache_folder
@@ -22,7 +22,23 @@ from zoo.transformer.spec import TransformerSpec
 
 SOURCES = Path(__file__).parent / "kernels"
 CACHE_VARIABLE = "SMALL_TRANSFORMER_ZOO_CACHE"
-KERNELS = ("train_epoch", "evaluate")
+FLAT_TENSORS = {
+    "FLAT_EMBEDDING": "embedding.weight",
+    "FLAT_EMBEDDING_BIAS": "embedding.bias",
+    "FLAT_QUERY": "blocks.0.query.weight",
+    "FLAT_KEY": "blocks.0.key.weight",
+    "FLAT_VALUE": "blocks.0.value.weight",
+    "FLAT_OUTPUT": "blocks.0.output.weight",
+    "FLAT_FC1": "blocks.0.fc1.weight",
+    "FLAT_FC1_BIAS": "blocks.0.fc1.bias",
+    "FLAT_FC2": "blocks.0.fc2.weight",
+    "FLAT_FC2_BIAS": "blocks.0.fc2.bias",
+    "FLAT_CLASSIFIER1": "classifier.fc1.weight",
+    "FLAT_CLASSIFIER1_BIAS": "classifier.fc1.bias",
+    "FLAT_CLASSIFIER2": "classifier.fc2.weight",
+    "FLAT_CLASSIFIER2_BIAS": "classifier.fc2.bias",
+}
+"""The kernels' names for the tensors of the flat vector; of the blocks the first stands for all."""
 
 
 def nvidia(module: str) -> Any:
@@ -36,14 +52,22 @@ def kernel_folder() -> Path:
 
 
 def macros(spec: TransformerSpec) -> list[tuple[str, str]]:
-    """What differs between tasks and what the protocol says, as ``model.cuh`` asks for it."""
-    features = spec.dim if spec.patch_size is None else spec.patch_size**2
-    return [
-        ("TOKENS", str(spec.tokens)),
-        ("FEATURES", str(features)),
-        ("CLASSES", str(spec.classes)),
-        ("UPDATE_EPSILON", f"{EPSILON}f"),
-    ]
+    """The dimensions, the layout of the flat vector and the protocol's numbers, as ``model.cuh`` asks for them."""
+    dimensions = {
+        "DIM": spec.dim,
+        "HEADS": spec.heads,
+        "HEAD_DIM": spec.key_dim,
+        "HIDDEN": spec.hidden_dim,
+        "BLOCKS": spec.blocks,
+        "TOKENS": spec.tokens,
+        "FEATURES": spec.dim if spec.patch_size is None else spec.patch_size**2,
+        "CLASSES": spec.classes,
+        "BLOCK_STRIDE": spec.block_size,
+        "PARAMETERS": spec.num_parameters,
+    }
+    offsets = {name: spec.tensors[tensor].offset for name, tensor in FLAT_TENSORS.items() if tensor in spec.tensors}
+    numbers = [(name, str(number)) for name, number in (dimensions | offsets).items()]
+    return [*numbers, ("UPDATE_EPSILON", f"{EPSILON}f")]
 
 
 def machine_code(kernel: str, spec: TransformerSpec, architecture: str) -> bytes:
@@ -83,39 +107,54 @@ class CudaKernels:
             major, minor = torch.cuda.get_device_capability(self.device)
             self._kernels: dict[str, Any] = {}
             self._needs: dict[str, tuple[int, int]] = {}
-            for name in KERNELS:
+            for kind in KERNELS:
+                name = kind.kernel
                 code = core.ObjectCode.from_cubin(machine_code(name, spec, f"sm_{major}{minor}"), name=name)
+                threads, shared_bytes, argument_bytes = self._ask_needs(code.get_kernel(f"{name}_needs"))
+                assert argument_bytes == ctypes.sizeof(layout(kind)), f"{name} and {kind.__name__} disagree"
                 self._kernels[name] = code.get_kernel(name)
-                self._needs[name] = self._ask_needs(code.get_kernel(f"{name}_needs"), spec)
-                allow_shared_memory(self._kernels[name], self._needs[name][1], self.device.index)
+                self._needs[name] = threads, shared_bytes
+                allow_shared_memory(self._kernels[name], shared_bytes, self.device.index)
 
-    def _ask_needs(self, describe: Any, spec: TransformerSpec) -> tuple[int, int]:
-        """Threads a block and bytes of shared memory, as the kernel's own source has them."""
+    def _ask_needs(self, describe: Any) -> list[int]:
+        """Threads per block, bytes of shared memory and bytes of arguments, as the kernel's source has them."""
         needs = torch.zeros(3, dtype=torch.int32, device=self.device)
-        self._start(describe, (1, 1), 1, 0, [needs])
-        threads, shared_bytes, parameters = needs.tolist()
-        assert parameters == spec.num_parameters, "kernel and spec disagree about the flat vector"
-        return threads, shared_bytes
+        self._start(describe, (1, 1), 1, 0, ctypes.c_void_p(needs.data_ptr()))
+        return needs.tolist()
 
-    def launch(self, kernel: str, models: int, parts: int, *arguments: Tensor | int) -> None:
-        threads, shared_bytes = self._needs[kernel]
-        self._start(self._kernels[kernel], (models, parts), threads, shared_bytes, list(arguments))
+    def launch(self, arguments: Arguments, models: int, parts: int) -> None:
+        threads, shared_bytes = self._needs[arguments.kernel]
+        kernel = self._kernels[arguments.kernel]
+        self._start(kernel, (models, parts), threads, shared_bytes, pack(arguments, self.device))
 
     def _start(
-        self, kernel: Any, grid: tuple[int, int], threads: int, shared_bytes: int, arguments: list[Tensor | int]
+        self,
+        kernel: Any,
+        grid: tuple[int, int],
+        threads: int,
+        shared_bytes: int,
+        parameter: ctypes.Structure | ctypes.c_void_p,
     ) -> None:
-        core = nvidia("cuda.core")
-        for argument in arguments:
-            assert isinstance(argument, int) or (argument.is_contiguous() and argument.device == self.device)
-        values = [ctypes.c_int32(a) if isinstance(a, int) else a.data_ptr() for a in arguments]
+        """By the driver's own call, since ``cuda.core.launch`` takes no structs. The driver copies the parameter."""
+        driver = nvidia("cuda.bindings.driver")
+        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(parameter))
+        blocks, block = (*grid, 1), (threads, 1, 1)
         with torch.cuda.device(self.device):
-            stream = core.Stream.from_handle(torch.cuda.current_stream(self.device).cuda_stream)
-            size = core.LaunchConfig(grid=grid, block=threads, shmem_size=shared_bytes)
-            core.launch(stream, size, kernel, *values)
+            (status,) = driver.cuLaunchKernel(
+                driver.CUfunction(int(kernel.handle)),
+                *blocks,
+                *block,
+                shared_bytes,
+                driver.CUstream(torch.cuda.current_stream(self.device).cuda_stream),
+                ctypes.addressof(parameters),
+                0,
+            )
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(f"the GPU refused to launch a kernel: {status.name}")
 
 
 def allow_shared_memory(kernel: Any, shared_bytes: int, device: int) -> None:
-    """Lets a kernel use more than the 48 KiB of shared memory that any may use."""
+    """Lets a kernel use more shared memory than the 48 KiB that every kernel may use."""
     driver = nvidia("cuda.bindings.driver")
     (status,) = driver.cuKernelSetAttribute(
         driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
@@ -124,4 +163,4 @@ def allow_shared_memory(kernel: Any, shared_bytes: int, device: int) -> None:
         driver.CUdevice(device),
     )
     if status != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"the GPU refused {shared_bytes} bytes of shared memory a block: {status.name}")
+        raise RuntimeError(f"the GPU refused {shared_bytes} bytes of shared memory per block: {status.name}")

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Float32, Float64
 from torch import Tensor
 
 from generation.data.batches import TrainingInputs, epoch_batches, train_subset
+from generation.fused.arguments import Arguments, EvaluateArguments, TrainArguments
 from generation.fused.samples import Samples, epoch_samples, evaluation_samples
 from generation.population.philox import LOWEST, drop_threshold
 from generation.population.state import PopulationState
@@ -21,7 +22,7 @@ from zoo.tasks import Examples, TaskData
 from zoo.transformer.model import sinusoidal_positions
 
 LAYER_NORM_EPSILON = 1e-5
-EXAMPLES_A_PART = 500  # of an evaluation: a block loads a model's weights once for so many
+EXAMPLES_PER_PART = 500  # of an evaluation: a block loads a model's weights once for so many
 
 
 @runtime_checkable
@@ -31,8 +32,8 @@ class Kernels(Protocol):
     @property
     def device(self) -> torch.device: ...
 
-    def launch(self, kernel: str, models: int, parts: int, *arguments: Tensor | int) -> None:
-        """Starts ``models × parts`` blocks of a kernel; its arguments are tensors on the device and 32-bit integers."""
+    def launch(self, arguments: Arguments, models: int, parts: int) -> None:
+        """Starts ``models × parts`` thread blocks of the kernel that takes these arguments."""
         ...
 
 
@@ -75,27 +76,25 @@ class FusedEngine:
         rates = [self.protocol.learning_rate(config.learning_rate, state.epoch) for config in self.configs]
         self.rules[:, 0] = torch.tensor(rates)
         losses = torch.zeros(len(self.configs), dtype=torch.float64, device=self.device)
-        self.kernels.launch(
-            "train_epoch",
-            len(self.configs),
-            1,
-            samples.tokens,
-            samples.facts,
-            self.positions,
-            adam_corrections(first_step, len(batches)).to(self.device),
-            self.rules,
-            self.epsilons,
-            self.thresholds,
-            self.seeds,
-            state.alive.to(torch.uint8),
-            state.weights,
-            state.first,
-            state.second,
-            losses,
-            len(batches),
-            self.protocol.batch_size,
-            first_step,
+        arguments = TrainArguments(
+            tokens=samples.tokens,
+            facts=samples.facts,
+            positions=self.positions,
+            corrections=adam_corrections(first_step, len(batches)).to(self.device),
+            rules=self.rules,
+            epsilons=self.epsilons,
+            thresholds=self.thresholds,
+            seeds=self.seeds,
+            alive=state.alive.to(torch.uint8),
+            weights=state.weights,
+            first_moments=state.first,
+            second_moments=state.second,
+            losses=losses,
+            steps=len(batches),
+            batch=self.protocol.batch_size,
+            first_step=first_step,
         )
+        self.kernels.launch(arguments, models=len(self.configs), parts=1)
         return losses
 
     def evaluate(
@@ -108,24 +107,22 @@ class FusedEngine:
         return correct.sum(dim=1).double() / len(samples) + dead, losses.sum(dim=1) / len(samples) + dead
 
     def _count(self, weights: Tensor, alive: Tensor, samples: Samples) -> tuple[Tensor, Tensor]:
-        parts = -(-len(samples) // EXAMPLES_A_PART)
+        parts = -(-len(samples) // EXAMPLES_PER_PART)
         correct = torch.zeros(len(self.configs), parts, dtype=torch.int32, device=self.device)
         losses = torch.zeros(len(self.configs), parts, dtype=torch.float64, device=self.device)
-        self.kernels.launch(
-            "evaluate",
-            len(self.configs),
-            parts,
-            samples.tokens,
-            samples.facts,
-            self.positions,
-            alive.to(torch.uint8),
-            weights,
-            correct,
-            losses,
-            len(samples),
-            EXAMPLES_A_PART,
-            parts,
+        arguments = EvaluateArguments(
+            tokens=samples.tokens,
+            facts=samples.facts,
+            positions=self.positions,
+            alive=alive.to(torch.uint8),
+            weights=weights,
+            correct=correct,
+            losses=losses,
+            examples=len(samples),
+            part_size=EXAMPLES_PER_PART,
+            parts=parts,
         )
+        self.kernels.launch(arguments, models=len(self.configs), parts=parts)
         return correct, losses
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
+from generation.fused.arguments import KERNELS, Arguments, layout, pack
 from generation.fused.compiled import SOURCES, macros
 from zoo.storage.lock import exclusive
 from zoo.transformer.spec import TransformerSpec
@@ -48,8 +48,11 @@ class EmulatedKernels:
     def __init__(self, spec: TransformerSpec, schedule: int = 0, sources: Path = SOURCES) -> None:
         self.library = ctypes.CDLL(str(build(spec, sources)))
         self.schedule = schedule
+        for kind in KERNELS:
+            needs = (ctypes.c_int32 * 3)()
+            getattr(self.library, f"{kind.kernel}_needs")(needs)
+            assert needs[2] == ctypes.sizeof(layout(kind))
 
-    def launch(self, kernel: str, models: int, parts: int, *arguments: Tensor | int) -> None:
-        assert all(isinstance(argument, int) or argument.is_contiguous() for argument in arguments)
-        values = [ctypes.c_int32(a) if isinstance(a, int) else ctypes.c_void_p(a.data_ptr()) for a in arguments]
-        getattr(self.library, f"emulate_{kernel}")(models, parts, ctypes.c_uint64(self.schedule), *values)
+    def launch(self, arguments: Arguments, models: int, parts: int) -> None:
+        emulate = getattr(self.library, f"emulate_{arguments.kernel}")
+        emulate(models, parts, ctypes.c_uint64(self.schedule), ctypes.byref(pack(arguments, self.device)))

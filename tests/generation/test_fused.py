@@ -1,6 +1,8 @@
 """The fused engine against float64 autograd, the torch engine and itself, on the emulator and on a GPU."""
 
+import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ import zoo
 from generation import engines
 from generation.data.batches import TrainingInputs, epoch_batches
 from generation.engines import make_engine
+from generation.fused.arguments import KERNELS, EvaluateArguments, TrainArguments, layout
 from generation.fused.compiled import SOURCES
 from generation.fused.engine import FusedEngine, adam_corrections, optimizer_rules
 from generation.fused.fit import obstacle
@@ -222,7 +225,7 @@ def test_evaluation_in_parts_is_that_of_every_model(
     name: str, tasks: dict[str, TaskData], engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three models, 60 examples in parts of 8 of which the last is short."""
-    monkeypatch.setattr("generation.fused.engine.EXAMPLES_A_PART", 8)
+    monkeypatch.setattr("generation.fused.engine.EXAMPLES_PER_PART", 8)
     runs, task = [config(name, init_std=std, seed=seed) for seed, std in enumerate((0.2, 0.3, 0.5))], tasks[name]
     fused, twin = engine(runs, task), TorchEngine(runs, task)
     weights, alive = PopulationState.initial(runs, twin.device).weights, torch.tensor([True, True, True])
@@ -321,6 +324,17 @@ def test_rules_of_the_optimizers_as_the_kernel_reads_them() -> None:
     torch.testing.assert_close(rules, torch.tensor(list(expected.values())))
     corrections = adam_corrections(first_step=9, steps=2)
     torch.testing.assert_close(corrections[0], torch.tensor([1 - 0.9**10, (1 - 0.999**10) ** 0.5]))
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_the_kernels_and_python_agree_about_the_arguments(kind: type[TrainArguments] | type[EvaluateArguments]) -> None:
+    """Names, order, and which are addresses; the emulator and the GPU compare the sizes of the structs as well."""
+    source = (SOURCES / f"{kind.kernel}.cu").read_text(encoding="utf-8")
+    _, _, rest = source.partition(f"struct {kind.__name__} {{\n")
+    body, _, _ = rest.partition("};\n")
+    members = re.findall(r"^ +(?:const )?\w+(\*?) (\w+);", body, flags=re.MULTILINE)
+    assert len(members) == len(body.splitlines())
+    assert [(name, ctypes.c_void_p if star else ctypes.c_int32) for star, name in members] == layout(kind)._fields_
 
 
 def test_what_the_kernels_cannot_do_is_said_in_a_line() -> None:

@@ -46,15 +46,15 @@ template <int COLUMNS, int K> __device__ __forceinline__ void store_row(const Th
 
 // logits in row 0: the lane's four are classes pair, pair+1, pair+8, pair+9; lanes of other rows hold nothing of use.
 __device__ __forceinline__ void classify(const Thread& me, u32 start, const u32 (&pooled)[2][4], float (&z)[4][4], u32 (&active)[2][4], float (&logit)[2][4]) {
-    start_with_biases(me, z, start + B_HEAD1);
-    multiply_rows<DIM, ADD>(me, z, pooled, {start, W_HEAD1});
+    start_with_biases(me, z, start + B_CLASSIFIER1);
+    multiply_rows<DIM, ADD>(me, z, pooled, {start, W_CLASSIFIER1});
     #pragma unroll
     for (int j = 0; j < 4; j++) {
         active[j / 2][j % 2 * 2] = pack_relu(z[j][0], z[j][1]);
         active[j / 2][j % 2 * 2 + 1] = 0;
     }
-    start_with_biases(me, logit, start + B_HEAD2);
-    multiply_rows<DIM, ADD>(me, logit, active, {start, W_HEAD2});
+    start_with_biases(me, logit, start + B_CLASSIFIER2);
+    multiply_rows<DIM, ADD>(me, logit, active, {start, W_CLASSIFIER2});
 }
 
 __device__ __forceinline__ int class_of(const Thread& me, int i) { return me.pair + i % 2 + i / 2 * 8; }
@@ -113,13 +113,13 @@ template <int TILES> __device__ __forceinline__ float classify_and_return(const 
     dlogit[0][0] = pack(share[0], share[1]);
     dlogit[0][2] = pack(share[2], share[3]);
     dlogit[0][1] = dlogit[0][3] = 0;
-    multiply_columns<DIM>(me, c, dlogit, {start, W_HEAD2});
+    multiply_columns<DIM>(me, c, dlogit, {start, W_CLASSIFIER2});
     #pragma unroll
     for (int j = 0; j < 4; j++) {
         dz[j / 2][j % 2 * 2] = pack(z[j][0] > 0.0f ? c[j][0] : 0.0f, z[j][1] > 0.0f ? c[j][1] : 0.0f);
         dz[j / 2][j % 2 * 2 + 1] = 0;
     }
-    multiply_columns<DIM>(me, c, dz, {start, W_HEAD1});
+    multiply_columns<DIM>(me, c, dz, {start, W_CLASSIFIER1});
     float mean = 1.0f / tokens.length;
     #pragma unroll
     for (int j = 0; j < 4; j++) {

@@ -14,44 +14,54 @@ constexpr u32 EVALUATION_ROWS = EVALUATION_INPUTS + EVALUATION_GROUPS * INPUT_BY
 constexpr u32 GROUP_ROWS = 2 * BLOCKS * ROWS32;  // keys and values of each block, so that no warp waits for the other block
 constexpr u32 EVALUATE_SHARED_BYTES = EVALUATION_ROWS + EVALUATION_GROUPS * GROUP_ROWS;
 
+// What a launch passes, field by field as EvaluateArguments of arguments.py has it.
+struct EvaluateArguments {
+    const u16* tokens;            // [examples, TOKENS, FEATURES] halves
+    const u32* facts;             // [examples] Facts
+    const float* positions;       // [TOKENS, DIM]
+    const u8* alive;              // [models]
+    const float* weights;         // [models, PARAMETERS]
+    int* correct;                 // [models, parts]
+    double* losses;               // [models, parts] sums
+    int examples;
+    int part_size;
+    int parts;
+};
+
+// What a launch must provide: threads per block, bytes of shared memory, and bytes of arguments.
 extern "C" __global__ void evaluate_needs(int* needs) {
-    needs[0] = EVALUATION_THREADS, needs[1] = EVALUATE_SHARED_BYTES, needs[2] = PARAMETERS;
+    needs[0] = EVALUATION_THREADS;
+    needs[1] = EVALUATE_SHARED_BYTES;
+    needs[2] = sizeof(EvaluateArguments);
 }
 
 extern "C" __global__ void __launch_bounds__(EVALUATION_THREADS, 1) evaluate(
-    const u16* inputs,            // [examples, TOKENS, FEATURES] halves
-    const u32* facts,             // [examples] Facts
-    const float* positions,       // [TOKENS, DIM]
-    const u8* alive,              // [models]
-    const float* all_weights,     // [models, PARAMETERS]
-    int* correct,                 // [models, parts]
-    double* losses,               // [models, parts] sums
-    int examples, int part_size, int parts
+    const __grid_constant__ EvaluateArguments arguments
 ) {
     const int model = model_index(), part = part_index();
-    if (!alive[model]) return;
+    if (!arguments.alive[model]) return;
     const Thread me;
     const u32 start = shared_start();
     const u32 shares = start + EVALUATION_SHARES + me.group * SHARES_BYTES;
     const u32 input = start + EVALUATION_INPUTS + me.group * INPUT_BYTES;
     const u32 rows = start + EVALUATION_ROWS + me.group * GROUP_ROWS;
-    load_weights(all_weights + (long long)model * PARAMETERS, start, thread_index(), EVALUATION_THREADS);
+    load_weights(arguments.weights + (long long)model * PARAMETERS, start, thread_index(), EVALUATION_THREADS);
     for (u32 i = thread_index(); i < EVALUATION_GROUPS * INPUT_BYTES / FLOAT; i += EVALUATION_THREADS) store_word(start + EVALUATION_INPUTS + i * FLOAT, 0);
     block_barrier();
 
-    const int first = part * part_size, last = first + part_size < examples ? first + part_size : examples;
+    const int first = part * arguments.part_size, last = first + arguments.part_size < arguments.examples ? first + arguments.part_size : arguments.examples;
     double loss = 0.0;
     int hits = 0;
-    if (first + me.group < last) start_tokens(me, inputs + (long long)(first + me.group) * TOKENS * FEATURES, input);
+    if (first + me.group < last) start_tokens(me, arguments.tokens + (long long)(first + me.group) * TOKENS * FEATURES, input);
     #pragma unroll 1
     for (int mine = first + me.group; mine < last; mine += EVALUATION_GROUPS) {
-        const Facts fact(facts[mine]);
+        const Facts fact(arguments.facts[mine]);
         float x[4][4];
         copies_done();
         warp_barrier();
-        embed(me, x, start, input, positions);
+        embed(me, x, start, input, arguments.positions);
         warp_barrier();
-        if (mine + EVALUATION_GROUPS < last) start_tokens(me, inputs + (long long)(mine + EVALUATION_GROUPS) * TOKENS * FEATURES, input);
+        if (mine + EVALUATION_GROUPS < last) start_tokens(me, arguments.tokens + (long long)(mine + EVALUATION_GROUPS) * TOKENS * FEATURES, input);
         with_tokens(me, fact.length, [&](const auto& tokens) {
             BlockMemory memory;
             Dropout none;
@@ -86,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(EVALUATION_THREADS, 1) evaluate(
             const u32 share = start + EVALUATION_SHARES + group * SHARES_BYTES;
             sum += load_double(share), count += load_word(share + COUNT);
         }
-        correct[model * parts + part] = count;
-        losses[model * parts + part] = sum;
+        arguments.correct[model * arguments.parts + part] = count;
+        arguments.losses[model * arguments.parts + part] = sum;
     }
 }

@@ -48,7 +48,7 @@ struct Gradients {
     float square[BLOCKS][2][4][4];   // [rows 16·i][columns 8·j]
     float bias[BLOCKS][2][4];        // warps 4-6; every column holds the same sum
     float embedding[3][4];           // warps 0 and 1: 16 rows × (16 columns, bias)
-    float head1[4], head2[4];        // 16 × 8 of the first layer; warps 0-3: 16 × 8 of the second, 4-6: biases
+    float classifier1[4], classifier2[4];        // 16 × 8 of the first layer; warps 0-3: 16 × 8 of the second, 4-6: biases
 
     __device__ __forceinline__ void reset() {
         #pragma unroll
@@ -59,7 +59,7 @@ struct Gradients {
         }
         clear(embedding);
         #pragma unroll
-        for (int i = 0; i < 4; i++) head1[i] = head2[i] = 0.0f;
+        for (int i = 0; i < 4; i++) classifier1[i] = classifier2[i] = 0.0f;
     }
 
     // Adds one sample's share of a block.
@@ -103,15 +103,15 @@ struct Gradients {
         const bool second = me.warp % 2;
         load_matrices_transposed(a, recent + DZ_ROWS + (across<DIM>(me) ^ (32u * (me.warp / 4))));
         load_matrices_transposed(b, recent + POOLED_ROWS + (down<DIM>(me) ^ right));
-        mma(head1, a, second ? b[2] : b[0], second ? b[3] : b[1]);
+        mma(classifier1, a, second ? b[2] : b[0], second ? b[3] : b[1]);
         if (me.warp == 4 || me.warp == 5) {
             load_matrices_transposed(a, recent + DZ_ROWS + (across<DIM>(me) ^ (32u * (me.warp - 4))));
-            mma(head2, a, ONES, ONES);
+            mma(classifier2, a, ONES, ONES);
         } else if (me.warp != 7) {
             load_matrices_transposed(a, recent + DLOGIT_ROWS + across<TILE>(me));
             load_matrices_transposed(b, recent + ACTIVE_ROWS + (down<DIM>(me) ^ right));
             if (me.warp == 6) b[0] = b[1] = b[2] = b[3] = ONES;
-            mma(head2, a, second ? b[2] : b[0], second ? b[3] : b[1]);
+            mma(classifier2, a, second ? b[2] : b[0], second ? b[3] : b[1]);
         }
     }
 
@@ -147,39 +147,39 @@ __device__ __forceinline__ void Gradients::apply(const Thread& me, const Optimiz
     const int w = me.warp;
     #pragma unroll
     for (int b = 0; b < BLOCKS; b++) {
-        const int flat = FIRST_BLOCK + b * BLOCK_SIZE;
+        const int flat = b * BLOCK_STRIDE;
         const u32 weights = start + b * W_BLOCK, biases = start + b * B_BLOCK;
         #pragma unroll
         for (int i = 0; i < 2; i++) {
             #pragma unroll
             for (int j = 0; j < 4; j++) {
                 if (w < 6) {  // six squares, one below the other
-                    update_tile<DIM>(me, optimizer, square[b][i][j], flat, weights, DIM * w + TILE * i, j);
+                    update_tile<DIM>(me, optimizer, square[b][i][j], flat + FLAT_QUERY, weights, DIM * w + TILE * i, j);
                 } else {
-                    update_tile<HIDDEN>(me, optimizer, square[b][i][j], flat + FC2, weights + W_FC2, TILE * i, 4 * (w - 6) + j);
+                    update_tile<HIDDEN>(me, optimizer, square[b][i][j], flat + FLAT_FC2, weights + W_FC2, TILE * i, 4 * (w - 6) + j);
                 }
             }
             const int first = TILE * i;
             if (w == 4 || w == 5) {
                 const int row = DIM * (w - 4) + first;
-                update_biases(me, optimizer, bias[b][i], flat + FC1_BIAS + row, biases + B_FC1 + row * FLOAT);
+                update_biases(me, optimizer, bias[b][i], flat + FLAT_FC1_BIAS + row, biases + B_FC1 + row * FLOAT);
             } else if (w == 6) {
-                update_biases(me, optimizer, bias[b][i], flat + FC2_BIAS + first, biases + B_FC2 + first * FLOAT);
+                update_biases(me, optimizer, bias[b][i], flat + FLAT_FC2_BIAS + first, biases + B_FC2 + first * FLOAT);
             }
         }
     }
     if (IMAGES && w < 2) {
-        update_tile<FEATURES>(me, optimizer, embedding[0], EMBEDDING, start + W_EMBEDDING, TILE * w, 0);
-        update_tile<FEATURES>(me, optimizer, embedding[1], EMBEDDING, start + W_EMBEDDING, TILE * w, 1);
-        update_biases(me, optimizer, embedding[2], EMBEDDING_BIAS + TILE * w, start + B_EMBEDDING + TILE * w * FLOAT);
+        update_tile<FEATURES>(me, optimizer, embedding[0], FLAT_EMBEDDING, start + W_EMBEDDING, TILE * w, 0);
+        update_tile<FEATURES>(me, optimizer, embedding[1], FLAT_EMBEDDING, start + W_EMBEDDING, TILE * w, 1);
+        update_biases(me, optimizer, embedding[2], FLAT_EMBEDDING_BIAS + TILE * w, start + B_EMBEDDING + TILE * w * FLOAT);
     }
-    update_tile<DIM>(me, optimizer, head1, HEAD1, start + W_HEAD1, TILE * (w / 4), w % 4);
+    update_tile<DIM>(me, optimizer, classifier1, FLAT_CLASSIFIER1, start + W_CLASSIFIER1, TILE * (w / 4), w % 4);
     if (w < 4) {
-        update_tile<DIM>(me, optimizer, head2, HEAD2, start + W_HEAD2, 0, w, CLASSES);
+        update_tile<DIM>(me, optimizer, classifier2, FLAT_CLASSIFIER2, start + W_CLASSIFIER2, 0, w, CLASSES);
     } else if (w < 6) {
         const int row = TILE * (w - 4);
-        update_biases(me, optimizer, head2, HEAD1_BIAS + row, start + B_HEAD1 + row * FLOAT);
+        update_biases(me, optimizer, classifier2, FLAT_CLASSIFIER1_BIAS + row, start + B_CLASSIFIER1 + row * FLOAT);
     } else if (w == 6) {
-        update_biases(me, optimizer, head2, HEAD2_BIAS, start + B_HEAD2, CLASSES);
+        update_biases(me, optimizer, classifier2, FLAT_CLASSIFIER2_BIAS, start + B_CLASSIFIER2, CLASSES);
     }
 }

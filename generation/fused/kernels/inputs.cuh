@@ -25,23 +25,23 @@ __device__ __forceinline__ void load_biases(const float* flat, u32 biases, int c
 // All weights of a model; the classes that do not exist get zeros.
 __device__ __forceinline__ void load_weights(const float* flat, u32 start, int index, int threads) {
     for (int b = 0; b < BLOCKS; b++) {
-        const float* block = flat + FIRST_BLOCK + b * BLOCK_SIZE;
+        const float* block = flat + b * BLOCK_STRIDE;
         const u32 weights = start + b * W_BLOCK, biases = start + b * B_BLOCK;
-        load_matrix<DIM>(block, weights, 4 * DIM + HIDDEN, index, threads);  // query, key, value, output, fc1
-        load_matrix<HIDDEN>(block + FC2, weights + W_FC2, DIM, index, threads);
-        load_biases(block + FC1_BIAS, biases + B_FC1, HIDDEN, index, threads);
-        load_biases(block + FC2_BIAS, biases + B_FC2, DIM, index, threads);
+        load_matrix<DIM>(block + FLAT_QUERY, weights, 4 * DIM + HIDDEN, index, threads);  // query, key, value, output, fc1
+        load_matrix<HIDDEN>(block + FLAT_FC2, weights + W_FC2, DIM, index, threads);
+        load_biases(block + FLAT_FC1_BIAS, biases + B_FC1, HIDDEN, index, threads);
+        load_biases(block + FLAT_FC2_BIAS, biases + B_FC2, DIM, index, threads);
     }
     if (IMAGES) {
-        load_matrix<FEATURES>(flat + EMBEDDING, start + W_EMBEDDING, DIM, index, threads);
-        load_biases(flat + EMBEDDING_BIAS, start + B_EMBEDDING, DIM, index, threads);
+        load_matrix<FEATURES>(flat + FLAT_EMBEDDING, start + W_EMBEDDING, DIM, index, threads);
+        load_biases(flat + FLAT_EMBEDDING_BIAS, start + B_EMBEDDING, DIM, index, threads);
     }
-    load_matrix<DIM>(flat + HEAD1, start + W_HEAD1, DIM, index, threads);
-    load_biases(flat + HEAD1_BIAS, start + B_HEAD1, DIM, index, threads);
-    load_matrix<DIM>(flat + HEAD2, start + W_HEAD2, CLASSES, index, threads);
-    for (int i = CLASSES * DIM / 2 + index; i < TILE * DIM / 2; i += threads) store_word(start + W_HEAD2 + i * FLOAT, 0);
-    load_biases(flat + HEAD2_BIAS, start + B_HEAD2, CLASSES, index, threads);
-    for (int i = CLASSES + index; i < TILE; i += threads) store_float(start + B_HEAD2 + i * FLOAT, 0.0f);
+    load_matrix<DIM>(flat + FLAT_CLASSIFIER1, start + W_CLASSIFIER1, DIM, index, threads);
+    load_biases(flat + FLAT_CLASSIFIER1_BIAS, start + B_CLASSIFIER1, DIM, index, threads);
+    load_matrix<DIM>(flat + FLAT_CLASSIFIER2, start + W_CLASSIFIER2, CLASSES, index, threads);
+    for (int i = CLASSES * DIM / 2 + index; i < TILE * DIM / 2; i += threads) store_word(start + W_CLASSIFIER2 + i * FLOAT, 0);
+    load_biases(flat + FLAT_CLASSIFIER2_BIAS, start + B_CLASSIFIER2, CLASSES, index, threads);
+    for (int i = CLASSES + index; i < TILE; i += threads) store_float(start + B_CLASSIFIER2 + i * FLOAT, 0.0f);
 }
 
 // Starts to copy the rows of this warp's tile, which it alone reads until the end of the forward pass.

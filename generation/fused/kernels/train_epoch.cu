@@ -20,27 +20,38 @@ constexpr u32 SAMPLES = (INPUTS + GROUPS * INPUT_BUFFERS * INPUT_BYTES + 127) / 
 constexpr u32 TRAIN_SHARED_BYTES = SAMPLES + GROUPS * SAMPLE_END;
 static_assert(TRAIN_SHARED_BYTES <= 227 * 1024, "a block of sm_90 has no more shared memory");
 
-// What a launch must provide: threads a block, bytes of shared memory; and the length of the flat vector it was built for.
+// What a launch passes, field by field as TrainArguments of arguments.py has it.
+struct TrainArguments {
+    const u16* tokens;            // [steps, batch, TOKENS, FEATURES] halves
+    const u32* facts;             // [steps, batch] Facts
+    const float* positions;       // [TOKENS, DIM]
+    const float* corrections;     // [steps, 2] Adam's c₁ and √c₂
+    const float* rules;           // [models, RULE_NUMBERS]
+    const float* epsilons;        // [models] of LayerNorm, with dropout's factor in it
+    const u32* thresholds;        // [models] of dropout
+    const u32* seeds;             // [models]
+    const u8* alive;              // [models]
+    float* weights;               // [models, PARAMETERS]
+    float* first_moments;         // [models, PARAMETERS]
+    float* second_moments;        // [models, PARAMETERS]
+    double* losses;               // [models] mean over the epoch's samples
+    int steps;
+    int batch;
+    int first_step;
+};
+
+// What a launch must provide: threads per block, bytes of shared memory, and bytes of arguments.
 extern "C" __global__ void train_epoch_needs(int* needs) {
-    needs[0] = WARPS * WARP, needs[1] = TRAIN_SHARED_BYTES, needs[2] = PARAMETERS;
+    needs[0] = WARPS * WARP;
+    needs[1] = TRAIN_SHARED_BYTES;
+    needs[2] = sizeof(TrainArguments);
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
-    const u16* inputs,            // [steps, batch, TOKENS, FEATURES] halves
-    const u32* facts,             // [steps, batch] Facts
-    const float* positions,       // [TOKENS, DIM]
-    const float* corrections,     // [steps, 2] Adam's c₁ and √c₂
-    const float* rules,           // [models, RULE_NUMBERS]
-    const float* epsilons,        // [models] of LayerNorm, with dropout's factor in it
-    const u32* thresholds,        // [models] of dropout
-    const u32* seeds,             // [models]
-    const u8* alive,              // [models]
-    float* all_weights, float* all_first, float* all_second,  // [models, PARAMETERS]
-    double* losses,               // [models] mean over the epoch's samples
-    int steps, int batch, u32 first_step
+    const TrainArguments arguments
 ) {
     const int model = model_index();
-    if (!alive[model]) return;
+    if (!arguments.alive[model]) return;
     const Thread me;
     const u32 start = shared_start();
     const u32 recent = start + RECENT_ROWS, shares = start + SHARES + me.group * SHARES_BYTES;
@@ -48,12 +59,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
     const u32 sample = start + SAMPLES + me.group * SAMPLE_END;
     const long long own = (long long)model * PARAMETERS;
 
-    Optimizer rule(rules + model * RULE_NUMBERS);
-    rule.weights = all_weights + own, rule.first = all_first + own, rule.second = all_second + own;
-    rule.gradient_scale = 1.0f / (LOSS_SCALE * batch);
+    Optimizer rule(arguments.rules + model * RULE_NUMBERS);
+    rule.weights = arguments.weights + own, rule.first = arguments.first_moments + own, rule.second = arguments.second_moments + own;
+    rule.gradient_scale = 1.0f / (LOSS_SCALE * arguments.batch);
     Dropout dropout;
-    dropout.seed = seeds[model], dropout.threshold = thresholds[model];
-    const float epsilon = epsilons[model];
+    dropout.seed = arguments.seeds[model], dropout.threshold = arguments.thresholds[model];
+    const float epsilon = arguments.epsilons[model];
 
     load_weights(rule.weights, start, thread_index(), WARPS * WARP);
     for (u32 i = thread_index(); i < GROUPS * INPUT_BUFFERS * INPUT_BYTES / FLOAT; i += WARPS * WARP) store_word(start + INPUTS + i * FLOAT, 0);
@@ -61,15 +72,15 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
 
     double loss = 0.0;
     int buffer = 0;
-    const int rounds = batch / GROUPS, total = steps * batch;
+    const int rounds = arguments.batch / GROUPS, total = arguments.steps * arguments.batch;
     // one round ahead, so that no warp waits for device memory
-    start_tokens(me, inputs + (long long)me.group * TOKENS * FEATURES, input_start);
-    u32 coming0 = facts[0], coming1 = facts[1];
+    start_tokens(me, arguments.tokens + (long long)me.group * TOKENS * FEATURES, input_start);
+    u32 coming0 = arguments.facts[0], coming1 = arguments.facts[1];
     Gradients gradients;
     #pragma unroll 1
-    for (int step = 0; step < steps; step++) {
+    for (int step = 0; step < arguments.steps; step++) {
         gradients.reset();
-        dropout.step = first_step + step;
+        dropout.step = arguments.first_step + step;
         #pragma unroll 1
         for (int round = 0; round < rounds; round++) {
             const Thread me;  // anew: addresses that follow from it would else be kept, and crowd out the gradients
@@ -81,12 +92,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
             float x[4][4];
             copies_done();
             warp_barrier();
-            embed(me, x, start, input, positions);
+            embed(me, x, start, input, arguments.positions);
             warp_barrier();  // all lanes have read what the next copy may overwrite
             buffer = INPUT_BUFFERS - 1 - buffer;
             if (next < total) {
-                start_tokens(me, inputs + (long long)(next + me.group) * TOKENS * FEATURES, input_start + buffer * INPUT_BYTES);
-                coming0 = facts[next], coming1 = facts[next + 1];
+                start_tokens(me, arguments.tokens + (long long)(next + me.group) * TOKENS * FEATURES, input_start + buffer * INPUT_BYTES);
+                coming0 = arguments.facts[next], coming1 = arguments.facts[next + 1];
             }
             const u32 kept_first = drop(me, x, dropout, 0);
 
@@ -141,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
             }
         }
         const Thread me;
-        gradients.apply(me, rule.at_step(corrections + 2 * step), start);
+        gradients.apply(me, rule.at_step(arguments.corrections + 2 * step), start);
         block_barrier();
     }
     // each group's first lane has the sum over its samples
@@ -150,6 +161,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
     if (thread_index() == 0) {
         double sum = 0.0;
         for (int group = 0; group < GROUPS; group++) sum += load_double(start + SHARES + group * SHARES_BYTES);
-        losses[model] = sum / ((double)steps * batch);
+        arguments.losses[model] = sum / ((double)arguments.steps * arguments.batch);
     }
 }

@@ -21,6 +21,7 @@
 
 #define __device__
 #define __global__
+#define __grid_constant__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define INFINITE INFINITY
