@@ -6,7 +6,6 @@ The compiled code is a file named after a hash of everything it was made of: sou
 import ctypes
 import hashlib
 import json
-import os
 import warnings
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +20,6 @@ from zoo.storage.cache import cache_folder
 from zoo.transformer.spec import TransformerSpec
 
 SOURCES = Path(__file__).parent / "kernels"
-CACHE_VARIABLE = "SMALL_TRANSFORMER_ZOO_CACHE"
 FLAT_TENSORS = {
     "FLAT_EMBEDDING": "embedding.weight",
     "FLAT_EMBEDDING_BIAS": "embedding.bias",
@@ -44,11 +42,6 @@ FLAT_TENSORS = {
 def nvidia(module: str) -> Any:
     """One of NVIDIA's Python modules, which say nothing of their types."""
     return import_module(module)
-
-
-def kernel_folder() -> Path:
-    """Where compiled kernels are kept: $SMALL_TRANSFORMER_ZOO_CACHE, else in the user's cache folder."""
-    return Path(os.environ.get(CACHE_VARIABLE) or cache_folder())
 
 
 def macros(spec: TransformerSpec) -> list[tuple[str, str]]:
@@ -82,7 +75,7 @@ def machine_code(kernel: str, spec: TransformerSpec, architecture: str) -> bytes
         "device_as_default_execution_space": True,  # older compilers take an unmarked lambda for the host's
     }
     made_of = json.dumps([kernel, sources, options, compiler])
-    path = kernel_folder() / f"{kernel}-{spec.task}-{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.cubin"
+    path = cache_folder() / f"{kernel}-{spec.task}-{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.cubin"
     if path.exists():
         return path.read_bytes()
     program_options = core.ProgramOptions(include_path=str(SOURCES), name=f"{kernel}.cu", **options)

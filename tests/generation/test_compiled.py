@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from generation.fused import compiled
+from zoo.storage.cache import CACHE_VARIABLE
 from zoo.transformer.spec import AGNEWS, MNIST, TransformerSpec
 
 pytest.importorskip("cuda.core", reason="needs cuda-core")
@@ -14,7 +15,7 @@ ELF = b"\x7fELF"
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(compiled.CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
