@@ -64,7 +64,7 @@ def macros(spec: TransformerSpec) -> list[tuple[str, str]]:
 
 
 def machine_code(kernel: str, spec: TransformerSpec, architecture: str) -> bytes:
-    """The kernel as a cubin for e.g. «sm_90», from the cache or compiled now. It needs no GPU."""
+    """The kernel as a cubin for an architecture such as "sm_90", from the cache or compiled now. It needs no GPU."""
     core, nvrtc = nvidia("cuda.core"), nvidia("cuda.bindings.nvrtc")
     sources = {path.name: path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir())}
     _, *compiler = nvrtc.nvrtcVersion()

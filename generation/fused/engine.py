@@ -1,4 +1,4 @@
-"""The fused engine: one thread block a model, a whole epoch in one launch, activations and gradients on the chip.
+"""The fused engine: one thread block per model, a whole epoch in one launch, activations and gradients on the chip.
 
 The kernels are in ``kernels/``; this file gives them their arguments. Training multiplies in half precision with sums
 and weights in float32, and so does the evaluation after each epoch.

@@ -1,5 +1,6 @@
-// The backward pass of one block for one sample, in the rows' own warps as the forward pass; gradients of keys and values
-// gather from all queries, so probabilities P and score gradients DS pass through shared memory, a head at a time.
+// The backward pass of one block for one sample, in the rows' own warps as the forward pass; gradients of keys and
+// values gather from all queries, so probabilities P and score gradients DS pass through shared memory, a head at a
+// time.
 //
 //     DY ─ ·W_B ─ ReLU' ─ DHIDDEN ─ ·W_A ─ LayerNorm' ─ dropout' ─ DA ─ ·W_O ─ DO
 //     P = 2^(score − log_sum)      DS = P ∘ (DO·Vᵀ − δ),  δ = Σ DO∘JOINED
@@ -15,7 +16,9 @@ constexpr u32 P = DHIDDEN + ROWS64, DS = P + ROWS64;
 constexpr u32 SAMPLE_END = DS + ROWS64;
 
 // dy[16 × 32] to d(hidden), then to the gradient of the block's attention output, before its dropout
-__device__ __forceinline__ void backward_mlp(const Thread& me, u32 weights, u32 sample, u32 kept, float (&d)[4][4], const BlockMemory& memory) {
+__device__ __forceinline__ void backward_mlp(
+    const Thread& me, u32 weights, u32 sample, u32 kept, float (&d)[4][4], const BlockMemory& memory
+) {
     u32 rows[2][4], hidden[4][4], wide_rows[4][4];
     float wide[8][4];
     drop_backward(d, memory.kept >> 16);
@@ -96,7 +99,10 @@ template <int TILES> __device__ __forceinline__ void backward_scores(
 }
 
 // One head: gradients of the warp's rows as keys and values, gathered from all queries.
-template <int TILES> __device__ __forceinline__ void backward_keys(const Thread& me, const Tokens<TILES>&, u32 sample, int head, float (&dk)[2][4], float (&dv)[2][4]) {
+template <int TILES>
+__device__ __forceinline__ void backward_keys(
+    const Thread& me, const Tokens<TILES>&, u32 sample, int head, float (&dk)[2][4], float (&dv)[2][4]
+) {
     const u32 own = across<HIDDEN>(me) ^ (32 * me.tile);  // this warp's 16 rows are 16 columns of P and DS
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
@@ -116,7 +122,11 @@ __device__ __forceinline__ void pack_scaled(u32 (&a)[4], const float (&c)[2][4],
 }
 
 // From the gradient of a block's output to that of its input, in place; leaves all that the weight gradients need.
-template <int TILES> __device__ __forceinline__ void backward_block(const Thread& me, const Tokens<TILES>& tokens, u32 start, int block, u32 sample, float (&d)[4][4], const BlockMemory& memory) {
+template <int TILES>
+__device__ __forceinline__ void backward_block(
+    const Thread& me, const Tokens<TILES>& tokens, u32 start, int block, u32 sample, float (&d)[4][4],
+    const BlockMemory& memory
+) {
     const u32 weights = start + block * W_BLOCK, kept = sample + block * KEPT_BLOCK;
     u32 rows[2][4], query[HEADS][4], output[HEADS][4], dq[HEADS][4], dk[HEADS][4], dv[HEADS][4];
     float delta[HEADS][2];

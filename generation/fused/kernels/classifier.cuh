@@ -21,7 +21,10 @@ __device__ __forceinline__ void share_sums(const Thread& me, const float (&x)[4]
 }
 
 // Row 0 of a left factor from the group's shares: the mean over the sample's tokens.
-template <int TILES> __device__ __forceinline__ void mean_row(const Thread& me, const Tokens<TILES>& tokens, u32 (&pooled)[2][4], u32 shares) {
+template <int TILES>
+__device__ __forceinline__ void mean_row(
+    const Thread& me, const Tokens<TILES>& tokens, u32 (&pooled)[2][4], u32 shares
+) {
     float scale = 1.0f / tokens.length;
     #pragma unroll
     for (int j = 0; j < 4; j++) {
@@ -38,14 +41,17 @@ template <int TILES> __device__ __forceinline__ void mean_row(const Thread& me, 
 }
 
 // Stores row 0 of a left factor as row `row` of a tile.
-template <int COLUMNS, int K> __device__ __forceinline__ void store_row(const Thread& me, u32 tile, const u32 (&a)[K][4], int row) {
+template <int COLUMNS, int K>
+__device__ __forceinline__ void store_row(const Thread& me, u32 tile, const u32 (&a)[K][4], int row) {
     if (me.row != 0) return;
     #pragma unroll
     for (int j = 0; j < 2 * K; j++) store_word(tile + chunk_at<COLUMNS>(row, j) + me.pair * HALF, a[j / 2][j % 2 * 2]);
 }
 
 // logits in row 0: the lane's four are classes pair, pair+1, pair+8, pair+9; lanes of other rows hold nothing of use.
-__device__ __forceinline__ void classify(const Thread& me, u32 start, const u32 (&pooled)[2][4], float (&z)[4][4], u32 (&active)[2][4], float (&logit)[2][4]) {
+__device__ __forceinline__ void classify(
+    const Thread& me, u32 start, const u32 (&pooled)[2][4], float (&z)[4][4], u32 (&active)[2][4], float (&logit)[2][4]
+) {
     start_with_biases(me, z, start + B_CLASSIFIER1);
     multiply_rows<DIM, ADD>(me, z, pooled, {start, W_CLASSIFIER1});
     #pragma unroll
@@ -78,7 +84,9 @@ __device__ __forceinline__ int answer(const Thread& me, const float (&logit)[2][
 }
 
 // Cross entropy of row 0; `share` becomes the probabilities of the lane's classes.
-__device__ __forceinline__ float cross_entropy(const Thread& me, const float (&logit)[2][4], int label, float (&share)[4]) {
+__device__ __forceinline__ float cross_entropy(
+    const Thread& me, const float (&logit)[2][4], int label, float (&share)[4]
+) {
     float largest = -INFINITE, own = -INFINITE, sum = 0.0f;
     #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -100,8 +108,13 @@ __device__ __forceinline__ float cross_entropy(const Thread& me, const float (&l
     return largest - own + log_two(sum) * LN_2;
 }
 
-// From the tokens' shares to the gradient of the mean, in every row: `d` is LOSS_SCALE times that of x̂. Returns the loss.
-template <int TILES> __device__ __forceinline__ float classify_and_return(const Thread& me, const Tokens<TILES>& tokens, u32 start, u32 shares, u32 recent, int row, int label, float (&d)[4][4]) {
+// From the tokens' shares to the gradient of the mean, in every row: `d` is LOSS_SCALE times that of x̂. Returns the
+// loss.
+template <int TILES>
+__device__ __forceinline__ float classify_and_return(
+    const Thread& me, const Tokens<TILES>& tokens, u32 start, u32 shares, u32 recent, int row, int label,
+    float (&d)[4][4]
+) {
     u32 pooled[2][4], active[2][4], dlogit[1][4], dz[2][4];
     float z[4][4], logit[2][4], share[4], c[4][4];
     mean_row(me, tokens, pooled, shares);

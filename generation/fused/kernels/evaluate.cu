@@ -1,7 +1,8 @@
 // Measures a population: correct answers and losses of every model on the same examples, forward pass only.
 //
 // A block takes one model and one part of the examples; its groups of four warps take a sample each in turn. Counts are
-// summed as integers and losses as one number a part, in a fixed order, so the result depends on nothing but the model.
+// summed as integers and losses as one number per part, in a fixed order, so the result depends on nothing but the
+// model.
 #include "classifier.cuh"
 #include "inputs.cuh"
 
@@ -11,7 +12,7 @@ constexpr u32 EVALUATION_SHARES = (WEIGHTS_END + 127) / 128 * 128;
 constexpr u32 COUNT = 16;  // of correct answers, behind the sum of losses
 constexpr u32 EVALUATION_INPUTS = EVALUATION_SHARES + EVALUATION_GROUPS * SHARES_BYTES;
 constexpr u32 EVALUATION_ROWS = EVALUATION_INPUTS + EVALUATION_GROUPS * INPUT_BYTES;
-constexpr u32 GROUP_ROWS = 2 * BLOCKS * ROWS32;  // keys and values of each block, so that no warp waits for the other block
+constexpr u32 GROUP_ROWS = 2 * BLOCKS * ROWS32;  // keys and values of each block: no warp waits for the other block
 constexpr u32 EVALUATE_SHARED_BYTES = EVALUATION_ROWS + EVALUATION_GROUPS * GROUP_ROWS;
 
 // What a launch passes, field by field as EvaluateArguments of arguments.py has it.
@@ -46,13 +47,16 @@ extern "C" __global__ void __launch_bounds__(EVALUATION_THREADS, 1) evaluate(
     const u32 input = start + EVALUATION_INPUTS + me.group * INPUT_BYTES;
     const u32 rows = start + EVALUATION_ROWS + me.group * GROUP_ROWS;
     load_weights(arguments.weights + (long long)model * PARAMETERS, start, thread_index(), EVALUATION_THREADS);
-    for (u32 i = thread_index(); i < EVALUATION_GROUPS * INPUT_BYTES / FLOAT; i += EVALUATION_THREADS) store_word(start + EVALUATION_INPUTS + i * FLOAT, 0);
+    for (u32 i = thread_index(); i < EVALUATION_GROUPS * INPUT_BYTES / FLOAT; i += EVALUATION_THREADS)
+        store_word(start + EVALUATION_INPUTS + i * FLOAT, 0);
     block_barrier();
 
-    const int first = part * arguments.part_size, last = first + arguments.part_size < arguments.examples ? first + arguments.part_size : arguments.examples;
+    const int first = part * arguments.part_size, end = first + arguments.part_size;
+    const int last = end < arguments.examples ? end : arguments.examples;
     double loss = 0.0;
     int hits = 0;
-    if (first + me.group < last) start_tokens(me, arguments.tokens + (long long)(first + me.group) * TOKENS * FEATURES, input);
+    if (first + me.group < last)
+        start_tokens(me, arguments.tokens + (long long)(first + me.group) * TOKENS * FEATURES, input);
     #pragma unroll 1
     for (int mine = first + me.group; mine < last; mine += EVALUATION_GROUPS) {
         const Facts fact(arguments.facts[mine]);
@@ -61,14 +65,17 @@ extern "C" __global__ void __launch_bounds__(EVALUATION_THREADS, 1) evaluate(
         warp_barrier();
         embed(me, x, start, input, arguments.positions);
         warp_barrier();
-        if (mine + EVALUATION_GROUPS < last) start_tokens(me, arguments.tokens + (long long)(mine + EVALUATION_GROUPS) * TOKENS * FEATURES, input);
+        if (mine + EVALUATION_GROUPS < last)
+            start_tokens(me, arguments.tokens + (long long)(mine + EVALUATION_GROUPS) * TOKENS * FEATURES, input);
         with_tokens(me, fact.length, [&](const auto& tokens) {
             BlockMemory memory;
             Dropout none;
             #pragma unroll 1
             for (int block = 0; block < BLOCKS; block++) {
                 const Tile keys = {rows + block * 2 * ROWS32, 0}, values = {keys.base, ROWS32};
-                forward_block<false>(me, tokens, x, block, start, 0, keys, keys, values, none, LAYER_NORM_EPSILON, memory);
+                forward_block<false>(
+                    me, tokens, x, block, start, 0, keys, keys, values, none, LAYER_NORM_EPSILON, memory
+                );
             }
             if (tokens.busy) {
                 float r[2];

@@ -56,7 +56,9 @@ template <int N> __device__ __forceinline__ void start_with_biases(const Thread&
 }
 
 // x·W of queries, keys and values; the latter two go to shared memory.
-__device__ __forceinline__ void project(const Thread& me, const u32 (&x)[2][4], u32 weights, u32 (&query)[2][4], Tile keys, Tile values) {
+__device__ __forceinline__ void project(
+    const Thread& me, const u32 (&x)[2][4], u32 weights, u32 (&query)[2][4], Tile keys, Tile values
+) {
     float c[4][4];
     u32 rows[2][4];
     multiply_rows<DIM>(me, c, x, {weights, W_QUERY});
@@ -70,7 +72,10 @@ __device__ __forceinline__ void project(const Thread& me, const u32 (&x)[2][4], 
 }
 
 // Pushes the scores of tokens that do not exist to −∞; only the last tile has such.
-template <int TILES> __device__ __forceinline__ void hide_padding(const Thread& me, const Tokens<TILES>& tokens, float (&score)[4], int column) {
+template <int TILES>
+__device__ __forceinline__ void hide_padding(
+    const Thread& me, const Tokens<TILES>& tokens, float (&score)[4], int column
+) {
     if (column < (TILES - 1) * TILE || (FULL_LENGTH && column + 8 <= TOKENS)) return;
     #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -79,7 +84,11 @@ template <int TILES> __device__ __forceinline__ void hide_padding(const Thread& 
 }
 
 // joined[head] = softmax(q·kᵀ/√D_k)·v for the warp's 16 rows
-template <int TILES> __device__ __forceinline__ void attend(const Thread& me, const Tokens<TILES>& tokens, const u32 (&query)[4], Tile keys, Tile values, int head, u32 (&joined)[4], float (&log_sum)[2]) {
+template <int TILES>
+__device__ __forceinline__ void attend(
+    const Thread& me, const Tokens<TILES>& tokens, const u32 (&query)[4], Tile keys, Tile values, int head,
+    u32 (&joined)[4], float (&log_sum)[2]
+) {
     float score[2 * TILES][4], largest[2] = {-INFINITE, -INFINITE};
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
@@ -126,8 +135,8 @@ template <int TILES> __device__ __forceinline__ void attend(const Thread& me, co
 // One block, in place. `kept` is where the rows for the backward pass go; none are kept when not training.
 template <bool TRAINING, int TILES>
 __device__ __forceinline__ void forward_block(
-    const Thread& me, const Tokens<TILES>& tokens, float (&x)[4][4], int block, u32 start, u32 kept, Tile queries, Tile keys, Tile values,
-    const Dropout& dropout, float epsilon, BlockMemory& memory
+    const Thread& me, const Tokens<TILES>& tokens, float (&x)[4][4], int block, u32 start, u32 kept, Tile queries,
+    Tile keys, Tile values, const Dropout& dropout, float epsilon, BlockMemory& memory
 ) {
     const u32 weights = start + block * W_BLOCK, bias = start + block * B_BLOCK;
     u32 query[HEADS][4], rows[2][4];
@@ -165,8 +174,9 @@ __device__ __forceinline__ void forward_block(
     if (TRAINING) memory.kept |= drop(me, x, dropout, 2 + 2 * block) << 16;
 }
 
-// The sum of x over the warp's 16 rows, a column a lane: lane i·4 + pair/2 holds column 8·(i/2) + pair + i%2, where the
-// eight values of each lane were folded onto the eight lanes of a column, halving their number at each exchange.
+// The sum of x over the warp's 16 rows, one column per lane: lane i·4 + pair/2 holds column 8·(i/2) + pair + i%2,
+// where the eight values of each lane were folded onto the eight lanes of a column, halving their number at each
+// exchange.
 __device__ __forceinline__ float column_sums(const Thread& me, const float (&x)[4][4]) {
     float value[8];
     #pragma unroll

@@ -1,6 +1,7 @@
-// Weight gradients: dW = Σ over samples and tokens of dyᵀ·x, kept in registers for a whole step, each by one warp alone.
+// Weight gradients: dW = Σ over samples and tokens of dyᵀ·x, kept in registers for a whole step, each by one warp
+// alone.
 //
-// A block's six matrices are eight squares of 32×32, one a warp:
+// A block's six matrices are eight squares of 32×32, one per warp:
 //
 //     warp      0        1        2        3            4, 5                  6, 7
 //     dW        query    key      value    output       fc1, upper and lower  fc2, left and right half
@@ -48,7 +49,7 @@ struct Gradients {
     float square[BLOCKS][2][4][4];   // [rows 16·i][columns 8·j]
     float bias[BLOCKS][2][4];        // warps 4-6; every column holds the same sum
     float embedding[3][4];           // warps 0 and 1: 16 rows × (16 columns, bias)
-    float classifier1[4], classifier2[4];        // 16 × 8 of the first layer; warps 0-3: 16 × 8 of the second, 4-6: biases
+    float classifier1[4], classifier2[4];  // 16 × 8 of the first layer; warps 0-3: 16 × 8 of the second, 4-6: biases
 
     __device__ __forceinline__ void reset() {
         #pragma unroll
@@ -63,7 +64,8 @@ struct Gradients {
     }
 
     // Adds one sample's share of a block.
-    template <int BLOCK, int TILES> __device__ __forceinline__ void add_block(const Thread& me, const Tokens<TILES>&, u32 sample) {
+    template <int BLOCK, int TILES>
+    __device__ __forceinline__ void add_block(const Thread& me, const Tokens<TILES>&, u32 sample) {
         const Factors f = block_factors(me, BLOCK);
         const bool biased = me.warp >= 4 && me.warp <= 6;
         #pragma unroll
@@ -76,7 +78,8 @@ struct Gradients {
             #pragma unroll
             for (int i = 0; i < 2; i++) {
                 #pragma unroll
-                for (int j = 0; j < 4; j++) mma(square[BLOCK][i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+                for (int j = 0; j < 4; j++)
+                    mma(square[BLOCK][i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
                 if (biased) mma(bias[BLOCK][i], a[i], ONES, ONES);
             }
         }
@@ -120,8 +123,10 @@ struct Gradients {
 };
 
 // Updates 16 rows × 8 columns of a matrix of COLUMNS: `flat` is its place in the flat vector, `tile` in shared memory.
-template <int COLUMNS> __device__ __forceinline__ void update_tile(
-    const Thread& me, const Optimizer& optimizer, const float (&gradient)[4], int flat, u32 tile, int row, int chunk, int rows = TILE
+template <int COLUMNS>
+__device__ __forceinline__ void update_tile(
+    const Thread& me, const Optimizer& optimizer, const float (&gradient)[4], int flat, u32 tile, int row, int chunk,
+    int rows = TILE
 ) {
     #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -134,7 +139,9 @@ template <int COLUMNS> __device__ __forceinline__ void update_tile(
 }
 
 // Updates 16 biases whose gradients stand in every column.
-__device__ __forceinline__ void update_biases(const Thread& me, const Optimizer& optimizer, const float (&gradient)[4], int flat, u32 biases, int count = TILE) {
+__device__ __forceinline__ void update_biases(
+    const Thread& me, const Optimizer& optimizer, const float (&gradient)[4], int flat, u32 biases, int count = TILE
+) {
     if (me.pair != 0) return;
     #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -156,7 +163,9 @@ __device__ __forceinline__ void Gradients::apply(const Thread& me, const Optimiz
                 if (w < 6) {  // six squares, one below the other
                     update_tile<DIM>(me, optimizer, square[b][i][j], flat + FLAT_QUERY, weights, DIM * w + TILE * i, j);
                 } else {
-                    update_tile<HIDDEN>(me, optimizer, square[b][i][j], flat + FLAT_FC2, weights + W_FC2, TILE * i, 4 * (w - 6) + j);
+                    update_tile<HIDDEN>(
+                        me, optimizer, square[b][i][j], flat + FLAT_FC2, weights + W_FC2, TILE * i, 4 * (w - 6) + j
+                    );
                 }
             }
             const int first = TILE * i;
@@ -171,7 +180,9 @@ __device__ __forceinline__ void Gradients::apply(const Thread& me, const Optimiz
     if (IMAGES && w < 2) {
         update_tile<FEATURES>(me, optimizer, embedding[0], FLAT_EMBEDDING, start + W_EMBEDDING, TILE * w, 0);
         update_tile<FEATURES>(me, optimizer, embedding[1], FLAT_EMBEDDING, start + W_EMBEDDING, TILE * w, 1);
-        update_biases(me, optimizer, embedding[2], FLAT_EMBEDDING_BIAS + TILE * w, start + B_EMBEDDING + TILE * w * FLOAT);
+        update_biases(
+            me, optimizer, embedding[2], FLAT_EMBEDDING_BIAS + TILE * w, start + B_EMBEDDING + TILE * w * FLOAT
+        );
     }
     update_tile<DIM>(me, optimizer, classifier1, FLAT_CLASSIFIER1, start + W_CLASSIFIER1, TILE * (w / 4), w % 4);
     if (w < 4) {

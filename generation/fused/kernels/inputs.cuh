@@ -5,13 +5,15 @@
 // What a sample is beside its tokens, in one word.
 struct Facts {
     int place, label, length;  // where it stands in its batch, for its dropout; its class; its real tokens
-    __device__ __forceinline__ explicit Facts(u32 word) : place(word & 0xFFFF), label(word >> 16 & 0xFF), length(word >> 24) {}
+    __device__ __forceinline__ explicit Facts(u32 word)
+        : place(word & 0xFFFF), label(word >> 16 & 0xFF), length(word >> 24) {}
 };
 
 constexpr u32 TOKEN_BYTES = FEATURES * HALF;
 constexpr u32 INPUT_BYTES = ROWS * TOKEN_BYTES;
 
-template <int COLUMNS> __device__ __forceinline__ void load_matrix(const float* flat, u32 tile, int rows, int index, int threads) {
+template <int COLUMNS>
+__device__ __forceinline__ void load_matrix(const float* flat, u32 tile, int rows, int index, int threads) {
     for (int i = index; i < rows * COLUMNS / 2; i += threads) {
         int row = 2 * i / COLUMNS, column = 2 * i % COLUMNS;
         store_word(tile + chunk_at<COLUMNS>(row, column / 8) + column % 8 * HALF, pack(flat[2 * i], flat[2 * i + 1]));
@@ -27,7 +29,8 @@ __device__ __forceinline__ void load_weights(const float* flat, u32 start, int i
     for (int b = 0; b < BLOCKS; b++) {
         const float* block = flat + b * BLOCK_STRIDE;
         const u32 weights = start + b * W_BLOCK, biases = start + b * B_BLOCK;
-        load_matrix<DIM>(block + FLAT_QUERY, weights, 4 * DIM + HIDDEN, index, threads);  // query, key, value, output, fc1
+        // query, key, value, output, fc1
+        load_matrix<DIM>(block + FLAT_QUERY, weights, 4 * DIM + HIDDEN, index, threads);
         load_matrix<HIDDEN>(block + FLAT_FC2, weights + W_FC2, DIM, index, threads);
         load_biases(block + FLAT_FC1_BIAS, biases + B_FC1, HIDDEN, index, threads);
         load_biases(block + FLAT_FC2_BIAS, biases + B_FC2, DIM, index, threads);
@@ -39,7 +42,8 @@ __device__ __forceinline__ void load_weights(const float* flat, u32 start, int i
     load_matrix<DIM>(flat + FLAT_CLASSIFIER1, start + W_CLASSIFIER1, DIM, index, threads);
     load_biases(flat + FLAT_CLASSIFIER1_BIAS, start + B_CLASSIFIER1, DIM, index, threads);
     load_matrix<DIM>(flat + FLAT_CLASSIFIER2, start + W_CLASSIFIER2, CLASSES, index, threads);
-    for (int i = CLASSES * DIM / 2 + index; i < TILE * DIM / 2; i += threads) store_word(start + W_CLASSIFIER2 + i * FLOAT, 0);
+    for (int i = CLASSES * DIM / 2 + index; i < TILE * DIM / 2; i += threads)
+        store_word(start + W_CLASSIFIER2 + i * FLOAT, 0);
     load_biases(flat + FLAT_CLASSIFIER2_BIAS, start + B_CLASSIFIER2, CLASSES, index, threads);
     for (int i = CLASSES + index; i < TILE; i += threads) store_float(start + B_CLASSIFIER2 + i * FLOAT, 0.0f);
 }
@@ -55,7 +59,9 @@ __device__ __forceinline__ void start_tokens(const Thread& me, const u16* sample
 }
 
 // The embedded tokens, in front of the first dropout. `positions` [TOKENS, DIM] is added to images; words bring theirs.
-__device__ __forceinline__ void embed(const Thread& me, float (&x)[4][4], u32 start, u32 input, const float* positions) {
+__device__ __forceinline__ void embed(
+    const Thread& me, float (&x)[4][4], u32 start, u32 input, const float* positions
+) {
     const int first = me.tile * TILE;
     u32 rows[FEATURES / 16][4];
     load_rows<FEATURES>(me, rows, {input, 0});
@@ -64,7 +70,8 @@ __device__ __forceinline__ void embed(const Thread& me, float (&x)[4][4], u32 st
         multiply_rows<FEATURES, ADD>(me, x, rows, {start, W_EMBEDDING});
         #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const int row = first + me.row + 8 * half, real = row < TOKENS ? row : TOKENS - 1;  // padding may hold anything
+            const int row = first + me.row + 8 * half;
+            const int real = row < TOKENS ? row : TOKENS - 1;  // padding may hold anything
             #pragma unroll
             for (int j = 0; j < 4; j++) {
                 float a, b;
@@ -76,7 +83,8 @@ __device__ __forceinline__ void embed(const Thread& me, float (&x)[4][4], u32 st
         #pragma unroll
         for (int j = 0; j < 4; j++) {
             #pragma unroll
-            for (int half = 0; half < 2; half++) unpack(x[j][2 * half], x[j][2 * half + 1], rows[j / 2 % (FEATURES / 16)][j % 2 * 2 + half]);
+            for (int half = 0; half < 2; half++)
+                unpack(x[j][2 * half], x[j][2 * half + 1], rows[j / 2 % (FEATURES / 16)][j % 2 * 2 + half]);
         }
     }
 }

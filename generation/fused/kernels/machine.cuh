@@ -1,8 +1,8 @@
 // The instructions of the GPU that the kernels use, each as a function: matrix units, shuffles, barriers, conversions.
 //
-// Nothing but these functions is written in PTX, and no header of the CUDA toolkit is needed. Shared memory is addressed
-// in bytes from its start. tests/generation/emulator has a second file of this name, which stands
-// in for this one and does the same on a CPU, lane by lane.
+// Nothing but these functions is written in PTX, and no header of the CUDA toolkit is needed. Shared memory is
+// addressed in bytes from its start. tests/generation/emulator has a second file of this name, which stands in for
+// this one and does the same on a CPU, lane by lane.
 #ifndef MACHINE
 #define MACHINE
 
@@ -23,18 +23,22 @@ __device__ __forceinline__ u32 shared_start() { return (u32)__cvta_generic_to_sh
 
 // ---- matrix units -------------------------------------------------------------------------------------------------
 
-// c += a·b for a 16×16 (half), b 16×8 (half), c 16×8 (float), spread over the warp as «mma.m16n8k16» has it.
+// c += a·b for a 16×16 (half), b 16×8 (half), c 16×8 (float), spread over the warp as "mma.m16n8k16" has it.
 __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)
+    );
 }
 
 // c = a·b
 __device__ __forceinline__ void mma_first(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
         : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f)
+    );
 }
 
 // Four 8×8 matrices of halves; lane 8i+j gives the address of row j of matrix i.
@@ -72,7 +76,9 @@ __device__ __forceinline__ u32 pack_relu(float low, float high) {
 }
 
 __device__ __forceinline__ void unpack(float& low, float& high, u32 word) {
-    asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(low), "=f"(high) : "r"(word));
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+        : "=f"(low), "=f"(high)
+        : "r"(word));
 }
 
 // All ones in each half of the word whose sign bit is set, else zeros.
@@ -82,12 +88,36 @@ __device__ __forceinline__ u32 spread_signs(u32 word) {
     return mask;
 }
 
-__device__ __forceinline__ float power_of_two(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-__device__ __forceinline__ float log_two(float x) { float y; asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-__device__ __forceinline__ float reciprocal(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-__device__ __forceinline__ float reciprocal_root(float x) { float y; asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-__device__ __forceinline__ float square_root(float x) { float y; asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-__device__ __forceinline__ float divide(float a, float b) { float y; asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b)); return y; }
+__device__ __forceinline__ float power_of_two(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ float log_two(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ float reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ float reciprocal_root(float x) {
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ float square_root(float x) {
+    float y;
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ float divide(float a, float b) {
+    float y;
+    asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
 __device__ __forceinline__ u32 high_product(u32 a, u32 b) { return __umulhi(a, b); }
 
 // ---- lanes and warps ----------------------------------------------------------------------------------------------
@@ -112,11 +142,25 @@ __device__ __forceinline__ void read_floats(float& x, float& y, const float* add
 
 // ---- shared memory ------------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ void store_word(u32 address, u32 x) { asm volatile("st.shared.b32 [%0], %1;" :: "r"(address), "r"(x) : "memory"); }
-__device__ __forceinline__ u32 load_word(u32 address) { u32 x; asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory"); return x; }
-__device__ __forceinline__ void store_float(u32 address, float x) { asm volatile("st.shared.f32 [%0], %1;" :: "r"(address), "f"(x) : "memory"); }
-__device__ __forceinline__ void store_double(u32 address, double x) { asm volatile("st.shared.f64 [%0], %1;" :: "r"(address), "d"(x) : "memory"); }
-__device__ __forceinline__ double load_double(u32 address) { double x; asm volatile("ld.shared.f64 %0, [%1];" : "=d"(x) : "r"(address) : "memory"); return x; }
+__device__ __forceinline__ void store_word(u32 address, u32 x) {
+    asm volatile("st.shared.b32 [%0], %1;" :: "r"(address), "r"(x) : "memory");
+}
+__device__ __forceinline__ u32 load_word(u32 address) {
+    u32 x;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+    return x;
+}
+__device__ __forceinline__ void store_float(u32 address, float x) {
+    asm volatile("st.shared.f32 [%0], %1;" :: "r"(address), "f"(x) : "memory");
+}
+__device__ __forceinline__ void store_double(u32 address, double x) {
+    asm volatile("st.shared.f64 [%0], %1;" :: "r"(address), "d"(x) : "memory");
+}
+__device__ __forceinline__ double load_double(u32 address) {
+    double x;
+    asm volatile("ld.shared.f64 %0, [%1];" : "=d"(x) : "r"(address) : "memory");
+    return x;
+}
 __device__ __forceinline__ void load_floats(float& x, float& y, u32 address) {
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(address) : "memory");
 }

@@ -3,12 +3,12 @@
 //     x̂ = (x − mean(x)) · r,   r = 1/√(var(x) + ε)            dx = r · (dx̂ − mean(dx̂) − x̂·mean(dx̂·x̂))
 //
 // Every dropout of the zoo stands in front of a LayerNorm, so its factor s = 1/(1 − p) needs no multiplication:
-// LayerNorm(s·x) is the formula above with ε/s² in place of ε. Rows of padding get r = 0: they come out as zeros, and so
-// do their gradients.
+// LayerNorm(s·x) is the formula above with ε/s² in place of ε. Rows of padding get r = 0: they come out as zeros,
+// and so do their gradients.
 #pragma once
 #include "tiles.cuh"
 
-// Normalises in place; r[0] belongs to the lane's upper row, r[1] to its lower one.
+// Normalizes in place; r[0] belongs to the lane's upper row, r[1] to its lower one.
 __device__ __forceinline__ void normalize(float (&x)[4][4], float (&r)[2], float epsilon, const bool (&real)[2]) {
     #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -29,7 +29,9 @@ __device__ __forceinline__ void normalize(float (&x)[4][4], float (&r)[2], float
 }
 
 // d becomes the gradient with respect to the LayerNorm's input; x̂ comes as halves.
-__device__ __forceinline__ void normalize_backward(float (&d)[4][4], const u32 (&normalized)[2][4], const float (&r)[2]) {
+__device__ __forceinline__ void normalize_backward(
+    float (&d)[4][4], const u32 (&normalized)[2][4], const float (&r)[2]
+) {
     #pragma unroll
     for (int half = 0; half < 2; half++) {
         float x[4][2], sum = 0.0f, product = 0.0f;

@@ -13,9 +13,9 @@ template <int COLUMNS> constexpr u32 PITCH = COLUMNS * HALF;
 
 // Byte of chunk `chunk` (eight halves) of row `row`.
 template <int COLUMNS> __device__ __forceinline__ u32 chunk_at(int row, int chunk) {
-    constexpr int rows_a_line = 128 / PITCH<COLUMNS>;  // rows that fill the 32 banks once
+    constexpr int rows_per_line = 128 / PITCH<COLUMNS>;  // rows that fill the 32 banks once
     constexpr int chunks = COLUMNS / 8;
-    return row * PITCH<COLUMNS> + 16 * (chunk ^ (row / rows_a_line % chunks));
+    return row * PITCH<COLUMNS> + 16 * (chunk ^ (row / rows_per_line % chunks));
 }
 
 // Where a tile lies: `offset` bytes, known to the compiler, behind a `base` that is a multiple of 128.
@@ -23,8 +23,8 @@ struct Tile {
     u32 base, offset;
 };
 
-// The address each lane gives to a matrix load at rows 0-15, chunks 0-1 of a tile. «Down» takes the lower eight rows as
-// the second matrix, «across» the right eight columns.
+// The address each lane gives to a matrix load at rows 0-15, chunks 0-1 of a tile. "Down" takes the lower eight rows as
+// the second matrix, "across" the right eight columns.
 template <int COLUMNS> __device__ __forceinline__ u32 down(const Thread& me) {
     return chunk_at<COLUMNS>(me.lane % 16, me.lane / 16);
 }
@@ -48,7 +48,8 @@ template <int N> __device__ __forceinline__ void pack_rows(u32 (&a)[N / 2][4], c
 }
 
 // Writes the 16 rows of this warp's tile, from the even chunk `chunk` on.
-template <int COLUMNS, int K> __device__ __forceinline__ void store_rows(const Thread& me, Tile tile, const u32 (&a)[K][4], int chunk = 0) {
+template <int COLUMNS, int K>
+__device__ __forceinline__ void store_rows(const Thread& me, Tile tile, const u32 (&a)[K][4], int chunk = 0) {
     tile.base += me.tile * TILE * PITCH<COLUMNS>;
     #pragma unroll
     for (int k = 0; k < K; k++) store_matrices(at<COLUMNS>(tile, down<COLUMNS>(me), 0, chunk + 2 * k), a[k]);
@@ -66,7 +67,9 @@ __device__ __forceinline__ void multiply(bool first, float (&c)[4], const u32 (&
     if (first) mma_first(c, a, b0, b1);
     else mma(c, a, b0, b1);
 }
-__device__ __forceinline__ void multiply(bool first, float (&left)[4], float (&right)[4], const u32 (&a)[4], const u32 (&b)[4]) {
+__device__ __forceinline__ void multiply(
+    bool first, float (&left)[4], float (&right)[4], const u32 (&a)[4], const u32 (&b)[4]
+) {
     multiply(first, left, a, b[0], b[1]);
     multiply(first, right, a, b[2], b[3]);
 }
@@ -74,7 +77,8 @@ __device__ __forceinline__ void multiply(bool first, float (&left)[4], float (&r
 enum Start { FROM_ZERO, ADD };
 
 // c[16 × 8N] (+)= a[16 × 16K] · tile[8N × 16K]ᵀ
-template <int COLUMNS, Start START = FROM_ZERO, int N, int K> __device__ __forceinline__ void multiply_rows(const Thread& me, float (&c)[N][4], const u32 (&a)[K][4], Tile tile) {
+template <int COLUMNS, Start START = FROM_ZERO, int N, int K>
+__device__ __forceinline__ void multiply_rows(const Thread& me, float (&c)[N][4], const u32 (&a)[K][4], Tile tile) {
     #pragma unroll
     for (int n = 0; n < N; n += 2) {
         #pragma unroll
@@ -87,7 +91,8 @@ template <int COLUMNS, Start START = FROM_ZERO, int N, int K> __device__ __force
 }
 
 // c[16 × 8N] (+)= a[16 × 16K] · tile[16K × 8N]
-template <int COLUMNS, Start START = FROM_ZERO, int N, int K> __device__ __forceinline__ void multiply_columns(const Thread& me, float (&c)[N][4], const u32 (&a)[K][4], Tile tile) {
+template <int COLUMNS, Start START = FROM_ZERO, int N, int K>
+__device__ __forceinline__ void multiply_columns(const Thread& me, float (&c)[N][4], const u32 (&a)[K][4], Tile tile) {
     #pragma unroll
     for (int k = 0; k < K; k++) {
         #pragma unroll

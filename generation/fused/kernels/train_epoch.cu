@@ -1,13 +1,13 @@
-// Trains a population for one epoch: one thread block a model, no word to the host in between.
+// Trains a population for one epoch: one thread block per model, and the host hears nothing in between.
 //
 //     for each step:
-//         for each round of two samples, one a group of four warps:
-//             forward through both blocks ─ classifier ─ back through block 1 and block 0     (forward.cuh, backward.cuh)
+//         for each round of two samples, one per group of four warps:
+//             forward through both blocks ─ classifier ─ back through block 1 and block 0   (forward.cuh, backward.cuh)
 //             after each block's way back: all eight warps add both samples to their weight gradients   (gradients.cuh)
 //         every warp updates the weights whose gradients it holds                                        (update.cuh)
 //
 // Shared memory:  weights (halves) │ classifier's rows of 16 samples │ sums │ tokens │ sample of group 0 │ of group 1
-// Device memory sees the tokens come in and the optimizer's numbers pass once a step; activations and gradients never
+// Device memory sees the tokens come in and the optimizer's numbers pass once per step; activations and gradients never
 // leave the chip. Nothing depends on other blocks, so a run's bytes do not depend on its population.
 #include "gradients.cuh"
 #include "inputs.cuh"
@@ -60,14 +60,16 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
     const long long own = (long long)model * PARAMETERS;
 
     Optimizer rule(arguments.rules + model * RULE_NUMBERS);
-    rule.weights = arguments.weights + own, rule.first = arguments.first_moments + own, rule.second = arguments.second_moments + own;
+    rule.weights = arguments.weights + own, rule.first = arguments.first_moments + own,
+    rule.second = arguments.second_moments + own;
     rule.gradient_scale = 1.0f / (LOSS_SCALE * arguments.batch);
     Dropout dropout;
     dropout.seed = arguments.seeds[model], dropout.threshold = arguments.thresholds[model];
     const float epsilon = arguments.epsilons[model];
 
     load_weights(rule.weights, start, thread_index(), WARPS * WARP);
-    for (u32 i = thread_index(); i < GROUPS * INPUT_BUFFERS * INPUT_BYTES / FLOAT; i += WARPS * WARP) store_word(start + INPUTS + i * FLOAT, 0);
+    for (u32 i = thread_index(); i < GROUPS * INPUT_BUFFERS * INPUT_BYTES / FLOAT; i += WARPS * WARP)
+        store_word(start + INPUTS + i * FLOAT, 0);
     block_barrier();
 
     double loss = 0.0;
@@ -96,7 +98,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
             warp_barrier();  // all lanes have read what the next copy may overwrite
             buffer = INPUT_BUFFERS - 1 - buffer;
             if (next < total) {
-                start_tokens(me, arguments.tokens + (long long)(next + me.group) * TOKENS * FEATURES, input_start + buffer * INPUT_BYTES);
+                start_tokens(
+                    me, arguments.tokens + (long long)(next + me.group) * TOKENS * FEATURES,
+                    input_start + buffer * INPUT_BYTES
+                );
                 coming0 = arguments.facts[next], coming1 = arguments.facts[next + 1];
             }
             const u32 kept_first = drop(me, x, dropout, 0);
@@ -107,8 +112,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
                 for (int block = 0; block < BLOCKS; block++) {
                     earlier = memory;
                     // the first block's keys and values lie where P will be, so that the second's find their place free
-                    const Tile keys = {sample + (block ? KEYS : P), 0}, values = {sample + (block ? VALUES : P + ROWS32), 0};
-                    forward_block<true>(me, tokens, x, block, start, sample + block * KEPT_BLOCK, {sample, QUERIES}, keys, values, dropout, epsilon, memory);
+                    const Tile keys = {sample + (block ? KEYS : P), 0},
+                               values = {sample + (block ? VALUES : P + ROWS32), 0};
+                    forward_block<true>(
+                        me, tokens, x, block, start, sample + block * KEPT_BLOCK, {sample, QUERIES}, keys, values,
+                        dropout, epsilon, memory
+                    );
                 }
                 float r[2];
                 u32 normalized[2][4];
@@ -145,9 +154,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
                         if (block) gradients.add_block<1>(me, tokens, other);
                         else gradients.add_block<0>(me, tokens, other);
                     });
-                    if (IMAGES && block == 0) gradients.add_embedding(me, other, start + INPUTS + (group * INPUT_BUFFERS + 1 - buffer) * INPUT_BYTES);
+                    if (IMAGES && block == 0)
+                        gradients.add_embedding(
+                            me, other, start + INPUTS + (group * INPUT_BUFFERS + 1 - buffer) * INPUT_BYTES
+                        );
                 }
-                if (block == 0 && round % (RECENT / GROUPS) == RECENT / GROUPS - 1) gradients.add_classifier(me, recent);
+                if (block == 0 && round % (RECENT / GROUPS) == RECENT / GROUPS - 1)
+                    gradients.add_classifier(me, recent);
                 block_barrier();
             }
         }

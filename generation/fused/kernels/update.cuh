@@ -14,7 +14,8 @@ struct Optimizer {
     bool adaptive, corrected;
 
     __device__ __forceinline__ Optimizer(const float* rule) {
-        rate = rule[0], beta = rule[1], gamma = rule[2], alpha = rule[3], one_minus_alpha = rule[4], weight_decay = rule[5];
+        rate = rule[0], beta = rule[1], gamma = rule[2], alpha = rule[3], one_minus_alpha = rule[4],
+        weight_decay = rule[5];
         adaptive = rule[6] != 0.0f, corrected = rule[7] != 0.0f;
     }
 

@@ -1,10 +1,12 @@
-// The functions of generation/fused/kernels/machine.cuh on a CPU, so that the kernels can be run and checked without a GPU.
+// The functions of generation/fused/kernels/machine.cuh on a CPU, so that the kernels can be run and checked without
+// a GPU.
 //
-// Every lane is a fiber. A function in which a warp acts as one (matrix products, matrix loads, shuffles) makes its lanes
-// wait for each other, and the last to come does it for all. Barriers work alike. Warps are resumed in a random order and
-// now and then one is left waiting, so that a missing barrier shows as a changed result. It shows as a race, too: every
-// access to shared memory is checked against the last accesses of the other warps and the barriers since. Copies from
-// device memory are done when they are waited for, no sooner. A barrier that some never reach ends the program.
+// Every lane is a fiber. A function in which a warp acts as one (matrix products, matrix loads, shuffles) makes its
+// lanes wait for each other, and the last to come does it for all. Barriers work alike. Warps are resumed in a
+// random order and now and then one is left waiting, so that a missing barrier shows as a changed result. It shows
+// as a race, too: every access to shared memory is checked against the last accesses of the other warps and the
+// barriers since. Copies from device memory are done when they are waited for, no sooner. A barrier that some never
+// reach ends the program.
 #ifndef MACHINE
 #define MACHINE
 #include <setjmp.h>
@@ -77,7 +79,7 @@ inline void fail(const char* what) {
     std::abort();
 }
 
-// «noipa»: the compiler must not look inside and conclude that memory stays as it was; other fibers run meanwhile.
+// "noipa": the compiler must not look inside and conclude that memory stays as it was; other fibers run meanwhile.
 __attribute__((noipa)) static void pause() {
     if (!_setjmp(fibers[current].resume)) _longjmp(scheduler, 1);
 }
@@ -269,7 +271,8 @@ inline void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
         float left[16][16], right[16][8];
         for (int l = 0; l < LANES; l++) {
             const int r = l / 4, q = 2 * (l % 4);
-            for (int i = 0; i < 4; i++) unpack(left[r + i % 2 * 8][q + i / 2 * 8], left[r + i % 2 * 8][q + 1 + i / 2 * 8], w.in[l][i]);
+            for (int i = 0; i < 4; i++)
+                unpack(left[r + i % 2 * 8][q + i / 2 * 8], left[r + i % 2 * 8][q + 1 + i / 2 * 8], w.in[l][i]);
             for (int i = 0; i < 2; i++) unpack(right[q + 8 * i][r], right[q + 1 + 8 * i][r], w.in[l][4 + i]);
         }
         for (int l = 0; l < LANES; l++) {
