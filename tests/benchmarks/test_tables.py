@@ -13,6 +13,7 @@ from benchmarks.data.checkpoints import Checkpoints
 from benchmarks.experiments import execution
 from benchmarks.models.registry import MODELS
 from benchmarks.tables import paper
+from benchmarks.tables.markdown import for_terminal
 from benchmarks.tables.result_index import ResultIndex
 from zoo.reading.reader import open_zoo
 from zoo.reading.selection import Selection
@@ -36,7 +37,7 @@ def test_kendall_writes_rows_tables_and_plots_and_computes_nothing_twice(
     ]
     kendall.main(arguments)
     table = (tmp_path / "kendall.mnist.md").read_text()
-    assert table.strip() in capsys.readouterr().out
+    assert for_terminal(table).strip() in capsys.readouterr().out
     assert "| Kendall's τ, mnist | no threshold | ≥ 50% | ≥ 99% |" in table
     assert "paper 0.866 ± 0.002" in table
     assert "Too few rows to rank: ≥ 99%" in table

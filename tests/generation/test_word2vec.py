@@ -107,8 +107,8 @@ def test_the_embedding_is_made_once_and_then_read(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b"1000000000 300\nw1 0.5 0.5\n", "do not fit in it"),
-        (b"many words\nw1 0.5 0.5\n", "is no word2vec file"),
-        (b"", "is no word2vec file"),
+        (b"many words\nw1 0.5 0.5\n", "is not a word2vec file"),
+        (b"", "is not a word2vec file"),
     ],
 )
 def test_a_header_that_promises_too_much_is_refused_before_room_is_made(

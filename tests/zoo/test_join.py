@@ -43,7 +43,7 @@ def test_the_same_config_twice_is_refused(parts, tmp_path, capsys):
     publish(tmp_path / "runs", tmp_path / "other")
     with pytest.raises(SystemExit):
         main([*map(str, parts), str(tmp_path / "other"), str(tmp_path / "out")])
-    assert capsys.readouterr().err.strip().endswith("has mnist and so has a zoo before it: leave one of them out")
+    assert capsys.readouterr().err.strip().endswith("has mnist and so has an earlier zoo: leave one of them out")
     assert not (tmp_path / "out").exists()
 
 

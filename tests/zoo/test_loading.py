@@ -156,7 +156,7 @@ def test_streaming_from_a_static_web_server_reads_the_same_rows(datasets, server
 
 
 def test_a_server_without_a_zoo_is_one_clear_error(server):
-    with pytest.raises(FileNotFoundError, match=r"manifest\.json does not answer: File not loaded"):
+    with pytest.raises(FileNotFoundError, match=r"manifest\.json does not answer: File not found"):
         zoo.load_dataset(f"{server}/runs", "mnist", streaming=True)
     with pytest.raises(ValueError, match="has no config 'chess': it has agnews, agnews-seeds, mnist"):
         zoo.load_dataset(f"{server}/small-transformer-zoo", "chess", streaming=True)
@@ -180,7 +180,7 @@ def test_a_zoo_is_found_by_path_variable_and_hub_name(zoo_folder, tmp_path, monk
             resolve(name)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
-    with pytest.raises(FileNotFoundError, match="is no zoo"):
+    with pytest.raises(FileNotFoundError, match="is not a zoo"):
         resolve("full")
 
 

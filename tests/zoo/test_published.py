@@ -63,5 +63,5 @@ def test_spec_refuses_more_than_any_small_transformer_has() -> None:
     for spec in (zoo.MNIST, zoo.AGNEWS):
         assert spec._count() == spec.num_parameters
     for wrong in ({"blocks": 10**12}, {"dim": 10**9}):
-        with pytest.raises(ValueError, match="is no small one"):
+        with pytest.raises(ValueError, match="is not a small one"):
             TransformerSpec(**{"task": "mnist", "classes": 10, "tokens": 49, **wrong})

@@ -94,7 +94,7 @@ def test_truncated_empty_missing_and_foreign_files_are_one_line_each(spoilt, cap
         (b"\xff\xfe", "manifest.json is damaged"),
         (b"[" * 100_000, "manifest.json is damaged"),
         ({"schema_version": 99}, "has schema version 99, this code reads 1"),
-        ({"details": {"kind": "shard"}}, "is no published zoo's"),
+        ({"details": {"kind": "shard"}}, "does not belong to a published zoo"),
         ({"details": {"kind": "zoo", "configs": {"mnist": {}}}}, "is damaged: KeyError"),
         ({"files": {"../../etc/passwd": {"bytes": 1, "sha256": "0" * 64}}}, "names a file outside its folder"),
         ({"files": {"a": {"bytes": -1, "sha256": "0" * 64}}}, "is damaged: the entry of 'a'"),
