@@ -1,5 +1,6 @@
-// The backward pass of one block for one sample, in the rows' own warps as the forward pass; gradients of keys and values
-// gather from all queries, so probabilities p and score gradients ds pass through shared memory, one head at a time.
+// The backward pass of one block for one sample. As in the forward pass each warp has its own rows; but the gradients
+// of keys and values are sums over all queries, so probabilities p and score gradients ds pass through shared memory,
+// one head at a time.
 //
 //     dy ─ ·W_B ─ ReLU' ─ d_hidden ─ ·W_A ─ LayerNorm' ─ dropout' ─ da ─ ·W_O ─ d_joined
 //     p = 2^(score − log_sum)      ds = p ∘ (d_joined·Vᵀ − δ),  δ = Σ d_joined∘joined
@@ -8,7 +9,7 @@
 #pragma once
 #include "forward.cuh"
 
-// dy[16 × 32] to d_hidden, then to the gradient of the block's attention output, before its dropout
+// From dy to d_hidden, then to the gradient of the attention's output, in front of its dropout.
 DEVICE void backward_mlp(
     const Thread& me, const BlockWeights& weights, const Sample& sample, const BlockRows& kept,
     const BlockMemory& memory, Rows<DIM>& d
@@ -97,14 +98,14 @@ template <int TILES>
 DEVICE void backward_keys(
     const Thread& me, const Tokens<TILES>&, const Sample& sample, int head, Rows<HEAD_DIM>& dk, Rows<HEAD_DIM>& dv
 ) {
-    const u32 own = TokenRows<ROWS>::across(me) ^ (32 * me.tile);  // this warp's 16 rows are 16 columns of p and ds
+    const u32 columns = TokenRows<ROWS>::across(me) ^ (32 * me.tile);  // of p and ds: this warp's tokens as keys
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
         Factor a, b;
-        load_matrices_transposed(a, sample.p().at(own, tile * TILE, 0));
+        load_matrices_transposed(a, sample.p().at(columns, tile * TILE, 0));
         sample.d_joined().load_right(me, b, tile * TILE, 2 * head);
         accumulate(tile == 0, dv[0], dv[1], a, b);
-        load_matrices_transposed(a, sample.ds().at(own, tile * TILE, 0));
+        load_matrices_transposed(a, sample.ds().at(columns, tile * TILE, 0));
         sample.queries().load_right(me, b, tile * TILE, 2 * head);
         accumulate(tile == 0, dk[0], dk[1], a, b);
     }

@@ -84,7 +84,7 @@ DEVICE void store_row(const Thread& me, Matrix<RECENT, N> matrix, const PackedRo
     }
 }
 
-// z = W_1·pooled + b_1, active = ReLU(z), logit = W_2·active + b_2, all in row 0; lanes of other rows hold nothing of use.
+// z = W_1·pooled + b_1, active = ReLU(z), logit = W_2·active + b_2, all in row 0; the other rows hold nothing of use.
 DEVICE void classify(
     const Thread& me, const Weights& weights, const PackedRows<DIM>& pooled, Rows<DIM>& z, PackedRows<DIM>& active,
     Rows<TILE>& logit
@@ -104,7 +104,7 @@ DEVICE float logit_of(const Thread& me, const Rows<TILE>& logit, int i) {
     return class_of(me, i) < CLASSES ? logit[i / 2][i % 2] : -INFINITE;
 }
 
-// The class with the largest logit of row 0, the first of equals, as argmax has it; none where none is a number.
+// The class with the largest logit of row 0, the first of equals, as argmax has it; no class where none is a number.
 DEVICE int answer(const Thread& me, const Rows<TILE>& logit) {
     float largest = -INFINITE;
     #pragma unroll

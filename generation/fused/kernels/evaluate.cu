@@ -1,23 +1,32 @@
 // Measures a population: correct answers and losses of every model on the same examples, forward pass only.
 //
-// A block takes one model and one part of the examples; its groups of four warps take a sample each in turn. Counts are
-// summed as integers and losses as one number per part, in a fixed order, so the result depends on nothing but the model.
+// A block takes one model and one part of the examples; its groups of four warps take one sample at a time each. Counts
+// are summed as integers and losses as one number per part, in a fixed order, so the result depends on nothing but the
+// model.
 #include "classifier.cuh"
 #include "inputs.cuh"
 
 constexpr int EVALUATE_GROUPS = 4;
 constexpr int EVALUATE_THREADS = EVALUATE_GROUPS * GROUP_THREADS;
 
+// A group's keys and values: those of each block apart, so that no warp waits for the other block.
+struct KeysAndValues {
+    static constexpr u32 BLOCK_BYTES = 2 * TokenRows<DIM>::BYTES, BYTES = BLOCKS * BLOCK_BYTES;
+    u32 start;
+    DEVICE BlockPlaces places(int block) const {
+        const u32 keys = start + block * BLOCK_BYTES;
+        return {{keys, 0}, {keys, 0}, {keys, TokenRows<DIM>::BYTES}, {0}};
+    }
+};
+
 // Shared memory:  weights │ sums of each group │ tokens of each group │ keys and values of each group
 struct EvaluateMemory {
     static constexpr u32 SUMS = Weights::BYTES;
-    static constexpr u32 COUNT = 16;  // of correct answers, behind the sum of losses
+    static constexpr u32 COUNT = 16;  // where a group's correct answers stand at the end, behind its sum of losses
     static constexpr u32 INPUTS = SUMS + EVALUATE_GROUPS * TokenSums::BYTES;
     static constexpr u32 INPUT_BYTES = EVALUATE_GROUPS * TokenRows<FEATURES>::BYTES;
     static constexpr u32 KEYS = INPUTS + INPUT_BYTES;
-    // keys and values of each block, so that no warp waits for the other block
-    static constexpr u32 GROUP_BYTES = 2 * BLOCKS * TokenRows<DIM>::BYTES;
-    static constexpr u32 BYTES = KEYS + EVALUATE_GROUPS * GROUP_BYTES;
+    static constexpr u32 BYTES = KEYS + EVALUATE_GROUPS * KeysAndValues::BYTES;
     u32 start;
 
     DEVICE Weights weights() const { return {start}; }
@@ -25,7 +34,7 @@ struct EvaluateMemory {
     DEVICE TokenRows<FEATURES> input(int group) const {
         return {start + INPUTS + group * TokenRows<FEATURES>::BYTES, 0};
     }
-    DEVICE u32 keys(int group) const { return start + KEYS + group * GROUP_BYTES; }
+    DEVICE KeysAndValues keys_and_values(int group) const { return {start + KEYS + group * KeysAndValues::BYTES}; }
 };
 
 // What a launch passes, field by field as EvaluateArguments of arguments.py has it.
@@ -61,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(EVALUATE_THREADS, 1) evaluate(
     const Weights weights = memory.weights();
     const TokenSums sums = memory.sums(me.group);
     const TokenRows<FEATURES> input = memory.input(me.group);
-    const u32 rows = memory.keys(me.group);
+    const KeysAndValues keys_and_values = memory.keys_and_values(me.group);
     load_weights(arguments.weights + (long long)model * PARAMETERS, weights, {thread_index(), EVALUATE_THREADS});
     for (u32 i = thread_index(); i < EvaluateMemory::INPUT_BYTES / FLOAT; i += EVALUATE_THREADS) {
         store_word(memory.input(0).address() + i * FLOAT, 0);
@@ -88,8 +97,7 @@ extern "C" __global__ void __launch_bounds__(EVALUATE_THREADS, 1) evaluate(
             none.epsilon = LAYER_NORM_EPSILON;
             #pragma unroll 1
             for (int block = 0; block < BLOCKS; block++) {
-                const u32 keys = rows + block * 2 * TokenRows<DIM>::BYTES;
-                const BlockPlaces places = {{keys, 0}, {keys, 0}, {keys, TokenRows<DIM>::BYTES}, {0}};
+                const BlockPlaces places = keys_and_values.places(block);
                 forward_block<false>(me, tokens, x, block, weights.block(block), places, none, block_memory);
             }
             if (tokens.busy) {

@@ -18,14 +18,8 @@ struct BlockMemory {
     u32 kept;                        // dropout: 16 bits of attention's, 16 of the MLP's
 };
 
-// Where the rows of a block's forward pass go; queries and `kept` only in training.
-struct BlockPlaces {
-    TokenRows<DIM> queries, keys, values;
-    BlockRows kept;
-};
-
-// The tokens of a sample, as one warp sees them. TILES, the tiles of 16 that hold them, is known to the compiler: every
-// length has code of its own, without a branch.
+// The tokens of a sample, as one warp sees them. TILES, the number of tiles of 16 that hold them, is known to the
+// compiler: every number of tiles has code of its own, without branches.
 template <int TILES> struct Tokens {
     int length;           // real tokens
     bool busy;            // this warp holds one of the tiles
@@ -67,7 +61,7 @@ DEVICE void project(
     store_rows(me, values, rows);
 }
 
-// Pushes the scores of tokens that do not exist to −∞; only the last tile has such.
+// Sets the scores of tokens that do not exist to −∞; only the last tile has any.
 template <int TILES>
 DEVICE void hide_padding(const Thread& me, const Tokens<TILES>& tokens, Sums& score, int column) {
     if (column < (TILES - 1) * TILE || (FULL_LENGTH && column + 8 <= TOKENS)) return;
@@ -77,7 +71,7 @@ DEVICE void hide_padding(const Thread& me, const Tokens<TILES>& tokens, Sums& sc
     }
 }
 
-// joined = softmax(q·kᵀ/√D_k)·v for the warp's 16 rows and one head
+// joined = softmax(q·kᵀ/√D_k)·v, for the warp's 16 rows and one head.
 template <int TILES>
 DEVICE void attend(
     const Thread& me, const Tokens<TILES>& tokens, const Factor& query, const BlockPlaces& places, int head,

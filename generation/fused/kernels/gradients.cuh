@@ -1,4 +1,4 @@
-// Weight gradients: dW = Σ over samples and tokens of dyᵀ·x, kept in registers for a whole step, each by one warp alone.
+// Weight gradients: dW = Σ dyᵀ·x over samples and tokens, kept in registers for a whole step, each by one warp alone.
 //
 // A block's six matrices are eight squares of 32×32, one per warp:
 //
@@ -16,20 +16,19 @@
 
 constexpr int WARPS = 8, GROUPS = WARPS / GROUP_WARPS;
 
-// Which two matrices a warp multiplies: bytes from the start of a sample, and of their rows.
+// Which two matrices a warp multiplies, dy on the left and x on the right: where columns 0-15 and 16-31 of the warp's
+// 32 start, in bytes from the start of a sample, and the bytes from 16 rows to the next 16.
 struct Factors {
-    u32 left, left_next, left_step;      // dy: columns 0-15 and 16-31 of the warp's 32; bytes from 16 rows to the next
-    u32 right, right_next, right_step;   // x
+    u32 left, left_next, left_step;
+    u32 right, right_next, right_step;
 };
 
 DEVICE Factors block_factors(const Thread& me, int block) {
-    const Sample sample = {0};
-    const BlockRows kept = sample.block(block);
     const int w = me.warp;
     const bool wide_left = w == 4 || w == 5, wide_right = w >= 6;
     u32 left = w == 0 ? Sample::QUERIES : w == 1 ? Sample::KEYS : w == 2 ? Sample::VALUES : w == 3 ? Sample::DA
         : wide_left ? Sample::D_HIDDEN : Sample::DY;
-    u32 right = kept.start + (w <= 2 ? BlockRows::X1 : w == 3 ? BlockRows::JOINED
+    u32 right = block * BlockRows::BYTES + (w <= 2 ? BlockRows::X1 : w == 3 ? BlockRows::JOINED
         : wide_left ? BlockRows::X2 : BlockRows::HIDDEN_ROWS);
     u32 left_lane = wide_left ? TokenRows<HIDDEN>::across(me) ^ (w == 5 ? 64u : 0u) : TokenRows<DIM>::across(me);
     u32 right_lane = wide_right ? TokenRows<HIDDEN>::down(me) ^ (w == 7 ? 64u : 0u) : TokenRows<DIM>::down(me);
@@ -123,7 +122,7 @@ struct Gradients {
         }
     }
 
-    // Updates every weight this warp has a gradient of.
+    // Updates every weight whose gradient this warp holds.
     DEVICE void apply(const Thread& me, const Optimizer& optimizer, const Weights& weights);
 };
 

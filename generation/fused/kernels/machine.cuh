@@ -1,8 +1,8 @@
 // The instructions of the GPU that the kernels use, each as a function: matrix units, shuffles, barriers, conversions.
 //
-// Nothing but these functions is written in PTX, and no header of the CUDA toolkit is needed. Shared memory is addressed
-// in bytes from its start. tests/generation/emulator has a second file of this name, which stands
-// in for this one and does the same on a CPU, lane by lane.
+// Nothing but these functions is written in PTX, and no header of the CUDA toolkit is needed. Shared memory is
+// addressed in bytes from its start. tests/generation/emulator has a second file of this name, which replaces this one
+// and does the same on a CPU, lane by lane.
 #ifndef MACHINE
 #define MACHINE
 
@@ -15,8 +15,12 @@ typedef unsigned char u8;
 
 extern __shared__ __align__(1024) u8 shared_memory[];
 
-// Volatile, so that what follows from it is computed anew where it is asked for again, rather than kept for long.
-DEVICE int thread_index() { int i; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(i)); return i; }
+// Volatile, so that what follows from it is computed again where it is asked for again, instead of being kept for long.
+DEVICE int thread_index() {
+    int i;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(i));
+    return i;
+}
 DEVICE int model_index() { return blockIdx.x; }
 DEVICE int part_index() { return blockIdx.y; }
 
@@ -24,16 +28,18 @@ DEVICE u32 shared_start() { return (u32)__cvta_generic_to_shared(shared_memory);
 
 // ---- matrix units -------------------------------------------------------------------------------------------------
 
-// c += a·b for a 16×16 (half), b 16×8 (half), c 16×8 (float), spread over the warp as «mma.m16n8k16» has it.
+// c += a·b for a 16×16 (half), b 16×8 (half), c 16×8 (float), spread over the warp as mma.m16n8k16 has it.
 DEVICE void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // c = a·b
 DEVICE void mma_first(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
         : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
 }
@@ -73,7 +79,8 @@ DEVICE u32 pack_relu(float low, float high) {
 }
 
 DEVICE void unpack(float& low, float& high, u32 word) {
-    asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(low), "=f"(high) : "r"(word));
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+        : "=f"(low), "=f"(high) : "r"(word));
 }
 
 // All ones in each half of the word whose sign bit is set, else zeros.
@@ -83,12 +90,36 @@ DEVICE u32 spread_signs(u32 word) {
     return mask;
 }
 
-DEVICE float power_of_two(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-DEVICE float log_two(float x) { float y; asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-DEVICE float reciprocal(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-DEVICE float reciprocal_root(float x) { float y; asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-DEVICE float square_root(float x) { float y; asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-DEVICE float divide(float a, float b) { float y; asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b)); return y; }
+DEVICE float power_of_two(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+DEVICE float log_two(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+DEVICE float reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+DEVICE float reciprocal_root(float x) {
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+DEVICE float square_root(float x) {
+    float y;
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+DEVICE float divide(float a, float b) {
+    float y;
+    asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
 DEVICE u32 high_product(u32 a, u32 b) { return __umulhi(a, b); }
 
 // ---- lanes and warps ----------------------------------------------------------------------------------------------
@@ -105,21 +136,37 @@ DEVICE void group_barrier(int group) {
     asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory");
 }
 
-// Two numbers of device memory that no one writes, at a multiple of eight bytes. The compiler may read them before it
-// knows that they are needed, so the address must always be one of theirs.
+// ---- device memory ------------------------------------------------------------------------------------------------
+
+// Two numbers of device memory that nothing writes, at a multiple of eight bytes. The compiler may read them before it
+// knows that they are needed, so the address must always be valid.
 DEVICE void read_floats(float& x, float& y, const float* address) {
     asm("ld.global.nc.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "l"(address));
 }
 
 // ---- shared memory ------------------------------------------------------------------------------------------------
 
-DEVICE void store_word(u32 address, u32 x) { asm volatile("st.shared.b32 [%0], %1;" :: "r"(address), "r"(x) : "memory"); }
-DEVICE u32 load_word(u32 address) { u32 x; asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory"); return x; }
-DEVICE void store_float(u32 address, float x) { asm volatile("st.shared.f32 [%0], %1;" :: "r"(address), "f"(x) : "memory"); }
-DEVICE void store_double(u32 address, double x) { asm volatile("st.shared.f64 [%0], %1;" :: "r"(address), "d"(x) : "memory"); }
-DEVICE double load_double(u32 address) { double x; asm volatile("ld.shared.f64 %0, [%1];" : "=d"(x) : "r"(address) : "memory"); return x; }
+DEVICE void store_word(u32 address, u32 x) {
+    asm volatile("st.shared.b32 [%0], %1;" :: "r"(address), "r"(x) : "memory");
+}
+DEVICE u32 load_word(u32 address) {
+    u32 x;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+    return x;
+}
+DEVICE void store_float(u32 address, float x) {
+    asm volatile("st.shared.f32 [%0], %1;" :: "r"(address), "f"(x) : "memory");
+}
 DEVICE void load_floats(float& x, float& y, u32 address) {
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(address) : "memory");
+}
+DEVICE void store_double(u32 address, double x) {
+    asm volatile("st.shared.f64 [%0], %1;" :: "r"(address), "d"(x) : "memory");
+}
+DEVICE double load_double(u32 address) {
+    double x;
+    asm volatile("ld.shared.f64 %0, [%1];" : "=d"(x) : "r"(address) : "memory");
+    return x;
 }
 
 // Starts a copy of 16 bytes; copies_done waits for all that this thread has started.

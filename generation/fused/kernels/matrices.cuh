@@ -1,14 +1,14 @@
 // Matrices: token rows in registers, matrices of halves in shared memory, and what the matrix units make of them.
 //
-//     multiply                   c = a·m        dy·W of a backward pass
-//     multiply_transposed        c = a·mᵀ       x·Wᵀ of a forward pass
-//     weight gradients           c += dyᵀ·x     both factors from shared memory, summed over token rows (gradients.cuh)
+//     multiply              c = a·m       dy·W of a backward pass
+//     multiply_transposed   c = a·mᵀ      x·Wᵀ of a forward pass
+//     weight gradients      c += dyᵀ·x    both factors from shared memory, summed over token rows (gradients.cuh)
 #pragma once
 #include "model.cuh"
 
 // ---- in registers ---------------------------------------------------------------------------------------------------
 //
-// These are names for arrays rather than structs: what this compiler makes of structs needs more registers.
+// These are names for arrays, not structs: of structs the compiler (NVRTC 13) makes code that spills registers.
 
 // 16 × 8 sums of a warp. A lane holds two neighboring columns of an upper row (half 0) and of a lower row (half 1).
 using Sums = float[4];
@@ -16,7 +16,7 @@ using Sums = float[4];
 // 16 × 16 halves of a warp, as the matrix units take a left factor; or two neighboring right factors of 16 × 8.
 using Factor = u32[4];
 
-// A warp's 16 token rows: as sums, eight columns each, and as halves, 16 columns each.
+// The 16 token rows of a warp: as sums, in chunks of eight columns; and as halves, in tiles of 16.
 template <int COLUMNS> using Rows = Sums[COLUMNS / 8];
 template <int COLUMNS> using PackedRows = Factor[COLUMNS / 16];
 
@@ -29,8 +29,10 @@ DEVICE float& right(Sums& sums, int half) { return sums[2 * half + 1]; }
 DEVICE float left(const Sums& sums, int half) { return sums[2 * half]; }
 DEVICE float right(const Sums& sums, int half) { return sums[2 * half + 1]; }
 
-// Both of them as halves, in columns 8j to 8j + 7 of packed rows.
-template <int TILES> DEVICE u32& pair(Factor (&rows)[TILES], int j, int half) { return rows[j / 2][j % 2 * 2 + half]; }
+// Both of them as halves, in chunk j of packed rows.
+template <int TILES> DEVICE u32& pair(Factor (&rows)[TILES], int j, int half) {
+    return rows[j / 2][j % 2 * 2 + half];
+}
 template <int TILES> DEVICE u32 pair(const Factor (&rows)[TILES], int j, int half) {
     return rows[j / 2][j % 2 * 2 + half];
 }
@@ -55,7 +57,7 @@ template <int CHUNKS> DEVICE void pack_rows_relu(PackedRows<8 * CHUNKS>& halves,
     }
 }
 
-// Sums over the lanes of one row.
+// Over the lanes of one row.
 DEVICE float row_sum(float x) {
     x += exchange(x, 1);
     return x + exchange(x, 2);
@@ -91,8 +93,8 @@ template <int M, int N> struct Matrix {
         return chunk_at<N>(me.lane % 8 + me.lane / 16 * 8, me.lane / 8 % 2);
     }
 
-    // The same elsewhere in the matrix: `row` a multiple of 8, `chunk` even. Written so that one register for each base,
-    // lane pattern and chunk serves all matrices and rows, whose places are then constants inside the instruction.
+    // The same elsewhere in the matrix: `row` a multiple of 8, `chunk` even. Written so that one register for each
+    // base, lane pattern and chunk serves all matrices and rows, whose places are then constants of the instruction.
     DEVICE u32 at(u32 pattern, int row, int chunk) const {
         return ((base + pattern) ^ (16 * chunk)) + (offset + row * PITCH<N>);
     }

@@ -25,13 +25,13 @@ constexpr int ROWS = 64;                      // token rows of a sample: TOKENS,
 constexpr int GROUP_WARPS = ROWS / TILE;      // the four warps that share a sample
 constexpr int WARP = 32;
 constexpr int GROUP_THREADS = GROUP_WARPS * WARP;
-static_assert(DIM == 32 && HEADS == 2 && HEAD_DIM == TILE && HIDDEN == 64 && BLOCKS == 2, "the eight warps' shares");
-static_assert(TOKENS <= ROWS && CLASSES <= TILE && FEATURES == (IMAGES ? TILE : DIM), "what the tiles can hold");
+static_assert(DIM == 32 && HEADS == 2 && HEAD_DIM == TILE && HIDDEN == 64 && BLOCKS == 2, "as the warps share work");
+static_assert(TOKENS <= ROWS && CLASSES <= TILE && FEATURES == (IMAGES ? TILE : DIM), "as the tiles can hold them");
 
 constexpr float LAYER_NORM_EPSILON = 1e-5f;
 constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 constexpr float SCORE_SCALE = 0.25f;                     // 1/√D_k
-static_assert(SCORE_SCALE * SCORE_SCALE * HEAD_DIM == 1.0f, "of this D_k");
+static_assert(SCORE_SCALE * SCORE_SCALE * HEAD_DIM == 1.0f, "for this D_k");
 constexpr float SCORE_TO_POWER = SCORE_SCALE * LOG2_E;   // exp(score/√D_k) = 2^(score·this)
 
 constexpr u32 HALF = 2, FLOAT = 4;                       // bytes

@@ -3,8 +3,8 @@
 //     x̂ = (x − mean(x)) · r,   r = 1/√(var(x) + ε)            dx = r · (dx̂ − mean(dx̂) − x̂·mean(dx̂·x̂))
 //
 // Every dropout of the zoo stands in front of a LayerNorm, so its factor s = 1/(1 − p) needs no multiplication:
-// LayerNorm(s·x) is the formula above with ε/s² in place of ε. Rows of padding get r = 0: they come out as zeros, and so
-// do their gradients.
+// LayerNorm(s·x) is the formula above with ε/s² in place of ε. Rows of padding get r = 0: they come out as zeros, and
+// so do their gradients.
 #pragma once
 #include "matrices.cuh"
 

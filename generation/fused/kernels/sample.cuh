@@ -2,7 +2,7 @@
 #pragma once
 #include "matrices.cuh"
 
-// What a sample is beside its tokens, in one word.
+// What is to know of a sample beside its tokens, in one word (samples.py).
 struct Facts {
     int place;   // in its batch, for its dropout
     int label;   // its class
@@ -23,6 +23,12 @@ struct BlockRows {
     DEVICE TokenRows<HIDDEN> hidden() const { return {start, HIDDEN_ROWS}; }   // the MLP's hidden layer
 };
 
+// Where the rows of a block's forward pass go; queries and `kept` only in training.
+struct BlockPlaces {
+    TokenRows<DIM> queries, keys, values;
+    BlockRows kept;
+};
+
 // All rows of a sample. The block whose backward pass runs has its queries, keys and values here, and its gradients.
 struct Sample {
     static constexpr u32 QUERIES = BLOCKS * BlockRows::BYTES, KEYS = QUERIES + TokenRows<DIM>::BYTES;
@@ -33,13 +39,22 @@ struct Sample {
     u32 start;
 
     DEVICE BlockRows block(int b) const { return {start + b * BlockRows::BYTES}; }
-    DEVICE TokenRows<DIM> queries() const { return {start, QUERIES}; }         // at the end their gradients,
-    DEVICE TokenRows<DIM> keys() const { return {start, KEYS}; }               // as of keys
-    DEVICE TokenRows<DIM> values() const { return {start, VALUES}; }           // and values
-    DEVICE TokenRows<DIM> dy() const { return {start, DY}; }                   // of the MLP's result
-    DEVICE TokenRows<DIM> da() const { return {start, DA}; }                   // of attention's result
+    // The first block's keys and values lie where p will be, so that the second's find their place free.
+    DEVICE BlockPlaces places(int b) const {
+        const TokenRows<DIM> key_rows = {start + (b ? KEYS : P), 0};
+        const TokenRows<DIM> value_rows = {start + (b ? VALUES : P + TokenRows<DIM>::BYTES), 0};
+        return {queries(), key_rows, value_rows, block(b)};
+    }
+    // queries, keys and values, and at the end of the backward pass their gradients
+    DEVICE TokenRows<DIM> queries() const { return {start, QUERIES}; }
+    DEVICE TokenRows<DIM> keys() const { return {start, KEYS}; }
+    DEVICE TokenRows<DIM> values() const { return {start, VALUES}; }
+    // gradients: of the MLP's result, of attention's result, and of what the block keeps
+    DEVICE TokenRows<DIM> dy() const { return {start, DY}; }
+    DEVICE TokenRows<DIM> da() const { return {start, DA}; }
     DEVICE TokenRows<DIM> d_joined() const { return {start, D_JOINED}; }
     DEVICE TokenRows<HIDDEN> d_hidden() const { return {start, D_HIDDEN}; }
-    DEVICE TokenRows<ROWS> p() const { return {start, P}; }                    // probabilities of one head
-    DEVICE TokenRows<ROWS> ds() const { return {start, DS}; }                  // gradients of its scores
+    // one head's probabilities, and the gradients of its scores
+    DEVICE TokenRows<ROWS> p() const { return {start, P}; }
+    DEVICE TokenRows<ROWS> ds() const { return {start, DS}; }
 };

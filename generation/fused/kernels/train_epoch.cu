@@ -1,14 +1,14 @@
-// Trains a population for one epoch: one thread block a model, no word to the host in between.
+// Trains a population for one epoch: one thread block per model, with no exchange with the host in between.
 //
 //     for each step:
-//         for each round of two samples, one a group of four warps:
-//             forward through both blocks ─ classifier ─ back through block 1 and block 0     (forward.cuh, backward.cuh)
-//             after each block's way back: all eight warps add both samples to their weight gradients   (gradients.cuh)
+//         for each round of two samples, one per group of four warps:
+//             forward through both blocks ─ classifier ─ back through block 1 and block 0   (forward.cuh, backward.cuh)
+//             behind each block's backward pass: all eight warps add both samples to their weight gradients
+//                                                                                                     (gradients.cuh)
 //         every warp updates the weights whose gradients it holds                                        (update.cuh)
 //
-// Shared memory:  weights (halves) │ classifier's rows of 16 samples │ sums │ tokens │ sample of group 0 │ of group 1
-// Device memory sees the tokens come in and the optimizer's numbers pass once a step; activations and gradients never
-// leave the chip. Nothing depends on other blocks, so a run's bytes do not depend on its population.
+// Device memory is read for the tokens, and read and written for the optimizer's numbers once per step; activations and
+// gradients never leave the chip. Nothing depends on other blocks, so a run's bytes do not depend on its population.
 #include "gradients.cuh"
 #include "inputs.cuh"
 
@@ -22,7 +22,7 @@ struct InputBuffers {
     DEVICE TokenRows<FEATURES> operator[](int buffer) const { return {start + buffer * TokenRows<FEATURES>::BYTES, 0}; }
 };
 
-// Shared memory:  weights │ classifier's rows of 16 samples │ sums │ tokens │ sample of group 0 │ of group 1
+// Shared memory:  weights │ classifier's rows of 16 samples │ sums │ tokens │ sample of group 0 │ sample of group 1
 struct TrainMemory {
     static constexpr u32 RECENT_SAMPLES = Weights::BYTES;
     static constexpr u32 SUMS = RECENT_SAMPLES + RecentSamples::BYTES;
@@ -112,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
         dropout.step = arguments.first_step + step;
         #pragma unroll 1
         for (int round = 0; round < rounds; round++) {
-            const Thread me;  // anew: addresses that follow from it would else be kept, and crowd out the gradients
+            const Thread me;  // read again: else the addresses that follow from it are kept and crowd out the gradients
             const int next = (step * rounds + round + 1) * GROUPS;
             const Facts pair0(coming0), pair1(coming1), mine(me.group ? coming1 : coming0);
             const TokenRows<FEATURES> input = inputs[buffer];
@@ -136,12 +136,7 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
                 #pragma unroll 1
                 for (int block = 0; block < BLOCKS; block++) {
                     earlier = block_memory;
-                    // the first block's keys and values lie where p will be, so that the second's find their place free
-                    const TokenRows<DIM> keys = {sample.start + (block ? Sample::KEYS : Sample::P), 0};
-                    const TokenRows<DIM> values = {
-                        sample.start + (block ? Sample::VALUES : Sample::P + TokenRows<DIM>::BYTES), 0
-                    };
-                    const BlockPlaces places = {sample.queries(), keys, values, sample.block(block)};
+                    const BlockPlaces places = sample.places(block);
                     forward_block<true>(me, tokens, x, block, weights.block(block), places, dropout, block_memory);
                 }
                 PerRow<float> r;
