@@ -8,69 +8,104 @@
 // is about 1/TOKENS; this factor brings it back to order one. It is a power of two, so it rounds nothing.
 constexpr float LOSS_SCALE = 64.0f;
 
-// What the weight gradients of the classifier are made of, rows of the last 16 samples, in halves.
+// What the weight gradients of the classifier are made of: rows of the last 16 samples, in shared memory.
 constexpr int RECENT = 16;
-constexpr u32 POOLED_ROWS = 0, DZ_ROWS = RECENT * DIM * HALF, ACTIVE_ROWS = 2 * DZ_ROWS, DLOGIT_ROWS = 3 * DZ_ROWS;
-constexpr u32 RECENT_END = DLOGIT_ROWS + RECENT * TILE * HALF;
+struct RecentSamples {
+    static constexpr u32 DZ = Matrix<RECENT, DIM>::BYTES, ACTIVE = 2 * DZ, D_LOGIT = 3 * DZ;
+    static constexpr u32 BYTES = D_LOGIT + Matrix<RECENT, TILE>::BYTES;
+    u32 start;
 
-// Writes this warp's share of the sum over tokens; the group's shares lie side by side.
-constexpr u32 SHARES_BYTES = GROUP_WARPS * DIM * FLOAT;
-__device__ __forceinline__ void share_sums(const Thread& me, const float (&x)[4][4], u32 shares) {
-    int column = 8 * (me.row / 2) + me.pair + me.row % 2;
-    store_float(shares + (me.tile * DIM + column) * FLOAT, column_sums(me, x));
+    DEVICE Matrix<RECENT, DIM> pooled() const { return {start, 0}; }        // means over tokens
+    DEVICE Matrix<RECENT, DIM> dz() const { return {start, DZ}; }           // gradients in front of the ReLU
+    DEVICE Matrix<RECENT, DIM> active() const { return {start, ACTIVE}; }   // what the ReLU gave
+    DEVICE Matrix<RECENT, TILE> d_logit() const { return {start, D_LOGIT}; }
+};
+
+// A group's sums over tokens in shared memory, those of its warps side by side.
+struct TokenSums {
+    static constexpr u32 BYTES = GROUP_WARPS * DIM * FLOAT;
+    u32 start;
+    DEVICE u32 at(int tile, int column) const { return start + (tile * DIM + column) * FLOAT; }
+};
+
+// One number for each of the lane's four classes: pair, pair + 1, pair + 8, pair + 9.
+using PerClass = float[4];
+
+// The sum of x over the warp's 16 rows, one column per lane: lane i·4 + pair/2 holds column 8·(i/2) + pair + i%2, where
+// the eight values of each lane were folded onto the eight lanes of a column, halving their number at each exchange.
+DEVICE float column_sums(const Thread& me, const Rows<DIM>& x) {
+    float value[8];
+    #pragma unroll
+    for (int j = 0; j < 8; j++) value[j] = x[j / 2][j % 2] + x[j / 2][j % 2 + 2];
+    #pragma unroll
+    for (int width = 4; width >= 1; width /= 2) {
+        bool upper = me.row & width;
+        #pragma unroll
+        for (int j = 0; j < width; j++) {
+            float received = exchange(upper ? value[j] : value[j + width], 4 * width);
+            value[j] = (upper ? value[j + width] : value[j]) + received;
+        }
+    }
+    return value[0];
 }
 
-// Row 0 of a left factor from the group's shares: the mean over the sample's tokens.
+// Writes this warp's sums over its tokens.
+DEVICE void share_sums(const Thread& me, const Rows<DIM>& x, TokenSums sums) {
+    int column = 8 * (me.row / 2) + me.pair + me.row % 2;
+    store_float(sums.at(me.tile, column), column_sums(me, x));
+}
+
+// Row 0 of a left factor from the group's sums: the mean over the sample's tokens.
 template <int TILES>
-__device__ __forceinline__ void mean_row(
-    const Thread& me, const Tokens<TILES>& tokens, u32 (&pooled)[2][4], u32 shares
-) {
+DEVICE void mean_row(const Thread& me, const Tokens<TILES>& tokens, PackedRows<DIM>& pooled, TokenSums sums) {
     float scale = 1.0f / tokens.length;
     #pragma unroll
-    for (int j = 0; j < 4; j++) {
+    for (int j = 0; j < DIM / 8; j++) {
         float a = 0.0f, b = 0.0f;
         #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
             float c, d;
-            load_floats(c, d, shares + (tile * DIM + 8 * j + me.pair) * FLOAT);
-            a += c, b += d;
+            load_floats(c, d, sums.at(tile, 8 * j + me.pair));
+            a += c;
+            b += d;
         }
-        pooled[j / 2][j % 2 * 2] = me.row == 0 ? pack(a * scale, b * scale) : 0;
-        pooled[j / 2][j % 2 * 2 + 1] = 0;
+        pair(pooled, j, 0) = me.row == 0 ? pack(a * scale, b * scale) : 0;
+        pair(pooled, j, 1) = 0;
     }
 }
 
-// Stores row 0 of a left factor as row `row` of a tile.
-template <int COLUMNS, int K>
-__device__ __forceinline__ void store_row(const Thread& me, u32 tile, const u32 (&a)[K][4], int row) {
+// Stores row 0 of a left factor as row `row` of a matrix.
+template <int N>
+DEVICE void store_row(const Thread& me, Matrix<RECENT, N> matrix, const PackedRows<N>& factor, int row) {
     if (me.row != 0) return;
     #pragma unroll
-    for (int j = 0; j < 2 * K; j++) store_word(tile + chunk_at<COLUMNS>(row, j) + me.pair * HALF, a[j / 2][j % 2 * 2]);
-}
-
-// logits in row 0: the lane's four are classes pair, pair+1, pair+8, pair+9; lanes of other rows hold nothing of use.
-__device__ __forceinline__ void classify(
-    const Thread& me, u32 start, const u32 (&pooled)[2][4], float (&z)[4][4], u32 (&active)[2][4], float (&logit)[2][4]
-) {
-    start_with_biases(me, z, start + B_CLASSIFIER1);
-    multiply_rows<DIM, ADD>(me, z, pooled, {start, W_CLASSIFIER1});
-    #pragma unroll
-    for (int j = 0; j < 4; j++) {
-        active[j / 2][j % 2 * 2] = pack_relu(z[j][0], z[j][1]);
-        active[j / 2][j % 2 * 2 + 1] = 0;
+    for (int j = 0; j < N / 8; j++) {
+        store_word(matrix.address() + chunk_at<N>(row, j) + me.pair * HALF, pair(factor, j, 0));
     }
-    start_with_biases(me, logit, start + B_CLASSIFIER2);
-    multiply_rows<DIM, ADD>(me, logit, active, {start, W_CLASSIFIER2});
 }
 
-__device__ __forceinline__ int class_of(const Thread& me, int i) { return me.pair + i % 2 + i / 2 * 8; }
+// z = W_1·pooled + b_1, active = ReLU(z), logit = W_2·active + b_2, all in row 0; the other rows hold nothing of use.
+DEVICE void classify(
+    const Thread& me, const Weights& weights, const PackedRows<DIM>& pooled, Rows<DIM>& z, PackedRows<DIM>& active,
+    Rows<TILE>& logit
+) {
+    linear(me, z, pooled, weights.classifier1(), weights.classifier1_bias());
+    #pragma unroll
+    for (int j = 0; j < DIM / 8; j++) {
+        pair(active, j, 0) = pack_relu(z[j][0], z[j][1]);
+        pair(active, j, 1) = 0;
+    }
+    linear(me, logit, active, weights.classifier2(), weights.classifier2_bias());
+}
 
-__device__ __forceinline__ float logit_of(const Thread& me, const float (&logit)[2][4], int i) {
+DEVICE int class_of(const Thread& me, int i) { return me.pair + i % 2 + i / 2 * 8; }
+
+DEVICE float logit_of(const Thread& me, const Rows<TILE>& logit, int i) {
     return class_of(me, i) < CLASSES ? logit[i / 2][i % 2] : -INFINITE;
 }
 
-// The class with the largest logit of row 0, the first of equals, as argmax has it; none where none is a number.
-__device__ __forceinline__ int answer(const Thread& me, const float (&logit)[2][4]) {
+// The class with the largest logit of row 0, the first of equals, as argmax has it; no class where none is a number.
+DEVICE int answer(const Thread& me, const Rows<TILE>& logit) {
     float largest = -INFINITE;
     #pragma unroll
     for (int i = 0; i < 4; i++) largest = fmaxf(largest, logit_of(me, logit, i));
@@ -83,67 +118,68 @@ __device__ __forceinline__ int answer(const Thread& me, const float (&logit)[2][
     return (int)-row_max(-(float)first);
 }
 
-// Cross entropy of row 0; `share` becomes the probabilities of the lane's classes.
-__device__ __forceinline__ float cross_entropy(
-    const Thread& me, const float (&logit)[2][4], int label, float (&share)[4]
-) {
+// Cross entropy of row 0; `probability` becomes that of the lane's classes.
+DEVICE float cross_entropy(const Thread& me, const Rows<TILE>& logit, int label, PerClass& probability) {
     float largest = -INFINITE, own = -INFINITE, sum = 0.0f;
     #pragma unroll
     for (int i = 0; i < 4; i++) {
-        share[i] = logit_of(me, logit, i);
-        largest = fmaxf(largest, share[i]);
-        if (class_of(me, i) == label) own = share[i];
+        probability[i] = logit_of(me, logit, i);
+        largest = fmaxf(largest, probability[i]);
+        if (class_of(me, i) == label) own = probability[i];
     }
     largest = row_max(largest);
     own = row_max(own);
     #pragma unroll
     for (int i = 3; i >= 0; i--) {
-        share[i] = power_of_two((share[i] - largest) * LOG2_E);
-        sum += share[i];
+        probability[i] = power_of_two((probability[i] - largest) * LOG2_E);
+        sum += probability[i];
     }
     sum = row_sum(sum);
     #pragma unroll
-    for (int i = 0; i < 4; i++) share[i] *= reciprocal(sum);
+    for (int i = 0; i < 4; i++) probability[i] *= reciprocal(sum);
     // not a number stays not a number: a maximum passes over it, a sum does not
     return largest - own + log_two(sum) * LN_2;
 }
 
-// From the tokens' shares to the gradient of the mean, in every row: `d` is LOSS_SCALE times that of x̂. Returns the
-// loss.
+// From the group's sums over tokens to the gradient of their mean, in every row: `d` is LOSS_SCALE times that of x̂.
+// Returns the loss; what the weight gradients need becomes row `row` of `recent`.
 template <int TILES>
-__device__ __forceinline__ float classify_and_return(
-    const Thread& me, const Tokens<TILES>& tokens, u32 start, u32 shares, u32 recent, int row, int label,
-    float (&d)[4][4]
+DEVICE float classify_and_return(
+    const Thread& me, const Tokens<TILES>& tokens, const Weights& weights, TokenSums sums, RecentSamples recent,
+    int row, int label, Rows<DIM>& d
 ) {
-    u32 pooled[2][4], active[2][4], dlogit[1][4], dz[2][4];
-    float z[4][4], logit[2][4], share[4], c[4][4];
-    mean_row(me, tokens, pooled, shares);
-    classify(me, start, pooled, z, active, logit);
-    const float loss = cross_entropy(me, logit, label, share);
+    PackedRows<DIM> pooled, active, dz;
+    PackedRows<TILE> d_logit;
+    Rows<DIM> z, c;
+    Rows<TILE> logit;
+    PerClass error;
+    mean_row(me, tokens, pooled, sums);
+    classify(me, weights, pooled, z, active, logit);
+    const float loss = cross_entropy(me, logit, label, error);
     float scale = me.row == 0 ? LOSS_SCALE : 0.0f;
     #pragma unroll
-    for (int i = 0; i < 4; i++) share[i] = scale * (share[i] - (class_of(me, i) == label ? 1.0f : 0.0f));
-    dlogit[0][0] = pack(share[0], share[1]);
-    dlogit[0][2] = pack(share[2], share[3]);
-    dlogit[0][1] = dlogit[0][3] = 0;
-    multiply_columns<DIM>(me, c, dlogit, {start, W_CLASSIFIER2});
+    for (int i = 0; i < 4; i++) error[i] = scale * (error[i] - (class_of(me, i) == label ? 1.0f : 0.0f));
+    pair(d_logit, 0, 0) = pack(error[0], error[1]);
+    pair(d_logit, 1, 0) = pack(error[2], error[3]);
+    pair(d_logit, 0, 1) = pair(d_logit, 1, 1) = 0;
+    multiply(me, c, d_logit, weights.classifier2());
     #pragma unroll
-    for (int j = 0; j < 4; j++) {
-        dz[j / 2][j % 2 * 2] = pack(z[j][0] > 0.0f ? c[j][0] : 0.0f, z[j][1] > 0.0f ? c[j][1] : 0.0f);
-        dz[j / 2][j % 2 * 2 + 1] = 0;
+    for (int j = 0; j < DIM / 8; j++) {
+        pair(dz, j, 0) = pack(z[j][0] > 0.0f ? c[j][0] : 0.0f, z[j][1] > 0.0f ? c[j][1] : 0.0f);
+        pair(dz, j, 1) = 0;
     }
-    multiply_columns<DIM>(me, c, dz, {start, W_CLASSIFIER1});
+    multiply(me, c, dz, weights.classifier1());
     float mean = 1.0f / tokens.length;
     #pragma unroll
-    for (int j = 0; j < 4; j++) {
+    for (int j = 0; j < DIM / 8; j++) {
         d[j][0] = d[j][2] = from_lane(c[j][0], me.lane % 4) * mean;
         d[j][1] = d[j][3] = from_lane(c[j][1], me.lane % 4) * mean;
     }
     if (me.tile == 0) {
-        store_row<DIM>(me, recent + POOLED_ROWS, pooled, row);
-        store_row<DIM>(me, recent + DZ_ROWS, dz, row);
-        store_row<DIM>(me, recent + ACTIVE_ROWS, active, row);
-        store_row<TILE>(me, recent + DLOGIT_ROWS, dlogit, row);
+        store_row(me, recent.pooled(), pooled, row);
+        store_row(me, recent.dz(), dz, row);
+        store_row(me, recent.active(), active, row);
+        store_row(me, recent.d_logit(), d_logit, row);
     }
     return loss;
 }

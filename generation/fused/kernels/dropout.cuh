@@ -1,11 +1,11 @@
 // Dropout masks from a counter, the same as generation.population.philox makes them: Philox2x32 with seven rounds.
 //
-//     key = seed of the run, counter = (group of four elements, 8·step + place), 16 bits an element
+//     key = seed of the run, counter = (group of four elements, 8·step + place), 16 bits per element
 //
-// A call gives the bits of four neighbouring elements of a row; a lane holds two of them, in two rows. So of two
-// neighbouring lanes one makes the call for the upper row, the other for the lower, and they exchange halves.
+// A call gives the bits of four neighboring elements of a row; a lane holds two of them, in two rows. So of two
+// neighboring lanes one makes the call for the upper row, the other for the lower, and they exchange halves.
 #pragma once
-#include "model.cuh"
+#include "matrices.cuh"
 
 constexpr u32 PHILOX_MULTIPLIER = 0xD256D193, PHILOX_KEY_STEP = 0x9E3779B9;
 constexpr int PHILOX_ROUNDS = 7, PLACES_PER_STEP = 8;
@@ -13,22 +13,23 @@ constexpr int PHILOX_ROUNDS = 7, PLACES_PER_STEP = 8;
 struct Dropout {
     u32 seed;
     u32 threshold;     // of 2¹⁶: an element is dropped where its 16 bits lie below; 0 drops nothing
+    float epsilon;     // of the LayerNorm that follows, with dropout's factor in it (norm.cuh)
     u32 step;
     u32 first_group;   // of four elements, of this thread's upper row in even lanes, lower row in odd ones
 
-    __device__ __forceinline__ void start_sample(const Thread& me, int place_in_batch) {
+    DEVICE void start_sample(const Thread& me, int place_in_batch) {
         int row = me.tile * TILE + me.row + (me.lane % 2 ? 8 : 0);
         first_group = (place_in_batch * TOKENS + row) * (DIM / 4) + me.pair / 4;
     }
 };
 
 // Drops in place; the 16 low bits of the result say which of the lane's elements were kept.
-__device__ __forceinline__ u32 drop(const Thread& me, float (&x)[4][4], const Dropout& dropout, int place) {
+DEVICE u32 drop(const Thread& me, Rows<DIM>& x, const Dropout& dropout, int place) {
     if (dropout.threshold == 0) return 0xFFFF;
     const u32 limit = dropout.threshold << 16;
     u32 kept = 0;
     #pragma unroll
-    for (int j = 0; j < 4; j++) {
+    for (int j = 0; j < DIM / 8; j++) {
         u32 low = dropout.first_group + 2 * j, high = PLACES_PER_STEP * dropout.step + place, key = dropout.seed;
         #pragma unroll
         for (int round = 0; round < PHILOX_ROUNDS; round++) {
@@ -52,9 +53,9 @@ __device__ __forceinline__ u32 drop(const Thread& me, float (&x)[4][4], const Dr
     return kept;
 }
 
-__device__ __forceinline__ void drop_backward(float (&d)[4][4], u32 kept) {
+DEVICE void drop_backward(Rows<DIM>& d, u32 kept) {
     #pragma unroll
-    for (int j = 0; j < 4; j++) {
+    for (int j = 0; j < DIM / 8; j++) {
         #pragma unroll
         for (int i = 0; i < 4; i++) d[j][i] = kept >> (4 * j + i) & 1 ? d[j][i] : 0.0f;
     }

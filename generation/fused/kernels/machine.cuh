@@ -1,11 +1,12 @@
 // The instructions of the GPU that the kernels use, each as a function: matrix units, shuffles, barriers, conversions.
 //
 // Nothing but these functions is written in PTX, and no header of the CUDA toolkit is needed. Shared memory is
-// addressed in bytes from its start. tests/generation/emulator has a second file of this name, which stands in for
-// this one and does the same on a CPU, lane by lane.
+// addressed in bytes from its start. tests/generation/emulator has a second file of this name, which replaces this one
+// and does the same on a CPU, lane by lane.
 #ifndef MACHINE
 #define MACHINE
 
+#define DEVICE __device__ __forceinline__
 #define INFINITE __int_as_float(0x7F800000)
 
 typedef unsigned int u32;
@@ -14,47 +15,49 @@ typedef unsigned char u8;
 
 extern __shared__ __align__(1024) u8 shared_memory[];
 
-// Volatile, so that what follows from it is computed anew where it is asked for again, rather than kept for long.
-__device__ __forceinline__ int thread_index() { int i; asm volatile("mov.u32 %0, %%tid.x;" : "=r"(i)); return i; }
-__device__ __forceinline__ int model_index() { return blockIdx.x; }
-__device__ __forceinline__ int part_index() { return blockIdx.y; }
+// Volatile, so that what follows from it is computed again where it is asked for again, instead of being kept for long.
+DEVICE int thread_index() {
+    int i;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(i));
+    return i;
+}
+DEVICE int model_index() { return blockIdx.x; }
+DEVICE int part_index() { return blockIdx.y; }
 
-__device__ __forceinline__ u32 shared_start() { return (u32)__cvta_generic_to_shared(shared_memory); }
+DEVICE u32 shared_start() { return (u32)__cvta_generic_to_shared(shared_memory); }
 
 // ---- matrix units -------------------------------------------------------------------------------------------------
 
-// c += a·b for a 16×16 (half), b 16×8 (half), c 16×8 (float), spread over the warp as "mma.m16n8k16" has it.
-__device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+// c += a·b for a 16×16 (half), b 16×8 (half), c 16×8 (float), spread over the warp as mma.m16n8k16 has it.
+DEVICE void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)
-    );
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // c = a·b
-__device__ __forceinline__ void mma_first(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+DEVICE void mma_first(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
         : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f)
-    );
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
 // Four 8×8 matrices of halves; lane 8i+j gives the address of row j of matrix i.
-__device__ __forceinline__ void load_matrices(u32 (&r)[4], u32 address) {
+DEVICE void load_matrices(u32 (&r)[4], u32 address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 
 // The same, each matrix transposed.
-__device__ __forceinline__ void load_matrices_transposed(u32 (&r)[4], u32 address) {
+DEVICE void load_matrices_transposed(u32 (&r)[4], u32 address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 
 // The way back: matrix i of the warp's registers to the eight rows whose addresses lanes 8i to 8i+7 give.
-__device__ __forceinline__ void store_matrices(u32 address, const u32 (&r)[4]) {
+DEVICE void store_matrices(u32 address, const u32 (&r)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
         :: "r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
 }
@@ -62,115 +65,116 @@ __device__ __forceinline__ void store_matrices(u32 address, const u32 (&r)[4]) {
 // ---- numbers ------------------------------------------------------------------------------------------------------
 
 // Two halves in a word, the first one low; what is too large becomes the largest half, so that nothing overflows.
-__device__ __forceinline__ u32 pack(float low, float high) {
+DEVICE u32 pack(float low, float high) {
     u32 word;
     asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
     return word;
 }
 
 // The same with negative numbers set to zero.
-__device__ __forceinline__ u32 pack_relu(float low, float high) {
+DEVICE u32 pack_relu(float low, float high) {
     u32 word;
     asm("cvt.rn.relu.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
     return word;
 }
 
-__device__ __forceinline__ void unpack(float& low, float& high, u32 word) {
+DEVICE void unpack(float& low, float& high, u32 word) {
     asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
-        : "=f"(low), "=f"(high)
-        : "r"(word));
+        : "=f"(low), "=f"(high) : "r"(word));
 }
 
 // All ones in each half of the word whose sign bit is set, else zeros.
-__device__ __forceinline__ u32 spread_signs(u32 word) {
+DEVICE u32 spread_signs(u32 word) {
     u32 mask;
     asm("prmt.b32 %0, %1, 0, 0xBB99;" : "=r"(mask) : "r"(word));
     return mask;
 }
 
-__device__ __forceinline__ float power_of_two(float x) {
+DEVICE float power_of_two(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-__device__ __forceinline__ float log_two(float x) {
+DEVICE float log_two(float x) {
     float y;
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-__device__ __forceinline__ float reciprocal(float x) {
+DEVICE float reciprocal(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-__device__ __forceinline__ float reciprocal_root(float x) {
+DEVICE float reciprocal_root(float x) {
     float y;
     asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-__device__ __forceinline__ float square_root(float x) {
+DEVICE float square_root(float x) {
     float y;
     asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-__device__ __forceinline__ float divide(float a, float b) {
+DEVICE float divide(float a, float b) {
     float y;
     asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
     return y;
 }
-__device__ __forceinline__ u32 high_product(u32 a, u32 b) { return __umulhi(a, b); }
+DEVICE u32 high_product(u32 a, u32 b) { return __umulhi(a, b); }
 
 // ---- lanes and warps ----------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ float exchange(float x, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, x, mask); }
-__device__ __forceinline__ u32 exchange(u32 x, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, x, mask); }
-__device__ __forceinline__ float from_lane(float x, int lane) { return __shfl_sync(0xFFFFFFFFu, x, lane); }
+DEVICE float exchange(float x, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, x, mask); }
+DEVICE u32 exchange(u32 x, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, x, mask); }
+DEVICE float from_lane(float x, int lane) { return __shfl_sync(0xFFFFFFFFu, x, lane); }
 
-__device__ __forceinline__ void warp_barrier() { __syncwarp(); }
-__device__ __forceinline__ void block_barrier() { __syncthreads(); }
+DEVICE void warp_barrier() { __syncwarp(); }
+DEVICE void block_barrier() { __syncthreads(); }
 
 // Waits for the four warps of one group; barrier 0 is the whole block's.
-__device__ __forceinline__ void group_barrier(int group) {
+DEVICE void group_barrier(int group) {
     asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory");
 }
 
-// Two numbers of device memory that no one writes, at a multiple of eight bytes. The compiler may read them before it
-// knows that they are needed, so the address must always be one of theirs.
-__device__ __forceinline__ void read_floats(float& x, float& y, const float* address) {
+// ---- device memory ------------------------------------------------------------------------------------------------
+
+// Two numbers of device memory that nothing writes, at a multiple of eight bytes. The compiler may read them before it
+// knows that they are needed, so the address must always be valid.
+DEVICE void read_floats(float& x, float& y, const float* address) {
     asm("ld.global.nc.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "l"(address));
 }
 
 // ---- shared memory ------------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ void store_word(u32 address, u32 x) {
+DEVICE void store_word(u32 address, u32 x) {
     asm volatile("st.shared.b32 [%0], %1;" :: "r"(address), "r"(x) : "memory");
 }
-__device__ __forceinline__ u32 load_word(u32 address) {
+DEVICE u32 load_word(u32 address) {
     u32 x;
     asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
     return x;
 }
-__device__ __forceinline__ void store_float(u32 address, float x) {
+DEVICE void store_float(u32 address, float x) {
     asm volatile("st.shared.f32 [%0], %1;" :: "r"(address), "f"(x) : "memory");
 }
-__device__ __forceinline__ void store_double(u32 address, double x) {
+DEVICE void load_floats(float& x, float& y, u32 address) {
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(address) : "memory");
+}
+DEVICE void store_double(u32 address, double x) {
     asm volatile("st.shared.f64 [%0], %1;" :: "r"(address), "d"(x) : "memory");
 }
-__device__ __forceinline__ double load_double(u32 address) {
+DEVICE double load_double(u32 address) {
     double x;
     asm volatile("ld.shared.f64 %0, [%1];" : "=d"(x) : "r"(address) : "memory");
     return x;
 }
-__device__ __forceinline__ void load_floats(float& x, float& y, u32 address) {
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(address) : "memory");
-}
 
 // Starts a copy of 16 bytes; copies_done waits for all that this thread has started.
-__device__ __forceinline__ void start_copy(u32 address, const void* source) {
+DEVICE void start_copy(u32 address, const void* source) {
     unsigned long long global;
     asm("cvta.to.global.u64 %0, %1;" : "=l"(global) : "l"(source));
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(address), "l"(global) : "memory");
 }
-__device__ __forceinline__ void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+DEVICE void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 #endif

@@ -1,14 +1,14 @@
-// The zoo's transformer as the kernels see it: dimensions, the flat weight vector, and the weights in shared memory.
+// The zoo's transformer as the kernels see it: its dimensions, and how a thread block's warps share the work.
 //
 // The compiler's command line gives what zoo.TransformerSpec and the protocol say (macros in compiled.py):
 //
 //     DIM, HEADS, HEAD_DIM, HIDDEN, BLOCKS, TOKENS, CLASSES
-//     FEATURES                 numbers per token: the 16 pixels of a patch, or a word vector with its position added
-//     FLAT_QUERY, FLAT_KEY...  where the first block's tensors start in the flat vector, in floats; those of block b
-//                              start b * BLOCK_STRIDE later
-//     FLAT_CLASSIFIER1...      where the classifier's tensors start; FLAT_EMBEDDING, where there is one
-//     PARAMETERS               the length of the flat vector
-//     UPDATE_EPSILON           what an update adds to the root of second moments
+//     FEATURES                  numbers per token: the 16 pixels of a patch, or a word vector with its position added
+//     FLAT_QUERY, FLAT_KEY ...  where the first block's tensors start in the flat vector, in floats; those of block b
+//                               start b * BLOCK_STRIDE later
+//     FLAT_CLASSIFIER1 ...      where the classifier's tensors start; FLAT_EMBEDDING ... where there is an embedding
+//     PARAMETERS                the length of the flat vector
+//     UPDATE_EPSILON            what an update adds to the root of the second moment
 #pragma once
 #include "machine.cuh"
 
@@ -18,43 +18,29 @@ constexpr bool IMAGES = true;
 constexpr bool IMAGES = false;                // word vectors are read as they are
 constexpr int FLAT_EMBEDDING = 0, FLAT_EMBEDDING_BIAS = 0;
 #endif
-constexpr bool FULL_LENGTH = IMAGES;          // every image has all TOKENS; texts have lengths of their own
+constexpr bool FULL_LENGTH = IMAGES;          // every image has all TOKENS; each text has a length of its own
 
 constexpr int TILE = 16;                      // token rows of one warp
 constexpr int ROWS = 64;                      // token rows of a sample: TOKENS, padded to whole tiles
 constexpr int GROUP_WARPS = ROWS / TILE;      // the four warps that share a sample
 constexpr int WARP = 32;
 constexpr int GROUP_THREADS = GROUP_WARPS * WARP;
-static_assert(DIM == 32 && HEADS == 2 && HEAD_DIM == TILE && HIDDEN == 64 && BLOCKS == 2, "the eight warps' shares");
-static_assert(TOKENS <= ROWS && CLASSES <= TILE && FEATURES == (IMAGES ? TILE : DIM), "what the tiles can hold");
-static_assert(FLAT_KEY == FLAT_QUERY + DIM * DIM && FLAT_VALUE == FLAT_KEY + DIM * DIM &&
-              FLAT_OUTPUT == FLAT_VALUE + DIM * DIM && FLAT_FC1 == FLAT_OUTPUT + DIM * DIM,
-              "query, key, value, output and fc1 are loaded and updated as one matrix of 32 columns");
+static_assert(DIM == 32 && HEADS == 2 && HEAD_DIM == TILE && HIDDEN == 64 && BLOCKS == 2, "as the warps share work");
+static_assert(TOKENS <= ROWS && CLASSES <= TILE && FEATURES == (IMAGES ? TILE : DIM), "as the tiles can hold them");
 
 constexpr float LAYER_NORM_EPSILON = 1e-5f;
 constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 constexpr float SCORE_SCALE = 0.25f;                     // 1/√D_k
-static_assert(SCORE_SCALE * SCORE_SCALE * HEAD_DIM == 1.0f, "of this D_k");
+static_assert(SCORE_SCALE * SCORE_SCALE * HEAD_DIM == 1.0f, "for this D_k");
 constexpr float SCORE_TO_POWER = SCORE_SCALE * LOG2_E;   // exp(score/√D_k) = 2^(score·this)
 
-// ---- weights in shared memory: matrices as tiles of halves, biases as floats; offsets in bytes ---------------------
-constexpr u32 HALF = 2, FLOAT = 4;
-constexpr u32 SQUARE = DIM * DIM * HALF;                           // one 32×32 tile
-constexpr u32 W_QUERY = 0, W_KEY = SQUARE, W_VALUE = 2 * SQUARE, W_OUTPUT = 3 * SQUARE;
-constexpr u32 W_FC1 = 4 * SQUARE, W_FC2 = 6 * SQUARE, W_BLOCK = 8 * SQUARE;
-constexpr u32 W_EMBEDDING = BLOCKS * W_BLOCK;
-constexpr u32 W_CLASSIFIER1 = W_EMBEDDING + (IMAGES ? DIM * FEATURES * HALF : 0);
-constexpr u32 W_CLASSIFIER2 = W_CLASSIFIER1 + SQUARE;                          // padded to 16 classes
-constexpr u32 B_EMBEDDING = W_CLASSIFIER2 + TILE * DIM * HALF;
-constexpr u32 B_FC1 = B_EMBEDDING + DIM * FLOAT, B_FC2 = B_FC1 + HIDDEN * FLOAT, B_BLOCK = (HIDDEN + DIM) * FLOAT;
-constexpr u32 B_CLASSIFIER1 = B_FC1 + BLOCKS * B_BLOCK, B_CLASSIFIER2 = B_CLASSIFIER1 + DIM * FLOAT;
-constexpr u32 WEIGHTS_END = B_CLASSIFIER2 + TILE * FLOAT;
+constexpr u32 HALF = 2, FLOAT = 4;                       // bytes
 
 // Where a thread stands: its group's warps hold 16 token rows each; a lane holds columns 8j + pair, 8j + pair + 1 of
 // rows `row` and `row + 8` of its tile, as the matrix units have it.
 struct Thread {
     int warp, lane, group, tile, row, pair;
-    __device__ __forceinline__ Thread() {
+    DEVICE Thread() {
         int index = thread_index();
         warp = index / WARP, lane = index % WARP;
         group = warp / GROUP_WARPS, tile = warp % GROUP_WARPS;

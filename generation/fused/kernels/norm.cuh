@@ -3,49 +3,51 @@
 //     x̂ = (x − mean(x)) · r,   r = 1/√(var(x) + ε)            dx = r · (dx̂ − mean(dx̂) − x̂·mean(dx̂·x̂))
 //
 // Every dropout of the zoo stands in front of a LayerNorm, so its factor s = 1/(1 − p) needs no multiplication:
-// LayerNorm(s·x) is the formula above with ε/s² in place of ε. Rows of padding get r = 0: they come out as zeros,
-// and so do their gradients.
+// LayerNorm(s·x) is the formula above with ε/s² in place of ε. Rows of padding get r = 0: they come out as zeros, and
+// so do their gradients.
 #pragma once
-#include "tiles.cuh"
+#include "matrices.cuh"
 
-// Normalizes in place; r[0] belongs to the lane's upper row, r[1] to its lower one.
-__device__ __forceinline__ void normalize(float (&x)[4][4], float (&r)[2], float epsilon, const bool (&real)[2]) {
+// Normalizes in place; r is what the derivative needs.
+DEVICE void normalize(Rows<DIM>& x, PerRow<float>& r, float epsilon, const PerRow<bool>& real) {
     #pragma unroll
     for (int half = 0; half < 2; half++) {
         float sum = 0.0f, squares = 0.0f;
         #pragma unroll
-        for (int j = 0; j < 4; j++) sum += x[j][2 * half] + x[j][2 * half + 1];
+        for (int j = 0; j < DIM / 8; j++) sum += left(x[j], half) + right(x[j], half);
         float mean = row_sum(sum) * (1.0f / DIM);
         #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            float a = x[j][2 * half] -= mean, b = x[j][2 * half + 1] -= mean;
+        for (int j = 0; j < DIM / 8; j++) {
+            float a = left(x[j], half) -= mean;
+            float b = right(x[j], half) -= mean;
             squares += a * a + b * b;
         }
         float deviation = reciprocal_root(row_sum(squares) * (1.0f / DIM) + epsilon);  // all lanes take part in the sum
         r[half] = real[half] ? deviation : 0.0f;
         #pragma unroll
-        for (int j = 0; j < 4; j++) x[j][2 * half] *= r[half], x[j][2 * half + 1] *= r[half];
+        for (int j = 0; j < DIM / 8; j++) {
+            left(x[j], half) *= r[half];
+            right(x[j], half) *= r[half];
+        }
     }
 }
 
 // d becomes the gradient with respect to the LayerNorm's input; x̂ comes as halves.
-__device__ __forceinline__ void normalize_backward(
-    float (&d)[4][4], const u32 (&normalized)[2][4], const float (&r)[2]
-) {
+DEVICE void normalize_backward(Rows<DIM>& d, const PackedRows<DIM>& normalized, const PerRow<float>& r) {
     #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float x[4][2], sum = 0.0f, product = 0.0f;
+        float x[DIM / 8][2], sum = 0.0f, product = 0.0f;
         #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            unpack(x[j][0], x[j][1], normalized[j / 2][j % 2 * 2 + half]);
-            sum += d[j][2 * half] + d[j][2 * half + 1];
-            product += d[j][2 * half] * x[j][0] + d[j][2 * half + 1] * x[j][1];
+        for (int j = 0; j < DIM / 8; j++) {
+            unpack(x[j][0], x[j][1], pair(normalized, j, half));
+            sum += left(d[j], half) + right(d[j], half);
+            product += left(d[j], half) * x[j][0] + right(d[j], half) * x[j][1];
         }
         float mean = row_sum(sum) * (1.0f / DIM), slope = row_sum(product) * (1.0f / DIM);
         #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            #pragma unroll
-            for (int i = 0; i < 2; i++) d[j][2 * half + i] = r[half] * (d[j][2 * half + i] - mean - x[j][i] * slope);
+        for (int j = 0; j < DIM / 8; j++) {
+            left(d[j], half) = r[half] * (left(d[j], half) - mean - x[j][0] * slope);
+            right(d[j], half) = r[half] * (right(d[j], half) - mean - x[j][1] * slope);
         }
     }
 }

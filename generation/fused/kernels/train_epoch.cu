@@ -1,24 +1,46 @@
-// Trains a population for one epoch: one thread block per model, and the host hears nothing in between.
+// Trains a population for one epoch: one thread block per model, with no exchange with the host in between.
 //
 //     for each step:
 //         for each round of two samples, one per group of four warps:
 //             forward through both blocks ─ classifier ─ back through block 1 and block 0   (forward.cuh, backward.cuh)
-//             after each block's way back: all eight warps add both samples to their weight gradients   (gradients.cuh)
+//             behind each block's backward pass: all eight warps add both samples to their weight gradients
+//                                                                                                     (gradients.cuh)
 //         every warp updates the weights whose gradients it holds                                        (update.cuh)
 //
-// Shared memory:  weights (halves) │ classifier's rows of 16 samples │ sums │ tokens │ sample of group 0 │ of group 1
-// Device memory sees the tokens come in and the optimizer's numbers pass once per step; activations and gradients never
-// leave the chip. Nothing depends on other blocks, so a run's bytes do not depend on its population.
+// Device memory is read for the tokens, and read and written for the optimizer's numbers once per step; activations and
+// gradients never leave the chip. Nothing depends on other blocks, so a run's bytes do not depend on its population.
 #include "gradients.cuh"
 #include "inputs.cuh"
 
-constexpr int INPUT_BUFFERS = IMAGES ? 2 : 1;  // patches are needed to the end of a sample, word vectors are not
-constexpr u32 RECENT_ROWS = (WEIGHTS_END + 127) / 128 * 128;
-constexpr u32 SHARES = RECENT_ROWS + RECENT_END;
-constexpr u32 INPUTS = SHARES + GROUPS * SHARES_BYTES;
-constexpr u32 SAMPLES = (INPUTS + GROUPS * INPUT_BUFFERS * INPUT_BYTES + 127) / 128 * 128;
-constexpr u32 TRAIN_SHARED_BYTES = SAMPLES + GROUPS * SAMPLE_END;
-static_assert(TRAIN_SHARED_BYTES <= 227 * 1024, "a block of sm_90 has no more shared memory");
+constexpr int TRAIN_THREADS = WARPS * WARP;
+
+// Where the tokens of a group's samples come in.
+struct InputBuffers {
+    static constexpr int COUNT = IMAGES ? 2 : 1;  // patches are needed to the end of a sample, word vectors are not
+    static constexpr u32 BYTES = COUNT * TokenRows<FEATURES>::BYTES;
+    u32 start;
+    DEVICE TokenRows<FEATURES> operator[](int buffer) const { return {start + buffer * TokenRows<FEATURES>::BYTES, 0}; }
+};
+
+// Shared memory:  weights │ classifier's rows of 16 samples │ sums │ tokens │ sample of group 0 │ sample of group 1
+struct TrainMemory {
+    static constexpr u32 RECENT_SAMPLES = Weights::BYTES;
+    static constexpr u32 SUMS = RECENT_SAMPLES + RecentSamples::BYTES;
+    static constexpr u32 INPUTS = SUMS + GROUPS * TokenSums::BYTES;
+    static constexpr u32 SAMPLES = (INPUTS + GROUPS * InputBuffers::BYTES + 127) / 128 * 128;
+    static constexpr u32 BYTES = SAMPLES + GROUPS * Sample::BYTES;
+    u32 start;
+
+    DEVICE Weights weights() const { return {start}; }
+    DEVICE RecentSamples recent() const { return {start + RECENT_SAMPLES}; }
+    DEVICE TokenSums sums(int group) const { return {start + SUMS + group * TokenSums::BYTES}; }
+    DEVICE TokenRows<FEATURES> input(int group, int buffer) const {
+        return {start + INPUTS + (group * InputBuffers::COUNT + buffer) * TokenRows<FEATURES>::BYTES, 0};
+    }
+    DEVICE InputBuffers inputs(int group) const { return {input(group, 0).base}; }
+    DEVICE Sample sample(int group) const { return {start + SAMPLES + group * Sample::BYTES}; }
+};
+static_assert(TrainMemory::BYTES <= 227 * 1024, "a block of sm_90 has no more shared memory");
 
 // What a launch passes, field by field as TrainArguments of arguments.py has it.
 struct TrainArguments {
@@ -38,45 +60,50 @@ struct TrainArguments {
     int steps;
     int batch;
     int first_step;
+
+    DEVICE const u16* sample(int index) const { return tokens + (long long)index * TOKENS * FEATURES; }
 };
 
 // What a launch must provide: threads per block, bytes of shared memory, and bytes of arguments.
 extern "C" __global__ void train_epoch_needs(int* needs) {
-    needs[0] = WARPS * WARP;
-    needs[1] = TRAIN_SHARED_BYTES;
+    needs[0] = TRAIN_THREADS;
+    needs[1] = TrainMemory::BYTES;
     needs[2] = sizeof(TrainArguments);
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
-    const TrainArguments arguments
-) {
+extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const TrainArguments arguments) {
     const int model = model_index();
     if (!arguments.alive[model]) return;
     const Thread me;
-    const u32 start = shared_start();
-    const u32 recent = start + RECENT_ROWS, shares = start + SHARES + me.group * SHARES_BYTES;
-    const u32 input_start = start + INPUTS + me.group * INPUT_BUFFERS * INPUT_BYTES;
-    const u32 sample = start + SAMPLES + me.group * SAMPLE_END;
+    const TrainMemory memory = {shared_start()};
+    const Weights weights = memory.weights();
+    const RecentSamples recent = memory.recent();
+    const TokenSums sums = memory.sums(me.group);
+    const InputBuffers inputs = memory.inputs(me.group);
+    const Sample sample = memory.sample(me.group);
     const long long own = (long long)model * PARAMETERS;
 
     Optimizer rule(arguments.rules + model * RULE_NUMBERS);
-    rule.weights = arguments.weights + own, rule.first = arguments.first_moments + own,
+    rule.weights = arguments.weights + own;
+    rule.first = arguments.first_moments + own;
     rule.second = arguments.second_moments + own;
     rule.gradient_scale = 1.0f / (LOSS_SCALE * arguments.batch);
     Dropout dropout;
-    dropout.seed = arguments.seeds[model], dropout.threshold = arguments.thresholds[model];
-    const float epsilon = arguments.epsilons[model];
+    dropout.seed = arguments.seeds[model];
+    dropout.threshold = arguments.thresholds[model];
+    dropout.epsilon = arguments.epsilons[model];
 
-    load_weights(rule.weights, start, thread_index(), WARPS * WARP);
-    for (u32 i = thread_index(); i < GROUPS * INPUT_BUFFERS * INPUT_BYTES / FLOAT; i += WARPS * WARP)
-        store_word(start + INPUTS + i * FLOAT, 0);
+    load_weights(rule.weights, weights, {thread_index(), TRAIN_THREADS});
+    for (u32 i = thread_index(); i < GROUPS * InputBuffers::BYTES / FLOAT; i += TRAIN_THREADS) {
+        store_word(memory.inputs(0).start + i * FLOAT, 0);
+    }
     block_barrier();
 
     double loss = 0.0;
     int buffer = 0;
     const int rounds = arguments.batch / GROUPS, total = arguments.steps * arguments.batch;
     // one round ahead, so that no warp waits for device memory
-    start_tokens(me, arguments.tokens + (long long)me.group * TOKENS * FEATURES, input_start);
+    start_tokens(me, arguments.sample(me.group), inputs[buffer]);
     u32 coming0 = arguments.facts[0], coming1 = arguments.facts[1];
     Gradients gradients;
     #pragma unroll 1
@@ -85,51 +112,44 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
         dropout.step = arguments.first_step + step;
         #pragma unroll 1
         for (int round = 0; round < rounds; round++) {
-            const Thread me;  // anew: addresses that follow from it would else be kept, and crowd out the gradients
+            const Thread me;  // read again: else the addresses that follow from it are kept and crowd out the gradients
             const int next = (step * rounds + round + 1) * GROUPS;
             const Facts pair0(coming0), pair1(coming1), mine(me.group ? coming1 : coming0);
-            const u32 input = input_start + buffer * INPUT_BYTES;
+            const TokenRows<FEATURES> input = inputs[buffer];
             dropout.start_sample(me, mine.place);
 
-            float x[4][4];
+            Rows<DIM> x;
             copies_done();
             warp_barrier();
-            embed(me, x, start, input, arguments.positions);
+            embed(me, x, weights, input, arguments.positions);
             warp_barrier();  // all lanes have read what the next copy may overwrite
-            buffer = INPUT_BUFFERS - 1 - buffer;
+            buffer = InputBuffers::COUNT - 1 - buffer;
             if (next < total) {
-                start_tokens(
-                    me, arguments.tokens + (long long)(next + me.group) * TOKENS * FEATURES,
-                    input_start + buffer * INPUT_BYTES
-                );
-                coming0 = arguments.facts[next], coming1 = arguments.facts[next + 1];
+                start_tokens(me, arguments.sample(next + me.group), inputs[buffer]);
+                coming0 = arguments.facts[next];
+                coming1 = arguments.facts[next + 1];
             }
             const u32 kept_first = drop(me, x, dropout, 0);
 
-            BlockMemory memory = {}, earlier;
+            BlockMemory block_memory = {}, earlier;
             with_tokens(me, mine.length, [&](const auto& tokens) {
                 #pragma unroll 1
                 for (int block = 0; block < BLOCKS; block++) {
-                    earlier = memory;
-                    // the first block's keys and values lie where P will be, so that the second's find their place free
-                    const Tile keys = {sample + (block ? KEYS : P), 0},
-                               values = {sample + (block ? VALUES : P + ROWS32), 0};
-                    forward_block<true>(
-                        me, tokens, x, block, start, sample + block * KEPT_BLOCK, {sample, QUERIES}, keys, values,
-                        dropout, epsilon, memory
-                    );
+                    earlier = block_memory;
+                    const BlockPlaces places = sample.places(block);
+                    forward_block<true>(me, tokens, x, block, weights.block(block), places, dropout, block_memory);
                 }
-                float r[2];
-                u32 normalized[2][4];
+                PerRow<float> r;
+                PackedRows<DIM> normalized;
                 if (tokens.busy) {
-                    normalize(x, r, epsilon, tokens.real);
+                    normalize(x, r, dropout.epsilon, tokens.real);
                     pack_rows(normalized, x);
-                    share_sums(me, x, shares);
+                    share_sums(me, x, sums);
                 }
                 group_barrier(me.group);
                 if (tokens.busy) {
                     const int row = (round * GROUPS + me.group) % RECENT;
-                    loss += classify_and_return(me, tokens, start, shares, recent, row, mine.label, x);
+                    loss += classify_and_return(me, tokens, weights, sums, recent, row, mine.label, x);
                     normalize_backward(x, normalized, r);
                 }
             });
@@ -137,43 +157,41 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP, 1) train_epoch(
             #pragma unroll 1
             for (int block = BLOCKS - 1; block >= 0; block--) {
                 with_tokens(me, mine.length, [&](const auto& tokens) {
-                    backward_block(me, tokens, start, block, sample, x, memory);
+                    backward_block(me, tokens, block, weights.block(block), sample, block_memory, x);
                 });
-                memory = earlier;
+                block_memory = earlier;
                 if (IMAGES && block == 0) {
-                    u32 rows[2][4];
+                    PackedRows<DIM> rows;
                     drop_backward(x, kept_first);
                     pack_rows(rows, x);
-                    store_rows<DIM>(me, {sample, DO}, rows);
+                    store_rows(me, sample.d_joined(), rows);
                 }
                 block_barrier();
                 #pragma unroll 1
                 for (int group = 0; group < GROUPS; group++) {
-                    const u32 other = start + SAMPLES + group * SAMPLE_END;
+                    const Sample other = memory.sample(group);
                     with_tokens(me, group ? pair1.length : pair0.length, [&](const auto& tokens) {
                         if (block) gradients.add_block<1>(me, tokens, other);
                         else gradients.add_block<0>(me, tokens, other);
                     });
-                    if (IMAGES && block == 0)
-                        gradients.add_embedding(
-                            me, other, start + INPUTS + (group * INPUT_BUFFERS + 1 - buffer) * INPUT_BYTES
-                        );
+                    if (IMAGES && block == 0) gradients.add_embedding(me, other, memory.input(group, 1 - buffer));
                 }
-                if (block == 0 && round % (RECENT / GROUPS) == RECENT / GROUPS - 1)
+                if (block == 0 && round % (RECENT / GROUPS) == RECENT / GROUPS - 1) {
                     gradients.add_classifier(me, recent);
+                }
                 block_barrier();
             }
         }
         const Thread me;
-        gradients.apply(me, rule.at_step(arguments.corrections + 2 * step), start);
+        gradients.apply(me, rule.at_step(arguments.corrections + 2 * step), weights);
         block_barrier();
     }
     // each group's first lane has the sum over its samples
-    if (me.tile == 0 && me.lane == 0) store_double(shares, loss);
+    if (me.tile == 0 && me.lane == 0) store_double(sums.start, loss);
     block_barrier();
     if (thread_index() == 0) {
         double sum = 0.0;
-        for (int group = 0; group < GROUPS; group++) sum += load_double(start + SHARES + group * SHARES_BYTES);
+        for (int group = 0; group < GROUPS; group++) sum += load_double(memory.sums(group).start);
         arguments.losses[model] = sum / ((double)arguments.steps * arguments.batch);
     }
 }

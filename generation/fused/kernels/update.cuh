@@ -13,14 +13,19 @@ struct Optimizer {
     float rate, beta, gamma, alpha, one_minus_alpha, weight_decay, gradient_scale, root_correction;
     bool adaptive, corrected;
 
-    __device__ __forceinline__ Optimizer(const float* rule) {
-        rate = rule[0], beta = rule[1], gamma = rule[2], alpha = rule[3], one_minus_alpha = rule[4],
+    DEVICE Optimizer(const float* rule) {
+        rate = rule[0];
+        beta = rule[1];
+        gamma = rule[2];
+        alpha = rule[3];
+        one_minus_alpha = rule[4];
         weight_decay = rule[5];
-        adaptive = rule[6] != 0.0f, corrected = rule[7] != 0.0f;
+        adaptive = rule[6] != 0.0f;
+        corrected = rule[7] != 0.0f;
     }
 
     // This step's rule: c₁ and √c₂ hold for Adam alone.
-    __device__ __forceinline__ Optimizer at_step(const float* corrections) const {
+    DEVICE Optimizer at_step(const float* corrections) const {
         Optimizer now = *this;
         now.rate = corrected ? divide(rate, corrections[0]) : rate;
         now.root_correction = corrected ? corrections[1] : 1.0f;
@@ -28,14 +33,16 @@ struct Optimizer {
     }
 
     // Takes one step for the weight at `index` of the flat vector and returns its new value.
-    __device__ __forceinline__ float step(int index, float gradient) const {
+    DEVICE float step(int index, float gradient) const {
         float w = weights[index];
         float g = gradient * gradient_scale + weight_decay * w;
         float m = beta * first[index] + gamma * g;
         float v = alpha * second[index] + one_minus_alpha * g * g;
         float divisor = adaptive ? divide(square_root(v), root_correction) + UPDATE_EPSILON : 1.0f;
         w -= divide(rate * m, divisor);
-        weights[index] = w, first[index] = m, second[index] = v;
+        weights[index] = w;
+        first[index] = m;
+        second[index] = v;
         return w;
     }
 };

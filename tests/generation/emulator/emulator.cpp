@@ -5,9 +5,9 @@
 #include "train_epoch.cu"
 
 extern "C" void emulate_train_epoch(int models, int parts, uint64_t schedule, const TrainArguments* arguments) {
-    launch(models, parts, WARPS * WARP, schedule, [=] { train_epoch(*arguments); });
+    launch(models, parts, TRAIN_THREADS, schedule, [=] { train_epoch(*arguments); });
 }
 
 extern "C" void emulate_evaluate(int models, int parts, uint64_t schedule, const EvaluateArguments* arguments) {
-    launch(models, parts, EVALUATION_THREADS, schedule, [=] { evaluate(*arguments); });
+    launch(models, parts, EVALUATE_THREADS, schedule, [=] { evaluate(*arguments); });
 }

@@ -21,10 +21,9 @@
 #include <memory>
 #include <vector>
 
-#define __device__
+#define DEVICE inline
 #define __global__
 #define __grid_constant__
-#define __forceinline__ inline
 #define __launch_bounds__(...)
 #define INFINITE INFINITY
 

@@ -1,0 +1,60 @@
+// A sample: what its word of facts says, and its rows in shared memory while it trains.
+#pragma once
+#include "matrices.cuh"
+
+// What is to know of a sample beside its tokens, in one word (samples.py).
+struct Facts {
+    int place;   // in its batch, for its dropout
+    int label;   // its class
+    int length;  // its real tokens
+    DEVICE explicit Facts(u32 word) : place(word & 0xFFFF), label(word >> 16 & 0xFF), length(word >> 24) {}
+};
+
+// What a block's backward pass reads again.
+struct BlockRows {
+    static constexpr u32 X1 = 0, JOINED = X1 + TokenRows<DIM>::BYTES, X2 = JOINED + TokenRows<DIM>::BYTES;
+    static constexpr u32 HIDDEN_ROWS = X2 + TokenRows<DIM>::BYTES;
+    static constexpr u32 BYTES = HIDDEN_ROWS + TokenRows<HIDDEN>::BYTES;
+    u32 start;
+
+    DEVICE TokenRows<DIM> x1() const { return {start, X1}; }                   // the input, normalized
+    DEVICE TokenRows<DIM> joined() const { return {start, JOINED}; }           // the heads' results, side by side
+    DEVICE TokenRows<DIM> x2() const { return {start, X2}; }                   // the MLP's input, normalized
+    DEVICE TokenRows<HIDDEN> hidden() const { return {start, HIDDEN_ROWS}; }   // the MLP's hidden layer
+};
+
+// Where the rows of a block's forward pass go; queries and `kept` only in training.
+struct BlockPlaces {
+    TokenRows<DIM> queries, keys, values;
+    BlockRows kept;
+};
+
+// All rows of a sample. The block whose backward pass runs has its queries, keys and values here, and its gradients.
+struct Sample {
+    static constexpr u32 QUERIES = BLOCKS * BlockRows::BYTES, KEYS = QUERIES + TokenRows<DIM>::BYTES;
+    static constexpr u32 VALUES = KEYS + TokenRows<DIM>::BYTES, DY = VALUES + TokenRows<DIM>::BYTES;
+    static constexpr u32 DA = DY + TokenRows<DIM>::BYTES, D_JOINED = DA + TokenRows<DIM>::BYTES;
+    static constexpr u32 D_HIDDEN = D_JOINED + TokenRows<DIM>::BYTES, P = D_HIDDEN + TokenRows<HIDDEN>::BYTES;
+    static constexpr u32 DS = P + TokenRows<ROWS>::BYTES, BYTES = DS + TokenRows<ROWS>::BYTES;
+    u32 start;
+
+    DEVICE BlockRows block(int b) const { return {start + b * BlockRows::BYTES}; }
+    // The first block's keys and values lie where p will be, so that the second's find their place free.
+    DEVICE BlockPlaces places(int b) const {
+        const TokenRows<DIM> key_rows = {start + (b ? KEYS : P), 0};
+        const TokenRows<DIM> value_rows = {start + (b ? VALUES : P + TokenRows<DIM>::BYTES), 0};
+        return {queries(), key_rows, value_rows, block(b)};
+    }
+    // queries, keys and values, and at the end of the backward pass their gradients
+    DEVICE TokenRows<DIM> queries() const { return {start, QUERIES}; }
+    DEVICE TokenRows<DIM> keys() const { return {start, KEYS}; }
+    DEVICE TokenRows<DIM> values() const { return {start, VALUES}; }
+    // gradients: of the MLP's result, of attention's result, and of what the block keeps
+    DEVICE TokenRows<DIM> dy() const { return {start, DY}; }
+    DEVICE TokenRows<DIM> da() const { return {start, DA}; }
+    DEVICE TokenRows<DIM> d_joined() const { return {start, D_JOINED}; }
+    DEVICE TokenRows<HIDDEN> d_hidden() const { return {start, D_HIDDEN}; }
+    // one head's probabilities, and the gradients of its scores
+    DEVICE TokenRows<ROWS> p() const { return {start, P}; }
+    DEVICE TokenRows<ROWS> ds() const { return {start, DS}; }
+};

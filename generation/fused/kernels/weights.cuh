@@ -1,0 +1,96 @@
+// A model's weights in shared memory, matrices as halves and biases as floats, and how they get there.
+#pragma once
+#include "matrices.cuh"
+
+static_assert(FLAT_KEY == FLAT_QUERY + DIM * DIM && FLAT_VALUE == FLAT_KEY + DIM * DIM &&
+              FLAT_OUTPUT == FLAT_VALUE + DIM * DIM && FLAT_FC1 == FLAT_OUTPUT + DIM * DIM,
+              "query, key, value, output and fc1 are loaded and updated as one matrix of 32 columns");
+
+struct Weights {
+    static constexpr u32 SQUARE = Matrix<DIM, DIM>::BYTES;
+    // a block's matrices, from the start of the block
+    static constexpr u32 KEY = SQUARE, VALUE = 2 * SQUARE, OUTPUT = 3 * SQUARE, FC1 = 4 * SQUARE, FC2 = 6 * SQUARE;
+    static constexpr u32 BLOCK_MATRICES = 8 * SQUARE;
+    // the other matrices, and all biases; those of a further block lie BLOCK_BIASES later
+    static constexpr u32 EMBEDDING = BLOCKS * BLOCK_MATRICES;
+    static constexpr u32 CLASSIFIER1 = EMBEDDING + (IMAGES ? Matrix<DIM, FEATURES>::BYTES : 0);
+    static constexpr u32 CLASSIFIER2 = CLASSIFIER1 + SQUARE;
+    static constexpr u32 EMBEDDING_BIAS = CLASSIFIER2 + Matrix<TILE, DIM>::BYTES;
+    static constexpr u32 FC1_BIAS = EMBEDDING_BIAS + DIM * FLOAT, FC2_BIAS = FC1_BIAS + HIDDEN * FLOAT;
+    static constexpr u32 BLOCK_BIASES = (HIDDEN + DIM) * FLOAT;
+    static constexpr u32 CLASSIFIER1_BIAS = FC1_BIAS + BLOCKS * BLOCK_BIASES;
+    static constexpr u32 CLASSIFIER2_BIAS = CLASSIFIER1_BIAS + DIM * FLOAT;
+    static constexpr u32 BYTES = (CLASSIFIER2_BIAS + TILE * FLOAT + 127) / 128 * 128;
+    u32 start;
+
+    struct Block {
+        u32 matrices, biases;
+        DEVICE Matrix<DIM, DIM> query() const { return {matrices, 0}; }
+        DEVICE Matrix<DIM, DIM> key() const { return {matrices, KEY}; }
+        DEVICE Matrix<DIM, DIM> value() const { return {matrices, VALUE}; }
+        DEVICE Matrix<DIM, DIM> output() const { return {matrices, OUTPUT}; }
+        DEVICE Matrix<HIDDEN, DIM> fc1() const { return {matrices, FC1}; }
+        DEVICE Matrix<DIM, HIDDEN> fc2() const { return {matrices, FC2}; }
+        DEVICE Biases<HIDDEN> fc1_bias() const { return {biases + FC1_BIAS}; }
+        DEVICE Biases<DIM> fc2_bias() const { return {biases + FC2_BIAS}; }
+        // query, key, value, output and fc1, one below the other
+        DEVICE Matrix<4 * DIM + HIDDEN, DIM> query_to_fc1() const { return {matrices, 0}; }
+    };
+
+    DEVICE Block block(int b) const { return {start + b * BLOCK_MATRICES, start + b * BLOCK_BIASES}; }
+    DEVICE Matrix<DIM, FEATURES> embedding() const { return {start, EMBEDDING}; }
+    DEVICE Matrix<DIM, DIM> classifier1() const { return {start, CLASSIFIER1}; }
+    DEVICE Matrix<TILE, DIM> classifier2() const { return {start, CLASSIFIER2}; }  // padded to 16 classes
+    DEVICE Biases<DIM> embedding_bias() const { return {start + EMBEDDING_BIAS}; }
+    DEVICE Biases<DIM> classifier1_bias() const { return {start + CLASSIFIER1_BIAS}; }
+    DEVICE Biases<TILE> classifier2_bias() const { return {start + CLASSIFIER2_BIAS}; }
+};
+
+using BlockWeights = Weights::Block;
+
+// ---- from the flat vector -------------------------------------------------------------------------------------------
+
+// Which of the block's threads this is, and how many there are.
+struct Worker {
+    int index, count;
+};
+
+template <int M, int N>
+DEVICE void load_matrix(const float* flat, Matrix<M, N> matrix, const Worker& worker, int rows = M) {
+    for (int i = worker.index; i < rows * N / 2; i += worker.count) {
+        int row = 2 * i / N, column = 2 * i % N;
+        u32 address = matrix.address() + chunk_at<N>(row, column / 8) + column % 8 * HALF;
+        store_word(address, pack(flat[2 * i], flat[2 * i + 1]));
+    }
+}
+
+template <int COUNT>
+DEVICE void load_biases(const float* flat, Biases<COUNT> biases, const Worker& worker, int count = COUNT) {
+    for (int i = worker.index; i < count; i += worker.count) store_float(biases.address + i * FLOAT, flat[i]);
+}
+
+// All weights of a model; the classes that do not exist get zeros.
+DEVICE void load_weights(const float* flat, Weights weights, const Worker& worker) {
+    for (int b = 0; b < BLOCKS; b++) {
+        const float* block_flat = flat + b * BLOCK_STRIDE;
+        const BlockWeights block = weights.block(b);
+        load_matrix(block_flat + FLAT_QUERY, block.query_to_fc1(), worker);
+        load_matrix(block_flat + FLAT_FC2, block.fc2(), worker);
+        load_biases(block_flat + FLAT_FC1_BIAS, block.fc1_bias(), worker);
+        load_biases(block_flat + FLAT_FC2_BIAS, block.fc2_bias(), worker);
+    }
+    if (IMAGES) {
+        load_matrix(flat + FLAT_EMBEDDING, weights.embedding(), worker);
+        load_biases(flat + FLAT_EMBEDDING_BIAS, weights.embedding_bias(), worker);
+    }
+    load_matrix(flat + FLAT_CLASSIFIER1, weights.classifier1(), worker);
+    load_biases(flat + FLAT_CLASSIFIER1_BIAS, weights.classifier1_bias(), worker);
+    load_matrix(flat + FLAT_CLASSIFIER2, weights.classifier2(), worker, CLASSES);
+    for (int i = CLASSES * DIM / 2 + worker.index; i < TILE * DIM / 2; i += worker.count) {
+        store_word(weights.classifier2().address() + i * FLOAT, 0);
+    }
+    load_biases(flat + FLAT_CLASSIFIER2_BIAS, weights.classifier2_bias(), worker, CLASSES);
+    for (int i = CLASSES + worker.index; i < TILE; i += worker.count) {
+        store_float(weights.classifier2_bias().address + i * FLOAT, 0.0f);
+    }
+}
