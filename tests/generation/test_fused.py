@@ -332,8 +332,9 @@ def test_the_kernels_and_python_agree_about_the_arguments(kind: type[TrainArgume
     source = (SOURCES / f"{kind.kernel}.cu").read_text(encoding="utf-8")
     _, _, rest = source.partition(f"struct {kind.__name__} {{\n")
     body, _, _ = rest.partition("};\n")
-    members = re.findall(r"^ +(?:const )?\w+(\*?) (\w+);", body, flags=re.MULTILINE)
-    assert len(members) == len(body.splitlines())
+    fields, _, _ = body.partition("\n\n")  # member functions come after a blank line
+    members = re.findall(r"^ +(?:const )?\w+(\*?) (\w+);", fields, flags=re.MULTILINE)
+    assert len(members) == len(fields.splitlines())
     assert [(name, ctypes.c_void_p if star else ctypes.c_int32) for star, name in members] == layout(kind)._fields_
 
 
