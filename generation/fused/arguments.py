@@ -6,6 +6,7 @@ A tensor is passed as its address, an integer as 32 bits.
 
 import ctypes
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import ClassVar
 
 import torch
@@ -59,6 +60,7 @@ Arguments = TrainArguments | EvaluateArguments
 KERNELS: tuple[type[TrainArguments] | type[EvaluateArguments], ...] = (TrainArguments, EvaluateArguments)
 
 
+@cache
 def layout(kind: type[TrainArguments] | type[EvaluateArguments]) -> type[ctypes.Structure]:
     """The struct as C lays it out."""
     members = [(field.name, ctypes.c_int32 if field.type is int else ctypes.c_void_p) for field in fields(kind)]

@@ -1,6 +1,6 @@
-"""The kernels compiled for the GPU at hand, by NVIDIA's runtime compiler, and kept on disk: no nvcc is needed.
+"""The kernels, compiled for the GPU at hand by NVIDIA's runtime compiler and kept on disk: no nvcc is needed.
 
-The compiled code is a file named after a hash of everything it was made of: sources, options, compiler.
+The file of compiled code is named after a hash of everything it was made of: sources, options, compiler.
 """
 
 import ctypes
@@ -36,11 +36,11 @@ FLAT_TENSORS = {
     "FLAT_CLASSIFIER2": "classifier.fc2.weight",
     "FLAT_CLASSIFIER2_BIAS": "classifier.fc2.bias",
 }
-"""The kernels' names for the tensors of the flat vector; of the blocks the first stands for all."""
+"""The kernels' names for the tensors of the flat vector; the first block stands for all."""
 
 
 def nvidia(module: str) -> Any:
-    """One of NVIDIA's Python modules, which say nothing of their types."""
+    """One of NVIDIA's Python modules, which do not declare their types."""
     return import_module(module)
 
 
@@ -72,7 +72,7 @@ def machine_code(kernel: str, spec: TransformerSpec, architecture: str) -> bytes
         "std": "c++17",
         "arch": architecture,
         "define_macro": macros(spec),
-        "device_as_default_execution_space": True,  # older compilers take an unmarked lambda for the host's
+        "device_as_default_execution_space": True,  # older compilers take a lambda without it for the host's
     }
     made_of = json.dumps([kernel, sources, options, compiler])
     path = cache_folder() / f"{kernel}-{spec.task}-{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.cubin"
@@ -84,7 +84,7 @@ def machine_code(kernel: str, spec: TransformerSpec, architecture: str) -> bytes
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, code)
     except OSError as error:
-        warnings.warn(f"compiled kernels cannot be kept, the next run compiles again: {error}", stacklevel=2)
+        warnings.warn(f"compiled kernels cannot be kept, the next run will compile them again: {error}", stacklevel=2)
     return code
 
 
@@ -128,7 +128,7 @@ class CudaKernels:
         shared_bytes: int,
         parameter: ctypes.Structure | ctypes.c_void_p,
     ) -> None:
-        """By the driver's own call, since ``cuda.core.launch`` takes no structs. The driver copies the parameter."""
+        """Launches through the driver, since ``cuda.core.launch`` takes no structs; the driver copies the parameter."""
         driver = nvidia("cuda.bindings.driver")
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(parameter))
         blocks, block = (*grid, 1), (threads, 1, 1)
@@ -143,7 +143,7 @@ class CudaKernels:
                 0,
             )
         if status != driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(f"the GPU refused to launch a kernel: {status.name}")
+            raise RuntimeError(f"the GPU refused to start {grid[0]} × {grid[1]} blocks of a kernel: {status.name}")
 
 
 def allow_shared_memory(kernel: Any, shared_bytes: int, device: int) -> None:

@@ -22,7 +22,7 @@ from zoo.tasks import Examples, TaskData
 from zoo.transformer.model import sinusoidal_positions
 
 LAYER_NORM_EPSILON = 1e-5
-EXAMPLES_PER_PART = 500  # of an evaluation: a block loads a model's weights once for so many
+EXAMPLES_PER_PART = 500  # of an evaluation: a thread block loads a model's weights once for this many
 
 
 @runtime_checkable
@@ -56,7 +56,7 @@ class FusedEngine:
         self.rules = optimizer_rules(configs, self.device)
         dropout = torch.tensor([config.dropout for config in configs], dtype=torch.float64)
         thresholds = [drop_threshold(config.dropout) - LOWEST for config in configs]  # the kernel compares unsigned
-        # dropout's factor 1/(1 − p) as a part of the LayerNorm that follows it: norm.cuh
+        # dropout's factor 1/(1 − p) is part of the LayerNorm that follows it: norm.cuh
         self.epsilons = (LAYER_NORM_EPSILON * (1 - dropout) ** 2).float().to(self.device)
         self.thresholds = torch.tensor(thresholds, dtype=torch.int32, device=self.device)
         self.seeds = torch.tensor([config.seed for config in configs]).to(torch.uint32).to(self.device)
@@ -69,7 +69,7 @@ class FusedEngine:
         return cls(configs, task, CudaKernels(configs[0].spec, device))
 
     def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:
-        """The next epoch of every living run, in place; the mean loss of each over the epoch's batches."""
+        """The next epoch of every run that is alive, in place; the mean loss of each over the epoch's batches."""
         batches = epoch_batches(self.subset, self.protocol, state.epoch).to(self.device)
         samples = epoch_samples(self.inputs, batches)
         first_step = state.epoch * len(batches)
@@ -100,7 +100,7 @@ class FusedEngine:
     def evaluate(
         self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples
     ) -> tuple[Float64[Tensor, " P"], Float64[Tensor, " P"]]:
-        """Accuracy and mean loss of every living run on ``examples``, by products of halves; NaN for the others."""
+        """Accuracy and mean loss on ``examples`` of every run that is alive, by products of halves; NaN for others."""
         samples = self.test_samples if examples is self.task.test else evaluation_samples(self.task, examples)
         correct, losses = self._count(weights, alive, samples)
         dead = torch.where(alive, 0.0, torch.nan)

@@ -10,17 +10,17 @@ from zoo.transformer.spec import AGNEWS, MNIST
 
 COMPUTE_CAPABILITY = (9, 0)  # matrices of halves stored from registers, and the shared memory below
 SHARED_BYTES = 227 * 1024  # two samples with all that their backward pass needs, and the model's weights
-SAMPLES_PER_STEP = 16  # the classifier's gradients are made of so many samples at once
+SAMPLES_AT_ONCE = 16  # the classifier's gradients are made of this many samples at a time
 LARGEST_BATCH = 1 << 16
 
 
 def obstacle(configs: Sequence[RunConfig], device: torch.device) -> str | None:
-    """Why the kernels cannot train these runs there, in one line; None where they can."""
+    """Why the kernels cannot train these runs on this device, in one line; None if they can."""
     spec, batch = configs[0].spec, configs[0].protocol.batch_size
     if spec not in (MNIST, AGNEWS):
-        return f"its kernels are cut for the zoo's own transformers, not for {spec}"
-    if batch % SAMPLES_PER_STEP or batch >= LARGEST_BATCH:
-        return f"it needs batches of a multiple of {SAMPLES_PER_STEP} below {LARGEST_BATCH}, got {batch}"
+        return f"its kernels are written for the zoo's own transformers, not for {spec}"
+    if batch % SAMPLES_AT_ONCE or batch >= LARGEST_BATCH:
+        return f"it needs a batch size that is a multiple of {SAMPLES_AT_ONCE} below {LARGEST_BATCH}, got {batch}"
     if device.type != "cuda":
         return f"it needs a CUDA device, got {device}"
     properties = torch.cuda.get_device_properties(device)
@@ -30,7 +30,7 @@ def obstacle(configs: Sequence[RunConfig], device: torch.device) -> str | None:
     if properties.shared_memory_per_block_optin < SHARED_BYTES:
         return (
             f"it needs {SHARED_BYTES // 1024} KiB of shared memory per block (H100, H200, B200), "
-            f"{properties.name} has {properties.shared_memory_per_block_optin // 1024}"
+            f"{properties.name} has {properties.shared_memory_per_block_optin // 1024} KiB"
         )
     if find_spec("cuda") is None or find_spec("cuda.core") is None or find_spec("cuda.bindings") is None:
         return "it needs cuda-core to compile its kernels: pip install 'small-transformer-zoo[fused]'"

@@ -1,4 +1,4 @@
-"""Examples in the layout the kernels read: tokens as halves, and one word of facts a sample."""
+"""Examples in the layout the kernels read: tokens as halves, and one word of facts per sample."""
 
 from dataclasses import dataclass
 
@@ -35,8 +35,8 @@ def evaluation_samples(task: TaskData, examples: Examples) -> Samples:
 
 
 def epoch_samples(inputs: TrainingInputs, batches: EpochBatches) -> Samples:
-    """The samples of an epoch, step by step. Within a step texts are sorted by length, so that the two samples which a
-    block works on at a time take equally long; each keeps its place in the batch for its dropout."""
+    """The samples of an epoch, step by step. Within a step texts are sorted by length, so that the two samples that a
+    thread block works on at a time take equally long; each keeps its place in the batch for its dropout."""
     task, (steps, batch) = inputs.task, batches.rows.shape
     places = torch.arange(batch, device=batches.rows.device).repeat(steps)
     rows, offsets = batches.rows.flatten(), batches.offsets.flatten(0, 1)

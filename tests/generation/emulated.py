@@ -19,7 +19,7 @@ EMULATOR = Path(__file__).parent / "emulator"
 
 
 def build(spec: TransformerSpec, sources: Path = SOURCES) -> Path:
-    """The shared library of a task; compiled once, by whichever test comes first."""
+    """The shared library of a task, compiled by the first test that asks for it."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("the emulator needs g++")
@@ -41,7 +41,7 @@ def build(spec: TransformerSpec, sources: Path = SOURCES) -> Path:
 
 
 class EmulatedKernels:
-    """The interface of ``CudaKernels``; ``schedule`` is the seed of the order in which warps run."""
+    """Has the interface of ``CudaKernels``; ``schedule`` seeds the order in which warps run."""
 
     device = torch.device("cpu")
 

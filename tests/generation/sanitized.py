@@ -1,4 +1,4 @@
-"""A few models of every optimizer through both kernels of both tasks, for NVIDIA's sanitizer to watch.
+"""A few models, one per optimizer, through both kernels of both tasks, for NVIDIA's sanitizer to watch.
 
 compute-sanitizer --error-exitcode 1 --tool memcheck python tests/generation/sanitized.py      (racecheck, initcheck)
 """
@@ -15,7 +15,7 @@ from zoo.format.schema import OPTIMIZERS
 def main() -> None:
     for task in (few_digits(train=64, test=70), few_news(train=64, test=70)):
         protocol = Protocol(epochs=2, warmup_epochs=1, batch_size=32)
-        runs = [RunConfig(task.spec.task, one, 1e-3, 1e-4, 0.2, 0.2, 1.0, protocol=protocol) for one in OPTIMIZERS]
+        runs = [RunConfig(task.spec.task, name, 1e-3, 1e-4, 0.2, 0.2, 1.0, protocol=protocol) for name in OPTIMIZERS]
         engine = FusedEngine.on_cuda(runs, task, torch.device("cuda"))
         state = PopulationState.initial(runs, engine.device)
         state.alive[-1] = False

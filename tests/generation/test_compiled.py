@@ -30,7 +30,7 @@ def test_kernels_compile(kernel: str, spec: TransformerSpec, architecture: str) 
     assert f"{kernel}_needs".encode() in code
 
 
-def test_compiled_code_is_kept_and_named_after_all_it_is_made_of(
+def test_compiled_code_is_kept_and_named_after_everything_it_is_made_of(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = compiled.machine_code("evaluate", MNIST, "sm_90")
@@ -48,7 +48,7 @@ def test_compiled_code_is_kept_and_named_after_all_it_is_made_of(
     assert compiled.machine_code("evaluate", MNIST, "sm_90").startswith(ELF)
 
 
-def test_a_cache_that_cannot_be_written_is_no_reason_to_stop(cache: Path) -> None:
+def test_a_cache_that_cannot_be_written_does_not_stop_a_run(cache: Path) -> None:
     cache.write_text("a file where the folder should be")
     with pytest.warns(UserWarning, match="compiled kernels cannot be kept"):
         assert compiled.machine_code("evaluate", MNIST, "sm_90").startswith(ELF)

@@ -22,7 +22,7 @@ from generation import engines
 from generation.data.batches import TrainingInputs, epoch_batches
 from generation.engines import make_engine
 from generation.fused.arguments import KERNELS, EvaluateArguments, TrainArguments, layout
-from generation.fused.compiled import SOURCES
+from generation.fused.compiled import FLAT_TENSORS, SOURCES, macros
 from generation.fused.engine import FusedEngine, adam_corrections, optimizer_rules
 from generation.fused.fit import obstacle
 from generation.fused.samples import Samples, epoch_samples, evaluation_samples
@@ -75,7 +75,7 @@ def trained_weights(spec: TransformerSpec) -> Tensor:
 
 
 class FactorsInHalf(TorchFunctionMode):
-    """Rounds the factors of every matrix product to half precision: the best that any such engine can do."""
+    """Rounds the factors of every matrix product to half precision: no engine that multiplies halves can do better."""
 
     def __torch_function__(self, func: Callable, types: object, args: tuple = (), kwargs: dict | None = None) -> object:
         factors = {torch.Tensor.matmul: (0, 1), torch.Tensor.__matmul__: (0, 1), torch.baddbmm: (1, 2)}.get(func, ())
@@ -90,7 +90,7 @@ class FactorsInHalf(TorchFunctionMode):
 def exact_gradient(
     spec: TransformerSpec, weights: Tensor, samples: Samples, order: Tensor, dropout: float, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Loss and gradient by float64 autograd, of the very numbers that the kernel reads, dropped by the same masks."""
+    """Loss and gradient by float64 autograd, from the very numbers that the kernel reads and with the same masks."""
     batch = len(samples)
     tokens = samples.tokens.double()[order]
     labels, lengths = (samples.facts[order] >> 16 & 0xFF).long(), samples.facts[order] >> 24
@@ -119,8 +119,8 @@ def test_gradients_are_those_of_float64_autograd(
 ) -> None:
     """Momentum's first moment after one step is the gradient itself.
 
-    Some transformers magnify the rounding of factors to halves; the bounds are 1e-2, and cosines of 0.9999, beyond what
-    that alone does.
+    Some transformers magnify the rounding of factors to halves; the bounds are 1e-2 and cosines of 0.9999, in addition
+    to what that rounding alone does.
     """
     run, task, spec = config(name, dropout=dropout, seed=7), tasks[name], SPECS[name]
     fused = engine([run], task)
@@ -137,12 +137,12 @@ def test_gradients_are_those_of_float64_autograd(
     with FactorsInHalf():
         _, rounded = exact_gradient(spec, weights, samples, order, dropout, run.seed)
     assert float(loss) == pytest.approx(float(exact_loss), rel=2e-3)
-    error, best = (float((found - exact).norm() / exact.norm()) for found in (gradient, rounded))
+    error, best = (float((estimate - exact).norm() / exact.norm()) for estimate in (gradient, rounded))
     assert error < 1e-2 + 1.5 * best
     for tensor, slot in spec.tensors.items():
         angle, best_angle = (
-            1 - float(torch.cosine_similarity(found[0, slot.slice], exact[0, slot.slice], dim=0))
-            for found in (gradient, rounded)
+            1 - float(torch.cosine_similarity(estimate[0, slot.slice], exact[0, slot.slice], dim=0))
+            for estimate in (gradient, rounded)
         )
         assert angle < 1e-4 + 2 * best_angle, (tensor, angle, best_angle)
     if dropout:
@@ -169,7 +169,7 @@ def test_two_epochs_follow_the_torch_engine_for_every_optimizer(name: str, engin
     moved = (theirs.weights - before).norm(dim=1)
     apart = (ours.weights.cpu() - theirs.weights).norm(dim=1)
     assert bool((moved > 0).all())
-    # adaptive optimizers make full steps of the smallest gradients, whose signs are a matter of rounding
+    # adaptive optimizers take full steps for the smallest gradients, whose signs depend on rounding
     limit = torch.tensor([0.02, 0.02, 0.2, 0.3])
     assert bool((apart < limit * moved).all()), (apart / moved).tolist()
 
@@ -216,7 +216,7 @@ def test_evaluation_agrees_with_the_model_itself(name: str, tasks: dict[str, Tas
     accuracy, loss = fused.evaluate(on_device, torch.tensor([True], device=fused.device), fused.task.test)
     measured = zoo.evaluate(zoo.build_model(spec, weights[0]), task)
     assert float(accuracy) == pytest.approx(measured.accuracy, abs=1.01 / len(task.test))
-    # a loss near zero is what is left of logits near ten
+    # a loss near zero is a small difference of logits near ten
     assert float(loss) == pytest.approx(measured.loss, rel=3e-3, abs=1e-4)
 
 
@@ -224,20 +224,20 @@ def test_evaluation_agrees_with_the_model_itself(name: str, tasks: dict[str, Tas
 def test_evaluation_in_parts_is_that_of_every_model(
     name: str, tasks: dict[str, TaskData], engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three models, 60 examples in parts of 8 of which the last is short."""
+    """Three models, 60 examples in parts of 8, the last of them short."""
     monkeypatch.setattr("generation.fused.engine.EXAMPLES_PER_PART", 8)
     runs, task = [config(name, init_std=std, seed=seed) for seed, std in enumerate((0.2, 0.3, 0.5))], tasks[name]
     fused, twin = engine(runs, task), TorchEngine(runs, task)
     weights, alive = PopulationState.initial(runs, twin.device).weights, torch.tensor([True, True, True])
-    found = fused.evaluate(weights.to(fused.device), alive.to(fused.device), fused.task.test)
-    accuracy, loss = twin.evaluate(weights, alive, twin.task.test)
-    assert len(set(loss.tolist())) == 3
-    torch.testing.assert_close(found[0].cpu(), accuracy, atol=2.01 / len(task.test), rtol=0)
-    torch.testing.assert_close(found[1].cpu(), loss, rtol=3e-3, atol=0)
+    accuracy, loss = fused.evaluate(weights.to(fused.device), alive.to(fused.device), fused.task.test)
+    twin_accuracy, twin_loss = twin.evaluate(weights, alive, twin.task.test)
+    assert len(set(twin_loss.tolist())) == 3
+    torch.testing.assert_close(accuracy.cpu(), twin_accuracy, atol=2.01 / len(task.test), rtol=0)
+    torch.testing.assert_close(loss.cpu(), twin_loss, rtol=3e-3, atol=0)
 
 
 def test_the_emulator_finds_a_missing_barrier(tmp_path: Path) -> None:
-    """The tester tested: without the barrier in front of it, attention reads keys that are still being written."""
+    """Tests the tester: without the barrier in front of it, attention reads keys that are still being written."""
     for source in SOURCES.iterdir():
         (tmp_path / source.name).write_bytes(source.read_bytes())
     header = tmp_path / "backward.cuh"
@@ -283,9 +283,9 @@ def test_a_resumed_run_ends_with_the_same_bytes(tasks: dict[str, TaskData], engi
         if undisturbed.state.epoch == 1:
             save_snapshot(tmp_path, undisturbed.state, "owner", seconds=1.0)
     resumed = trainer()
-    found = load_snapshot(tmp_path, "owner", resumed.state)
-    assert found is not None
-    resumed.state, _ = found
+    snapshot = load_snapshot(tmp_path, "owner", resumed.state)
+    assert snapshot is not None
+    resumed.state, _ = snapshot
     while not resumed.finished:
         resumed.train_epoch()
     expected = undisturbed.state.tensors()
@@ -331,18 +331,26 @@ def test_the_kernels_and_python_agree_about_the_arguments(kind: type[TrainArgume
     """Names, order, and which are addresses; the emulator and the GPU compare the sizes of the structs as well."""
     source = (SOURCES / f"{kind.kernel}.cu").read_text(encoding="utf-8")
     _, _, rest = source.partition(f"struct {kind.__name__} {{\n")
-    body, _, _ = rest.partition("};\n")
-    fields, _, _ = body.partition("\n\n")  # member functions come after a blank line
-    members = re.findall(r"^ +(?:const )?\w+(\*?) (\w+);", fields, flags=re.MULTILINE)
-    assert len(members) == len(fields.splitlines())
+    body, _, _ = rest.partition("\n\n")
+    members = re.findall(r"^ +(?:const )?\w+(\*?) (\w+);", body, flags=re.MULTILINE)
+    assert len(members) == len(body.splitlines())
     assert [(name, ctypes.c_void_p if star else ctypes.c_int32) for star, name in members] == layout(kind)._fields_
 
 
-def test_what_the_kernels_cannot_do_is_said_in_a_line() -> None:
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_the_kernels_know_every_tensor_of_the_flat_vector(spec: TransformerSpec) -> None:
+    first_block_and_rest = {name for name in spec.tensors if not name.startswith("blocks.") or ".0." in name}
+    assert first_block_and_rest <= set(FLAT_TENSORS.values())
+    values = dict(macros(spec))
+    assert int(values["FLAT_FC2_BIAS"]) + int(values["BLOCK_STRIDE"]) == spec.tensors["blocks.1.fc2.bias"].offset
+    assert ("FLAT_EMBEDDING" in values) == (spec.patch_size is not None)
+
+
+def test_what_the_kernels_cannot_do_is_said_in_one_line() -> None:
     cpu = torch.device("cpu")
     assert obstacle([config("mnist")], cpu) == "it needs a CUDA device, got cpu"
     odd = config("mnist", protocol=Protocol(batch_size=100))
-    assert obstacle([odd], cpu) == "it needs batches of a multiple of 16 below 65536, got 100"
+    assert obstacle([odd], cpu) == "it needs a batch size that is a multiple of 16 below 65536, got 100"
 
 
 def test_engines_by_name(tasks: dict[str, TaskData]) -> None:
@@ -354,7 +362,7 @@ def test_engines_by_name(tasks: dict[str, TaskData]) -> None:
         make_engine("abacus", runs, tasks["mnist"], cpu)
 
 
-def test_auto_takes_the_fused_engine_where_nothing_stands_against_it(
+def test_auto_takes_the_fused_engine_where_it_can_train(
     tasks: dict[str, TaskData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cpu, runs, task = torch.device("cpu"), [config("mnist")], tasks["mnist"]

@@ -60,6 +60,7 @@ extern "C" __global__ void evaluate_needs(int* needs) {
     needs[2] = sizeof(EvaluateArguments);
 }
 
+// __grid_constant__, so that arguments are read where they are needed; kept in registers they make this kernel spill.
 extern "C" __global__ void __launch_bounds__(EVALUATE_THREADS, 1) evaluate(
     const __grid_constant__ EvaluateArguments arguments
 ) {

@@ -18,21 +18,28 @@ constexpr int WARPS = 8, GROUPS = WARPS / GROUP_WARPS;
 
 // Which two matrices a warp multiplies, dy on the left and x on the right: where columns 0-15 and 16-31 of the warp's
 // 32 start, in bytes from the start of a sample, and the bytes from 16 rows to the next 16.
-struct Factors {
+struct FactorAddresses {
     u32 left, left_next, left_step;
     u32 right, right_next, right_step;
 };
 
-DEVICE Factors block_factors(const Thread& me, int block) {
+DEVICE FactorAddresses block_factors(const Thread& me, int block) {
     const int w = me.warp;
     const bool wide_left = w == 4 || w == 5, wide_right = w >= 6;
-    u32 left = w == 0 ? Sample::QUERIES : w == 1 ? Sample::KEYS : w == 2 ? Sample::VALUES : w == 3 ? Sample::DA
-        : wide_left ? Sample::D_HIDDEN : Sample::DY;
-    u32 right = block * BlockRows::BYTES + (w <= 2 ? BlockRows::X1 : w == 3 ? BlockRows::JOINED
-        : wide_left ? BlockRows::X2 : BlockRows::HIDDEN_ROWS);
+    u32 left = w == 0 ? Sample::QUERIES
+             : w == 1 ? Sample::KEYS
+             : w == 2 ? Sample::VALUES
+             : w == 3 ? Sample::DA
+             : wide_left ? Sample::D_HIDDEN
+             : Sample::DY;
+    u32 right = w <= 2 ? BlockRows::X1
+              : w == 3 ? BlockRows::JOINED
+              : wide_left ? BlockRows::X2
+              : BlockRows::HIDDEN_ROWS;
+    right += block * BlockRows::BYTES;
     u32 left_lane = wide_left ? TokenRows<HIDDEN>::across(me) ^ (w == 5 ? 64u : 0u) : TokenRows<DIM>::across(me);
     u32 right_lane = wide_right ? TokenRows<HIDDEN>::down(me) ^ (w == 7 ? 64u : 0u) : TokenRows<DIM>::down(me);
-    Factors f;
+    FactorAddresses f;
     f.left = left + left_lane;
     f.left_next = left + (left_lane ^ 32u);
     f.right = right + right_lane;
@@ -68,7 +75,7 @@ struct Gradients {
 
     // Adds one sample's share of a block.
     template <int BLOCK, int TILES> DEVICE void add_block(const Thread& me, const Tokens<TILES>&, Sample sample) {
-        const Factors f = block_factors(me, BLOCK);
+        const FactorAddresses f = block_factors(me, BLOCK);
         const bool biased = me.warp >= 4 && me.warp <= 6;
         #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
@@ -123,76 +130,47 @@ struct Gradients {
     }
 
     // Updates every weight whose gradient this warp holds.
-    DEVICE void apply(const Thread& me, const Optimizer& optimizer, const Weights& weights);
-};
-
-// Updates 16 rows × 8 columns of a matrix that starts at `flat` in the flat vector; of the rows only the first `rows`.
-template <int M, int N>
-DEVICE void update_tile(
-    const Thread& me, const Optimizer& optimizer, const Sums& gradient, int flat, Matrix<M, N> matrix, int row,
-    int chunk, int rows = TILE
-) {
-    #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int r = row + me.row + 8 * half;
-        if (r >= rows + row) continue;
-        int index = flat + r * N + 8 * chunk + me.pair;
-        float a = optimizer.step(index, left(gradient, half)), b = optimizer.step(index + 1, right(gradient, half));
-        store_word(matrix.address() + chunk_at<N>(r, chunk) + me.pair * HALF, pack(a, b));
-    }
-}
-
-// Updates 16 biases whose gradients stand in every column; of these only the first `count`.
-DEVICE void update_biases(
-    const Thread& me, const Optimizer& optimizer, const Sums& gradient, int flat, Biases<TILE> biases, int count = TILE
-) {
-    if (me.pair != 0) return;
-    #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int i = me.row + 8 * half;
-        if (i < count) store_float(biases.address + i * FLOAT, optimizer.step(flat + i, left(gradient, half)));
-    }
-}
-
-DEVICE void Gradients::apply(const Thread& me, const Optimizer& optimizer, const Weights& weights) {
-    const int w = me.warp;
-    #pragma unroll
-    for (int b = 0; b < BLOCKS; b++) {
-        const int flat = b * BLOCK_STRIDE;
-        const BlockWeights block = weights.block(b);
+    DEVICE void apply(const Thread& me, const Optimizer& optimizer, const Weights& weights) {
+        const Updater update = {me, optimizer};
+        const int w = me.warp;
         #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int first = TILE * i;
+        for (int b = 0; b < BLOCKS; b++) {
+            const int flat = b * BLOCK_STRIDE;
+            const BlockWeights block = weights.block(b);
             #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const Sums& gradient = square[b][i][j];
-                if (w < 6) {
-                    update_tile(me, optimizer, gradient, flat + FLAT_QUERY, block.query_to_fc1(), DIM * w + first, j);
-                } else {
-                    update_tile(me, optimizer, gradient, flat + FLAT_FC2, block.fc2(), first, 4 * (w - 6) + j);
+            for (int i = 0; i < 2; i++) {
+                const int first = TILE * i;
+                #pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    const Sums& gradient = square[b][i][j];
+                    if (w < 6) {
+                        update.tile(gradient, flat + FLAT_QUERY, block.query_to_fc1(), DIM * w + first, j);
+                    } else {
+                        update.tile(gradient, flat + FLAT_FC2, block.fc2(), first, 4 * (w - 6) + j);
+                    }
+                }
+                if (w == 4 || w == 5) {
+                    const int row = DIM * (w - 4) + first;
+                    update.biases(bias[b][i], flat + FLAT_FC1_BIAS + row, block.fc1_bias().tile(row));
+                } else if (w == 6) {
+                    update.biases(bias[b][i], flat + FLAT_FC2_BIAS + first, block.fc2_bias().tile(first));
                 }
             }
-            if (w == 4 || w == 5) {
-                const int row = DIM * (w - 4) + first;
-                update_biases(me, optimizer, bias[b][i], flat + FLAT_FC1_BIAS + row, block.fc1_bias().tile(row));
-            } else if (w == 6) {
-                update_biases(me, optimizer, bias[b][i], flat + FLAT_FC2_BIAS + first, block.fc2_bias().tile(first));
-            }
+        }
+        if (IMAGES && w < 2) {
+            const int row = TILE * w;
+            update.tile(embedding[0], FLAT_EMBEDDING, weights.embedding(), row, 0);
+            update.tile(embedding[1], FLAT_EMBEDDING, weights.embedding(), row, 1);
+            update.biases(embedding[2], FLAT_EMBEDDING_BIAS + row, weights.embedding_bias().tile(row));
+        }
+        update.tile(classifier1, FLAT_CLASSIFIER1, weights.classifier1(), TILE * (w / 4), w % 4);
+        if (w < 4) {
+            update.tile(classifier2, FLAT_CLASSIFIER2, weights.classifier2(), 0, w, CLASSES);
+        } else if (w < 6) {
+            const int row = TILE * (w - 4);
+            update.biases(classifier2, FLAT_CLASSIFIER1_BIAS + row, weights.classifier1_bias().tile(row));
+        } else if (w == 6) {
+            update.biases(classifier2, FLAT_CLASSIFIER2_BIAS, weights.classifier2_bias(), CLASSES);
         }
     }
-    if (IMAGES && w < 2) {
-        update_tile(me, optimizer, embedding[0], FLAT_EMBEDDING, weights.embedding(), TILE * w, 0);
-        update_tile(me, optimizer, embedding[1], FLAT_EMBEDDING, weights.embedding(), TILE * w, 1);
-        const Biases<TILE> biases = weights.embedding_bias().tile(TILE * w);
-        update_biases(me, optimizer, embedding[2], FLAT_EMBEDDING_BIAS + TILE * w, biases);
-    }
-    update_tile(me, optimizer, classifier1, FLAT_CLASSIFIER1, weights.classifier1(), TILE * (w / 4), w % 4);
-    if (w < 4) {
-        update_tile(me, optimizer, classifier2, FLAT_CLASSIFIER2, weights.classifier2(), 0, w, CLASSES);
-    } else if (w < 6) {
-        const int row = TILE * (w - 4);
-        update_biases(me, optimizer, classifier2, FLAT_CLASSIFIER1_BIAS + row, weights.classifier1_bias().tile(row));
-    } else if (w == 6) {
-        update_biases(me, optimizer, classifier2, FLAT_CLASSIFIER2_BIAS, weights.classifier2_bias(), CLASSES);
-    }
-}
+};

@@ -2,7 +2,7 @@
 #pragma once
 #include "matrices.cuh"
 
-// What is to know of a sample beside its tokens, in one word (samples.py).
+// What a kernel is told about a sample besides its tokens, in one word (samples.py).
 struct Facts {
     int place;   // in its batch, for its dropout
     int label;   // its class

@@ -3,7 +3,7 @@
 //     for each step:
 //         for each round of two samples, one per group of four warps:
 //             forward through both blocks ─ classifier ─ back through block 1 and block 0   (forward.cuh, backward.cuh)
-//             behind each block's backward pass: all eight warps add both samples to their weight gradients
+//             after each block's backward pass: all eight warps add both samples to their weight gradients
 //                                                                                                     (gradients.cuh)
 //         every warp updates the weights whose gradients it holds                                        (update.cuh)
 //
@@ -81,12 +81,12 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
     const TokenSums sums = memory.sums(me.group);
     const InputBuffers inputs = memory.inputs(me.group);
     const Sample sample = memory.sample(me.group);
-    const long long own = (long long)model * PARAMETERS;
+    const long long first_weight = (long long)model * PARAMETERS;
 
     Optimizer rule(arguments.rules + model * RULE_NUMBERS);
-    rule.weights = arguments.weights + own;
-    rule.first = arguments.first_moments + own;
-    rule.second = arguments.second_moments + own;
+    rule.weights = arguments.weights + first_weight;
+    rule.first = arguments.first_moments + first_weight;
+    rule.second = arguments.second_moments + first_weight;
     rule.gradient_scale = 1.0f / (LOSS_SCALE * arguments.batch);
     Dropout dropout;
     dropout.seed = arguments.seeds[model];
@@ -104,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
     const int rounds = arguments.batch / GROUPS, total = arguments.steps * arguments.batch;
     // one round ahead, so that no warp waits for device memory
     start_tokens(me, arguments.sample(me.group), inputs[buffer]);
-    u32 coming0 = arguments.facts[0], coming1 = arguments.facts[1];
+    u32 next_facts0 = arguments.facts[0], next_facts1 = arguments.facts[1];
     Gradients gradients;
     #pragma unroll 1
     for (int step = 0; step < arguments.steps; step++) {
@@ -114,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
         for (int round = 0; round < rounds; round++) {
             const Thread me;  // read again: else the addresses that follow from it are kept and crowd out the gradients
             const int next = (step * rounds + round + 1) * GROUPS;
-            const Facts pair0(coming0), pair1(coming1), mine(me.group ? coming1 : coming0);
+            const Facts pair0(next_facts0), pair1(next_facts1), mine(me.group ? next_facts1 : next_facts0);
             const TokenRows<FEATURES> input = inputs[buffer];
             dropout.start_sample(me, mine.place);
 
@@ -126,8 +126,8 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
             buffer = InputBuffers::COUNT - 1 - buffer;
             if (next < total) {
                 start_tokens(me, arguments.sample(next + me.group), inputs[buffer]);
-                coming0 = arguments.facts[next];
-                coming1 = arguments.facts[next + 1];
+                next_facts0 = arguments.facts[next];
+                next_facts1 = arguments.facts[next + 1];
             }
             const u32 kept_first = drop(me, x, dropout, 0);
 
@@ -169,12 +169,14 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
                 block_barrier();
                 #pragma unroll 1
                 for (int group = 0; group < GROUPS; group++) {
-                    const Sample other = memory.sample(group);
+                    const Sample group_sample = memory.sample(group);
                     with_tokens(me, group ? pair1.length : pair0.length, [&](const auto& tokens) {
-                        if (block) gradients.add_block<1>(me, tokens, other);
-                        else gradients.add_block<0>(me, tokens, other);
+                        if (block) gradients.add_block<1>(me, tokens, group_sample);
+                        else gradients.add_block<0>(me, tokens, group_sample);
                     });
-                    if (IMAGES && block == 0) gradients.add_embedding(me, other, memory.input(group, 1 - buffer));
+                    if (IMAGES && block == 0) {
+                        gradients.add_embedding(me, group_sample, memory.input(group, 1 - buffer));
+                    }
                 }
                 if (block == 0 && round % (RECENT / GROUPS) == RECENT / GROUPS - 1) {
                     gradients.add_classifier(me, recent);

@@ -3,7 +3,7 @@
 //     g = gradient + weight_decay·w      m ← β·m + γ·g      v ← α·v + (1 − α)·g²
 //     w ← w − (rate/c₁)·m / (√v/√c₂ + ε)      (SGD and momentum: w ← w − rate·m)
 #pragma once
-#include "model.cuh"
+#include "weights.cuh"
 
 constexpr int RULE_NUMBERS = 8;
 
@@ -44,5 +44,36 @@ struct Optimizer {
         first[index] = m;
         second[index] = v;
         return w;
+    }
+};
+
+// Updates weights, in device memory and their halves in shared memory, from gradients in registers. `flat` is where the
+// matrix or the biases start in the flat vector.
+struct Updater {
+    const Thread& me;
+    const Optimizer& optimizer;
+
+    // 16 rows × 8 columns of a matrix, from `row` and `chunk` on; of the rows only the first `rows`.
+    template <int M, int N>
+    DEVICE void tile(const Sums& gradient, int flat, Matrix<M, N> matrix, int row, int chunk, int rows = TILE) const {
+        #pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int r = row + me.row + 8 * half;
+            if (r >= rows + row) continue;
+            int index = flat + r * N + 8 * chunk + me.pair;
+            float a = optimizer.step(index, left(gradient, half));
+            float b = optimizer.step(index + 1, right(gradient, half));
+            store_word(matrix.address() + chunk_at<N>(r, chunk) + me.pair * HALF, pack(a, b));
+        }
+    }
+
+    // 16 biases, whose gradients stand in every column; of these only the first `count`.
+    DEVICE void biases(const Sums& gradient, int flat, Biases<TILE> biases, int count = TILE) const {
+        if (me.pair != 0) return;
+        #pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int i = me.row + 8 * half;
+            if (i < count) store_float(biases.address + i * FLOAT, optimizer.step(flat + i, left(gradient, half)));
+        }
     }
 };

@@ -1,11 +1,10 @@
-// The functions of generation/fused/kernels/machine.cuh on a CPU, so that the kernels can be run and checked without
-// a GPU.
+// The functions of generation/fused/kernels/machine.cuh on a CPU: the kernels can be run and checked without a GPU.
 //
 // Every lane is a fiber. A function in which a warp acts as one (matrix products, matrix loads, shuffles) makes its
-// lanes wait for each other, and the last to come does it for all. Barriers work alike. Warps are resumed in a
-// random order and now and then one is left waiting, so that a missing barrier shows as a changed result. It shows
-// as a race, too: every access to shared memory is checked against the last accesses of the other warps and the
-// barriers since. Copies from device memory are done when they are waited for, no sooner. A barrier that some never
+// lanes wait for each other, and the last to arrive does it for all. Barriers work the same way. Warps are resumed in a
+// random order and now and then one is left waiting, so that a missing barrier shows as a changed result. It also shows
+// as a race: every access to shared memory is checked against the last accesses of the other warps and the barriers
+// since. Copies from device memory are done when they are waited for, no sooner. A barrier that some threads never
 // reach ends the program.
 #ifndef MACHINE
 #define MACHINE
@@ -91,7 +90,7 @@ __attribute__((noipa)) static void resume(int index) {
     setcontext(&fibers[index].context);
 }
 
-// Out of line: a fiber may come out of it long after it went in, which an optimizer that sees inside does not expect.
+// Out of line: a fiber may return from it long after it entered, which an optimizer that sees inside does not expect.
 template <class Act> __attribute__((noinline)) void wait_for(Meeting& meeting, int expected, const Act& act) {
     unsigned long generation = meeting.generation;
     if (++meeting.arrived == expected) {
@@ -107,7 +106,7 @@ template <class Act> __attribute__((noinline)) void wait_for(Meeting& meeting, i
 inline void together(const char* operation, void (*act)(WarpState&)) {
     WarpState& warp = warps[current / LANES];
     if (warp.arrived == 0) warp.operation = operation;
-    if (warp.operation != operation) fail("lanes of a warp do different things");
+    if (warp.operation != operation) fail("the lanes of a warp do different things");
     wait_for(warp, LANES, [&] { act(warp); });
 }
 
@@ -120,8 +119,8 @@ inline void fiber_body() {
 
 // ---- races --------------------------------------------------------------------------------------------------------
 
-// Lamport's vector clocks: clocks[w][v] is the last moment of warp v that warp w knows of, through barriers. An access
-// is a race where it meets one of another warp, at least one of them writing, from a moment it does not know of.
+// Vector clocks: clocks[w][v] is the last moment of warp v that warp w knows of, through barriers. An access is a race
+// if it meets one of another warp, at least one of them writing, from a moment it does not know of.
 constexpr int MOST_WARPS = MOST_THREADS / LANES, CELL = 16;
 struct Cell {
     int writer;
@@ -150,23 +149,24 @@ inline void meet(int first, int count) {
 inline u8* access(u32 address, u32 bytes, bool writes, int thread) {
     if (address % bytes || address + bytes > SHARED_BYTES) fail("bad address in shared memory");
     Cell& cell = cells[address / CELL];
-    const int own = thread / LANES;
-    const u32* known = clocks[own];
-    if (cell.written > known[cell.writer] && cell.writer != own) fail("race: this access and another warp's write");
+    const int warp = thread / LANES;
+    const u32* known = clocks[warp];
+    if (cell.written > known[cell.writer] && cell.writer != warp) fail("race: this access and another warp's write");
     if (writes) {
         for (int v = 0; v < MOST_WARPS; v++) {
-            if (v != own && cell.read[v] > known[v]) fail("race: this write and another warp's read");
+            if (v != warp && cell.read[v] > known[v]) fail("race: this write and another warp's read");
         }
-        cell.writer = own, cell.written = known[own];
+        cell.writer = warp;
+        cell.written = known[warp];
     } else {
-        cell.read[own] = known[own];
+        cell.read[warp] = known[warp];
     }
     return shared_memory + address;
 }
 inline u8* to_read(u32 address, u32 bytes, int thread = current) { return access(address, bytes, false, thread); }
 inline u8* to_write(u32 address, u32 bytes, int thread = current) { return access(address, bytes, true, thread); }
 
-constexpr int MOST_IDLE_ROUNDS = 1000;  // a warp is left waiting in one round of four
+constexpr int MOST_IDLE_ROUNDS = 1000;  // a warp is left waiting in one round out of four
 
 // Runs one block to its end.
 inline void run_block() {
@@ -189,7 +189,7 @@ inline void run_block() {
     for (int i = 0; i < count; i++) order[i] = i;
     unsigned long seen = progress;
     for (int idle = 0, working = true; working; idle = progress == seen ? idle + 1 : 0, seen = progress) {
-        if (idle > MOST_IDLE_ROUNDS) fail("deadlock: not all reach a barrier");
+        if (idle > MOST_IDLE_ROUNDS) fail("deadlock: not all threads reach a barrier");
         working = false;
         for (int i = count - 1; i > 0; i--) std::swap(order[i], order[draw() % (i + 1)]);
         for (int warp : order) {
@@ -205,8 +205,10 @@ inline void run_block() {
 }
 
 // Runs a grid of blocks, one after the other.
-inline void launch(int x, int y, int threads_a_block, uint64_t seed, std::function<void()> body) {
-    kernel = std::move(body), threads = threads_a_block, chance = seed;
+inline void launch(int x, int y, int threads_per_block, uint64_t seed, std::function<void()> body) {
+    kernel = std::move(body);
+    threads = threads_per_block;
+    chance = seed;
     for (block_x = 0; block_x < x; block_x++) {
         for (block_y = 0; block_y < y; block_y++) run_block();
     }
@@ -219,8 +221,16 @@ inline u32 shared_start() { return 0; }
 
 // ---- numbers ------------------------------------------------------------------------------------------------------
 
-inline float as_float(u32 word) { float x; std::memcpy(&x, &word, 4); return x; }
-inline u32 as_word(float x) { u32 word; std::memcpy(&word, &x, 4); return word; }
+inline float as_float(u32 word) {
+    float x;
+    std::memcpy(&x, &word, 4);
+    return x;
+}
+inline u32 as_word(float x) {
+    u32 word;
+    std::memcpy(&word, &x, 4);
+    return word;
+}
 
 // To the nearest half, ties to even; what is too large becomes the largest.
 inline u16 half_bits(float x) {
@@ -248,7 +258,10 @@ static const HalfTable halves;
 inline float half_value(u16 bits) { return halves.value[bits]; }
 inline u32 pack(float low, float high) { return half_bits(low) | (u32)half_bits(high) << 16; }
 inline u32 pack_relu(float low, float high) { return pack(low < 0 ? 0 : low, high < 0 ? 0 : high); }
-inline void unpack(float& low, float& high, u32 word) { low = half_value(word), high = half_value(word >> 16); }
+inline void unpack(float& low, float& high, u32 word) {
+    low = half_value(word);
+    high = half_value(word >> 16);
+}
 inline u32 spread_signs(u32 word) { return (word & 0x8000 ? 0xFFFFu : 0) | (word & 0x80000000u ? 0xFFFF0000u : 0); }
 inline float power_of_two(float x) { return std::exp2(x); }
 inline float log_two(float x) { return std::log2(x); }
@@ -264,14 +277,20 @@ inline u32 high_product(u32 a, u32 b) { return (uint64_t)a * b >> 32; }
 inline void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     WarpState& warp = warps[current / LANES];
     const int lane = current % LANES;
-    for (int i = 0; i < 4; i++) warp.in[lane][i] = a[i], warp.sums[lane][i] = c[i];
-    warp.in[lane][4] = b0, warp.in[lane][5] = b1;
+    for (int i = 0; i < 4; i++) {
+        warp.in[lane][i] = a[i];
+        warp.sums[lane][i] = c[i];
+    }
+    warp.in[lane][4] = b0;
+    warp.in[lane][5] = b1;
     together("mma", [](WarpState& w) {
         float left[16][16], right[16][8];
         for (int l = 0; l < LANES; l++) {
             const int r = l / 4, q = 2 * (l % 4);
-            for (int i = 0; i < 4; i++)
-                unpack(left[r + i % 2 * 8][q + i / 2 * 8], left[r + i % 2 * 8][q + 1 + i / 2 * 8], w.in[l][i]);
+            for (int i = 0; i < 4; i++) {
+                float* pair = &left[r + i % 2 * 8][q + i / 2 * 8];
+                unpack(pair[0], pair[1], w.in[l][i]);
+            }
             for (int i = 0; i < 2; i++) unpack(right[q + 8 * i][r], right[q + 1 + 8 * i][r], w.in[l][4 + i]);
         }
         for (int l = 0; l < LANES; l++) {
@@ -295,7 +314,8 @@ inline void gather_matrices(WarpState& w, bool transposed) {
         for (int m = 0; m < 4; m++) {
             u16 pair[2];
             for (int i = 0; i < 2; i++) {
-                int row = transposed ? 2 * (l % 4) + i : l / 4, column = transposed ? l / 4 : 2 * (l % 4) + i;
+                int row = transposed ? 2 * (l % 4) + i : l / 4;
+                int column = transposed ? l / 4 : 2 * (l % 4) + i;
                 std::memcpy(&pair[i], to_read(w.in[8 * m + row][0], 16) + 2 * column, 2);
             }
             w.out[l][m] = pair[0] | (u32)pair[1] << 16;
@@ -329,7 +349,8 @@ inline void store_matrices(u32 address, const u32 (&r)[4]) {
 
 inline u32 from_other(u32 x, int lane) {
     WarpState& warp = warps[current / LANES];
-    warp.in[current % LANES][0] = x, warp.in[current % LANES][1] = lane;
+    warp.in[current % LANES][0] = x;
+    warp.in[current % LANES][1] = lane;
     together("shuffle", [](WarpState& w) {
         for (int l = 0; l < LANES; l++) w.out[l][0] = w.in[w.in[l][1]][0];
     });
@@ -347,20 +368,32 @@ inline void group_barrier(int group) {
     wait_for(barriers[group + 1], 128, [=] { meet(4 * group, 4); });
 }
 
-// ---- shared memory ------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------------------------
+
+inline void read_floats(float& x, float& y, const float* address) {
+    x = address[0];
+    y = address[1];
+}
 
 inline void store_word(u32 address, u32 x) { std::memcpy(to_write(address, 4), &x, 4); }
-inline u32 load_word(u32 address) { u32 x; std::memcpy(&x, to_read(address, 4), 4); return x; }
+inline u32 load_word(u32 address) {
+    u32 x;
+    std::memcpy(&x, to_read(address, 4), 4);
+    return x;
+}
 inline void store_float(u32 address, float x) { std::memcpy(to_write(address, 4), &x, 4); }
-inline void store_double(u32 address, double x) { std::memcpy(to_write(address, 8), &x, 8); }
-inline double load_double(u32 address) { double x; std::memcpy(&x, to_read(address, 8), 8); return x; }
-inline void read_floats(float& x, float& y, const float* address) { x = address[0], y = address[1]; }
 inline void load_floats(float& x, float& y, u32 address) {
     std::memcpy(&x, to_read(address, 8), 4);
     std::memcpy(&y, shared_memory + address + 4, 4);
 }
+inline void store_double(u32 address, double x) { std::memcpy(to_write(address, 8), &x, 8); }
+inline double load_double(u32 address) {
+    double x;
+    std::memcpy(&x, to_read(address, 8), 8);
+    return x;
+}
 inline void start_copy(u32 address, const void* source) {
-    to_write(address, 16);  // from now on
+    to_write(address, 16);  // it may be written at any time from now on
     copies[current].push_back({address, source});
 }
 inline void copies_done() {
