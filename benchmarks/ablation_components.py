@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
         data = options.data(config)
         experiment.run(plan(options, data), data)
     indexes = {config: experiment.index(config) for config in options.configs}
-    experiment.write("ablation_components.md", components_table(indexes))
+    experiment.write("ablation_components.md", components_table(indexes), *options.configs)
     experiment.end()
 
 

@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> None:
         data = options.data(config)
         spec = data.train.spec
         experiment.run(plan(options, data, widths), data, lambda entry, spec=spec: encoder_parameters(entry, spec))
-        experiment.write(f"ablation_width.{config}.md", width_table(experiment.index(config), config))
+        experiment.write(f"ablation_width.{config}.md", width_table(experiment.index(config), config), config)
     experiment.end()
 
 

@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
         for size in ranges:
             data = options.data(config, entry_range=size)
             experiment.run(plan(options, data, size), data)
-        experiment.write(f"augmentation.{config}.md", augmentation_table(experiment.index(config), config))
+        experiment.write(f"augmentation.{config}.md", augmentation_table(experiment.index(config), config), config)
     experiment.end()
 
 

@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> None:
     for config in options.configs:
         data = options.data(config)
         finished = experiment.run(plan(options, data), data)
-        experiment.write(f"kendall.{config}.md", kendall_tables(experiment.index(config), config))
+        experiment.write(f"kendall.{config}.md", kendall_tables(experiment.index(config), config), config)
         draw(experiment, finished, data)
     experiment.end()
 

@@ -128,6 +128,7 @@ class Job:
             seeds=self.sweep.seeds,
             data_source=task.source,
             embedding_sha256=task.embedding.sha256 if task.embedding else None,
+            data=task.identity,
             config=self.sweep.config_name,
             shard=shard,
             runs=len(configs),

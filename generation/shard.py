@@ -50,6 +50,8 @@ def train_in_folder(job: Job, shard: int, report: Report) -> None:
         f"{record.runs} runs of {record.task}, shard {shard} of {SHARDS}, preset {record.preset}: "
         f"{trainer.protocol.epochs} epochs on {trainer.device}, {record.engine} engine; data: {record.data_source}"
     )
+    if note := record.data_note():
+        say(f"note: {record.config} is trained on {note}; its manifest and card will say so")
     if (seconds := estimated_seconds(trainer)) > LONG_SECONDS:
         say(f"that will take about {duration(seconds)} on this CPU; --preset demo takes minutes, and a GPU far less")
     folder.mkdir(parents=True, exist_ok=True)

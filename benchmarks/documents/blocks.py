@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import results
-from benchmarks.documents.generated_runs import GENERATED, final_runs
+from benchmarks.documents.generated_runs import GENERATED, final_runs, trained_on
 from benchmarks.tables.ablation import components_table, width_table
 from benchmarks.tables.accuracies import accuracies_table
 from benchmarks.tables.augmentation import augmentation_table
 from benchmarks.tables.census import census_table
+from benchmarks.tables.data_note import with_data_notes
 from benchmarks.tables.fidelity import fidelity_table
 from benchmarks.tables.headline import headline_table
 from benchmarks.tables.kendall import kendall_tables
@@ -76,7 +77,7 @@ def picture_block(folder: Path, plots: Path) -> str:
 
 def headline_block(folder: Path) -> str:
     zoos = headline_zoos(folder)
-    return headline_table(zoos) if zoos else missing("python -m benchmarks.kendall")
+    return noted(headline_table(zoos), folder, *CONFIGS) if zoos else missing("python -m benchmarks.kendall")
 
 
 def kendall_block(config: str, folder: Path, plots: Path) -> str:
@@ -85,7 +86,7 @@ def kendall_block(config: str, folder: Path, plots: Path) -> str:
     if not index:
         return missing(f"python -m benchmarks.kendall --config {config}")
     pictures = shown([f"kendall.{config}.{name}.png" for name in PICTURES], folder, plots)
-    return "\n\n".join(part for part in (kendall_tables(index, config), pictures) if part)
+    return "\n\n".join(part for part in (noted(kendall_tables(index, config), folder, config), pictures) if part)
 
 
 def seeds_block(folder: Path) -> str:
@@ -104,14 +105,14 @@ def components_block(folder: Path) -> str:
     if not any(whole.values()):
         return missing("python -m benchmarks.ablation_components")
     good = {config: index for config in CONFIGS if (index := ResultIndex.latest(rows, config, GOOD))}
-    return "\n\n".join(components_table(indexes) for indexes in (whole, good) if indexes)
+    return noted("\n\n".join(components_table(indexes) for indexes in (whole, good) if indexes), folder, *CONFIGS)
 
 
 def one_table_per_config(benchmark: str, layout: Callable[[ResultIndex, str], str], folder: Path) -> str:
     """The tables of the configs that have rows, the paper's own first."""
     rows = results.read(benchmark, folder)
     indexes = {config: ResultIndex.latest(rows, config) for config in ("agnews", "mnist")}
-    tables = [layout(index, config) for config, index in indexes.items() if index]
+    tables = [noted(layout(index, config), folder, config) for config, index in indexes.items() if index]
     return "\n\n".join(tables) or missing(f"python -m benchmarks.{benchmark}")
 
 
@@ -138,6 +139,12 @@ def speed_block(folder: Path) -> str:
 def fidelity_block(folder: Path) -> str:
     rows = results.read("fidelity", folder)
     return fidelity_table(rows) if rows else "No rows yet: `python -m benchmarks.fidelity` on a GPU produces them."
+
+
+def noted(table: str, folder: Path, *configs: str) -> str:
+    """A table, and what its reader must know about the data of its configs."""
+    notes = trained_on(folder)
+    return with_data_notes(table, {config: notes.get(config) for config in configs})
 
 
 def shown(files: Sequence[str], folder: Path, plots: Path) -> str:

@@ -4,12 +4,20 @@ from pathlib import Path
 
 import pandas as pd
 
-from zoo.format.published import RUNS_FILE
+from zoo.format.manifest import MANIFEST_FILE
+from zoo.format.published import RUNS_FILE, PublishedZoo
 from zoo.format.schema import HYPERPARAMETERS, PUBLISHED_RUN_SCHEMA
 from zoo.format.table_file import read_table
 
 GENERATED = "generated"
 COLUMNS = ("status", *(field.name for field in HYPERPARAMETERS), "test_accuracy")
+
+
+def trained_on(folder: Path) -> dict[str, str | None]:
+    """Config → what its data fall short by, if they do, as its manifest says."""
+    if not (folder / GENERATED / MANIFEST_FILE).is_file():
+        return {}
+    return {name: config.data_note() for name, config in PublishedZoo.read(folder / GENERATED).configs.items()}
 
 
 def final_runs(folder: Path) -> dict[str, pd.DataFrame]:

@@ -13,6 +13,7 @@ from benchmarks.experiments.summary import Entry, entries_of, summarize
 from benchmarks.experiments.trial import Trial
 from benchmarks.experiments.trial_store import TrialStore
 from benchmarks.results import Result
+from benchmarks.tables.data_note import with_data_notes
 from benchmarks.tables.markdown import for_terminal
 from benchmarks.tables.result_index import ResultIndex
 from zoo.command import progress_bar
@@ -28,11 +29,14 @@ class Experiment:
     options: TableOptions
     rows: list[Result] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
+    trained_on: dict[str, str | None] = field(default_factory=dict)
+    """Config → what its data fall short by, if they do."""
 
     def run(
         self, trials: Sequence[Trial], data: BenchmarkData, extra: Callable[[Entry], Result] | None = None
     ) -> Finished:
         """Computes the trials on one data set and stores their rows, with one ``extra`` row per entry if given."""
+        self.trained_on[data.config] = data.trained_on
         trials = list(dict.fromkeys(trial.normalized() for trial in trials))
         with progress_bar() as bar:
             task = bar.add_task(data.config, total=len(trials))
@@ -55,9 +59,10 @@ class Experiment:
         """The rows of a config, to make its table from."""
         return ResultIndex.latest(self.rows, config, self.options.where)
 
-    def write(self, name: str, text: str) -> None:
-        """Writes a table to a file and prints it."""
+    def write(self, name: str, table: str, *configs: str) -> None:
+        """Writes the table of some configs to a file and prints it, each with what must be said about its data."""
         path = self.options.file(name)
+        text = with_data_notes(table, {config: self.trained_on.get(config) for config in configs})
         write_atomically(path, f"{text}\n".encode())
         print(f"{for_terminal(text)}\n")
         self.announce(path)

@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import results
-from benchmarks.data.benchmark_data import TEST_EXAMPLES
 from benchmarks.results import Result, Setting
 from benchmarks.speed.timing import Timing, measure, synchronize
 from generation.data.batches import TrainingInputs, epoch_batches, train_subset
@@ -31,6 +30,7 @@ from zoo.device import choose_device
 from zoo.format.record import SEED_POLICIES, SHARED_SEED
 from zoo.format.schema import OPTIMIZERS
 from zoo.tasks import Examples, TaskData, WordEmbedding
+from zoo.tasks.identity import KNOWN
 from zoo.transformer.onednn import fast_small_products
 from zoo.transformer.spec import SPECS
 
@@ -164,7 +164,7 @@ def measure_single(config: str, device: torch.device, repeats: int) -> Result:
 
 def measure_population(population: Population, device: torch.device, repeats: int) -> list[Result]:
     """Times whole epochs with their evaluation and the evaluation alone; the difference is the training."""
-    steps, all_tests = population.steps, TEST_EXAMPLES[population.config]
+    steps, all_tests = population.steps, KNOWN[population.config].test_rows
     tests = max(100, round(all_tests * min(1.0, steps / STEPS_OF_MNIST)))
     task = fabricate(population.config, steps * Protocol().batch_size, tests)
     runs = population.runs()

@@ -40,7 +40,10 @@ def load_task_data(
     if train_examples is None or train_examples >= available:
         return loaded
     source = f"{loaded.source}, {train_examples:,} of {available:,} training examples"
-    return replace(loaded, train=loaded.train[random_subset(available, train_examples)], source=source)
+    identity = replace(loaded.identity, train_rows=train_examples) if loaded.identity else None
+    return replace(
+        loaded, train=loaded.train[random_subset(available, train_examples)], source=source, identity=identity
+    )
 
 
 def load_embedded_news(folder: Path | None, embedding_folder: Path | None, vectors: str | None) -> TaskData:

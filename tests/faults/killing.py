@@ -41,7 +41,7 @@ class Killer:
         self.moments = self.read_counts(counted)
         for shard, name in enumerate("ab"):
             fabricate_shard(root / name, TINY_MNIST, shard=shard, count=60)
-            publish(root / name, root / f"whole-{name}")
+            publish(root / name, root / f"whole-{name}", name="zoo")
         self.zoos = {name: contents(root / f"whole-{name}") for name in "ab"}
         publish(root / "b", root / "zoo")
         assert finish(run_to_kill_point, publish_runs, (root / "a", root / "zoo"), KillPoint("", None), counted) == 0

@@ -28,13 +28,13 @@ def parts(made, tmp_path):
 
 def test_joined_is_what_is_published_at_once(made, parts, tmp_path):
     assert len(parts) > 1
-    join(parts[::-1], tmp_path / "out")
-    assert folder_contents(tmp_path / "out") == folder_contents(made / "small-transformer-zoo")
-    verify(tmp_path / "out")
+    join(parts[::-1], tmp_path / "small-transformer-zoo")
+    assert folder_contents(tmp_path / "small-transformer-zoo") == folder_contents(made / "small-transformer-zoo")
+    verify(tmp_path / "small-transformer-zoo")
 
 
 def test_the_target_may_be_one_of_the_parts(made, parts):
-    join(parts, parts[0])
+    join(parts, parts[0], name="small-transformer-zoo")
     assert folder_contents(parts[0]) == folder_contents(made / "small-transformer-zoo")
 
 

@@ -21,8 +21,8 @@ from zoo.verify import verify
 
 
 def test_published_twice_is_the_same_bytes(made, tmp_path):
-    publish(made / "runs", tmp_path / "again")
-    assert folder_contents(tmp_path / "again") == folder_contents(made / "small-transformer-zoo")
+    publish(made / "runs", tmp_path / "small-transformer-zoo")
+    assert folder_contents(tmp_path / "small-transformer-zoo") == folder_contents(made / "small-transformer-zoo")
 
 
 def test_replacing_a_zoo_gives_the_same_bytes_as_starting_afresh(made, tmp_path):

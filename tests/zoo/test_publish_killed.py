@@ -45,7 +45,7 @@ for attempt in range(kills):
 def test_kill_during_publish_leaves_the_old_or_the_new_zoo(tmp_path):
     for shard, name in enumerate("ab"):
         fabricate_shard(tmp_path / name, TINY_MNIST, shard=shard, count=60)
-        publish(tmp_path / name, tmp_path / f"whole-{name}")
+        publish(tmp_path / name, tmp_path / f"whole-{name}", name="zoo")
     whole = {name: folder_contents(tmp_path / f"whole-{name}") for name in "ab"}
     publish(tmp_path / "b", tmp_path / "zoo")
     command = [sys.executable, "-c", SCRIPT, str(tmp_path), str(KILLS)]

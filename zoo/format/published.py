@@ -89,6 +89,11 @@ def configs_of(manifest: Manifest, folder: Path | str) -> dict[str, ConfigDetail
         raise ValueError(f"{where} is damaged: {type(error).__name__}: {error}") from error
 
 
+def filled_splits(config: ConfigDetails) -> list[str]:
+    """The splits that have rows; a small zoo may have no run in one of them."""
+    return [split for split in SPLITS if config.rows[split]]
+
+
 def split_file(config: str, split: str, index: int, count: int) -> str:
     return f"{config}/{split}-{index:05d}-of-{count:05d}.arrow"
 

@@ -10,6 +10,7 @@ import torch
 from zoo.storage.cache import data_folder
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import Examples, TaskData
+from zoo.tasks.identity import DataIdentity, hash_texts, source_of
 from zoo.transformer.spec import AGNEWS
 
 HUB_NAME = "fancyzhx/ag_news"
@@ -38,21 +39,26 @@ class NewsTexts:
             Examples(embedding.encode(split.texts, AGNEWS.tokens), torch.tensor(split.labels, dtype=torch.long))
             for split in (self.train, self.test)
         )
-        return TaskData(AGNEWS, train, test, self.source, embedding)
+        return TaskData(AGNEWS, train, test, self.source, embedding, identify(self.train, self.test))
 
 
 def load_news(folder: Path | None = None) -> NewsTexts:
     """AG News as text.
 
-    With a folder, ``folder/ag_news/train.csv`` and ``test.csv`` or an error. With none, those files in the default
-    folder, else a download through ``datasets``; the hub's copy joins title and description, and the source says so.
+    With a folder, ``folder/ag_news/train.csv`` and ``test.csv`` or an error; the source is ``ag_news`` only if that is
+    what they hold. With none, those files in the default folder, else a download through ``datasets``; the hub's copy
+    joins title and description, and the source says so.
     """
     if folder is not None or (data_folder() / "ag_news" / "train.csv").is_file():
         folder = folder or data_folder()
-        return NewsTexts(
-            read_csv(folder / "ag_news" / "train.csv"), read_csv(folder / "ag_news" / "test.csv"), "ag_news"
-        )
+        train, test = (read_csv(folder / "ag_news" / f"{split}.csv") for split in ("train", "test"))
+        return NewsTexts(train, test, source_of(AGNEWS.task, identify(train, test)))
     return download_news()
+
+
+def identify(train: LabelledTexts, test: LabelledTexts) -> DataIdentity:
+    hashes = (hash_texts(split.texts, split.labels) for split in (train, test))
+    return DataIdentity(len(train.texts), len(test.texts), *hashes)
 
 
 def read_csv(path: Path) -> LabelledTexts:

@@ -1,5 +1,6 @@
 """Accuracy and loss of a transformer on its task's test set: the numbers a row of the zoo stores."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,9 +66,7 @@ def measure(model: ZooTransformer, task: TaskData, examples: Examples, chunk: in
     was_training = model.training
     model.eval()
     device, dtype = model.positions.device, model.classifier.fc1.weight.dtype
-    task = TaskData(
-        task.spec, task.train, task.test, task.source, task.embedding.to(device) if task.embedding else None
-    )
+    task = replace(task, embedding=task.embedding.to(device) if task.embedding else None)
     correct, loss = 0, 0.0
     for start in range(0, len(examples), chunk):
         part = examples[slice(start, start + chunk)].to(device)

@@ -1,7 +1,7 @@
 """A task's data as tensors: what trainers read and what evaluation measures on."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int, Integer, UInt8
 from torch import Tensor
 
 from zoo.tasks.embedding import WordEmbedding
+from zoo.tasks.identity import DataIdentity
 from zoo.transformer.spec import TransformerSpec
 
 
@@ -38,10 +39,11 @@ class TaskData:
     test: Examples
     source: str
     embedding: WordEmbedding | None = None
+    identity: DataIdentity | None = None
 
     def to(self, device: torch.device | str) -> "TaskData":
         embedding = self.embedding.to(device) if self.embedding else None
-        return type(self)(self.spec, self.train.to(device), self.test.to(device), self.source, embedding)
+        return replace(self, train=self.train.to(device), test=self.test.to(device), embedding=embedding)
 
     @cached_property
     def sha256(self) -> str:

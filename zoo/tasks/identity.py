@@ -1,0 +1,107 @@
+"""Which examples transformers were trained and measured on: how many, and a hash of their content.
+
+MNIST and AG News are recognized by these hashes, wherever their files come from. Only descriptions of AG News are read,
+so only they and the classes are hashed.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxtyping import Integer, UInt8
+from torch import Tensor
+
+SHORT_HASH = 12
+
+
+@dataclass(frozen=True)
+class DataIdentity:
+    """The examples of a task.
+
+    ``train_rows`` is the number of training rows that ``train_fraction`` is a share of. ``train_sha256`` belongs to the
+    training set they were drawn from, which is larger where a preset takes a part.
+    """
+
+    train_rows: int
+    test_rows: int
+    train_sha256: str
+    test_sha256: str
+
+
+@dataclass(frozen=True)
+class KnownData:
+    """A data set whose content is known. ``train_sha256`` is None where we never held the whole training set."""
+
+    title: str
+    source: str
+    train_rows: int
+    test_rows: int
+    train_sha256: str | None
+    test_sha256: str
+
+    def is_complete(self, data: DataIdentity) -> bool:
+        """Whether transformers saw the whole training set and were measured on the whole test set."""
+        return self.recognizes(data) and data.train_rows == self.train_rows
+
+    def recognizes(self, data: DataIdentity) -> bool:
+        """Whether the test set is this one, and the training set this one or a smaller one."""
+        whole = data.train_rows >= self.train_rows and self.train_sha256 not in (None, data.train_sha256)
+        return data.test_sha256 == self.test_sha256 and data.train_rows <= self.train_rows and not whole
+
+
+KNOWN = {
+    "mnist": KnownData(
+        "MNIST",
+        "mnist",
+        60_000,
+        10_000,
+        "0afc076648809c9cccb437285a18c5499c10f94016bccaaeb34d9576fb51506c",
+        "b0f4375d4c54f964c3a5b23a15274a58a8f20a4745359f3280bed40c5b2f0cea",
+    ),
+    "agnews": KnownData(
+        "AG News",
+        "ag_news",
+        120_000,
+        7_600,
+        None,
+        "09fd65f5dc90c7c742f35b54a4267a5c386d97aa9d1d251aab961b5bf239d0e7",
+    ),
+}
+
+
+def source_of(task: str, data: DataIdentity) -> str:
+    """The name of the data: the known one, or one made from the hash, so that two data sets never share a name."""
+    known = KNOWN[task]
+    if known.recognizes(data):
+        return known.source
+    digest = hashlib.sha256(f"{data.train_sha256}{data.test_sha256}".encode()).hexdigest()
+    return f"other data than {known.title}, {digest[:SHORT_HASH]}"
+
+
+def shortfall(task: str, source: str, data: DataIdentity | None) -> str | None:
+    """What sets the data apart from the whole of the task's own, as the end of "was trained on"; None if nothing."""
+    known = KNOWN.get(task)
+    if known is None or data is None or known.is_complete(data):
+        return None
+    if known.recognizes(data):
+        return f"{data.train_rows:,} of the {known.train_rows:,} training rows of {known.title}"
+    return (
+        f"{source} ({data.train_rows:,} training and {data.test_rows:,} test rows), not on the whole of {known.title}"
+    )
+
+
+def hash_images(images: UInt8[Tensor, "n height width"], labels: Integer[Tensor, " n"]) -> str:
+    """SHA-256 of the shape, the pixels and the labels as one byte each."""
+    digest = hashlib.sha256(" ".join(map(str, images.shape)).encode())
+    digest.update(images.contiguous().numpy().data)
+    digest.update(bytes(labels.tolist()))
+    return digest.hexdigest()
+
+
+def hash_texts(texts: Sequence[str], labels: Sequence[int]) -> str:
+    """SHA-256 of every label and text; each text comes with its length, so that no two sets run together."""
+    digest = hashlib.sha256()
+    for label, text in zip(labels, texts, strict=True):
+        content = text.encode()
+        digest.update(f"{label} {len(content)} ".encode() + content)
+    return digest.hexdigest()
