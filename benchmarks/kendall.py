@@ -68,7 +68,8 @@ def main(arguments: list[str] | None = None) -> None:
         nargs="+",
         default=list(RECIPES),
         choices=list(RECIPES),
-        help="how neural predictors train (default: all)",
+        help="how neural predictors train: paper, a fixed number of epochs; converged, until validation stops "
+        "improving; scaled, like paper, on weights brought to unit size",
     )
     options = read_options(parser.parse_args(arguments))
     experiment = Experiment(options)

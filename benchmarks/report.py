@@ -98,9 +98,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--root", type=Path, metavar="DIR", help="a clone of the repository (default: this one, or where you stand)"
     )
-    parser.add_argument(
-        "--results", type=Path, default=results.FOLDER, metavar="DIR", help="default: the committed rows"
-    )
+    parser.add_argument("--results", type=Path, default=results.FOLDER, metavar="DIR", help="folder of the rows")
     options = parser.parse_args(arguments)
     root = options.root or find_clone()
     plots = options.results / PLOTS

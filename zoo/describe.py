@@ -106,7 +106,9 @@ def sparkline(counts: Integer[np.ndarray, " bins"]) -> str:
 
 def parser() -> argparse.ArgumentParser:
     options = command_parser("zoo.describe", __doc__)
-    options.add_argument("zoo", nargs="?", default=DEFAULT_NAME, metavar="DIR", help="folder (default: %(default)s)")
+    options.add_argument(
+        "zoo", nargs="?", default=DEFAULT_NAME, metavar="DIR", help="folder of the zoo, or its name on the hub"
+    )
     options.add_argument("--config", metavar="CONFIG", help="only this config, in detail (default: all)")
     options.add_argument("--details", action="store_true", help="histogram and marginals of every config")
     options.add_argument("--where", metavar="EXPRESSION", help="only these rows, e.g. \"checkpoint == 'epoch_75'\"")

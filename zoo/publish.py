@@ -202,7 +202,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("runs", type=Path, metavar="RUNS", help="folder that generation wrote its shards to")
     options.add_argument("out", type=Path, metavar="OUT", help="folder of the published zoo; an older zoo is replaced")
     options.add_argument("--first", type=int, metavar="N", help="a sample: the first N completed runs of each config")
-    options.add_argument("--card", type=Path, default=DEFAULT_CARD, help="template of README.md (default: %(default)s)")
+    options.add_argument("--card", type=Path, default=DEFAULT_CARD, help="template of README.md")
     options.add_argument("--push-to-hub", metavar="OWNER/NAME", help="then upload to this dataset repository")
     return options
 

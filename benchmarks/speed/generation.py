@@ -93,13 +93,27 @@ class Measured:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("benchmarks.speed generation", __doc__)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--config", choices=list(SPECS), nargs="+", default=list(SPECS))
-    parser.add_argument("--models", type=int, nargs="+", help="population sizes (512 1024 on a GPU, 4 on a CPU)")
-    parser.add_argument("--engines", choices=("fused", "torch"), nargs="+", help="both on a GPU, torch on a CPU")
-    parser.add_argument("--steps", type=int, help="steps per epoch (on a GPU 468, a whole epoch of MNIST; on a CPU 3)")
-    parser.add_argument("--repeats", type=int, default=3, help="epochs timed (3)")
-    parser.add_argument("--seeds", choices=SEED_POLICIES, default=SHARED_SEED, help="default: %(default)s")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, or auto: the GPU where there is one")
+    parser.add_argument("--config", choices=list(SPECS), nargs="+", default=list(SPECS), help="tasks")
+    parser.add_argument(
+        "--models", type=int, nargs="+", help="population sizes (default: 512 1024 on a GPU, 4 on a CPU)"
+    )
+    parser.add_argument(
+        "--engines",
+        choices=("fused", "torch"),
+        nargs="+",
+        help="what trains populations (default: both on a GPU, torch on a CPU)",
+    )
+    parser.add_argument(
+        "--steps", type=int, help="steps per epoch (default: on a GPU 468, a whole epoch of MNIST; on a CPU 3)"
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="epochs timed")
+    parser.add_argument(
+        "--seeds",
+        choices=SEED_POLICIES,
+        default=SHARED_SEED,
+        help="shared: one seed for all models; distinct: a seed for each",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the rows without storing them")
     return parser.parse_args(arguments)
 

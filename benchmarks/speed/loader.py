@@ -43,11 +43,9 @@ PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "datasets")
 def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("benchmarks.speed loader", __doc__)
     parser.add_argument("--zoo", help=f"a zoo with at least {MIN_CHECKPOINTS:,} training rows (default: fabricated)")
-    parser.add_argument("--config", default="mnist", help="default: %(default)s")
-    parser.add_argument(
-        "--repeats", type=int, default=7, help="passes over the data for each way (default: %(default)s)"
-    )
-    parser.add_argument("--threads", type=int, default=1, help="threads that sum the batches (default: %(default)s)")
+    parser.add_argument("--config", default="mnist", help="config of the zoo")
+    parser.add_argument("--repeats", type=int, default=7, help="passes over the data for each way")
+    parser.add_argument("--threads", type=int, default=1, help="threads that sum the batches")
     parser.add_argument(
         "--scratch", type=Path, help="folder for about 1.5 GB of temporary files (default: that of the system)"
     )

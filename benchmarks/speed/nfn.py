@@ -34,9 +34,9 @@ SEEDS = 5
 @command
 def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("benchmarks.speed nfn", __doc__)
-    parser.add_argument("--device", choices=["cpu", "cuda"], help="default: all that this machine has")
-    parser.add_argument("--config", choices=list(SPECS), help="default: all")
-    parser.add_argument("--repeats", type=int, default=30, help="samples of each time (default: %(default)s)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="where to train (default: all that this machine has)")
+    parser.add_argument("--config", choices=list(SPECS), help="task (default: all)")
+    parser.add_argument("--repeats", type=int, default=30, help="samples of each time")
     parser.add_argument("--threads", type=int, help="CPU threads (default: torch's own choice)")
     parser.add_argument("--dry-run", action="store_true", help="print the rows, store none")
     options = parser.parse_args(arguments)
