@@ -19,10 +19,11 @@ from benchmarks.experiments.options import TableOptions, read_options, table_par
 from benchmarks.experiments.trial import Trial
 from benchmarks.models.registry import MODELS, NEURAL
 from benchmarks.models.schedule import RECIPES
-from benchmarks.plots import accuracy_histogram, scatter, tau_by_threshold
+from benchmarks.plots import scatter, tau_by_threshold
 from benchmarks.tables import paper
 from benchmarks.tables.kendall import kendall_tables
 from zoo.command import command
+from zoo.plots import plot_histograms
 
 
 def plan(options: TableOptions, data: BenchmarkData) -> list[Trial]:
@@ -55,7 +56,7 @@ def draw(experiment: Experiment, finished: Finished, data: BenchmarkData) -> Non
     # only of the splits that may be seen
     accuracy = np.concatenate([data.train.truth(), data.validation.truth()])
     title = f"{config}, {experiment.options.checkpoint}, train and validation: {len(accuracy):,} checkpoints"
-    experiment.announce(accuracy_histogram(accuracy, title, file(f"kendall.{config}.accuracy.png")))
+    experiment.announce(plot_histograms({title: accuracy}, file(f"kendall.{config}.accuracy.png")))
 
 
 @command

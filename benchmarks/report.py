@@ -23,9 +23,10 @@ from benchmarks.documents.generated_runs import final_runs
 from benchmarks.experiments.trial import Trial
 from benchmarks.experiments.trial_store import TrialStore
 from benchmarks.models.registry import MODELS
-from benchmarks.plots import accuracy_histogram, headline_plot, scatter, tau_by_threshold
+from benchmarks.plots import headline_plot, scatter, tau_by_threshold
 from benchmarks.tables.result_index import ResultIndex, thresholds_of
 from zoo.command import command, command_parser
+from zoo.plots import plot_histograms
 from zoo.storage.atomic import write_atomically
 
 CLONE = Path(__file__).parent.parent
@@ -53,7 +54,7 @@ def draw(folder: Path, plots: Path) -> list[Path]:
     drawn = []
     for config, runs in final_runs(folder).items():
         title, path = f"{config}, after the last epoch", plots / f"accuracy.{config}.png"
-        drawn.append(accuracy_histogram(runs["test_accuracy"].to_numpy(), title, path, counted="runs"))
+        drawn.append(plot_histograms({title: runs["test_accuracy"].to_numpy()}, path, counted="runs"))
     for config in CONFIGS:
         index = ResultIndex.latest(results.read("kendall", folder), config)
         if not index:

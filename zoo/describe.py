@@ -154,7 +154,10 @@ def draw(
     selected: dict[str, tuple[ZooReader, pd.DataFrame]], histograms: Path | None, folder: Path | None
 ) -> Iterator[Path]:
     """The pictures that were asked for."""
-    accuracies = {config: rows["test_accuracy"].to_numpy() for config, (_, rows) in selected.items()}
+    accuracies = {
+        f"{config}, {len(rows):,} checkpoints": rows["test_accuracy"].to_numpy()
+        for config, (_, rows) in selected.items()
+    }
     for path in (histograms, folder / "accuracy.png" if folder else None):
         if path is not None:
             yield plot_histograms(accuracies, path)
