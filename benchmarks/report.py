@@ -99,20 +99,23 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--root", type=Path, metavar="DIR", help="a clone of the repository (default: this one, or where you stand)"
     )
-    parser.add_argument("--results", type=Path, default=results.FOLDER, metavar="DIR", help="folder of the rows")
+    parser.add_argument(
+        "--results", type=Path, metavar="DIR", help="folder of the rows (default: benchmarks/results of the clone)"
+    )
     options = parser.parse_args(arguments)
     root = options.root or find_clone()
-    plots = options.results / PLOTS
+    rows = options.results or root / "benchmarks" / "results"
+    plots = rows / PLOTS
     if not options.check:
-        for path in draw(options.results, plots):
+        for path in draw(rows, plots):
             print(f"written: {path}")
-    facts = Facts(options.results)
+    facts = Facts(rows)
     wrong = []
     for document in DOCUMENTS:
         path = root / document
         before = path.read_text(encoding="utf-8")
         seen_from_document = Path(os.path.relpath(plots.resolve(), path.resolve().parent))
-        after = render(document, before, options.results, seen_from_document)
+        after = render(document, before, rows, seen_from_document)
         wrong += problems(document, after, facts)
         if not options.check:
             write_atomically(path, after.encode())
