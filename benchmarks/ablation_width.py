@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> None:
     parsed = parser.parse_args(arguments)
     options = read_options(parsed)
     widths = [parse_width(text) for text in parsed.widths] if parsed.widths else list(paper.WIDTHS)
-    experiment = Experiment(options)
+    experiment = Experiment(options, data_sets=len(options.configs))
     for config in options.configs:
         data = options.data(config)
         spec = data.train.spec

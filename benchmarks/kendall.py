@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> None:
         "improving; scaled, like paper, on weights brought to unit size",
     )
     options = read_options(parser.parse_args(arguments))
-    experiment = Experiment(options)
+    experiment = Experiment(options, data_sets=len(options.configs))
     for config in options.configs:
         data = options.data(config)
         finished = experiment.run(plan(options, data), data)
