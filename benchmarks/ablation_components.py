@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
         thresholds=(0.0,),
     )
     options = read_options(parser.parse_args(arguments))
-    experiment = Experiment(options)
+    experiment = Experiment(options, data_sets=len(options.configs))
     for config in options.configs:
         data = options.data(config)
         experiment.run(plan(options, data), data)

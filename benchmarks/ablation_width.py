@@ -47,11 +47,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser = table_parser(
         "benchmarks.ablation_width", __doc__ or "", configs=("agnews",), models=(MODEL,), thresholds=(0.0,)
     )
-    parser.add_argument("--widths", nargs="+", metavar="W", help="such as 10 or 5,5 (default: the paper's eight)")
+    parser.add_argument(
+        "--widths",
+        nargs="+",
+        metavar="W",
+        help="channels of each layer, such as 10 or 5,5 (default: the paper's eight)",
+    )
     parsed = parser.parse_args(arguments)
     options = read_options(parsed)
     widths = [parse_width(text) for text in parsed.widths] if parsed.widths else list(paper.WIDTHS)
-    experiment = Experiment(options)
+    experiment = Experiment(options, data_sets=len(options.configs))
     for config in options.configs:
         data = options.data(config)
         spec = data.train.spec

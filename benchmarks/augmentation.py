@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> None:
     ranges = (None, *(parsed.ranges or paper.RANGES[1:]))
     if any(size is not None and not size > 0 for size in ranges):
         raise ValueError(f"--ranges must be positive numbers, got {' '.join(f'{size:g}' for size in parsed.ranges)}")
-    experiment = Experiment(options)
+    experiment = Experiment(options, data_sets=len(options.configs) * len(ranges))
     for config in options.configs:
         for size in ranges:
             data = options.data(config, entry_range=size)

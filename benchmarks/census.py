@@ -23,9 +23,9 @@ def parser() -> argparse.ArgumentParser:
         nargs="?",
         default=Path("runs"),
         metavar="RUNS",
-        help="folder with the generated shards (default: %(default)s)",
+        help="folder with the generated shards",
     )
-    options.add_argument("--out", type=Path, default=results.FOLDER, metavar="DIR", help="default: %(default)s")
+    options.add_argument("--out", type=Path, default=results.FOLDER, metavar="DIR", help="folder of the rows")
     options.add_argument("--dry-run", action="store_true", help="print the table, store nothing")
     return options
 

@@ -59,13 +59,15 @@ class Agreement:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("benchmarks.fidelity", __doc__)
-    parser.add_argument("--config", choices=("mnist", "agnews"), default="mnist")
-    parser.add_argument("--runs", type=int, default=64, help="how many configurations, from the start of shard 0 (64)")
-    parser.add_argument("--epochs", type=int, default=100, help="epochs per run (100)")
-    parser.add_argument("--examples", type=int, default=6400, help="training examples (6,400)")
-    parser.add_argument("--data", type=Path, help="folder with the data of the task")
-    parser.add_argument("--embedding", type=Path, help="folder with the frozen embedding of AG News")
-    parser.add_argument("--device", default="auto")
+    parser.add_argument("--config", choices=("mnist", "agnews"), default="mnist", help="what to train on")
+    parser.add_argument("--runs", type=int, default=64, help="how many configurations, from the start of shard 0")
+    parser.add_argument("--epochs", type=int, default=100, help="epochs per run")
+    parser.add_argument("--examples", type=int, default=6400, help="training examples")
+    parser.add_argument("--data", type=Path, help="folder of the task's data (default: downloaded)")
+    parser.add_argument(
+        "--embedding", type=Path, help="folder of the frozen embedding of AG News (default: trained on its texts)"
+    )
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, or auto: the GPU where there is one")
     parser.add_argument(
         "--engine", choices=("fused", "torch"), default="fused", help="engine to compare with torch in float32"
     )

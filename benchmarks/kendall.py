@@ -19,10 +19,11 @@ from benchmarks.experiments.options import TableOptions, read_options, table_par
 from benchmarks.experiments.trial import Trial
 from benchmarks.models.registry import MODELS, NEURAL
 from benchmarks.models.schedule import RECIPES
-from benchmarks.plots import accuracy_histogram, scatter, tau_by_threshold
+from benchmarks.plots import scatter, tau_by_threshold
 from benchmarks.tables import paper
 from benchmarks.tables.kendall import kendall_tables
 from zoo.command import command
+from zoo.plots import plot_histograms
 
 
 def plan(options: TableOptions, data: BenchmarkData) -> list[Trial]:
@@ -55,7 +56,7 @@ def draw(experiment: Experiment, finished: Finished, data: BenchmarkData) -> Non
     # only of the splits that may be seen
     accuracy = np.concatenate([data.train.truth(), data.validation.truth()])
     title = f"{config}, {experiment.options.checkpoint}, train and validation: {len(accuracy):,} checkpoints"
-    experiment.announce(accuracy_histogram(accuracy, title, file(f"kendall.{config}.accuracy.png")))
+    experiment.announce(plot_histograms({title: accuracy}, file(f"kendall.{config}.accuracy.png")))
 
 
 @command
@@ -68,10 +69,11 @@ def main(arguments: list[str] | None = None) -> None:
         nargs="+",
         default=list(RECIPES),
         choices=list(RECIPES),
-        help="how neural predictors train (default: all)",
+        help="how neural predictors train: paper, a fixed number of epochs; converged, until validation stops "
+        "improving; scaled, like paper, on weights brought to unit size",
     )
     options = read_options(parser.parse_args(arguments))
-    experiment = Experiment(options)
+    experiment = Experiment(options, data_sets=len(options.configs))
     for config in options.configs:
         data = options.data(config)
         finished = experiment.run(plan(options, data), data)

@@ -1,5 +1,4 @@
-"""The plots: predicted against true accuracy, τ by threshold, the accuracies of the data (fig:vis_agnews,
-fig:dataset_acc_hist)."""
+"""The plots of the tables: predicted against true accuracy (fig:vis_agnews), τ by threshold, τ of every predictor."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +14,6 @@ from benchmarks.tables.result_index import ResultIndex, thresholds_of
 from zoo.plots import new_figure, save
 
 COLORS = ("#4878a8", "#6aa56e", "#b0803a", "#c2b03d", "#8c6d9e", "#7f7f7f", "#c0504d")
-BINS = 20
 INK, LIGHT = "#1f3a5f", "#b8b8b8"
 BEYOND = 1.01  # where the stretched axis would be infinite
 ACCURACY_TICKS = (0.1, 0.5, 0.8, 0.9, 0.95, 1.0)
@@ -79,15 +77,6 @@ def tau_by_threshold(index: ResultIndex, config: str, path: Path) -> Path:
     title = f"{config}: filled ours, hollow the paper's" if index.whole else index.title(config)
     axis.set(title=title, xlabel="accuracy threshold, %", ylabel="Kendall's τ")
     axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    return save(figure, path)
-
-
-def accuracy_histogram(accuracy: np.ndarray, title: str, path: Path, *, counted: str = "checkpoints") -> Path:
-    """A histogram with a logarithmic axis for the counts."""
-    figure = new_figure(5.0, 3.5)
-    axis = figure.subplots()
-    axis.hist(accuracy, bins=BINS, range=(0, 1), log=True, color=COLORS[0], edgecolor="white", linewidth=0.5)
-    axis.set(title=title, xlabel="test accuracy", ylabel=counted, xlim=(0, 1))
     return save(figure, path)
 
 

@@ -23,9 +23,10 @@ from benchmarks.documents.generated_runs import final_runs
 from benchmarks.experiments.trial import Trial
 from benchmarks.experiments.trial_store import TrialStore
 from benchmarks.models.registry import MODELS
-from benchmarks.plots import accuracy_histogram, headline_plot, scatter, tau_by_threshold
+from benchmarks.plots import headline_plot, scatter, tau_by_threshold
 from benchmarks.tables.result_index import ResultIndex, thresholds_of
 from zoo.command import command, command_parser
+from zoo.plots import plot_histograms
 from zoo.storage.atomic import write_atomically
 
 CLONE = Path(__file__).parent.parent
@@ -53,7 +54,7 @@ def draw(folder: Path, plots: Path) -> list[Path]:
     drawn = []
     for config, runs in final_runs(folder).items():
         title, path = f"{config}, after the last epoch", plots / f"accuracy.{config}.png"
-        drawn.append(accuracy_histogram(runs["test_accuracy"].to_numpy(), title, path, counted="runs"))
+        drawn.append(plot_histograms({title: runs["test_accuracy"].to_numpy()}, path, counted="runs"))
     for config in CONFIGS:
         index = ResultIndex.latest(results.read("kendall", folder), config)
         if not index:
@@ -99,21 +100,22 @@ def main(arguments: list[str] | None = None) -> None:
         "--root", type=Path, metavar="DIR", help="a clone of the repository (default: this one, or where you stand)"
     )
     parser.add_argument(
-        "--results", type=Path, default=results.FOLDER, metavar="DIR", help="default: the committed rows"
+        "--results", type=Path, metavar="DIR", help="folder of the rows (default: benchmarks/results of the clone)"
     )
     options = parser.parse_args(arguments)
     root = options.root or find_clone()
-    plots = options.results / PLOTS
+    rows = options.results or root / "benchmarks" / "results"
+    plots = rows / PLOTS
     if not options.check:
-        for path in draw(options.results, plots):
+        for path in draw(rows, plots):
             print(f"written: {path}")
-    facts = Facts(options.results)
+    facts = Facts(rows)
     wrong = []
     for document in DOCUMENTS:
         path = root / document
         before = path.read_text(encoding="utf-8")
         seen_from_document = Path(os.path.relpath(plots.resolve(), path.resolve().parent))
-        after = render(document, before, options.results, seen_from_document)
+        after = render(document, before, rows, seen_from_document)
         wrong += problems(document, after, facts)
         if not options.check:
             write_atomically(path, after.encode())

@@ -177,27 +177,35 @@ def positive(text: str) -> int:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that say what to train, the same for one shard and for many."""
-    parser.add_argument("--task", choices=tuple(SPECS), default="mnist", help="default: %(default)s")
-    parser.add_argument("--runs", type=positive, metavar="N", help="train only the first N runs of the shard")
-    parser.add_argument("--preset", choices=tuple(PRESETS), help="default: paper with a GPU, demo without")
+    parser.add_argument("--task", choices=tuple(SPECS), default="mnist", help="what the transformers are trained on")
+    parser.add_argument(
+        "--runs", type=positive, metavar="N", help="train only the first N runs of the shard (default: all)"
+    )
+    parser.add_argument(
+        "--preset",
+        choices=tuple(PRESETS),
+        help=f"the work of a shard: {'; '.join(preset.summary for preset in PRESETS.values())} "
+        "(default: paper with a GPU, demo without)",
+    )
     parser.add_argument(
         "--seeds",
         choices=SEED_POLICIES,
         default=SHARED_SEED,
-        help="one seed for all runs, as in the paper, or a seed for each",
+        help="shared: one seed for all runs, as in the paper; distinct: a seed for each run",
     )
-    parser.add_argument(
-        "--out", default="runs", help="folder of the shards, or a URL that fsspec can write to (default: %(default)s)"
-    )
+    parser.add_argument("--out", default="runs", help="folder of the shards, or a URL that fsspec can write to")
     parser.add_argument("--scratch", type=Path, help="with a URL: local folder to train in (default: in the cache)")
     parser.add_argument("--data", type=Path, help="folder of the task's data (default: downloaded)")
-    parser.add_argument("--vectors", help="word vectors for AG News: a word2vec file or a name gensim can download")
-    parser.add_argument("--device", default="auto", help="cuda, cpu, cuda:1 (default: the GPU where there is one)")
+    parser.add_argument(
+        "--vectors",
+        help="word vectors for AG News: a word2vec file or a name gensim can download (default: trained on its texts)",
+    )
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, or auto: the GPU where there is one")
     parser.add_argument(
         "--engine",
         choices=ENGINES,
         default="auto",
-        help="fused CUDA kernels or torch (default: the kernels where they can train)",
+        help="fused: CUDA kernels; torch: batched products; auto: the kernels where they can train",
     )
     parser.add_argument(
         "--models-per-pass", type=positive, help="torch engine: models in memory at once (default: as many as fit)"
@@ -206,5 +214,5 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--snapshot-seconds",
         type=float,
         default=SNAPSHOT_SECONDS,
-        help="least time between snapshots to resume from (default: %(default)s)",
+        help="least time between snapshots to resume from",
     )

@@ -32,18 +32,14 @@ Say = Callable[[str], None]
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("generation.launch", __doc__)
-    parser.add_argument(
-        "--shards", default=f"0-{SHARDS - 1}", help="such as 5, 0-31, or 0-3,8,10-12 (default: %(default)s)"
-    )
+    parser.add_argument("--shards", default=f"0-{SHARDS - 1}", help="such as 5, 0-31, or 0-3,8,10-12")
     parser.add_argument("--address", help="a running Ray cluster: auto, or HOST:PORT (default: this machine alone)")
-    parser.add_argument(
-        "--cpus", type=positive, default=1, help="CPU cores, and threads, per shard (default: %(default)s)"
-    )
+    parser.add_argument("--cpus", type=positive, default=1, help="CPU cores, and threads, per shard")
     parser.add_argument(
         "--retries",
         type=int,
         default=RETRIES,
-        help="new workers for a shard whose worker died (default: %(default)s)",
+        help="new workers for a shard whose worker died",
     )
     add_options(parser)
     return parser.parse_args(arguments)

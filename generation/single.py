@@ -19,18 +19,20 @@ from zoo.tasks.evaluation import Evaluation
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("generation.single", __doc__)
-    parser.add_argument("--task", choices=("mnist", "agnews"), default="mnist")
-    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam")
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
-    parser.add_argument("--weight-decay", type=float, default=1e-6)
-    parser.add_argument("--init-std", type=float, default=0.1)
-    parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--train-fraction", type=float, default=1.0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--epochs", type=int, default=100, help="length of the schedule (100, the paper's)")
-    parser.add_argument("--stop-after", type=int, help="stop after this many epochs of the schedule")
-    parser.add_argument("--data", type=Path, help="folder of the data; without it 5,000 digits, or AG News downloaded")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--task", choices=("mnist", "agnews"), default="mnist", help="what to train on")
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam", help="how to train")
+    parser.add_argument("--learning-rate", type=float, default=1e-3, help="the highest of the schedule")
+    parser.add_argument(
+        "--weight-decay", type=float, default=1e-6, help="share of the weights that the optimizer takes away"
+    )
+    parser.add_argument("--init-std", type=float, default=0.1, help="standard deviation of the initial weights")
+    parser.add_argument("--dropout", type=float, default=0.1, help="share of activations set to zero")
+    parser.add_argument("--train-fraction", type=float, default=1.0, help="share of the training examples")
+    parser.add_argument("--seed", type=int, default=0, help="of the initial weights and of dropout")
+    parser.add_argument("--epochs", type=int, default=100, help="length of the schedule")
+    parser.add_argument("--stop-after", type=int, help="stop after this many epochs (default: the whole schedule)")
+    parser.add_argument("--data", type=Path, help="folder of the data (default: 5,000 digits, or AG News downloaded)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, or auto: the GPU where there is one")
     return parser.parse_args(arguments)
 
 

@@ -62,6 +62,12 @@ class Preset:
     def __post_init__(self) -> None:
         assert 1 <= self.runs_per_shard <= 500
 
+    @property
+    def summary(self) -> str:
+        """For a help text: what a shard of it costs."""
+        examples = "" if self.train_examples is None else f" on {self.train_examples:,} examples"
+        return f"{self.name}, {self.runs_per_shard} runs of {self.protocol.epochs} epochs{examples}"
+
 
 PRESETS = {
     preset.name: preset

@@ -105,10 +105,12 @@ PACKAGES = ("torch", "pyarrow", "safetensors", "numpy", "pandas", "ray")
 @command
 def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("tests.soak", __doc__)
-    parser.add_argument("--kills", type=int, default=100, help="SIGKILLs (100)")
-    parser.add_argument("--flips", type=int, default=1000, help="flipped bytes in each of three targets (1,000)")
-    parser.add_argument("--inputs", type=int, default=1000, help=f"files for each of {len(READERS)} readers (1,000)")
-    parser.add_argument("--demo-runs", type=int, default=8, help="runs of each demo shard with Ray (8, all); 0: no Ray")
+    parser.add_argument("--kills", type=int, default=100, help="SIGKILLs")
+    parser.add_argument("--flips", type=int, default=1000, help="flipped bytes in each of three targets")
+    parser.add_argument("--inputs", type=int, default=1000, help=f"files for each of {len(READERS)} readers")
+    parser.add_argument(
+        "--demo-runs", type=int, default=8, help="runs of each demo shard with Ray, 8 are all; 0: no Ray"
+    )
     parser.add_argument("--record", action="store_true", help="add the figures to benchmarks/results/soak.jsonl")
     options = parser.parse_args(arguments)
     parts = {

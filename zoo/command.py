@@ -29,10 +29,19 @@ Advance = Callable[[int], None]
 
 
 def command_parser(name: str, description: str | None) -> argparse.ArgumentParser:
-    """The parser of ``python -m NAME``; its help shows the module's docstring as it is written."""
-    return argparse.ArgumentParser(
-        prog=f"python -m {name}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """The parser of ``python -m NAME``; its help shows the module's docstring as it is written, and every default."""
+    return argparse.ArgumentParser(prog=f"python -m {name}", description=description, formatter_class=HelpWithDefaults)
+
+
+class HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
+    """Ends the help of an argument with "(default: …)"; a help text itself says so only where the default is None."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default is False or action.default == argparse.SUPPRESS:
+            return action.help
+        values = action.default if isinstance(action.default, list | tuple) else [action.default]
+        shown = " ".join(map(str, values)).replace("%", "%%")
+        return f"{action.help} (default: {shown})"
 
 
 @runtime_checkable

@@ -106,7 +106,9 @@ def sparkline(counts: Integer[np.ndarray, " bins"]) -> str:
 
 def parser() -> argparse.ArgumentParser:
     options = command_parser("zoo.describe", __doc__)
-    options.add_argument("zoo", nargs="?", default=DEFAULT_NAME, metavar="DIR", help="folder (default: %(default)s)")
+    options.add_argument(
+        "zoo", nargs="?", default=DEFAULT_NAME, metavar="DIR", help="folder of the zoo, or its name on the hub"
+    )
     options.add_argument("--config", metavar="CONFIG", help="only this config, in detail (default: all)")
     options.add_argument("--details", action="store_true", help="histogram and marginals of every config")
     options.add_argument("--where", metavar="EXPRESSION", help="only these rows, e.g. \"checkpoint == 'epoch_75'\"")
@@ -152,7 +154,10 @@ def draw(
     selected: dict[str, tuple[ZooReader, pd.DataFrame]], histograms: Path | None, folder: Path | None
 ) -> Iterator[Path]:
     """The pictures that were asked for."""
-    accuracies = {config: rows["test_accuracy"].to_numpy() for config, (_, rows) in selected.items()}
+    accuracies = {
+        f"{config}, {len(rows):,} checkpoints": rows["test_accuracy"].to_numpy()
+        for config, (_, rows) in selected.items()
+    }
     for path in (histograms, folder / "accuracy.png" if folder else None):
         if path is not None:
             yield plot_histograms(accuracies, path)

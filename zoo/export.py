@@ -86,8 +86,8 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("zoo", metavar="DIR", help=f"folder of the zoo, its hub name, or {DEFAULT_NAME}")
     options.add_argument("config", metavar="CONFIG", help="mnist, agnews, …")
     options.add_argument("out", type=Path, metavar="OUT", help="file or folder to write")
-    options.add_argument("--format", choices=[*SUFFIXES, "parquet"], default="safetensors", help="default: %(default)s")
-    options.add_argument("--split", default="all", help="train, validation, test, joined by +, or all (the default)")
+    options.add_argument("--format", choices=[*SUFFIXES, "parquet"], default="safetensors", help="what to write")
+    options.add_argument("--split", default="all", help="train, validation, test, joined by +, or all")
     options.add_argument("--where", metavar="EXPRESSION", help="only these rows, e.g. \"optimizer == 'adam'\"")
     return options
 

@@ -33,14 +33,13 @@ def save(figure: Any, path: Path) -> Path:
     return path
 
 
-def plot_histograms(accuracies: Mapping[str, np.ndarray], path: Path) -> Path:
-    """The paper's figure: one histogram per config, the count on a logarithmic axis."""
+def plot_histograms(accuracies: Mapping[str, np.ndarray], path: Path, *, counted: str = "checkpoints") -> Path:
+    """The paper's figure (fig:dataset_acc_hist): a panel for each title, the count on a logarithmic axis."""
     figure = new_figure(5.0 * len(accuracies), 3.5)
     axes = figure.subplots(1, len(accuracies), squeeze=False)[0]
-    for axis, (name, values) in zip(axes, accuracies.items(), strict=True):
+    for axis, (title, values) in zip(axes, accuracies.items(), strict=True):
         axis.hist(values, bins=BINS, range=(0, 1), log=True, color=COLOR, edgecolor="white", linewidth=0.5)
-        title = f"{name}, {len(values):,} checkpoints"
-        axis.set(title=title, xlabel="test accuracy", ylabel="checkpoints", xlim=(0, 1))
+        axis.set(title=title, xlabel="test accuracy", ylabel=counted, xlim=(0, 1))
     return save(figure, path)
 
 

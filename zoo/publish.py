@@ -1,7 +1,7 @@
 """Merges the shards that generation wrote into the published zoo: Arrow files by split, runs, card, manifest.
 
     python -m zoo.publish runs small-transformer-zoo
-    python -m zoo.publish runs small-transformer-zoo --push-to-hub OWNER/NAME
+    python -m zoo.publish runs small-transformer-zoo --push-to-hub OWNER/NAME          after `hf auth login`
     python -m zoo.publish runs sample --first 100                   a sample: 100 completed runs of each config
 
 The same runs always give the same bytes. The split of a run is a function of its id, so publishing again with more
@@ -28,6 +28,7 @@ from zoo.format.schema import CHECKPOINTS, PUBLISHED_RUN_SCHEMA, checkpoint_sche
 from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
 from zoo.format.splits import SPLITS, run_digest, split_of
 from zoo.format.table_file import ROWS_PER_BATCH, write_table
+from zoo.reading.hub import check_login, push
 from zoo.reading.mapping import MappedCheckpoints
 from zoo.storage.atomic import write_atomically
 from zoo.storage.swap import replacing_folder
@@ -209,14 +210,19 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("runs", type=Path, metavar="RUNS", help="folder that generation wrote its shards to")
     options.add_argument("out", type=Path, metavar="OUT", help="folder of the published zoo; an older zoo is replaced")
     options.add_argument("--first", type=int, metavar="N", help="a sample: the first N completed runs of each config")
-    options.add_argument("--card", type=Path, default=DEFAULT_CARD, help="template of README.md (default: %(default)s)")
+    options.add_argument("--card", type=Path, default=DEFAULT_CARD, help="template of README.md")
     options.add_argument("--push-to-hub", metavar="OWNER/NAME", help="then upload to this dataset repository")
+    options.add_argument("--private", action="store_true", help="make that repository private, if it is new")
     return options
 
 
 @command
 def main(arguments: list[str] | None = None) -> None:
     options = parser().parse_args(arguments)
+    if options.push_to_hub:
+        check_login(options.push_to_hub)
+    elif options.private:
+        raise ValueError("--private is about a repository on the hub: name it with --push-to-hub OWNER/NAME")
     configs, unfinished = find_shards(options.runs)
     for folder in unfinished:
         print(f"skipped {folder}: unfinished (no {MANIFEST_FILE})", file=sys.stderr)
@@ -236,9 +242,7 @@ def main(arguments: list[str] | None = None) -> None:
         )
     report(manifest, options.out)
     if options.push_to_hub:
-        from zoo.reading.hub import push
-
-        print(push(options.out, options.push_to_hub))
+        print(push(options.out, options.push_to_hub, private=options.private))
 
 
 if __name__ == "__main__":

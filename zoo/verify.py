@@ -214,10 +214,16 @@ def same_test_set(recorded: str, source: str) -> bool:
 
 def parser() -> argparse.ArgumentParser:
     options = command_parser("zoo.verify", __doc__)
-    options.add_argument("zoo", nargs="?", default=DEFAULT_NAME, metavar="DIR", help="folder (default: %(default)s)")
-    options.add_argument("--evaluate", type=int, default=0, metavar="N", help="measure N random rows per config again")
-    options.add_argument("--data", type=Path, metavar="DIR", help="folder of the MNIST and AG News files")
-    options.add_argument("--seed", type=int, default=0, help="which rows --evaluate takes (default: %(default)s)")
+    options.add_argument(
+        "zoo", nargs="?", default=DEFAULT_NAME, metavar="DIR", help="folder of the zoo, or its name on the hub"
+    )
+    options.add_argument(
+        "--evaluate", type=int, default=0, metavar="N", help="measure N random rows of each config again"
+    )
+    options.add_argument(
+        "--data", type=Path, metavar="DIR", help="folder of the MNIST and AG News files (default: downloaded)"
+    )
+    options.add_argument("--seed", type=int, default=0, help="which rows --evaluate takes")
     return options
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks import results
 from benchmarks.data.benchmark_data import BenchmarkData
+from benchmarks.experiments.estimate import WORTH_A_PROBE, FitTimes, row_epochs
 from benchmarks.experiments.execution import Finished, compute
 from benchmarks.experiments.options import TableOptions
 from benchmarks.experiments.summary import Entry, entries_of, summarize
@@ -16,7 +17,7 @@ from benchmarks.results import Result
 from benchmarks.tables.data_note import with_data_notes
 from benchmarks.tables.markdown import for_terminal
 from benchmarks.tables.result_index import ResultIndex
-from zoo.command import progress_bar
+from zoo.command import duration, progress_bar
 from zoo.storage.atomic import write_atomically
 
 SOME_SKIPPED = 3  # the exit code when models were left out
@@ -27,6 +28,8 @@ class Experiment:
     """Gathers what one command computes and writes, over all its configs."""
 
     options: TableOptions
+    data_sets: int = 1
+    """How many are to be run."""
     rows: list[Result] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     trained_on: dict[str, str | None] = field(default_factory=dict)
@@ -38,12 +41,15 @@ class Experiment:
         """Computes the trials on one data set and stores their rows, with one ``extra`` row per entry if given."""
         self.trained_on[data.config] = data.trained_on
         trials = list(dict.fromkeys(trial.normalized() for trial in trials))
+        store = TrialStore(self.options.out)
+        finished = store.find(trials)
+        self.announce_time([trial for trial in trials if trial not in finished], data)
         with progress_bar() as bar:
             task = bar.add_task(data.config, total=len(trials))
             finished = compute(
                 trials,
                 data,
-                TrialStore(self.options.out),
+                store,
                 jobs=self.options.jobs,
                 advance=lambda text, count: bar.update(task, description=text, advance=count),
             )
@@ -54,6 +60,21 @@ class Experiment:
         results.append_new(rows, self.options.out)
         self.rows += rows
         return finished
+
+    def announce_time(self, trials: Sequence[Trial], data: BenchmarkData) -> None:
+        """Says beforehand how long the fits of one data set will take, where it is more than a minute or two."""
+        self.data_sets -= 1
+        if row_epochs(trials, data) < WORTH_A_PROBE:
+            return
+        times, first = FitTimes(data, self.options.jobs), self.options.thresholds[0]
+        count = "1 trial" if len(trials) == 1 else f"{len(trials)} trials"
+        line = f"{data.config}: {count} to fit, about {duration(times.total(trials))} on this machine"
+        quick = [trial for trial in trials if (trial.seed, trial.threshold, trial.recipe) == (0, first, "paper")]
+        if len(quick) < len(trials):
+            line += f"; --quick fits {len(quick)} of them, about {duration(times.total(quick))}"
+        if self.data_sets > 0:
+            line += f"; more data sets after this one: {self.data_sets}"
+        print(line, file=sys.stderr, flush=True)
 
     def index(self, config: str) -> ResultIndex:
         """The rows of a config, to make its table from."""

@@ -65,34 +65,36 @@ def table_parser(
 ) -> argparse.ArgumentParser:
     """A parser with the shared options. A command that gives a single model or threshold has no option for it."""
     parser = command_parser(prog, description)
-    parser.add_argument("--zoo", default=DEFAULT_NAME, metavar="DIR", help="folder or hub name (default: %(default)s)")
-    parser.add_argument(
-        "--config", nargs="+", default=list(configs), metavar="CONFIG", help=f"default: {' '.join(configs)}"
-    )
+    parser.add_argument("--zoo", default=DEFAULT_NAME, metavar="DIR", help="folder of the zoo, or its name on the hub")
+    parser.add_argument("--config", nargs="+", default=list(configs), metavar="CONFIG", help="configs of the zoo")
     if len(models) > 1:
         parser.add_argument(
             "--models",
             nargs="+",
             default=list(models),
             metavar="MODEL",
-            help=f"some of {' '.join(models)} (default: all)",
+            help="which to fit",
         )
     if len(thresholds) > 1:
         percent = [threshold_text(threshold) for threshold in thresholds]
         parser.add_argument(
-            "--thresholds", nargs="+", default=percent, metavar="T", help="none or percentages (default: all)"
+            "--thresholds",
+            nargs="+",
+            default=percent,
+            metavar="T",
+            help="least accuracy of the rows: none, or percentages",
         )
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds per model (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, default=EPOCHS, help="epochs of neural predictors (default: %(default)s)")
-    parser.add_argument("--checkpoint", default="epoch_75", choices=[*CHECKPOINTS, "all"], help="default: %(default)s")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds per model")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help="epochs of neural predictors")
+    parser.add_argument("--checkpoint", default="epoch_75", choices=[*CHECKPOINTS, "all"], help="of each run")
     parser.add_argument(
-        "--where", metavar="EXPRESSION", help='only these rows of each split, such as "train_fraction >= 0.8"'
+        "--where",
+        metavar="EXPRESSION",
+        help='only these rows of each split, such as "train_fraction >= 0.8" (default: all)',
     )
-    parser.add_argument("--device", default="auto", help="default: the GPU if there is one")
-    parser.add_argument(
-        "--jobs", type=int, default=torch.get_num_threads(), help="threads of the tree models (default: all)"
-    )
-    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: %(default)s")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, or auto: the GPU where there is one")
+    parser.add_argument("--jobs", type=int, default=torch.get_num_threads(), help="threads of the tree models")
+    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="folder to write to")
     parser.add_argument("--quick", action="store_true", help="one seed, the first threshold, only the paper's recipe")
     parser.set_defaults(all_models=models, all_thresholds=thresholds, recipes=("paper",))
     return parser

@@ -8,24 +8,22 @@ dropout rates. Inputs are random: the time does not depend on them.
 """
 
 import argparse
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks import results
-from benchmarks.results import Result, Setting
-from benchmarks.speed.timing import Timing, measure, synchronize
+from benchmarks.results import Result, Setting, describe_device
+from benchmarks.speed.record import Record, say
+from benchmarks.speed.timing import Timing, measure, seconds_of
 from generation.data.batches import TrainingInputs, epoch_batches, train_subset
 from generation.engines import make_engine
 from generation.population.trainer import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
 from generation.reference import make_model, make_optimizer, train_batches
 from generation.sweep import DROPOUTS
-from zoo.command import command, command_parser
+from zoo.command import command, command_parser, duration
 from zoo.device import choose_device
 from zoo.format.record import SEED_POLICIES, SHARED_SEED
 from zoo.format.schema import OPTIMIZERS
@@ -38,6 +36,7 @@ STEPS_OF_MNIST = 468
 SINGLE_STEPS = 30
 LEARNING_RATE = 1e-3
 VARIANTS = {"torch": "population", "fused": "fused population"}
+WITH_EVALUATION = "us_per_model_step_with_evaluation"
 
 
 @dataclass(frozen=True)
@@ -93,13 +92,27 @@ class Measured:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("benchmarks.speed generation", __doc__)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--config", choices=list(SPECS), nargs="+", default=list(SPECS))
-    parser.add_argument("--models", type=int, nargs="+", help="population sizes (512 1024 on a GPU, 4 on a CPU)")
-    parser.add_argument("--engines", choices=("fused", "torch"), nargs="+", help="both on a GPU, torch on a CPU")
-    parser.add_argument("--steps", type=int, help="steps per epoch (on a GPU 468, a whole epoch of MNIST; on a CPU 3)")
-    parser.add_argument("--repeats", type=int, default=3, help="epochs timed (3)")
-    parser.add_argument("--seeds", choices=SEED_POLICIES, default=SHARED_SEED, help="default: %(default)s")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, or auto: the GPU where there is one")
+    parser.add_argument("--config", choices=list(SPECS), nargs="+", default=list(SPECS), help="tasks")
+    parser.add_argument(
+        "--models", type=int, nargs="+", help="population sizes (default: 512 1024 on a GPU, 4 on a CPU)"
+    )
+    parser.add_argument(
+        "--engines",
+        choices=("fused", "torch"),
+        nargs="+",
+        help="what trains populations (default: both on a GPU, torch on a CPU)",
+    )
+    parser.add_argument(
+        "--steps", type=int, help="steps per epoch (default: on a GPU 468, a whole epoch of MNIST; on a CPU 3)"
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="epochs timed")
+    parser.add_argument(
+        "--seeds",
+        choices=SEED_POLICIES,
+        default=SHARED_SEED,
+        help="shared: one seed for all models; distinct: a seed for each",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the rows without storing them")
     return parser.parse_args(arguments)
 
@@ -110,21 +123,27 @@ def main(arguments: list[str] | None = None) -> None:
     device = choose_device(options.device)
     on_gpu = device.type == "cuda"
     steps = options.steps or (STEPS_OF_MNIST if on_gpu else 3)
-    rows: list[Result] = []
-
-    def keep(measured: Sequence[Result]) -> None:
-        """Stores the rows at once, since the next measurement may take minutes."""
-        rows.extend(measured)
-        if not options.dry_run:
-            results.append(measured)
-
+    record = Record(options.dry_run)
     for config in options.config:
-        keep([measure_single(config, device, options.repeats)])
+        say(f"{config}: one model by itself")
+        record.keep([measure_single(config, device, options.repeats)])
         for engine in options.engines or (["fused", "torch"] if on_gpu else ["torch"]):
             for models in options.models or ([512, 1024] if on_gpu else [4]):
                 population = Population(config, engine, models, steps, options.seeds)
-                keep(measure_population(population, device, options.repeats))
-    show(rows)
+                say(announcement(population, device, options.repeats, results.read("speed.generation")))
+                record.keep(measure_population(population, device, options.repeats))
+
+
+def announcement(population: Population, device: torch.device, repeats: int, known: list[Result]) -> str:
+    """What comes and, by the last row of its kind on such a device, how long it takes; compiling is not in the rows."""
+    what = f"{population.config}: {population.models:,} models at once, {population.engine} engine"
+    work = f"{repeats + 1} epochs of {population.steps} steps"
+    kind = (population.config, VARIANTS[population.engine], WITH_EVALUATION, describe_device(device))
+    micros = [row.value for row in known if (row.config, row.variant, row.metric, row.device) == kind]
+    seconds = micros[-1] * 1e-6 * population.models * population.steps * (repeats + 1) if micros else None
+    time = f"about {duration(seconds)}" if seconds else "no row of this device says how long"
+    compiling = device.type == "cuda" and population.engine == "torch"
+    return f"{what}, {work}, {time}{', and a minute or two before that to compile' if compiling else ''}"
 
 
 def fabricate(config: str, train: int, test: int) -> TaskData:
@@ -162,7 +181,7 @@ def measure_single(config: str, device: torch.device, repeats: int) -> Result:
     return measured.row("us_per_model_step", timing, 1e6 / SINGLE_STEPS)
 
 
-def measure_population(population: Population, device: torch.device, repeats: int) -> list[Result]:
+def measure_population(population: Population, device: torch.device, repeats: int) -> Iterator[Result]:
     """Times whole epochs with their evaluation and the evaluation alone; the difference is the training."""
     steps, all_tests = population.steps, KNOWN[population.config].test_rows
     tests = max(100, round(all_tests * min(1.0, steps / STEPS_OF_MNIST)))
@@ -175,9 +194,6 @@ def measure_population(population: Population, device: torch.device, repeats: in
     def evaluate() -> None:
         engine.evaluate(trainer.state.weights, trainer.state.alive, trainer.task.test)
 
-    epochs = Timing(tuple(seconds(trainer.train_epoch, device) for _ in range(repeats)))
-    evaluations = Timing(tuple(seconds(evaluate, device) for _ in range(repeats)))
-    training = Timing(tuple(epoch - evaluations.median for epoch in epochs.samples))
     setting: Setting = {
         "models": population.models,
         "precision": engine.precision,
@@ -187,30 +203,12 @@ def measure_population(population: Population, device: torch.device, repeats: in
     }
     measured = Measured(population.config, VARIANTS[engine.name], device, setting)
     model_steps = population.models * steps
-    return [
-        measured.row("us_per_model_step", training, 1e6 / model_steps),
-        measured.row("us_per_model_step_with_evaluation", epochs, 1e6 / model_steps),
-        measured.row("us_per_128_evaluated", evaluations, 1e6 * 128 / population.models / tests),
-    ]
-
-
-def seconds(call: Callable[[], object], device: torch.device) -> float:
-    synchronize(device)
-    start = time.perf_counter()
-    call()
-    synchronize(device)
-    return time.perf_counter() - start
-
-
-def show(rows: Sequence[Result]) -> None:
-    table = Table(title="training zoo models, batch 128")
-    for heading in ("config", "variant", "models", "precision", "metric", "µs", "± stderr"):
-        table.add_column(heading)
-    for row in rows:
-        error = "" if row.stderr is None else f"{row.stderr:.2f}"
-        setting = (str(row.setting["models"]), str(row.setting["precision"]))
-        table.add_row(row.config, row.variant, *setting, row.metric, f"{row.value:.2f}", error)
-    Console(width=140).print(table)
+    epochs = Timing(tuple(seconds_of(trainer.train_epoch, device) for _ in range(repeats)))
+    yield measured.row(WITH_EVALUATION, epochs, 1e6 / model_steps)
+    evaluations = Timing(tuple(seconds_of(evaluate, device) for _ in range(repeats)))
+    yield measured.row("us_per_128_evaluated", evaluations, 1e6 * 128 / population.models / tests)
+    training = Timing(tuple(epoch - evaluations.median for epoch in epochs.samples))
+    yield measured.row("us_per_model_step", training, 1e6 / model_steps)
 
 
 if __name__ == "__main__":

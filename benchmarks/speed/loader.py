@@ -7,7 +7,6 @@ Every way delivers batches of 64 checkpoints as a float32 tensor [64, d], and ev
 byte is read. The ways take turns, so that a busy moment of the machine affects all of them.
 """
 
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,13 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 import zoo
-from benchmarks import results
 from benchmarks.results import Result
+from benchmarks.speed.record import Record, say, say_seconds
 from benchmarks.speed.timing import Timing, measure, measure_together
 from zoo.command import command, command_parser
 from zoo.format.published import PublishedZoo
@@ -43,11 +40,9 @@ PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "datasets")
 def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("benchmarks.speed loader", __doc__)
     parser.add_argument("--zoo", help=f"a zoo with at least {MIN_CHECKPOINTS:,} training rows (default: fabricated)")
-    parser.add_argument("--config", default="mnist", help="default: %(default)s")
-    parser.add_argument(
-        "--repeats", type=int, default=7, help="passes over the data for each way (default: %(default)s)"
-    )
-    parser.add_argument("--threads", type=int, default=1, help="threads that sum the batches (default: %(default)s)")
+    parser.add_argument("--config", default="mnist", help="config of the zoo")
+    parser.add_argument("--repeats", type=int, default=7, help="passes over the data for each way")
+    parser.add_argument("--threads", type=int, default=1, help="threads that sum the batches")
     parser.add_argument(
         "--scratch", type=Path, help="folder for about 1.5 GB of temporary files (default: that of the system)"
     )
@@ -62,11 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
             folder = fabricate(Path(scratch), options.config)
         else:
             folder = find_folder(options.zoo, options.config)
-        rows = measure_loaders(folder, options.config, Path(scratch), options.repeats)
-    show(rows)
-    if not options.dry_run:
-        for path in results.append(rows):
-            print(f"{len(rows)} rows appended to {path.name}")
+        Record(options.dry_run).keep(measure_loaders(folder, options.config, Path(scratch), options.repeats))
 
 
 def fabricate(scratch: Path, config: str) -> Path:
@@ -81,16 +72,14 @@ def fabricate(scratch: Path, config: str) -> Path:
     return scratch / "small-transformer-zoo"
 
 
-def measure_loaders(folder: Path, config: str, scratch: Path, repeats: int) -> list[Result]:
-    """The rows of all ways of reading one zoo."""
+def measure_loaders(folder: Path, config: str, scratch: Path, repeats: int) -> Iterator[Result]:
+    """The rows of all ways of reading one zoo; the slowest way comes last."""
     reader = zoo.open(folder, config, split="train")
     if len(reader) < MIN_CHECKPOINTS:
         raise ValueError(
             f"{folder} has {len(reader):,} training rows of {config}, the benchmark needs {MIN_CHECKPOINTS:,}: "
             "leave out --zoo to fabricate them"
         )
-    say("writing one .pt file per checkpoint")
-    files = write_state_dicts(reader, scratch / "pt")
     bare = map_bare(PublishedZoo.read(folder).paths(config, ["train"]), reader.spec.num_parameters)
     mapped, stream = load_with_datasets(folder, config, scratch)
     ways: dict[str, Callable[[], Iterable[Tensor]]] = {
@@ -100,10 +89,6 @@ def measure_loaders(folder: Path, config: str, scratch: Path, repeats: int) -> l
         "datasets, memory-mapped": lambda: (batch["weights"] for batch in mapped.iter(ROWS_PER_BATCH)),
         "datasets, streaming Arrow": lambda: read_streaming(stream),
     }
-    say(f"reading {len(reader):,} checkpoints {repeats} times in each way")
-    timings = measure_together({name: full_pass(way) for name, way in ways.items()}, repeats=repeats, warmup=1)
-    say("reading one .pt file per checkpoint")
-    timings["one .pt file each"] = measure(full_pass(lambda: read_state_dicts(files)), repeats=2, warmup=0)
     setting = {"checkpoints": len(reader), "batch_size": ROWS_PER_BATCH, "threads": torch.get_num_threads()}
 
     def row(variant: str, metric: str, samples: Sequence[float]) -> Result:
@@ -121,16 +106,21 @@ def measure_loaders(folder: Path, config: str, scratch: Path, repeats: int) -> l
             packages=PACKAGES,
         )
 
-    rows = [
-        row(name, "checkpoints_per_second", [len(reader) / seconds for seconds in timing.samples])
-        for name, timing in timings.items()
-    ]
+    def rate(variant: str, timing: Timing) -> Result:
+        return row(variant, "checkpoints_per_second", [len(reader) / seconds for seconds in timing.samples])
+
+    say(f"reading {len(reader):,} checkpoints {repeats} times in each way, in turn")
+    passes = {name: full_pass(way) for name, way in ways.items()}
+    timings = measure_together(passes, repeats=repeats, warmup=1, expect=say_seconds)
+    yield from (rate(name, timing) for name, timing in timings.items())
     pairs = zip(timings["bare memory read"].samples, timings["zoo.open"].samples, strict=True)
-    shares = [bare_seconds / seconds for bare_seconds, seconds in pairs]
-    rows.append(row("zoo.open", "share_of_bare_memory_read", shares))
+    yield row("zoo.open", "share_of_bare_memory_read", [bare_seconds / seconds for bare_seconds, seconds in pairs])
     say(f"streaming the zoo {PASSES} times")
-    streams = ("zoo.open", "zoo.open, shuffled", "datasets, streaming Arrow")
-    return rows + [row(name, "memory_growth_megabytes", [memory_growth(ways[name])]) for name in streams]
+    for name in ("zoo.open", "zoo.open, shuffled", "datasets, streaming Arrow"):
+        yield row(name, "memory_growth_megabytes", [memory_growth(ways[name])])
+    say("writing one .pt file per checkpoint and reading them twice: hundreds of times slower than zoo.open")
+    files = write_state_dicts(reader, scratch / "pt")
+    yield rate("one .pt file each", measure(full_pass(lambda: read_state_dicts(files)), repeats=2, warmup=0))
 
 
 def full_pass(way: Callable[[], Iterable[Tensor]]) -> Callable[[], float]:
@@ -206,18 +196,3 @@ def private_megabytes() -> float:
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024
     raise ValueError("this system does not report the memory of a process: the benchmark needs Linux")
-
-
-def show(rows: Sequence[Result]) -> None:
-    table = Table(title=f"reading checkpoints, {rows[0].config}, {rows[0].device}", title_justify="left")
-    for heading in ("way", "metric", "value", "±"):
-        table.add_column(heading, justify="left" if heading in ("way", "metric") else "right")
-    for row in rows:
-        digits = 2 if row.value < 100 else 0
-        spread = "" if row.stderr is None else f"{row.stderr:,.{digits}f}"
-        table.add_row(str(row.variant), row.metric.replace("_", " "), f"{row.value:,.{digits}f}", spread)
-    Console().print(table)
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr)

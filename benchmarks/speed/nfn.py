@@ -7,18 +7,14 @@ Rows: the time of forward + backward, and of a full training step with Adam, for
 together. The step is the one that trains the predictors of the tables; the twin takes a plain step of torch.
 """
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks import results
 from benchmarks.results import Result
+from benchmarks.speed.record import Record, say, say_seconds
 from benchmarks.speed.timing import Timing, measure_together
 from nfn import PredictorEnsemble, TrainingStep, TransformerNFN
 from nfn.predictors.literal import literal_twin
@@ -34,9 +30,9 @@ SEEDS = 5
 @command
 def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("benchmarks.speed nfn", __doc__)
-    parser.add_argument("--device", choices=["cpu", "cuda"], help="default: all that this machine has")
-    parser.add_argument("--config", choices=list(SPECS), help="default: all")
-    parser.add_argument("--repeats", type=int, default=30, help="samples of each time (default: %(default)s)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="where to train (default: all that this machine has)")
+    parser.add_argument("--config", choices=list(SPECS), help="task (default: all)")
+    parser.add_argument("--repeats", type=int, default=30, help="samples of each time")
     parser.add_argument("--threads", type=int, help="CPU threads (default: torch's own choice)")
     parser.add_argument("--dry-run", action="store_true", help="print the rows, store none")
     options = parser.parse_args(arguments)
@@ -48,18 +44,15 @@ def main(arguments: list[str] | None = None) -> None:
         torch.set_num_threads(options.threads)
     devices = [options.device] if options.device else ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     configs = [options.config] if options.config else list(SPECS)
-    cases = [(config, device, batch) for config in configs for device in devices for batch in BATCHES]
-    rows: list[Result] = []
-    for config, device, batch in track(cases, description="timing", disable=not sys.stderr.isatty()):
-        measured = measure_case(config, torch.device(device), batch, options.repeats)
-        rows += measured
-        if not options.dry_run:  # at once, since the next case may take minutes
-            results.append(measured)
-    show(rows)
+    record = Record(options.dry_run)
+    for config in configs:
+        for device in devices:
+            for batch in BATCHES:
+                record.keep(measure_case(config, torch.device(device), batch, options.repeats))
 
 
-def measure_case(config: str, device: torch.device, batch: int, repeats: int) -> list[Result]:
-    """All rows of one config, device and batch size."""
+def measure_case(config: str, device: torch.device, batch: int, repeats: int) -> Iterator[Result]:
+    """All rows of one config, device and batch size. Calls of the same metric are compared, so they take turns."""
     spec = SPECS[config]
     generator = torch.Generator().manual_seed(0)
     flat = (torch.randn(batch, spec.num_parameters, generator=generator) * 0.1).to(device)
@@ -84,15 +77,18 @@ def measure_case(config: str, device: torch.device, batch: int, repeats: int) ->
     }
     if graph:
         calls["training_step_ms", "merged", 1, False] = training_step(predictors[:1], False)
-    names = {str(number): key for number, key in enumerate(calls)}
-    timings = measure_together(
-        {number: calls[key] for number, key in names.items()},
-        device=device,
-        repeats=repeats,
-        # As in a training loop: a step follows the same step, not its twin, whose memory would fill the caches.
-        calls_per_sample=10 if graph else 5,
-    )
-    return [row(config, device, batch, *names[number], timing) for number, timing in timings.items()]
+    for metric in dict.fromkeys(metric for metric, *_ in calls):
+        names = {str(number): key for number, key in enumerate(calls) if key[0] == metric}
+        say(f"{config}, {device}, batch {batch}: {metric}, {repeats} samples of {len(names)} variants")
+        timings = measure_together(
+            {number: calls[key] for number, key in names.items()},
+            device=device,
+            repeats=repeats,
+            # As in a training loop: a step follows the same step, not its twin, whose memory would fill the caches.
+            calls_per_sample=10 if graph else 5,
+            expect=say_seconds,
+        )
+        yield from (row(config, device, batch, *names[number], timing) for number, timing in timings.items())
 
 
 def build_predictor(spec: TransformerSpec, seed: int) -> TransformerNFN:
@@ -129,24 +125,3 @@ def row(
         variant=variant,
         setting={"batch": batch, "channels": [10], "seeds": seeds, "cuda_graph": graph, "best_ms": timing.best * 1e3},
     )
-
-
-def show(rows: list[Result]) -> None:
-    table = Table(title="Transformer-NFN, channels [10]")
-    for heading in ("config", "device", "batch", "seeds", "metric", "variant", "graph", "median", "± stderr", "best"):
-        table.add_column(heading)
-    for result in rows:
-        setting = result.setting
-        table.add_row(
-            result.config,
-            result.device,
-            str(setting["batch"]),
-            str(setting["seeds"]),
-            result.metric,
-            result.variant,
-            "yes" if setting["cuda_graph"] else "no",
-            f"{result.value:.2f}",
-            f"{result.stderr:.2f}",
-            f"{setting['best_ms']:.2f}",
-        )
-    Console(width=160).print(table)

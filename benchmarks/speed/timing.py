@@ -55,22 +55,31 @@ def measure_together(
     repeats: int = 20,
     warmup: int = 3,
     calls_per_sample: int = 1,
+    expect: Callable[[float], None] = lambda seconds: None,
 ) -> dict[str, Timing]:
-    """Times several functions in turn, sample by sample, so that a busy moment of the machine affects all of them."""
+    """Times several functions in turn, sample by sample, so that a busy moment of the machine affects all of them.
+
+    After the warm-up, ``expect`` is told how many seconds the samples will take by what the warm-up took.
+    """
     device = torch.device(device)
     samples: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        for _ in range(warmup):
-            call()
+    if warmup:
+        warm = [min(seconds_of(call, device) for _ in range(warmup)) for call in calls.values()]
+        expect(sum(warm) * calls_per_sample * repeats)
     for _ in range(repeats):
         for name, call in calls.items():
-            synchronize(device)
-            start = time.perf_counter()
-            for _ in range(calls_per_sample):
-                call()
-            synchronize(device)
-            samples[name].append((time.perf_counter() - start) / calls_per_sample)
+            samples[name].append(seconds_of(call, device, calls_per_sample))
     return {name: Timing(tuple(seconds)) for name, seconds in samples.items()}
+
+
+def seconds_of(call: Callable[[], object], device: torch.device, calls: int = 1) -> float:
+    """The mean of some calls in a row, which the device has finished."""
+    synchronize(device)
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    synchronize(device)
+    return (time.perf_counter() - start) / calls
 
 
 def synchronize(device: torch.device) -> None:

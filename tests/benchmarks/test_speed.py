@@ -1,17 +1,41 @@
-"""The speed benchmark runs, measures both variants, and says clearly when it cannot."""
+"""The speed benchmark runs, measures both variants, keeps every row at once, and says clearly when it cannot."""
+
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
 from benchmarks import results
+from benchmarks.results import Result
+from benchmarks.speed import generation, record
 from benchmarks.speed import nfn as speed_nfn
 from benchmarks.speed.__main__ import main
 
 
-def test_rows_hold_both_variants(monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> list[Result]:
+    rows: list[Result] = []
+    monkeypatch.setattr(results, "append", rows.extend)
+    return rows
+
+
+def cut_off_at(call: int, original: Callable) -> Callable:
+    """The function, until it is interrupted."""
+    calls = 0
+
+    def interrupted(*arguments: object, **options: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise KeyboardInterrupt
+        return original(*arguments, **options)
+
+    return interrupted
+
+
+def test_rows_hold_both_variants(monkeypatch: pytest.MonkeyPatch, stored: list[Result]):
     monkeypatch.setattr(speed_nfn, "BATCHES", (2,))
-    stored = []
-    monkeypatch.setattr(results, "append", stored.extend)
     main(["nfn", "--device", "cpu", "--config", "agnews", "--repeats", "2"])
     assert {(row.metric, row.variant, row.setting["seeds"]) for row in stored} == {
         ("forward_backward_ms", "merged", 1),
@@ -21,6 +45,55 @@ def test_rows_hold_both_variants(monkeypatch: pytest.MonkeyPatch):
         ("training_step_ms", "merged", 5),
     }
     assert all(row.value > 0 and row.config == "agnews" and row.n == 2 for row in stored)
+
+
+def test_what_was_measured_before_an_interruption_is_printed_and_stored(
+    monkeypatch: pytest.MonkeyPatch, stored: list[Result], capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(speed_nfn, "BATCHES", (2,))
+    monkeypatch.setattr(speed_nfn, "measure_together", cut_off_at(2, speed_nfn.measure_together))
+    with pytest.raises(SystemExit) as ended:
+        main(["nfn", "--device", "cpu", "--config", "agnews", "--repeats", "2"])
+    assert ended.value.code == 130
+    assert [(row.metric, row.variant) for row in stored] == [
+        ("forward_backward_ms", "merged"),
+        ("forward_backward_ms", "literal"),
+    ]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines] == [["agnews", row.variant, row.metric] for row in stored]
+
+
+def test_a_population_that_is_cut_off_keeps_its_epochs(
+    monkeypatch: pytest.MonkeyPatch, stored: list[Result], capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(generation, "SINGLE_STEPS", 1)
+    monkeypatch.setattr(generation, "seconds_of", cut_off_at(2, generation.seconds_of))
+    words = ["--config", "mnist", "--device", "cpu", "--models", "1", "--steps", "1", "--repeats", "1"]
+    with pytest.raises(SystemExit):
+        main(["generation", *words])
+    assert [row.metric for row in stored] == ["us_per_model_step", "us_per_model_step_with_evaluation"]
+    assert capsys.readouterr().err.splitlines()[:1] == ["mnist: one model by itself"]
+
+
+def test_a_slow_row_is_announced_by_the_last_one_of_its_kind(stored: list[Result]):
+    population = generation.Population("mnist", "torch", 1000, 500, "shared")
+    device = torch.device("cpu")
+    unknown = generation.announcement(population, device, 3, [])
+    assert unknown.endswith(
+        "1,000 models at once, torch engine, 4 epochs of 500 steps, no row of this device says how long"
+    )
+    row = Result.measured(
+        "speed.generation", "mnist", generation.WITH_EVALUATION, 60.0, n=3, device="cpu", variant="population"
+    )
+    others = [replace(row, device="another"), replace(row, config="agnews"), replace(row, variant="fused population")]
+    known = [replace(row, value=1.0), row, *(replace(other, value=1e6) for other in others)]
+    assert generation.announcement(population, device, 3, known).endswith("4 epochs of 500 steps, about 2 min")
+
+
+def test_long_samples_are_announced(capsys: pytest.CaptureFixture[str]):
+    record.say_seconds(2.0)
+    record.say_seconds(130.0)
+    assert capsys.readouterr().err == "  about 2 min\n"
 
 
 @pytest.mark.parametrize(

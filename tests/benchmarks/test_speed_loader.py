@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks import results
 from benchmarks.speed import loader
 
 
@@ -9,7 +10,7 @@ def test_every_way_of_reading_gets_its_rows(monkeypatch, tmp_path, capsys):
     stored = []
     monkeypatch.setattr(loader, "MIN_CHECKPOINTS", 128)
     monkeypatch.setattr(loader, "PASSES", 2)
-    monkeypatch.setattr(loader.results, "append", lambda rows: stored.extend(rows) or [])
+    monkeypatch.setattr(results, "append", stored.extend)
     # the benchmark sets the number of threads of its process, which here is that of all tests
     monkeypatch.setattr(loader.torch, "set_num_threads", lambda count: None)
     loader.main(["--repeats", "2", "--scratch", str(tmp_path)])
@@ -30,8 +31,26 @@ def test_every_way_of_reading_gets_its_rows(monkeypatch, tmp_path, capsys):
         "memory_growth_megabytes",
     }
     assert {row.setting["checkpoints"] for row in stored} == {128}
-    assert "checkpoints per second" in capsys.readouterr().out
+    assert capsys.readouterr().out.count(" checkpoints_per_second ") == 6
     assert list(tmp_path.iterdir()) == [], "scratch files left behind"
+
+
+def test_the_slowest_way_comes_last_and_the_others_are_kept_before_it(monkeypatch, tmp_path):
+    stored = []
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loader, "MIN_CHECKPOINTS", 128)
+    monkeypatch.setattr(loader, "PASSES", 1)
+    monkeypatch.setattr(loader, "write_state_dicts", interrupted)
+    monkeypatch.setattr(results, "append", stored.extend)
+    monkeypatch.setattr(loader.torch, "set_num_threads", lambda count: None)
+    with pytest.raises(SystemExit) as ended:
+        loader.main(["--repeats", "2", "--scratch", str(tmp_path)])
+    assert ended.value.code == 130
+    assert [row.metric for row in stored].count("checkpoints_per_second") == 5
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

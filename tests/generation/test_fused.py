@@ -119,8 +119,10 @@ def test_gradients_are_those_of_float64_autograd(
 ) -> None:
     """Momentum's first moment after one step is the gradient itself.
 
-    Some transformers magnify the rounding of factors to halves; the bounds are 1e-2 and cosines of 0.9999, in addition
-    to what that rounding alone does.
+    Some transformers magnify the rounding of factors to halves; the bounds are 1e-2 of the whole gradient, for each
+    tensor too, and cosines of 0.9999, in addition to what that rounding alone does. In a trained transformer it flips
+    units near zero, other ones for each way of rounding, so that what one way does is no bound for another: there the
+    cosines are 0.995, which a wrong or missing term would not reach.
     """
     run, task, spec = config(name, dropout=dropout, seed=7), tasks[name], SPECS[name]
     fused = engine([run], task)
@@ -136,15 +138,21 @@ def test_gradients_are_those_of_float64_autograd(
     exact_loss, exact = exact_gradient(spec, weights, samples, order, dropout, run.seed)
     with FactorsInHalf():
         _, rounded = exact_gradient(spec, weights, samples, order, dropout, run.seed)
-    assert float(loss) == pytest.approx(float(exact_loss), rel=2e-3)
-    error, best = (float((estimate - exact).norm() / exact.norm()) for estimate in (gradient, rounded))
-    assert error < 1e-2 + 1.5 * best
+    # a loss near zero is a small difference of logits near ten
+    assert float(loss) == pytest.approx(float(exact_loss), rel=2e-3, abs=1e-4)
+    scale, least_turn = float(exact.norm()), 5e-3 if trained else 1e-4
+
+    def apart(estimate: Tensor, part: slice) -> float:
+        return float((estimate - exact)[0, part].norm() / scale)
+
+    def turned(estimate: Tensor, part: slice) -> float:
+        return 1 - float(torch.cosine_similarity(estimate[0, part], exact[0, part], dim=0))
+
+    assert apart(gradient, slice(None)) < 1e-2 + 1.5 * apart(rounded, slice(None))
     for tensor, slot in spec.tensors.items():
-        angle, best_angle = (
-            1 - float(torch.cosine_similarity(estimate[0, slot.slice], exact[0, slot.slice], dim=0))
-            for estimate in (gradient, rounded)
-        )
-        assert angle < 1e-4 + 2 * best_angle, (tensor, angle, best_angle)
+        part = slot.slice
+        assert apart(gradient, part) < 1e-2 + 1.5 * apart(rounded, part), tensor
+        assert turned(gradient, part) < least_turn + 2 * turned(rounded, part), tensor
     if dropout:
         _, other_masks = exact_gradient(spec, weights, samples, order, dropout, run.seed + 1)
         assert float((gradient - other_masks).norm() / exact.norm()) > 0.2, "the masks make no difference"

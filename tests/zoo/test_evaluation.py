@@ -7,7 +7,10 @@ import torch
 from torch.nn import functional as F
 
 import zoo
+from zoo.publish import publish
 from zoo.tasks import Examples, TaskData, WordEmbedding, normalize_pixels
+from zoo.tasks.evaluation import find_embedding
+from zoo.testing import fabricate_embedding, fabricate_shard
 
 
 def digits(count: int) -> TaskData:
@@ -61,11 +64,32 @@ def test_agnews_is_read_from_its_files_and_embedding(tmp_path: Path) -> None:
     assert result.loss == pytest.approx(float(loss), rel=1e-5, abs=1e-5)
 
 
+@pytest.mark.parametrize("zoo_of_it", [{}, {"zoo": "small-transformer-zoo"}], ids=["default", "named"])
+def test_a_checkpoint_of_agnews_is_evaluated_with_the_embedding_of_its_zoo(tmp_path: Path, zoo_of_it: dict) -> None:
+    (tmp_path / "ag_news").mkdir()
+    for split in ("train", "test"):
+        text = "".join(f'"{1 + row % 4}","t","oil prices rose on monday {row}"\n' for row in range(20))
+        (tmp_path / "ag_news" / f"{split}.csv").write_text(text)
+    reader = zoo.open("small-transformer-zoo", "agnews")
+    model = zoo.build_model(reader.spec, reader.weights(0))
+    found = zoo.evaluate(model, "agnews", data=tmp_path, **zoo_of_it)
+    assert found == zoo.evaluate(model, "agnews", data=tmp_path, embedding=reader.embedding)
+
+
+def test_another_zoo_has_another_embedding(tmp_path: Path) -> None:
+    embedding = fabricate_embedding(zoo.AGNEWS)
+    fabricate_shard(tmp_path / "runs", zoo.AGNEWS, count=20, embedding=embedding)
+    publish(tmp_path / "runs", tmp_path / "mine")
+    folder = find_embedding(tmp_path / "mine", "agnews")
+    assert folder is not None
+    assert WordEmbedding.load(folder).sha256 == embedding.sha256
+
+
 @pytest.mark.parametrize(
     ("task", "options", "message"),
     [
         ("cifar", {}, "unknown task 'cifar'"),
-        ("agnews", {}, "agnews needs its frozen embedding"),
+        ("agnews", {"zoo": "nowhere"}, "agnews needs the frozen embedding .*no zoo called 'nowhere'.* zoo=NAME"),
         (digits(3), {"batch_size": 0}, "batch_size must be at least 1, got 0"),
     ],
 )

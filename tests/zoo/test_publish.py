@@ -218,8 +218,9 @@ def test_pushing_uploads_the_listed_files_in_one_commit(made, zoo_folder, tmp_pa
             return "https://hub/commit"
 
     monkeypatch.setattr("huggingface_hub.HfApi", FakeApi)
-    main([str(made / "runs"), str(tmp_path / "out"), "--push-to-hub", "owner/zoo"])
-    assert calls["create"] == ("owner/zoo", {"repo_type": "dataset", "exist_ok": True})
+    monkeypatch.setenv("HF_TOKEN", "hf_invented")
+    main([str(made / "runs"), str(tmp_path / "out"), "--push-to-hub", "owner/zoo", "--private"])
+    assert calls["create"] == ("owner/zoo", {"repo_type": "dataset", "exist_ok": True, "private": True})
     assert calls["upload"]["delete_patterns"] == "*"
     assert set(calls["upload"]["allow_patterns"]) == set(folder_contents(zoo_folder))
     assert "https://hub/commit" in capsys.readouterr().out

@@ -1,6 +1,8 @@
 """The Hugging Face hub: uploading a published zoo, downloading one config of it."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from zoo.format.manifest import MANIFEST_FILE
@@ -8,29 +10,40 @@ from zoo.format.published import PublishedZoo
 from zoo.format.record import task_of
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+LOGIN = "run `hf auth login`, or set HF_TOKEN to a token of https://huggingface.co/settings/tokens"
 
 
-def push(folder: Path, name: str) -> str:
-    """Uploads the zoo as one commit, and returns its address.
+def check_login(name: str) -> None:
+    """What can be known of a push before any work is done for it: that it names a repository and there is a token."""
+    from huggingface_hub import get_token
+
+    if not HUB_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} names no repository: it should be OWNER/NAME")
+    if get_token() is None:
+        raise ValueError(f"pushing to {name} needs a login: {LOGIN}")
+
+
+def push(folder: Path, name: str, *, private: bool = False) -> str:
+    """Uploads the zoo as one commit, and returns its address; a repository that is not there yet is made.
 
     Resumable: files that an interrupted upload brought over are not sent again. Files of an older edition are removed
     in the same commit, so that the repository, too, is the old zoo or the new one.
     """
     from huggingface_hub import HfApi
 
-    if not HUB_NAME.fullmatch(name):
-        raise ValueError(f"{name!r} names no repository: it should be OWNER/NAME")
+    check_login(name)
     zoo = PublishedZoo.read(folder)
     api = HfApi()
-    api.create_repo(name, repo_type="dataset", exist_ok=True)
-    commit = api.upload_folder(
-        repo_id=name,
-        repo_type="dataset",
-        folder_path=folder,
-        allow_patterns=[MANIFEST_FILE, *zoo.manifest.files],
-        delete_patterns="*",
-        commit_message=f"Publish {', '.join(zoo.configs)}",
-    )
+    with hub_answering(f"{folder} is published, but could not be pushed to {name}"):
+        api.create_repo(name, repo_type="dataset", exist_ok=True, private=private)
+        commit = api.upload_folder(
+            repo_id=name,
+            repo_type="dataset",
+            folder_path=folder,
+            allow_patterns=[MANIFEST_FILE, *zoo.manifest.files],
+            delete_patterns="*",
+            commit_message=f"Publish {', '.join(zoo.configs)}",
+        )
     return str(commit)
 
 
@@ -38,9 +51,32 @@ def download(name: str, config: str | None = None) -> Path:
     """The folder in the hub's own cache that holds this config (or the whole zoo), fetched where it is absent."""
     from huggingface_hub import snapshot_download
 
-    if config is None:
-        return Path(snapshot_download(name, repo_type="dataset"))
-    # the frozen embedding lies with its task: agnews-seeds needs agnews/vocabulary.json
-    task = task_of(config)
-    wanted = [MANIFEST_FILE, f"{config}/*", f"{task}/embedding.safetensors", f"{task}/vocabulary.json"]
-    return Path(snapshot_download(name, repo_type="dataset", allow_patterns=wanted))
+    wanted = None
+    if config is not None:
+        # the frozen embedding lies with its task: agnews-seeds needs agnews/vocabulary.json
+        task = task_of(config)
+        wanted = [MANIFEST_FILE, f"{config}/*", f"{task}/embedding.safetensors", f"{task}/vocabulary.json"]
+    with hub_answering(f"{name} could not be read from the hub, and is not in its cache here"):
+        return Path(snapshot_download(name, repo_type="dataset", allow_patterns=wanted))
+
+
+@contextmanager
+def hub_answering(failure: str) -> Iterator[None]:
+    """Says in one line what failed and what to do about it, whatever the hub's client raises."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        yield
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        if status in (401, 403, 404):
+            raise ValueError(
+                f"{failure}: it does not exist, or your token may not use it (HTTP {status}): {LOGIN}"
+            ) from error
+        raise OSError(f"{failure}: the hub answered with HTTP {status}, try again later") from error
+    # its transport has changed twice, and each raises types of its own for one fact, that there is no connection
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
+            raise  # a full disk, say
+        reason = type(error.__cause__ or error).__name__
+        raise OSError(f"{failure}: no connection to the hub ({reason}), try again with a network") from error

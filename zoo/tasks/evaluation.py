@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional as F
 
+from zoo.reading.locate import DEFAULT_NAME, find_folder
 from zoo.tasks import Examples, TaskData, WordEmbedding, load_mnist, load_news
 from zoo.transformer.model import ZooTransformer
 from zoo.transformer.onednn import fast_small_products
@@ -27,36 +28,53 @@ def evaluate(
     task: str | TaskData,
     *,
     data: str | Path | None = None,
+    zoo: str | Path = DEFAULT_NAME,
     embedding: str | Path | WordEmbedding | None = None,
     batch_size: int = 1000,
 ) -> Evaluation:
     """Measures ``model`` on the whole test set of ``task``.
 
-    ``task`` is a name, whose data is read from the folder ``data`` (and the frozen AG News embedding from
-    ``embedding``), or data that is loaded already. ``batch_size`` examples go to the device at a time; the model itself
-    always sees tiles of ``TILE``, the last one filled up, so the result is the same at every batch size, to the bit.
+    ``task`` is a name, whose data is read from the folder ``data``, or data that is loaded already. A transformer of AG
+    News reads words by the frozen embedding it was trained with: that of ``zoo``, the zoo it is from, found by name as
+    ``zoo.open`` finds it; an ``embedding`` without a zoo is given itself, or the folder it lies in. ``batch_size``
+    examples go to the device at a time; the model itself always sees tiles of ``TILE``, the last one filled up, so the
+    result is the same at every batch size, to the bit.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    loaded = task if isinstance(task, TaskData) else load_task(task, data, embedding)
+    loaded = (
+        task
+        if isinstance(task, TaskData)
+        else load_task(task, data, find_embedding(zoo, task) if embedding is None else embedding)
+    )
     if loaded.spec.task != model.spec.task:
         raise ValueError(f"a {model.spec.task} transformer cannot be evaluated on {loaded.spec.task}")
     return measure(model, loaded, loaded.test, max(1, batch_size // TILE) * TILE)
 
 
 def load_task(task: str, data: str | Path | None, embedding: str | Path | WordEmbedding | None) -> TaskData:
-    """A task's data by name."""
+    """A task's data by name; ``embedding``, or the folder it lies in, is for the one that has words."""
     folder = None if data is None else Path(data)
     if task == "mnist":
         return load_mnist(folder)
     if task == "agnews":
-        if embedding is None:
-            raise ValueError(
-                "agnews needs its frozen embedding: pass embedding=FOLDER, where embedding.safetensors lies"
-            )
+        assert embedding is not None, "a task with words has an embedding"
         loaded = embedding if isinstance(embedding, WordEmbedding) else WordEmbedding.load(Path(embedding))
         return load_news(folder).encode(loaded)
     raise ValueError(f"unknown task {task!r}: the zoo has mnist and agnews")
+
+
+def find_embedding(zoo: str | Path, task: str) -> Path | None:
+    """The folder of the frozen embedding that a zoo's transformers read words by; None where the task has no words."""
+    if task != "agnews":
+        return None
+    try:
+        return find_folder(zoo, task) / task
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"agnews needs the frozen embedding of its transformer's zoo ({error}): name that with zoo=NAME, or pass "
+            "embedding=FOLDER, where embedding.safetensors lies"
+        ) from error
 
 
 @torch.no_grad()
