@@ -9,6 +9,7 @@ from nfn.predictors.predictor import Predictor
 from nfn.predictors.statnn import StatNN
 from nfn.predictors.storage import load_predictor, save_predictor
 from nfn.predictors.transformer_nfn import TransformerNFN
+from nfn.symmetry.full_group import FullGroupElement
 from nfn.symmetry.group import GroupElement
 from nfn.symmetry.matching import Match, find_group_element, match_weights
 from nfn.training.ensemble import PredictorEnsemble
@@ -16,6 +17,7 @@ from nfn.training.step import TrainingStep
 
 __all__ = [
     "EquivariantLayer",
+    "FullGroupElement",
     "GroupElement",
     "InvariantLayer",
     "MLPPredictor",
