@@ -9,6 +9,7 @@ from nfn.predictors.predictor import Predictor
 from nfn.predictors.statnn import StatNN
 from nfn.predictors.storage import load_predictor, save_predictor
 from nfn.predictors.transformer_nfn import TransformerNFN
+from nfn.symmetry.canonical import canonicalize
 from nfn.symmetry.full_group import FullGroupElement
 from nfn.symmetry.group import GroupElement
 from nfn.symmetry.matching import Match, find_group_element, match_weights
@@ -27,6 +28,7 @@ __all__ = [
     "StatNN",
     "TrainingStep",
     "TransformerNFN",
+    "canonicalize",
     "find_group_element",
     "flat_features",
     "load_predictor",

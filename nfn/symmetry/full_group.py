@@ -30,8 +30,8 @@ from zoo import BlockWeights, TransformerSpec, TransformerWeights
 class FullGroupElement:
     """One g of the whole group, with any leading dimensions. Real numbers are float64 whatever they act on.
 
-    ``heads``, ``m`` and ``n`` are those of ``GroupElement``. New unit j is old unit ``units[j]`` times the scale of that
-    old unit. ``rotations`` and ``boundary_scales`` are those of boundaries 1, 2, …, 2·blocks.
+    ``heads``, ``m`` and ``n`` are those of ``GroupElement``. New unit j is old unit ``units[j]`` times the scale of
+    that old unit. ``rotations`` and ``boundary_scales`` are those of boundaries 1, 2, …, 2·blocks.
     """
 
     spec: TransformerSpec
@@ -247,7 +247,7 @@ class FullGroupElement:
 
 
 def random_rotations(shape: tuple[int, ...], dim: int, generator: torch.Generator) -> Float[Tensor, "*shape D D"]:
-    """R = B·Q·Bᵀ + 11ᵀ/D with Q uniform in O(D−1), reflections included, and B an orthonormal basis of what 1 leaves."""
+    """R = B·Q·Bᵀ + 11ᵀ/D with Q uniform in O(D−1), reflections included, B an orthonormal basis orthogonal to 1."""
     gaussian = torch.randn(*shape, dim - 1, dim - 1, generator=generator, device=generator.device, dtype=torch.float64)
     q, r = torch.linalg.qr(gaussian)
     # Without the signs of the diagonal Q would not be uniform, and its determinant always the same.
