@@ -228,7 +228,7 @@ def pulled_back(
 
 
 def canonical_rotation(groups: list[Float[Tensor, "b D _"]]) -> Float[Tensor, "b D D"]:
-    """R with R1 = 1 that brings groups of vectors closest to the template. A group counts for its size, at most for 1."""
+    """R with R1 = 1 that brings groups of vectors closest to the template. A group counts for its size, at most 1."""
     vectors = torch.cat([group / (1 + torch.linalg.matrix_norm(group)[:, None, None]) for group in groups], dim=-1)
     target = template_like(vectors)
     # 1 is orthogonal to centered vectors, so that adding 1 everywhere makes it a singular vector on both sides.
