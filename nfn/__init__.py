@@ -11,8 +11,10 @@ from nfn.predictors.storage import load_predictor, save_predictor
 from nfn.predictors.transformer_nfn import TransformerNFN
 from nfn.symmetry.canonical import canonicalize
 from nfn.symmetry.full_group import FullGroupElement
+from nfn.symmetry.full_matching import match_weights
 from nfn.symmetry.group import GroupElement
-from nfn.symmetry.matching import Match, find_group_element, match_weights
+from nfn.symmetry.match import Match
+from nfn.symmetry.paper_matching import find_group_element, match_paper_group
 from nfn.training.ensemble import PredictorEnsemble
 from nfn.training.step import TrainingStep
 
@@ -32,6 +34,7 @@ __all__ = [
     "find_group_element",
     "flat_features",
     "load_predictor",
+    "match_paper_group",
     "match_weights",
     "save_predictor",
     "testing",

@@ -128,6 +128,11 @@ class UnitLayer:
         """Columns and bias side by side: all that the layer writes."""
         return torch.cat([self.columns, self.out_bias[..., None]], dim=-1)
 
+    def written_in_unit_size(self, order: Tensor | None = None) -> Float[Tensor, "b out sources"]:
+        """ρ_j·column_j of each unit, in some order, and the bias: unchanged by the scales of the units."""
+        columns = self.columns * self.reading()[..., None, :]
+        return torch.cat([columns if order is None else columns[..., order], self.out_bias[..., None]], dim=-1)
+
     def scale_to(self, size: float, smallest: float) -> None:
         """Multiplies columns and bias so that ``size`` is this; to zero where it is not above ``smallest``."""
         now = self.size()
