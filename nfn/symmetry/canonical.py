@@ -47,7 +47,7 @@ DEAD_BOUNDARY = 1e-8
 
 
 @torch.no_grad()
-def canonicalize(weights: TransformerWeights, parts: Iterable[Part] | None = None) -> TransformerWeights:
+def canonicalize(weights: TransformerWeights, parts: Iterable[str] | None = None) -> TransformerWeights:
     """The representative of the orbit of each checkpoint, in its own dtype, computed in float64.
 
     ``canonicalize(g.act(w))`` is ``canonicalize(w)`` for every ``FullGroupElement`` g of these ``parts``, for None all
@@ -209,7 +209,8 @@ def remove_unwritten(written: Float[Tensor, "b D sources"], attention: BlockWeig
 
     The direction 1 stays: shifts are another part's business.
     """
-    u, singular, _ = torch.linalg.svd(written - written.mean(-2, keepdim=True))
+    few = written.shape[-1] < written.shape[-2]
+    u, singular, _ = torch.linalg.svd(written - written.mean(-2, keepdim=True), full_matrices=few)
     singular = F.pad(singular, (0, u.shape[-1] - singular.shape[-1]))
     dead = singular <= DEAD * singular[..., :1]
     onto = (u * dead[..., None, :]) @ u.mT

@@ -84,7 +84,7 @@ class FullGroupElement:
         batch_shape: tuple[int, ...] = (),
         *,
         generator: torch.Generator,
-        parts: Iterable[Part] | None = None,
+        parts: Iterable[str] | None = None,
         scale_range: float = 10.0,
     ) -> "FullGroupElement":
         """A random element, on the generator's device; what is not among ``parts`` stays the identity.
