@@ -16,6 +16,7 @@ from zoo.tasks.examples import TaskData
 from zoo.tasks.mnist import load_sample_digits
 from zoo.transformer import model
 from zoo.transformer.model import ZooTransformer
+from zoo.transformer.spec import spec_for
 
 BUNDLED = Path(zoo.__file__).parents[1] / "small-transformer-zoo"
 
@@ -78,7 +79,7 @@ class Bundled:
 
 @pytest.fixture(scope="session", params=["mnist", "agnews"])
 def bundled(request: pytest.FixtureRequest, digits: torch.Tensor) -> Bundled:
-    spec = zoo.transformer.spec.spec_for(request.param)
+    spec = spec_for(request.param)
     rows = zoo.open(BUNDLED, request.param, split="train")
     trained = (rows.metadata["test_accuracy"] > 0.8).to_numpy().nonzero()[0]
     chosen = trained[:: len(trained) // 4][:4].tolist()

@@ -14,7 +14,7 @@ EXACT = tuple(part for part in PARTS if part not in ("boundary_scales", "logits"
 def assert_canonical(
     u: TransformerWeights,
     generator: torch.Generator,
-    parts: tuple[Part, ...] | None = None,
+    parts: tuple[str, ...] | None = None,
     count: int = 5,
     tolerance: float = 1e-8,
 ) -> TransformerWeights:
