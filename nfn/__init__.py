@@ -4,20 +4,25 @@ from nfn import testing
 from nfn.layers.equivariant import EquivariantLayer
 from nfn.layers.invariant import InvariantLayer
 from nfn.predictors.features import flat_features
+from nfn.predictors.gauge_nfn import GaugeNFN
 from nfn.predictors.mlp import MLPPredictor
 from nfn.predictors.predictor import Predictor
 from nfn.predictors.statnn import StatNN
 from nfn.predictors.storage import load_predictor, save_predictor
 from nfn.predictors.transformer_nfn import TransformerNFN
 from nfn.symmetry.group import GroupElement
+from nfn.symmetry.invariant_features import invariant_features, named_features
+from nfn.symmetry.invariants import Invariants, invariants
 from nfn.symmetry.matching import Match, find_group_element, match_weights
 from nfn.training.ensemble import PredictorEnsemble
 from nfn.training.step import TrainingStep
 
 __all__ = [
     "EquivariantLayer",
+    "GaugeNFN",
     "GroupElement",
     "InvariantLayer",
+    "Invariants",
     "MLPPredictor",
     "Match",
     "Predictor",
@@ -27,8 +32,11 @@ __all__ = [
     "TransformerNFN",
     "find_group_element",
     "flat_features",
+    "invariant_features",
+    "invariants",
     "load_predictor",
     "match_weights",
+    "named_features",
     "save_predictor",
     "testing",
 ]
