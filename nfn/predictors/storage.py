@@ -8,6 +8,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
+from nfn.predictors.gauge_nfn import GaugeNFN
 from nfn.predictors.mlp import MLPPredictor
 from nfn.predictors.predictor import Predictor
 from nfn.predictors.statnn import StatNN
@@ -16,7 +17,7 @@ from zoo import TransformerSpec
 from zoo.storage.atomic import write_atomically
 from zoo.storage.json_text import read_json
 
-KINDS: dict[str, type[Predictor]] = {cls.kind: cls for cls in (TransformerNFN, MLPPredictor, StatNN)}
+KINDS: dict[str, type[Predictor]] = {cls.kind: cls for cls in (TransformerNFN, MLPPredictor, StatNN, GaugeNFN)}
 CONFIG = "config.json"
 TENSORS = "model.safetensors"
 FLOATS = {"F16", "BF16", "F32", "F64"}

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nfn import MLPPredictor, Predictor, PredictorEnsemble, StatNN, TrainingStep, TransformerNFN
+from nfn import GaugeNFN, MLPPredictor, Predictor, PredictorEnsemble, StatNN, TrainingStep, TransformerNFN
 from nfn.training import ensemble as ensemble_module
 from tests.nfn.conftest import ODD_SPECS, weights_of
 from zoo import MNIST, TransformerWeights
 
-KINDS = [TransformerNFN, MLPPredictor, StatNN]
+KINDS = [TransformerNFN, MLPPredictor, StatNN, GaugeNFN]
 
 
 def plain_step(predictor: Predictor, optimizer: torch.optim.Optimizer, flat: Tensor, accuracy: Tensor) -> Tensor:
