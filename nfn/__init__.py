@@ -7,6 +7,8 @@ from nfn.predictors.features import flat_features
 from nfn.predictors.gauge_nfn import GaugeNFN
 from nfn.predictors.mlp import MLPPredictor
 from nfn.predictors.predictor import Predictor
+from nfn.predictors.probes import ProbeNFN
+from nfn.predictors.raw_moments import RawMomentsPredictor
 from nfn.predictors.statnn import StatNN
 from nfn.predictors.storage import load_predictor, save_predictor
 from nfn.predictors.transformer_nfn import TransformerNFN
@@ -32,6 +34,8 @@ __all__ = [
     "Match",
     "Predictor",
     "PredictorEnsemble",
+    "ProbeNFN",
+    "RawMomentsPredictor",
     "StatNN",
     "TrainingStep",
     "TransformerNFN",
