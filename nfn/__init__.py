@@ -20,6 +20,7 @@ from nfn.symmetry.invariant_features import invariant_features, named_features
 from nfn.symmetry.invariants import Invariants, invariants
 from nfn.symmetry.match import Match
 from nfn.symmetry.paper_matching import find_group_element, match_paper_group
+from nfn.symmetry.parts import available_parts
 from nfn.training.ensemble import PredictorEnsemble
 from nfn.training.step import TrainingStep
 
@@ -39,6 +40,7 @@ __all__ = [
     "StatNN",
     "TrainingStep",
     "TransformerNFN",
+    "available_parts",
     "canonicalize",
     "find_group_element",
     "flat_features",
