@@ -18,7 +18,7 @@ from benchmarks.experiments.experiment import Experiment
 from benchmarks.experiments.options import TableOptions, read_options, table_parser
 from benchmarks.experiments.trial import Trial
 from benchmarks.models.registry import MODELS, NEURAL
-from benchmarks.models.schedule import RECIPES
+from benchmarks.models.schedule import COLUMN_RECIPES
 from benchmarks.plots import scatter, tau_by_threshold
 from benchmarks.tables import paper
 from benchmarks.tables.kendall import kendall_tables
@@ -27,13 +27,18 @@ from zoo.plots import plot_histograms
 
 
 def plan(options: TableOptions, data: BenchmarkData) -> list[Trial]:
-    """All trials. Only in the first column are neural predictors also trained by recipes other than the paper's."""
+    """All trials. Only in the first column are neural predictors also trained by recipes other than the paper's.
+
+    A model with a recipe of its own is trained by that instead of the paper's, and by no other.
+    """
     trials = []
     for model in options.models:
         for threshold in options.thresholds:
             first = threshold == options.thresholds[0]
-            recipes = [recipe for recipe in options.recipes if recipe == "paper" or (first and model in NEURAL)]
-            for recipe in recipes:
+            own = MODELS[model].recipe
+            others_too = first and model in NEURAL and own == "paper"
+            recipes = [recipe for recipe in options.recipes if recipe == "paper" or others_too]
+            for recipe in [own if recipe == "paper" else recipe for recipe in recipes]:
                 trials += options.trials("kendall", data, model, threshold=threshold, recipe=recipe)
     return trials
 
@@ -46,7 +51,8 @@ def draw(experiment: Experiment, finished: Finished, data: BenchmarkData) -> Non
         name: (outcome.predicted, outcome.truth)
         for name in MODELS
         for trial, outcome in finished.outcomes.items()
-        if (trial.model, trial.seed, trial.recipe, trial.threshold) == (name, 0, "paper", first) and len(outcome.truth)
+        if (trial.model, trial.seed, trial.recipe, trial.threshold) == (name, 0, MODELS[name].recipe, first)
+        and len(outcome.truth)
     }
     if shown:
         experiment.announce(scatter(shown, f"{config}, test split", file(f"kendall.{config}.scatter.png")))
@@ -67,10 +73,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--recipes",
         nargs="+",
-        default=list(RECIPES),
-        choices=list(RECIPES),
+        default=list(COLUMN_RECIPES),
+        choices=COLUMN_RECIPES,
         help="how neural predictors train: paper, a fixed number of epochs; converged, until validation stops "
-        "improving; scaled, like paper, on weights brought to unit size",
+        "improving; scaled, like paper, on weights brought to unit size; place, like paper, to predict an accuracy's "
+        "place among the training accuracies",
     )
     options = read_options(parser.parse_args(arguments))
     experiment = Experiment(options, data_sets=len(options.configs))

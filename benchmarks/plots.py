@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.models.registry import MODELS, SIX_MODELS
+from benchmarks.models.registry import MODELS, WEIGHT_MODELS
 from benchmarks.statistics.ranking import kendall_tau
 from benchmarks.tables import paper
-from benchmarks.tables.headline import HEADLINE_MODELS, NO_THRESHOLD
+from benchmarks.tables.headline import headline_models, main_setting
 from benchmarks.tables.result_index import ResultIndex, thresholds_of
 from zoo.plots import new_figure, save
 
-COLORS = ("#4878a8", "#6aa56e", "#b0803a", "#c2b03d", "#8c6d9e", "#7f7f7f", "#c0504d")
+COLORS = ("#4878a8", "#6aa56e", "#b0803a", "#c2b03d", "#8c6d9e", "#7f7f7f", "#c0504d", "#2f2f2f")
 INK, LIGHT = "#1f3a5f", "#b8b8b8"
 BEYOND = 1.01  # where the stretched axis would be infinite
 ACCURACY_TICKS = (0.1, 0.5, 0.8, 0.9, 0.95, 1.0)
@@ -55,13 +55,13 @@ def tau_by_threshold(index: ResultIndex, config: str, path: Path) -> Path:
     thresholds = thresholds_of(index)
     for number, ((name, benchmark_model), color) in enumerate(zip(MODELS.items(), COLORS, strict=True)):
         shift = (number - len(MODELS) / 2) * 0.4
-        points = [(t, index.value("tau", name, threshold=t, recipe="paper")) for t in thresholds]
+        points = [(t, index.value("tau", name, threshold=t, recipe=benchmark_model.recipe)) for t in thresholds]
         known = [(100 * t + shift, tau) for t, tau in points if tau is not None]
         if not known:
             continue
         axis.plot(*zip(*known, strict=True), marker="o", markersize=4, color=color, label=benchmark_model.title)
         for t in thresholds:
-            interval = index.interval("tau", name, threshold=t, recipe="paper")
+            interval = index.interval("tau", name, threshold=t, recipe=benchmark_model.recipe)
             if interval is not None:
                 axis.vlines(100 * t + shift, *interval, color=color, linewidth=1, alpha=0.6)
         printed = paper.KENDALL.get(config, {}).get(name, {}) if index.whole else {}
@@ -87,14 +87,16 @@ def headline_plot(zoos: Mapping[str, ResultIndex], path: Path) -> Path:
     """
     figure = new_figure(9.5, 3.2)
     panels = figure.subplots(1, len(zoos), squeeze=False, sharex=True, sharey=True)[0]
+    names = headline_models(zoos)
     for panel, (title, index) in zip(panels, zoos.items(), strict=True):
-        for place, name in enumerate(HEADLINE_MODELS):
-            tau, interval = index.value("tau", name, **NO_THRESHOLD), index.interval("tau", name, **NO_THRESHOLD)
+        for place, name in enumerate(names):
+            setting = main_setting(name)
+            tau, interval = index.value("tau", name, **setting), index.interval("tau", name, **setting)
             if tau is None:
                 continue
             if interval is not None:
                 panel.hlines(place, *interval, color=INK, linewidth=1.5, zorder=1)
-            reads_weights = name in SIX_MODELS
+            reads_weights = name in WEIGHT_MODELS
             face = INK if reads_weights else "white"
             panel.plot(tau, place, marker="o", markersize=7, color=INK, markerfacecolor=face, zorder=2)
             panel.annotate(
@@ -110,7 +112,7 @@ def headline_plot(zoos: Mapping[str, ResultIndex], path: Path) -> Path:
                 panel.axvline(tau, color=LIGHT, linewidth=1, linestyle="--", zorder=0)
         panel.set_title(title, fontsize=10)
         panel.spines[["top", "right"]].set_visible(False)
-    panels[0].set_yticks(range(len(HEADLINE_MODELS)), [MODELS[name].title for name in HEADLINE_MODELS])
-    panels[0].set_ylim(len(HEADLINE_MODELS) - 0.4, -0.8)
+    panels[0].set_yticks(range(len(names)), [MODELS[name].title for name in names])
+    panels[0].set_ylim(len(names) - 0.4, -0.8)
     figure.supxlabel("Kendall's τ between predicted and true test accuracy, 95% interval over test runs", fontsize=9)
     return save(figure, path)

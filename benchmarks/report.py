@@ -73,7 +73,7 @@ def first_predictions(index: ResultIndex, folder: Path) -> dict[str, tuple[np.nd
     store = TrialStore(folder)
     predictions = {}
     for name in MODELS:
-        row = index.find("tau", name, threshold=thresholds_of(index)[0], recipe="paper")
+        row = index.find("tau", name, threshold=thresholds_of(index)[0], recipe=MODELS[name].recipe)
         if row is not None:
             for outcome in store.find([Trial.of_row(row, seed=0)]).values():
                 predictions[name] = (outcome.predicted, outcome.truth)

@@ -124,6 +124,8 @@ def fit_neural(trials: Sequence[Trial], data: BenchmarkData) -> Mapping[Trial, F
         data.validation,
         lambda: recipe.schedule(first.epochs or EPOCHS),
         scaled=recipe.scaled,
+        place=recipe.place,
+        weight_decay=recipe.weight_decay,
     )
     return {
         trial: predictor

@@ -13,6 +13,7 @@ from benchmarks.experiments.options import TableOptions
 from benchmarks.experiments.summary import Entry, entries_of, summarize
 from benchmarks.experiments.trial import Trial
 from benchmarks.experiments.trial_store import TrialStore
+from benchmarks.models.registry import MODELS
 from benchmarks.results import Result
 from benchmarks.tables.data_note import with_data_notes
 from benchmarks.tables.markdown import for_terminal
@@ -69,7 +70,11 @@ class Experiment:
         times, first = FitTimes(data, self.options.jobs), self.options.thresholds[0]
         count = "1 trial" if len(trials) == 1 else f"{len(trials)} trials"
         line = f"{data.config}: {count} to fit, about {duration(times.total(trials))} on this machine"
-        quick = [trial for trial in trials if (trial.seed, trial.threshold, trial.recipe) == (0, first, "paper")]
+        quick = [
+            trial
+            for trial in trials
+            if (trial.seed, trial.threshold, trial.recipe) == (0, first, MODELS[trial.model].recipe)
+        ]
         if len(quick) < len(trials):
             line += f"; --quick fits {len(quick)} of them, about {duration(times.total(quick))}"
         if self.data_sets > 0:

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.data.benchmark_data import BenchmarkData
 from benchmarks.experiments.execution import Finished
 from benchmarks.experiments.trial import Outcome, Trial
-from benchmarks.models.registry import MODELS, SIX_MODELS
+from benchmarks.models.registry import MODELS, WEIGHT_MODELS
 from benchmarks.results import Result
 from benchmarks.statistics.ranking import kendall_tau
 from benchmarks.statistics.uncertainty import (
@@ -121,7 +121,7 @@ def data_rows(sample: Trial, entries: Sequence[Entry], finished: Finished, data:
 def entry_rows(entries: Sequence[Entry]) -> list[Result]:
     """The rows of the entries in one column.
 
-    The leader is the model with the highest mean τ among those that read weights, trained by the paper's recipe.
+    The leader is the model with the highest mean τ among those that read weights, trained as for the main columns.
     """
     if not entries:
         return []
@@ -131,7 +131,7 @@ def entry_rows(entries: Sequence[Entry]) -> list[Result]:
     ]
     means = [float(np.mean(entry.taus())) for entry in entries]
     merits = [
-        (entry.trial.recipe == "paper", entry.trial.model in SIX_MODELS, mean)
+        (entry.trial.recipe == MODELS[entry.trial.model].recipe, entry.trial.model in WEIGHT_MODELS, mean)
         for entry, mean in zip(entries, means, strict=True)
     ]
     leader = merits.index(max(merits))

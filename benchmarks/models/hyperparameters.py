@@ -15,29 +15,10 @@ from jaxtyping import Float
 
 from benchmarks.data.checkpoints import HYPERPARAMETERS, Checkpoints
 from benchmarks.statistics.ranking import kendall_tau
+from nfn.predictors.places import Ranks
 from zoo.format.schema import OPTIMIZERS
 
 ROUNDS, RATE, LEAVES, LEAF_ROWS = 2000, 0.05, 15, 5
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """The ranks of the training accuracies, from 0 (lowest) to 1 (highest); equal accuracies share their mean rank."""
-
-    accuracy: Float[np.ndarray, " u"]
-    rank: Float[np.ndarray, " u"]
-
-    @classmethod
-    def among(cls, accuracy: Float[np.ndarray, " n"]) -> "Ranks":
-        values, counts = np.unique(accuracy, return_counts=True)
-        first = np.cumsum(counts) - counts
-        return cls(values, (first + (counts - 1) / 2) / max(1, len(accuracy) - 1))
-
-    def of(self, accuracy: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-        return np.interp(accuracy, self.accuracy, self.rank)
-
-    def accuracy_at(self, rank: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        return np.interp(rank, self.rank, self.accuracy)
 
 
 @dataclass(frozen=True)

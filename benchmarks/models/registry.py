@@ -1,4 +1,4 @@
-"""The seven models of a table: their names and titles, how they are fitted, what they need."""
+"""The models of a table: their names and titles, how they are fitted, what they need."""
 
 import importlib.util
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from benchmarks.data.benchmark_data import Fitted
 from benchmarks.data.checkpoints import Checkpoints
 from benchmarks.models.hyperparameters import fit_hyperparameters
 from benchmarks.models.trees import fit_lightgbm, fit_random_forest, fit_xgboost
-from nfn import MLPPredictor, Predictor, StatNN, TransformerNFN
+from nfn import GaugeNFN, MLPPredictor, Predictor, StatNN, TransformerNFN
 from zoo import TransformerSpec
 
 
@@ -44,8 +44,9 @@ class BenchmarkModel:
     """One model. ``kind`` is the class of a neural predictor, ``fit`` fits any other model; a model has one of them.
 
     ``library`` is imported by ``fit``. ``seeded`` says whether a seed changes anything: boosting without subsampling
-    has no randomness, so one fit stands for all seeds. ``edition`` is raised when the way of fitting this model
-    changes, so that stored trials of earlier editions are not used.
+    has no randomness, so one fit stands for all seeds. ``recipe`` is what a neural predictor is trained by for the main
+    columns. ``edition`` is raised when the way of fitting this model changes, so that stored trials of earlier editions
+    are not used.
     """
 
     name: str
@@ -54,6 +55,7 @@ class BenchmarkModel:
     fit: Fit | None = None
     library: str | None = None
     seeded: bool = True
+    recipe: str = "paper"
     edition: int = 1
 
     def missing(self) -> str | None:
@@ -80,9 +82,11 @@ MODELS = {
             edition=2,
         ),
         BenchmarkModel("transformer_nfn", "Transformer-NFN", kind=TransformerNFN),
+        BenchmarkModel("gauge_nfn", "Gauge-NFN", kind=GaugeNFN, recipe="gauge"),
     )
 }
-SIX_MODELS = tuple(name for name in MODELS if name != "hyperparameters")
+SIX_MODELS = ("mlp", "statnn", "xgboost", "lightgbm", "random_forest", "transformer_nfn")  # those of the paper
+WEIGHT_MODELS = tuple(name for name in MODELS if name != "hyperparameters")  # those that read weights
 NEURAL = tuple(name for name, model in MODELS.items() if model.kind is not None)
 
 
@@ -90,10 +94,11 @@ def builder(
     name: str, spec: TransformerSpec, channels: Sequence[int] | None, components: Sequence[str] | None
 ) -> Callable[[torch.Generator], Predictor]:
     """A function that makes a neural predictor from a generator; only Transformer-NFN has ``channels``."""
-    kind = MODELS[name].kind
+    kind: Callable[..., Predictor] | None = MODELS[name].kind
     assert kind is not None
-    width = {} if channels is None else {"channels": tuple(channels)}
-    return lambda generator: kind(spec, components=components, generator=generator, **width)
+    options = {} if channels is None else {"channels": tuple(channels)}
+    options |= {} if components is None else {"components": tuple(components)}
+    return lambda generator: kind(spec, generator=generator, **options)
 
 
 def check_models(names: Sequence[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""How a neural predictor trains: for how long, at what learning rate, and on weights of what scale."""
+"""How a neural predictor trains: for how long, at what learning rate, on inputs of what scale, to what target."""
 
 import math
 from dataclasses import dataclass
@@ -73,14 +73,27 @@ class PlateauSchedule:
 
 @dataclass(frozen=True)
 class Recipe:
-    """``converged`` trains until validation stops improving, ``scaled`` first brings the weights to unit size."""
+    """``converged`` trains until validation stops improving, ``scaled`` first brings what is read to unit size.
+
+    ``place`` trains to predict an accuracy's place among the training accuracies, and maps the prediction back.
+    """
 
     converged: bool = False
     scaled: bool = False
+    place: bool = False
+    weight_decay: float = 0.0
 
     def schedule(self, epochs: int) -> Schedule:
         return PlateauSchedule() if self.converged else PaperSchedule(epochs)
 
 
-# The paper's recipe is a fixed number of epochs on the weights as they are.
-RECIPES = {"paper": Recipe(), "converged": Recipe(converged=True), "scaled": Recipe(scaled=True)}
+# The paper's recipe is a fixed number of epochs on the weights as they are. The other columns' recipes change one thing
+# each; "gauge" is what Gauge-NFN is trained by.
+RECIPES = {
+    "paper": Recipe(),
+    "converged": Recipe(converged=True),
+    "scaled": Recipe(scaled=True),
+    "place": Recipe(place=True),
+    "gauge": Recipe(place=True, scaled=True, weight_decay=1e-2),
+}
+COLUMN_RECIPES = ("paper", "converged", "scaled", "place")

@@ -19,7 +19,8 @@ from torch.nn import functional as F
 from benchmarks.data.checkpoints import Checkpoints
 from benchmarks.models.schedule import Schedule
 from benchmarks.statistics.ranking import many_kendall_taus
-from nfn import Predictor, PredictorEnsemble, TrainingStep
+from nfn import GaugeNFN, Predictor, PredictorEnsemble, TrainingStep
+from nfn.predictors.places import PlaceTable, Ranks
 from nfn.training.ensemble import READ_AT_ONCE
 from zoo import TransformerWeights
 
@@ -37,17 +38,19 @@ class TrainingGroup:
 
 @dataclass(frozen=True)
 class FittedPredictor:
-    """A trained predictor at the epoch that did best on validation."""
+    """A trained predictor at the epoch that did best on validation, and what maps its places to accuracies, if any."""
 
     predictor: Predictor
     epoch: int
     epochs: int
     validation_tau: float
+    places: PlaceTable | None = None
 
     @torch.no_grad()
     def predict(self, rows: Checkpoints) -> Float[np.ndarray, " n"]:
         parts = [torch.sigmoid(self.predictor.logits(weights)) for weights in rows.pieces(READ_AT_ONCE)]
-        return torch.cat(parts).cpu().numpy()
+        predicted = torch.cat(parts).cpu()
+        return (predicted if self.places is None else self.places(predicted)).numpy()
 
     @property
     def parameters(self) -> int:
@@ -62,27 +65,33 @@ def train_together(
     schedule: Callable[[], Schedule],
     *,
     scaled: bool = False,
+    place: bool = False,
+    weight_decay: float = 0.0,
 ) -> list[list[FittedPredictor]]:
     """The fitted predictors of each group, in the order of its seeds.
 
     A seed decides the first parameters and the order of the rows, whatever else trains at the same time. With
-    ``scaled`` each group brings the weights it reads to unit size, by its training rows.
+    ``scaled`` each group brings what it reads to unit size, by its training rows; with ``place`` its targets are the
+    places of accuracies among those of its training rows.
     """
-    predictors = []
-    for group in groups:
-        scale = build(torch.Generator()).to(train.weights.device).scale
+    predictors, targets = [], []
+    all_ranks = [Ranks.among(train.truth()[group.rows]) if place else None for group in groups]
+    for group, ranks in zip(groups, all_ranks, strict=True):
+        unseeded = build(torch.Generator()).to(train.weights.device)
         if scaled:
-            scale.fit(TransformerWeights.from_flat(train.spec, train.take(group.rows).weights, check_finite=False))
+            rows = train.take(group.rows).weights
+            unseeded.fit_scale(TransformerWeights.from_flat(train.spec, rows, check_finite=False))
         for seed in group.seeds:
             predictor = build(torch.Generator().manual_seed(seed))
-            predictor.scale.load_state_dict(scale.state_dict())
+            predictor.load_state_dict(dict(unseeded.named_buffers()), strict=False)
             predictors.append(predictor)
+            targets.append(targets_of(train, ranks))
     ensemble = PredictorEnsemble(predictors, train.weights.device)
-    step = TrainingStep(ensemble, train.weights, train.accuracy, batch_size=BATCH_SIZE)
+    step = TrainingStep(ensemble, train.weights, torch.stack(targets), batch_size=BATCH_SIZE, weight_decay=weight_decay)
     all_progress, start = [], 0
-    for group in groups:
+    for group, ranks in zip(groups, all_ranks, strict=True):
         members = slice(start, start + len(group.seeds))
-        all_progress.append(GroupProgress(group, members, step, validation.take(group.validation), schedule))
+        all_progress.append(GroupProgress(group, members, step, validation.take(group.validation), schedule, ranks))
         start = members.stop
     while any(progress.running for progress in all_progress):
         for progress in all_progress:
@@ -91,6 +100,11 @@ def train_together(
         for progress in all_progress:
             progress.after_step()
     return [progress.fitted() for progress in all_progress]
+
+
+def targets_of(rows: Checkpoints, ranks: Ranks | None) -> Float[Tensor, " n"]:
+    """The accuracies, or their places among those that ``ranks`` were made of."""
+    return rows.accuracy if ranks is None else torch.from_numpy(ranks.of(rows.truth())).to(rows.accuracy)
 
 
 class GroupProgress:
@@ -103,9 +117,12 @@ class GroupProgress:
         step: TrainingStep,
         validation: Checkpoints,
         schedule: Callable[[], Schedule],
+        ranks: Ranks | None,
     ) -> None:
-        self.group, self.members, self.step, self.validation = group, members, step, validation
+        self.group, self.members, self.step, self.ranks = group, members, step, ranks
         self.ensemble = step.ensemble
+        self.validation_inputs = self.ensemble.inputs(validation.weights)
+        self.validation_truth, self.validation_targets = validation.accuracy, targets_of(validation, ranks)
         self.schedules = [schedule() for _ in group.seeds]
         self.epoch = self.position = 0
         self.steps = math.ceil(len(group.rows) / BATCH_SIZE)
@@ -147,7 +164,14 @@ class GroupProgress:
         fitted = []
         for number, (tau, epoch) in enumerate(zip(self.best_tau.tolist(), self.best_epoch.tolist(), strict=True)):
             predictor = self.ensemble.member(self.members.start + number, self.best[number])
-            fitted.append(FittedPredictor(predictor, epoch, self.ended[number], tau if tau >= -1 else math.nan))
+            places = None
+            if self.ranks is not None:
+                places = PlaceTable()
+                places.fit(self.ranks)
+                if isinstance(predictor, GaugeNFN):
+                    predictor.places.fit(self.ranks)
+            known_tau = tau if tau >= -1 else math.nan
+            fitted.append(FittedPredictor(predictor, epoch, self.ended[number], known_tau, places))
         return fitted
 
     def _set_rates(self) -> None:
@@ -163,10 +187,10 @@ class GroupProgress:
 
         Better is a higher τ, and at equal τ a lower loss. Members whose training has ended no longer improve.
         """
-        logits = self.ensemble.read(self.validation.weights, self.members).double()
-        truth = self.validation.accuracy
-        tau = many_kendall_taus(logits, truth).nan_to_num(nan=-2.0)  # undefined is worse than any
-        loss = F.binary_cross_entropy_with_logits(logits, truth.double().expand_as(logits), reduction="none").mean(1)
+        logits = self.ensemble.read_inputs(self.validation_inputs, self.members).double()
+        targets = self.validation_targets.double().expand_as(logits)
+        tau = many_kendall_taus(logits, self.validation_truth).nan_to_num(nan=-2.0)  # undefined is worse than any
+        loss = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").mean(1)
         training = torch.tensor([ended == 0 for ended in self.ended]).to(tau.device, non_blocking=True)
         better = ((tau > self.best_tau) | ((tau == self.best_tau) & (loss < self.best_loss))) & training
         self.best_tau = torch.where(better, tau, self.best_tau)

@@ -2,15 +2,13 @@
 
 from collections.abc import Mapping
 
-from benchmarks.models.registry import MODELS, SIX_MODELS
+from benchmarks.models.registry import MODELS, WEIGHT_MODELS
 from benchmarks.tables.kendall import leader
 from benchmarks.tables.markdown import MISSING, number, table
 from benchmarks.tables.result_index import ResultIndex
 from zoo.format.splits import SPLITS
 
-HEADLINE_MODELS = ("hyperparameters", *SIX_MODELS)  # the row that reads no weights is the one to beat
 ALL_RUNS = 0.0  # the threshold that every accuracy reaches
-NO_THRESHOLD = {"threshold": ALL_RUNS, "recipe": "paper"}
 
 
 def headline_table(zoos: Mapping[str, ResultIndex]) -> str:
@@ -18,13 +16,26 @@ def headline_table(zoos: Mapping[str, ResultIndex]) -> str:
     leaders = {title: leader(index, ALL_RUNS) for title, index in zoos.items()}
     lines = [
         [MODELS[name].title, *(tau_and_interval(index, name, leaders[title]) for title, index in zoos.items())]
-        for name in HEADLINE_MODELS
+        for name in headline_models(zoos)
     ]
     return table(["Kendall's τ", *(f"{title}, {runs(index)} runs" for title, index in zoos.items())], lines)
 
 
+def headline_models(zoos: Mapping[str, ResultIndex]) -> tuple[str, ...]:
+    """The models that have a row in some zoo; the one that reads no weights is the one to beat, and comes first."""
+    names = ("hyperparameters", *WEIGHT_MODELS)
+    return tuple(
+        name for name in names if any(index.find("tau", name, **main_setting(name)) for index in zoos.values())
+    )
+
+
+def main_setting(name: str) -> dict[str, float | str]:
+    """All runs, and the recipe of the main columns."""
+    return {"threshold": ALL_RUNS, "recipe": MODELS[name].recipe}
+
+
 def tau_and_interval(index: ResultIndex, name: str, best: str | None) -> str:
-    tau, interval = index.value("tau", name, **NO_THRESHOLD), index.interval("tau", name, **NO_THRESHOLD)
+    tau, interval = index.value("tau", name, **main_setting(name)), index.interval("tau", name, **main_setting(name))
     if tau is None:
         return MISSING
     text = f"**{tau:.3f}**" if name == best else f"{tau:.3f}"

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from benchmarks.models.registry import MODELS, NEURAL, SIX_MODELS
+from benchmarks.models.registry import MODELS, NEURAL, WEIGHT_MODELS
 from benchmarks.tables import paper
 from benchmarks.tables.markdown import MISSING, number, table, tau_cell, threshold_title, with_error
 from benchmarks.tables.result_index import ResultIndex, thresholds_of
@@ -23,11 +23,12 @@ def threshold_table(index: ResultIndex, config: str) -> str:
     best = {threshold: leader(index, threshold) for threshold in thresholds}
     rows = []
     for name, benchmark_model in MODELS.items():
-        if all(index.find("tau", name, threshold=threshold, recipe="paper") is None for threshold in thresholds):
+        recipe = benchmark_model.recipe
+        if all(index.find("tau", name, threshold=threshold, recipe=recipe) is None for threshold in thresholds):
             continue
         cells = []
         for threshold in thresholds:
-            setting = {"threshold": threshold, "recipe": "paper"}
+            setting = {"threshold": threshold, "recipe": recipe}
             reference = paper.KENDALL.get(config, {}).get(name, {}).get(threshold) if index.whole else None
             cells.append(tau_cell(index, name, reference, best=name == best[threshold], **setting))
         rows.append([benchmark_model.title, *cells])
@@ -44,7 +45,7 @@ def row_counts(index: ResultIndex, threshold: float) -> str:
 
 def leader(index: ResultIndex, threshold: float) -> str | None:
     """The best of the models that read weights."""
-    taus = {name: index.value("tau", name, threshold=threshold, recipe="paper") for name in SIX_MODELS}
+    taus = {name: index.value("tau", name, threshold=threshold, recipe=MODELS[name].recipe) for name in WEIGHT_MODELS}
     known = {name: tau for name, tau in taus.items() if tau is not None}
     return max(known, key=lambda name: known[name]) if known else None
 
@@ -53,20 +54,21 @@ def detail_table(index: ResultIndex) -> str:
     """One row per model, at the first threshold: what a single τ does not show."""
     rows = []
     first = thresholds_of(index)[0]
+    recipes = {"converged": f"τ, {CONVERGED_TITLE}", "scaled": "τ, weights brought to unit size"}
+    if any(row.setting.get("recipe") == "place" for row in index.rows):
+        recipes["place"] = "τ, place as target"
     for name, benchmark_model in MODELS.items():
-        setting = {"threshold": first, "recipe": "paper"}
+        setting = {"threshold": first, "recipe": benchmark_model.recipe}
         if index.find("tau", name, **setting) is None:
             continue
         behind = index.value("tau_behind_leader", name, **setting)
         interval = index.interval("tau_behind_leader", name, **setting)
-        scaled = index.find("tau", name, threshold=first, recipe="scaled")
         change = index.value("mean_change", name, **setting)
         rows.append(
             [
                 benchmark_model.title,
                 number(behind, ".3f") + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval and behind else ""),
-                converged_text(index, name, first),
-                MISSING if scaled is None else with_error(scaled.value, scaled.stderr),
+                *(recipe_text(index, name, first, recipe) for recipe in recipes),
                 number(index.value("r2", name, **setting), ".3f"),
                 number(change, ".1e") if change else number(change),
                 number(index.value("parameters", name, **setting)),
@@ -76,10 +78,9 @@ def detail_table(index: ResultIndex) -> str:
         )
     if not rows:
         return ""
-    recipes = (f"τ, {CONVERGED_TITLE}", "τ, weights brought to unit size")
     headings = (
         "τ behind the leader (bold)",
-        *recipes,
+        *recipes.values(),
         "R²",
         "change under the group",
         "parameters",
@@ -101,6 +102,14 @@ def converged_table(index: ResultIndex) -> str:
         if any(row.model == name for row in converged.rows)
     ]
     return table([f"τ, {CONVERGED_TITLE}", *map(threshold_title, thresholds)], rows)
+
+
+def recipe_text(index: ResultIndex, name: str, threshold: float, recipe: str) -> str:
+    """τ of a model trained by another recipe than that of its main column."""
+    if recipe == "converged":
+        return converged_text(index, name, threshold)
+    row = index.find("tau", name, threshold=threshold, recipe=recipe)
+    return MISSING if row is None else with_error(row.value, row.stderr)
 
 
 def converged_text(index: ResultIndex, name: str, threshold: float) -> str:
@@ -127,7 +136,7 @@ def constant_note(index: ResultIndex) -> list[str]:
         name: [
             threshold_title(threshold)
             for threshold in thresholds_of(index)
-            if index.value("constant_seeds", name, threshold=threshold, recipe="paper")
+            if index.value("constant_seeds", name, threshold=threshold, recipe=MODELS[name].recipe)
         ]
         for name in MODELS
     }

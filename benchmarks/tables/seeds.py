@@ -1,6 +1,6 @@
 """How much of τ comes from the initialization that all runs of the paper share: the same table on both zoos."""
 
-from benchmarks.models.registry import MODELS
+from benchmarks.models.registry import MODELS, SIX_MODELS
 from benchmarks.tables.kendall import CONVERGED_TITLE, ROW_COUNTS, converged_text, row_counts
 from benchmarks.tables.markdown import table, tau_text, threshold_title
 from benchmarks.tables.result_index import ResultIndex, thresholds_of
@@ -18,9 +18,11 @@ def seeds_table(shared: ResultIndex, distinct: ResultIndex) -> str:
     lines = []
     for name, benchmark_model in MODELS.items():
         pairs = [
-            [index.find("tau", name, threshold=threshold, recipe="paper") for index in indexes]
+            [index.find("tau", name, threshold=threshold, recipe=benchmark_model.recipe) for index in indexes]
             for threshold in thresholds
         ]
+        if name not in SIX_MODELS and not any(row for pair in pairs for row in pair):
+            continue
         cells = ["<br>".join(tau_text(row) for row in pair) for pair in pairs]
         converged = ["<br>".join(converged_text(index, name, threshold) for index in indexes) for threshold in first]
         lines.append([benchmark_model.title, *cells, *converged])

@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from nfn.predictors.component_predictor import ComponentPredictor
 from nfn.predictors.dense import dense, linear
 from nfn.predictors.parts import FlatPart, component_size
-from nfn.predictors.predictor import Predictor
 from zoo import TransformerSpec
 from zoo.transformer.spec import Component
 
 
-class MLPPredictor(Predictor):
+class MLPPredictor(ComponentPredictor):
     """A multilayer perceptron on each component's flattened weights (appendix:baselines)."""
 
     kind = "mlp"

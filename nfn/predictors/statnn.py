@@ -6,15 +6,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from nfn.predictors.component_predictor import ComponentPredictor
 from nfn.predictors.dense import dense, linear
 from nfn.predictors.features import STATISTICS, component_tensors
 from nfn.predictors.parts import FlatPart, StatisticsPart, component_size
-from nfn.predictors.predictor import Predictor
 from zoo import TransformerSpec
 from zoo.transformer.spec import Component
 
 
-class StatNN(Predictor):
+class StatNN(ComponentPredictor):
     """A multilayer perceptron on seven statistics of each tensor; the embedding is read flat (appendix:baselines)."""
 
     kind = "statnn"

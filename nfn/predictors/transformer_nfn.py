@@ -6,15 +6,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from nfn.predictors.component_predictor import ComponentPredictor
 from nfn.predictors.dense import dense, linear
 from nfn.predictors.encoder import InvariantEncoder
 from nfn.predictors.parts import FlatPart, component_size
-from nfn.predictors.predictor import Predictor
 from zoo import TransformerSpec
 from zoo.transformer.spec import Component
 
 
-class TransformerNFN(Predictor):
+class TransformerNFN(ComponentPredictor):
     """Transformer-NFN: equivariant layers, ReLU on the MLP's weights, an invariant layer (appendix:transformer-nfn).
 
     Its reading of the encoder does not change under the group G_U. ``channels`` are the widths of the equivariant

@@ -14,14 +14,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from nfn.predictors.predictor import Predictor
-from zoo import TransformerWeights
 from zoo.transformer.onednn import fast_small_products
 
 READ_AT_ONCE = 256  # checkpoints in one forward pass: 1 GB of hidden layers for five Transformer-NFN
 
 
 class PredictorEnsemble:
-    """``parameters`` [m, p] and ``scales`` [m, d] of m predictors, copied from them.
+    """``parameters`` [m, p] of m predictors, and their buffers, copied from them.
 
     They are on ``device``, for None on the device of the first predictor.
     """
@@ -30,44 +29,55 @@ class PredictorEnsemble:
         if not predictors or any(predictor.config() != predictors[0].config() for predictor in predictors):
             raise ValueError("an ensemble needs at least one predictor, all of the same architecture")
         first = predictors[0]
-        device = first.scale.factor.device if device is None else device
+        device = next(first.parameters()).device if device is None else device
         self.spec = first.spec
         self._shapes = {name: parameter.shape for name, parameter in first.named_parameters()}
         self._sizes = [shape.numel() for shape in self._shapes.values()]
-        (self._scale_name,) = (name for name, _ in first.named_buffers())
         self._skeleton = copy.deepcopy(first).to(device).requires_grad_(False)
         rows = [torch.cat([p.detach().flatten() for p in predictor.parameters()]) for predictor in predictors]
         self.parameters = torch.stack(rows).to(device).requires_grad_(True)
-        self.scales = torch.stack([predictor.scale.factor for predictor in predictors]).to(device)
+        buffers = [dict(predictor.named_buffers()) for predictor in predictors]
+        self._buffers = {name: torch.stack([own[name] for own in buffers]).to(device) for name in buffers[0]}
 
     def __len__(self) -> int:
         return len(self.parameters)
 
+    def inputs(self, flat: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch inputs"]:
+        """What the members read of checkpoints. It depends on no parameter, so it is the same for all of them."""
+        return self._skeleton.inputs(flat)
+
     def logits(self, flat: Float[Tensor, "*batch d"], members: slice = slice(None)) -> Float[Tensor, "m b"]:
         """One row of logits per member: for [b, d] of the same checkpoints, for [m, b, d] each of its own."""
-        parameters, scales = self.parameters[members], self.scales[members]
-        if flat.ndim not in (2, 3) or (flat.ndim == 3 and len(flat) != len(parameters)):
+        count = len(self.parameters[members])
+        if flat.ndim not in (2, 3) or (flat.ndim == 3 and len(flat) != count):
             raise ValueError(
-                f"an ensemble of {len(parameters)} reads checkpoints [batch, d] or [{len(parameters)}, batch, d], "
-                f"got {list(flat.shape)}"
+                f"an ensemble of {count} reads checkpoints [batch, d] or [{count}, batch, d], got {list(flat.shape)}"
             )
-        pieces = parameters.split(self._sizes, dim=1)
+        return self.logits_of(self.inputs(flat), members)
+
+    def logits_of(self, inputs: Float[Tensor, "*batch inputs"], members: slice = slice(None)) -> Float[Tensor, "m b"]:
+        """The same from inputs [b, inputs] or [m, b, inputs]."""
+        pieces = self.parameters[members].split(self._sizes, dim=1)
         state = {
             f"predictor.{name}": piece.unflatten(1, shape)
             for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)
-        } | {f"predictor.{self._scale_name}": scales}
+        } | {f"predictor.{name}": buffers[members] for name, buffers in self._buffers.items()}
 
-        def member_logits(state: dict[str, Tensor], flat: Tensor) -> Tensor:
-            weights = TransformerWeights.from_flat(self.spec, flat, check_finite=False)
-            return functional_call(Logits(self._skeleton), state, weights)
+        def member_logits(state: dict[str, Tensor], inputs: Tensor) -> Tensor:
+            return functional_call(Logits(self._skeleton), state, inputs)
 
-        return vmap(member_logits, in_dims=(0, 0 if flat.ndim == 3 else None))(state, flat)
+        return vmap(member_logits, in_dims=(0, 0 if inputs.ndim == 3 else None))(state, inputs)
+
+    def read(self, flat: Float[Tensor, "n d"], members: slice = slice(None)) -> Float[Tensor, "m n"]:
+        """The members' logits of any number of checkpoints, a few hundred at a time, without gradients."""
+        with torch.no_grad():
+            return self.read_inputs(self.inputs(flat), members)
 
     @torch.no_grad()
     @fast_small_products()
-    def read(self, flat: Float[Tensor, "n d"], members: slice = slice(None)) -> Float[Tensor, "m n"]:
-        """The members' logits of any number of checkpoints, a few hundred at a time, without gradients."""
-        return torch.cat([self.logits(part, members) for part in flat.split(READ_AT_ONCE)], dim=1)
+    def read_inputs(self, inputs: Float[Tensor, "n inputs"], members: slice = slice(None)) -> Float[Tensor, "m n"]:
+        """The same from inputs."""
+        return torch.cat([self.logits_of(part, members) for part in inputs.split(READ_AT_ONCE)], dim=1)
 
     def member(self, index: int, parameters: Float[Tensor, " p"] | None = None) -> Predictor:
         """One predictor on its own, as it is now or with the given parameters."""
@@ -75,16 +85,16 @@ class PredictorEnsemble:
         pieces = row.detach().split(self._sizes)
         state = {name: piece.view(shape) for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)}
         predictor = copy.deepcopy(self._skeleton).requires_grad_(True)
-        predictor.load_state_dict(state | {self._scale_name: self.scales[index]})
+        predictor.load_state_dict(state | {name: buffers[index] for name, buffers in self._buffers.items()})
         return predictor
 
 
 class Logits(nn.Module):
-    """A predictor whose forward is ``logits``, for ``functional_call``."""
+    """A predictor whose forward is ``logits_of``, for ``functional_call``."""
 
     def __init__(self, predictor: Predictor) -> None:
         super().__init__()
         self.predictor = predictor
 
-    def forward(self, weights: TransformerWeights) -> Tensor:
-        return self.predictor.logits(weights)
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.predictor.logits_of(inputs)

@@ -17,25 +17,26 @@ from zoo.transformer.onednn import fast_small_products
 class TrainingStep:
     """``step()`` trains every member on one batch, by binary cross entropy, and returns the losses [m].
 
-    Batches are rows of ``weights`` [n, d], flat checkpoints, and of ``targets`` [n], their accuracies. ``index`` [m, b]
-    are the rows of the coming batches, ``row_weights`` [m, b] what each row counts in the mean of its batch, and
-    ``rates`` [m] the learning rates. A recorded step reads these very tensors again at every replay, and overwrites the
-    losses it returned: change them in place, with ``set_batches`` and ``set_rates``. ``graph`` says whether to record;
-    by default every step on a GPU is recorded.
+    Batches are rows of ``weights`` [n, d], flat checkpoints, and of ``targets`` [n], their accuracies, or [m, n] where
+    members have targets of their own. ``index`` [m, b] are the rows of the coming batches, ``row_weights`` [m, b] what
+    each row counts in the mean of its batch, and ``rates`` [m] the learning rates. A recorded step reads these very
+    tensors again at every replay, and overwrites the losses it returned: change them in place, with ``set_batches`` and
+    ``set_rates``. ``weight_decay`` is AdamW's. ``graph`` says whether to record; by default every step on a GPU is.
     """
 
     def __init__(
         self,
         ensemble: PredictorEnsemble,
         weights: Float[Tensor, "n d"],
-        targets: Float[Tensor, " k"],
+        targets: Float[Tensor, "*members k"],
         *,
         batch_size: int,
         learning_rate: float = 1e-3,
+        weight_decay: float = 0.0,
         graph: bool | None = None,
     ) -> None:
         device = ensemble.parameters.device
-        if len(weights) != len(targets):
+        if len(weights) != targets.shape[-1] or targets.ndim > 2 or targets.shape[:-1] not in ((), (len(ensemble),)):
             raise ValueError(
                 f"every checkpoint needs one target, got weights {list(weights.shape)} "
                 f"and targets {list(targets.shape)}"
@@ -45,7 +46,8 @@ class TrainingStep:
         self.graph = device.type == "cuda" if graph is None else graph
         if self.graph and device.type != "cuda":
             raise ValueError(f"only a CUDA device can record a graph, and the ensemble is on {device}: use graph=False")
-        self.ensemble, self.weights, self.targets = ensemble, weights, targets
+        self.ensemble, self.inputs = ensemble, ensemble.inputs(weights)
+        self.targets = targets.expand(len(ensemble), -1)
         members, dtype = len(ensemble), ensemble.parameters.dtype
         self.index: Int[Tensor, "m b"] = torch.zeros(members, batch_size, dtype=torch.long, device=device)
         self.row_weights: Float[Tensor, "m b"] = torch.full(
@@ -58,6 +60,8 @@ class TrainingStep:
             [{"params": [row], "lr": rate} for row, rate in zip(self._rows, self.rates, strict=True)],
             fused=True,
             capturable=device.type == "cuda",
+            weight_decay=weight_decay,
+            decoupled_weight_decay=True,
         )
         self._recorded: torch.cuda.CUDAGraph | None = None
         self._losses = torch.empty(0)
@@ -103,8 +107,9 @@ class TrainingStep:
     @fast_small_products()
     def gradients(self) -> Float[Tensor, " m"]:
         """Forward and backward without the update: the losses, and fresh gradients for the optimizer."""
-        logits = self.ensemble.logits(self.weights[self.index])
-        entropy = nn.functional.binary_cross_entropy_with_logits(logits, self.targets[self.index], reduction="none")
+        logits = self.ensemble.logits_of(self.inputs[self.index])
+        targets = self.targets.gather(1, self.index)
+        entropy = nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
         losses = (entropy * self.row_weights).sum(-1)
         (gradient,) = torch.autograd.grad(losses.sum(), self.ensemble.parameters)
         for row, row_gradient in zip(self._rows, gradient, strict=True):

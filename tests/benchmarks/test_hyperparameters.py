@@ -8,9 +8,10 @@ import torch
 
 from benchmarks.data.checkpoints import Checkpoints
 from benchmarks.experiments.trial import Trial
-from benchmarks.models.hyperparameters import Ranks, fit_hyperparameters
+from benchmarks.models.hyperparameters import fit_hyperparameters
 from benchmarks.models.registry import MODELS
 from benchmarks.statistics.ranking import kendall_tau
+from nfn.predictors.places import Ranks
 from tests.benchmarks.synthetic import invent, random_label
 
 

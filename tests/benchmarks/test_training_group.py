@@ -13,11 +13,11 @@ from benchmarks.models import training_group
 from benchmarks.models.schedule import RECIPES, PaperSchedule, PlateauSchedule
 from benchmarks.models.training_group import FittedPredictor, TrainingGroup, epoch_batches, train_together
 from benchmarks.statistics.ranking import kendall_tau
-from nfn import MLPPredictor, Predictor, StatNN, TransformerNFN
+from nfn import GaugeNFN, MLPPredictor, Predictor, StatNN, TransformerNFN
 from tests.benchmarks.synthetic import SMALL, invariant_label, invent
 from zoo import TransformerWeights
 
-KINDS: list[type[Predictor]] = [TransformerNFN, MLPPredictor, StatNN]
+KINDS: list[type[Predictor]] = [TransformerNFN, MLPPredictor, StatNN, GaugeNFN]
 TRAIN, VALIDATION = invent(48, 0, invariant_label), invent(20, 1, invariant_label)
 
 

@@ -7,21 +7,26 @@ import pytest
 import torch
 
 from nfn import (
+    GaugeNFN,
     GroupElement,
     MLPPredictor,
     Predictor,
+    ProbeNFN,
+    RawMomentsPredictor,
     StatNN,
     TransformerNFN,
     flat_features,
     load_predictor,
     save_predictor,
 )
+from nfn.predictors.component_predictor import ComponentPredictor
 from nfn.predictors.features import statistics
 from nfn.testing import assert_invariant
 from tests.nfn.conftest import ODD_SPECS, weights_of
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights
 
-KINDS = [TransformerNFN, MLPPredictor, StatNN]
+COMPONENT_KINDS = [TransformerNFN, MLPPredictor, StatNN]
+KINDS = [*COMPONENT_KINDS, GaugeNFN, RawMomentsPredictor, ProbeNFN]
 
 
 def count(module: torch.nn.Module) -> int:
@@ -84,7 +89,7 @@ def test_flat_vectors_are_read_by_the_predictors_own_spec(kind: type[Predictor])
         predictor(torch.zeros(2, 100))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", COMPONENT_KINDS)
 @pytest.mark.parametrize(
     "components",
     [
@@ -96,7 +101,7 @@ def test_flat_vectors_are_read_by_the_predictors_own_spec(kind: type[Predictor])
         ["encoder", "classifier"],
     ],
 )
-def test_only_the_chosen_components_are_read(kind: type[Predictor], components: list[str]):
+def test_only_the_chosen_components_are_read(kind: type[ComponentPredictor], components: list[str]):
     model = kind(MNIST, components=components)
     weights = weights_of(MNIST)
     for name, part in MNIST.components.items():
@@ -125,6 +130,10 @@ def test_bad_input_is_refused_in_one_clear_line(kind: type[Predictor]):
     broken[3, 600] = float("nan")
     with pytest.raises(ValueError, match=r"weights hold NaN or infinity, first in blocks.0.query.weight"):
         model(TransformerWeights.from_flat(MNIST, broken, check_finite=False))
+
+
+@pytest.mark.parametrize("kind", COMPONENT_KINDS)
+def test_components_that_do_not_exist_are_refused_in_one_clear_line(kind: type[ComponentPredictor]):
     with pytest.raises(ValueError, match="agnews transformers have no trainable embedding: choose from encoder"):
         kind(AGNEWS, components=["embedding"])
     with pytest.raises(ValueError, match="components must be some of embedding, encoder, classifier, got head"):
@@ -142,7 +151,7 @@ def test_no_channels_are_refused_in_one_clear_line():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_save_and_load_give_the_same_predictor(kind: type[Predictor], dtype: torch.dtype, tmp_path: Path):
     weights = TransformerWeights.from_flat(MNIST, weights_of(MNIST).flat().to(dtype))
-    model = kind(MNIST, components=["encoder", "classifier"], generator=torch.Generator().manual_seed(5)).to(dtype)
+    model = kind(MNIST, generator=torch.Generator().manual_seed(5)).to(dtype)
     model.fit_scale(weights)
     save_predictor(model, tmp_path / "predictor")
     loaded = load_predictor(tmp_path / "predictor")

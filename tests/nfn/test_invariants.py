@@ -1,0 +1,206 @@
+"""Invariants of the whole group: they do not move, they do where a coupling is broken, their gradients are finite."""
+
+from collections.abc import Callable
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import zoo
+from nfn import GaugeNFN, invariant_features, invariants, named_features
+from nfn.symmetry.invariant_features import feature_count
+from tests.nfn.conftest import ODD_SPECS, random_weights
+from tests.nfn.whole_group import PARTS, fixing_ones, move
+from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights
+
+TOLERANCE = 1e-9
+
+
+def read_real(config: str, chosen: Callable[[np.ndarray], np.ndarray], count: int) -> TransformerWeights:
+    """About ``count`` real checkpoints in float64, evenly over the chosen range of accuracies."""
+    reader = zoo.open("small-transformer-zoo", config, split="train")
+    accuracy = reader.metadata["test_accuracy"].to_numpy()
+    rows = [row for row in accuracy.argsort().tolist() if chosen(accuracy[row])]
+    picked = rows[:: max(1, len(rows) // count)]
+    return TransformerWeights.from_flat(reader.spec, reader.weights(sorted(picked)).double())
+
+
+@pytest.fixture(scope="module", params=["mnist", "mnist-seeds", "agnews"])
+def real(request: pytest.FixtureRequest) -> TransformerWeights:
+    """Real checkpoints of every accuracy, except those that have collapsed to a constant."""
+    return read_real(request.param, lambda accuracy: accuracy > 0.12, 12)
+
+
+def fitted(weights: TransformerWeights) -> GaugeNFN:
+    """A predictor whose inputs are in their usual range, with random networks."""
+    predictor = GaugeNFN(weights.spec, generator=torch.Generator().manual_seed(0)).double()
+    predictor.fit_scale(weights)
+    return predictor
+
+
+def test_the_sampler_of_the_tests_keeps_the_function(real: TransformerWeights):
+    generator = torch.Generator().manual_seed(3)
+    exact = tuple(part for part in PARTS if part not in ("boundary scales", "last layer"))
+    for number in (0, 5):
+        before = TransformerWeights.from_flat(real.spec, real.flat()[number])
+        models = [zoo.build_model(real.spec, weights) for weights in (before, move(before, 7, exact))]
+        if real.spec.patch_size is not None:
+            arguments = (torch.rand(4, 1, 28, 28, generator=generator, dtype=torch.float64) * 2 - 1,)
+        else:
+            words = torch.randn(4, real.spec.tokens, real.spec.dim, generator=generator, dtype=torch.float64)
+            arguments = (words, torch.ones(4, real.spec.tokens, dtype=torch.bool))
+        first, second = (model.double()(*arguments) for model in models)
+        torch.testing.assert_close(second, first, rtol=1e-8, atol=1e-8)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("part", [*PARTS, "all"])
+def test_gauge_nfn_does_not_move_under_any_part_of_the_group(real: TransformerWeights, part: str):
+    predictor = fitted(real)
+    moved = move(real, 11, PARTS if part == "all" else (part,))
+    assert float((moved.flat() - real.flat()).abs().amax()) > 0.01, "this part moves the weights"
+    for read in (predictor, predictor.logits, invariant_features):
+        assert float((read(moved) - read(real)).abs().amax()) <= TOLERANCE
+
+
+def test_collapsed_checkpoints_do_not_move_where_the_symmetry_is_exact():
+    """Where the weights have decayed to almost nothing, LN's ε has taken the scale of boundaries out of the group."""
+    collapsed = read_real("mnist", lambda accuracy: accuracy < 0.12, 30)
+    assert bool((collapsed["blocks.1.query.weight"].flatten(-2).abs().amax(-1) < 1e-20).any())
+    exact = tuple(part for part in PARTS if part != "boundary scales")
+    change = invariant_features(move(collapsed, 11, exact)) - invariant_features(collapsed)
+    assert float(change.abs().amax()) <= 1e-8
+
+
+def test_random_weights_of_odd_dimensions_do_not_move_either(spec: TransformerSpec, generator: torch.Generator):
+    weights = random_weights(spec, (2, 3), generator)
+    features = invariant_features(weights)
+    assert features.shape == (2, 3, feature_count(spec))
+    assert float((invariant_features(move(weights, 4)) - features).abs().amax()) <= TOLERANCE
+
+
+def test_named_tensors_change_only_in_the_order_of_heads_and_units(real: TransformerWeights):
+    rest = tuple(part for part in PARTS if part not in ("units", "attention"))
+    before, after = invariants(real), invariants(move(real, 5, rest))
+    for one, other in zip((*before.blocks, before.classifier), (*after.blocks, after.classifier), strict=True):
+        for field in fields(one):
+            tensor = getattr(one, field.name)
+            error = (getattr(other, field.name) - tensor).abs().amax()
+            assert float(error / tensor.abs().amax()) <= 1e-8, field.name
+    permuted = invariants(move(real, 5, ("units", "attention")))
+    sizes, permuted_sizes = before.blocks[0].unit_sizes, permuted.blocks[0].unit_sizes
+    assert not torch.allclose(sizes, permuted_sizes)
+    torch.testing.assert_close(sizes.sort().values, permuted_sizes.sort().values)
+    torch.testing.assert_close(
+        before.blocks[1].scores.square().sum((-1, -2)).sort().values,
+        permuted.blocks[1].scores.square().sum((-1, -2)).sort().values,
+    )
+
+
+def rotate_writers_alone(state: dict[str, Tensor], name: str) -> None:
+    rotation = fixing_ones(state[name].shape[-2], torch.Generator().manual_seed(1), determinant=1)
+    state[name] = rotation @ state[name]
+
+
+def exchange_values_of_heads(state: dict[str, Tensor]) -> None:
+    value = state["blocks.1.value.weight"]
+    state["blocks.1.value.weight"] = value.roll(value.shape[-2] // 2, dims=-2)
+
+
+def scale_one_row(state: dict[str, Tensor], prefix: str) -> None:
+    """One unit's row and bias, without its column."""
+    for name in ("weight", "bias"):
+        state[f"{prefix}.fc1.{name}"][:, 3] *= 1.5
+
+
+BROKEN: dict[str, Callable[[dict[str, Tensor]], None]] = {
+    "writers of block 0's attention": lambda state: rotate_writers_alone(state, "blocks.0.output.weight"),
+    "writers of block 0's MLP": lambda state: rotate_writers_alone(state, "blocks.0.fc2.weight"),
+    "writers of block 1's attention": lambda state: rotate_writers_alone(state, "blocks.1.output.weight"),
+    "writers of block 1's MLP": lambda state: rotate_writers_alone(state, "blocks.1.fc2.weight"),
+    "one head's V with another's O": exchange_values_of_heads,
+    "one unit's scale, one-sided, in block 0": lambda state: scale_one_row(state, "blocks.0"),
+    "one unit's scale, one-sided, in the classifier": lambda state: scale_one_row(state, "classifier"),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("coupling", BROKEN)
+def test_gauge_nfn_moves_when_one_coupling_is_broken(real: TransformerWeights, coupling: str):
+    predictor = fitted(real)
+    state = {name: tensor.clone() for name, tensor in real.state_dict().items()}
+    BROKEN[coupling](state)
+    broken = TransformerWeights.from_state_dict(real.spec, state)
+    change = (predictor.logits(broken) - predictor.logits(real)).abs()
+    assert float(change.median()) > 1e-5
+
+
+@pytest.mark.parametrize("spec", ODD_SPECS[:2], ids=lambda spec: spec.task)
+def test_gradients_agree_with_finite_differences(spec: TransformerSpec, generator: torch.Generator):
+    flat = random_weights(spec, (), generator).flat().requires_grad_()
+    probe = torch.randn(feature_count(spec), generator=generator, dtype=torch.float64)
+
+    def read(flat: Tensor) -> Tensor:
+        weights = TransformerWeights.from_flat(spec, flat, check_finite=False)
+        whole = invariants(weights)
+        return torch.stack([invariant_features(weights) @ probe, whole.blocks[-1].readings.square().sum()])
+
+    assert torch.autograd.gradcheck(read, (flat,), fast_mode=True)
+
+
+def special_checkpoints(spec: TransformerSpec) -> dict[str, Tensor]:
+    """Weights at which a careless normalization or eigenvector divides by zero."""
+    generator = torch.Generator().manual_seed(0)
+    plain = torch.randn(spec.num_parameters, generator=generator, dtype=torch.float64) * 0.2
+    equal_values, dead_units = plain.clone(), plain.clone()
+    for name, slot in spec.tensors.items():
+        if len(slot.shape) == 2:
+            equal_values[slot.slice] = torch.eye(*slot.shape, dtype=torch.float64).flatten()
+        if ".fc1." in name:
+            dead_units[slot.slice].view(slot.shape)[:5] = 0
+        if ".fc2.weight" in name:
+            dead_units[slot.slice].view(slot.shape)[:, 3:8] = 0
+    return {
+        "equal singular values": equal_values,
+        "dead units": dead_units,
+        "all zero": torch.zeros_like(plain),
+        "all equal": torch.full_like(plain, 0.5),
+        "almost nothing": plain * 1e-20,
+        "diverged": plain * 1e12,
+        "at the end of float32": plain.sign() * 3e38,
+    }
+
+
+@pytest.mark.parametrize("spec", [MNIST, AGNEWS], ids=lambda spec: spec.task)
+@pytest.mark.parametrize("case", special_checkpoints(MNIST))
+def test_values_and_gradients_are_finite_everywhere(spec: TransformerSpec, case: str):
+    flat = special_checkpoints(spec)[case].requires_grad_()
+    weights = TransformerWeights.from_flat(spec, flat)
+    features = invariant_features(weights)
+    whole = invariants(weights)
+    assert bool(torch.isfinite(features).all())
+    assert bool(torch.isfinite(whole.blocks[1].readings).all())
+    total = features.square().sum() + whole.blocks[1].readings.square().sum() + whole.classifier.readings.sum()
+    (gradient,) = torch.autograd.grad(total, flat)
+    assert bool(torch.isfinite(gradient).all())
+
+
+def test_a_checkpoint_with_nan_is_nan_and_leaves_the_others_alone():
+    flat = torch.randn(3, MNIST.num_parameters, generator=torch.Generator().manual_seed(0)) * 0.2
+    predictor = GaugeNFN(MNIST)
+    expected = predictor.logits(flat)
+    flat[1, 700] = float("inf")
+    logits = predictor.logits(flat)
+    assert bool(logits[1].isnan())
+    torch.testing.assert_close(logits[[0, 2]], expected[[0, 2]])
+    with pytest.raises(ValueError, match=r"weights hold NaN or infinity, first in blocks.0.query.weight"):
+        predictor(flat)
+
+
+def test_features_have_names_that_cover_the_vector():
+    weights = TransformerWeights.from_flat(MNIST, torch.randn(2, MNIST.num_parameters) * 0.2)
+    named = named_features(weights)
+    assert torch.equal(torch.cat(list(named.values()), dim=-1), invariant_features(weights))
+    assert {"block 0, units, sizes", "classifier, source", "products of filters"} <= named.keys()
