@@ -11,14 +11,14 @@ INSTALLED := $(VENV)/.installed
 .PHONY: demo test check clean
 
 demo: $(INSTALLED)
-	$(RUN) -m zoo.verify small-transformer-zoo
-	$(RUN) -m zoo.describe small-transformer-zoo --png demo/accuracy.png
-	$(RUN) -m generation.run --task mnist --shard 3 --preset demo --out demo/runs
+	$(RUN) -m zoo.describe small-transformer-zoo --plots demo/plots
+	$(RUN) -m benchmarks.kendall --quick --checkpoint all --models hyperparameters gauge_nfn --out demo/results
+	$(RUN) -m generation.run --task mnist --shard 13 --preset small --runs 2 --out demo/runs
 	$(RUN) -m zoo.publish demo/runs demo/zoo
-	$(RUN) -m zoo.describe demo/zoo
-	$(RUN) -m benchmarks.kendall --quick --out demo/results
-	@echo "the bundled sample's histogram: demo/accuracy.png; a zoo of your own: demo/zoo"
-	@echo "its quick table: demo/results/kendall.mnist.md, and plots:" demo/results/*.png
+	$(RUN) -m zoo.verify demo/zoo --evaluate 4
+	@echo "pictures of the sample:" demo/plots/*.png
+	@echo "predicted and measured accuracy of its held-out checkpoints: demo/results/kendall.mnist.scatter.png"
+	@echo "two transformers of your own, trained, published and measured again: demo/zoo"
 
 test: $(INSTALLED)
 	$(RUN) -m pytest -n 2 --dist worksteal
