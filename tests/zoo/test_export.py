@@ -6,7 +6,11 @@ import safetensors
 import torch
 
 import zoo
+from tests.faults.rewriting import rewrite, set_value
 from zoo.export import main
+from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE
+from zoo.publish import publish
+from zoo.verify import verify
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +74,36 @@ def test_bad_input_is_one_clear_line(zoo_folder, tmp_path, monkeypatch, capsys, 
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+NO_RUN_IDS = ["../../outside", "/outside", "0" * 15, "0" * 17, "ABCDEF0123456789", "0123456789abcdef\n", "", None]
+
+
+@pytest.mark.parametrize("run_id", NO_RUN_IDS)
+def test_no_name_from_a_file_leads_out_of_the_folder(spoilt, tmp_path, run_id):
+    if run_id == "/outside":
+        run_id = str(tmp_path / "outside")
+    for name in ("mnist/runs.arrow", "mnist/train-00000-of-00004.arrow"):
+        rewrite(spoilt, name, set_value(0, run_id=run_id))
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ValueError, match=r"row 0: the run_id is not 16 hexadecimal digits"):
+        zoo.open(spoilt, "mnist")
+    with pytest.raises(SystemExit):
+        main([str(spoilt), "mnist", str(tmp_path / "deep" / "out")])
+    assert sorted(tmp_path.rglob("*")) == before
+    assert any("row 0: the run_id is not 16 hexadecimal digits" in line for line in verify(spoilt))
+
+
+@pytest.mark.parametrize("name", [RUNS_FILE, CHECKPOINTS_FILE])
+def test_a_shard_with_a_path_for_a_run_id_is_not_published(runs, tmp_path, name):
+    shard = runs / "mnist" / "shard-00000"
+    rewrite(shard, name, set_value(3, run_id="../../outside"))
+    with pytest.raises(ValueError, match=r"shard-00000/.*, row 3: the run_id is not 16 hexadecimal digits"):
+        publish(runs, tmp_path / "out")
+
+
+def test_an_unknown_checkpoint_is_not_exported(spoilt, tmp_path):
+    rewrite(spoilt, "mnist/train-00000-of-00004.arrow", set_value(1, checkpoint="/../outside"))
+    with pytest.raises(SystemExit):
+        main([str(spoilt), "mnist", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()

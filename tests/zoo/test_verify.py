@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 import torch
 
-from zoo.format.manifest import FileEntry, Manifest
+from tests.faults.rewriting import record, rewrite, set_value
+from zoo.format.manifest import FileEntry
 from zoo.format.published import PublishedZoo
-from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
+from zoo.format.schema import checkpoint_schema
 from zoo.format.splits import split_of
 from zoo.format.table_file import read_table, write_table
 from zoo.publish import publish
@@ -115,29 +116,11 @@ def test_a_folder_without_a_manifest_is_not_a_zoo(tmp_path, capsys):
         assert str(folder) in line
 
 
-def rewrite(folder: Path, name: str, change) -> None:
-    """Spoils the rows of a file, and makes the manifest fit the spoilt file: a fault that no hash can show."""
-    schema = PUBLISHED_RUN_SCHEMA if name.endswith("runs.arrow") else checkpoint_schema(TINY_MNIST)
-    rows = read_table(folder / name, schema).to_pylist()
-    change(rows)
-    entry = write_table(folder / name, schema, [pa.Table.from_pylist(rows, schema)])
-    record(folder, name, FileEntry(entry.bytes, entry.sha256, len(rows)))
-
-
-def record(folder: Path, name: str, entry: FileEntry) -> None:
-    manifest = Manifest.read(folder)
-    Manifest({**manifest.files, name: entry}, manifest.details).write(folder)
-
-
-def set_value(row: int, **values):
-    return lambda rows: rows[row].update(values)
-
-
 def spoil_weight(rows):
     rows[5]["weights"][17] = float("nan")
 
 
-FOREIGN_RUN = next(f"run {number}" for number in range(100) if split_of(f"run {number}") == "test")
+FOREIGN_RUN = next(run for run in (f"{number:016x}" for number in range(100)) if split_of(run) == "test")
 
 
 @pytest.mark.parametrize(
@@ -148,7 +131,7 @@ FOREIGN_RUN = next(f"run {number}" for number in range(100) if split_of(f"run {n
         (set_value(7, test_loss=float("inf")), 7, "a value is missing"),
         (set_value(7, optimizer=None), 7, "a value is missing"),
         (set_value(8, task="agnews"), 8, "the task is not mnist"),
-        (set_value(9, checkpoint="epoch_51"), 9, "an unknown checkpoint"),
+        (set_value(9, checkpoint="epoch_51"), 9, "the checkpoint is none of epoch_50"),
         (set_value(10, run_id=FOREIGN_RUN), 10, "the run does not belong in train"),
         (set_value(10, run_id=FOREIGN_RUN), 10, "no completed run in runs.arrow"),
         (set_value(11, learning_rate=0.5), 11, "learning_rate is not the one in runs.arrow"),
