@@ -5,7 +5,10 @@
     python -m zoo.publish runs sample --first 100                   a sample: 100 completed runs of each config
 
 The same runs always give the same bytes. The split of a run is a function of its id, so publishing again with more
-shards moves none. OUT is replaced whole: killed at any moment, it is the old zoo or the new one.
+shards moves none. OUT is replaced whole: killed at any moment, it is the old zoo or the new one. (Where the file system
+cannot exchange two folders, as NFS cannot, there is a moment between two renames without OUT; publishing again after a
+kill in it brings the old one back.) A file in OUT that is not part of the old zoo, such as .git, is never deleted:
+publishing refuses.
 """
 
 import argparse
@@ -22,7 +25,7 @@ import pyarrow.compute as pc
 from zoo.command import Advance, command, command_parser, progress_bar
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
-from zoo.format.published import RUNS_FILE, ConfigDetails, configs_of, split_file, surplus_files
+from zoo.format.published import RUNS_FILE, ConfigDetails, configs_of, split_file, zoo_files
 from zoo.format.schema import CHECKPOINTS, PUBLISHED_RUN_SCHEMA, checkpoint_schema, with_weights
 from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
 from zoo.format.splits import SPLITS, run_digest, split_of
@@ -53,7 +56,7 @@ def publish(
     out = out.resolve()
     check_target([runs.resolve()], out)
     template = card.read_text(encoding="utf-8")
-    with replacing_folder(out) as folder:
+    with replacing_folder(out, zoo_files) as folder:
         files: dict[str, FileEntry] = {}
         details: dict[str, ConfigDetails] = {}
         for config, shards in configs.items():
@@ -65,7 +68,7 @@ def publish(
 
 
 def check_target(sources: Sequence[Path], out: Path) -> None:
-    """Refuses to replace a folder that is read or is not an older zoo, and to lose a file that is not part of it."""
+    """Refuses to replace a folder that is read or is not an older zoo."""
     for source in sources:
         if out == source or out in source.parents or source in out.parents:
             raise ValueError(f"{out} and {source} lie inside one another: publish to a folder of its own")
@@ -77,10 +80,7 @@ def check_target(sources: Sequence[Path], out: Path) -> None:
         return
     if not (out / MANIFEST_FILE).is_file():
         raise ValueError(f"{out} is not a zoo (no {MANIFEST_FILE}) and is not empty: publish will not replace it")
-    manifest = Manifest.read(out)
-    configs_of(manifest, out)
-    if surplus := surplus_files(out, manifest):
-        raise ValueError(f"{out / surplus[0]} is not part of the zoo and would be lost: move it away first")
+    configs_of(Manifest.read(out), out)
 
 
 def write_config(

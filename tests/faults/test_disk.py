@@ -1,6 +1,8 @@
 """Full and read-only disks, damaged snapshots: one clear line, nothing lost, and the same bytes in the end."""
 
+import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +16,8 @@ from tests.faults.processes import finish, start
 from tests.faults.workloads import contents, shard_of, train
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
+
+NOBODY = 65534
 
 
 @contextmanager
@@ -144,3 +148,26 @@ def test_a_finished_shard_that_was_cut_short_is_an_error_not_a_finished_one(tmp_
     shutil.rmtree(shard_of(tmp_path))
     assert finish(train, tmp_path) == 0
     assert victim.read_bytes() == whole
+
+
+def test_a_write_protected_leftover_is_cleaned_up():
+    # not in pytest's own folder, which only root can enter
+    with tempfile.TemporaryDirectory() as made:
+        root, runs = Path(made), Path(made) / "runs"
+        fabricate_shard(runs, TINY_MNIST, count=8)
+        publish(runs, root / "zoo")
+        shutil.copytree(root / "zoo", root / ".zoo.part-1")
+        for path in (root / ".zoo.part-1" / "mnist", root / ".zoo.part-1"):
+            path.chmod(0o555)
+        assert finish(publish_as_somebody, root) == 0
+        assert sorted(path.name for path in root.iterdir()) == ["runs", "zoo"]
+
+
+def publish_as_somebody(folder: Path) -> None:
+    """In a process that is not root's, whom no file mode stops."""
+    if os.getuid() == 0:
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, NOBODY, NOBODY)
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+    publish(folder / "runs", folder / "zoo")

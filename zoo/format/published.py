@@ -115,6 +115,11 @@ def parse_splits(text: str) -> tuple[str, ...]:
     return names
 
 
+def zoo_files(folder: Path) -> list[str] | None:
+    """Every file of a published zoo by name, the manifest last; None where there is no manifest."""
+    return [*Manifest.read(folder).files, MANIFEST_FILE] if (folder / MANIFEST_FILE).is_file() else None
+
+
 def surplus_files(folder: Path, manifest: Manifest) -> list[str]:
     """Files the manifest does not know; hidden ones are left to git and the hub."""
     paths = (path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir())

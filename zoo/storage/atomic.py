@@ -1,7 +1,7 @@
 """Files that are either the old one or the new one, whole, whatever happens in between."""
 
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,16 +17,15 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     The bytes go to a temporary name in the same folder, are flushed to the disk, and only then renamed over ``path``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         # a full disk is noticed in the middle of a write, where the system does not say of which file
         if isinstance(error, OSError) and error.errno is not None and error.filename is None:
             error.filename = str(path)
