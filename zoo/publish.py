@@ -24,17 +24,19 @@ import pyarrow.compute as pc
 
 from zoo.command import Advance, command, command_parser, progress_bar
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
+from zoo.format.faults import checkpoint_faults, refuse, run_faults
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
-from zoo.format.published import RUNS_FILE, ConfigDetails, configs_of, split_file, zoo_files
-from zoo.format.schema import CHECKPOINTS, PUBLISHED_RUN_SCHEMA, checkpoint_schema, with_weights
+from zoo.format.published import EMBEDDING_FILES, RUNS_FILE, ConfigDetails, configs_of, split_file, zoo_files
+from zoo.format.schema import CHECKPOINTS, CURVES, PUBLISHED_RUN_SCHEMA, checkpoint_schema, with_weights
 from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
+from zoo.format.shard import RUNS_FILE as SHARD_RUNS_FILE
 from zoo.format.splits import SPLITS, run_digest, split_of
 from zoo.format.table_file import ROWS_PER_BATCH, write_table
 from zoo.reading.mapping import MappedCheckpoints
 from zoo.storage.atomic import write_atomically
 from zoo.storage.swap import replacing_folder
 from zoo.tasks import WordEmbedding
-from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
+from zoo.tasks.embedding import VECTORS_FILE
 
 ROWS_PER_FILE = 512  # 38 MB; the paper's 43,900 training rows make 86 files
 FILES_OF_A_SMALL_SPLIT = 4  # what streaming readers share among their workers is files
@@ -89,11 +91,12 @@ def write_config(
     """Writes the splits and the runs of one config."""
     for shard in shards:
         shard.check_files()
-    tables = [shard.runs() for shard in shards]
+    tables = [sound_runs(shard) for shard in shards]
     all_runs = pa.concat_tables(tables)
     runs = all_runs if first is None else sample_runs(config, tables, first)
     rows = MappedCheckpoints([shard.folder / CHECKPOINTS_FILE for shard in shards], shards[0].record.spec)
     by_split = assign_rows(rows, all_runs, set(runs.column("run_id").to_pylist()))
+    check_rows(rows, [row for split in SPLITS for row in by_split[split]], runs, shards[0].record.task)
     files: dict[str, FileEntry] = {}
     for split in SPLITS:
         parts = cut(by_split[split])
@@ -114,6 +117,20 @@ def write_config(
         runs=dict(sorted(Counter(runs.column("status").to_pylist()).items())),
         rows={split: len(by_split[split]) for split in SPLITS},
     )
+
+
+def sound_runs(shard: Shard) -> pa.Table:
+    """The runs of a shard; refuses what ``zoo.verify`` would find fault with."""
+    runs = shard.runs()
+    refuse(run_faults(runs, shard.record.task, [shard.record.shard]), lambda row: (shard.folder / SHARD_RUNS_FILE, row))
+    return runs
+
+
+def check_rows(rows: MappedCheckpoints, chosen: list[int], runs: pa.Table, task: str) -> None:
+    """Refuses checkpoints that ``zoo.verify`` would find fault with."""
+    metadata = pc.take(rows.table, pa.array(chosen, pa.int64())).to_pandas()
+    recorded = runs.drop_columns([field.name for field in CURVES]).to_pandas()
+    refuse(checkpoint_faults(metadata, recorded, task), lambda row: rows.locate(chosen[row]))
 
 
 def sample_runs(config: str, shards: Sequence[pa.Table], count: int) -> pa.Table:
@@ -181,7 +198,7 @@ def copy_embedding(runs: Path, folder: Path, shard: Shard) -> dict[str, FileEntr
     if WordEmbedding.load(runs / task).sha256 != shard.record.embedding_sha256:
         raise ValueError(f"{runs / task / VECTORS_FILE} is not the embedding that {shard.folder} was trained with")
     entries = {}
-    for file in (VECTORS_FILE, VOCABULARY_FILE):
+    for file in EMBEDDING_FILES:
         name = f"{task}/{file}"
         write_atomically(folder / name, (runs / name).read_bytes())
         entries[name] = FileEntry.of(folder / name)

@@ -74,10 +74,10 @@ def checkpoint_faults(rows: pd.DataFrame, runs: pd.DataFrame, task: str) -> Iter
     yield np.asarray((measures < 0).any(axis=1)), "a loss is negative"
     yield np.asarray(rows["task"] != task), f"the task is not {task}"
     recorded = runs.drop_duplicates("run_id").set_index("run_id").reindex(rows["run_id"])
-    yield (recorded["status"] != "completed").to_numpy(), "no completed run in the table of runs"
+    yield (recorded["status"] != "completed").to_numpy(), "not a completed run of this config"
     for field in HYPERPARAMETERS:
         same = rows[field.name].to_numpy() == recorded[field.name].to_numpy()
-        yield ~same, f"{field.name} is not the one in the table of runs"
+        yield ~same, f"{field.name} is not its run's"
     epoch = rows["epoch"].to_numpy()
     yield ~((epoch >= 1) & (epoch <= recorded["epochs"].to_numpy())), "the epoch is not one of its run's"
     yield from hyperparameter_faults(rows)

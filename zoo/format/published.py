@@ -12,10 +12,13 @@ from pathlib import Path
 from zoo.format.manifest import MANIFEST_FILE, MAX_COUNT, Manifest
 from zoo.format.record import TrainingRecord, task_of
 from zoo.format.splits import SPLITS
+from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
 from zoo.transformer.spec import SPECS
 
 CARD_FILE = "README.md"
 RUNS_FILE = "runs.arrow"
+EMBEDDING_FILES = (VECTORS_FILE, VOCABULARY_FILE)
+LONGEST_LINE = 300
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,19 @@ def split_files(manifest: Manifest, config: str, split: str) -> list[str]:
     names = sorted(name for name in manifest.files if name.startswith(f"{config}/{split}-"))
     if not names:
         raise ValueError(f"{MANIFEST_FILE} lists no file of {config}/{split}")
+    if names != [split_file(config, split, index, len(names)) for index in range(len(names))]:
+        raise ValueError(f"{MANIFEST_FILE} lists no whole set of files: {', '.join(names)}"[:LONGEST_LINE])
     return names
+
+
+def files_of_no_config(zoo: PublishedZoo) -> list[str]:
+    """What the manifest lists beside the card and the files of its own configs."""
+    known = {CARD_FILE}
+    for config, details in zoo.configs.items():
+        known |= {f"{config}/{RUNS_FILE}", *(name for split in SPLITS for name in zoo.files(config, split))}
+        if details.embedding_sha256 is not None:
+            known |= {f"{details.task}/{file}" for file in EMBEDDING_FILES}
+    return sorted(zoo.manifest.files.keys() - known)
 
 
 def split_pattern(names: Sequence[str]) -> str:
