@@ -116,7 +116,7 @@ PACKAGES = ("torch", "pyarrow", "safetensors", "numpy", "pandas", "ray")
 def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("tests.soak", __doc__)
     parser.add_argument("--kills", type=int, default=100, help="SIGKILLs (100)")
-    parser.add_argument("--flips", type=int, default=1000, help="flipped bytes in each of three targets (1,000)")
+    parser.add_argument("--flips", type=int, default=1000, help=f"flipped bytes for each of {len(TARGETS)} targets")
     parser.add_argument("--inputs", type=int, default=1000, help=f"files for each of {len(READERS)} readers (1,000)")
     parser.add_argument(
         "--cells", type=int, default=len(all_cells()), help="changed cells of rows (%(default)s, all there are)"

@@ -21,6 +21,7 @@ import torch
 
 from zoo.command import Advance, command, command_parser, progress_bar
 from zoo.format.faults import checkpoint_faults, fault_lines, run_faults
+from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, files_of_no_config, surplus_files
 from zoo.format.schema import CHECKPOINTS, CURVES, PUBLISHED_RUN_SCHEMA
 from zoo.format.splits import SPLITS, split_of
@@ -227,6 +228,9 @@ def main(arguments: list[str] | None = None) -> None:
             problems = verify_accuracy(
                 folder, options.evaluate, options.data, options.seed, lambda done: bar.advance(measuring, done)
             )
+    if zoo.manifest.sha256 is None:
+        # of the first release: publishing or joining again adds one
+        print(f"note: {folder / MANIFEST_FILE} has no hash of itself: changes to it go unnoticed", file=sys.stderr)
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
     if problems:

@@ -18,7 +18,6 @@ from zoo.transformer.spec import SPECS
 CARD_FILE = "README.md"
 RUNS_FILE = "runs.arrow"
 EMBEDDING_FILES = (VECTORS_FILE, VOCABULARY_FILE)
-LONGEST_LINE = 300
 
 
 @dataclass(frozen=True)
@@ -101,8 +100,9 @@ def split_files(manifest: Manifest, config: str, split: str) -> list[str]:
     names = sorted(name for name in manifest.files if name.startswith(f"{config}/{split}-"))
     if not names:
         raise ValueError(f"{MANIFEST_FILE} lists no file of {config}/{split}")
-    if names != [split_file(config, split, index, len(names)) for index in range(len(names))]:
-        raise ValueError(f"{MANIFEST_FILE} lists no whole set of files: {', '.join(names)}"[:LONGEST_LINE])
+    for index, name in enumerate(names):
+        if name != (expected := split_file(config, split, index, len(names))):
+            raise ValueError(f"{MANIFEST_FILE} lists {name!r} where {expected} should be")
     return names
 
 
