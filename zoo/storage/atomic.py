@@ -18,8 +18,9 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
+    handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)  # less the umask
     try:
-        with temporary.open("xb") as file:
+        with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
