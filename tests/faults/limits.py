@@ -70,7 +70,7 @@ def watched(work: Callable[..., object], arguments: tuple[object, ...], log: Pat
     code = 0
     with log.open("w") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew, see proc(5)
-        before, start = memory("VmRSS"), time.monotonic()
+        before, start = memory("VmRSS"), time.monotonic() - queued()
         try:
             work(*arguments)
         except SystemExit as end:
@@ -78,9 +78,14 @@ def watched(work: Callable[..., object], arguments: tuple[object, ...], log: Pat
         except BaseException:
             traceback.print_exc()
             code = 1
-        seconds, peak = time.monotonic() - start, memory("VmHWM")
+        seconds, peak = time.monotonic() - queued() - start, memory("VmHWM")
     figures.write_text(f"{seconds} {max(0.0, peak - before)}")
     os._exit(code)
+
+
+def queued() -> float:
+    """Seconds that this thread was ready to run while others had the processor: those of a busy machine."""
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
 
 
 def memory(name: str) -> float:
