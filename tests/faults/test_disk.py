@@ -14,6 +14,7 @@ import zoo
 from tests.faults.mounts import Disk, NoMounts, small_disk
 from tests.faults.processes import finish, start
 from tests.faults.workloads import contents, shard_of, train
+from zoo import describe
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
 
@@ -85,6 +86,24 @@ def test_a_read_only_disk_is_one_line_and_what_was_there_stays(tmp_path: Path, w
         assert finish(train, small.folder, log=log) == 0
         assert "resumed after epoch" in log.read_text()
         assert contents(shard_of(small.folder)) == whole
+
+
+@pytest.mark.parametrize("option", ["--png", "--plots"])
+def test_a_picture_for_which_there_is_no_room_is_named_and_the_old_one_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    fabricate_shard(tmp_path / "runs", TINY_MNIST, count=8)
+    publish(tmp_path / "runs", tmp_path / "zoo")
+    with disk(tmp_path / "disk", 24) as small:
+        picture = small.folder / "accuracy.png"
+        picture.write_bytes(b"the old one")
+        (small.folder / "other").write_bytes(bytes(8 << 10))
+        with pytest.raises(SystemExit) as ended:
+            describe.main([str(tmp_path / "zoo"), option, str(picture if option == "--png" else small.folder)])
+        assert ended.value.code == 2
+        assert capsys.readouterr().err == f"error: {picture}: No space left on device\n"
+        assert picture.read_bytes() == b"the old one"
+        assert sorted(path.name for path in small.folder.iterdir()) == ["accuracy.png", "other"]
 
 
 def test_a_zoo_on_a_read_only_disk_is_read_like_any_other(tmp_path: Path) -> None:

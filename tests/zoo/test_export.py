@@ -10,6 +10,8 @@ from tests.faults.rewriting import rewrite, set_value
 from zoo.export import main
 from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE
 from zoo.publish import publish
+from zoo.storage.atomic import atomic_file
+from zoo.testing import folder_contents
 from zoo.verify import verify
 
 
@@ -74,6 +76,35 @@ def test_bad_input_is_one_clear_line(zoo_folder, tmp_path, monkeypatch, capsys, 
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_the_same_checkpoints_give_the_same_bytes(zoo_folder, tmp_path):
+    for form in ("safetensors", "torch", "parquet"):
+        where = "checkpoint == 'best' and test_accuracy >= 0.8"
+        for name in ("once", "again"):
+            main([str(zoo_folder), "mnist", str(tmp_path / name), "--format", form, "--where", where])
+    assert folder_contents(tmp_path / "once") == folder_contents(tmp_path / "again")
+    assert len(list((tmp_path / "once").glob("*.safetensors"))) > 3
+
+
+def test_what_a_killed_export_left_is_cleared_away_and_nothing_else(reader, zoo_folder, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    left = [f".{'0' * 16}-best.safetensors.abcd1234.part", f".{'1' * 16}-epoch_50.safetensors.x_y_z_12.part"]
+    foreign = [".notes.txt.abcd1234.part", f".{'0' * 16}-best.pt.abcd1234.part", f"{'0' * 16}-best.safetensors.part"]
+    for name in (*left, *foreign):
+        (out / name).write_bytes(b"half")
+    written = f"{'2' * 16}-best.safetensors"
+    with atomic_file(out / written):
+        main([str(zoo_folder), "mnist", str(out), "--where", one(reader, 0)])
+        others = {path.name for path in out.iterdir()} - set(foreign)
+        assert len(others) == 2, "the new file, and the one that is still being written"
+    assert (out / written).is_file()
+    assert {path.name for path in out.iterdir()} >= set(foreign)
+    single = tmp_path / "one.safetensors"
+    (tmp_path / ".one.safetensors.abcd1234.part").write_bytes(b"half")
+    main([str(zoo_folder), "mnist", str(single), "--where", one(reader, 0)])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.safetensors", "out"]
 
 
 NO_RUN_IDS = ["../../outside", "/outside", "0" * 15, "0" * 17, "ABCDEF0123456789", "0123456789abcdef\n", "", None]
