@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from zoo.command import Advance, command, command_parser, progress_bar
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
-from zoo.format.faults import checkpoint_faults, refuse, run_faults
+from zoo.format.faults import checkpoint_faults, numbers_of, refuse, run_faults
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
 from zoo.format.published import EMBEDDING_FILES, RUNS_FILE, ConfigDetails, configs_of, split_file, zoo_files
 from zoo.format.schema import CHECKPOINTS, CURVES, PUBLISHED_RUN_SCHEMA, checkpoint_schema, with_weights
@@ -91,8 +91,9 @@ def write_config(
     """Writes the splits and the runs of one config."""
     for shard in shards:
         shard.check_files()
-    tables = [sound_runs(shard) for shard in shards]
+    tables = [shard.runs() for shard in shards]
     all_runs = pa.concat_tables(tables)
+    check_runs(shards, tables, all_runs)
     runs = all_runs if first is None else sample_runs(config, tables, first)
     rows = MappedCheckpoints([shard.folder / CHECKPOINTS_FILE for shard in shards], shards[0].record.spec)
     by_split = assign_rows(rows, all_runs, set(runs.column("run_id").to_pylist()))
@@ -119,17 +120,24 @@ def write_config(
     )
 
 
-def sound_runs(shard: Shard) -> pa.Table:
-    """The runs of a shard; refuses what ``zoo.verify`` would find fault with."""
-    runs = shard.runs()
-    refuse(run_faults(runs, shard.record.task, [shard.record.shard]), lambda row: (shard.folder / SHARD_RUNS_FILE, row))
-    return runs
+def check_runs(shards: Sequence[Shard], tables: Sequence[pa.Table], all_runs: pa.Table) -> None:
+    """Refuses runs that ``zoo.verify`` would find fault with, and a table that is not of its shard."""
+    numbers, lengths = [shard.record.shard for shard in shards], [len(runs) for runs in tables]
+    starts = np.cumsum([0, *lengths])
+
+    def locate(row: int) -> tuple[Path, int]:
+        index = int(np.searchsorted(starts, row, side="right")) - 1
+        return shards[index].folder / SHARD_RUNS_FILE, row - int(starts[index])
+
+    foreign = numbers_of(all_runs, "shard") != np.repeat(numbers, lengths)
+    faults = run_faults(all_runs, shards[0].record.task, numbers)
+    refuse((*faults, (foreign, "the shard is not the one it lies in")), locate)
 
 
 def check_rows(rows: MappedCheckpoints, chosen: list[int], runs: pa.Table, task: str) -> None:
     """Refuses checkpoints that ``zoo.verify`` would find fault with."""
-    metadata = pc.take(rows.table, pa.array(chosen, pa.int64())).to_pandas()
-    recorded = runs.drop_columns([field.name for field in CURVES]).to_pandas()
+    metadata = pc.take(rows.table, pa.array(chosen, pa.int64()))
+    recorded = runs.drop_columns([field.name for field in CURVES])
     refuse(checkpoint_faults(metadata, recorded, task), lambda row: rows.locate(chosen[row]))
 
 
@@ -150,19 +158,18 @@ def sample_runs(config: str, shards: Sequence[pa.Table], count: int) -> pa.Table
 def assign_rows(rows: MappedCheckpoints, runs: pa.Table, published: set[str]) -> dict[str, list[int]]:
     """The rows of each split, in the order of their runs' digests; every completed run with its four checkpoints."""
     ids = runs.column("run_id").to_pylist()
-    if repeated := [run for run, count in Counter(ids).items() if count > 1]:
-        raise ValueError(f"run {repeated[0]} is in more than one shard, or twice in one")
     status = dict(zip(ids, runs.column("status").to_pylist(), strict=True))
     rows_of: dict[str, dict[str, int]] = {run: {} for run in ids if run in published and status[run] == "completed"}
     columns = (rows.table.column(name).to_pylist() for name in ("run_id", "checkpoint"))
     for row, (run, checkpoint) in enumerate(zip(*columns, strict=True)):
-        path, number = rows.locate(row)
         if run not in status:
+            path, number = rows.locate(row)
             raise ValueError(f"{path}, row {number}: run {run} is not in its shard's table of runs")
         if run not in rows_of:
             continue
-        if checkpoint in rows_of[run] or checkpoint not in CHECKPOINTS:
-            raise ValueError(f"{path}, row {number}: checkpoint {checkpoint!r} of run {run} is unknown or there twice")
+        if checkpoint in rows_of[run]:
+            path, number = rows.locate(row)
+            raise ValueError(f"{path}, row {number}: checkpoint {checkpoint} of run {run} is there twice")
         rows_of[run][checkpoint] = row
     by_split: dict[str, list[int]] = {split: [] for split in SPLITS}
     for run in sorted(rows_of, key=run_digest):

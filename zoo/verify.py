@@ -15,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import torch
 
@@ -84,7 +83,7 @@ def check_config(zoo: PublishedZoo, config: str, damaged: set[str]) -> Iterator[
         yield str(error)
         return
     yield from check_runs(zoo.folder / name, table, details, zoo.manifest.files[name].rows)
-    runs = table.drop_columns([field.name for field in CURVES]).to_pandas()
+    runs = table.drop_columns([field.name for field in CURVES])
     if details.embedding_sha256 is not None:
         yield from check_embedding(zoo.folder / details.task, details, damaged)
     seen: dict[tuple[str, str], str] = {}
@@ -102,7 +101,8 @@ def check_config(zoo: PublishedZoo, config: str, damaged: set[str]) -> Iterator[
         if rows != details.rows[split]:
             yield f"{config}/{split} has {rows:,} rows, its manifest says {details.rows[split]:,}"
     if not damaged:
-        completed = runs["run_id"][runs["status"] == "completed"]
+        states = zip(runs.column("run_id").to_pylist(), runs.column("status").to_pylist(), strict=True)
+        completed = [run for run, status in states if status == "completed"]
         lost = [f"{name} of run {run}" for run in completed for name in CHECKPOINTS if (run, name) not in seen]
         if lost:
             yield f"{config} has no {lost[0]}, a completed one, and {len(lost) - 1:,} more checkpoints are missing"
@@ -134,7 +134,7 @@ def check_rows(
     details: ConfigDetails,
     name: str,
     split: str,
-    runs: pd.DataFrame,
+    runs: pa.Table,
     seen: dict[tuple[str, str], str],
 ) -> Iterator[str]:
     """Faults in one file of checkpoints; ``seen`` gathers the checkpoints of all files."""
@@ -144,18 +144,19 @@ def check_rows(
     except ValueError as error:
         yield str(error)
         return
-    rows = mapped.table.to_pandas()
+    rows = mapped.table
+    run_ids, checkpoints = (rows.column(column).to_pylist() for column in ("run_id", "checkpoint"))
     if len(rows) != zoo.manifest.files[name].rows:
         yield f"{path} has {len(rows):,} rows, the manifest says {zoo.manifest.files[name].rows}"
     finite = [torch.isfinite(block.tensor).all(dim=1).numpy() for block in mapped.blocks]
-    misplaced = np.array([split_of(run) != split for run in rows["run_id"]], dtype=bool)
+    misplaced = np.array([split_of(run) != split for run in run_ids], dtype=bool)
     faults = (
         (~np.concatenate([*finite, np.empty(0, bool)]), "weights hold NaN or infinity"),
         (misplaced, f"the run does not belong in {split}"),
         *checkpoint_faults(rows, runs, details.task),
     )
     yield from fault_lines(path, faults)
-    for number, key in enumerate(zip(rows["run_id"], rows["checkpoint"], strict=True)):
+    for number, key in enumerate(zip(run_ids, checkpoints, strict=True)):
         if key in seen:
             yield f"{path}, row {number}: {key[1]} of run {key[0]} is also in {seen[key]}"
             break

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Bool
+from jaxtyping import Bool, Float64
 
 from zoo.format.schema import CHECKPOINTS, CURVES, HYPERPARAMETERS, OPTIMIZERS, STATUSES
 
 RUN_ID = r"\A[0-9a-f]{16}\z"
 Mask = Bool[np.ndarray, " n"]
+Numbers = Float64[np.ndarray, " n"]
 Fault = tuple[Mask, str]
 Locate = Callable[[int], tuple[Path, int]]
 """From a row to its file and its number there."""
@@ -24,33 +24,35 @@ Locate = Callable[[int], tuple[Path, int]]
 def name_faults(table: pa.Table) -> Iterator[Fault]:
     """Names that are none of ours. They end up in paths and on terminals, so every reader looks at them first."""
     if len(table):
-        ids = pc.call_function("match_substring_regex", [table.column("run_id")], pc.MatchSubstringOptions(RUN_ID))
-        yield ~as_mask(ids), "the run_id is not 16 hexadecimal digits"
+        ids = table.column("run_id").combine_chunks()
+        matching = pc.call_function("match_substring_regex", [ids], pc.MatchSubstringOptions(RUN_ID))
+        yield ~as_mask(matching), "the run_id is not 16 hexadecimal digits"
         for column, known in (("checkpoint", CHECKPOINTS), ("status", STATUSES)):
             if column in table.column_names:
-                listed = pc.call_function("is_in", [table.column(column)], pc.SetLookupOptions(pa.array(known)))
-                yield ~as_mask(listed), f"the {column} is none of {', '.join(known)}"
+                yield unlisted(table.column(column), known), f"the {column} is none of {', '.join(known)}"
 
 
 def run_faults(table: pa.Table, task: str, shards: Sequence[int]) -> Iterator[Fault]:
-    """Faults in a table of runs, in itself and beside the task and the shards it should be of."""
-    runs = table.drop_columns([field.name for field in CURVES]).to_pandas()
-    yield from name_faults(table)
-    yield np.asarray(runs.isna().any(axis=1)), "a value is missing"
-    yield np.asarray(runs["run_id"].duplicated()), "the run is there twice"
-    yield np.asarray(runs["task"] != task), f"the task is not {task}"
-    yield np.asarray(~runs["shard"].isin(list(shards))), "the shard is not one of the manifest's"
-    yield from hyperparameter_faults(runs)
-    epochs, completed = runs["epochs"].to_numpy(), np.asarray(runs["status"] == "completed")
+    """Faults in a table of runs whose names are sound, in itself and beside the task and the shards it should be of."""
+    yield missing(table), "a value is missing"
+    ids = table.column("run_id").to_pylist()
+    first = {run: row for row, run in reversed(list(enumerate(ids)))}
+    yield np.array([first[run] != row for row, run in enumerate(ids)], dtype=bool), "the run is there twice"
+    yield unlisted(table.column("task"), [task]), f"the task is not {task}"
+    yield ~np.isin(numbers_of(table, "shard"), list(shards)), "the shard is not one of the manifest's"
+    yield from hyperparameter_faults(table)
+    epochs, best = numbers_of(table, "epochs"), numbers_of(table, "best_epoch")
+    completed = ~unlisted(table.column("status"), ["completed"])
     yield ~(epochs >= 1), "the number of epochs is not positive"
-    yield completed & ~np.asarray(runs["best_epoch"].between(1, runs["epochs"])), "best_epoch is not one of its epochs"
+    yield completed & ~((best >= 1) & (best <= epochs)), "best_epoch is not one of its epochs"
     for field in CURVES:
         yield from curve_faults(field.name, table.column(field.name), epochs, completed)
-    if "wall_seconds" in runs:
-        yield ~(np.isfinite(runs["wall_seconds"]) & (runs["wall_seconds"] >= 0)).to_numpy(), "wall_seconds is no time"
+    if "wall_seconds" in table.column_names:
+        seconds = numbers_of(table, "wall_seconds")
+        yield ~(np.isfinite(seconds) & (seconds >= 0)), "wall_seconds is no time"
 
 
-def curve_faults(name: str, curves: pa.ChunkedArray, epochs: np.ndarray, completed: Mask) -> Iterator[Fault]:
+def curve_faults(name: str, curves: pa.ChunkedArray, epochs: Numbers, completed: Mask) -> Iterator[Fault]:
     """A completed run has a finite value per epoch; a diverged one stops early, and its losses may not be finite."""
     lengths = as_numbers(pc.call_function("list_value_length", [curves]))
     long, short = lengths > epochs, lengths < epochs
@@ -65,37 +67,36 @@ def curve_faults(name: str, curves: pa.ChunkedArray, epochs: np.ndarray, complet
     yield faulty, f"{name} holds a value that is missing or out of range"
 
 
-def checkpoint_faults(rows: pd.DataFrame, runs: pd.DataFrame, task: str) -> Iterator[Fault]:
+def checkpoint_faults(rows: pa.Table, runs: pa.Table, task: str) -> Iterator[Fault]:
     """Faults in checkpoints, in themselves and beside the table of the runs they were taken from."""
-    measures = rows[["test_accuracy", "test_loss", "train_loss"]]
-    missing = rows.isna().any(axis=1) | ~np.isfinite(measures).all(axis=1)
-    yield np.asarray(missing), "a value is missing"
-    yield np.asarray(~rows["test_accuracy"].between(0, 1)), "test_accuracy is outside [0, 1]"
-    yield np.asarray((measures < 0).any(axis=1)), "a loss is negative"
-    yield np.asarray(rows["task"] != task), f"the task is not {task}"
-    recorded = runs.drop_duplicates("run_id").set_index("run_id").reindex(rows["run_id"])
-    yield (recorded["status"] != "completed").to_numpy(), "not a completed run of this config"
+    accuracy, *losses = (numbers_of(rows, name) for name in ("test_accuracy", "test_loss", "train_loss"))
+    finite = np.isfinite([accuracy, *losses]).all(axis=0)
+    yield missing(rows) | ~finite, "a value is missing"
+    yield ~((accuracy >= 0) & (accuracy <= 1)), "test_accuracy is outside [0, 1]"
+    yield np.minimum(*losses) < 0, "a loss is negative"
+    yield unlisted(rows.column("task"), [task]), f"the task is not {task}"
+    known = runs.column("run_id").combine_chunks()
+    places = pc.call_function("index_in", [rows.column("run_id").combine_chunks()], pc.SetLookupOptions(known))
+    recorded = runs.take(places)
+    yield unlisted(recorded.column("status"), ["completed"]), "not a completed run of this config"
     for field in HYPERPARAMETERS:
-        same = rows[field.name].to_numpy() == recorded[field.name].to_numpy()
-        yield ~same, f"{field.name} is not its run's"
-    epoch = rows["epoch"].to_numpy()
-    yield ~((epoch >= 1) & (epoch <= recorded["epochs"].to_numpy())), "the epoch is not one of its run's"
+        same = pc.call_function("equal", [rows.column(field.name), recorded.column(field.name)])
+        yield ~as_mask(same), f"{field.name} is not its run's"
+    epoch = numbers_of(rows, "epoch")
+    yield ~((epoch >= 1) & (epoch <= numbers_of(recorded, "epochs"))), "the epoch is not one of its run's"
     yield from hyperparameter_faults(rows)
 
 
-def hyperparameter_faults(rows: pd.DataFrame) -> Iterator[Fault]:
+def hyperparameter_faults(table: pa.Table) -> Iterator[Fault]:
     """Values that no run can be trained with."""
-    yield np.asarray(~rows["optimizer"].isin(OPTIMIZERS)), f"the optimizer is none of {', '.join(OPTIMIZERS)}"
-    ranges = {
-        "learning_rate": (0.0, np.inf, "neither"),
-        "weight_decay": (0.0, np.inf, "left"),
-        "init_std": (0.0, np.inf, "neither"),
-        "dropout": (0.0, 1.0, "left"),
-        "train_fraction": (0.0, 1.0, "right"),
-        "seed": (0, 2**32, "left"),
-    }
-    for name, (low, high, inclusive) in ranges.items():
-        yield np.asarray(~rows[name].between(low, high, inclusive=inclusive)), f"{name} is out of range"
+    yield unlisted(table.column("optimizer"), OPTIMIZERS), f"the optimizer is none of {', '.join(OPTIMIZERS)}"
+    rate, decay, std, dropout, fraction, seed = (numbers_of(table, field.name) for field in HYPERPARAMETERS[1:])
+    yield ~((rate > 0) & (rate < np.inf)), "learning_rate is out of range"
+    yield ~((decay >= 0) & (decay < np.inf)), "weight_decay is out of range"
+    yield ~((std > 0) & (std < np.inf)), "init_std is out of range"
+    yield ~((dropout >= 0) & (dropout < 1)), "dropout is out of range"
+    yield ~((fraction > 0) & (fraction <= 1)), "train_fraction is out of range"
+    yield ~((seed >= 0) & (seed < 2**32)), "seed is out of range"
 
 
 def fault_lines(path: Path, faults: Iterable[Fault]) -> Iterator[str]:
@@ -115,11 +116,26 @@ def refuse(faults: Iterable[Fault], locate: Locate) -> None:
             raise ValueError(f"{path}, row {row}: {fault}")
 
 
+def missing(table: pa.Table) -> Mask:
+    """The rows with a null in any column."""
+    nulls = [as_mask(column.is_null()) for column in table.columns if column.null_count]
+    return np.any(nulls, axis=0) if nulls else np.zeros(len(table), dtype=bool)
+
+
+def unlisted(column: pa.ChunkedArray, known: Sequence[str]) -> Mask:
+    """The rows whose text is none of the known ones."""
+    return ~as_mask(pc.call_function("is_in", [column.combine_chunks()], pc.SetLookupOptions(pa.array(known))))
+
+
+def numbers_of(table: pa.Table, name: str) -> Numbers:
+    return as_numbers(table.column(name))
+
+
 def as_mask(values: pa.ChunkedArray | pa.Array) -> Mask:
     """Where a column of truth values is true; null is not."""
     return pc.fill_null(values, False).to_numpy(zero_copy_only=False)
 
 
-def as_numbers(values: pa.ChunkedArray | pa.Array) -> np.ndarray:
-    """A column as float64, with NaN for null."""
-    return values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+def as_numbers(values: pa.ChunkedArray | pa.Array) -> Numbers:
+    """A column as float64, with NaN for null; seeds beyond 2^53 are rounded."""
+    return values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
