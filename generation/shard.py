@@ -27,6 +27,8 @@ def train_shard(job: Job, shard: int, report: Report = no_report) -> None:
     if job.remote and job.is_finished(shard):
         say(f"shard {shard} is finished already in {job.place}: nothing to do")
         return
+    if job.remote:
+        job.remote.try_writing()
     with job.lock(shard):
         train_in_folder(job, shard, report)
     if job.remote:

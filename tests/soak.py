@@ -1,4 +1,4 @@
-"""The long version of the fault tests: kills, flips, hostile files, and Ray with a killed worker.
+"""The long version of the fault tests: kills, flips, hostile files, faulty cells, and Ray with a killed worker.
 
     python -m tests.soak                                  100 kills, 1,000 flips a target, 1,000 files a reader, Ray
     python -m tests.soak --kills 20 --inputs 100 --flips 100 --demo-runs 0
@@ -17,6 +17,7 @@ from benchmarks.results import Result
 from generation.job import Job
 from generation.shard import train_shard
 from generation.sweep import PRESETS, Sweep
+from tests.faults.cells import all_cells, outcomes
 from tests.faults.flips import TARGETS, flip
 from tests.faults.fuzzing import fuzz
 from tests.faults.killing import Killer
@@ -69,6 +70,15 @@ def soak_inputs(count: int, folder: Path, advance: Advance) -> list[Result]:
     return rows
 
 
+def soak_cells(count: int, folder: Path, advance: Advance) -> list[Result]:
+    """Cells of rows that are missing or out of range: publish and verify object to the same ones."""
+    refused = 0
+    for _, found in outcomes(folder, all_cells()[:count]):
+        refused += bool(found)
+        advance()
+    return [row("cells_agreed_on", "publish and verify", count, count, refused=refused)]
+
+
 def soak_ray(runs: int, folder: Path, advance: Advance) -> list[Result]:
     """Four demo shards on two Ray nodes of this machine, one worker killed in the middle, against a plain loop."""
     # one thread, as each of Ray's workers has
@@ -106,8 +116,11 @@ PACKAGES = ("torch", "pyarrow", "safetensors", "numpy", "pandas", "ray")
 def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("tests.soak", __doc__)
     parser.add_argument("--kills", type=int, default=100, help="SIGKILLs")
-    parser.add_argument("--flips", type=int, default=1000, help="flipped bytes in each of three targets")
+    parser.add_argument("--flips", type=int, default=1000, help=f"flipped bytes in each of {len(TARGETS)} targets")
     parser.add_argument("--inputs", type=int, default=1000, help=f"files for each of {len(READERS)} readers")
+    parser.add_argument(
+        "--cells", type=int, default=len(all_cells()), help="changed cells of rows, all there are without a number"
+    )
     parser.add_argument(
         "--demo-runs", type=int, default=8, help="runs of each demo shard with Ray, 8 are all; 0: no Ray"
     )
@@ -117,6 +130,7 @@ def main(arguments: list[str] | None = None) -> None:
         "kills": (soak_kills, options.kills, options.kills),
         "flips": (soak_flips, options.flips, options.flips * len(TARGETS)),
         "inputs": (soak_inputs, options.inputs, options.inputs * len(READERS)),
+        "cells": (soak_cells, options.cells, options.cells),
         "ray": (soak_ray, options.demo_runs, 2 * DEMO_SHARDS),
     }
     rows: list[Result] = []

@@ -10,6 +10,8 @@ split, with every column. A safetensors file carries its row's metadata in its h
 
 import argparse
 import io
+import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,15 +20,16 @@ import torch
 
 from zoo.command import Advance, command, command_parser, progress_bar
 from zoo.format.published import parse_splits
-from zoo.format.schema import checkpoint_schema, with_weights
+from zoo.format.schema import CHECKPOINTS, checkpoint_schema, with_weights
 from zoo.format.table_file import ROWS_PER_BATCH
 from zoo.reading.locate import DEFAULT_NAME
 from zoo.reading.reader import ZooReader, open_zoo
 from zoo.reading.selection import Where, select
-from zoo.storage.atomic import atomic_file, write_atomically
+from zoo.storage.atomic import atomic_file, remove_unfinished, write_atomically
 from zoo.transformer.weights import TransformerWeights
 
 SUFFIXES = {"safetensors": ".safetensors", "torch": ".pt"}
+LENGTH_BYTES = 8
 
 
 def export_checkpoints(
@@ -41,6 +44,10 @@ def export_checkpoints(
     single = len(rows) == 1 and out.suffix != ""
     if not single and (out.suffix in SUFFIXES.values() or out.is_file()):
         raise ValueError(f"{len(rows):,} checkpoints do not fit in the one file {out}: name a folder")
+    if single:
+        remove_unfinished(out.parent, re.escape(out.name))
+    else:
+        remove_unfinished(out, rf"[0-9a-f]{{16}}-({'|'.join(CHECKPOINTS)}){re.escape(suffix)}")
     paths = []
     for row in rows.tolist():
         metadata = {name: str(value) for name, value in reader.metadata.iloc[row].items()}
@@ -55,7 +62,17 @@ def export_checkpoints(
 
 
 def to_safetensors(state: dict[str, torch.Tensor], metadata: dict[str, str]) -> bytes:
-    return safetensors.torch.save(state, metadata=metadata)
+    """The same bytes every time: the library writes the metadata in an order that changes, so it is sorted after it.
+
+    A safetensors file is the length of its header as eight bytes, the header as JSON, and the tensors.
+    """
+    data = safetensors.torch.save(state, metadata=metadata)
+    end = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
+    header = json.loads(data[LENGTH_BYTES:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % LENGTH_BYTES)  # the tensors begin at a multiple of eight
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text + data[end:]
 
 
 def to_torch(state: dict[str, torch.Tensor]) -> bytes:
@@ -72,6 +89,7 @@ def export_parquet(reader: ZooReader, path: Path, where: Where = None, advance: 
     schema = checkpoint_schema(reader.spec)
     metadata = pa.Table.from_pandas(reader.metadata, preserve_index=False).cast(pa.schema(list(schema)[:-1]))
     rows = reader.rows(where)
+    remove_unfinished(path.parent, re.escape(path.name))
     with atomic_file(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         # row groups of some batches: a reader fetches a group at a time
         for start in range(0, len(rows), 8 * ROWS_PER_BATCH):

@@ -13,7 +13,7 @@ from pathlib import Path
 from zoo.command import command, command_parser
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
 from zoo.format.manifest import FileEntry, Manifest
-from zoo.format.published import CARD_FILE, ConfigDetails, PublishedZoo
+from zoo.format.published import CARD_FILE, ConfigDetails, PublishedZoo, files_of_no_config, zoo_files
 from zoo.format.record import check_same_data
 from zoo.publish import check_target, report
 from zoo.storage.atomic import atomic_file
@@ -33,9 +33,11 @@ def join(parts: Sequence[Path], out: Path, *, card: Path = DEFAULT_CARD, name: s
     for zoo in zoos:
         if twice := configs.keys() & zoo.configs.keys():
             raise ValueError(f"{zoo.folder} has {sorted(twice)[0]} and so has an earlier zoo: leave one of them out")
+        if surplus := files_of_no_config(zoo):
+            raise ValueError(f"{zoo.folder} lists {surplus[0]!r}, which belongs to none of its configs")
         configs |= zoo.configs
     check_same_data(configs)
-    with replacing_folder(out) as folder:
+    with replacing_folder(out, zoo_files) as folder:
         files: dict[str, FileEntry] = {}
         for zoo in zoos:
             for file in zoo.manifest.files.keys() - {CARD_FILE}:

@@ -5,7 +5,10 @@
     python -m zoo.publish runs sample --first 100                   a sample: 100 completed runs of each config
 
 The same runs always give the same bytes. The split of a run is a function of its id, so publishing again with more
-shards moves none. OUT is replaced whole: killed at any moment, it is the old zoo or the new one.
+shards moves none. OUT is replaced whole: killed at any moment, it is the old zoo or the new one. (Where the file system
+cannot exchange two folders, as NFS cannot, there is a moment between two renames without OUT; publishing again after a
+kill in it brings the old one back.) A file in OUT that is not part of the old zoo, such as .git, is never deleted:
+publishing refuses.
 """
 
 import argparse
@@ -21,11 +24,21 @@ import pyarrow.compute as pc
 
 from zoo.command import Advance, command, command_parser, progress_bar
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
+from zoo.format.faults import checkpoint_faults, numbers_of, refuse, run_faults
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
-from zoo.format.published import RUNS_FILE, ConfigDetails, configs_of, filled_splits, split_file, surplus_files
+from zoo.format.published import (
+    EMBEDDING_FILES,
+    RUNS_FILE,
+    ConfigDetails,
+    configs_of,
+    filled_splits,
+    split_file,
+    zoo_files,
+)
 from zoo.format.record import check_same_data
-from zoo.format.schema import CHECKPOINTS, PUBLISHED_RUN_SCHEMA, checkpoint_schema, with_weights
+from zoo.format.schema import CHECKPOINTS, CURVES, PUBLISHED_RUN_SCHEMA, checkpoint_schema, with_weights
 from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
+from zoo.format.shard import RUNS_FILE as SHARD_RUNS_FILE
 from zoo.format.splits import SPLITS, run_digest, split_of
 from zoo.format.table_file import ROWS_PER_BATCH, write_table
 from zoo.reading.hub import check_login, push
@@ -33,7 +46,7 @@ from zoo.reading.mapping import MappedCheckpoints
 from zoo.storage.atomic import write_atomically
 from zoo.storage.swap import replacing_folder
 from zoo.tasks import WordEmbedding
-from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
+from zoo.tasks.embedding import VECTORS_FILE
 
 ROWS_PER_FILE = 512  # 38 MB; the paper's 43,900 training rows make 86 files
 FILES_OF_A_SMALL_SPLIT = 4  # what streaming readers share among their workers is files
@@ -58,7 +71,7 @@ def publish(
     check_target([runs.resolve()], out)
     check_same_data({config: shards[0].record for config, shards in configs.items()})
     template = card.read_text(encoding="utf-8")
-    with replacing_folder(out) as folder:
+    with replacing_folder(out, zoo_files) as folder:
         files: dict[str, FileEntry] = {}
         details: dict[str, ConfigDetails] = {}
         for config, shards in configs.items():
@@ -70,7 +83,7 @@ def publish(
 
 
 def check_target(sources: Sequence[Path], out: Path) -> None:
-    """Refuses to replace a folder that is read or is not an older zoo, and to lose a file that is not part of it."""
+    """Refuses to replace a folder that is read or is not an older zoo."""
     for source in sources:
         if out == source or out in source.parents or source in out.parents:
             raise ValueError(f"{out} and {source} lie inside one another: publish to a folder of its own")
@@ -82,10 +95,7 @@ def check_target(sources: Sequence[Path], out: Path) -> None:
         return
     if not (out / MANIFEST_FILE).is_file():
         raise ValueError(f"{out} is not a zoo (no {MANIFEST_FILE}) and is not empty: publish will not replace it")
-    manifest = Manifest.read(out)
-    configs_of(manifest, out)
-    if surplus := surplus_files(out, manifest):
-        raise ValueError(f"{out / surplus[0]} is not part of the zoo and would be lost: move it away first")
+    configs_of(Manifest.read(out), out)
 
 
 def write_config(
@@ -96,9 +106,11 @@ def write_config(
         shard.check_files()
     tables = [shard.runs() for shard in shards]
     all_runs = pa.concat_tables(tables)
+    check_runs(shards, tables, all_runs)
     runs = all_runs if first is None else sample_runs(config, tables, first)
     rows = MappedCheckpoints([shard.folder / CHECKPOINTS_FILE for shard in shards], shards[0].record.spec)
     by_split = assign_rows(rows, all_runs, set(runs.column("run_id").to_pylist()))
+    check_rows(rows, [row for split in SPLITS for row in by_split[split]], runs, shards[0].record.task)
     files: dict[str, FileEntry] = {}
     for split in SPLITS:
         parts = cut(by_split[split])
@@ -121,6 +133,27 @@ def write_config(
     )
 
 
+def check_runs(shards: Sequence[Shard], tables: Sequence[pa.Table], all_runs: pa.Table) -> None:
+    """Refuses runs that ``zoo.verify`` would find fault with, and a table that is not of its shard."""
+    numbers, lengths = [shard.record.shard for shard in shards], [len(runs) for runs in tables]
+    starts = np.cumsum([0, *lengths])
+
+    def locate(row: int) -> tuple[Path, int]:
+        index = int(np.searchsorted(starts, row, side="right")) - 1
+        return shards[index].folder / SHARD_RUNS_FILE, row - int(starts[index])
+
+    foreign = numbers_of(all_runs, "shard") != np.repeat(numbers, lengths)
+    faults = run_faults(all_runs, shards[0].record.task, numbers)
+    refuse((*faults, (foreign, "the shard is not the one it lies in")), locate)
+
+
+def check_rows(rows: MappedCheckpoints, chosen: list[int], runs: pa.Table, task: str) -> None:
+    """Refuses checkpoints that ``zoo.verify`` would find fault with."""
+    metadata = pc.take(rows.table, pa.array(chosen, pa.int64()))
+    recorded = runs.drop_columns([field.name for field in CURVES])
+    refuse(checkpoint_faults(metadata, recorded, task), lambda row: rows.locate(chosen[row]))
+
+
 def sample_runs(config: str, shards: Sequence[pa.Table], count: int) -> pa.Table:
     """The first ``count`` completed runs, as evenly from the shards as can be, and those that diverged before them.
 
@@ -138,19 +171,18 @@ def sample_runs(config: str, shards: Sequence[pa.Table], count: int) -> pa.Table
 def assign_rows(rows: MappedCheckpoints, runs: pa.Table, published: set[str]) -> dict[str, list[int]]:
     """The rows of each split, in the order of their runs' digests; every completed run with its four checkpoints."""
     ids = runs.column("run_id").to_pylist()
-    if repeated := [run for run, count in Counter(ids).items() if count > 1]:
-        raise ValueError(f"run {repeated[0]} is in more than one shard, or twice in one")
     status = dict(zip(ids, runs.column("status").to_pylist(), strict=True))
     rows_of: dict[str, dict[str, int]] = {run: {} for run in ids if run in published and status[run] == "completed"}
     columns = (rows.table.column(name).to_pylist() for name in ("run_id", "checkpoint"))
     for row, (run, checkpoint) in enumerate(zip(*columns, strict=True)):
-        path, number = rows.locate(row)
         if run not in status:
+            path, number = rows.locate(row)
             raise ValueError(f"{path}, row {number}: run {run} is not in its shard's table of runs")
         if run not in rows_of:
             continue
-        if checkpoint in rows_of[run] or checkpoint not in CHECKPOINTS:
-            raise ValueError(f"{path}, row {number}: checkpoint {checkpoint!r} of run {run} is unknown or there twice")
+        if checkpoint in rows_of[run]:
+            path, number = rows.locate(row)
+            raise ValueError(f"{path}, row {number}: checkpoint {checkpoint} of run {run} is there twice")
         rows_of[run][checkpoint] = row
     by_split: dict[str, list[int]] = {split: [] for split in SPLITS}
     for run in sorted(rows_of, key=run_digest):
@@ -186,7 +218,7 @@ def copy_embedding(runs: Path, folder: Path, shard: Shard) -> dict[str, FileEntr
     if WordEmbedding.load(runs / task).sha256 != shard.record.embedding_sha256:
         raise ValueError(f"{runs / task / VECTORS_FILE} is not the embedding that {shard.folder} was trained with")
     entries = {}
-    for file in (VECTORS_FILE, VOCABULARY_FILE):
+    for file in EMBEDDING_FILES:
         name = f"{task}/{file}"
         write_atomically(folder / name, (runs / name).read_bytes())
         entries[name] = FileEntry.of(folder / name)

@@ -63,6 +63,8 @@ def read(path: Path) -> dict[str, Outcome]:
     """The outcomes in a file by key; none if there is no file."""
     if not path.exists():
         return {}
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file: move it away, trials are stored under this name")
     try:
         with safe_open(path, framework="np") as file:
             trials = {key: json.loads(text) for key, text in (file.metadata() or {}).items()}

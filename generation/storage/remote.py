@@ -6,6 +6,7 @@ that returns on the same machine resumes from them; one on another machine start
 """
 
 import hashlib
+import secrets
 import shutil
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,11 @@ from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
 
 EMBEDDING_FILES = (ORIGIN_FILE, VOCABULARY_FILE, VECTORS_FILE)
 """In the order they are uploaded: the vectors come last, and stand for the whole."""
+PLACES = (
+    *("file", "local", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "tos", "hf"),
+    *("hdfs", "webhdfs", "sftp", "ssh", "ftp", "smb", "webdav", "dbfs", "gdrive", "dropbox", "box", "lakefs"),
+)
+"""Protocols whose files outlive this process and can be written to. ``memory://`` would drop the only copy."""
 
 
 def is_url(out: str) -> bool:
@@ -43,6 +49,9 @@ class RemoteShards:
     def _root(self) -> tuple[Any, str]:
         import fsspec
 
+        if self.url.partition("://")[0] not in PLACES:
+            known = ", ".join(PLACES)
+            raise ValueError(f"--out {self.url} is not a place fsspec can write to for good: use one of {known}")
         try:
             return fsspec.url_to_fs(self.url)
         except (ValueError, ImportError) as error:
@@ -53,6 +62,23 @@ class RemoteShards:
 
     def shard_path(self, folder: Path, name: str = "") -> str:
         return self.path(f"{self.config_name}/{folder.name}/{name}")
+
+    def try_writing(self) -> None:
+        """Writes a small file and deletes it: what cannot be written to should be known before hours of training."""
+        fs, _ = self._root
+        content = secrets.token_hex(8).encode()
+        folder = self.path(self.config_name)
+        path = f"{folder}/.writable-{content.decode()}"
+        try:
+            fs.makedirs(folder, exist_ok=True)
+            fs.pipe_file(path, content)
+            arrived = fs.cat_file(path)
+            fs.rm_file(path)
+        # every store has errors of its own: no credentials, no such bucket, no permission
+        except Exception as error:
+            raise OSError(f"--out {self.url} cannot be written to: {type(error).__name__}: {error}") from error
+        if arrived != content:
+            raise OSError(f"--out {self.url} cannot be written to: what was written came back changed")
 
     def finished_record(self, folder: Path) -> ShardRecord | None:
         """What a finished shard says about itself; None where it is not whole: no sound manifest, or a short file."""

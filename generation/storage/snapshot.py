@@ -43,10 +43,18 @@ def save_snapshot(folder: Path, state: PopulationState, owner: str, seconds: flo
     facts = {"epoch": str(state.epoch), "owner": owner, "seconds": repr(seconds)}
     metadata = facts | {"sha256": digest(facts, tensors)}
     path = folder / pattern(owner).replace("*", f"{state.epoch:05d}")
+    if path.exists() and not path.is_file():
+        warnings.warn(f"no snapshot is written: {path} is there and is not a file", stacklevel=2)
+        return path
     write_atomically(path, safetensors.torch.save(tensors, metadata))
-    for old in sorted(folder.glob(pattern(owner)))[:-KEPT]:
+    for old in snapshots(folder, pattern(owner))[:-KEPT]:
         old.unlink()
     return path
+
+
+def snapshots(folder: Path, names: str) -> list[Path]:
+    """The files of these names, the oldest first; a folder or a pipe of such a name is none of ours."""
+    return [path for path in sorted(folder.glob(names)) if path.is_file()]
 
 
 def load_snapshot(folder: Path, owner: str, like: PopulationState) -> tuple[PopulationState, float] | None:
@@ -64,6 +72,8 @@ def load_snapshot(folder: Path, owner: str, like: PopulationState) -> tuple[Popu
 
 def read_snapshot(path: Path, owner: str, like: PopulationState) -> tuple[PopulationState, float]:
     """One snapshot, on the device of ``like``, whose tensors it must match in name, shape and dtype."""
+    if not path.is_file():
+        raise ValueError("it is not a file")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -91,7 +101,7 @@ def read_snapshot(path: Path, owner: str, like: PopulationState) -> tuple[Popula
 
 
 def delete_snapshots(folder: Path) -> None:
-    for path in folder.glob(PATTERN):
+    for path in snapshots(folder, PATTERN):
         path.unlink()
 
 

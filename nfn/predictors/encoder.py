@@ -14,6 +14,8 @@ from nfn.predictors.dense import linear
 from zoo import TransformerSpec, TransformerWeights
 
 HEAD_WIDTH = 10
+MAX_LAYERS = 16
+"""Far more than any predictor has; a file that asks for thousands would keep its reader busy for a long time."""
 
 
 class InvariantEncoder(nn.Module):
@@ -28,8 +30,8 @@ class InvariantEncoder(nn.Module):
         self, spec: TransformerSpec, channels: Sequence[int], outputs: int, generator: torch.Generator
     ) -> None:
         super().__init__()
-        if not channels:
-            raise ValueError("Transformer-NFN needs at least one equivariant layer, got channels ()")
+        if not 1 <= len(channels) <= MAX_LAYERS:
+            raise ValueError(f"Transformer-NFN has 1 to {MAX_LAYERS} equivariant layers, got {len(channels)} channels")
         widths = [1, *channels]
         self.equivariant = nn.ModuleList(
             EquivariantLayer(spec, widths[i], widths[i + 1], generator=generator) for i in range(len(channels))

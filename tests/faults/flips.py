@@ -8,12 +8,10 @@ from pathlib import Path
 import torch
 
 from generation.storage.snapshot import read_snapshot
-from tests.faults.readers import OWNER, STATE, make_shard, make_snapshot, make_zoo
+from tests.faults.readers import OWNER, SHARD, STATE, make_shard, make_snapshot, make_zoo
 from zoo.format.manifest import Manifest
 from zoo.format.published import PublishedZoo
 from zoo.verify import check_files
-
-SHARD = Path("mnist/shard-00000")
 
 
 @dataclass(frozen=True)
@@ -50,6 +48,14 @@ def zoo_found(folder: Path, path: Path) -> bool:
     return list(faults) == [path.relative_to(folder / "zoo").as_posix()]
 
 
+def manifest_found(folder: Path, path: Path) -> bool:
+    try:
+        Manifest.read(path.parent)
+    except ValueError as error:
+        return str(path) in str(error)
+    return False
+
+
 TARGETS = (
     Target("snapshot", make_snapshot, lambda folder: sorted(folder.glob("state-*")), snapshot_found),
     Target("shard", make_shard, lambda folder: sorted((folder / SHARD).glob("*.arrow")), shard_found),
@@ -59,6 +65,7 @@ TARGETS = (
         lambda folder: [path for path in sorted((folder / "zoo").rglob("*.*")) if path.name != "manifest.json"],
         zoo_found,
     ),
+    Target("manifest", make_zoo, lambda folder: sorted(folder.rglob("manifest.json")), manifest_found),
 )
 
 

@@ -19,6 +19,7 @@ from generation.protocol import Protocol, RunConfig
 from generation.storage.snapshot import read_snapshot, save_snapshot
 from nfn.predictors.storage import load_predictor, save_predictor
 from tests.faults.hostile import Change, spoil, spoil_json, spoil_safetensors
+from tests.faults.rewriting import change_manifest
 from zoo.format.published import PublishedZoo
 from zoo.format.schema import RUN_SCHEMA
 from zoo.format.shard import Shard
@@ -33,6 +34,7 @@ from zoo.verify import verify
 
 Spoil = Callable[[bytes, list[Change]], bytes]
 OWNER = "0" * 64
+SHARD = "mnist/shard-00000"
 STATE = PopulationState.initial(
     [RunConfig("mnist", "sgd", 1e-3, 0.0, 0.1, 0.0, 1.0, protocol=Protocol(epochs=4, warmup_epochs=1))],
     torch.device("cpu"),
@@ -58,6 +60,17 @@ def make_zoo(folder: Path) -> None:
     fabricate_shard(folder / "runs", TINY_MNIST, count=12)
     fabricate_shard(folder / "runs", TINY_AGNEWS, count=12, embedding=fabricate_embedding(TINY_AGNEWS, words=4))
     publish(folder / "runs", folder / "zoo")
+
+
+def make_shard_without_hash(folder: Path) -> None:
+    """Of the first release, whose manifest has no hash of itself: a spoilt one is read to its end."""
+    make_shard(folder)
+    change_manifest(folder / SHARD, lambda manifest: None)
+
+
+def make_zoo_without_hash(folder: Path) -> None:
+    make_zoo(folder)
+    change_manifest(folder / "zoo", lambda manifest: None)
 
 
 def read_shard(folder: Path) -> None:
@@ -112,13 +125,12 @@ def make_csv(folder: Path) -> None:
     (folder / "train.csv").write_text('"1","a title","a, ""text"" of words"\n"4","b","c"\n' * 4)
 
 
-SHARD = "mnist/shard-00000"
 READERS = (
-    Reader("shard manifest", f"{SHARD}/manifest.json", make_shard, read_shard, (spoil, spoil_json)),
+    Reader("shard manifest", f"{SHARD}/manifest.json", make_shard_without_hash, read_shard, (spoil, spoil_json)),
     Reader("shard timing", f"{SHARD}/timing.json", make_shard, read_shard, (spoil, spoil_json)),
     Reader("checkpoints", f"{SHARD}/checkpoints.arrow", make_shard, read_checkpoints),
     Reader("runs", f"{SHARD}/runs.arrow", make_shard, read_runs),
-    Reader("zoo manifest", "zoo/manifest.json", make_zoo, read_zoo, (spoil, spoil_json)),
+    Reader("zoo manifest", "zoo/manifest.json", make_zoo_without_hash, read_zoo, (spoil, spoil_json)),
     Reader("zoo rows", "zoo/mnist/train-00000-of-00001.arrow", make_zoo, read_rows),
     Reader(
         "snapshot",

@@ -1,6 +1,8 @@
 """Full and read-only disks, damaged snapshots: one clear line, nothing lost, and the same bytes in the end."""
 
+import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +14,11 @@ import zoo
 from tests.faults.mounts import Disk, NoMounts, small_disk
 from tests.faults.processes import finish, start
 from tests.faults.workloads import contents, shard_of, train
+from zoo import describe
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
+
+NOBODY = 65534
 
 
 @contextmanager
@@ -83,6 +88,24 @@ def test_a_read_only_disk_is_one_line_and_what_was_there_stays(tmp_path: Path, w
         assert contents(shard_of(small.folder)) == whole
 
 
+@pytest.mark.parametrize("option", ["--png", "--plots"])
+def test_a_picture_for_which_there_is_no_room_is_named_and_the_old_one_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    fabricate_shard(tmp_path / "runs", TINY_MNIST, count=8)
+    publish(tmp_path / "runs", tmp_path / "zoo")
+    with disk(tmp_path / "disk", 24) as small:
+        picture = small.folder / "accuracy.png"
+        picture.write_bytes(b"the old one")
+        (small.folder / "other").write_bytes(bytes(8 << 10))
+        with pytest.raises(SystemExit) as ended:
+            describe.main([str(tmp_path / "zoo"), option, str(picture if option == "--png" else small.folder)])
+        assert ended.value.code == 2
+        assert capsys.readouterr().err == f"error: {picture}: No space left on device\n"
+        assert picture.read_bytes() == b"the old one"
+        assert sorted(path.name for path in small.folder.iterdir()) == ["accuracy.png", "other"]
+
+
 def test_a_zoo_on_a_read_only_disk_is_read_like_any_other(tmp_path: Path) -> None:
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=8)
     with disk(tmp_path / "disk", 64 << 10) as small:
@@ -144,3 +167,26 @@ def test_a_finished_shard_that_was_cut_short_is_an_error_not_a_finished_one(tmp_
     shutil.rmtree(shard_of(tmp_path))
     assert finish(train, tmp_path) == 0
     assert victim.read_bytes() == whole
+
+
+def test_a_write_protected_leftover_is_cleaned_up():
+    # not in pytest's own folder, which only root can enter
+    with tempfile.TemporaryDirectory() as made:
+        root, runs = Path(made), Path(made) / "runs"
+        fabricate_shard(runs, TINY_MNIST, count=8)
+        publish(runs, root / "zoo")
+        shutil.copytree(root / "zoo", root / ".zoo.part-1")
+        for path in (root / ".zoo.part-1" / "mnist", root / ".zoo.part-1"):
+            path.chmod(0o555)
+        assert finish(publish_as_somebody, root) == 0
+        assert sorted(path.name for path in root.iterdir()) == ["runs", "zoo"]
+
+
+def publish_as_somebody(folder: Path) -> None:
+    """In a process that is not root's, whom no file mode stops."""
+    if os.getuid() == 0:
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, NOBODY, NOBODY)
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+    publish(folder / "runs", folder / "zoo")

@@ -26,7 +26,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def job(data: Path, tmp_path: Path) -> Job:
-    return Job(TINY, tmp_path / "scratch", f"memory://{tmp_path.name}/runs", data=data, device="cpu")
+    return Job(TINY, tmp_path / "scratch", f"file://{tmp_path}/store/runs", data=data, device="cpu")
 
 
 def stored(job: Job) -> dict[str, bytes]:
@@ -79,7 +79,7 @@ def test_an_upload_that_fails_keeps_the_shard_and_the_next_try_uploads_it(
 
 
 def test_the_embedding_is_made_once_and_shared_through_the_store(tmp_path: Path) -> None:
-    remote = RemoteShards(f"memory://{tmp_path.name}", "agnews")
+    remote = RemoteShards(f"file://{tmp_path}/store", "agnews")
     made = fabricate_embedding(TINY_AGNEWS)
     here, there = tmp_path / "here" / "agnews", tmp_path / "there" / "agnews"
     remote.fetch_embedding(here)
@@ -95,3 +95,30 @@ def test_a_place_fsspec_does_not_know_is_one_line(capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit):
         main(["--shard", "3", "--preset", "demo", "--out", "carrier-pigeon://roof"])
     assert capsys.readouterr().err.startswith("error: --out carrier-pigeon://roof is not a place fsspec can write to")
+
+
+@pytest.mark.parametrize("url", ["memory://runs", "simplecache::memory://runs", "dir::memory://runs", "data://runs"])
+def test_a_place_that_ends_with_the_process_is_refused_before_anything_is_trained(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setattr(Job, "prepare", lambda self, shard: pytest.fail("trained"))
+    job = Job(TINY, tmp_path / "scratch", url, data=data, device="cpu")
+    with pytest.raises(ValueError, match="is not a place fsspec can write to for good"):
+        train_shard(job, 3)
+
+
+def test_a_place_that_cannot_be_written_to_is_found_before_anything_is_trained(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("no credentials")  # stores raise errors of their own
+
+    monkeypatch.setattr(Job, "prepare", lambda self, shard: pytest.fail("trained"))
+    monkeypatch.setattr("fsspec.implementations.local.LocalFileSystem.pipe_file", refuse)
+    with pytest.raises(OSError, match="cannot be written to: RuntimeError: no credentials"):
+        train_shard(job, 3)
+
+
+def test_trying_to_write_leaves_nothing(tmp_path: Path) -> None:
+    RemoteShards(f"file://{tmp_path}/store", "mnist").try_writing()
+    assert [path.name for path in (tmp_path / "store").rglob("*")] == ["mnist"]

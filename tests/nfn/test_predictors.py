@@ -143,7 +143,7 @@ def test_components_that_do_not_exist_are_refused_in_one_clear_line(kind: type[C
 
 
 def test_no_channels_are_refused_in_one_clear_line():
-    with pytest.raises(ValueError, match="at least one equivariant layer"):
+    with pytest.raises(ValueError, match="has 1 to 16 equivariant layers, got 0"):
         TransformerNFN(MNIST, channels=())
 
 

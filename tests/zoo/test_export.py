@@ -6,7 +6,13 @@ import safetensors
 import torch
 
 import zoo
+from tests.faults.rewriting import rewrite, set_value
 from zoo.export import main
+from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE
+from zoo.publish import publish
+from zoo.storage.atomic import atomic_file
+from zoo.testing import folder_contents
+from zoo.verify import verify
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +76,65 @@ def test_bad_input_is_one_clear_line(zoo_folder, tmp_path, monkeypatch, capsys, 
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_the_same_checkpoints_give_the_same_bytes(zoo_folder, tmp_path):
+    for form in ("safetensors", "torch", "parquet"):
+        where = "checkpoint == 'best' and test_accuracy >= 0.8"
+        for name in ("once", "again"):
+            main([str(zoo_folder), "mnist", str(tmp_path / name), "--format", form, "--where", where])
+    assert folder_contents(tmp_path / "once") == folder_contents(tmp_path / "again")
+    assert len(list((tmp_path / "once").glob("*.safetensors"))) > 3
+
+
+def test_what_a_killed_export_left_is_cleared_away_and_nothing_else(reader, zoo_folder, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    left = [f".{'0' * 16}-best.safetensors.abcd1234.part", f".{'1' * 16}-epoch_50.safetensors.x_y_z_12.part"]
+    foreign = [".notes.txt.abcd1234.part", f".{'0' * 16}-best.pt.abcd1234.part", f"{'0' * 16}-best.safetensors.part"]
+    for name in (*left, *foreign):
+        (out / name).write_bytes(b"half")
+    written = f"{'2' * 16}-best.safetensors"
+    with atomic_file(out / written):
+        main([str(zoo_folder), "mnist", str(out), "--where", one(reader, 0)])
+        others = {path.name for path in out.iterdir()} - set(foreign)
+        assert len(others) == 2, "the new file, and the one that is still being written"
+    assert (out / written).is_file()
+    assert {path.name for path in out.iterdir()} >= set(foreign)
+    single = tmp_path / "one.safetensors"
+    (tmp_path / ".one.safetensors.abcd1234.part").write_bytes(b"half")
+    main([str(zoo_folder), "mnist", str(single), "--where", one(reader, 0)])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.safetensors", "out"]
+
+
+NO_RUN_IDS = ["../../outside", "/outside", "0" * 15, "0" * 17, "ABCDEF0123456789", "0123456789abcdef\n", "", None]
+
+
+@pytest.mark.parametrize("run_id", NO_RUN_IDS)
+def test_no_name_from_a_file_leads_out_of_the_folder(spoilt, tmp_path, run_id):
+    if run_id == "/outside":
+        run_id = str(tmp_path / "outside")
+    for name in ("mnist/runs.arrow", "mnist/train-00000-of-00004.arrow"):
+        rewrite(spoilt, name, set_value(0, run_id=run_id))
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ValueError, match=r"row 0: the run_id is not 16 hexadecimal digits"):
+        zoo.open(spoilt, "mnist")
+    with pytest.raises(SystemExit):
+        main([str(spoilt), "mnist", str(tmp_path / "deep" / "out")])
+    assert sorted(tmp_path.rglob("*")) == before
+    assert any("row 0: the run_id is not 16 hexadecimal digits" in line for line in verify(spoilt))
+
+
+@pytest.mark.parametrize("name", [RUNS_FILE, CHECKPOINTS_FILE])
+def test_a_shard_with_a_path_for_a_run_id_is_not_published(runs, tmp_path, name):
+    shard = runs / "mnist" / "shard-00000"
+    rewrite(shard, name, set_value(3, run_id="../../outside"))
+    with pytest.raises(ValueError, match=r"shard-00000/.*, row 3: the run_id is not 16 hexadecimal digits"):
+        publish(runs, tmp_path / "out")
+
+
+def test_an_unknown_checkpoint_is_not_exported(spoilt, tmp_path):
+    rewrite(spoilt, "mnist/train-00000-of-00004.arrow", set_value(1, checkpoint="/../outside"))
+    with pytest.raises(SystemExit):
+        main([str(spoilt), "mnist", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()

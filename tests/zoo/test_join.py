@@ -4,6 +4,8 @@ import shutil
 
 import pytest
 
+from tests.faults.rewriting import record
+from zoo.format.manifest import FileEntry
 from zoo.format.published import PublishedZoo
 from zoo.join import join, main
 from zoo.publish import publish
@@ -48,17 +50,35 @@ def test_the_same_config_twice_is_refused(parts, tmp_path, capsys):
 
 
 def test_another_embedding_is_refused(made, parts, tmp_path):
-    (agnews,) = (part for part in parts if part.name == "agnews")
-    zoo = PublishedZoo.read(agnews)
+    agnews, other = (next(part for part in parts if part.name == config) for config in ("agnews", "agnews-seeds"))
     name = "agnews/vocabulary.json"
-    other = tmp_path / "other"
-    shutil.copytree(agnews, other)
     (other / name).write_bytes((agnews / name).read_bytes().replace(b"[", b"[ ", 1))
-    files = zoo.manifest.files | {name: type(zoo.manifest.files[name]).of(other / name)}
-    details = zoo.manifest.details | {"configs": {"agnews-seeds": zoo.manifest.details["configs"]["agnews"]}}
-    type(zoo.manifest)(files, details).write(other)
+    record(other, name, FileEntry.of(other / name))
     with pytest.raises(ValueError, match=r"vocabulary\.json is not the one of an earlier zoo"):
         join([agnews, other], tmp_path / "out")
+
+
+STRANGE = [
+    "agnews/train-00009-of-00001.arrow",
+    "agnews/runs.arrow",
+    "agnews/vocabulary.json",
+    "mnist/train-00009-of-00001.arrow",
+    "mnist/notes.txt",
+    "notes.txt",
+]
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_part_adds_no_file_to_another_config(parts, tmp_path, name):
+    """A zoo of mnist that lists rows of agnews would put them into the joined zoo."""
+    agnews, mnist = (next(part for part in parts if part.name == config) for config in ("agnews", "mnist"))
+    (mnist / name).parent.mkdir(exist_ok=True)
+    shutil.copy(mnist / "mnist/train-00000-of-00004.arrow", mnist / name)
+    record(mnist, name, FileEntry.of(mnist / name, 64))
+    with pytest.raises(ValueError, match=r"belongs to none of its configs|where .* should be"):
+        join([agnews, mnist], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert verify(mnist) != []
 
 
 def test_damage_is_found_before_it_is_copied(parts, tmp_path):

@@ -181,7 +181,7 @@ def test_damaged_shards_are_refused_by_name(runs, tmp_path, capsys):
 
 def test_the_same_run_in_two_shards_is_refused(runs, tmp_path, capsys):
     shutil.copytree(runs / "mnist" / "shard-00000", runs / "mnist" / "shard-00005")
-    assert "is in more than one shard" in refusal(capsys, runs, tmp_path / "out")
+    assert "runs.arrow, row 0: the run is there twice" in refusal(capsys, runs, tmp_path / "out")
 
 
 def test_another_embedding_than_the_shards_is_refused(runs, tmp_path, capsys):

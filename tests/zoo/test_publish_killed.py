@@ -71,7 +71,7 @@ def test_kill_during_publish_leaves_the_old_or_the_new_zoo(tmp_path):
 
 def test_an_exception_leaves_the_old_folder_and_nothing_else(tmp_path):
     fill(tmp_path / "zoo", "old")
-    with pytest.raises(FileNotFoundError), replacing_folder(tmp_path / "zoo") as new:
+    with pytest.raises(FileNotFoundError), replacing_folder(tmp_path / "zoo", its_file) as new:
         shutil.copy(new / "absent", new / "half")
     assert (tmp_path / "zoo" / "file").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["zoo"]
@@ -82,7 +82,7 @@ def test_a_folder_is_replaced_with_and_without_the_system_call(tmp_path, monkeyp
     if not atomic:
         monkeypatch.setattr(swap, "exchange", lambda a, b: False)
     for text in ("first", "second"):
-        with replacing_folder(tmp_path / "zoo") as new:
+        with replacing_folder(tmp_path / "zoo", its_file) as new:
             (new / "file").write_text(text)
         assert (tmp_path / "zoo" / "file").read_text() == text
         assert [path.name for path in tmp_path.iterdir()] == ["zoo"]
@@ -92,18 +92,22 @@ def test_the_old_folder_comes_back_after_a_kill_between_two_renames(tmp_path):
     fill(tmp_path / "zoo", "old")
     fill(tmp_path / ".zoo.part-1", "new")
     (tmp_path / "zoo").rename(swap.previous(tmp_path / "zoo"))
-    recover(tmp_path / "zoo")
+    recover(tmp_path / "zoo", its_file)
     assert (tmp_path / "zoo" / "file").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["zoo"]
 
 
 def test_a_second_writer_is_refused(tmp_path):
     with (
-        replacing_folder(tmp_path / "zoo"),
+        replacing_folder(tmp_path / "zoo", its_file),
         pytest.raises(ValueError, match="under way"),
-        replacing_folder(tmp_path / "zoo"),
+        replacing_folder(tmp_path / "zoo", its_file),
     ):
         pass
+
+
+def its_file(folder):
+    return ["file"] if (folder / "file").exists() else None
 
 
 def fill(folder, text):

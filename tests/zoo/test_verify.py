@@ -9,12 +9,15 @@ import pyarrow as pa
 import pytest
 import torch
 
+from tests.faults.rewriting import change_manifest, record, rewrite, set_value
 from zoo.format.manifest import FileEntry, Manifest
 from zoo.format.published import PublishedZoo
-from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
+from zoo.format.schema import checkpoint_schema
 from zoo.format.splits import split_of
 from zoo.format.table_file import read_table, write_table
+from zoo.join import join
 from zoo.publish import publish
+from zoo.reading.reader import open_zoo
 from zoo.tasks import Examples, TaskData
 from zoo.testing import TINY_MNIST, fabricate_shard, generator_of
 from zoo.verify import check_files, main, verify
@@ -93,6 +96,9 @@ def test_truncated_empty_missing_and_foreign_files_are_one_line_each(spoilt, cap
         (b"[]", "manifest.json is damaged"),
         (b"\xff\xfe", "manifest.json is damaged"),
         (b"[" * 100_000, "manifest.json is damaged"),
+        ({"sha256": None}, "its own SHA-256 is None"),
+        ({"sha256": "0" * 64}, "its own SHA-256"),
+        ({"sha512": "0" * 64}, "is damaged: unknown field 'sha512'"),
         ({"schema_version": 99}, "has schema version 99, this code reads 1"),
         ({"details": {"kind": "shard"}}, "does not belong to a published zoo"),
         ({"details": {"kind": "zoo", "configs": {"mnist": {}}}}, "is damaged: KeyError"),
@@ -101,10 +107,10 @@ def test_truncated_empty_missing_and_foreign_files_are_one_line_each(spoilt, cap
     ],
 )
 def test_a_wrong_manifest_is_one_clear_line(spoilt, capsys, content, message):
-    path = spoilt / "manifest.json"
     if isinstance(content, dict):
-        content = json.dumps(json.loads(path.read_bytes()) | content).encode()
-    path.write_bytes(content)
+        change_manifest(spoilt, lambda manifest: manifest.update(content))
+    else:
+        (spoilt / "manifest.json").write_bytes(content)
     (line,) = faults(capsys, spoilt)
     assert message in line
 
@@ -115,29 +121,11 @@ def test_a_folder_without_a_manifest_is_not_a_zoo(tmp_path, capsys):
         assert str(folder) in line
 
 
-def rewrite(folder: Path, name: str, change) -> None:
-    """Spoils the rows of a file, and makes the manifest fit the spoilt file: a fault that no hash can show."""
-    schema = PUBLISHED_RUN_SCHEMA if name.endswith("runs.arrow") else checkpoint_schema(TINY_MNIST)
-    rows = read_table(folder / name, schema).to_pylist()
-    change(rows)
-    entry = write_table(folder / name, schema, [pa.Table.from_pylist(rows, schema)])
-    record(folder, name, FileEntry(entry.bytes, entry.sha256, len(rows)))
-
-
-def record(folder: Path, name: str, entry: FileEntry) -> None:
-    manifest = Manifest.read(folder)
-    Manifest({**manifest.files, name: entry}, manifest.details).write(folder)
-
-
-def set_value(row: int, **values):
-    return lambda rows: rows[row].update(values)
-
-
 def spoil_weight(rows):
     rows[5]["weights"][17] = float("nan")
 
 
-FOREIGN_RUN = next(f"run {number}" for number in range(100) if split_of(f"run {number}") == "test")
+FOREIGN_RUN = next(run for run in (f"{number:016x}" for number in range(100)) if split_of(run) == "test")
 
 
 @pytest.mark.parametrize(
@@ -148,10 +136,10 @@ FOREIGN_RUN = next(f"run {number}" for number in range(100) if split_of(f"run {n
         (set_value(7, test_loss=float("inf")), 7, "a value is missing"),
         (set_value(7, optimizer=None), 7, "a value is missing"),
         (set_value(8, task="agnews"), 8, "the task is not mnist"),
-        (set_value(9, checkpoint="epoch_51"), 9, "an unknown checkpoint"),
+        (set_value(9, checkpoint="epoch_51"), 9, "the checkpoint is none of epoch_50"),
         (set_value(10, run_id=FOREIGN_RUN), 10, "the run does not belong in train"),
-        (set_value(10, run_id=FOREIGN_RUN), 10, "no completed run in runs.arrow"),
-        (set_value(11, learning_rate=0.5), 11, "learning_rate is not the one in runs.arrow"),
+        (set_value(10, run_id=FOREIGN_RUN), 10, "not a completed run of this config"),
+        (set_value(11, learning_rate=0.5), 11, "learning_rate is not its run's"),
         (lambda rows: rows[12].update(rows[11]), 12, "is also in"),
         (lambda rows: rows.pop(), None, "rows, its manifest says"),
     ],
@@ -169,7 +157,7 @@ def test_a_fault_in_a_row_is_named_even_where_the_hash_fits(spoilt, change, row,
     [
         (set_value(3, status="lost"), "row 3: the status is none of"),
         (lambda rows: rows.append(rows[0]), "row 80: the run is there twice"),
-        (set_value(0, status="diverged"), "no completed run in runs.arrow"),
+        (set_value(0, status="diverged"), "not a completed run of this config"),
         (lambda rows: rows.pop(), "the manifest says"),
     ],
 )
@@ -258,12 +246,56 @@ NO_DIGITS = Examples(torch.zeros(0, 28, 28, dtype=torch.uint8), torch.zeros(0, d
         {"rows": {"train": 10**400, "validation": 0, "test": 0}},
         {"embedding_sha256": 7},
         {"engines": [None]},
+        {"spec": TINY_MNIST.to_dict() | {"tokens": 10_000_000}},
+        {"spec": TINY_MNIST.to_dict() | {"tokens": 10**400}},
     ],
 )
 def test_a_manifest_with_values_of_the_wrong_kind_is_damaged(spoilt, change):
-    path = spoilt / "manifest.json"
-    manifest = json.loads(path.read_bytes())
-    manifest["details"]["configs"]["mnist"] |= change
-    path.write_text(json.dumps(manifest))
+    change_manifest(spoilt, lambda manifest: manifest["details"]["configs"]["mnist"].update(change))
     with pytest.raises(ValueError, match="is damaged"):
         verify(spoilt)
+
+
+def test_every_flipped_byte_of_the_manifest_is_found(spoilt):
+    path = spoilt / "manifest.json"
+    whole, random = path.read_bytes(), generator_of("manifest flips")
+    for _ in range(FLIPS):
+        place, change = int(random.integers(len(whole))), int(random.integers(1, 256))
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ change]) + whole[place + 1 :])
+        with pytest.raises(ValueError, match=r"manifest\.json"):
+            Manifest.read(spoilt)
+    path.write_bytes(whole)
+    assert verify(spoilt) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace(b'"demo"', b'"lite"'),
+        lambda text: text.replace(b'"batch_size": 128', b'"batch_size": 129'),
+        lambda text: text.replace(b"  ", b" "),
+        lambda text: text + b" ",
+        lambda text: text.replace(b'"sha256": "', b'"sha256": "0', 1),
+    ],
+    ids=["preset", "protocol", "blanks", "a blank", "a digit"],
+)
+def test_no_reader_takes_a_manifest_that_is_not_the_one_that_was_written(made, spoilt, capsys, change):
+    path = spoilt / "manifest.json"
+    path.write_bytes(change(path.read_bytes()))
+    (line,) = faults(capsys, spoilt)
+    assert f"{path} is damaged" in line
+    readers = (open_zoo, lambda folder: publish(made / "runs", folder), lambda folder: join([folder], folder))
+    for read in readers:
+        with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
+            read(spoilt)
+
+
+def test_a_manifest_without_a_hash_is_read_and_verify_says_so(spoilt, capsys):
+    change_manifest(spoilt, lambda manifest: None)
+    main([str(spoilt)])
+    said = capsys.readouterr()
+    assert said.out.endswith(": all well\n")
+    assert said.err == f"note: {spoilt / 'manifest.json'} has no hash of itself: changes to it go unnoticed\n"
+    Manifest.read(spoilt).write(spoilt)
+    main([str(spoilt)])
+    assert capsys.readouterr().err == ""

@@ -1,8 +1,12 @@
-"""``manifest.json``: what a folder holds, file by file, written last, so that a folder without one is not finished."""
+"""``manifest.json``: what a folder holds, file by file, written last, so that a folder without one is not finished.
+
+It also carries a hash of itself: ``sha256`` is the SHA-256 of the file's own bytes with 64 zeros in that hash's place.
+Manifests of the first release have none and are read all the same.
+"""
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -14,6 +18,8 @@ from zoo.version import VERSION
 MANIFEST_FILE = "manifest.json"
 HASH_CHUNK = 1 << 22
 MAX_COUNT = 1 << 62  # bytes and rows fit a machine's integers, also summed
+OWN_HASH, ZEROS = "sha256", "0" * 64
+LONGEST_LINE = 300
 
 
 @dataclass(frozen=True)
@@ -36,17 +42,18 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The files of a folder by relative name, and how they were made."""
+    """The files of a folder by relative name, and how they were made; ``sha256`` is known of one that was read."""
 
     files: dict[str, FileEntry]
     details: dict[str, Any]
     schema_version: int = SCHEMA_VERSION
     code_version: str = VERSION
+    sha256: str | None = field(default=None, compare=False)
 
     def write(self, folder: Path) -> None:
-        """Puts the manifest in place; call it after every file it names is."""
-        text = json.dumps(asdict(self), indent=2, sort_keys=True, ensure_ascii=False)
-        write_atomically(folder / MANIFEST_FILE, text.encode() + b"\n")
+        """Puts the manifest in place, with a hash of itself; call it after every file it names is."""
+        text = json.dumps(asdict(self) | {OWN_HASH: ZEROS}, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        write_atomically(folder / MANIFEST_FILE, with_last(text, ZEROS, sha256_of(text)).encode())
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
@@ -65,9 +72,13 @@ class Manifest:
         raw = parse_json(text, path)
         try:
             files = {name: FileEntry(**entry) for name, entry in raw["files"].items()}
-            manifest = cls(files, raw["details"], raw["schema_version"], raw["code_version"])
+            manifest = cls(files, raw["details"], raw["schema_version"], raw["code_version"], raw.get(OWN_HASH))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+        if surplus := raw.keys() - {field.name for field in fields(cls)}:
+            raise ValueError(f"{path} is damaged: unknown field {sorted(surplus)[0]!r}"[:LONGEST_LINE])
+        if OWN_HASH in raw:
+            check_own_hash(text, raw[OWN_HASH], path)
         manifest.validate(path)
         return manifest
 
@@ -109,6 +120,24 @@ def is_inside(name: str) -> bool:
     pure = PurePosixPath(name)
     clean = name == pure.as_posix() and name.isprintable() and "\\" not in name
     return clean and not pure.is_absolute() and pure.parts != () and ".." not in pure.parts
+
+
+def check_own_hash(text: bytes, recorded: Any, path: str) -> None:
+    """Raises a ValueError unless ``recorded`` is the hash of the text with zeros in its place."""
+    if not is_sha256(recorded):
+        raise ValueError(f"{path} is damaged: its own SHA-256 is {recorded!r}"[:LONGEST_LINE])
+    if sha256_of(with_last(text.decode(), recorded, ZEROS)) != recorded:
+        raise ValueError(f"{path} is damaged: its own SHA-256 is not that of its content")
+
+
+def sha256_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def with_last(text: str, old: str, new: str) -> str:
+    """The text with the last ``old`` in it replaced; a manifest's own hash is the last thing in it."""
+    before, _, after = text.rpartition(old)
+    return f"{before}{new}{after}"
 
 
 def is_sha256(text: Any) -> bool:

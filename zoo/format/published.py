@@ -12,10 +12,12 @@ from pathlib import Path
 from zoo.format.manifest import MANIFEST_FILE, MAX_COUNT, Manifest
 from zoo.format.record import TrainingRecord, task_of
 from zoo.format.splits import SPLITS
+from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
 from zoo.transformer.spec import SPECS
 
 CARD_FILE = "README.md"
 RUNS_FILE = "runs.arrow"
+EMBEDDING_FILES = (VECTORS_FILE, VOCABULARY_FILE)
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,20 @@ def split_files(manifest: Manifest, config: str, split: str) -> list[str]:
     names = sorted(name for name in manifest.files if name.startswith(f"{config}/{split}-"))
     if not names:
         raise ValueError(f"{MANIFEST_FILE} lists no file of {config}/{split}")
+    for index, name in enumerate(names):
+        if name != (expected := split_file(config, split, index, len(names))):
+            raise ValueError(f"{MANIFEST_FILE} lists {name!r} where {expected} should be")
     return names
+
+
+def files_of_no_config(zoo: PublishedZoo) -> list[str]:
+    """What the manifest lists beside the card and the files of its own configs."""
+    known = {CARD_FILE}
+    for config, details in zoo.configs.items():
+        known |= {f"{config}/{RUNS_FILE}", *(name for split in SPLITS for name in zoo.files(config, split))}
+        if details.embedding_sha256 is not None:
+            known |= {f"{details.task}/{file}" for file in EMBEDDING_FILES}
+    return sorted(zoo.manifest.files.keys() - known)
 
 
 def split_pattern(names: Sequence[str]) -> str:
@@ -118,6 +133,11 @@ def parse_splits(text: str) -> tuple[str, ...]:
     if len(set(names)) < len(names) or not set(names) <= set(SPLITS):
         raise ValueError(f"unknown split {text!r}: one of {', '.join(SPLITS)}, several joined by +, or all")
     return names
+
+
+def zoo_files(folder: Path) -> list[str] | None:
+    """Every file of a published zoo by name, the manifest last; None where there is no manifest."""
+    return [*Manifest.read(folder).files, MANIFEST_FILE] if (folder / MANIFEST_FILE).is_file() else None
 
 
 def surplus_files(folder: Path, manifest: Manifest) -> list[str]:

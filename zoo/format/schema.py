@@ -51,7 +51,7 @@ def with_weights(metadata: pa.Table, weights: Float32[np.ndarray, "n d"]) -> pa.
     return metadata.append_column(WEIGHTS, column)
 
 
-CURVE = pa.list_(pa.float32())
+CURVES = tuple(pa.field(name, pa.list_(pa.float32())) for name in ("test_accuracy", "test_loss", "train_loss"))
 
 RUN_SCHEMA = pa.schema(
     [
@@ -62,9 +62,7 @@ RUN_SCHEMA = pa.schema(
         pa.field("shard", pa.int32()),
         pa.field("epochs", pa.int32()),
         pa.field("best_epoch", pa.int32()),
-        pa.field("test_accuracy", CURVE),
-        pa.field("test_loss", CURVE),
-        pa.field("train_loss", CURVE),
+        *CURVES,
         pa.field("code_version", pa.string()),
     ]
 )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from zoo.format.faults import name_faults, refuse
 from zoo.format.manifest import FileEntry
 from zoo.storage.arrow_stream import read_batches
 from zoo.storage.atomic import atomic_file
@@ -31,5 +32,8 @@ def write_table(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> Fi
 
 
 def read_table(path: Path, schema: pa.Schema) -> pa.Table:
-    """The rows of a small file, in memory; anything but this schema is an error that names the file."""
-    return pa.Table.from_batches(list(read_batches(pa.py_buffer(path.read_bytes()), schema, str(path))), schema)
+    """The rows of a small file, in memory; anything but this schema, or a strange name, is an error that names it."""
+    table = pa.Table.from_batches(list(read_batches(pa.py_buffer(path.read_bytes()), schema, str(path))), schema)
+    if "run_id" in schema.names:
+        refuse(name_faults(table), lambda row: (path, row))
+    return table

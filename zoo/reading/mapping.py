@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float, Float32, Integer
 from torch import Tensor
 
+from zoo.format.faults import name_faults, refuse
 from zoo.format.schema import WEIGHTS, checkpoint_schema
 from zoo.storage.arrow_stream import read_batches
 from zoo.transformer.spec import TransformerSpec
@@ -87,6 +88,7 @@ class MappedCheckpoints:
         self.table = pa.concat_tables(tables)
         self.file_starts = np.cumsum([0, *rows_per_file])
         self.block_starts = np.cumsum([0, *(len(block.tensor) for block in self.blocks)])
+        refuse(name_faults(self.table), self.locate)
 
     def __len__(self) -> int:
         return int(self.block_starts[-1])

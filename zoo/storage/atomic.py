@@ -1,13 +1,16 @@
 """Files that are either the old one or the new one, whole, whatever happens in between."""
 
+import fcntl
 import os
-import tempfile
+import re
+import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 UNFINISHED = ".part"
+TEMPORARY = re.compile(rf"\.(?P<name>.+)\.\w+\{UNFINISHED}")
 
 
 @contextmanager
@@ -15,18 +18,21 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """A file to write to; it takes the name ``path`` only when the block ends without an exception.
 
     The bytes go to a temporary name in the same folder, are flushed to the disk, and only then renamed over ``path``.
+    The temporary file is locked for as long as its writer lives, so that what a killed one left can be told from it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
+    handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)  # less the umask
     try:
         with os.fdopen(handle, "wb") as file:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_SH)
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+            os.replace(temporary, path)  # before the lock goes
     except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         # a full disk is noticed in the middle of a write, where the system does not say of which file
         if isinstance(error, OSError) and error.errno is not None and error.filename is None:
             error.filename = str(path)
@@ -40,10 +46,17 @@ def write_atomically(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Deletes what a killed process left half-written here; only for a folder that no other process writes to."""
+def remove_unfinished(folder: Path, names: str = ".+") -> None:
+    """Deletes what killed processes left half-written of the files whose names match the regular expression ``names``.
+
+    What a living process writes is left alone.
+    """
     for path in folder.glob(f".*{UNFINISHED}"):
-        path.unlink(missing_ok=True)
+        parts = TEMPORARY.fullmatch(path.name)
+        if parts and re.fullmatch(names, parts["name"]) and path.is_file() and not path.is_symlink():
+            with suppress(OSError), path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink(missing_ok=True)
 
 
 def flush_folder(folder: Path) -> None:

@@ -1,40 +1,52 @@
-"""Replaces a folder so that at every moment its name stands for the whole old one or the whole new one."""
+"""Replaces a folder so that at every moment its name stands for the whole old one or the whole new one.
+
+Of the old folder only the files that are known as ours are deleted. Anything else in it is refused before it is
+replaced, and what is put there in the last moment is kept beside the new one.
+"""
 
 import ctypes
 import errno
+import itertools
 import os
+import secrets
 import shutil
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
 
 from zoo.storage.atomic import flush_folder
 from zoo.storage.lock import exclusive
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
+FilesOf = Callable[[Path], Sequence[str] | None]
+"""The files of a finished folder by relative name, the one that says so last; None for a folder that is not finished,
+which is then ours as a whole."""
 
 
 @contextmanager
-def replacing_folder(target: Path) -> Iterator[Path]:
+def replacing_folder(target: Path, files_of: FilesOf) -> Iterator[Path]:
     """An empty folder to fill; it takes the name ``target`` when the block ends without an exception.
 
     The new folder is built beside the old one and changes places with it in one system call (Linux's
     ``renameat2(RENAME_EXCHANGE)``), whatever signal or power cut comes; the old one is deleted after that. Where the
-    system or the file system has no such call it takes two renames: killed between them, ``target`` is missing, and the
-    next call here brings the old one back first. One writer at a time; what a killed one left behind is deleted.
+    system or the file system has no such call (macOS, NFS, some FUSE mounts) it takes two renames: for that moment
+    there is no ``target``, readers that open it then find nothing, and killed in it, the next call here brings the old
+    one back first. One writer at a time; what a killed one left behind is deleted.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with exclusive(target.parent, busy=f"another publish into {target.parent} is under way: wait for it to end"):
-        recover(target)
-        new = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.part-"))
+        recover(target, files_of)
+        check_replaceable(target, files_of)
+        new = target.with_name(f"{unfinished(target)}{secrets.token_hex(4)}")
+        new.mkdir()
         try:
             yield new
-            new.chmod(0o755)
             for folder in (new, *(path for path in new.rglob("*") if path.is_dir())):
                 flush_folder(folder)
+            check_replaceable(target, files_of)
             if not target.exists():
                 new.rename(target)
             elif not exchange(new, target):
@@ -43,7 +55,74 @@ def replacing_folder(target: Path) -> Iterator[Path]:
                 previous(target).rename(new)
             flush_folder(target.parent)
         finally:
-            shutil.rmtree(new, ignore_errors=True)
+            if new.exists():
+                discard(new, target, files_of)
+
+
+def check_replaceable(target: Path, files_of: FilesOf) -> None:
+    """Refuses to replace a folder with anything in it that is not ours, and one that is write-protected."""
+    if not target.exists():
+        return
+    for folder in (target, *folders_in(target)):
+        # root may write anywhere, but whoever took away everybody's right to write meant it
+        if not folder.stat().st_mode & 0o222 or not os.access(folder, os.W_OK | os.X_OK):
+            raise ValueError(f"{folder} is write-protected, so {target} is not replaced: chmod it or move it away")
+    for name in foreign_entries(target, files_of(target) or ()):
+        raise ValueError(f"{target / name} is not part of the zoo and would be lost: move it away first")
+
+
+def foreign_entries(folder: Path, files: Sequence[str]) -> Iterator[str]:
+    """What is in a folder beside these files and the folders they lie in, hidden entries and links included."""
+    known, folders = set(files), {parent.as_posix() for name in files for parent in PurePosixPath(name).parents}
+    for root, directories, names in os.walk(folder):
+        place = Path(root)
+        for name in sorted(directories):
+            entry = (place / name).relative_to(folder).as_posix()
+            if entry not in folders or (place / name).is_symlink():
+                directories.remove(name)
+                yield entry
+        entries = ((place / name).relative_to(folder).as_posix() for name in sorted(names))
+        yield from (entry for entry in entries if entry not in known)
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """All folders below a folder, inner ones first; links are not followed."""
+    return [Path(root) for root, _, _ in os.walk(folder, topdown=False)][:-1]
+
+
+def discard(folder: Path, target: Path, files_of: FilesOf) -> None:
+    """Deletes a folder of ours that once was, or should have become, ``target``; what is not ours is kept."""
+    try:
+        files = files_of(folder)
+    except ValueError:
+        files = ()
+    with suppress(OSError):
+        for inner in (folder, *folders_in(folder)):
+            inner.chmod(inner.stat().st_mode | 0o700)
+        if files is None:
+            shutil.rmtree(folder)
+        elif not any(True for _ in foreign_entries(folder, files)):
+            for name in files[:-1]:
+                (folder / name).unlink(missing_ok=True)
+            for inner in folders_in(folder):
+                inner.rmdir()
+            # the last file says that the others are ours, so it goes when nothing else is left
+            if os.listdir(folder) == list(files[-1:]):
+                shutil.rmtree(folder)
+    if folder.exists():
+        keep(folder, target)
+
+
+def keep(folder: Path, target: Path) -> None:
+    """Gives a folder that was not deleted a name that people see, and says so."""
+    names = (target.with_name(f"{target.name}.kept-{number}") for number in itertools.count(1))
+    kept = next(name for name in names if not name.exists())
+    with suppress(OSError):
+        folder.rename(kept)
+        warnings.warn(
+            f"the old {target.name} is kept in {kept}: it holds a file that is not part of it, or cannot be deleted",
+            stacklevel=2,
+        )
 
 
 def exchange(a: Path, b: Path) -> bool:
@@ -58,16 +137,21 @@ def exchange(a: Path, b: Path) -> bool:
     raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(b))
 
 
-def recover(target: Path) -> None:
+def recover(target: Path, files_of: FilesOf) -> None:
     """Undoes half a replacement and deletes what killed writers left; call it with the lock held."""
     if previous(target).exists():
         if target.exists():
-            shutil.rmtree(previous(target))
+            discard(previous(target), target, files_of)
         else:
             previous(target).rename(target)
-    for leftover in target.parent.iterdir():
-        if leftover.name.startswith(f".{target.name}.part-"):
-            shutil.rmtree(leftover)
+    for leftover in list(target.parent.iterdir()):
+        if leftover.name.startswith(unfinished(target)):
+            discard(leftover, target, files_of)
+
+
+def unfinished(target: Path) -> str:
+    """How the names of new folders begin while they are built."""
+    return f".{target.name}.part-"
 
 
 def previous(target: Path) -> Path:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 Component = Literal["embedding", "encoder", "classifier"]
-MAX_BLOCKS, MAX_PARAMETERS = 1 << 10, 1 << 28
+MAX_BLOCKS, MAX_TOKENS, MAX_PARAMETERS = 1 << 10, 1 << 12, 1 << 28
 """Far above any zoo; a spec that came with a file cannot ask for more."""
 COMPONENTS: tuple[Component, ...] = ("embedding", "encoder", "classifier")
 
@@ -57,10 +57,10 @@ class TransformerSpec:
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
         if not isinstance(self.task, str):
             raise ValueError(f"task must be a name, got {self.task!r}")
-        if self.blocks > MAX_BLOCKS or self._count() > MAX_PARAMETERS:
+        if self.blocks > MAX_BLOCKS or self.tokens > MAX_TOKENS or self._count() > MAX_PARAMETERS:
             raise ValueError(
-                f"a transformer of {self.blocks:,} blocks and {self._count():,} weights is not a small one: "
-                f"at most {MAX_BLOCKS:,} and {MAX_PARAMETERS:,}"
+                f"a transformer of {self.blocks:,} blocks, {self.tokens:,} tokens and {self._count():,} weights is not "
+                f"a small one: at most {MAX_BLOCKS:,}, {MAX_TOKENS:,} and {MAX_PARAMETERS:,}"
             )
 
     def _count(self) -> int:

@@ -1,0 +1,141 @@
+"""What may be wrong with the rows of a zoo: the one list of rules that readers, ``publish`` and ``verify`` go by.
+
+A rule yields the rows that break it, as a mask, and says what is wrong with them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from jaxtyping import Bool, Float64
+
+from zoo.format.schema import CHECKPOINTS, CURVES, HYPERPARAMETERS, OPTIMIZERS, STATUSES
+
+RUN_ID = r"\A[0-9a-f]{16}\z"
+Mask = Bool[np.ndarray, " n"]
+Numbers = Float64[np.ndarray, " n"]
+Fault = tuple[Mask, str]
+Locate = Callable[[int], tuple[Path, int]]
+"""From a row to its file and its number there."""
+
+
+def name_faults(table: pa.Table) -> Iterator[Fault]:
+    """Names that are none of ours. They end up in paths and on terminals, so every reader looks at them first."""
+    if len(table):
+        ids = table.column("run_id").combine_chunks()
+        matching = pc.call_function("match_substring_regex", [ids], pc.MatchSubstringOptions(RUN_ID))
+        yield ~as_mask(matching), "the run_id is not 16 hexadecimal digits"
+        for column, known in (("checkpoint", CHECKPOINTS), ("status", STATUSES)):
+            if column in table.column_names:
+                yield unlisted(table.column(column), known), f"the {column} is none of {', '.join(known)}"
+
+
+def run_faults(table: pa.Table, task: str, shards: Sequence[int]) -> Iterator[Fault]:
+    """Faults in a table of runs whose names are sound, in itself and beside the task and the shards it should be of."""
+    yield missing(table), "a value is missing"
+    ids = table.column("run_id").to_pylist()
+    first = {run: row for row, run in reversed(list(enumerate(ids)))}
+    yield np.array([first[run] != row for row, run in enumerate(ids)], dtype=bool), "the run is there twice"
+    yield unlisted(table.column("task"), [task]), f"the task is not {task}"
+    yield ~np.isin(numbers_of(table, "shard"), list(shards)), "the shard is not one of the manifest's"
+    yield from hyperparameter_faults(table)
+    epochs, best = numbers_of(table, "epochs"), numbers_of(table, "best_epoch")
+    completed = ~unlisted(table.column("status"), ["completed"])
+    yield ~(epochs >= 1), "the number of epochs is not positive"
+    yield completed & ~((best >= 1) & (best <= epochs)), "best_epoch is not one of its epochs"
+    for field in CURVES:
+        yield from curve_faults(field.name, table.column(field.name), epochs, completed)
+    if "wall_seconds" in table.column_names:
+        seconds = numbers_of(table, "wall_seconds")
+        yield ~(np.isfinite(seconds) & (seconds >= 0)), "wall_seconds is no time"
+
+
+def curve_faults(name: str, curves: pa.ChunkedArray, epochs: Numbers, completed: Mask) -> Iterator[Fault]:
+    """A completed run has a finite value per epoch; a diverged one stops early, and its losses may not be finite."""
+    lengths = as_numbers(pc.call_function("list_value_length", [curves]))
+    long, short = lengths > epochs, lengths < epochs
+    yield np.isnan(lengths) | long | (completed & short), f"{name} does not have a value for each epoch"
+    values = pc.call_function("list_flatten", [curves])
+    numbers, rows = as_numbers(values), np.repeat(np.arange(len(curves)), np.nan_to_num(lengths).astype(int))
+    wrong = as_mask(values.is_null()) | ~np.isfinite(numbers) & completed[rows]
+    if name == "test_accuracy":
+        wrong |= ~((numbers >= 0) & (numbers <= 1))
+    faulty = np.zeros(len(epochs), dtype=bool)
+    faulty[rows[wrong]] = True
+    yield faulty, f"{name} holds a value that is missing or out of range"
+
+
+def checkpoint_faults(rows: pa.Table, runs: pa.Table, task: str) -> Iterator[Fault]:
+    """Faults in checkpoints, in themselves and beside the table of the runs they were taken from."""
+    accuracy, *losses = (numbers_of(rows, name) for name in ("test_accuracy", "test_loss", "train_loss"))
+    finite = np.isfinite([accuracy, *losses]).all(axis=0)
+    yield missing(rows) | ~finite, "a value is missing"
+    yield ~((accuracy >= 0) & (accuracy <= 1)), "test_accuracy is outside [0, 1]"
+    yield np.minimum(*losses) < 0, "a loss is negative"
+    yield unlisted(rows.column("task"), [task]), f"the task is not {task}"
+    known = runs.column("run_id").combine_chunks()
+    places = pc.call_function("index_in", [rows.column("run_id").combine_chunks()], pc.SetLookupOptions(known))
+    recorded = runs.take(places)
+    yield unlisted(recorded.column("status"), ["completed"]), "not a completed run of this config"
+    for field in HYPERPARAMETERS:
+        same = pc.call_function("equal", [rows.column(field.name), recorded.column(field.name)])
+        yield ~as_mask(same), f"{field.name} is not its run's"
+    epoch = numbers_of(rows, "epoch")
+    yield ~((epoch >= 1) & (epoch <= numbers_of(recorded, "epochs"))), "the epoch is not one of its run's"
+    yield from hyperparameter_faults(rows)
+
+
+def hyperparameter_faults(table: pa.Table) -> Iterator[Fault]:
+    """Values that no run can be trained with."""
+    yield unlisted(table.column("optimizer"), OPTIMIZERS), f"the optimizer is none of {', '.join(OPTIMIZERS)}"
+    rate, decay, std, dropout, fraction, seed = (numbers_of(table, field.name) for field in HYPERPARAMETERS[1:])
+    yield ~((rate > 0) & (rate < np.inf)), "learning_rate is out of range"
+    yield ~((decay >= 0) & (decay < np.inf)), "weight_decay is out of range"
+    yield ~((std > 0) & (std < np.inf)), "init_std is out of range"
+    yield ~((dropout >= 0) & (dropout < 1)), "dropout is out of range"
+    yield ~((fraction > 0) & (fraction <= 1)), "train_fraction is out of range"
+    yield ~((seed >= 0) & (seed < 2**32)), "seed is out of range"
+
+
+def fault_lines(path: Path, faults: Iterable[Fault]) -> Iterator[str]:
+    """One line for each broken rule; it names the first row that breaks it, and how many there are."""
+    for faulty, fault in faults:
+        rows = np.flatnonzero(faulty)
+        if len(rows):
+            more = f" (and {len(rows) - 1:,} more)" if len(rows) > 1 else ""
+            yield f"{path}, row {rows[0]}{more}: {fault}"
+
+
+def refuse(faults: Iterable[Fault], locate: Locate) -> None:
+    """Raises a ValueError that names the file and the row of the first fault."""
+    for faulty, fault in faults:
+        if faulty.any():
+            path, row = locate(int(faulty.argmax()))
+            raise ValueError(f"{path}, row {row}: {fault}")
+
+
+def missing(table: pa.Table) -> Mask:
+    """The rows with a null in any column."""
+    nulls = [as_mask(column.is_null()) for column in table.columns if column.null_count]
+    return np.any(nulls, axis=0) if nulls else np.zeros(len(table), dtype=bool)
+
+
+def unlisted(column: pa.ChunkedArray, known: Sequence[str]) -> Mask:
+    """The rows whose text is none of the known ones."""
+    return ~as_mask(pc.call_function("is_in", [column.combine_chunks()], pc.SetLookupOptions(pa.array(known))))
+
+
+def numbers_of(table: pa.Table, name: str) -> Numbers:
+    return as_numbers(table.column(name))
+
+
+def as_mask(values: pa.ChunkedArray | pa.Array) -> Mask:
+    """Where a column of truth values is true; null is not."""
+    return pc.fill_null(values, False).to_numpy(zero_copy_only=False)
+
+
+def as_numbers(values: pa.ChunkedArray | pa.Array) -> Numbers:
+    """A column as float64, with NaN for null; seeds beyond 2^53 are rounded."""
+    return values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
