@@ -9,7 +9,9 @@ measured again on the real test set. Exit code 1 and one line on stderr for each
 
 import argparse
 import sys
+import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ import pandas as pd
 import torch
 
 from zoo.command import Advance, command, command_parser, progress_bar
+from zoo.format.edition import read_one_edition
 from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, surplus_files
 from zoo.format.schema import CHECKPOINTS, HYPERPARAMETERS, PUBLISHED_RUN_SCHEMA, STATUSES
 from zoo.format.splits import SPLITS, split_of
@@ -36,8 +39,18 @@ ACCURACY_TOLERANCE = 0.002
 def verify(folder: Path, advance: Advance = lambda done: None) -> list[str]:
     """Every fault of a published zoo, one line each; none when all is well. ``advance`` is told of bytes checked.
 
-    A file that fails its hash is named and not looked into. A manifest that cannot be read raises a ValueError.
+    A file that fails its hash is named and not looked into. A manifest that cannot be read raises a ValueError. A zoo
+    that is published again meanwhile is read again.
     """
+    return read_one_edition(folder, lambda _: verify_edition(folder, advance), partial(say_changed, folder))
+
+
+def say_changed(folder: Path) -> None:
+    warnings.warn(f"{folder} changed while reading: it is read again", stacklevel=2)
+
+
+def verify_edition(folder: Path, advance: Advance) -> list[str]:
+    """The faults of a zoo that nobody publishes meanwhile."""
     zoo = PublishedZoo.read(folder)
     faults = check_files(zoo, advance)
     damaged = set(faults)
@@ -169,6 +182,11 @@ def verify_accuracy(
     folder: Path, count: int, data: Path | None, seed: int = 0, advance: Advance = lambda done: None
 ) -> list[str]:
     """Measures ``count`` random rows of each config again, and returns one line for each that differs."""
+    measure = partial(measure_edition, folder, count, data, seed, advance)
+    return read_one_edition(folder, lambda _: measure(), partial(say_changed, folder))
+
+
+def measure_edition(folder: Path, count: int, data: Path | None, seed: int, advance: Advance) -> list[str]:
     zoo = PublishedZoo.read(folder)
     problems = []
     for config, details in zoo.configs.items():
