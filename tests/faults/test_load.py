@@ -1,8 +1,8 @@
 """Many readers at once, and servers that fail: every row, or an error; never fewer rows."""
 
-import json
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from urllib import request
 
@@ -14,6 +14,7 @@ import zoo
 from tests.faults.processes import start
 from tests.faults.unreliable_server import serving
 from tests.faults.workloads import read_all
+from zoo.format.manifest import Manifest
 from zoo.format.published import PublishedZoo
 from zoo.format.schema import checkpoint_schema
 from zoo.publish import publish
@@ -120,9 +121,10 @@ def test_rows_that_the_manifest_promises_are_never_missing(folder: Path, tmp_pat
     names = sorted(path.name for path in (copy / "mnist").glob("train-*"))
     shorter = (copy / "mnist" / names[-1]).read_bytes()
     (copy / "mnist" / names[0]).write_bytes(shorter)
-    manifest = json.loads((copy / "manifest.json").read_text())
-    manifest["files"][f"mnist/{names[0]}"]["bytes"] = len(shorter)
-    (copy / "manifest.json").write_text(json.dumps(manifest))
+    manifest = Manifest.read(copy)
+    entry = replace(manifest.files[f"mnist/{names[0]}"], bytes=len(shorter))
+    manifest = replace(manifest, files=manifest.files | {f"mnist/{names[0]}": entry})
+    manifest.write(copy)
     with serving(copy, {"well": 1}) as (address, _):
         for place in (address, copy):
             for split in ("train", "train+test", "train[:100%]", "test+train[:1]", "all", None):
@@ -131,8 +133,8 @@ def test_rows_that_the_manifest_promises_are_never_missing(folder: Path, tmp_pat
             for split in ("train", "train+test"):
                 with pytest.raises(ValueError, match=r"damaged: \d+ rows, the manifest says 64"):
                     list(zoo.load_dataset(place, "mnist", split=split, streaming=True))
-    del manifest["files"][f"mnist/{names[-1]}"]
-    (copy / "manifest.json").write_text(json.dumps(manifest))
+    del manifest.files[f"mnist/{names[-1]}"]
+    manifest.write(copy)
     with pytest.raises(ValueError, match=r"lists .* where .* should be"):
         zoo.load_dataset(copy, "mnist", split="test")
 
