@@ -14,6 +14,20 @@ def open_regular(path: Path) -> int:
     return handle
 
 
+def refuse_larger(path: Path, limit: int) -> None:
+    """A ValueError for a file of more than ``limit`` bytes, before a library reads or maps it."""
+    handle = open_regular(path)
+    try:
+        check_size(handle, limit, path)
+    finally:
+        os.close(handle)
+
+
+def check_size(handle: int, limit: int, path: Path) -> None:
+    if (size := os.fstat(handle).st_size) > limit:
+        raise ValueError(f"{path} is damaged: {size:,} bytes, at most {limit:,} are read")
+
+
 def read_bounded(path: Path, limit: int) -> bytes:
     """The content of a file of at most ``limit`` bytes; a larger one is a ValueError, and is not read."""
     with os.fdopen(open_regular(path), "rb") as file:
@@ -22,8 +36,7 @@ def read_bounded(path: Path, limit: int) -> bytes:
 
 def read_bounded_handle(handle: int, limit: int, path: Path) -> bytes:
     """The same of a file that is open already, from its beginning."""
-    if (size := os.fstat(handle).st_size) > limit:
-        raise ValueError(f"{path} is damaged: {size:,} bytes, at most {limit:,} are read")
+    check_size(handle, limit, path)
     parts, place = [], 0
     while place <= limit and (part := os.pread(handle, limit + 1 - place, place)):
         parts.append(part)
