@@ -192,7 +192,7 @@ def test_many_readers_while_the_zoo_is_published_again_and_again(tmp_path):
 
 
 def test_an_edition_that_comes_back_is_not_taken_for_the_same(tmp_path):
-    """Published, replaced and published again while files are opened: the manifest is the old one, the files are not."""
+    """Replaced twice while files are opened: the manifest is the old one again, what was opened may not be."""
     for name, count in (("a", 20), ("b", 20)):
         fabricate_shard(tmp_path / name, TINY_MNIST, shard=ord(name), count=count)
     publish(tmp_path / "a", tmp_path / "zoo")
