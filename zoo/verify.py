@@ -28,6 +28,7 @@ from zoo.reading.locate import DEFAULT_NAME, find_folder
 from zoo.reading.mapping import MappedCheckpoints
 from zoo.tasks import TaskData, WordEmbedding
 from zoo.tasks.evaluation import evaluate, load_task
+from zoo.terminal import printable
 from zoo.transformer.model import build_model
 
 FAULTY = 1
@@ -250,12 +251,12 @@ def main(arguments: list[str] | None = None) -> None:
                 folder, options.evaluate, options.data, options.seed, lambda done: bar.advance(measuring, done)
             )
     for problem in problems:
-        print(f"error: {problem}", file=sys.stderr)
+        print(f"error: {printable(problem)}", file=sys.stderr)
     if problems:
         sys.exit(FAULTY)
     rows = sum(sum(config.rows.values()) for config in zoo.configs.values())
     counted = f"{rows:,} rows in {len(zoo.manifest.files)} files, {size / 1e6:,.1f} MB"
-    print(f"{folder}: {', '.join(zoo.configs)}; {counted}: all well")
+    print(f"{printable(folder)}: {', '.join(zoo.configs)}; {counted}: all well")
     if options.evaluate:
         print(f"accuracy of {options.evaluate} random rows per config measured again: all within {ACCURACY_TOLERANCE}")
 

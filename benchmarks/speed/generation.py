@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks import results
@@ -31,6 +30,7 @@ from zoo.device import choose_device
 from zoo.format.record import SEED_POLICIES, SHARED_SEED
 from zoo.format.schema import OPTIMIZERS
 from zoo.tasks import Examples, TaskData, WordEmbedding
+from zoo.terminal import PlainConsole
 from zoo.transformer.onednn import fast_small_products
 from zoo.transformer.spec import SPECS
 
@@ -210,7 +210,7 @@ def show(rows: Sequence[Result]) -> None:
         error = "" if row.stderr is None else f"{row.stderr:.2f}"
         setting = (str(row.setting["models"]), str(row.setting["precision"]))
         table.add_row(row.config, row.variant, *setting, row.metric, f"{row.value:.2f}", error)
-    Console(width=140).print(table)
+    PlainConsole(width=140).print(table)
 
 
 if __name__ == "__main__":

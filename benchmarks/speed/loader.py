@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
@@ -31,6 +30,7 @@ from zoo.format.table_file import ROWS_PER_BATCH
 from zoo.publish import publish
 from zoo.reading.locate import find_folder
 from zoo.storage.held_file import HeldFile
+from zoo.terminal import PlainConsole
 from zoo.testing import fabricate_shard, run_row
 from zoo.transformer.spec import spec_for
 
@@ -216,7 +216,7 @@ def show(rows: Sequence[Result]) -> None:
         digits = 2 if row.value < 100 else 0
         spread = "" if row.stderr is None else f"{row.stderr:,.{digits}f}"
         table.add_row(str(row.variant), row.metric.replace("_", " "), f"{row.value:,.{digits}f}", spread)
-    Console().print(table)
+    PlainConsole().print(table)
 
 
 def say(text: str) -> None:

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Sequence
 
 import torch
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from torch import Tensor
@@ -24,6 +23,7 @@ from nfn import PredictorEnsemble, TrainingStep, TransformerNFN
 from nfn.predictors.literal import literal_twin
 from zoo import TransformerSpec, TransformerWeights
 from zoo.command import command, command_parser
+from zoo.terminal import PlainConsole
 from zoo.transformer.onednn import fast_small_products
 from zoo.transformer.spec import SPECS
 
@@ -149,4 +149,4 @@ def show(rows: list[Result]) -> None:
             f"{result.stderr:.2f}",
             f"{setting['best_ms']:.2f}",
         )
-    Console(width=160).print(table)
+    PlainConsole(width=160).print(table)

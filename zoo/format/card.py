@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from zoo.format.manifest import FileEntry, Manifest
+from zoo.format.markdown import plain_markdown
 from zoo.format.published import CARD_FILE, RUNS_FILE, ConfigDetails, configs_of, split_files, split_pattern
 from zoo.format.schema import checkpoint_schema
 from zoo.format.splits import SPLITS
@@ -88,7 +89,8 @@ def size_category(rows: int) -> str:
 def notice(details: dict[str, ConfigDetails]) -> str:
     """Says which configs are not the paper's protocol on the whole of the real data."""
     lines = [
-        f"> **`{name}` is a stand-in**: it was trained with the `{config.preset}` preset on {config.data_source}, "
+        f"> **`{name}` is a stand-in**: it was trained with the `{plain_markdown(config.preset)}` preset on "
+        f"{plain_markdown(config.data_source)}, "
         "not with the paper's protocol. It has the right form; its accuracies are not the paper's."
         for name, config in details.items()
         if config.preset != "paper" or "sample" in config.data_source
@@ -144,4 +146,4 @@ def provenance_table(manifest: Manifest, details: dict[str, ConfigDetails]) -> I
         protocol = ", ".join(f"{key} {value}" for key, value in sorted(config.protocol.items()))
         cells = (name, config.preset, protocol, config.seeds, config.data_source)
         lists = (", ".join(values) for values in (config.engines, config.precisions, config.code_versions))
-        yield f"| {' | '.join((*cells, *lists))} |"
+        yield f"| {' | '.join(plain_markdown(cell) for cell in (*cells, *lists))} |"
