@@ -157,18 +157,18 @@ def test_the_card_does_not_decide_what_is_read(folder: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("fault", ["drip", "drip head", "flood"])
+@pytest.mark.parametrize("fault", ["drip", "drip head", "flood", "byte"])
 def test_a_server_that_never_ends_is_given_up(folder: Path, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then resets every timeout of a socket; the whole has a deadline, and a lowest rate."""
     monkeypatch.setattr("zoo.reading.fetch.GRACE_SECONDS", 0.3)
     start = time.monotonic()
     with serving(folder, {fault: 1}) as (address, server):
-        with pytest.raises((FileNotFoundError, ValueError), match=r"does not answer: |more than [\d,]+ bytes"):
+        with pytest.raises((FileNotFoundError, ValueError), match=r"does not answer|more than [\d,]+ bytes"):
             zoo.load_dataset(address, "mnist", streaming=True)
         server.weights = {"well": 1}
         stream = zoo.load_dataset(address, "mnist", split="train", streaming=True)
         server.weights = {fault: 1}
-        with pytest.raises((ConnectionError, ValueError), match=r"does not answer: |is damaged"):
+        with pytest.raises((ConnectionError, ValueError), match=r"does not answer|is damaged"):
             list(stream)
     assert time.monotonic() - start < 5
 

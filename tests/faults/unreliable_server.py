@@ -18,7 +18,7 @@ class Unreliable(BaseHTTPRequestHandler):
 
     ``well``: as asked; ``drop``: the connection closed before a word; ``cut``: closed in the middle; ``short``: fewer
     bytes than asked for, but consistently; ``refuse``: a 503; ``drip``: a byte now and then; ``drip head``: the same
-    from the first byte on; ``flood``: without an end.
+    from the first byte on; ``flood``: without an end; ``byte``: one byte, and then hung up.
     """
 
     protocol_version = "HTTP/1.1"
@@ -61,8 +61,8 @@ class Unreliable(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {first}-{first + len(data) - 1}/{len(whole)}")
         self.end_headers()
         if body:
-            self.wfile.write(data[: len(data) // 2] if behavior == "cut" else data)
-        if behavior == "cut":
+            self.wfile.write(data[: {"cut": len(data) // 2, "byte": 1}.get(behavior, len(data))])
+        if behavior in ("cut", "byte"):
             self.close_connection = True
 
     def trickle(self, head: bytes, data: bytes) -> None:

@@ -3,7 +3,7 @@
 A server may keep us waiting ``GRACE_SECONDS`` in all, and then one second more for every ``LOWEST_RATE`` bytes it has
 sent; what it sends is limited, and so is the time that a whole file can take. Only time spent waiting counts: a reader
 may take as long as it likes between two batches. A connection that drops is opened again where it broke off, at most
-``ATTEMPTS`` times without a further byte.
+``ATTEMPTS`` times without a further byte; the pause before an attempt is waiting, too.
 """
 
 import http.client
@@ -143,7 +143,8 @@ def open_address(address: str, patience: Patience, headers: Mapping[str, str]) -
 
 def fetch_small(address: str, limit: int, headers: Mapping[str, str] | None = None) -> bytes:
     """A whole small file; one of more than ``limit`` bytes is a ValueError, a server that fails a ConnectionError."""
-    trials, patience = Trials(address), Patience()
+    patience = Patience()
+    trials = Trials(address, patience)
     while True:
         try:
             with open_address(address, patience, headers or {}) as answer:
@@ -162,8 +163,8 @@ def fetch_small(address: str, limit: int, headers: Mapping[str, str] | None = No
 class Trials:
     """How often a file was tried since its last byte arrived, and whether to try again."""
 
-    def __init__(self, address: str) -> None:
-        self.address, self.failures = address, 0
+    def __init__(self, address: str, patience: Patience) -> None:
+        self.address, self.patience, self.failures = address, patience, 0
 
     def failed(self, error: Exception) -> None:
         """Waits a little before the next attempt; raises a ConnectionError where there will be none."""
@@ -174,7 +175,8 @@ class Trials:
             reason = one_line(reason) if isinstance(reason, Exception) else reason
             tried = f" in {self.failures} attempts" if self.failures > 1 else ""
             raise ConnectionError(f"{self.address} does not answer{tried}: {reason}") from error
-        time.sleep(FIRST_PAUSE_SECONDS * 2 ** (self.failures - 1))
+        # counted too: a server that hangs up after every byte would otherwise hold us for as many pauses
+        self.patience.wait(partial(time.sleep, FIRST_PAUSE_SECONDS * 2 ** (self.failures - 1)))
 
 
 class ServedSource:
@@ -184,7 +186,8 @@ class ServedSource:
         self.address, self.size, self.headers = address, size, dict(headers or {})
         self.message = pa.py_buffer(b"")
         self.position = 0
-        self.patience, self.trials = Patience(), Trials(address)
+        self.patience = Patience()
+        self.trials = Trials(address, self.patience)
         self.answer: http.client.HTTPResponse | None = None
 
     @property
