@@ -20,12 +20,15 @@ from typing import Any, Self
 import torch
 
 from zoo.storage.atomic import write_atomically
+from zoo.storage.bounded import read_bounded
 from zoo.storage.json_text import parse_json
 from zoo.storage.lock import exclusive
 
 COMMITTED = Path(__file__).parent / "results"
 FOLDER = COMMITTED if COMMITTED.is_dir() else Path("results")
 """Where rows are read and written: a clone's committed ones; for an installed package, a folder where one stands."""
+MAX_BYTES = 64 << 20
+"""Of a file of rows; the largest has 2 MB."""
 BENCHMARKS = (
     "kendall",
     "ablation_components",
@@ -182,7 +185,7 @@ def read(benchmark: str, folder: Path = FOLDER) -> list[Result]:
     if not path.exists():
         return []
     rows = []
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+    for number, line in enumerate(read_bounded(path, MAX_BYTES).splitlines(), start=1):
         try:
             rows.append(Result.from_dict(parse_json(line, "the row")))
         except (ValueError, TypeError) as error:

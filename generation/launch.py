@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.live import Live
 
 from generation.cluster.launcher import Launcher, Resources
@@ -24,6 +23,7 @@ from generation.cluster.status_table import FINISHED, MISSING, StatusTable
 from generation.job import Job, add_options, choose_preset, positive
 from generation.sweep import SHARDS
 from zoo.command import command, command_parser, one_line
+from zoo.terminal import PlainConsole, printable
 
 UNFINISHED = 1
 RETRIES = 3
@@ -62,7 +62,7 @@ def parse_shards(text: str) -> list[int]:
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     shards = parse_shards(options.shards)
-    ray = import_ray()
+    ray = import_ray(options.address)
     with cluster(ray, options.address):
         device = choose_cluster_device(ray, options.device)
         job = Job.of(options, choose_preset(options.preset, torch.device(device)), device).anywhere()
@@ -91,10 +91,10 @@ def choose_cluster_device(ray: Any, name: str) -> str:
 @contextmanager
 def drawing(table: StatusTable) -> Iterator[tuple[Say, Say]]:
     """The table, live where stderr is a terminal; how to log a change of it, and how to say anything else."""
-    console = Console(stderr=True)
+    console = PlainConsole(stderr=True)
 
     def say(line: str) -> None:
-        console.print(line, soft_wrap=not console.is_terminal, highlight=False, markup=False)
+        console.print(line, soft_wrap=not console.is_terminal)
 
     if not console.is_terminal:
         yield say, say
@@ -114,7 +114,7 @@ def summarize(job: Job, table: StatusTable, before: int) -> bool:
             table.change(shard, state=MISSING, remark=one_line(error))
     finished, missing = table.in_state(FINISHED), table.in_state(MISSING)
     for shard in missing:
-        print(f"error: shard {shard} is missing: {table.shards[shard].remark}", file=sys.stderr)
+        print(f"error: shard {shard} is missing: {printable(table.shards[shard].remark)}", file=sys.stderr)
     print(
         f"{len(table.shards)} shards into {job.place}: {len(finished)} finished, {before} of them before, "
         f"{len(missing)} missing"

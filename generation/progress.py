@@ -3,16 +3,16 @@
 import time
 from collections.abc import Callable
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from torch import Tensor
 
 from zoo.command import duration
+from zoo.terminal import PlainConsole
 
 Report = Callable[[int, int, str], None]
 """Told after each epoch: its number, how many there are, and how it goes."""
 
-console = Console(stderr=True)
+console = PlainConsole(stderr=True)
 
 
 def no_report(epoch: int, epochs: int, status: str) -> None:
@@ -20,7 +20,7 @@ def no_report(epoch: int, epochs: int, status: str) -> None:
 
 
 def say(line: str) -> None:
-    console.print(line, soft_wrap=True, highlight=False, markup=False)
+    console.print(line, soft_wrap=True)
 
 
 def epoch_bar() -> Progress:

@@ -9,7 +9,6 @@ A run that is killed resumes from its last snapshot when the same command is giv
 
 import argparse
 
-from rich.console import Console
 from rich.table import Table
 
 from generation.job import Job, add_options, choose_preset
@@ -17,6 +16,7 @@ from generation.shard import train_shard
 from generation.sweep import SHARDS
 from zoo.command import command, command_parser
 from zoo.device import choose_device
+from zoo.terminal import PlainConsole
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -51,7 +51,7 @@ def list_shards(job: Job) -> None:
         begun = "begun" if job.folder(shard).is_dir() else ""
         state = f"finished, preset {record.preset}" if record else begun
         table.add_row(str(shard), str(configs[0].train_fraction), str(len(configs)), state)
-    Console().print(table)
+    PlainConsole().print(table)
 
 
 if __name__ == "__main__":

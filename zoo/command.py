@@ -19,8 +19,9 @@ import warnings
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from zoo.terminal import PlainConsole, printable
 
 BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 
@@ -80,14 +81,14 @@ def command(main: Main) -> Main:
 
 def show_in_one_line(message: Warning | str, *_: object) -> None:
     """A warning as a user of a command should see it: what it says, not where in the code it was said."""
-    print(f"note: {' '.join(str(message).splitlines())}", file=sys.stderr)
+    print(f"note: {printable(' '.join(str(message).splitlines()))}", file=sys.stderr)
 
 
 def one_line(error: Exception) -> str:
-    """The message without line breaks; the operating system's own errors without their number."""
+    """The message without line breaks and escape sequences; the operating system's own errors without their number."""
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return " ".join(str(error).splitlines()) or type(error).__name__
+        return printable(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
+    return printable(" ".join(str(error).splitlines())) or type(error).__name__
 
 
 def duration(seconds: float) -> str:
@@ -100,7 +101,7 @@ def duration(seconds: float) -> str:
 
 def progress_bar() -> Progress:
     """A progress bar on stderr; silent where stderr is not a terminal."""
-    console = Console(stderr=True)
+    console = PlainConsole(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Integer
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.table import Table
 
 from zoo.command import command, command_parser
@@ -24,6 +23,7 @@ from zoo.format.splits import SPLITS, split_of
 from zoo.plots import BINS, plot_curves, plot_histograms, plot_marginals
 from zoo.reading.locate import DEFAULT_NAME, find_folder
 from zoo.reading.reader import ZooReader, open_zoo
+from zoo.terminal import PlainConsole
 
 BAR_WIDTH = 50
 SPARKS = " ▁▂▃▄▅▆▇█"
@@ -126,7 +126,7 @@ def main(arguments: list[str] | None = None) -> None:
     selected = {
         config: (reader, reader.metadata.iloc[reader.rows(options.where)]) for config, reader in readers.items()
     }
-    console = Console()
+    console = PlainConsole()
     if options.details or options.config:
         for config, (reader, rows) in selected.items():
             print_details(console, config, reader, rows)
@@ -135,17 +135,16 @@ def main(arguments: list[str] | None = None) -> None:
         console.print(
             f"checkpoints: {' / '.join(SPLITS)}; bars on a logarithmic scale; "
             "more with --details, --config CONFIG or --plots DIR",
-            highlight=False,
         )
     for path in draw(selected, options.png, options.plots):
-        console.print(f"drawn: {path}", highlight=False, soft_wrap=True)
+        console.print(f"drawn: {path}", soft_wrap=True)
 
 
-def print_details(console: Console, config: str, reader: ZooReader, rows: pd.DataFrame) -> None:
+def print_details(console: PlainConsole, config: str, reader: ZooReader, rows: pd.DataFrame) -> None:
     console.print(counts_table(config, reader, rows))
-    console.print("\ntest accuracy, bars on a logarithmic scale", highlight=False)
+    console.print("\ntest accuracy, bars on a logarithmic scale")
     for line in histogram_lines(histogram(rows["test_accuracy"].to_numpy())):
-        console.print(line, markup=False, highlight=False)
+        console.print(line)
     console.print()
     console.print(marginals_table(rows))
 

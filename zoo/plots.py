@@ -10,6 +10,7 @@ import pandas as pd
 
 from zoo.format.schema import HYPERPARAMETERS, OPTIMIZERS
 from zoo.storage.atomic import write_atomically
+from zoo.terminal import printable
 
 BINS = 20
 COLOR = "#4878a8"
@@ -69,7 +70,11 @@ def plot_marginals(name: str, rows: pd.DataFrame, path: Path) -> Path:
     figure = new_figure(10.5, 6.0)
     axes = figure.subplots(2, -(-len(names) // 2), squeeze=False, sharey=True)
     for axis, hyperparameter in zip(axes.flat, names, strict=True):
-        groups = {str(value): group["test_accuracy"].to_numpy() for value, group in rows.groupby(hyperparameter)}
+        # a dollar sign would begin a formula
+        groups = {
+            printable(value).replace("$", r"\$"): group["test_accuracy"].to_numpy()
+            for value, group in rows.groupby(hyperparameter)
+        }
         for place, values in enumerate(groups.values()):
             low, lower, middle, upper, high = np.quantile(values, [0.05, 0.25, 0.5, 0.75, 0.95])
             axis.vlines(place, low, high, color=COLOR, linewidth=1)

@@ -47,6 +47,7 @@ from zoo.storage.atomic import write_atomically
 from zoo.storage.swap import replacing_folder
 from zoo.tasks import WordEmbedding
 from zoo.tasks.embedding import VECTORS_FILE
+from zoo.terminal import printable
 
 ROWS_PER_FILE = 512  # 38 MB; the paper's 43,900 training rows make 86 files
 FILES_OF_A_SMALL_SPLIT = 4  # what streaming readers share among their workers is files
@@ -230,11 +231,12 @@ def report(manifest: Manifest, out: Path) -> None:
     for name, config in configs_of(manifest, out).items():
         counts = ", ".join(f"{rows:,} {split}" for split, rows in config.rows.items())
         states = ", ".join(f"{runs:,} {status}" for status, runs in config.runs.items())
-        print(f"{name}: {counts} rows; runs: {states}")
+        print(printable(f"{name}: {counts} rows; runs: {states}"))
         for split in SPLITS:
             if split not in filled_splits(config):
                 print(f"{name}: no run belongs in {split} yet, so load_dataset will not have it; more runs fill it")
-    print(f"{out}: {len(manifest.files)} files, {sum(e.bytes for e in manifest.files.values()) / 1e6:,.1f} MB")
+    size = sum(entry.bytes for entry in manifest.files.values()) / 1e6
+    print(f"{printable(out)}: {len(manifest.files)} files, {size:,.1f} MB")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -257,7 +259,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise ValueError("--private is about a repository on the hub: name it with --push-to-hub OWNER/NAME")
     configs, unfinished = find_shards(options.runs)
     for folder in unfinished:
-        print(f"skipped {folder}: unfinished (no {MANIFEST_FILE})", file=sys.stderr)
+        print(f"skipped {printable(folder)}: unfinished (no {MANIFEST_FILE})", file=sys.stderr)
     total = sum(shard.manifest.files[CHECKPOINTS_FILE].rows or 0 for shards in configs.values() for shard in shards)
     if options.first is not None:
         total = len(configs) * options.first * len(CHECKPOINTS)

@@ -9,9 +9,11 @@ measured again on the real test set. Exit code 1 and one line on stderr for each
 
 import argparse
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ import pyarrow as pa
 import torch
 
 from zoo.command import Advance, command, command_parser, progress_bar
+from zoo.format.edition import read_one_edition
 from zoo.format.faults import checkpoint_faults, fault_lines, run_faults
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, files_of_no_config, surplus_files
@@ -30,6 +33,7 @@ from zoo.reading.mapping import MappedCheckpoints
 from zoo.tasks import TaskData, WordEmbedding
 from zoo.tasks.evaluation import evaluate, load_task
 from zoo.tasks.mnist import SAMPLE_SOURCE, load_sample_digits
+from zoo.terminal import printable
 from zoo.transformer.model import build_model
 
 FAULTY = 1
@@ -40,8 +44,18 @@ ACCURACY_TOLERANCE = 0.002
 def verify(folder: Path, advance: Advance = lambda done: None) -> list[str]:
     """Every fault of a published zoo, one line each; none when all is well. ``advance`` is told of bytes checked.
 
-    A file that fails its hash is named and not looked into. A manifest that cannot be read raises a ValueError.
+    A file that fails its hash is named and not looked into. A manifest that cannot be read raises a ValueError. A zoo
+    that is published again meanwhile is read again.
     """
+    return read_one_edition(folder, lambda _: verify_edition(folder, advance), partial(say_changed, folder))
+
+
+def say_changed(folder: Path) -> None:
+    warnings.warn(f"{folder} changed while reading: it is read again", stacklevel=2)
+
+
+def verify_edition(folder: Path, advance: Advance) -> list[str]:
+    """The faults of a zoo that nobody publishes meanwhile."""
     zoo = PublishedZoo.read(folder)
     faults = check_files(zoo, advance)
     damaged = set(faults)
@@ -167,6 +181,11 @@ def verify_accuracy(
     folder: Path, count: int, data: Path | None, seed: int = 0, advance: Advance = lambda done: None
 ) -> list[str]:
     """Measures ``count`` random rows of each config again, and returns one line for each that differs."""
+    measure = partial(measure_edition, folder, count, data, seed, advance)
+    return read_one_edition(folder, lambda _: measure(), partial(say_changed, folder))
+
+
+def measure_edition(folder: Path, count: int, data: Path | None, seed: int, advance: Advance) -> list[str]:
     zoo = PublishedZoo.read(folder)
     problems = []
     for config, details in zoo.configs.items():
@@ -245,12 +264,12 @@ def main(arguments: list[str] | None = None) -> None:
         # of the first release: publishing or joining again adds one
         print(f"note: {folder / MANIFEST_FILE} has no hash of itself: changes to it go unnoticed", file=sys.stderr)
     for problem in problems:
-        print(f"error: {problem}", file=sys.stderr)
+        print(f"error: {printable(problem)}", file=sys.stderr)
     if problems:
         sys.exit(FAULTY)
     rows = sum(sum(config.rows.values()) for config in zoo.configs.values())
     counted = f"{rows:,} rows in {len(zoo.manifest.files)} files, {size / 1e6:,.1f} MB"
-    print(f"{folder}: {', '.join(zoo.configs)}; {counted}: all well")
+    print(f"{printable(folder)}: {', '.join(zoo.configs)}; {counted}: all well")
     if options.evaluate:
         print(f"accuracy of {options.evaluate} random rows per config measured again: all within {ACCURACY_TOLERANCE}")
 

@@ -12,10 +12,11 @@ import torch
 from jaxtyping import Float, Integer
 
 from benchmarks.data.checkpoints import Checkpoints
+from zoo.format.edition import edition_of
 from zoo.format.schema import CHECKPOINTS
 from zoo.format.splits import SPLITS
 from zoo.reading.locate import find_folder
-from zoo.reading.reader import edition_of, open_zoo
+from zoo.reading.reader import open_zoo
 from zoo.reading.selection import Selection
 from zoo.tasks.identity import KNOWN
 

@@ -27,7 +27,7 @@ from zoo.format.splits import split_of
 from zoo.format.table_file import ROWS_PER_BATCH
 from zoo.publish import publish
 from zoo.reading.locate import find_folder
-from zoo.reading.mapping import MappedFile
+from zoo.storage.held_file import HeldFile
 from zoo.testing import fabricate_shard, run_row
 from zoo.transformer.spec import spec_for
 
@@ -134,7 +134,7 @@ def read_zoo(reader: zoo.ZooReader, shuffle: bool = False) -> Iterator[Tensor]:
 
 def map_bare(paths: Sequence[Path], d: int) -> list[Tensor]:
     """The bytes of the files in order, whatever they mean, one batch at a time: an upper bound."""
-    maps = (torch.from_numpy(np.frombuffer(MappedFile(path).map(), dtype="<f4")) for path in paths)
+    maps = (torch.from_numpy(np.frombuffer(HeldFile(path).map(), dtype="<f4")) for path in paths)
     return [piece for mapped in maps for piece in mapped.split(ROWS_PER_BATCH * d)]
 
 

@@ -11,6 +11,7 @@ from generation.cluster.ray_tasks import TaskEnd, prepare, train
 from generation.cluster.status_table import FINISHED, MISSING, RUNNING, WAITING, StatusTable
 from generation.job import Job
 from zoo.command import one_line
+from zoo.terminal import printable
 
 POLL_SECONDS = 0.5
 BUSY_SECONDS = 10.0
@@ -89,7 +90,7 @@ class Launcher:
             return self.ray.get(reference)
         except self.ray.exceptions.RayTaskError as error:
             # a mistake of ours: it keeps its traceback, and the other shards go on
-            print(error, file=sys.stderr)
+            print(*(printable(line) for line in str(error).splitlines()), sep="\n", file=sys.stderr)
             return TaskEnd(one_line(error.cause))
         # Ray has a dozen names for one fact: the worker is gone
         except self.ray.exceptions.RayError:

@@ -1,10 +1,13 @@
 """Ray: starting or joining a cluster, and training one shard as a Ray task. Imported only by the launcher.
 
-Ray's own processes talk to each other in pickles, over connections that only the cluster's members have; no file that
+Ray's own processes talk to each other in pickles: whoever can talk to one can run code there. So the Ray we start is
+reached from this machine alone, and by those who know its token alone; a cluster is its owner's to close. No file that
 this project reads is ever unpickled.
 """
 
+import ipaddress
 import os
+import secrets
 import socket
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,6 +17,7 @@ from typing import Any
 
 import torch
 
+from generation.cluster.guardian import guarded_children
 from generation.cluster.heartbeats import Heartbeat
 from generation.job import Job
 from generation.shard import train_shard
@@ -22,6 +26,7 @@ from zoo.storage.lock import Busy
 
 OBJECT_STORE_BYTES = 100 << 20  # shards go through the file system: nothing is kept in Ray's object store
 CONNECT_SECONDS = 10
+OPEN_CLUSTER = "this Ray cluster asks for no token: whoever reaches its ports can run code there (RAY_AUTH_MODE=token)"
 
 
 @dataclass(frozen=True)
@@ -32,9 +37,17 @@ class TaskEnd:
     busy: bool = False
 
 
-def import_ray() -> Any:
-    """Ray, which reports its use to nobody, or the line that says how to get it."""
+def import_ray(address: str | None) -> Any:
+    """Ray, which reports its use to nobody, or the line that says how to get it.
+
+    Without an address, Ray is told to listen on the loopback interface alone and to ask for a token, a new one. It
+    reads both from the environment, which its processes inherit.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address is None:
+        # Ray's name for it: where it is off, as on a Mac, a node has no address but 127.0.0.1
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     try:
         import ray
     except ImportError as error:
@@ -60,7 +73,15 @@ def cluster(ray: Any, address: str | None) -> Iterator[None]:
     except (OSError, RuntimeError, ValueError, OverflowError) as error:
         raise ValueError(f"no Ray cluster at {address or 'this machine'}: {one_line(error)}") from error
     try:
-        yield
+        if address:
+            if os.environ.get("RAY_AUTH_MODE") != "token":
+                warnings.warn(OPEN_CLUSTER, stacklevel=3)
+            yield
+            return
+        if not ipaddress.ip_address(here := ray.util.get_node_ip_address()).is_loopback:
+            raise ValueError(f"Ray listens on {here}, not on this machine alone: import it nowhere before the launcher")
+        with guarded_children():
+            yield
     finally:
         ray.shutdown()
 

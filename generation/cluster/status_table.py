@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from rich.table import Table
 from rich.text import Text
 
+from zoo.terminal import printable
+
 WAITING, RUNNING, FINISHED, MISSING = "waiting", "running", "finished", "missing"
 STYLES = {WAITING: "dim", RUNNING: "cyan", FINISHED: "green", MISSING: "bold red"}
 
@@ -40,14 +42,16 @@ class StatusTable:
         return [shard for shard, status in self.shards.items() if status.state == state]
 
     def __rich__(self) -> Table:
-        table = Table(title=Text(self.title), caption=self.counts())
+        table = Table(title=Text(printable(self.title)), caption=self.counts())
         for heading in ("shard", "state", "worker", "epoch", "tries", ""):
             table.add_column(heading, justify="right" if heading in ("shard", "epoch", "tries") else "left")
         for shard, status in self.shards.items():
             tries = str(status.tries) if status.tries > 1 else ""
             state = Text(status.state, style=STYLES[status.state])
             # as text, not as markup: a path may have brackets in it
-            table.add_row(str(shard), state, Text(status.worker), status.epochs, tries, Text(status.remark))
+            table.add_row(
+                str(shard), state, Text(printable(status.worker)), status.epochs, tries, Text(printable(status.remark))
+            )
         return table
 
     def counts(self) -> str:

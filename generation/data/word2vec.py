@@ -1,6 +1,5 @@
 """The frozen word vectors of AG News: trained on its text, or given ones reduced to 32 dimensions. Needs gensim."""
 
-import gzip
 import importlib
 from collections import Counter
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from generation.data.vectors_file import read_vectors
 from zoo.tasks import WordEmbedding
 
 SEED = 0
@@ -44,19 +44,16 @@ def reduce_vectors(source: str, texts: Sequence[str], dim: int = DIM) -> WordEmb
 
     ``word2vec-google-news-300`` is what the paper used.
     """
-    KeyedVectors = import_gensim("gensim.models").KeyedVectors
     path = Path(source)
     if not path.is_file():
         path = Path(download_vectors(source))
-    binary = is_binary(path)
-    check_header(path, binary)
-    vectors = KeyedVectors.load_word2vec_format(str(path), binary=binary)
-    components = principal_components(vectors.vectors, dim)
-    mean = vectors.vectors.mean(axis=0, dtype=np.float64)
+    vocabulary, vectors = read_vectors(path, least_dimensions=dim)
+    components = principal_components(vectors, dim)
+    mean = vectors.mean(axis=0, dtype=np.float64)
     used = {word for text in texts for word in text.split()}
-    words = [word for word in vectors.index_to_key if word in used]
-    reduced = (vectors[words] - mean) @ components
-    return WordEmbedding.from_vectors(words, torch.from_numpy(reduced.astype(np.float32)))
+    rows = [row for row, word in enumerate(vocabulary) if word in used]
+    reduced = (vectors[rows] - mean) @ components
+    return WordEmbedding.from_vectors([vocabulary[row] for row in rows], torch.from_numpy(reduced.astype(np.float32)))
 
 
 def import_gensim(module: str) -> Any:
@@ -68,31 +65,6 @@ def import_gensim(module: str) -> Any:
             "word vectors need gensim: `pip install 'small-transformer-zoo[generation]'`, or put a finished embedding "
             "(embedding.safetensors, vocabulary.json) into the output folder"
         ) from error
-
-
-def is_binary(path: Path) -> bool:
-    """Whether a word2vec file, gzipped or not, holds its numbers as bytes, not as text: its first row tells."""
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        file.readline()
-        start = file.read(200)
-    try:
-        float(start.decode("utf-8", errors="strict").split()[1])
-    except (UnicodeDecodeError, ValueError, IndexError):
-        return True
-    return False
-
-
-def check_header(path: Path, binary: bool) -> None:
-    """Refuses a word2vec file that is too short for what its first line promises: gensim makes room for it at once."""
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        first = file.readline(100).split()
-    if len(first) != 2 or not all(part.isdigit() for part in first):
-        raise ValueError(f"{path} is not a word2vec file: its first line should be 'words dimensions', got {first}")
-    words, dim = (int(part) for part in first)
-    least = words * dim * (4 if binary else 2)
-    # gzip shrinks anything at most a thousandfold
-    if least > path.stat().st_size * (1100 if path.suffix == ".gz" else 1):
-        raise ValueError(f"{path} is damaged: {words:,} vectors of {dim:,} numbers do not fit in it")
 
 
 def download_vectors(name: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from generation.data.task_data import ORIGIN_FILE
-from zoo.format.manifest import MANIFEST_FILE, Manifest
+from zoo.format.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest
 from zoo.format.shard import TIMING_FILE, Shard, ShardRecord
 from zoo.storage.atomic import write_atomically
 from zoo.storage.cache import cache_folder
@@ -85,7 +85,7 @@ class RemoteShards:
         fs, _ = self._root
         path = self.shard_path(folder, MANIFEST_FILE)
         try:
-            manifest = Manifest.parse(fs.cat_file(path), path)
+            manifest = Manifest.parse(fs.cat_file(path, end=MAX_MANIFEST_BYTES + 1), path)
             record = ShardRecord.of_manifest(manifest, path)
             sizes = {name: fs.info(self.shard_path(folder, name))["size"] for name in manifest.files}
         except (FileNotFoundError, ValueError):

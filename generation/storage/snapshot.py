@@ -20,10 +20,12 @@ from torch import Tensor
 from generation.population.state import PopulationState
 from generation.protocol import RunConfig
 from zoo.storage.atomic import write_atomically
+from zoo.storage.bounded import refuse_larger
 from zoo.version import VERSION
 
 KEPT = 2
 PATTERN = "state-*.safetensors"
+LONGEST_HEADER = 1 << 20
 
 
 def pattern(owner: str) -> str:
@@ -75,6 +77,7 @@ def read_snapshot(path: Path, owner: str, like: PopulationState) -> tuple[Popula
     if not path.is_file():
         raise ValueError("it is not a file")
     try:
+        refuse_larger(path, sum(tensor.nbytes for tensor in like.tensors().values()) + LONGEST_HEADER)
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("owner") != owner:

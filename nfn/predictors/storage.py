@@ -17,6 +17,7 @@ from nfn.predictors.statnn import StatNN
 from nfn.predictors.transformer_nfn import TransformerNFN
 from zoo import TransformerSpec
 from zoo.storage.atomic import write_atomically
+from zoo.storage.bounded import refuse_larger
 from zoo.storage.json_text import read_json
 
 KINDS: dict[str, type[Predictor]] = {
@@ -24,6 +25,7 @@ KINDS: dict[str, type[Predictor]] = {
 }
 CONFIG = "config.json"
 TENSORS = "model.safetensors"
+LONGEST_HEADER = 1 << 20
 FLOATS = {"F16", "BF16", "F32", "F64"}
 
 
@@ -47,6 +49,9 @@ def load_predictor(folder: Path | str) -> Predictor:
         plan = build_predictor(config)
     expected = {name: list(tensor.shape) for name, tensor in plan.state_dict().items()}
     try:
+        refuse_larger(
+            folder / TENSORS, sum(8 * tensor.numel() for tensor in plan.state_dict().values()) + LONGEST_HEADER
+        )
         with safe_open(folder / TENSORS, framework="pt") as file:
             headers = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             stored = {name: header.get_shape() for name, header in headers.items()}

@@ -1,6 +1,7 @@
 """Feeds a reader hostile files inside a process with little memory to take and a clock on each file."""
 
 import contextlib
+import os
 import random
 import resource
 import signal
@@ -16,6 +17,8 @@ from tests.faults.readers import BY_NAME, RIGHT, Reader
 MEMORY = 1 << 30
 """How much a reader may take over what the process has before it; the files are of a few kilobytes."""
 SECONDS = 20
+SPARSE_EVERY, SPARSE_BYTES = 23, 6 << 30
+"""One file in so many is as large as a disk, and almost all of it is a hole."""
 
 
 def fuzz(name: str, first: int, count: int) -> None:
@@ -39,6 +42,8 @@ def read_one(reader: Reader, folder: Path, sound: bytes, number: int) -> bool:
     source = random.Random(f"{reader.name} {number}")
     changes = [Change.drawn(source) for _ in range(source.choice((1, 1, 1, 2, 4, 8)))]
     (folder / reader.file).write_bytes(reader.spoils[number % len(reader.spoils)](sound, changes))
+    if number % SPARSE_EVERY == 0:
+        os.truncate(folder / reader.file, SPARSE_BYTES)
     print(f"at {number}", flush=True)
     signal.alarm(SECONDS)
     try:

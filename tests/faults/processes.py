@@ -9,7 +9,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.faults.workloads", "tests.faults.fuzzing"])
+FORKS.set_forkserver_preload(["tests.faults.workloads", "tests.faults.fuzzing", "datasets"])
 SECONDS = 120.0
 
 

@@ -1,5 +1,6 @@
 """Ray on one machine as if it were two, and a launch in which one worker is killed in the middle of its shard."""
 
+import contextlib
 import os
 import re
 import signal
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+MARK = "ZOO_TEST_MARK"
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 ROOT = Path(__file__).parent.parent.parent
 ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
 
@@ -53,6 +56,26 @@ def kill_worker(process: subprocess.Popen, out: Path, shard: int, seconds: float
     while not list((out / "mnist" / f"shard-{shard:05d}").glob("state-*")) and time.monotonic() < deadline:
         time.sleep(0.01)
     os.kill(int(match[1]), signal.SIGKILL)
+
+
+def marked_processes(mark: str) -> list[int]:
+    """The processes that were started with this variable in their environment, which children inherit."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name.isdigit() and f"{MARK}={mark}\0".encode() in (folder / "environ").read_bytes() + b"\0":
+                found.append(int(folder.name))
+    return found
+
+
+def listening_addresses(processes: list[int]) -> set[str]:
+    """The addresses, as ``/proc/net`` writes them, at which some processes wait for connections."""
+    sockets = set()
+    for pid in processes:
+        with contextlib.suppress(OSError):
+            sockets |= {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
+    return {line[1].partition(":")[0] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets}
 
 
 def shard_contents(out: Path) -> dict[str, bytes]:

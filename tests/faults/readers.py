@@ -3,7 +3,7 @@
 import gzip
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,17 +14,22 @@ import nfn
 import zoo
 from benchmarks import results
 from benchmarks.results import Result
+from generation.data.vectors_file import read_vectors
 from generation.population.state import PopulationState
 from generation.protocol import Protocol, RunConfig
 from generation.storage.snapshot import read_snapshot, save_snapshot
 from nfn.predictors.storage import load_predictor, save_predictor
+from tests.faults.arrow_messages import spoil_arrow
 from tests.faults.hostile import Change, spoil, spoil_json, spoil_safetensors
 from tests.faults.rewriting import change_manifest
+from zoo.format.edition import edition_of
+from zoo.format.manifest import Manifest
 from zoo.format.published import PublishedZoo
-from zoo.format.schema import RUN_SCHEMA
+from zoo.format.schema import RUN_SCHEMA, checkpoint_schema
 from zoo.format.shard import Shard
 from zoo.format.table_file import read_table
 from zoo.publish import publish
+from zoo.reading.listed_file import ListedFile
 from zoo.reading.mapping import MappedCheckpoints
 from zoo.tasks import WordEmbedding
 from zoo.tasks.agnews import read_csv
@@ -103,6 +108,19 @@ def read_rows(folder: Path) -> None:
     list(zoo.open(folder / "zoo", "mnist", split="all").batches(7))
 
 
+def read_loaded_rows(folder: Path) -> None:
+    """As ``datasets`` streams them, with a manifest that agrees with whatever size the file has."""
+    manifest = Manifest.read(folder / "zoo")
+    name = "mnist/train-00000-of-00001.arrow"
+    entry = replace(manifest.files[name], bytes=(folder / "zoo" / name).stat().st_size)
+    list(ListedFile(folder / "zoo", name, entry, edition_of(folder / "zoo")).batches(checkpoint_schema(TINY_MNIST)))
+
+
+def make_vectors(folder: Path) -> None:
+    numbers = " ".join(["0.5"] * 32)
+    (folder / "vectors.txt").write_text(f"3 32\na {numbers}\nb {numbers}\nc {numbers}\n")
+
+
 def make_snapshot(folder: Path) -> None:
     save_snapshot(folder, STATE, OWNER, seconds=1.5)
 
@@ -128,10 +146,11 @@ def make_csv(folder: Path) -> None:
 READERS = (
     Reader("shard manifest", f"{SHARD}/manifest.json", make_shard_without_hash, read_shard, (spoil, spoil_json)),
     Reader("shard timing", f"{SHARD}/timing.json", make_shard, read_shard, (spoil, spoil_json)),
-    Reader("checkpoints", f"{SHARD}/checkpoints.arrow", make_shard, read_checkpoints),
-    Reader("runs", f"{SHARD}/runs.arrow", make_shard, read_runs),
+    Reader("checkpoints", f"{SHARD}/checkpoints.arrow", make_shard, read_checkpoints, (spoil, spoil_arrow)),
+    Reader("runs", f"{SHARD}/runs.arrow", make_shard, read_runs, (spoil, spoil_arrow)),
     Reader("zoo manifest", "zoo/manifest.json", make_zoo_without_hash, read_zoo, (spoil, spoil_json)),
-    Reader("zoo rows", "zoo/mnist/train-00000-of-00001.arrow", make_zoo, read_rows),
+    Reader("zoo rows", "zoo/mnist/train-00000-of-00001.arrow", make_zoo, read_rows, (spoil, spoil_arrow)),
+    Reader("loaded rows", "zoo/mnist/train-00000-of-00001.arrow", make_zoo, read_loaded_rows, (spoil, spoil_arrow)),
     Reader(
         "snapshot",
         f"state-{OWNER[:8]}-00000.safetensors",
@@ -164,6 +183,7 @@ READERS = (
     ),
     Reader("idx", "images", partial(make_idx, zipped=False), lambda folder: read_idx(folder / "images", 3)),
     Reader("idx.gz", "images.gz", partial(make_idx, zipped=True), lambda folder: read_idx(folder / "images.gz", 3)),
+    Reader("vectors", "vectors.txt", make_vectors, lambda folder: read_vectors(folder / "vectors.txt", 32)),
     Reader("csv", "train.csv", make_csv, lambda folder: read_csv(folder / "train.csv")),
 )
 BY_NAME = {reader.name: reader for reader in READERS}

@@ -1,7 +1,10 @@
 """Many readers at once, and servers that fail: every row, or an error; never fewer rows."""
 
 import shutil
+import time
+from dataclasses import replace
 from pathlib import Path
+from urllib import request
 
 import numpy as np
 import pyarrow as pa
@@ -11,10 +14,16 @@ import zoo
 from tests.faults.processes import start
 from tests.faults.unreliable_server import serving
 from tests.faults.workloads import read_all
+from zoo.format.manifest import Manifest
+from zoo.format.published import PublishedZoo
+from zoo.format.schema import checkpoint_schema
 from zoo.publish import publish
+from zoo.reading import fetch
+from zoo.reading.listed_file import ListedFile
 from zoo.testing import TINY_MNIST, fabricate_shard
 
 READERS = 8
+NAME = "mnist/train-00000-of-00004.arrow"
 
 
 @pytest.fixture(scope="module")
@@ -38,15 +47,12 @@ def test_eight_processes_read_one_folder_at_once(folder: Path, tmp_path: Path) -
 
 @pytest.fixture
 def impatient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``datasets`` with a cache of its own, that does not wait seconds before it tries again."""
+    """``datasets`` with a cache of its own, and a reader that does not wait before it tries again."""
     import datasets
 
     datasets.disable_progress_bars()
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    for name in ("READ", "OPEN"):
-        monkeypatch.setattr(f"datasets.config.STREAMING_{name}_RETRY_INTERVAL", 0.01)
-        monkeypatch.setattr(f"datasets.config.STREAMING_{name}_MAX_RETRIES", 8)
-    monkeypatch.setattr("zoo.reading.loading.PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("zoo.reading.fetch.FIRST_PAUSE_SECONDS", 0.001)
 
 
 def check_stream(address: str, folder: Path) -> None:
@@ -72,7 +78,7 @@ def test_a_server_that_always_fails_is_one_line(folder: Path, fault: str, tmp_pa
     with serving(folder, {"well": 1}) as (address, server):
         stream = zoo.load_dataset(address, "mnist", split="train", streaming=True)
         server.weights = {fault: 1}
-        with pytest.raises(ConnectionError, match="cannot be read") as raised:
+        with pytest.raises(ConnectionError, match="does not answer in 5 attempts") as raised:
             list(stream)
     assert len(str(raised.value).splitlines()) == 1
     with serving(folder, {fault: 1}) as (address, _), pytest.raises(FileNotFoundError, match="does not answer"):
@@ -90,10 +96,13 @@ def test_a_file_cut_between_two_batches_is_not_read_as_a_shorter_one(folder: Pat
         assert reader.read_all().num_rows == 0
     with serving(copy, {"well": 1}) as (address, _):
         stream = zoo.load_dataset(address, "mnist", split="train", streaming=True)
-        with pytest.raises(ConnectionError, match=r"0 of \d+ rows in 3 attempts \(the stream ended\)"):
+        with pytest.raises(
+            ConnectionError, match=r"does not answer in 5 attempts: it broke off after [\d,]+ of [\d,]+"
+        ):
             list(stream)
-        with pytest.raises(ValueError, match="came with"):
-            zoo.load_dataset(address, "mnist", split="train")
+        for split in ("train", "train+test", "train[:100%]", "train[:1]", None):
+            with pytest.raises(ConnectionError, match="broke off after"):
+                zoo.load_dataset(address, "mnist", split=split)
     with pytest.raises(ValueError, match="is damaged"):
         zoo.load_dataset(copy, "mnist", split="train")
     with pytest.raises(ValueError, match="is damaged"):
@@ -103,3 +112,94 @@ def test_a_file_cut_between_two_batches_is_not_read_as_a_shorter_one(folder: Pat
 def first_batch_end(stream: bytes) -> int:
     """Where the schema ends and the first record batch begins."""
     return 8 + int.from_bytes(stream[4:8], "little")
+
+
+@pytest.mark.usefixtures("impatient")
+def test_rows_that_the_manifest_promises_are_never_missing(folder: Path, tmp_path: Path) -> None:
+    """Whole files with fewer rows than they should have, served, under every way of writing a split."""
+    copy = Path(shutil.copytree(folder, tmp_path / "zoo"))
+    names = sorted(path.name for path in (copy / "mnist").glob("train-*"))
+    shorter = (copy / "mnist" / names[-1]).read_bytes()
+    (copy / "mnist" / names[0]).write_bytes(shorter)
+    manifest = Manifest.read(copy)
+    entry = replace(manifest.files[f"mnist/{names[0]}"], bytes=len(shorter))
+    manifest = replace(manifest, files=manifest.files | {f"mnist/{names[0]}": entry})
+    manifest.write(copy)
+    with serving(copy, {"well": 1}) as (address, _):
+        for place in (address, copy):
+            for split in ("train", "train+test", "train[:100%]", "test+train[:1]", "all", None):
+                with pytest.raises(ValueError, match=r"damaged: \d+ rows, the manifest says 64"):
+                    zoo.load_dataset(place, "mnist", split=split)
+            for split in ("train", "train+test"):
+                with pytest.raises(ValueError, match=r"damaged: \d+ rows, the manifest says 64"):
+                    list(zoo.load_dataset(place, "mnist", split=split, streaming=True))
+    del manifest.files[f"mnist/{names[-1]}"]
+    manifest.write(copy)
+    with pytest.raises(ValueError, match=r"lists .* where .* should be"):
+        zoo.load_dataset(copy, "mnist", split="test")
+
+
+@pytest.mark.usefixtures("impatient")
+def test_the_card_does_not_decide_what_is_read(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "zoo"))
+    with serving(folder, {"well": 1}) as (elsewhere, server):
+        card = (copy / "README.md").read_text()
+        victim = "path: mnist/train-*-of-00004.arrow"
+        assert victim in card
+        (copy / "README.md").write_text(card.replace(victim, f"path: {elsewhere}/mnist/test-00000-of-00001.arrow"))
+        wanted = list(zoo.open(folder, "mnist").metadata["run_id"])
+        for streaming in (False, True):
+            rows = zoo.load_dataset(copy, "mnist", split="train", streaming=streaming)
+            assert [row["run_id"] for row in rows] == wanted
+        assert not server.counts
+    with pytest.raises(ValueError, match="data_files is not for a zoo"):
+        zoo.load_dataset(copy, "mnist", data_files="http://elsewhere/file.arrow")
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("fault", ["drip", "drip head", "flood", "byte"])
+def test_a_server_that_never_ends_is_given_up(folder: Path, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then resets every timeout of a socket; the whole has a deadline, and a lowest rate."""
+    monkeypatch.setattr("zoo.reading.fetch.GRACE_SECONDS", 0.3)
+    start = time.monotonic()
+    with serving(folder, {fault: 1}) as (address, server):
+        with pytest.raises((FileNotFoundError, ValueError), match=r"does not answer|more than [\d,]+ bytes"):
+            zoo.load_dataset(address, "mnist", streaming=True)
+        server.weights = {"well": 1}
+        stream = zoo.load_dataset(address, "mnist", split="train", streaming=True)
+        server.weights = {fault: 1}
+        with pytest.raises((ConnectionError, ValueError), match=r"does not answer|is damaged"):
+            list(stream)
+    assert time.monotonic() - start < 5
+
+
+def test_a_reader_that_takes_its_time_is_not_a_slow_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zoo.reading.fetch.GRACE_SECONDS", 0.2)
+    with serving(folder, {"well": 1}) as (address, _):
+        entry = PublishedZoo.read(folder).manifest.files[NAME]
+        batches = ListedFile(address, NAME, entry, "").batches(checkpoint_schema(TINY_MNIST))
+        next(batches)
+        time.sleep(0.5)
+        assert not list(batches)
+
+
+def test_a_redirection_leads_to_web_servers_only_and_takes_no_token_along() -> None:
+    asked = request.Request("https://here/a", headers={"authorization": "Bearer secret", "user-agent": "zoo"})
+    for address, kept in (("https://here/b", True), ("https://there/b", False), ("http://here:1/b", False)):
+        new = fetch.Redirections().redirect_request(asked, None, 302, "", {}, address)
+        assert new is not None
+        assert new.has_header("Authorization") == kept
+        assert new.has_header("User-agent")
+    for address in ("file:///etc/passwd", "ftp://127.0.0.1/file"):
+        with pytest.raises(OSError, match="unknown url type"):
+            fetch.open_address(address, fetch.Patience(), {})
+
+
+@pytest.mark.usefixtures("impatient")
+def test_streaming_from_the_hub_reads_what_the_manifest_of_one_commit_lists(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(folder, {"well": 1}) as (address, _):
+        monkeypatch.setattr("zoo.reading.hub.address", lambda name, revision, token: (address, {"user-agent": "zoo"}))
+        rows = list(zoo.load_dataset("owner/zoo", "mnist", split="test", streaming=True))
+    assert [row["run_id"] for row in rows] == list(zoo.open(folder, "mnist", split="test").metadata["run_id"])

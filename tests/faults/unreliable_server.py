@@ -1,5 +1,6 @@
-"""A web server over a folder that drops connections and answers short, as told."""
+"""A web server over a folder that drops connections, answers short, or hardly answers at all, as told."""
 
+import contextlib
 import random
 import re
 import threading
@@ -9,12 +10,15 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+DRIP_SECONDS = 0.05
+
 
 class Unreliable(BaseHTTPRequestHandler):
     """GET with ranges. The server chooses how each request is answered.
 
     ``well``: as asked; ``drop``: the connection closed before a word; ``cut``: closed in the middle; ``short``: fewer
-    bytes than asked for, but consistently; ``refuse``: a 503.
+    bytes than asked for, but consistently; ``refuse``: a 503; ``drip``: a byte now and then; ``drip head``: the same
+    from the first byte on; ``flood``: without an end; ``byte``: one byte, and then hung up.
     """
 
     protocol_version = "HTTP/1.1"
@@ -42,6 +46,12 @@ class Unreliable(BaseHTTPRequestHandler):
         if behavior == "refuse":
             self.send_error(503)
             return
+        if behavior in ("drip", "drip head", "flood"):
+            self.close_connection = True
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
+            with contextlib.suppress(OSError):
+                self.trickle(head, data) if behavior != "flood" else self.flood(head)
+            return
         if behavior == "short" and wanted and len(data) > 1:
             data = data[: len(data) // 2]
         self.send_response(206 if wanted else 200)
@@ -51,9 +61,26 @@ class Unreliable(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {first}-{first + len(data) - 1}/{len(whole)}")
         self.end_headers()
         if body:
-            self.wfile.write(data[: len(data) // 2] if behavior == "cut" else data)
-        if behavior == "cut":
+            self.wfile.write(data[: {"cut": len(data) // 2, "byte": 1}.get(behavior, len(data))])
+        if behavior in ("cut", "byte"):
             self.close_connection = True
+
+    def trickle(self, head: bytes, data: bytes) -> None:
+        """A byte every ``DRIP_SECONDS``, which is more often than any timeout of a socket."""
+        assert isinstance(self.server, Server)
+        if "drip head" not in self.server.weights:
+            self.wfile.write(head)
+            head = b""
+        for byte in head + data:
+            if self.server.stopped.wait(DRIP_SECONDS):
+                return
+            self.wfile.write(bytes([byte]))
+
+    def flood(self, head: bytes) -> None:
+        assert isinstance(self.server, Server)
+        self.wfile.write(head)
+        while not self.server.stopped.is_set():
+            self.wfile.write(bytes(1 << 20))
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -67,6 +94,7 @@ class Server(ThreadingHTTPServer):
         self.folder, self.random = folder, random.Random(seed)
         self.weights = weights
         self.counts: Counter[str] = Counter()
+        self.stopped = threading.Event()
 
     def choose(self, path: Path) -> str:
         chosen = self.random.choices(list(self.weights), list(self.weights.values()))[0]
@@ -83,5 +111,6 @@ def serving(folder: Path, weights: Mapping[str, float], seed: int = 0) -> Iterat
         try:
             yield f"http://127.0.0.1:{server.server_address[1]}", server
         finally:
+            server.stopped.set()
             server.shutdown()
             thread.join()

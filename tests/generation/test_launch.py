@@ -1,19 +1,32 @@
 """Many shards at once: a Ray of one's own, two nodes and a killed worker, and what is missing is said."""
 
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from generation.cluster.guardian import PATIENCE_SECONDS
 from generation.cluster.status_table import MISSING, RUNNING, StatusTable
 from generation.job import Job
 from generation.launch import main, parse_shards
 from generation.shard import train_shard
 from generation.storage.remote import scratch_folder
 from generation.sweep import PRESETS, Sweep
-from tests.faults.ray_nodes import ROOT, kill_worker, launcher, shard_contents, two_nodes
+from tests.faults.ray_nodes import (
+    LOOPBACK,
+    MARK,
+    ROOT,
+    kill_worker,
+    launcher,
+    listening_addresses,
+    marked_processes,
+    shard_contents,
+    two_nodes,
+)
 from tests.generation.small_tasks import write_digits
 from zoo.storage.lock import exclusive
 
@@ -68,6 +81,33 @@ def test_a_shard_that_is_missing_is_named_and_finished_ones_are_skipped(
     assert shard_contents(tmp_path / "store") == {
         name: data for name, data in expected.items() if "shard-00003" not in name
     }
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_ray_of_our_own_listens_on_loopback_asks_for_a_token_and_ends_with_its_driver(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = str(tmp_path)
+    monkeypatch.setenv(MARK, mark)
+    process = launcher(tmp_path, "--shards", "0", "--runs", "1", "--data", str(data))
+    assert process.stderr is not None
+    try:
+        assert "shard 0: running" in process.stderr.readline()
+        processes = marked_processes(mark)
+        found = listening_addresses(processes)
+        assert found
+        assert found <= LOOPBACK
+        for pid in set(processes) - {process.pid}:
+            environment = Path(f"/proc/{pid}/environ").read_text()
+            assert "RAY_AUTH_MODE=token" in environment
+            assert re.search("RAY_AUTH_TOKEN=[0-9a-f]{64}", environment)
+    finally:
+        process.kill()
+    process.communicate()
+    deadline = time.monotonic() + PATIENCE_SECONDS + 10
+    while (left := marked_processes(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left
 
 
 def test_the_table_shows_every_shard_and_takes_brackets_for_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:

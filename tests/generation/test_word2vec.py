@@ -107,8 +107,12 @@ def test_the_embedding_is_made_once_and_then_read(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b"1000000000 300\nw1 0.5 0.5\n", "do not fit in it"),
-        (b"many words\nw1 0.5 0.5\n", "is not a word2vec file"),
-        (b"", "is not a word2vec file"),
+        (b"many words\nw1 0.5 0.5\n", "not a word2vec file"),
+        (b"", "not a word2vec file"),
+        (b"1 32\nw1" + b" 0.5" * 1000, "a line of 506 numbers"),
+        (b"1 32\nw1" + b"x" * 100_000, "a word without an end"),
+        (b"2 32\nw1 " + bytes(128) + b"w2 " + bytes(100), "in the middle of a vector"),
+        (b"1 8\nw1" + b" 0.5" * 8, "vectors of 8 dimensions cannot be reduced to 32"),
     ],
 )
 def test_a_header_that_promises_too_much_is_refused_before_room_is_made(

@@ -3,6 +3,7 @@
 import pickle
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import zoo
+from zoo.format.edition import read_one_edition
 from zoo.publish import publish
 from zoo.reading.selection import Selection
 from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
@@ -155,11 +157,15 @@ def test_a_pickled_reader_does_not_mix_editions(spoilt, tmp_path):
 
 
 def test_an_open_reader_keeps_its_edition(spoilt, tmp_path):
-    reader = zoo.open(spoilt, "mnist")
+    reader, news = zoo.open(spoilt, "mnist"), zoo.open(spoilt, "agnews")
     before = reader.weights([0, 100]).clone()
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=5)
     publish(tmp_path / "runs", spoilt)
     assert torch.equal(reader.weights([0, 100]), before)
+    # asked for the first time after the files of their names are others, or gone
+    assert set(reader.metadata["run_id"]) <= set(reader.runs["run_id"])
+    assert news.embedding is not None
+    assert news.embedding.sha256 == news.details.embedding_sha256
     assert len(zoo.open(spoilt, "mnist", split="all")) == 20
 
 
@@ -174,6 +180,7 @@ def test_many_readers_while_the_zoo_is_published_again_and_again(tmp_path):
 
     def read(_):
         reader = zoo.open(tmp_path / "zoo", "mnist", split="all")
+        assert set(reader.metadata["run_id"]) <= set(reader.runs["run_id"])
         return len(reader), sum(float(w.flat().double().sum()) for w, _ in reader.batches())
 
     with ThreadPoolExecutor(2) as pool:
@@ -182,6 +189,27 @@ def test_many_readers_while_the_zoo_is_published_again_and_again(tmp_path):
             publish(tmp_path / "ab"[turn % 2], tmp_path / "zoo")
         for count, total in results:
             assert total == pytest.approx(sizes[count])
+
+
+def test_an_edition_that_comes_back_is_not_taken_for_the_same(tmp_path):
+    """Replaced twice while files are opened: the manifest is the old one again, what was opened may not be."""
+    for name, count in (("a", 20), ("b", 20)):
+        fabricate_shard(tmp_path / name, TINY_MNIST, shard=ord(name), count=count)
+    publish(tmp_path / "a", tmp_path / "zoo")
+    turns = iter("ba")
+
+    def read(edition):
+        for name in turns:
+            publish(tmp_path / name, tmp_path / "zoo")
+        reads.append(edition)
+        return len(reads)
+
+    reads = []
+    assert read_one_edition(tmp_path / "zoo", read) == 2
+    assert reads[0] == reads[1]
+    turns = cycle("ab")
+    with pytest.raises(ValueError, match="changed while reading, 5 times"):
+        read_one_edition(tmp_path / "zoo", lambda _: publish(tmp_path / next(turns), tmp_path / "zoo"))
 
 
 def test_configs_and_splits_that_do_not_exist_are_one_clear_error(zoo_folder):

@@ -300,3 +300,26 @@ def test_the_canonical_form_of_every_comparison_chooses_the_same_rows(column):
 @given(EXPRESSIONS)
 def test_the_canonical_form_of_any_expression_chooses_the_same_rows(text):
     assert_same_rows(text)
+
+
+@pytest.mark.parametrize("digits", [39, 300, 309, 400, 5000])
+@pytest.mark.parametrize(
+    ("form", "chosen"),
+    [
+        ("{} < {}", True),
+        ("{} == {}", False),
+        ("{} in [{}, 7.5]", False),
+        ("{} not in ({},)", True),
+        ("{} < -{}", False),
+    ],
+)
+def test_numbers_of_hundreds_of_digits_are_compared_or_refused(form, chosen, digits):
+    """Without an overflow, and without a warning of one."""
+    frame = pd.DataFrame({"a": np.array([0.5, 1], "f4"), "b": np.array([0.5, 1]), "c": [1, 2]})
+    for column in frame.columns:
+        text = form.format(column, "1" + "0" * (digits - 1))
+        if digits > 309:
+            with pytest.raises(ValueError, match=r"too large|cannot read the expression"):
+                select(frame, text)
+        else:
+            assert select(frame, text).tolist() == [chosen, chosen]

@@ -37,6 +37,22 @@ def faults(capsys, folder: Path, *arguments: str) -> list[str]:
     return lines
 
 
+def test_a_zoo_that_is_published_meanwhile_is_read_again(tmp_path, monkeypatch):
+    for name in "ab":
+        fabricate_shard(tmp_path / name, TINY_MNIST, shard=ord(name), count=12)
+    publish(tmp_path / "a", tmp_path / "zoo")
+    turns = iter("b")
+
+    def check_meanwhile(zoo, advance):
+        for name in turns:
+            publish(tmp_path / name, tmp_path / "zoo")
+        return check_files(zoo, advance)
+
+    monkeypatch.setattr("zoo.verify.check_files", check_meanwhile)
+    with pytest.warns(UserWarning, match="zoo changed while reading: it is read again"):
+        assert verify(tmp_path / "zoo") == []
+
+
 def test_a_sound_zoo_is_all_well(zoo_folder, capsys):
     main([str(zoo_folder)])
     assert capsys.readouterr().out.endswith(": all well\n")

@@ -20,6 +20,7 @@ from zoo.storage.atomic import write_atomically
 
 DEFAULT_CARD = Path(__file__).parent / "card_template.md"
 PLACE = re.compile(r"\{\{(\w+)\}\}")
+UNSAFE = re.compile(r"[^\w./ -]")  # in a name that stands in YAML, Markdown and code
 
 
 def write_card_and_manifest(
@@ -42,7 +43,7 @@ def render_card(template: str, manifest: Manifest, name: str) -> str:
     details = configs_of(manifest, "the zoo")
     first, config = next(iter(details.items()))
     contents = {
-        "name": name,
+        "name": UNSAFE.sub("_", name),
         "config": first,
         "weights": str(config.spec.num_parameters),
         "configs": "\n".join(yaml_configs(manifest, details)),

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 
 from zoo.format.manifest import Manifest
+from zoo.format.markdown import plain_markdown
 from zoo.format.published import ConfigDetails
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
 from zoo.format.splits import SPLITS
@@ -31,12 +32,12 @@ def notice(details: dict[str, ConfigDetails]) -> str:
         short = config.data_note()
         if config.preset != "paper" or (short is None and "sample" in config.data_source):
             lines.append(
-                f"> **`{name}` is a stand-in**: it was trained with the `{config.preset}` preset on "
-                f"{short or config.data_source}, not with the paper's protocol. It has the right form; its accuracies "
-                "are not the paper's."
+                f"> **`{name}` is a stand-in**: it was trained with the `{plain_markdown(config.preset)}` preset on "
+                f"{plain_markdown(short or config.data_source)}, not with the paper's protocol. It has the right form; "
+                "its accuracies are not the paper's."
             )
         elif short is not None:
-            lines.append(f"> **`{name}` was trained on {short}**, with the paper's protocol.")
+            lines.append(f"> **`{name}` was trained on {plain_markdown(short)}**, with the paper's protocol.")
     return "\n\n".join(lines) or "Every config here was trained with the paper's protocol."
 
 
@@ -88,7 +89,7 @@ def columns_table(details: dict[str, ConfigDetails]) -> Iterator[str]:
 
 def run_columns_table(details: dict[str, ConfigDetails]) -> Iterator[str]:
     """The same for the configs of runs."""
-    lengths = " or ".join(sorted({f"{config.protocol['epochs']}" for config in details.values()}))
+    lengths = " or ".join(sorted({plain_markdown(config.protocol.get("epochs")) for config in details.values()}))
     yield from schema_table(PUBLISHED_RUN_SCHEMA, RUN_MEANINGS, f"up to {lengths}")
 
 
@@ -140,7 +141,7 @@ def data_table(details: dict[str, ConfigDetails]) -> Iterator[str]:
             whole = f" of {KNOWN[config.task].train_rows:,}" if config.task in KNOWN and config.data_note() else ""
             counts = (f"{data.train_rows:,}{whole}", f"{data.test_rows:,}")
             cells = (*counts, f"`{data.train_sha256[:SHORT_HASH]}…`", f"`{data.test_sha256[:SHORT_HASH]}…`")
-        yield f"| {' | '.join((name, config.data_source, *cells))} |"
+        yield f"| {' | '.join((name, plain_markdown(config.data_source), *cells))} |"
 
 
 SOURCES = {
@@ -166,4 +167,4 @@ def provenance_table(details: dict[str, ConfigDetails]) -> Iterator[str]:
         protocol = ", ".join(f"{key} {value}" for key, value in sorted(config.protocol.items()))
         cells = (name, config.preset, protocol, config.seeds, config.data_source)
         lists = (", ".join(values) for values in (config.engines, config.precisions, config.code_versions))
-        yield f"| {' | '.join((*cells, *lists))} |"
+        yield f"| {' | '.join(plain_markdown(cell) for cell in (*cells, *lists))} |"

@@ -12,11 +12,14 @@ from typing import Any
 
 from zoo.format.schema import SCHEMA_VERSION
 from zoo.storage.atomic import write_atomically
-from zoo.storage.json_text import MAX_BYTES, parse_json
+from zoo.storage.bounded import read_bounded
+from zoo.storage.json_text import parse_json
 from zoo.version import VERSION
 
 MANIFEST_FILE = "manifest.json"
 HASH_CHUNK = 1 << 22
+MAX_MANIFEST_BYTES = 4 << 20
+"""That of the paper's whole grid has 100 kB; Python's objects may take thirty times the text."""
 MAX_COUNT = 1 << 62  # bytes and rows fit a machine's integers, also summed
 OWN_HASH, ZEROS = "sha256", "0" * 64
 LONGEST_LINE = 300
@@ -58,17 +61,13 @@ class Manifest:
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
         """Reads and validates; whatever is wrong with it is a ValueError that names the file."""
-        path = folder / MANIFEST_FILE
-        if not path.is_file():
-            raise FileNotFoundError(f"{path} is missing: {folder} is not a finished shard or zoo")
-        with path.open("rb") as file:
-            return cls.parse(file.read(MAX_BYTES + 1), str(path))
+        return cls.parse(read_manifest(folder), str(folder / MANIFEST_FILE))
 
     @classmethod
     def parse(cls, text: bytes, path: str) -> "Manifest":
         """The manifest in these bytes; ``path`` is where they come from, for the messages."""
-        if len(text) > MAX_BYTES:
-            raise ValueError(f"{path} is damaged: more than {MAX_BYTES:,} bytes")
+        if len(text) > MAX_MANIFEST_BYTES:
+            raise ValueError(f"{path} is damaged: more than {MAX_MANIFEST_BYTES:,} bytes")
         raw = parse_json(text, path)
         try:
             files = {name: FileEntry(**entry) for name, entry in raw["files"].items()}
@@ -110,6 +109,14 @@ class Manifest:
         self.check_size(folder, name)
         if FileEntry.of(folder / name).sha256 != self.files[name].sha256:
             raise ValueError(f"{folder / name} is damaged: its SHA-256 is not the one in {MANIFEST_FILE}")
+
+
+def read_manifest(folder: Path) -> bytes:
+    """The bytes of a folder's manifest, which are not read where they are too many."""
+    path = folder / MANIFEST_FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: {folder} is not a finished shard or zoo")
+    return read_bounded(path, MAX_MANIFEST_BYTES)
 
 
 def is_inside(name: str) -> bool:

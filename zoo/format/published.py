@@ -12,6 +12,8 @@ from pathlib import Path
 from zoo.format.manifest import MANIFEST_FILE, MAX_COUNT, Manifest
 from zoo.format.record import TrainingRecord, task_of
 from zoo.format.splits import SPLITS
+from zoo.format.table_file import MAX_TABLE_BYTES
+from zoo.storage.held_file import HeldFile
 from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
 from zoo.transformer.spec import SPECS
 
@@ -75,6 +77,13 @@ class PublishedZoo:
             self.manifest.check_size(self.folder, name)
         return [self.folder / name for name in names]
 
+    def hold(self, name: str) -> HeldFile:
+        """A listed file, kept open, of the recorded size."""
+        if name not in self.manifest.files:
+            raise ValueError(f"{self.folder}/{MANIFEST_FILE} lists no {name}")
+        self.manifest.check_size(self.folder, name)
+        return HeldFile(self.folder / name, self.manifest.files[name].bytes)
+
 
 def configs_of(manifest: Manifest, folder: Path | str) -> dict[str, ConfigDetails]:
     """What the manifest of a published zoo says about its configs; any other manifest is an error."""
@@ -86,6 +95,9 @@ def configs_of(manifest: Manifest, folder: Path | str) -> dict[str, ConfigDetail
         for name, config in configs.items():
             if task_of(name) != config.task:
                 raise ValueError(f"{name!r} is not a config of {config.task}")
+            runs = manifest.files.get(f"{name}/{RUNS_FILE}")
+            if runs is not None and runs.bytes > MAX_TABLE_BYTES:
+                raise ValueError(f"{name}/{RUNS_FILE} of {runs.bytes:,} bytes, at most {MAX_TABLE_BYTES:,} are read")
         return configs
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{where} is damaged: {type(error).__name__}: {error}") from error

@@ -7,10 +7,13 @@ import pyarrow as pa
 
 from zoo.format.faults import name_faults, refuse
 from zoo.format.manifest import FileEntry
-from zoo.storage.arrow_stream import read_batches
+from zoo.storage.arrow_stream import BufferSource, read_batches
 from zoo.storage.atomic import atomic_file
+from zoo.storage.held_file import HeldFile
 
 ROWS_PER_BATCH = 64
+MAX_TABLE_BYTES = 256 << 20
+"""Of a table that is read whole. The runs of the paper's whole grid, with their curves, have 25 MB."""
 
 
 def write_table(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> FileEntry:
@@ -33,7 +36,13 @@ def write_table(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> Fi
 
 def read_table(path: Path, schema: pa.Schema) -> pa.Table:
     """The rows of a small file, in memory; anything but this schema, or a strange name, is an error that names it."""
-    table = pa.Table.from_batches(list(read_batches(pa.py_buffer(path.read_bytes()), schema, str(path))), schema)
+    return read_held_table(HeldFile(path), schema)
+
+
+def read_held_table(file: HeldFile, schema: pa.Schema) -> pa.Table:
+    """The same of a file that is open already."""
+    data = pa.py_buffer(file.read(MAX_TABLE_BYTES))
+    table = pa.Table.from_batches(list(read_batches(BufferSource(data), schema, str(file.path))), schema)
     if "run_id" in schema.names:
-        refuse(name_faults(table), lambda row: (path, row))
+        refuse(name_faults(table), lambda row: (file.path, row))
     return table

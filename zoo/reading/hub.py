@@ -47,7 +47,19 @@ def push(folder: Path, name: str, *, private: bool = False) -> str:
     return str(commit)
 
 
-def download(name: str, config: str | None = None) -> Path:
+def address(name: str, revision: str | None = None, token: bool | str | None = None) -> tuple[str, dict[str, str]]:
+    """Where the newest commit of a repository (or this revision) is served, and the headers that ask for it."""
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.utils import build_hf_headers
+
+    with hub_answering(f"{name} could not be read from the hub"):
+        commit = HfApi().dataset_info(name, revision=revision, token=token).sha
+    return f"{constants.ENDPOINT}/datasets/{name}/resolve/{commit}", build_hf_headers(token=token)
+
+
+def download(
+    name: str, config: str | None = None, revision: str | None = None, token: bool | str | None = None
+) -> Path:
     """The folder in the hub's own cache that holds this config (or the whole zoo), fetched where it is absent."""
     from huggingface_hub import snapshot_download
 
@@ -57,7 +69,7 @@ def download(name: str, config: str | None = None) -> Path:
         task = task_of(config)
         wanted = [MANIFEST_FILE, f"{config}/*", f"{task}/embedding.safetensors", f"{task}/vocabulary.json"]
     with hub_answering(f"{name} could not be read from the hub, and is not in its cache here"):
-        return Path(snapshot_download(name, repo_type="dataset", allow_patterns=wanted))
+        return Path(snapshot_download(name, repo_type="dataset", allow_patterns=wanted, revision=revision, token=token))
 
 
 @contextmanager

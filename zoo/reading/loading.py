@@ -1,87 +1,128 @@
 """``datasets.load_dataset`` for the zoo, from any folder and from any web server that serves a published one."""
 
-import time
-from http.client import HTTPException
+import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.request import urlopen
 
-from zoo.format.manifest import MANIFEST_FILE, Manifest
-from zoo.format.published import PublishedZoo, configs_of, split_files
-from zoo.format.splits import SPLITS
+import pyarrow as pa
+
+from zoo.format.edition import read_one_edition
+from zoo.format.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest
+from zoo.format.published import RUNS_FILE, PublishedZoo, configs_of, filled_splits, split_files
+from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
+from zoo.reading.fetch import fetch_small
+from zoo.reading.listed_file import ListedFile
 from zoo.reading.locate import DEFAULT_NAME, is_url, resolve
-from zoo.storage.json_text import MAX_BYTES
 
-TIMEOUT_SECONDS = 30
-ATTEMPTS = 3
-PAUSE_SECONDS = 1.0
+RUNS_SUFFIX, RUNS_SPLIT = "-runs", "runs"
+PREPARING = ("download_mode", "verification_mode", "num_proc")
+ARGUMENTS = ("split", "streaming", "cache_dir", "features", "keep_in_memory", "revision", "token", *PREPARING)
 
 
 def load_dataset(path: str | Path = DEFAULT_NAME, name: str | None = None, **arguments: Any) -> Any:
     """``datasets.load_dataset`` with the same arguments, after finding the zoo that ``path`` names.
 
     ``path`` may be a folder, the address of one on a web server, OWNER/NAME on the hub, or the default name, which also
-    finds ``$SMALL_TRANSFORMER_ZOO`` and the sample beside this package. Rows that are missing are an error, never a
-    shorter dataset.
+    finds ``$SMALL_TRANSFORMER_ZOO`` and the sample beside this package. Which files are read says the manifest alone.
+    Rows that are missing are an error, never a shorter dataset; so is a server that is too slow (see
+    ``zoo.reading.fetch``).
     """
-    import datasets
+    if unknown := sorted(arguments.keys() - set(ARGUMENTS)):
+        raise ValueError(f"{unknown[0]} is not for a zoo, whose files its manifest lists: give {', '.join(ARGUMENTS)}")
+    revision, token = arguments.pop("revision", None), arguments.pop("token", None)
+    place, headers = resolve(path), {}
+    if isinstance(place, str) and not is_url(place):
+        from zoo.reading import hub
 
-    place = resolve(path)
-    if isinstance(place, str) and is_url(place):
-        return load_served(place, name, **arguments)
-    if isinstance(place, Path):
-        check_sizes(place, name)
-    return datasets.load_dataset(str(place), name, **arguments)
+        if arguments.get("streaming"):
+            place, headers = hub.address(place, revision, token)
+        else:
+            place = hub.download(place, None if name is None else name.removesuffix(RUNS_SUFFIX), revision, token)
+    if isinstance(place, str):
+        return load(place, fetch_manifest(place, headers), name, headers=headers, **arguments)
+    folder = place
+
+    def load_folder(edition: str) -> Any:
+        return load(folder, PublishedZoo.read(folder).manifest, name, edition=edition, **arguments)
+
+    return read_one_edition(folder, load_folder)
 
 
-def check_sizes(folder: Path, config: str | None) -> None:
-    """Looks whether the files of a config have their recorded sizes; ``datasets`` would read a cut one as shorter."""
-    manifest = PublishedZoo.read(folder).manifest
-    for name in manifest.files:
-        if config is None or name.startswith(f"{config.removesuffix('-runs')}/"):
-            manifest.check_size(folder, name)
+def load(
+    place: str | Path,
+    manifest: Manifest,
+    config: str | None,
+    *,
+    split: Any = None,
+    streaming: bool = False,
+    cache_dir: str | None = None,
+    features: Any = None,
+    keep_in_memory: bool | None = None,
+    edition: str = "",
+    headers: Mapping[str, str] | None = None,
+    **preparing: Any,
+) -> Any:
+    """The files of one config through ``datasets``: streamed, or copied into its cache."""
+    from datasets.exceptions import DatasetGenerationError
 
+    from zoo.reading.manifest_builder import ManifestBuilder
 
-def load_served(address: str, config: str | None, *, split: Any = None, streaming: bool = False, **rest: Any) -> Any:
-    """A zoo on a web server, which lists no folder: the names of the files come from the manifest."""
-    import datasets
-
-    manifest = fetch_manifest(address)
-    configs = configs_of(manifest, address)
-    if config not in configs:
-        raise ValueError(f"{address} has no config {config!r}: it has {', '.join(configs)}")
+    schema, names = config_files(manifest, config, place)
+    files = {
+        part: [ListedFile(place, name, manifest.files[name], edition, headers or {}) for name in listed]
+        for part, listed in names.items()
+    }
+    builder = ManifestBuilder(
+        cache_dir=cache_dir,
+        dataset_name=DEFAULT_NAME,
+        config_name=config,
+        # what the library's cache is keyed by: an edition of one place
+        config_id=cache_key(place, config, [file for part in files.values() for file in part], features),
+        files=files,
+        schema=schema,
+        features=features,
+    )
     if streaming:
-        from zoo.reading.served import stream_served
-
-        return stream_served(address, config, configs[config], manifest, split, **rest)
-    files = {part: [f"{address}/{file}" for file in split_files(manifest, config, part)] for part in SPLITS}
-    loaded = datasets.load_dataset("arrow", data_files=files, split=split, **rest)
-    whole = {split: loaded} if split in SPLITS else loaded if split is None else {}
-    for name, part in whole.items():
-        if part.num_rows != (promised := configs[config].rows[name]):
-            raise ValueError(
-                f"{address}: {name} came with {part.num_rows:,} of {promised:,} rows; "
-                "load it again with download_mode='force_redownload'"
-            )
-    return loaded
+        if preparing.get("num_proc") is not None:
+            raise ValueError("num_proc is not for streaming: let a torch DataLoader have several workers")
+        return builder.as_streaming_dataset(split=split)
+    try:
+        builder.download_and_prepare(**preparing)
+    except DatasetGenerationError as error:
+        if isinstance(error.__cause__, ValueError | OSError):
+            raise error.__cause__ from None
+        raise
+    return builder.as_dataset(split=split, in_memory=bool(keep_in_memory))
 
 
-def fetch_manifest(address: str) -> Manifest:
-    """The manifest of a served zoo; a connection that drops is tried again."""
+def config_files(manifest: Manifest, config: str | None, place: str | Path) -> tuple[pa.Schema, dict[str, list[str]]]:
+    """The schema and the files of each split; of a config's runs, ``CONFIG-runs``, the one file."""
+    configs = configs_of(manifest, place)
+    if config is not None and (of_runs := config.removesuffix(RUNS_SUFFIX)) != config and of_runs in configs:
+        if (name := f"{of_runs}/{RUNS_FILE}") not in manifest.files:
+            raise ValueError(f"{place}/{MANIFEST_FILE} lists no {name}")
+        return PUBLISHED_RUN_SCHEMA, {RUNS_SPLIT: [name]}
+    if config not in configs:
+        raise ValueError(f"{place} has no config {config!r}: it has {', '.join(configs)}, and each with {RUNS_SUFFIX}")
+    names = {split: split_files(manifest, config, split) for split in filled_splits(configs[config])}
+    for split, listed in names.items():
+        rows = sum(manifest.files[name].rows or 0 for name in listed)
+        if rows != (promised := configs[config].rows[split]):
+            raise ValueError(f"{place}/{MANIFEST_FILE} is damaged: {rows:,} of {promised:,} rows of {config}/{split}")
+    return checkpoint_schema(configs[config].spec), names
+
+
+def cache_key(place: str | Path, config: str | None, files: list[ListedFile], features: Any) -> str:
+    """The name of a config's copy in the library's cache: another place, edition or type of a column, another copy."""
+    parts = [str(place), str(features), *(f"{file.name} {file.entry.sha256}" for file in files)]
+    return f"{config}-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:16]}"
+
+
+def fetch_manifest(address: str, headers: Mapping[str, str]) -> Manifest:
+    """The manifest of a served zoo."""
     where = f"{address}/{MANIFEST_FILE}"
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            with urlopen(where, timeout=TIMEOUT_SECONDS) as answer:
-                data = answer.read(MAX_BYTES)
-                if answer.length:
-                    raise OSError(f"it broke off after {len(data):,} bytes")
-                return Manifest.parse(data, where)
-        except HTTPError as error:
-            raise FileNotFoundError(f"{where} does not answer: {error.reason}") from error
-        except (HTTPException, OSError) as error:
-            if attempt == ATTEMPTS:
-                reason = error.reason if isinstance(error, URLError) else error
-                raise FileNotFoundError(f"{where} does not answer: {reason}") from error
-            time.sleep(PAUSE_SECONDS)
-    raise AssertionError
+    try:
+        return Manifest.parse(fetch_small(where, MAX_MANIFEST_BYTES, headers), where)
+    except ConnectionError as error:
+        raise FileNotFoundError(str(error)) from error

@@ -10,8 +10,6 @@ through ``tensor.numpy()``, is not noticed.)
 """
 
 import mmap
-import os
-import weakref
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
@@ -24,35 +22,18 @@ from torch import Tensor
 
 from zoo.format.faults import name_faults, refuse
 from zoo.format.schema import WEIGHTS, checkpoint_schema
-from zoo.storage.arrow_stream import read_batches
+from zoo.storage.arrow_stream import BufferSource, read_batches
+from zoo.storage.held_file import HeldFile
 from zoo.transformer.spec import TransformerSpec
 
 Piece = tuple[int, slice]
 """Consecutive rows in one record batch: the batch's number, and the rows in it."""
 
 
-class MappedFile:
-    """One file, kept open: it can be mapped again after another file has taken its name."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.handle = os.open(path, os.O_RDONLY)
-        weakref.finalize(self, os.close, self.handle)
-
-    def map(self) -> mmap.mmap:
-        """The file as private copy-on-write memory.
-
-        Writable, because torch takes no read-only memory without a warning; private, so that nothing reaches the file.
-        """
-        if os.fstat(self.handle).st_size == 0:
-            raise ValueError(f"{self.path} is empty")
-        return mmap.mmap(self.handle, 0, access=mmap.ACCESS_COPY)
-
-
 class Block:
     """The weights of one record batch: where they lie in their file, and the same memory as array and as tensor."""
 
-    def __init__(self, file: MappedFile, mapped: mmap.mmap, offset: int, shape: tuple[int, int]) -> None:
+    def __init__(self, file: HeldFile, mapped: mmap.mmap, offset: int, shape: tuple[int, int]) -> None:
         self.file, self.offset, self.shape = file, offset, shape
         self._map(mapped)
 
@@ -81,7 +62,7 @@ class MappedCheckpoints:
         tables = [checkpoint_schema(spec).empty_table().drop_columns([WEIGHTS])]
         rows_per_file = []
         for path in self.paths:
-            batches = map_batches(MappedFile(path), spec)
+            batches = map_batches(HeldFile(path), spec)
             self.blocks += [block for block, _ in batches]
             tables += [pa.Table.from_batches([metadata]) for _, metadata in batches]
             rows_per_file.append(sum(len(block.tensor) for block, _ in batches))
@@ -125,17 +106,17 @@ class MappedCheckpoints:
         return np.concatenate([self.blocks[block].unwritten().array[row] for block, row in places]).reshape(-1, d)
 
 
-def map_batches(file: MappedFile, spec: TransformerSpec) -> list[tuple[Block, pa.RecordBatch]]:
+def map_batches(file: HeldFile, spec: TransformerSpec) -> list[tuple[Block, pa.RecordBatch]]:
     """For each record batch its weights on the map, and its other columns."""
     mapped = file.map()
     buffer = pa.py_buffer(mapped)
     return [
         (block_on_map(file, batch.column(WEIGHTS), mapped, buffer), batch.drop_columns([WEIGHTS]))
-        for batch in read_batches(buffer, checkpoint_schema(spec), str(file.path))
+        for batch in read_batches(BufferSource(buffer), checkpoint_schema(spec), str(file.path))
     ]
 
 
-def block_on_map(file: MappedFile, column: pa.FixedSizeListArray, mapped: mmap.mmap, buffer: pa.Buffer) -> Block:
+def block_on_map(file: HeldFile, column: pa.FixedSizeListArray, mapped: mmap.mmap, buffer: pa.Buffer) -> Block:
     """The weights [rows, d] at the place of the map where this column's values lie."""
     values = column.values
     if column.null_count or values.null_count:

@@ -1,6 +1,5 @@
 """``zoo.open``: checkpoints straight from memory-mapped files, without a copy where the file's layout allows it."""
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,14 +11,16 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from zoo.format.manifest import MANIFEST_FILE
+from zoo.format.edition import read_one_edition
 from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, parse_splits
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, WEIGHTS
-from zoo.format.table_file import read_table
+from zoo.format.table_file import read_held_table
 from zoo.reading.locate import DEFAULT_NAME, find_folder
 from zoo.reading.mapping import MappedCheckpoints
 from zoo.reading.selection import Selection, Where, select, values_there_are
+from zoo.storage.held_file import HeldFile
 from zoo.tasks import WordEmbedding
+from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
 from zoo.transformer.spec import TransformerSpec
 from zoo.transformer.weights import TransformerWeights
 
@@ -33,7 +34,6 @@ class Batch(NamedTuple):
     metadata: pd.DataFrame
 
 
-ATTEMPTS = 5
 AHEAD = 128
 """Batches prepared in one go, except for copies of weights: that takes 40 µs per batch, and 100 when megabytes of
 weights go through the caches in between."""
@@ -51,31 +51,29 @@ def open_zoo(name: str | Path = DEFAULT_NAME, config: str = "mnist", split: str 
 class ZooReader:
     """The checkpoints of one config and split, numbered 0 to len − 1.
 
-    Any number of readers and processes share one copy of the file in memory. A reader keeps the edition it opened, even
-    when another one is published meanwhile. Pickled, it is only its address, and is opened again where it arrives.
+    Any number of readers and processes share one copy of the file in memory. A reader keeps the edition it opened, its
+    runs and its embedding too, even when another one is published meanwhile. Pickled, it is only its address, and is
+    opened again where it arrives.
     """
 
     def __init__(self, folder: Path, config: str, split: str, edition: str | None = None) -> None:
         self.folder, self.config, self.split = folder, config, split
-        for attempt in range(ATTEMPTS):
-            self.edition = edition_of(folder)
-            if edition not in (None, self.edition):
-                raise ValueError(f"{folder} was published again since this reader was opened: open it again")
-            try:
-                self._open()
-            except (OSError, ValueError):
-                # a zoo that is replaced at this moment shows the old manifest and the new files
-                if edition_of(folder) == self.edition or attempt + 1 == ATTEMPTS:
-                    raise
-            else:
-                if edition_of(folder) == self.edition:
-                    return
-        raise ValueError(f"{folder} is published again and again while it is opened: wait for that to end")
+        self._wanted = edition
+        read_one_edition(folder, self._open)
 
-    def _open(self) -> None:
+    def _open(self, edition: str) -> None:
+        """Opens every file that is ever read from: what is published later changes nothing."""
+        self.edition = edition
+        if self._wanted not in (None, edition):
+            raise ValueError(f"{self.folder} was published again since this reader was opened: open it again")
         zoo = PublishedZoo.read(self.folder)
         self.details: ConfigDetails = zoo.config(self.config)
         self._rows = MappedCheckpoints(zoo.paths(self.config, parse_splits(self.split)), self.spec)
+        self._runs = zoo.hold(f"{self.config}/{RUNS_FILE}")
+        self._embedding: tuple[HeldFile, HeldFile] | None = None
+        if self.details.embedding_sha256 is not None:
+            vectors, words = (zoo.hold(f"{self.details.task}/{name}") for name in (VECTORS_FILE, VOCABULARY_FILE))
+            self._embedding = vectors, words
 
     def __reduce__(self) -> tuple:
         return ZooReader, (self.folder, self.config, self.split, self.edition)
@@ -98,12 +96,12 @@ class ZooReader:
     @cached_property
     def runs(self) -> pd.DataFrame:
         """One row per run of this config, diverged ones and all splits included, with its curves."""
-        return read_table(self.folder / self.config / RUNS_FILE, PUBLISHED_RUN_SCHEMA).to_pandas()
+        return read_held_table(self._runs, PUBLISHED_RUN_SCHEMA).to_pandas()
 
     @cached_property
     def embedding(self) -> WordEmbedding | None:
         """The frozen word embedding the transformers were trained with, where they need one."""
-        return WordEmbedding.load(self.folder / self.details.task) if self.details.embedding_sha256 else None
+        return None if self._embedding is None else WordEmbedding.read(*self._embedding)
 
     def rows(self, where: Where = None) -> Integer[np.ndarray, " n"]:
         """The numbers of the rows that ``where`` chooses (see ``zoo.reading.selection``), ascending.
@@ -213,11 +211,6 @@ def describe_where(where: Where) -> str:
     if isinstance(where, Selection):
         where = where.expression
     return repr(where) if isinstance(where, str) else "the given where"
-
-
-def edition_of(folder: Path) -> str:
-    """What tells two publications apart: the hash of the manifest, which holds the hash of everything else."""
-    return hashlib.sha256((folder / MANIFEST_FILE).read_bytes()).hexdigest()
 
 
 def shuffled(rows: Integer[np.ndarray, " n"], seed: int | Sequence[int]) -> Integer[np.ndarray, " n"]:

@@ -149,7 +149,9 @@ class Comparison:
         left = self.column.of(metadata)
         right = self.other.of(metadata) if isinstance(self.other, Column) else self.other
         check_kinds(self.column, left, self.other, right)
-        return np.asarray(OPERATORS[self.symbol](left, right), dtype=bool)
+        # a number beyond float32 is infinite beside a column of float32, which compares as it should
+        with np.errstate(over="ignore"):
+            return np.asarray(OPERATORS[self.symbol](left, right), dtype=bool)
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,15 @@ import json
 from pathlib import Path
 from typing import Any, NoReturn
 
-MAX_BYTES = 64 << 20
-"""The largest file read, a vocabulary of a million words, has some 10 MB; Python's objects take ten times the text."""
+from zoo.storage.bounded import read_bounded
+
+MAX_BYTES = 1 << 20
+"""Python's objects may take thirty times the text. The files read here have some kilobytes."""
 
 
 def read_json(path: Path) -> Any:
-    """The content of a file, which is not read where it is too large to be one of ours."""
-    if (size := path.stat().st_size) > MAX_BYTES:
-        raise ValueError(f"{path} is damaged: {size:,} bytes, at most {MAX_BYTES:,} are read")
-    return parse_json(path.read_bytes(), str(path))
+    """The content of a small file; a large one is none of ours, and is not read."""
+    return parse_json(read_bounded(path, MAX_BYTES), str(path))
 
 
 def parse_json(data: bytes, where: str) -> Any:
@@ -24,10 +24,11 @@ def parse_json(data: bytes, where: str) -> Any:
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise ValueError(f"{name[:80]!r} is there twice")
+        values[name] = value
     return values
 
 

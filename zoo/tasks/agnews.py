@@ -15,6 +15,7 @@ from zoo.transformer.spec import AGNEWS
 
 HUB_NAME = "fancyzhx/ag_news"
 FIELD_LIMIT = 1 << 20
+MAX_CSV_BYTES = 64 << 20  # the training set has 29 MB
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ def read_csv(path: Path) -> LabelledTexts:
             f"{path} is missing: AG News is train.csv and test.csv in their standard form (class, title, description); "
             f"without --data they are downloaded from the hub as {HUB_NAME}"
         )
+    if (size := path.stat().st_size) > MAX_CSV_BYTES:
+        raise ValueError(f"{path} is not AG News: {size:,} bytes, at most {MAX_CSV_BYTES:,} are read")
     texts, labels = [], []
     csv.field_size_limit(FIELD_LIMIT)
     with path.open(newline="", encoding="utf-8") as file:

@@ -14,11 +14,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from zoo.storage.atomic import write_atomically
-from zoo.storage.json_text import read_json
+from zoo.storage.held_file import HeldFile
+from zoo.storage.json_text import parse_json
 
 PADDING, UNKNOWN = 0, 1
 RESERVED = 2  # rows of the table that are not words: padding and unknown, both zero
 VECTORS_FILE, VOCABULARY_FILE = "embedding.safetensors", "vocabulary.json"
+MAX_VECTORS_BYTES, MAX_VOCABULARY_BYTES = 256 << 20, 16 << 20  # a million words have half of that
 
 
 @dataclass(frozen=True)
@@ -79,15 +81,17 @@ class WordEmbedding:
     @classmethod
     def load(cls, folder: Path) -> "WordEmbedding":
         """Reads what ``save`` wrote and checks that vocabulary and vectors belong together."""
-        vectors, words = folder / VECTORS_FILE, folder / VOCABULARY_FILE
-        for path in (vectors, words):
-            if not path.is_file():
-                raise FileNotFoundError(
-                    f"{path} is missing: the frozen embedding is two files, {VECTORS_FILE} and {words.name}"
-                )
+        return cls.read(*open_embedding(folder))
+
+    @classmethod
+    def read(cls, vectors: HeldFile, words: HeldFile) -> "WordEmbedding":
+        """The same of files that are open already."""
+        folder = vectors.path.parent
+        if vectors.size > MAX_VECTORS_BYTES:
+            raise ValueError(f"{vectors.path} has {vectors.size:,} bytes, at most {MAX_VECTORS_BYTES:,} are read")
         try:
-            vocabulary = read_json(words)
-            with safetensors.safe_open(vectors, framework="pt") as file:
+            vocabulary = parse_json(words.read(MAX_VOCABULARY_BYTES), str(words.path))
+            with safetensors.safe_open(vectors.alias, framework="pt") as file:
                 recorded = (file.metadata() or {}).get("sha256")
                 # asked for before the tensor is made, since torch cannot make one of every type a header may name
                 header = file.get_slice("table")
@@ -97,12 +101,22 @@ class WordEmbedding:
         except (ValueError, safetensors.SafetensorError) as error:
             raise ValueError(f"the embedding in {folder} is damaged: {error}") from error
         if not isinstance(vocabulary, list) or not all(isinstance(word, str) for word in vocabulary):
-            raise ValueError(f"{words} is damaged: it must be a JSON list of words")
+            raise ValueError(f"{words.path} is damaged: it must be a JSON list of words")
         try:
             embedding = cls(tuple(vocabulary), table)
             sha256 = embedding.sha256
         except ValueError as error:  # also a word that is not Unicode
             raise ValueError(f"the embedding in {folder} is damaged: {error}") from error
         if sha256 != recorded:
-            raise ValueError(f"{words} and {vectors.name} do not belong together, or one of them is damaged")
+            raise ValueError(f"{words.path} and {vectors.path.name} do not belong together, or one of them is damaged")
         return embedding
+
+
+def open_embedding(folder: Path) -> tuple[HeldFile, HeldFile]:
+    """The two files of an embedding: its vectors and its words."""
+    for name in (VECTORS_FILE, VOCABULARY_FILE):
+        if not (folder / name).is_file():
+            raise FileNotFoundError(
+                f"{folder / name} is missing: the frozen embedding is two files, {VECTORS_FILE} and {VOCABULARY_FILE}"
+            )
+    return HeldFile(folder / VECTORS_FILE), HeldFile(folder / VOCABULARY_FILE)

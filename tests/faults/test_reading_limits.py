@@ -1,0 +1,165 @@
+"""Hostile files of at most a megabyte, and sparse ones: one line, in two seconds and 300 MB at most."""
+
+import gzip
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import zoo
+from generation.data.word2vec import reduce_vectors
+from tests.faults.arrow_messages import bomb
+from tests.faults.limits import Outcome, within_limits
+from tests.faults.readers import make_shard, make_zoo, read_shard
+from tests.faults.unreliable_server import serving
+from zoo import describe, verify
+from zoo.format.manifest import MAX_MANIFEST_BYTES, FileEntry, Manifest
+from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
+from zoo.tasks import WordEmbedding
+from zoo.testing import TINY_MNIST
+
+SPARSE_BYTES = 6 << 30
+MEGABYTE = 1 << 20
+RUNS, TRAIN = "mnist/runs.arrow", "mnist/train-00000-of-00001.arrow"
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("sound")
+    make_zoo(root)
+    return root / "zoo"
+
+
+@pytest.fixture
+def folder(sound: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound, tmp_path / "zoo"))
+
+
+def put(folder: Path, name: str, data: bytes, rows: int) -> None:
+    """A file in place of another, with a manifest that agrees with it."""
+    (folder / name).write_bytes(data)
+    manifest = Manifest.read(folder)
+    replace(manifest, files=manifest.files | {name: FileEntry.of(folder / name, rows)}).write(folder)
+
+
+def many_rows(schema: pa.Schema, count: int) -> pa.Table:
+    """Rows of zeros and empty texts, with long curves: what compression shrinks most."""
+    values: dict[str, Any] = {}
+    for field in schema:
+        if pa.types.is_fixed_size_list(field.type):
+            flat = pa.array(np.zeros(count * field.type.list_size, dtype=np.float32))
+            values[field.name] = pa.FixedSizeListArray.from_arrays(flat, field.type.list_size)
+        elif pa.types.is_list(field.type):
+            offsets = pa.array(np.arange(count + 1, dtype=np.int32) * CURVE)
+            values[field.name] = pa.ListArray.from_arrays(offsets, pa.array(np.zeros(count * CURVE, dtype=np.float32)))
+        else:
+            values[field.name] = pa.array([""] * count if field.type == pa.string() else np.zeros(count), field.type)
+    return pa.table(values, schema)
+
+
+def load_with_datasets(place: str | Path, config: str, split: str, streaming: bool, cache: Path) -> None:
+    loaded = zoo.load_dataset(place, config, split=split, streaming=streaming, cache_dir=str(cache))
+    print(sum(1 for _ in loaded))
+
+
+def open_rows(folder: Path) -> None:
+    print(len(zoo.open(folder, "mnist", split="all").runs))
+
+
+def is_refused(outcome: Outcome, match: str) -> None:
+    assert outcome.code in (1, 2)
+    assert match in outcome.text.splitlines()[-1]
+
+
+@pytest.mark.parametrize("hidden", [False, True], ids=["marked", "hidden in an old version"])
+def test_compressed_arrow_is_never_unpacked(folder: Path, tmp_path: Path, hidden: bool) -> None:
+    """Megabytes that would be gigabytes; ``hidden`` is what Arrow unpacks without any mark in the batch."""
+    message = "a message with features" if hidden else "it is compressed"
+    runs, rows = (bomb(many_rows(schema, count), hidden) for schema, count in BOMBS)
+    assert max(len(runs), len(rows)) < MEGABYTE
+    put(folder, RUNS, runs, BOMBS[0][1])
+    is_refused(within_limits(verify.main, [str(folder)]), message)
+    is_refused(within_limits(describe.main, [str(folder), "--config", "mnist"]), message)
+    if not hidden:
+        return
+    put(folder, TRAIN, rows, BOMBS[1][1])
+    manifest = Manifest.read(folder)
+    manifest.details["configs"]["mnist"]["rows"]["train"] = BOMBS[1][1]
+    manifest.write(folder)
+    with serving(folder, {"well": 1}) as (address, _):
+        for place, *arguments in (
+            (folder, "mnist", "train", False),
+            (folder, "mnist-runs", "runs", True),
+            (address, "mnist", "train", True),
+            (address, "mnist-runs", "runs", False),
+        ):
+            is_refused(within_limits(load_with_datasets, place, *arguments, tmp_path / "cache"), message)
+
+
+CURVE = 300_000
+BOMBS = ((PUBLISHED_RUN_SCHEMA, 100), (checkpoint_schema(TINY_MNIST), 250_000))
+
+
+def sparse(path: Path) -> Path:
+    os.truncate(path, SPARSE_BYTES)
+    return path
+
+
+def test_sparse_files_are_not_read(folder: Path, tmp_path: Path) -> None:
+    make_shard(tmp_path)
+    shard = tmp_path / "mnist" / "shard-00000"
+    cases: list[tuple[Path, Callable[..., object], object]] = [
+        (folder / "agnews" / "vocabulary.json", WordEmbedding.load, folder / "agnews"),
+        (folder / "agnews" / "embedding.safetensors", WordEmbedding.load, folder / "agnews"),
+        (folder / RUNS, verify.main, [str(folder)]),
+        (folder / RUNS, open_rows, folder),
+        (shard / "timing.json", read_shard, tmp_path),
+        (shard / "runs.arrow", read_shard, tmp_path),
+        (shard / "manifest.json", read_shard, tmp_path),
+        (folder / "manifest.json", verify.main, [str(folder)]),
+        (folder / "manifest.json", open_rows, folder),
+    ]
+    for path, work, argument in cases:
+        whole = path.read_bytes() if path.stat().st_size < MEGABYTE else b""
+        sparse(path)
+        is_refused(within_limits(work, argument), f"{SPARSE_BYTES:,} bytes")
+        path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("size", [MEGABYTE, MAX_MANIFEST_BYTES, 64 * MEGABYTE])
+def test_a_manifest_of_nothing_but_brackets_takes_little_memory(folder: Path, size: int) -> None:
+    for piece in (b"{},", b'{"":0},'):
+        (folder / "manifest.json").write_bytes(b"[" + piece * (size // len(piece) - 1) + b"0]")
+        # the limit of time is for a megabyte
+        is_refused(within_limits(verify.main, [str(folder)], seconds=max(2.0, size / MEGABYTE)), "is damaged")
+
+
+def test_names_that_are_there_twice_are_found_in_linear_time(folder: Path) -> None:
+    names = [f'"{number}":0' for number in range(50_000)]
+    (folder / "manifest.json").write_text("{" + ",".join([*names, names[-1]]) + "}")
+    assert (folder / "manifest.json").stat().st_size < MEGABYTE
+    is_refused(within_limits(verify.main, [str(folder)]), "'49999' is there twice")
+
+
+@pytest.mark.parametrize("start", [b"1 32\nw1 0.5 ", b"1 32\nw1"], ids=["a line", "a word"])
+def test_vectors_with_an_endless_line_or_word_are_refused(tmp_path: Path, start: bytes) -> None:
+    plain, zipped = tmp_path / "plain", tmp_path / "zipped.gz"
+    plain.write_bytes(start)
+    zipped.write_bytes(gzip.compress(start + b"1" * (200 * MEGABYTE), 1))
+    assert zipped.stat().st_size < MEGABYTE
+    for path in (sparse(plain), zipped):
+        is_refused(within_limits(reduce_vectors, str(path), ["w1"]), "is damaged or not a word2vec file")
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(folder: Path) -> None:
+    for name in (RUNS, TRAIN):
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+        is_refused(within_limits(verify.main, [str(folder)]), "")
+        is_refused(within_limits(open_rows, folder), "")
