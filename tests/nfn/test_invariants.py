@@ -10,7 +10,7 @@ from torch import Tensor
 
 import zoo
 from nfn import GaugeNFN, invariant_features, invariants, named_features
-from nfn.symmetry.invariant_features import feature_count
+from nfn.symmetry.invariant_features import feature_layout
 from tests.nfn.conftest import ODD_SPECS, random_weights
 from tests.nfn.whole_group import PARTS, fixing_ones, move
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights
@@ -77,7 +77,7 @@ def test_collapsed_checkpoints_do_not_move_where_the_symmetry_is_exact():
 def test_random_weights_of_odd_dimensions_do_not_move_either(spec: TransformerSpec, generator: torch.Generator):
     weights = random_weights(spec, (2, 3), generator)
     features = invariant_features(weights)
-    assert features.shape == (2, 3, feature_count(spec))
+    assert features.shape == (2, 3, sum(feature_layout(spec).values()))
     assert float((invariant_features(move(weights, 4)) - features).abs().amax()) <= TOLERANCE
 
 
@@ -140,7 +140,7 @@ def test_gauge_nfn_moves_when_one_coupling_is_broken(real: TransformerWeights, c
 @pytest.mark.parametrize("spec", ODD_SPECS[:2], ids=lambda spec: spec.task)
 def test_gradients_agree_with_finite_differences(spec: TransformerSpec, generator: torch.Generator):
     flat = random_weights(spec, (), generator).flat().requires_grad_()
-    probe = torch.randn(feature_count(spec), generator=generator, dtype=torch.float64)
+    probe = torch.randn(sum(feature_layout(spec).values()), generator=generator, dtype=torch.float64)
 
     def read(flat: Tensor) -> Tensor:
         weights = TransformerWeights.from_flat(spec, flat, check_finite=False)
