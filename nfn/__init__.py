@@ -7,18 +7,26 @@ from nfn.predictors.features import flat_features
 from nfn.predictors.gauge_nfn import GaugeNFN
 from nfn.predictors.mlp import MLPPredictor
 from nfn.predictors.predictor import Predictor
+from nfn.predictors.probes import ProbeNFN
+from nfn.predictors.raw_moments import RawMomentsPredictor
 from nfn.predictors.statnn import StatNN
 from nfn.predictors.storage import load_predictor, save_predictor
 from nfn.predictors.transformer_nfn import TransformerNFN
+from nfn.symmetry.canonical import canonicalize
+from nfn.symmetry.full_group import FullGroupElement
+from nfn.symmetry.full_matching import match_weights
 from nfn.symmetry.group import GroupElement
 from nfn.symmetry.invariant_features import invariant_features, named_features
 from nfn.symmetry.invariants import Invariants, invariants
-from nfn.symmetry.matching import Match, find_group_element, match_weights
+from nfn.symmetry.match import Match
+from nfn.symmetry.paper_matching import find_group_element, match_paper_group
+from nfn.symmetry.parts import available_parts
 from nfn.training.ensemble import PredictorEnsemble
 from nfn.training.step import TrainingStep
 
 __all__ = [
     "EquivariantLayer",
+    "FullGroupElement",
     "GaugeNFN",
     "GroupElement",
     "InvariantLayer",
@@ -27,14 +35,19 @@ __all__ = [
     "Match",
     "Predictor",
     "PredictorEnsemble",
+    "ProbeNFN",
+    "RawMomentsPredictor",
     "StatNN",
     "TrainingStep",
     "TransformerNFN",
+    "available_parts",
+    "canonicalize",
     "find_group_element",
     "flat_features",
     "invariant_features",
     "invariants",
     "load_predictor",
+    "match_paper_group",
     "match_weights",
     "named_features",
     "save_predictor",

@@ -3,14 +3,16 @@
     nfn.testing.assert_equivariant(layer, spec, channels=4)
     nfn.testing.assert_invariant(layer, spec, channels=4)
     nfn.testing.assert_invariant(predictor, spec, channels=None)
+    nfn.testing.assert_invariant(predictor, spec, channels=None, parts=("rotations", "unit_scales"))
 
+With ``parts`` it is the whole symmetry group of the transformer, or some of its parts, instead of the paper's.
 Everything is measured in float64, with random weights and with M and N that are well conditioned but not orthogonal:
 orthogonal ones would hide a mix-up of transpose and inverse. Each factor of the group is tried on its own first, so
 that a failure says which symmetry is broken.
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from typing import Any
 
@@ -19,7 +21,9 @@ from torch import Tensor, nn
 
 from nfn.layers.block_channels import TENSOR_NAMES
 from nfn.layers.terms import AXES, sizes
+from nfn.symmetry.full_group import FullGroupElement
 from nfn.symmetry.group import GroupElement
+from nfn.symmetry.parts import check_parts
 from zoo import BlockWeights, TransformerSpec, TransformerWeights
 
 TOLERANCE = 1e-9
@@ -71,12 +75,16 @@ def assert_invariant(
     batch: int = 2,
     seed: int = 0,
     tolerance: float = TOLERANCE,
+    parts: Iterable[str] | None = None,
 ) -> None:
     """Raises AssertionError unless ‖I(gU) − I(U)‖ ≤ tolerance·‖I(U)‖ for every kind of g.
 
     ``function`` takes weights in U^d as in ``assert_equivariant``; with ``channels=None`` it takes
-    ``TransformerWeights`` of shape [batch], as predictors do.
+    ``TransformerWeights`` of shape [batch], as predictors do. With ``parts``, names of ``nfn.symmetry.parts``, g is a
+    ``FullGroupElement`` of these parts; that group acts on whole transformers, so ``channels`` must be None.
     """
+    if parts is not None and channels is not None:
+        raise ValueError("the whole group acts on whole transformers: with parts, channels must be None")
     function = in_double(function)
     generator = torch.Generator().manual_seed(seed)
     if channels is None:
@@ -85,8 +93,16 @@ def assert_invariant(
     else:
         weights = random_block_weights(spec, channels, batch, generator)
     result = function(weights)
-    for symmetry, element in elements_of_each_factor(spec, generator):
-        moved = element.act(weights) if isinstance(weights, TransformerWeights) else element.act_on_blocks(weights)
+    if parts is not None:
+        elements: Iterator[tuple[str, GroupElement | FullGroupElement]] = elements_of_each_part(spec, generator, parts)
+    else:
+        elements = elements_of_each_factor(spec, generator)
+    for symmetry, element in elements:
+        if isinstance(weights, TransformerWeights):
+            moved = element.act(weights)
+        else:
+            assert isinstance(element, GroupElement)
+            moved = element.act_on_blocks(weights)
         check_close(function(moved), result, tolerance, f"not invariant under {symmetry}: I(gU) and I(U) differ")
 
 
@@ -96,6 +112,16 @@ def elements_of_each_factor(spec: TransformerSpec, generator: torch.Generator) -
     for field in fields(GroupElement):
         yield FACTORS[field.name], replace(nothing, **{field.name: getattr(everything, field.name)})
     yield "the whole group", everything
+
+
+def elements_of_each_part(
+    spec: TransformerSpec, generator: torch.Generator, parts: Iterable[str]
+) -> Iterator[tuple[str, FullGroupElement]]:
+    """The same for the whole group: elements of one part each, then one of all these parts."""
+    chosen = check_parts(spec, parts)
+    for part in chosen:
+        yield part, FullGroupElement.sample(spec, generator=generator, parts=[part])
+    yield " and ".join(chosen), FullGroupElement.sample(spec, generator=generator, parts=chosen)
 
 
 def random_block_weights(spec: TransformerSpec, channels: int, batch: int, generator: torch.Generator) -> BlockWeights:

@@ -26,3 +26,11 @@ def dense(widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:
     for inputs, outputs in pairwise(widths):
         layers += [linear(inputs, outputs, generator), nn.ReLU()]
     return nn.Sequential(*layers)
+
+
+def normalized_network(widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:
+    """Linear layers between the given widths, LayerNorm and GELU after each, and a linear layer to one number."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [linear(inputs, outputs, generator), nn.LayerNorm(outputs), nn.GELU()]
+    return nn.Sequential(*layers, linear(widths[-1], 1, generator))

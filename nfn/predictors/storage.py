@@ -11,13 +11,17 @@ from safetensors.torch import save
 from nfn.predictors.gauge_nfn import GaugeNFN
 from nfn.predictors.mlp import MLPPredictor
 from nfn.predictors.predictor import Predictor
+from nfn.predictors.probes import ProbeNFN
+from nfn.predictors.raw_moments import RawMomentsPredictor
 from nfn.predictors.statnn import StatNN
 from nfn.predictors.transformer_nfn import TransformerNFN
 from zoo import TransformerSpec
 from zoo.storage.atomic import write_atomically
 from zoo.storage.json_text import read_json
 
-KINDS: dict[str, type[Predictor]] = {cls.kind: cls for cls in (TransformerNFN, MLPPredictor, StatNN, GaugeNFN)}
+KINDS: dict[str, type[Predictor]] = {
+    cls.kind: cls for cls in (TransformerNFN, MLPPredictor, StatNN, GaugeNFN, RawMomentsPredictor, ProbeNFN)
+}
 CONFIG = "config.json"
 TENSORS = "model.safetensors"
 FLOATS = {"F16", "BF16", "F32", "F64"}

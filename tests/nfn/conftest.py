@@ -1,15 +1,24 @@
 """Specs of awkward sizes, and real checkpoints trained briefly on real digits."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from zoo import MNIST, TransformerSpec, TransformerWeights
+import zoo
+from zoo import MNIST, TransformerSpec, TransformerWeights, build_model
+from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import TaskData
 from zoo.tasks.mnist import load_sample_digits
+from zoo.transformer import model
 from zoo.transformer.model import ZooTransformer
+from zoo.transformer.spec import spec_for
+
+BUNDLED = Path(zoo.__file__).parents[1] / "small-transformer-zoo"
 
 ODD_SPECS = [
     TransformerSpec("one_block", 3, 9, 4, dim=7, heads=3, key_dim=2, value_dim=5, hidden_dim=11, blocks=1),
@@ -54,6 +63,46 @@ def checkpoints(data: TaskData) -> TransformerWeights:
     """Three MNIST transformers, each from its own start, after 20 steps of Adam on real digits."""
     rows = [train(data.train.inputs, data.train.labels, seed) for seed in range(3)]
     return TransformerWeights.from_flat(MNIST, torch.stack(rows))
+
+
+@dataclass(frozen=True)
+class Bundled:
+    """Four well-trained checkpoints of the bundled sample in float64, and inputs of their task."""
+
+    spec: TransformerSpec
+    weights: TransformerWeights
+    inputs: tuple[torch.Tensor, ...]
+
+    def checkpoint(self, index: int) -> TransformerWeights:
+        return TransformerWeights.from_flat(self.spec, self.weights.flat()[index])
+
+
+@pytest.fixture(scope="session", params=["mnist", "agnews"])
+def bundled(request: pytest.FixtureRequest, digits: torch.Tensor) -> Bundled:
+    spec = spec_for(request.param)
+    rows = zoo.open(BUNDLED, request.param, split="train")
+    trained = (rows.metadata["test_accuracy"] > 0.8).to_numpy().nonzero()[0]
+    chosen = trained[:: len(trained) // 4][:4].tolist()
+    weights = TransformerWeights.from_flat(spec, torch.stack([rows.weights(row) for row in chosen]).double())
+    if spec.patch_size is not None:
+        return Bundled(spec, weights, (digits[:6].double(),))
+    embedding = WordEmbedding.load(BUNDLED / "agnews")
+    ids = torch.randint(2, len(embedding.vocabulary), (6, 20), generator=torch.Generator().manual_seed(0))
+    ids[:3, 12:] = 0
+    vectors, mask = embedding(ids)
+    return Bundled(spec, weights, (vectors.double(), mask))
+
+
+@torch.no_grad()
+def logits(weights: TransformerWeights, inputs: tuple[torch.Tensor, ...], epsilon: float = 1e-5) -> torch.Tensor:
+    """What the transformer says, with any ε in its LayerNorms."""
+    with patch.object(model, "layer_norm", lambda x: F.layer_norm(x, x.shape[-1:], eps=epsilon)):
+        return build_model(weights.spec, weights)(*inputs)
+
+
+def change(before: torch.Tensor, after: torch.Tensor) -> float:
+    """The largest difference, in units of the largest number."""
+    return float((after - before).abs().max() / before.abs().max())
 
 
 def pixels(images: torch.Tensor) -> torch.Tensor:

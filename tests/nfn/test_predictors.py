@@ -11,6 +11,8 @@ from nfn import (
     GroupElement,
     MLPPredictor,
     Predictor,
+    ProbeNFN,
+    RawMomentsPredictor,
     StatNN,
     TransformerNFN,
     flat_features,
@@ -24,7 +26,7 @@ from tests.nfn.conftest import ODD_SPECS, weights_of
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights
 
 COMPONENT_KINDS = [TransformerNFN, MLPPredictor, StatNN]
-KINDS = [*COMPONENT_KINDS, GaugeNFN]
+KINDS = [*COMPONENT_KINDS, GaugeNFN, RawMomentsPredictor, ProbeNFN]
 
 
 def count(module: torch.nn.Module) -> int:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nfn import EquivariantLayer, InvariantLayer, MLPPredictor, TransformerNFN
+from nfn import EquivariantLayer, InvariantLayer, MLPPredictor, ProbeNFN, TransformerNFN, available_parts, canonicalize
 from nfn.layers.equivariant import relu_on_mlp
 from nfn.testing import assert_equivariant, assert_invariant
 from tests.nfn.conftest import ODD_SPECS
@@ -81,6 +81,16 @@ def test_predictors_are_tested_on_whole_checkpoints():
     assert_invariant(TransformerNFN(SPEC, channels=(2,)), SPEC, channels=None)
     with pytest.raises(AssertionError, match="not invariant under the order of the heads"):
         assert_invariant(MLPPredictor(SPEC), SPEC, channels=None)
+
+
+def test_the_whole_group_is_tested_part_by_part():
+    parts = [part for part in available_parts(SPEC) if part not in ("boundary_scales", "logits")]
+    assert_invariant(ProbeNFN(SPEC, probes=2), SPEC, channels=None, parts=parts)
+    assert_invariant(lambda w: canonicalize(w).flat(), SPEC, channels=None, parts=[*parts, "boundary_scales"])
+    with pytest.raises(AssertionError, match="not invariant under unit_scales"):
+        assert_invariant(TransformerNFN(SPEC, channels=(2,)), SPEC, channels=None, parts=["unit_scales", "rotations"])
+    with pytest.raises(ValueError, match="with parts, channels must be None"):
+        assert_invariant(lambda u: u.query.sum(), SPEC, parts=["heads"])
 
 
 def test_float32_modules_are_tested_in_float64_and_left_alone():

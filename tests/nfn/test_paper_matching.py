@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 import torch
 
-from nfn import GroupElement, find_group_element, match_weights
+from nfn import GroupElement, find_group_element, match_paper_group
 from nfn.layers.block_channels import TENSOR_NAMES
 from tests.nfn.conftest import ODD_SPECS, random_weights
 from zoo import MNIST, BlockWeights, TransformerSpec, TransformerWeights
@@ -42,9 +42,9 @@ def test_refuses_a_near_miss_on_a_real_checkpoint(checkpoints: TransformerWeight
     v = GroupElement.sample(MNIST, generator=generator).act(u)
     changes = (one_weight, one_neuron_swapped_in_one_matrix, one_feature_swapped, one_head_with_other_n, one_bias)
     changed = changes[seed % len(changes)](v, generator)
-    assert match_weights(u, v)
+    assert match_paper_group(u, v)
     assert not torch.equal(changed.flat(), v.flat())
-    match = match_weights(u, changed)
+    match = match_paper_group(u, changed)
     assert match.element is None
     assert match.reason
     assert find_group_element(u, changed) is None
@@ -106,7 +106,7 @@ def test_a_checkpoint_is_itself_and_not_another(checkpoints: TransformerWeights)
     element = find_group_element(u, u)
     assert element is not None
     torch.testing.assert_close(element.m, GroupElement.identity(MNIST).m, rtol=0, atol=1e-6)
-    match = match_weights(u, v)
+    match = match_paper_group(u, v)
     assert not match
     assert match.reason == "embedding.weight differs, and the group does not move it"
 
@@ -135,12 +135,12 @@ def test_attention_alone_ignores_the_mlp_but_not_the_heads(checkpoints: Transfor
     g = GroupElement(**{**vars(identity), "heads": sampled.heads, "m": sampled.m, "n": sampled.n})
     v = g.act(u)
     other_mlp = v.with_encoder(BlockWeights(**{**vars(v.encoder), "weight_a": v.encoder.weight_a * 2}))
-    match = match_weights(u, other_mlp, attention_only=True)
+    match = match_paper_group(u, other_mlp, attention_only=True)
     assert match.element is not None
     assert torch.equal(match.element.heads, g.heads)
-    assert not match_weights(u, other_mlp)
+    assert not match_paper_group(u, other_mlp)
     permuted = GroupElement(**{**vars(identity), "features": sampled.features}).act(u)
-    reason = match_weights(u, permuted, attention_only=True).reason
+    reason = match_paper_group(u, permuted, attention_only=True).reason
     assert reason == "block 0: W^(V)·W^(O) of the heads differ"
 
 
@@ -170,19 +170,20 @@ def test_failing_conditions_are_named(checkpoints: TransformerWeights, generator
 
     deficient = with_tensor("query", rank_one_less)
     expected = "block 1: condition (b) fails: W^(Q,0) of the first is not of full rank"
-    assert match_weights(deficient, u).reason == expected
+    assert match_paper_group(deficient, u).reason == expected
 
     same = u.encoder.map(torch.clone)
     same.query[0, 1], same.key[0, 1] = same.query[0, 0], same.key[0, 0]
     equal_heads = u.with_encoder(same)
-    assert "condition (c) fails: heads 0 and 1 of the first" in (match_weights(equal_heads, u).reason or "")
-    assert "condition (d) fails: heads 0 and 1 of the second" in (match_weights(u, equal_heads).reason or "")
+    assert "condition (c) fails: heads 0 and 1 of the first" in (match_paper_group(equal_heads, u).reason or "")
+    assert "condition (d) fails: heads 0 and 1 of the second" in (match_paper_group(u, equal_heads).reason or "")
 
     wide = random_weights(ODD_SPECS[3], (), generator)
-    assert match_weights(wide, wide).reason == "condition (a) fails: max(D_k, D_v) ≤ D, got 4 > 3"
+    assert match_paper_group(wide, wide).reason == "condition (a) fails: max(D_k, D_v) ≤ D, got 4 > 3"
 
     reasons = {
-        name: match_weights(u, with_tensor(name, lambda tensor: tensor.mul_(1.5))).reason or "" for name in TENSOR_NAMES
+        name: match_paper_group(u, with_tensor(name, lambda tensor: tensor.mul_(1.5))).reason or ""
+        for name in TENSOR_NAMES
     }
     assert "no head of the first" in reasons["query"]
     assert "no head of the first" in reasons["key"]

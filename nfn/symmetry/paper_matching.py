@@ -15,7 +15,7 @@ Weights are compared as what they are, rounded numbers: two products are the sam
 roundings of each factor can explain, entry by entry. All arithmetic is in float64.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import sqrt
 
 import torch
@@ -24,47 +24,27 @@ from torch import Tensor
 
 from nfn.layers.terms import ATTENTION
 from nfn.symmetry.group import GroupElement
+from nfn.symmetry.match import Match, NoMatch, check_pair
 from zoo import BlockWeights, TransformerWeights
 
 # How many roundings of its dtype each weight may have gone through: one on storage, a few in whatever applied M and N.
 ROUNDINGS = 4
 
 
-@dataclass(frozen=True)
-class Match:
-    """The element g with g·u = v, or the reason why there is none."""
-
-    element: GroupElement | None
-    reason: str | None
-
-    def __bool__(self) -> bool:
-        return self.element is not None
-
-
-class NoMatch(Exception):
-    """A condition that fails; its text is the reason a ``Match`` gives."""
-
-
 def find_group_element(u: TransformerWeights, v: TransformerWeights) -> GroupElement | None:
-    """The g with g·u = v, or None: are these two the same function by symmetry? ``match_weights`` also says why not."""
-    return match_weights(u, v).element
+    """The g with g·u = v, or None: are these the same function by symmetry? ``match_paper_group`` also says why not."""
+    return match_paper_group(u, v).element
 
 
-def match_weights(u: TransformerWeights, v: TransformerWeights, *, attention_only: bool = False) -> Match:
+def match_paper_group(
+    u: TransformerWeights, v: TransformerWeights, *, attention_only: bool = False
+) -> Match[GroupElement]:
     """Compares two single checkpoints, block by block.
 
     With ``attention_only`` only the multi-head attentions are compared, which is the theorem itself: no permutation of
     features or neurons is searched for, and those of the element are the identity.
     """
-    if u.spec != v.spec:
-        raise ValueError("only transformers of the same dimensions can be compared: the two specs differ")
-    for weights in (u, v):
-        if weights.batch_shape:
-            raise ValueError(
-                f"two single checkpoints are compared, got a batch of shape {tuple(weights.batch_shape)}: "
-                "compare its rows one at a time"
-            )
-        TransformerWeights.from_flat(weights.spec, weights.flat())
+    check_pair(u, v)
     epsilon = max(torch.finfo(weights.flat().dtype).eps for weights in (u, v))
     try:
         if max(u.spec.key_dim, u.spec.value_dim) > u.spec.dim:

@@ -1,0 +1,264 @@
+"""The whole symmetry group of a transformer and its action on weights; ``parts.py`` lists what it is made of.
+
+An element acts as an affine map, g·w = L(w) + s. L is the linear part. In torch's orientation, with R and c of the
+boundary that a tensor writes into or reads from, and with Λ the diagonal of a layer's unit scales and P their order:
+
+    query, key     Mᵀ and M⁻¹ of the head as in ``GroupElement``, then FRᵀ
+    value, output  N and N⁻¹ likewise; value then FRᵀ, output c·RW
+    fc1            PΛ·F·Rᵀ and PΛ·b
+    fc2            c·R·W·(PΛ)⁻¹ and c·R·b; the last layer c·W·(PΛ)⁻¹ and c·b
+
+s is a shift: constant along the D axis of every writer and reader (``shift_component``). L carries shifts to shifts,
+because R1 = 1, so that (g∘h)·w = L_g L_h(w) + (L_g(s_h) + s_g).
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from math import log, sqrt
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from nfn.symmetry.boundaries import shift_component
+from nfn.symmetry.group import GroupElement, pick
+from nfn.symmetry.parts import Part, check_parts
+from zoo import BlockWeights, TransformerSpec, TransformerWeights
+
+
+@dataclass(frozen=True)
+class FullGroupElement:
+    """One g of the whole group, with any leading dimensions. Real numbers are float64 whatever they act on.
+
+    ``heads``, ``m`` and ``n`` are those of ``GroupElement``. New unit j is old unit ``units[j]`` times the scale of
+    that old unit. ``rotations`` and ``boundary_scales`` are those of boundaries 1, 2, …, 2·blocks.
+    """
+
+    spec: TransformerSpec
+    heads: Int[Tensor, "*batch blocks h"]
+    m: Float[Tensor, "*batch blocks h D_k D_k"]
+    n: Float[Tensor, "*batch blocks h D_v D_v"]
+    units: Int[Tensor, "*batch blocks D_A"]
+    unit_scales: Float[Tensor, "*batch blocks D_A"]
+    classifier_units: Int[Tensor, "*batch D"]
+    classifier_unit_scales: Float[Tensor, "*batch D"]
+    rotations: Float[Tensor, "*batch boundaries D D"]
+    boundary_scales: Float[Tensor, "*batch boundaries"]
+    shifts: Float[Tensor, "*batch d"]
+    logit_scale: Float[Tensor, "*batch"]
+
+    def __post_init__(self) -> None:
+        for name, tensor in self.tensors().items():
+            if tensor.is_floating_point() and tensor.dtype != torch.float64:
+                raise ValueError(f"{name} must be float64, got {tensor.dtype}: convert with .double()")
+
+    @staticmethod
+    def identity(
+        spec: TransformerSpec, batch_shape: tuple[int, ...] = (), *, device: torch.device | str = "cpu"
+    ) -> "FullGroupElement":
+        """The g that moves nothing."""
+        paper = GroupElement.identity(spec, batch_shape, device=device)
+
+        def ones(*shape: int) -> Tensor:
+            return torch.ones((), dtype=torch.float64, device=device).expand((*batch_shape, *shape))
+
+        eye = torch.eye(spec.dim, dtype=torch.float64, device=device)
+        return FullGroupElement(
+            spec=spec,
+            heads=paper.heads,
+            m=paper.m,
+            n=paper.n,
+            units=paper.neurons,
+            unit_scales=ones(spec.blocks, spec.hidden_dim),
+            classifier_units=torch.arange(spec.dim, device=device).expand(*batch_shape, spec.dim),
+            classifier_unit_scales=ones(spec.dim),
+            rotations=eye.expand(*batch_shape, 2 * spec.blocks, spec.dim, spec.dim),
+            boundary_scales=ones(2 * spec.blocks),
+            shifts=0 * ones(spec.num_parameters),
+            logit_scale=ones(),
+        )
+
+    @staticmethod
+    def sample(
+        spec: TransformerSpec,
+        batch_shape: tuple[int, ...] = (),
+        *,
+        generator: torch.Generator,
+        parts: Iterable[str] | None = None,
+        scale_range: float = 10.0,
+    ) -> "FullGroupElement":
+        """A random element, on the generator's device; what is not among ``parts`` stays the identity.
+
+        For None these are all parts that leave the function alone. Permutations are uniform, M and N are those of
+        ``GroupElement.sample``, rotations are uniform in O(D−1) with both signs of the determinant, shifts are standard
+        normal, and all scales are log-uniform in [1/r, r] with r = ``scale_range``.
+        """
+        chosen = check_parts(spec, parts)
+        if not scale_range >= 1:
+            raise ValueError(f"scale_range must be a number of at least 1, got {scale_range!r}")
+        paper = GroupElement.sample(spec, batch_shape, generator=generator)
+
+        def uniform(*shape: int) -> Tensor:
+            size = (*batch_shape, *shape)
+            return torch.rand(size, generator=generator, device=generator.device, dtype=torch.float64)
+
+        def scales(*shape: int) -> Tensor:
+            return torch.exp((2 * uniform(*shape) - 1) * log(scale_range))
+
+        everything: dict[Part, dict[str, Tensor]] = {
+            "heads": {"heads": paper.heads},
+            "query_key": {"m": paper.m},
+            "value_output": {"n": paper.n},
+            "units": {"units": paper.neurons, "classifier_units": uniform(spec.dim).argsort(dim=-1)},
+            "unit_scales": {
+                "unit_scales": scales(spec.blocks, spec.hidden_dim),
+                "classifier_unit_scales": scales(spec.dim),
+            },
+            "rotations": {"rotations": random_rotations((*batch_shape, 2 * spec.blocks), spec.dim, generator)},
+            "boundary_scales": {"boundary_scales": scales(2 * spec.blocks)},
+            "logits": {"logit_scale": scales()},
+        }
+        normal = torch.randn(
+            *batch_shape, spec.num_parameters, generator=generator, device=generator.device, dtype=torch.float64
+        )
+        # The mean of n normal numbers has size 1/√n; shifts of size 1 are far from nothing beside any weights.
+        shifts = shift_component(
+            TransformerWeights.from_flat(spec, normal * sqrt(spec.dim), check_finite=False),
+            writers="writer_shifts" in chosen,
+            readers="reader_shifts" in chosen,
+            logits="logits" in chosen,
+        )
+        drawn = {name: tensor for part in chosen for name, tensor in everything.get(part, {}).items()}
+        nothing = FullGroupElement.identity(spec, batch_shape, device=generator.device)
+        return replace(nothing, shifts=shifts, **drawn)
+
+    @staticmethod
+    def from_paper(spec: TransformerSpec, element: GroupElement) -> "FullGroupElement":
+        """An element of the paper's group; its permutations of features are rotations inside the blocks."""
+        batch, device = tuple(element.heads.shape[:-2]), element.heads.device
+        nothing = FullGroupElement.identity(spec, batch, device=device)
+        rotations = nothing.rotations.clone()
+        rotations[..., 0::2, :, :] = torch.eye(spec.dim, dtype=torch.float64, device=device)[element.features]
+        return replace(
+            nothing, heads=element.heads, m=element.m, n=element.n, units=element.neurons, rotations=rotations
+        )
+
+    def act(self, weights: TransformerWeights) -> TransformerWeights:
+        """g·w: a copy of the weights that computes the same function. Batches of g and of weights are broadcast.
+
+        Computed in float64 and rounded once, to the weights' own dtype. The scales at boundaries keep the function up
+        to ε of the LayerNorm, the part ``logits`` keeps no more than the accuracy.
+        """
+        if weights.spec != self.spec:
+            raise ValueError(
+                f"this element acts on {self.spec.task} transformers of the dimensions it was made for, "
+                f"got other {weights.spec.task} transformers: sample it for weights.spec"
+            )
+        moved = self._linear(weights.flat()) + self.shifts
+        return TransformerWeights.from_flat(self.spec, moved.to(weights.flat().dtype), check_finite=False)
+
+    def compose(self, first: "FullGroupElement") -> "FullGroupElement":
+        """self∘first: ``g.compose(h).act(w)`` is ``g.act(h.act(w))``."""
+        paper = self._blocks().compose(first._blocks())
+        return FullGroupElement(
+            spec=self.spec,
+            heads=paper.heads,
+            m=paper.m,
+            n=paper.n,
+            units=paper.neurons,
+            unit_scales=pick(self.unit_scales, first.units.argsort(dim=-1), -1) * first.unit_scales,
+            classifier_units=pick(first.classifier_units, self.classifier_units, -1),
+            classifier_unit_scales=pick(self.classifier_unit_scales, first.classifier_units.argsort(dim=-1), -1)
+            * first.classifier_unit_scales,
+            rotations=self.rotations @ first.rotations,
+            boundary_scales=self.boundary_scales * first.boundary_scales,
+            shifts=self._linear(first.shifts) + self.shifts,
+            logit_scale=self.logit_scale * first.logit_scale,
+        )
+
+    def inverse(self) -> "FullGroupElement":
+        """The g⁻¹ with ``g.inverse().compose(g)`` the identity."""
+        paper = self._blocks().inverse()
+        linear = FullGroupElement(
+            spec=self.spec,
+            heads=paper.heads,
+            m=paper.m,
+            n=paper.n,
+            units=paper.neurons,
+            unit_scales=1 / pick(self.unit_scales, self.units, -1),
+            classifier_units=self.classifier_units.argsort(dim=-1),
+            classifier_unit_scales=1 / pick(self.classifier_unit_scales, self.classifier_units, -1),
+            rotations=self.rotations.mT,
+            boundary_scales=1 / self.boundary_scales,
+            shifts=torch.zeros_like(self.shifts),
+            logit_scale=1 / self.logit_scale,
+        )
+        return replace(linear, shifts=-linear._linear(self.shifts))
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "FullGroupElement":
+        """``function`` applied to each tensor, e.g. to move to a device or to pick one of a batch."""
+        return FullGroupElement(self.spec, **{name: function(tensor) for name, tensor in self.tensors().items()})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every field but the spec, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "spec"}
+
+    def _blocks(self) -> GroupElement:
+        """Heads, M, N and the order of the units, as an element of the paper's group that permutes no features."""
+        features = torch.arange(self.spec.dim, device=self.heads.device).expand(*self.heads.shape[:-1], self.spec.dim)
+        return GroupElement(heads=self.heads, m=self.m, n=self.n, features=features, neurons=self.units)
+
+    def _linear(self, flat: Float[Tensor, "*batch d"]) -> Float[Tensor, "*shape d"]:
+        """L(w) in float64, for shifts too."""
+        batch = torch.broadcast_shapes(flat.shape[:-1], self.logit_scale.shape)
+        old = TransformerWeights.from_flat(
+            self.spec, flat.double().expand(*batch, self.spec.num_parameters), check_finite=False
+        )
+        new = old.with_encoder(self._linear_encoder(old.encoder))
+        state = {name: new[name] for name in self.spec.tensors if name.startswith("classifier.")}
+        order, scale = self.classifier_units, pick(self.classifier_unit_scales, self.classifier_units, -1)
+        logit_scale = self.logit_scale[..., None]
+        first = pick(old["classifier.fc1.weight"], order, -2) * scale[..., None]
+        state["classifier.fc1.weight"].copy_(first @ self.rotations[..., -1, :, :].mT)
+        state["classifier.fc1.bias"].copy_(pick(old["classifier.fc1.bias"], order, -1) * scale)
+        last = pick(old["classifier.fc2.weight"], order[..., None, :], -1) / scale[..., None, :]
+        state["classifier.fc2.weight"].copy_(last * logit_scale[..., None])
+        state["classifier.fc2.bias"].copy_(old["classifier.fc2.bias"] * logit_scale)
+        return new.flat()
+
+    def _linear_encoder(self, old: BlockWeights) -> BlockWeights:
+        """L on the blocks; matrices of ``BlockWeights`` stand in the paper's orientation, so that W is its Wᵀ."""
+        blocks = self._blocks().act_on_blocks(old)
+        scale = pick(self.unit_scales, self.units, -1)
+        inside, after = self.rotations[..., 0::2, :, :], self.rotations[..., 1::2, :, :]
+        pinned = torch.eye(self.spec.dim, dtype=torch.float64, device=after.device)
+        into = torch.cat([pinned.expand_as(after[..., :1, :, :]), after[..., :-1, :, :]], dim=-3)[..., None, :, :]
+        inside_scale, after_scale = self.boundary_scales[..., 0::2], self.boundary_scales[..., 1::2]
+        return BlockWeights(
+            query=into @ blocks.query,
+            key=into @ blocks.key,
+            value=into @ blocks.value,
+            output=blocks.output @ (inside.mT * inside_scale[..., None, None])[..., None, :, :],
+            weight_a=inside @ blocks.weight_a * scale[..., None, :],
+            weight_b=blocks.weight_b / scale[..., None] @ (after.mT * after_scale[..., None, None]),
+            bias_a=blocks.bias_a * scale,
+            bias_b=(after @ blocks.bias_b[..., None])[..., 0] * after_scale[..., None],
+        )
+
+
+def random_rotations(shape: tuple[int, ...], dim: int, generator: torch.Generator) -> Float[Tensor, "*shape D D"]:
+    """R = B·Q·Bᵀ + 11ᵀ/D with Q uniform in O(D−1), reflections included, B an orthonormal basis orthogonal to 1."""
+    gaussian = torch.randn(*shape, dim - 1, dim - 1, generator=generator, device=generator.device, dtype=torch.float64)
+    q, r = torch.linalg.qr(gaussian)
+    # Without the signs of the diagonal Q would not be uniform, and its determinant always the same.
+    q = q * torch.sign(r.diagonal(dim1=-2, dim2=-1))[..., None, :]
+    basis = centered_basis(dim, generator.device)
+    return basis @ q @ basis.mT + 1 / dim
+
+
+def centered_basis(dim: int, device: torch.device) -> Float[Tensor, "D rest"]:
+    """The Helmert basis: D−1 orthonormal columns that sum to zero."""
+    columns = torch.tril(torch.ones(dim, dim, dtype=torch.float64, device=device), -1).mT[:, 1:].clone()
+    count = torch.arange(1, dim, dtype=torch.float64, device=device)
+    columns[torch.arange(1, dim), torch.arange(dim - 1)] = -count
+    return columns / (count * (count + 1)).sqrt()
