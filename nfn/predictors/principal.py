@@ -7,21 +7,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-SMALLEST = 1e-6  # a feature that varies less than this between training checkpoints is constant
-FARTHEST = 5.0  # standard deviations; what lies farther out counts as this far
+from nfn.predictors.standardization import Standardization
+
+SMALLEST = 1e-6
 BALANCE = 0.4  # a group of n features weighs n^0.2 times one feature, not √n times
 
 
 class PrincipalComponents(nn.Module):
-    """features → clip((x − mean)·size⁻¹)·V, with as many components as asked for; random directions V until ``fit``.
+    """Standardized features times V, with as many components as asked for; V are random directions until ``fit``.
 
     Without weights a large group of features, such as all products of inputs, would outweigh the small ones.
     Components keep their relative sizes, so that the weakest, which are mostly noise, are read the least; together they
     have mean square 1.
     """
 
-    mean: Float[Tensor, " features"]
-    inverse_deviation: Float[Tensor, " features"]
     directions: Float[Tensor, "features components"]
     offset: Float[Tensor, " components"]
 
@@ -30,31 +29,23 @@ class PrincipalComponents(nn.Module):
         self.group_sizes = tuple(group_sizes)
         count = sum(group_sizes)
         directions = torch.empty(count, components).normal_(std=1 / sqrt(count), generator=generator)
-        self.register_buffer("mean", torch.zeros(count))
-        self.register_buffer("inverse_deviation", torch.ones(count))
+        self.scale = Standardization(count)
         self.register_buffer("directions", directions)
         self.register_buffer("offset", torch.zeros(components))
 
     def forward(self, features: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch components"]:
-        return self._standardized(features) @ self.directions - self.offset
+        return self.scale(features) @ self.directions - self.offset
 
     def fit(self, features: Float[Tensor, "n features"]) -> None:
         """Fits everything to the features of training checkpoints. With fewer of these the last components are 0."""
-        if features.ndim != 2 or len(features) == 0:
-            raise ValueError(f"scales are fitted on a batch [n, d] of checkpoints, got {list(features.shape[:-1])}")
-        deviation, mean = torch.std_mean(features.double(), dim=0, correction=0)
-        self.mean.copy_(mean)
-        self.inverse_deviation.copy_(torch.where(deviation > SMALLEST, 1 / deviation, 0.0))
-        weights = torch.cat([torch.full((size,), size**-BALANCE) for size in self.group_sizes]).to(mean)
-        weighted = self._standardized(features).double() * weights
+        self.scale.fit(features)
+        weights = torch.cat([torch.full((size,), size**-BALANCE) for size in self.group_sizes]).to(self.directions)
+        weighted = (self.scale(features) * weights).double()
         middle = weighted.mean(0)
         directions = principal_directions(weighted - middle, self.directions.shape[1])
         size = ((weighted - middle) @ directions).square().mean().sqrt().clamp_min(SMALLEST)
         self.directions.copy_(weights[:, None] * directions / size)
         self.offset.copy_(middle @ directions / size)
-
-    def _standardized(self, features: Tensor) -> Tensor:
-        return ((features - self.mean) * self.inverse_deviation).clamp(-FARTHEST, FARTHEST)
 
 
 def principal_directions(rows: Float[Tensor, "n features"], count: int) -> Float[Tensor, "features count"]:
