@@ -36,7 +36,7 @@ class GaugeNFN(Predictor):
         *,
         components: int = 192,
         width: int = 128,
-        networks: int = 4,
+        networks: int = 8,
         dropout: float = 0.2,
         generator: torch.Generator | None = None,
     ) -> None:

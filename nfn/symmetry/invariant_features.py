@@ -17,6 +17,8 @@ from nfn.symmetry.pinned_features import class_features, input_features
 from nfn.symmetry.scales import descending, logarithmic, lower_triangle, over_heads, spectrum, symmetric_spectrum
 from zoo import TransformerSpec, TransformerWeights
 
+LARGEST_TRIED = 1 << 20  # weights; a spec that came with a file may ask for more than there is memory
+
 
 def invariant_features(weights: TransformerWeights) -> Float[Tensor, "*batch features"]:
     """All features side by side, NaN for a checkpoint with a weight that is not finite. Differentiable."""
@@ -29,9 +31,11 @@ def invariant_features(weights: TransformerWeights) -> Float[Tensor, "*batch fea
 
 @lru_cache
 def feature_layout(spec: TransformerSpec) -> MappingProxyType[str, int]:
-    """The names of the features and how many numbers each has, from shapes alone."""
-    flat = torch.empty(1, spec.num_parameters, device="meta")
-    with torch.device("meta"):
+    """The names of the features and how many numbers each has."""
+    # shapes alone would do, but torch takes seconds to load what computes without memory
+    device = torch.device("cpu" if spec.num_parameters <= LARGEST_TRIED else "meta")
+    with device:
+        flat = torch.zeros(1, spec.num_parameters)
         features = named_features(TransformerWeights.from_flat(spec, flat, check_finite=False))
     return MappingProxyType({name: feature.shape[-1] for name, feature in features.items()})
 
