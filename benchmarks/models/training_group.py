@@ -50,7 +50,8 @@ class FittedPredictor:
     def predict(self, rows: Checkpoints) -> Float[np.ndarray, " n"]:
         parts = [torch.sigmoid(self.predictor.logits(weights)) for weights in rows.pieces(READ_AT_ONCE)]
         predicted = torch.cat(parts).cpu()
-        return (predicted if self.places is None else self.places(predicted)).numpy()
+        # in float64: where accuracies are dense, places that differ would become the same float32 accuracy
+        return (predicted if self.places is None else self.places(predicted.double())).numpy()
 
     @property
     def parameters(self) -> int:
@@ -83,11 +84,19 @@ def train_together(
             unseeded.fit_scale(TransformerWeights.from_flat(train.spec, rows, check_finite=False))
         for seed in group.seeds:
             predictor = build(torch.Generator().manual_seed(seed))
-            predictor.load_state_dict(dict(unseeded.named_buffers()), strict=False)
+            if scaled:
+                predictor.load_state_dict(dict(unseeded.named_buffers()), strict=False)
             predictors.append(predictor)
             targets.append(targets_of(train, ranks))
     ensemble = PredictorEnsemble(predictors, train.weights.device)
-    step = TrainingStep(ensemble, train.weights, torch.stack(targets), batch_size=BATCH_SIZE, weight_decay=weight_decay)
+    step = TrainingStep(
+        ensemble,
+        train.weights,
+        torch.stack(targets),
+        batch_size=BATCH_SIZE,
+        weight_decay=weight_decay,
+        seeds=[seed for group in groups for seed in group.seeds],
+    )
     all_progress, start = [], 0
     for group, ranks in zip(groups, all_ranks, strict=True):
         members = slice(start, start + len(group.seeds))
@@ -121,7 +130,7 @@ class GroupProgress:
     ) -> None:
         self.group, self.members, self.step, self.ranks = group, members, step, ranks
         self.ensemble = step.ensemble
-        self.validation_inputs = self.ensemble.inputs(validation.weights)
+        self.validation_inputs = self.ensemble.inputs(validation.weights, members)
         self.validation_truth, self.validation_targets = validation.accuracy, targets_of(validation, ranks)
         self.schedules = [schedule() for _ in group.seeds]
         self.epoch = self.position = 0
@@ -166,7 +175,7 @@ class GroupProgress:
             predictor = self.ensemble.member(self.members.start + number, self.best[number])
             places = None
             if self.ranks is not None:
-                places = PlaceTable()
+                places = PlaceTable().double()
                 places.fit(self.ranks)
                 if isinstance(predictor, GaugeNFN):
                     predictor.places.fit(self.ranks)

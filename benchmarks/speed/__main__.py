@@ -1,6 +1,7 @@
 """Measures speed and appends the rows to ``benchmarks/results/``.
 
 python -m benchmarks.speed nfn          Transformer-NFN: training step and forward + backward, beside its literal twin
+python -m benchmarks.speed gauge        Gauge-NFN: the invariants of 1,000 checkpoints, a fit on 1,400
 python -m benchmarks.speed generation   training zoo models
 python -m benchmarks.speed loader       reading checkpoints
 
@@ -10,7 +11,7 @@ Each takes ``--help``.
 import importlib
 import sys
 
-BENCHMARKS = ("nfn", "generation", "loader")
+BENCHMARKS = ("nfn", "gauge", "generation", "loader")
 
 
 def main(arguments: list[str]) -> None:

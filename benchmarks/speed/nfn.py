@@ -14,12 +14,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.results import Result
-from benchmarks.speed.record import Record, say, say_seconds
+from benchmarks.speed.options import read_options
+from benchmarks.speed.record import say, say_seconds
 from benchmarks.speed.timing import Timing, measure_together
 from nfn import PredictorEnsemble, TrainingStep, TransformerNFN
 from nfn.predictors.literal import literal_twin
 from zoo import TransformerSpec, TransformerWeights
-from zoo.command import command, command_parser
+from zoo.command import command
 from zoo.transformer.onednn import fast_small_products
 from zoo.transformer.spec import SPECS
 
@@ -29,26 +30,10 @@ SEEDS = 5
 
 @command
 def main(arguments: list[str] | None = None) -> None:
-    parser = command_parser("benchmarks.speed nfn", __doc__)
-    parser.add_argument("--device", choices=["cpu", "cuda"], help="where to train (default: all that this machine has)")
-    parser.add_argument("--config", choices=list(SPECS), help="task (default: all)")
-    parser.add_argument("--repeats", type=int, default=30, help="samples of each time")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: torch's own choice)")
-    parser.add_argument("--dry-run", action="store_true", help="print the rows, store none")
-    options = parser.parse_args(arguments)
-    if options.repeats < 2:
-        raise ValueError(f"--repeats must be at least 2 to have a spread, got {options.repeats}")
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: torch finds no CUDA device on this machine, use --device cpu")
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    devices = [options.device] if options.device else ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    configs = [options.config] if options.config else list(SPECS)
-    record = Record(options.dry_run)
-    for config in configs:
-        for device in devices:
-            for batch in BATCHES:
-                record.keep(measure_case(config, torch.device(device), batch, options.repeats))
+    options = read_options("nfn", __doc__, arguments, repeats=30)
+    for config, device in options.cases:
+        for batch in BATCHES:
+            options.record.keep(measure_case(config, device, batch, options.repeats))
 
 
 def measure_case(config: str, device: torch.device, batch: int, repeats: int) -> Iterator[Result]:

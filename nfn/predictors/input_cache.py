@@ -24,6 +24,9 @@ class InputCache:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def clear(self) -> None:
+        self._rows.clear()
+
     def rows(
         self, spec: TransformerSpec, flat: Float[Tensor, "n d"], compute: Callable[[Tensor], Tensor]
     ) -> Float[Tensor, "n inputs"]:

@@ -2,7 +2,8 @@
 
 All have one interface: ``predictor(weights)`` is the predicted accuracy in [0, 1], ``predictor.logits(weights)`` the
 same before the sigmoid, to train with binary cross entropy. A prediction has two steps. ``inputs`` depend on no
-parameter, so they are computed once per checkpoint however long a predictor trains; ``logits_of`` reads them.
+parameter, so they are computed once per checkpoint however long a predictor trains; ``logits_of`` reads them. A
+predictor may be several networks: then each of its ``votes`` is trained on its own, and the prediction is their mean.
 """
 
 from typing import Any, ClassVar
@@ -20,6 +21,9 @@ class Predictor(nn.Module):
     """What all predictors share. Subclasses say what they consist of, what they read, and how that is scaled."""
 
     kind: ClassVar[str]
+    own_inputs: ClassVar[bool] = False
+    """Whether ``inputs`` depend on what ``fit_scale`` has fitted, and so differ between predictors of one kind."""
+    dropout: float = 0.0
 
     def __init__(self, spec: TransformerSpec, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -37,6 +41,17 @@ class Predictor(nn.Module):
     def logits_of(self, inputs: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch"]:
         """The prediction before the sigmoid, from inputs."""
         raise NotImplementedError
+
+    @property
+    def dropped_units(self) -> int:
+        """How many activations per checkpoint have a dropout when training, with probability ``dropout``."""
+        return 0
+
+    def votes(
+        self, inputs: Float[Tensor, "*batch inputs"], keep: Float[Tensor, "*batch units"] | None = None
+    ) -> Float[Tensor, "*batch votes"]:
+        """The logits whose mean is the prediction; by default there is one. ``keep`` multiplies the dropped units."""
+        return self.logits_of(inputs)[..., None]
 
     def fit_scale(self, weights: TransformerWeights | Float[Tensor, "n d"]) -> None:
         """Fits what brings inputs to unit size to training checkpoints; without this they are read as they are."""

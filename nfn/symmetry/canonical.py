@@ -41,7 +41,10 @@ from nfn.symmetry.parts import Part, check_parts
 from zoo import BlockWeights, TransformerWeights
 
 DEAD = 1e-12
-"""Size, in a layer of size one, below which a unit or a singular value counts as zero: rounding leaves up to 1e-15."""
+"""Below this a singular value of a head, and the size of a unit relative to its layer, count as zero.
+
+Rounding leaves up to 1e-15; attention scores, or what LayerNorm makes of the rest, move by no more than this.
+"""
 DEAD_BOUNDARY = 1e-8
 """LayerNorm divides by √ε = 3e-3 at least, so that less than 1e-5 of the usual size comes through."""
 

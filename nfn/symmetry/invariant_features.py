@@ -1,18 +1,23 @@
-"""A fixed number of invariants per checkpoint: spectra, sorted sizes, and what stands in pinned coordinates.
+"""A fixed number of invariants per checkpoint: spectra, sorted sizes, and products in pinned coordinates.
 
-Every number is unchanged by the whole group. The order of heads is taken out by sorting each number over the heads, the
-order of units by sorting over them or by taking singular values.
+Every number is unchanged by the whole group. The order of heads is taken out by sorting each number over the heads or
+summing over them, the order of units by sorting over them, summing, or taking singular values.
 """
 
 from functools import lru_cache
 from math import sqrt
+from types import MappingProxyType
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nfn.symmetry.composed import ComposedBlock, Units, compose, norm
+from nfn.symmetry.composed import ComposedBlock, ComposedTransformer, Units, compose, norm
+from nfn.symmetry.pinned_features import class_features, input_features
+from nfn.symmetry.scales import descending, logarithmic, lower_triangle, over_heads, spectrum, symmetric_spectrum
 from zoo import TransformerSpec, TransformerWeights
+
+LARGEST_TRIED = 1 << 20  # weights; a spec that came with a file may ask for more than there is memory
 
 
 def invariant_features(weights: TransformerWeights) -> Float[Tensor, "*batch features"]:
@@ -25,12 +30,14 @@ def invariant_features(weights: TransformerWeights) -> Float[Tensor, "*batch fea
 
 
 @lru_cache
-def feature_count(spec: TransformerSpec) -> int:
-    """The number of features, from shapes alone."""
-    flat = torch.empty(1, spec.num_parameters, device="meta")
-    with torch.device("meta"):
+def feature_layout(spec: TransformerSpec) -> MappingProxyType[str, int]:
+    """The names of the features and how many numbers each has."""
+    # shapes alone would do, but torch takes seconds to load what computes without memory
+    device = torch.device("cpu" if spec.num_parameters <= LARGEST_TRIED else "meta")
+    with device:
+        flat = torch.zeros(1, spec.num_parameters)
         features = named_features(TransformerWeights.from_flat(spec, flat, check_finite=False))
-    return sum(feature.shape[-1] for feature in features.values())
+    return MappingProxyType({name: feature.shape[-1] for name, feature in features.items()})
 
 
 def named_features(weights: TransformerWeights) -> dict[str, Float[Tensor, "*batch count"]]:
@@ -39,17 +46,23 @@ def named_features(weights: TransformerWeights) -> dict[str, Float[Tensor, "*bat
     features: dict[str, Tensor] = {}
     for number, block in enumerate(composed.blocks):
         features |= {f"block {number}, {name}": values for name, values in block_features(block, spec).items()}
-    if spec.patch_size is not None:
-        filters = composed.blocks[0].source[..., : spec.patch_size**2 + 1]
-        features["products of filters"] = logarithmic(lower_triangle(filters.mT @ filters))
+    features |= classifier_features(composed, spec)
+    return features | input_features(composed, spec) | class_features(composed, spec)
+
+
+def classifier_features(composed: ComposedTransformer, spec: TransformerSpec) -> dict[str, Tensor]:
+    """The classifier's units and classes, and at the other end of the network the filters."""
     units = composed.classifier
-    features["classifier, source"] = spectrum(composed.source / sqrt(spec.dim))
+    features = {"classifier, source": spectrum(composed.source / sqrt(spec.dim))}
     features |= {f"classifier, {name}": values for name, values in unit_features(units, composed.source_factor).items()}
     reading = units.columns.mT @ (units.rows @ composed.source_factor)
     for name, matrix in (("classes", units.columns.mT), ("class readings", reading)):
         features[f"products of {name}"] = logarithmic(spec.classes * lower_triangle(matrix @ matrix.mT))
         features[f"spectrum of {name}"] = spectrum(matrix)
     features["class biases"] = logarithmic(sqrt(spec.classes) * units.offset)
+    if spec.patch_size is not None:
+        filters = composed.blocks[0].source[..., : spec.patch_size**2 + 1]
+        features["products of filters"] = logarithmic(lower_triangle(filters.mT @ filters))
     return features
 
 
@@ -87,40 +100,3 @@ def unit_features(units: Units, source_factor: Float[Tensor, "*batch D D"]) -> d
         "readings": spectrum(reading / scale),
         "readings by size": spectrum(reading * sizes),
     }
-
-
-def spectrum(x: Float[Tensor, "*batch n m"], count: int | None = None) -> Float[Tensor, "*batch count"]:
-    """The ``count`` largest singular values of x/√(1 + ‖x‖²) as ½·log(1 + 10⁴·σ²), the largest first, then ‖x‖ so.
-
-    From the eigenvalues of the smaller Gram matrix, whose gradients are finite also where some are equal or zero. Their
-    rounding errors are relative to the largest; divided by the size, that is to 1.
-    """
-    squared_size = x.square().sum((-2, -1))[..., None]
-    gram = x @ x.mT if x.shape[-2] <= x.shape[-1] else x.mT @ x
-    values = torch.linalg.eigvalsh(gram / (1 + squared_size[..., None])).flip(-1)[..., :count]
-    return 0.5 * torch.log1p(1e4 * torch.cat([values.clamp_min(0), squared_size], dim=-1))
-
-
-def symmetric_spectrum(x: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n"]:
-    """The eigenvalues of the symmetric part of x/√(1 + ‖x‖²), which have a sign."""
-    symmetric = (x + x.mT) / 2
-    return torch.linalg.eigvalsh(symmetric / (1 + x.square().sum((-2, -1), keepdim=True)).sqrt())
-
-
-def logarithmic(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """sign(x)·log(1 + 10·|x|)."""
-    return x.sign() * torch.log1p(10 * x.abs())
-
-
-def descending(x: Float[Tensor, "..."], dim: int = -1) -> Float[Tensor, "..."]:
-    return x.sort(dim=dim, descending=True).values
-
-
-def over_heads(x: Float[Tensor, "*batch h count"]) -> Float[Tensor, "*batch numbers"]:
-    """Each number sorted over the heads."""
-    return descending(x, -2).flatten(-2)
-
-
-def lower_triangle(x: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch numbers"]:
-    row, column = torch.tril_indices(x.shape[-2], x.shape[-1], device=x.device)
-    return x[..., row, column]

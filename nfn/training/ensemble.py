@@ -42,9 +42,16 @@ class PredictorEnsemble:
     def __len__(self) -> int:
         return len(self.parameters)
 
-    def inputs(self, flat: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch inputs"]:
-        """What the members read of checkpoints. It depends on no parameter, so it is the same for all of them."""
-        return self._skeleton.inputs(flat)
+    def inputs(self, flat: Float[Tensor, "*batch d"], members: slice = slice(None)) -> Float[Tensor, "*rows inputs"]:
+        """What the members read of checkpoints, which depends on no parameter.
+
+        It is the same for all of them, except that where inputs are fitted each member has its own: [m, b, inputs].
+        """
+        if not self._skeleton.own_inputs:
+            return self._skeleton.inputs(flat)
+        numbers = range(len(self))[members]
+        all_flat = flat if flat.ndim == 3 else [flat] * len(numbers)
+        return torch.stack([self._call("inputs", number, one) for number, one in zip(numbers, all_flat, strict=True)])
 
     def logits(self, flat: Float[Tensor, "*batch d"], members: slice = slice(None)) -> Float[Tensor, "m b"]:
         """One row of logits per member: for [b, d] of the same checkpoints, for [m, b, d] each of its own."""
@@ -53,31 +60,51 @@ class PredictorEnsemble:
             raise ValueError(
                 f"an ensemble of {count} reads checkpoints [batch, d] or [{count}, batch, d], got {list(flat.shape)}"
             )
-        return self.logits_of(self.inputs(flat), members)
+        return self.logits_of(self.inputs(flat, members), members)
 
     def logits_of(self, inputs: Float[Tensor, "*batch inputs"], members: slice = slice(None)) -> Float[Tensor, "m b"]:
         """The same from inputs [b, inputs] or [m, b, inputs]."""
+        return self.votes(inputs, members).mean(-1)
+
+    def votes(
+        self,
+        inputs: Float[Tensor, "*batch inputs"],
+        members: slice = slice(None),
+        keep: Float[Tensor, "m b units"] | None = None,
+    ) -> Float[Tensor, "m b votes"]:
+        """The logits of each network of each member, from inputs [b, inputs] or [m, b, inputs], with its dropout."""
         pieces = self.parameters[members].split(self._sizes, dim=1)
         state = {
             f"predictor.{name}": piece.unflatten(1, shape)
             for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)
         } | {f"predictor.{name}": buffers[members] for name, buffers in self._buffers.items()}
 
-        def member_logits(state: dict[str, Tensor], inputs: Tensor) -> Tensor:
-            return functional_call(Logits(self._skeleton), state, inputs)
+        def member_votes(state: dict[str, Tensor], inputs: Tensor, keep: Tensor | None) -> Tensor:
+            return functional_call(Method(self._skeleton, "votes"), state, (inputs, keep))
 
-        return vmap(member_logits, in_dims=(0, 0 if inputs.ndim == 3 else None))(state, inputs)
+        axes = (0, 0 if inputs.ndim == 3 else None, None if keep is None else 0)
+        return vmap(member_votes, in_dims=axes)(state, inputs, keep)
+
+    @property
+    def dropout(self) -> tuple[int, float]:
+        """How many activations of a member have a dropout, and its probability."""
+        return self._skeleton.dropped_units, self._skeleton.dropout
+
+    def _call(self, method: str, number: int, argument: Tensor) -> Tensor:
+        """A method of one member that reads its buffers and no parameter."""
+        state = {f"predictor.{name}": buffers[number] for name, buffers in self._buffers.items()}
+        return functional_call(Method(self._skeleton, method), state, (argument,))
 
     def read(self, flat: Float[Tensor, "n d"], members: slice = slice(None)) -> Float[Tensor, "m n"]:
         """The members' logits of any number of checkpoints, a few hundred at a time, without gradients."""
         with torch.no_grad():
-            return self.read_inputs(self.inputs(flat), members)
+            return self.read_inputs(self.inputs(flat, members), members)
 
     @torch.no_grad()
     @fast_small_products()
-    def read_inputs(self, inputs: Float[Tensor, "n inputs"], members: slice = slice(None)) -> Float[Tensor, "m n"]:
+    def read_inputs(self, inputs: Float[Tensor, "*m n inputs"], members: slice = slice(None)) -> Float[Tensor, "m n"]:
         """The same from inputs."""
-        return torch.cat([self.logits_of(part, members) for part in inputs.split(READ_AT_ONCE)], dim=1)
+        return torch.cat([self.logits_of(part, members) for part in inputs.split(READ_AT_ONCE, dim=-2)], dim=1)
 
     def member(self, index: int, parameters: Float[Tensor, " p"] | None = None) -> Predictor:
         """One predictor on its own, as it is now or with the given parameters."""
@@ -89,12 +116,13 @@ class PredictorEnsemble:
         return predictor
 
 
-class Logits(nn.Module):
-    """A predictor whose forward is ``logits_of``, for ``functional_call``."""
+class Method(nn.Module):
+    """A predictor whose forward is one of its methods, for ``functional_call``."""
 
-    def __init__(self, predictor: Predictor) -> None:
+    def __init__(self, predictor: Predictor, name: str) -> None:
         super().__init__()
         self.predictor = predictor
+        self.name = name
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.predictor.logits_of(inputs)
+    def forward(self, *arguments: Tensor | None) -> Tensor:
+        return getattr(self.predictor, self.name)(*arguments)

@@ -5,6 +5,8 @@ GPU the whole step is recorded once as a CUDA graph and then replayed: at this s
 times longer than running them.
 """
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -21,7 +23,8 @@ class TrainingStep:
     members have targets of their own. ``index`` [m, b] are the rows of the coming batches, ``row_weights`` [m, b] what
     each row counts in the mean of its batch, and ``rates`` [m] the learning rates. A recorded step reads these very
     tensors again at every replay, and overwrites the losses it returned: change them in place, with ``set_batches`` and
-    ``set_rates``. ``weight_decay`` is AdamW's. ``graph`` says whether to record; by default every step on a GPU is.
+    ``set_rates``. ``weight_decay`` is AdamW's, ``seeds`` draw each member's dropout, if it has any. ``graph`` says
+    whether to record; by default every step on a GPU is.
     """
 
     def __init__(
@@ -33,6 +36,7 @@ class TrainingStep:
         batch_size: int,
         learning_rate: float = 1e-3,
         weight_decay: float = 0.0,
+        seeds: Sequence[int] | None = None,
         graph: bool | None = None,
     ) -> None:
         device = ensemble.parameters.device
@@ -49,6 +53,7 @@ class TrainingStep:
         self.ensemble, self.inputs = ensemble, ensemble.inputs(weights)
         self.targets = targets.expand(len(ensemble), -1)
         members, dtype = len(ensemble), ensemble.parameters.dtype
+        self._members = torch.arange(members, device=device)
         self.index: Int[Tensor, "m b"] = torch.zeros(members, batch_size, dtype=torch.long, device=device)
         self.row_weights: Float[Tensor, "m b"] = torch.full(
             (members, batch_size), 1 / batch_size, dtype=dtype, device=device
@@ -63,6 +68,9 @@ class TrainingStep:
             weight_decay=weight_decay,
             decoupled_weight_decay=True,
         )
+        units, self._dropout = ensemble.dropout
+        self.keep = torch.ones(members, batch_size, units, dtype=dtype, device=device) if units else None
+        self._generators = [torch.Generator().manual_seed(seed) for seed in (seeds or range(members))]
         self._recorded: torch.cuda.CUDAGraph | None = None
         self._losses = torch.empty(0)
 
@@ -91,7 +99,14 @@ class TrainingStep:
         """Sets the learning rates of some members, from the next step on."""
         self.rates[members] = rates
 
+    def draw_dropout(self) -> None:
+        """Draws which units the next step keeps, each member's from its own generator, on the CPU on every device."""
+        if self.keep is not None:
+            drawn = torch.stack([torch.rand(self.keep.shape[1:], generator=own) for own in self._generators])
+            self.keep.copy_((drawn >= self._dropout).to(self.keep.dtype) / (1 - self._dropout))
+
     def __call__(self) -> Float[Tensor, " m"]:
+        self.draw_dropout()
         if not self.graph:
             return self._step()
         if self._recorded is None:
@@ -107,9 +122,11 @@ class TrainingStep:
     @fast_small_products()
     def gradients(self) -> Float[Tensor, " m"]:
         """Forward and backward without the update: the losses, and fresh gradients for the optimizer."""
-        logits = self.ensemble.logits_of(self.inputs[self.index])
-        targets = self.targets.gather(1, self.index)
-        entropy = nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+        own = self.inputs.ndim == 3
+        rows = self.inputs[self._members[:, None], self.index] if own else self.inputs[self.index]
+        votes = self.ensemble.votes(rows, keep=self.keep)
+        targets = self.targets.gather(1, self.index)[..., None].expand_as(votes)
+        entropy = nn.functional.binary_cross_entropy_with_logits(votes, targets, reduction="none").mean(-1)
         losses = (entropy * self.row_weights).sum(-1)
         (gradient,) = torch.autograd.grad(losses.sum(), self.ensemble.parameters)
         for row, row_gradient in zip(self._rows, gradient, strict=True):

@@ -8,6 +8,7 @@ import torch
 
 from benchmarks import results
 from benchmarks.results import Result
+from benchmarks.speed import gauge as speed_gauge
 from benchmarks.speed import generation, record
 from benchmarks.speed import nfn as speed_nfn
 from benchmarks.speed.__main__ import main
@@ -96,9 +97,22 @@ def test_long_samples_are_announced(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().err == "  about 2 min\n"
 
 
+def test_gauge_nfn_is_timed_reading_and_learning(monkeypatch: pytest.MonkeyPatch, stored: list[Result]):
+    for name, count in (("READ", 2), ("TRAIN", 20), ("VALIDATION", 5), ("EPOCHS", 2)):
+        monkeypatch.setattr(speed_gauge, name, count)
+    main(["gauge", "--device", "cpu", "--config", "agnews", "--repeats", "2"])
+    assert [row.metric for row in stored] == [
+        "invariants_of_1000_seconds",
+        "first_fit_of_1400_seconds",
+        "fit_of_1400_seconds",
+    ]
+    assert all(row.value > 0 and row.variant == "gauge_nfn" and row.n == 2 for row in stored)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["gauge", "--repeats", "1"], "--repeats must be at least 2"),
         (["nfn", "--repeats", "1"], "--repeats must be at least 2"),
         (["nfn", "--config", "cifar"], "invalid choice"),
         (["nfn", "--device", "cuda"], "torch finds no CUDA device on this machine"),
@@ -115,5 +129,5 @@ def test_bad_options_exit_with_one_line(
 
 
 def test_unknown_benchmark_is_refused():
-    with pytest.raises(SystemExit, match="unknown speed benchmark 'gpu': one of nfn, generation, loader"):
+    with pytest.raises(SystemExit, match="unknown speed benchmark 'gpu': one of nfn, gauge, generation, loader"):
         main(["gpu"])

@@ -24,21 +24,19 @@ def test_finds_a_hidden_element_on_a_real_checkpoint(bundled: Bundled, row: int,
 
 
 def test_finds_it_from_weights_rounded_to_float32(bundled: Bundled, generator: torch.Generator):
-    for row in bundled.weights.flat()[:2].float():
-        u = TransformerWeights.from_flat(bundled.spec, row)
-        v = FullGroupElement.sample(bundled.spec, generator=generator).act(u)
-        match = match_weights(u, v)
-        assert match.element is not None, match.reason
-        torch.testing.assert_close(match.element.act(u).flat(), v.flat(), rtol=0, atol=1e-2)
+    u = TransformerWeights.from_flat(bundled.spec, bundled.weights.flat()[0].float())
+    v = FullGroupElement.sample(bundled.spec, generator=generator).act(u)
+    match = match_weights(u, v)
+    assert match.element is not None, match.reason
+    torch.testing.assert_close(match.element.act(u).flat(), v.flat(), rtol=0, atol=1e-2)
 
 
 def test_finds_elements_of_the_papers_group(bundled: Bundled, generator: torch.Generator):
     u = bundled.checkpoint(0)
-    for entry_range in (None, 10.0):
-        v = GroupElement.sample(bundled.spec, generator=generator, entry_range=entry_range).act(u)
-        element = match_weights(u, v).element
-        assert element is not None
-        assert change(v.flat(), element.act(u).flat()) < 1e-7
+    v = GroupElement.sample(bundled.spec, generator=generator, entry_range=10.0).act(u)
+    element = match_weights(u, v).element
+    assert element is not None
+    assert change(v.flat(), element.act(u).flat()) < 1e-7
 
 
 @pytest.mark.parametrize("spec", [ODD_SPECS[0], ODD_SPECS[2]], ids=lambda spec: spec.task)

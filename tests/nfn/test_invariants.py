@@ -1,6 +1,6 @@
 """Invariants of the whole group: they do not move, they do where a coupling is broken, their gradients are finite."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 
 import numpy as np
@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 import zoo
-from nfn import GaugeNFN, invariant_features, invariants, named_features
-from nfn.symmetry.invariant_features import feature_count
+from nfn import FullGroupElement, GaugeNFN, invariant_features, invariants, named_features
+from nfn.symmetry.full_group import random_rotations
+from nfn.symmetry.invariant_features import feature_layout
+from nfn.symmetry.parts import PARTS
 from tests.nfn.conftest import ODD_SPECS, random_weights
-from tests.nfn.whole_group import PARTS, fixing_ones, move
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights
 
 TOLERANCE = 1e-9
@@ -30,38 +31,31 @@ def read_real(config: str, chosen: Callable[[np.ndarray], np.ndarray], count: in
 @pytest.fixture(scope="module", params=["mnist", "mnist-seeds", "agnews"])
 def real(request: pytest.FixtureRequest) -> TransformerWeights:
     """Real checkpoints of every accuracy, except those that have collapsed to a constant."""
-    return read_real(request.param, lambda accuracy: accuracy > 0.12, 12)
+    return read_real(request.param, lambda accuracy: accuracy > 0.12, 6)
 
 
-def fitted(weights: TransformerWeights) -> GaugeNFN:
+@pytest.fixture(scope="module")
+def predictor(real: TransformerWeights) -> GaugeNFN:
     """A predictor whose inputs are in their usual range, with random networks."""
-    predictor = GaugeNFN(weights.spec, generator=torch.Generator().manual_seed(0)).double()
-    predictor.fit_scale(weights)
+    predictor = GaugeNFN(real.spec, generator=torch.Generator().manual_seed(0)).double()
+    predictor.fit_scale(real)
     return predictor
 
 
-def test_the_sampler_of_the_tests_keeps_the_function(real: TransformerWeights):
-    generator = torch.Generator().manual_seed(3)
-    exact = tuple(part for part in PARTS if part not in ("boundary scales", "last layer"))
-    for number in (0, 5):
-        before = TransformerWeights.from_flat(real.spec, real.flat()[number])
-        models = [zoo.build_model(real.spec, weights) for weights in (before, move(before, 7, exact))]
-        if real.spec.patch_size is not None:
-            arguments = (torch.rand(4, 1, 28, 28, generator=generator, dtype=torch.float64) * 2 - 1,)
-        else:
-            words = torch.randn(4, real.spec.tokens, real.spec.dim, generator=generator, dtype=torch.float64)
-            arguments = (words, torch.ones(4, real.spec.tokens, dtype=torch.bool))
-        first, second = (model.double()(*arguments) for model in models)
-        torch.testing.assert_close(second, first, rtol=1e-8, atol=1e-8)
+def move(weights: TransformerWeights, seed: int, parts: Iterable[str] = PARTS) -> TransformerWeights:
+    """Every checkpoint moved by an element of its own."""
+    generator = torch.Generator().manual_seed(seed)
+    return FullGroupElement.sample(
+        weights.spec, tuple(weights.batch_shape), generator=generator, parts=tuple(parts)
+    ).act(weights)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("part", [*PARTS, "all"])
-def test_gauge_nfn_does_not_move_under_any_part_of_the_group(real: TransformerWeights, part: str):
-    predictor = fitted(real)
+def test_gauge_nfn_does_not_move_under_any_part_of_the_group(real: TransformerWeights, predictor: GaugeNFN, part: str):
     moved = move(real, 11, PARTS if part == "all" else (part,))
     assert float((moved.flat() - real.flat()).abs().amax()) > 0.01, "this part moves the weights"
-    for read in (predictor, predictor.logits, invariant_features):
+    for read in (predictor, predictor.logits, predictor.features):
         assert float((read(moved) - read(real)).abs().amax()) <= TOLERANCE
 
 
@@ -69,7 +63,7 @@ def test_collapsed_checkpoints_do_not_move_where_the_symmetry_is_exact():
     """Where the weights have decayed to almost nothing, LN's ε has taken the scale of boundaries out of the group."""
     collapsed = read_real("mnist", lambda accuracy: accuracy < 0.12, 30)
     assert bool((collapsed["blocks.1.query.weight"].flatten(-2).abs().amax(-1) < 1e-20).any())
-    exact = tuple(part for part in PARTS if part != "boundary scales")
+    exact = tuple(part for part in PARTS if part != "boundary_scales")
     change = invariant_features(move(collapsed, 11, exact)) - invariant_features(collapsed)
     assert float(change.abs().amax()) <= 1e-8
 
@@ -77,19 +71,19 @@ def test_collapsed_checkpoints_do_not_move_where_the_symmetry_is_exact():
 def test_random_weights_of_odd_dimensions_do_not_move_either(spec: TransformerSpec, generator: torch.Generator):
     weights = random_weights(spec, (2, 3), generator)
     features = invariant_features(weights)
-    assert features.shape == (2, 3, feature_count(spec))
+    assert features.shape == (2, 3, sum(feature_layout(spec).values()))
     assert float((invariant_features(move(weights, 4)) - features).abs().amax()) <= TOLERANCE
 
 
 def test_named_tensors_change_only_in_the_order_of_heads_and_units(real: TransformerWeights):
-    rest = tuple(part for part in PARTS if part not in ("units", "attention"))
+    rest = tuple(part for part in PARTS if part not in ("units", "heads"))
     before, after = invariants(real), invariants(move(real, 5, rest))
     for one, other in zip((*before.blocks, before.classifier), (*after.blocks, after.classifier), strict=True):
         for field in fields(one):
             tensor = getattr(one, field.name)
             error = (getattr(other, field.name) - tensor).abs().amax()
             assert float(error / tensor.abs().amax()) <= 1e-8, field.name
-    permuted = invariants(move(real, 5, ("units", "attention")))
+    permuted = invariants(move(real, 5, ("units", "heads")))
     sizes, permuted_sizes = before.blocks[0].unit_sizes, permuted.blocks[0].unit_sizes
     assert not torch.allclose(sizes, permuted_sizes)
     torch.testing.assert_close(sizes.sort().values, permuted_sizes.sort().values)
@@ -100,8 +94,7 @@ def test_named_tensors_change_only_in_the_order_of_heads_and_units(real: Transfo
 
 
 def rotate_writers_alone(state: dict[str, Tensor], name: str) -> None:
-    rotation = fixing_ones(state[name].shape[-2], torch.Generator().manual_seed(1), determinant=1)
-    state[name] = rotation @ state[name]
+    state[name] = random_rotations((), state[name].shape[-2], torch.Generator().manual_seed(1)) @ state[name]
 
 
 def exchange_values_of_heads(state: dict[str, Tensor]) -> None:
@@ -128,8 +121,7 @@ BROKEN: dict[str, Callable[[dict[str, Tensor]], None]] = {
 
 @torch.no_grad()
 @pytest.mark.parametrize("coupling", BROKEN)
-def test_gauge_nfn_moves_when_one_coupling_is_broken(real: TransformerWeights, coupling: str):
-    predictor = fitted(real)
+def test_gauge_nfn_moves_when_one_coupling_is_broken(real: TransformerWeights, predictor: GaugeNFN, coupling: str):
     state = {name: tensor.clone() for name, tensor in real.state_dict().items()}
     BROKEN[coupling](state)
     broken = TransformerWeights.from_state_dict(real.spec, state)
@@ -140,7 +132,7 @@ def test_gauge_nfn_moves_when_one_coupling_is_broken(real: TransformerWeights, c
 @pytest.mark.parametrize("spec", ODD_SPECS[:2], ids=lambda spec: spec.task)
 def test_gradients_agree_with_finite_differences(spec: TransformerSpec, generator: torch.Generator):
     flat = random_weights(spec, (), generator).flat().requires_grad_()
-    probe = torch.randn(feature_count(spec), generator=generator, dtype=torch.float64)
+    probe = torch.randn(sum(feature_layout(spec).values()), generator=generator, dtype=torch.float64)
 
     def read(flat: Tensor) -> Tensor:
         weights = TransformerWeights.from_flat(spec, flat, check_finite=False)

@@ -26,10 +26,10 @@ KINDS = [TransformerNFN, MLPPredictor, StatNN, GaugeNFN, RawMomentsPredictor, Pr
 
 
 def plain_step(predictor: Predictor, optimizer: torch.optim.Optimizer, flat: Tensor, accuracy: Tensor) -> Tensor:
-    """A training step as anyone would write it in torch, for one predictor."""
+    """A training step as anyone would write it in torch, for one predictor without dropout."""
     optimizer.zero_grad()
-    logits = predictor.logits(TransformerWeights.from_flat(predictor.spec, flat))
-    loss = F.binary_cross_entropy_with_logits(logits, accuracy)
+    votes = predictor.votes(predictor.inputs(TransformerWeights.from_flat(predictor.spec, flat)))
+    loss = F.binary_cross_entropy_with_logits(votes, accuracy[:, None].expand_as(votes))
     loss.backward()
     optimizer.step()
     return loss.detach()
@@ -53,6 +53,8 @@ def test_training_lowers_the_loss(kind: type[Predictor]):
 def test_ensemble_trains_each_member_as_if_alone(kind: type[Predictor], own_batches: bool):
     spec = ODD_SPECS[0]
     members = [kind(spec, generator=torch.Generator().manual_seed(seed)).double() for seed in range(3)]
+    for member in members:
+        member.dropout = 0.0
     members[0].fit_scale(TransformerWeights.from_flat(spec, weights_of(spec, 8).flat().double()))
     flat = weights_of(spec, 24).flat().double()
     accuracy = torch.rand(24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -72,6 +74,30 @@ def test_ensemble_trains_each_member_as_if_alone(kind: type[Predictor], own_batc
             torch.testing.assert_close(losses[i], alone, rtol=1e-9, atol=1e-9)
     for i, member in enumerate(members):
         torch.testing.assert_close(ensemble.member(i).state_dict(), member.state_dict(), rtol=1e-8, atol=1e-8)
+
+
+def test_dropout_is_drawn_anew_for_every_step_from_the_seed_of_the_member():
+    spec, weights = ODD_SPECS[0], weights_of(ODD_SPECS[0], 8)
+    predictor = GaugeNFN(spec, generator=torch.Generator().manual_seed(0))
+    steps = [
+        TrainingStep(
+            PredictorEnsemble([predictor] * len(seeds)), weights.flat(), torch.rand(8), batch_size=8, seeds=seeds
+        )
+        for seeds in ([5], [3, 5])
+    ]
+    drawn = []
+    for step in steps:
+        step.draw_dropout()
+        assert step.keep is not None
+        drawn.append(step.keep.clone())
+        share = float((step.keep == 0).double().mean())
+        assert abs(share - predictor.dropout) < 0.02
+        step.draw_dropout()
+        assert not torch.equal(step.keep, drawn[-1])
+    assert torch.equal(drawn[0][0], drawn[1][1])
+    assert not torch.equal(drawn[1][0], drawn[1][1])
+    votes = predictor.votes(predictor.inputs(weights), drawn[0][0])
+    assert not torch.allclose(votes.mean(-1), predictor.logits(weights))
 
 
 def test_rows_of_weight_zero_do_not_count():

@@ -1,0 +1,96 @@
+"""Invariants in coordinates that no symmetry moves: those of the inputs, and the classes.
+
+Pixels, positions and word vectors pin the basis before the first block, labels pin the classes. So the products below
+mean the same in any two checkpoints, entry by entry. Inputs are followed forward and classes backward through the
+network without its nonlinearities,
+
+    X_in = A·E,   X_mid = Σ_s T_s·X_in,   X_out = Σ_j column_j·(row_j·X_mid)
+    B_out = Σ_j column_j·row_j of the classifier,   B_mid = Σ_j (B_out·column_j)·row_j,   B_in = Σ_s B_mid·T_s
+
+and at each boundary what is left of rotations are the products of inputs, XᵀX, and of classes, B·Bᵀ.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from nfn.symmetry.composed import ComposedTransformer
+from nfn.symmetry.scales import descending, logarithmic, lower_triangle
+from zoo import TransformerSpec
+
+MODES = ((0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0))  # frequencies along rows and columns of patches
+
+
+def input_features(composed: ComposedTransformer, spec: TransformerSpec) -> dict[str, Float[Tensor, "*batch count"]]:
+    """What block 0 does to pixels, bias and slow modes of the positions, or to the coordinates of word vectors."""
+    root, block, units = math.sqrt(spec.dim), composed.blocks[0], composed.blocks[0].units
+    inputs = pinned_inputs(block.source, spec)
+    per_head = inputs[..., None, :, :]
+    scores = per_head.mT @ block.scores @ per_head
+    scores = scores / (1 + scores.square().sum((-2, -1), keepdim=True)).sqrt()
+    written = block.writes @ per_head
+    middle = root * written.sum(-3)
+    out = root * (units.columns.mT @ (units.rows @ middle))
+    ends = [out]
+    for later in composed.blocks[1:]:
+        middle_later = root * (later.writes.sum(-3) @ ends[-1])
+        ends.append(root * (later.units.columns.mT @ (later.units.rows @ middle_later)))
+    classifier = composed.classifier
+    return {
+        "scores of inputs": logarithmic(scores.sum(-3)).flatten(-2),
+        "squared scores of inputs": logarithmic(scores.square().sum(-3)).flatten(-2),
+        "products of inputs, each head": logarithmic(10 * lower_triangle((written.mT @ written).sum(-3))),
+        "products of inputs, inside block 0": logarithmic(lower_triangle(middle.mT @ middle)),
+        "products of inputs, after block 0": logarithmic(lower_triangle(out.mT @ out)),
+        "inputs by classes": logarithmic(3 * classifier.columns.mT @ (classifier.rows @ ends[-1])).flatten(-2),
+    }
+
+
+def pinned_inputs(source: Float[Tensor, "*batch D sources"], spec: TransformerSpec) -> Float[Tensor, "*batch D k"]:
+    """The source of block 0, its positions summed up by their slowest cosine modes."""
+    if spec.patch_size is None:
+        return source
+    pixels = spec.patch_size**2 + 1
+    return torch.cat([source[..., :pixels], source[..., pixels:] @ position_modes(spec.tokens).to(source)], dim=-1)
+
+
+def position_modes(tokens: int) -> Float[Tensor, "tokens modes"]:
+    """Cosine modes of the grid of patches, of unit size."""
+    side = math.isqrt(tokens)
+    rows, columns = (side, side) if side * side == tokens else (1, tokens)
+
+    def waves(count: int, frequencies: list[int]) -> Tensor:
+        place = torch.arange(count, dtype=torch.float64) + 0.5
+        return torch.stack([torch.cos(math.pi * place * frequency / count) for frequency in frequencies], dim=-1)
+
+    down, across = waves(rows, [mode[0] for mode in MODES]), waves(columns, [mode[1] for mode in MODES])
+    modes = (down[:, None] * across[None]).flatten(0, 1)
+    return modes / modes.norm(dim=0).clamp_min(1e-6)
+
+
+def class_features(composed: ComposedTransformer, spec: TransformerSpec) -> dict[str, Float[Tensor, "*batch count"]]:
+    """What classes read from every boundary, from the last back to the first, as products of classes."""
+    root, classifier = math.sqrt(spec.dim), composed.classifier
+    reading = classifier.columns.mT @ classifier.rows
+    features = {
+        "biases by classes": logarithmic(3 * (classifier.columns.mT @ classifier.biases[..., None])).flatten(-2)
+    }
+    for number, block in reversed(list(enumerate(composed.blocks))):
+        of_units = root * reading @ block.units.columns.mT
+        middle = of_units @ block.units.rows
+        of_heads = root * middle[..., None, :, :] @ block.writes
+        reading = of_heads.sum(-3)
+        products = {
+            "units": of_units @ of_units.mT,
+            "the middle": middle @ middle.mT,
+            "heads": (of_heads @ of_heads.mT).sum(-3),
+            "the source": reading @ reading.mT,
+        }
+        features |= {
+            f"products of classes at {name} of block {number}": logarithmic(lower_triangle(product))
+            for name, product in products.items()
+        }
+        features[f"classes by unit of block {number}"] = descending(logarithmic(of_units.square().sum(-2)))
+    return features

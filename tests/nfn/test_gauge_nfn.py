@@ -1,0 +1,98 @@
+"""What Gauge-NFN is made of: places, principal components, a memory of what was read."""
+
+import numpy as np
+import pytest
+import torch
+
+from nfn import GaugeNFN
+from nfn.predictors.input_cache import InputCache
+from nfn.predictors.places import PlaceTable, Ranks
+from nfn.predictors.principal import PrincipalComponents
+from tests.nfn.conftest import weights_of
+from zoo import AGNEWS, MNIST, TransformerSpec
+
+
+@pytest.mark.parametrize("spec", [MNIST, AGNEWS], ids=lambda spec: spec.task)
+def test_gauge_nfn_has_fewer_than_a_million_parameters(spec: TransformerSpec):
+    assert sum(parameter.numel() for parameter in GaugeNFN(spec).parameters()) < 1_000_000
+
+
+def test_dropout_must_be_a_share():
+    with pytest.raises(ValueError, match=r"dropout is a share of at least 0 and below 1, got 1\.5"):
+        GaugeNFN(MNIST, dropout=1.5)
+
+
+def test_places_become_accuracies_in_the_same_order():
+    accuracy = np.random.default_rng(0).beta(8, 1, 400).round(3)
+    ranks, table = Ranks.among(accuracy), PlaceTable().double()
+    places = torch.linspace(0, 1, 101, dtype=torch.float64)
+    assert torch.equal(table(places), places), "nothing is mapped before it is fitted"
+    table.fit(ranks)
+    expected = ranks.accuracy_at(places.numpy())
+    np.testing.assert_allclose(table(places).numpy(), expected, atol=0.01)
+    assert bool((table(places).diff() >= 0).all())
+    assert table(torch.tensor([0.0, 1.0]).double()).tolist() == [accuracy.min(), accuracy.max()]
+    assert bool(table(torch.tensor(float("nan")).double()).isnan())
+
+
+def test_principal_components_are_those_of_a_singular_value_decomposition(generator: torch.Generator):
+    rows = torch.randn(30, 12, generator=generator, dtype=torch.float64) * torch.logspace(0, 2, 12)
+    for count in (30, 8):  # more rows than features, and fewer
+        principal = PrincipalComponents((12,), 5, generator).double()
+        principal.fit(rows[:count])
+        standard = principal.scale(rows[:count])
+        _, values, vectors = torch.linalg.svd(standard - standard.mean(0), full_matrices=False)
+        expected = (standard - standard.mean(0)) @ vectors[:5].mT
+        components = principal(rows[:count])
+        ratio = components.norm(dim=0) / values[:5]
+        torch.testing.assert_close(ratio, ratio[:1].expand(5))
+        torch.testing.assert_close((components / ratio).abs(), expected.abs())
+        assert float(components.square().mean()) == pytest.approx(1)
+
+
+def test_components_beyond_the_rank_are_zero(generator: torch.Generator):
+    principal = PrincipalComponents((3, 4), 6, generator)
+    rows = torch.randn(3, 7, generator=generator)
+    principal.fit(rows)
+    assert bool((principal(rows)[:, 2:].abs() < 1e-5).all())
+    principal.fit(rows[:1].expand(4, 7))
+    assert bool((principal(rows) == 0).all()), "nothing varies, nothing is read"
+
+
+def test_a_large_group_of_features_does_not_outweigh_a_small_one(generator: torch.Generator):
+    principal = PrincipalComponents((1, 100), 1, generator).double()
+    rows = torch.randn(500, 101, generator=generator, dtype=torch.float64)
+    rows[:, 1:] += rows[:, :1] * 0  # independent
+    principal.fit(rows)
+    weights = principal.directions[:, 0].square()
+    assert float(weights[0]) > 10 * float(weights[1:].mean())
+
+
+def test_what_was_read_is_not_computed_again():
+    cache, computed = InputCache(max_rows=4), []
+
+    def compute(flat: torch.Tensor) -> torch.Tensor:
+        computed.append(len(flat))
+        return flat[:, :3] * 2
+
+    flat = weights_of(MNIST, 4).flat()
+    expected = flat[:, :3] * 2
+    assert torch.equal(cache.rows(MNIST, flat, compute), expected)
+    assert torch.equal(cache.rows(MNIST, flat[[2, 0, 2]].clone(), compute), expected[[2, 0, 2]])
+    assert computed == [4]
+    changed = flat.clone()
+    changed[1, 5] += 1e-6
+    cache.rows(MNIST, changed, compute)
+    assert computed == [4, 1]
+    assert len(cache) == 4, "the oldest goes when a fifth comes"
+    cache.rows(MNIST, flat.double(), compute)
+    assert computed == [4, 1, 4], "another dtype is another input"
+
+
+def test_gradients_reach_the_weights_and_the_memory_does_not_hold_them():
+    predictor, flat = GaugeNFN(MNIST), weights_of(MNIST, 2).flat().requires_grad_()
+    predictor.logits(flat).sum().backward()
+    assert flat.grad is not None
+    assert bool(torch.isfinite(flat.grad).all())
+    assert float(flat.grad.abs().sum()) > 0
+    assert not predictor.features(flat.detach()).requires_grad
