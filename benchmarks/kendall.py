@@ -17,7 +17,7 @@ from benchmarks.experiments.execution import Finished
 from benchmarks.experiments.experiment import Experiment
 from benchmarks.experiments.options import TableOptions, read_options, table_parser
 from benchmarks.experiments.trial import Trial
-from benchmarks.models.registry import MODELS, NEURAL
+from benchmarks.models.registry import MODELS, NEURAL, USUAL_MODELS
 from benchmarks.models.schedule import COLUMN_RECIPES
 from benchmarks.plots import scatter, tau_by_threshold
 from benchmarks.tables import paper
@@ -68,7 +68,7 @@ def draw(experiment: Experiment, finished: Finished, data: BenchmarkData) -> Non
 @command
 def main(arguments: list[str] | None = None) -> None:
     parser = table_parser(
-        "benchmarks.kendall", __doc__ or "", configs=("mnist",), models=tuple(MODELS), thresholds=paper.THRESHOLDS
+        "benchmarks.kendall", __doc__ or "", configs=("mnist",), models=USUAL_MODELS, thresholds=paper.THRESHOLDS
     )
     parser.add_argument(
         "--recipes",

@@ -13,7 +13,7 @@ from benchmarks.tables.headline import headline_models, main_setting
 from benchmarks.tables.result_index import ResultIndex, thresholds_of
 from zoo.plots import new_figure, save
 
-COLORS = ("#4878a8", "#6aa56e", "#b0803a", "#c2b03d", "#8c6d9e", "#7f7f7f", "#c0504d", "#2f2f2f")
+COLORS = ("#4878a8", "#6aa56e", "#b0803a", "#c2b03d", "#8c6d9e", "#7f7f7f", "#5aa9a3", "#d98cb3", "#c0504d", "#2f2f2f")
 INK, LIGHT = "#1f3a5f", "#b8b8b8"
 BEYOND = 1.01  # where the stretched axis would be infinite
 ACCURACY_TICKS = (0.1, 0.5, 0.8, 0.9, 0.95, 1.0)

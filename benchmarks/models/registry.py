@@ -11,7 +11,7 @@ from benchmarks.data.benchmark_data import Fitted
 from benchmarks.data.checkpoints import Checkpoints
 from benchmarks.models.hyperparameters import fit_hyperparameters
 from benchmarks.models.trees import fit_lightgbm, fit_random_forest, fit_xgboost
-from nfn import GaugeNFN, MLPPredictor, Predictor, StatNN, TransformerNFN
+from nfn import GaugeNFN, MLPPredictor, Predictor, ProbeNFN, RawMomentsPredictor, StatNN, TransformerNFN
 from zoo import TransformerSpec
 
 
@@ -45,8 +45,8 @@ class BenchmarkModel:
 
     ``library`` is imported by ``fit``. ``seeded`` says whether a seed changes anything: boosting without subsampling
     has no randomness, so one fit stands for all seeds. ``recipe`` is what a neural predictor is trained by for the main
-    columns. ``edition`` is raised when the way of fitting this model changes, so that stored trials of earlier editions
-    are not used.
+    columns. One that takes hours without a GPU is fitted only where it is named, not ``by_default``. ``edition`` is
+    raised when the way of fitting this model changes, so that stored trials of earlier editions are not used.
     """
 
     name: str
@@ -56,6 +56,7 @@ class BenchmarkModel:
     library: str | None = None
     seeded: bool = True
     recipe: str = "paper"
+    by_default: bool = True
     edition: int = 1
 
     def missing(self) -> str | None:
@@ -81,12 +82,15 @@ MODELS = {
             seeded=False,
             edition=2,
         ),
+        BenchmarkModel("raw_moments", "raw moments", kind=RawMomentsPredictor, recipe="gauge"),
+        BenchmarkModel("probes", "probes", kind=ProbeNFN, recipe="place", by_default=False),
         BenchmarkModel("transformer_nfn", "Transformer-NFN", kind=TransformerNFN),
         BenchmarkModel("gauge_nfn", "Gauge-NFN", kind=GaugeNFN, recipe="gauge"),
     )
 }
 SIX_MODELS = ("mlp", "statnn", "xgboost", "lightgbm", "random_forest", "transformer_nfn")  # those of the paper
 WEIGHT_MODELS = tuple(name for name in MODELS if name != "hyperparameters")  # those that read weights
+USUAL_MODELS = tuple(name for name, model in MODELS.items() if model.by_default)
 NEURAL = tuple(name for name, model in MODELS.items() if model.kind is not None)
 
 
