@@ -66,6 +66,13 @@ def speed_table(rows: Iterable[Result]) -> str:
     def passes(variant: str) -> list[float | None]:
         return [speed.find("forward_backward_ms", variant, CPU, task, batch=16) for task in tasks]
 
+    def gauge(metric: str, device: str) -> list[float | None]:
+        return [speed.find(metric, "gauge_nfn", device, task) for task in tasks]
+
+    def gauge_line(work: str, metric: str) -> tuple[str, str, str]:
+        cpu, gpu = (joined(gauge(metric, device), "s", digits=2) for device in (CPU, GPU))
+        return f"{work}: MNIST / AG News", f"{cpu}, two CPU cores", f"{gpu}, H200"
+
     def reading(variant: str) -> float | None:
         return speed.find("checkpoints_per_second", variant, CPU)
 
@@ -96,6 +103,8 @@ def speed_table(rows: Iterable[Result]) -> str:
             joined(passes("literal"), "ms"),
             joined(passes("merged"), "ms"),
         ),
+        gauge_line("invariants of 1,000 checkpoints", "invariants_of_1000_seconds"),
+        gauge_line("a fit of Gauge-NFN on 1,400 checkpoints", "fit_of_1400_seconds"),
         (
             "checkpoints read per second, one thread",
             f"{joined([reading('one .pt file each')], '')} (one `.pt` file each)",

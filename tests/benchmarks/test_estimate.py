@@ -62,7 +62,7 @@ def cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             kendall.main,
             ["--models", "mlp", "xgboost", "--config", "mnist", "agnews"],
-            r"mnist: 40 trials to fit, about \d+ (s|min) on this machine; --quick fits 2 of them, about \d+ s; "
+            r"mnist: 45 trials to fit, about \d+ (s|min) on this machine; --quick fits 2 of them, about \d+ s; "
             "more data sets after this one: 1",
         ),
         (

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import zoo
-from nfn import FullGroupElement, GaugeNFN, invariant_features, invariants, named_features
+from nfn import FullGroupElement, GaugeNFN, canonicalize, invariant_features, invariants, named_features
 from nfn.symmetry.full_group import random_rotations
 from nfn.symmetry.invariant_features import feature_layout
 from nfn.symmetry.parts import PARTS
@@ -196,3 +196,14 @@ def test_features_have_names_that_cover_the_vector():
     named = named_features(weights)
     assert torch.equal(torch.cat(list(named.values()), dim=-1), invariant_features(weights))
     assert {"block 0, units, sizes", "classifier, source", "products of filters"} <= named.keys()
+
+
+@torch.no_grad()
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("spec", [MNIST, AGNEWS], ids=lambda spec: spec.task)
+def test_a_gpu_computes_the_same_invariants_and_canonical_form(spec: TransformerSpec):
+    weights = random_weights(spec, (4,), torch.Generator().manual_seed(0))
+    on_gpu = TransformerWeights.from_flat(spec, weights.flat().cuda())
+    torch.testing.assert_close(invariant_features(on_gpu).cpu(), invariant_features(weights), rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(canonicalize(on_gpu).flat().cpu(), canonicalize(weights).flat(), rtol=1e-7, atol=1e-7)

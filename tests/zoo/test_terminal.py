@@ -13,9 +13,9 @@ from generation.cluster.status_table import StatusTable
 from zoo import describe, verify
 from zoo.command import one_line
 from zoo.format.card import DEFAULT_CARD, render_card
-from zoo.format.manifest import FileEntry, Manifest
+from zoo.format.manifest import Manifest
 from zoo.format.markdown import plain_markdown
-from zoo.format.schema import PUBLISHED_RUN_SCHEMA
+from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
 from zoo.format.table_file import read_table, write_table
 from zoo.publish import publish
 from zoo.terminal import PlainConsole, printable
@@ -59,17 +59,19 @@ def table_of(text: str) -> Table:
 
 @pytest.fixture
 def hostile_zoo(tmp_path: Path) -> Path:
-    """A zoo whose optimizer, status and file names are hostile, and whose manifest agrees."""
+    """A zoo whose optimizer, version and file names are hostile, and whose manifest agrees."""
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=12)
     publish(tmp_path / "runs", tmp_path / "zoo")
-    path = tmp_path / "zoo" / "mnist" / "runs.arrow"
-    runs = read_table(path, PUBLISHED_RUN_SCHEMA)
-    for name, text in (("status", "[/]\x1b]0;title\x07"), ("code_version", "\x1b[31m")):
-        runs = runs.set_column(runs.column_names.index(name), name, pa.array([text] * len(runs)))
-    rows = len(runs)
-    write_table(path, PUBLISHED_RUN_SCHEMA, [runs])
     manifest = Manifest.read(tmp_path / "zoo")
-    files = manifest.files | {"mnist/runs.arrow": FileEntry.of(path, rows)}
+    files = dict(manifest.files)
+    hostile = (
+        ("mnist/train-00000-of-00001.arrow", checkpoint_schema(TINY_MNIST), "optimizer", "[/]\x1b]0;title\x07"),
+        ("mnist/runs.arrow", PUBLISHED_RUN_SCHEMA, "code_version", "\x1b[31m"),
+    )
+    for file, schema, column, text in hostile:
+        table = read_table(tmp_path / "zoo" / file, schema)
+        table = table.set_column(schema.get_field_index(column), column, pa.array([text] * len(table)))
+        files[file] = write_table(tmp_path / "zoo" / file, schema, [table])
     replace(manifest, files=files).write(tmp_path / "zoo")
     (tmp_path / "zoo" / "\x1b[2Jsurplus").touch()
     return tmp_path / "zoo"
