@@ -113,7 +113,7 @@ class Job:
             embedding_folder=self.out / self.sweep.task,
             vectors=self.vectors,
             train_examples=self.sweep.preset.train_examples,
-            sample=self.sweep.preset.train_examples is not None,
+            sample=self.sweep.preset.name == "demo",
         )
 
     def prepare(self, shard: int) -> tuple[PopulationTrainer, ShardRecord]:

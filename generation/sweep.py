@@ -74,7 +74,6 @@ PRESETS = {
     for preset in (
         Preset("paper", Protocol()),
         Preset("lite", Protocol.shortened(20)),
-        Preset("small", Protocol.shortened(16), runs_per_shard=8, train_examples=4000),
         Preset("demo", Protocol.shortened(6), runs_per_shard=8, train_examples=4000),
     )
 }
