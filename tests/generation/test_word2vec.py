@@ -99,9 +99,7 @@ def test_the_embedding_is_made_once_and_then_read(tmp_path: Path) -> None:
     assert made.embedding.sha256 == read.embedding.sha256 == WordEmbedding.load(tmp_path / "out").sha256
     assert (len(made.train), len(read.train), len(read.test)) == (200, 50, 200)
     assert read.source == f"{made.source}, 50 of 200 training examples"
-    with pytest.raises(
-        ValueError, match=r"are 'trained on other data .*', these would be 'other.bin, reduced by PCA'"
-    ):
+    with pytest.raises(ValueError, match=r"are 'trained on other data .*', these would be 'other.bin, reduced by PCA'"):
         load_task_data("agnews", tmp_path / "data", embedding_folder=tmp_path / "out", vectors="other.bin")
 
 
