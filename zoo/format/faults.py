@@ -17,7 +17,7 @@ RUN_ID = r"\A[0-9a-f]{16}\z"
 Mask = Bool[np.ndarray, " n"]
 Numbers = Float64[np.ndarray, " n"]
 Fault = tuple[Mask, str]
-Locate = Callable[[int], tuple[Path, int]]
+Locate = Callable[[int], tuple[Path | str, int]]
 """From a row to its file and its number there."""
 
 

@@ -2,8 +2,8 @@
 
 The library's own reader takes what a folder's card names, wherever that is, unpacks compressed batches, and reads an
 Arrow stream that is cut between two record batches as a shorter one. Here the files come from the manifest alone, every
-message is checked before Arrow sees it, and the rows of each file are compared with the manifest. So however a split is
-written (``train+test``, ``train[:100%]``), rows that are missing are an error.
+message is checked before Arrow sees it, and the names in its rows after; the rows of each file are compared with the
+manifest. So however a split is written (``train+test``, ``train[:100%]``), rows that are missing are an error.
 """
 
 from collections.abc import Generator
@@ -15,6 +15,7 @@ import pyarrow as pa
 from datasets.builder import Key
 from datasets.table import table_cast
 
+from zoo.format.faults import name_faults, refuse
 from zoo.reading.listed_file import ListedFile
 
 
@@ -51,8 +52,11 @@ class ManifestBuilder(datasets.ArrowBasedBuilder):
         self, files: list[ListedFile]
     ) -> Generator[tuple[Key, pa.Table], Any, None]:
         for number, file in enumerate(files):
+            before = 0
             for index, batch in enumerate(file.batches(self.listed.schema)):
                 table = pa.Table.from_batches([batch])
+                refuse(name_faults(table), lambda row, file=file, before=before: (str(file), before + row))
+                before += len(table)
                 if self.listed.features is not None:
                     table = table_cast(table, self.listed.features.arrow_schema)
                 yield Key(number, index), table
