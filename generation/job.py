@@ -12,6 +12,7 @@ from generation.engines import ENGINES, make_engine
 from generation.population.trainer import PopulationTrainer
 from generation.progress import say
 from generation.protocol import RunConfig
+from generation.sample import Sample
 from generation.storage.remote import RemoteShards, is_url, scratch_folder
 from generation.sweep import PRESETS, Sweep
 from zoo.device import choose_device
@@ -47,7 +48,7 @@ class Job:
         """The job of a parsed command line."""
         remote = is_url(options.out)
         return cls(
-            sweep=Sweep(options.task, PRESETS[preset], options.seeds),
+            sweep=Sweep(options.task, PRESETS[preset], options.seeds, chosen_sample(options)),
             out=scratch_folder(options.out, options.scratch) if remote else Path(options.out),
             url=options.out.rstrip("/") if remote else None,
             runs=options.runs,
@@ -168,6 +169,15 @@ def choose_preset(name: str | None, device: torch.device) -> str:
     return chosen
 
 
+def chosen_sample(options: argparse.Namespace) -> Sample | None:
+    """The sample of a parsed command line; None where shards of the grid are meant."""
+    if options.sample is not None:
+        return Sample(options.sample, options.sample_seed or 0)
+    if options.sample_seed is not None:
+        raise ValueError("--sample-seed is about a sample: say how many configurations with --sample N")
+    return None
+
+
 def positive(text: str) -> int:
     """An argument that counts something."""
     if (value := int(text)) < 1:
@@ -181,6 +191,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runs", type=positive, metavar="N", help="train only the first N runs of the shard (default: all)"
     )
+    parser.add_argument(
+        "--sample",
+        type=positive,
+        metavar="N",
+        help="train N configurations drawn at random from the whole grid, in place of shards of it; "
+        "up to four shards, one per train fraction, with numbers of their own",
+    )
+    parser.add_argument("--sample-seed", type=int, metavar="S", help="which sample: 0 to 999 (default: 0)")
     parser.add_argument(
         "--preset",
         choices=tuple(PRESETS),

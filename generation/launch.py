@@ -2,6 +2,7 @@
 
     python -m generation.launch --task mnist --shards 0-31             on this machine, with its own Ray
     python -m generation.launch --task mnist --address auto --out DIR  on the cluster this machine belongs to
+    python -m generation.launch --task mnist --sample 2000             configurations of the grid, drawn at random
     python -m generation.launch --task mnist --address auto --out s3://bucket/runs
 
 Finished shards are skipped; one whose worker died is given to another and resumes from its last snapshot. On a cluster
@@ -20,7 +21,7 @@ from rich.live import Live
 from generation.cluster.launcher import Launcher, Resources
 from generation.cluster.ray_tasks import cluster, import_ray
 from generation.cluster.status_table import FINISHED, MISSING, StatusTable
-from generation.job import Job, add_options, choose_preset, positive
+from generation.job import Job, add_options, choose_preset, chosen_sample, positive
 from generation.sweep import SHARDS
 from zoo.command import command, command_parser, one_line
 from zoo.terminal import PlainConsole, printable
@@ -32,7 +33,7 @@ Say = Callable[[str], None]
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("generation.launch", __doc__)
-    parser.add_argument("--shards", default=f"0-{SHARDS - 1}", help="such as 5, 0-31, or 0-3,8,10-12")
+    parser.add_argument("--shards", help=f"such as 5, 0-31, or 0-3,8,10-12 (default: 0-{SHARDS - 1})")
     parser.add_argument("--address", help="a running Ray cluster: auto, or HOST:PORT (default: this machine alone)")
     parser.add_argument("--cpus", type=positive, default=1, help="CPU cores, and threads, per shard")
     parser.add_argument(
@@ -42,7 +43,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="new workers for a shard whose worker died",
     )
     add_options(parser)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.shards is not None and options.sample is not None:
+        parser.error("--sample takes the place of --shards: give one of them")
+    return options
 
 
 def parse_shards(text: str) -> list[int]:
@@ -61,11 +65,13 @@ def parse_shards(text: str) -> list[int]:
 @command
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
-    shards = parse_shards(options.shards)
+    chosen = None if options.shards is None else parse_shards(options.shards)
+    chosen_sample(options)  # what is wrong with it should be known before a cluster starts
     ray = import_ray(options.address)
     with cluster(ray, options.address):
         device = choose_cluster_device(ray, options.device)
         job = Job.of(options, choose_preset(options.preset, torch.device(device)), device).anywhere()
+        shards = chosen or job.sweep.shards
         table = StatusTable(shards, f"{job.sweep.config_name}, preset {job.sweep.preset.name}, into {job.place}")
         before = [shard for shard in shards if job.is_finished(shard)]
         for shard in before:

@@ -1,7 +1,8 @@
-"""Trains one shard of the zoo: all its runs at once, resumable, and nothing to do when it is finished.
+"""Trains one shard of the zoo, or a sample: all runs of a shard at once, resumable, and nothing to do when finished.
 
     python -m generation.run --shard 3                             the paper's grid with a GPU, a small demo without
     python -m generation.run --task agnews --shard 0 --preset demo --out runs --data DIR --device cpu
+    python -m generation.run --sample 200 --sample-seed 1          200 configurations of the grid, drawn at random
     python -m generation.run --list                                the shards
 
 A run that is killed resumes from its last snapshot when the same command is given again, and ends with the same bytes.
@@ -25,8 +26,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="list the shards and which of them are finished")
     add_options(parser)
     options = parser.parse_args(arguments)
-    if options.shard is None and not options.list:
-        parser.error(f"name a shard with --shard 0 … {SHARDS - 1}, or --list them")
+    if options.shard is not None and options.sample is not None:
+        parser.error("--sample takes the place of --shard: give one of them")
+    if options.shard is None and options.sample is None and not options.list:
+        parser.error(f"name a shard with --shard 0 … {SHARDS - 1}, draw a --sample, or --list them")
     return options
 
 
@@ -37,7 +40,8 @@ def main(arguments: list[str] | None = None) -> None:
     if options.list:
         list_shards(job)
     else:
-        train_shard(job, options.shard)
+        for shard in job.sweep.shards if options.sample is not None else (options.shard,):
+            train_shard(job, shard)
 
 
 def list_shards(job: Job) -> None:
@@ -46,7 +50,7 @@ def list_shards(job: Job) -> None:
     table = Table(title=f"{sweep.config_name}, preset {sweep.preset.name}: {epochs} epochs per run")
     for heading in ("shard", "train fraction", "runs", "state"):
         table.add_column(heading, justify="right" if heading != "state" else "left")
-    for shard in range(SHARDS):
+    for shard in sweep.shards:
         configs, record = sweep.shard(shard), job.finished(shard)
         begun = "begun" if job.folder(shard).is_dir() else ""
         state = f"finished, preset {record.preset}" if record else begun

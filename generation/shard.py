@@ -14,7 +14,6 @@ from generation.population.trainer import PopulationTrainer
 from generation.progress import EpochProgress, Report, epoch_bar, no_report, say
 from generation.storage.shard_tables import shard_tables
 from generation.storage.snapshot import delete_snapshots, fingerprint, load_snapshot, save_snapshot
-from generation.sweep import SHARDS
 from zoo.command import duration
 from zoo.format.shard import ShardRecord, finished_record, write_shard
 from zoo.storage.atomic import remove_unfinished
@@ -49,7 +48,7 @@ def train_in_folder(job: Job, shard: int, report: Report) -> None:
         return
     trainer, record = job.prepare(shard)
     say(
-        f"{record.runs} runs of {record.task}, shard {shard} of {SHARDS}, preset {record.preset}: "
+        f"{record.runs} runs of {record.task}, {job.sweep.title(shard)}, preset {record.preset}: "
         f"{trainer.protocol.epochs} epochs on {trainer.device}, {record.engine} engine; data: {record.data_source}"
     )
     if note := record.data_note():

@@ -4,6 +4,9 @@ Each task has 16,000 configurations, 8,000 for {sgd, sgd_momentum} and 8,000 for
 (table:zoo_hyperparameters_configurations). Runs of one train fraction share their batches, so a shard holds one train
 fraction: shard i that of index i mod 4. Inside a train fraction a fixed pseudo-random permutation deals the 4,000
 configurations to 8 shards of 500, so that the first shards, four at a time, are an unbiased sample of the grid.
+
+A sample of any size takes the place of these shards: it is drawn from all 16,000 configurations and cut by train
+fraction into at most four shards, whose numbers are its own.
 """
 
 import hashlib
@@ -15,6 +18,7 @@ from itertools import product
 import numpy as np
 
 from generation.protocol import Protocol, RunConfig
+from generation.sample import Sample
 from zoo.format.record import SHARED_SEED, config_name
 from zoo.transformer.spec import spec_for
 
@@ -81,19 +85,40 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class Sweep:
-    """A task's grid under a preset and a seed policy: one configuration of the published zoo."""
+    """A task's grid, or a sample of it, under a preset and a seed policy: one configuration of the published zoo."""
 
     task: str
     preset: Preset
     seeds: str = SHARED_SEED
+    sample: Sample | None = None
 
     @property
     def config_name(self) -> str:
         """Name of the zoo's configuration that these runs belong to."""
         return config_name(self.task, self.seeds)
 
-    def shard(self, index: int) -> tuple[RunConfig, ...]:
-        """The runs of one shard."""
+    @property
+    def shards(self) -> tuple[int, ...]:
+        """The numbers of all shards."""
+        return tuple(range(SHARDS)) if self.sample is None else tuple(sampled_grid(self.task, self.sample))
+
+    def title(self, number: int) -> str:
+        """What a shard is called in messages."""
+        if self.sample is None:
+            return f"shard {number} of {SHARDS}"
+        place, count = self.shards.index(number) + 1, len(self.shards)
+        return f"shard {number}, part {place} of {count} of sample {self.sample.seed}"
+
+    def shard(self, number: int) -> tuple[RunConfig, ...]:
+        """The runs of one shard. A preset with small shards makes those of the grid small, not those of a sample."""
+        if self.sample is None:
+            runs = self._dealt(number)[: self.preset.runs_per_shard]
+        else:
+            runs = sampled_grid(self.task, self.sample)[number]
+        return tuple(self._finish(run) for run in runs)
+
+    def _dealt(self, index: int) -> tuple[RunConfig, ...]:
+        """The configurations that the fixed permutation deals to a shard of the grid."""
         if not 0 <= index < SHARDS:
             raise ValueError(
                 f"shard {index} does not exist: this sweep has {SHARDS} shards, numbered 0 to {SHARDS - 1}"
@@ -101,8 +126,7 @@ class Sweep:
         fraction, part = index % len(TRAIN_FRACTIONS), index // len(TRAIN_FRACTIONS)
         full = permuted_grid(self.task, fraction)
         size = len(full) * len(TRAIN_FRACTIONS) // SHARDS
-        runs = full[part * size : (part + 1) * size][: self.preset.runs_per_shard]
-        return tuple(self._finish(run) for run in runs)
+        return full[part * size : (part + 1) * size]
 
     def _finish(self, run: RunConfig) -> RunConfig:
         """The run under this sweep's protocol and seed policy."""
@@ -135,3 +159,15 @@ def permuted_grid(task: str, fraction_index: int) -> tuple[RunConfig, ...]:
     runs = grid(task, TRAIN_FRACTIONS[fraction_index])
     bits = np.random.Philox(np.random.SeedSequence((PERMUTATION_SEED, fraction_index)))
     return tuple(runs[i] for i in np.random.Generator(bits).permutation(len(runs)))
+
+
+@cache
+def sampled_grid(task: str, sample: Sample) -> dict[int, tuple[RunConfig, ...]]:
+    """The configurations of a sample by shard: those of one train fraction, in the order they were drawn."""
+    whole = [run for fraction in TRAIN_FRACTIONS for run in grid(task, fraction)]
+    drawn = [whole[place] for place in sample.places(len(whole))]
+    shards = {
+        sample.number(index): tuple(run for run in drawn if run.train_fraction == fraction)
+        for index, fraction in enumerate(TRAIN_FRACTIONS)
+    }
+    return {number: runs for number, runs in shards.items() if runs}

@@ -143,6 +143,16 @@ def check_runs(shards: Sequence[Shard], tables: Sequence[pa.Table], all_runs: pa
         index = int(np.searchsorted(starts, row, side="right")) - 1
         return shards[index].folder / SHARD_RUNS_FILE, row - int(starts[index])
 
+    first: dict[str, int] = {}
+    for row, run in enumerate(all_runs.column("run_id").to_pylist()):
+        if first.setdefault(run, row) == row:
+            continue
+        (here, place), (there, _) = locate(row), locate(first[run])
+        if here != there:
+            raise ValueError(
+                f"{here}, row {place}: the run is there twice, also in {there.parent.name}: a sample may share runs "
+                "with shards of the grid and with other samples; publish them apart"
+            )
     foreign = numbers_of(all_runs, "shard") != np.repeat(numbers, lengths)
     faults = run_faults(all_runs, shards[0].record.task, numbers)
     refuse((*faults, (foreign, "the shard is not the one it lies in")), locate)

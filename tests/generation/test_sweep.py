@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from generation.sample import Sample
 from generation.sweep import PRESETS, SHARDS, TRAIN_FRACTIONS, Sweep, grid
 
 PAPER = Sweep("mnist", PRESETS["paper"])
@@ -81,3 +82,69 @@ def test_seeds_are_one_or_each_its_own() -> None:
 def test_a_shard_that_does_not_exist_is_refused(index: int) -> None:
     with pytest.raises(ValueError, match=f"shard {index} does not exist: this sweep has 32 shards, numbered 0 to 31"):
         PAPER.shard(index)
+
+
+def sampled(count: int, seed: int = 0, preset: str = "paper") -> Sweep:
+    return Sweep("mnist", PRESETS[preset], sample=Sample(count, seed))
+
+
+def test_a_sample_is_drawn_from_the_grid_and_cut_by_train_fraction() -> None:
+    sweep = sampled(200, seed=1)
+    assert sweep.shards == (2_002_000, 2_002_001, 2_002_002, 2_002_003)
+    runs = [run for number in sweep.shards for run in sweep.shard(number)]
+    whole = {run.run_id for fraction in TRAIN_FRACTIONS for run in grid("mnist", fraction)}
+    assert len(runs) == len({run.run_id for run in runs} & whole) == 200
+    for number, fraction in zip(sweep.shards, TRAIN_FRACTIONS, strict=True):
+        assert {run.train_fraction for run in sweep.shard(number)} == {fraction}
+
+
+def test_a_sample_never_changes_and_grows_at_its_end() -> None:
+    sweep = sampled(200, seed=1)
+    ids = "".join(run.run_id for number in sweep.shards for run in sweep.shard(number))
+    assert (
+        hashlib.sha256(ids.encode()).hexdigest() == "c9d3c0e830798ff572378de0d75b34c9bf36df8def1c2d6297af03851ffa0937"
+    )
+    for small, large in zip(sweep.shards, sampled(300, seed=1).shards, strict=True):
+        some = sweep.shard(small)
+        assert sampled(300, seed=1).shard(large)[: len(some)] == some
+
+
+def test_samples_are_unbiased() -> None:
+    """Over many seeds, every value of every hyperparameter is drawn as often as it is in the grid."""
+    sweeps = [sampled(100, seed) for seed in range(40)]
+    drawn = [run for sweep in sweeps for number in sweep.shards for run in sweep.shard(number)]
+    whole = [run for fraction in TRAIN_FRACTIONS for run in grid("mnist", fraction)]
+    assert len(drawn) == 4000
+    for name in ("optimizer", "learning_rate", "weight_decay", "init_std", "dropout", "train_fraction"):
+        seen = Counter(getattr(run, name) for run in drawn)
+        for value, count in Counter(getattr(run, name) for run in whole).items():
+            share = count / len(whole)
+            deviation = (len(drawn) * share * (1 - share)) ** 0.5
+            assert abs(seen[value] - len(drawn) * share) < 4 * deviation, (name, value)
+
+
+def test_no_shard_of_a_sample_has_the_number_of_another() -> None:
+    numbers = [n for count in (1, 99, 100, 16_000) for seed in (0, 1, 999) for n in sampled(count, seed).shards]
+    assert len(numbers) == len(set(numbers))
+    assert min(numbers) >= SHARDS
+    assert max(numbers) < 2**31, "the column of shards is int32"
+
+
+def test_a_sample_has_its_size_under_every_preset_and_only_shards_with_runs() -> None:
+    demo = sampled(50, preset="demo")
+    assert sum(len(demo.shard(number)) for number in demo.shards) == 50
+    assert len(sampled(1).shards) == 1
+
+
+@pytest.mark.parametrize(
+    ("count", "seed", "fault"),
+    [
+        (0, 0, "at least 1 configuration, got 0"),
+        (16_001, 0, "the grid has 16,000 configurations: a sample of 16,001 cannot be drawn"),
+        (5, 1000, "must lie in 0 to 999, got 1000"),
+        (5, -1, "must lie in 0 to 999, got -1"),
+    ],
+)
+def test_an_impossible_sample_is_refused(count: int, seed: int, fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        _ = sampled(count, seed).shards
