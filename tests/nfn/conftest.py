@@ -1,8 +1,9 @@
 """Specs of awkward sizes, and real checkpoints trained briefly on real digits."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -133,3 +134,12 @@ def random_weights(spec: TransformerSpec, batch: tuple[int, ...], generator: tor
 def weights_of(spec: TransformerSpec, count: int = 6, seed: int = 0) -> TransformerWeights:
     generator = torch.Generator().manual_seed(seed)
     return TransformerWeights.from_flat(spec, torch.randn(count, spec.num_parameters, generator=generator) * 0.1)
+
+
+def assert_group_axioms(g: Any, h: Any, k: Any, identity: Any, assert_same: Callable[[Any, Any], None]) -> None:
+    """Associativity, the identity on either side, and the inverse on either side, for elements of either group."""
+    assert_same(g.compose(h).compose(k), g.compose(h.compose(k)))
+    assert_same(g.compose(identity), g)
+    assert_same(identity.compose(g), g)
+    assert_same(g.inverse().compose(g), identity)
+    assert_same(g.compose(g.inverse()), identity)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from nfn import FullGroupElement, GroupElement
 from nfn.symmetry.boundaries import boundaries, centered, shift_component
 from nfn.symmetry.parts import PARTS, Part, available_parts
-from tests.nfn.conftest import Bundled, change, logits, random_weights
+from tests.nfn.conftest import Bundled, assert_group_axioms, change, logits, random_weights
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights
 from zoo.transformer import model
 from zoo.transformer.model import Block
@@ -123,11 +123,7 @@ def test_logits_part_keeps_every_argmax_and_not_the_logits(bundled: Bundled, gen
 def test_axioms(spec: TransformerSpec, generator: torch.Generator):
     g, h, k = (FullGroupElement.sample(spec, generator=generator, parts=PARTS) for _ in range(3))
     identity = FullGroupElement.identity(spec)
-    assert_same_element(g.compose(h).compose(k), g.compose(h.compose(k)))
-    assert_same_element(g.compose(identity), g)
-    assert_same_element(identity.compose(g), g)
-    assert_same_element(g.inverse().compose(g), identity)
-    assert_same_element(g.compose(g.inverse()), identity)
+    assert_group_axioms(g, h, k, identity, assert_same_element)
 
 
 def test_action_respects_identity_composition_and_inverse(spec: TransformerSpec, generator: torch.Generator):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nfn import GroupElement
 from nfn.layers.block_channels import TENSOR_NAMES
-from tests.nfn.conftest import random_weights
+from tests.nfn.conftest import assert_group_axioms, random_weights
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights, build_model
 
 
@@ -24,11 +24,7 @@ def assert_same_weights(u: TransformerWeights, v: TransformerWeights) -> None:
 def test_axioms(spec: TransformerSpec, generator: torch.Generator):
     g, h, k = (GroupElement.sample(spec, generator=generator) for _ in range(3))
     identity = GroupElement.identity(spec)
-    assert_same_element(g.compose(h).compose(k), g.compose(h.compose(k)))
-    assert_same_element(g.compose(identity), g)
-    assert_same_element(identity.compose(g), g)
-    assert_same_element(g.inverse().compose(g), identity)
-    assert_same_element(g.compose(g.inverse()), identity)
+    assert_group_axioms(g, h, k, identity, assert_same_element)
 
 
 def test_action_respects_identity_composition_and_inverse(spec: TransformerSpec, generator: torch.Generator):

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from zoo.format.manifest import MANIFEST_FILE
-from zoo.format.published import PublishedZoo
+from zoo.format.published import EMBEDDING_FILES, PublishedZoo
 from zoo.format.record import task_of
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -67,7 +67,7 @@ def download(
     if config is not None:
         # the frozen embedding lies with its task: agnews-seeds needs agnews/vocabulary.json
         task = task_of(config)
-        wanted = [MANIFEST_FILE, f"{config}/*", f"{task}/embedding.safetensors", f"{task}/vocabulary.json"]
+        wanted = [MANIFEST_FILE, f"{config}/*", *(f"{task}/{file}" for file in EMBEDDING_FILES)]
     with hub_answering(f"{name} could not be read from the hub, and is not in its cache here"):
         return Path(snapshot_download(name, repo_type="dataset", allow_patterns=wanted, revision=revision, token=token))
 

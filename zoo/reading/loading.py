@@ -24,7 +24,7 @@ def load_dataset(path: str | Path = DEFAULT_NAME, name: str | None = None, **arg
     """``datasets.load_dataset`` with the same arguments, after finding the zoo that ``path`` names.
 
     ``path`` may be a folder, the address of one on a web server, OWNER/NAME on the hub, or the default name, which also
-    finds ``$SMALL_TRANSFORMER_ZOO`` and the sample beside this package. Which files are read says the manifest alone.
+    finds ``$SMALL_TRANSFORMER_ZOO`` and the sample beside this package. The manifest alone says which files are read.
     Rows that are missing are an error, never a shorter dataset; so is a server that is too slow (see
     ``zoo.reading.fetch``).
     """
