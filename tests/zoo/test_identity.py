@@ -108,6 +108,7 @@ def test_manifest_and_card_say_which_data(tmp_path: Path) -> None:
     card = (tmp_path / "my-digits" / "README.md").read_text()
     assert task.source in card
     assert "50 training and 50 test rows" in card
+    assert "50 of 60,000" not in card, "other data are not a part of MNIST"
     assert config.data is not None
     assert config.data.test_sha256[:12] in card
 

@@ -138,7 +138,9 @@ def data_table(details: dict[str, ConfigDetails]) -> Iterator[str]:
         data = config.data
         cells = ("not recorded",) * 4
         if data is not None:
-            whole = f" of {KNOWN[config.task].train_rows:,}" if config.task in KNOWN and config.data_note() else ""
+            known = KNOWN.get(config.task)
+            part = known is not None and known.recognizes(data) and not known.is_complete(data)
+            whole = f" of {known.train_rows:,}" if known is not None and part else ""
             counts = (f"{data.train_rows:,}{whole}", f"{data.test_rows:,}")
             cells = (*counts, f"`{data.train_sha256[:SHORT_HASH]}…`", f"`{data.test_sha256[:SHORT_HASH]}…`")
         yield f"| {' | '.join((name, plain_markdown(config.data_source), *cells))} |"
