@@ -12,7 +12,7 @@ from benchmarks.data.benchmark_data import BenchmarkData
 from benchmarks.experiments.experiment import Experiment
 from benchmarks.experiments.options import TableOptions, read_options, table_parser
 from benchmarks.experiments.trial import Trial
-from benchmarks.models.registry import SIX_MODELS
+from benchmarks.models.registry import SIX_MODELS, own_models
 from benchmarks.tables import paper
 from benchmarks.tables.augmentation import augmentation_table
 from zoo.command import command
@@ -27,6 +27,7 @@ def plan(options: TableOptions, data: BenchmarkData, entry_range: float | None) 
 
 
 @command
+@own_models()
 def main(arguments: list[str] | None = None) -> None:
     parser = table_parser(
         "benchmarks.augmentation", __doc__ or "", configs=("agnews",), models=SIX_MODELS, thresholds=(0.0,)

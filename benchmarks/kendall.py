@@ -4,6 +4,7 @@ python -m benchmarks.kendall                                   MNIST, on the zoo
 python -m benchmarks.kendall --quick                           one seed, no threshold
 python -m benchmarks.kendall --config mnist agnews --zoo DIR --device cuda --out results
 python -m benchmarks.kendall --models transformer_nfn mlp --thresholds none 80 --seeds 3
+python -m benchmarks.kendall --models mlp my_module:MyPredictor    a predictor of your own (benchmarks/README.md)
 
 Fits on train, chooses on validation, tests once. Finished trials are kept in OUT/cells and not computed again. Writes
 OUT/kendall.jsonl, OUT/kendall.CONFIG.md and three plots; each --where has its own files. A model whose library is
@@ -17,7 +18,7 @@ from benchmarks.experiments.execution import Finished
 from benchmarks.experiments.experiment import Experiment
 from benchmarks.experiments.options import TableOptions, read_options, table_parser
 from benchmarks.experiments.trial import Trial
-from benchmarks.models.registry import MODELS, NEURAL, USUAL_MODELS
+from benchmarks.models.registry import USUAL_MODELS, known_models, own_models
 from benchmarks.models.schedule import COLUMN_RECIPES
 from benchmarks.plots import scatter, tau_by_threshold
 from benchmarks.tables import paper
@@ -32,12 +33,14 @@ def plan(options: TableOptions, data: BenchmarkData) -> list[Trial]:
     A model with a recipe of its own is trained by that instead of the paper's, and by no other.
     """
     trials = []
+    models = known_models()
     for model in options.models:
         for threshold in options.thresholds:
             first = threshold == options.thresholds[0]
-            own = MODELS[model].recipe
-            others_too = first and model in NEURAL and own == "paper"
+            own = models[model].recipe
+            others_too = first and models[model].neural and own == "paper"
             recipes = [recipe for recipe in options.recipes if recipe == "paper" or others_too]
+            recipes = [recipe for recipe in recipes if recipe != "scaled" or models[model].scalable]
             for recipe in [own if recipe == "paper" else recipe for recipe in recipes]:
                 trials += options.trials("kendall", data, model, threshold=threshold, recipe=recipe)
     return trials
@@ -49,9 +52,9 @@ def draw(experiment: Experiment, finished: Finished, data: BenchmarkData) -> Non
     first = experiment.options.thresholds[0]
     shown = {
         name: (outcome.predicted, outcome.truth)
-        for name in MODELS
+        for name, benchmark_model in known_models().items()
         for trial, outcome in finished.outcomes.items()
-        if (trial.model, trial.seed, trial.recipe, trial.threshold) == (name, 0, MODELS[name].recipe, first)
+        if (trial.model, trial.seed, trial.recipe, trial.threshold) == (name, 0, benchmark_model.recipe, first)
         and len(outcome.truth)
     }
     if shown:
@@ -66,6 +69,7 @@ def draw(experiment: Experiment, finished: Finished, data: BenchmarkData) -> Non
 
 
 @command
+@own_models()
 def main(arguments: list[str] | None = None) -> None:
     parser = table_parser(
         "benchmarks.kendall", __doc__ or "", configs=("mnist",), models=USUAL_MODELS, thresholds=paper.THRESHOLDS

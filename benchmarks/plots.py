@@ -1,12 +1,13 @@
 """The plots of the tables: predicted against true accuracy (fig:vis_agnews), τ by threshold, τ of every predictor."""
 
+import colorsys
 import math
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.models.registry import MODELS, WEIGHT_MODELS
+from benchmarks.models.registry import MODELS, known_models, weight_models
 from benchmarks.statistics.ranking import kendall_tau
 from benchmarks.tables import paper
 from benchmarks.tables.headline import headline_models, main_setting
@@ -15,8 +16,17 @@ from zoo.plots import new_figure, save
 
 COLORS = ("#4878a8", "#6aa56e", "#b0803a", "#c2b03d", "#8c6d9e", "#7f7f7f", "#5aa9a3", "#d98cb3", "#c0504d", "#2f2f2f")
 INK, LIGHT = "#1f3a5f", "#b8b8b8"
+GOLDEN = (math.sqrt(5) - 1) / 2
 BEYOND = 1.01  # where the stretched axis would be infinite
 ACCURACY_TICKS = (0.1, 0.5, 0.8, 0.9, 0.95, 1.0)
+
+
+def color_of(number: int) -> str:
+    """The color of the model in this place; past the list, hues that are a golden section of the circle apart."""
+    if number < len(COLORS):
+        return COLORS[number]
+    red, green, blue = colorsys.hls_to_rgb(number * GOLDEN % 1, 0.45, 0.6)
+    return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 
 
 def stretched(accuracy: np.ndarray) -> np.ndarray:
@@ -30,7 +40,8 @@ def scatter(predictions: Mapping[str, tuple[np.ndarray, np.ndarray]], title: str
     lines = math.ceil(len(predictions) / columns)
     figure = new_figure(2.7 * columns, 2.9 * lines)
     panels = list(figure.subplots(lines, columns, squeeze=False).flat)
-    colors = dict(zip(MODELS, COLORS, strict=True))
+    models = known_models()
+    colors = {name: color_of(number) for number, name in enumerate(models)}
     ends = stretched(np.array([0.0, 1.0]))
     ticks = stretched(np.array(ACCURACY_TICKS))
     for panel, (name, (predicted, truth)) in zip(panels, predictions.items(), strict=False):
@@ -40,7 +51,7 @@ def scatter(predictions: Mapping[str, tuple[np.ndarray, np.ndarray]], title: str
         panel.set_xticks(ticks, labels, fontsize=7)
         panel.set_yticks(ticks, labels, fontsize=7)
         tau = kendall_tau(predicted, truth)
-        panel.set_title(f"{MODELS[name].title}, τ {tau:.3f}", fontsize=9)
+        panel.set_title(f"{models[name].title}, τ {tau:.3f}", fontsize=9)
         panel.set(xlabel="test accuracy", ylabel="predicted", xlim=ends, ylim=ends, aspect="equal")
     for panel in panels[len(predictions) :]:
         panel.set_visible(False)
@@ -53,7 +64,8 @@ def tau_by_threshold(index: ResultIndex, config: str, path: Path) -> Path:
     figure = new_figure(8.5, 4.2)
     axis = figure.subplots()
     thresholds = thresholds_of(index)
-    for number, ((name, benchmark_model), color) in enumerate(zip(MODELS.items(), COLORS, strict=True)):
+    for number, (name, benchmark_model) in enumerate(known_models().items()):
+        color = color_of(number)
         shift = (number - len(MODELS) / 2) * 0.4
         points = [(t, index.value("tau", name, threshold=t, recipe=benchmark_model.recipe)) for t in thresholds]
         known = [(100 * t + shift, tau) for t, tau in points if tau is not None]
@@ -96,7 +108,7 @@ def headline_plot(zoos: Mapping[str, ResultIndex], path: Path) -> Path:
                 continue
             if interval is not None:
                 panel.hlines(place, *interval, color=INK, linewidth=1.5, zorder=1)
-            reads_weights = name in WEIGHT_MODELS
+            reads_weights = name in weight_models()
             face = INK if reads_weights else "white"
             panel.plot(tau, place, marker="o", markersize=7, color=INK, markerfacecolor=face, zorder=2)
             panel.annotate(
@@ -112,7 +124,7 @@ def headline_plot(zoos: Mapping[str, ResultIndex], path: Path) -> Path:
                 panel.axvline(tau, color=LIGHT, linewidth=1, linestyle="--", zorder=0)
         panel.set_title(title, fontsize=10)
         panel.spines[["top", "right"]].set_visible(False)
-    panels[0].set_yticks(range(len(names)), [MODELS[name].title for name in names])
+    panels[0].set_yticks(range(len(names)), [known_models()[name].title for name in names])
     panels[0].set_ylim(len(names) - 0.4, -0.8)
     figure.supxlabel("Kendall's τ between predicted and true test accuracy, 95% interval over test runs", fontsize=9)
     return save(figure, path)

@@ -22,7 +22,7 @@ from benchmarks.documents.facts import Facts
 from benchmarks.documents.generated_runs import final_runs
 from benchmarks.experiments.trial import Trial
 from benchmarks.experiments.trial_store import TrialStore
-from benchmarks.models.registry import MODELS
+from benchmarks.models.registry import known_models
 from benchmarks.plots import headline_plot, scatter, tau_by_threshold
 from benchmarks.tables.result_index import ResultIndex, thresholds_of
 from zoo.command import command, command_parser
@@ -72,8 +72,8 @@ def first_predictions(index: ResultIndex, folder: Path) -> dict[str, tuple[np.nd
     """What each model predicted of the test split at the first threshold with its first seed, and the truth."""
     store = TrialStore(folder)
     predictions = {}
-    for name in MODELS:
-        row = index.find("tau", name, threshold=thresholds_of(index)[0], recipe=MODELS[name].recipe)
+    for name, benchmark_model in known_models().items():
+        row = index.find("tau", name, threshold=thresholds_of(index)[0], recipe=benchmark_model.recipe)
         if row is not None:
             for outcome in store.find([Trial.of_row(row, seed=0)]).values():
                 predictions[name] = (outcome.predicted, outcome.truth)

@@ -12,7 +12,7 @@ from benchmarks.data.benchmark_data import MIN_ROWS, BenchmarkData
 from benchmarks.data.checkpoints import Checkpoints
 from benchmarks.experiments.execution import fit_neural, groups
 from benchmarks.experiments.trial import Trial
-from benchmarks.models.registry import MODELS, SIX_MODELS
+from benchmarks.models.registry import MODELS, SIX_MODELS, known_models
 from benchmarks.models.schedule import EPOCHS, RECIPES
 from benchmarks.models.training_group import BATCH_SIZE
 
@@ -45,11 +45,11 @@ class FitTimes:
 
     def of(self, group: Sequence[Trial]) -> float:
         """Of trials that are fitted in one go; 0 where they cannot be fitted."""
-        model = MODELS[group[0].model]
+        model = known_models()[group[0].model]
         rows = [self.rows(trial.threshold) for trial in group]
         if model.missing() is not None or min(min(train, validation) for train, validation in rows) < MIN_ROWS:
             return 0.0
-        if model.kind is None:
+        if not model.neural:
             return self.other(group)
         key = (model.name, group[0].components, group[0].channels, len(group))
         steps = max(steps_per_epoch(train, validation) for train, validation in rows)
@@ -88,15 +88,19 @@ class FitTimes:
         return max(0.0, difference) / (PROBE_EPOCHS * steps_per_epoch(len(few.train), len(few.validation)))
 
     def other(self, group: Sequence[Trial]) -> float:
-        """Trees: their time grows with the features and with the rows, and they are measured on a few features."""
-        model, (rows, _) = MODELS[group[0].model], self.rows(group[0].threshold)
+        """Trees: their time grows with the features and with the rows, and they are measured on a few features.
+
+        A model of the user's own is measured on a few rows, as if its time grew with the rows alone.
+        """
+        model, (rows, _) = known_models()[group[0].model], self.rows(group[0].threshold)
         fit, train, validation = model.fit, self.data.train, self.data.validation
         assert fit is not None
         if model.library is not None:
             importlib.import_module(model.library)
-        if model.name not in SIX_MODELS:  # it reads six columns and no weights
+        if model.name not in SIX_MODELS:  # one reads six columns and no weights
             few, held_out = (some_rows(split, 0.0, PROBE_ROWS) for split in (train, validation))
-            return self.once(model.name, lambda: seconds(lambda: fit(few, held_out, [0], self.jobs)))
+            of_few_rows = self.once(model.name, lambda: seconds(lambda: fit(few, held_out, [0], self.jobs)))
+            return of_few_rows if model.name in MODELS else of_few_rows * rows / len(few) * len(group)
         narrow, held_out = (replace(split, weights=split.weights[:, :PROBE_FEATURES]) for split in (train, validation))
         wider = max(1.0, train.weights.shape[1] / PROBE_FEATURES)
         of_all_rows = self.once(model.name, lambda: seconds(lambda: fit(narrow, held_out, [0], self.jobs)))

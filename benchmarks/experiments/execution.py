@@ -4,16 +4,19 @@ import importlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
+from torch import nn
 
 from benchmarks.data.benchmark_data import MIN_ROWS, BenchmarkData
 from benchmarks.experiments.memory import measured_memory
 from benchmarks.experiments.trial import Outcome, Trial
 from benchmarks.experiments.trial_store import TrialStore
-from benchmarks.models.registry import MODELS, FittedModel, builder
+from benchmarks.models.registry import FittedModel, builder, known_models
 from benchmarks.models.schedule import EPOCHS, RECIPES
+from benchmarks.models.training_apart import train_apart
 from benchmarks.models.training_group import TrainingGroup, train_together
 from benchmarks.results import describe_device
 
@@ -46,7 +49,7 @@ def compute(
         for threshold in dict.fromkeys(trial.threshold for trial in trials)
     }
     for group in groups([trial for trial in trials if trial not in finished.outcomes], data):
-        model = MODELS[group[0].model]
+        model = known_models()[group[0].model]
         advance(label(group), 0)
         missing = model.missing()
         if missing is not None:
@@ -70,9 +73,10 @@ def groups(trials: Sequence[Trial], data: BenchmarkData) -> Iterator[list[Trial]
     together: dict[tuple, list[Trial]] = {}
     for trial in trials:
         apart: tuple = ()
-        if MODELS[trial.model].kind is None:
+        benchmark_model = known_models()[trial.model]
+        if not benchmark_model.neural:
             apart = (trial.threshold,)
-        elif data.train.weights.device.type == "cpu":
+        elif data.train.weights.device.type == "cpu" or benchmark_model.module is not None:
             apart = (trial.threshold, trial.seed)
         key = (trial.model, trial.recipe, trial.epochs, trial.components, trial.channels, apart)
         together.setdefault(key, []).append(trial)
@@ -82,18 +86,18 @@ def groups(trials: Sequence[Trial], data: BenchmarkData) -> Iterator[list[Trial]
 def label(group: Sequence[Trial]) -> str:
     thresholds = sorted({trial.threshold for trial in group})
     suffix = "" if thresholds == [0.0] else f" ≥ {', '.join(f'{threshold:.0%}' for threshold in thresholds)}"
-    return f"{group[0].config}: {MODELS[group[0].model].title}{suffix}"
+    return f"{group[0].config}: {known_models()[group[0].model].title}{suffix}"
 
 
 def fit_and_judge(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> dict[Trial, Outcome]:
     """Fits the trials of one group. Only when every choice is made is each judged on test, once."""
-    benchmark_model = MODELS[trials[0].model]
-    device = data.train.weights.device if benchmark_model.kind else torch.device("cpu")
+    benchmark_model = known_models()[trials[0].model]
+    device = data.train.weights.device if benchmark_model.neural else torch.device("cpu")
     if benchmark_model.library is not None:
         importlib.import_module(benchmark_model.library)  # before the clock starts
     with measured_memory(device) as memory:
         start = time.perf_counter()
-        fitted = fit_neural(trials, data) if benchmark_model.kind else fit_other(trials, data, jobs)
+        fitted = fit_neural(trials, data) if benchmark_model.neural else fit_other(trials, data, jobs)
         seconds = time.perf_counter() - start
     cost = {
         "wall_seconds": seconds / len(trials),
@@ -117,8 +121,13 @@ def fit_neural(trials: Sequence[Trial], data: BenchmarkData) -> Mapping[Trial, F
         )
         for threshold, members in by_threshold.items()
     ]
-    fitted = train_together(
-        builder(first.model, data.train.spec, first.channels, first.components),
+    module: Callable[..., nn.Module] | None = known_models()[first.model].module
+    if module is None:
+        build = builder(first.model, data.train.spec, first.channels, first.components)
+        train = partial(train_together, build)
+    else:
+        train = partial(train_apart, lambda generator: module(data.train.spec, generator=generator))
+    fitted = train(
         training_groups,
         data.train,
         data.validation,
@@ -137,7 +146,7 @@ def fit_neural(trials: Sequence[Trial], data: BenchmarkData) -> Mapping[Trial, F
 def fit_other(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> Mapping[Trial, FittedModel]:
     """The trials of one model and threshold."""
     first = trials[0]
-    fit = MODELS[first.model].fit
+    fit = known_models()[first.model].fit
     assert fit is not None
     train = data.train.take(data.train.at_least(first.threshold))
     validation = data.validation.take(data.validation.at_least(first.threshold))

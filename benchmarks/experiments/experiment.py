@@ -13,7 +13,7 @@ from benchmarks.experiments.options import TableOptions
 from benchmarks.experiments.summary import Entry, entries_of, summarize
 from benchmarks.experiments.trial import Trial
 from benchmarks.experiments.trial_store import TrialStore
-from benchmarks.models.registry import MODELS
+from benchmarks.models.registry import known_models
 from benchmarks.results import Result
 from benchmarks.tables.data_note import with_data_notes
 from benchmarks.tables.markdown import for_terminal
@@ -73,7 +73,7 @@ class Experiment:
         quick = [
             trial
             for trial in trials
-            if (trial.seed, trial.threshold, trial.recipe) == (0, first, MODELS[trial.model].recipe)
+            if (trial.seed, trial.threshold, trial.recipe) == (0, first, known_models()[trial.model].recipe)
         ]
         if len(quick) < len(trials):
             line += f"; --quick fits {len(quick)} of them, about {duration(times.total(quick))}"

@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.data.benchmark_data import BenchmarkData
 from benchmarks.experiments.trial import Trial
-from benchmarks.models.registry import check_models
+from benchmarks.models.own import check_models
 from benchmarks.models.schedule import EPOCHS
 from zoo.command import command_parser
 from zoo.device import choose_device
@@ -73,7 +73,7 @@ def table_parser(
             nargs="+",
             default=list(models),
             metavar="MODEL",
-            help="which to fit",
+            help="which to fit; module:Class is a predictor of your own",
         )
     if len(thresholds) > 1:
         percent = [threshold_text(threshold) for threshold in thresholds]

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.data.benchmark_data import BenchmarkData
 from benchmarks.experiments.execution import Finished
 from benchmarks.experiments.trial import Outcome, Trial
-from benchmarks.models.registry import MODELS, WEIGHT_MODELS
+from benchmarks.models.registry import known_models
 from benchmarks.results import Result
 from benchmarks.statistics.ranking import kendall_tau
 from benchmarks.statistics.uncertainty import (
@@ -130,8 +130,9 @@ def entry_rows(entries: Sequence[Entry]) -> list[Result]:
         bootstrap_taus([outcome.predicted for outcome in entry.outcomes], entry.truth, counts) for entry in entries
     ]
     means = [float(np.mean(entry.taus())) for entry in entries]
+    models = known_models()
     merits = [
-        (entry.trial.recipe == MODELS[entry.trial.model].recipe, entry.trial.model in WEIGHT_MODELS, mean)
+        (entry.trial.recipe == models[entry.trial.model].recipe, models[entry.trial.model].reads_weights, mean)
         for entry, mean in zip(entries, means, strict=True)
     ]
     leader = merits.index(max(merits))
@@ -160,7 +161,7 @@ def interval_rows(entry: Entry, metric: str, interval: Interval | None) -> Itera
 
 def packages_of(trial: Trial) -> list[str]:
     """The packages that were used. The library that fitted may be missing on the machine that only summarizes."""
-    library = MODELS[trial.model].library
+    library = known_models()[trial.model].library
     wanted = ["torch", "numpy", *([library] if library else [])]
     names = [distribution_of(name) for name in wanted if util.find_spec(name) is not None]
     return [name for name in names if name is not None]

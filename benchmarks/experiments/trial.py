@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Integer
 
-from benchmarks.models.registry import MODELS
+from benchmarks.models.registry import known_models
 from benchmarks.models.schedule import RECIPES
 from benchmarks.results import Result, Setting
 from zoo.reading.selection import Selection
@@ -47,21 +47,24 @@ class Trial:
         del what["benchmark"], what["where"]  # the zoo's fingerprint says which rows these are
         if self.channels == STANDARD_CHANNELS:
             what["channels"] = None
-        if (edition := MODELS[self.model].edition) > 1:
-            what["edition"] = edition
+        benchmark_model = known_models()[self.model]
+        if benchmark_model.edition > 1:
+            what["edition"] = benchmark_model.edition
+        if benchmark_model.source is not None:
+            what["source"] = benchmark_model.source
         text = json.dumps(what, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def normalized(self) -> "Trial":
         """Without what does not matter to its model: the seed of boosting, the epochs of trees or of training until
         convergence."""
-        benchmark_model = MODELS[self.model]
-        fixed_epochs = benchmark_model.kind is not None and not RECIPES[self.recipe].converged
+        benchmark_model = known_models()[self.model]
+        fixed_epochs = benchmark_model.neural and not RECIPES[self.recipe].converged
         return replace(
             self,
             epochs=self.epochs if fixed_epochs else None,
             seed=self.seed if benchmark_model.seeded else 0,
-            recipe=self.recipe if benchmark_model.kind is not None else "paper",
+            recipe=self.recipe if benchmark_model.neural else "paper",
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -27,7 +27,8 @@ class TrialStore:
         self.folder = folder / FOLDER
 
     def path(self, trial: Trial) -> Path:
-        return self.folder / f"{trial.config}.{trial.model}.safetensors"
+        model = trial.model.replace(":", "-")  # my_module:MyPredictor; not every file system has colons
+        return self.folder / f"{trial.config}.{model}.safetensors"
 
     def find(self, trials: list[Trial]) -> dict[Trial, Outcome]:
         """Those of the trials that are finished."""

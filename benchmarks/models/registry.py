@@ -1,11 +1,14 @@
 """The models of a table: their names and titles, how they are fitted, what they need."""
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from torch import nn
 
 from benchmarks.data.benchmark_data import Fitted
 from benchmarks.data.checkpoints import Checkpoints
@@ -16,20 +19,20 @@ from zoo import TransformerSpec
 
 
 class FittedModel(Fitted, Protocol):
-    """What every way of fitting returns. An epoch is a round of boosting for trees."""
+    """What every way of fitting returns. An epoch is a round of boosting for trees; None is not known."""
 
     @property
-    def epoch(self) -> int:
+    def epoch(self) -> int | None:
         """The epoch that did best on validation."""
         ...
 
     @property
-    def epochs(self) -> int:
+    def epochs(self) -> int | None:
         """All epochs that were trained."""
         ...
 
     @property
-    def parameters(self) -> int: ...
+    def parameters(self) -> int | None: ...
 
     @property
     def validation_tau(self) -> float: ...
@@ -41,23 +44,38 @@ Fit = Callable[[Checkpoints, Checkpoints, Sequence[int], int], Sequence[FittedMo
 
 @dataclass(frozen=True)
 class BenchmarkModel:
-    """One model. ``kind`` is the class of a neural predictor, ``fit`` fits any other model; a model has one of them.
+    """One model. ``kind`` is the class of a neural predictor, several of which train together; ``module`` the class of
+    a network that trains alone; ``fit`` fits any other model. A model has one of them.
 
     ``library`` is imported by ``fit``. ``seeded`` says whether a seed changes anything: boosting without subsampling
     has no randomness, so one fit stands for all seeds. ``recipe`` is what a neural predictor is trained by for the main
     columns. One that takes hours without a GPU is fitted only where it is named, not ``by_default``. ``edition`` is
-    raised when the way of fitting this model changes, so that stored trials of earlier editions are not used.
+    raised when the way of fitting this model changes, so that stored trials of earlier editions are not used; for a
+    model of the user's own, ``source`` is the hash of its source code, for the same reason.
     """
 
     name: str
     title: str
     kind: type[Predictor] | None = None
+    module: type[nn.Module] | None = None
     fit: Fit | None = None
     library: str | None = None
     seeded: bool = True
     recipe: str = "paper"
     by_default: bool = True
+    reads_weights: bool = True
     edition: int = 1
+    source: str | None = None
+
+    @property
+    def neural(self) -> bool:
+        """Whether it trains by a recipe, for epochs."""
+        return self.fit is None
+
+    @property
+    def scalable(self) -> bool:
+        """Whether what it reads can be brought to unit size: a predictor of one's own may not say how."""
+        return self.kind is None or self.kind.fit_scale is not Predictor.fit_scale
 
     def missing(self) -> str | None:
         """Why this model cannot be fitted on this machine, in one line; None if it can."""
@@ -80,6 +98,7 @@ MODELS = {
             fit=fit_hyperparameters,
             library="sklearn",
             seeded=False,
+            reads_weights=False,
             edition=2,
         ),
         BenchmarkModel("raw_moments", "raw moments", kind=RawMomentsPredictor, recipe="gauge"),
@@ -89,25 +108,43 @@ MODELS = {
     )
 }
 SIX_MODELS = ("mlp", "statnn", "xgboost", "lightgbm", "random_forest", "transformer_nfn")  # those of the paper
-WEIGHT_MODELS = tuple(name for name in MODELS if name != "hyperparameters")  # those that read weights
 USUAL_MODELS = tuple(name for name, model in MODELS.items() if model.by_default)
-NEURAL = tuple(name for name, model in MODELS.items() if model.kind is not None)
+_OWN: ContextVar[dict[str, BenchmarkModel]] = ContextVar("own models")
+
+
+@contextmanager
+def own_models() -> Iterator[None]:
+    """Inside, models of the user's own can be registered; afterwards they are forgotten. Also decorates a command."""
+    before = _OWN.set({})
+    try:
+        yield
+    finally:
+        _OWN.reset(before)
+
+
+def register(model: BenchmarkModel) -> None:
+    """Makes a model one of ``known_models`` until the enclosing ``own_models`` ends."""
+    if model.name in MODELS:
+        raise ValueError(f"{model.name} is the name of a model that comes with the benchmarks: choose another")
+    _OWN.get()[model.name] = model
+
+
+def known_models() -> dict[str, BenchmarkModel]:
+    """All models by name, in the order of the tables: those that come with the benchmarks, then the user's own."""
+    return MODELS | _OWN.get({})
+
+
+def weight_models() -> tuple[str, ...]:
+    """Those that read weights."""
+    return tuple(name for name, model in known_models().items() if model.reads_weights)
 
 
 def builder(
     name: str, spec: TransformerSpec, channels: Sequence[int] | None, components: Sequence[str] | None
 ) -> Callable[[torch.Generator], Predictor]:
     """A function that makes a neural predictor from a generator; only Transformer-NFN has ``channels``."""
-    kind: Callable[..., Predictor] | None = MODELS[name].kind
+    kind: Callable[..., Predictor] | None = known_models()[name].kind
     assert kind is not None
     options = {} if channels is None else {"channels": tuple(channels)}
     options |= {} if components is None else {"components": tuple(components)}
     return lambda generator: kind(spec, generator=generator, **options)
-
-
-def check_models(names: Sequence[str]) -> tuple[str, ...]:
-    """The names in the order of the tables, each once."""
-    unknown = [name for name in names if name not in MODELS]
-    if unknown:
-        raise ValueError(f"unknown model {unknown[0]!r}: choose some of {', '.join(MODELS)}")
-    return tuple(name for name in MODELS if name in names)

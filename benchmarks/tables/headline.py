@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from benchmarks.models.registry import MODELS, WEIGHT_MODELS
+from benchmarks.models.registry import known_models, weight_models
 from benchmarks.tables.kendall import leader
 from benchmarks.tables.markdown import MISSING, number, table
 from benchmarks.tables.result_index import ResultIndex
@@ -15,7 +15,7 @@ def headline_table(zoos: Mapping[str, ResultIndex]) -> str:
     """Title of a zoo → its rows. Bold leads the predictors that read weights."""
     leaders = {title: leader(index, ALL_RUNS) for title, index in zoos.items()}
     lines = [
-        [MODELS[name].title, *(tau_and_interval(index, name, leaders[title]) for title, index in zoos.items())]
+        [known_models()[name].title, *(tau_and_interval(index, name, leaders[title]) for title, index in zoos.items())]
         for name in headline_models(zoos)
     ]
     return table(["Kendall's τ", *(f"{title}, {runs(index)} runs" for title, index in zoos.items())], lines)
@@ -23,7 +23,7 @@ def headline_table(zoos: Mapping[str, ResultIndex]) -> str:
 
 def headline_models(zoos: Mapping[str, ResultIndex]) -> tuple[str, ...]:
     """The models that have a row in some zoo; the one that reads no weights is the one to beat, and comes first."""
-    names = ("hyperparameters", *WEIGHT_MODELS)
+    names = ("hyperparameters", *weight_models())
     return tuple(
         name for name in names if any(index.find("tau", name, **main_setting(name)) for index in zoos.values())
     )
@@ -31,7 +31,7 @@ def headline_models(zoos: Mapping[str, ResultIndex]) -> tuple[str, ...]:
 
 def main_setting(name: str) -> dict[str, float | str]:
     """All runs, and the recipe of the main columns."""
-    return {"threshold": ALL_RUNS, "recipe": MODELS[name].recipe}
+    return {"threshold": ALL_RUNS, "recipe": known_models()[name].recipe}
 
 
 def tau_and_interval(index: ResultIndex, name: str, best: str | None) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from benchmarks.models.registry import MODELS, NEURAL, WEIGHT_MODELS
+from benchmarks.models.registry import MODELS, known_models, weight_models
 from benchmarks.tables import paper
 from benchmarks.tables.markdown import MISSING, number, table, tau_cell, threshold_title, with_error
 from benchmarks.tables.result_index import ResultIndex, thresholds_of
@@ -22,7 +22,7 @@ def threshold_table(index: ResultIndex, config: str) -> str:
     thresholds = thresholds_of(index)
     best = {threshold: leader(index, threshold) for threshold in thresholds}
     rows = []
-    for name, benchmark_model in MODELS.items():
+    for name, benchmark_model in known_models().items():
         recipe = benchmark_model.recipe
         if all(index.find("tau", name, threshold=threshold, recipe=recipe) is None for threshold in thresholds):
             continue
@@ -45,7 +45,8 @@ def row_counts(index: ResultIndex, threshold: float) -> str:
 
 def leader(index: ResultIndex, threshold: float) -> str | None:
     """The best of the models that read weights."""
-    taus = {name: index.value("tau", name, threshold=threshold, recipe=MODELS[name].recipe) for name in WEIGHT_MODELS}
+    models = known_models()
+    taus = {name: index.value("tau", name, threshold=threshold, recipe=models[name].recipe) for name in weight_models()}
     known = {name: tau for name, tau in taus.items() if tau is not None}
     return max(known, key=lambda name: known[name]) if known else None
 
@@ -57,7 +58,7 @@ def detail_table(index: ResultIndex) -> str:
     recipes = {"converged": f"τ, {CONVERGED_TITLE}", "scaled": "τ, weights brought to unit size"}
     if any(row.setting.get("recipe") == "place" for row in index.rows):
         recipes["place"] = "τ, place as target"
-    for name, benchmark_model in MODELS.items():
+    for name, benchmark_model in known_models().items():
         setting = {"threshold": first, "recipe": benchmark_model.recipe}
         if index.find("tau", name, **setting) is None:
             continue
@@ -97,8 +98,8 @@ def converged_table(index: ResultIndex) -> str:
     if len(thresholds) < 2:
         return ""
     rows = [
-        [MODELS[name].title, *(converged_text(index, name, threshold) for threshold in thresholds)]
-        for name in NEURAL
+        [benchmark_model.title, *(converged_text(index, name, threshold) for threshold in thresholds)]
+        for name, benchmark_model in known_models().items()
         if any(row.model == name for row in converged.rows)
     ]
     return table([f"τ, {CONVERGED_TITLE}", *map(threshold_title, thresholds)], rows)
@@ -132,21 +133,22 @@ def notes(index: ResultIndex) -> list[str]:
 
 def constant_note(index: ResultIndex) -> list[str]:
     """Which models predict a constant, at which thresholds. Trees do if two leaves of 50 rows cannot be made."""
+    models = known_models()
     thresholds = {
         name: [
             threshold_title(threshold)
             for threshold in thresholds_of(index)
-            if index.value("constant_seeds", name, threshold=threshold, recipe=MODELS[name].recipe)
+            if index.value("constant_seeds", name, threshold=threshold, recipe=models[name].recipe)
         ]
-        for name in MODELS
+        for name in models
     }
-    constant = [name for name in MODELS if thresholds[name]]
+    constant = [name for name in models if thresholds[name]]
     if not constant:
         return []
-    listed = "; ".join(f"{MODELS[name].title} ({', '.join(thresholds[name])})" for name in constant)
+    listed = "; ".join(f"{models[name].title} ({', '.join(thresholds[name])})" for name in constant)
     trees = (
         " Trees have at least 50 training rows in every leaf."
-        if any(not MODELS[name].kind for name in constant)
+        if any(name in MODELS and not models[name].neural for name in constant)
         else ""
     )
     return [f"A constant, which ranks nothing and counts as 0, is predicted by {listed}.{trees}"]
@@ -155,7 +157,7 @@ def constant_note(index: ResultIndex) -> list[str]:
 def too_few_note(index: ResultIndex) -> list[str]:
     too_few = []
     for threshold in thresholds_of(index):
-        if all(index.value("tau", name, threshold=threshold) is None for name in MODELS):
+        if all(index.value("tau", name, threshold=threshold) is None for name in known_models()):
             counts = [index.value(f"{split}_rows", "data", threshold=threshold) for split in SPLITS]
             too_few.append(f"{threshold_title(threshold)} ({' / '.join(map(number, counts))})")
     return [f"Too few rows to rank: {'; '.join(too_few)}."] if too_few else []

@@ -1,6 +1,6 @@
 """How much of τ comes from the initialization that all runs of the paper share: the same table on both zoos."""
 
-from benchmarks.models.registry import MODELS, SIX_MODELS
+from benchmarks.models.registry import SIX_MODELS, known_models
 from benchmarks.tables.kendall import CONVERGED_TITLE, ROW_COUNTS, converged_text, row_counts
 from benchmarks.tables.markdown import table, tau_text, threshold_title
 from benchmarks.tables.result_index import ResultIndex, thresholds_of
@@ -16,7 +16,7 @@ def seeds_table(shared: ResultIndex, distinct: ResultIndex) -> str:
     thresholds = [threshold for threshold in thresholds_of(shared) if threshold in thresholds_of(distinct)]
     first = thresholds[:1]
     lines = []
-    for name, benchmark_model in MODELS.items():
+    for name, benchmark_model in known_models().items():
         pairs = [
             [index.find("tau", name, threshold=threshold, recipe=benchmark_model.recipe) for index in indexes]
             for threshold in thresholds

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from torch import nn
 
 from nfn.predictors.gauge_nfn import GaugeNFN
 from nfn.predictors.mlp import MLPPredictor
@@ -29,16 +30,39 @@ LONGEST_HEADER = 1 << 20
 FLOATS = {"F16", "BF16", "F32", "F64"}
 
 
-def save_predictor(predictor: Predictor, folder: Path | str) -> None:
-    """Writes a predictor into a folder, which is created if it does not exist."""
-    folder = Path(folder)
+def save_predictor(predictor: nn.Module, folder: Path | str) -> None:
+    """Writes a predictor into a folder, which is created if it does not exist.
+
+    A class of one's own can be saved if it derives from ``Predictor`` and has a ``kind`` that no other class has.
+    """
+    folder, predictor = Path(folder), storable(predictor)
     tensors = {name: tensor.detach().contiguous() for name, tensor in predictor.state_dict().items()}
     write_atomically(folder / TENSORS, save(tensors))
     write_atomically(folder / CONFIG, json.dumps(predictor.config(), indent=2).encode() + b"\n")
 
 
-def load_predictor(folder: Path | str) -> Predictor:
-    """The predictor that ``save_predictor`` wrote, on the CPU, in the dtype it had."""
+def storable(predictor: nn.Module) -> Predictor:
+    """The predictor, unless its class lacks what it takes to build it again."""
+    name = type(predictor).__name__
+    if not isinstance(predictor, Predictor):
+        raise ValueError(
+            f"{name} cannot be saved: it must derive from nfn.Predictor, have a kind, and tell its options in config()"
+        )
+    own = type(predictor)
+    if not hasattr(own, "kind"):
+        raise ValueError(f'{name} cannot be saved: it needs a kind, such as kind = "my_predictor"')
+    if (other := KINDS.get(own.kind, own)) is not own:
+        raise ValueError(
+            f"{name} cannot be saved: its kind {own.kind!r} is that of {other.__name__}, give it one of its own"
+        )
+    return predictor
+
+
+def load_predictor(folder: Path | str, own: type[Predictor] | None = None) -> Predictor:
+    """The predictor that ``save_predictor`` wrote, on the CPU, in the dtype it had.
+
+    A predictor of a class of one's own needs that class as ``own``: nothing is imported because a file says so.
+    """
     folder = Path(folder)
     for name in (CONFIG, TENSORS):
         if not (folder / name).is_file():
@@ -46,7 +70,7 @@ def load_predictor(folder: Path | str) -> Predictor:
     config = read_json(folder / CONFIG)
     # Without memory at first: a forged config may ask for any amount of it, but the file must hold as much.
     with torch.device("meta"):
-        plan = build_predictor(config)
+        plan = build_predictor(config, own)
     expected = {name: list(tensor.shape) for name, tensor in plan.state_dict().items()}
     try:
         refuse_larger(
@@ -64,21 +88,22 @@ def load_predictor(folder: Path | str) -> Predictor:
             tensors = {name: file.get_tensor(name) for name in headers}
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{folder / TENSORS} is damaged ({error}): save the predictor again") from error
-    predictor = build_predictor(config)
+    predictor = build_predictor(config, own)
     predictor.to(next(iter(tensors.values())).dtype).load_state_dict(tensors)
     return predictor
 
 
-def build_predictor(config: dict[str, Any]) -> Predictor:
-    """A new predictor of the architecture that a config describes."""
+def build_predictor(config: dict[str, Any], own: type[Predictor] | None = None) -> Predictor:
+    """A new predictor of the architecture that a config describes, one of the ``KINDS`` or of one's own class."""
     if not isinstance(config, dict):
         raise ValueError(f"the config of a predictor is an object, got a {type(config).__name__}")
     options = dict(config)
     kind = options.pop("kind", None)
-    if kind not in tuple(KINDS):
-        raise ValueError(f"unknown kind of predictor {kind!r}: one of {', '.join(KINDS)}")
+    kinds = KINDS if own is None else KINDS | {own.kind: own}
+    if kind not in tuple(kinds):
+        raise ValueError(f"unknown kind of predictor {kind!r}: one of {', '.join(kinds)}")
     try:
-        return KINDS[kind](TransformerSpec(**options.pop("spec")), **options)
+        return kinds[kind](TransformerSpec(**options.pop("spec")), **options)
     # What torch raises for impossible widths: a RuntimeError for a negative one, an OverflowError past 64 bits.
     except (TypeError, KeyError, AttributeError, RuntimeError, OverflowError, ZeroDivisionError) as error:
         raise ValueError(f"the config of a {kind} predictor does not fit: {error}") from error
