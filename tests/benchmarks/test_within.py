@@ -67,8 +67,9 @@ def test_the_table_of_a_zoo_with_repeats(tmp_path: Path) -> None:
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=60)
     publish(tmp_path / "runs", tmp_path / "zoo")
     options = ["--zoo", str(tmp_path / "zoo"), "--out", str(tmp_path / "out"), "--epochs", "2", "--seeds", "2"]
-    options += ["--thresholds", "none", "--models", "mlp", "hyperparameters", "--recipes", "paper", "--jobs", "1"]
-    kendall.main([*options, "--config", "mnist-repeats", "mnist", "--device", "cpu"])
+    options += ["--thresholds", "none", "--recipes", "paper", "--jobs", "1", "--device", "cpu"]
+    kendall.main([*options, "--config", "mnist", "--models", "mlp"])
+    kendall.main([*options, "--config", "mnist-repeats", "--models", "mlp", "hyperparameters"])
     rows = results.read("kendall", tmp_path / "out")
     index = ResultIndex.latest(rows, "mnist-repeats")
     assert index.value("tau_within", "hyperparameters", **SETTING) == 0.0
@@ -90,7 +91,7 @@ def test_the_table_of_a_zoo_with_repeats(tmp_path: Path) -> None:
     assert "Hyperparameters score 0 there by construction" in table
     assert not any(row.metric.startswith("tau_within") for row in rows if row.config == "mnist")
     assert "within a configuration" not in (tmp_path / "out" / "kendall.mnist.md").read_text()
-    kendall.main([*options, "--config", "mnist-repeats", "--checkpoint", "all", "--device", "cpu"])
+    kendall.main([*options, "--config", "mnist-repeats", "--models", "mlp", "--checkpoint", "all"])
     every = ResultIndex.latest(results.read("kendall", tmp_path / "out"), "mnist-repeats")
     assert every.find("tau", "mlp", checkpoint="all") is not None
     assert every.find("tau_within", "mlp", checkpoint="all") is None, "checkpoints of a run are not repeats"

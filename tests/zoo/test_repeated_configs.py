@@ -41,7 +41,8 @@ def test_all_repeats_of_a_configuration_are_in_one_split(folder: Path) -> None:
     for split in SPLITS:
         rows = zoo.open(folder, "mnist-repeats", split=split).metadata
         assert len(rows), split
-        for values in rows[rows["checkpoint"] == "best"][list(CONFIGURATION)].itertuples(index=False, name=None):
+        best = rows.loc[rows["checkpoint"] == "best"]
+        for values in zip(*(best[name] for name in CONFIGURATION), strict=True):
             seen.setdefault(values, set()).add(split)
             runs[values] += 1
     assert len(seen) == 48
