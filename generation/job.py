@@ -16,7 +16,7 @@ from generation.sample import Sample
 from generation.storage.remote import RemoteShards, is_url, scratch_folder
 from generation.sweep import PRESETS, Sweep
 from zoo.device import choose_device
-from zoo.format.record import SEED_POLICIES, SHARED_SEED
+from zoo.format.record import MAX_REPEATS, MIN_REPEATS, SHARED_SEED, repeats_of
 from zoo.format.shard import ShardRecord, finished_record, shard_folder
 from zoo.storage.lock import exclusive
 from zoo.tasks import TaskData
@@ -150,6 +150,11 @@ class Job:
         """Whether ``record`` is this shard's; a finished one of another preset or size is not overwritten: an error."""
         if record is None:
             return False
+        if record.seeds != self.sweep.seeds:
+            raise ValueError(
+                f"{place} holds a finished shard with seeds {record.seeds}, not {self.sweep.seeds}: choose another "
+                "--out or delete it"
+            )
         preset, runs = self.sweep.preset, len(self.configs(shard))
         if (record.preset, record.runs, record.protocol) != (preset.name, runs, asdict(preset.protocol)):
             raise ValueError(
@@ -185,6 +190,15 @@ def positive(text: str) -> int:
     return value
 
 
+def seed_policy(text: str) -> str:
+    """An argument that says which seeds runs have."""
+    try:
+        repeats_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that say what to train, the same for one shard and for many."""
     parser.add_argument("--task", choices=tuple(SPECS), default="mnist", help="what the transformers are trained on")
@@ -207,9 +221,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seeds",
-        choices=SEED_POLICIES,
+        type=seed_policy,
+        metavar="{shared,distinct,N}",
         default=SHARED_SEED,
-        help="shared: one seed for all runs, as in the paper; distinct: a seed for each run",
+        help="shared: one seed for all runs, as in the paper; distinct: a seed for each run; "
+        f"N, {MIN_REPEATS} to {MAX_REPEATS}: each configuration N times, each time with a seed of its own",
     )
     parser.add_argument("--out", default="runs", help="folder of the shards, or a URL that fsspec can write to")
     parser.add_argument("--scratch", type=Path, help="with a URL: local folder to train in (default: in the cache)")

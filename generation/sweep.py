@@ -13,13 +13,13 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from itertools import product
+from itertools import count, product
 
 import numpy as np
 
 from generation.protocol import Protocol, RunConfig
 from generation.sample import Sample
-from zoo.format.record import SHARED_SEED, config_name
+from zoo.format.record import SHARED_SEED, config_name, repeats_of
 from zoo.transformer.spec import spec_for
 
 TRAIN_FRACTIONS = (1.0, 0.9, 0.8, 0.7)
@@ -28,7 +28,7 @@ WEIGHT_DECAYS = (1e-8, 1e-7, 1e-6, 1e-4, 1e-2)
 SHARDS = 32
 PERMUTATION_SEED = 2025
 
-SEED = 0  # the one that all runs share, unless each has its own
+SEED = 0  # the one that all runs share, unless they have their own
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,15 @@ class Sweep:
         return f"shard {number}, part {place} of {count} of sample {self.sample.seed}"
 
     def shard(self, number: int) -> tuple[RunConfig, ...]:
-        """The runs of one shard. A preset with small shards makes those of the grid small, not those of a sample."""
+        """The runs of one shard, repeats of a configuration next to each other.
+
+        A preset with small shards has fewer configurations in those of the grid, not in those of a sample.
+        """
         if self.sample is None:
             runs = self._dealt(number)[: self.preset.runs_per_shard]
         else:
             runs = sampled_grid(self.task, self.sample)[number]
-        return tuple(self._finish(run) for run in runs)
+        return tuple(finished for run in runs for finished in self._finish(run))
 
     def _dealt(self, index: int) -> tuple[RunConfig, ...]:
         """The configurations that the fixed permutation deals to a shard of the grid."""
@@ -128,17 +131,31 @@ class Sweep:
         size = len(full) * len(TRAIN_FRACTIONS) // SHARDS
         return full[part * size : (part + 1) * size]
 
-    def _finish(self, run: RunConfig) -> RunConfig:
-        """The run under this sweep's protocol and seed policy."""
-        run = replace(run, protocol=self.preset.protocol)
-        return run if self.seeds == SHARED_SEED else replace(run, seed=own_seed(run))
+    def _finish(self, run: RunConfig) -> list[RunConfig]:
+        """The runs of a configuration under this sweep's protocol and seed policy."""
+        if (repeats := repeats_of(self.seeds)) is not None:
+            seeds = repeat_seeds(run, repeats)
+        else:
+            seeds = [run.seed if self.seeds == SHARED_SEED else own_seed(run)]
+        return [replace(run, protocol=self.preset.protocol, seed=seed) for seed in seeds]
 
 
-def own_seed(run: RunConfig) -> int:
-    """A 32-bit seed for this configuration alone: a hash of its hyperparameters, the same under every protocol."""
-    content = {name: value for name, value in asdict(run).items() if name not in ("seed", "protocol")}
+def own_seed(run: RunConfig, **repeat: int) -> int:
+    """A 32-bit seed for this configuration alone, or for one repeat of it: a hash of the hyperparameters (and of
+    ``repeat=k``), the same under every protocol."""
+    content = {name: value for name, value in asdict(run).items() if name not in ("seed", "protocol")} | repeat
     digest = hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).digest()
     return int.from_bytes(digest[:4], "big")
+
+
+def repeat_seeds(run: RunConfig, repeats: int) -> list[int]:
+    """The first different values of ``own_seed(run, repeat=k)``, k = 0, 1, …, so that more repeats change none."""
+    seeds: dict[int, None] = {}
+    for number in count():
+        if len(seeds) == repeats:
+            break
+        seeds[own_seed(run, repeat=number)] = None
+    return list(seeds)
 
 
 def grid(task: str, train_fraction: float) -> list[RunConfig]:
@@ -162,9 +179,15 @@ def permuted_grid(task: str, fraction_index: int) -> tuple[RunConfig, ...]:
 
 
 @cache
+def whole_grid(task: str) -> tuple[RunConfig, ...]:
+    """All 16,000 configurations, one train fraction after the other."""
+    return tuple(run for fraction in TRAIN_FRACTIONS for run in grid(task, fraction))
+
+
+@cache
 def sampled_grid(task: str, sample: Sample) -> dict[int, tuple[RunConfig, ...]]:
     """The configurations of a sample by shard: those of one train fraction, in the order they were drawn."""
-    whole = [run for fraction in TRAIN_FRACTIONS for run in grid(task, fraction)]
+    whole = whole_grid(task)
     drawn = [whole[place] for place in sample.places(len(whole))]
     shards = {
         sample.number(index): tuple(run for run in drawn if run.train_fraction == fraction)

@@ -19,7 +19,7 @@ from rich.table import Table
 from zoo.command import command, command_parser
 from zoo.format.published import PublishedZoo
 from zoo.format.schema import CHECKPOINTS, HYPERPARAMETERS
-from zoo.format.splits import SPLITS, split_of
+from zoo.format.splits import SPLITS, splits_of
 from zoo.plots import BINS, plot_curves, plot_histograms, plot_marginals
 from zoo.reading.locate import DEFAULT_NAME, find_folder
 from zoo.reading.reader import ZooReader, open_zoo
@@ -40,7 +40,7 @@ def counts_table(name: str, reader: ZooReader, rows: pd.DataFrame) -> Table:
     table = Table(title=f"{name}: {len(rows):,} checkpoints of {len(set(rows['run_id'])):,} runs", title_justify="left")
     for heading in ("split", "rows", "runs", "mean accuracy", *(f"≥ {threshold:.0%}" for threshold in THRESHOLDS)):
         table.add_column(heading, justify="left" if heading == "split" else "right")
-    splits = rows["run_id"].map(split_of)
+    splits = np.array(row_splits(reader, rows), dtype=str)
     for split in (*SPLITS, "all"):
         part = rows if split == "all" else rows[splits == split]
         accuracy = part["test_accuracy"]
@@ -50,6 +50,11 @@ def counts_table(name: str, reader: ZooReader, rows: pd.DataFrame) -> Table:
     statuses = reader.runs["status"].value_counts()
     table.caption = ", ".join(f"{count:,} runs {status}" for status, count in statuses.items())
     return table
+
+
+def row_splits(reader: ZooReader, rows: pd.DataFrame) -> list[str]:
+    """The split of each row."""
+    return splits_of(lambda name: rows[name].tolist(), repeats=reader.details.repeats is not None)
 
 
 def histogram_lines(counts: Integer[np.ndarray, " bins"]) -> list[str]:
@@ -87,9 +92,9 @@ def overview_table(folder: Path, selected: dict[str, tuple[ZooReader, pd.DataFra
     for heading in ("config", "runs", "checkpoints", "median", "best", "accuracy, 0 to 1"):
         left = heading in ("config", "accuracy, 0 to 1")
         table.add_column(heading, justify="left" if left else "right", no_wrap=True)
-    for config, (_, rows) in selected.items():
+    for config, (reader, rows) in selected.items():
         accuracy = rows["test_accuracy"].to_numpy()
-        splits = [split_of(run) for run in rows["run_id"]]
+        splits = row_splits(reader, rows)
         counts = " / ".join(f"{splits.count(split):,}" for split in SPLITS)
         numbers = (f"{np.median(accuracy):.3f}", f"{accuracy.max():.3f}") if len(rows) else ("–", "–")
         runs = f"{len(set(rows['run_id'])):,}"

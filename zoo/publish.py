@@ -5,10 +5,11 @@
     python -m zoo.publish runs sample --first 100                   a sample: 100 completed runs of each config
 
 The same runs always give the same bytes. The split of a run is a function of its id, so publishing again with more
-shards moves none. OUT is replaced whole: killed at any moment, it is the old zoo or the new one. (Where the file system
-cannot exchange two folders, as NFS cannot, there is a moment between two renames without OUT; publishing again after a
-kill in it brings the old one back.) A file in OUT that is not part of the old zoo, such as .git, is never deleted:
-publishing refuses.
+shards moves none; where each configuration was trained several times, it is a function of the configuration, so that
+all its repeats are in one split. OUT is replaced whole: killed at any moment, it is the old zoo or the new one. (Where
+the file system cannot exchange two folders, as NFS cannot, there is a moment between two renames without OUT;
+publishing again after a kill in it brings the old one back.) A file in OUT that is not part of the old zoo, such as
+.git, is never deleted: publishing refuses.
 """
 
 import argparse
@@ -39,7 +40,7 @@ from zoo.format.record import check_same_data
 from zoo.format.schema import CHECKPOINTS, CURVES, PUBLISHED_RUN_SCHEMA, checkpoint_schema, with_weights
 from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
 from zoo.format.shard import RUNS_FILE as SHARD_RUNS_FILE
-from zoo.format.splits import SPLITS, run_digest, split_of
+from zoo.format.splits import SPLITS, run_digest, splits_of
 from zoo.format.table_file import ROWS_PER_BATCH, write_table
 from zoo.reading.hub import check_login, push
 from zoo.reading.mapping import MappedCheckpoints
@@ -110,7 +111,8 @@ def write_config(
     check_runs(shards, tables, all_runs)
     runs = all_runs if first is None else sample_runs(config, tables, first)
     rows = MappedCheckpoints([shard.folder / CHECKPOINTS_FILE for shard in shards], shards[0].record.spec)
-    by_split = assign_rows(rows, all_runs, set(runs.column("run_id").to_pylist()))
+    published, repeats = set(runs.column("run_id").to_pylist()), shards[0].record.repeats is not None
+    by_split = assign_rows(rows, all_runs, published, repeats=repeats)
     check_rows(rows, [row for split in SPLITS for row in by_split[split]], runs, shards[0].record.task)
     files: dict[str, FileEntry] = {}
     for split in SPLITS:
@@ -179,7 +181,7 @@ def sample_runs(config: str, shards: Sequence[pa.Table], count: int) -> pa.Table
     return pa.concat_tables(parts)
 
 
-def assign_rows(rows: MappedCheckpoints, runs: pa.Table, published: set[str]) -> dict[str, list[int]]:
+def assign_rows(rows: MappedCheckpoints, runs: pa.Table, published: set[str], *, repeats: bool) -> dict[str, list[int]]:
     """The rows of each split, in the order of their runs' digests; every completed run with its four checkpoints."""
     ids = runs.column("run_id").to_pylist()
     status = dict(zip(ids, runs.column("status").to_pylist(), strict=True))
@@ -195,11 +197,12 @@ def assign_rows(rows: MappedCheckpoints, runs: pa.Table, published: set[str]) ->
             path, number = rows.locate(row)
             raise ValueError(f"{path}, row {number}: checkpoint {checkpoint} of run {run} is there twice")
         rows_of[run][checkpoint] = row
+    split_of = dict(zip(ids, splits_of(lambda name: runs.column(name).to_pylist(), repeats=repeats), strict=True))
     by_split: dict[str, list[int]] = {split: [] for split in SPLITS}
     for run in sorted(rows_of, key=run_digest):
         if len(rows_of[run]) < len(CHECKPOINTS):
             raise ValueError(f"run {run} is completed but has only the checkpoints {sorted(rows_of[run])}")
-        by_split[split_of(run)] += [rows_of[run][checkpoint] for checkpoint in CHECKPOINTS]
+        by_split[split_of[run]] += [rows_of[run][checkpoint] for checkpoint in CHECKPOINTS]
     return by_split
 
 

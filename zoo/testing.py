@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from zoo.format.record import config_name
+from zoo.format.record import config_name, repeats_of
 from zoo.format.schema import CHECKPOINTS, OPTIMIZERS, RUN_SCHEMA, WEIGHTS, checkpoint_schema, with_weights
 from zoo.format.shard import ShardRecord, shard_folder, write_shard
 from zoo.format.splits import run_digest
@@ -42,6 +42,8 @@ def fabricate_shard(
     config = config_name(spec.task, seeds)
     folder = shard_folder(runs, config, shard)
     rows = [run_row(config, spec, shard, index, count - diverged) for index in range(count)]
+    if (repeats := repeats_of(seeds)) is not None:
+        rows = [row | repeated(config, shard, *divmod(index, repeats)) for index, row in enumerate(rows)]
     if embedding is not None:
         embedding.save(runs / spec.task)
     record = ShardRecord(
@@ -89,6 +91,19 @@ def run_row(config: str, spec: TransformerSpec, shard: int, index: int, complete
         "test_loss": random.random(epochs, dtype=np.float32),
         "train_loss": random.random(epochs, dtype=np.float32),
         "code_version": "fabricated",
+    }
+
+
+def repeated(config: str, shard: int, number: int, repeat: int) -> dict[str, Any]:
+    """What makes a run a repeat of a configuration, given by its number in the shard."""
+    random = generator_of(f"{config}/{shard}/{number}/configuration")
+    return {
+        "optimizer": OPTIMIZERS[int(random.integers(len(OPTIMIZERS)))],
+        "learning_rate": float(random.uniform(1e-4, 1e-2)),
+        "weight_decay": 0.0,
+        "init_std": 0.1,
+        "dropout": 0.0,
+        "seed": repeat,
     }
 
 

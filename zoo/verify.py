@@ -26,7 +26,7 @@ from zoo.format.faults import checkpoint_faults, fault_lines, run_faults
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, files_of_no_config, surplus_files
 from zoo.format.schema import CHECKPOINTS, CURVES, PUBLISHED_RUN_SCHEMA
-from zoo.format.splits import SPLITS, split_of
+from zoo.format.splits import SPLITS, splits_of
 from zoo.format.table_file import read_table
 from zoo.reading.locate import DEFAULT_NAME, find_folder
 from zoo.reading.mapping import MappedCheckpoints
@@ -163,7 +163,8 @@ def check_rows(
     if len(rows) != zoo.manifest.files[name].rows:
         yield f"{path} has {len(rows):,} rows, the manifest says {zoo.manifest.files[name].rows}"
     finite = [torch.isfinite(block.tensor).all(dim=1).numpy() for block in mapped.blocks]
-    misplaced = np.array([split_of(run) != split for run in run_ids], dtype=bool)
+    placed = splits_of(lambda name: rows.column(name).to_pylist(), repeats=details.repeats is not None)
+    misplaced = np.array([right != split for right in placed], dtype=bool)
     faults = (
         (~np.concatenate([*finite, np.empty(0, bool)]), "weights hold NaN or infinity"),
         (misplaced, f"the run does not belong in {split}"),

@@ -36,13 +36,15 @@ class Verdict:
     """What a model predicts for the test rows, beside the truth.
 
     ``mean_change`` is how much its predictions change, on average, when a random group element acts on each checkpoint:
-    zero for a model that recognizes different weights of the same function.
+    zero for a model that recognizes different weights of the same function. ``configurations`` numbers the
+    configuration of each row; None unless the zoo has several runs of each.
     """
 
     predicted: Float[np.ndarray, " n"]
     truth: Float[np.ndarray, " n"]
     runs: Integer[np.ndarray, " n"]
     mean_change: float
+    configurations: Integer[np.ndarray, " n"] | None = None
 
 
 class BenchmarkData:
@@ -58,6 +60,7 @@ class BenchmarkData:
         fingerprint: str,
         test_examples: int,
         trained_on: str | None = None,
+        repeats: bool = False,
     ) -> None:
         self.train = train
         self.validation = validation
@@ -65,6 +68,7 @@ class BenchmarkData:
         self.fingerprint = fingerprint
         self.test_examples = test_examples
         self.trained_on = trained_on
+        self.repeats = repeats
         self._open_test = open_test
 
     @classmethod
@@ -111,6 +115,7 @@ class BenchmarkData:
             ],
             test_examples=details.data.test_rows if details.data else KNOWN[details.task].test_rows,
             trained_on=details.data_note(),
+            repeats=details.repeats is not None,
         )
 
     def judge(self, fitted: Fitted, threshold: float) -> Verdict:
@@ -126,6 +131,7 @@ class BenchmarkData:
             truth=test.truth(),
             runs=np.unique(test.runs, return_inverse=True)[1].astype(np.int32),
             mean_change=float(change.mean()),
+            configurations=test.configurations() if self.repeats else None,
         )
 
     @cached_property

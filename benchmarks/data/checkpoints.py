@@ -55,6 +55,10 @@ class Checkpoints:
     def truth(self) -> Float[np.ndarray, " n"]:
         return self.accuracy.cpu().numpy()
 
+    def configurations(self) -> Integer[np.ndarray, " n"]:
+        """A number for each row, the same for rows with the same hyperparameters."""
+        return self.hyperparameters.groupby(list(HYPERPARAMETERS)).ngroup().to_numpy(dtype=np.int32)
+
     def take(self, rows: Integer[np.ndarray, " m"]) -> "Checkpoints":
         """Some of the rows; not copied if they are all."""
         if len(rows) == len(self):

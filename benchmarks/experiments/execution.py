@@ -163,4 +163,4 @@ def judged(trial: Trial, fitted: FittedModel, data: BenchmarkData, cost: dict[st
         "parameters": fitted.parameters,
         "mean_change": verdict.mean_change,
     }
-    return Outcome(verdict.predicted, verdict.truth, verdict.runs, notes | cost)
+    return Outcome(verdict.predicted, verdict.truth, verdict.runs, notes | cost, verdict.configurations)

@@ -21,6 +21,7 @@ from benchmarks.statistics.uncertainty import (
     resample_runs,
     standard_error,
 )
+from benchmarks.statistics.within import resampled_means, taus_within
 
 # the notes of an outcome that become rows
 AVERAGED_NOTES = (
@@ -56,6 +57,18 @@ class Entry:
         """One τ per seed; a constant prediction ranks nothing and counts as 0."""
         taus = [kendall_tau(outcome.predicted, outcome.truth) for outcome in self.outcomes]
         return [0.0 if math.isnan(tau) else tau for tau in taus]
+
+    def taus_within(self) -> np.ndarray | None:
+        """τ within each configuration [seeds, configurations]; None where it is not defined.
+
+        It is where the zoo has several runs of a configuration, each row is a run of its own (not one of several
+        checkpoints, which differ in more than the seed), and some configuration can be ranked.
+        """
+        numbers, runs = self.outcomes[0].configurations, self.outcomes[0].runs
+        if numbers is None or len(np.unique(runs)) < len(runs):
+            return None
+        taus = np.stack([taus_within(outcome.predicted, outcome.truth, numbers) for outcome in self.outcomes])
+        return taus if taus.size else None
 
     def constant_seeds(self) -> int:
         return sum(bool(np.ptp(outcome.predicted) == 0) for outcome in self.outcomes)
@@ -115,17 +128,22 @@ def data_rows(sample: Trial, entries: Sequence[Entry], finished: Finished, data:
         ceiling = noise_ceiling(entries[0].truth, data.test_examples) if entries[0].rankable else None
         if ceiling is not None:
             rows.append(row("noise_ceiling", ceiling))
+        within = entries[0].taus_within()
+        if within is not None:
+            rows.append(row("configurations_within", within.shape[1]))
     return rows
 
 
 def entry_rows(entries: Sequence[Entry]) -> list[Result]:
     """The rows of the entries in one column.
 
+    Runs of one configuration are alike, so where there are several, the bootstrap draws configurations, not runs.
     The leader is the model with the highest mean τ among those that read weights, trained as for the main columns.
     """
     if not entries:
         return []
-    counts = resample_runs(entries[0].outcomes[0].runs)
+    first = entries[0].outcomes[0]
+    counts = resample_runs(first.runs if first.configurations is None else first.configurations)
     all_resamples = [
         bootstrap_taus([outcome.predicted for outcome in entry.outcomes], entry.truth, counts) for entry in entries
     ]
@@ -141,6 +159,7 @@ def entry_rows(entries: Sequence[Entry]) -> list[Result]:
         assert np.array_equal(entry.truth, entries[0].truth), "a column has one test set"
         rows.append(entry.row("tau", mean, standard_error(entry.taus())))
         rows += interval_rows(entry, "tau", Interval.of(resamples))
+        rows += within_rows(entry)
         rows.append(entry.row("tau_behind_leader", means[leader] - mean))
         rows += interval_rows(entry, "tau_behind_leader", Interval.of(all_resamples[leader] - resamples))
         r2 = [coefficient_of_determination(outcome.predicted, outcome.truth) for outcome in entry.outcomes]
@@ -151,6 +170,15 @@ def entry_rows(entries: Sequence[Entry]) -> list[Result]:
             if values:
                 rows.append(entry.row(name, float(np.mean(values)), standard_error(values)))
     return rows
+
+
+def within_rows(entry: Entry) -> Iterable[Result]:
+    """τ within a configuration, its error over seeds, and its interval over configurations."""
+    taus = entry.taus_within()
+    if taus is not None:
+        per_seed = taus.mean(axis=1).tolist()
+        yield entry.row("tau_within", float(np.mean(per_seed)), standard_error(per_seed))
+        yield from interval_rows(entry, "tau_within", Interval.of(resampled_means(taus.mean(axis=0))))
 
 
 def interval_rows(entry: Entry, metric: str, interval: Interval | None) -> Iterable[Result]:

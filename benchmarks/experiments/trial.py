@@ -94,9 +94,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Test predictions of one trial beside the truth, and notes on the fit."""
+    """Test predictions of one trial beside the truth, and notes on the fit.
+
+    ``configurations`` numbers the configuration of each row where the zoo has several runs of each.
+    """
 
     predicted: Float[np.ndarray, " n"]
     truth: Float[np.ndarray, " n"]
     runs: Integer[np.ndarray, " n"]
     notes: dict[str, float | str | None]
+    configurations: Integer[np.ndarray, " n"] | None = None

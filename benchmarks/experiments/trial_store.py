@@ -1,12 +1,14 @@
 """Finished trials on disk, so that none is computed twice: one safetensors file per config and model, for all tables.
 
-A file holds the test predictions of its trials and, once for all trials that share them, the truth and the run numbers.
-Its header has one line of JSON per trial. The whole file is replaced when trials are added.
+A file holds the test predictions of its trials and, once for all trials that share them, the truth, the run numbers
+and, where there are repeats, the numbers of the configurations. Its header has one line of JSON per trial. The whole
+file is replaced when trials are added.
 """
 
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -18,6 +20,7 @@ from zoo.storage.lock import exclusive
 
 FOLDER = "cells"
 ARRAYS = ("predicted", "truth", "runs")
+OPTIONAL = ("configurations",)
 
 
 class TrialStore:
@@ -49,8 +52,9 @@ def pack(outcomes: dict[str, Outcome]) -> bytes:
     arrays: dict[str, np.ndarray] = {}
     header = {}
     for key, outcome in outcomes.items():
-        names = {name: content_name(getattr(outcome, name)) for name in ARRAYS}
-        arrays |= {names[name]: getattr(outcome, name) for name in ARRAYS}
+        present = {name: array for name in (*ARRAYS, *OPTIONAL) if (array := getattr(outcome, name)) is not None}
+        names = {name: content_name(array) for name, array in present.items()}
+        arrays |= {names[name]: array for name, array in present.items()}
         header[key] = json.dumps({"arrays": names, "notes": outcome.notes})
     return save(arrays, metadata=header)
 
@@ -72,8 +76,13 @@ def read(path: Path) -> dict[str, Outcome]:
             names = {name for trial in trials.values() for name in trial["arrays"].values()}
             arrays = {name: np.array(file.get_tensor(name)) for name in names}
             return {
-                key: Outcome(**{name: arrays[trial["arrays"][name]] for name in ARRAYS}, notes=trial["notes"])
+                key: Outcome(**{name: arrays[trial["arrays"][name]] for name in names_in(trial)}, notes=trial["notes"])
                 for key, trial in trials.items()
             }
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it, its trials are then computed again") from error
+
+
+def names_in(trial: dict[str, Any]) -> list[str]:
+    """The arrays to read of a stored trial: those that every trial must have, and those it has besides."""
+    return [*ARRAYS, *(name for name in OPTIONAL if name in trial["arrays"])]

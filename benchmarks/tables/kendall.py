@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from benchmarks.models.registry import MODELS, known_models, weight_models
 from benchmarks.tables import paper
-from benchmarks.tables.markdown import MISSING, number, table, tau_cell, threshold_title, with_error
-from benchmarks.tables.result_index import ResultIndex, thresholds_of
+from benchmarks.tables.markdown import MISSING, number, table, tau_cell, tau_text, threshold_title, with_error
+from benchmarks.tables.result_index import ResultIndex, Value, thresholds_of
 from zoo.format.splits import SPLITS
 
 ROW_COUNTS = f"rows: {' / '.join(SPLITS)}"
@@ -58,6 +58,7 @@ def detail_table(index: ResultIndex) -> str:
     recipes = {"converged": f"τ, {CONVERGED_TITLE}", "scaled": "τ, weights brought to unit size"}
     if any(row.setting.get("recipe") == "place" for row in index.rows):
         recipes["place"] = "τ, place as target"
+    within = has_repeats(index)
     for name, benchmark_model in known_models().items():
         setting = {"threshold": first, "recipe": benchmark_model.recipe}
         if index.find("tau", name, **setting) is None:
@@ -68,6 +69,7 @@ def detail_table(index: ResultIndex) -> str:
         rows.append(
             [
                 benchmark_model.title,
+                *([within_text(index, name, **setting)] if within else []),
                 number(behind, ".3f") + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval and behind else ""),
                 *(recipe_text(index, name, first, recipe) for recipe in recipes),
                 number(index.value("r2", name, **setting), ".3f"),
@@ -80,6 +82,7 @@ def detail_table(index: ResultIndex) -> str:
     if not rows:
         return ""
     headings = (
+        *(["τ within a configuration"] if within else []),
         "τ behind the leader (bold)",
         *recipes.values(),
         "R²",
@@ -89,6 +92,17 @@ def detail_table(index: ResultIndex) -> str:
         "peak MB",
     )
     return table([threshold_title(first), *headings], rows)
+
+
+def has_repeats(index: ResultIndex) -> bool:
+    """Whether configurations were trained several times, so that runs can be ranked within one."""
+    return any(row.metric == "tau_within" for row in index.rows)
+
+
+def within_text(index: ResultIndex, name: str, **setting: Value) -> str:
+    interval = index.interval("tau_within", name, **setting)
+    text = tau_text(index.find("tau_within", name, **setting))
+    return text if interval is None else f"{text} [{interval[0]:.3f}, {interval[1]:.3f}]"
 
 
 def converged_table(index: ResultIndex) -> str:
@@ -128,7 +142,20 @@ def notes(index: ResultIndex) -> list[str]:
         "them together. The noise ceiling assumes that each run is tested on its own examples; all runs share them, so "
         "a model can rank better than the ceiling."
     )
-    return [general, *constant_note(index), *too_few_note(index)]
+    return [general, *within_note(index), *constant_note(index), *too_few_note(index)]
+
+
+def within_note(index: ResultIndex) -> list[str]:
+    """What τ within a configuration is, where there is one."""
+    if not has_repeats(index):
+        return []
+    count = number(index.value("configurations_within", "data", threshold=thresholds_of(index)[0]))
+    return [
+        "Each configuration was trained several times, with other seeds, and all its runs are in one split. τ within a "
+        f"configuration ranks these runs among themselves: the mean over {count} configurations of the test split that "
+        "have two runs or more, and the middle 95 % of a bootstrap over configurations. Hyperparameters score 0 there "
+        "by construction. The other bootstraps too draw configurations, with all their runs."
+    ]
 
 
 def constant_note(index: ResultIndex) -> list[str]:

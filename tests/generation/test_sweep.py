@@ -2,11 +2,12 @@
 
 import hashlib
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from generation.sample import Sample
-from generation.sweep import PRESETS, SHARDS, TRAIN_FRACTIONS, Sweep, grid
+from generation.sweep import PRESETS, SHARDS, TRAIN_FRACTIONS, Sweep, grid, repeat_seeds
 
 PAPER = Sweep("mnist", PRESETS["paper"])
 
@@ -148,3 +149,34 @@ def test_a_sample_has_its_size_under_every_preset_and_only_shards_with_runs() ->
 def test_an_impossible_sample_is_refused(count: int, seed: int, fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
         _ = sampled(count, seed).shards
+
+
+def test_repeats_are_runs_of_one_configuration_with_seeds_of_their_own() -> None:
+    once, repeats = PAPER.shard(3), Sweep("mnist", PRESETS["paper"], "16")
+    assert repeats.config_name == "mnist-repeats"
+    runs = repeats.shard(3)
+    assert len(runs) == len({run.run_id for run in runs}) == 16 * len(once)
+    for index, run in enumerate(once[:50]):
+        group = runs[16 * index : 16 * (index + 1)]
+        assert {replace(repeat, seed=0) for repeat in group} == {run}
+        assert len({repeat.seed for repeat in group}) == 16
+    few = Sweep("mnist", PRESETS["lite"], "4").shard(3)
+    assert [run.seed for run in few[:4]] == [run.seed for run in runs[:4]], "more repeats change none"
+    assert [run.seed for run in runs[:2]] == [1209417631, 1384024547], "the seeds never change"
+
+
+def test_seeds_that_collide_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("generation.sweep.own_seed", lambda run, repeat: repeat // 2)
+    assert repeat_seeds(PAPER.shard(0)[0], 3) == [0, 1, 2]
+
+
+def test_a_sample_can_be_repeated() -> None:
+    sweep = Sweep("agnews", PRESETS["demo"], "3", Sample(10))
+    assert sweep.config_name == "agnews-repeats"
+    assert sum(len(sweep.shard(number)) for number in sweep.shards) == 30
+
+
+@pytest.mark.parametrize("seeds", ["1", "0", "-3", "016", "1001", "9" * 5000, "²", "1.5", "many", ""])
+def test_seeds_that_make_no_sense_are_refused(seeds: str) -> None:
+    with pytest.raises(ValueError, match="shared, distinct, or how often to train each configuration, 2 to 1000"):
+        _ = Sweep("mnist", PRESETS["demo"], seeds).config_name

@@ -38,7 +38,14 @@ def notice(details: dict[str, ConfigDetails]) -> str:
             )
         elif short is not None:
             lines.append(f"> **`{name}` was trained on {plain_markdown(short)}**, with the paper's protocol.")
-    return "\n\n".join(lines) or "Every config here was trained with the paper's protocol."
+    text = lines or ["Every config here was trained with the paper's protocol."]
+    repeated = [
+        f"> **`{name}` has every configuration {config.repeats} times**, each time with a seed of its own. All repeats "
+        "of a configuration are in one split, by the SHA-256 of the configuration instead of `run_id`."
+        for name, config in details.items()
+        if config.repeats is not None
+    ]
+    return "\n\n".join([*text, *repeated])
 
 
 def counts_table(manifest: Manifest, details: dict[str, ConfigDetails]) -> Iterator[str]:

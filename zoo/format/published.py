@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zoo.format.manifest import MANIFEST_FILE, MAX_COUNT, Manifest
-from zoo.format.record import TrainingRecord, task_of
+from zoo.format.record import TrainingRecord, config_name
 from zoo.format.splits import SPLITS
 from zoo.format.table_file import MAX_TABLE_BYTES
 from zoo.storage.held_file import HeldFile
@@ -93,8 +93,8 @@ def configs_of(manifest: Manifest, folder: Path | str) -> dict[str, ConfigDetail
     try:
         configs = {name: ConfigDetails.from_dict(raw) for name, raw in manifest.details["configs"].items()}
         for name, config in configs.items():
-            if task_of(name) != config.task:
-                raise ValueError(f"{name!r} is not a config of {config.task}")
+            if name != config_name(config.task, config.seeds):
+                raise ValueError(f"{name!r} is not a config of {config.task} with seeds {config.seeds!r}")
             runs = manifest.files.get(f"{name}/{RUNS_FILE}")
             if runs is not None and runs.bytes > MAX_TABLE_BYTES:
                 raise ValueError(f"{name}/{RUNS_FILE} of {runs.bytes:,} bytes, at most {MAX_TABLE_BYTES:,} are read")

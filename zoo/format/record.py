@@ -10,19 +10,41 @@ from zoo.transformer.spec import TransformerSpec
 
 SHARED_SEED, DISTINCT_SEEDS = "shared", "distinct"
 SEED_POLICIES = (SHARED_SEED, DISTINCT_SEEDS)
-SEEDS_SUFFIX = "-seeds"
+"""What can be chosen by name. A number of repeats is a policy too."""
+SEEDS_SUFFIX, REPEATS_SUFFIX = "-seeds", "-repeats"
+MIN_REPEATS, MAX_REPEATS = 2, 1000
 R = TypeVar("R", bound="TrainingRecord")
 TEXTS = ("task", "preset", "seeds", "data_source")
 
 
 def config_name(task: str, seeds: str) -> str:
-    """The config of the published zoo that such runs belong to: the task, or ``TASK-seeds`` with a seed for each."""
+    """The config of the published zoo that such runs belong to.
+
+    The task where all runs share a seed, ``TASK-seeds`` where each has its own, and ``TASK-repeats`` where each
+    configuration is trained several times.
+    """
+    if repeats_of(seeds) is not None:
+        return task + REPEATS_SUFFIX
     return task if seeds == SHARED_SEED else task + SEEDS_SUFFIX
 
 
 def task_of(config: str) -> str:
-    """The task of a config: ``mnist`` for ``mnist`` and ``mnist-seeds``."""
-    return config.removesuffix(SEEDS_SUFFIX)
+    """The task of a config: ``mnist`` for ``mnist``, ``mnist-seeds`` and ``mnist-repeats``."""
+    return config.removesuffix(SEEDS_SUFFIX).removesuffix(REPEATS_SUFFIX)
+
+
+def repeats_of(seeds: str) -> int | None:
+    """How often each configuration is trained, each time with another seed; None where it is trained once."""
+    if seeds in SEED_POLICIES:
+        return None
+    # few digits: a manifest may hold any text
+    number = int(seeds) if seeds.isascii() and seeds.isdecimal() and len(seeds) <= len(str(MAX_REPEATS)) else 0
+    if not MIN_REPEATS <= number <= MAX_REPEATS or str(number) != seeds:
+        raise ValueError(
+            f"unknown seeds {seeds[:80]!r}: {', '.join(SEED_POLICIES)}, or how often to train each configuration, "
+            f"{MIN_REPEATS} to {MAX_REPEATS}"
+        )
+    return number
 
 
 @dataclass(frozen=True)
@@ -44,12 +66,18 @@ class TrainingRecord:
         for name in TEXTS:
             if not isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} must be text, got {getattr(self, name)!r}")
+        repeats_of(self.seeds)
         if not isinstance(self.protocol, dict):
             raise ValueError(f"protocol must be an object, got {self.protocol!r}")
         if not (self.embedding_sha256 is None or is_sha256(self.embedding_sha256)):
             raise ValueError(f"embedding_sha256 must be a hash, got {self.embedding_sha256!r}")
         if self.data is not None:
             check_data(self.data)
+
+    @property
+    def repeats(self) -> int | None:
+        """How often each configuration was trained; None where once."""
+        return repeats_of(self.seeds)
 
     def data_note(self) -> str | None:
         """What sets the data apart from the whole of the task's own, as the end of "was trained on"."""

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from zoo.format.manifest import MANIFEST_FILE, Manifest
-from zoo.format.record import TrainingRecord, task_of
+from zoo.format.record import TrainingRecord, config_name
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, RUN_SCHEMA, checkpoint_schema
 from zoo.format.table_file import read_table, write_table
 from zoo.storage.atomic import write_atomically
@@ -103,8 +103,11 @@ class Shard:
         record = ShardRecord.of_manifest(manifest, where)
         if record.config != folder.parent.name:
             raise ValueError(f"{where} belongs to config {record.config!r}, but lies in {folder.parent.name!r}")
-        if record.task not in SPECS or task_of(record.config) != record.task:
-            raise ValueError(f"{where} has task {record.task!r}, which does not fit config {record.config!r}")
+        if record.task not in SPECS or config_name(record.task, record.seeds) != record.config:
+            raise ValueError(
+                f"{where} has task {record.task!r} with seeds {record.seeds!r}, which does not fit config "
+                f"{record.config!r}"
+            )
         if not {CHECKPOINTS_FILE, RUNS_FILE} <= manifest.files.keys():
             raise ValueError(f"{where} does not list {CHECKPOINTS_FILE} and {RUNS_FILE}")
         return cls(folder, manifest, record)

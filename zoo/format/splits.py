@@ -1,9 +1,20 @@
-"""Which split a run belongs to: a function of its id alone, so that adding runs never moves one."""
+"""Which split a run belongs to: a function of the run alone, so that adding runs never moves one.
+
+It is decided by the hash of the run's id. Where each configuration was trained several times, the hash of the
+configuration decides instead, and all its repeats are in one split: else a model could remember a configuration from
+train and rank it well in test without having learned to read weights. It also gives each configuration of the test
+split all its repeats, which is what ranking within a configuration needs.
+"""
 
 import hashlib
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
 
 SPLITS = ("train", "validation", "test")
 TRAIN_SHARE, VALIDATION_SHARE = 0.70, 0.15
+CONFIGURATION = ("task", "optimizer", "learning_rate", "weight_decay", "init_std", "dropout", "train_fraction")
+"""The columns that repeats of one configuration share; they differ in the seed."""
 
 
 def run_digest(run_id: str) -> bytes:
@@ -17,3 +28,14 @@ def split_of(run_id: str) -> str:
     if position < TRAIN_SHARE:
         return "train"
     return "validation" if position < TRAIN_SHARE + VALIDATION_SHARE else "test"
+
+
+def splits_of(column: Callable[[str], Sequence[Any]], *, repeats: bool) -> list[str]:
+    """The split of every row of a table; ``column`` gives the values of a column by its name.
+
+    With ``repeats`` it is ``split_of`` of the configuration, written as a JSON list in the order of ``CONFIGURATION``.
+    """
+    if not repeats:
+        return [split_of(run) for run in column("run_id")]
+    rows = zip(*(column(name) for name in CONFIGURATION), strict=True)
+    return [split_of(json.dumps(row, separators=(",", ":"))) for row in rows]

@@ -1,0 +1,39 @@
+"""Kendall's τ within a configuration: whether a model tells apart runs that differ in nothing but their seed.
+
+    τ_within = mean over configurations c of τ_b(predictions of the runs of c, their accuracies)
+
+A model that reads nothing but hyperparameters predicts one value for all runs of a configuration, so its τ_within is 0
+by construction: what is above 0 was read from weights. Configurations count with two runs or more, unless their
+accuracies are all the same: then there is nothing to rank. A constant prediction ranks nothing and counts as 0.
+"""
+
+import math
+
+import numpy as np
+from jaxtyping import Float, Integer
+
+from benchmarks.statistics.ranking import kendall_tau
+from benchmarks.statistics.uncertainty import RESAMPLES
+
+
+def taus_within(
+    predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"], configurations: Integer[np.ndarray, " n"]
+) -> Float[np.ndarray, " m"]:
+    """τ-b of each configuration that can be ranked, in the order of their numbers."""
+    taus = []
+    for number in np.unique(configurations):
+        rows = np.flatnonzero(configurations == number)
+        if len(rows) < 2 or np.ptp(truth[rows]) == 0:
+            continue
+        tau = kendall_tau(predicted[rows], truth[rows])
+        taus.append(0.0 if math.isnan(tau) else tau)
+    return np.array(taus, dtype=np.float64)
+
+
+def resampled_means(
+    taus: Float[np.ndarray, " m"], seed: int = 0, resamples: int = RESAMPLES
+) -> Float[np.ndarray, " b"]:
+    """The mean τ of each resample: as many configurations, drawn with replacement."""
+    count = len(taus)
+    drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=resamples)
+    return drawn @ taus / count
