@@ -64,7 +64,7 @@ def draw(experiment: Experiment, finished: Finished, data: BenchmarkData) -> Non
         )
     # only of the splits that may be seen
     accuracy = np.concatenate([data.train.truth(), data.validation.truth()])
-    title = f"{config}, {experiment.options.checkpoint}, train and validation: {len(accuracy):,} checkpoints"
+    title = f"{config}, {data.checkpoint}, train and validation: {len(accuracy):,} checkpoints"
     experiment.announce(plot_histograms({title: accuracy}, file(f"kendall.{config}.accuracy.png")))
 
 

@@ -2,27 +2,32 @@
 
 import argparse
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from generation.data.task_data import load_task_data
+from generation.data.task_data import frozen_embedding, read_training_data, with_fewer_examples
 from generation.engines import ENGINES, make_engine
 from generation.population.trainer import PopulationTrainer
 from generation.progress import say
 from generation.protocol import RunConfig
 from generation.sample import Sample
 from generation.storage.remote import RemoteShards, is_url, scratch_folder
-from generation.sweep import PRESETS, Sweep
+from generation.sweep import PRESETS, Preset, Sweep, own_preset
+from generation.task import TrainingTask
 from zoo.device import choose_device
-from zoo.format.record import MAX_REPEATS, MIN_REPEATS, SHARED_SEED, repeats_of
+from zoo.format.record import MAX_REPEATS, MIN_REPEATS, repeats_of
 from zoo.format.shard import ShardRecord, finished_record, shard_folder
 from zoo.storage.lock import exclusive
 from zoo.tasks import TaskData
-from zoo.transformer.spec import SPECS
+from zoo.tasks.formats import RawImages
+from zoo.tasks.load import task_data
+from zoo.tasks.task_file import PAPER_TASKS
 
 SNAPSHOT_SECONDS = 60.0
+TASK_HELP = f"{', '.join(PAPER_TASKS)}, or the path of a task file (TOML)"
+DATA_HELP = "folder that the paths of the task's data start from (default: the task file's; the paper's is downloaded)"
 
 
 @dataclass(frozen=True)
@@ -44,11 +49,11 @@ class Job:
     snapshot_seconds: float = SNAPSHOT_SECONDS
 
     @classmethod
-    def of(cls, options: argparse.Namespace, preset: str, device: str) -> "Job":
+    def of(cls, options: argparse.Namespace, task: TrainingTask, preset: Preset, device: str) -> "Job":
         """The job of a parsed command line."""
         remote = is_url(options.out)
         return cls(
-            sweep=Sweep(options.task, PRESETS[preset], options.seeds, chosen_sample(options)),
+            sweep=Sweep(task, preset, options.seeds or task.seeds, chosen_sample(options)),
             out=scratch_folder(options.out, options.scratch) if remote else Path(options.out),
             url=options.out.rstrip("/") if remote else None,
             runs=options.runs,
@@ -90,46 +95,34 @@ class Job:
         return self.sweep.shard(shard)[: self.runs]
 
     def load(self) -> TaskData:
-        """The task's data. AG News' embedding is made once and shared by all shards, so one process at a time."""
-        if not self.shares_embedding:
-            return self._load()
-        folder = self.out / self.sweep.task
+        """The task's data. A frozen embedding is made once and shared by all shards, so by one process at a time."""
+        task, preset = self.sweep.task.file, self.sweep.preset
+        raw = read_training_data(task, self.data, sample=preset.name == "demo")
+        if isinstance(raw, RawImages):
+            return with_fewer_examples(task_data(task, raw), preset.train_examples)
+        folder = self.out / task.name
         with exclusive(folder / ".embedding.lock", busy=None):
             if self.remote:
                 self.remote.fetch_embedding(folder)
-            task = self._load()
+            embedding = frozen_embedding(task, raw, folder, self.vectors)
             if self.remote:
                 self.remote.push_embedding(folder)
-        return task
-
-    @property
-    def shares_embedding(self) -> bool:
-        """Whether the task reads words, by one frozen embedding for all its shards."""
-        return SPECS[self.sweep.task].patch_size is None
-
-    def _load(self) -> TaskData:
-        return load_task_data(
-            self.sweep.task,
-            self.data,
-            embedding_folder=self.out / self.sweep.task,
-            vectors=self.vectors,
-            train_examples=self.sweep.preset.train_examples,
-            sample=self.sweep.preset.name == "demo",
-        )
+        return with_fewer_examples(task_data(task, raw, embedding), preset.train_examples)
 
     def prepare(self, shard: int) -> tuple[PopulationTrainer, ShardRecord]:
         """Loads the data and makes ready to train: the trainer of a shard, and what its manifest will say."""
         configs, task = self.configs(shard), self.load()
         engine = make_engine(self.engine, configs, task, choose_device(self.device), self.models_per_pass)
         record = ShardRecord(
-            task=self.sweep.task,
+            task=self.sweep.task.name,
             spec=task.spec,
             preset=self.sweep.preset.name,
-            protocol=asdict(self.sweep.preset.protocol),
+            protocol=self.sweep.preset.protocol.to_dict(),
             seeds=self.sweep.seeds,
             data_source=task.source,
             embedding_sha256=task.embedding.sha256 if task.embedding else None,
             data=task.identity,
+            task_file=None if self.sweep.task.file.is_paper else self.sweep.task.file.text,
             config=self.sweep.config_name,
             shard=shard,
             runs=len(configs),
@@ -150,13 +143,18 @@ class Job:
         """Whether ``record`` is this shard's; a finished one of another preset or size is not overwritten: an error."""
         if record is None:
             return False
+        if record.task_file not in (None, self.sweep.task.file.text):
+            raise ValueError(
+                f"{place} holds a finished shard of another {self.sweep.task.name}, whose task file was different: "
+                "choose another --out or delete it"
+            )
         if record.seeds != self.sweep.seeds:
             raise ValueError(
                 f"{place} holds a finished shard with seeds {record.seeds}, not {self.sweep.seeds}: choose another "
                 "--out or delete it"
             )
         preset, runs = self.sweep.preset, len(self.configs(shard))
-        if (record.preset, record.runs, record.protocol) != (preset.name, runs, asdict(preset.protocol)):
+        if (record.preset, record.runs, record.protocol) != (preset.name, runs, preset.protocol.to_dict()):
             raise ValueError(
                 f"{place} holds a finished shard of preset {record.preset} with {record.runs} runs, not "
                 f"{preset.name} with {runs}: choose another --out or delete it"
@@ -164,14 +162,21 @@ class Job:
         return True
 
 
-def choose_preset(name: str | None, device: torch.device) -> str:
-    """The preset by name; without one the paper's where there is a GPU, else the demo, and a line that says so."""
+def choose_preset(task: TrainingTask, name: str | None, device: torch.device) -> Preset:
+    """The paper's preset by name; without one all of it where there is a GPU, else the demo, and a line that says so.
+
+    A task file of one's own has its own protocol.
+    """
+    if not task.file.is_paper:
+        if name is not None:
+            raise ValueError(f"--preset is for the paper's tasks: the protocol of {task.name} is in {task.file.where}")
+        return own_preset(task)
     if name is not None:
-        return name
+        return PRESETS[name]
     chosen = "paper" if device.type == "cuda" else "demo"
     why = "there is a GPU" if chosen == "paper" else "there is no GPU"
     say(f"preset {chosen}, because {why} (choose with --preset {'|'.join(PRESETS)})")
-    return chosen
+    return PRESETS[chosen]
 
 
 def chosen_sample(options: argparse.Namespace) -> Sample | None:
@@ -201,7 +206,7 @@ def seed_policy(text: str) -> str:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that say what to train, the same for one shard and for many."""
-    parser.add_argument("--task", choices=tuple(SPECS), default="mnist", help="what the transformers are trained on")
+    parser.add_argument("--task", default="mnist", help=TASK_HELP)
     parser.add_argument(
         "--runs", type=positive, metavar="N", help="train only the first N runs of the shard (default: all)"
     )
@@ -210,29 +215,29 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=positive,
         metavar="N",
         help="train N configurations drawn at random from the whole grid, in place of shards of it; "
-        "up to four shards, one per train fraction, with numbers of their own",
+        "a shard per train fraction, with numbers of their own",
     )
     parser.add_argument("--sample-seed", type=int, metavar="S", help="which sample: 0 to 999 (default: 0)")
     parser.add_argument(
         "--preset",
         choices=tuple(PRESETS),
         help=f"the work of a shard: {'; '.join(preset.summary for preset in PRESETS.values())} "
-        "(default: paper with a GPU, demo without)",
+        "(default: paper with a GPU, demo without; a task file has a protocol of its own)",
     )
     parser.add_argument(
         "--seeds",
         type=seed_policy,
         metavar="{shared,distinct,N}",
-        default=SHARED_SEED,
         help="shared: one seed for all runs, as in the paper; distinct: a seed for each run; "
-        f"N, {MIN_REPEATS} to {MAX_REPEATS}: each configuration N times, each time with a seed of its own",
+        f"N, {MIN_REPEATS} to {MAX_REPEATS}: each configuration N times, each time with a seed of its own "
+        "(default: what the task file says, for the paper's tasks shared)",
     )
     parser.add_argument("--out", default="runs", help="folder of the shards, or a URL that fsspec can write to")
     parser.add_argument("--scratch", type=Path, help="with a URL: local folder to train in (default: in the cache)")
-    parser.add_argument("--data", type=Path, help="folder of the task's data (default: downloaded)")
+    parser.add_argument("--data", type=Path, help=DATA_HELP)
     parser.add_argument(
         "--vectors",
-        help="word vectors for AG News: a word2vec file or a name gensim can download (default: trained on its texts)",
+        help="word vectors for texts: a word2vec file or a name gensim can download (default: trained on the texts)",
     )
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, or auto: the GPU where there is one")
     parser.add_argument(

@@ -22,7 +22,7 @@ from generation.cluster.launcher import Launcher, Resources
 from generation.cluster.ray_tasks import cluster, import_ray
 from generation.cluster.status_table import FINISHED, MISSING, StatusTable
 from generation.job import Job, add_options, choose_preset, chosen_sample, positive
-from generation.sweep import SHARDS
+from generation.task import named_task
 from zoo.command import command, command_parser, one_line
 from zoo.terminal import PlainConsole, printable
 
@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("generation.launch", __doc__)
-    parser.add_argument("--shards", help=f"such as 5, 0-31, or 0-3,8,10-12 (default: 0-{SHARDS - 1})")
+    parser.add_argument("--shards", help="such as 5, 0-31, or 0-3,8,10-12 (default: all)")
     parser.add_argument("--address", help="a running Ray cluster: auto, or HOST:PORT (default: this machine alone)")
     parser.add_argument("--cpus", type=positive, default=1, help="CPU cores, and threads, per shard")
     parser.add_argument(
@@ -49,29 +49,31 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def parse_shards(text: str) -> list[int]:
+def parse_shards(text: str, count: int) -> list[int]:
     """``0-3,8`` as numbers, ascending, each once."""
     shards: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
         if not (first.strip().isdecimal() and (last or first).strip().isdecimal()) or part.endswith("-"):
             raise ValueError(f"--shards {text!r} is not a list of shards: write 0-31, or 0-3,8,10-12")
-        shards |= set(range(int(first), min(int(last or first), SHARDS) + 1))
-    if not shards or max(shards) >= SHARDS:
-        raise ValueError(f"--shards {text!r}: this sweep has {SHARDS} shards, numbered 0 to {SHARDS - 1}")
+        shards |= set(range(int(first), min(int(last or first), count) + 1))
+    if not shards or max(shards) >= count:
+        raise ValueError(f"--shards {text!r}: this sweep has {count} shards, numbered 0 to {count - 1}")
     return sorted(shards)
 
 
 @command
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
-    chosen = None if options.shards is None else parse_shards(options.shards)
-    chosen_sample(options)  # what is wrong with it should be known before a cluster starts
+    # what is wrong with any of these should be known before a cluster starts
+    task = named_task(options.task)
+    chosen = None if options.shards is None else parse_shards(options.shards, task.grid.shards)
+    chosen_sample(options)
     ray = import_ray(options.address)
     with cluster(ray, options.address):
         device = choose_cluster_device(ray, options.device)
-        job = Job.of(options, choose_preset(options.preset, torch.device(device)), device).anywhere()
-        shards = chosen or job.sweep.shards
+        job = Job.of(options, task, choose_preset(task, options.preset, torch.device(device)), device).anywhere()
+        shards = chosen or list(job.sweep.shards)
         table = StatusTable(shards, f"{job.sweep.config_name}, preset {job.sweep.preset.name}, into {job.place}")
         before = [shard for shard in shards if job.is_finished(shard)]
         for shard in before:

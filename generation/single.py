@@ -9,8 +9,10 @@ import argparse
 from pathlib import Path
 
 from generation.data.task_data import load_task_data
-from generation.protocol import Protocol, RunConfig
+from generation.job import TASK_HELP, positive
+from generation.protocol import RunConfig
 from generation.reference import train_single
+from generation.task import named_task
 from zoo.command import command, command_parser
 from zoo.device import choose_device
 from zoo.format.schema import OPTIMIZERS
@@ -19,7 +21,7 @@ from zoo.tasks.evaluation import Evaluation
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("generation.single", __doc__)
-    parser.add_argument("--task", choices=("mnist", "agnews"), default="mnist", help="what to train on")
+    parser.add_argument("--task", default="mnist", help=TASK_HELP)
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam", help="how to train")
     parser.add_argument("--learning-rate", type=float, default=1e-3, help="the highest of the schedule")
     parser.add_argument(
@@ -29,9 +31,15 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--dropout", type=float, default=0.1, help="share of activations set to zero")
     parser.add_argument("--train-fraction", type=float, default=1.0, help="share of the training examples")
     parser.add_argument("--seed", type=int, default=0, help="of the initial weights and of dropout")
-    parser.add_argument("--epochs", type=int, default=100, help="length of the schedule")
+    parser.add_argument(
+        "--epochs", type=positive, help="length of the schedule (default: the task's, 100 in the paper)"
+    )
     parser.add_argument("--stop-after", type=int, help="stop after this many epochs (default: the whole schedule)")
-    parser.add_argument("--data", type=Path, help="folder of the data (default: 5,000 digits, or AG News downloaded)")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help="folder that the data's paths start from (default: 5,000 digits, AG News downloaded, or the task file's)",
+    )
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, or auto: the GPU where there is one")
     return parser.parse_args(arguments)
 
@@ -39,8 +47,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 @command
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
+    task = named_task(options.task)
     config = RunConfig(
-        task=options.task,
+        task=task.name,
         optimizer=options.optimizer,
         learning_rate=options.learning_rate,
         weight_decay=options.weight_decay,
@@ -48,11 +57,12 @@ def main(arguments: list[str] | None = None) -> None:
         dropout=options.dropout,
         train_fraction=options.train_fraction,
         seed=options.seed,
-        protocol=Protocol() if options.epochs == Protocol().epochs else Protocol.shortened(options.epochs),
+        protocol=task.protocol.lasting(options.epochs or task.protocol.epochs),
+        task_sha256=task.grid.task_sha256,
     )
     device = choose_device(options.device)
-    task = load_task_data(options.task, options.data, sample=options.data is None and options.task == "mnist")
-    print(f"run {config.run_id}: {task.source}, {len(task.train):,} training and {len(task.test):,} test examples")
+    data = load_task_data(task.file, options.data, sample=True)
+    print(f"run {config.run_id}: {data.source}, {len(data.train):,} training and {len(data.test):,} test examples")
 
     def report(epoch: int, train_loss: float, evaluation: Evaluation) -> None:
         print(
@@ -61,7 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
             flush=True,
         )
 
-    result = train_single(config, task, device=device, stop_after=options.stop_after, on_epoch=report)
+    result = train_single(config, data, device=device, stop_after=options.stop_after, on_epoch=report)
     if result.diverged:
         print("the run diverged")
     for label, checkpoint in result.checkpoints.items():

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from zoo.command import command, command_parser
 from zoo.format.published import PublishedZoo
-from zoo.format.schema import CHECKPOINTS, HYPERPARAMETERS
+from zoo.format.schema import BEST, HYPERPARAMETERS
 from zoo.format.splits import SPLITS, splits_of
 from zoo.plots import BINS, plot_curves, plot_histograms, plot_marginals
 from zoo.reading.locate import DEFAULT_NAME, find_folder
@@ -77,13 +77,18 @@ def marginals_table(rows: pd.DataFrame) -> Table:
         if name == "seed" and len(groups) > len(THRESHOLDS):
             table.add_row(name, f"{len(groups):,} values", f"{len(rows):,}", "", "", "", "", end_section=True)
             continue
-        order = [value for value in CHECKPOINTS if value in groups] if name == "checkpoint" else list(groups)
+        order = sorted(groups, key=checkpoint_order) if name == "checkpoint" else list(groups)
         for value in order:
             group = groups[value]
             numbers = (group.mean(), group.median(), group.min(), group.max())
             table.add_row(name, str(value), f"{len(group):,}", *(f"{number:.4f}" for number in numbers))
         table.add_section()
     return table
+
+
+def checkpoint_order(label: str) -> tuple[bool, int]:
+    """By epochs, the best last."""
+    return label == BEST, int(label.removeprefix("epoch_")) if label != BEST else 0
 
 
 def overview_table(folder: Path, selected: dict[str, tuple[ZooReader, pd.DataFrame]]) -> Table:

@@ -20,7 +20,7 @@ import torch
 
 from zoo.command import Advance, command, command_parser, progress_bar
 from zoo.format.published import parse_splits
-from zoo.format.schema import CHECKPOINTS, checkpoint_schema, with_weights
+from zoo.format.schema import CHECKPOINT, checkpoint_schema, with_weights
 from zoo.format.table_file import ROWS_PER_BATCH
 from zoo.reading.locate import DEFAULT_NAME
 from zoo.reading.reader import ZooReader, open_zoo
@@ -47,7 +47,7 @@ def export_checkpoints(
     if single:
         remove_unfinished(out.parent, re.escape(out.name))
     else:
-        remove_unfinished(out, rf"[0-9a-f]{{16}}-({'|'.join(CHECKPOINTS)}){re.escape(suffix)}")
+        remove_unfinished(out, rf"[0-9a-f]{{16}}-{CHECKPOINT}{re.escape(suffix)}")
     paths = []
     for row in rows.tolist():
         metadata = {name: str(value) for name, value in reader.metadata.iloc[row].items()}

@@ -36,8 +36,8 @@ from zoo.format.published import (
     split_file,
     zoo_files,
 )
-from zoo.format.record import check_same_data
-from zoo.format.schema import CHECKPOINTS, CURVES, PUBLISHED_RUN_SCHEMA, checkpoint_schema, with_weights
+from zoo.format.record import TrainingRecord, check_same_data
+from zoo.format.schema import CURVES, PUBLISHED_RUN_SCHEMA, checkpoint_schema, with_weights
 from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
 from zoo.format.shard import RUNS_FILE as SHARD_RUNS_FILE
 from zoo.format.splits import SPLITS, run_digest, splits_of
@@ -111,9 +111,8 @@ def write_config(
     check_runs(shards, tables, all_runs)
     runs = all_runs if first is None else sample_runs(config, tables, first)
     rows = MappedCheckpoints([shard.folder / CHECKPOINTS_FILE for shard in shards], shards[0].record.spec)
-    published, repeats = set(runs.column("run_id").to_pylist()), shards[0].record.repeats is not None
-    by_split = assign_rows(rows, all_runs, published, repeats=repeats)
-    check_rows(rows, [row for split in SPLITS for row in by_split[split]], runs, shards[0].record.task)
+    by_split = assign_rows(rows, all_runs, set(runs.column("run_id").to_pylist()), shards[0].record)
+    check_rows(rows, [row for split in SPLITS for row in by_split[split]], runs, shards[0].record)
     files: dict[str, FileEntry] = {}
     for split in SPLITS:
         parts = cut(by_split[split])
@@ -160,11 +159,11 @@ def check_runs(shards: Sequence[Shard], tables: Sequence[pa.Table], all_runs: pa
     refuse((*faults, (foreign, "the shard is not the one it lies in")), locate)
 
 
-def check_rows(rows: MappedCheckpoints, chosen: list[int], runs: pa.Table, task: str) -> None:
+def check_rows(rows: MappedCheckpoints, chosen: list[int], runs: pa.Table, record: TrainingRecord) -> None:
     """Refuses checkpoints that ``zoo.verify`` would find fault with."""
     metadata = pc.take(rows.table, pa.array(chosen, pa.int64()))
     recorded = runs.drop_columns([field.name for field in CURVES])
-    refuse(checkpoint_faults(metadata, recorded, task), lambda row: rows.locate(chosen[row]))
+    refuse(checkpoint_faults(metadata, recorded, record), lambda row: rows.locate(chosen[row]))
 
 
 def sample_runs(config: str, shards: Sequence[pa.Table], count: int) -> pa.Table:
@@ -181,8 +180,10 @@ def sample_runs(config: str, shards: Sequence[pa.Table], count: int) -> pa.Table
     return pa.concat_tables(parts)
 
 
-def assign_rows(rows: MappedCheckpoints, runs: pa.Table, published: set[str], *, repeats: bool) -> dict[str, list[int]]:
-    """The rows of each split, in the order of their runs' digests; every completed run with its four checkpoints."""
+def assign_rows(
+    rows: MappedCheckpoints, runs: pa.Table, published: set[str], record: TrainingRecord
+) -> dict[str, list[int]]:
+    """The rows of each split, in the order of their runs' digests; every completed run with all its checkpoints."""
     ids = runs.column("run_id").to_pylist()
     status = dict(zip(ids, runs.column("status").to_pylist(), strict=True))
     rows_of: dict[str, dict[str, int]] = {run: {} for run in ids if run in published and status[run] == "completed"}
@@ -197,12 +198,13 @@ def assign_rows(rows: MappedCheckpoints, runs: pa.Table, published: set[str], *,
             path, number = rows.locate(row)
             raise ValueError(f"{path}, row {number}: checkpoint {checkpoint} of run {run} is there twice")
         rows_of[run][checkpoint] = row
-    split_of = dict(zip(ids, splits_of(lambda name: runs.column(name).to_pylist(), repeats=repeats), strict=True))
+    splits = splits_of(lambda name: runs.column(name).to_pylist(), repeats=record.repeats is not None)
+    split_of = dict(zip(ids, splits, strict=True))
     by_split: dict[str, list[int]] = {split: [] for split in SPLITS}
     for run in sorted(rows_of, key=run_digest):
-        if len(rows_of[run]) < len(CHECKPOINTS):
-            raise ValueError(f"run {run} is completed but has only the checkpoints {sorted(rows_of[run])}")
-        by_split[split_of[run]] += [rows_of[run][checkpoint] for checkpoint in CHECKPOINTS]
+        if rows_of[run].keys() != set(record.checkpoints):
+            raise ValueError(f"run {run} is completed but has the checkpoints {sorted(rows_of[run])}")
+        by_split[split_of[run]] += [rows_of[run][checkpoint] for checkpoint in record.checkpoints]
     return by_split
 
 
@@ -275,7 +277,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"skipped {printable(folder)}: unfinished (no {MANIFEST_FILE})", file=sys.stderr)
     total = sum(shard.manifest.files[CHECKPOINTS_FILE].rows or 0 for shards in configs.values() for shard in shards)
     if options.first is not None:
-        total = len(configs) * options.first * len(CHECKPOINTS)
+        total = sum(options.first * len(shards[0].record.checkpoints) for shards in configs.values())
     with progress_bar() as bar:
         task = bar.add_task("publishing rows", total=total)
         advance = functools.partial(bar.advance, task)

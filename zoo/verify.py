@@ -25,13 +25,14 @@ from zoo.format.edition import read_one_edition
 from zoo.format.faults import checkpoint_faults, fault_lines, run_faults
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, files_of_no_config, surplus_files
-from zoo.format.schema import CHECKPOINTS, CURVES, PUBLISHED_RUN_SCHEMA
+from zoo.format.schema import CURVES, PUBLISHED_RUN_SCHEMA
 from zoo.format.splits import SPLITS, splits_of
 from zoo.format.table_file import read_table
 from zoo.reading.locate import DEFAULT_NAME, find_folder
 from zoo.reading.mapping import MappedCheckpoints
 from zoo.tasks import TaskData, WordEmbedding
 from zoo.tasks.evaluation import evaluate, load_task
+from zoo.tasks.load import task_data
 from zoo.tasks.mnist import SAMPLE_SOURCE, load_sample_digits
 from zoo.terminal import printable
 from zoo.transformer.model import build_model
@@ -117,7 +118,7 @@ def check_config(zoo: PublishedZoo, config: str, damaged: set[str]) -> Iterator[
     if not damaged:
         states = zip(runs.column("run_id").to_pylist(), runs.column("status").to_pylist(), strict=True)
         completed = [run for run, status in states if status == "completed"]
-        lost = [f"{name} of run {run}" for run in completed for name in CHECKPOINTS if (run, name) not in seen]
+        lost = [f"{name} of run {run}" for run in completed for name in details.checkpoints if (run, name) not in seen]
         if lost:
             yield f"{config} has no {lost[0]}, a completed one, and {len(lost) - 1:,} more checkpoints are missing"
 
@@ -168,7 +169,7 @@ def check_rows(
     faults = (
         (~np.concatenate([*finite, np.empty(0, bool)]), "weights hold NaN or infinity"),
         (misplaced, f"the run does not belong in {split}"),
-        *checkpoint_faults(rows, runs, details.task),
+        *checkpoint_faults(rows, runs, details),
     )
     yield from fault_lines(path, faults)
     for number, key in enumerate(zip(run_ids, checkpoints, strict=True)):
@@ -206,10 +207,11 @@ def measure_edition(folder: Path, count: int, data: Path | None, seed: int, adva
 
 def load_test_set(folder: Path, details: ConfigDetails, data: Path | None) -> TaskData:
     """The data the config was measured on; any other would not compare."""
+    definition = details.definition(Path.cwd())
     if same_test_set(details.data_source, SAMPLE_SOURCE) and data is None:
-        task = load_sample_digits()
+        task = task_data(definition, load_sample_digits())
     else:
-        task = load_task(details.task, data, folder / details.task)
+        task = load_task(definition, data, lambda: folder / details.task)
     if details.data and task.identity:
         same = details.data.test_sha256 == task.identity.test_sha256
     else:
@@ -239,7 +241,10 @@ def parser() -> argparse.ArgumentParser:
         "--evaluate", type=int, default=0, metavar="N", help="measure N random rows of each config again"
     )
     options.add_argument(
-        "--data", type=Path, metavar="DIR", help="folder of the MNIST and AG News files (default: downloaded)"
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="folder that the paths of the data start from (default: this one; the paper's data is downloaded)",
     )
     options.add_argument("--seed", type=int, default=0, help="which rows --evaluate takes")
     return options

@@ -13,7 +13,7 @@ from jaxtyping import Float, Integer
 
 from benchmarks.data.checkpoints import Checkpoints
 from zoo.format.edition import edition_of
-from zoo.format.schema import CHECKPOINTS
+from zoo.format.published import PublishedZoo
 from zoo.format.splits import SPLITS
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import open_zoo
@@ -57,6 +57,7 @@ class BenchmarkData:
         open_test: Callable[[], Checkpoints],
         *,
         config: str,
+        checkpoint: str = "epoch_75",
         fingerprint: str,
         test_examples: int,
         trained_on: str | None = None,
@@ -65,6 +66,7 @@ class BenchmarkData:
         self.train = train
         self.validation = validation
         self.config = config
+        self.checkpoint = checkpoint
         self.fingerprint = fingerprint
         self.test_examples = test_examples
         self.trained_on = trained_on
@@ -77,18 +79,23 @@ class BenchmarkData:
         name: str | Path,
         config: str,
         *,
-        checkpoint: str = "epoch_75",
+        checkpoint: str | None = None,
         where: Selection | None = None,
         device: torch.device | str = "cpu",
         entry_range: float | None = None,
     ) -> "BenchmarkData":
         """A config of a published zoo, at one checkpoint or ``all``. With ``entry_range`` every split is doubled.
 
-        ``where`` chooses rows of every split by their metadata.
+        Without a ``checkpoint`` it is the one nearest to 75 % of the epochs, as in the paper. ``where`` chooses rows of
+        every split by their metadata.
         """
-        if checkpoint not in (*CHECKPOINTS, "all"):
-            raise ValueError(f"unknown checkpoint {checkpoint!r}: one of {', '.join(CHECKPOINTS)}, all")
         folder = find_folder(name, config)
+        details = PublishedZoo.read(folder).config(config)
+        checkpoint = checkpoint or details.usual_checkpoint
+        if checkpoint not in (*details.checkpoints, "all"):
+            raise ValueError(
+                f"unknown checkpoint {checkpoint!r}: {config} has {', '.join(details.checkpoints)}, or all"
+            )
         edition = edition_of(folder)
 
         def read(split: str) -> Checkpoints:
@@ -104,12 +111,12 @@ class BenchmarkData:
             return rows.doubled(AUGMENTATION_SEED + 10 * SPLITS.index(split), entry_range)
 
         train, validation = read("train"), read("validation")
-        details = open_zoo(folder, config, "train").details
         return cls(
             doubled(train, "train"),
             doubled(validation, "validation"),
             lambda: doubled(read("test"), "test"),
             config=config,
+            checkpoint=checkpoint,
             fingerprint=hashlib.sha256((train.digest() + validation.digest()).encode()).hexdigest()[
                 :FINGERPRINT_DIGITS
             ],

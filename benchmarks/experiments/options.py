@@ -13,7 +13,6 @@ from benchmarks.models.own import check_models
 from benchmarks.models.schedule import EPOCHS
 from zoo.command import command_parser
 from zoo.device import choose_device
-from zoo.format.schema import CHECKPOINTS
 from zoo.reading.locate import DEFAULT_NAME
 from zoo.reading.selection import Selection
 
@@ -31,7 +30,7 @@ class TableOptions:
     seeds: int
     epochs: int
     recipes: tuple[str, ...]
-    checkpoint: str
+    checkpoint: str | None
     where: Selection | None
     device: torch.device
     jobs: int
@@ -56,7 +55,7 @@ class TableOptions:
 
     def trials(self, benchmark: str, data: BenchmarkData, model: str, **what: Any) -> list[Trial]:
         """The trials of one entry of a table, one per seed; ``what`` distinguishes it from the other entries."""
-        values = {"checkpoint": self.checkpoint, "where": self.where, "epochs": self.epochs, **what}
+        values = {"checkpoint": data.checkpoint, "where": self.where, "epochs": self.epochs, **what}
         return [Trial(benchmark, data.config, model, seed, data.fingerprint, **values) for seed in range(self.seeds)]
 
 
@@ -86,7 +85,11 @@ def table_parser(
         )
     parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds per model")
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="epochs of neural predictors")
-    parser.add_argument("--checkpoint", default="epoch_75", choices=[*CHECKPOINTS, "all"], help="of each run")
+    parser.add_argument(
+        "--checkpoint",
+        metavar="LABEL",
+        help="of each run: one of the config's, or all (default: the one nearest to 75 %% of the epochs)",
+    )
     parser.add_argument(
         "--where",
         metavar="EXPRESSION",

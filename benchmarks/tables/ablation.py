@@ -6,6 +6,7 @@ from benchmarks.tables import paper
 from benchmarks.tables.markdown import MISSING, number, table, tau_cell
 from benchmarks.tables.result_index import ResultIndex
 from zoo.format.record import task_of
+from zoo.transformer.spec import COMPONENTS
 
 MODEL = "transformer_nfn"
 TITLES = {"mnist": "MNIST-Transformers", "agnews": "AGNews-Transformers"}
@@ -26,10 +27,17 @@ def components_table(indexes: Mapping[str, ResultIndex]) -> str:
 
 def component_cell(index: ResultIndex, config: str, components: tuple[str, ...]) -> str:
     """One cell. Result rows of all components together have no ``components`` in their setting."""
-    everything = max(paper.COMPONENTS[task_of(config)], key=len)
-    chosen = None if components == everything else components
+    chosen = None if components == all_components(index, config) else components
     reference = paper.COMPONENTS.get(config, {}).get(components) if index.whole else None
     return tau_cell(index, MODEL, reference, components=chosen)
+
+
+def all_components(index: ResultIndex, config: str) -> tuple[str, ...]:
+    """Those of the paper's tasks are known; of another task, those that its rows are about."""
+    if task_of(config) in paper.COMPONENTS:
+        return max(paper.COMPONENTS[task_of(config)], key=len)
+    tried = {name for row in index.rows for name in row.setting.get("components") or ()}
+    return tuple(name for name in COMPONENTS if name in tried)
 
 
 def width_table(index: ResultIndex, config: str) -> str:

@@ -1,5 +1,6 @@
 """What the card of a published zoo says, part by part, as Markdown."""
 
+import re
 from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
@@ -7,7 +8,8 @@ import pyarrow as pa
 from zoo.format.manifest import Manifest
 from zoo.format.markdown import plain_markdown
 from zoo.format.published import ConfigDetails
-from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
+from zoo.format.record import DISTINCT_SEEDS, SHARED_SEED
+from zoo.format.schema import CHECKPOINTS, PUBLISHED_RUN_SCHEMA, checkpoint_schema
 from zoo.format.splits import SPLITS
 from zoo.tasks.identity import KNOWN, SHORT_HASH
 
@@ -30,7 +32,9 @@ def notice(details: dict[str, ConfigDetails]) -> str:
     lines = []
     for name, config in details.items():
         short = config.data_note()
-        if config.preset != "paper" or (short is None and "sample" in config.data_source):
+        if config.task_file is not None:
+            lines.append(f"> **`{name}` is a task of its own**, not one of the paper's: its task file is below.")
+        elif config.preset != "paper" or (short is None and "sample" in config.data_source):
             lines.append(
                 f"> **`{name}` is a stand-in**: it was trained with the `{plain_markdown(config.preset)}` preset on "
                 f"{plain_markdown(short or config.data_source)}, not with the paper's protocol. It has the right form; "
@@ -61,7 +65,7 @@ def counts_table(manifest: Manifest, details: dict[str, ConfigDetails]) -> Itera
 MEANINGS = {
     "run_id": "hash of the run's configuration; the same configuration always has the same id",
     "task": "the data it was trained on",
-    "checkpoint": "epoch_50, epoch_75, epoch_100 (50, 75, 100 % of the epochs) or best (highest test accuracy)",
+    "checkpoint": "{checkpoints} or best (highest test accuracy)",
     "epoch": "the epoch the weights were taken at",
     "test_accuracy": "share of the whole test set that these very weights classify correctly, in [0, 1]",
     "test_loss": "mean cross entropy on the test set",
@@ -88,10 +92,62 @@ RUN_MEANINGS = MEANINGS | {
 }
 
 
+def checkpoints(details: dict[str, ConfigDetails]) -> str:
+    """How many checkpoints a run has, and which; one sentence where all configs have the paper's."""
+    if all(config.checkpoints == CHECKPOINTS for config in details.values()):
+        return "Each completed run has four: after 50, 75 and 100 % of its epochs, and at its best test accuracy."
+    listed = (f"`{name}` {', '.join(config.checkpoints)}" for name, config in details.items())
+    return (
+        f"Each completed run has all of its config's, named by the epochs they were taken after: {'; '.join(listed)}."
+    )
+
+
+SEEDS = """\
+In configs ending in `-seeds` every run has a seed of its own; in the others all runs share one seed, so that all runs
+of an initial scale start from the same weights up to that scale."""
+
+
+def seeds(details: dict[str, ConfigDetails]) -> str:
+    """Which runs share a seed."""
+    if all(config.task_file is None for config in details.values()):
+        return SEEDS
+    kinds = {SHARED_SEED: "all runs share one seed", DISTINCT_SEEDS: "every run has a seed of its own"}
+    repeated = "each configuration was trained {} times, each time with a seed of its own"
+    listed = (
+        f"in `{name}` {kinds.get(config.seeds, repeated.format(config.repeats))}" for name, config in details.items()
+    )
+    return f"Seeds: {'; '.join(listed)}."
+
+
+def residual(details: dict[str, ConfigDetails]) -> str:
+    """Which transformers have residual connections."""
+    having = [f"`{name}`" for name, config in details.items() if config.spec.residual]
+    if not having:
+        return "no residual connections"
+    which = "" if len(having) == len(details) else f" in {', '.join(having)}, none in the others"
+    return f"except for residual connections, x + f(LN(x)){which}"
+
+
+def task_files(details: dict[str, ConfigDetails]) -> str:
+    """The files of tasks that are not the paper's, each once."""
+    texts = {config.task: config.task_file for config in details.values() if config.task_file is not None}
+    return "".join(f"\n\nThe task file of `{task}`:\n\n{fenced(text, 'toml')}" for task, text in texts.items())
+
+
+def fenced(text: str, language: str) -> str:
+    """A block of code that no line of it can end."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
 def columns_table(details: dict[str, ConfigDetails]) -> Iterator[str]:
     """Name, type and meaning of each column, from the schema itself."""
     lengths = " or ".join(sorted({f"{config.spec.num_parameters:,}" for config in details.values()}))
-    yield from schema_table(checkpoint_schema(next(iter(details.values())).spec), MEANINGS, lengths)
+    standard = all(config.checkpoints == CHECKPOINTS for config in details.values())
+    named = "epoch_50, epoch_75, epoch_100 (50, 75, 100 % of the epochs)" if standard else "epoch_N, after N epochs,"
+    meanings = MEANINGS | {"checkpoint": MEANINGS["checkpoint"].format(checkpoints=named)}
+    yield from schema_table(checkpoint_schema(next(iter(details.values())).spec), meanings, lengths)
 
 
 def run_columns_table(details: dict[str, ConfigDetails]) -> Iterator[str]:
@@ -117,7 +173,8 @@ def transformers_table(details: dict[str, ConfigDetails]) -> Iterator[str]:
     for name, config in details.items():
         spec = config.spec
         sizes = (spec.num_parameters, spec.dim, spec.blocks, spec.heads, spec.key_dim, spec.value_dim, spec.hidden_dim)
-        kind = f"{spec.patch_size}×{spec.patch_size} patches" if spec.patch_size else "word vectors"
+        channels = f" of {spec.channels} channels" if spec.channels > 1 else ""
+        kind = f"{spec.patch_size}×{spec.patch_size} patches{channels}" if spec.patch_size else "word vectors"
         yield f"| {name} | {' | '.join(f'{size:,}' for size in (*sizes, spec.tokens, spec.classes))} | {kind} |"
 
 

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool, Float64
 
-from zoo.format.schema import CHECKPOINTS, CURVES, HYPERPARAMETERS, OPTIMIZERS, STATUSES
+from zoo.format.record import TrainingRecord
+from zoo.format.schema import CHECKPOINT, CURVES, HYPERPARAMETERS, OPTIMIZERS, STATUSES
 
-RUN_ID = r"\A[0-9a-f]{16}\z"
+RUN_ID = "[0-9a-f]{16}"
 Mask = Bool[np.ndarray, " n"]
 Numbers = Float64[np.ndarray, " n"]
 Fault = tuple[Mask, str]
@@ -24,12 +25,12 @@ Locate = Callable[[int], tuple[Path | str, int]]
 def name_faults(table: pa.Table) -> Iterator[Fault]:
     """Names that are none of ours. They end up in paths and on terminals, so every reader looks at them first."""
     if len(table):
-        ids = table.column("run_id").combine_chunks()
-        matching = pc.call_function("match_substring_regex", [ids], pc.MatchSubstringOptions(RUN_ID))
-        yield ~as_mask(matching), "the run_id is not 16 hexadecimal digits"
-        for column, known in (("checkpoint", CHECKPOINTS), ("status", STATUSES)):
-            if column in table.column_names:
-                yield unlisted(table.column(column), known), f"the {column} is none of {', '.join(known)}"
+        yield not_matching(table.column("run_id"), RUN_ID), "the run_id is not 16 hexadecimal digits"
+        if "checkpoint" in table.column_names:
+            fault = "the checkpoint is neither epoch_N nor best"
+            yield not_matching(table.column("checkpoint"), CHECKPOINT), fault
+        if "status" in table.column_names:
+            yield unlisted(table.column("status"), STATUSES), f"the status is none of {', '.join(STATUSES)}"
 
 
 def run_faults(table: pa.Table, task: str, shards: Sequence[int]) -> Iterator[Fault]:
@@ -67,14 +68,16 @@ def curve_faults(name: str, curves: pa.ChunkedArray, epochs: Numbers, completed:
     yield faulty, f"{name} holds a value that is missing or out of range"
 
 
-def checkpoint_faults(rows: pa.Table, runs: pa.Table, task: str) -> Iterator[Fault]:
-    """Faults in checkpoints, in themselves and beside the table of the runs they were taken from."""
+def checkpoint_faults(rows: pa.Table, runs: pa.Table, record: TrainingRecord) -> Iterator[Fault]:
+    """Faults in checkpoints, in themselves and beside the runs they were taken from and the record of their training."""
     accuracy, *losses = (numbers_of(rows, name) for name in ("test_accuracy", "test_loss", "train_loss"))
     finite = np.isfinite([accuracy, *losses]).all(axis=0)
     yield missing(rows) | ~finite, "a value is missing"
     yield ~((accuracy >= 0) & (accuracy <= 1)), "test_accuracy is outside [0, 1]"
     yield np.minimum(*losses) < 0, "a loss is negative"
-    yield unlisted(rows.column("task"), [task]), f"the task is not {task}"
+    yield unlisted(rows.column("task"), [record.task]), f"the task is not {record.task}"
+    labels = record.checkpoints
+    yield unlisted(rows.column("checkpoint"), labels), f"the checkpoint is none of {', '.join(labels)}"
     known = runs.column("run_id").combine_chunks()
     places = pc.call_function("index_in", [rows.column("run_id").combine_chunks()], pc.SetLookupOptions(known))
     recorded = runs.take(places)
@@ -125,6 +128,12 @@ def missing(table: pa.Table) -> Mask:
 def unlisted(column: pa.ChunkedArray, known: Sequence[str]) -> Mask:
     """The rows whose text is none of the known ones."""
     return ~as_mask(pc.call_function("is_in", [column.combine_chunks()], pc.SetLookupOptions(pa.array(known))))
+
+
+def not_matching(column: pa.ChunkedArray, pattern: str) -> Mask:
+    """The rows whose text is not, as a whole, what the pattern says."""
+    options = pc.MatchSubstringOptions(rf"\A{pattern}\z")
+    return ~as_mask(pc.call_function("match_substring_regex", [column.combine_chunks()], options))
 
 
 def numbers_of(table: pa.Table, name: str) -> Numbers:

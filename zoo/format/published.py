@@ -15,7 +15,6 @@ from zoo.format.splits import SPLITS
 from zoo.format.table_file import MAX_TABLE_BYTES
 from zoo.storage.held_file import HeldFile
 from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
-from zoo.transformer.spec import SPECS
 
 CARD_FILE = "README.md"
 RUNS_FILE = "runs.arrow"
@@ -35,9 +34,6 @@ class ConfigDetails(TrainingRecord):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # the task is part of a path, so it must be a known one
-        if self.task not in SPECS or self.spec.task != self.task:
-            raise ValueError(f"unknown task {self.task!r}, or one that is not its spec's: {self.spec.task!r}")
         if set(self.rows) != set(SPLITS):
             raise ValueError(f"rows must count {', '.join(SPLITS)}, got {self.rows}")
         if not all(isinstance(text, str) for text in (*self.engines, *self.precisions, *self.code_versions)):

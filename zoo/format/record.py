@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any, TypeVar
 
 from zoo.format.manifest import MAX_COUNT, is_sha256
+from zoo.format.schema import BEST, CHECKPOINTS
 from zoo.tasks.identity import SHORT_HASH, DataIdentity, shortfall
+from zoo.tasks.task_file import PAPER_TASKS, TaskFile
 from zoo.transformer.spec import TransformerSpec
 
 SHARED_SEED, DISTINCT_SEEDS = "shared", "distinct"
@@ -14,18 +17,19 @@ SEED_POLICIES = (SHARED_SEED, DISTINCT_SEEDS)
 SEEDS_SUFFIX, REPEATS_SUFFIX = "-seeds", "-repeats"
 MIN_REPEATS, MAX_REPEATS = 2, 1000
 R = TypeVar("R", bound="TrainingRecord")
+OPTIONAL = ("data", "task_file")
 TEXTS = ("task", "preset", "seeds", "data_source")
 
 
 def config_name(task: str, seeds: str) -> str:
     """The config of the published zoo that such runs belong to.
 
-    The task where all runs share a seed, ``TASK-seeds`` where each has its own, and ``TASK-repeats`` where each
-    configuration is trained several times.
+    ``TASK-repeats`` where each configuration is trained several times, else the task; but the paper's tasks are
+    ``TASK-seeds`` where each run has a seed of its own.
     """
     if repeats_of(seeds) is not None:
         return task + REPEATS_SUFFIX
-    return task if seeds == SHARED_SEED else task + SEEDS_SUFFIX
+    return task + SEEDS_SUFFIX if task in PAPER_TASKS and seeds == DISTINCT_SEEDS else task
 
 
 def task_of(config: str) -> str:
@@ -60,6 +64,8 @@ class TrainingRecord:
     embedding_sha256: str | None
     data: DataIdentity | None = field(default=None, kw_only=True)
     """None in records made before it was kept."""
+    task_file: str | None = field(default=None, kw_only=True)
+    """The text of the task file; None for the paper's tasks, whose files are in this package."""
 
     def __post_init__(self) -> None:
         """Refuses values of the wrong kind."""
@@ -73,6 +79,48 @@ class TrainingRecord:
             raise ValueError(f"embedding_sha256 must be a hash, got {self.embedding_sha256!r}")
         if self.data is not None:
             check_data(self.data)
+        check_checkpoints(self.protocol.get("checkpoint_epochs"))
+        self._check_task()
+
+    def _check_task(self) -> None:
+        """Refuses a task that is neither the paper's nor comes with its file, or with one of other transformers.
+
+        The name of a task is part of paths; the file is what vouches for it.
+        """
+        if self.spec.task != self.task:
+            raise ValueError(f"the task is {self.task!r}, but its spec is that of {self.spec.task!r}")
+        if self.task in PAPER_TASKS and self.task_file is None:
+            return
+        if not isinstance(self.task_file, str):
+            raise ValueError(
+                f"unknown task {self.task!r}: {', '.join(PAPER_TASKS)}, or one that comes with a task_file"
+            )
+        file = TaskFile.own(self.task_file, "task_file", Path())
+        different = [name for name, value in file.dimensions.items() if getattr(self.spec, name) != value]
+        if file.name != self.task or different:
+            what = f"{different[0]} of {file.name}" if different else file.name
+            raise ValueError(f"the task_file is about {what}, the transformers are not: {self.spec}")
+
+    def definition(self, base: Path) -> TaskFile:
+        """The task file, with paths that start from ``base``."""
+        if self.task_file is None:
+            return TaskFile.paper(self.task)
+        return TaskFile.own(self.task_file, f"the task file of {self.task}", base)
+
+    @property
+    def checkpoints(self) -> tuple[str, ...]:
+        """The checkpoints that every completed run has, in order."""
+        epochs = self.protocol.get("checkpoint_epochs")
+        return CHECKPOINTS if epochs is None else (*(f"epoch_{epoch}" for epoch in epochs), BEST)
+
+    @property
+    def usual_checkpoint(self) -> str:
+        """The one nearest to 75 % of the epochs, which the paper's tables are about."""
+        epochs = self.protocol.get("checkpoint_epochs")
+        if epochs is None:
+            return "epoch_75"
+        last = self.protocol.get("epochs", epochs[-1])
+        return f"epoch_{min(epochs, key=lambda epoch: abs(epoch - 0.75 * last))}"
 
     @property
     def repeats(self) -> int | None:
@@ -88,20 +136,30 @@ class TrainingRecord:
         return {field.name: getattr(self, field.name) for field in fields(TrainingRecord)}
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as plain JSON-ready data, without ``data`` where it is not known."""
+        """All fields as plain JSON-ready data, without those of ``OPTIONAL`` that are not known."""
         plain = asdict(self) | {"spec": self.spec.to_dict()}
-        return {name: value for name, value in plain.items() if name != "data" or value is not None}
+        return {name: value for name, value in plain.items() if name not in OPTIONAL or value is not None}
 
     @classmethod
     def from_dict(cls: type[R], raw: Mapping[str, Any]) -> R:
         """The inverse of ``to_dict``. A field that is missing is a KeyError, an unknown one a ValueError."""
         names = [field.name for field in fields(cls)]
-        values: dict[str, Any] = {name: raw[name] for name in names if name != "data"}
-        values["data"] = None if raw.get("data") is None else DataIdentity(**raw["data"])
+        values: dict[str, Any] = {name: raw[name] for name in names if name not in OPTIONAL or name in raw}
+        if values.get("data") is not None:
+            values["data"] = DataIdentity(**values["data"])
         if surplus := sorted(raw.keys() - values.keys()):
             raise ValueError(f"unknown field {surplus[0]!r}: there are {', '.join(names)}")
         values["spec"] = TransformerSpec(**values["spec"])
         return cls(**values)
+
+
+def check_checkpoints(epochs: Any) -> None:
+    """Refuses what no protocol has."""
+    if epochs is None:
+        return
+    numbers = isinstance(epochs, list) and all(type(epoch) is int and 1 <= epoch < 10**5 for epoch in epochs)
+    if not numbers or not epochs or sorted(set(epochs)) != epochs:
+        raise ValueError(f"checkpoint_epochs must be ascending epochs, got {str(epochs)[:80]}")
 
 
 def check_data(data: DataIdentity) -> None:
@@ -115,9 +173,12 @@ def check_data(data: DataIdentity) -> None:
 
 
 def check_same_data(records: Mapping[str, TrainingRecord]) -> None:
-    """Refuses configs of one task that were trained or measured on different data, where both say on which."""
+    """Refuses configs of one task with different files or, where both say on which, different data."""
     first: dict[str, tuple[str, DataIdentity]] = {}
+    files: dict[str, str | None] = {}
     for config, record in records.items():
+        if files.setdefault(record.task, record.task_file) != record.task_file:
+            raise ValueError(f"{config} and another config of {record.task} have different task files: not one zoo")
         if record.data is None:
             continue
         other, data = first.setdefault(record.task, (config, record.data))

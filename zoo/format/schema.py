@@ -12,7 +12,11 @@ from zoo.transformer.spec import TransformerSpec
 
 SCHEMA_VERSION = 1
 WEIGHTS = "weights"
-CHECKPOINTS = ("epoch_50", "epoch_75", "epoch_100", "best")
+BEST = "best"
+CHECKPOINTS = ("epoch_50", "epoch_75", "epoch_100", BEST)
+"""The paper's: after 50, 75 and 100 % of the epochs, and at the highest test accuracy."""
+CHECKPOINT = rf"(epoch_[1-9][0-9]{{0,4}}|{BEST})"
+"""What any task's may be called."""
 OPTIMIZERS = ("sgd", "sgd_momentum", "adam", "rmsprop")
 STATUSES = ("completed", "diverged")
 

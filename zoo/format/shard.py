@@ -18,7 +18,6 @@ from zoo.format.schema import PUBLISHED_RUN_SCHEMA, RUN_SCHEMA, checkpoint_schem
 from zoo.format.table_file import read_table, write_table
 from zoo.storage.atomic import write_atomically
 from zoo.storage.json_text import read_json
-from zoo.transformer.spec import SPECS
 
 CHECKPOINTS_FILE, RUNS_FILE, TIMING_FILE = "checkpoints.arrow", "runs.arrow", "timing.json"
 KIND = "shard"
@@ -103,7 +102,7 @@ class Shard:
         record = ShardRecord.of_manifest(manifest, where)
         if record.config != folder.parent.name:
             raise ValueError(f"{where} belongs to config {record.config!r}, but lies in {folder.parent.name!r}")
-        if record.task not in SPECS or config_name(record.task, record.seeds) != record.config:
+        if config_name(record.task, record.seeds) != record.config:
             raise ValueError(
                 f"{where} has task {record.task!r} with seeds {record.seeds!r}, which does not fit config "
                 f"{record.config!r}"

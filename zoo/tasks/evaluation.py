@@ -1,5 +1,6 @@
 """Accuracy and loss of a transformer on its task's test set: the numbers a row of the zoo stores."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -7,8 +8,12 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional as F
 
+from zoo.format.published import PublishedZoo
 from zoo.reading.locate import DEFAULT_NAME, find_folder
-from zoo.tasks import Examples, TaskData, WordEmbedding, load_mnist, load_news
+from zoo.tasks import Examples, TaskData, WordEmbedding
+from zoo.tasks.formats import RawImages
+from zoo.tasks.load import read_task, task_data
+from zoo.tasks.task_file import PAPER_TASKS, TaskFile, find_task
 from zoo.transformer.model import ZooTransformer
 from zoo.transformer.onednn import fast_small_products
 
@@ -25,7 +30,7 @@ class Evaluation(NamedTuple):
 
 def evaluate(
     model: ZooTransformer,
-    task: str | TaskData,
+    task: str | Path | TaskData,
     *,
     data: str | Path | None = None,
     zoo: str | Path = DEFAULT_NAME,
@@ -34,45 +39,51 @@ def evaluate(
 ) -> Evaluation:
     """Measures ``model`` on the whole test set of ``task``.
 
-    ``task`` is a name, whose data is read from the folder ``data``, or data that is loaded already. A transformer of AG
-    News reads words by the frozen embedding it was trained with: that of ``zoo``, the zoo it is from, found by name as
-    ``zoo.open`` finds it; an ``embedding`` without a zoo is given itself, or the folder it lies in. ``batch_size``
+    ``task`` is one of the paper's by name, the path of a task file, the name of a task whose file is in the manifest of
+    ``zoo``, or data that is loaded already; ``data`` is the folder that the paths of its data start from. A transformer
+    of texts reads words by the frozen embedding it was trained with: that of ``zoo``, the zoo it is from, found by name
+    as ``zoo.open`` finds it; an ``embedding`` without a zoo is given itself, or the folder it lies in. ``batch_size``
     examples go to the device at a time; the model itself always sees tiles of ``TILE``, the last one filled up, so the
     result is the same at every batch size, to the bit.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    loaded = (
-        task
-        if isinstance(task, TaskData)
-        else load_task(task, data, find_embedding(zoo, task) if embedding is None else embedding)
-    )
-    if loaded.spec.task != model.spec.task:
-        raise ValueError(f"a {model.spec.task} transformer cannot be evaluated on {loaded.spec.task}")
-    return measure(model, loaded, loaded.test, max(1, batch_size // TILE) * TILE)
+    if not isinstance(task, TaskData):
+        file = define_task(task, zoo)
+        task = load_task(file, data, lambda: find_embedding(zoo, file.name) if embedding is None else embedding)
+    if task.spec.task != model.spec.task:
+        raise ValueError(f"a {model.spec.task} transformer cannot be evaluated on {task.spec.task}")
+    return measure(model, task, task.test, max(1, batch_size // TILE) * TILE)
 
 
-def load_task(task: str, data: str | Path | None, embedding: str | Path | WordEmbedding | None) -> TaskData:
-    """A task's data by name; ``embedding``, or the folder it lies in, is for the one that has words."""
-    folder = None if data is None else Path(data)
-    if task == "mnist":
-        return load_mnist(folder)
-    if task == "agnews":
-        assert embedding is not None, "a task with words has an embedding"
-        loaded = embedding if isinstance(embedding, WordEmbedding) else WordEmbedding.load(Path(embedding))
-        return load_news(folder).encode(loaded)
-    raise ValueError(f"unknown task {task!r}: the zoo has mnist and agnews")
+def define_task(name: str | Path, zoo: str | Path) -> TaskFile:
+    """The file of a task: the paper's by name, one by its path, or by name the one in the manifest of a zoo."""
+    if str(name) in PAPER_TASKS or Path(name).suffix == ".toml":
+        return find_task(name)
+    configs = PublishedZoo.read(find_folder(zoo, str(name))).configs.values()
+    for config in configs:
+        if config.task == name:
+            return config.definition(Path())
+    known = ", ".join(dict.fromkeys([*PAPER_TASKS, *(config.task for config in configs)]))
+    raise ValueError(f"unknown task {str(name)!r}: {known}, or the path of a TOML file")
 
 
-def find_embedding(zoo: str | Path, task: str) -> Path | None:
-    """The folder of the frozen embedding that a zoo's transformers read words by; None where the task has no words."""
-    if task != "agnews":
-        return None
+def load_task(task: TaskFile, data: str | Path | None, embedding: Callable[[], str | Path | WordEmbedding]) -> TaskData:
+    """A task's data. ``embedding`` gives the one that its texts are read by, or the folder it lies in."""
+    raw = read_task(task, None if data is None else Path(data))
+    if isinstance(raw, RawImages):
+        return task_data(task, raw)
+    found = embedding()
+    return task_data(task, raw, found if isinstance(found, WordEmbedding) else WordEmbedding.load(Path(found)))
+
+
+def find_embedding(zoo: str | Path, task: str) -> Path:
+    """The folder of the frozen embedding that a zoo's transformers read words by."""
     try:
         return find_folder(zoo, task) / task
     except FileNotFoundError as error:
         raise ValueError(
-            f"agnews needs the frozen embedding of its transformer's zoo ({error}): name that with zoo=NAME, or pass "
+            f"{task} needs the frozen embedding of its transformer's zoo ({error}): name that with zoo=NAME, or pass "
             "embedding=FOLDER, where embedding.safetensors lies"
         ) from error
 

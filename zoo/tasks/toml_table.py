@@ -52,9 +52,9 @@ class TomlTable:
                 raise self.fault(key, f"names {shown(value)} twice")
         return tuple(values)
 
-    def table(self, key: str) -> "TomlTable":
+    def table(self, key: str, default: Any = REQUIRED) -> "TomlTable":
         """A table inside this one."""
-        values = self._read(key, REQUIRED, "a table", lambda value: isinstance(value, dict))
+        values = self._read(key, default, f"a table [{key}]", lambda value: isinstance(value, dict))
         return TomlTable(self.file, f"{self.name}.{key}" if self.name else key, values)
 
     def tables(self, key: str) -> list["TomlTable"]:

@@ -1,0 +1,34 @@
+"""The data of a task, by its file."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from zoo.tasks.agnews import read_news
+from zoo.tasks.embedding import WordEmbedding
+from zoo.tasks.examples import TaskData
+from zoo.tasks.formats import RawImages, RawTexts, read_data
+from zoo.tasks.mnist import read_digits
+from zoo.tasks.task_file import TaskFile
+
+PAPER_DATA: dict[str, Callable[[Path | None], RawImages | RawTexts]] = {"mnist": read_digits, "agnews": read_news}
+"""The paper's data can be downloaded, and is recognized by its content."""
+
+
+def read_task(task: TaskFile, folder: Path | None) -> RawImages | RawTexts:
+    """The data as its files hold it. ``folder`` takes the place of the one that the file's paths start from."""
+    return PAPER_DATA[task.name](folder) if task.is_paper else read_data(task.data, folder or task.base)
+
+
+def task_data(task: TaskFile, raw: RawImages | RawTexts, embedding: WordEmbedding | None = None) -> TaskData:
+    """The data as a transformer of this task reads it; texts by an embedding of the transformer's dimension."""
+    if isinstance(raw, RawTexts):
+        assert embedding is not None, "a task with words has an embedding"
+        spec = task.text_spec(raw.classes)
+        if embedding.table.shape[1] != spec.dim:
+            raise ValueError(
+                f"{task.where}: [transformer] dim is {spec.dim}, but the word vectors have {embedding.table.shape[1]}"
+            )
+        return raw.encode(embedding, spec)
+    _, height, width, *channels = raw.train.inputs.shape
+    spec = task.image_spec(height, width, channels[0] if channels else 1, raw.classes)
+    return TaskData(spec, raw.train, raw.test, raw.source, identity=raw.identity)

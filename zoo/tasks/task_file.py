@@ -1,0 +1,161 @@
+"""A task is a TOML file: what transformers are trained on, what they look like, over which grid, by which protocol.
+
+The paper's two are in ``zoo/tasks/paper``; they go by their names, any other by its path. ``zoo`` reads the name,
+``[data]`` and ``[transformer]``; ``[grid]`` and ``[protocol]`` are for the generator (``generation.task``).
+"""
+
+import hashlib
+import re
+import tomllib
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from zoo.tasks.formats import DataSection, data_section
+from zoo.tasks.toml_table import TomlTable
+from zoo.tasks.toml_text import toml_text
+from zoo.transformer.spec import TransformerSpec
+
+PAPER_TASKS = ("mnist", "agnews")
+PAPER_FOLDER = Path(__file__).parent / "paper"
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
+RESERVED_ENDINGS = ("-seeds", "-repeats", "-runs")
+"""What the names of configs end in that are made from a task's."""
+MAX_BYTES = 1 << 16
+MAX_DIMENSION = 1 << 12
+DIMENSIONS = ("patch_size", "tokens", "dim", "heads", "key_dim", "value_dim", "hidden_dim", "blocks")
+PAPER_TOKENS, PAPER_PATCH = 64, 4
+
+
+@dataclass(frozen=True)
+class TaskFile:
+    """A task file whose name, data and transformer were checked.
+
+    ``text`` is the file without comments and in one way of writing, ``where`` its path for messages, and ``base`` the
+    folder that the paths in it start from.
+    """
+
+    name: str
+    text: str
+    where: str
+    base: Path
+
+    @classmethod
+    def read(cls, path: Path) -> "TaskFile":
+        """A file of one's own; it cannot have the name of one of the paper's tasks."""
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"there is no task {str(path)!r}: {', '.join(PAPER_TASKS)}, or the path of a TOML file"
+            )
+        if (size := path.stat().st_size) > MAX_BYTES:
+            raise ValueError(f"{path} is no task file: {size:,} bytes, at most {MAX_BYTES:,} are read")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not TOML: it is not UTF-8 text") from error
+        return cls.own(text, str(path), path.absolute().parent)
+
+    @classmethod
+    def own(cls, text: str, where: str, base: Path) -> "TaskFile":
+        """The text of a task file of one's own, as a file or a manifest holds it."""
+        task = cls.parse(text, where, base)
+        if task.name in PAPER_TASKS or task.name.endswith(RESERVED_ENDINGS) or not NAME.fullmatch(task.name):
+            raise ValueError(
+                f"{where}: name must be 1 to 48 small letters, digits, - and _, not {' or '.join(PAPER_TASKS)}, and "
+                f"not end in {', '.join(RESERVED_ENDINGS)}; got {task.name[:80]!r}"
+            )
+        return task
+
+    @classmethod
+    def parse(cls, text: str, where: str, base: Path) -> "TaskFile":
+        if len(text.encode()) > MAX_BYTES:
+            raise ValueError(f"{where} is no task file: at most {MAX_BYTES:,} bytes are read")
+        try:
+            content = tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise ValueError(f"{where} is not TOML: {error}") from error
+        top = TomlTable(where, "", content)
+        name = top.text("name")
+        data_section(top.table("data"))
+        dimensions(top.table("transformer", {}))
+        top.tables("grid")
+        top.table("protocol", {})
+        top.finish()
+        try:
+            return cls(name, toml_text(content), where, base)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+
+    @classmethod
+    def paper(cls, name: str) -> "TaskFile":
+        """One of the paper's, which lies in this package."""
+        path = PAPER_FOLDER / f"{name}.toml"
+        return cls.parse(path.read_text(encoding="utf-8"), name, path.parent)
+
+    @property
+    def is_paper(self) -> bool:
+        return self.name in PAPER_TASKS
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the text: what the ids of runs hold."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @cached_property
+    def content(self) -> TomlTable:
+        """The whole file as a table, whose keys are all there."""
+        return TomlTable(self.where, "", tomllib.loads(self.text))
+
+    @cached_property
+    def data(self) -> DataSection:
+        return data_section(self.content.table("data"))
+
+    @cached_property
+    def dimensions(self) -> dict[str, Any]:
+        """What ``[transformer]`` says; what it leaves out has the paper's value."""
+        return dimensions(self.content.table("transformer", {}))
+
+    def image_spec(self, height: int, width: int, channels: int, classes: int) -> TransformerSpec:
+        """The transformer for images of this size, cut into square patches."""
+        given = dict(self.dimensions)
+        if "tokens" in given:
+            raise self._fault("tokens", "is for texts: the data are images, whose patches are the tokens")
+        patch = given.setdefault("patch_size", PAPER_PATCH)
+        if height % patch or width % patch:
+            sizes = [str(size) for size in range(1, min(height, width) + 1) if height % size == width % size == 0]
+            raise self._fault(
+                "patch_size",
+                f"must divide images of {height} × {width}, got {patch}: it can be {', '.join(sizes)}",
+            )
+        return self._spec(classes, tokens=(height // patch) * (width // patch), channels=channels, **given)
+
+    def text_spec(self, classes: int) -> TransformerSpec:
+        """The transformer for texts as word vectors."""
+        if "patch_size" in self.dimensions:
+            raise self._fault("patch_size", "is for images: the data are texts; tokens says how many words are read")
+        return self._spec(classes, **{"tokens": PAPER_TOKENS, **self.dimensions})
+
+    def _spec(self, classes: int, **dimensions: Any) -> TransformerSpec:
+        if classes < 2:
+            raise ValueError(f"{self.where}: [data] has {classes} class: a transformer tells at least 2 apart")
+        try:
+            return TransformerSpec(self.name, classes, **dimensions)
+        except ValueError as error:
+            raise ValueError(f"{self.where}: [transformer] {error}") from error
+
+    def _fault(self, key: str, problem: str) -> ValueError:
+        return TomlTable(self.where, "transformer", {}).fault(key, problem)
+
+
+def dimensions(table: TomlTable) -> dict[str, Any]:
+    """The keys of ``[transformer]`` that are there."""
+    given: dict[str, Any] = {name: table.integer(name, None, most=MAX_DIMENSION) for name in DIMENSIONS}
+    given["residual"] = table.boolean("residual", None)
+    table.finish()
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def find_task(name: str | Path) -> TaskFile:
+    """One of the paper's tasks by its name, any other by the path of its file."""
+    return TaskFile.paper(str(name)) if str(name) in PAPER_TASKS else TaskFile.read(Path(name))
