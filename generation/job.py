@@ -2,7 +2,7 @@
 
 import argparse
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -125,7 +125,7 @@ class Job:
             task=self.sweep.task,
             spec=task.spec,
             preset=self.sweep.preset.name,
-            protocol=asdict(self.sweep.preset.protocol),
+            protocol=self.sweep.preset.protocol.to_dict(),
             seeds=self.sweep.seeds,
             data_source=task.source,
             embedding_sha256=task.embedding.sha256 if task.embedding else None,
@@ -156,7 +156,7 @@ class Job:
                 "--out or delete it"
             )
         preset, runs = self.sweep.preset, len(self.configs(shard))
-        if (record.preset, record.runs, record.protocol) != (preset.name, runs, asdict(preset.protocol)):
+        if (record.preset, record.runs, record.protocol) != (preset.name, runs, preset.protocol.to_dict()):
             raise ValueError(
                 f"{place} holds a finished shard of preset {record.preset} with {record.runs} runs, not "
                 f"{preset.name} with {runs}: choose another --out or delete it"
