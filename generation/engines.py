@@ -28,7 +28,7 @@ def make_engine(
     if name == "fused" and models_per_pass is not None:
         raise ValueError("the fused engine trains all models at once: --models-per-pass is for --engine torch")
     if name == "fused" or (name == "auto" and models_per_pass is None):
-        problem = obstacle(configs, device)
+        problem = obstacle(task.spec, configs, device)
         if problem is None:
             return FusedEngine.on_cuda(configs, task, device)
         if name == "fused":

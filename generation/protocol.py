@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from zoo.format.schema import OPTIMIZERS
-from zoo.transformer.spec import TransformerSpec, spec_for
 
 CHECKPOINT_SHARES = {"epoch_50": 0.50, "epoch_75": 0.75, "epoch_100": 1.00}
 BEST = "best"
@@ -16,20 +15,37 @@ MOMENTUM = 0.9
 ADAM_BETAS = (0.9, 0.999)
 RMSPROP_ALPHA = 0.99
 EPSILON = 1e-8
+CROP_PADDING, MAX_CROP_PADDING = 2, 8
+LATER = {"crop_padding": CROP_PADDING, "checkpoint_epochs": None}
+"""Fields of a protocol that the first zoos' files do not have, and what they are there."""
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """What all runs of a zoo share. The defaults are the paper's."""
+    """What all runs of a zoo share. The defaults are the paper's.
+
+    Images are padded by ``crop_padding`` zeros on each side and cropped at random to their size. Checkpoints are taken
+    after ``checkpoint_epochs``; None is the paper's choice, half, three quarters and all of the epochs.
+    """
 
     epochs: int = 100
     warmup_epochs: int = 10
     batch_size: int = 128
     final_learning_rate: float = 1e-5
+    crop_padding: int = CROP_PADDING
+    checkpoint_epochs: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.warmup_epochs <= self.epochs:
             raise ValueError(f"warm-up must take between 1 and all {self.epochs} epochs, got {self.warmup_epochs}")
+        if type(self.crop_padding) is not int or not 0 <= self.crop_padding <= MAX_CROP_PADDING:
+            raise ValueError(f"crop_padding must be 0 to {MAX_CROP_PADDING} pixels, got {self.crop_padding!r}")
+        if (chosen := self.checkpoint_epochs) is not None:
+            whole = bool(chosen) and all(type(epoch) is int and 1 <= epoch <= self.epochs for epoch in chosen)
+            if not whole or list(chosen) != sorted(set(chosen)):
+                raise ValueError(
+                    f"checkpoint epochs must be ascending numbers from 1 to {self.epochs}, got {list(chosen)}"
+                )
 
     @classmethod
     def shortened(cls, epochs: int) -> "Protocol":
@@ -51,13 +67,29 @@ class Protocol:
 
     @property
     def checkpoints(self) -> dict[str, int]:
-        """Label → number of epochs after which it is taken: 50, 75 and 100 % of the training."""
+        """Label → number of epochs after which it is taken.
+
+        ``epoch_50``, ``epoch_75`` and ``epoch_100`` are these percents of the training, as in the paper, except where
+        the epochs were chosen: then ``epoch_10`` is taken after exactly 10.
+        """
+        if self.checkpoint_epochs is not None:
+            return {f"epoch_{epoch}": epoch for epoch in self.checkpoint_epochs}
         return {label: max(1, round(share * self.epochs)) for label, share in CHECKPOINT_SHARES.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON-ready data. The later fields are left unsaid at their defaults: the first runs keep their ids."""
+        plain = {name: value for name, value in asdict(self).items() if (name, value) not in LATER.items()}
+        if self.checkpoint_epochs is not None:
+            plain["checkpoint_epochs"] = list(self.checkpoint_epochs)
+        return plain
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run: the six varied hyperparameters, the seed, and the protocol. ``run_id`` is a hash of all of it."""
+    """One run: the task's name, the six varied hyperparameters, the seed, and the protocol.
+
+    ``run_id`` is a hash of all of it. The transformer's dimensions are those of the task's data, ``TaskData.spec``.
+    """
 
     task: str
     optimizer: str
@@ -70,7 +102,6 @@ class RunConfig:
     protocol: Protocol = field(default_factory=Protocol)
 
     def __post_init__(self) -> None:
-        spec_for(self.task)
         if self.optimizer not in OPTIMIZERS:
             raise ValueError(f"unknown optimizer {self.optimizer!r}: there are {', '.join(OPTIMIZERS)}")
         if not self.learning_rate > 0 or not self.init_std > 0 or not self.weight_decay >= 0:
@@ -85,18 +116,18 @@ class RunConfig:
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed must lie in [0, 2^32), got {self.seed}")
 
-    @property
-    def spec(self) -> TransformerSpec:
-        return spec_for(self.task)
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration as plain JSON-ready data."""
+        return asdict(self) | {"protocol": self.protocol.to_dict()}
 
     @property
     def run_id(self) -> str:
         """The first 16 hexadecimal digits of the SHA-256 of the configuration as canonical JSON."""
-        canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     def hyperparameters(self) -> dict[str, Any]:
         """The columns of the zoo that tell this run from others."""
-        row = asdict(self)
+        row = self.to_dict()
         del row["protocol"], row["task"]
         return row

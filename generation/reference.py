@@ -20,6 +20,7 @@ from zoo.tasks import TaskData
 from zoo.tasks.evaluation import Evaluation, measure
 from zoo.transformer.model import ZooTransformer
 from zoo.transformer.onednn import fast_small_products
+from zoo.transformer.spec import TransformerSpec
 from zoo.transformer.weights import TransformerWeights
 
 EVALUATION_CHUNK = 1000
@@ -75,12 +76,12 @@ def make_optimizer(config: RunConfig, model: ZooTransformer) -> optim.Optimizer:
     raise AssertionError(config.optimizer)
 
 
-def make_model(config: RunConfig, device: torch.device) -> ZooTransformer:
+def make_model(spec: TransformerSpec, config: RunConfig, device: torch.device) -> ZooTransformer:
     """The run's transformer with its initial weights and a dropout generator of its own."""
     generator = torch.Generator(device).manual_seed(config.seed)
-    model = ZooTransformer(config.spec, config.dropout, generator)
-    flat = initial_weights(config.spec, config.init_std, config.seed)
-    model.load_state_dict(TransformerWeights.from_flat(config.spec, flat).state_dict())
+    model = ZooTransformer(spec, config.dropout, generator)
+    flat = initial_weights(spec, config.init_std, config.seed)
+    model.load_state_dict(TransformerWeights.from_flat(spec, flat).state_dict())
     return model.to(device)
 
 
@@ -104,9 +105,9 @@ def train_single(
     epochs = protocol.epochs if stop_after is None else stop_after
     if not 1 <= epochs <= protocol.epochs:
         raise ValueError(f"can stop after 1 to {protocol.epochs} epochs, got {epochs}")
-    model = make_model(config, device).to(dtype)
+    model = make_model(task.spec, config, device).to(dtype)
     optimizer = make_optimizer(config, model)
-    inputs = TrainingInputs.prepare(task)
+    inputs = TrainingInputs.prepare(task, protocol.crop_padding)
     subset = train_subset(len(task.train), config.train_fraction).to(device)
     curves = Curves()
     snapshots: dict[str, tuple[int, torch.Tensor]] = {}
@@ -135,7 +136,7 @@ def train_single(
     trained_on = task.train[subset]
     checkpoints = {}
     for label, (epoch, flat) in snapshots.items():
-        model.load_state_dict(TransformerWeights.from_flat(config.spec, flat).state_dict())
+        model.load_state_dict(TransformerWeights.from_flat(task.spec, flat).state_dict())
         train_loss = measure(model, task, trained_on, EVALUATION_CHUNK).loss
         accuracy, test_loss = curves.test_accuracy[epoch - 1], curves.test_loss[epoch - 1]
         checkpoints[label] = Checkpoint(epoch, flat.cpu(), accuracy, test_loss, train_loss)

@@ -170,7 +170,7 @@ def measure_single(config: str, device: torch.device, repeats: int) -> Result:
     """The slow twin: one model with the modules and optimizers of torch; only its training steps."""
     task = fabricate(config, SINGLE_STEPS * Protocol().batch_size, 100).to(device)
     run = RunConfig(config, "adam", LEARNING_RATE, 1e-6, 0.1, 0.1, 1.0)
-    model = make_model(run, device)
+    model = make_model(task.spec, run, device)
     optimizer, inputs = make_optimizer(run, model), TrainingInputs.prepare(task)
     batches = epoch_batches(train_subset(len(task.train), 1.0), Protocol(), epoch=0).to(device)
     with fast_small_products():

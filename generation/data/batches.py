@@ -10,10 +10,9 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from generation.protocol import Protocol
+from generation.protocol import CROP_PADDING, Protocol
 from zoo.tasks import Examples, TaskData
 
-CROP_PADDING = 2
 DATA_SEED = 0
 SUBSET, ORDER, CROPS = 0, 1, 2  # the purposes that random numbers are drawn for
 
@@ -53,7 +52,7 @@ def epoch_batches(subset: Int[Tensor, " n"], protocol: Protocol, epoch: int) -> 
     if steps == 0:
         raise ValueError(f"{len(subset)} training examples do not fill one batch of {batch}")
     order = torch.from_numpy(random_numbers(ORDER, epoch).permutation(len(subset))[: steps * batch])
-    offsets = random_numbers(CROPS, epoch).integers(0, 2 * CROP_PADDING + 1, size=(steps, batch, 2))
+    offsets = random_numbers(CROPS, epoch).integers(0, 2 * protocol.crop_padding + 1, size=(steps, batch, 2))
     return EpochBatches(subset[order].view(steps, batch), torch.from_numpy(offsets))
 
 
@@ -62,13 +61,14 @@ class TrainingInputs:
     """The training set ready for batches: images padded once, so that a crop is a gather."""
 
     task: TaskData
-    padded: UInt8[Tensor, "n side side"] | None
+    padded: UInt8[Tensor, "n padded_height padded_width *channels"] | None
+    crop_padding: int
 
     @classmethod
-    def prepare(cls, task: TaskData) -> "TrainingInputs":
-        images = task.train.inputs
-        pad = (CROP_PADDING,) * 4
-        return cls(task, torch.nn.functional.pad(images, pad) if task.embedding is None else None)
+    def prepare(cls, task: TaskData, crop_padding: int = CROP_PADDING) -> "TrainingInputs":
+        if task.embedding is not None:
+            return cls(task, None, crop_padding)
+        return cls(task, pad(task.train.inputs, crop_padding), crop_padding)
 
     def batch(self, batches: EpochBatches, step: int) -> Examples:
         """The examples of one step, images cropped, still as bytes or word ids."""
@@ -76,17 +76,27 @@ class TrainingInputs:
         labels = self.task.train.labels[rows]
         if self.padded is None:
             return Examples(self.task.train.inputs[rows], labels)
-        return Examples(crop(self.padded, rows, batches.offsets[step]), labels)
+        return Examples(self.crop(rows, batches.offsets[step]), labels)
+
+    def crop(
+        self, rows: Int[Tensor, " batch"], offsets: Int[Tensor, "batch 2"]
+    ) -> UInt8[Tensor, "batch height width *channels"]:
+        """For each row, the window of the padded image whose upper left corner is its offset."""
+        assert self.padded is not None, "words are not cropped"
+        height, width = (side - 2 * self.crop_padding for side in self.padded.shape[1:3])
+        y = offsets[:, 0, None] + torch.arange(height, device=self.padded.device)
+        x = offsets[:, 1, None] + torch.arange(width, device=self.padded.device)
+        return self.padded[rows[:, None, None], y[:, :, None], x[:, None, :]]
 
 
-def crop(
-    padded: UInt8[Tensor, "n padded padded"], rows: Int[Tensor, " batch"], offsets: Int[Tensor, "batch 2"]
-) -> UInt8[Tensor, "batch side side"]:
-    """For each row of ``padded``, the window whose upper left corner is its offset."""
-    window = torch.arange(padded.shape[1] - 2 * CROP_PADDING, device=padded.device)
-    y = offsets[:, 0, None] + window
-    x = offsets[:, 1, None] + window
-    return padded[rows[:, None, None], y[:, :, None], x[:, None, :]]
+def pad(
+    images: UInt8[Tensor, "n height width *channels"], margin: int
+) -> UInt8[Tensor, "n padded_height padded_width *channels"]:
+    """The images with ``margin`` zeros around them."""
+    n, height, width, *channels = images.shape
+    padded = images.new_zeros(n, height + 2 * margin, width + 2 * margin, *channels)
+    padded[:, margin : margin + height, margin : margin + width] = images
+    return padded
 
 
 def model_batch(

@@ -47,9 +47,9 @@ class FusedEngine:
 
     def __init__(self, configs: Sequence[RunConfig], task: TaskData, kernels: Kernels) -> None:
         self.configs, self.kernels, self.device = tuple(configs), kernels, kernels.device
-        self.spec, self.protocol = configs[0].spec, configs[0].protocol
+        self.spec, self.protocol = task.spec, configs[0].protocol
         self.task = task.to(self.device)
-        self.inputs = TrainingInputs.prepare(self.task)
+        self.inputs = TrainingInputs.prepare(self.task, self.protocol.crop_padding)
         self.subset = train_subset(len(task.train), configs[0].train_fraction)
         self.test_samples = evaluation_samples(self.task, self.task.test)
         self.positions = sinusoidal_positions(self.spec.tokens, self.spec.dim).to(self.device)
@@ -66,7 +66,7 @@ class FusedEngine:
         """With kernels compiled for this GPU."""
         from generation.fused.compiled import CudaKernels
 
-        return cls(configs, task, CudaKernels(configs[0].spec, device))
+        return cls(configs, task, CudaKernels(task.spec, device))
 
     def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:
         """The next epoch of every run that is alive, in place; the mean loss of each over the epoch's batches."""

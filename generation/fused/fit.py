@@ -1,12 +1,13 @@
 """Whether the fused kernels can train a population on a device."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from importlib.util import find_spec
 
 import torch
 
 from generation.protocol import RunConfig
-from zoo.transformer.spec import AGNEWS, MNIST
+from zoo.transformer.spec import AGNEWS, MNIST, TransformerSpec
 
 COMPUTE_CAPABILITY = (9, 0)  # matrices of halves stored from registers, and the shared memory below
 SHARED_BYTES = 227 * 1024  # two samples with all that their backward pass needs, and the model's weights
@@ -14,11 +15,11 @@ SAMPLES_AT_ONCE = 16  # the classifier's gradients are made of this many samples
 LARGEST_BATCH = 1 << 16
 
 
-def obstacle(configs: Sequence[RunConfig], device: torch.device) -> str | None:
-    """Why the kernels cannot train these runs on this device, in one line; None if they can."""
-    spec, batch = configs[0].spec, configs[0].protocol.batch_size
-    if spec not in (MNIST, AGNEWS):
-        return f"its kernels are written for the zoo's own transformers, not for {spec}"
+def obstacle(spec: TransformerSpec, configs: Sequence[RunConfig], device: torch.device) -> str | None:
+    """Why the kernels cannot train these runs of this transformer on this device, in one line; None if they can."""
+    batch = configs[0].protocol.batch_size
+    if differing := unlike(AGNEWS if spec.patch_size is None else MNIST, spec):
+        return f"its kernels are written for the paper's two transformers, this one has {', '.join(differing)}"
     if batch % SAMPLES_AT_ONCE or batch >= LARGEST_BATCH:
         return f"it needs a batch size that is a multiple of {SAMPLES_AT_ONCE} below {LARGEST_BATCH}, got {batch}"
     if device.type != "cuda":
@@ -35,3 +36,9 @@ def obstacle(configs: Sequence[RunConfig], device: torch.device) -> str | None:
     if find_spec("cuda") is None or find_spec("cuda.core") is None or find_spec("cuda.bindings") is None:
         return "it needs cuda-core to compile its kernels: pip install 'small-transformer-zoo[fused]'"
     return None
+
+
+def unlike(expected: TransformerSpec, actual: TransformerSpec) -> list[str]:
+    """The dimensions in which two specs differ, e.g. "blocks 4, not 2"; the task's name is none."""
+    pairs = [(field.name, getattr(expected, field.name), getattr(actual, field.name)) for field in fields(expected)]
+    return [f"{name} {b}, not {a}" for name, a, b in pairs if a != b and name != "task"]

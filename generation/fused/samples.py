@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float16, Int, Int32
 from torch import Tensor
 
-from generation.data.batches import EpochBatches, TrainingInputs, crop
+from generation.data.batches import EpochBatches, TrainingInputs
 from generation.population.forward import prepare_inputs
 from zoo.tasks import Examples, TaskData
 from zoo.transformer.model import sinusoidal_positions
@@ -42,7 +42,7 @@ def epoch_samples(inputs: TrainingInputs, batches: EpochBatches) -> Samples:
     rows, offsets = batches.rows.flatten(), batches.offsets.flatten(0, 1)
     labels = task.train.labels[rows]
     if inputs.padded is not None:
-        return arrange(task, Examples(crop(inputs.padded, rows, offsets), labels), places)
+        return arrange(task, Examples(inputs.crop(rows, offsets), labels), places)
     ids = task.train.inputs[rows]
     lengths = (ids != 0).sum(dim=1).view(steps, batch)
     order = lengths.argsort(dim=1, stable=True) + batch * torch.arange(steps, device=lengths.device)[:, None]

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from zoo.transformer.model import layer_norm, masked_mean, sinusoidal_positions
+from zoo.transformer.model import check_images, layer_norm, masked_mean, sinusoidal_positions
 from zoo.transformer.spec import TransformerSpec
 
 Dropout = Callable[[int, Tensor], Tensor]
@@ -32,16 +32,18 @@ def dropout_places(spec: TransformerSpec) -> int:
     return 1 + 2 * spec.blocks
 
 
-def patches(images: Float[Tensor, "b 1 side side"], size: int) -> Float[Tensor, "b t pixels"]:
-    """The images cut into squares of ``size``, each flattened as the embedding's convolution reads it."""
-    b, _, side, _ = images.shape
-    squares = images.view(b, side // size, size, side // size, size)
-    return squares.transpose(2, 3).reshape(b, -1, size * size)
+def patches(images: Float[Tensor, "b channels height width"], size: int) -> Float[Tensor, "b t numbers"]:
+    """The images cut into squares of ``size``, each flattened as the convolution reads it: channel, y, x."""
+    squares = images.unflatten(3, (-1, size)).unflatten(2, (-1, size))  # channel, row, y, column, x
+    return squares.permute(0, 2, 4, 1, 3, 5).reshape(len(images), -1, images.shape[1] * size * size)
 
 
 def prepare_inputs(spec: TransformerSpec, x: Tensor) -> Float[Tensor, "b t features"]:
     """What a population reads: patches of images, or word vectors as they are."""
-    return x if spec.patch_size is None else patches(x, spec.patch_size)
+    if spec.patch_size is None:
+        return x
+    check_images(spec, x)
+    return patches(x, spec.patch_size)
 
 
 def population_logits(
@@ -65,11 +67,11 @@ def population_logits(
     h = dropout(0, h)
     for block in range(spec.blocks):
         qkv, output, fc1, bias1, fc2, bias2 = (next(weights) for _ in range(6))
-        h = attention(spec, layer_norm(h), mask, qkv, output)
-        h = dropout(1 + 2 * block, h)
+        attended = dropout(1 + 2 * block, attention(spec, layer_norm(h), mask, qkv, output))
+        h = h + attended if spec.residual else attended
         hidden = F.relu(linear(layer_norm(h).view(models, b * t, spec.dim), fc1, bias1))
-        h = linear(hidden, fc2, bias2).view(models, b, t, spec.dim)
-        h = dropout(2 + 2 * block, h)
+        mapped = dropout(2 + 2 * block, linear(hidden, fc2, bias2).view(models, b, t, spec.dim))
+        h = h + mapped if spec.residual else mapped
     pooled = masked_mean(layer_norm(h), mask)
     fc1, bias1, fc2, bias2 = weights
     logits = linear(F.relu(linear(pooled, fc1, bias1)), fc2, bias2)

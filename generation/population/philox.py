@@ -4,8 +4,9 @@ Philox2x32 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) 
 of their tests. One call turns a 64-bit counter and a 32-bit key into 64 bits: four elements of 16 bits each.
 
     key     = seed of the run
-    counter = (index of the group of four elements, 8·step + place)
+    counter = (index of the group of four elements, stride·step + place)
 
+The stride is 8, which leaves room for the places of three blocks; deeper transformers have the next power of two.
 An element is dropped where its 16 bits, as a number, lie below p·2¹⁶.
 """
 
@@ -32,12 +33,17 @@ def philox2x32(low: Tensor, high: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     return low, high
 
 
+def place_stride(places: int) -> int:
+    """By how much the counter advances in a step with this many places: the least power of two, at least 8."""
+    return max(PLACES_PER_STEP, 1 << (places - 1).bit_length())
+
+
 def dropout_bits(
     seeds: Int[Tensor, " seeds"], moment: Int[Tensor, ""], groups: Int[Tensor, " groups"]
 ) -> Int16[Tensor, "seeds n"]:
     """16 random bits, as int16, for every element of an activation and every seed.
 
-    ``moment`` is 8·step + place; ``groups`` counts the activation's elements in fours: 0, 1, 2, …
+    ``moment`` is stride·step + place; ``groups`` counts the activation's elements in fours: 0, 1, 2, …
     """
     first, second = philox2x32(groups[None], moment, seeds[:, None])
     words = torch.stack([first, first >> 16, second, second >> 16], dim=-1)

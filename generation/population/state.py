@@ -9,6 +9,7 @@ from torch import Tensor
 
 from generation.population.initialization import initial_weights
 from generation.protocol import BEST, RunConfig
+from zoo.transformer.spec import TransformerSpec
 
 
 @dataclass
@@ -28,9 +29,13 @@ class PopulationState:
 
     @classmethod
     def initial(
-        cls, configs: Sequence[RunConfig], device: torch.device, dtype: torch.dtype = torch.float32
+        cls,
+        spec: TransformerSpec,
+        configs: Sequence[RunConfig],
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
     ) -> "PopulationState":
-        spec, protocol = configs[0].spec, configs[0].protocol
+        protocol = configs[0].protocol
         weights = torch.stack([initial_weights(spec, config.init_std, config.seed) for config in configs])
         weights = weights.to(device, dtype)
         curve = torch.full((len(configs), protocol.epochs), torch.nan, dtype=torch.float64, device=device)

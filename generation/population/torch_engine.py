@@ -22,12 +22,13 @@ from generation.population.forward import (
     population_losses,
     prepare_inputs,
 )
-from generation.population.philox import ELEMENTS_PER_CALL, PLACES_PER_STEP, drop_threshold, dropout_bits
+from generation.population.philox import ELEMENTS_PER_CALL, drop_threshold, dropout_bits, place_stride
 from generation.population.state import PopulationState
 from generation.population.update import UpdateRule, update
 from generation.protocol import RunConfig
 from zoo.tasks import Examples, TaskData
 from zoo.transformer.onednn import fast_small_products
+from zoo.transformer.spec import AGNEWS, TransformerSpec
 
 Precision = Literal["float64", "float32", "bfloat16"]
 """What training multiplies matrices in. Weights are float32; float64 holds for both and is there to prove exactness."""
@@ -61,12 +62,12 @@ class TorchEngine:
         self.configs = tuple(configs)
         self.device = torch.device(device)
         self.precision: Precision = precision or default_precision(self.device)
-        self.spec, self.protocol = configs[0].spec, configs[0].protocol
+        self.spec, self.protocol = task.spec, configs[0].protocol
         self.task = task.to(self.device)
-        self.inputs = TrainingInputs.prepare(self.task)
+        self.inputs = TrainingInputs.prepare(self.task, self.protocol.crop_padding)
         self.subset = train_subset(len(task.train), configs[0].train_fraction)
         self.passes = plan_passes(
-            len(configs), models_per_pass or fitting_models(self.device, self.protocol.batch_size)
+            len(configs), models_per_pass or fitting_models(self.device, self.spec, self.protocol.batch_size)
         )
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
         self.rule = UpdateRule.of(configs, self.device, self.dtype)
@@ -110,7 +111,7 @@ class TorchEngine:
     ) -> None:
         """One step of all living runs, in place; adds each run's loss to ``losses``."""
         counter = torch.tensor(step, device=self.device)
-        groups = torch.arange(x.shape[0] * x.shape[1] * self.spec.dim // ELEMENTS_PER_CALL, device=self.device)
+        groups = torch.arange(-(-x.shape[0] * x.shape[1] * self.spec.dim // ELEMENTS_PER_CALL), device=self.device)
         shared_bits = self._all_bits(self.seeds[:1], counter, groups) if self.one_seed and self.drops else None
         for rows in self._living_passes(state.alive):
             bits = None
@@ -140,8 +141,8 @@ class TorchEngine:
                 yield rows
 
     def _all_bits(self, seeds: Tensor, step: Tensor, groups: Tensor) -> list[Int16[Tensor, "seeds n"]]:
-        places = range(dropout_places(self.spec))
-        return [self._bits(seeds, step * PLACES_PER_STEP + place, groups) for place in places]
+        places = dropout_places(self.spec)
+        return [self._bits(seeds, step * place_stride(places) + place, groups) for place in range(places)]
 
     def _pass_losses(
         self,
@@ -185,7 +186,8 @@ def mask_dropout(bits: list[Tensor], thresholds: Int16[Tensor, " p"], scales: Fl
     """Dropout of each run at its own rate, by the bits of each place."""
 
     def dropout(place: int, x: Float[Tensor, "p b t D"]) -> Float[Tensor, "p b t D"]:
-        keep = bits[place].view(-1, *x.shape[1:]) >= thresholds[:, None, None, None]
+        elements = x.shape[1:].numel()  # their bits come in fours, so up to three too many
+        keep = bits[place][:, :elements].view(-1, *x.shape[1:]) >= thresholds[:, None, None, None]
         return torch.where(keep, x * scales.to(x.dtype)[:, None, None, None], 0.0)
 
     return dropout
@@ -200,17 +202,30 @@ def plan_passes(population: int, at_most: int) -> tuple[slice, ...]:
 
 
 BYTES_PER_EXAMPLE = 400_000
-"""Memory of one model's activations, gradients and temporaries for one training example, a generous estimate."""
+"""Memory of one model's activations, gradients and temporaries for one training example, a generous estimate for the
+paper's two transformers."""
 
 
-def fitting_models(device: torch.device, batch_size: int) -> int:
+def bytes_per_example(spec: TransformerSpec) -> int:
+    """The same for any transformer: ``BYTES_PER_EXAMPLE``, or more in proportion to the activations."""
+    return int(BYTES_PER_EXAMPLE * max(1.0, activations(spec) / activations(AGNEWS)))
+
+
+def activations(spec: TransformerSpec) -> int:
+    """Numbers that one example's backward pass needs, about t·(D + blocks·(6D + 2h(2D_k + D_v) + 3ht + 2D_A))."""
+    projections = spec.heads * (2 * spec.key_dim + spec.value_dim)
+    block = 6 * spec.dim + 2 * projections + 3 * spec.heads * spec.tokens + 2 * spec.hidden_dim
+    return spec.tokens * (spec.dim + spec.blocks * block)
+
+
+def fitting_models(device: torch.device, spec: TransformerSpec, batch_size: int) -> int:
     """How many models one pass can hold. On a CPU one: its cores are busy with a single model's batch, and a run's
     arithmetic is then the same in any company, to the bit."""
     if device.type != "cuda":
         return 1
     # of the whole memory, not of what is free now: a resumed shard must cut its passes as before
     _, total = torch.cuda.mem_get_info(device)
-    return max(1, int(0.8 * total) // (BYTES_PER_EXAMPLE * batch_size))
+    return max(1, int(0.8 * total) // (bytes_per_example(spec) * batch_size))
 
 
 def default_precision(device: torch.device) -> Precision:

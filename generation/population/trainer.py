@@ -35,7 +35,7 @@ class PopulationTrainer:
         if len(shared) != 1:
             raise ValueError(f"runs of one population share task, train fraction and protocol, got {len(shared)} kinds")
         self.protocol = self.configs[0].protocol
-        self.state = PopulationState.initial(self.configs, self.device, engine.dtype)
+        self.state = PopulationState.initial(self.task.spec, self.configs, self.device, engine.dtype)
         self.engine_time = Stopwatch(self.device)
 
     @property

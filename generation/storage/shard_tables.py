@@ -22,7 +22,7 @@ def shard_tables(trainer: PopulationTrainer, shard: int) -> tuple[Iterator[pa.Ta
 def checkpoint_tables(trainer: PopulationTrainer, measures: CheckpointMeasures) -> Iterator[pa.Table]:
     """The checkpoints of each completed run, run by run."""
     state, labels = trainer.state, checkpoint_labels(trainer.configs[0])
-    metadata_fields = list(checkpoint_schema(trainer.configs[0].spec))[:-1]
+    metadata_fields = list(checkpoint_schema(trainer.task.spec))[:-1]
     alive = state.alive.cpu()
     measured = {field.name: getattr(measures, field.name).T.tolist() for field in fields(measures)}
     for run, config in enumerate(trainer.configs):

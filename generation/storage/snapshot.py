@@ -9,7 +9,6 @@ import hashlib
 import json
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import safetensors
@@ -35,7 +34,7 @@ def pattern(owner: str) -> str:
 
 def fingerprint(configs: Sequence[RunConfig], **surroundings: object) -> str:
     """A hash of everything that a population's future depends on besides its state."""
-    content = {"runs": [asdict(config) for config in configs], "code": VERSION, **surroundings}
+    content = {"runs": [config.to_dict() for config in configs], "code": VERSION, **surroundings}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -6,6 +6,7 @@ parameter, so they are computed once per checkpoint however long a predictor tra
 predictor may be several networks: then each of its ``votes`` is trained on its own, and the prediction is their mean.
 """
 
+from dataclasses import fields
 from typing import Any, ClassVar
 
 import torch
@@ -90,5 +91,5 @@ class Predictor(nn.Module):
 
 def differences(expected: TransformerSpec, actual: TransformerSpec) -> str:
     """Which dimensions of two specs differ, e.g. "classes 10 and 4"."""
-    pairs = zip(expected.to_dict().items(), actual.to_dict().values(), strict=True)
-    return ", ".join(f"{name} {a} and {b}" for (name, a), b in pairs if a != b)
+    pairs = [(field.name, getattr(expected, field.name), getattr(actual, field.name)) for field in fields(expected)]
+    return ", ".join(f"{name} {a} and {b}" for name, a, b in pairs if a != b)

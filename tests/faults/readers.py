@@ -35,12 +35,14 @@ from zoo.tasks import WordEmbedding
 from zoo.tasks.agnews import read_csv
 from zoo.tasks.idx import read_idx
 from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard
+from zoo.transformer.spec import MNIST
 from zoo.verify import verify
 
 Spoil = Callable[[bytes, list[Change]], bytes]
 OWNER = "0" * 64
 SHARD = "mnist/shard-00000"
 STATE = PopulationState.initial(
+    MNIST,
     [RunConfig("mnist", "sgd", 1e-3, 0.0, 0.1, 0.0, 1.0, protocol=Protocol(epochs=4, warmup_epochs=1))],
     torch.device("cpu"),
 )

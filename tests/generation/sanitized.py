@@ -17,7 +17,7 @@ def main() -> None:
         protocol = Protocol(epochs=2, warmup_epochs=1, batch_size=32)
         runs = [RunConfig(task.spec.task, name, 1e-3, 1e-4, 0.2, 0.2, 1.0, protocol=protocol) for name in OPTIMIZERS]
         engine = FusedEngine.on_cuda(runs, task, torch.device("cuda"))
-        state = PopulationState.initial(runs, engine.device)
+        state = PopulationState.initial(task.spec, runs, engine.device)
         state.alive[-1] = False
         for _ in range(protocol.epochs):
             engine.train_epoch(state)

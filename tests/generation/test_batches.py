@@ -1,12 +1,15 @@
 """What a step sees: a fixed subset in a new order every epoch, cropped at random."""
 
+import pytest
 import torch
+from jaxtyping import UInt8
+from torch import Tensor
 
-from generation.data.batches import TrainingInputs, crop, epoch_batches, train_subset
+from generation.data.batches import EpochBatches, TrainingInputs, epoch_batches, model_batch, train_subset
 from generation.population.initialization import initial_weights
 from generation.protocol import Protocol
-from zoo.tasks import TaskData
-from zoo.transformer.spec import MNIST
+from zoo.tasks import Examples, TaskData
+from zoo.transformer.spec import MNIST, TransformerSpec
 from zoo.transformer.weights import TransformerWeights
 
 
@@ -38,14 +41,52 @@ def test_crops_take_all_25_places_equally_often() -> None:
     assert float(((counts - expected) ** 2 / expected).sum()) < 51.2  # χ² with 24 degrees of freedom, p = 0.001
 
 
-def test_a_crop_shifts_the_padded_image() -> None:
-    images = torch.randint(1, 256, (4, 28, 28), dtype=torch.uint8)
-    padded = torch.nn.functional.pad(images, (2, 2, 2, 2))
-    cropped = crop(padded, torch.tensor([2, 0, 1]), torch.tensor([[2, 2], [0, 4], [4, 1]]))
+def image_task(images: UInt8[Tensor, "n height width *channels"], patch_size: int = 4) -> TaskData:
+    _, height, width, *channels = images.shape
+    tokens = height * width // patch_size**2
+    spec = TransformerSpec("images", 2, tokens, patch_size, dim=4, channels=channels[0] if channels else 1)
+    examples = Examples(images, torch.zeros(len(images), dtype=torch.int64))
+    return TaskData(spec, examples, examples, "made up")
+
+
+@pytest.mark.parametrize("shape", [(28, 28), (12, 20), (8, 12, 3)])
+def test_a_crop_shifts_the_padded_image(shape: tuple[int, ...]) -> None:
+    images = torch.randint(1, 256, (4, *shape), dtype=torch.uint8)
+    inputs = TrainingInputs.prepare(image_task(images))
+    cropped = inputs.crop(torch.tensor([2, 0, 1]), torch.tensor([[2, 2], [0, 4], [4, 1]]))
+    assert cropped.shape == (3, *shape)
     assert torch.equal(cropped[0], images[2])
     assert torch.equal(cropped[1, 2:, :-2], images[0, :-2, 2:])
     assert int(cropped[1, :2].max()) == int(cropped[1, :, -2:].max()) == 0
     assert torch.equal(cropped[2, :-2, 1:], images[1, 2:, :-1])
+
+
+def test_without_padding_every_image_stays_as_it_is() -> None:
+    images = torch.randint(0, 256, (32, 8, 12, 3), dtype=torch.uint8)
+    task, protocol = image_task(images), Protocol(batch_size=16, crop_padding=0)
+    batches = epoch_batches(torch.arange(32), protocol, epoch=0)
+    assert int(batches.offsets.max()) == 0
+    seen = TrainingInputs.prepare(task, protocol.crop_padding).batch(batches, 1)
+    assert torch.equal(seen.inputs, images[batches.rows[1]])
+
+
+def test_wider_padding_takes_more_places_and_leaves_the_order_alone() -> None:
+    subset = torch.arange(8192)
+    wide, paper = (epoch_batches(subset, Protocol(crop_padding=padding), epoch=0) for padding in (8, 2))
+    assert torch.equal(wide.rows, paper.rows)
+    assert wide.offsets.unique().tolist() == list(range(17))
+    assert paper.offsets.unique().tolist() == list(range(5))
+
+
+def test_a_model_reads_channels_first() -> None:
+    images = torch.randint(0, 256, (2, 4, 8, 3), dtype=torch.uint8)
+    batches = EpochBatches(torch.tensor([[1, 0]]), torch.zeros(1, 2, 2, dtype=torch.int64))
+    x, mask, _ = model_batch(TrainingInputs.prepare(image_task(images), 0), batches, 0)
+    assert mask is None
+    assert x.shape == (2, 3, 4, 8)
+    torch.testing.assert_close(x[0, 2], images[1, :, :, 2] / 127.5 - 1)
+    gray, _ = image_task(images[..., 0]).model_inputs(images[..., 0])
+    assert torch.equal(gray, image_task(images[..., :1]).model_inputs(images[..., :1])[0])
 
 
 def test_only_the_centered_crop_leaves_a_training_image_as_it_is(digits: TaskData) -> None:

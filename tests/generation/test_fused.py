@@ -126,7 +126,7 @@ def test_gradients_are_those_of_float64_autograd(
     """
     run, task, spec = config(name, dropout=dropout, seed=7), tasks[name], SPECS[name]
     fused = engine([run], task)
-    state = PopulationState.initial([run], fused.device)
+    state = PopulationState.initial(task.spec, [run], fused.device)
     if trained:
         state.weights[:] = trained_weights(spec)
     weights = state.weights.clone().cpu()
@@ -169,7 +169,7 @@ def test_two_epochs_follow_the_torch_engine_for_every_optimizer(name: str, engin
         for optimizer in RATES
     ]
     fused, twin = engine(configs, task), TorchEngine(configs, task)
-    ours, theirs = (PopulationState.initial(configs, device) for device in (fused.device, twin.device))
+    ours, theirs = (PopulationState.initial(task.spec, configs, device) for device in (fused.device, twin.device))
     before = theirs.weights.clone()
     for _ in range(protocol.epochs):
         torch.testing.assert_close(fused.train_epoch(ours).cpu(), twin.train_epoch(theirs), rtol=1e-2, atol=0)
@@ -192,7 +192,7 @@ def test_a_run_has_the_same_bytes_alone_in_company_and_whatever_the_order_of_war
 
     def result(configs: list[RunConfig], schedule: int) -> Tensor:
         fused = engine(configs, task, schedule)
-        state = PopulationState.initial(configs, fused.device)
+        state = PopulationState.initial(task.spec, configs, fused.device)
         losses = fused.train_epoch(state)
         row = configs.index(run)
         return torch.cat([state.weights[row], state.first[row], state.second[row], losses[row, None].float()])
@@ -206,7 +206,7 @@ def test_a_run_has_the_same_bytes_alone_in_company_and_whatever_the_order_of_war
 def test_a_dead_run_is_left_as_it_is(tasks: dict[str, TaskData], engine: MakeEngine) -> None:
     runs = [config("mnist"), config("mnist", "adam")]
     fused = engine(runs, tasks["mnist"])
-    state = PopulationState.initial(runs, fused.device)
+    state = PopulationState.initial(MNIST, runs, fused.device)
     state.alive[0] = False
     before = state.weights.clone()
     fused.train_epoch(state)
@@ -237,7 +237,7 @@ def test_evaluation_in_parts_is_that_of_every_model(
     monkeypatch.setattr("generation.fused.engine.EXAMPLES_PER_PART", 8)
     runs, task = [config(name, init_std=std, seed=seed) for seed, std in enumerate((0.2, 0.3, 0.5))], tasks[name]
     fused, twin = engine(runs, task), TorchEngine(runs, task)
-    weights, alive = PopulationState.initial(runs, twin.device).weights, torch.tensor([True, True, True])
+    weights, alive = PopulationState.initial(task.spec, runs, twin.device).weights, torch.tensor([True, True, True])
     accuracy, loss = fused.evaluate(weights.to(fused.device), alive.to(fused.device), fused.task.test)
     twin_accuracy, twin_loss = twin.evaluate(weights, alive, twin.task.test)
     assert len(set(twin_loss.tolist())) == 3
@@ -357,9 +357,15 @@ def test_the_kernels_know_every_tensor_of_the_flat_vector(spec: TransformerSpec)
 
 def test_what_the_kernels_cannot_do_is_said_in_one_line() -> None:
     cpu = torch.device("cpu")
-    assert obstacle([config("mnist")], cpu) == "it needs a CUDA device, got cpu"
+    assert obstacle(MNIST, [config("mnist")], cpu) == "it needs a CUDA device, got cpu"
     odd = config("mnist", protocol=Protocol(batch_size=100))
-    assert obstacle([odd], cpu) == "it needs a batch size that is a multiple of 16 below 65536, got 100"
+    assert obstacle(MNIST, [odd], cpu) == "it needs a batch size that is a multiple of 16 below 65536, got 100"
+    assert obstacle(replace(MNIST, task="digits"), [config("mnist")], cpu) == "it needs a CUDA device, got cpu"
+    deep = replace(MNIST, channels=3, blocks=4, residual=True)
+    assert obstacle(deep, [config("mnist")], cpu) == (
+        "its kernels are written for the paper's two transformers, this one has blocks 4, not 2, channels 3, not 1, "
+        "residual True, not False"
+    )
 
 
 def test_engines_by_name(tasks: dict[str, TaskData]) -> None:
@@ -375,7 +381,7 @@ def test_auto_takes_the_fused_engine_where_it_can_train(
     tasks: dict[str, TaskData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cpu, runs, task = torch.device("cpu"), [config("mnist")], tasks["mnist"]
-    monkeypatch.setattr(engines, "obstacle", lambda configs, device: None)
+    monkeypatch.setattr(engines, "obstacle", lambda spec, configs, device: None)
     monkeypatch.setattr(
         FusedEngine, "on_cuda", lambda configs, task, device: FusedEngine(configs, task, EmulatedKernels(task.spec))
     )
@@ -405,7 +411,7 @@ class TestOnAGpu:
 
         def result(configs: list[RunConfig]) -> Tensor:
             fused = FusedEngine.on_cuda(configs, task, self.device)
-            state = PopulationState.initial(configs, fused.device)
+            state = PopulationState.initial(task.spec, configs, fused.device)
             fused.train_epoch(state)
             return torch.stack([state.weights[0], state.first[0], state.second[0]])
 

@@ -24,6 +24,7 @@ from generation.storage.snapshot import load_snapshot, save_snapshot
 from zoo.command import duration
 from zoo.format.manifest import Manifest
 from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE
+from zoo.transformer.spec import MNIST
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -157,7 +158,7 @@ def test_a_damaged_snapshot_is_passed_over_for_the_one_before(undisturbed: Path,
 
 def test_snapshots_of_another_training_are_neither_used_nor_lost(tmp_path: Path) -> None:
     config = RunConfig("mnist", "sgd", 1e-3, 0.0, 0.1, 0.0, 1.0)
-    state = PopulationState.initial([config], torch.device("cpu"))
+    state = PopulationState.initial(MNIST, [config], torch.device("cpu"))
     for epoch in (90, 91):
         state.epoch = epoch
         save_snapshot(tmp_path, state, "a" * 64, seconds=1.0)
@@ -236,7 +237,7 @@ def test_without_gpu_and_preset_it_says_that_it_runs_the_demo() -> None:
 
 
 def test_a_snapshot_of_an_impossible_epoch_is_refused(tmp_path: Path) -> None:
-    state = PopulationState.initial([RunConfig("mnist", "sgd", 1e-3, 0.0, 0.1, 0.0, 1.0)], torch.device("cpu"))
+    state = PopulationState.initial(MNIST, [RunConfig("mnist", "sgd", 1e-3, 0.0, 0.1, 0.0, 1.0)], torch.device("cpu"))
     state.epoch = 101
     save_snapshot(tmp_path, state, "a" * 64, seconds=1.0)
     with pytest.warns(UserWarning, match=r"epoch 101 after 1\.0 s does not belong to this training"):

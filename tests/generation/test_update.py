@@ -8,6 +8,7 @@ import torch
 from generation.population.update import UpdateRule, update
 from generation.protocol import RunConfig
 from generation.reference import make_model, make_optimizer
+from zoo.transformer.spec import MNIST
 
 CONFIGS = [
     RunConfig("mnist", optimizer, 3e-2, 1e-2, 0.1, 0.0, 1.0) for optimizer in ("sgd", "sgd_momentum", "adam", "rmsprop")
@@ -19,7 +20,7 @@ def test_mixed_update_is_each_optimizer_of_torch(steps: int) -> None:
     generator = torch.Generator().manual_seed(0)
     gradients = torch.randn(steps, len(CONFIGS), 18_506, generator=generator, dtype=torch.float64)
     rule = UpdateRule.of(CONFIGS, torch.device("cpu"), torch.float64)
-    models = [make_model(config, torch.device("cpu")).double() for config in CONFIGS]
+    models = [make_model(MNIST, config, torch.device("cpu")).double() for config in CONFIGS]
     optimizers = [make_optimizer(config, model) for config, model in zip(CONFIGS, models, strict=True)]
     weights = torch.stack([torch.cat([p.detach().flatten() for p in model.parameters()]) for model in models])
     first, second = torch.zeros_like(weights), torch.zeros_like(weights)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import zoo
+from zoo.testing import TINY_PHOTOS
 from zoo.transformer.model import ZooTransformer, sinusoidal_positions
 
 
@@ -30,8 +31,10 @@ def literal_logits(model: ZooTransformer, x: Tensor) -> Tensor:
             scores = (normed @ block.query[s]) @ (normed @ block.key[s]).T / math.sqrt(model.spec.key_dim)
             share = torch.exp(scores) / torch.exp(scores).sum(dim=1, keepdim=True)
             attended += share @ normed @ block.value[s] @ block.output[s]
-        hidden = torch.clamp(norm(attended) @ block.weight_a + block.bias_a, min=0)
-        x = hidden @ block.weight_b + block.bias_b
+        x = attended + x if model.spec.residual else attended
+        hidden = torch.clamp(norm(x) @ block.weight_a + block.bias_a, min=0)
+        mapped = hidden @ block.weight_b + block.bias_b
+        x = mapped + x if model.spec.residual else mapped
     pooled = norm(x).mean(dim=0)
     hidden = torch.clamp(weights["classifier.fc1.weight"] @ pooled + weights["classifier.fc1.bias"], min=0)
     return weights["classifier.fc2.weight"] @ hidden + weights["classifier.fc2.bias"]
@@ -45,14 +48,15 @@ def test_logits_equal_the_formulas_on_words() -> None:
     torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_logits_equal_the_formulas_on_images() -> None:
-    model = random_model(zoo.MNIST)
-    image = torch.rand(28, 28, dtype=torch.float64)
+@pytest.mark.parametrize(("spec", "rows", "columns"), [(zoo.MNIST, 7, 7), (TINY_PHOTOS, 2, 3)])
+def test_logits_equal_the_formulas_on_images(spec: zoo.TransformerSpec, rows: int, columns: int) -> None:
+    model = random_model(spec)
+    image = torch.rand(spec.channels, 4 * rows, 4 * columns, dtype=torch.float64)
     kernel, bias = model.state_dict()["embedding.weight"], model.state_dict()["embedding.bias"]
-    patches = [image[4 * i : 4 * i + 4, 4 * j : 4 * j + 4] for i in range(7) for j in range(7)]
-    tokens = torch.stack([(kernel[:, 0] * patch).sum(dim=(1, 2)) + bias for patch in patches])
-    expected = literal_logits(model, tokens + sinusoidal_positions(49, 32))
-    torch.testing.assert_close(model(image[None, None])[0], expected, rtol=1e-9, atol=1e-9)
+    patches = [image[:, 4 * i : 4 * i + 4, 4 * j : 4 * j + 4] for i in range(rows) for j in range(columns)]
+    tokens = torch.stack([(kernel * patch).sum(dim=(1, 2, 3)) + bias for patch in patches])
+    expected = literal_logits(model, tokens + sinusoidal_positions(spec.tokens, spec.dim))
+    torch.testing.assert_close(model(image[None])[0], expected, rtol=1e-9, atol=1e-9)
 
 
 def test_logits_do_not_change_when_padding_does() -> None:
@@ -110,8 +114,10 @@ def test_dropout_acts_only_in_training_and_follows_its_generator() -> None:
 @pytest.mark.parametrize(
     ("spec", "inputs", "message"),
     [
-        (zoo.MNIST, (torch.zeros(2, 28, 28),), r"reads images \[b, 1, side, side\], got \(2, 28, 28\)"),
-        (zoo.MNIST, (torch.zeros(2, 1, 24, 28),), r"must cut into 49 patches, got 42"),
+        (zoo.MNIST, (torch.zeros(2, 28, 28),), r"reads images \[b, 1, height, width\], got \(2, 28, 28\)"),
+        (zoo.MNIST, (torch.zeros(2, 1, 24, 28),), r"must cut into 49 patches, got 42 from 24 × 28"),
+        (zoo.MNIST, (torch.zeros(2, 1, 28, 30),), r"patches of 4 × 4 do not divide images of 28 × 30"),
+        (TINY_PHOTOS, (torch.zeros(2, 1, 8, 12),), r"reads images \[b, 3, height, width\], got \(2, 1, 8, 12\)"),
         (zoo.AGNEWS, (torch.zeros(2, 5, 32),), r"and a mask \[b, t\], got \(2, 5, 32\) and no mask"),
         (zoo.AGNEWS, (torch.zeros(2, 5, 31), torch.ones(2, 5, dtype=torch.bool)), r"word vectors \[b, t, 32\]"),
         (zoo.AGNEWS, (torch.zeros(2, 65, 32), torch.ones(2, 65, dtype=torch.bool)), r"at most 64 tokens, got 65"),

@@ -1,5 +1,6 @@
 """The flat layout: what every stored weight vector means."""
 
+import copy
 import hashlib
 import json
 from itertools import pairwise
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import zoo
+from zoo.testing import TINY_PHOTOS
 from zoo.transformer.spec import TransformerSpec, spec_for
 
 GOLDEN = Path(__file__).parent / "golden" / "layout.json"
@@ -44,13 +46,26 @@ def test_components_cover_the_vector_without_overlap() -> None:
 
 
 def test_spec_survives_json() -> None:
-    assert TransformerSpec(**json.loads(json.dumps(zoo.MNIST.to_dict()))) == zoo.MNIST
+    for spec in (zoo.MNIST, zoo.AGNEWS, TINY_PHOTOS):
+        assert TransformerSpec(**json.loads(json.dumps(spec.to_dict()))) == spec
+        assert copy.deepcopy(spec) == spec
 
 
-@pytest.mark.parametrize("wrong", [{"dim": 0}, {"heads": -1}])
+def test_one_channel_and_no_residual_connections_are_left_unsaid() -> None:
+    assert list(zoo.MNIST.to_dict())[-1] == "blocks"
+    assert TINY_PHOTOS.to_dict()["channels"] == 3
+    assert TINY_PHOTOS.to_dict()["residual"] is True
+
+
+@pytest.mark.parametrize("wrong", [{"dim": 0}, {"heads": -1}, {"patch_size": 4, "channels": 0}])
 def test_spec_refuses_what_is_not_a_dimension(wrong: dict) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be a positive integer"):
+    with pytest.raises(ValueError, match=f"{list(wrong)[-1]} must be a positive integer"):
         TransformerSpec(**{"task": "mnist", "classes": 10, "tokens": 49, **wrong})
+
+
+def test_channels_without_patches_are_refused() -> None:
+    with pytest.raises(ValueError, match="channels are those of images, which need a patch_size: got 3 without one"):
+        TransformerSpec("news", classes=4, tokens=64, channels=3)
 
 
 def test_unknown_task_is_named() -> None:
@@ -60,7 +75,7 @@ def test_unknown_task_is_named() -> None:
 
 def test_spec_refuses_more_than_any_small_transformer_has() -> None:
     """Also the count that is made without a list of tensors is the real one."""
-    for spec in (zoo.MNIST, zoo.AGNEWS):
+    for spec in (zoo.MNIST, zoo.AGNEWS, TINY_PHOTOS):
         assert spec._count() == spec.num_parameters
     for wrong in ({"blocks": 10**12}, {"dim": 10**9}):
         with pytest.raises(ValueError, match="is not a small one"):

@@ -15,9 +15,12 @@ from zoo.transformer.spec import TransformerSpec
 
 @dataclass(frozen=True)
 class Examples:
-    """A set of labelled examples, whole: images as bytes [n, 28, 28], or texts as word ids [n, 64] padded with 0."""
+    """A set of labelled examples, whole: images as bytes, or texts as word ids padded with 0.
 
-    inputs: UInt8[Tensor, "n side side"] | Int[Tensor, "n tokens"]
+    Images of several channels have them last, as files do; those of one channel need no such dimension.
+    """
+
+    inputs: UInt8[Tensor, "n height width"] | UInt8[Tensor, "n height width channels"] | Int[Tensor, "n tokens"]
     labels: Integer[Tensor, " n"]
 
     def __len__(self) -> int:
@@ -56,10 +59,14 @@ class TaskData:
         return digest.hexdigest()
 
     def model_inputs(self, inputs: Tensor) -> tuple[Float[Tensor, "b ..."], Bool[Tensor, "b t"] | None]:
-        """What a ``ZooTransformer`` takes for these raw inputs: pixels in [−1, 1], or word vectors and their mask."""
-        if self.embedding is None:
-            return normalize_pixels(inputs)[:, None], None
-        return self.embedding(inputs)
+        """What a ``ZooTransformer`` takes for these raw inputs.
+
+        Pixels in [−1, 1] as [b, channels, height, width], or word vectors and their mask.
+        """
+        if self.embedding is not None:
+            return self.embedding(inputs)
+        pixels = normalize_pixels(inputs)
+        return pixels[:, None] if pixels.ndim == 3 else pixels.movedim(-1, 1), None
 
 
 def normalize_pixels(images: UInt8[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:

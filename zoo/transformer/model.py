@@ -1,11 +1,13 @@
 """The zoo's transformer as a torch module.
 
     X₀ = dropout(embed(input) + positions)
-    X  ← dropout(MultiHead(LN(X)))           for each block: no residual connection
+    X  ← dropout(MultiHead(LN(X)))                   for each block
     X  ← dropout(ReLU(LN(X)·W_A + b_A)·W_B + b_B)
     y  = W₂·ReLU(W₁·mean_tokens(LN(X)) + b₁) + b₂
 
-LN has no affine parameters; attention has no biases. With a mask, padded tokens are neither attended to nor pooled.
+The paper's transformers have no residual connections; where ``spec.residual`` asks for them, both steps of a block are
+X ← X + dropout(…). LN has no affine parameters; attention has no biases. With a mask, padded tokens are neither
+attended to nor pooled.
 """
 
 import math
@@ -58,10 +60,15 @@ class Block(nn.Module):
         self.fc1 = nn.Linear(spec.dim, spec.hidden_dim)
         self.fc2 = nn.Linear(spec.hidden_dim, spec.dim)
         self.dropout = dropout
+        self.residual = spec.residual
 
     def forward(self, x: Float[Tensor, "b t D"], mask: Bool[Tensor, "b t"] | None) -> Float[Tensor, "b t D"]:
-        x = self.dropout(self.attention(layer_norm(x), mask))
-        return self.dropout(self.fc2(F.relu(self.fc1(layer_norm(x)))))
+        x = self.add(x, self.dropout(self.attention(layer_norm(x), mask)))
+        return self.add(x, self.dropout(self.fc2(F.relu(self.fc1(layer_norm(x))))))
+
+    def add(self, x: Float[Tensor, "b t D"], step: Float[Tensor, "b t D"]) -> Float[Tensor, "b t D"]:
+        """What the next LayerNorm reads: the step, on top of ``x`` where the transformer is residual."""
+        return x + step if self.residual else step
 
     def attention(self, x: Float[Tensor, "b t D"], mask: Bool[Tensor, "b t"] | None) -> Float[Tensor, "b t D"]:
         """Σ_s softmax(X·W_Q·(X·W_K)ᵀ/√D_k)·X·W_V·W_O over heads s (eq:multihead)."""
@@ -91,8 +98,8 @@ class Classifier(nn.Module):
 class ZooTransformer(nn.Module):
     """One transformer of the zoo; the names of its parameters are the names of ``spec.tensors``.
 
-    Takes images [b, 1, side, side] where the spec has patches, else word vectors [b, t, D] with a mask [b, t] that is
-    True on real tokens. Every row of the mask needs at least one real token.
+    Takes images [b, channels, height, width] where the spec has patches, else word vectors [b, t, D] with a mask [b, t]
+    that is True on real tokens. Every row of the mask needs at least one real token.
     """
 
     positions: Tensor
@@ -102,7 +109,8 @@ class ZooTransformer(nn.Module):
     ) -> None:
         super().__init__()
         self.spec = spec
-        self.embedding = nn.Conv2d(1, spec.dim, spec.patch_size, spec.patch_size) if spec.patch_size else None
+        patch = spec.patch_size
+        self.embedding = nn.Conv2d(spec.channels, spec.dim, patch, patch) if patch else None
         self.dropout = Dropout(dropout, dropout_generator)
         self.blocks = nn.ModuleList(Block(spec, self.dropout) for _ in range(spec.blocks))
         self.classifier = Classifier(spec)
@@ -116,10 +124,7 @@ class ZooTransformer(nn.Module):
 
     def embed(self, x: Tensor, mask: Tensor | None) -> Float[Tensor, "b t D"]:
         if self.embedding is not None:
-            if x.ndim != 4 or x.shape[1] != 1:
-                raise ValueError(
-                    f"a {self.spec.task} transformer reads images [b, 1, side, side], got {tuple(x.shape)}"
-                )
+            check_images(self.spec, x)
             x = self.embedding(x).flatten(2).mT
         elif x.ndim != 3 or x.shape[-1] != self.spec.dim or mask is None:
             got = f"{tuple(x.shape)} and {'no mask' if mask is None else 'a mask'}"
@@ -127,13 +132,25 @@ class ZooTransformer(nn.Module):
                 f"a {self.spec.task} transformer reads word vectors [b, t, {self.spec.dim}] and a mask [b, t], "
                 f"got {got}: call it as model(*embedding(word_ids))"
             )
-        if self.embedding is not None and x.shape[1] != self.spec.tokens:
-            raise ValueError(f"images must cut into {self.spec.tokens} patches, got {x.shape[1]}")
         if x.shape[1] > self.spec.tokens:
             raise ValueError(
                 f"a {self.spec.task} transformer reads at most {self.spec.tokens} tokens, got {x.shape[1]}"
             )
         return self.dropout(x + self.positions[: x.shape[1]])
+
+
+def check_images(spec: TransformerSpec, images: Tensor) -> None:
+    """Refuses what does not cut into exactly the patches that the spec has positions for."""
+    if images.ndim != 4 or images.shape[1] != spec.channels:
+        raise ValueError(
+            f"a {spec.task} transformer reads images [b, {spec.channels}, height, width], got {tuple(images.shape)}"
+        )
+    size, (height, width) = spec.patch_size, images.shape[2:]
+    assert size is not None
+    if height % size or width % size:
+        raise ValueError(f"patches of {size} × {size} do not divide images of {height} × {width}")
+    if (patches := (height // size) * (width // size)) != spec.tokens:
+        raise ValueError(f"images must cut into {spec.tokens} patches, got {patches} from {height} × {width}")
 
 
 def layer_norm(x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:

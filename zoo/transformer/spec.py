@@ -14,6 +14,8 @@ from typing import Any, Literal, NamedTuple
 Component = Literal["embedding", "encoder", "classifier"]
 MAX_BLOCKS, MAX_TOKENS, MAX_PARAMETERS = 1 << 10, 1 << 12, 1 << 28
 """Far above any zoo; a spec that came with a file cannot ask for more."""
+LATER = {"channels": 1, "residual": False}
+"""Fields that the first files do not have, and what they are there."""
 COMPONENTS: tuple[Component, ...] = ("embedding", "encoder", "classifier")
 
 
@@ -36,8 +38,8 @@ class TensorSlot(NamedTuple):
 class TransformerSpec:
     """Dimensions of a zoo transformer, in the paper's letters where it has one.
 
-    A spec with a ``patch_size`` reads square one-channel images through a trainable convolution; one without reads word
-    vectors of a frozen embedding, with a mask.
+    A spec with a ``patch_size`` reads images of any sides that cut into ``tokens`` patches through a trainable
+    convolution; one without reads word vectors of a frozen embedding, with a mask.
     """
 
     task: str
@@ -50,13 +52,20 @@ class TransformerSpec:
     value_dim: int = 16  # D_v
     hidden_dim: int = 64  # D_A
     blocks: int = 2
+    channels: int = 1  # of the images
+    residual: bool = False  # x + f(LN(x)) instead of f(LN(x))
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if name != "task" and value is not None and (type(value) is not int or value < 1):
+            optional = name == "patch_size" and value is None
+            if name not in ("task", "residual") and not optional and (type(value) is not int or value < 1):
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
         if not isinstance(self.task, str):
             raise ValueError(f"task must be a name, got {self.task!r}")
+        if type(self.residual) is not bool:
+            raise ValueError(f"residual must be true or false, got {self.residual!r}")
+        if self.patch_size is None and self.channels != 1:
+            raise ValueError(f"channels are those of images, which need a patch_size: got {self.channels} without one")
         if self.blocks > MAX_BLOCKS or self.tokens > MAX_TOKENS or self._count() > MAX_PARAMETERS:
             raise ValueError(
                 f"a transformer of {self.blocks:,} blocks, {self.tokens:,} tokens and {self._count():,} weights is not "
@@ -65,7 +74,7 @@ class TransformerSpec:
 
     def _count(self) -> int:
         """The number of weights, without the list of tensors, which a forged spec could make too long to write."""
-        embedding = self.dim * (self.patch_size**2 + 1) if self.patch_size else 0
+        embedding = self.dim * (self.channels * self.patch_size**2 + 1) if self.patch_size else 0
         encoder = self.blocks * sum(prod(shape) for shape in self._block_shapes.values())
         return embedding + encoder + (self.dim + 1) * (self.dim + self.classes)
 
@@ -78,7 +87,7 @@ class TransformerSpec:
         """Name → shape and offset, in the order of the flat vector."""
         shapes: dict[str, tuple[int, ...]] = {}
         if self.patch_size is not None:
-            shapes["embedding.weight"] = (self.dim, 1, self.patch_size, self.patch_size)
+            shapes["embedding.weight"] = (self.dim, self.channels, self.patch_size, self.patch_size)
             shapes["embedding.bias"] = (self.dim,)
         for i in range(self.blocks):
             shapes |= {f"blocks.{i}.{name}": shape for name, shape in self._block_shapes.items()}
@@ -130,8 +139,11 @@ class TransformerSpec:
         return MappingProxyType(parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """The dimensions as plain JSON-ready data; ``TransformerSpec(**spec.to_dict())`` is the same spec."""
-        return asdict(self)
+        """The dimensions as plain JSON-ready data; ``TransformerSpec(**spec.to_dict())`` is the same spec.
+
+        One channel and no residual connections are left unsaid, as in files older than these two fields.
+        """
+        return {name: value for name, value in asdict(self).items() if (name, value) not in LATER.items()}
 
 
 MNIST = TransformerSpec(task="mnist", classes=10, tokens=49, patch_size=4)
