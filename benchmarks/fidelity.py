@@ -24,9 +24,11 @@ from generation.population.torch_engine import TorchEngine
 from generation.population.trainer import Engine, PopulationTrainer
 from generation.protocol import Protocol, RunConfig
 from generation.sweep import PRESETS, Sweep
+from generation.task import named_task
 from zoo.command import command, command_parser, progress_bar
 from zoo.device import choose_device
 from zoo.tasks import TaskData
+from zoo.tasks.task_file import find_task
 
 STABLE = 0.02  # a configuration is stable if the accuracies of torch's two seeds differ by at most this
 
@@ -79,11 +81,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     device = choose_device(options.device)
-    task = load_task_data(options.config, options.data, embedding_folder=options.embedding)
+    task = load_task_data(find_task(options.config), options.data, embedding_folder=options.embedding)
     rows = random_subset(len(task.train), min(options.examples, len(task.train)))
     task = TaskData(task.spec, task.train[rows], task.test, f"{len(rows)} examples of {task.source}", task.embedding)
     protocol = Protocol.shortened(options.epochs)
-    sweep = Sweep(options.config, PRESETS["paper"])
+    sweep = Sweep(named_task(options.config), PRESETS["paper"])
     configs = [replace(run, protocol=protocol, train_fraction=1.0) for run in sweep.shard(0)[: options.runs]]
     measured = compare(configs, task, device, options.engine)
     for row in measured:

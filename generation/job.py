@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from zoo.tasks.formats import RawImages
 
 from generation.data.task_data import frozen_embedding, read_training_data, with_fewer_examples
 from generation.engines import ENGINES, make_engine
@@ -21,7 +22,6 @@ from zoo.format.record import MAX_REPEATS, MIN_REPEATS, repeats_of
 from zoo.format.shard import ShardRecord, finished_record, shard_folder
 from zoo.storage.lock import exclusive
 from zoo.tasks import TaskData
-from zoo.tasks.formats import RawImages
 from zoo.tasks.load import task_data
 from zoo.tasks.task_file import PAPER_TASKS
 

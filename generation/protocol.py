@@ -3,19 +3,20 @@
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from zoo.format.schema import OPTIMIZERS
 
 CHECKPOINT_SHARES = {"epoch_50": 0.50, "epoch_75": 0.75, "epoch_100": 1.00}
-BEST = "best"
 
 MOMENTUM = 0.9
 ADAM_BETAS = (0.9, 0.999)
 RMSPROP_ALPHA = 0.99
 EPSILON = 1e-8
 CROP_PADDING, MAX_CROP_PADDING = 2, 8
+IDENTITY = ("task", "protocol", "task_sha256")
+"""Fields of a run that all runs of a config share."""
 LATER = {"crop_padding": CROP_PADDING, "checkpoint_epochs": None}
 """Fields of a protocol that the first zoos' files do not have, and what they are there."""
 
@@ -50,7 +51,13 @@ class Protocol:
     @classmethod
     def shortened(cls, epochs: int) -> "Protocol":
         """The same protocol in fewer epochs, a tenth of them warm-up as in the paper."""
-        return cls(epochs=epochs, warmup_epochs=max(1, epochs // 10))
+        return cls(epochs=epochs, warmup_epochs=warmup_share(epochs))
+
+    def lasting(self, epochs: int) -> "Protocol":
+        """The same protocol in another number of epochs, with the paper's shares of warm-up and checkpoints."""
+        if epochs == self.epochs:
+            return self
+        return replace(self, epochs=epochs, warmup_epochs=warmup_share(epochs), checkpoint_epochs=None)
 
     def learning_rate(self, peak: float, epoch: int) -> float:
         """The learning rate throughout ``epoch``, counted from 0.
@@ -84,6 +91,11 @@ class Protocol:
         return plain
 
 
+def warmup_share(epochs: int) -> int:
+    """A tenth, as in the paper."""
+    return max(1, epochs // 10)
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """One run: the task's name, the six varied hyperparameters, the seed, and the protocol.
@@ -100,6 +112,7 @@ class RunConfig:
     train_fraction: float
     seed: int = 0
     protocol: Protocol = field(default_factory=Protocol)
+    task_sha256: str | None = None  # of the task file, where it is not one of the paper's
 
     def __post_init__(self) -> None:
         if self.optimizer not in OPTIMIZERS:
@@ -118,7 +131,8 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as plain JSON-ready data."""
-        return asdict(self) | {"protocol": self.protocol.to_dict()}
+        plain = asdict(self) | {"protocol": self.protocol.to_dict()}
+        return {name: value for name, value in plain.items() if name != "task_sha256" or value is not None}
 
     @property
     def run_id(self) -> str:
@@ -128,6 +142,4 @@ class RunConfig:
 
     def hyperparameters(self) -> dict[str, Any]:
         """The columns of the zoo that tell this run from others."""
-        row = self.to_dict()
-        del row["protocol"], row["task"]
-        return row
+        return {name: value for name, value in asdict(self).items() if name not in IDENTITY}

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from generation.data.task_data import load_task_data
-from generation.job import TASK_HELP, positive
+from generation.job import DATA_HELP, TASK_HELP, positive
 from generation.protocol import RunConfig
 from generation.reference import train_single
 from generation.task import named_task
@@ -35,11 +35,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--epochs", type=positive, help="length of the schedule (default: the task's, 100 in the paper)"
     )
     parser.add_argument("--stop-after", type=int, help="stop after this many epochs (default: the whole schedule)")
-    parser.add_argument(
-        "--data",
-        type=Path,
-        help="folder that the data's paths start from (default: 5,000 digits, AG News downloaded, or the task file's)",
-    )
+    parser.add_argument("--data", type=Path, help=f"{DATA_HELP[:-1]}, MNIST as 5,000 digits)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, or auto: the GPU where there is one")
     return parser.parse_args(arguments)
 

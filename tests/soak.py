@@ -17,6 +17,7 @@ from benchmarks.results import Result
 from generation.job import Job
 from generation.shard import train_shard
 from generation.sweep import PRESETS, Sweep
+from generation.task import named_task
 from tests.faults.cells import all_cells, outcomes
 from tests.faults.flips import TARGETS, flip
 from tests.faults.fuzzing import fuzz
@@ -82,7 +83,7 @@ def soak_cells(count: int, folder: Path, advance: Advance) -> list[Result]:
 def soak_ray(runs: int, folder: Path, advance: Advance) -> list[Result]:
     """Four demo shards on two Ray nodes of this machine, one worker killed in the middle, against a plain loop."""
     # one thread, as each of Ray's workers has
-    job = Job(Sweep("mnist", PRESETS["demo"]), folder / "loop", runs=runs, device="cpu")
+    job = Job(Sweep(named_task("mnist"), PRESETS["demo"]), folder / "loop", runs=runs, device="cpu")
     for shard in range(DEMO_SHARDS):
         train_shard(job, shard)
         advance()

@@ -22,7 +22,6 @@ from generation.engines import make_engine
 from generation.population.trainer import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
 from generation.reference import make_model, make_optimizer, train_batches
-from generation.sweep import DROPOUTS
 from zoo.command import command, command_parser, duration
 from zoo.device import choose_device
 from zoo.format.record import SEED_POLICIES, SHARED_SEED
@@ -35,6 +34,7 @@ from zoo.transformer.spec import SPECS
 STEPS_OF_MNIST = 468
 SINGLE_STEPS = 30
 LEARNING_RATE = 1e-3
+DROPOUTS = (0.2, 0.15, 0.1, 0.05, 0.0)
 VARIANTS = {"torch": "population", "fused": "fused population"}
 WITH_EVALUATION = "us_per_model_step_with_evaluation"
 

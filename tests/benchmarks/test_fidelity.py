@@ -12,6 +12,7 @@ from benchmarks.fidelity import Agreement, compare
 from benchmarks.tables.fidelity import fidelity_table
 from generation.protocol import Protocol
 from generation.sweep import PRESETS, Sweep
+from generation.task import named_task
 from zoo.tasks import Examples, TaskData
 from zoo.transformer.spec import MNIST
 
@@ -30,7 +31,7 @@ def test_an_engine_agrees_with_itself() -> None:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (32, 28, 28), dtype=torch.uint8, generator=generator)
     examples = Examples(images, torch.randint(0, 10, (32,), generator=generator))
-    runs = Sweep("mnist", PRESETS["paper"]).shard(0)[:2]
+    runs = Sweep(named_task("mnist"), PRESETS["paper"]).shard(0)[:2]
     configs = [replace(run, protocol=Protocol(1, 1, batch_size=16), train_fraction=1.0) for run in runs]
     rows = compare(configs, TaskData(MNIST, examples, examples, "noise"), torch.device("cpu"), "torch")
     same = {row.metric: row.value for row in rows if row.variant == "torch and float32"}

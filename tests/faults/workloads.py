@@ -9,12 +9,13 @@ import torch
 import zoo
 from generation.protocol import Protocol
 from generation.sweep import Preset, Sweep
+from generation.task import named_task
 from tests.generation.small_tasks import few_digits, train_small_shard
 from zoo.command import command
 from zoo.publish import publish
 
 torch.set_num_threads(1)
-SWEEP = Sweep("mnist", Preset("tiny", Protocol(epochs=6, warmup_epochs=1, batch_size=16), runs_per_shard=2))
+SWEEP = Sweep(named_task("mnist"), Preset("tiny", Protocol(epochs=6, warmup_epochs=1, batch_size=16), runs_per_shard=2))
 SHARD = 5
 TASK = few_digits(train=32, test=20)
 

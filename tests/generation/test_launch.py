@@ -16,6 +16,7 @@ from generation.launch import main, parse_shards
 from generation.shard import train_shard
 from generation.storage.remote import scratch_folder
 from generation.sweep import PRESETS, Sweep
+from generation.task import named_task
 from tests.faults.ray_nodes import (
     LOOPBACK,
     MARK,
@@ -42,7 +43,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def plain_loop(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The four shards, one after the other, without Ray."""
-    job = Job(Sweep("mnist", PRESETS["demo"]), tmp_path_factory.mktemp("loop"), runs=1, data=data, device="cpu")
+    job = Job(
+        Sweep(named_task("mnist"), PRESETS["demo"]), tmp_path_factory.mktemp("loop"), runs=1, data=data, device="cpu"
+    )
     for shard in SHARDS:
         train_shard(job, shard)
     return job.out
@@ -66,7 +69,7 @@ def test_a_shard_that_is_missing_is_named_and_finished_ones_are_skipped(
 ) -> None:
     """Shard 0 is there, shard 1 is in the hands of another process to the end; a Ray of this machine's own."""
     url, scratch = f"file://{tmp_path}/store", tmp_path / "scratch"
-    job = Job(Sweep("mnist", PRESETS["demo"]), tmp_path / "s", url, runs=1, data=data, device="cpu")
+    job = Job(Sweep(named_task("mnist"), PRESETS["demo"]), tmp_path / "s", url, runs=1, data=data, device="cpu")
     train_shard(job, 0)
     lock = scratch_folder(url, scratch) / "mnist" / ".shard-00001.lock"
     with exclusive(lock, busy="never"):
@@ -124,10 +127,10 @@ def test_the_table_shows_every_shard_and_takes_brackets_for_what_they_are(capsys
 
 
 def test_shards_are_named_as_ranges() -> None:
-    assert parse_shards("0-3,8,2") == [0, 1, 2, 3, 8]
+    assert parse_shards("0-3,8,2", 32) == [0, 1, 2, 3, 8]
     for wrong in ("", "3-", "-3", "a", "0-32", "99999999999", "5-2"):
         with pytest.raises(ValueError, match=f"--shards '{wrong}'"):
-            parse_shards(wrong)
+            parse_shards(wrong, 32)
 
 
 @pytest.mark.parametrize(

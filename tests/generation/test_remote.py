@@ -11,12 +11,13 @@ from generation.run import main
 from generation.shard import train_shard
 from generation.storage.remote import RemoteShards
 from generation.sweep import Preset, Sweep
+from generation.task import named_task
 from tests.generation.small_tasks import write_digits
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.tasks import WordEmbedding
 from zoo.testing import TINY_AGNEWS, fabricate_embedding
 
-TINY = Sweep("mnist", Preset("tiny", Protocol(epochs=4, warmup_epochs=1, batch_size=16), runs_per_shard=1))
+TINY = Sweep(named_task("mnist"), Preset("tiny", Protocol(epochs=4, warmup_epochs=1, batch_size=16), runs_per_shard=1))
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,19 @@ from dataclasses import replace
 
 import pytest
 
+from generation.grid import whole
 from generation.sample import Sample
-from generation.sweep import PRESETS, SHARDS, TRAIN_FRACTIONS, Sweep, grid, repeat_seeds
+from generation.sweep import PRESETS, Sweep, repeat_seeds
+from generation.task import named_task
 
-PAPER = Sweep("mnist", PRESETS["paper"])
+MNIST = named_task("mnist")
+PAPER = Sweep(MNIST, PRESETS["paper"])
+SHARDS = 32
+TRAIN_FRACTIONS = (1.0, 0.9, 0.8, 0.7)
 
 
 def test_the_grid_is_the_papers() -> None:
-    runs = [run for fraction in TRAIN_FRACTIONS for run in grid("mnist", fraction)]
+    runs = list(whole(MNIST.grid))
     assert len(runs) == len({run.run_id for run in runs}) == 16_000
     assert Counter(run.optimizer for run in runs) == dict.fromkeys(("sgd", "sgd_momentum", "adam", "rmsprop"), 4000)
     sgd = [run for run in runs if run.optimizer.startswith("sgd")]
@@ -32,22 +37,20 @@ def test_the_grid_is_the_papers() -> None:
 def test_the_shards_are_the_grid_dealt_out_once() -> None:
     shards = [PAPER.shard(index) for index in range(SHARDS)]
     assert {len(shard) for shard in shards} == {500}
-    assert {run.run_id for shard in shards for run in shard} == {
-        run.run_id for fraction in TRAIN_FRACTIONS for run in grid("mnist", fraction)
-    }
+    assert {run.run_id for shard in shards for run in shard} == {run.run_id for run in whole(MNIST.grid)}
     assert all(len({run.train_fraction for run in shard}) == 1 for shard in shards)
 
 
 def test_the_first_shards_are_an_unbiased_sample() -> None:
     """Every value of every hyperparameter occurs in the first four shards about as often as in the grid."""
     sample = [run for index in range(4) for run in PAPER.shard(index)]
-    whole = [run for fraction in TRAIN_FRACTIONS for run in grid("mnist", fraction)]
+    everything = whole(MNIST.grid)
     assert Counter(run.train_fraction for run in sample) == dict.fromkeys(TRAIN_FRACTIONS, 500)
     for name in ("optimizer", "learning_rate", "weight_decay", "init_std", "dropout"):
-        expected = Counter(getattr(run, name) for run in whole)
+        expected = Counter(getattr(run, name) for run in everything)
         seen = Counter(getattr(run, name) for run in sample)
         for value, count in expected.items():
-            share = count / len(whole)
+            share = count / len(everything)
             deviation = (len(sample) * share * (1 - share)) ** 0.5
             assert abs(seen[value] - len(sample) * share) < 4 * deviation, (name, value)
 
@@ -60,7 +63,7 @@ def test_the_permutation_never_changes() -> None:
 
 
 def test_presets_take_the_same_runs_under_their_own_protocol() -> None:
-    paper, lite, demo = (Sweep("agnews", PRESETS[name]).shard(5) for name in ("paper", "lite", "demo"))
+    paper, lite, demo = (Sweep(named_task("agnews"), PRESETS[name]).shard(5) for name in ("paper", "lite", "demo"))
     assert (len(paper), len(lite), len(demo)) == (500, 500, 8)
     for run, shorter, shortest in zip(paper, lite, demo, strict=False):
         assert run.hyperparameters() == shorter.hyperparameters() == shortest.hyperparameters()
@@ -69,13 +72,13 @@ def test_presets_take_the_same_runs_under_their_own_protocol() -> None:
 
 
 def test_seeds_are_one_or_each_its_own() -> None:
-    shared = Sweep("mnist", PRESETS["paper"])
-    distinct = Sweep("mnist", PRESETS["paper"], "distinct")
+    shared = Sweep(named_task("mnist"), PRESETS["paper"])
+    distinct = Sweep(named_task("mnist"), PRESETS["paper"], "distinct")
     assert (shared.config_name, distinct.config_name) == ("mnist", "mnist-seeds")
     assert {run.seed for run in shared.shard(0)} == {0}
     seeds = {run.seed for index in range(SHARDS) for run in distinct.shard(index)}
     assert len(seeds) == 16_000
-    lite = Sweep("mnist", PRESETS["lite"], "distinct").shard(0)
+    lite = Sweep(named_task("mnist"), PRESETS["lite"], "distinct").shard(0)
     assert [run.seed for run in lite] == [run.seed for run in distinct.shard(0)]
 
 
@@ -86,15 +89,16 @@ def test_a_shard_that_does_not_exist_is_refused(index: int) -> None:
 
 
 def sampled(count: int, seed: int = 0, preset: str = "paper") -> Sweep:
-    return Sweep("mnist", PRESETS[preset], sample=Sample(count, seed))
+    return Sweep(named_task("mnist"), PRESETS[preset], sample=Sample(count, seed))
 
 
 def test_a_sample_is_drawn_from_the_grid_and_cut_by_train_fraction() -> None:
     sweep = sampled(200, seed=1)
+    assert MNIST.grid.fractions == TRAIN_FRACTIONS
     assert sweep.shards == (2_002_000, 2_002_001, 2_002_002, 2_002_003)
     runs = [run for number in sweep.shards for run in sweep.shard(number)]
-    whole = {run.run_id for fraction in TRAIN_FRACTIONS for run in grid("mnist", fraction)}
-    assert len(runs) == len({run.run_id for run in runs} & whole) == 200
+    everything = {run.run_id for run in whole(MNIST.grid)}
+    assert len(runs) == len({run.run_id for run in runs} & everything) == 200
     for number, fraction in zip(sweep.shards, TRAIN_FRACTIONS, strict=True):
         assert {run.train_fraction for run in sweep.shard(number)} == {fraction}
 
@@ -114,12 +118,12 @@ def test_samples_are_unbiased() -> None:
     """Over many seeds, every value of every hyperparameter is drawn as often as it is in the grid."""
     sweeps = [sampled(100, seed) for seed in range(40)]
     drawn = [run for sweep in sweeps for number in sweep.shards for run in sweep.shard(number)]
-    whole = [run for fraction in TRAIN_FRACTIONS for run in grid("mnist", fraction)]
+    everything = whole(MNIST.grid)
     assert len(drawn) == 4000
     for name in ("optimizer", "learning_rate", "weight_decay", "init_std", "dropout", "train_fraction"):
         seen = Counter(getattr(run, name) for run in drawn)
-        for value, count in Counter(getattr(run, name) for run in whole).items():
-            share = count / len(whole)
+        for value, count in Counter(getattr(run, name) for run in everything).items():
+            share = count / len(everything)
             deviation = (len(drawn) * share * (1 - share)) ** 0.5
             assert abs(seen[value] - len(drawn) * share) < 4 * deviation, (name, value)
 
@@ -152,7 +156,7 @@ def test_an_impossible_sample_is_refused(count: int, seed: int, fault: str) -> N
 
 
 def test_repeats_are_runs_of_one_configuration_with_seeds_of_their_own() -> None:
-    once, repeats = PAPER.shard(3), Sweep("mnist", PRESETS["paper"], "16")
+    once, repeats = PAPER.shard(3), Sweep(named_task("mnist"), PRESETS["paper"], "16")
     assert repeats.config_name == "mnist-repeats"
     runs = repeats.shard(3)
     assert len(runs) == len({run.run_id for run in runs}) == 16 * len(once)
@@ -160,7 +164,7 @@ def test_repeats_are_runs_of_one_configuration_with_seeds_of_their_own() -> None
         group = runs[16 * index : 16 * (index + 1)]
         assert {replace(repeat, seed=0) for repeat in group} == {run}
         assert len({repeat.seed for repeat in group}) == 16
-    few = Sweep("mnist", PRESETS["lite"], "4").shard(3)
+    few = Sweep(named_task("mnist"), PRESETS["lite"], "4").shard(3)
     assert [run.seed for run in few[:4]] == [run.seed for run in runs[:4]], "more repeats change none"
     assert [run.seed for run in runs[:2]] == [1209417631, 1384024547], "the seeds never change"
 
@@ -171,7 +175,7 @@ def test_seeds_that_collide_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_sample_can_be_repeated() -> None:
-    sweep = Sweep("agnews", PRESETS["demo"], "3", Sample(10))
+    sweep = Sweep(named_task("agnews"), PRESETS["demo"], "3", Sample(10))
     assert sweep.config_name == "agnews-repeats"
     assert sum(len(sweep.shard(number)) for number in sweep.shards) == 30
 
@@ -179,4 +183,4 @@ def test_a_sample_can_be_repeated() -> None:
 @pytest.mark.parametrize("seeds", ["1", "0", "-3", "016", "1001", "9" * 5000, "²", "1.5", "many", ""])
 def test_seeds_that_make_no_sense_are_refused(seeds: str) -> None:
     with pytest.raises(ValueError, match="shared, distinct, or how often to train each configuration, 2 to 1000"):
-        _ = Sweep("mnist", PRESETS["demo"], seeds).config_name
+        _ = Sweep(named_task("mnist"), PRESETS["demo"], seeds).config_name

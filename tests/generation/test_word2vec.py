@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from generation.data.task_data import load_task_data
+from generation.data.task_data import load_task_data, with_fewer_examples
 from generation.data.word2vec import principal_components, reduce_vectors, train_embedding
 from zoo.tasks import WordEmbedding
+from zoo.tasks.task_file import find_task
 
+AGNEWS = find_task("agnews")
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -92,15 +94,16 @@ def test_the_embedding_is_made_once_and_then_read(tmp_path: Path) -> None:
     rows = "".join(f'"{index % 4 + 1}","t","{text}"\n' for index, text in enumerate(texts()))
     for split in ("train", "test"):
         (data / f"{split}.csv").write_text(rows)
-    made = load_task_data("agnews", tmp_path / "data", embedding_folder=tmp_path / "out")
-    read = load_task_data("agnews", tmp_path / "data", embedding_folder=tmp_path / "out", train_examples=50)
+    made = load_task_data(AGNEWS, tmp_path / "data", embedding_folder=tmp_path / "out")
+    read = load_task_data(AGNEWS, tmp_path / "data", embedding_folder=tmp_path / "out")
+    read = with_fewer_examples(read, 50)
     assert made.embedding is not None
     assert read.embedding is not None
     assert made.embedding.sha256 == read.embedding.sha256 == WordEmbedding.load(tmp_path / "out").sha256
     assert (len(made.train), len(read.train), len(read.test)) == (200, 50, 200)
     assert read.source == f"{made.source}, 50 of 200 training examples"
     with pytest.raises(ValueError, match=r"are 'trained on other data .*', these would be 'other.bin, reduced by PCA'"):
-        load_task_data("agnews", tmp_path / "data", embedding_folder=tmp_path / "out", vectors="other.bin")
+        load_task_data(AGNEWS, tmp_path / "data", embedding_folder=tmp_path / "out", vectors="other.bin")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,11 @@ from small_tasks import few_digits, train_small_shard
 
 from generation.protocol import Protocol
 from generation.sweep import Preset, Sweep
+from generation.task import named_task
 
-SWEEP = Sweep("mnist", Preset("tiny", Protocol(epochs=12, warmup_epochs=2, batch_size=16), runs_per_shard=3))
+SWEEP = Sweep(
+    named_task("mnist"), Preset("tiny", Protocol(epochs=12, warmup_epochs=2, batch_size=16), runs_per_shard=3)
+)
 SHARD = 5
 
 

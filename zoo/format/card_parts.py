@@ -97,9 +97,7 @@ def checkpoints(details: dict[str, ConfigDetails]) -> str:
     if all(config.checkpoints == CHECKPOINTS for config in details.values()):
         return "Each completed run has four: after 50, 75 and 100 % of its epochs, and at its best test accuracy."
     listed = (f"`{name}` {', '.join(config.checkpoints)}" for name, config in details.items())
-    return (
-        f"Each completed run has all of its config's, named by the epochs they were taken after: {'; '.join(listed)}."
-    )
+    return f"Each completed run has all of its config's, named by epochs: {'; '.join(listed)}."
 
 
 SEEDS = """\

@@ -69,7 +69,7 @@ def curve_faults(name: str, curves: pa.ChunkedArray, epochs: Numbers, completed:
 
 
 def checkpoint_faults(rows: pa.Table, runs: pa.Table, record: TrainingRecord) -> Iterator[Fault]:
-    """Faults in checkpoints, in themselves and beside the runs they were taken from and the record of their training."""
+    """Faults in checkpoints, in themselves and beside their runs and the record of the training."""
     accuracy, *losses = (numbers_of(rows, name) for name in ("test_accuracy", "test_loss", "train_loss"))
     finite = np.isfinite([accuracy, *losses]).all(axis=0)
     yield missing(rows) | ~finite, "a value is missing"

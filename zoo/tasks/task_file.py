@@ -7,7 +7,7 @@ The paper's two are in ``zoo/tasks/paper``; they go by their names, any other by
 import hashlib
 import re
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any

@@ -1,0 +1,285 @@
+"""Task files: the paper's two, and one line for each of many wrong ones."""
+
+import hashlib
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from generation.grid import whole
+from generation.protocol import Protocol
+from generation.run import main
+from generation.sweep import Sweep, own_preset
+from generation.task import named_task
+from zoo.tasks.task_file import TaskFile, find_task
+from zoo.transformer.spec import AGNEWS, MNIST
+
+SMALL = """
+name = "small"
+[data]
+format = "npz"
+path = "small.npz"
+[transformer]
+patch_size = 4
+[grid]
+optimizer = ["sgd", "adam"]
+learning_rate = [1e-3, 1e-2]
+init_std = [0.1]
+train_fraction = [1.0, 0.8]
+"""
+
+
+def write(folder: Path, text: str = SMALL) -> Path:
+    path = folder / "small.toml"
+    path.write_text(text)
+    return path
+
+
+def write_images(folder: Path, side: int = 8, channels: int | None = None) -> None:
+    random = np.random.default_rng(0)
+    shape = (side, side) if channels is None else (side, side, channels)
+    images = {f"x_{split}": random.integers(0, 256, (20, *shape), dtype=np.uint8) for split in ("train", "test")}
+    labels = {f"y_{split}": np.arange(20) % 3 for split in ("train", "test")}
+    np.savez(folder / "small.npz", **images, **labels)
+
+
+def test_the_papers_tasks_are_files_with_its_protocol_and_transformers() -> None:
+    mnist, agnews = named_task("mnist"), named_task("agnews")
+    assert mnist.protocol == agnews.protocol == Protocol()
+    assert mnist.file.image_spec(28, 28, 1, 10) == MNIST
+    assert agnews.file.text_spec(4) == AGNEWS
+    assert (mnist.seeds, mnist.grid.shards) == (agnews.seeds, agnews.grid.shards) == ("shared", 32)
+
+
+@pytest.mark.parametrize(
+    ("task", "digest"),
+    [
+        ("mnist", "2987d9b514ae9761aded957c57be60f9618bdbb725e7ed7cabd2060c6c7353f0"),
+        ("agnews", "fb20422fd2226634c428a01572700ad2438db8473abb8f917ae27b61f5f382db"),
+    ],
+)
+def test_the_ids_of_all_runs_of_the_paper_never_change(task: str, digest: str) -> None:
+    ids = "".join(run.run_id for run in whole(named_task(task).grid))
+    assert hashlib.sha256(ids.encode()).hexdigest() == digest
+
+
+def test_what_a_file_leaves_out_has_the_papers_value(tmp_path: Path) -> None:
+    task = named_task(write(tmp_path))
+    assert task.protocol == Protocol(checkpoint_epochs=(50, 75, 100))
+    assert (task.seeds, task.grid.shards) == ("shared", 2)
+    spec = task.file.image_spec(8, 12, 3, 5)
+    assert (spec.task, spec.tokens, spec.channels, spec.dim, spec.blocks, spec.residual) == (
+        "small",
+        6,
+        3,
+        32,
+        2,
+        False,
+    )
+    run = whole(task.grid)[0]
+    assert (run.weight_decay, run.dropout) == (0.0, 0.0)
+
+
+def test_comments_and_spaces_do_not_matter_and_everything_else_does(tmp_path: Path) -> None:
+    def ids(text: str) -> list[str]:
+        return [run.run_id for run in whole(named_task(write(tmp_path, text)).grid)]
+
+    first = ids(SMALL)
+    assert ids(f"# a remark\n{SMALL}".replace("[1e-3, 1e-2]", "[ 0.001, 0.01, ] # rates")) == first
+    assert not set(first) & set(ids(SMALL.replace("patch_size = 4", "patch_size = 2")))
+    assert not set(first) & set(ids(f"{SMALL}\n[protocol]\nbatch_size = 64"))
+
+
+def test_a_file_survives_being_written_out_again(tmp_path: Path) -> None:
+    text = SMALL.replace('"small.npz"', '"a \\"strange\\" \\\\ näme\\u007f\\t.npz"')
+    task = TaskFile.read(write(tmp_path, text))
+    again = TaskFile.own(task.text, "again", tmp_path)
+    assert (again.text, again.data) == (task.text, task.data)
+    for paper in ("mnist", "agnews"):
+        assert TaskFile.parse(find_task(paper).text, "again", tmp_path).text == find_task(paper).text
+
+
+def test_shards_deal_out_every_configuration_once(tmp_path: Path) -> None:
+    task = named_task(write(tmp_path, SMALL.replace("[0.1]", "[0.1, 0.2, 0.3, 0.4, 0.5]") + "shards = 6"))
+    sweep = Sweep(task, own_preset(task))
+    shards = [sweep.shard(index) for index in range(6)]
+    assert [len(shard) for shard in shards] == [6, 6, 7, 7, 7, 7]
+    assert sorted(run.run_id for shard in shards for run in shard) == sorted(
+        run.run_id for run in map(finished, whole(task.grid))
+    )
+    assert all(len({run.train_fraction for run in shard}) == 1 for shard in shards)
+    assert pickle.loads(pickle.dumps(sweep)).shard(5) == shards[5], "a job travels to other machines"
+
+
+def finished(run):
+    return run
+
+
+def test_a_union_has_each_configuration_once(tmp_path: Path) -> None:
+    grids = (
+        SMALL
+        + """
+    [[grid]]
+    optimizer = ["adam", "rmsprop"]
+    learning_rate = [1e-3]
+    init_std = [0.1]
+    train_fraction = [0.8]
+    """
+    )
+    task = named_task(write(tmp_path, grids.replace("[grid]", "[[grid]]", 1)))
+    assert len(whole(task.grid)) == 8 + 1
+
+
+@pytest.mark.parametrize(
+    ("seeds", "config", "runs"),
+    [("", "small", 4), ('seeds = "distinct"', "small", 4), ("seeds = 3", "small-repeats", 12)],
+)
+def test_seeds_name_the_config(tmp_path: Path, seeds: str, config: str, runs: int) -> None:
+    task = named_task(write(tmp_path, SMALL + seeds))
+    sweep = Sweep(task, own_preset(task), task.seeds)
+    assert sweep.config_name == config
+    assert len(sweep.shard(0)) == len({run.run_id for run in sweep.shard(0)}) == runs
+
+
+WRONG = {
+    "no TOML": ("name = ", "is not TOML: "),
+    "no name": (SMALL.replace('name = "small"', ""), "name is missing: it must be text in quotes"),
+    "a name that is a path": (
+        SMALL.replace('"small"', '"../small"'),
+        "name must be 1 to 48 small letters, digits, - and _",
+    ),
+    "a name of the paper's": (SMALL.replace('"small"', '"mnist"'), "not mnist or agnews"),
+    "a reserved name": (SMALL.replace('"small"', '"small-runs"'), "not end in -seeds, -repeats, -runs"),
+    "an unknown table": (
+        SMALL + "[optimizer]\nlr = 1",
+        "'optimizer' is no key: there are name, data, transformer, grid",
+    ),
+    "no data": (SMALL.replace("[data]", "[date]"), "data is missing: it must be a table [data]"),
+    "an unknown format": (SMALL.replace('"npz"', '"hdf5"'), "[data] format must be one of npz, idx, huggingface, csv"),
+    "a key of no format": (SMALL.replace("path =", "file ="), "[data] path is missing"),
+    "an unknown dimension": (
+        SMALL.replace("patch_size", "patchsize"),
+        "[transformer] 'patchsize' is no key: there are patch_size",
+    ),
+    "a dimension of 0": (
+        SMALL.replace("patch_size = 4", "dim = 0"),
+        "[transformer] dim must be a whole number from 1 to 4,096, got 0",
+    ),
+    "a dimension in quotes": (
+        SMALL.replace("patch_size = 4", 'dim = "32"'),
+        "[transformer] dim must be a whole number",
+    ),
+    "residual as a number": (
+        SMALL.replace("patch_size = 4", "residual = 1"),
+        "[transformer] residual must be true or false, got 1",
+    ),
+    "no grid": (SMALL.split("[grid]")[0], "grid is missing: it must be a table [grid], or several [[grid]]"),
+    "an unknown optimizer": (
+        SMALL.replace('"adam"', '"lion"'),
+        "[grid] optimizer must hold sgd, sgd_momentum, adam, rmsprop, got 'lion'",
+    ),
+    "a rate of 0": (SMALL.replace("[1e-3, 1e-2]", "[0.0]"), "[grid] learning_rate must hold positive numbers, got 0.0"),
+    "a rate that is no list": (
+        SMALL.replace("[1e-3, 1e-2]", "1e-3"),
+        "[grid] learning_rate must be an array such as [positive numbers], got 0.001",
+    ),
+    "no values": (SMALL.replace("[1e-3, 1e-2]", "[]"), "[grid] learning_rate is empty"),
+    "a value twice": (SMALL.replace("[1e-3, 1e-2]", "[1e-3, 1e-3]"), "[grid] learning_rate names 0.001 twice"),
+    "infinity": (SMALL.replace("[1e-3, 1e-2]", "[inf]"), "inf"),
+    "a fraction of 2": (
+        SMALL.replace("[1.0, 0.8]", "[2]"),
+        "[grid] train_fraction must hold numbers above 0, at most 1, got 2",
+    ),
+    "a dropout of 1": (SMALL + "dropout = [1.0]", "[grid] dropout must hold numbers from 0 to 0.99, got 1.0"),
+    "an unknown hyperparameter": (SMALL + "momentum = [0.9]", "[grid] 'momentum' is no key"),
+    "shards that fractions do not divide": (
+        SMALL + "shards = 3",
+        "[grid] shards must be a multiple of 2, the number of train fractions",
+    ),
+    "more shards than runs": (
+        SMALL + "shards = 10",
+        "[grid] shards must leave a run for each: at most 8 for 8 configurations",
+    ),
+    "seeds that make no sense": (
+        SMALL + 'seeds = "many"',
+        "[grid] seeds must be 'shared' or 'distinct' or a whole number from 2 to 1,000, got 'many'",
+    ),
+    "one seed": (SMALL + "seeds = 1", "[grid] seeds must be"),
+    "checkpoints after the end": (
+        SMALL + "[protocol]\nepochs = 20\ncheckpoints = [10, 30]",
+        "[protocol] checkpoints must hold epochs from 1 to 20, got 30",
+    ),
+    "checkpoints out of order": (SMALL + "[protocol]\ncheckpoints = [75, 50]", "[protocol] checkpoints must ascend"),
+    "no epochs": (SMALL + "[protocol]\nepochs = 0", "[protocol] epochs must be a whole number from 1 to 10,000, got 0"),
+    "a long warm-up": (
+        SMALL + "[protocol]\nepochs = 5\nwarmup_epochs = 6",
+        "[protocol] warmup_epochs must be a whole number from 1 to 5",
+    ),
+    "an unknown part of the protocol": (
+        SMALL + "[protocol]\nscheduler = 1",
+        "[protocol] 'scheduler' is no key: there are epochs",
+    ),
+    "a grid without end": (
+        SMALL.replace("[1e-3, 1e-2]", str([index / 1000 for index in range(1, 301)])).replace(
+            "[0.1]", str([index / 1000 for index in range(1, 301)])
+        ),
+        "[grid] is too large: 360,000 configurations, at most 99,999",
+    ),
+    "a date": (SMALL.replace("[0.1]", "[2025-01-01]"), "is no value of a task file"),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_wrong_file_is_one_line(tmp_path: Path, fault: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text, message = WRONG[fault]
+    path = write(tmp_path, text)
+    with pytest.raises(SystemExit) as exit:
+        main(["--task", str(path), "--shard", "0", "--out", str(tmp_path / "runs"), "--device", "cpu"])
+    error = capsys.readouterr().err
+    assert exit.value.code == 2
+    assert len(error.splitlines()) == 1, error
+    assert str(path) in error
+    assert message in error
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            ("patch_size = 4", "patch_size = 3"),
+            "[transformer] patch_size must divide images of 8 × 8, got 3: it can be 1, 2, 4, 8",
+        ),
+        (("patch_size = 4", "tokens = 64"), "[transformer] tokens is for texts"),
+        (('"small.npz"', '"other.npz"'), "other.npz"),
+        (('format = "npz"', 'format = "idx"'), "small.npz"),
+    ],
+)
+def test_data_that_do_not_fit_are_one_line(
+    tmp_path: Path, change: tuple[str, str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_images(tmp_path)
+    with pytest.raises(SystemExit) as exit:
+        main(["--task", str(write(tmp_path, SMALL.replace(*change))), "--shard", "0", "--out", str(tmp_path / "runs")])
+    error = capsys.readouterr().err.splitlines()
+    assert exit.value.code == 2
+    assert message in error[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--task", "cifar"], "there is no task 'cifar': mnist, agnews, or the path of a TOML file"),
+        (["--task", "FILE", "--preset", "demo"], "--preset is for the paper's tasks: the protocol of small is in"),
+        (["--task", "FILE", "--shard", "2"], "shard 2 does not exist: this sweep has 2 shards, numbered 0 to 1"),
+    ],
+)
+def test_a_wrong_command_is_one_line(
+    tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path)
+    words = [str(path) if word == "FILE" else word for word in arguments]
+    with pytest.raises(SystemExit) as exit:
+        main(["--shard", "0", "--out", str(tmp_path / "runs"), *words])
+    assert exit.value.code == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]

@@ -1,0 +1,132 @@
+"""The whole way of a task of one's own, as generation/README.md tells it: from an array of images to a table."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
+import pytest
+
+import zoo
+from benchmarks import kendall
+from generation.run import main as run
+from generation.task import named_task
+from zoo.describe import main as describe
+from zoo.export import main as export
+from zoo.format.published import PublishedZoo
+from zoo.publish import main as publish
+from zoo.verify import main as verify
+
+README = Path(__file__).parents[1] / "generation" / "README.md"
+SECTION = re.compile(r"^## Your own task\n(.*?)^## ", re.DOTALL | re.MULTILINE)
+PREDICTOR = """
+import torch
+from torch import nn
+
+class Spread(nn.Module):
+    '''Reads how large the weights of each tensor are.'''
+
+    def __init__(self, spec, *, generator):
+        super().__init__()
+        self.spec, self.layer = spec, nn.Linear(len(spec.tensors), 1)
+
+    def logits(self, weights):
+        sizes = [weights[name].flatten(1).square().mean(1).add(1e-8).log() for name in self.spec.tensors]
+        return self.layer(torch.stack(sizes, 1)).squeeze(1)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the README's own example was followed up to two trained shards."""
+    folder = tmp_path_factory.mktemp("own")
+    section = SECTION.search(README.read_text(encoding="utf-8"))
+    assert section
+    script, definition = (re.search(rf"```{kind}\n(.*?)```", section[1], re.DOTALL) for kind in ("python", "toml"))
+    assert script
+    assert definition
+    subprocess.run([sys.executable, "-c", script[1]], cwd=folder, check=True)
+    (folder / "digits.toml").write_text(definition[1])
+    for shard in (0, 1):
+        run(["--task", str(folder / "digits.toml"), "--shard", str(shard), "--out", str(folder / "runs")])
+    publish([str(folder / "runs"), str(folder / "digits-zoo")])
+    return folder
+
+
+@pytest.mark.slow
+def test_the_whole_way(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    verify(["digits-zoo", "--evaluate", "4"])
+    assert "accuracy of 4 random rows per config measured again" in capsys.readouterr().out
+    describe(["digits-zoo", "--config", "digits"])
+    assert "epoch_15" in capsys.readouterr().out
+
+    rows = datasets.load_dataset("digits-zoo", "digits", cache_dir=str(tmp_path / "cache"))
+    assert isinstance(rows, datasets.DatasetDict)
+    reader = zoo.open("digits-zoo", "digits", split="all")
+    assert sum(len(split) for split in rows.values()) == len(reader) == 32 * 4
+    assert set(reader.metadata["checkpoint"]) == {"epoch_10", "epoch_15", "epoch_20", "best"}
+    assert set(reader.metadata["epoch"][list(reader.metadata["checkpoint"] == "epoch_15")]) == {15}
+    assert reader.spec.residual
+    assert reader.spec.tokens == 4
+    assert reader.metadata["test_accuracy"].max() > 0.8, "digits can be learned in 20 epochs"
+
+    best = int(reader.metadata["test_accuracy"].argmax())
+    model = zoo.build_model(reader.spec, reader.weights(best))
+    stored = float(reader.metadata["test_accuracy"].iloc[best])
+    for task, where in (("digits", {"zoo": "digits-zoo"}), (folder / "digits.toml", {})):
+        assert zoo.evaluate(model, task, **where).accuracy == pytest.approx(stored, abs=0.002)
+    export(["digits-zoo", "digits", str(tmp_path / "best"), "--where", "checkpoint == 'best'"])
+    assert len(list((tmp_path / "best").glob("*-best.safetensors"))) == 32
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "spread.py").write_text(PREDICTOR)
+    models = ["mlp", "gauge_nfn", "hyperparameters", "spread:Spread"]
+    arguments = ["--zoo", "digits-zoo", "--config", "digits", "--models", *models, "--thresholds", "none"]
+    kendall.main(
+        [*arguments, "--checkpoint", "all", "--seeds", "1", "--epochs", "2", "--out", str(tmp_path / "out"), "--quick"]
+    )
+    table = (tmp_path / "out" / "kendall.digits.md").read_text()
+    for title in ("MLP", "Gauge-NFN", "hyperparameters only", "Spread"):
+        assert f"| {title} | " in table
+    sys.modules.pop("spread", None)
+
+
+def test_the_file_travels_with_the_zoo(folder: Path) -> None:
+    published = PublishedZoo.read(folder / "digits-zoo")
+    details = published.config("digits")
+    text = named_task(folder / "digits.toml").file.text
+    assert details.task_file == text
+    assert f"```toml\n{text}```" in (folder / "digits-zoo" / "README.md").read_text()
+    assert details.preset == "own"
+    assert details.checkpoints == ("epoch_10", "epoch_15", "epoch_20", "best")
+
+
+def test_another_file_of_the_same_name_is_not_mixed_in(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = folder / "other.toml"
+    other.write_text((folder / "digits.toml").read_text().replace("hidden_dim = 48", "hidden_dim = 40"))
+    with pytest.raises(SystemExit):
+        run(["--task", str(other), "--shard", "0", "--out", str(folder / "runs")])
+    assert "holds a finished shard of another digits, whose task file was different" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task_file": None}, "unknown task 'digits'"),
+        ({"task_file": "name = "}, "is not TOML"),
+        ({"task": "../digits"}, "but its spec is that of 'digits'"),
+        ({"protocol": {"checkpoint_epochs": [3, 2]}}, "checkpoint_epochs must be ascending epochs"),
+    ],
+)
+def test_a_forged_record_is_refused(folder: Path, tmp_path: Path, change: dict, message: str) -> None:
+    manifest = json.loads((folder / "digits-zoo" / "manifest.json").read_text())
+    manifest["configs"]["digits"] |= change
+    manifest.pop("sha256", None)
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        PublishedZoo.read(tmp_path)
