@@ -1,4 +1,4 @@
-"""The frozen word vectors of AG News: trained on its text, or given ones reduced to 32 dimensions. Needs gensim."""
+"""The frozen word vectors of a task with texts: trained on these, or given ones reduced by PCA. Needs gensim."""
 
 import importlib
 from collections import Counter
@@ -16,10 +16,9 @@ SEED = 0
 EPOCHS = 10
 WINDOW = 5
 MIN_COUNT = 5
-DIM = 32
 
 
-def train_embedding(texts: Sequence[str], dim: int = DIM) -> WordEmbedding:
+def train_embedding(texts: Sequence[str], dim: int) -> WordEmbedding:
     """Word2Vec (CBOW) on the whitespace tokens of ``texts``: the same texts give the same bytes.
 
     One worker, because several would race; words ordered by count, then alphabetically, so no hash order enters.
@@ -39,7 +38,7 @@ def train_embedding(texts: Sequence[str], dim: int = DIM) -> WordEmbedding:
     return WordEmbedding.from_vectors(words, torch.from_numpy(model.wv.vectors.copy()))
 
 
-def reduce_vectors(source: str, texts: Sequence[str], dim: int = DIM) -> WordEmbedding:
+def reduce_vectors(source: str, texts: Sequence[str], dim: int) -> WordEmbedding:
     """Vectors of a word2vec file, or of a name gensim can download, for the words of ``texts``, reduced by PCA.
 
     ``word2vec-google-news-300`` is what the paper used.

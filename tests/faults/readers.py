@@ -32,8 +32,9 @@ from zoo.publish import publish
 from zoo.reading.listed_file import ListedFile
 from zoo.reading.mapping import MappedCheckpoints
 from zoo.tasks import WordEmbedding
-from zoo.tasks.agnews import read_csv
-from zoo.tasks.idx import read_idx
+from zoo.tasks.agnews import read_news
+from zoo.tasks.formats import CsvData, NpzData
+from zoo.tasks.formats.idx import read_idx
 from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard
 from zoo.transformer.spec import MNIST
 from zoo.verify import verify
@@ -141,8 +142,18 @@ def make_idx(folder: Path, zipped: bool) -> None:
     (folder / ("images.gz" if zipped else "images")).write_bytes(gzip.compress(data, mtime=0) if zipped else data)
 
 
+def make_npz(folder: Path, write: Callable[..., None] = np.savez) -> None:
+    images, labels = np.arange(96, dtype=np.uint8).reshape(6, 4, 4), np.arange(6) % 2
+    write(folder / "data.npz", x_train=images[:4] / 255, y_train=labels[:4], x_test=images[4:] / 255, y_test=labels[4:])
+
+
 def make_csv(folder: Path) -> None:
     (folder / "train.csv").write_text('"1","a title","a, ""text"" of words"\n"4","b","c"\n' * 4)
+
+
+def make_csv_data(folder: Path) -> None:
+    make_csv(folder)
+    (folder / "test.csv").write_bytes((folder / "train.csv").read_bytes())
 
 
 READERS = (
@@ -186,7 +197,10 @@ READERS = (
     Reader("idx", "images", partial(make_idx, zipped=False), lambda folder: read_idx(folder / "images", 3)),
     Reader("idx.gz", "images.gz", partial(make_idx, zipped=True), lambda folder: read_idx(folder / "images.gz", 3)),
     Reader("vectors", "vectors.txt", make_vectors, lambda folder: read_vectors(folder / "vectors.txt", 32)),
-    Reader("csv", "train.csv", make_csv, lambda folder: read_csv(folder / "train.csv")),
+    Reader("csv", "train.csv", make_csv, lambda folder: read_news(folder / "train.csv")),
+    Reader("csv data", "train.csv", make_csv_data, CsvData(".", text=3, label=1).read),
+    Reader("npz", "data.npz", make_npz, NpzData("data.npz").read),
+    Reader("npz, packed", "data.npz", partial(make_npz, write=np.savez_compressed), NpzData("data.npz").read),
 )
 BY_NAME = {reader.name: reader for reader in READERS}
 RIGHT = (ValueError, OSError)

@@ -154,7 +154,7 @@ def test_vectors_with_an_endless_line_or_word_are_refused(tmp_path: Path, start:
     zipped.write_bytes(gzip.compress(start + b"1" * (200 * MEGABYTE), 1))
     assert zipped.stat().st_size < MEGABYTE
     for path in (sparse(plain), zipped):
-        is_refused(within_limits(reduce_vectors, str(path), ["w1"]), "is damaged or not a word2vec file")
+        is_refused(within_limits(reduce_vectors, str(path), ["w1"], 32), "is damaged or not a word2vec file")
 
 
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(folder: Path) -> None:

@@ -12,8 +12,9 @@ from generation.shard import train_shard
 from generation.sweep import Sweep
 from zoo.storage.cache import data_folder
 from zoo.tasks import TaskData, WordEmbedding
-from zoo.tasks.agnews import LabelledTexts, NewsTexts
 from zoo.tasks.mnist import load_mnist, load_sample_digits
+from zoo.tasks.raw_data import LabelledTexts, RawTexts, identify_texts
+from zoo.transformer.spec import AGNEWS, MNIST
 
 
 def few_digits(train: int, test: int) -> TaskData:
@@ -22,7 +23,7 @@ def few_digits(train: int, test: int) -> TaskData:
     generator = torch.Generator().manual_seed(0)
     rows = torch.randperm(len(task.train), generator=generator)[:train]
     test_rows = torch.randperm(len(task.test), generator=generator)[:test]
-    return TaskData(task.spec, task.train[rows], task.test[test_rows], "a few digits")
+    return TaskData(MNIST, task.train[rows], task.test[test_rows], "a few digits")
 
 
 def few_news(train: int, test: int) -> TaskData:
@@ -40,7 +41,8 @@ def few_news(train: int, test: int) -> TaskData:
         ]
         return LabelledTexts([" ".join(words[index] for index in text) for text in drawn], labels)
 
-    return NewsTexts(texts(train), texts(test), "made-up news").encode(embedding)
+    splits = texts(train), texts(test)
+    return RawTexts(*splits, "made-up news", identify_texts(*splits), AGNEWS.classes).encode(embedding, AGNEWS)
 
 
 def write_digits(folder: Path, train: int, test: int) -> Path:

@@ -21,7 +21,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from generation.data.word2vec import train_embedding
-train_embedding(Path(sys.argv[1]).read_text().splitlines()).save(Path(sys.argv[2]))
+train_embedding(Path(sys.argv[1]).read_text().splitlines(), 32).save(Path(sys.argv[2]))
 """
 
 
@@ -41,9 +41,10 @@ def test_the_same_texts_give_the_same_bytes_whatever_the_hash_seed(tmp_path: Pat
         assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
 
 
-def test_vectors_have_32_dimensions_and_frequent_words_come_first() -> None:
-    embedding = train_embedding([*texts(), "rare"])
-    assert embedding.table.shape == (len(embedding.vocabulary) + 2, 32)
+@pytest.mark.parametrize("dim", [32, 12])
+def test_vectors_have_the_dimensions_asked_for_and_frequent_words_come_first(dim: int) -> None:
+    embedding = train_embedding([*texts(), "rare"], dim)
+    assert embedding.table.shape == (len(embedding.vocabulary) + 2, dim)
     assert embedding.table.dtype == torch.float32
     assert "rare" not in embedding.vocabulary
     counts = {word: sum(text.split().count(word) for text in texts()) for word in embedding.vocabulary}
@@ -52,7 +53,7 @@ def test_vectors_have_32_dimensions_and_frequent_words_come_first() -> None:
 
 def test_too_little_text_is_refused() -> None:
     with pytest.raises(ValueError, match="no word occurs 5 times in the 2 texts"):
-        train_embedding(["one two", "three four"])
+        train_embedding(["one two", "three four"], 32)
 
 
 def test_principal_components_explain_the_most_variance() -> None:
@@ -73,7 +74,7 @@ def test_given_vectors_are_reduced_and_kept_for_the_words_of_the_texts(tmp_path:
     lines = [f"{word} {' '.join(map(repr, map(float, row)))}" for word, row in zip(words, vectors, strict=True)]
     file = tmp_path / "vectors.txt"
     file.write_text("50 40\n" + "\n".join(lines) + "\n")
-    embedding = reduce_vectors(str(file), ["w3 w4 unknown", "w3"])
+    embedding = reduce_vectors(str(file), ["w3 w4 unknown", "w3"], 32)
     assert embedding.vocabulary == ("w3", "w4")
     expected = (vectors[3:5] - vectors.mean(axis=0)) @ principal_components(vectors, 32)
     np.testing.assert_allclose(embedding.table[2:].numpy(), expected, atol=1e-4)
@@ -84,7 +85,7 @@ def test_binary_vectors_are_known_by_their_content_not_their_name(tmp_path: Path
     rows = b"".join(f"w{index} ".encode() + row.tobytes() + b"\n" for index, row in enumerate(vectors))
     file = tmp_path / "word2vec-google-news-300.gz"
     file.write_bytes(gzip.compress(b"40 35\n" + rows))
-    embedding = reduce_vectors(str(file), ["w7 w1"])
+    embedding = reduce_vectors(str(file), ["w7 w1"], 32)
     assert set(embedding.vocabulary) == {"w1", "w7"}
 
 
@@ -124,4 +125,4 @@ def test_a_header_that_promises_too_much_is_refused_before_room_is_made(
     for name, data in (("v.txt", content), ("v.txt.gz", gzip.compress(content))):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(ValueError, match=message):
-            reduce_vectors(str(tmp_path / name), ["w1"])
+            reduce_vectors(str(tmp_path / name), ["w1"], 32)

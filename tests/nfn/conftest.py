@@ -50,7 +50,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def data() -> TaskData:
-    return load_sample_digits()
+    return load_sample_digits().as_task(MNIST)
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from zoo.join import join
 from zoo.publish import main, publish
 from zoo.tasks.examples import Examples, TaskData
 from zoo.tasks.identity import KNOWN, DataIdentity, hash_images, hash_texts, shortfall, source_of
-from zoo.tasks.mnist import identify
+from zoo.tasks.raw_data import identify_images
 from zoo.testing import TINY_MNIST, fabricate_shard
 from zoo.verify import verify, verify_accuracy
 
@@ -28,7 +28,7 @@ def invented_digits(seed: int) -> TaskData:
     generator = torch.Generator().manual_seed(seed)
     images = torch.randint(0, 256, (50, 28, 28), dtype=torch.uint8, generator=generator)
     examples = Examples(images, torch.randint(0, 10, (50,), generator=generator))
-    identity = identify(examples, examples)
+    identity = identify_images(examples, examples)
     return TaskData(TINY_MNIST, examples, examples, source_of("mnist", identity), identity=identity)
 
 

@@ -4,6 +4,9 @@ import os
 import stat
 from pathlib import Path
 
+MOST_DEFLATION = 1032
+"""How many times its own size deflated data, in gzip or zip, can unpack to."""
+
 
 def open_regular(path: Path) -> int:
     """A handle of a file for reading; a folder, a pipe or a device is a ValueError, and is not waited for."""

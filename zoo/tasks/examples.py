@@ -20,7 +20,7 @@ class Examples:
     Images of several channels have them last, as files do; those of one channel need no such dimension.
     """
 
-    inputs: UInt8[Tensor, "n height width"] | UInt8[Tensor, "n height width channels"] | Int[Tensor, "n tokens"]
+    inputs: UInt8[Tensor, "n height width *channels"] | Int[Tensor, "n tokens"]
     labels: Integer[Tensor, " n"]
 
     def __len__(self) -> int:

@@ -72,10 +72,18 @@ KNOWN = {
 def source_of(task: str, data: DataIdentity) -> str:
     """The name of the data: the known one, or one made from the hash, so that two data sets never share a name."""
     known = KNOWN[task]
-    if known.recognizes(data):
-        return known.source
+    return known.source if known.recognizes(data) else with_hash(f"other data than {known.title}", data)
+
+
+def name_of(title: str, data: DataIdentity) -> str:
+    """The same of data read by a task file: the known name if they are the whole of known data, else title and hash."""
+    known = (known.source for known in KNOWN.values() if known.is_complete(data))
+    return next(known, None) or with_hash(title, data)
+
+
+def with_hash(title: str, data: DataIdentity) -> str:
     digest = hashlib.sha256(f"{data.train_sha256}{data.test_sha256}".encode()).hexdigest()
-    return f"other data than {known.title}, {digest[:SHORT_HASH]}"
+    return f"{title}, {digest[:SHORT_HASH]}"
 
 
 def shortfall(task: str, source: str, data: DataIdentity | None) -> str | None:
@@ -90,7 +98,7 @@ def shortfall(task: str, source: str, data: DataIdentity | None) -> str | None:
     )
 
 
-def hash_images(images: UInt8[Tensor, "n height width"], labels: Integer[Tensor, " n"]) -> str:
+def hash_images(images: UInt8[Tensor, "n height width *channels"], labels: Integer[Tensor, " n"]) -> str:
     """SHA-256 of the shape, the pixels and the labels as one byte each."""
     digest = hashlib.sha256(" ".join(map(str, images.shape)).encode())
     digest.update(images.contiguous().numpy().data)

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from zoo.tasks.agnews import read_news
+from zoo.tasks.agnews import load_news
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import TaskData
 from zoo.tasks.formats import RawImages, RawTexts, read_data
-from zoo.tasks.mnist import read_digits
+from zoo.tasks.mnist import load_mnist
 from zoo.tasks.task_file import TaskFile
 
-PAPER_DATA: dict[str, Callable[[Path | None], RawImages | RawTexts]] = {"mnist": read_digits, "agnews": read_news}
+PAPER_DATA: dict[str, Callable[[Path | None], RawImages | RawTexts]] = {"mnist": load_mnist, "agnews": load_news}
 """The paper's data can be downloaded, and is recognized by its content."""
 
 
@@ -29,6 +29,4 @@ def task_data(task: TaskFile, raw: RawImages | RawTexts, embedding: WordEmbeddin
                 f"{task.where}: [transformer] dim is {spec.dim}, but the word vectors have {embedding.table.shape[1]}"
             )
         return raw.encode(embedding, spec)
-    _, height, width, *channels = raw.train.inputs.shape
-    spec = task.image_spec(height, width, channels[0] if channels else 1, raw.classes)
-    return TaskData(spec, raw.train, raw.test, raw.source, identity=raw.identity)
+    return raw.as_task(task.image_spec(*raw.size, raw.classes))

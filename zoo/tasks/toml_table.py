@@ -32,6 +32,12 @@ class TomlTable:
         allowed = f"a whole number from {least:,} to {most:,}"
         return self._read(key, default, allowed, lambda value: type(value) is int and least <= value <= most)
 
+    def text_or_integer(self, key: str, default: Any = REQUIRED, *, least: int = 1, most: int) -> str | int:
+        allowed = f"text in quotes, or a whole number from {least:,} to {most:,}"
+        return self._read(
+            key, default, allowed, lambda value: is_text(value) or (type(value) is int and least <= value <= most)
+        )
+
     def number(self, key: str, default: Any = REQUIRED, *, allowed: str, accept: Callable[[float], bool]) -> float:
         """A finite number that ``accept`` takes; ``allowed`` says which those are."""
         return float(self._read(key, default, allowed, lambda value: is_number(value) and accept(value)))

@@ -1,0 +1,241 @@
+"""Images or texts that ``datasets`` can load: by a name on the Hugging Face hub, or from a folder."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from zoo.tasks.formats.checks import (
+    MAX_BYTES,
+    ImageSplit,
+    TextSplit,
+    class_names,
+    class_numbers,
+    join_images,
+    join_texts,
+)
+from zoo.tasks.raw_data import RawImages, RawTexts
+from zoo.tasks.toml_table import TomlTable, shown
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+SAVED_FILES = ("dataset_dict.json", "state.json")
+"""What ``save_to_disk`` writes; such a folder is read by ``load_from_disk`` alone."""
+
+
+@dataclass(frozen=True)
+class HuggingFaceData:
+    """A data set with an image or text column and a label column.
+
+    ``path`` is a folder (of ``save_to_disk``, of images, of parquet or CSV files, …) or else a name on the hub.
+    ``input`` is by default the only column of images, else the only one of texts. Class labels are taken as they are;
+    of numbers and texts, the classes are the distinct ones of the training set.
+    """
+
+    path: str
+    config: str | None = None
+    input: str | None = None
+    label: str = "label"
+    train: str = "train"
+    test: str = "test"
+
+    @classmethod
+    def from_table(cls, table: TomlTable) -> "HuggingFaceData":
+        section = cls(
+            table.text("path"),
+            table.text("config", None),
+            table.text("input", None),
+            table.text("label", cls.label),
+            table.text("train", cls.train),
+            table.text("test", cls.test),
+        )
+        if section.input == section.label:
+            raise table.fault("input", f"must be another column than label, got {shown(section.label)} for both")
+        if section.train == section.test:
+            raise table.fault("test", f"must be another split than train, got {shown(section.test)} for both")
+        return section
+
+    def read(self, base: Path) -> RawImages | RawTexts:
+        folder = base / self.path
+        local = folder.is_dir()
+        place = str(folder) if local else " ".join(filter(None, (self.path, self.config)))
+        loaded = load_folder(folder, self.config) if local else load_from_hub(self.path, folder, self.config)
+        train, test = (find_split(loaded, split, place) for split in (self.train, self.test))
+        column = self.input or train.only_input(self.label)
+        check_columns(train, test, (column, self.label))
+        labels, test_labels, classes = read_labels(train, test, self.label)
+        title = folder.resolve().name if local else place
+        at, test_at = (split.at(self.label) for split in (train, test))
+        if train.holds_images(column):
+            return join_images(
+                title,
+                ImageSplit(train.images(column), torch.tensor(labels), train.at(column), at),
+                ImageSplit(test.images(column), torch.tensor(test_labels), test.at(column), test_at),
+                classes,
+            )
+        return join_texts(
+            title,
+            TextSplit(train.texts(column), labels, at),
+            TextSplit(test.texts(column), test_labels, test_at),
+            classes,
+        )
+
+
+@dataclass(frozen=True)
+class Split:
+    """The rows of a split, and what to call them in a message."""
+
+    rows: "Dataset"
+    place: str
+
+    def at(self, column: str) -> str:
+        return f"{self.place}, column {column}"
+
+    def holds_images(self, column: str) -> bool:
+        from datasets import Image
+
+        return isinstance(self.rows.features[column], Image)
+
+    def holds_texts(self, column: str) -> bool:
+        return getattr(self.rows.features[column], "dtype", None) in ("string", "large_string")
+
+    def only_input(self, label: str) -> str:
+        """The only column of images; where there is none, the only one of texts beside the label."""
+        columns = [column for column in self.rows.column_names if column != label]
+        found = [column for column in columns if self.holds_images(column)]
+        found = found or [column for column in columns if self.holds_texts(column)]
+        if not found:
+            raise ValueError(f"{self.place} has no column of images or texts: it has {', '.join(columns)}")
+        if len(found) > 1:
+            raise ValueError(f"{self.place} has several columns to read, {', '.join(found)}: name one as input")
+        return found[0]
+
+    def images(self, column: str) -> UInt8[Tensor, "n height width *channels"]:
+        """The images as bytes; those that are neither gray nor RGB become RGB."""
+        images = None
+        for row, image in self.values(column):
+            pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
+            if images is None:
+                if pixels.size * len(self.rows) > MAX_BYTES:
+                    raise ValueError(
+                        f"{self.at(column)} holds {len(self.rows):,} images of {pixels.size:,} bytes each, "
+                        f"at most {MAX_BYTES:,} bytes are read"
+                    )
+                images = np.empty((len(self.rows), *pixels.shape), dtype=np.uint8)
+            if pixels.shape != images.shape[1:]:
+                raise ValueError(
+                    f"{self.at(column)} must hold images of one size and mode: row {row:,} is {described(pixels)}, "
+                    f"the first is {described(images[0])}"
+                )
+            images[row - 1] = pixels
+        assert images is not None, "a split has rows"
+        return torch.from_numpy(images)
+
+    def texts(self, column: str) -> list[str]:
+        if not self.holds_texts(column):
+            raise ValueError(f"{self.at(column)} holds neither images nor texts")
+        return [text for _, text in self.values(column)]
+
+    def values(self, column: str) -> Iterator[tuple[int, Any]]:
+        """The decoded values of a column and their rows, from 1."""
+        rows = self.rows.select_columns(column)
+        for row in range(len(rows)):
+            try:
+                value = rows[row][column]
+            # Pillow raises many types for an image that it cannot read
+            except Exception as error:
+                raise ValueError(f"{self.at(column)}, row {row + 1:,} cannot be read: {reason(error)}") from error
+            if value is None:
+                raise ValueError(f"{self.at(column)}, row {row + 1:,} is empty")
+            yield row + 1, value
+
+
+def described(pixels: np.ndarray) -> str:
+    return f"{pixels.shape[0]}×{pixels.shape[1]} {'gray' if pixels.ndim == 2 else 'RGB'}"
+
+
+def load_folder(folder: Path, config: str | None) -> "DatasetDict":
+    """What ``datasets`` makes of a folder."""
+    from datasets import DatasetDict, load_dataset, load_from_disk
+
+    saved = any((folder / name).is_file() for name in SAVED_FILES)
+    if saved and config is not None:
+        raise ValueError(f"{folder} was written by save_to_disk and has no config: leave config out, got {config!r}")
+    try:
+        loaded = load_from_disk(str(folder)) if saved else load_dataset(str(folder), config)
+    # datasets raises many types for one fact, that it cannot read the folder
+    except Exception as error:
+        raise ValueError(f"datasets cannot load {folder}: {reason(error)}") from error
+    if not isinstance(loaded, DatasetDict):
+        raise ValueError(
+            f"{folder} holds rows without splits: save a DatasetDict, with one split to train on, one to test"
+        )
+    return loaded
+
+
+def load_from_hub(name: str, folder: Path, config: str | None) -> "DatasetDict":
+    """What the hub, or the cache of it, has under a name."""
+    from datasets import DatasetDict, load_dataset
+
+    if not HUB_NAME.fullmatch(name):
+        raise FileNotFoundError(f"{folder} is not a folder, and {name!r} is not a name on the hub such as OWNER/NAME")
+    if Path(name).exists():
+        # datasets would take it for the data, whatever it is
+        raise ValueError(f"{name!r} is no folder beside the task file, but there is one in the working directory")
+    try:
+        loaded = load_dataset(name, config)
+    # datasets and the hub client raise many types for one fact, that the hub did not answer
+    except Exception as error:
+        raise FileNotFoundError(
+            f"{folder} is not a folder, and datasets cannot load {name!r} from the hub: {reason(error)}"
+        ) from error
+    assert isinstance(loaded, DatasetDict)
+    return loaded
+
+
+def reason(error: Exception) -> str:
+    """The type of an error and the first line of it."""
+    return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
+
+
+def find_split(loaded: "DatasetDict", split: str, place: str) -> Split:
+    if split not in loaded:
+        raise ValueError(f"{place} has no split {split!r}: it has {', '.join(map(str, loaded))}")
+    if len(loaded[split]) == 0:
+        raise ValueError(f"{place}: the split {split!r} is empty")
+    return Split(loaded[split], f"{place}: {split}")
+
+
+def check_columns(train: Split, test: Split, columns: tuple[str, ...]) -> None:
+    """Each column is in both splits and of one type."""
+    for column in columns:
+        for split in (train, test):
+            if column not in split.rows.features:
+                raise ValueError(
+                    f"{split.place} has no column {shown(column)}: it has {', '.join(split.rows.column_names)}"
+                )
+        if train.rows.features[column] != test.rows.features[column]:
+            raise ValueError(f"{test.at(column)} is of another type than {train.at(column)}")
+
+
+def read_labels(train: Split, test: Split, column: str) -> tuple[list[int], list[int], int]:
+    """The labels of both splits as numbers, and how many classes there are."""
+    from datasets import ClassLabel
+
+    feature = train.rows.features[column]
+    dtype = str(getattr(feature, "dtype", None))
+    if not dtype.startswith(("int", "uint")) and not train.holds_texts(column):
+        raise ValueError(f"{train.at(column)} holds {dtype}: labels are class labels, whole numbers or texts")
+    labels, test_labels = ([value for _, value in split.values(column)] for split in (train, test))
+    known = range(len(feature.names)) if isinstance(feature, ClassLabel) else labels
+    names = class_names(known, train.at(column))
+    train_numbers = class_numbers(labels, names, train.at(column))
+    return train_numbers, class_numbers(test_labels, names, test.at(column)), len(names)
