@@ -10,9 +10,11 @@ A sample of any size takes the place of these shards: it is drawn from the whole
 shards, whose numbers are its own.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from functools import cache
 from itertools import product
+from math import prod
 
 import numpy as np
 
@@ -35,9 +37,9 @@ class GridTable:
     train_fraction: tuple[float, ...]
 
     def configurations(self) -> int:
-        return len(list(self.crossed())) * len(self.train_fraction)
+        return prod(len(getattr(self, field.name)) for field in fields(self))
 
-    def crossed(self) -> product:
+    def crossed(self) -> Iterator[tuple[str, float, float, float, float]]:
         """Everything but the train fraction, in the order of a run's fields."""
         return product(self.optimizer, self.learning_rate, self.weight_decay, self.init_std, self.dropout)
 
@@ -59,10 +61,10 @@ class Grid:
     def of_fraction(self, fraction: float) -> list[RunConfig]:
         """All configurations of a train fraction, in the order of the tables, each once."""
         runs = (
-            RunConfig(self.task, *values, fraction, SEED, task_sha256=self.task_sha256)
+            RunConfig(self.task, optimizer, rate, decay, std, dropout, fraction, SEED, task_sha256=self.task_sha256)
             for table in self.tables
             if fraction in table.train_fraction
-            for values in table.crossed()
+            for optimizer, rate, decay, std, dropout in table.crossed()
         )
         return list(dict.fromkeys(runs))
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from zoo.tasks.formats import RawImages
 
 from generation.data.task_data import frozen_embedding, read_training_data, with_fewer_examples
 from generation.engines import ENGINES, make_engine
@@ -22,6 +21,7 @@ from zoo.format.record import MAX_REPEATS, MIN_REPEATS, repeats_of
 from zoo.format.shard import ShardRecord, finished_record, shard_folder
 from zoo.storage.lock import exclusive
 from zoo.tasks import TaskData
+from zoo.tasks.formats import IdxData, NpzData, RawImages
 from zoo.tasks.load import task_data
 from zoo.tasks.task_file import PAPER_TASKS
 
@@ -108,6 +108,11 @@ class Job:
             if self.remote:
                 self.remote.push_embedding(folder)
         return with_fewer_examples(task_data(task, raw, embedding), preset.train_examples)
+
+    @property
+    def may_share_embedding(self) -> bool:
+        """Whether the task may read words, by one frozen embedding for all its shards; only the data tell for sure."""
+        return not isinstance(self.sweep.task.file.data, NpzData | IdxData)
 
     def prepare(self, shard: int) -> tuple[PopulationTrainer, ShardRecord]:
         """Loads the data and makes ready to train: the trainer of a shard, and what its manifest will say."""

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from generation.data.batches import EpochBatches, TrainingInputs, epoch_batches, model_batch, train_subset
 from generation.population.initialization import initial_weights
-from generation.protocol import ADAM_BETAS, BEST, EPSILON, MOMENTUM, RMSPROP_ALPHA, RunConfig
+from generation.protocol import ADAM_BETAS, EPSILON, MOMENTUM, RMSPROP_ALPHA, RunConfig
+from zoo.format.schema import BEST
 from zoo.tasks import TaskData
 from zoo.tasks.evaluation import Evaluation, measure
 from zoo.transformer.model import ZooTransformer

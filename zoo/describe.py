@@ -86,9 +86,9 @@ def marginals_table(rows: pd.DataFrame) -> Table:
     return table
 
 
-def checkpoint_order(label: str) -> tuple[bool, int]:
+def checkpoint_order(label: object) -> tuple[bool, int]:
     """By epochs, the best last."""
-    return label == BEST, int(label.removeprefix("epoch_")) if label != BEST else 0
+    return label == BEST, int(str(label).removeprefix("epoch_")) if label != BEST else 0
 
 
 def overview_table(folder: Path, selected: dict[str, tuple[ZooReader, pd.DataFrame]]) -> Table:

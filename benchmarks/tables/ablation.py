@@ -36,7 +36,8 @@ def all_components(index: ResultIndex, config: str) -> tuple[str, ...]:
     """Those of the paper's tasks are known; of another task, those that its rows are about."""
     if task_of(config) in paper.COMPONENTS:
         return max(paper.COMPONENTS[task_of(config)], key=len)
-    tried = {name for row in index.rows for name in row.setting.get("components") or ()}
+    settings = [row.setting.get("components") for row in index.rows]
+    tried = {name for names in settings if isinstance(names, list | tuple) for name in names}
     return tuple(name for name in COMPONENTS if name in tried)
 
 

@@ -53,7 +53,7 @@ class Launcher:
     def run(self) -> None:
         """Brings every waiting shard of the table to its end, or to the end of its retries."""
         due = dict.fromkeys(self.table.in_state(WAITING), 0.0)
-        if due and self.job.shares_embedding:
+        if due and self.job.may_share_embedding:
             self.prepare()
         task = self.ray.remote(**self.resources.options())(train)
         running: dict[Any, int] = {}

@@ -4,13 +4,12 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
-from zoo.tasks.formats import RawImages, RawTexts
-
 from generation.data.batches import random_subset
 from generation.data.word2vec import reduce_vectors, train_embedding
 from zoo.storage.atomic import write_atomically
 from zoo.tasks import TaskData, WordEmbedding
 from zoo.tasks.embedding import VECTORS_FILE
+from zoo.tasks.formats import RawImages, RawTexts
 from zoo.tasks.load import read_task, task_data
 from zoo.tasks.mnist import load_sample_digits
 from zoo.tasks.task_file import TaskFile

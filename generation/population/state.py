@@ -8,7 +8,8 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from generation.population.initialization import initial_weights
-from generation.protocol import BEST, RunConfig
+from generation.protocol import RunConfig
+from zoo.format.schema import BEST
 from zoo.transformer.spec import TransformerSpec
 
 

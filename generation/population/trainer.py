@@ -14,7 +14,7 @@ from generation.population.engine import Engine
 from generation.population.state import PopulationState, checkpoint_labels
 from generation.population.stopwatch import Stopwatch
 from generation.population.torch_engine import TorchEngine
-from generation.protocol import BEST
+from zoo.format.schema import BEST
 
 
 @dataclass(frozen=True)

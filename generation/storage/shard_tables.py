@@ -9,8 +9,8 @@ from torch import Tensor
 
 from generation.population.state import checkpoint_labels
 from generation.population.trainer import CheckpointMeasures, PopulationTrainer
-from generation.protocol import BEST, RunConfig
-from zoo.format.schema import RUN_SCHEMA, checkpoint_schema, with_weights
+from generation.protocol import RunConfig
+from zoo.format.schema import BEST, RUN_SCHEMA, checkpoint_schema, with_weights
 from zoo.version import VERSION
 
 

@@ -40,9 +40,8 @@ def write(folder: Path, text: str = SMALL) -> Path:
 def write_images(folder: Path, side: int = 8, channels: int | None = None) -> None:
     random = np.random.default_rng(0)
     shape = (side, side) if channels is None else (side, side, channels)
-    images = {f"x_{split}": random.integers(0, 256, (20, *shape), dtype=np.uint8) for split in ("train", "test")}
-    labels = {f"y_{split}": np.arange(20) % 3 for split in ("train", "test")}
-    np.savez(folder / "small.npz", **images, **labels)
+    x, y = random.integers(0, 256, (20, *shape), dtype=np.uint8), np.arange(20) % 3
+    np.savez(folder / "small.npz", x_train=x, y_train=y, x_test=x, y_test=y)
 
 
 def test_the_papers_tasks_are_files_with_its_protocol_and_transformers() -> None:
@@ -195,7 +194,7 @@ WRONG = {
     ),
     "more shards than runs": (
         SMALL + "shards = 10",
-        "[grid] shards must leave a run for each: at most 8 for 8 configurations",
+        "[grid] shards must leave a run for each: 8 at most for 8 configurations",
     ),
     "seeds that make no sense": (
         SMALL + 'seeds = "many"',

@@ -10,7 +10,10 @@ REQUIRED: Any = object()
 
 
 class TomlTable:
-    """The values of one table. Reading a key makes it known; ``finish`` refuses the keys that nobody read."""
+    """The values of one table. Reading a key makes it known; ``finish`` refuses the keys that nobody read.
+
+    A key that is not there has its default, which may be None; without one it is missing.
+    """
 
     def __init__(self, file: str, name: str, values: Mapping[str, Any]) -> None:
         self.file, self.name, self.values = file, name, values
@@ -25,10 +28,10 @@ class TomlTable:
         allowed = f"one of {', '.join(choices)}" if choices else "text in quotes"
         return self._read(key, default, allowed, lambda value: is_text(value) and (not choices or value in choices))
 
-    def boolean(self, key: str, default: Any = REQUIRED) -> bool:
+    def boolean(self, key: str, default: Any = REQUIRED) -> Any:
         return self._read(key, default, "true or false", lambda value: isinstance(value, bool))
 
-    def integer(self, key: str, default: Any = REQUIRED, *, least: int = 1, most: int) -> int:
+    def integer(self, key: str, default: Any = REQUIRED, *, least: int = 1, most: int) -> Any:
         allowed = f"a whole number from {least:,} to {most:,}"
         return self._read(key, default, allowed, lambda value: type(value) is int and least <= value <= most)
 

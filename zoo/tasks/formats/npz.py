@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import torch
@@ -99,6 +98,7 @@ def read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, place: str) ->
     if member.compress_size > stored or member.file_size > most:
         raise ValueError(f"{place} is damaged: {member.file_size:,} bytes do not fit in it")
     with archive.open(member) as file:
+        assert isinstance(file, zipfile.ZipExtFile)
         length, dtype, fortran, shape = read_header(file, place)
         size = prod(shape) * dtype.itemsize
         if length + size != member.file_size:
@@ -109,7 +109,7 @@ def read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, place: str) ->
     return np.frombuffer(content, dtype=dtype).reshape(shape, order="F" if fortran else "C")
 
 
-def read_header(file: IO[bytes], place: str) -> tuple[int, np.dtype, bool, tuple[int, ...]]:
+def read_header(file: zipfile.ZipExtFile, place: str) -> tuple[int, np.dtype, bool, tuple[int, ...]]:
     """Length of an npy header, and what it says: type, whether columns come first, shape."""
     magic = file.read(8)
     if len(magic) < 8 or magic[:6] != b"\x93NUMPY" or magic[6] not in (1, 2, 3):
@@ -148,7 +148,7 @@ def allowed(place: str) -> str:
     return f"labels are whole numbers from 0 to {MOST_CLASSES - 1} of an integer type, in one dimension"
 
 
-def read_exactly(file: IO[bytes], size: int, place: str) -> bytearray:
+def read_exactly(file: zipfile.ZipExtFile, size: int, place: str) -> bytearray:
     content, filled = bytearray(size), 0
     while filled < size and (part := file.read(min(CHUNK_BYTES, size - filled))):
         content[filled : filled + len(part)] = part
