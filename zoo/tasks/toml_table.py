@@ -25,6 +25,10 @@ class TomlTable:
         allowed = f"one of {', '.join(choices)}" if choices else "text in quotes"
         return self._read(key, default, allowed, lambda value: is_text(value) and (not choices or value in choices))
 
+    def optional_text(self, key: str) -> str | None:
+        """Text, or None where the key is left out."""
+        return self._read(key, None, "text in quotes", is_text)
+
     def boolean(self, key: str, default: Any = REQUIRED) -> bool:
         return self._read(key, default, "true or false", lambda value: isinstance(value, bool))
 

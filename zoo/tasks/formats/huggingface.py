@@ -26,7 +26,7 @@ from zoo.tasks.toml_table import TomlTable, shown
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 SAVED_FILES = ("dataset_dict.json", "state.json")
 """What ``save_to_disk`` writes; such a folder is read by ``load_from_disk`` alone."""
 
@@ -51,8 +51,8 @@ class HuggingFaceData:
     def from_table(cls, table: TomlTable) -> "HuggingFaceData":
         section = cls(
             table.text("path"),
-            table.text("config", None),
-            table.text("input", None),
+            table.optional_text("config"),
+            table.optional_text("input"),
             table.text("label", cls.label),
             table.text("train", cls.train),
             table.text("test", cls.test),
