@@ -58,7 +58,20 @@ def test_a_spoilt_file_is_read_or_refused(made: dict[str, Path], reader: Reader,
 
 
 @pytest.mark.parametrize(
-    "name", ["checkpoints", "runs", "loaded rows", "zoo manifest", "snapshot", "embedding", "predictor config"]
+    "name",
+    [
+        "checkpoints",
+        "runs",
+        "loaded rows",
+        "zoo manifest",
+        "snapshot",
+        "embedding",
+        "predictor config",
+        "idx.gz",
+        "csv data",
+        "npz",
+        "npz, packed",
+    ],
 )
 def test_spoilt_files_take_neither_memory_nor_time(name: str, tmp_path: Path) -> None:
     """In a process of its own, which a crash in native code would end, too."""

@@ -26,7 +26,7 @@ from zoo.tasks.toml_table import TomlTable, shown
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 SAVED_FILES = ("dataset_dict.json", "state.json")
 """What ``save_to_disk`` writes; such a folder is read by ``load_from_disk`` alone."""
 
@@ -51,8 +51,8 @@ class HuggingFaceData:
     def from_table(cls, table: TomlTable) -> "HuggingFaceData":
         section = cls(
             table.text("path"),
-            table.text("config", None),
-            table.text("input", None),
+            table.optional_text("config"),
+            table.optional_text("input"),
             table.text("label", cls.label),
             table.text("train", cls.train),
             table.text("test", cls.test),
@@ -121,7 +121,7 @@ class Split:
     def images(self, column: str) -> UInt8[Tensor, "n height width *channels"]:
         """The images as bytes; those that are neither gray nor RGB become RGB."""
         images = None
-        for row, image in self.values(column):
+        for row, image in self.decoded_images(column):
             pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
             if images is None:
                 if pixels.size * len(self.rows) > MAX_BYTES:
@@ -142,20 +142,27 @@ class Split:
     def texts(self, column: str) -> list[str]:
         if not self.holds_texts(column):
             raise ValueError(f"{self.at(column)} holds neither images nor texts")
-        return [text for _, text in self.values(column)]
+        return self.values(column)
 
-    def values(self, column: str) -> Iterator[tuple[int, Any]]:
-        """The decoded values of a column and their rows, from 1."""
+    def values(self, column: str) -> list[Any]:
+        """The texts or labels of a column."""
+        values = self.rows.select_columns(column)[:][column]
+        if None in values:
+            raise ValueError(f"{self.at(column)}, row {values.index(None) + 1:,} is empty")
+        return values
+
+    def decoded_images(self, column: str) -> Iterator[tuple[int, Any]]:
+        """The images of a column, one at a time, and their rows from 1."""
         rows = self.rows.select_columns(column)
         for row in range(len(rows)):
             try:
-                value = rows[row][column]
+                image = rows[row][column]
             # Pillow raises many types for an image that it cannot read
             except Exception as error:
                 raise ValueError(f"{self.at(column)}, row {row + 1:,} cannot be read: {reason(error)}") from error
-            if value is None:
+            if image is None:
                 raise ValueError(f"{self.at(column)}, row {row + 1:,} is empty")
-            yield row + 1, value
+            yield row + 1, image
 
 
 def described(pixels: np.ndarray) -> str:
@@ -234,7 +241,7 @@ def read_labels(train: Split, test: Split, column: str) -> tuple[list[int], list
     dtype = str(getattr(feature, "dtype", None))
     if not dtype.startswith(("int", "uint")) and not train.holds_texts(column):
         raise ValueError(f"{train.at(column)} holds {dtype}: labels are class labels, whole numbers or texts")
-    labels, test_labels = ([value for _, value in split.values(column)] for split in (train, test))
+    labels, test_labels = train.values(column), test.values(column)
     known = range(len(feature.names)) if isinstance(feature, ClassLabel) else labels
     names = class_names(known, train.at(column))
     train_numbers = class_numbers(labels, names, train.at(column))

@@ -21,7 +21,7 @@ from torch import Tensor
 from zoo.storage.bounded import MOST_DEFLATION, check_size, open_regular
 from zoo.tasks.formats.checks import MAX_BYTES, MOST_CLASSES, ImageSplit, join_images
 from zoo.tasks.raw_data import RawImages
-from zoo.tasks.toml_table import TomlTable
+from zoo.tasks.toml_table import TomlTable, shown
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 IMAGE_TYPES = ("u1", "f2", "f4", "f8")
@@ -29,9 +29,9 @@ LABEL_TYPES = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 MAX_HEADER_BYTES = 10_000
 CHUNK_BYTES = 1 << 20
-HEADER = re.compile(
-    rb"\{'descr': '([<>|=]?)(\w+)', 'fortran_order': (True|False), 'shape': \(((?:\d{1,12},? ?){0,8})\),? ?\}\s*"
-)
+# nothing in it can match in two ways: a long line that does not match takes no longer than one that does
+HEADER = re.compile(rb"\{'descr': '([<>|=]?)(\w+)', 'fortran_order': (True|False), 'shape': \(([\d, ]*)\),? ?\}\s*")
+MOST_DIGITS = 12
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,11 @@ def read_header(file: zipfile.ZipExtFile, place: str) -> tuple[int, np.dtype, bo
     header = HEADER.fullmatch(file.read(length)) if length <= MAX_HEADER_BYTES else None
     if header is None:
         raise ValueError(f"{place} is not a plain NumPy array: {allowed(place)}")
-    order, kind, fortran, sizes = (part.decode("ascii", "replace") for part in header.groups())
-    shape = tuple(int(size) for size in sizes.replace(",", " ").split())
+    order, kind, fortran, listed = (part.decode("ascii", "replace") for part in header.groups())
+    sizes = listed.replace(",", " ").split()
+    if max(map(len, sizes), default=0) > MOST_DIGITS:
+        raise ValueError(f"{place} is damaged: its header promises a size of more than {MOST_DIGITS} digits")
+    shape = tuple(map(int, sizes))
     check_header(kind, shape, place)
     return 8 + width + length, np.dtype(f"{order}{kind}"), fortran == "True", shape
 
@@ -130,7 +133,7 @@ def check_header(kind: str, shape: Sequence[int], place: str) -> None:
     if kind not in (IMAGE_TYPES if is_images else LABEL_TYPES):
         raise ValueError(f"{place} holds {named(kind)}: {allowed(place)}")
     if len(shape) not in ((3, 4) if is_images else (1,)):
-        raise ValueError(f"{place} has the shape {tuple(shape)}: {allowed(place)}")
+        raise ValueError(f"{place} has the shape {shown(tuple(shape))}: {allowed(place)}")
     if 0 in shape:
         raise ValueError(f"{place} is empty: its shape is {tuple(shape)}")
 
