@@ -83,8 +83,9 @@ def probe_shape(spec: TransformerSpec) -> tuple[int, ...]:
     """The shape of one input of such a transformer."""
     if spec.patch_size is None:
         return min(PROBE_TOKENS, spec.tokens), spec.dim
-    side = spec.patch_size * isqrt(spec.tokens)
-    return spec.tensors["embedding.weight"].shape[1], side, side
+    # the transformer reads patches one after the other: any rectangle of the right number of them will do
+    rows = next(count for count in range(isqrt(spec.tokens), 0, -1) if spec.tokens % count == 0)
+    return spec.channels, spec.patch_size * rows, spec.patch_size * (spec.tokens // rows)
 
 
 def empty_transformer(spec: TransformerSpec) -> ZooTransformer:
@@ -92,17 +93,16 @@ def empty_transformer(spec: TransformerSpec) -> ZooTransformer:
     with torch.device("meta"):
         transformer = ZooTransformer(spec).eval()
         if spec.patch_size is not None:
-            channels = spec.tensors["embedding.weight"].shape[1]
-            transformer.embedding = PatchEmbedding(channels, spec.dim, spec.patch_size, spec.patch_size)
+            transformer.embedding = PatchEmbedding(spec.channels, spec.dim, spec.patch_size, spec.patch_size)
     return transformer
 
 
 class PatchEmbedding(nn.Conv2d):
     """The convolution of ``ZooTransformer`` as a matrix product, which many checkpoints do in one."""
 
-    def forward(self, input: Float[Tensor, "k c side side"]) -> Float[Tensor, "k D rows columns"]:
+    def forward(self, input: Float[Tensor, "k c height width"]) -> Float[Tensor, "k D rows columns"]:
         assert self.bias is not None
         size = self.kernel_size[0]
-        rows = input.shape[-1] // size
+        rows, columns = (side // size for side in input.shape[-2:])
         patches = F.unfold(input, size, stride=size)
-        return (self.weight.flatten(1) @ patches + self.bias[:, None]).unflatten(-1, (rows, rows))
+        return (self.weight.flatten(1) @ patches + self.bias[:, None]).unflatten(-1, (rows, columns))

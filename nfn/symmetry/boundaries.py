@@ -34,7 +34,6 @@ class Boundary:
 
 def boundaries(spec: TransformerSpec) -> tuple[Boundary, ...]:
     """All boundaries in order. With residual connections whatever was written before is read at every later one."""
-    residual = bool(getattr(spec, "residual", False))
     embedding = tuple(name for name in spec.tensors if name.startswith("embedding."))
     written: list[tuple[str, ...]] = [embedding]
     read: list[tuple[str, ...]] = []
@@ -48,9 +47,9 @@ def boundaries(spec: TransformerSpec) -> tuple[Boundary, ...]:
     return tuple(
         Boundary(
             index=index,
-            writers=sum(written[: index + 1], ()) if residual else written[index],
+            writers=sum(written[: index + 1], ()) if spec.residual else written[index],
             readers=readers,
-            pinned=residual or index == 0,
+            pinned=spec.residual or index == 0,
         )
         for index, readers in enumerate(read)
     )

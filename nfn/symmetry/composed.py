@@ -13,9 +13,13 @@ the order of heads and of units, and a rotation on the axes marked D.
     L·Lᵀ = A·Aᵀ + δ·I              the source without its columns, a triangular factor
     M_s = C·W_Qᵀ·W_K·C/√D_k        the scores of head s
     T_s = C·W_O·W_V·C              what head s writes
+
+With residual connections a boundary holds, in one pinned basis, what every earlier one held and what was written since:
+its size is that of both together, and both are shares of it. What is carried on enters the next source through the
+triangular factor of the boundary, D columns before those of the units.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import torch
@@ -57,6 +61,8 @@ class ComposedBlock:
     writes: Float[Tensor, "*batch h D D"]  # T_s, divided by the size of all [T_s·L]
     middle_factor: Float[Tensor, "*batch D D"]  # the L of the boundary inside the block, from all T_s·L
     units: Units
+    carried: Float[Tensor, "*batch 2"] | None = None
+    """Residual connections: the share of the source in the middle, and of the middle in what the block leaves."""
 
 
 @dataclass(frozen=True)
@@ -70,24 +76,35 @@ class ComposedTransformer:
 def compose(weights: TransformerWeights) -> ComposedTransformer:
     """The composed matrices of every block and of the classifier, in the dtype of the weights."""
     spec, dim = weights.spec, weights.spec.dim
-    source = first_source(weights)
+    stream = first_stream(weights)
+    stream_size = norm(stream, (-2, -1))
+    source = sqrt(dim) * stream / stream_size[..., None, None]
     blocks = []
     for number, block in enumerate(weights.blocks):
         factor = triangular_factor(source)
         scores = centered(centered(block.query @ block.key.mT, -1), -2) / sqrt(spec.key_dim)
         writes = centered(centered((block.value @ block.output).mT, -1), -2)
         written = (writes @ factor[..., None, :, :]).transpose(-3, -2).flatten(-2)
-        size = boundary_size(written)
-        middle = triangular_factor(sqrt(dim) * written / size[..., None, None])
-        units = compose_units(
+        held = torch.cat([stream, written], dim=-1) if spec.residual else written
+        size = boundary_size(held)
+        middle = triangular_factor(sqrt(dim) * held / size[..., None, None])
+        units, left_size = compose_units(
             weights[f"blocks.{number}.fc1.weight"],
             block.bias_a,
             centered(block.weight_b, -1),
             centered(block.bias_b, -1),
+            size[..., None, None] / sqrt(dim) * middle.mT if spec.residual else None,
         )
-        blocks.append(ComposedBlock(source, factor, scores, writes / size[..., None, None, None], middle, units))
+        composed = ComposedBlock(source, factor, scores, writes / size[..., None, None, None], middle, units)
         source = sqrt(dim) * torch.cat([units.columns, units.offset[..., None, :]], dim=-2).mT
-    classifier = compose_units(
+        if spec.residual:
+            carried = torch.stack([stream_size / size, size / left_size], dim=-1)
+            composed = replace(composed, carried=carried / sqrt(dim))
+            source = torch.cat([carried[..., 1:, None] * middle, source], dim=-1)
+            stream_size = left_size
+            stream = source * (left_size / sqrt(dim))[..., None, None]
+        blocks.append(composed)
+    classifier, _ = compose_units(
         weights["classifier.fc1.weight"],
         weights["classifier.fc1.bias"],
         centered(weights["classifier.fc2.weight"].mT, -1),
@@ -96,10 +113,10 @@ def compose(weights: TransformerWeights) -> ComposedTransformer:
     return ComposedTransformer(tuple(blocks), source, triangular_factor(source), classifier)
 
 
-def first_source(weights: TransformerWeights) -> Float[Tensor, "*batch D sources"]:
+def first_stream(weights: TransformerWeights) -> Float[Tensor, "*batch D sources"]:
     """Before block 0: the columns [filters | bias | positions], of word vectors, which no weight holds, all of C.
 
-    The positions are as large as they are: this boundary has no free scale, only the size of LN's output.
+    The positions are as large as they are: this boundary has no free scale.
     """
     spec, flat = weights.spec, weights.flat()
     batch = weights.batch_shape
@@ -109,8 +126,7 @@ def first_source(weights: TransformerWeights) -> Float[Tensor, "*batch D sources
         positions = sinusoidal_positions(spec.tokens, spec.dim).to(flat).mT.expand(*batch, -1, -1)
         filters = weights["embedding.weight"].flatten(-3)
         columns = torch.cat([filters, weights["embedding.bias"][..., None], positions], dim=-1)
-    columns = centered(columns, -2)
-    return sqrt(spec.dim) * columns / norm(columns, (-2, -1))[..., None, None]
+    return centered(columns, -2)
 
 
 def compose_units(
@@ -118,8 +134,11 @@ def compose_units(
     biases: Float[Tensor, "*batch units"],
     columns: Float[Tensor, "*batch units out"],
     offset: Float[Tensor, "*batch out"],
-) -> Units:
-    """Products instead of quotients: (row_j, bias_j)·κ_j and column_j·ρ_j do not change with λ.
+    carried: Float[Tensor, "*batch more out"] | None = None,
+) -> tuple[Units, Float[Tensor, "*batch"]]:
+    """The units, as shares of all that is written and ``carried``, and its size.
+
+    Products instead of quotients: (row_j, bias_j)·κ_j and column_j·ρ_j do not change with λ.
 
     The direction of a unit's reading is (row_j, bias_j)·κ_j/(a_j + 10⁻²·rms(a)), with a small constant: unit size for
     units that take part, and no division by almost nothing for those that do not.
@@ -128,11 +147,13 @@ def compose_units(
     read = norm(torch.cat([rows, biases[..., None]], dim=-1), (-1,))
     write = norm(columns, (-1,))
     columns = columns * read[..., None]
-    size = boundary_size(torch.cat([columns, offset[..., None, :]], dim=-2))[..., None]
+    held = [columns, offset[..., None, :], *([] if carried is None else [carried])]
+    size = boundary_size(torch.cat(held, dim=-2))[..., None]
     sizes = read * write / size
     floor = DEAD * (norm(sizes, (-1,)) + DEAD) / sqrt(sizes.shape[-1])
     fade = write / size / (sizes + floor[..., None])
-    return Units(rows * fade[..., None], biases * fade, sizes, columns / size[..., None], offset / size)
+    units = Units(rows * fade[..., None], biases * fade, sizes, columns / size[..., None], offset / size)
+    return units, size[..., 0]
 
 
 def triangular_factor(columns: Float[Tensor, "*batch D k"]) -> Float[Tensor, "*batch D D"]:

@@ -9,13 +9,18 @@ The way goes from the input on, where the basis is known. Everything is centered
     τ     matches heads by W_Qᵀ W_K and W_O W_V as seen from what is written, which needs no basis
     M, N  follow from W_Q, W_K and W_V, W_O by least squares
 
-and the shifts are what remains. The element found is then tried: the answer is yes only if it carries every unit and
-the products of every head of the first to those of the second, up to rounding. So a no can be wrong, where weights are
-so ill-conditioned that rounding hides the element, but a yes cannot. What adds nothing to the function is not compared:
+and the shifts are what remains. Residual connections leave neither c nor R to be found: every boundary has the basis
+and the scale of the input.
+
+The element found is then tried: the answer is yes only if it carries every unit and the products of every head of the
+first to those of the second, up to rounding. So a yes cannot be wrong, but a no can, where weights are so
+ill-conditioned that rounding hides the element, or where fewer than D − 1 directions are written into a boundary, so
+that what is read from the others keeps units from being matched. What adds nothing to the function is not compared:
 units that write nothing, and M and N along directions that the products of a head do not have. Where these leave M or N
 open it is the identity.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -27,7 +32,6 @@ from nfn.symmetry.canonical import DEAD_BOUNDARY, UnitLayer, closest_orthogonal,
 from nfn.symmetry.full_group import FullGroupElement
 from nfn.symmetry.match import Match, NoMatch, check_pair
 from nfn.symmetry.paper_matching import factor, in_head_order
-from nfn.symmetry.parts import available_parts
 from zoo import BlockWeights, TransformerWeights
 
 TOLERANCE = 1e3
@@ -37,6 +41,7 @@ LARGEST_CONDITION = 1e10
 
 Pair = tuple[Tensor, Tensor]
 """The same thing of the first checkpoint and of the second."""
+Rotate = Callable[[list[Pair]], Tensor]
 
 
 def match_weights(u: TransformerWeights, v: TransformerWeights) -> Match[FullGroupElement]:
@@ -45,8 +50,6 @@ def match_weights(u: TransformerWeights, v: TransformerWeights) -> Match[FullGro
     All parts of the group that leave the function alone are searched: not ``logits``, which changes the loss.
     """
     check_pair(u, v)
-    if "rotations" not in available_parts(u.spec):
-        raise ValueError(f"{u.spec.task} transformers have no free boundaries: nfn.match_paper_group compares them")
     epsilon = max(torch.finfo(weights.flat().dtype).eps for weights in (u, v))
     # A batch of one, as the functions of the canonical form expect.
     first, second = (
@@ -68,6 +71,7 @@ def align(u: TransformerWeights, v: TransformerWeights) -> FullGroupElement:
     spec = u.spec
     known = torch.eye(spec.dim, dtype=torch.float64)[None]
     written: Pair = (known, known)
+    rotate, rescale = (in_place, in_scale) if spec.residual else (procrustes, ratio)
     found: dict[str, list[Tensor]] = {
         name: [] for name in ("rotations", "boundary_scales", "heads", "m", "n", "units", "unit_scales")
     }
@@ -76,15 +80,15 @@ def align(u: TransformerWeights, v: TransformerWeights) -> FullGroupElement:
         heads = match_heads(written, ours, theirs)
         ours = in_head_order(ours.select(0, 0), heads).map(lambda tensor: tensor[None])
         if block > 0:
-            rotation = procrustes([written, *zip(pulled(written[0], ours), pulled(written[1], theirs), strict=True)])
+            rotation = rotate([written, *zip(pulled(written[0], ours), pulled(written[1], theirs), strict=True)])
             found["rotations"].append(rotation)
             turned = {name: rotation[:, None] @ getattr(ours, name) for name in ("query", "key", "value")}
             ours = replace(ours, **turned)
         # What each head writes for each coordinate of what it reads, a basis that both checkpoints share by now.
         values = [(attention.value @ attention.output).flatten(1, 2).mT for attention in (ours, theirs)]
-        scale = ratio(torch.linalg.matrix_norm(values[1]), torch.linalg.matrix_norm(values[0]))
+        scale = rescale(torch.linalg.matrix_norm(values[1]), torch.linalg.matrix_norm(values[0]))
         layers = UnitLayer.named(u, f"blocks.{block}"), UnitLayer.named(v, f"blocks.{block}")
-        rotation, units, unit_scales = align_units((unit_size(values[0]), unit_size(values[1])), *layers)
+        rotation, units, unit_scales = align_units(rotate, (unit_size(values[0]), unit_size(values[1])), *layers)
         ours = replace(ours, output=scale * ours.output @ rotation[:, None].mT)
         m = factor(ours.query[0], theirs.query[0], theirs.key[0], ours.key[0]).mT
         n = factor(ours.value[0], theirs.value[0], theirs.output[0].mT, ours.output[0].mT)
@@ -94,13 +98,14 @@ def align(u: TransformerWeights, v: TransformerWeights) -> FullGroupElement:
         found["units"].append(units)
         found["unit_scales"].append(unit_scales)
         found["rotations"].append(rotation)
-        found["boundary_scales"] += [scale, ratio(layers[1].size(), layers[0].size())]
-        written = (
-            unit_size(layers[0].written_in_unit_size(units)),
-            unit_size(layers[1].written_in_unit_size()),
-        )
+        found["boundary_scales"] += [scale, rescale(layers[1].size(), layers[0].size())]
+        if not spec.residual:
+            written = (
+                unit_size(layers[0].written_in_unit_size(units)),
+                unit_size(layers[1].written_in_unit_size()),
+            )
     layers = UnitLayer.named(u, "classifier"), UnitLayer.named(v, "classifier")
-    rotation, units, unit_scales = align_units(written, *layers)
+    rotation, units, unit_scales = align_units(rotate, written, *layers)
     found["rotations"].append(rotation)
     joined = {
         name: torch.cat(tensors)[None] if name in ("rotations", "boundary_scales") else torch.stack(tensors)[None]
@@ -136,7 +141,7 @@ def match_heads(written: Pair, ours: BlockWeights, theirs: BlockWeights) -> Int[
 
 
 def align_units(
-    written: Pair, ours: UnitLayer, theirs: UnitLayer
+    rotate: Rotate, written: Pair, ours: UnitLayer, theirs: UnitLayer
 ) -> tuple[Float[Tensor, "1 D D"], Int[Tensor, " units"], Float[Tensor, " units"]]:
     """R of the boundary that units read from, their π, and their λ by old unit."""
     sizes = [(layer.reading() * layer.writing() * inverse(layer.size()))[0, :, None] for layer in (ours, theirs)]
@@ -144,13 +149,13 @@ def align_units(
         torch.cat([layer.rows, layer.bias[..., None]], dim=-1)[0] * inverse(layer.reading())[0, :, None]
         for layer in (ours, theirs)
     )
-    rotation = procrustes([written])
+    rotation = rotate([written])
     units = torch.arange(len(our_reading))
     for _ in range(REFINEMENTS):
         turned = torch.cat([our_reading[:, :-1] @ rotation[0].mT, our_reading[:, -1:]], dim=-1)
         units = assign(torch.cdist(their_reading, turned) + torch.cdist(sizes[1], sizes[0]))
         rows = ((our_reading * sizes[0])[units, :-1].mT[None], (their_reading * sizes[1])[:, :-1].mT[None])
-        rotation = procrustes([written, rows])
+        rotation = rotate([written, rows])
     scales = ratio(theirs.reading()[0], ours.reading()[0, units])
     return rotation, units, scales[units.argsort()]
 
@@ -166,6 +171,16 @@ def procrustes(pairs: list[Pair]) -> Float[Tensor, "1 D D"]:
     )
     u, _, vt = torch.linalg.svd(first, full_matrices=False)
     return closest_orthogonal(second @ vt.mT @ u.mT + 1 / first.shape[-2])
+
+
+def in_place(pairs: list[Pair]) -> Float[Tensor, "1 D D"]:
+    """The R of a boundary whose basis is pinned."""
+    return torch.eye(pairs[0][0].shape[-2], dtype=torch.float64)[None]
+
+
+def in_scale(above: Tensor, below: Tensor) -> Tensor:
+    """The c of a boundary whose scale is pinned."""
+    return torch.ones_like(above)
 
 
 def assign(unlike: Float[Tensor, "n n"]) -> Int[Tensor, " n"]:

@@ -8,11 +8,12 @@
     [gb]^(A)_k = b^(A)_{π_A(k)}                     [gb]^(B) = b^(B)
 
 (def:group_action, prop:entries_under_group_action). Embedding and classifier are left alone. The blocks compute the
-same function of their input before and after (thm:invariant_attn).
+same function of their input before and after (thm:invariant_attn). Residual connections, which the paper's transformers
+do not have, add a block's input to what attention writes: there π_O is the identity.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import log
 
 import torch
@@ -68,7 +69,7 @@ class GroupElement:
         generator: torch.Generator,
         entry_range: float | None = None,
     ) -> "GroupElement":
-        """Uniform permutations, random M and N, on the generator's device.
+        """Uniform permutations, random M and N, on the generator's device; no π_O for residual transformers.
 
         By default M and N have singular values between 1/2 and 2 and uniformly random singular vectors: well
         conditioned, but far from orthogonal. With ``entry_range`` r their entries are uniform in [−r, r], as in the
@@ -87,17 +88,23 @@ class GroupElement:
             size = (*shape, spec.heads, count, count)
             return well_conditioned(size, generator) if entry_range is None else uniform(size, entry_range, generator)
 
-        return GroupElement(
+        drawn = GroupElement(
             heads=permutation(spec.heads),
             m=matrix(spec.key_dim),
             n=matrix(spec.value_dim),
             features=permutation(spec.dim),
             neurons=permutation(spec.hidden_dim),
         )
+        nothing = GroupElement.identity(spec, batch_shape, device=generator.device)
+        return replace(drawn, features=nothing.features) if spec.residual else drawn
 
     def act(self, weights: TransformerWeights) -> TransformerWeights:
         """g·U: a copy of the weights that computes the same function. Batches of g and of weights are broadcast."""
         moved = self.act_on_blocks(weights.encoder)
+        if weights.spec.residual and bool((self.features.diff() != 1).any()):
+            raise ValueError(
+                f"the features of a {weights.spec.task} transformer cannot be permuted: its connections are residual"
+            )
         batch = moved.query.shape[:-4]
         flat = weights.flat().expand(*batch, weights.spec.num_parameters)
         return TransformerWeights.from_flat(weights.spec, flat, check_finite=False).with_encoder(moved)

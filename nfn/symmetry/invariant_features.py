@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nfn.symmetry.composed import ComposedBlock, ComposedTransformer, Units, compose, norm
-from nfn.symmetry.pinned_features import class_features, input_features
+from nfn.symmetry.pinned_features import class_features, input_features, pinned_filters
 from nfn.symmetry.scales import descending, logarithmic, lower_triangle, over_heads, spectrum, symmetric_spectrum
 from zoo import TransformerSpec, TransformerWeights
 
@@ -35,7 +35,7 @@ def feature_layout(spec: TransformerSpec) -> MappingProxyType[str, int]:
     # shapes alone would do, but torch takes seconds to load what computes without memory
     device = torch.device("cpu" if spec.num_parameters <= LARGEST_TRIED else "meta")
     with device:
-        flat = torch.zeros(1, spec.num_parameters)
+        flat = torch.zeros(1, spec.num_parameters, dtype=torch.float64)
         features = named_features(TransformerWeights.from_flat(spec, flat, check_finite=False))
     return MappingProxyType({name: feature.shape[-1] for name, feature in features.items()})
 
@@ -61,7 +61,7 @@ def classifier_features(composed: ComposedTransformer, spec: TransformerSpec) ->
         features[f"spectrum of {name}"] = spectrum(matrix)
     features["class biases"] = logarithmic(sqrt(spec.classes) * units.offset)
     if spec.patch_size is not None:
-        filters = composed.blocks[0].source[..., : spec.patch_size**2 + 1]
+        filters = pinned_filters(composed.blocks[0].source, spec)
         features["products of filters"] = logarithmic(lower_triangle(filters.mT @ filters))
     return features
 
@@ -72,17 +72,22 @@ def block_features(block: ComposedBlock, spec: TransformerSpec) -> dict[str, Ten
     seen = source.mT @ block.scores @ source
     written = block.writes @ source
     traces = torch.stack([scores.diagonal(dim1=-2, dim2=-1).sum(-1) for scores in (seen, block.scores)], dim=-1)
-    return {
-        "source": spectrum(block.source / sqrt(spec.dim)),
-        "scores": over_heads(spectrum(seen / sqrt(spec.dim), spec.key_dim)),
-        "scores, symmetric part": over_heads(logarithmic(symmetric_spectrum(seen))),
-        "plain scores": over_heads(spectrum(block.scores, spec.key_dim)),
-        "plain scores, symmetric part": over_heads(logarithmic(symmetric_spectrum(block.scores))),
-        "scores, trace": over_heads(logarithmic(traces)),
-        "writes": over_heads(spectrum(written, spec.value_dim)),
-        "plain writes": over_heads(spectrum(block.writes, spec.value_dim)),
-        "all writes": spectrum(written.transpose(-3, -2).flatten(-2)),
-    } | {f"units, {name}": values for name, values in unit_features(block.units, block.middle_factor).items()}
+    carried = {} if block.carried is None else {"carried": logarithmic(sqrt(spec.dim) * block.carried)}
+    return (
+        carried
+        | {
+            "source": spectrum(block.source / sqrt(spec.dim)),
+            "scores": over_heads(spectrum(seen / sqrt(spec.dim), spec.key_dim)),
+            "scores, symmetric part": over_heads(logarithmic(symmetric_spectrum(seen))),
+            "plain scores": over_heads(spectrum(block.scores, spec.key_dim)),
+            "plain scores, symmetric part": over_heads(logarithmic(symmetric_spectrum(block.scores))),
+            "scores, trace": over_heads(logarithmic(traces)),
+            "writes": over_heads(spectrum(written, spec.value_dim)),
+            "plain writes": over_heads(spectrum(block.writes, spec.value_dim)),
+            "all writes": spectrum(written.transpose(-3, -2).flatten(-2)),
+        }
+        | {f"units, {name}": values for name, values in unit_features(block.units, block.middle_factor).items()}
+    )
 
 
 def unit_features(units: Units, source_factor: Float[Tensor, "*batch D D"]) -> dict[str, Tensor]:

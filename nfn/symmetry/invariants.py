@@ -5,11 +5,15 @@ theorem for O(n)); sizes and ReLU scales are divided out (``nfn.symmetry.compose
 has an axis D, except that before the first block the basis is pinned. What is left of the group permutes the axes of
 heads and units of each tensor. Sources of a block are the units of the MLP before it, in their order, and last its
 bias; of block 0 they are pixels, bias and positions, or the coordinates of word vectors.
+
+With residual connections no basis is free. What is carried past the attention counts as one more head, the last, which
+writes what it reads; what is carried past the MLP are D more sources of the next block, before the units.
 """
 
 from dataclasses import dataclass
 from math import sqrt
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -19,12 +23,12 @@ from zoo import TransformerWeights
 
 @dataclass(frozen=True)
 class BlockInvariants:
-    """What is left of one block."""
+    """What is left of one block. Its writers are the heads, and what is carried where connections are residual."""
 
     source_products: Float[Tensor, "*batch sources sources"]  # Aᵀ·A
     scores: Float[Tensor, "*batch h sources sources"]  # Aᵀ·M_s·A, attention scores between sources
-    write_products: Float[Tensor, "*batch h sources h sources"]  # (T_s·A)ᵀ·(T_t·A), of all heads together of trace 1
-    readings: Float[Tensor, "*batch units h sources"]  # row_j/ρ_j·T_s·A
+    write_products: Float[Tensor, "*batch writers sources writers sources"]  # (T_s·A)ᵀ·(T_t·A), all of them of trace 1
+    readings: Float[Tensor, "*batch units writers sources"]  # row_j/ρ_j·T_s·A
     unit_biases: Float[Tensor, "*batch units"]  # bias_j/ρ_j
     unit_sizes: Float[Tensor, "*batch units"]  # ρ_j·‖column_j‖, the unit's share of what the MLP writes
 
@@ -52,9 +56,12 @@ def invariants(weights: TransformerWeights) -> Invariants:
     composed = compose(weights)
     blocks = []
     for block in composed.blocks:
-        source = block.source[..., None, :, :]
-        written = (block.writes @ source).transpose(-3, -2).flatten(-2)
-        heads_and_sources = (weights.spec.heads, block.source.shape[-1])
+        source, writes = block.source[..., None, :, :], block.writes
+        if block.carried is not None:
+            alike = torch.eye(weights.spec.dim).to(writes).expand_as(writes[..., :1, :, :])
+            writes = torch.cat([writes, block.carried[..., :1, None, None] * alike], dim=-3)
+        written = (writes @ source).transpose(-3, -2).flatten(-2)
+        heads_and_sources = (writes.shape[-3], block.source.shape[-1])
         products = written.mT @ written
         blocks.append(
             BlockInvariants(

@@ -42,7 +42,8 @@ def match_paper_group(
     """Compares two single checkpoints, block by block.
 
     With ``attention_only`` only the multi-head attentions are compared, which is the theorem itself: no permutation of
-    features or neurons is searched for, and those of the element are the identity.
+    features or neurons is searched for, and those of the element are the identity. Residual transformers have no
+    permutation of features at all.
     """
     check_pair(u, v)
     epsilon = max(torch.finfo(weights.flat().dtype).eps for weights in (u, v))
@@ -56,8 +57,9 @@ def match_paper_group(
                 raise NoMatch(f"{name} differs, and the group does not move it")
         blocks = []
         for index, (u_block, v_block) in enumerate(zip(u.blocks, v.blocks, strict=True)):
+            pair = in_double(u_block), in_double(v_block)
             try:
-                blocks.append(match_block(in_double(u_block), in_double(v_block), epsilon, attention_only))
+                blocks.append(match_block(*pair, epsilon, attention_only, u.spec.residual))
             except NoMatch as failure:
                 raise NoMatch(f"block {index}: {failure}") from None
     except NoMatch as failure:
@@ -77,13 +79,14 @@ def match_paper_group(
     return Match(element, None)
 
 
-def match_block(u: BlockWeights, v: BlockWeights, epsilon: float, attention_only: bool) -> GroupElement:
+def match_block(u: BlockWeights, v: BlockWeights, epsilon: float, attention_only: bool, residual: bool) -> GroupElement:
     """The element of one block (with a block dimension of length one), or ``NoMatch``."""
     check_conditions(u, "the first", epsilon)
     check_conditions(v, "the second", epsilon)
     tau = match_heads(u, v, epsilon)
     u = in_head_order(u, tau)
-    features = match_features(u, v, epsilon, attention_only)
+    in_place = attention_only or residual
+    features = torch.arange(u.query.shape[-2]) if in_place else match_features(u, v, epsilon)
     if not bool(agree(u.value, u.output[..., features], v.value, v.output, epsilon).all()):
         raise NoMatch("W^(V)·W^(O) of the heads differ")
     neurons = torch.arange(u.bias_a.shape[-1]) if attention_only else match_neurons(u, v, features)
@@ -121,14 +124,11 @@ def match_heads(u: BlockWeights, v: BlockWeights, epsilon: float) -> Tensor:
     return tau
 
 
-def match_features(u: BlockWeights, v: BlockWeights, epsilon: float, attention_only: bool) -> Tensor:
+def match_features(u: BlockWeights, v: BlockWeights, epsilon: float) -> Tensor:
     """π_O with column j of every V·O of v equal to column π_O(j) of that of u; heads are in the same order.
 
     Rows of W_A must then agree up to the order of the neurons, which tells columns apart that are equal by accident.
     """
-    dim = u.query.shape[-2]
-    if attention_only:
-        return torch.arange(dim)
     ours, theirs = u.value @ u.output, v.value @ v.output
     slack = ROUNDINGS * epsilon * (u.value.abs() @ u.output.abs())
     their_slack = ROUNDINGS * epsilon * (v.value.abs() @ v.output.abs())

@@ -55,7 +55,7 @@ def available_parts(spec: TransformerSpec) -> tuple[Part, ...]:
     LN's output a mean: no rotations and no reader shifts. Any other tensor is refused, since nothing is known of it.
     """
     missing: set[Part] = set()
-    if getattr(spec, "residual", False):
+    if spec.residual:
         missing |= {"rotations", "boundary_scales"}
     for name in spec.tensors:
         if "norm" in name:

@@ -7,19 +7,22 @@ network without its nonlinearities,
     X_in = A·E,   X_mid = Σ_s T_s·X_in,   X_out = Σ_j column_j·(row_j·X_mid)
     B_out = Σ_j column_j·row_j of the classifier,   B_mid = Σ_j (B_out·column_j)·row_j,   B_in = Σ_s B_mid·T_s
 
-and at each boundary what is left of rotations are the products of inputs, XᵀX, and of classes, B·Bᵀ.
+and at each boundary what is left of rotations are the products of inputs, XᵀX, and of classes, B·Bᵀ. Residual
+connections add the share of X that is carried on, and of B on the way back.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nfn.symmetry.composed import ComposedTransformer
+from nfn.symmetry.composed import ComposedBlock, ComposedTransformer
 from nfn.symmetry.scales import descending, logarithmic, lower_triangle
 from zoo import TransformerSpec
 
+MOST_INPUTS = 64  # word coordinates, or pixels of a patch; products of all pairs are features
 MODES = ((0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0))  # frequencies along rows and columns of patches
 
 
@@ -31,12 +34,13 @@ def input_features(composed: ComposedTransformer, spec: TransformerSpec) -> dict
     scores = per_head.mT @ block.scores @ per_head
     scores = scores / (1 + scores.square().sum((-2, -1), keepdim=True)).sqrt()
     written = block.writes @ per_head
-    middle = root * written.sum(-3)
-    out = root * (units.columns.mT @ (units.rows @ middle))
+    middle = root * (written.sum(-3) + carried_on(block, 0, inputs))
+    out = root * (units.columns.mT @ (units.rows @ middle) + carried_on(block, 1, middle))
     ends = [out]
     for later in composed.blocks[1:]:
-        middle_later = root * (later.writes.sum(-3) @ ends[-1])
-        ends.append(root * (later.units.columns.mT @ (later.units.rows @ middle_later)))
+        middle_later = root * (later.writes.sum(-3) @ ends[-1] + carried_on(later, 0, ends[-1]))
+        mapped = later.units.columns.mT @ (later.units.rows @ middle_later)
+        ends.append(root * (mapped + carried_on(later, 1, middle_later)))
     classifier = composed.classifier
     return {
         "scores of inputs": logarithmic(scores.sum(-3)).flatten(-2),
@@ -48,26 +52,49 @@ def input_features(composed: ComposedTransformer, spec: TransformerSpec) -> dict
     }
 
 
+def carried_on(block: ComposedBlock, step: int, x: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch n m"] | float:
+    """The share of x that a residual connection takes past attention, step 0, or past the MLP, step 1."""
+    return 0.0 if block.carried is None else block.carried[..., step, None, None] * x
+
+
 def pinned_inputs(source: Float[Tensor, "*batch D sources"], spec: TransformerSpec) -> Float[Tensor, "*batch D k"]:
-    """The source of block 0, its positions summed up by their slowest cosine modes."""
+    """The source of block 0, its positions summed up by their slowest cosine modes; of word vectors the first 64."""
     if spec.patch_size is None:
-        return source
-    pixels = spec.patch_size**2 + 1
-    return torch.cat([source[..., :pixels], source[..., pixels:] @ position_modes(spec.tokens).to(source)], dim=-1)
+        return source[..., :MOST_INPUTS]
+    positions = source[..., -spec.tokens :] @ position_modes(spec.tokens).to(source)
+    return torch.cat([pinned_filters(source, spec), positions], dim=-1)
+
+
+def pinned_filters(source: Float[Tensor, "*batch D sources"], spec: TransformerSpec) -> Float[Tensor, "*batch D k"]:
+    """The filters of all pixels of a patch and their bias; more than 64 pixels are summed up by their slowest modes."""
+    size, channels = spec.patch_size, spec.channels
+    assert size is not None
+    filters = source[..., : channels * size**2 + 1]
+    if channels * size**2 <= MOST_INPUTS:
+        return filters
+    side = range(min(size, max(1, math.isqrt(MOST_INPUTS // channels))))
+    modes = grid_modes(size, size, [(down, across) for down in side for across in side])
+    of_channels = torch.kron(torch.eye(channels, dtype=modes.dtype), modes).to(source)
+    return torch.cat([filters[..., :-1] @ of_channels, filters[..., -1:]], dim=-1)
 
 
 def position_modes(tokens: int) -> Float[Tensor, "tokens modes"]:
-    """Cosine modes of the grid of patches, of unit size."""
+    """Slow modes of the grid of patches: a square, or one row where the patches do not make one."""
     side = math.isqrt(tokens)
     rows, columns = (side, side) if side * side == tokens else (1, tokens)
+    return grid_modes(rows, columns, MODES)
+
+
+def grid_modes(rows: int, columns: int, modes: Sequence[tuple[int, int]]) -> Float[Tensor, "places modes"]:
+    """Cosine modes of a grid, of unit size, by their frequencies along rows and columns."""
 
     def waves(count: int, frequencies: list[int]) -> Tensor:
         place = torch.arange(count, dtype=torch.float64) + 0.5
         return torch.stack([torch.cos(math.pi * place * frequency / count) for frequency in frequencies], dim=-1)
 
-    down, across = waves(rows, [mode[0] for mode in MODES]), waves(columns, [mode[1] for mode in MODES])
-    modes = (down[:, None] * across[None]).flatten(0, 1)
-    return modes / modes.norm(dim=0).clamp_min(1e-6)
+    down, across = waves(rows, [mode[0] for mode in modes]), waves(columns, [mode[1] for mode in modes])
+    products = (down[:, None] * across[None]).flatten(0, 1)
+    return products / products.norm(dim=0).clamp_min(1e-6)
 
 
 def class_features(composed: ComposedTransformer, spec: TransformerSpec) -> dict[str, Float[Tensor, "*batch count"]]:
@@ -79,9 +106,9 @@ def class_features(composed: ComposedTransformer, spec: TransformerSpec) -> dict
     }
     for number, block in reversed(list(enumerate(composed.blocks))):
         of_units = root * reading @ block.units.columns.mT
-        middle = of_units @ block.units.rows
+        middle = of_units @ block.units.rows + root * carried_on(block, 1, reading)
         of_heads = root * middle[..., None, :, :] @ block.writes
-        reading = of_heads.sum(-3)
+        reading = of_heads.sum(-3) + root * carried_on(block, 0, middle)
         products = {
             "units": of_units @ of_units.mT,
             "the middle": middle @ middle.mT,

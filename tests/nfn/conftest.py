@@ -11,10 +11,12 @@ import torch
 from torch.nn import functional as F
 
 import zoo
+from nfn.predictors.probes import probe_shape
 from zoo import MNIST, TransformerSpec, TransformerWeights, build_model
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import TaskData
 from zoo.tasks.mnist import load_sample_digits
+from zoo.testing import TINY_PHOTOS
 from zoo.transformer import model
 from zoo.transformer.model import ZooTransformer
 from zoo.transformer.spec import spec_for
@@ -26,6 +28,8 @@ ODD_SPECS = [
     TransformerSpec("three_blocks", 4, 5, None, dim=5, heads=1, key_dim=3, value_dim=2, hidden_dim=9, blocks=3),
     TransformerSpec("many_heads", 2, 4, 2, dim=9, heads=5, key_dim=4, value_dim=3, hidden_dim=6, blocks=2),
     TransformerSpec("wide_keys", 2, 4, 2, dim=3, heads=2, key_dim=4, value_dim=1, hidden_dim=2, blocks=3),
+    TransformerSpec("slim_heads", 5, 6, 4, dim=32, heads=4, key_dim=8, value_dim=8, hidden_dim=48, blocks=3),
+    TINY_PHOTOS,
 ]
 
 
@@ -129,6 +133,14 @@ def train(images: torch.Tensor, labels: torch.Tensor, seed: int) -> torch.Tensor
 def random_weights(spec: TransformerSpec, batch: tuple[int, ...], generator: torch.Generator) -> TransformerWeights:
     flat = torch.randn(*batch, spec.num_parameters, generator=generator, dtype=torch.float64)
     return TransformerWeights.from_flat(spec, flat)
+
+
+def inputs_of(spec: TransformerSpec, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+    """Two random inputs of such a transformer in float64."""
+    if spec.patch_size is not None:
+        return (torch.randn(2, *probe_shape(spec), generator=generator, dtype=torch.float64),)
+    words = torch.randn(2, spec.tokens, spec.dim, generator=generator, dtype=torch.float64)
+    return words, torch.ones(2, spec.tokens, dtype=torch.bool)
 
 
 def weights_of(spec: TransformerSpec, count: int = 6, seed: int = 0) -> TransformerWeights:

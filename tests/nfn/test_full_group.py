@@ -1,6 +1,6 @@
 """The whole group: its axioms, what its action leaves unchanged, and what breaks when one side of it is left out."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,10 +10,10 @@ from torch.nn import functional as F
 from nfn import FullGroupElement, GroupElement
 from nfn.symmetry.boundaries import boundaries, centered, shift_component
 from nfn.symmetry.parts import PARTS, Part, available_parts
-from tests.nfn.conftest import Bundled, assert_group_axioms, change, logits, random_weights
+from tests.nfn.conftest import Bundled, assert_group_axioms, change, inputs_of, logits, random_weights
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights
+from zoo.testing import TINY_PHOTOS
 from zoo.transformer import model
-from zoo.transformer.model import Block
 
 EXACT = tuple(part for part in PARTS if part not in ("boundary_scales", "logits"))
 
@@ -121,14 +121,14 @@ def test_logits_part_keeps_every_argmax_and_not_the_logits(bundled: Bundled, gen
 
 
 def test_axioms(spec: TransformerSpec, generator: torch.Generator):
-    g, h, k = (FullGroupElement.sample(spec, generator=generator, parts=PARTS) for _ in range(3))
+    g, h, k = (FullGroupElement.sample(spec, generator=generator, parts=available_parts(spec)) for _ in range(3))
     identity = FullGroupElement.identity(spec)
     assert_group_axioms(g, h, k, identity, assert_same_element)
 
 
 def test_action_respects_identity_composition_and_inverse(spec: TransformerSpec, generator: torch.Generator):
     u = random_weights(spec, (3,), generator)
-    g, h = (FullGroupElement.sample(spec, generator=generator, parts=PARTS) for _ in range(2))
+    g, h = (FullGroupElement.sample(spec, generator=generator, parts=available_parts(spec)) for _ in range(2))
     assert torch.equal(FullGroupElement.identity(spec).act(u).flat(), u.flat())
     assert_same_weights(g.compose(h).act(u), g.act(h.act(u)))
     assert_same_weights(g.inverse().act(g.act(u)), u)
@@ -137,19 +137,15 @@ def test_action_respects_identity_composition_and_inverse(spec: TransformerSpec,
 
 def test_float64_models_of_any_dimensions_compute_the_same(spec: TransformerSpec, generator: torch.Generator):
     u = random_weights(spec, (), generator)
-    v = FullGroupElement.sample(spec, generator=generator, parts=EXACT).act(u)
-    if spec.patch_size is None:
-        words = torch.randn(2, spec.tokens, spec.dim, generator=generator, dtype=torch.float64)
-        inputs: tuple[Tensor, ...] = (words, torch.ones(2, spec.tokens, dtype=torch.bool))
-    else:
-        side = spec.patch_size * round(spec.tokens**0.5)
-        inputs = (torch.randn(2, 1, side, side, generator=generator, dtype=torch.float64),)
+    exact = [part for part in available_parts(spec) if part in EXACT]
+    v = FullGroupElement.sample(spec, generator=generator, parts=exact).act(u)
+    inputs = inputs_of(spec, generator)
     assert change(logits(u, inputs), logits(v, inputs)) < 1e-9
 
 
 def test_batched_action_is_the_action_of_each(spec: TransformerSpec, generator: torch.Generator):
     u = random_weights(spec, (4,), generator)
-    g = FullGroupElement.sample(spec, (4,), generator=generator, parts=PARTS)
+    g = FullGroupElement.sample(spec, (4,), generator=generator, parts=available_parts(spec))
     each = [g.map(lambda t, i=i: t[i]).act(TransformerWeights.from_flat(spec, u.flat()[i])).flat() for i in range(4)]
     torch.testing.assert_close(g.act(u).flat(), torch.stack(each))
     assert g.act(TransformerWeights.from_flat(spec, u.flat()[0])).batch_shape == (4,)
@@ -191,43 +187,18 @@ def test_centering_removes_shifts_and_nothing_else(spec: TransformerSpec, genera
     torch.testing.assert_close(shift_component(shifts), g.shifts)
 
 
-def residual_spec() -> TransformerSpec:
-    if "residual" in {field.name for field in fields(TransformerSpec)}:
-        return TransformerSpec("residual", 10, 49, 4, residual=True)  # pyright: ignore[reportCallIssue]
-
-    class ResidualSpec(TransformerSpec):
-        residual = True
-
-    return ResidualSpec("residual", 10, 49, 4)
-
-
-def test_residual_connections_leave_what_the_input_does_not_pin(
-    bundled: Bundled, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
-):
-    spec = residual_spec()
+def test_residual_connections_leave_what_the_input_does_not_pin(generator: torch.Generator):
     missing = {"rotations", "boundary_scales"}
-    assert set(available_parts(spec)) == set(PARTS) - missing
-    assert all(boundary.pinned for boundary in boundaries(spec))
-    assert boundaries(spec)[2].writers[:3] == ("embedding.weight", "embedding.bias", "blocks.0.output.weight")
-    with pytest.raises(ValueError, match="a residual transformer has no rotations: it has heads"):
-        FullGroupElement.sample(spec, generator=generator, parts=["rotations"])
-
-    def forward(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
-        x = x + block.attention(model.layer_norm(x), mask)
-        return x + block.fc2(F.relu(block.fc1(model.layer_norm(x))))
-
-    monkeypatch.setattr(Block, "forward", forward)
-    u = bundled.checkpoint(0)
-    remaining = tuple(part for part in EXACT if part not in missing)
-    changes = [
-        change(logits(u, bundled.inputs), logits(g.act(u), bundled.inputs))
-        for g in (
-            FullGroupElement.sample(bundled.spec, generator=generator, parts=parts)
-            for parts in (remaining, ("rotations",), ("boundary_scales",))
-        )
-    ]
-    assert changes[0] < 1e-11
-    assert min(changes[1:]) > 1e-3
+    assert set(available_parts(TINY_PHOTOS)) == set(PARTS) - missing
+    assert all(boundary.pinned for boundary in boundaries(TINY_PHOTOS))
+    assert boundaries(TINY_PHOTOS)[2].writers[:3] == ("embedding.weight", "embedding.bias", "blocks.0.output.weight")
+    with pytest.raises(ValueError, match="a photos transformer has no rotations: it has heads"):
+        FullGroupElement.sample(TINY_PHOTOS, generator=generator, parts=["rotations"])
+    u, free = random_weights(TINY_PHOTOS, (), generator), replace(TINY_PHOTOS, residual=False)
+    images = inputs_of(TINY_PHOTOS, generator)
+    for part in missing:
+        moved = FullGroupElement.sample(free, generator=generator, parts=[part]).act(replace(u, spec=free))
+        assert change(logits(u, images), logits(replace(moved, spec=TINY_PHOTOS), images)) > 1e-3, part
 
 
 class GainSpec(TransformerSpec):

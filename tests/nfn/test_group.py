@@ -1,6 +1,6 @@
 """The group: its axioms, its action, and what the action must leave unchanged."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -8,8 +8,9 @@ from torch import Tensor
 
 from nfn import GroupElement
 from nfn.layers.block_channels import TENSOR_NAMES
-from tests.nfn.conftest import assert_group_axioms, random_weights
+from tests.nfn.conftest import assert_group_axioms, inputs_of, random_weights
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights, build_model
+from zoo.testing import TINY_PHOTOS
 
 
 def assert_same_element(g: GroupElement, h: GroupElement) -> None:
@@ -87,14 +88,7 @@ def test_real_model_computes_the_same_logits(
 def test_float64_model_computes_the_same_logits_to_rounding(spec: TransformerSpec, generator: torch.Generator):
     u = random_weights(spec, (), generator)
     v = GroupElement.sample(spec, generator=generator).act(u)
-    if spec.patch_size is None:
-        inputs = (
-            torch.randn(2, spec.tokens, spec.dim, generator=generator, dtype=torch.float64),
-            torch.ones(2, spec.tokens, dtype=torch.bool),
-        )
-    else:
-        side = spec.patch_size * round(spec.tokens**0.5)
-        inputs = (torch.randn(2, 1, side, side, generator=generator, dtype=torch.float64),)
+    inputs = inputs_of(spec, generator)
     with torch.no_grad():
         before, after = (build_model(spec, w).double()(*inputs) for w in (u, v))
     torch.testing.assert_close(after, before, rtol=1e-9, atol=1e-9)
@@ -150,6 +144,14 @@ def test_element_of_other_dimensions_is_refused(generator: torch.Generator, spec
     g = GroupElement.sample(MNIST, generator=generator)
     with pytest.raises(ValueError, match=r"acts on weights of its own dimensions, got blocks|got h|got D"):
         g.act(random_weights(spec, (), generator))
+
+
+def test_features_of_residual_transformers_stay_in_place(generator: torch.Generator):
+    g, u = GroupElement.sample(TINY_PHOTOS, generator=generator), random_weights(TINY_PHOTOS, (), generator)
+    assert torch.equal(g.features, GroupElement.identity(TINY_PHOTOS).features)
+    assert not torch.equal(g.neurons, GroupElement.identity(TINY_PHOTOS).neurons)
+    with pytest.raises(ValueError, match="the features of a photos transformer cannot be permuted"):
+        replace(g, features=g.features.flip(-1)).act(u)
 
 
 def test_every_tensor_is_moved(generator: torch.Generator):

@@ -1,7 +1,7 @@
 """Invariants of the whole group: they do not move, they do where a coupling is broken, their gradients are finite."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -12,9 +12,10 @@ import zoo
 from nfn import FullGroupElement, GaugeNFN, canonicalize, invariant_features, invariants, named_features
 from nfn.symmetry.full_group import random_rotations
 from nfn.symmetry.invariant_features import feature_layout
-from nfn.symmetry.parts import PARTS
+from nfn.symmetry.parts import PARTS, available_parts
 from tests.nfn.conftest import ODD_SPECS, random_weights
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights
+from zoo.testing import TINY_PHOTOS
 
 TOLERANCE = 1e-9
 
@@ -72,7 +73,26 @@ def test_random_weights_of_odd_dimensions_do_not_move_either(spec: TransformerSp
     weights = random_weights(spec, (2, 3), generator)
     features = invariant_features(weights)
     assert features.shape == (2, 3, sum(feature_layout(spec).values()))
-    assert float((invariant_features(move(weights, 4)) - features).abs().amax()) <= TOLERANCE
+    assert float((invariant_features(move(weights, 4, available_parts(spec))) - features).abs().amax()) <= TOLERANCE
+
+
+@pytest.mark.parametrize("part", ["rotations", "boundary_scales"])
+def test_residual_connections_are_not_read_as_if_their_boundaries_were_free(part: str, generator: torch.Generator):
+    weights, free = random_weights(TINY_PHOTOS, (3,), generator), replace(TINY_PHOTOS, residual=False)
+    moved = replace(move(replace(weights, spec=free), 4, (part,)), spec=TINY_PHOTOS)
+    change = (invariant_features(moved) - invariant_features(weights)).abs().amax(-1)
+    assert float(change.min()) > 0.1
+    before, after = invariants(weights).blocks[1], invariants(moved).blocks[1]
+    assert float((after.source_products - before.source_products).abs().amax()) > 0.1
+
+
+def test_large_patches_and_long_word_vectors_do_not_flood_the_features():
+    photos = TransformerSpec("photos", 10, 36, 8, dim=64, heads=8, value_dim=4, blocks=1, channels=3)
+    words = TransformerSpec("words", 4, 64, dim=96, blocks=1)
+    for spec in (photos, words):
+        assert sum(feature_layout(spec).values()) < 20_000
+        weights = random_weights(spec, (2,), torch.Generator().manual_seed(0))
+        assert float((invariant_features(move(weights, 4)) - invariant_features(weights)).abs().amax()) <= TOLERANCE
 
 
 def test_named_tensors_change_only_in_the_order_of_heads_and_units(real: TransformerWeights):
@@ -129,7 +149,7 @@ def test_gauge_nfn_moves_when_one_coupling_is_broken(real: TransformerWeights, p
     assert float(change.median()) > 1e-5
 
 
-@pytest.mark.parametrize("spec", ODD_SPECS[:2], ids=lambda spec: spec.task)
+@pytest.mark.parametrize("spec", [*ODD_SPECS[:2], TINY_PHOTOS], ids=lambda spec: spec.task)
 def test_gradients_agree_with_finite_differences(spec: TransformerSpec, generator: torch.Generator):
     flat = random_weights(spec, (), generator).flat().requires_grad_()
     probe = torch.randn(sum(feature_layout(spec).values()), generator=generator, dtype=torch.float64)
@@ -165,7 +185,7 @@ def special_checkpoints(spec: TransformerSpec) -> dict[str, Tensor]:
     }
 
 
-@pytest.mark.parametrize("spec", [MNIST, AGNEWS], ids=lambda spec: spec.task)
+@pytest.mark.parametrize("spec", [MNIST, AGNEWS, TINY_PHOTOS], ids=lambda spec: spec.task)
 @pytest.mark.parametrize("case", special_checkpoints(MNIST))
 def test_values_and_gradients_are_finite_everywhere(spec: TransformerSpec, case: str):
     flat = special_checkpoints(spec)[case].requires_grad_()
