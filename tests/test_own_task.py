@@ -20,6 +20,7 @@ from zoo.publish import main as publish
 from zoo.verify import main as verify
 
 README = Path(__file__).parents[1] / "generation" / "README.md"
+RUNS = 6  # of each shard
 SECTION = re.compile(r"^## Your own task\n(.*?)^## ", re.DOTALL | re.MULTILINE)
 PREDICTOR = """
 import torch
@@ -50,7 +51,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-c", script[1]], cwd=folder, check=True)
     (folder / "digits.toml").write_text(definition[1])
     for shard in (0, 1):
-        run(["--task", str(folder / "digits.toml"), "--shard", str(shard), "--out", str(folder / "runs")])
+        out = ["--runs", str(RUNS), "--out", str(folder / "runs"), "--device", "cpu"]
+        run(["--task", str(folder / "digits.toml"), "--shard", str(shard), *out])
     publish([str(folder / "runs"), str(folder / "digits-zoo")])
     return folder
 
@@ -68,7 +70,7 @@ def test_the_whole_way(
     rows = datasets.load_dataset("digits-zoo", "digits", cache_dir=str(tmp_path / "cache"))
     assert isinstance(rows, datasets.DatasetDict)
     reader = zoo.open("digits-zoo", "digits", split="all")
-    assert sum(len(split) for split in rows.values()) == len(reader) == 32 * 4
+    assert sum(len(split) for split in rows.values()) == len(reader) == 2 * RUNS * 4
     assert set(reader.metadata["checkpoint"]) == {"epoch_10", "epoch_15", "epoch_20", "best"}
     assert set(reader.metadata["epoch"][list(reader.metadata["checkpoint"] == "epoch_15")]) == {15}
     assert reader.spec.residual
@@ -81,7 +83,7 @@ def test_the_whole_way(
     assert zoo.evaluate(model, "digits", zoo="digits-zoo").accuracy == pytest.approx(stored, abs=0.002)
     assert zoo.evaluate(model, folder / "digits.toml").accuracy == pytest.approx(stored, abs=0.002)
     export(["digits-zoo", "digits", str(tmp_path / "best"), "--where", "checkpoint == 'best'"])
-    assert len(list((tmp_path / "best").glob("*-best.safetensors"))) == 32
+    assert len(list((tmp_path / "best").glob("*-best.safetensors"))) == 2 * RUNS
 
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "spread.py").write_text(PREDICTOR)
@@ -110,7 +112,7 @@ def test_another_file_of_the_same_name_is_not_mixed_in(folder: Path, capsys: pyt
     other = folder / "other.toml"
     other.write_text((folder / "digits.toml").read_text().replace("hidden_dim = 48", "hidden_dim = 40"))
     with pytest.raises(SystemExit):
-        run(["--task", str(other), "--shard", "0", "--out", str(folder / "runs")])
+        run(["--task", str(other), "--shard", "0", "--runs", str(RUNS), "--out", str(folder / "runs")])
     assert "holds a finished shard of another digits, whose task file was different" in capsys.readouterr().err
 
 

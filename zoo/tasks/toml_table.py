@@ -28,15 +28,11 @@ class TomlTable:
         allowed = f"one of {', '.join(choices)}" if choices else "text in quotes"
         return self._read(key, default, allowed, lambda value: is_text(value) and (not choices or value in choices))
 
-<<<<<<< HEAD
-    def boolean(self, key: str, default: Any = REQUIRED) -> Any:
-=======
     def optional_text(self, key: str) -> str | None:
         """Text, or None where the key is left out."""
         return self._read(key, None, "text in quotes", is_text)
 
-    def boolean(self, key: str, default: Any = REQUIRED) -> bool:
->>>>>>> wt2-data
+    def boolean(self, key: str, default: Any = REQUIRED) -> Any:
         return self._read(key, default, "true or false", lambda value: isinstance(value, bool))
 
     def integer(self, key: str, default: Any = REQUIRED, *, least: int = 1, most: int) -> Any:
