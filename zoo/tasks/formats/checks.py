@@ -105,10 +105,5 @@ def class_numbers(labels: Sequence[str | int], names: Sequence[str | int], place
     numbers = {name: number for number, name in enumerate(names)}
     for row, label in enumerate(labels, start=1):
         if label not in numbers:
-            listed = ", ".join(map(str, names))
-            raise ValueError(
-                f"{place}, row {row:,}: {shown(label)} is not a class of the training set, whose classes are {listed}"
-                if len(listed) < 100
-                else f"{place}, row {row:,}: {shown(label)} is not one of the {len(names)} classes of the training set"
-            )
+            raise ValueError(f"{place}, row {row:,}: {shown(label)} is none of the classes {shown([*names])}")
     return [numbers[label] for label in labels]

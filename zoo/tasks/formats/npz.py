@@ -8,7 +8,6 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -23,15 +22,34 @@ from zoo.tasks.formats.checks import MAX_BYTES, MOST_CLASSES, ImageSplit, join_i
 from zoo.tasks.raw_data import RawImages
 from zoo.tasks.toml_table import TomlTable, shown
 
-ARRAYS = ("x_train", "y_train", "x_test", "y_test")
-IMAGE_TYPES = ("u1", "f2", "f4", "f8")
-LABEL_TYPES = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 MAX_HEADER_BYTES = 10_000
 CHUNK_BYTES = 1 << 20
 # nothing in it can match in two ways: a long line that does not match takes no longer than one that does
 HEADER = re.compile(rb"\{'descr': '([<>|=]?)(\w+)', 'fortran_order': (True|False), 'shape': \(([\d, ]*)\),? ?\}\s*")
 MOST_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class ArrayRule:
+    """What an array may be, by the header of it and in words."""
+
+    types: tuple[str, ...]
+    dimensions: tuple[int, ...]
+    allowed: str
+
+
+IMAGES = ArrayRule(
+    ("u1", "f2", "f4", "f8"),
+    (3, 4),
+    "images are [n, h, w] or [n, h, w, c], as uint8, or as floats from 0 to 1",
+)
+LABELS = ArrayRule(
+    ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"),
+    (1,),
+    f"labels are whole numbers from 0 to {MOST_CLASSES - 1} of an integer type, in one dimension",
+)
+RULES = {"x_train": IMAGES, "y_train": LABELS, "x_test": IMAGES, "y_test": LABELS}
 
 
 @dataclass(frozen=True)
@@ -50,7 +68,7 @@ class NpzData:
     def read(self, base: Path) -> RawImages:
         path = base / self.path
         if not path.is_file():
-            raise FileNotFoundError(f"{path} is missing: npz data are one file with the arrays {', '.join(ARRAYS)}")
+            raise FileNotFoundError(f"{path} is missing: npz data are one file with the arrays {', '.join(RULES)}")
         arrays = read_arrays(path)
         train, test = (
             ImageSplit(
@@ -71,7 +89,10 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         try:
             with zipfile.ZipFile(file) as archive:
                 members = find_members(archive, path)
-                return {name: read_array(archive, member, f"{path}: {name}") for name, member in members.items()}
+                return {
+                    name: read_array(archive, member, RULES[name], f"{path}: {name}")
+                    for name, member in members.items()
+                }
         # zipfile has no error of its own for encrypted members (RuntimeError) and for offsets out of range
         except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, OverflowError) as error:
             raise ValueError(f"{path} is damaged or not an npz file: {error}") from error
@@ -79,17 +100,17 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 def find_members(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]:
     found = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
-    for name in ARRAYS:
+    for name in RULES:
         if name not in found:
-            raise ValueError(f"{path}: {name} is missing: an npz file must hold {', '.join(ARRAYS)}")
-    members = {name: found[name] for name in ARRAYS}
+            raise ValueError(f"{path}: {name} is missing: an npz file must hold {', '.join(RULES)}")
+    members = {name: found[name] for name in RULES}
     total = sum(member.file_size for member in members.values())
     if total > MAX_BYTES:
         raise ValueError(f"{path}: its arrays unpack to {total:,} bytes, at most {MAX_BYTES:,} are read")
     return members
 
 
-def read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, place: str) -> np.ndarray:
+def read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, rule: ArrayRule, place: str) -> np.ndarray:
     """One array. The sizes of member and header must agree before room is made for either."""
     stored = os.fstat(archive.fp.fileno()).st_size if archive.fp else 0
     most = member.compress_size * (MOST_DEFLATION if member.compress_type == zipfile.ZIP_DEFLATED else 1)
@@ -99,7 +120,7 @@ def read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, place: str) ->
         raise ValueError(f"{place} is damaged: {member.file_size:,} bytes do not fit in it")
     with archive.open(member) as file:
         assert isinstance(file, zipfile.ZipExtFile)
-        length, dtype, fortran, shape = read_header(file, place)
+        length, dtype, fortran, shape = read_header(file, rule, place)
         size = prod(shape) * dtype.itemsize
         if length + size != member.file_size:
             raise ValueError(
@@ -109,7 +130,7 @@ def read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, place: str) ->
     return np.frombuffer(content, dtype=dtype).reshape(shape, order="F" if fortran else "C")
 
 
-def read_header(file: zipfile.ZipExtFile, place: str) -> tuple[int, np.dtype, bool, tuple[int, ...]]:
+def read_header(file: zipfile.ZipExtFile, rule: ArrayRule, place: str) -> tuple[int, np.dtype, bool, tuple[int, ...]]:
     """Length of an npy header, and what it says: type, whether columns come first, shape."""
     magic = file.read(8)
     if len(magic) < 8 or magic[:6] != b"\x93NUMPY" or magic[6] not in (1, 2, 3):
@@ -118,37 +139,30 @@ def read_header(file: zipfile.ZipExtFile, place: str) -> tuple[int, np.dtype, bo
     length = int.from_bytes(file.read(width), "little")
     header = HEADER.fullmatch(file.read(length)) if length <= MAX_HEADER_BYTES else None
     if header is None:
-        raise ValueError(f"{place} is not a plain NumPy array: {allowed(place)}")
+        raise ValueError(f"{place} is not a plain NumPy array: {rule.allowed}")
     order, kind, fortran, listed = (part.decode("ascii", "replace") for part in header.groups())
     sizes = listed.replace(",", " ").split()
     if max(map(len, sizes), default=0) > MOST_DIGITS:
         raise ValueError(f"{place} is damaged: its header promises a size of more than {MOST_DIGITS} digits")
     shape = tuple(map(int, sizes))
-    check_header(kind, shape, place)
+    check_header(kind, shape, rule, place)
     return 8 + width + length, np.dtype(f"{order}{kind}"), fortran == "True", shape
 
 
-def check_header(kind: str, shape: Sequence[int], place: str) -> None:
-    is_images = place.endswith(("x_train", "x_test"))
-    if kind not in (IMAGE_TYPES if is_images else LABEL_TYPES):
-        raise ValueError(f"{place} holds {named(kind)}: {allowed(place)}")
-    if len(shape) not in ((3, 4) if is_images else (1,)):
-        raise ValueError(f"{place} has the shape {shown(tuple(shape))}: {allowed(place)}")
+def check_header(kind: str, shape: tuple[int, ...], rule: ArrayRule, place: str) -> None:
+    if kind not in rule.types:
+        raise ValueError(f"{place} holds {named(kind)}: {rule.allowed}")
+    if len(shape) not in rule.dimensions:
+        raise ValueError(f"{place} has the shape {shown(shape)}: {rule.allowed}")
     if 0 in shape:
-        raise ValueError(f"{place} is empty: its shape is {tuple(shape)}")
+        raise ValueError(f"{place} is empty: its shape is {shape}")
 
 
 def named(kind: str) -> str:
     """A type as people write it."""
     if kind == "O":
         return "Python objects, which are not read"
-    return np.dtype(kind).name if kind in LABEL_TYPES + IMAGE_TYPES + ("b1",) else f"type {kind[:20]}"
-
-
-def allowed(place: str) -> str:
-    if place.endswith(("x_train", "x_test")):
-        return "images are [n, h, w] or [n, h, w, c], as uint8, or as floats from 0 to 1"
-    return f"labels are whole numbers from 0 to {MOST_CLASSES - 1} of an integer type, in one dimension"
+    return np.dtype(kind).name if kind in (*IMAGES.types, *LABELS.types, "b1") else f"type {kind[:20]}"
 
 
 def read_exactly(file: zipfile.ZipExtFile, size: int, place: str) -> bytearray:
@@ -171,6 +185,6 @@ def pixels(images: np.ndarray, place: str) -> UInt8[Tensor, "n height width *cha
         part = images[start : start + rows].astype(np.float64)
         if not ((part >= 0) & (part <= 1)).all():
             wrong = part[~((part >= 0) & (part <= 1))][0]
-            raise ValueError(f"{place} holds {wrong:g}: {allowed(place)}")
+            raise ValueError(f"{place} holds {wrong:g}: {IMAGES.allowed}")
         rounded[start : start + rows] = np.rint(255 * part)
     return torch.from_numpy(rounded)
