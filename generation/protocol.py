@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from zoo.format.schema import OPTIMIZERS
@@ -78,7 +78,7 @@ class Protocol:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-ready data. The later fields are left unsaid at their defaults: the first runs keep their ids."""
-        plain = {name: value for name, value in asdict(self).items() if (name, value) not in LATER.items()}
+        plain = {name: value for name, value in vars(self).items() if (name, value) not in LATER.items()}
         if self.checkpoint_epochs is not None:
             plain["checkpoint_epochs"] = list(self.checkpoint_epochs)
         return plain
@@ -118,7 +118,7 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as plain JSON-ready data."""
-        return asdict(self) | {"protocol": self.protocol.to_dict()}
+        return vars(self) | {"protocol": self.protocol.to_dict()}
 
     @property
     def run_id(self) -> str:

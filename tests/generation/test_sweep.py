@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from generation.sample import Sample
-from generation.sweep import PRESETS, SHARDS, TRAIN_FRACTIONS, Sweep, grid, repeat_seeds
+from generation.sweep import PRESETS, SHARDS, TRAIN_FRACTIONS, Sweep, grid, repeat_seeds, whole_grid
 
 PAPER = Sweep("mnist", PRESETS["paper"])
 
@@ -27,6 +27,13 @@ def test_the_grid_is_the_papers() -> None:
         assert sorted({run.dropout for run in some}) == [0.0, 0.05, 0.1, 0.15, 0.2]
         assert sorted({run.weight_decay for run in some}) == [1e-8, 1e-7, 1e-6, 1e-4, 1e-2]
         assert sorted({run.train_fraction for run in some}) == [0.7, 0.8, 0.9, 1.0]
+
+
+def test_ids_of_the_papers_runs_never_change() -> None:
+    ids = [run.run_id for task in ("mnist", "agnews") for run in whole_grid(task)]
+    assert len(set(ids)) == 32_000
+    digest = hashlib.sha256("".join(ids).encode()).hexdigest()
+    assert digest == "1f81d9020def0975e3fd34ed8d54578d455551aafec12ec0b1c5ee215bea856f"
 
 
 def test_the_shards_are_the_grid_dealt_out_once() -> None:
