@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zoo.format.schema import OPTIMIZERS
@@ -85,7 +85,7 @@ class Protocol:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-ready data. The later fields are left unsaid at their defaults: the first runs keep their ids."""
-        plain = {name: value for name, value in asdict(self).items() if (name, value) not in LATER.items()}
+        plain = {name: value for name, value in vars(self).items() if (name, value) not in LATER.items()}
         if self.checkpoint_epochs is not None:
             plain["checkpoint_epochs"] = list(self.checkpoint_epochs)
         return plain
@@ -131,7 +131,7 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as plain JSON-ready data."""
-        plain = asdict(self) | {"protocol": self.protocol.to_dict()}
+        plain = vars(self) | {"protocol": self.protocol.to_dict()}
         return {name: value for name, value in plain.items() if name != "task_sha256" or value is not None}
 
     @property
@@ -142,4 +142,4 @@ class RunConfig:
 
     def hyperparameters(self) -> dict[str, Any]:
         """The columns of the zoo that tell this run from others."""
-        return {name: value for name, value in asdict(self).items() if name not in IDENTITY}
+        return {name: value for name, value in vars(self).items() if name not in IDENTITY}

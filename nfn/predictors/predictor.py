@@ -6,7 +6,6 @@ parameter, so they are computed once per checkpoint however long a predictor tra
 predictor may be several networks: then each of its ``votes`` is trained on its own, and the prediction is their mean.
 """
 
-from dataclasses import fields
 from typing import Any, ClassVar
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from nfn.layers.seeding import generator_or_default
 from zoo import TransformerSpec, TransformerWeights
 from zoo.transformer.onednn import fast_small_products
+from zoo.transformer.spec import differences
 
 
 class Predictor(nn.Module):
@@ -87,9 +87,3 @@ class Predictor(nn.Module):
                 f"weights are {weights.flat().dtype} but the predictor is {dtype}: convert one of them with .to()"
             )
         return weights
-
-
-def differences(expected: TransformerSpec, actual: TransformerSpec) -> str:
-    """Which dimensions of two specs differ, e.g. "classes 10 and 4"."""
-    pairs = [(field.name, getattr(expected, field.name), getattr(actual, field.name)) for field in fields(expected)]
-    return ", ".join(f"{name} {a} and {b}" for name, a, b in pairs if a != b)

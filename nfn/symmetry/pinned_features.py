@@ -66,16 +66,15 @@ def pinned_inputs(source: Float[Tensor, "*batch D sources"], spec: TransformerSp
 
 
 def pinned_filters(source: Float[Tensor, "*batch D sources"], spec: TransformerSpec) -> Float[Tensor, "*batch D k"]:
-    """The filters of all pixels of a patch and their bias; more than 64 pixels are summed up by their slowest modes."""
-    size, channels = spec.patch_size, spec.channels
+    """The filters of a patch's pixels and their bias; of more than 64 pixels the slowest modes of each channel."""
+    size, pixels = spec.patch_size, source.shape[-1] - spec.tokens - 1
     assert size is not None
-    filters = source[..., : channels * size**2 + 1]
-    if channels * size**2 <= MOST_INPUTS:
-        return filters
-    side = range(min(size, max(1, math.isqrt(MOST_INPUTS // channels))))
-    modes = grid_modes(size, size, [(down, across) for down in side for across in side])
-    of_channels = torch.kron(torch.eye(channels, dtype=modes.dtype), modes).to(source)
-    return torch.cat([filters[..., :-1] @ of_channels, filters[..., -1:]], dim=-1)
+    if pixels <= MOST_INPUTS:
+        return source[..., : pixels + 1]
+    side = range(min(size, max(1, math.isqrt(MOST_INPUTS // spec.channels))))
+    modes = grid_modes(size, size, [(down, across) for down in side for across in side]).to(source)
+    of_channels = source[..., :pixels].unflatten(-1, (spec.channels, size**2)) @ modes
+    return torch.cat([of_channels.flatten(-2)[..., :MOST_INPUTS], source[..., pixels : pixels + 1]], dim=-1)
 
 
 def position_modes(tokens: int) -> Float[Tensor, "tokens modes"]:

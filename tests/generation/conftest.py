@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_tasks import few_digits, few_news
+from small_tasks import few_digits, few_news, few_photos
 
 from zoo.tasks import Examples, TaskData
 from zoo.transformer.spec import MNIST
@@ -25,3 +25,14 @@ def noise() -> TaskData:
 @pytest.fixture(scope="session")
 def news() -> TaskData:
     return few_news(train=160, test=60)
+
+
+@pytest.fixture(scope="session")
+def photos() -> TaskData:
+    return few_photos(train=160, test=60)
+
+
+@pytest.fixture
+def task(request: pytest.FixtureRequest) -> TaskData:
+    """One of the tasks above by name: ``@pytest.mark.parametrize("task", ["digits"], indirect=True)``."""
+    return request.getfixturevalue(request.param)

@@ -11,9 +11,10 @@ from generation.job import Job
 from generation.shard import train_shard
 from generation.sweep import Sweep
 from zoo.storage.cache import data_folder
-from zoo.tasks import TaskData, WordEmbedding
+from zoo.tasks import Examples, TaskData, WordEmbedding
 from zoo.tasks.mnist import load_mnist, load_sample_digits
 from zoo.tasks.raw_data import LabelledTexts, RawTexts, identify_texts
+from zoo.testing import TINY_PHOTOS
 from zoo.transformer.spec import AGNEWS, MNIST
 
 
@@ -43,6 +44,19 @@ def few_news(train: int, test: int) -> TaskData:
 
     splits = texts(train), texts(test)
     return RawTexts(*splits, "made-up news", identify_texts(*splits), AGNEWS.classes).encode(embedding, AGNEWS)
+
+
+def few_photos(train: int, test: int) -> TaskData:
+    """Made-up color images of 8 × 12 pixels, brightest in the channel of their class, for a residual transformer."""
+    generator = torch.Generator().manual_seed(0)
+
+    def photos(count: int) -> Examples:
+        labels = torch.randint(0, TINY_PHOTOS.classes, (count,), generator=generator)
+        noise = torch.randint(0, 200, (count, 8, 12, TINY_PHOTOS.channels), generator=generator)
+        bright = 50 * torch.nn.functional.one_hot(labels, TINY_PHOTOS.channels)[:, None, None]
+        return Examples((noise + bright).to(torch.uint8), labels)
+
+    return TaskData(TINY_PHOTOS, photos(train), photos(test), "made-up photos")
 
 
 def write_digits(folder: Path, train: int, test: int) -> Path:

@@ -368,6 +368,13 @@ def test_what_the_kernels_cannot_do_is_said_in_one_line() -> None:
     )
 
 
+def test_samples_are_cropped_as_the_protocol_says(tasks: dict[str, TaskData]) -> None:
+    task, protocol = tasks["mnist"], Protocol(batch_size=16, crop_padding=0)
+    batches = epoch_batches(torch.arange(len(task.train)), protocol, epoch=0)
+    samples = epoch_samples(TrainingInputs.prepare(task, protocol.crop_padding), batches)
+    assert torch.equal(samples.tokens, evaluation_samples(task, task.train[batches.rows.flatten()]).tokens)
+
+
 def test_engines_by_name(tasks: dict[str, TaskData]) -> None:
     cpu, runs = torch.device("cpu"), [config("mnist")]
     assert make_engine("auto", runs, tasks["mnist"], cpu).name == "torch"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from generation.population import philox
-from generation.population.philox import LOWEST, PLACES_PER_STEP, drop_threshold, dropout_bits, philox2x32
+from generation.population.philox import LOWEST, drop_threshold, dropout_bits, philox2x32, place_stride
 
 
 def literal_philox(low: int, high: int, key: int, rounds: int) -> tuple[int, int]:
@@ -35,13 +35,17 @@ def test_ten_rounds_give_the_authors_known_answers(
 
 def test_bits_are_philox_of_seed_step_place_and_index() -> None:
     seeds = torch.tensor([5, 2**32 - 1])
-    bits = dropout_bits(seeds, torch.tensor(1234 * PLACES_PER_STEP + 3), torch.arange(10))
+    bits = dropout_bits(seeds, torch.tensor(1234 * place_stride(5) + 3), torch.arange(10))
     assert bits.shape == (2, 40)
     for row, seed in enumerate(seeds.tolist()):
         for index in (0, 1, 17, 38, 39):
             words = literal_philox(index // 4, 1234 * 8 + 3, seed, rounds=7)
             bits16 = (words[index % 4 // 2] >> 16 * (index % 2)) % 2**16
             assert int(bits[row, index]) == bits16 + LOWEST
+
+
+def test_steps_are_eight_places_apart_or_as_many_as_a_deep_transformer_needs() -> None:
+    assert [place_stride(1 + 2 * blocks) for blocks in (1, 2, 3, 4, 7, 8)] == [8, 8, 8, 16, 16, 32]
 
 
 @pytest.mark.parametrize("probability", [0.05, 0.1, 0.15, 0.2])

@@ -5,13 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 from small_tasks import few_digits
+from torch import Tensor
 
 import zoo
+from generation.population.forward import population_logits, population_losses, prepare_inputs
 from generation.population.state import checkpoint_labels
-from generation.population.torch_engine import TorchEngine, plan_passes
+from generation.population.torch_engine import TorchEngine, bytes_per_example, plan_passes
 from generation.population.trainer import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
 from generation.reference import train_single
+from generation.storage.shard_tables import checkpoint_tables
 from zoo.tasks import TaskData
 
 OPTIMIZERS = {"sgd": 1e-2, "sgd_momentum": 1e-2, "adam": 1e-3, "rmsprop": 3e-4}
@@ -31,11 +34,10 @@ def train(configs: list[RunConfig], task: TaskData, **options) -> PopulationTrai
     return trainer
 
 
-@pytest.mark.parametrize("name", ["mnist", "agnews"])
-def test_fifty_steps_equal_the_slow_twin_for_every_optimizer(name: str, digits: TaskData, news: TaskData) -> None:
+@pytest.mark.parametrize("task", ["digits", "news", "photos"], indirect=True)
+def test_fifty_steps_equal_the_slow_twin_for_every_optimizer(task: TaskData) -> None:
     """In float64, since adaptive optimizers magnify the rounding of float32 to 1e-3 in fifty steps."""
-    task = digits if name == "mnist" else news
-    configs = runs(name, Protocol(epochs=5, warmup_epochs=2, batch_size=16))
+    configs = runs(task.spec.task, Protocol(epochs=5, warmup_epochs=2, batch_size=16))
     trainer = train(configs, task, precision="float64", models_per_pass=4)
     for row, config in enumerate(configs):
         twin = train_single(config, task, dtype=torch.float64)
@@ -50,6 +52,70 @@ def test_fifty_steps_equal_the_slow_twin_for_every_optimizer(name: str, digits: 
         assert losses == pytest.approx(
             [twin.checkpoints[label].train_loss for label in checkpoint_labels(config)], rel=1e-5
         )
+
+
+@pytest.mark.parametrize("task", ["digits", "news", "photos"], indirect=True)
+def test_gradients_are_those_of_the_model_itself_in_float64(task: TaskData) -> None:
+    spec, generator = task.spec, torch.Generator().manual_seed(0)
+    flat = 0.2 * torch.randn(3, spec.num_parameters, generator=generator, dtype=torch.float64)
+    (x, mask), labels = task.model_inputs(task.train.inputs[:20]), task.train.labels[:20]
+
+    def gradient(dtype: torch.dtype) -> Tensor:
+        weights = flat.to(dtype).requires_grad_()
+        losses = population_losses(population_logits(spec, weights, prepare_inputs(spec, x), mask, dtype=dtype), labels)
+        return torch.autograd.grad(losses.sum(), weights)[0].double()
+
+    for row, expected in enumerate(flat):
+        model = zoo.build_model(spec, expected)
+        loss = torch.nn.functional.cross_entropy(model(x.double(), mask), labels)
+        exact = torch.cat([part.flatten() for part in torch.autograd.grad(loss, tuple(model.parameters()))])
+        for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-4)):
+            assert float((gradient(dtype)[row] - exact).norm() / exact.norm()) < tolerance, (row, dtype)
+
+
+def test_chosen_crops_and_checkpoints_are_those_of_the_slow_twin(photos: TaskData) -> None:
+    protocol = Protocol(epochs=3, warmup_epochs=1, batch_size=32, crop_padding=0, checkpoint_epochs=(1, 3))
+    config = runs("photos", protocol)[2]
+    trainer, twin = train([config], photos, precision="float64"), train_single(config, photos, dtype=torch.float64)
+    assert checkpoint_labels(config) == ("epoch_1", "epoch_3", "best")
+    assert {label: checkpoint.epoch for label, checkpoint in twin.checkpoints.items()} == {
+        "epoch_1": 1,
+        "epoch_3": 3,
+        "best": twin.curves.best_epoch,
+    }
+    for index, label in enumerate(checkpoint_labels(config)):
+        torch.testing.assert_close(trainer.state.checkpoints[index, 0], twin.checkpoints[label].weights)
+    padded = train([replace(config, protocol=replace(protocol, crop_padding=2))], photos, precision="float64")
+    assert not torch.allclose(padded.state.weights, trainer.state.weights)
+    tables = list(checkpoint_tables(trainer, trainer.measure_checkpoints()))
+    assert [table["checkpoint"].to_pylist() for table in tables] == [["epoch_1", "epoch_3", "best"]]
+    assert tables[0]["epoch"].to_pylist()[:2] == [1, 3]
+    assert len(tables[0]["weights"][0]) == photos.spec.num_parameters
+
+
+@pytest.mark.parametrize("dim", [10, 5])
+def test_dropout_of_nine_places_repeats_none_of_them(dim: int, photos: TaskData) -> None:
+    """Four blocks have more places than the eight of the paper's stride; 5·6·3 elements are no multiple of four."""
+    task = replace(photos, spec=replace(photos.spec, dim=dim), train=photos.train[slice(0, 12)])
+    config = replace(runs("photos", Protocol(1, 1, batch_size=3))[0], dropout=0.2)
+    engine = TorchEngine([config], task)
+    groups = torch.arange(30)
+    bits = [mask for step in range(3) for mask in engine._all_bits(engine.seeds, torch.tensor(step), groups)]
+    assert len({tuple(mask.flatten().tolist()) for mask in bits}) == 3 * 9
+    weights = train([config, replace(config, dropout=0.0)], task).state.weights
+    assert bool(weights.isfinite().all())
+    assert not torch.equal(weights[0], weights[1])
+
+
+def test_larger_transformers_share_a_pass_with_fewer() -> None:
+    assert bytes_per_example(zoo.MNIST) == bytes_per_example(zoo.AGNEWS) == 400_000
+    assert 800_000 < bytes_per_example(replace(zoo.AGNEWS, blocks=5)) < 1_100_000
+
+
+def test_images_that_do_not_fit_the_transformer_are_refused(photos: TaskData) -> None:
+    wrong = replace(photos, spec=replace(photos.spec, tokens=8))
+    with pytest.raises(ValueError, match="images must cut into 8 patches, got 6 from 8 × 12"):
+        train(runs("photos", Protocol(1, 1, batch_size=16))[:1], wrong)
 
 
 def test_float32_products_stay_near_the_slow_twin(digits: TaskData) -> None:

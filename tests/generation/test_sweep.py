@@ -34,6 +34,13 @@ def test_the_grid_is_the_papers() -> None:
         assert sorted({run.train_fraction for run in some}) == [0.7, 0.8, 0.9, 1.0]
 
 
+def test_ids_of_the_papers_runs_never_change() -> None:
+    ids = [run.run_id for task in ("mnist", "agnews") for run in whole(named_task(task).grid)]
+    assert len(set(ids)) == 32_000
+    digest = hashlib.sha256("".join(ids).encode()).hexdigest()
+    assert digest == "1f81d9020def0975e3fd34ed8d54578d455551aafec12ec0b1c5ee215bea856f"
+
+
 def test_the_shards_are_the_grid_dealt_out_once() -> None:
     shards = [PAPER.shard(index) for index in range(SHARDS)]
     assert {len(shard) for shard in shards} == {500}

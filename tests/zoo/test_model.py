@@ -1,6 +1,7 @@
 """The transformer itself: against the formula, and deaf to padding."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -134,3 +135,6 @@ def test_build_model_refuses_batches_and_foreign_weights() -> None:
     foreign = zoo.TransformerWeights.from_flat(zoo.AGNEWS, torch.zeros(zoo.AGNEWS.num_parameters))
     with pytest.raises(ValueError, match="weights of a agnews transformer do not fit a mnist spec"):
         zoo.build_model(zoo.MNIST, foreign)
+    photos = zoo.TransformerWeights.from_flat(TINY_PHOTOS, torch.zeros(TINY_PHOTOS.num_parameters))
+    with pytest.raises(ValueError, match="do not fit a photos spec: residual False and True"):
+        zoo.build_model(replace(TINY_PHOTOS, residual=False), photos)

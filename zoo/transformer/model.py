@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.transformer.spec import TransformerSpec
+from zoo.transformer.spec import TransformerSpec, differences
 from zoo.transformer.weights import FlatLike, TransformerWeights
 
 
@@ -169,7 +169,10 @@ def build_model(spec: TransformerSpec, flat: FlatLike | TransformerWeights) -> Z
     """The transformer with these weights, in eval mode; a copy of the weights, so training it changes nothing."""
     weights = flat if isinstance(flat, TransformerWeights) else TransformerWeights.from_flat(spec, flat)
     if weights.spec != spec:
-        raise ValueError(f"weights of a {weights.spec.task} transformer do not fit a {spec.task} spec")
+        raise ValueError(
+            f"weights of a {weights.spec.task} transformer do not fit a {spec.task} spec: "
+            f"{differences(spec, weights.spec)}"
+        )
     if weights.batch_shape:
         raise ValueError(f"build_model takes one weight vector, got a batch of shape {tuple(weights.batch_shape)}")
     with torch.random.fork_rng(devices=[]):  # torch draws initial weights, which nobody will see

@@ -5,7 +5,7 @@ The flat vector concatenates, row-major, the tensors of ``TransformerSpec.tensor
 value and the columns of output. The blocks follow each other with a constant stride: one strided view.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from math import prod
 from types import MappingProxyType
@@ -144,6 +144,12 @@ class TransformerSpec:
         One channel and no residual connections are left unsaid, as in files older than these two fields.
         """
         return {name: value for name, value in asdict(self).items() if (name, value) not in LATER.items()}
+
+
+def differences(expected: TransformerSpec, actual: TransformerSpec) -> str:
+    """In what two specs differ, e.g. "classes 10 and 4"."""
+    pairs = [(field.name, getattr(expected, field.name), getattr(actual, field.name)) for field in fields(expected)]
+    return ", ".join(f"{name} {a} and {b}" for name, a, b in pairs if a != b)
 
 
 MNIST = TransformerSpec(task="mnist", classes=10, tokens=49, patch_size=4)
