@@ -17,7 +17,9 @@ from zoo.describe import main as describe
 from zoo.export import main as export
 from zoo.format.manifest import Manifest
 from zoo.format.published import PublishedZoo, configs_of
+from zoo.join import main as join
 from zoo.publish import main as publish
+from zoo.testing import TINY_MNIST, fabricate_shard
 from zoo.verify import main as verify
 
 README = Path(__file__).parents[1] / "generation" / "README.md"
@@ -110,6 +112,27 @@ def test_the_file_travels_with_the_zoo(folder: Path) -> None:
     assert f"```toml\n{text}```" in (folder / "digits-zoo" / "README.md").read_text()
     assert details.preset == "own"
     assert details.checkpoints == ("epoch_10", "epoch_15", "epoch_20", "best")
+
+
+def test_it_joins_a_zoo_of_the_papers(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fabricate_shard(tmp_path / "runs", TINY_MNIST)
+    publish([str(tmp_path / "runs"), str(tmp_path / "mnist-zoo")])
+    join([str(folder / "digits-zoo"), str(tmp_path / "mnist-zoo"), str(tmp_path / "both")])
+    verify([str(tmp_path / "both")])
+    assert "digits, mnist" in capsys.readouterr().out
+    card = (tmp_path / "both" / "README.md").read_text()
+    assert "except for residual connections, x + f(LN(x)) in `digits`, none in the others" in card
+    assert "in `digits` every run has a seed of its own; in `mnist` all runs share one seed" in card
+
+
+def test_data_that_are_elsewhere_are_asked_for(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        verify([str(folder / "digits-zoo"), "--evaluate", "1"])
+    assert "name the folder that digits's data lie in with --data" in capsys.readouterr().err
+    verify([str(folder / "digits-zoo"), "--evaluate", "1", "--data", str(folder)])
 
 
 def test_another_file_of_the_same_name_is_not_mixed_in(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

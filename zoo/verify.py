@@ -34,6 +34,7 @@ from zoo.tasks import TaskData, WordEmbedding
 from zoo.tasks.evaluation import evaluate, load_task
 from zoo.tasks.load import task_data
 from zoo.tasks.mnist import SAMPLE_SOURCE, load_sample_digits
+from zoo.tasks.task_file import TaskFile
 from zoo.terminal import printable
 from zoo.transformer.model import build_model
 
@@ -211,7 +212,7 @@ def load_test_set(folder: Path, details: ConfigDetails, data: Path | None) -> Ta
     if same_test_set(details.data_source, SAMPLE_SOURCE) and data is None:
         task = task_data(definition, load_sample_digits())
     else:
-        task = load_task(definition, data, lambda: folder / details.task)
+        task = find_data(definition, data, folder / details.task)
     if details.data and task.identity:
         same = details.data.test_sha256 == task.identity.test_sha256
     else:
@@ -222,6 +223,16 @@ def load_test_set(folder: Path, details: ConfigDetails, data: Path | None) -> Ta
             "test set: name the folder of the same data with --data"
         )
     return task
+
+
+def find_data(definition: TaskFile, data: Path | None, embedding: Path) -> TaskData:
+    """The data of a task; where a file of one's own task is missing, the remedy is said."""
+    try:
+        return load_task(definition, data, lambda: embedding)
+    except FileNotFoundError as error:
+        if definition.is_paper:
+            raise
+        raise FileNotFoundError(f"{error}; name the folder that {definition.name}'s data lie in with --data") from error
 
 
 def same_test_set(recorded: str, source: str) -> bool:
