@@ -21,6 +21,7 @@ from nfn import (
 )
 from nfn.predictors.component_predictor import ComponentPredictor
 from nfn.predictors.features import statistics
+from nfn.symmetry.parts import available_parts
 from nfn.testing import assert_invariant
 from tests.nfn.conftest import ODD_SPECS, weights_of
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights
@@ -77,6 +78,35 @@ def test_all_kinds_have_one_interface(kind: type[Predictor], spec: TransformerSp
     torch.testing.assert_close(model(single), predicted[2])
     grid = TransformerWeights.from_flat(spec, weights.flat().unflatten(0, (2, 3)))
     torch.testing.assert_close(model(grid), predicted.unflatten(0, (2, 3)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("spec", ODD_SPECS[-2:], ids=lambda spec: spec.task)
+def test_all_kinds_learn_from_transformers_unlike_the_papers(
+    kind: type[Predictor], spec: TransformerSpec, tmp_path: Path, generator: torch.Generator
+):
+    predictor, weights = kind(spec, generator=generator), weights_of(spec)
+    predictor.fit_scale(weights)
+    targets = torch.linspace(0.1, 0.9, 6)
+    loss = (predictor(weights) - targets).square().mean()
+    loss.backward()
+    with torch.no_grad():
+        for parameter in predictor.parameters():
+            assert parameter.grad is not None
+            parameter -= 1e-3 * parameter.grad
+        assert float((predictor(weights) - targets).square().mean()) < float(loss)
+    save_predictor(predictor, tmp_path / "predictor.safetensors")
+    assert torch.equal(load_predictor(tmp_path / "predictor.safetensors")(weights), predictor(weights))
+
+
+@pytest.mark.parametrize("spec", ODD_SPECS[-2:], ids=lambda spec: spec.task)
+def test_gauge_and_probes_are_invariant_for_transformers_unlike_the_papers(
+    spec: TransformerSpec, generator: torch.Generator
+):
+    available = available_parts(spec)
+    assert_invariant(GaugeNFN(spec, generator=generator), spec, channels=None, parts=available)
+    exact = [part for part in available if part not in ("boundary_scales", "logits")]
+    assert_invariant(ProbeNFN(spec, probes=4, generator=generator), spec, channels=None, parts=exact)
 
 
 @pytest.mark.parametrize("kind", KINDS)
