@@ -31,7 +31,7 @@ check: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[generation,fused,benchmarks,ray,dev]'
+	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[generation,fused,benchmarks,page,ray,dev]'
 	touch $@
 
 clean:
