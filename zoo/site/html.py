@@ -16,7 +16,13 @@ from string import Template
 from typing import Any
 
 FOLDER = Path(__file__).parent
-SCRIPTS = ("data", "elements", "charts", "filters", "accuracies", "curves", "predictors", "checkpoint", "page")
+SCRIPTS = (
+    *("data", "elements", "charts", "axes", "filters"),
+    *("histogram", "marginal", "checkpoint_table", "accuracies"),
+    *("curves", "predictors"),
+    *("loading_code", "run_curves", "patch_filters", "attention", "checkpoint"),
+    "page",
+)
 """The files of js/, in the order they are read in."""
 EXPORTED = "window.vegaEmbed = vegaEmbed;"
 

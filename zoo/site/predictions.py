@@ -7,7 +7,7 @@
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,15 @@ from zoo.storage.bounded import read_bounded
 from zoo.storage.json_text import parse_json
 
 MAX_BYTES = 64 << 20
+REQUIRED = 5  # fields without a default, which come first
+LISTS = ("predicted", "measured", "interval")
+KINDS = {
+    **dict.fromkeys(("config", "predictor", "data"), "text"),
+    **dict.fromkeys(("predicted", "measured"), "a list of finite numbers"),
+    "tau": "a number",
+    "interval": "two numbers",
+    "reads_weights": "true or false",
+}
 MOST_POINTS = 2000
 """Of one predictor in a page; of more, every so many are shown."""
 
@@ -39,19 +48,28 @@ class Predictions:
     reads_weights: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("config", "predictor", "data"):
-            if not isinstance(getattr(self, name), str):
-                raise ValueError(f"{name} must be text, got {getattr(self, name)!r}")
-        for name in ("predicted", "measured"):
-            if not are_numbers(getattr(self, name)):
-                raise ValueError(f"{name} of {self.predictor!r} must be a list of finite numbers")
         if len(self.predicted) != len(self.measured) or not self.predicted:
             counts = f"{len(self.predicted):,} predictions for {len(self.measured):,} measurements"
             raise ValueError(f"{self.predictor!r} has {counts}: one for each is needed")
-        if self.tau is not None and not are_numbers([self.tau]):
-            raise ValueError(f"tau of {self.predictor!r} must be a number, got {self.tau!r}")
-        if self.interval is not None and (not are_numbers(self.interval) or len(self.interval) != 2):
-            raise ValueError(f"interval of {self.predictor!r} must be two numbers, got {self.interval!r}")
+
+    @classmethod
+    def from_dict(cls, raw: Any) -> "Predictions":
+        """One object of the file; whatever is wrong with it is a ValueError."""
+        names = [field.name for field in fields(cls)]
+        if not isinstance(raw, dict) or not set(names[:REQUIRED]) <= raw.keys():
+            raise ValueError(f"each entry must be an object with {', '.join(names[:REQUIRED])}")
+        for name, value in raw.items():
+            if name not in names:
+                raise ValueError(f"unknown field {name[:80]!r}: there are {', '.join(names)}")
+            if not fits(name, value):
+                raise ValueError(f"{name} must be {KINDS[name]}")
+        values: dict[str, Any] = dict(raw)
+        for name in LISTS:
+            if values.get(name) is not None:
+                values[name] = [float(number) for number in values[name]]
+        if values.get("tau") is not None:
+            values["tau"] = float(values["tau"])
+        return cls(**values)
 
     def shown(self) -> dict[str, Any]:
         """As a page holds it: at most ``MOST_POINTS`` points."""
@@ -60,10 +78,18 @@ class Predictions:
         return asdict(self) | points | {"count": len(self.predicted)}
 
 
-def are_numbers(values: Any) -> bool:
-    return isinstance(values, list) and all(
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) for value in values
-    )
+def fits(name: str, value: Any) -> bool:
+    """Whether a value of the file is of the kind that its field holds."""
+    if name in LISTS:
+        pair = name != "interval" or (isinstance(value, list) and len(value) == 2)
+        return (value is None and name == "interval") or (pair and isinstance(value, list) and all(map(finite, value)))
+    if name == "tau":
+        return value is None or finite(value)
+    return isinstance(value, bool if name == "reads_weights" else str)
+
+
+def finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
 
 
 def read_predictions(path: Path) -> list[Predictions]:
@@ -72,6 +98,6 @@ def read_predictions(path: Path) -> list[Predictions]:
     try:
         if not isinstance(raw, list):
             raise ValueError("it must be a list of objects, one per predictor")
-        return [Predictions(**entry) for entry in raw]
-    except (TypeError, ValueError) as error:
+        return [Predictions.from_dict(entry) for entry in raw]
+    except ValueError as error:
         raise ValueError(f"{path} does not hold predictions: {error}") from error

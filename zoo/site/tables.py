@@ -33,15 +33,15 @@ def run_columns(reader: ZooReader) -> dict[str, Any]:
 def hyperparameters(reader: ZooReader) -> list[dict[str, Any]]:
     """Every column of the checkpoints that is neither a measurement nor a name, for all runs."""
     names = [name for name in reader.metadata.columns if name not in NOT_VARIED]
-    return [coded(name, reader.runs[name]) for name in names]
+    return [coded(name, reader.runs[name].to_numpy()) for name in names]
 
 
-def coded(name: str, column: pd.Series) -> dict[str, Any]:
+def coded(name: str, column: np.ndarray) -> dict[str, Any]:
     """A column as its distinct values in order, and the place of each run's value among them."""
-    values, places = np.unique(column.to_numpy(), return_inverse=True)
+    values, places = np.unique(column, return_inverse=True)
     return {
         "name": name,
-        "numeric": bool(pd.api.types.is_numeric_dtype(column)),
+        "numeric": bool(np.issubdtype(column.dtype, np.number)),
         "values": [exact(value) for value in values.tolist()],
         "codes": places.tolist(),
     }

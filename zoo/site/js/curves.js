@@ -20,22 +20,33 @@ function describeRun(config, run) {
 }
 
 function curveRows(names, curves, measure) {
-  return curves.flatMap((curve, place) => curve[measure].map((value, epoch) => ({ run: names[place], epoch: epoch + 1, value })).filter(({ value }) => value !== null));
+  return curves.flatMap((curve, place) =>
+    curve[measure]
+      .map((value, epoch) => ({ run: names[place], epoch: epoch + 1, value }))
+      .filter(({ value }) => value !== null),
+  );
 }
 
 function lastPoints(rows) {
   return [...new Map(rows.map((row) => [row.run, row])).values()];
 }
 
-function curveSpec(names, title, { logarithmic = false, band = false } = {}) {
+function curveSpec(names, x, y, { band = false } = {}) {
   const hues = HUES[theme()];
+  const { title } = y;
   const scale = (range) => ({ domain: names, range: names.map((_, place) => range[place % range.length]) });
-  const y = { field: "value", type: "quantitative", title, scale: logarithmic ? { type: "log" } : { domain: [0, 1] }, axis: { tickCount: 5, grid: !logarithmic } };
-  const x = { field: "epoch", type: "quantitative", title: "epoch", scale: { nice: false }, axis: { grid: false, tickMinStep: 1 } };
   const color = { field: "run", type: "nominal", scale: scale(hues), legend: null };
   const behind = [
-    { data: { name: "band" }, mark: { type: "area", color: variable("--soft"), opacity: 0.15 }, encoding: { x, y: { ...y, field: "low" }, y2: { field: "high" } } },
-    { data: { name: "band" }, mark: { type: "line", color: variable("--soft"), opacity: 0.7, strokeWidth: 1 }, encoding: { x, y: { ...y, field: "middle" } } },
+    {
+      data: { name: "band" },
+      mark: { type: "area", color: variable("--soft"), opacity: 0.15 },
+      encoding: { x, y: { ...y, field: "low" }, y2: { field: "high" } },
+    },
+    {
+      data: { name: "band" },
+      mark: { type: "line", color: variable("--soft"), opacity: 0.7, strokeWidth: 1 },
+      encoding: { x, y: { ...y, field: "middle" } },
+    },
   ];
   return {
     height: 320,
@@ -44,49 +55,132 @@ function curveSpec(names, title, { logarithmic = false, band = false } = {}) {
       {
         data: { name: "lines" },
         mark: { type: "line", strokeWidth: 2 },
-        encoding: { x, y, color, strokeDash: { field: "run", type: "nominal", scale: scale(DASHES), legend: null }, tooltip: [{ field: "run" }, { field: "epoch" }, { field: "value", title, format: ".4g" }] },
+        encoding: {
+          x,
+          y,
+          color,
+          strokeDash: { field: "run", type: "nominal", scale: scale(DASHES), legend: null },
+          tooltip: [{ field: "run" }, { field: "epoch" }, { field: "value", title, format: ".4g" }],
+        },
       },
       {
         data: { name: "ends" },
         mark: { type: "point", filled: true, size: 70, opacity: 1 },
-        encoding: { x, y, color, shape: { field: "run", type: "nominal", scale: scale(SHAPES), legend: null }, tooltip: [{ field: "run" }, { field: "epoch" }, { field: "value", title, format: ".4g" }] },
+        encoding: {
+          x,
+          y,
+          color,
+          shape: { field: "run", type: "nominal", scale: scale(SHAPES), legend: null },
+          tooltip: [{ field: "run" }, { field: "epoch" }, { field: "value", title, format: ".4g" }],
+        },
       },
-      { data: { name: "ends" }, mark: { type: "text", align: "left", dx: 9, fontSize: 12 }, encoding: { x, y, text: { field: "run" }, color: { value: variable("--ink") } } },
+      {
+        data: { name: "ends" },
+        mark: { type: "text", align: "left", dx: 9, fontSize: 12 },
+        encoding: { x, y, text: { field: "run" }, color: { value: variable("--ink") } },
+      },
     ],
   };
 }
 
 function bandRows({ low, middle, high }) {
-  return low.map((value, epoch) => ({ epoch: epoch + 1, low: value, middle: middle[epoch], high: high[epoch] })).filter((row) => row.low !== null);
+  return low
+    .map((value, epoch) => ({ epoch: epoch + 1, low: value, middle: middle[epoch], high: high[epoch] }))
+    .filter((row) => row.low !== null);
 }
 
 function chosenList(page, names) {
   const { config, now } = page;
-  return element("ul", { class: "chosen", "aria-label": "Chosen runs" }, ...now.chosen.map((run, place) => element("li", { title: describeRun(config, run) },
-    element("strong", {}, names[place]), element("button", { type: "button", onclick: () => page.open(run, null) }, element("code", {}, config.runs.id[run])),
-    element("span", { class: "soft" }, describeRun(config, run)),
-    element("button", { type: "button", "aria-label": `take away ${config.runs.id[run]}`, onclick: () => { page.choose(run, false); page.show(); } }, "×"))));
+  return element(
+    "ul",
+    { class: "chosen", "aria-label": "Chosen runs" },
+    ...now.chosen.map((run, place) =>
+      element(
+        "li",
+        { title: describeRun(config, run) },
+        element("strong", {}, names[place]),
+        element(
+          "button",
+          { type: "button", onclick: () => page.open(run, null) },
+          element("code", {}, config.runs.id[run]),
+        ),
+        element("span", { class: "soft" }, describeRun(config, run)),
+        element(
+          "button",
+          {
+            type: "button",
+            "aria-label": `take away ${config.runs.id[run]}`,
+            onclick: () => {
+              page.choose(run, false);
+              page.show();
+            },
+          },
+          "×",
+        ),
+      ),
+    ),
+  );
 }
 
 async function curvesView(page) {
   const { config, now, place } = page;
   if (!now.chosen.length && !now.touched) now.chosen = typicalRuns(config, now.filters);
   const names = now.chosen.map((_, number) => String.fromCharCode(65 + number));
-  const [accuracy, loss] = [element("div", { class: "chart", id: "accuracy-curves" }), element("div", { class: "chart", id: "loss-curves" })];
-  const add = (text, runs) => element("button", { type: "button", onclick: () => { now.chosen = runs().slice(0, MOST_CHOSEN); now.touched = true; page.show(); } }, text);
-  const diverged = config.runs.status.map((status, run) => (status === "completed" ? -1 : run)).filter((run) => run >= 0);
+  const [accuracy, loss] = [
+    element("div", { class: "chart", id: "accuracy-curves" }),
+    element("div", { class: "chart", id: "loss-curves" }),
+  ];
+  const add = (text, runs) =>
+    element(
+      "button",
+      {
+        type: "button",
+        onclick: () => {
+          now.chosen = runs().slice(0, MOST_CHOSEN);
+          now.touched = true;
+          page.show();
+        },
+      },
+      text,
+    );
+  const diverged = config.runs.status
+    .map((status, run) => (status === "completed" ? -1 : run))
+    .filter((run) => run >= 0);
   page.view.append(
-    element("p", {}, `Up to ${MOST_CHOSEN} runs: tick them in the table of accuracies, or take typical ones of what the filters let through. Gray: median and middle nine tenths of all ${plural(config.runs.id.length, "run")}.`),
-    element("div", { class: "actions" }, add("Best, median, worst", () => typicalRuns(config, now.filters)),
-      diverged.length ? add("Some that diverged", () => diverged.slice(0, 3)) : null, add("None", () => [])),
+    element(
+      "p",
+      {},
+      `Up to ${MOST_CHOSEN} runs: tick them in the table of accuracies, or take typical ones of what the filters let through. Gray: median and middle nine tenths of all ${plural(config.runs.id.length, "run")}.`,
+    ),
+    element(
+      "div",
+      { class: "actions" },
+      add("Best, median, worst", () => typicalRuns(config, now.filters)),
+      diverged.length ? add("Some that diverged", () => diverged.slice(0, 3)) : null,
+      add("None", () => []),
+    ),
     chosenList(page, names),
-    element("div", { class: "two" }, element("section", {}, element("h2", {}, "Test accuracy"), accuracy), element("section", {}, element("h2", {}, "Training loss"), loss)));
+    element(
+      "div",
+      { class: "two" },
+      element("section", {}, element("h2", {}, "Test accuracy"), accuracy),
+      element("section", {}, element("h2", {}, "Training loss"), loss),
+    ),
+  );
   const curves = await Promise.all(now.chosen.map((run) => curvesOf(place, run)));
   const [lines, losses] = ["test_accuracy", "train_loss"].map((measure) => curveRows(names, curves, measure));
   const positive = losses.filter(({ value }) => value > 0);
+  const epochs = epochAxis(least([0, ...config.runs.epochs.map((count) => -count)]) * -1);
   const what = `of ${plural(names.length, "chosen run")} over the epochs`;
   await Promise.all([
-    chart(accuracy, `Test accuracy ${what}`, curveSpec(names, "test accuracy", { band: true }), { lines, ends: lastPoints(lines), band: bandRows(config.band) }),
-    chart(loss, `Training loss ${what}`, curveSpec(names, "training loss", { logarithmic: true }), { lines: positive, ends: lastPoints(positive) }),
+    chart(accuracy, `Test accuracy ${what}`, curveSpec(names, epochs, accuracyAxis(), { band: true }), {
+      lines,
+      ends: lastPoints(lines),
+      band: bandRows(config.band),
+    }),
+    chart(loss, `Training loss ${what}`, curveSpec(names, epochs, lossAxis("training loss", positive)), {
+      lines: positive,
+      ends: lastPoints(positive),
+    }),
   ]);
 }

@@ -12,7 +12,10 @@ const within = (value, [low, high]) => (low === null || value >= low) && (high =
 
 function runMask(config, filters) {
   const mask = new Uint8Array(config.runs.id.length).fill(1);
-  const keep = (test) => mask.forEach((kept, run) => { if (kept && !test(run)) mask[run] = 0; });
+  const keep = (test) =>
+    mask.forEach((kept, run) => {
+      if (kept && !test(run)) mask[run] = 0;
+    });
   if (filters.splits.size) keep((run) => filters.splits.has(config.runs.split[run]));
   for (const { name, values, codes } of config.hyperparameters) {
     const wanted = filters.values.get(name);
@@ -48,13 +51,21 @@ function toggle(set, value, onchange) {
 }
 
 function chips(legend, options, set, onchange) {
-  const made = options.map(([value, text]) => chip("checkbox", legend, text, set.has(value), toggle(set, value, onchange)));
+  const made = options.map(([value, text]) =>
+    chip("checkbox", legend, text, set.has(value), toggle(set, value, onchange)),
+  );
   return element("fieldset", {}, element("legend", {}, legend), element("div", { class: "chips" }, ...made));
 }
 
 function bounds(legend, range, onchange, attributes) {
   const input = (place, word) => {
-    const made = element("input", { type: "number", step: "any", "aria-label": `${legend}, ${word}`, placeholder: word, ...attributes });
+    const made = element("input", {
+      type: "number",
+      step: "any",
+      "aria-label": `${legend}, ${word}`,
+      placeholder: word,
+      ...attributes,
+    });
     made.value = range[place] ?? "";
     made.addEventListener("input", () => {
       range[place] = made.value === "" || Number.isNaN(made.valueAsNumber) ? null : made.valueAsNumber;
@@ -62,22 +73,52 @@ function bounds(legend, range, onchange, attributes) {
     });
     return made;
   };
-  return element("fieldset", {}, element("legend", {}, legend),
-    element("div", { class: "range" }, input(0, "at least"), "–", input(1, "at most")));
+  return element(
+    "fieldset",
+    {},
+    element("legend", {}, legend),
+    element("div", { class: "range" }, input(0, "at least"), "–", input(1, "at most")),
+  );
 }
 
 function filterPanel(config, filters, onchange, onreset) {
-  const panel = element("form", { class: "filters", "aria-label": "Filters", onsubmit: (event) => event.preventDefault() });
-  panel.append(chips("checkpoint", config.rows.labels.map((label, place) => [place, label]), filters.labels, onchange));
+  const panel = element("form", {
+    class: "filters",
+    "aria-label": "Filters",
+    onsubmit: (event) => event.preventDefault(),
+  });
+  panel.append(
+    chips(
+      "checkpoint",
+      config.rows.labels.map((label, place) => [place, label]),
+      filters.labels,
+      onchange,
+    ),
+  );
   panel.append(bounds("test accuracy", filters.accuracy, onchange, { min: 0, max: 1 }));
   for (const { name, values, numeric } of config.hyperparameters) {
     if (values.length < 2) continue;
     if (values.length <= MOST_CHIPS) {
-      panel.append(chips(spaced(name), values.map((value, code) => [code, shown(value)]), codesOf(filters, name), onchange));
+      panel.append(
+        chips(
+          spaced(name),
+          values.map((value, code) => [code, shown(value)]),
+          codesOf(filters, name),
+          onchange,
+        ),
+      );
     } else if (numeric) panel.append(bounds(spaced(name), rangeOf(filters, name), onchange));
   }
   const splits = [...new Set(config.runs.split)];
-  if (splits.length > 1) panel.append(chips("split", splits.map((split) => [split, split]), filters.splits, onchange));
+  if (splits.length > 1)
+    panel.append(
+      chips(
+        "split",
+        splits.map((split) => [split, split]),
+        filters.splits,
+        onchange,
+      ),
+    );
   panel.append(element("button", { type: "button", id: "reset", onclick: onreset }, "Reset filters"));
   return panel;
 }

@@ -17,14 +17,28 @@ const page = {
   get now() {
     if (!this.states.has(this.place)) {
       const compare = this.config.hyperparameters.find(({ values }) => values.length > 1)?.name ?? "checkpoint";
-      this.states.set(this.place, { filters: newFilters(), compare, log: false, sort: { key: "test_accuracy", down: true }, offset: 0, chosen: [], touched: false, run: null, label: null, query: EVERY_TOKEN, source: null });
+      this.states.set(this.place, {
+        filters: newFilters(),
+        compare,
+        log: false,
+        sort: { key: "test_accuracy", down: true },
+        offset: 0,
+        chosen: [],
+        touched: false,
+        run: null,
+        label: null,
+        query: EVERY_TOKEN,
+        source: null,
+      });
     }
     return this.states.get(this.place);
   },
 
   async show(focus) {
     this.config = await loadConfig(this.place);
-    document.getElementById("note").textContent = this.config.note ? `The transformers of ${this.config.name} were trained on ${this.config.note}.` : "";
+    document.getElementById("note").textContent = this.config.note
+      ? `The transformers of ${this.config.name} were trained on ${this.config.note}.`
+      : "";
     this.view.replaceChildren();
     this.view.setAttribute("aria-labelledby", `tab-${this.tab}`);
     for (const [name] of VIEWS) {
@@ -32,7 +46,9 @@ const page = {
       tab.setAttribute("aria-selected", String(name === this.tab));
       tab.tabIndex = name === this.tab ? 0 : -1;
     }
-    document.querySelectorAll('[name="config"]').forEach((input, place) => { input.checked = place === this.place; });
+    document.querySelectorAll('[name="config"]').forEach((input, place) => {
+      input.checked = place === this.place;
+    });
     this.view.setAttribute("aria-busy", "true");
     this.remember();
     const drawing = VIEWS.find(([name]) => name === this.tab)[2](this);
@@ -45,7 +61,9 @@ const page = {
     this.now.run = run;
     this.now.label = label;
     this.tab = "checkpoint";
-    this.show(focus).then(() => { if (focus === "#run") scrollTo(0, 0); });
+    this.show(focus).then(() => {
+      if (focus === "#run") scrollTo(0, 0);
+    });
   },
 
   choose(run, wanted) {
@@ -56,14 +74,24 @@ const page = {
 
   remember() {
     const parts = [head.configs[this.place], this.tab];
-    if (this.tab === "checkpoint" && this.now.run !== null) parts.push(this.config.runs.id[this.now.run], this.now.label ?? "");
+    if (this.tab === "checkpoint" && this.now.run !== null)
+      parts.push(this.config.runs.id[this.now.run], this.now.label ?? "");
     const address = `#${parts.map(encodeURIComponent).join("/")}`;
     if (location.hash !== address) history.replaceState(null, "", address);
   },
 
   // What the address asks for; an unknown name is the first there is.
   async recall() {
-    const [config, tab, run, label] = location.hash.slice(1).split("/").map((part) => { try { return decodeURIComponent(part); } catch { return ""; } });
+    const [config, tab, run, label] = location.hash
+      .slice(1)
+      .split("/")
+      .map((part) => {
+        try {
+          return decodeURIComponent(part);
+        } catch {
+          return "";
+        }
+      });
     this.place = Math.max(0, head.configs.indexOf(config));
     this.tab = VIEWS.find(([name]) => name === tab)?.[0] ?? VIEWS[0][0];
     this.config = await loadConfig(this.place);
@@ -75,9 +103,18 @@ const page = {
 
 function makeTabs() {
   const list = document.getElementById("tabs");
-  const go = (name) => { page.tab = name; page.show(`#tab-${name}`); };
+  const go = (name) => {
+    page.tab = name;
+    page.show(`#tab-${name}`);
+  };
   for (const [name, title] of VIEWS) {
-    list.append(element("button", { role: "tab", type: "button", id: `tab-${name}`, "aria-controls": "view", onclick: () => go(name) }, title));
+    list.append(
+      element(
+        "button",
+        { role: "tab", type: "button", id: `tab-${name}`, "aria-controls": "view", onclick: () => go(name) },
+        title,
+      ),
+    );
   }
   list.addEventListener("keydown", (event) => {
     const at = VIEWS.findIndex(([name]) => name === page.tab);
@@ -91,12 +128,21 @@ function makeTabs() {
 
 function makeConfigs() {
   head.configs.forEach((name, place) => {
-    document.getElementById("configs").append(chip("radio", "config", name, place === 0, () => { page.place = place; page.show(); }));
+    document.getElementById("configs").append(
+      chip("radio", "config", name, place === 0, () => {
+        page.place = place;
+        page.show();
+      }),
+    );
   });
 }
 
 function remembered() {
-  try { return localStorage.getItem("colors") ?? "auto"; } catch { return "auto"; }
+  try {
+    return localStorage.getItem("colors") ?? "auto";
+  } catch {
+    return "auto";
+  }
 }
 
 function makeTheme() {
@@ -110,7 +156,11 @@ function makeTheme() {
   };
   select.value = remembered();
   select.addEventListener("change", () => {
-    try { localStorage.setItem("colors", select.value); } catch { /* the page works without */ }
+    try {
+      localStorage.setItem("colors", select.value);
+    } catch {
+      /* the page works without */
+    }
     apply();
   });
   system.addEventListener("change", apply);
