@@ -18,9 +18,11 @@ demo: $(INSTALLED)
 	$(RUN) -m generation.run --task mnist --shard 3 --preset demo --runs 2 --out demo/runs
 	$(RUN) -m zoo.publish demo/runs demo/zoo
 	$(RUN) -m zoo.verify demo/zoo --evaluate 4
+	$(RUN) -m benchmarks.page small-transformer-zoo demo/page --pictures 20
 	@echo "pictures of the sample:" demo/plots/*.png
 	@echo "predicted and measured accuracy of its held-out checkpoints: demo/results/kendall.mnist.scatter.png"
 	@echo "a zoo of your own, of two short runs, published and measured again: demo/zoo"
+	@echo "the sample as a page, to open in a browser: demo/page/index.html"
 
 test: $(INSTALLED)
 	$(RUN) -m pytest -n 2 --dist worksteal

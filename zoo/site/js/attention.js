@@ -13,6 +13,9 @@ function attended(attention, tokens, at, query) {
   return weights;
 }
 
+// From the color of nothing to that of marks: darker is more on white, lighter is more on black.
+const shades = () => ["--panel", "--mark"].map(variable);
+
 function mapSpec(pixels) {
   const axis = { axis: null, type: "quantitative", scale: { domain: [0, pixels], nice: false, zero: false } };
   const down = { ...axis, scale: { ...axis.scale, reverse: true } };
@@ -32,7 +35,7 @@ function mapSpec(pixels) {
           color: {
             field: "weight",
             type: "quantitative",
-            scale: { scheme: "blues", reverse: theme() === "dark", domainMin: 0 },
+            scale: { range: shades(), domainMin: 0 },
             legend: null,
           },
           tooltip: [{ field: "row" }, { field: "column" }, { field: "weight", title: "attention", format: ".3f" }],
@@ -110,7 +113,7 @@ function wordsSpec(heads) {
           color: {
             field: "weight",
             type: "quantitative",
-            scale: { scheme: "blues", reverse: theme() === "dark", domainMin: 0 },
+            scale: { range: shades(), domainMin: 0 },
             legend: { title: "attention", orient: "right", gradientLength: 80 },
           },
         },
@@ -165,7 +168,7 @@ async function drawAttention(page, found, place) {
       names.map((name, at) =>
         chart(boxes[at], `Attention of ${name} to the patches of the example`, mapSpec(side), {
           patches: patchRows(weights[at], query, side / Math.sqrt(tokens)),
-          ink: inkRows(example.pixels, 0.75),
+          ink: inkRows(example.pixels, 0.5),
         }),
       ),
     );
