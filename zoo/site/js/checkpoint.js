@@ -58,6 +58,14 @@ function nearest(config, run) {
   );
 }
 
+// Where nobody chose a run, the best of those with pictures.
+function bestPictured(config) {
+  const pictured = new Set(config.pictured);
+  const { run, test_accuracy: accuracy } = config.rows;
+  const rows = run.map((_, row) => row).filter((row) => pictured.has(run[row]));
+  return rows.length ? run[rows.reduce((best, row) => (accuracy[row] > accuracy[best] ? row : best))] : null;
+}
+
 async function drawInsides(page, place) {
   const { config, now } = page;
   if (!config.pictured.includes(now.run)) {
@@ -164,7 +172,7 @@ async function checkpointView(page) {
     page.view.append(element("p", {}, "This config has no runs."));
     return;
   }
-  now.run ??= config.pictured[config.pictured.length - 1] ?? 0;
+  now.run ??= bestPictured(config) ?? 0;
   const rows = rowsOfRun(config, now.run);
   const labels = rows.map((row) => config.rows.labels[config.rows.label[row]]);
   if (!labels.includes(now.label)) now.label = labels[labels.length - 1] ?? null;

@@ -109,7 +109,7 @@ function filterPanel(config, filters, onchange, onreset) {
       );
     } else if (numeric) panel.append(bounds(spaced(name), rangeOf(filters, name), onchange));
   }
-  const splits = [...new Set(config.runs.split)];
+  const splits = ["train", "validation", "test"].filter((split) => config.runs.split.includes(split));
   if (splits.length > 1)
     panel.append(
       chips(
