@@ -59,11 +59,13 @@ def main(arguments: list[str] | None = None) -> None:
         "--results", type=Path, default=results.FOLDER, metavar="DIR", help="folder of the rows and their cells"
     )
     parser.add_argument("--picture", type=Path, metavar="FILE", help="also take a picture of the page, as PNG")
-    parser.add_argument("--show", default="", metavar="#…", help="what the picture shows, e.g. #mnist/checkpoint")
+    parser.add_argument(
+        "--show", metavar="ADDRESS", help="what is in the picture, e.g. #mnist/checkpoint (default: the first view)"
+    )
     options = parser.parse_args(arguments)
     run(options, list(predictions(options.results)))
     if options.picture:
-        take_picture(options.out, options.show, options.picture)
+        take_picture(options.out, options.show or "", options.picture)
         print(f"drawn: {printable(options.picture)}")
 
 
