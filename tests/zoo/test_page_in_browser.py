@@ -18,6 +18,7 @@ import pytest
 import zoo
 from benchmarks.browser import DRAWN, launched, missing, show
 from tests.zoo.test_page import HOSTILE, make_hostile
+from tests.zoo.written_page import page_text
 from zoo.site import Predictions, write_page
 
 if reason := missing():
@@ -106,6 +107,12 @@ def counted(page: OpenPage) -> tuple[int, int]:
 
 def expected(rows: pd.DataFrame) -> tuple[int, int]:
     return len(rows), len(set(rows["run_id"]))
+
+
+def test_the_charting_library_comes_with_its_licenses(site: Path) -> None:
+    text = page_text(site)
+    assert "University of Washington Interactive Data Lab" in text
+    assert "Permission is hereby granted, free of charge" in text
 
 
 def test_filters_count_what_pandas_counts(opened: OpenPage, zoo_folder: Path) -> None:

@@ -29,12 +29,13 @@ EXPORTED = "window.vegaEmbed = vegaEmbed;"
 
 @functools.cache
 def charting_library() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script; one clear line where vl-convert is not installed."""
+    """Vega, Vega-Lite and Vega-Embed as one script, after their licenses; one clear line where vl-convert is absent."""
     try:
         import vl_convert
     except ImportError as error:
         raise ValueError("the page needs vl-convert: pip install 'small-transformer-zoo[page]'") from error
-    return f"(() => {{\n{vl_convert.javascript_bundle(EXPORTED)}\n}})();"
+    notice = (FOLDER / "library_notice.txt").read_text(encoding="utf-8")
+    return f"/*\n{notice}*/\n(() => {{\n{vl_convert.javascript_bundle(EXPORTED)}\n}})();"
 
 
 def page_script() -> str:

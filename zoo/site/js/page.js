@@ -123,7 +123,6 @@ function makeTabs() {
     event.preventDefault();
     go(VIEWS[(to + VIEWS.length) % VIEWS.length][0]);
   });
-  page.view.setAttribute("role", "tabpanel");
 }
 
 function makeConfigs() {
