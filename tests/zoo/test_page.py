@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,6 +163,14 @@ def test_the_first_short_text_of_the_data_folder_is_the_example(zoo_folder: Path
     assert example.source.startswith("test text 1 of ")
 
 
+def test_a_task_whose_data_nobody_knows_to_read_has_no_example(tmp_path: Path, monkeypatch) -> None:
+    fabricate_shard(tmp_path / "runs", TINY_MNIST, count=1)
+    publish(tmp_path / "runs", tmp_path / "zoo")
+    reader = zoo.open(tmp_path / "zoo", "mnist", "all")
+    object.__setattr__(reader.details, "spec", replace(TINY_MNIST, task="tones"))
+    assert find_example(reader, tmp_path) == "no example of tones is at hand"
+
+
 def test_pictured_runs_are_spread_over_the_accuracies() -> None:
     accuracies = [0.5, 0.1, 0.9, 0.3, 0.7, 0.2]
     rows = {"run": [0, 1, 2, 3, 4, 0], "test_accuracy": accuracies}
@@ -284,6 +293,8 @@ def test_an_older_page_is_replaced_and_nothing_else(zoo_folder: Path, tmp_path: 
     for taken in (copied, tmp_path / "file", tmp_path / "mine"):
         with pytest.raises(ValueError, match="is not a page of a zoo"):
             write_page(zoo_folder, taken)
+    with pytest.raises(ValueError, match="lies inside the zoo"):
+        write_page(copied, copied / "site")
     assert folder_contents(copied) == contents
 
 

@@ -15,7 +15,7 @@ from zoo.tasks import TaskData, WordEmbedding, normalize_pixels
 from zoo.tasks.embedding import PADDING, RESERVED
 from zoo.tasks.evaluation import load_task
 from zoo.tasks.mnist import load_sample_digits
-from zoo.transformer.spec import MNIST, TransformerSpec
+from zoo.transformer.spec import MNIST, SPECS, TransformerSpec
 
 MOST_WORDS = 24  # more do not fit beside each other
 FEWEST_WORDS = 5
@@ -45,9 +45,10 @@ class Example:
 def find_example(reader: ZooReader, data: Path | None) -> Example | str:
     """An example for the transformers of a config, or in words why there is none."""
     spec, embedding = reader.spec, reader.embedding
-    with suppress(FileNotFoundError, NotADirectoryError):
-        task = load_task(reader.details.task, data or data_folder(), embedding)
-        return image_example(spec, task) if spec.patch_size else text_example(task)
+    if spec.task in SPECS:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            task = load_task(spec.task, data or data_folder(), embedding)
+            return image_example(spec, task) if spec.patch_size else text_example(task)
     if embedding is not None:
         return sentence_example(spec, embedding)
     if spec.task == MNIST.task:
@@ -55,7 +56,7 @@ def find_example(reader: ZooReader, data: Path | None) -> Example | str:
             return image_example(spec, load_sample_digits())
         except FileNotFoundError as error:
             return str(error)
-    return f"no example of {reader.details.task} is at hand: name the folder of its data with --data"
+    return f"no example of {spec.task} is at hand"
 
 
 def image_example(spec: TransformerSpec, task: TaskData) -> Example | str:

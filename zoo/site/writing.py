@@ -50,7 +50,7 @@ def write_page(
     that were. ``out`` is replaced whole where it is an older page; a folder with anything else in it is left alone.
     """
     folder, out = find_folder(zoo), out.resolve()
-    check_target(out)
+    check_target(out, folder.resolve())
     readers = {config: ZooReader(folder, config, "all") for config in PublishedZoo.read(folder).configs}
     name = str(zoo) if not Path(zoo).is_dir() else folder.name
     head = {
@@ -76,8 +76,10 @@ def write_page(
     return manifest
 
 
-def check_target(out: Path) -> None:
-    """Refuses a folder that holds something else than an older page."""
+def check_target(out: Path, zoo: Path) -> None:
+    """Refuses a folder inside the zoo, and one that holds something else than an older page."""
+    if zoo in out.parents:
+        raise ValueError(f"{out} lies inside the zoo {zoo}, which holds only what was published: name another folder")
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not out.is_dir() or not (out / MANIFEST_FILE).is_file() or Manifest.read(out).details.get("kind") != KIND:
