@@ -13,11 +13,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 import zoo
+from tests.zoo.hostile_text import HOSTILE, make_hostile
 from tests.zoo.written_page import config_of, file_beside, head_of, page_text, policy_of
 from zoo.page import main
 from zoo.publish import publish
@@ -31,7 +31,6 @@ from zoo.transformer.model import Block, build_model, layer_norm
 from zoo.transformer.spec import TransformerSpec
 
 LIBRARY = html.charting_library
-HOSTILE = '</script><script>window.hacked=1</script><img src=x onerror="window.hacked=1">\'&\u2028é\u202e'
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -189,19 +188,6 @@ class Tags(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.append((tag, dict(attrs)))
-
-
-def make_hostile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every reader finds hostile text in the columns that hold text, as those of a later format might."""
-
-    def hostile(table: pd.DataFrame) -> pd.DataFrame:
-        names = [name for name in ("run_id", "checkpoint", "optimizer", "status") if name in table]
-        return table.assign(**{name: table[name].astype(str) + HOSTILE for name in names})
-
-    columns = {name: getattr(zoo.ZooReader, name) for name in ("metadata", "runs")}
-    for name, column in columns.items():
-        changed = property(lambda reader, column=column: hostile(column.func(reader)))
-        monkeypatch.setattr(zoo.ZooReader, name, changed)
 
 
 def test_hostile_text_of_a_zoo_stays_text(zoo_folder: Path, tmp_path: Path, monkeypatch) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 import zoo
 from benchmarks.browser import DRAWN, launched, missing, show
-from tests.zoo.test_page import HOSTILE, make_hostile
+from tests.zoo.hostile_text import HOSTILE, make_hostile
 from tests.zoo.written_page import page_text
 from zoo.site import Predictions, write_page
 
