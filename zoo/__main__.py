@@ -16,6 +16,7 @@ VERBS = {
     "verify": ("zoo.verify", "check hashes, schema and splits; measure accuracies again"),
     "describe": ("zoo.describe", "what a zoo holds"),
     "export": ("zoo.export", "checkpoints as safetensors, torch or Parquet files"),
+    "page": ("zoo.page", "a zoo as a static page"),
     "kendall": ("benchmarks.kendall", "the paper's table: Kendall's tau of every predictor"),
     "components": ("benchmarks.ablation_components", "the paper's ablation of components"),
     "widths": ("benchmarks.ablation_width", "the paper's ablation of widths"),
@@ -23,6 +24,7 @@ VERBS = {
     "census": ("benchmarks.census", "count what was generated"),
     "fidelity": ("benchmarks.fidelity", "whether the fused engine trains the same zoo"),
     "speed": ("benchmarks.speed", "how fast"),
+    "results-page": ("benchmarks.page", "a zoo as a static page, with the predictors of the tables"),
     "report": ("benchmarks.report", "the repository's tables and plots, from its rows"),
 }
 

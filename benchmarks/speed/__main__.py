@@ -4,6 +4,7 @@ python -m benchmarks.speed nfn          Transformer-NFN: training step and forwa
 python -m benchmarks.speed gauge        Gauge-NFN: the invariants of 1,000 checkpoints, a fit on 1,400
 python -m benchmarks.speed generation   training zoo models
 python -m benchmarks.speed loader       reading checkpoints
+python -m benchmarks.speed page         the static page of a zoo: size, time to the first chart
 
 Each takes ``--help``.
 """
@@ -11,7 +12,7 @@ Each takes ``--help``.
 import importlib
 import sys
 
-BENCHMARKS = ("nfn", "gauge", "generation", "loader")
+BENCHMARKS = ("nfn", "gauge", "generation", "loader", "page")
 
 
 def main(arguments: list[str]) -> None:

@@ -63,7 +63,10 @@ def frozen_embedding(task: TaskFile, raw: RawTexts, folder: Path | None, vectors
     origin = f"trained on {raw.source}" if vectors is None else f"{vectors}, reduced by PCA"
     if folder is not None and (folder / VECTORS_FILE).is_file():
         check_origin(folder, origin)
-        return WordEmbedding.load(folder)
+        embedding = WordEmbedding.load(folder)
+        if (found := embedding.table.shape[1]) != dim:
+            raise ValueError(f"{task.where}: [transformer] dim is {dim}, the word vectors in {folder} have {found}")
+        return embedding
     texts = raw.train.texts
     embedding = train_embedding(texts, dim) if vectors is None else reduce_vectors(vectors, texts, dim)
     if folder is not None:

@@ -20,13 +20,8 @@ def read_task(task: TaskFile, folder: Path | None) -> RawImages | RawTexts:
 
 
 def task_data(task: TaskFile, raw: RawImages | RawTexts, embedding: WordEmbedding | None = None) -> TaskData:
-    """The data as a transformer of this task reads it; texts by an embedding of the transformer's dimension."""
+    """The data as a transformer of this task reads it, texts by an embedding."""
     if isinstance(raw, RawTexts):
         assert embedding is not None, "a task with words has an embedding"
-        spec = task.text_spec(raw.classes)
-        if embedding.table.shape[1] != spec.dim:
-            raise ValueError(
-                f"{task.where}: [transformer] dim is {spec.dim}, but the word vectors have {embedding.table.shape[1]}"
-            )
-        return raw.encode(embedding, spec)
+        return raw.encode(embedding, task.text_spec(raw.classes))
     return raw.as_task(task.image_spec(*raw.size, raw.classes))

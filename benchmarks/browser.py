@@ -1,0 +1,51 @@
+"""Pages in a real browser without a window: chromium, driven by Playwright. ``make browser`` installs both."""
+
+import importlib
+import importlib.util
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+DRAWN = '#view[aria-busy="false"]'
+
+
+def find_chromium() -> str | None:
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+def missing() -> str | None:
+    """What is not installed, in a word; None if nothing is."""
+    if importlib.util.find_spec("playwright") is None:
+        return "no playwright: make browser"
+    return None if find_chromium() else "no chromium: make browser"
+
+
+@contextmanager
+def launched() -> Iterator[Any]:
+    """Chromium, without its sandbox: containers lack what that needs, and the pages opened here are our own."""
+    if reason := missing():
+        raise ValueError(f"this needs a browser, there is {reason}")
+    with importlib.import_module("playwright.sync_api").sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def show(tab: Any, site: Path, address: str = "") -> None:
+    """Opens a written page and waits until it is drawn; ``address`` is what it should show, as in #mnist/curves."""
+    tab.goto(f"{(site / 'index.html').as_uri()}{address}")
+    tab.wait_for_selector(DRAWN)
+
+
+def take_picture(site: Path, address: str, picture: Path, *, width: int = 1280, height: int = 860) -> None:
+    """A screenshot as PNG."""
+    with launched() as browser:
+        tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme="light")
+        show(tab, site, address)
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        tab.screenshot(path=picture)

@@ -1,0 +1,73 @@
+"""The static page of a zoo (zoo.page) with the predictors of the tables: predicted against measured accuracy.
+
+python -m benchmarks.page small-transformer-zoo site/            then open site/index.html in a browser
+python -m benchmarks.page small-transformer-zoo site/ --results demo/results
+python -m benchmarks.page small-transformer-zoo site/ --picture docs/page.png        needs a browser: make browser
+
+The predictions are those behind the tables, made of the test split of the zoo that was measured; the page says which.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks import results
+from benchmarks.browser import take_picture
+from benchmarks.models.registry import known_models
+from benchmarks.report import first_predictions
+from benchmarks.tables.headline import main_setting, runs
+from benchmarks.tables.result_index import ResultIndex
+from zoo.command import command, command_parser
+from zoo.page import add_options, run
+from zoo.site import Predictions
+from zoo.terminal import printable
+
+
+def predictions(folder: Path) -> Iterator[Predictions]:
+    """Of every config and selection that has rows in ``folder``: what each predictor said in its first fit."""
+    rows = results.read("kendall", folder)
+    tables = dict.fromkeys((row.config, row.setting.get("where")) for row in rows)
+    for config, where in tables:
+        assert where is None or isinstance(where, str)
+        index = ResultIndex.latest(rows, config, where)
+        for name, (predicted, measured) in first_predictions(index, folder).items():
+            setting = main_setting(name)
+            interval = index.interval("tau", name, **setting)
+            yield Predictions(
+                config,
+                known_models()[name].title,
+                describe(index),
+                predicted.astype(float).tolist(),
+                measured.astype(float).tolist(),
+                tau=index.value("tau", name, **setting),
+                interval=None if interval is None else list(interval),
+                reads_weights=known_models()[name].reads_weights,
+            )
+
+
+def describe(index: ResultIndex) -> str:
+    """Which checkpoints these are."""
+    checkpoint = next((row.setting["checkpoint"] for row in index.rows if "checkpoint" in row.setting), "all")
+    kind = "" if checkpoint == "all" else f", {checkpoint}"
+    return index.title(f"test split of a zoo of {runs(index)} runs{kind}")
+
+
+@command
+def main(arguments: list[str] | None = None) -> None:
+    parser = command_parser("benchmarks.page", __doc__)
+    add_options(parser)
+    parser.add_argument(
+        "--results", type=Path, default=results.FOLDER, metavar="DIR", help="folder of the rows and their cells"
+    )
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="also take a picture of the page, as PNG")
+    parser.add_argument(
+        "--show", metavar="ADDRESS", help="what is in the picture, e.g. #mnist/checkpoint (default: the first view)"
+    )
+    options = parser.parse_args(arguments)
+    run(options, list(predictions(options.results)))
+    if options.picture:
+        take_picture(options.out, options.show or "", options.picture)
+        print(f"drawn: {printable(options.picture)}")
+
+
+if __name__ == "__main__":
+    main()

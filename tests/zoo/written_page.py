@@ -1,0 +1,42 @@
+"""Reads a page that was written, without a browser: the data that it holds."""
+
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from zoo.site.packing import unpacked
+
+
+def block(site: Path, name: str) -> str:
+    """The text of one of the page's data blocks."""
+    found = re.search(rf'<script type="[\w/]+" id="{name}">(.*?)</script>', page_text(site), re.DOTALL)
+    assert found, f"the page has no block {name}"
+    return found[1]
+
+
+def page_text(site: Path) -> str:
+    return (site / "index.html").read_text(encoding="utf-8")
+
+
+def head_of(site: Path) -> dict[str, Any]:
+    return json.loads(block(site, "head"))
+
+
+def config_of(site: Path, place: int) -> dict[str, Any]:
+    return unpacked(block(site, f"config-{place}"))
+
+
+def file_beside(site: Path, name: str) -> Any:
+    """What a script beside the page hands to it."""
+    found = re.fullmatch(r'zooFile\("([\w/-]+)", "([\w+/=]*)"\);\n', (site / f"{name}.js").read_text())
+    assert found
+    assert found[1] == name
+    return unpacked(found[2])
+
+
+def policy_of(site: Path) -> str:
+    found = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page_text(site))
+    assert found
+    return html.unescape(found[1])

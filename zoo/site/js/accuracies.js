@@ -1,0 +1,116 @@
+// The first view: how accurate the checkpoints are, what each hyperparameter does to it, and each on a line.
+
+function accuraciesView(page) {
+  const { config, now } = page;
+  const count = element("p", { class: "count", id: "count", role: "status", "aria-live": "polite" });
+  const [histogram, marginal] = [
+    element("div", { class: "chart", id: "histogram" }),
+    element("div", { class: "chart", id: "marginal" }),
+  ];
+  const table = element("div", { class: "scroll" });
+  const names = [
+    ["checkpoint", "checkpoint"],
+    ...config.hyperparameters.filter(({ values }) => values.length > 1).map(({ name }) => [name, spaced(name)]),
+  ];
+  const log = element("input", {
+    type: "checkbox",
+    id: "log",
+    onchange: () => {
+      now.log = log.checked;
+      page.refresh();
+    },
+  });
+  log.checked = now.log;
+
+  page.refresh = () => {
+    const { rows, runs } = passing(config, now.filters);
+    now.offset = Math.min(now.offset, Math.max(0, Math.ceil(rows.length / PAGE_ROWS) - 1) * PAGE_ROWS);
+    const accuracies = rows.map((row) => config.rows.test_accuracy[row]);
+    const sorted = Float64Array.from(accuracies).sort();
+    const middle = sorted.length
+      ? `; median accuracy ${fixed(quantile(sorted, 0.5))}, best ${fixed(sorted[sorted.length - 1])}`
+      : "";
+    count.replaceChildren(
+      element("strong", {}, plural(rows.length, "checkpoint")),
+      ` of ${plural(runs, "run")}`,
+      element(
+        "span",
+        { class: "soft" },
+        ` (all: ${grouped(config.rows.run.length)} of ${grouped(config.runs.id.length)})${middle}`,
+      ),
+    );
+    table.replaceChildren(checkpointTable(page, rows), pager(page, rows.length));
+    const what = `Histogram of the test accuracy of ${plural(rows.length, "checkpoint")}${middle}`;
+    const groups = groupsOf(config, now.compare, rows);
+    const title = now.compare === "checkpoint" ? "checkpoint" : spaced(now.compare);
+    return Promise.all([
+      chart(histogram, what, histogramSpec(now.log), { bins: histogramOf(accuracies) }),
+      chart(
+        marginal,
+        `Test accuracy by ${title}: median, middle half and middle nine tenths`,
+        marginalSpec(title, groups),
+        { groups },
+      ),
+    ]);
+  };
+  const changed = () => {
+    now.offset = 0;
+    page.refresh();
+  };
+  const reset = () => {
+    now.filters = newFilters();
+    now.offset = 0;
+    page.show();
+    document.getElementById("reset")?.focus();
+  };
+  page.view.append(
+    element(
+      "div",
+      { class: "sides" },
+      filterPanel(config, now.filters, changed, reset),
+      element(
+        "div",
+        {},
+        count,
+        element(
+          "div",
+          { class: "two" },
+          element(
+            "section",
+            {},
+            element(
+              "div",
+              { class: "heading" },
+              element("h2", {}, "Accuracies"),
+              element("label", {}, log, " logarithmic counts"),
+            ),
+            histogram,
+          ),
+          element(
+            "section",
+            {},
+            element(
+              "div",
+              { class: "heading" },
+              element("h2", {}, "By hyperparameter"),
+              choice(
+                "compare",
+                names,
+                now.compare,
+                (value) => {
+                  now.compare = value;
+                  page.refresh();
+                },
+                { id: "compare" },
+              ),
+            ),
+            marginal,
+            element("p", { class: "soft" }, "Circle: median. Bar: middle half. Line: middle nine tenths."),
+          ),
+        ),
+        element("section", {}, element("h2", {}, "Checkpoints"), table),
+      ),
+    ),
+  );
+  return page.refresh();
+}

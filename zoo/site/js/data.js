@@ -1,0 +1,47 @@
+// What the page holds: the head at once, the tables of a config when it is shown, files beside it when asked for.
+
+const head = JSON.parse(document.getElementById("head").textContent);
+const configs = new Map();
+const files = new Map();
+
+async function unpack(text) {
+  const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+function loadConfig(place) {
+  if (!configs.has(place)) configs.set(place, unpack(document.getElementById(`config-${place}`).textContent));
+  return configs.get(place);
+}
+
+// A page on a disk may not fetch the files beside it, but it may run them as scripts: each hands its data to this.
+window.zooFile = (name, text) => files.get(name)?.arrived(unpack(text));
+
+function loadFile(name) {
+  if (!files.has(name)) {
+    const file = {};
+    file.data = new Promise((arrived, failed) => {
+      file.arrived = arrived;
+      const script = document.createElement("script");
+      script.onerror = () => failed(new Error(`${name}.js does not lie beside this page`));
+      script.src = `${name}.js`;
+      document.head.append(script);
+    });
+    files.set(name, file);
+  }
+  return files.get(name).data;
+}
+
+const padded = (number, width) => String(number).padStart(width, "0");
+
+async function curvesOf(place, run) {
+  const part = Math.floor(run / head.runs_per_file);
+  return (await loadFile(`curves/${place}-${padded(part, 3)}`))[run % head.runs_per_file];
+}
+
+const picturesOf = (place, run) => loadFile(`runs/${place}-${padded(run, 5)}`);
+
+function bytesOf(text) {
+  return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+}
