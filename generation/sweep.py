@@ -33,8 +33,8 @@ class Preset:
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset("paper", Protocol()),
-        Preset("lite", Protocol.shortened(20)),
+        Preset("paper", Protocol(), runs_per_shard=500),
+        Preset("lite", Protocol.shortened(20), runs_per_shard=500),
         Preset("demo", Protocol.shortened(6), runs_per_shard=8, train_examples=4000),
     )
 }
