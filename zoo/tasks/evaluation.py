@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from zoo.format.published import PublishedZoo
 from zoo.reading.locate import DEFAULT_NAME, find_folder
 from zoo.tasks import Examples, TaskData, WordEmbedding
-from zoo.tasks.formats import RawImages
+from zoo.tasks.formats import CsvData, RawImages
 from zoo.tasks.load import read_task, task_data
 from zoo.tasks.task_file import PAPER_TASKS, TaskFile, find_task
 from zoo.transformer.model import ZooTransformer
@@ -70,10 +70,12 @@ def define_task(name: str | Path, zoo: str | Path) -> TaskFile:
 
 def load_task(task: TaskFile, data: str | Path | None, embedding: Callable[[], str | Path | WordEmbedding]) -> TaskData:
     """A task's data. ``embedding`` gives the one that its texts are read by, or the folder it lies in."""
+    # what is missing of the two should be said before a long download of the data
+    found = embedding() if isinstance(task.data, CsvData) else None
     raw = read_task(task, None if data is None else Path(data))
     if isinstance(raw, RawImages):
         return task_data(task, raw)
-    found = embedding()
+    found = embedding() if found is None else found
     return task_data(task, raw, found if isinstance(found, WordEmbedding) else WordEmbedding.load(Path(found)))
 
 
