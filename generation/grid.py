@@ -96,8 +96,7 @@ def whole(grid: Grid) -> tuple[RunConfig, ...]:
 @cache
 def sampled(grid: Grid, sample: Sample) -> dict[int, tuple[RunConfig, ...]]:
     """The configurations of a sample by shard: those of one train fraction, in the order they were drawn."""
-    everything = whole(grid)
-    drawn = [everything[place] for place in sample.places(len(everything))]
+    drawn = sample.drawn(whole(grid))
     shards = {
         sample.number(index): tuple(run for run in drawn if run.train_fraction == fraction)
         for index, fraction in enumerate(grid.fractions)

@@ -19,6 +19,7 @@ from generation.task import TrainingTask
 from zoo.device import choose_device
 from zoo.format.record import MAX_REPEATS, MIN_REPEATS, repeats_of
 from zoo.format.shard import ShardRecord, finished_record, shard_folder
+from zoo.reading.selection import Selection
 from zoo.storage.lock import exclusive
 from zoo.tasks import TaskData
 from zoo.tasks.formats import IdxData, NpzData, RawImages
@@ -187,9 +188,11 @@ def choose_preset(task: TrainingTask, name: str | None, device: torch.device) ->
 def chosen_sample(options: argparse.Namespace) -> Sample | None:
     """The sample of a parsed command line; None where shards of the grid are meant."""
     if options.sample is not None:
-        return Sample(options.sample, options.sample_seed or 0)
-    if options.sample_seed is not None:
-        raise ValueError("--sample-seed is about a sample: say how many configurations with --sample N")
+        where = None if options.where is None else Selection.parse(options.where).expression
+        return Sample(options.sample, options.sample_seed or 0, where)
+    for name, value in (("--sample-seed", options.sample_seed), ("--where", options.where)):
+        if value is not None:
+            raise ValueError(f"{name} is about a sample: say how many configurations with --sample N")
     return None
 
 
@@ -221,6 +224,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="train N configurations drawn at random from the whole grid, in place of shards of it; "
         "a shard per train fraction, with numbers of their own",
+    )
+    parser.add_argument(
+        "--where", metavar="EXPRESSION", help='draw the sample from this part of the grid, e.g. "learning_rate >= 0.01"'
     )
     parser.add_argument("--sample-seed", type=int, metavar="S", help="which sample: 0 to 999 (default: 0)")
     parser.add_argument(

@@ -72,7 +72,8 @@ class Sweep:
         if self.sample is None:
             return f"shard {number} of {len(self.shards)}"
         place, count = self.shards.index(number) + 1, len(self.shards)
-        return f"shard {number}, part {place} of {count} of sample {self.sample.seed}"
+        where = f" where {self.sample.where}" if self.sample.where else ""
+        return f"shard {number}, part {place} of {count} of sample {self.sample.seed}{where}"
 
     def shard(self, number: int) -> tuple[RunConfig, ...]:
         """The runs of one shard, repeats of a configuration next to each other.

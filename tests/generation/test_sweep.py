@@ -10,6 +10,7 @@ from generation.grid import whole
 from generation.sample import Sample
 from generation.sweep import PRESETS, Sweep, repeat_seeds
 from generation.task import named_task
+from zoo.reading.selection import Selection
 
 MNIST = named_task("mnist")
 PAPER = Sweep(MNIST, PRESETS["paper"])
@@ -160,6 +161,22 @@ def test_a_sample_has_its_size_under_every_preset_and_only_shards_with_runs() ->
 def test_an_impossible_sample_is_refused(count: int, seed: int, fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
         _ = sampled(count, seed).shards
+
+
+def test_a_sample_can_be_drawn_from_a_part_of_the_grid() -> None:
+    where = Selection.parse("learning_rate >= 0.01 and optimizer == 'adam'").expression
+    part = Sweep(MNIST, PRESETS["paper"], sample=Sample(60, 0, where))
+    runs = [run for number in part.shards for run in part.shard(number)]
+    assert len(runs) == 60
+    assert {run.optimizer for run in runs} == {"adam"}
+    assert min(run.learning_rate for run in runs) == 0.01
+    others = [Sample(60, 1, where), Sample(61, 0, where), Sample(60, 0, "learning_rate >= 0.03"), Sample(60)]
+    assert all(sample.number(0) != Sample(60, 0, where).number(0) for sample in others)
+    assert max(part.shards) < 2**31, "the column of shards is int32"
+    with pytest.raises(ValueError, match=r"the part of the grid where .* has 1,500 configurations: a sample of 4,000"):
+        _ = Sweep(MNIST, PRESETS["paper"], sample=Sample(4000, 0, where)).shards
+    with pytest.raises(ValueError, match="no column 'epoch': there are optimizer"):
+        _ = Sweep(MNIST, PRESETS["paper"], sample=Sample(4, 0, "epoch > 3")).shards
 
 
 def test_repeats_are_runs_of_one_configuration_with_seeds_of_their_own() -> None:
