@@ -23,6 +23,7 @@ VERBS = {
     "census": ("benchmarks.census", "count what was generated"),
     "fidelity": ("benchmarks.fidelity", "whether the fused engine trains the same zoo"),
     "speed": ("benchmarks.speed", "how fast"),
+    "leaderboard": ("benchmarks.leaderboard", "check, rank and write submissions to the leaderboard"),
     "report": ("benchmarks.report", "the repository's tables and plots, from its rows"),
 }
 
