@@ -23,6 +23,8 @@ VERBS = {
     "census": ("benchmarks.census", "count what was generated"),
     "fidelity": ("benchmarks.fidelity", "whether the fused engine trains the same zoo"),
     "speed": ("benchmarks.speed", "how fast"),
+    "pretrain": ("benchmarks.pretrain", "fit a predictor and store it in one small file"),
+    "predict": ("benchmarks.predict", "rank checkpoints with a fitted predictor"),
     "leaderboard": ("benchmarks.leaderboard", "check, rank and write submissions to the leaderboard"),
     "report": ("benchmarks.report", "the repository's tables and plots, from its rows"),
 }

@@ -210,7 +210,7 @@ def test_what_a_card_says_cannot_become_markup(tiny_zoo: Path, tmp_path: Path) -
     table = leaderboard_tables(rank(submissions_in(tmp_path), [str(tiny_zoo)], []))
     assert "<img" not in table
     (row,) = (line for line in table.splitlines() if "leaderboard/guess/card.toml" in line)
-    assert row.count("|") == 9
+    assert row.count("|") == 8
     assert "](http://d)" not in row
 
 
