@@ -108,6 +108,7 @@ def card(options: argparse.Namespace, data: BenchmarkData, fitted: FittedPredict
             "train_rows": len(data.train),
             "train_runs": len(np.unique(data.train.runs)),
             "validation_rows": len(data.validation),
+            "validation_runs": len(np.unique(data.validation.runs)),
             "fingerprint": data.fingerprint,
             "test_rows": HeldOutRows.read(options.zoo, data.config, data.checkpoint).sha256,
         },

@@ -25,7 +25,7 @@ ROWS_PER_BIN, MOST_BINS = 25, 8
 class ConformalInterval:
     """Half-widths by predicted value; bin b reaches from edge b − 1 to edge b."""
 
-    edges: Float[Tensor, " bins-1"]
+    edges: Float[Tensor, " edges"]
     half_widths: Float[Tensor, " bins"]
 
     @classmethod
