@@ -52,7 +52,7 @@ def test_the_sample_is_ranked_with_the_predictor_of_its_config(tmp_path: Path, c
     out = tmp_path / "ranking.csv"
     predict.main([SAMPLE, "--config", "mnist", "--top", "3", "--out", str(out)])
     printed = capsys.readouterr().out
-    rows = list(csv.DictReader(out.open()))
+    rows = list(csv.DictReader(out.read_text().splitlines()))
     predicted = np.array([float(row["predicted"]) for row in rows])
     assert (np.diff(predicted) <= 0).all()
     assert f"1. {rows[0]['checkpoint']}" in printed
@@ -71,10 +71,13 @@ def test_files_are_ranked_as_their_rows_are(tmp_path: Path, capsys) -> None:
     torch.save(model.state_dict(), tmp_path / "model.pt")
     out = tmp_path / "files.csv"
     predict.main([str(tmp_path / "files"), str(tmp_path / "model.pt"), "--out", str(out)])
-    by_name = {Path(row["checkpoint"]).name: row for row in csv.DictReader(out.open())}
+    by_name = {Path(row["checkpoint"]).name: row for row in csv.DictReader(out.read_text().splitlines())}
     rows = tmp_path / "rows.csv"
     predict.main([SAMPLE, "--config", "agnews", "--where", "checkpoint == 'best'", "--out", str(rows)])
-    in_zoo = {row["checkpoint"].replace(" ", "-") + ".safetensors": row for row in csv.DictReader(rows.open())}
+    in_zoo = {
+        row["checkpoint"].replace(" ", "-") + ".safetensors": row
+        for row in csv.DictReader(rows.read_text().splitlines())
+    }
     for name, row in in_zoo.items():
         assert float(by_name[name]["predicted"]) == pytest.approx(float(row["predicted"]), abs=1e-6)
         assert float(by_name[name]["measured"]) == pytest.approx(float(row["measured"]))
