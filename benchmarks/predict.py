@@ -38,7 +38,7 @@ from zoo import TransformerSpec
 from zoo.command import command, command_parser
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import PublishedZoo
-from zoo.reading.checkpoint_file import CheckpointFile
+from zoo.reading.checkpoint_file import SUFFIXES, CheckpointFile
 from zoo.reading.locate import DEFAULT_NAME, find_folder
 from zoo.reading.reader import open_zoo
 from zoo.storage.atomic import write_atomically
@@ -59,7 +59,7 @@ class Ranker:
 
     @classmethod
     def load(cls, name: str) -> "Ranker":
-        if Path(name).is_dir():
+        if name not in pretrained_names() and Path(name).is_dir():
             predictor = load_predictor(name)
             return cls(name, predictor.spec, predictor.float().eval(), None, {})
         pretrained = load_pretrained(name)
@@ -176,8 +176,10 @@ def file_rankings(files: Sequence[CheckpointFile], predictor: str | None) -> lis
 
 
 def is_zoo(path: str) -> bool:
-    """Whether it names a zoo; what is neither a file nor a folder may be one on the hub."""
-    return (Path(path) / MANIFEST_FILE).is_file() or not Path(path).exists()
+    """Whether it names a zoo; what is neither a file nor a folder may be one on the hub, unless it ends like a file."""
+    if Path(path).exists():
+        return (Path(path) / MANIFEST_FILE).is_file()
+    return Path(path).suffix not in SUFFIXES
 
 
 @command

@@ -33,7 +33,7 @@ class Submission:
     @classmethod
     def read(cls, folder: Path) -> "Submission":
         """Refuses files that the card does not name: what is merged should be what was looked at."""
-        if not folder.is_dir():
+        if folder.is_symlink() or not folder.is_dir():
             raise ValueError(f"{folder} is not a folder: a submission is one, with {CARD_FILE} and its predictions")
         if not NAME.fullmatch(folder.resolve().name):
             raise ValueError(f"{folder}: its name must be lower-case letters, digits, - and _, 48 at most")

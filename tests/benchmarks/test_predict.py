@@ -146,6 +146,7 @@ def test_options_that_do_not_fit_are_one_line(tiny_zoo: Path, fitted: Path, tmp_
     assert "no fitted predictor of this package reads mnist" in refusal([str(tiny_zoo), "--config", "mnist"], capsys)
     assert "dim 4 and 32" in refusal([SAMPLE, "--config", "mnist", "--predictor", str(fitted)], capsys)
     assert "no zoo called 'nowhere'" in refusal(["nowhere"], capsys)
+    assert "some/where.pt: No such file" in refusal(["some/where.pt"], capsys)
     torch.save(STATE, tmp_path / "a.pt")
     assert "choose rows of a zoo" in refusal([str(tmp_path / "a.pt"), "--where", "seed == 0"], capsys)
     assert "must end in .safetensors" in refusal(["--out", "a.pt"], capsys, pretrain.main)
