@@ -49,6 +49,14 @@ def render(document: str, text: str, folder: Path, plots: Path) -> str:
     return BLOCK.sub(lambda match: f"{match['open']}{made[match['name']]()}\n{match['close']}", text)
 
 
+def rendered(root: Path, document: str, rows: Path) -> tuple[str, str]:
+    """A document of a clone as it is, and with every block made anew."""
+    path = root / document
+    before = path.read_text(encoding="utf-8")
+    seen_from_document = Path(os.path.relpath((rows / PLOTS).resolve(), path.resolve().parent))
+    return before, render(document, before, rows, seen_from_document)
+
+
 def draw(folder: Path, plots: Path) -> list[Path]:
     """The plots of every config that has runs, and of every task that has rows and, for the scatter, trials."""
     drawn = []
@@ -113,9 +121,7 @@ def main(arguments: list[str] | None = None) -> None:
     wrong = []
     for document in DOCUMENTS:
         path = root / document
-        before = path.read_text(encoding="utf-8")
-        seen_from_document = Path(os.path.relpath(plots.resolve(), path.resolve().parent))
-        after = render(document, before, rows, seen_from_document)
+        before, after = rendered(root, document, rows)
         wrong += problems(document, after, facts)
         if not options.check:
             write_atomically(path, after.encode())

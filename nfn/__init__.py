@@ -7,6 +7,7 @@ from nfn.predictors.features import flat_features
 from nfn.predictors.gauge_nfn import GaugeNFN
 from nfn.predictors.mlp import MLPPredictor
 from nfn.predictors.predictor import Predictor
+from nfn.predictors.pretrained import Pretrained, load_pretrained
 from nfn.predictors.probes import ProbeNFN
 from nfn.predictors.raw_moments import RawMomentsPredictor
 from nfn.predictors.statnn import StatNN
@@ -35,6 +36,7 @@ __all__ = [
     "Match",
     "Predictor",
     "PredictorEnsemble",
+    "Pretrained",
     "ProbeNFN",
     "RawMomentsPredictor",
     "StatNN",
@@ -47,6 +49,7 @@ __all__ = [
     "invariant_features",
     "invariants",
     "load_predictor",
+    "load_pretrained",
     "match_paper_group",
     "match_weights",
     "named_features",

@@ -10,7 +10,8 @@ from benchmarks.speed.__main__ import BENCHMARKS
 from zoo.__main__ import VERBS
 
 COMMANDS = [
-    *(module for module, _ in VERBS.values() if module != "benchmarks.speed"),
+    *(module for module, _ in VERBS.values() if module not in ("benchmarks.speed", "benchmarks.leaderboard")),
+    "benchmarks.leaderboard.__main__",
     *(f"benchmarks.speed.{name}" for name in BENCHMARKS),
     "tests.soak",
 ]

@@ -71,6 +71,9 @@ def test_the_wheel_has_every_file_but_the_documents_and_rows_of_a_clone(installe
         expected = {path for path in paths if "results" not in path.parts} - documents
         assert not {path for path in expected if not (installed / path).is_file()}
     assert (installed / "bin" / "small-transformer-zoo").is_file()
+    fitted = {path.relative_to(ROOT) for path in (ROOT / "nfn" / "pretrained").iterdir()}
+    assert len(fitted) >= 6, "predictors and their cards"
+    assert all((installed / path).is_file() for path in fitted)
 
 
 def test_census_and_report_work_or_say_what_they_need(installed: Path, tmp_path: Path) -> None:

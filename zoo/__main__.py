@@ -25,6 +25,9 @@ VERBS = {
     "fidelity": ("benchmarks.fidelity", "whether the fused engine trains the same zoo"),
     "speed": ("benchmarks.speed", "how fast"),
     "results-page": ("benchmarks.page", "a zoo as a static page, with the predictors of the tables"),
+    "pretrain": ("benchmarks.pretrain", "fit a predictor and store it in one small file"),
+    "predict": ("benchmarks.predict", "rank checkpoints with a fitted predictor"),
+    "leaderboard": ("benchmarks.leaderboard", "check, rank and write submissions to the leaderboard"),
     "report": ("benchmarks.report", "the repository's tables and plots, from its rows"),
 }
 

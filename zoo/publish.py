@@ -2,6 +2,7 @@
 
     python -m zoo.publish runs small-transformer-zoo
     python -m zoo.publish runs small-transformer-zoo --push-to-hub OWNER/NAME          after `hf auth login`
+    python -m zoo.publish runs small-transformer-zoo --push-to-hub OWNER/NAME --predictors nfn/pretrained
     python -m zoo.publish runs sample --first 100                   a sample: 100 completed runs of each config
 
 The same runs always give the same bytes. The split of a run is a function of its id, so publishing again with more
@@ -31,6 +32,7 @@ from zoo.format.published import (
     EMBEDDING_FILES,
     RUNS_FILE,
     ConfigDetails,
+    PublishedZoo,
     configs_of,
     filled_splits,
     split_file,
@@ -42,6 +44,7 @@ from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
 from zoo.format.shard import RUNS_FILE as SHARD_RUNS_FILE
 from zoo.format.splits import SPLITS, run_digest, splits_of
 from zoo.format.table_file import ROWS_PER_BATCH, write_table
+from zoo.reading.fitted_predictors import fitted_predictors
 from zoo.reading.hub import check_login, push
 from zoo.reading.mapping import MappedCheckpoints
 from zoo.storage.atomic import write_atomically
@@ -261,6 +264,12 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--first", type=int, metavar="N", help="a sample: the first N completed runs of each config")
     options.add_argument("--card", type=Path, default=DEFAULT_CARD, help="template of README.md")
     options.add_argument("--push-to-hub", metavar="OWNER/NAME", help="then upload to this dataset repository")
+    options.add_argument(
+        "--predictors",
+        type=Path,
+        metavar="DIR",
+        help="upload fitted predictors beside it: those of this folder that read its transformers",
+    )
     options.add_argument("--private", action="store_true", help="make that repository private, if it is new")
     return options
 
@@ -270,8 +279,9 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser().parse_args(arguments)
     if options.push_to_hub:
         check_login(options.push_to_hub)
-    elif options.private:
-        raise ValueError("--private is about a repository on the hub: name it with --push-to-hub OWNER/NAME")
+    elif options.private or options.predictors:
+        about = "--private" if options.private else "--predictors"
+        raise ValueError(f"{about} is about a repository on the hub: name it with --push-to-hub OWNER/NAME")
     configs, unfinished = find_shards(options.runs)
     for folder in unfinished:
         print(f"skipped {printable(folder)}: unfinished (no {MANIFEST_FILE})", file=sys.stderr)
@@ -291,7 +301,8 @@ def main(arguments: list[str] | None = None) -> None:
         )
     report(manifest, options.out)
     if options.push_to_hub:
-        print(push(options.out, options.push_to_hub, private=options.private))
+        beside = fitted_predictors(options.predictors, PublishedZoo.read(options.out)) if options.predictors else {}
+        print(push(options.out, options.push_to_hub, private=options.private, beside=beside))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from jaxtyping import Float, Integer
 
 from benchmarks.data.checkpoints import Checkpoints
 from zoo.format.edition import edition_of
-from zoo.format.published import PublishedZoo
+from zoo.format.published import ConfigDetails, PublishedZoo
 from zoo.format.splits import SPLITS
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import open_zoo
@@ -91,11 +91,7 @@ class BenchmarkData:
         """
         folder = find_folder(name, config)
         details = PublishedZoo.read(folder).config(config)
-        checkpoint = checkpoint or details.usual_checkpoint
-        if checkpoint not in (*details.checkpoints, "all"):
-            raise ValueError(
-                f"unknown checkpoint {checkpoint!r}: {config} has {', '.join(details.checkpoints)}, or all"
-            )
+        checkpoint = chosen_checkpoint(details, config, checkpoint)
         edition = edition_of(folder)
 
         def read(split: str) -> Checkpoints:
@@ -120,7 +116,7 @@ class BenchmarkData:
             fingerprint=hashlib.sha256((train.digest() + validation.digest()).encode()).hexdigest()[
                 :FINGERPRINT_DIGITS
             ],
-            test_examples=details.data.test_rows if details.data else KNOWN[details.task].test_rows,
+            test_examples=count_test_examples(details),
             trained_on=details.data_note(),
             repeats=details.repeats is not None,
         )
@@ -148,3 +144,16 @@ class BenchmarkData:
     @cached_property
     def _moved_test(self) -> Checkpoints:
         return self._test.moved(INVARIANCE_SEED)
+
+
+def chosen_checkpoint(details: ConfigDetails, config: str, checkpoint: str | None) -> str:
+    """A checkpoint that the config has, or ``all``; without a choice the one nearest to 75 % of the epochs."""
+    checkpoint = checkpoint or details.usual_checkpoint
+    if checkpoint not in (*details.checkpoints, "all"):
+        raise ValueError(f"unknown checkpoint {checkpoint!r}: {config} has {', '.join(details.checkpoints)}, or all")
+    return checkpoint
+
+
+def count_test_examples(details: ConfigDetails) -> int:
+    """How many examples each test accuracy was measured on."""
+    return details.data.test_rows if details.data else KNOWN[details.task].test_rows

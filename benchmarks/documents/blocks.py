@@ -5,6 +5,7 @@ from pathlib import Path
 
 from benchmarks import results
 from benchmarks.documents.generated_runs import GENERATED, final_runs, trained_on
+from benchmarks.submissions.ranking import read_ranking
 from benchmarks.tables.ablation import components_table, width_table
 from benchmarks.tables.accuracies import accuracies_table
 from benchmarks.tables.augmentation import augmentation_table
@@ -13,6 +14,7 @@ from benchmarks.tables.data_note import with_data_notes
 from benchmarks.tables.fidelity import fidelity_table
 from benchmarks.tables.headline import headline_table
 from benchmarks.tables.kendall import kendall_tables
+from benchmarks.tables.leaderboard import leaderboard_tables
 from benchmarks.tables.result_index import ResultIndex
 from benchmarks.tables.seeds import seeds_table
 from benchmarks.tables.speed import speed_table
@@ -34,6 +36,7 @@ DOCUMENTS = {
         "ablation_components",
         "ablation_width",
         "augmentation",
+        "leaderboard",
     ),
     "generation/README.md": ("census", "accuracies", "speed", "fidelity"),
 }
@@ -51,6 +54,7 @@ def blocks(folder: Path, plots: Path) -> dict[str, Callable[[], str]]:
         "ablation_components": lambda: components_block(folder),
         "ablation_width": lambda: one_table_per_config("ablation_width", width_table, folder),
         "augmentation": lambda: one_table_per_config("augmentation", augmentation_table, folder),
+        "leaderboard": lambda: leaderboard_block(folder),
         "census": lambda: census_block(folder),
         "accuracies": lambda: accuracies_block(folder, plots),
         "speed": lambda: speed_block(folder),
@@ -114,6 +118,11 @@ def one_table_per_config(benchmark: str, layout: Callable[[ResultIndex, str], st
     indexes = {config: ResultIndex.latest(rows, config) for config in ("agnews", "mnist")}
     tables = [noted(layout(index, config), folder, config) for config, index in indexes.items() if index]
     return "\n\n".join(tables) or missing(f"python -m benchmarks.{benchmark}")
+
+
+def leaderboard_block(folder: Path) -> str:
+    rankings = read_ranking(folder)
+    return leaderboard_tables(rankings) if rankings else "No ranking yet: `python -m benchmarks.leaderboard table`."
 
 
 def census_block(folder: Path) -> str:

@@ -1,6 +1,7 @@
 """Predictors on disk: ``config.json`` is the architecture, ``model.safetensors`` its parameters and buffers."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -68,29 +69,40 @@ def load_predictor(folder: Path | str, own: type[Predictor] | None = None) -> Pr
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder} holds no predictor: {name} is missing")
     config = read_json(folder / CONFIG)
-    # Without memory at first: a forged config may ask for any amount of it, but the file must hold as much.
+    tensors = read_tensors(folder / TENSORS, expected_shapes(config, own))
+    if len(dtypes := {str(tensor.dtype) for tensor in tensors.values()}) != 1:
+        raise ValueError(f"{TENSORS} in {folder} holds {', '.join(sorted(dtypes))}, not one kind of float")
+    predictor = build_predictor(config, own)
+    predictor.to(next(iter(tensors.values())).dtype).load_state_dict(tensors)
+    return predictor
+
+
+def expected_shapes(config: dict[str, Any], own: type[Predictor] | None = None) -> dict[str, list[int]]:
+    """The tensors that a predictor of this architecture has.
+
+    Made without memory: a forged config may ask for any amount of it, but the file must hold as much.
+    """
     with torch.device("meta"):
         plan = build_predictor(config, own)
-    expected = {name: list(tensor.shape) for name, tensor in plan.state_dict().items()}
+    return {name: list(tensor.shape) for name, tensor in plan.state_dict().items()}
+
+
+def read_tensors(path: Path, expected: dict[str, list[int]]) -> dict[str, torch.Tensor]:
+    """The tensors of a file, which must be these, of floats."""
     try:
-        refuse_larger(
-            folder / TENSORS, sum(8 * tensor.numel() for tensor in plan.state_dict().values()) + LONGEST_HEADER
-        )
-        with safe_open(folder / TENSORS, framework="pt") as file:
+        refuse_larger(path, sum(8 * math.prod(shape) for shape in expected.values()) + LONGEST_HEADER)
+        with safe_open(path, framework="pt") as file:
             headers = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             stored = {name: header.get_shape() for name, header in headers.items()}
             if expected != stored:
                 names = expected.keys() | stored.keys()
                 wrong = sorted(name for name in names if expected.get(name) != stored.get(name))
-                raise ValueError(f"{TENSORS} in {folder} does not fit its {CONFIG}: {wrong[0]} differs")
-            if len(dtypes := {header.get_dtype() for header in headers.values()}) != 1 or not dtypes <= FLOATS:
-                raise ValueError(f"{TENSORS} in {folder} holds {', '.join(sorted(dtypes))}, not one kind of float")
-            tensors = {name: file.get_tensor(name) for name in headers}
+                raise ValueError(f"{path.name} in {path.parent} does not fit its {CONFIG}: {wrong[0]} differs")
+            if not (dtypes := {header.get_dtype() for header in headers.values()}) <= FLOATS:
+                raise ValueError(f"{path.name} in {path.parent} holds {', '.join(sorted(dtypes))}, not floats")
+            return {name: file.get_tensor(name) for name in headers}
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{folder / TENSORS} is damaged ({error}): save the predictor again") from error
-    predictor = build_predictor(config, own)
-    predictor.to(next(iter(tensors.values())).dtype).load_state_dict(tensors)
-    return predictor
+        raise ValueError(f"{path} is damaged ({error}): save the predictor again") from error
 
 
 def build_predictor(config: dict[str, Any], own: type[Predictor] | None = None) -> Predictor:

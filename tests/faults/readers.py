@@ -13,15 +13,23 @@ import torch
 import nfn
 import zoo
 from benchmarks import results
+from benchmarks.data.ranked import RankedRows, files_in
 from benchmarks.results import Result
+from benchmarks.submissions.card import Card, PredictionSet
+from benchmarks.submissions.held_out import HeldOutRows
+from benchmarks.submissions.predictions import read_predictions
+from benchmarks.submissions.submission import Submission, write_submission
 from generation.data.vectors_file import read_vectors
 from generation.population.state import PopulationState
 from generation.protocol import Protocol, RunConfig
 from generation.storage.snapshot import read_snapshot, save_snapshot
+from nfn.predictors.conformal import ConformalInterval
+from nfn.predictors.pretrained import save_pretrained
 from nfn.predictors.storage import load_predictor, save_predictor
 from tests.faults.arrow_messages import spoil_arrow
 from tests.faults.hostile import Change, spoil, spoil_json, spoil_safetensors
 from tests.faults.rewriting import change_manifest
+from zoo.export import to_safetensors
 from zoo.format.edition import edition_of
 from zoo.format.manifest import Manifest
 from zoo.format.published import PublishedZoo
@@ -29,6 +37,7 @@ from zoo.format.schema import RUN_SCHEMA, checkpoint_schema
 from zoo.format.shard import Shard
 from zoo.format.table_file import read_table
 from zoo.publish import publish
+from zoo.reading.fitted_predictors import spec_read_by
 from zoo.reading.listed_file import ListedFile
 from zoo.reading.mapping import MappedCheckpoints
 from zoo.tasks import WordEmbedding
@@ -37,6 +46,7 @@ from zoo.tasks.formats import CsvData, NpzData
 from zoo.tasks.formats.idx import read_idx
 from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard
 from zoo.transformer.spec import MNIST
+from zoo.transformer.weights import TransformerWeights
 from zoo.verify import verify
 
 Spoil = Callable[[bytes, list[Change]], bytes]
@@ -156,6 +166,49 @@ def make_csv_data(folder: Path) -> None:
     (folder / "test.csv").write_bytes((folder / "train.csv").read_bytes())
 
 
+def make_submission(folder: Path) -> None:
+    keys = [(f"{number:016x}", "best") for number in range(6)]
+    rows = HeldOutRows("mnist", "best", tuple(keys), np.linspace(0, 1, 6), np.arange(6), None, 1000, OWNER)
+    predictions = PredictionSet("tiny", "mnist", "best", OWNER, "mnist.csv", seed=1, change_under_group=0.5)
+    write_submission(folder / "guess", Card("a", ("b",), ("weights",), ()), predictions, rows, np.full(6, 0.5))
+
+
+def read_submission(folder: Path) -> None:
+    submission = Submission.read(folder / "guess")
+    for predictions in submission.card.predictions:
+        submission.sha256(predictions)
+        read_predictions(submission.folder / predictions.file)
+
+
+def make_fitted(folder: Path) -> None:
+    interval = ConformalInterval(torch.empty(0), torch.tensor([0.1]))
+    save_pretrained(nfn.StatNN(TINY_MNIST, width=4, embedding_width=2), interval, folder / "a.safetensors")
+
+
+def read_fitted(folder: Path) -> None:
+    nfn.load_pretrained(folder / "a.safetensors")
+    spec_read_by(folder / "a.safetensors")
+
+
+def make_checkpoint_file(folder: Path) -> None:
+    state = TransformerWeights.from_flat(TINY_MNIST, torch.zeros(TINY_MNIST.num_parameters)).state_dict()
+    data = to_safetensors({name: tensor.clone() for name, tensor in state.items()}, {"test_accuracy": "0.5"})
+    (folder / "a.safetensors").write_bytes(data)
+
+
+def read_checkpoint_file(folder: Path, name: str = "a.safetensors") -> None:
+    (file,) = files_in(folder / name)
+    if file.misfit(TINY_MNIST) is None:
+        RankedRows.of_files(TINY_MNIST, [file])
+
+
+def make_torch_file(folder: Path) -> None:
+    torch.save({"classifier.fc2.bias": torch.zeros(10)}, folder / "a.pt")
+
+
+read_torch_file = partial(read_checkpoint_file, name="a.pt")
+
+
 READERS = (
     Reader("shard manifest", f"{SHARD}/manifest.json", make_shard_without_hash, read_shard, (spoil, spoil_json)),
     Reader("shard timing", f"{SHARD}/timing.json", make_shard, read_shard, (spoil, spoil_json)),
@@ -199,6 +252,11 @@ READERS = (
     Reader("vectors", "vectors.txt", make_vectors, lambda folder: read_vectors(folder / "vectors.txt", 32)),
     Reader("csv", "train.csv", make_csv, lambda folder: read_news(folder / "train.csv")),
     Reader("csv data", "train.csv", make_csv_data, CsvData(".", text=3, label=1).read),
+    Reader("submission card", "guess/card.toml", make_submission, read_submission),
+    Reader("predictions", "guess/mnist.csv", make_submission, read_submission),
+    Reader("fitted predictor", "a.safetensors", make_fitted, read_fitted, (spoil, spoil_safetensors)),
+    Reader("checkpoint file", "a.safetensors", make_checkpoint_file, read_checkpoint_file, (spoil, spoil_safetensors)),
+    Reader("torch file", "a.pt", make_torch_file, read_torch_file),
     Reader("npz", "data.npz", make_npz, NpzData("data.npz").read),
     Reader("npz, packed", "data.npz", partial(make_npz, write=np.savez_compressed), NpzData("data.npz").read),
 )

@@ -19,6 +19,8 @@ from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
 CARD_FILE = "README.md"
 RUNS_FILE = "runs.arrow"
 EMBEDDING_FILES = (VECTORS_FILE, VOCABULARY_FILE)
+PREDICTORS_FOLDER = "predictors"
+"""Where fitted predictors lie beside a zoo on the hub; they are no part of it, and the manifest does not list them."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,8 @@ def zoo_files(folder: Path) -> list[str] | None:
 
 
 def surplus_files(folder: Path, manifest: Manifest) -> list[str]:
-    """Files the manifest does not know; hidden ones are left to git and the hub."""
+    """Files the manifest does not know; hidden ones are left to git and the hub, predictors have cards of their own."""
     paths = (path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir())
     visible = {path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts)}
-    return sorted(visible - manifest.files.keys() - {MANIFEST_FILE})
+    surplus = visible - manifest.files.keys() - {MANIFEST_FILE}
+    return sorted(name for name in surplus if not name.startswith(f"{PREDICTORS_FOLDER}/"))

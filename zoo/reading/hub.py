@@ -1,14 +1,17 @@
 """The Hugging Face hub: uploading a published zoo, downloading one config of it."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from zoo.format.manifest import MANIFEST_FILE
-from zoo.format.published import EMBEDDING_FILES, PublishedZoo
+from zoo.format.published import EMBEDDING_FILES, PREDICTORS_FOLDER, PublishedZoo
 from zoo.format.record import task_of
 
+ATTRIBUTES_FILE = ".gitattributes"
+"""The hub's own, which says which files are large."""
+CHANGED_MEANWHILE = 412
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 LOGIN = "run `hf auth login`, or set HF_TOKEN to a token of https://huggingface.co/settings/tokens"
 
@@ -23,26 +26,34 @@ def check_login(name: str) -> None:
         raise ValueError(f"pushing to {name} needs a login: {LOGIN}")
 
 
-def push(folder: Path, name: str, *, private: bool = False) -> str:
+def push(folder: Path, name: str, *, private: bool = False, beside: Mapping[str, Path] | None = None) -> str:
     """Uploads the zoo as one commit, and returns its address; a repository that is not there yet is made.
 
-    Resumable: files that an interrupted upload brought over are not sent again. Files of an older edition are removed
-    in the same commit, so that the repository, too, is the old zoo or the new one.
+    ``beside`` are more files by their name in the repository. Resumable: files that an interrupted upload brought over
+    are not sent again, and files that did not change are not part of the commit. Files of an older edition are removed
+    in the same commit, and a repository that somebody changed meanwhile is left alone, so that the repository, too, is
+    the old zoo or the new one. (``upload_folder`` would be shorter, but makes several commits of a large folder.)
     """
-    from huggingface_hub import HfApi
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     check_login(name)
     zoo = PublishedZoo.read(folder)
+    files = {file: folder / file for file in (*zoo.manifest.files, MANIFEST_FILE)} | dict(beside or {})
     api = HfApi()
     with hub_answering(f"{folder} is published, but could not be pushed to {name}"):
         api.create_repo(name, repo_type="dataset", exist_ok=True, private=private)
-        commit = api.upload_folder(
+        before = api.dataset_info(name)
+        there = {sibling.rfilename for sibling in before.siblings or []}
+        removed = sorted(there - files.keys() - {ATTRIBUTES_FILE})
+        commit = api.create_commit(
             repo_id=name,
             repo_type="dataset",
-            folder_path=folder,
-            allow_patterns=[MANIFEST_FILE, *zoo.manifest.files],
-            delete_patterns="*",
+            operations=[
+                *(CommitOperationDelete(path_in_repo=file) for file in removed),
+                *(CommitOperationAdd(path_in_repo=file, path_or_fileobj=path) for file, path in files.items()),
+            ],
             commit_message=f"Publish {', '.join(zoo.configs)}",
+            parent_commit=before.sha,
         )
     return str(commit)
 
@@ -68,8 +79,18 @@ def download(
         # the frozen embedding lies with its task: agnews-seeds needs agnews/vocabulary.json
         task = task_of(config)
         wanted = [MANIFEST_FILE, f"{config}/*", *(f"{task}/{file}" for file in EMBEDDING_FILES)]
+    beside = f"{PREDICTORS_FOLDER}/*"
     with hub_answering(f"{name} could not be read from the hub, and is not in its cache here"):
-        return Path(snapshot_download(name, repo_type="dataset", allow_patterns=wanted, revision=revision, token=token))
+        return Path(
+            snapshot_download(
+                name,
+                repo_type="dataset",
+                allow_patterns=wanted,
+                ignore_patterns=beside,
+                revision=revision,
+                token=token,
+            )
+        )
 
 
 @contextmanager
@@ -85,7 +106,11 @@ def hub_answering(failure: str) -> Iterator[None]:
             raise ValueError(
                 f"{failure}: it does not exist, or your token may not use it (HTTP {status}): {LOGIN}"
             ) from error
+        if status == CHANGED_MEANWHILE:
+            raise OSError(f"{failure}: somebody else changed it meanwhile, try again") from error
         raise OSError(f"{failure}: the hub answered with HTTP {status}, try again later") from error
+    except ValueError as error:
+        raise ValueError(f"{failure}: {error}") from error
     # its transport has changed twice, and each raises types of its own for one fact, that there is no connection
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):

@@ -20,6 +20,8 @@ from zoo.transformer.spec import TransformerSpec
 PAPER_TASKS = ("mnist", "agnews")
 PAPER_FOLDER = Path(__file__).parent / "paper"
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
+RESERVED = (*PAPER_TASKS, "predictors")
+"""Names that mean something else: the paper's tasks, and the folder of fitted predictors beside a zoo."""
 RESERVED_ENDINGS = ("-seeds", "-repeats", "-runs")
 """What the names of configs end in that are made from a task's."""
 MAX_BYTES = 1 << 16
@@ -60,9 +62,9 @@ class TaskFile:
     def own(cls, text: str, where: str, base: Path) -> "TaskFile":
         """The text of a task file of one's own, as a file or a manifest holds it."""
         task = cls.parse(text, where, base)
-        if task.name in PAPER_TASKS or task.name.endswith(RESERVED_ENDINGS) or not NAME.fullmatch(task.name):
+        if task.name in RESERVED or task.name.endswith(RESERVED_ENDINGS) or not NAME.fullmatch(task.name):
             raise ValueError(
-                f"{where}: name must be 1 to 48 small letters, digits, - and _, not {' or '.join(PAPER_TASKS)}, and "
+                f"{where}: name must be 1 to 48 small letters, digits, - and _, not {' or '.join(RESERVED)}, and "
                 f"not end in {', '.join(RESERVED_ENDINGS)}; got {task.name[:80]!r}"
             )
         return task

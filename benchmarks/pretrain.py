@@ -1,0 +1,178 @@
+"""Fits a predictor on the training split of a zoo and stores it in one small file with a card.
+
+python -m benchmarks.pretrain --zoo DIR --config mnist --out nfn/pretrained/mnist.safetensors
+
+Gauge-NFN by its own recipe, on all checkpoints of the training split; the epoch is chosen and the interval is
+calibrated on validation, and the file as stored is asked once about the test split. `nfn.load_pretrained` reads it,
+`python -m benchmarks.predict` ranks checkpoints with it.
+"""
+
+import argparse
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from benchmarks.data.benchmark_data import BenchmarkData, Verdict
+from benchmarks.data.checkpoints import Checkpoints
+from benchmarks.experiments.execution import fit_neural
+from benchmarks.experiments.trial import Trial
+from benchmarks.models.registry import MODELS
+from benchmarks.models.schedule import EPOCHS
+from benchmarks.models.training_group import FittedPredictor
+from benchmarks.results import current_commit, describe_device
+from benchmarks.statistics.ranking import kendall_tau
+from benchmarks.statistics.uncertainty import Interval, bootstrap_taus, resample_runs
+from benchmarks.submissions.held_out import HeldOutRows
+from nfn import Pretrained, load_pretrained
+from nfn.predictors.conformal import LEVEL, ConformalInterval
+from nfn.predictors.pretrained import CARD_SUFFIX, SUFFIX, save_pretrained
+from nfn.training.ensemble import READ_AT_ONCE
+from zoo.command import command, command_parser
+from zoo.device import choose_device
+from zoo.reading.locate import DEFAULT_NAME
+from zoo.storage.atomic import write_atomically
+from zoo.tasks.toml_text import toml_text
+
+MODEL = "gauge_nfn"
+MAX_FILE = 3_000_000
+LIMITS = (
+    "For transformers of exactly these dimensions, trained by the protocol of this zoo on its data: the weights of any "
+    "other give a number that means nothing. It may have learned which configurations train well rather than how "
+    "a network behaves, so it must not stand in for a measurement on test data, decide about a model in use, or "
+    "compare transformers trained in other ways. The interval holds on average over runs like those of the zoo."
+)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A stored predictor as a table's model."""
+
+    pretrained: Pretrained
+
+    @torch.no_grad()
+    def predict(self, rows: Checkpoints) -> Float[np.ndarray, " n"]:
+        return torch.cat([self.pretrained(weights) for weights in rows.pieces(READ_AT_ONCE)]).cpu().numpy()
+
+
+def fit(data: BenchmarkData, seed: int, epochs: int) -> FittedPredictor:
+    """Gauge-NFN on train, at the epoch that did best on validation."""
+    recipe = MODELS[MODEL].recipe
+    trial = Trial(
+        "kendall", data.config, MODEL, seed, data.fingerprint, checkpoint=data.checkpoint, recipe=recipe, epochs=epochs
+    )
+    (fitted,) = fit_neural([trial], data).values()
+    assert isinstance(fitted, FittedPredictor)
+    return fitted
+
+
+def calibrate(fitted: FittedPredictor, validation: Checkpoints) -> ConformalInterval:
+    return ConformalInterval.fit(torch.from_numpy(fitted.predict(validation)), torch.from_numpy(validation.truth()))
+
+
+def measured(verdict: Verdict, pretrained: Pretrained) -> dict[str, Any]:
+    """What the stored predictor reaches on the test split."""
+    units = verdict.runs if verdict.configurations is None else verdict.configurations
+    resamples = bootstrap_taus([verdict.predicted], verdict.truth, resample_runs(units))
+    low, high = (end.numpy() for end in pretrained.interval(torch.from_numpy(verdict.predicted)))
+    interval = Interval.of(resamples)
+    return {
+        "tau": round(kendall_tau(verdict.predicted, verdict.truth), 4),
+        **({} if interval is None else {"tau_low": round(interval.low, 4), "tau_high": round(interval.high, 4)}),
+        "mean_absolute_error": round(float(np.abs(verdict.predicted - verdict.truth).mean()), 4),
+        "share_inside_interval": round(float(((low <= verdict.truth) & (verdict.truth <= high)).mean()), 4),
+        "rows": len(verdict.truth),
+        "runs": len(np.unique(verdict.runs)),
+    }
+
+
+def card(options: argparse.Namespace, data: BenchmarkData, fitted: FittedPredictor, out: Path) -> dict[str, Any]:
+    """Everything one must know to use the file, or to make it again."""
+    pretrained = load_pretrained(out)
+    before, after = data.judge(fitted, 0.0), data.judge(Reader(pretrained), 0.0)
+    stored_change = float(np.abs(before.predicted - after.predicted).max())
+    return {
+        "name": out.stem,
+        "predictor": MODELS[MODEL].title,
+        "limits": LIMITS,
+        "data": {
+            "zoo": Path(options.zoo).name,
+            "config": data.config,
+            "checkpoint": data.checkpoint,
+            "trained_on": data.trained_on or "the whole data of its task",
+            "train_rows": len(data.train),
+            "train_runs": len(np.unique(data.train.runs)),
+            "validation_rows": len(data.validation),
+            "validation_runs": len(np.unique(data.validation.runs)),
+            "fingerprint": data.fingerprint,
+            "test_rows": HeldOutRows.read(options.zoo, data.config, data.checkpoint).sha256,
+        },
+        "recipe": {
+            "text": "targets are places among the training accuracies; principal components of the invariants of the "
+            "whole group; Adam with weight decay; the epoch with the best validation τ",
+            "recipe": MODELS[MODEL].recipe,
+            "epochs": options.epochs,
+            "best_epoch": fitted.epoch,
+            "seed": options.seed,
+            "parameters": fitted.parameters,
+            "command": " ".join(["python", *sys.orig_argv[1:]]),
+            "device": describe_device(data.train.weights.device),
+            "torch": metadata.version("torch"),
+            "commit": current_commit(),
+        },
+        "interval": {
+            "level": LEVEL,
+            "bins": len(pretrained.interval.half_widths),
+            "text": "split-conformal: the quantile of the errors on the validation split, in bins of predicted value. "
+            "Validation also chose the epoch, and the checkpoints of a run are alike, so the level is approximate.",
+        },
+        "test": measured(after, pretrained),
+        "storage": {
+            "bytes": out.stat().st_size,
+            "tau_before_storing": round(kendall_tau(before.predicted, before.truth), 4),
+            "largest_change_by_storing": float(f"{stored_change:.2g}"),
+        },
+    }
+
+
+@command
+def main(arguments: list[str] | None = None) -> None:
+    parser = command_parser("benchmarks.pretrain", __doc__)
+    parser.add_argument("--zoo", default=DEFAULT_NAME, metavar="DIR", help="folder of the zoo, or its name on the hub")
+    parser.add_argument("--config", default="mnist", help="config of the zoo")
+    parser.add_argument("--checkpoint", default="all", metavar="LABEL", help="one of the config's, or all")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the fit")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help="epochs of training")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, or auto: the GPU where there is one")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help=f"file to write, NAME{SUFFIX}; its card goes beside it"
+    )
+    options = parser.parse_args(arguments)
+    if options.out.suffix != SUFFIX:
+        raise ValueError(f"--out must end in {SUFFIX}, got {options.out}")
+    if options.epochs < 1:
+        raise ValueError(f"--epochs must be at least 1, got {options.epochs}")
+    data = BenchmarkData.from_zoo(
+        options.zoo, options.config, checkpoint=options.checkpoint, device=choose_device(options.device)
+    )
+    fitted = fit(data, options.seed, options.epochs)
+    size = save_pretrained(fitted.predictor, calibrate(fitted, data.validation), options.out)
+    if size > MAX_FILE:
+        print(f"note: {options.out} has {size:,} bytes; the package takes at most {MAX_FILE:,}", file=sys.stderr)
+    written = card(options, data, fitted, options.out)
+    write_atomically(options.out.with_suffix(CARD_SUFFIX), toml_text(written).encode())
+    test = written["test"]
+    print(
+        f"{options.out}: τ {test['tau']:.3f} on {test['rows']:,} test rows, {test['share_inside_interval']:.0%} of "
+        f"them inside the {LEVEL:.0%} interval; {size:,} bytes, storing moved no prediction by more than "
+        f"{written['storage']['largest_change_by_storing']:.1g}"
+    )
+
+
+if __name__ == "__main__":
+    main()

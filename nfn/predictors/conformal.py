@@ -1,0 +1,52 @@
+"""Intervals around predicted accuracies, by split-conformal prediction with bins of predicted values.
+
+Rows that the predictor was not fitted on are sorted by their prediction into bins of equal counts. The half-width of a
+bin with n rows is the k-th smallest of its errors |accuracy − prediction|, k = ⌈(n + 1)·level⌉, at most n:
+
+    [prediction − q_b, prediction + q_b] ∩ [0, 1]
+
+A new row that is exchangeable with these rows is inside with a probability of about ``level``. Checkpoints of one run
+are alike, so few runs give a coarse interval however many checkpoints they have.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+LEVEL = 0.9
+ROWS_PER_BIN, MOST_BINS = 25, 8
+
+
+@dataclass(frozen=True)
+class ConformalInterval:
+    """Half-widths by predicted value; bin b reaches from edge b − 1 to edge b."""
+
+    edges: Float[Tensor, " edges"]
+    half_widths: Float[Tensor, " bins"]
+
+    @classmethod
+    def fit(cls, predicted: Float[Tensor, " n"], accuracy: Float[Tensor, " n"]) -> "ConformalInterval":
+        if len(predicted) == 0:
+            raise ValueError("an interval is fitted to rows beside the training rows: there are none")
+        bins = min(MOST_BINS, max(1, len(predicted) // ROWS_PER_BIN))
+        order = predicted.argsort()
+        parts = order.tensor_split(bins)
+        edges = [(predicted[below[-1]] + predicted[above[0]]) / 2 for below, above in pairwise(parts)]
+        errors = (accuracy - predicted).abs()
+        widths = [errors[part].sort().values[rank_of(len(part)) - 1] for part in parts]
+        return cls(torch.stack(edges) if edges else predicted.new_empty(0), torch.stack(widths))
+
+    def __call__(self, predicted: Float[Tensor, "*batch"]) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+        """The lower and upper end for each prediction."""
+        edges, half_widths = self.edges.to(predicted), self.half_widths.to(predicted)
+        half_width = half_widths[torch.bucketize(predicted, edges)]
+        return (predicted - half_width).clamp(0, 1), (predicted + half_width).clamp(0, 1)
+
+
+def rank_of(count: int) -> int:
+    """Which of the sorted errors is the half-width."""
+    return min(count, math.ceil((count + 1) * LEVEL))

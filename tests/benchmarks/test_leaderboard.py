@@ -1,0 +1,286 @@
+"""Submissions to the leaderboard: scored like the tables, one line for each fault, ours like any other."""
+
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.documents.blocks import DOCUMENTS
+from benchmarks.leaderboard.__main__ import main
+from benchmarks.statistics.ranking import kendall_tau
+from benchmarks.submissions.card import Card, PredictionSet
+from benchmarks.submissions.held_out import HeldOutRows
+from benchmarks.submissions.predictions import predictions_text
+from benchmarks.submissions.ranking import RANKING_FILE, rank, read_ranking, submissions_in
+from benchmarks.submissions.scoring import score
+from benchmarks.submissions.submission import write_submission
+from benchmarks.submissions.suspicion import suspicion
+from benchmarks.tables.leaderboard import leaderboard_tables
+from zoo.publish import publish
+from zoo.testing import TINY_MNIST, fabricate_shard
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = re.compile(r"^## Your own predictor\n.*?^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+CARD = Card("guess", ("Ada Lovelace",), ("weights",), (), paper="https://arxiv.org/abs/2410.04209")
+
+
+def invented(folder: Path, zoo: Path, predict: Callable[[HeldOutRows], np.ndarray] | None = None) -> HeldOutRows:
+    """Writes a submission for all checkpoints of the tiny zoo: by default noisy accuracies."""
+    rows = HeldOutRows.read(zoo, "mnist", "all")
+    noise = np.random.default_rng(0).normal(scale=0.2, size=len(rows.keys))
+    predicted = np.clip(rows.truth + noise, 0, 1) if predict is None else predict(rows)
+    predictions = PredictionSet("tiny", "mnist", "all", rows.sha256, "mnist.csv")
+    write_submission(folder, CARD, predictions, rows, predicted)
+    return rows
+
+
+def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith("error: ")
+    assert errors.count("\n") == 1
+    return errors
+
+
+def lines(edit: Callable[[list[str]], list[str]]) -> Callable[[Path], None]:
+    """Changes the lines of the file of predictions; the first is its header."""
+
+    def change(folder: Path) -> None:
+        path = folder / "mnist.csv"
+        path.write_text("\n".join(edit(path.read_text().splitlines())) + "\n")
+
+    return change
+
+
+def card(old: str, new: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        text = (folder / "card.toml").read_text()
+        assert old in text
+        (folder / "card.toml").write_text(text.replace(old, new, 1))
+
+    return change
+
+
+def predicted(text: str) -> Callable[[list[str]], list[str]]:
+    return lambda rows: [rows[0], f"{rows[1].rpartition(',')[0]},{text}", *rows[2:]]
+
+
+def huge(folder: Path) -> None:
+    with (folder / "mnist.csv").open("r+b") as file:
+        file.truncate(1 << 40)  # sparse: it takes no room
+
+
+def linked(folder: Path) -> None:
+    (folder / "mnist.csv").unlink()
+    (folder / "mnist.csv").symlink_to("/etc/passwd")
+
+
+FAULTS = {
+    "a row is missing": (lines(lambda rows: rows[:-2]), "is missing, as are 2 of "),
+    "a foreign run": (lines(lambda rows: [*rows, "0123456789abcdef,best,0.5"]), "is no test row"),
+    "a row twice": (lines(lambda rows: [*rows, rows[1]]), "is there twice"),
+    "not a number": (lines(predicted("nan")), "must be a finite number, got 'nan'"),
+    "infinite": (lines(predicted("1e999")), "got 1e999"),
+    "in percent": (lines(predicted("87.5")), "a prediction is an accuracy, a share from 0 to 1"),
+    "no header": (lines(lambda rows: rows[1:]), "line 1: must be run_id,checkpoint,predicted"),
+    "a field too many": (lines(lambda rows: [*rows, "0123456789abcdef,best,0.5,0.5"]), "must be a run id"),
+    "other test rows": (card('test_rows = "', 'test_rows = "0000000000000000" #'), "SHA-256 of the test rows, 64"),
+    "an unknown key": (card("name =", 'badge = "gold"\nname ='), "badge' is no key"),
+    "an unknown key inside": (card("zoo =", "tau = 1.0\nzoo ="), "'tau' is no key"),
+    "no authors": (card("authors = [", "authors = [] #"), "authors is empty"),
+    "a number as name": (card('name = "guess"', "name = 5"), "name must be text in quotes, got 5"),
+    "an escape sequence": (card('name = "guess"', 'name = "\\u001b[2J"'), "printable characters"),
+    "reads what is not": (card('reads = ["weights"]', 'reads = ["labels"]'), "got 'labels'"),
+    "no address": (card("https://", "javascript://"), "must be an address that begins with https://"),
+    "a file elsewhere": (card('file = "mnist.csv"', 'file = "../mnist.csv"'), "must be a file beside the card"),
+    "no TOML": (card("name =", "name = = "), "is not TOML"),
+    "a file that is not there": (card('file = "mnist.csv"', 'file = "other.csv"'), "holds 'mnist.csv'"),
+    "a file too many": (lambda folder: (folder / "run.py").write_text("import os"), "holds 'run.py'"),
+    "a link": (linked, "is missing, or is not a file"),
+    "a huge file": (huge, "at most 16,777,216 are read"),
+    "no card": (lambda folder: (folder / "card.toml").unlink(), "card.toml is missing"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_of_a_submission_is_one_line(fault: str, tiny_zoo: Path, tmp_path: Path, capsys) -> None:
+    change, message = FAULTS[fault]
+    invented(tmp_path / "guess", tiny_zoo)
+    change(tmp_path / "guess")
+    assert message in refusal(["check", str(tmp_path / "guess"), "--zoo", str(tiny_zoo)], capsys)
+
+
+def test_predictions_for_other_test_rows_are_not_scored(tiny_zoo: Path, tmp_path: Path, capsys) -> None:
+    rows = invented(tmp_path / "guess", tiny_zoo)
+    card(rows.sha256, "0" * 64)(tmp_path / "guess")
+    message = refusal(["check", str(tmp_path / "guess"), "--zoo", str(tiny_zoo)], capsys)
+    assert f"those of {tiny_zoo} are {rows.sha256}" in message, "it says what the hash should be"
+
+
+@pytest.mark.parametrize(
+    ("predict", "message"),
+    [
+        (lambda rows: rows.truth.astype(np.float64), "100% of the predictions are the measured test accuracies"),
+        (lambda rows: rows.truth + 1e-7, "100% of the predictions are"),
+        (lambda rows: np.where(np.arange(len(rows.truth)) % 3 == 0, 0.5, rows.truth), "65% of the predictions are"),
+        (lambda rows: rows.truth.astype(np.float64) ** 3 / 2 + 0.1, "the order is that of the test labels"),
+    ],
+)
+def test_test_labels_as_predictions_are_suspicious(predict, message: str, tiny_zoo: Path, tmp_path: Path, capsys):
+    invented(tmp_path / "guess", tiny_zoo, predict)
+    line = refusal(["check", str(tmp_path / "guess"), "--zoo", str(tiny_zoo)], capsys)
+    assert "mnist.csv is suspicious: " in line
+    assert message in line
+
+
+def test_a_predictor_at_the_noise_ceiling_is_not_suspicious(tiny_zoo: Path) -> None:
+    """It knows every true accuracy, but not how the test examples fell."""
+    rows = replace(HeldOutRows.read(tiny_zoo, "mnist", "all"), test_examples=1000)
+    drawn = np.random.default_rng(0).binomial(1000, rows.truth.astype(np.float64)) / 1000
+    assert suspicion(drawn, rows) is None
+
+
+def test_the_score_is_that_of_the_tables(tiny_zoo: Path, tmp_path: Path, capsys) -> None:
+    rows = invented(tmp_path / "guess", tiny_zoo)
+    main(["check", str(tmp_path / "guess"), "--zoo", str(tiny_zoo)])
+    printed = capsys.readouterr().out
+    values = np.loadtxt(tmp_path / "guess" / "mnist.csv", delimiter=",", skiprows=1, usecols=2)
+    in_file = dict(zip(sorted(rows.keys), values, strict=True))
+    ordered = np.array([in_file[key] for key in rows.keys])
+    expected = kendall_tau(ordered, rows.truth)
+    assert f"τ, no threshold: {expected:.3f} [" in printed
+    good = rows.truth >= 0.6
+    scored = score(ordered, rows)
+    assert scored.thresholds[0.6].value == pytest.approx(kendall_tau(ordered[good], rows.truth[good]))
+    assert scored.tau.low is not None
+    assert scored.tau.high is not None
+    assert scored.tau.low < expected < scored.tau.high
+    assert scored.within is None, "this zoo has no repeats"
+
+
+def test_within_a_configuration_only_runs_at_one_checkpoint_are_compared(tmp_path: Path) -> None:
+    fabricate_shard(tmp_path / "runs", TINY_MNIST, count=160, seeds="4")
+    publish(tmp_path / "runs", tmp_path / "zoo")
+    rows = HeldOutRows.read(tmp_path / "zoo", "mnist-repeats", "all")
+    assert rows.configurations is not None
+    by_configuration = score(rows.configurations / 100, rows).within
+    assert by_configuration is not None
+    assert by_configuration.value == 0.0, "it reads nothing of the run"
+    labels = sorted({checkpoint for _, checkpoint in rows.keys})
+    # right within each checkpoint, and all wrong between them
+    shifted = rows.truth / 10 - np.array([labels.index(checkpoint) for _, checkpoint in rows.keys]) / 10
+    within = score(shifted, rows).within
+    assert within is not None
+    assert within.value == 1.0
+    assert within.count == len(np.unique(rows.configurations))
+
+
+def test_a_submission_keeps_its_predictions_of_other_rows(tiny_zoo: Path, tmp_path: Path) -> None:
+    invented(tmp_path / "guess", tiny_zoo)
+    other = HeldOutRows.read(tiny_zoo, "mnist", "best")
+    predictions = PredictionSet("tiny", "mnist", "best", other.sha256, "mnist.best.csv")
+    write_submission(tmp_path / "guess", CARD, predictions, other, np.full(len(other.keys), 0.5))
+    card_read = Card.read(tmp_path / "guess")
+    assert [each.checkpoint for each in card_read.predictions] == ["best", "all"]
+    assert Card.parse(card_read.text().encode(), "again") == card_read
+
+
+def test_scores_are_kept_where_the_zoo_is_not_at_hand_until_the_predictions_change(
+    tiny_zoo: Path, tmp_path: Path
+) -> None:
+    rows = invented(tmp_path / "guess", tiny_zoo)
+    submissions = submissions_in(tmp_path)
+    first = rank(submissions, [str(tiny_zoo)], [])
+    assert rank(submissions, [], first) == first
+    (tmp_path / "guess" / "mnist.csv").write_text(predictions_text(rows.keys, np.linspace(0, 1, len(rows.keys))))
+    with pytest.raises(ValueError, match="no zoo here has the test rows"):
+        rank(submissions, [], first)
+
+
+def test_what_a_card_says_cannot_become_markup(tiny_zoo: Path, tmp_path: Path) -> None:
+    invented(tmp_path / "guess", tiny_zoo)
+    card('name = "guess"', 'name = "a | b <img src=x> [c](http://d)"')(tmp_path / "guess")
+    table = leaderboard_tables(rank(submissions_in(tmp_path), [str(tiny_zoo)], []))
+    assert "<img" not in table
+    (row,) = (line for line in table.splitlines() if "leaderboard/guess/card.toml" in line)
+    assert row.count("|") == 8
+    assert "](http://d)" not in row
+
+
+def test_the_committed_ranking_is_that_of_the_committed_submissions() -> None:
+    submissions = submissions_in(ROOT / "benchmarks" / "leaderboard")
+    names = {submission.name for submission in submissions}
+    assert names >= {"hyperparameters", "mlp", "statnn", "transformer_nfn", "gauge_nfn"}
+    assert rank(submissions, ["small-transformer-zoo"], []) == read_ranking(ROOT / "benchmarks" / "results")
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a contributor changes of this repository, with the bundled sample beside it."""
+    for document in DOCUMENTS:
+        (tmp_path / document).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / document, tmp_path / document)
+    ignored = shutil.ignore_patterns("*.py", "__pycache__")
+    shutil.copytree(ROOT / "benchmarks" / "leaderboard", tmp_path / "benchmarks" / "leaderboard", ignore=ignored)
+    shutil.copytree(ROOT / "benchmarks" / "results", tmp_path / "benchmarks" / "results")
+    (tmp_path / "small-transformer-zoo").symlink_to(ROOT / "small-transformer-zoo")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_following_contributing_adds_both_submissions(clone: Path, capsys) -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    example = EXAMPLE.search((ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8"))
+    assert example
+    (clone / "my_module.py").write_text(example[1])
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text.partition("## Add a submission")[2], re.DOTALL | re.MULTILINE)
+    assert [kind for kind, _ in blocks] == ["", "python", "toml", ""]
+    for place, (kind, block) in enumerate(blocks):
+        if kind == "python":
+            exec(block, {})  # noqa: S102
+        elif kind == "toml":
+            (clone / "benchmarks" / "leaderboard" / "size-of-weights" / "card.toml").write_text(block)
+        else:
+            for line in block.splitlines():
+                words = shlex.split(line)
+                assert words[:3] == ["python", "-m", "benchmarks.leaderboard"]
+                if words[3] != "table":
+                    main(words[3:])
+                elif place == len(blocks) - 1:  # the first table would be made again
+                    main([*words[3:], "--root", str(clone)])
+    printed = capsys.readouterr().out
+    again = re.search(r"fitted again: changes by (.+) under the group, (.+) from what was submitted", printed)
+    assert again
+    assert float(again[1]) > 1e-6, "it reads the weights as they are"
+    assert float(again[2]) < 1e-6
+    table = (clone / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    assert "[NearestRun](leaderboard/nearest-run/card.toml)" in table
+    assert "[size of the weights](leaderboard/size-of-weights/card.toml)" in table
+    assert "nearest-run" in (clone / "benchmarks" / "results" / RANKING_FILE).read_text()
+
+
+def test_a_card_that_says_it_moves_less_than_it_does_is_refused(clone: Path, tiny_zoo: Path, capsys) -> None:
+    (clone / "raw.py").write_text(
+        "class First:\n"
+        "    def fit(self, train, validation): pass\n"
+        "    def predict(self, rows): return rows.weights[:, 70:90].sum(1).sigmoid()\n"
+    )
+    words = ["submit", "raw:First", "--zoo", str(tiny_zoo), "--checkpoint", "best", "--out", "first"]
+    assert "a submission has authors" in refusal(words, capsys)
+    main([*words, "--authors", "Ada", "--name", "First weights"])
+    check = ["check", "first", "--zoo", str(tiny_zoo), "--predictor", "raw:First"]
+    main(check)
+    text = (clone / "first" / "card.toml").read_text()
+    said = re.search(r"change_under_group = (.*)", text)
+    assert said
+    assert float(said[1]) > 0.01
+    card(said[0], "change_under_group = 0.0")(clone / "first")
+    assert "under the group, its card says 0" in refusal(check, capsys)

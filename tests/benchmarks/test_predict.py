@@ -1,0 +1,152 @@
+"""Ranking checkpoints with a fitted predictor: zoos, files, and one line for whatever cannot be read."""
+
+import csv
+import re
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import nfn
+import zoo
+from benchmarks import predict, pretrain
+from benchmarks.statistics.ranking import kendall_tau
+from zoo.export import export_checkpoints
+
+SAMPLE = "small-transformer-zoo"
+
+
+def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str], main=predict.main) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith("error: ")
+    assert errors.count("\n") == 1
+    return errors
+
+
+@pytest.fixture(scope="module")
+def fitted(tiny_zoo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A predictor of the tiny zoo, fitted for one epoch."""
+    path = tmp_path_factory.mktemp("fitted") / "tiny.safetensors"
+    pretrain.main(["--zoo", str(tiny_zoo), "--config", "mnist", "--epochs", "1", "--out", str(path)])
+    return path
+
+
+def test_the_card_says_what_the_stored_predictor_reaches(fitted: Path, tiny_zoo: Path) -> None:
+    predictor = nfn.load_pretrained(fitted)
+    test = zoo.open(tiny_zoo, "mnist", split="test")
+    accuracy, low, high = predictor.predict(test.weights(slice(None)))
+    truth = test.metadata["test_accuracy"].to_numpy()
+    assert predictor.card["test"]["tau"] == pytest.approx(kendall_tau(accuracy.numpy(), truth), abs=1e-4)
+    inside = (low.numpy() <= truth) & (truth <= high.numpy())
+    assert predictor.card["test"]["share_inside_interval"] == pytest.approx(inside.mean(), abs=1e-4)
+    assert predictor.card["data"]["train_rows"] == len(zoo.open(tiny_zoo, "mnist", split="train"))
+
+
+def test_the_sample_is_ranked_with_the_predictor_of_its_config(tmp_path: Path, capsys) -> None:
+    out = tmp_path / "ranking.csv"
+    predict.main([SAMPLE, "--config", "mnist", "--top", "3", "--out", str(out)])
+    printed = capsys.readouterr().out
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    predicted = np.array([float(row["predicted"]) for row in rows])
+    assert (np.diff(predicted) <= 0).all()
+    assert f"1. {rows[0]['checkpoint']}" in printed
+    assert "\n4. " not in printed
+    tau = kendall_tau(predicted, np.array([float(row["measured"]) for row in rows]))
+    assert f"measured checkpoints of 17 runs: {tau:.3f} [" in printed
+    assert tau == pytest.approx(nfn.load_pretrained("mnist").card["test"]["tau"], abs=0.02)
+    assert all(float(row["low"]) <= float(row["predicted"]) <= float(row["high"]) for row in rows)
+
+
+def test_files_are_ranked_as_their_rows_are(tmp_path: Path, capsys) -> None:
+    reader = zoo.open(SAMPLE, "agnews", split="test")
+    export_checkpoints(reader, tmp_path / "files", "safetensors", "checkpoint == 'best'")
+    first = reader.rows("checkpoint == 'best'")[0]
+    model = zoo.build_model(zoo.AGNEWS, reader.weights(int(first)))
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    out = tmp_path / "files.csv"
+    predict.main([str(tmp_path / "files"), str(tmp_path / "model.pt"), "--out", str(out)])
+    by_name = {Path(row["checkpoint"]).name: row for row in csv.DictReader(out.read_text().splitlines())}
+    rows = tmp_path / "rows.csv"
+    predict.main([SAMPLE, "--config", "agnews", "--where", "checkpoint == 'best'", "--out", str(rows)])
+    in_zoo = {
+        row["checkpoint"].replace(" ", "-") + ".safetensors": row
+        for row in csv.DictReader(rows.read_text().splitlines())
+    }
+    for name, row in in_zoo.items():
+        assert float(by_name[name]["predicted"]) == pytest.approx(float(row["predicted"]), abs=1e-6)
+        assert float(by_name[name]["measured"]) == pytest.approx(float(row["measured"]))
+    same = f"{reader.metadata['run_id'].iloc[first]}-best.safetensors"
+    assert float(by_name["model.pt"]["predicted"]) == pytest.approx(float(by_name[same]["predicted"]), abs=1e-6)
+    assert by_name["model.pt"]["measured"] == "", "a state_dict does not say how accurate it is"
+    assert f"{len(in_zoo)} measured checkpoints" in capsys.readouterr().out
+
+
+def test_a_predictor_of_ones_own_is_named_by_its_file_or_folder(fitted: Path, tiny_zoo: Path, tmp_path: Path, capsys):
+    predict.main([str(tiny_zoo), "--predictor", str(fitted)])
+    assert re.search(r"Kendall's τ on 52 measured checkpoints of 13 runs: ", capsys.readouterr().out)
+    spec = zoo.open(tiny_zoo, "mnist").spec
+    nfn.save_predictor(nfn.StatNN(spec), tmp_path / "saved")
+    predict.main([str(tiny_zoo), "--config", "mnist", "--predictor", str(tmp_path / "saved")])
+    assert "  –  " in capsys.readouterr().out, "it has no interval"
+
+
+def hostile(path: Path) -> None:
+    class Harm:
+        def __reduce__(self):
+            return Path.touch, (path.parent / "harmed",)
+
+    torch.save({"embedding.weight": Harm()}, path)
+
+
+def bomb(path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("archive/data/0", "w") as file:
+        for _ in range(65):
+            file.write(bytes(1 << 20))
+
+
+STATE = {name: torch.zeros(slot.shape) for name, slot in zoo.MNIST.tensors.items()}
+FAULTS = {
+    "wider.safetensors": (
+        lambda path: save_file(STATE | {"blocks.1.query.weight": torch.zeros(64, 32)}, path),
+        "for mnist, blocks.1.query.weight is [64, 32] instead of [32, 32]",
+    ),
+    "more.pt": (lambda path: torch.save(STATE | {"norm.weight": torch.zeros(3)}, path), "norm.weight is unknown"),
+    "less.safetensors": (lambda path: save_file({"a": torch.zeros(3)}, path), "embedding.weight is missing"),
+    "nan.pt": (
+        lambda path: torch.save(STATE | {"embedding.bias": torch.full((32,), torch.nan)}, path),
+        "weights hold NaN or infinity, first in embedding.bias",
+    ),
+    "whole.numbers.pt": (lambda path: torch.save({"a": torch.zeros(3, dtype=torch.int64)}, path), "'a' is not one"),
+    "list.pt": (lambda path: torch.save([torch.zeros(3)], path), "is no state_dict but a list"),
+    "hostile.pt": (hostile, "cannot be read as tensors alone"),
+    "bomb.pt": (bomb, "bytes unpacked, at most 67,108,864 are read"),
+    "text.pt": (lambda path: path.write_text("weights"), "is not a file that torch.save writes"),
+    "text.safetensors": (lambda path: path.write_text("weights"), "is damaged"),
+    "weights.npy": (lambda path: np.save(path, np.zeros(3)), "should end in .safetensors, .pt"),
+    "empty": (Path.mkdir, "holds neither a zoo"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_cannot_be_ranked_is_one_line(name: str, tmp_path: Path, capsys) -> None:
+    write, message = FAULTS[name]
+    write(tmp_path / name)
+    assert message in refusal([str(tmp_path / name)], capsys)
+    assert not (tmp_path / "harmed").exists()
+
+
+def test_options_that_do_not_fit_are_one_line(tiny_zoo: Path, fitted: Path, tmp_path: Path, capsys) -> None:
+    assert "choose one of agnews, mnist with --config" in refusal([str(tiny_zoo)], capsys)
+    assert "no fitted predictor of this package reads mnist" in refusal([str(tiny_zoo), "--config", "mnist"], capsys)
+    assert "dim 4 and 32" in refusal([SAMPLE, "--config", "mnist", "--predictor", str(fitted)], capsys)
+    assert "no zoo called 'nowhere'" in refusal(["nowhere"], capsys)
+    assert "some/where.pt: No such file" in refusal(["some/where.pt"], capsys)
+    torch.save(STATE, tmp_path / "a.pt")
+    assert "choose rows of a zoo" in refusal([str(tmp_path / "a.pt"), "--where", "seed == 0"], capsys)
+    assert "must end in .safetensors" in refusal(["--out", "a.pt"], capsys, pretrain.main)
