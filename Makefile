@@ -14,12 +14,12 @@ INSTALLED := $(VENV)/.installed
 demo: $(INSTALLED)
 	$(RUN) -m zoo.describe small-transformer-zoo --plots demo/plots
 	$(RUN) -m benchmarks.kendall --quick --checkpoint all --models hyperparameters gauge_nfn --out demo/results
-	$(RUN) -m benchmarks.predict small-transformer-zoo --config mnist --top 5
 	$(RUN) -m generation.single --optimizer adam --learning-rate 3e-3 --init-std 0.2 --dropout 0 --epochs 16
 	$(RUN) -m generation.run --task mnist --shard 3 --preset demo --runs 2 --out demo/runs
 	$(RUN) -m zoo.publish demo/runs demo/zoo
 	$(RUN) -m zoo.verify demo/zoo --evaluate 4
 	$(RUN) -m benchmarks.page small-transformer-zoo demo/page --pictures 20
+	$(RUN) -m benchmarks.predict small-transformer-zoo --config mnist --top 5
 	@echo "pictures of the sample:" demo/plots/*.png
 	@echo "predicted and measured accuracy of its held-out checkpoints: demo/results/kendall.mnist.scatter.png"
 	@echo "a zoo of your own, of two short runs, published and measured again: demo/zoo"

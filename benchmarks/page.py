@@ -1,10 +1,11 @@
-"""The static page of a zoo (zoo.page) with the predictors of the tables: predicted against measured accuracy.
+"""The static page of a zoo (zoo.page) with the predictors of the tables and of the leaderboard.
 
 python -m benchmarks.page small-transformer-zoo site/            then open site/index.html in a browser
 python -m benchmarks.page small-transformer-zoo site/ --results demo/results
 python -m benchmarks.page small-transformer-zoo site/ --picture docs/page.png        needs a browser: make browser
 
-The predictions are those behind the tables, made of the test split of the zoo that was measured; the page says which.
+The predictions are those behind the tables, made of the test split of the zoo that was measured, and the submissions
+to the leaderboard that are about this zoo's own test rows; the page says which.
 """
 
 from collections.abc import Iterator
@@ -14,12 +15,16 @@ from benchmarks import results
 from benchmarks.browser import take_picture
 from benchmarks.models.registry import known_models
 from benchmarks.report import first_predictions
+from benchmarks.submissions.ranking import submissions_in
+from benchmarks.submissions.submission import ForeignRows
 from benchmarks.tables.headline import main_setting, runs
 from benchmarks.tables.result_index import ResultIndex
 from zoo.command import command, command_parser
 from zoo.page import add_options, run
 from zoo.site import Predictions
 from zoo.terminal import printable
+
+LEADERBOARD = Path(__file__).parent / "leaderboard"
 
 
 def predictions(folder: Path) -> Iterator[Predictions]:
@@ -44,6 +49,27 @@ def predictions(folder: Path) -> Iterator[Predictions]:
             )
 
 
+def submitted(leaderboard: Path, zoo: str) -> Iterator[Predictions]:
+    """The submissions that are about test rows of this zoo, each scored again."""
+    for submission in submissions_in(leaderboard):
+        for part in submission.card.predictions:
+            try:
+                _, rows = submission.zoo_among([zoo], part)
+            except ForeignRows:
+                continue
+            tau = submission.score(part, rows).tau
+            yield Predictions(
+                rows.config,
+                submission.card.name,
+                f"leaderboard: test split of this zoo, {rows.title.partition(', ')[2]}",
+                submission.predicted(part, rows).astype(float).tolist(),
+                rows.truth.astype(float).tolist(),
+                tau=tau.value,
+                interval=None if tau.low is None or tau.high is None else [tau.low, tau.high],
+                reads_weights="weights" in submission.card.reads,
+            )
+
+
 def describe(index: ResultIndex) -> str:
     """Which checkpoints these are."""
     checkpoint = next((row.setting["checkpoint"] for row in index.rows if "checkpoint" in row.setting), "all")
@@ -58,12 +84,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--results", type=Path, default=results.FOLDER, metavar="DIR", help="folder of the rows and their cells"
     )
+    parser.add_argument(
+        "--leaderboard", type=Path, default=LEADERBOARD, metavar="DIR", help="folder of the submissions"
+    )
     parser.add_argument("--picture", type=Path, metavar="FILE", help="also take a picture of the page, as PNG")
     parser.add_argument(
         "--show", metavar="ADDRESS", help="what is in the picture, e.g. #mnist/checkpoint (default: the first view)"
     )
     options = parser.parse_args(arguments)
-    run(options, list(predictions(options.results)))
+    run(options, [*predictions(options.results), *submitted(options.leaderboard, options.zoo)])
     if options.picture:
         take_picture(options.out, options.show or "", options.picture)
         print(f"drawn: {printable(options.picture)}")

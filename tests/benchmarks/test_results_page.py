@@ -8,6 +8,7 @@ import pytest
 from benchmarks import page, results
 from benchmarks.browser import missing
 from benchmarks.speed import page as speed_of_page
+from benchmarks.submissions.ranking import read_ranking
 from benchmarks.tables.headline import main_setting
 from benchmarks.tables.result_index import ResultIndex
 from tests.zoo.written_page import head_of
@@ -37,6 +38,14 @@ def test_every_predictor_with_cells_is_there_with_its_tau() -> None:
         assert len(entry.predicted) == len(entry.measured) == 308
     assert {config for config, _, _ in found} == {"mnist", "agnews", "mnist-seeds"}
     assert any(data.endswith(" where train_fraction >= 0.8") for _, data, _ in found)
+
+
+def test_submissions_about_the_zoo_itself_are_there_with_their_tau() -> None:
+    found = list(page.submitted(page.LEADERBOARD, "small-transformer-zoo"))
+    ranking = {zoo["config"]: zoo["entries"] for zoo in read_ranking(ROWS)}
+    for config, entries in ranking.items():
+        shown = {entry.predictor: entry.tau for entry in found if entry.config == config}
+        assert shown == {entry["name"]: pytest.approx(entry["thresholds"][0]["value"], abs=1e-6) for entry in entries}
 
 
 def test_the_command_writes_a_page_with_them(small_zoo: Path, tmp_path: Path, monkeypatch) -> None:
