@@ -23,7 +23,7 @@ from benchmarks.documents.generated_runs import final_runs
 from benchmarks.experiments.trial import Trial
 from benchmarks.experiments.trial_store import TrialStore
 from benchmarks.models.registry import known_models
-from benchmarks.plots import headline_plot, scatter, tau_by_threshold
+from benchmarks.plots import headline_plot, scatter, tau_by_rows, tau_by_threshold
 from benchmarks.tables.result_index import ResultIndex, thresholds_of
 from zoo.command import command, command_parser
 from zoo.plots import plot_histograms
@@ -63,6 +63,8 @@ def draw(folder: Path, plots: Path) -> list[Path]:
         predictions = first_predictions(index, folder)
         if predictions:
             drawn.append(scatter(predictions, f"{config}, test split", plots / f"kendall.{config}.scatter.png"))
+    by_rows = {config: ResultIndex.latest(results.read("rows", folder), config) for config in CONFIGS}
+    drawn += [tau_by_rows(index, name, plots / f"rows.{name}.png") for name, index in by_rows.items() if index]
     if zoos := headline_zoos(folder):
         drawn.append(headline_plot(zoos, plots / HEADLINE_PICTURE))
     return drawn

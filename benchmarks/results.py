@@ -34,6 +34,8 @@ BENCHMARKS = (
     "ablation_components",
     "ablation_width",
     "augmentation",
+    "transfer",
+    "rows",
     "census",
     "fidelity",
     "speed.generation",

@@ -14,8 +14,10 @@ from benchmarks.tables.fidelity import fidelity_table
 from benchmarks.tables.headline import headline_table
 from benchmarks.tables.kendall import kendall_tables
 from benchmarks.tables.result_index import ResultIndex
+from benchmarks.tables.rows import rows_table
 from benchmarks.tables.seeds import seeds_table
 from benchmarks.tables.speed import speed_table
+from benchmarks.tables.transfer import TRANSFER_NOTE, transfer_table
 
 CONFIGS = ("mnist", "agnews")
 SEEDS = "mnist-seeds"
@@ -34,6 +36,8 @@ DOCUMENTS = {
         "ablation_components",
         "ablation_width",
         "augmentation",
+        "transfer",
+        "rows",
     ),
     "generation/README.md": ("census", "accuracies", "speed", "fidelity"),
 }
@@ -51,6 +55,8 @@ def blocks(folder: Path, plots: Path) -> dict[str, Callable[[], str]]:
         "ablation_components": lambda: components_block(folder),
         "ablation_width": lambda: one_table_per_config("ablation_width", width_table, folder),
         "augmentation": lambda: one_table_per_config("augmentation", augmentation_table, folder),
+        "transfer": lambda: transfer_block(folder),
+        "rows": lambda: rows_block(folder, plots),
         "census": lambda: census_block(folder),
         "accuracies": lambda: accuracies_block(folder, plots),
         "speed": lambda: speed_block(folder),
@@ -108,10 +114,32 @@ def components_block(folder: Path) -> str:
     return noted("\n\n".join(components_table(indexes) for indexes in (whole, good) if indexes), folder, *CONFIGS)
 
 
-def one_table_per_config(benchmark: str, layout: Callable[[ResultIndex, str], str], folder: Path) -> str:
-    """The tables of the configs that have rows, the paper's own first."""
+def transfer_block(folder: Path) -> str:
+    """The tables of the configs that were fitted on, then the note that they share."""
+    rows = results.read("transfer", folder)
+    indexes = {config: ResultIndex.latest(rows, config) for config in dict.fromkeys(row.config for row in rows)}
+    tables = [transfer_table(index, config) for config, index in indexes.items() if index]
+    if not tables:
+        return missing("python -m benchmarks.transfer")
+    return noted("\n\n".join([*tables, TRANSFER_NOTE]), folder, *indexes)
+
+
+def rows_block(folder: Path, plots: Path) -> str:
+    """The table of each task that was fitted on several numbers of rows, and the pictures."""
+    tables = one_table_per_config("rows", rows_table, folder, configs=CONFIGS)
+    pictures = shown([f"rows.{config}.png" for config in CONFIGS], folder, plots)
+    return "\n\n".join(part for part in (tables, pictures) if part)
+
+
+def one_table_per_config(
+    benchmark: str,
+    layout: Callable[[ResultIndex, str], str],
+    folder: Path,
+    configs: Sequence[str] = ("agnews", "mnist"),
+) -> str:
+    """The tables of the configs that have rows; by default the paper's own first."""
     rows = results.read(benchmark, folder)
-    indexes = {config: ResultIndex.latest(rows, config) for config in ("agnews", "mnist")}
+    indexes = {config: ResultIndex.latest(rows, config) for config in configs}
     tables = [noted(layout(index, config), folder, config) for config, index in indexes.items() if index]
     return "\n\n".join(tables) or missing(f"python -m benchmarks.{benchmark}")
 
