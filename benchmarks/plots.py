@@ -103,7 +103,7 @@ def tau_by_rows(index: ResultIndex, config: str, path: Path) -> Path:
     sizes, beyond = sizes_of(index), towards_of(index)
     for number, (name, benchmark_model) in enumerate(known_models().items()):
         recipe, color = benchmark_model.recipe, color_of(number)
-        shift = 1.01 ** (number - len(MODELS) / 2)
+        shift = 1.015 ** (number - len(MODELS) / 2)
         points = []
         for size in sizes:
             tau, count = index.value("tau", name, recipe=recipe, rows=size), count_of(index, size)

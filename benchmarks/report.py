@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import results
-from benchmarks.documents.blocks import CONFIGS, DOCUMENTS, HEADLINE_PICTURE, PLOTS, blocks, headline_zoos
+from benchmarks.documents.blocks import CONFIGS, DOCUMENTS, HEADLINE_PICTURE, PLOTS, blocks, headline_zoos, measured
 from benchmarks.documents.claims import problems
 from benchmarks.documents.facts import Facts
 from benchmarks.documents.generated_runs import final_runs
@@ -63,8 +63,8 @@ def draw(folder: Path, plots: Path) -> list[Path]:
         predictions = first_predictions(index, folder)
         if predictions:
             drawn.append(scatter(predictions, f"{config}, test split", plots / f"kendall.{config}.scatter.png"))
-    by_rows = {config: ResultIndex.latest(results.read("rows", folder), config) for config in CONFIGS}
-    drawn += [tau_by_rows(index, name, plots / f"rows.{name}.png") for name, index in by_rows.items() if index]
+    by_rows = measured("rows", folder).items()
+    drawn += [tau_by_rows(index, config, plots / f"rows.{config}.png") for config, index in by_rows]
     if zoos := headline_zoos(folder):
         drawn.append(headline_plot(zoos, plots / HEADLINE_PICTURE))
     return drawn

@@ -21,7 +21,7 @@ from benchmarks.experiments.trial import Outcome, Trial
 from benchmarks.models.registry import USUAL_MODELS, known_models, own_models
 from benchmarks.plots import tau_by_rows
 from benchmarks.tables import paper
-from benchmarks.tables.rows import rows_table
+from benchmarks.tables.rows import ROWS_NOTE, rows_table
 from zoo.command import command
 
 SIZES = (250, 500, 1000, 2000)
@@ -51,16 +51,18 @@ def main(arguments: list[str] | None = None) -> None:
     if min(*parsed.sizes, parsed.towards) < MIN_ROWS:
         given = " ".join(map(str, (*parsed.sizes, parsed.towards)))
         raise ValueError(f"--sizes and --towards must be at least {MIN_ROWS} rows, got {given}")
-    experiment = Experiment(options, data_sets=len(options.configs) * (len(set(parsed.sizes)) + 1))
+    experiment = Experiment(options, data_sets=len(options.configs))
     for config in options.configs:
         data = options.data(config)
         outcomes: dict[Trial, Outcome] = {}
-        for size in (*(size for size in sorted(set(parsed.sizes)) if size < len(data.train)), None):
+        smaller = [size for size in sorted(set(parsed.sizes)) if size < len(data.train)]
+        experiment.data_sets += len(smaller)
+        for size in (*smaller, None):
             part = data if size is None else data.with_train_rows(size)
             outcomes |= experiment.run(plan(options, part, size), part).outcomes
         experiment.add(curve_rows(outcomes, len(data.train), parsed.towards))
         index = experiment.index(config)
-        experiment.write(f"rows.{config}.md", rows_table(index, config), config)
+        experiment.write(f"rows.{config}.md", f"{rows_table(index, config)}\n\n{ROWS_NOTE}", config)
         if index:
             experiment.announce(tau_by_rows(index, config, options.file(f"rows.{config}.png")))
     experiment.end()

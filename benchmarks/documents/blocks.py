@@ -14,7 +14,7 @@ from benchmarks.tables.fidelity import fidelity_table
 from benchmarks.tables.headline import headline_table
 from benchmarks.tables.kendall import kendall_tables
 from benchmarks.tables.result_index import ResultIndex
-from benchmarks.tables.rows import rows_table
+from benchmarks.tables.rows import ROWS_NOTE, rows_table
 from benchmarks.tables.seeds import seeds_table
 from benchmarks.tables.speed import speed_table
 from benchmarks.tables.transfer import TRANSFER_NOTE, transfer_table
@@ -115,31 +115,36 @@ def components_block(folder: Path) -> str:
 
 
 def transfer_block(folder: Path) -> str:
-    """The tables of the configs that were fitted on, then the note that they share."""
-    rows = results.read("transfer", folder)
-    indexes = {config: ResultIndex.latest(rows, config) for config in dict.fromkeys(row.config for row in rows)}
-    tables = [transfer_table(index, config) for config, index in indexes.items() if index]
-    if not tables:
-        return missing("python -m benchmarks.transfer")
-    return noted("\n\n".join([*tables, TRANSFER_NOTE]), folder, *indexes)
+    return tables_of_all_configs("transfer", transfer_table, TRANSFER_NOTE, folder)
 
 
 def rows_block(folder: Path, plots: Path) -> str:
-    """The table of each task that was fitted on several numbers of rows, and the pictures."""
-    tables = one_table_per_config("rows", rows_table, folder, configs=CONFIGS)
-    pictures = shown([f"rows.{config}.png" for config in CONFIGS], folder, plots)
+    """The tables, and the pictures where they were drawn."""
+    pictures = shown([f"rows.{config}.png" for config in measured("rows", folder)], folder, plots)
+    tables = tables_of_all_configs("rows", rows_table, ROWS_NOTE, folder)
     return "\n\n".join(part for part in (tables, pictures) if part)
 
 
-def one_table_per_config(
-    benchmark: str,
-    layout: Callable[[ResultIndex, str], str],
-    folder: Path,
-    configs: Sequence[str] = ("agnews", "mnist"),
-) -> str:
-    """The tables of the configs that have rows; by default the paper's own first."""
+def measured(benchmark: str, folder: Path) -> dict[str, ResultIndex]:
+    """Config → its rows, for every config that has some."""
     rows = results.read(benchmark, folder)
-    indexes = {config: ResultIndex.latest(rows, config) for config in configs}
+    indexes = {config: ResultIndex.latest(rows, config) for config in dict.fromkeys(row.config for row in rows)}
+    return {config: index for config, index in indexes.items() if index}
+
+
+def tables_of_all_configs(benchmark: str, layout: Callable[[ResultIndex, str], str], note: str, folder: Path) -> str:
+    """The tables of every config that has rows, then the note that they share."""
+    indexes = measured(benchmark, folder)
+    if not indexes:
+        return missing(f"python -m benchmarks.{benchmark}")
+    tables = [layout(index, config) for config, index in indexes.items()]
+    return noted("\n\n".join([*tables, note]), folder, *indexes)
+
+
+def one_table_per_config(benchmark: str, layout: Callable[[ResultIndex, str], str], folder: Path) -> str:
+    """The tables of the configs that have rows, the paper's own first."""
+    rows = results.read(benchmark, folder)
+    indexes = {config: ResultIndex.latest(rows, config) for config in ("agnews", "mnist")}
     tables = [noted(layout(index, config), folder, config) for config, index in indexes.items() if index]
     return "\n\n".join(tables) or missing(f"python -m benchmarks.{benchmark}")
 

@@ -46,5 +46,5 @@ class LearningCurves:
         exponent = EXPONENTS[best]
         return cls(limit[best, lines], scale[best, lines] * unit**exponent, exponent)
 
-    def at(self, size: float) -> Float[np.ndarray, " m"]:
+    def at(self, size: int) -> Float[np.ndarray, " m"]:
         return self.limit - self.scale * size**-self.exponent

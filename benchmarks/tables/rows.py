@@ -5,7 +5,7 @@ from benchmarks.tables import paper
 from benchmarks.tables.markdown import MISSING, number, table, tau_cell, with_error
 from benchmarks.tables.result_index import ResultIndex
 
-NOTE = (
+ROWS_NOTE = (
     "A smaller number of training rows is part of every larger one; validation and test stay whole. Mean ± standard "
     "error over seeds, below it the middle 95 % of a bootstrap over test runs. The curve is the least squares of "
     "τ(n) = τ∞ − a·n^(−b) with τ∞ ≤ 1; the interval of its continuation resamples test runs and seeds. It does not "
@@ -28,7 +28,7 @@ def rows_table(index: ResultIndex, config: str) -> str:
     titles = [size_title(index, size) for size in sizes]
     if beyond is not None:
         titles += [f"{beyond:,} (the curve)", "curve"]
-    return "\n\n".join([table([f"Kendall's τ, {index.title(config)}, by training rows", *titles], lines), NOTE])
+    return table([f"Kendall's τ, {index.title(config)}, by training rows", *titles], lines)
 
 
 def sizes_of(index: ResultIndex) -> list[int | None]:
