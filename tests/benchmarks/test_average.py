@@ -14,6 +14,7 @@ from benchmarks.experiments.execution import to_fit
 from benchmarks.experiments.summary import Entry, entry_rows
 from benchmarks.experiments.trial import Trial
 from benchmarks.experiments.trial_store import TrialStore
+from benchmarks.models import hyperparameters
 from benchmarks.models.registry import MODELS, weight_models
 from benchmarks.statistics.ranking import kendall_tau
 from benchmarks.tables.kendall import kendall_tables
@@ -41,6 +42,7 @@ def test_the_average_is_that_of_places_among_the_training_accuracies() -> None:
 
 
 def test_an_average_needs_no_fit_of_parts_that_are_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hyperparameters, "ROUNDS", 20)
     data = invent_data(60, 20, 30, random_label)
     both = [Trial("kendall", "mnist", AVERAGE, seed, "z", epochs=1, recipe="gauge").normalized() for seed in (0, 1)]
     parts = [part for trial in both for part in trial.parts]
@@ -106,6 +108,7 @@ def test_the_paired_interval_above_hyperparameters_covers_and_is_narrower_than_t
 def test_the_average_is_shown_with_its_lead_and_never_as_the_leader(
     tiny_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(hyperparameters, "ROUNDS", 20)
     assert AVERAGE not in weight_models()
     options = ["--zoo", str(tiny_zoo), "--out", str(tmp_path), "--epochs", "1", "--quick", "--jobs", "1"]
     kendall.main([*options, "--models", "gauge_nfn", "hyperparameters"])
