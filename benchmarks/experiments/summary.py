@@ -11,7 +11,7 @@ from benchmarks.data.benchmark_data import BenchmarkData
 from benchmarks.experiments.execution import Finished
 from benchmarks.experiments.trial import Outcome, Trial
 from benchmarks.models.registry import known_models, weight_models
-from benchmarks.results import Result
+from benchmarks.results import Result, installed_version
 from benchmarks.statistics.ranking import kendall_tau
 from benchmarks.statistics.uncertainty import (
     Interval,
@@ -207,7 +207,7 @@ def distribution_of(module: str) -> str | None:
     """The distribution a module came with: ``xgboost`` may be ``xgboost-cpu``, ``sklearn`` is ``scikit-learn``."""
     for name in (module, f"{module}-cpu", {"sklearn": "scikit-learn"}.get(module, module)):
         try:
-            metadata.version(name)
+            installed_version(name)
         except metadata.PackageNotFoundError:
             continue
         return name

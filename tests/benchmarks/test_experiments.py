@@ -26,8 +26,9 @@ PLACES = [("agnews", "best", "z", True), ("agnews", "best", "z", False), ("agnew
 
 
 def outcome(predicted: list[float], truth: list[float], **notes: float | str | None) -> Outcome:
-    numbers = (np.array(values, dtype=np.float32) for values in (predicted, truth))
-    return Outcome(*numbers, np.arange(len(truth)), {"device": "cpu", **dict.fromkeys(AVERAGED_NOTES), **notes})
+    all_notes = {"device": "cpu", **dict.fromkeys(AVERAGED_NOTES), **notes}
+    numbers = [np.array(values, dtype=np.float32) for values in (predicted, truth)]
+    return Outcome(numbers[0], numbers[1], np.arange(len(truth)), all_notes)
 
 
 def silent(text: str, count: int) -> None:
