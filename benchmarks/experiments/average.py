@@ -3,9 +3,10 @@
     p(x) = F⁻¹((1/k)·Σ_i F(p_i(x)))     F(a): the place of accuracy a among the training accuracies, from 0 to 1
 
 Accuracies themselves would be averaged badly: a predictor whose predictions are spread more widely would decide the
-order alone, and half a point means much near the best runs and nothing among the failed ones. Places have one scale for
-all predictors, they are what Gauge-NFN and the trees on hyperparameters are fitted to predict, and the place of a row
-does not depend on the other test rows, as its rank among the predictions of the test split would.
+order alone, and half a point means much near the best runs and nothing among the failed ones. Places are what Gauge-NFN
+and the trees on hyperparameters are fitted to predict: where one of them is unsure, it predicts a place near the middle
+and so weighs less. And the place of a row does not depend on the other test rows, as its rank among the predictions of
+the test split would.
 """
 
 from collections.abc import Sequence
