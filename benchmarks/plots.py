@@ -1,4 +1,4 @@
-"""The plots of the tables: predicted against true accuracy (fig:vis_agnews), τ by threshold, τ of every predictor."""
+"""The plots of the tables: predicted against true accuracy (fig:vis_agnews), τ by threshold, by rows and by zoo."""
 
 import colorsys
 import math
@@ -12,6 +12,7 @@ from benchmarks.statistics.ranking import kendall_tau
 from benchmarks.tables import paper
 from benchmarks.tables.headline import headline_models, main_setting
 from benchmarks.tables.result_index import ResultIndex, thresholds_of
+from benchmarks.tables.rows import count_of, curve_of, paper_tau, sizes_of, towards_of
 from zoo.plots import new_figure, save
 
 COLORS = ("#4878a8", "#6aa56e", "#b0803a", "#c2b03d", "#8c6d9e", "#7f7f7f", "#5aa9a3", "#d98cb3", "#c0504d", "#2f2f2f")
@@ -88,6 +89,51 @@ def tau_by_threshold(index: ResultIndex, config: str, path: Path) -> Path:
         )
     title = f"{config}: filled ours, hollow the paper's" if index.whole else index.title(config)
     axis.set(title=title, xlabel="accuracy threshold, %", ylabel="Kendall's τ")
+    axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    return save(figure, path)
+
+
+def tau_by_rows(index: ResultIndex, config: str, path: Path) -> Path:
+    """τ of every model over the training rows, with bootstrap intervals and the curve through them (dashed).
+
+    A bar at the end of a curve is the interval of its τ there, a hollow circle the paper's τ.
+    """
+    figure = new_figure(8.5, 4.2)
+    axis = figure.subplots()
+    sizes, beyond = sizes_of(index), towards_of(index)
+    for number, (name, benchmark_model) in enumerate(known_models().items()):
+        recipe, color = benchmark_model.recipe, color_of(number)
+        shift = 1.015 ** (number - len(MODELS) / 2)
+        points = []
+        for size in sizes:
+            tau, count = index.value("tau", name, recipe=recipe, rows=size), count_of(index, size)
+            if tau is None or count is None:
+                continue
+            points.append((count * shift, tau))
+            interval = index.interval("tau", name, recipe=recipe, rows=size)
+            if interval is not None:
+                axis.vlines(count * shift, *interval, color=color, linewidth=1, alpha=0.6)
+        if not points:
+            continue
+        axis.plot(*zip(*points, strict=True), "o", markersize=4, color=color, label=benchmark_model.title)
+        curve = None if beyond is None else curve_of(index, name, beyond)
+        if beyond is None or curve is None:
+            continue
+        limit, scale, exponent = curve
+        along = np.geomspace(points[0][0], beyond * shift)
+        axis.plot(along, limit - scale * along**-exponent, "--", linewidth=1, color=color)
+        interval = index.interval("tau_extrapolated", name, rows=beyond)
+        if interval is not None:
+            axis.vlines(beyond * shift, *interval, color=color, linewidth=2, alpha=0.4)
+        printed = paper_tau(index, config, name, beyond)
+        if printed is not None:
+            axis.plot(beyond * shift, printed[0], "o", markersize=5, markerfacecolor="none", markeredgecolor=color)
+    axis.set_xscale("log")
+    ticks = [count for size in sizes if (count := count_of(index, size)) is not None] + ([beyond] if beyond else [])
+    axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks], fontsize=8)
+    axis.minorticks_off()
+    title = f"{index.title(config)}: dashed, the curve through ours" + ("; hollow, the paper's" if index.whole else "")
+    axis.set(title=title, xlabel="training rows", ylabel="Kendall's τ")
     axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     return save(figure, path)
 

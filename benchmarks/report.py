@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import results
-from benchmarks.documents.blocks import CONFIGS, DOCUMENTS, HEADLINE_PICTURE, PLOTS, blocks, headline_zoos
+from benchmarks.documents.blocks import CONFIGS, DOCUMENTS, HEADLINE_PICTURE, PLOTS, blocks, headline_zoos, measured
 from benchmarks.documents.claims import problems
 from benchmarks.documents.facts import Facts
 from benchmarks.documents.generated_runs import final_runs
 from benchmarks.experiments.trial import Trial
 from benchmarks.experiments.trial_store import TrialStore
 from benchmarks.models.registry import known_models
-from benchmarks.plots import headline_plot, scatter, tau_by_threshold
+from benchmarks.plots import headline_plot, scatter, tau_by_rows, tau_by_threshold
 from benchmarks.tables.result_index import ResultIndex, thresholds_of
 from zoo.command import command, command_parser
 from zoo.plots import plot_histograms
@@ -71,6 +71,8 @@ def draw(folder: Path, plots: Path) -> list[Path]:
         predictions = first_predictions(index, folder)
         if predictions:
             drawn.append(scatter(predictions, f"{config}, test split", plots / f"kendall.{config}.scatter.png"))
+    by_rows = measured("rows", folder).items()
+    drawn += [tau_by_rows(index, config, plots / f"rows.{config}.png") for config, index in by_rows]
     if zoos := headline_zoos(folder):
         drawn.append(headline_plot(zoos, plots / HEADLINE_PICTURE))
     return drawn

@@ -34,6 +34,8 @@ BENCHMARKS = (
     "ablation_components",
     "ablation_width",
     "augmentation",
+    "transfer",
+    "rows",
     "census",
     "fidelity",
     "speed.generation",
@@ -118,7 +120,7 @@ class Result:
             variant=variant,
             setting=setting or {},
             device=describe_device(torch.device(device)),
-            versions={"python": platform.python_version()} | {name: metadata.version(name) for name in packages},
+            versions={"python": platform.python_version()} | {name: installed_version(name) for name in packages},
             command=" ".join(["python", *sys.orig_argv[1:]]),
             commit=current_commit(),
             date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -209,6 +211,12 @@ def describe_device(device: torch.device) -> str:
     if device.type == "cpu":
         return f"CPU, {torch.get_num_threads()} threads, {platform.machine()}"
     return device.type
+
+
+@functools.cache
+def installed_version(package: str) -> str:
+    """Asked once per process, like the commit."""
+    return metadata.version(package)
 
 
 def current_commit() -> str:

@@ -21,6 +21,8 @@ VERBS = {
     "components": ("benchmarks.ablation_components", "the paper's ablation of components"),
     "widths": ("benchmarks.ablation_width", "the paper's ablation of widths"),
     "augmentation": ("benchmarks.augmentation", "checkpoints moved by group elements"),
+    "transfer": ("benchmarks.transfer", "predictors tested on other configs and checkpoints"),
+    "rows": ("benchmarks.rows", "tau against the number of training rows, and the curve"),
     "census": ("benchmarks.census", "count what was generated"),
     "fidelity": ("benchmarks.fidelity", "whether the fused engine trains the same zoo"),
     "speed": ("benchmarks.speed", "how fast"),

@@ -47,8 +47,24 @@ class Verdict:
     configurations: Integer[np.ndarray, " n"] | None = None
 
 
+@dataclass(frozen=True)
+class Elsewhere:
+    """Which other data a fitted model is tested on: the test split of a config at a checkpoint.
+
+    ``tested_unseen`` says whether only rows count whose configuration is not among those it was fitted on.
+    """
+
+    tested_config: str
+    tested_checkpoint: str
+    tested_zoo: str
+    tested_unseen: bool
+
+
 class BenchmarkData:
-    """Train and validation as they are, and a test split that only ``judge`` opens."""
+    """Train and validation as they are, and a test split that only ``judge`` opens.
+
+    ``elsewhere`` has other data to test on.
+    """
 
     def __init__(
         self,
@@ -71,6 +87,7 @@ class BenchmarkData:
         self.test_examples = test_examples
         self.trained_on = trained_on
         self.repeats = repeats
+        self.elsewhere: dict[Elsewhere, BenchmarkData] = {}
         self._open_test = open_test
 
     @classmethod
@@ -119,6 +136,54 @@ class BenchmarkData:
             test_examples=count_test_examples(details),
             trained_on=details.data_note(),
             repeats=details.repeats is not None,
+        )
+
+    def tested_on(self, elsewhere: Elsewhere | None) -> "BenchmarkData":
+        """The data whose test split a trial is judged on."""
+        return self if elsewhere is None else self.elsewhere[elsewhere]
+
+    def test_elsewhere(self, other: "BenchmarkData") -> list[Elsewhere]:
+        """Makes models that are fitted on these data testable on the test split of others.
+
+        Twice: on the rows of configurations that are not in this train split, and on the rows of all configurations.
+        No run of this train split is among either.
+        """
+        places = []
+        for unseen in (True, False):
+            place = Elsewhere(other.config, other.checkpoint, other.fingerprint, unseen)
+            self.elsewhere[place] = other.apart_from(self.train, unseen)
+            places.append(place)
+        return places
+
+    def apart_from(self, train: Checkpoints, unseen: bool) -> "BenchmarkData":
+        """The same data, without the test rows whose run, or if ``unseen`` whose configuration, is in a train split."""
+
+        def open_apart() -> Checkpoints:
+            test = self._open_test()
+            apart = test.of_other_runs(train)
+            return test.take(np.intersect1d(apart, test.of_other_configurations(train)) if unseen else apart)
+
+        return self._changed(self.train, open_apart)
+
+    def with_train_rows(self, count: int) -> "BenchmarkData":
+        """The same data with the first ``count`` rows of the train split, in an order that the runs' hashes give.
+
+        So a smaller number of rows lies in a larger one. Validation and test stay whole, and so does the fingerprint: a
+        trial says besides how many rows it has.
+        """
+        return self._changed(self.train.take(self.train.first_by_hash(count)), self._open_test)
+
+    def _changed(self, train: Checkpoints, open_test: Callable[[], Checkpoints]) -> "BenchmarkData":
+        return BenchmarkData(
+            train,
+            self.validation,
+            open_test,
+            config=self.config,
+            checkpoint=self.checkpoint,
+            fingerprint=self.fingerprint,
+            test_examples=self.test_examples,
+            trained_on=self.trained_on,
+            repeats=self.repeats,
         )
 
     def judge(self, fitted: Fitted, threshold: float) -> Verdict:

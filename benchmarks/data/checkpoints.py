@@ -59,6 +59,25 @@ class Checkpoints:
         """A number for each row, the same for rows with the same hyperparameters."""
         return self.hyperparameters.groupby(list(HYPERPARAMETERS)).ngroup().to_numpy(dtype=np.int32)
 
+    def of_other_runs(self, seen: "Checkpoints") -> Integer[np.ndarray, " m"]:
+        """The indices of the rows whose run has no row in ``seen``."""
+        return np.flatnonzero(~np.isin(self.runs, seen.runs))
+
+    def of_other_configurations(self, seen: "Checkpoints") -> Integer[np.ndarray, " m"]:
+        """The indices of the rows whose hyperparameters are those of no row of ``seen``."""
+        known = set(seen.hyperparameters[list(HYPERPARAMETERS)].itertuples(index=False, name=None))
+        own = self.hyperparameters[list(HYPERPARAMETERS)].itertuples(index=False, name=None)
+        return np.flatnonzero([configuration not in known for configuration in own])
+
+    def first_by_hash(self, count: int) -> Integer[np.ndarray, " m"]:
+        """The indices of ``count`` rows, or of all: those of the runs whose ids have the lowest hashes.
+
+        The hash is not the one that divides runs into splits, so a few rows are like the whole split.
+        """
+        hashes = [hashlib.sha256(f"subset {run}".encode()).digest() for run in self.runs]
+        order = sorted(range(len(self)), key=lambda row: (hashes[row], row))
+        return np.sort(np.array(order[:count], dtype=np.int64))
+
     def take(self, rows: Integer[np.ndarray, " m"]) -> "Checkpoints":
         """Some of the rows; not copied if they are all."""
         if len(rows) == len(self):

@@ -16,8 +16,10 @@ from benchmarks.tables.headline import headline_table
 from benchmarks.tables.kendall import kendall_tables
 from benchmarks.tables.leaderboard import leaderboard_tables
 from benchmarks.tables.result_index import ResultIndex
+from benchmarks.tables.rows import ROWS_NOTE, rows_table
 from benchmarks.tables.seeds import seeds_table
 from benchmarks.tables.speed import speed_table
+from benchmarks.tables.transfer import TRANSFER_NOTE, transfer_table
 
 CONFIGS = ("mnist", "agnews")
 SEEDS = "mnist-seeds"
@@ -37,6 +39,8 @@ DOCUMENTS = {
         "ablation_width",
         "augmentation",
         "leaderboard",
+        "transfer",
+        "rows",
     ),
     "generation/README.md": ("census", "accuracies", "speed", "fidelity"),
 }
@@ -55,6 +59,8 @@ def blocks(folder: Path, plots: Path) -> dict[str, Callable[[], str]]:
         "ablation_width": lambda: one_table_per_config("ablation_width", width_table, folder),
         "augmentation": lambda: one_table_per_config("augmentation", augmentation_table, folder),
         "leaderboard": lambda: leaderboard_block(folder),
+        "transfer": lambda: transfer_block(folder),
+        "rows": lambda: rows_block(folder, plots),
         "census": lambda: census_block(folder),
         "accuracies": lambda: accuracies_block(folder, plots),
         "speed": lambda: speed_block(folder),
@@ -110,6 +116,33 @@ def components_block(folder: Path) -> str:
         return missing("python -m benchmarks.ablation_components")
     good = {config: index for config in CONFIGS if (index := ResultIndex.latest(rows, config, GOOD))}
     return noted("\n\n".join(components_table(indexes) for indexes in (whole, good) if indexes), folder, *CONFIGS)
+
+
+def transfer_block(folder: Path) -> str:
+    return tables_of_all_configs("transfer", transfer_table, TRANSFER_NOTE, folder)
+
+
+def rows_block(folder: Path, plots: Path) -> str:
+    """The tables, and the pictures where they were drawn."""
+    pictures = shown([f"rows.{config}.png" for config in measured("rows", folder)], folder, plots)
+    tables = tables_of_all_configs("rows", rows_table, ROWS_NOTE, folder)
+    return "\n\n".join(part for part in (tables, pictures) if part)
+
+
+def measured(benchmark: str, folder: Path) -> dict[str, ResultIndex]:
+    """Config → its rows, for every config that has some."""
+    rows = results.read(benchmark, folder)
+    indexes = {config: ResultIndex.latest(rows, config) for config in dict.fromkeys(row.config for row in rows)}
+    return {config: index for config, index in indexes.items() if index}
+
+
+def tables_of_all_configs(benchmark: str, layout: Callable[[ResultIndex, str], str], note: str, folder: Path) -> str:
+    """The tables of every config that has rows, then the note that they share."""
+    indexes = measured(benchmark, folder)
+    if not indexes:
+        return missing(f"python -m benchmarks.{benchmark}")
+    tables = [layout(index, config) for config, index in indexes.items()]
+    return noted("\n\n".join([*tables, note]), folder, *indexes)
 
 
 def one_table_per_config(benchmark: str, layout: Callable[[ResultIndex, str], str], folder: Path) -> str:

@@ -10,7 +10,8 @@ What may stand to the right of the equals sign:
 
     defined                                          a number that was chosen, not measured
     BENCHMARK CONFIG NAME METRIC [KEY=VALUE ...]     a row, NAME being its model or variant. In the tables of τ: without
-                                                     a threshold, by the paper's recipe, unless a key says otherwise
+                                                     a threshold, by the paper's recipe, on all training rows, on its
+                                                     own test split, unless a key says otherwise
     paper.BENCHMARK CONFIG NAME tau [KEY=VALUE ...]  what the paper prints
     generated CONFIG STATISTIC [where=EXPRESSION]    count, min, median or max of the full zoo's final test accuracies
     128                                              a number

@@ -25,7 +25,8 @@ BRACES = re.compile(r"\{[^}]*\}")
 OPERATORS = ({"+": operator.add, "-": operator.sub}, {"*": operator.mul, "/": operator.truediv})
 STATISTICS: dict[str, Callable] = {"min": min, "max": max, "mean": np.mean, "sum": sum, "spread": np.ptp}
 RUN_STATISTICS: dict[str, Callable] = {"count": len, "min": np.min, "median": np.median, "max": np.max}
-PLAIN = {"threshold": "0", "recipe": "paper", "where": "", "components": "", "channels": "", "entry_range": ""}
+UNSET = ("where", "components", "channels", "entry_range", "tested_config", "tested_checkpoint", "rows")
+PLAIN = {"threshold": "0", "recipe": "paper", **dict.fromkeys(UNSET, "")}
 
 
 class Fact(NamedTuple):

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from benchmarks.data.benchmark_data import MIN_ROWS, BenchmarkData
+from benchmarks.experiments.average import average
 from benchmarks.experiments.memory import measured_memory
 from benchmarks.experiments.trial import Outcome, Trial
 from benchmarks.experiments.trial_store import TrialStore
@@ -48,7 +49,8 @@ def compute(
         }
         for threshold in dict.fromkeys(trial.threshold for trial in trials)
     }
-    for group in groups([trial for trial in trials if trial not in finished.outcomes], data):
+    wanted = set(trials)
+    for group in groups(to_fit(trials, store), data):
         model = known_models()[group[0].model]
         advance(label(group), 0)
         missing = model.missing()
@@ -58,9 +60,33 @@ def compute(
             possible = [trial for trial in group if min(finished.rows[trial.threshold].values()) >= MIN_ROWS]
             outcomes = fit_and_judge(possible, data, jobs) if possible else {}
             store.add(outcomes)
-            finished.outcomes |= outcomes
-        advance(label(group), len(group))
+            finished.outcomes |= {trial: outcome for trial, outcome in outcomes.items() if trial in wanted}
+        advance(label(group), len(wanted.intersection(group)))
+    averages = averaged([trial for trial in trials if trial.parts and trial not in finished.outcomes], data, store)
+    finished.outcomes |= averages
+    advance("averaging", len(averages))
     return finished
+
+
+def to_fit(trials: Sequence[Trial], store: TrialStore) -> list[Trial]:
+    """The trials that are not finished; in place of an average, those of its parts that are not."""
+    finished = store.find(list(trials))
+    fits = {fit: None for trial in trials if trial not in finished for fit in trial.parts or (trial,)}
+    known = store.find(list(fits))
+    return [fit for fit in fits if fit not in known]
+
+
+def averaged(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> dict[Trial, Outcome]:
+    """The averages whose parts are all finished; they are stored like any other outcome."""
+    found = store.find([part for trial in trials for part in trial.parts])
+    outcomes = {
+        trial: average([found[part] for part in trial.parts], data.train.truth()[data.train.at_least(trial.threshold)])
+        for trial in trials
+        if all(part in found for part in trial.parts)
+    }
+    if outcomes:
+        store.add(outcomes)
+    return outcomes
 
 
 def groups(trials: Sequence[Trial], data: BenchmarkData) -> Iterator[list[Trial]]:
@@ -95,17 +121,18 @@ def fit_and_judge(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> di
     device = data.train.weights.device if benchmark_model.neural else torch.device("cpu")
     if benchmark_model.library is not None:
         importlib.import_module(benchmark_model.library)  # before the clock starts
+    fits = list(dict.fromkeys(trial.fit for trial in trials))
     with measured_memory(device) as memory:
         start = time.perf_counter()
-        fitted = fit_neural(trials, data) if benchmark_model.neural else fit_other(trials, data, jobs)
+        fitted = fit_neural(fits, data) if benchmark_model.neural else fit_other(fits, data, jobs)
         seconds = time.perf_counter() - start
     cost = {
-        "wall_seconds": seconds / len(trials),
+        "wall_seconds": seconds / len(fits),
         "peak_memory_megabytes": memory.megabytes,
-        "fitted_together": len(trials),
+        "fitted_together": len(fits),
         "device": describe_device(device),
     }
-    return {trial: judged(trial, model, data, cost) for trial, model in fitted.items()}
+    return {trial: judged(trial, fitted[trial.fit], data, cost) for trial in trials}
 
 
 def fit_neural(trials: Sequence[Trial], data: BenchmarkData) -> Mapping[Trial, FittedModel]:
@@ -155,7 +182,7 @@ def fit_other(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> Mappin
 
 
 def judged(trial: Trial, fitted: FittedModel, data: BenchmarkData, cost: dict[str, float | str | None]) -> Outcome:
-    verdict = data.judge(fitted, trial.threshold)
+    verdict = data.tested_on(trial.elsewhere).judge(fitted, trial.threshold)
     notes = {
         "validation_tau": fitted.validation_tau if np.isfinite(fitted.validation_tau) else None,
         "epoch": fitted.epoch,

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks import results
 from benchmarks.data.benchmark_data import BenchmarkData
 from benchmarks.experiments.estimate import WORTH_A_PROBE, FitTimes, row_epochs
-from benchmarks.experiments.execution import Finished, compute
+from benchmarks.experiments.execution import Finished, compute, to_fit
 from benchmarks.experiments.options import TableOptions
 from benchmarks.experiments.summary import Entry, entries_of, summarize
 from benchmarks.experiments.trial import Trial
@@ -43,8 +43,7 @@ class Experiment:
         self.trained_on[data.config] = data.trained_on
         trials = list(dict.fromkeys(trial.normalized() for trial in trials))
         store = TrialStore(self.options.out)
-        finished = store.find(trials)
-        self.announce_time([trial for trial in trials if trial not in finished], data)
+        self.announce_time(list(dict.fromkeys(trial.fit for trial in to_fit(trials, store))), data)
         with progress_bar() as bar:
             task = bar.add_task(data.config, total=len(trials))
             finished = compute(
@@ -58,9 +57,13 @@ class Experiment:
         rows = summarize(finished, data, trials)
         if extra is not None:
             rows += [extra(entry) for entry in entries_of(finished.outcomes)]
+        self.add(rows)
+        return finished
+
+    def add(self, rows: Sequence[Result]) -> None:
+        """Stores rows, and keeps them for the tables."""
         results.append_new(rows, self.options.out)
         self.rows += rows
-        return finished
 
     def announce_time(self, trials: Sequence[Trial], data: BenchmarkData) -> None:
         """Says beforehand how long the fits of one data set will take, where it is more than a minute or two."""

@@ -36,11 +36,11 @@ class TableOptions:
     jobs: int
     out: Path
 
-    def data(self, config: str, entry_range: float | None = None) -> BenchmarkData:
+    def data(self, config: str, entry_range: float | None = None, checkpoint: str | None = None) -> BenchmarkData:
         return BenchmarkData.from_zoo(
             self.zoo,
             config,
-            checkpoint=self.checkpoint,
+            checkpoint=checkpoint or self.checkpoint,
             where=self.where,
             device=self.device,
             entry_range=entry_range,
@@ -62,10 +62,19 @@ class TableOptions:
 def table_parser(
     prog: str, description: str, *, configs: tuple[str, ...], models: tuple[str, ...], thresholds: tuple[float, ...]
 ) -> argparse.ArgumentParser:
-    """A parser with the shared options. A command that gives a single model or threshold has no option for it."""
+    """A parser with the shared options. A command that gives a single model or threshold has no option for it.
+
+    One that gives no configs uses all of the zoo.
+    """
     parser = command_parser(prog, description)
     parser.add_argument("--zoo", default=DEFAULT_NAME, metavar="DIR", help="folder of the zoo, or its name on the hub")
-    parser.add_argument("--config", nargs="+", default=list(configs), metavar="CONFIG", help="configs of the zoo")
+    parser.add_argument(
+        "--config",
+        nargs="+",
+        default=list(configs) or None,
+        metavar="CONFIG",
+        help="configs of the zoo" + ("" if configs else " (default: all)"),
+    )
     if len(models) > 1:
         parser.add_argument(
             "--models",
@@ -113,7 +122,7 @@ def read_options(parsed: argparse.Namespace) -> TableOptions:
     thresholds = tuple(map(parse_threshold, texts)) if texts else parsed.all_thresholds
     return TableOptions(
         zoo=parsed.zoo,
-        configs=tuple(dict.fromkeys(parsed.config)),
+        configs=tuple(dict.fromkeys(parsed.config or ())),
         models=check_models(getattr(parsed, "models", parsed.all_models)),
         thresholds=thresholds[:1] if parsed.quick else tuple(dict.fromkeys(thresholds)),
         seeds=1 if parsed.quick else parsed.seeds,

@@ -10,8 +10,8 @@ import numpy as np
 from benchmarks.data.benchmark_data import BenchmarkData
 from benchmarks.experiments.execution import Finished
 from benchmarks.experiments.trial import Outcome, Trial
-from benchmarks.models.registry import known_models
-from benchmarks.results import Result
+from benchmarks.models.registry import known_models, weight_models
+from benchmarks.results import Result, installed_version
 from benchmarks.statistics.ranking import kendall_tau
 from benchmarks.statistics.uncertainty import (
     Interval,
@@ -35,7 +35,9 @@ AVERAGED_NOTES = (
     "epochs",
 )
 # trials that agree in all of these have the same test rows
-COLUMN = ("threshold", "checkpoint", "entry_range", "where")
+COLUMN = ("threshold", "checkpoint", "entry_range", "where", "elsewhere", "rows")
+OF_ONE_MODEL = ("recipe", "epochs", "components", "channels")
+REFERENCE = "hyperparameters"
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def column_of(trial: Trial) -> tuple:
 
 def data_rows(sample: Trial, entries: Sequence[Entry], finished: Finished, data: BenchmarkData) -> list[Result]:
     """The number of rows in each split, and the noise ceiling of τ."""
-    setting = {name: value for name, value in sample.setting().items() if name in (*COLUMN, "zoo")}
+    setting = {name: value for name, value in sample.setting().items() if name not in OF_ONE_MODEL}
 
     def row(metric: str, value: float) -> Result:
         return Result.measured(
@@ -138,7 +140,8 @@ def entry_rows(entries: Sequence[Entry]) -> list[Result]:
     """The rows of the entries in one column.
 
     Runs of one configuration are alike, so where there are several, the bootstrap draws configurations, not runs.
-    The leader is the model with the highest mean τ among those that read weights, trained as for the main columns.
+    The leader is the model with the highest mean τ among those that read weights alone, trained as for the main
+    columns. Each is also compared with the predictor that reads hyperparameters only, on the same resamples.
     """
     if not entries:
         return []
@@ -150,10 +153,11 @@ def entry_rows(entries: Sequence[Entry]) -> list[Result]:
     means = [float(np.mean(entry.taus())) for entry in entries]
     models = known_models()
     merits = [
-        (entry.trial.recipe == models[entry.trial.model].recipe, models[entry.trial.model].reads_weights, mean)
+        (entry.trial.recipe == models[entry.trial.model].recipe, entry.trial.model in weight_models(), mean)
         for entry, mean in zip(entries, means, strict=True)
     ]
     leader = merits.index(max(merits))
+    reference = next((place for place, entry in enumerate(entries) if entry.trial.model == REFERENCE), None)
     rows = []
     for entry, mean, resamples in zip(entries, means, all_resamples, strict=True):
         assert np.array_equal(entry.truth, entries[0].truth), "a column has one test set"
@@ -162,6 +166,10 @@ def entry_rows(entries: Sequence[Entry]) -> list[Result]:
         rows += within_rows(entry)
         rows.append(entry.row("tau_behind_leader", means[leader] - mean))
         rows += interval_rows(entry, "tau_behind_leader", Interval.of(all_resamples[leader] - resamples))
+        if reference is not None and entry is not entries[reference]:
+            metric = f"tau_above_{REFERENCE}"
+            rows.append(entry.row(metric, mean - means[reference]))
+            rows += interval_rows(entry, metric, Interval.of(resamples - all_resamples[reference]))
         r2 = [coefficient_of_determination(outcome.predicted, outcome.truth) for outcome in entry.outcomes]
         rows.append(entry.row("r2", float(np.mean(r2)), standard_error(r2)))
         rows.append(entry.row("constant_seeds", entry.constant_seeds()))
@@ -189,8 +197,8 @@ def interval_rows(entry: Entry, metric: str, interval: Interval | None) -> Itera
 
 def packages_of(trial: Trial) -> list[str]:
     """The packages that were used. The library that fitted may be missing on the machine that only summarizes."""
-    library = known_models()[trial.model].library
-    wanted = ["torch", "numpy", *([library] if library else [])]
+    models = [known_models()[name] for name in (trial.model, *known_models()[trial.model].parts)]
+    wanted = ["torch", "numpy", *(model.library for model in models if model.library)]
     names = [distribution_of(name) for name in wanted if util.find_spec(name) is not None]
     return [name for name in names if name is not None]
 
@@ -199,7 +207,7 @@ def distribution_of(module: str) -> str | None:
     """The distribution a module came with: ``xgboost`` may be ``xgboost-cpu``, ``sklearn`` is ``scikit-learn``."""
     for name in (module, f"{module}-cpu", {"sklearn": "scikit-learn"}.get(module, module)):
         try:
-            metadata.version(name)
+            installed_version(name)
         except metadata.PackageNotFoundError:
             continue
         return name

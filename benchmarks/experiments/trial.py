@@ -2,12 +2,13 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Integer
 
+from benchmarks.data.benchmark_data import Elsewhere
 from benchmarks.models.registry import known_models
 from benchmarks.models.schedule import RECIPES
 from benchmarks.results import Result, Setting
@@ -35,6 +36,10 @@ class Trial:
     channels: tuple[int, ...] | None = None
     entry_range: float | None = None
     where: Selection | None = None
+    elsewhere: Elsewhere | None = None
+    """What it is tested on, if that is not the test split of the same data."""
+    rows: int | None = None
+    """How many of the training rows it is fitted on; None for all."""
 
     def __post_init__(self) -> None:
         if self.recipe not in RECIPES:
@@ -52,6 +57,8 @@ class Trial:
             what["edition"] = benchmark_model.edition
         if benchmark_model.source is not None:
             what["source"] = benchmark_model.source
+        if benchmark_model.parts:
+            what["parts"] = [part.key for part in self.parts]
         text = json.dumps(what, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -67,10 +74,23 @@ class Trial:
             recipe=self.recipe if benchmark_model.neural else "paper",
         )
 
+    @property
+    def parts(self) -> "tuple[Trial, ...]":
+        """The trials that this one is the average of; none where it is a fit."""
+        names = known_models()[self.model].parts
+        return tuple(replace(self, model=name).normalized() for name in names)
+
+    @property
+    def fit(self) -> "Trial":
+        """The same for trials that are one fit tested in several places."""
+        return replace(self, elsewhere=None)
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain values by name; the selection as its text."""
+        """Plain values by name; the selection as its text. Names that older trials lack are there only where set."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return values | {"where": None if self.where is None else self.where.expression}
+        values["where"] = None if self.where is None else self.where.expression
+        elsewhere, rows = values.pop("elsewhere"), values.pop("rows")
+        return values | ({} if elsewhere is None else asdict(elsewhere)) | ({} if rows is None else {"rows": rows})
 
     def setting(self) -> Setting:
         """What a result row stores of it besides benchmark, config and model. Seeds are averaged over."""
@@ -89,6 +109,9 @@ class Trial:
         }
         if "where" in setting:
             setting["where"] = Selection.parse(setting["where"])
+        tested = {field.name: setting.pop(field.name) for field in fields(Elsewhere) if field.name in setting}
+        if tested:
+            setting["elsewhere"] = Elsewhere(**tested)
         return cls(row.benchmark, row.config, row.model, seed, **setting)
 
 

@@ -45,13 +45,15 @@ Fit = Callable[[Checkpoints, Checkpoints, Sequence[int], int], Sequence[FittedMo
 @dataclass(frozen=True)
 class BenchmarkModel:
     """One model. ``kind`` is the class of a neural predictor, several of which train together; ``module`` the class of
-    a network that trains alone; ``fit`` fits any other model. A model has one of them.
+    a network that trains alone; ``fit`` fits any other model; ``parts`` are the models that it is the average of. A
+    model has one of them.
 
     ``library`` is imported by ``fit``. ``seeded`` says whether a seed changes anything: boosting without subsampling
     has no randomness, so one fit stands for all seeds. ``recipe`` is what a neural predictor is trained by for the main
-    columns. One that takes hours without a GPU is fitted only where it is named, not ``by_default``. ``edition`` is
-    raised when the way of fitting this model changes, so that stored trials of earlier editions are not used; for a
-    model of the user's own, ``source`` is the hash of its source code, for the same reason.
+    columns, alone or as a part of an average. One that takes hours without a GPU is fitted only where it is named, not
+    ``by_default``. ``edition`` is raised when the way of fitting this model changes, so that stored trials of earlier
+    editions are not used; for a model of the user's own, ``source`` is the hash of its source code, for the same
+    reason.
     """
 
     name: str
@@ -59,17 +61,19 @@ class BenchmarkModel:
     kind: type[Predictor] | None = None
     module: type[nn.Module] | None = None
     fit: Fit | None = None
+    parts: tuple[str, ...] = ()
     library: str | None = None
     seeded: bool = True
     recipe: str = "paper"
     by_default: bool = True
     reads_weights: bool = True
+    reads_hyperparameters: bool = False
     edition: int = 1
     source: str | None = None
 
     @property
     def neural(self) -> bool:
-        """Whether it trains by a recipe, for epochs."""
+        """Whether it, or a part of it, trains by a recipe, for epochs."""
         return self.fit is None
 
     @property
@@ -78,7 +82,7 @@ class BenchmarkModel:
         return self.kind is None or self.kind.fit_scale is not Predictor.fit_scale
 
     def missing(self) -> str | None:
-        """Why this model cannot be fitted on this machine, in one line; None if it can."""
+        """Why this model cannot be fitted on this machine, in one line; None if it can, or if only a part cannot."""
         if self.library is None or importlib.util.find_spec(self.library) is not None:
             return None
         return f"{self.title} needs {self.library}: pip install 'small-transformer-zoo[benchmarks]'"
@@ -99,12 +103,20 @@ MODELS = {
             library="sklearn",
             seeded=False,
             reads_weights=False,
+            reads_hyperparameters=True,
             edition=2,
         ),
         BenchmarkModel("raw_moments", "raw moments", kind=RawMomentsPredictor, recipe="gauge"),
         BenchmarkModel("probes", "probes", kind=ProbeNFN, recipe="place", by_default=False),
         BenchmarkModel("transformer_nfn", "Transformer-NFN", kind=TransformerNFN),
         BenchmarkModel("gauge_nfn", "Gauge-NFN", kind=GaugeNFN, recipe="gauge"),
+        BenchmarkModel(
+            "gauge_nfn_hyperparameters",
+            "Gauge-NFN averaged with hyperparameters only",
+            parts=("gauge_nfn", "hyperparameters"),
+            recipe="gauge",
+            reads_hyperparameters=True,
+        ),
     )
 }
 SIX_MODELS = ("mlp", "statnn", "xgboost", "lightgbm", "random_forest", "transformer_nfn")  # those of the paper
@@ -135,8 +147,10 @@ def known_models() -> dict[str, BenchmarkModel]:
 
 
 def weight_models() -> tuple[str, ...]:
-    """Those that read weights."""
-    return tuple(name for name, model in known_models().items() if model.reads_weights)
+    """Those that read weights and nothing else."""
+    return tuple(
+        name for name, model in known_models().items() if model.reads_weights and not model.reads_hyperparameters
+    )
 
 
 def builder(

@@ -58,19 +58,18 @@ def detail_table(index: ResultIndex) -> str:
     recipes = {"converged": f"τ, {CONVERGED_TITLE}", "scaled": "τ, weights brought to unit size"}
     if any(row.setting.get("recipe") == "place" for row in index.rows):
         recipes["place"] = "τ, place as target"
-    within = has_repeats(index)
+    within, above = has_repeats(index), has(index, "tau_above_hyperparameters")
     for name, benchmark_model in known_models().items():
         setting = {"threshold": first, "recipe": benchmark_model.recipe}
         if index.find("tau", name, **setting) is None:
             continue
-        behind = index.value("tau_behind_leader", name, **setting)
-        interval = index.interval("tau_behind_leader", name, **setting)
         change = index.value("mean_change", name, **setting)
         rows.append(
             [
                 benchmark_model.title,
                 *([within_text(index, name, **setting)] if within else []),
-                number(behind, ".3f") + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval and behind else ""),
+                difference_text(index, "tau_behind_leader", name, **setting),
+                *([difference_text(index, "tau_above_hyperparameters", name, **setting)] if above else []),
                 *(recipe_text(index, name, first, recipe) for recipe in recipes),
                 number(index.value("r2", name, **setting), ".3f"),
                 number(change, ".1e") if change else number(change),
@@ -84,6 +83,7 @@ def detail_table(index: ResultIndex) -> str:
     headings = (
         *(["τ within a configuration"] if within else []),
         "τ behind the leader (bold)",
+        *(["τ above hyperparameters only"] if above else []),
         *recipes.values(),
         "R²",
         "change under the group",
@@ -96,7 +96,17 @@ def detail_table(index: ResultIndex) -> str:
 
 def has_repeats(index: ResultIndex) -> bool:
     """Whether configurations were trained several times, so that runs can be ranked within one."""
-    return any(row.metric == "tau_within" for row in index.rows)
+    return has(index, "tau_within")
+
+
+def has(index: ResultIndex, metric: str) -> bool:
+    return any(row.metric == metric for row in index.rows)
+
+
+def difference_text(index: ResultIndex, metric: str, name: str, **setting: Value) -> str:
+    """A paired difference with its interval; that of the leader to itself has none."""
+    difference, interval = index.value(metric, name, **setting), index.interval(metric, name, **setting)
+    return number(difference, ".3f") + (f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval and difference else "")
 
 
 def within_text(index: ResultIndex, name: str, **setting: Value) -> str:
@@ -142,7 +152,18 @@ def notes(index: ResultIndex) -> list[str]:
         "them together. The noise ceiling assumes that each run is tested on its own examples; all runs share them, so "
         "a model can rank better than the ceiling."
     )
-    return [general, *within_note(index), *constant_note(index), *too_few_note(index)]
+    return [general, *average_note(index), *within_note(index), *constant_note(index), *too_few_note(index)]
+
+
+def average_note(index: ResultIndex) -> list[str]:
+    """What an average is, where there is one."""
+    models = known_models()
+    shown = [model for name, model in models.items() if model.parts and index.find("tau", name) is not None]
+    return [
+        f"{model.title}: the mean of the places that both predict among the training accuracies. It reads weights and "
+        "hyperparameters, so it is not compared with those that read weights alone."
+        for model in shown
+    ]
 
 
 def within_note(index: ResultIndex) -> list[str]:

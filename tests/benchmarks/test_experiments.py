@@ -8,16 +8,27 @@ import numpy as np
 import pytest
 
 import benchmarks
-from benchmarks.data.benchmark_data import BenchmarkData
+from benchmarks import results
+from benchmarks.data.benchmark_data import BenchmarkData, Elsewhere
 from benchmarks.data.checkpoints import Checkpoints
 from benchmarks.experiments import execution
 from benchmarks.experiments.execution import Finished, compute
-from benchmarks.experiments.trial import Trial
+from benchmarks.experiments.summary import AVERAGED_NOTES, Entry
+from benchmarks.experiments.trial import Outcome, Trial
 from benchmarks.experiments.trial_store import TrialStore
 from benchmarks.models import schedule, training_group
 from benchmarks.models.registry import MODELS, SIX_MODELS
 from benchmarks.statistics.ranking import kendall_tau
+from benchmarks.tables.result_index import ResultIndex
 from tests.benchmarks.synthetic import invariant_label, invent, invent_data, random_label
+
+PLACES = [("agnews", "best", "z", True), ("agnews", "best", "z", False), ("agnews", "best", "y", True)]
+
+
+def outcome(predicted: list[float], truth: list[float], **notes: float | str | None) -> Outcome:
+    all_notes = {"device": "cpu", **dict.fromkeys(AVERAGED_NOTES), **notes}
+    numbers = [np.array(values, dtype=np.float32) for values in (predicted, truth)]
+    return Outcome(numbers[0], numbers[1], np.arange(len(truth)), all_notes)
 
 
 def silent(text: str, count: int) -> None:
@@ -115,7 +126,8 @@ def test_only_judge_opens_the_test_split_and_only_one_function_calls_it():
     assert users["judge"] == {("execution.py", "judged")}
     assert users["_test"] == {("benchmark_data.py", "judge"), ("benchmark_data.py", "_moved_test")}
     assert users["_moved_test"] == {("benchmark_data.py", "judge")}
-    assert users["_open_test"] == {("benchmark_data.py", "__init__"), ("benchmark_data.py", "_test")}
+    passed_on = {("benchmark_data.py", name) for name in ("apart_from", "open_apart", "with_train_rows")}
+    assert users["_open_test"] == {("benchmark_data.py", "__init__"), ("benchmark_data.py", "_test"), *passed_on}
 
 
 def test_the_same_trial_twice_gives_the_same_numbers_and_is_computed_once(tmp_path: Path):
@@ -154,11 +166,23 @@ def test_the_same_fit_for_two_tables_is_one_trial():
         Trial("kendall", "agnews", "transformer_nfn", 0, "z", epochs=51),
         Trial("kendall", "agnews", "transformer_nfn", 0, "z", epochs=50, checkpoint="all"),
         Trial("kendall", "agnews", "transformer_nfn", 0, "z", epochs=50, entry_range=1.0),
+        Trial("kendall", "agnews", "transformer_nfn", 0, "z", epochs=50, rows=250),
+        *(replace(plain, elsewhere=Elsewhere(*place)) for place in PLACES),
     ]
-    assert len({trial.key for trial in (plain, *others)}) == 7
+    assert len({trial.key for trial in (plain, *others)}) == 8 + len(PLACES)
 
 
-@pytest.mark.parametrize("model", [name for name, benchmark_model in MODELS.items() if benchmark_model.kind is None])
+def test_a_row_leads_back_to_its_trial_and_committed_trials_are_still_found():
+    plain = Trial("transfer", "agnews", "gauge_nfn", 1, "z", epochs=50, recipe="gauge")
+    for trial in (plain, replace(plain, rows=250), replace(plain, elsewhere=Elsewhere(*PLACES[0]))):
+        row = Entry(trial, (outcome([0.1, 0.2], [0.3, 0.4]),)).row("tau", 1.0)
+        assert Trial.of_row(row, seed=1) == trial
+    rows = [row for row in results.read("kendall") if row.metric == "tau" and row.setting.get("recipe") == "paper"]
+    trials = [Trial.of_row(ResultIndex.latest(rows, "mnist").rows[-1], seed=0)]
+    assert list(TrialStore(results.FOLDER).find(trials)) == trials
+
+
+@pytest.mark.parametrize("model", [name for name, benchmark_model in MODELS.items() if benchmark_model.fit is not None])
 def test_two_rows_are_enough_to_fit_and_give_a_constant(model: str):
     train, validation = invent(2, 0, random_label), invent(2, 1, random_label)
     fit = MODELS[model].fit

@@ -1,0 +1,82 @@
+"""Across zoos: predictors fitted on one config or checkpoint, tested on the test split of another.
+
+python -m benchmarks.transfer                                  all configs of the zoo in this repository
+python -m benchmarks.transfer --config mnist mnist-seeds --zoo DIR --device cuda --out results
+python -m benchmarks.transfer --quick --models hyperparameters gauge_nfn
+
+Every config is fitted on at one checkpoint (--checkpoint, by default the one nearest to 75 % of the epochs) and tested
+on its own test split, on its other checkpoints, and on every other config of the same task and dimensions: mnist is
+tested on mnist-seeds, and the reverse. Each predictor is fitted once for all of them.
+
+Two configs may have the same configurations with other seeds, and these lie in different splits. A test run whose
+configuration was fitted on is not new: its accuracy is nearly that of the run that the predictor knows. So τ is given
+on the test rows whose configuration is not in the train split, and beside it on all of them. Configurations of the
+validation split stay in: it chooses the epoch or the number of trees, and nothing else. A run of the train split is
+never tested on.
+
+Writes OUT/transfer.jsonl and OUT/transfer.CONFIG.md; finished trials are not computed again.
+"""
+
+from collections.abc import Sequence
+
+from benchmarks.data.benchmark_data import BenchmarkData, Elsewhere
+from benchmarks.experiments.experiment import Experiment
+from benchmarks.experiments.options import TableOptions, read_options, table_parser
+from benchmarks.experiments.trial import Trial
+from benchmarks.models.registry import USUAL_MODELS, known_models, own_models
+from benchmarks.tables.transfer import TRANSFER_NOTE, transfer_table
+from zoo.command import command
+from zoo.format.published import PublishedZoo
+from zoo.reading.locate import find_folder
+
+
+def plan(options: TableOptions, data: BenchmarkData, places: Sequence[Elsewhere]) -> list[Trial]:
+    """Every model by the recipe of its main column; without a place it is tested on its own test split."""
+    return [
+        trial
+        for model in options.models
+        for place in (None, *places)
+        for trial in options.trials("transfer", data, model, recipe=known_models()[model].recipe, elsewhere=place)
+    ]
+
+
+def targets(zoo: PublishedZoo, config: str, fitted_at: str, configs: Sequence[str]) -> list[tuple[str, str]]:
+    """Config and checkpoint of the other test splits: the config's own checkpoints, then configs that are alike."""
+    details = zoo.config(config)
+    alike = [
+        name
+        for name in configs
+        if name != config and (zoo.config(name).task, zoo.config(name).spec) == (details.task, details.spec)
+    ]
+    checkpoints = [(config, label) for label in details.checkpoints if label != fitted_at]
+    return checkpoints + [
+        (name, fitted_at if fitted_at in (*zoo.config(name).checkpoints, "all") else zoo.config(name).usual_checkpoint)
+        for name in alike
+    ]
+
+
+@command
+@own_models()
+def main(arguments: list[str] | None = None) -> None:
+    parser = table_parser("benchmarks.transfer", __doc__ or "", configs=(), models=USUAL_MODELS, thresholds=(0.0,))
+    options = read_options(parser.parse_args(arguments))
+    zoo = PublishedZoo.read(find_folder(options.zoo, *options.configs[:1]))
+    configs = options.configs or tuple(zoo.configs)
+    places = {
+        config: targets(zoo, config, options.checkpoint or zoo.config(config).usual_checkpoint, configs)
+        for config in configs
+    }
+    if not any(places.values()):
+        raise ValueError(f"{', '.join(configs)}: one checkpoint and no other config alike, so nothing to test on")
+    experiment = Experiment(options, data_sets=len(configs))
+    for config in configs:
+        data = options.data(config)
+        tested = [data.test_elsewhere(options.data(name, checkpoint=label)) for name, label in places[config]]
+        experiment.run(plan(options, data, [place for pair in tested for place in pair]), data)
+        table = transfer_table(experiment.index(config), config)
+        experiment.write(f"transfer.{config}.md", f"{table}\n\n{TRANSFER_NOTE}", config)
+    experiment.end()
+
+
+if __name__ == "__main__":
+    main()

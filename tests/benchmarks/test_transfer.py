@@ -1,0 +1,141 @@
+"""Fitted on one config or checkpoint, tested on another: what counts, what is fitted once, and the table."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import results, transfer
+from benchmarks.data.benchmark_data import BenchmarkData
+from benchmarks.data.checkpoints import HYPERPARAMETERS, Checkpoints
+from benchmarks.documents.blocks import transfer_block
+from benchmarks.experiments import execution
+from benchmarks.models import hyperparameters
+from benchmarks.statistics import uncertainty
+from benchmarks.tables.result_index import ResultIndex
+from benchmarks.tables.transfer import transfer_table
+from tests.benchmarks.synthetic import invent, random_label
+from tests.benchmarks.test_report import row
+from zoo.publish import publish
+from zoo.testing import TINY_MNIST, fabricate_shard
+
+
+@pytest.fixture(scope="module")
+def two_zoos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same configurations with one seed for all runs, and with a seed for each."""
+    root = tmp_path_factory.mktemp("transfer")
+    for seeds in ("shared", "distinct"):
+        fabricate_shard(root / "runs", TINY_MNIST, count=50, seeds=seeds)
+    publish(root / "runs", root / "zoo")
+    return root / "zoo"
+
+
+def numbered(runs: range, seed: int) -> BenchmarkData:
+    """Configurations are numbered by their learning rate: 0 to 9 are in train, the runs of ``runs`` in test."""
+
+    def rows(configurations: range) -> Checkpoints:
+        made = invent(len(configurations), seed, random_label)
+        fixed = dict.fromkeys(HYPERPARAMETERS, 0.1) | {"optimizer": "adam"}
+        return replace(
+            made,
+            runs=np.array([f"{seed}-{number}" for number in configurations]),
+            hyperparameters=pd.DataFrame(
+                [fixed | {"learning_rate": float(number)} for number in configurations], columns=list(HYPERPARAMETERS)
+            ),
+        )
+
+    train, test = rows(range(10)), rows(runs)
+    return BenchmarkData(train, train, lambda: test, config=f"seed-{seed}", fingerprint=f"of {seed}", test_examples=100)
+
+
+class Reader:
+    """Remembers the learning rates it is shown."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def predict(self, rows: Checkpoints) -> np.ndarray:
+        self.seen = rows.hyperparameters["learning_rate"].tolist()
+        return np.arange(len(rows), dtype=np.float32)
+
+
+def test_rows_whose_configuration_was_fitted_on_do_not_count_and_those_of_its_runs_never_do() -> None:
+    data, other = numbered(range(10, 14), seed=0), numbered(range(8, 12), seed=1)
+    unseen, every = data.test_elsewhere(other)
+    assert (unseen.tested_config, unseen.tested_zoo, unseen.tested_unseen) == ("seed-1", "of 1", True)
+    for place, shown in ((unseen, [10.0, 11.0]), (every, [8.0, 9.0, 10.0, 11.0])):
+        reader = Reader()
+        data.tested_on(place).judge(reader, 0.0)
+        assert reader.seen == shown
+    same_runs = numbered(range(8, 12), seed=0)
+    reader = Reader()
+    data.tested_on(data.test_elsewhere(same_runs)[1]).judge(reader, 0.0)
+    assert reader.seen == [10.0, 11.0], "runs 8 and 9 were fitted on"
+
+
+def test_every_predictor_is_fitted_once_and_tested_everywhere(
+    two_zoos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(hyperparameters, "ROUNDS", 20)
+    monkeypatch.setattr(uncertainty, "CEILING_DRAWS", 2)
+    fits = []
+    original = execution.fit_other
+    monkeypatch.setattr(execution, "fit_other", lambda trials, *rest: fits.extend(trials) or original(trials, *rest))
+    options = ["--zoo", str(two_zoos), "--out", str(tmp_path), "--quick", "--jobs", "1", "--models", "hyperparameters"]
+    transfer.main(options)
+    assert [(fit.config, fit.checkpoint, fit.elsewhere) for fit in fits] == [
+        ("mnist", "epoch_75", None),
+        ("mnist-seeds", "epoch_75", None),
+    ]
+    index = ResultIndex.latest(results.read("transfer", tmp_path), "mnist")
+    places = {(row.setting.get("tested_config"), row.setting.get("tested_checkpoint")) for row in index.rows}
+    others = {("mnist", label) for label in ("epoch_50", "epoch_100", "best")}
+    assert places == {(None, None), ("mnist-seeds", "epoch_75"), *others}
+    there = {"tested_config": "mnist-seeds", "tested_checkpoint": "epoch_75"}
+    unseen, every = (index.value("test_rows", "data", tested_unseen=flag, **there) for flag in (True, False))
+    mnist, seeds = (BenchmarkData.from_zoo(two_zoos, config) for config in ("mnist", "mnist-seeds"))
+    assert every is not None
+    assert unseen is not None
+    assert unseen < every < len(seeds.train)
+    table = (tmp_path / "transfer.mnist.md").read_text()
+    assert "| Kendall's τ, fitted on mnist, epoch_75 | its own test split | epoch_50 | epoch_100 | best |" in table
+    assert f"{unseen:.0f}<br>all {every:.0f} |" in table
+    assert "is not in the train split" in table
+    assert mnist.fingerprint != seeds.fingerprint
+    monkeypatch.setattr(execution, "fit_and_judge", None)
+    transfer.main(options)
+    assert (tmp_path / "transfer.mnist.md").read_text() == table, "nothing was fitted again"
+    block = transfer_block(tmp_path)
+    assert "fitted on mnist-seeds, epoch_75" in block
+    assert block.count("is not in the train split") == 1
+    capsys.readouterr()
+
+
+def test_a_place_without_seen_configurations_has_one_number() -> None:
+    there = {"recipe": "paper", "tested_config": "mnist", "tested_checkpoint": "best"}
+    rows = [row("tau", 0.5, checkpoint="epoch_75", recipe="paper")]
+    for unseen, tau in ((True, 0.4), (False, 0.6)):
+        rows.append(row("tau", tau, checkpoint="epoch_75", tested_unseen=unseen, **there))
+    text = transfer_table(ResultIndex.latest(rows, "mnist"), "mnist")
+    assert "| MLP | 0.500 ± 0.010 | 0.400 ± 0.010 |" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--config", "chess"], "has no config 'chess'"),
+        (["--checkpoint", "epoch_3"], "unknown checkpoint 'epoch_3'"),
+        (["--models", "oracle"], "unknown model 'oracle'"),
+    ],
+)
+def test_bad_input_is_one_clear_line(
+    two_zoos: Path, tmp_path: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        transfer.main(["--zoo", str(two_zoos), "--out", str(tmp_path), *words])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
