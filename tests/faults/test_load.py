@@ -170,7 +170,7 @@ def test_a_server_that_never_ends_is_given_up(folder: Path, fault: str, monkeypa
         server.weights = {fault: 1}
         with pytest.raises((ConnectionError, ValueError), match=r"does not answer|is damaged"):
             list(stream)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 60, "the server would go on for hours"
 
 
 def test_a_reader_that_takes_its_time_is_not_a_slow_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
