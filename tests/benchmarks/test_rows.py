@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import results, rows
+from benchmarks import report, results, rows
 from benchmarks.documents.blocks import rows_block
 from benchmarks.experiments import execution
 from benchmarks.experiments.extrapolation import curve_rows
@@ -15,6 +15,7 @@ from benchmarks.statistics.learning_curve import LearningCurves
 from benchmarks.tables.result_index import ResultIndex
 from tests.benchmarks.synthetic import invent_data, random_label
 from tests.benchmarks.test_experiments import outcome
+from tests.benchmarks.test_report import write_documents
 
 SIZES = [250, 500, 1000, 2000, 8000]
 
@@ -95,6 +96,9 @@ def test_the_command_writes_rows_table_and_plot_and_shares_trials_on_all_rows(
     assert "·n^(−" in table
     assert (tmp_path / "rows.mnist.png").read_bytes().startswith(b"\x89PNG")
     assert "by training rows | 12 |" in rows_block(tmp_path, Path("plots"))
+    document = write_documents(tmp_path / "clone")["benchmarks/README.md"]
+    report.main(["--root", str(tmp_path / "clone"), "--results", str(tmp_path)])
+    assert "](../../plots/rows.mnist.png)" in document.read_text()
     monkeypatch.setattr(execution, "fit_and_judge", None)
     rows.main([*options, "--sizes", "12"])
     assert "all " in (tmp_path / "rows.mnist.md").read_text()
