@@ -110,6 +110,14 @@ MODELS = {
         BenchmarkModel("raw_moments", "raw moments", kind=RawMomentsPredictor, recipe="gauge"),
         BenchmarkModel("probes", "probes", kind=ProbeNFN, recipe="place", by_default=False),
         BenchmarkModel("transformer_nfn", "Transformer-NFN", kind=TransformerNFN),
+        BenchmarkModel("gauge_nfn", "Gauge-NFN", kind=GaugeNFN, recipe="gauge"),
+        BenchmarkModel(
+            "gauge_nfn_hyperparameters",
+            "Gauge-NFN averaged with hyperparameters only",
+            parts=("gauge_nfn", "hyperparameters"),
+            recipe="gauge",
+            reads_hyperparameters=True,
+        ),
         BenchmarkModel(
             "transformer_nfn_canonical", "Transformer-NFN on canonical weights", kind=CanonicalNFN, by_default=False
         ),
@@ -124,14 +132,6 @@ MODELS = {
             "Transformer-NFN, classifier's invariants",
             kind=InvariantClassifierNFN,
             by_default=False,
-        ),
-        BenchmarkModel("gauge_nfn", "Gauge-NFN", kind=GaugeNFN, recipe="gauge"),
-        BenchmarkModel(
-            "gauge_nfn_hyperparameters",
-            "Gauge-NFN averaged with hyperparameters only",
-            parts=("gauge_nfn", "hyperparameters"),
-            recipe="gauge",
-            reads_hyperparameters=True,
         ),
     )
 }
