@@ -159,11 +159,11 @@ def test_gradients_are_those_of_float64_autograd(
         assert float((gradient - other_masks).norm() / exact.norm()) > 0.2, "the masks make no difference"
 
 
-@pytest.mark.parametrize(("name", "optimizers"), [("mnist", tuple(RATES)), ("agnews", ("sgd_momentum", "adam"))])
+@pytest.mark.parametrize(("name", "optimizers"), [("mnist", ("sgd", "rmsprop")), ("agnews", ("sgd_momentum", "adam"))])
 def test_two_epochs_follow_the_torch_engine(name: str, optimizers: tuple[str, ...], engine: MakeEngine) -> None:
     """With dropout, batches that the classifier's gradients take in three parts, a decay that shows in four steps.
 
-    Every optimizer for one task: its code is the same whatever the task.
+    Every optimizer for one of the tasks: its code is the same for both.
     """
     task = few_digits(train=96, test=10) if name == "mnist" else few_news(train=96, test=10)
     protocol, decays = Protocol(epochs=2, warmup_epochs=2, batch_size=48), {"sgd": 1.0, "sgd_momentum": 1.0}
