@@ -24,3 +24,14 @@ def _repeatable_chance() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No name is found, and the hub's client does not ask again and again."""
+
+    def unknown(*_: object) -> None:
+        raise OSError("there is no network")
+
+    monkeypatch.setattr("socket.getaddrinfo", unknown)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

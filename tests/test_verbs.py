@@ -7,14 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from zoo.__main__ import VERBS
+from zoo.__main__ import VERBS, main
 
 ROOT = Path(__file__).parent.parent
-
-
-def run(*words: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "zoo", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
 def test_every_command_has_a_verb_and_every_verb_a_command() -> None:
@@ -30,11 +25,25 @@ def test_every_command_has_a_verb_and_every_verb_a_command() -> None:
         assert find_spec(module) is not None
 
 
-def test_the_list_of_verbs_is_what_one_sees_without_a_word() -> None:
-    done = run()
-    assert done.returncode == 2
-    for verb in VERBS:
-        assert f"  {verb} " in done.stdout
+def test_the_list_of_verbs_is_what_one_sees_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, code in (([], 2), (["--help"], 0)):
+        monkeypatch.setattr(sys, "argv", ["small-transformer-zoo", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == code
+        shown = capsys.readouterr().out
+        for verb in VERBS:
+            assert f"  {verb} " in shown
+
+
+def test_an_unknown_verb_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["small-transformer-zoo", "swim"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("error: unknown verb 'swim': one of generate, ")
 
 
 @pytest.mark.parametrize(
@@ -42,10 +51,10 @@ def test_the_list_of_verbs_is_what_one_sees_without_a_word() -> None:
     [
         (["verify", "nowhere"], 2, "error: no zoo called 'nowhere'"),
         (["describe", "--help"], 0, "usage: python -m zoo.describe"),
-        (["swim"], 2, "error: unknown verb 'swim': one of generate, "),
     ],
 )
 def test_options_and_exit_codes_pass_through(words: list[str], code: int, message: str) -> None:
-    done = run(*words)
+    command = [sys.executable, "-m", "zoo", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == code
     assert message in done.stdout + done.stderr

@@ -6,7 +6,6 @@ A checkpoint is in U^1; the hidden layers of a functional network are in U^d.
 from dataclasses import fields
 
 import torch
-from torch import Tensor
 
 from nfn.layers.terms import AXES, sizes
 from zoo import BlockWeights, TransformerSpec, TransformerWeights
@@ -39,17 +38,13 @@ def check_block_weights(weights: BlockWeights, spec: TransformerSpec, channels: 
 
 def blocks_first(weights: BlockWeights, batch: torch.Size) -> BlockWeights:
     """[*batch, d, blocks, …] → [blocks, batch, d, …], the layout the layers compute in. Views where strides allow."""
-
-    def move(tensor: Tensor) -> Tensor:
-        return tensor.flatten(0, len(batch) - 1).movedim(2, 0) if batch else tensor.movedim(1, 0).unsqueeze(1)
-
-    return weights.map(move)
+    if not batch:
+        return weights.map(lambda tensor: tensor.movedim(1, 0).unsqueeze(1))
+    return weights.map(lambda tensor: tensor.flatten(0, len(batch) - 1).movedim(2, 0))
 
 
 def blocks_last(weights: BlockWeights, batch: torch.Size) -> BlockWeights:
     """The inverse of ``blocks_first``."""
-
-    def move(tensor: Tensor) -> Tensor:
-        return tensor.movedim(0, 2).unflatten(0, batch) if batch else tensor.squeeze(1).movedim(0, 1)
-
-    return weights.map(move)
+    if not batch:
+        return weights.map(lambda tensor: tensor.squeeze(1).movedim(0, 1))
+    return weights.map(lambda tensor: tensor.movedim(0, 2).unflatten(0, batch))

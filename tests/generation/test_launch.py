@@ -1,7 +1,6 @@
 """Many shards at once: a Ray of one's own, two nodes and a killed worker, and what is missing is said."""
 
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -20,7 +19,6 @@ from generation.task import named_task
 from tests.faults.ray_nodes import (
     LOOPBACK,
     MARK,
-    ROOT,
     kill_worker,
     launcher,
     listening_addresses,
@@ -29,6 +27,7 @@ from tests.faults.ray_nodes import (
     two_nodes,
 )
 from tests.generation.small_tasks import write_digits
+from tests.refusal import refusal
 from zoo.storage.lock import exclusive
 
 pytest.importorskip("ray")
@@ -148,9 +147,9 @@ def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytes
     assert message in line
 
 
-def test_without_ray_one_line_names_the_extra() -> None:
-    code = "import sys; sys.modules['ray'] = None; from generation.launch import main; main([])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: launching many shards needs Ray: `pip install 'small-transformer-zoo[ray]'`")
-    assert len(done.stderr.splitlines()) == 1
+def test_without_ray_one_line_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    line = refusal(main, [], capsys)
+    assert line.startswith("error: launching many shards needs Ray: `pip install 'small-transformer-zoo[ray]'`")

@@ -161,6 +161,7 @@ def test_snapshots_of_another_training_are_neither_used_nor_lost(tmp_path: Path)
     assert len(list(tmp_path.glob("state-*"))) == 4
 
 
+@pytest.mark.usefixtures("no_network")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -182,11 +183,6 @@ def test_bad_input_gets_one_line_and_a_non_zero_exit(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def no_network(*_: object) -> None:
-        raise OSError("there is no network")
-
-    monkeypatch.setattr("socket.getaddrinfo", no_network)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # the first failure is enough
     monkeypatch.setenv("SMALL_TRANSFORMER_ZOO_DATA", str(tmp_path / "none"))
     with pytest.raises(SystemExit) as ended:
         main([*arguments, "--out", str(tmp_path)])

@@ -10,7 +10,7 @@ from nfn.layers.block_channels import TENSOR_NAMES
 from tests.nfn.conftest import ODD_SPECS, random_weights
 from zoo import MNIST, BlockWeights, TransformerSpec, TransformerWeights
 
-SEEDS = range(50)
+SEEDS = range(25)
 
 
 def checkpoint(checkpoints: TransformerWeights, index: int) -> TransformerWeights:

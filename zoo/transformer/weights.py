@@ -107,28 +107,27 @@ class TransformerWeights:
     @property
     def encoder(self) -> BlockWeights:
         """All blocks at once, stacked along a new last leading dimension: query is [..., blocks, h, D, D_k]. Views."""
-        spec = self.spec
-        stacked = self._flat[..., spec.components["encoder"]].unflatten(-1, (spec.blocks, spec.block_size))
-
-        def tensor(name: str) -> Tensor:
-            slot = spec.tensors[f"blocks.0.{name}"]
-            start = slot.offset - spec.components["encoder"].start
-            return stacked[..., start : start + slot.size].unflatten(-1, slot.shape)
-
-        def per_head(name: str) -> Tensor:
-            """[h·D_k, D] → [h, D, D_k]"""
-            return tensor(name).unflatten(-2, (spec.heads, -1)).mT
-
         return BlockWeights(
-            query=per_head("query.weight"),
-            key=per_head("key.weight"),
-            value=per_head("value.weight"),
-            output=tensor("output.weight").mT.unflatten(-2, (spec.heads, -1)),
-            weight_a=tensor("fc1.weight").mT,
-            weight_b=tensor("fc2.weight").mT,
-            bias_a=tensor("fc1.bias"),
-            bias_b=tensor("fc2.bias"),
+            query=self._per_head("query.weight"),
+            key=self._per_head("key.weight"),
+            value=self._per_head("value.weight"),
+            output=self._of_all_blocks("output.weight").mT.unflatten(-2, (self.spec.heads, -1)),
+            weight_a=self._of_all_blocks("fc1.weight").mT,
+            weight_b=self._of_all_blocks("fc2.weight").mT,
+            bias_a=self._of_all_blocks("fc1.bias"),
+            bias_b=self._of_all_blocks("fc2.bias"),
         )
+
+    def _of_all_blocks(self, name: str) -> Tensor:
+        """A tensor of every block, [..., blocks, *shape]."""
+        encoder, slot = self.spec.components["encoder"], self.spec.tensors[f"blocks.0.{name}"]
+        stacked = self._flat[..., encoder].unflatten(-1, (self.spec.blocks, self.spec.block_size))
+        start = slot.offset - encoder.start
+        return stacked[..., start : start + slot.size].unflatten(-1, slot.shape)
+
+    def _per_head(self, name: str) -> Tensor:
+        """[h·D_k, D] → [h, D, D_k]"""
+        return self._of_all_blocks(name).unflatten(-2, (self.spec.heads, -1)).mT
 
     @property
     def blocks(self) -> tuple[BlockWeights, ...]:
