@@ -32,6 +32,11 @@ class Kernels(Protocol):
     @property
     def device(self) -> torch.device: ...
 
+    @property
+    def parked_words(self) -> int:
+        """32-bit words of device memory that training one model needs for itself."""
+        ...
+
     def launch(self, arguments: Arguments, models: int, parts: int) -> None:
         """Starts ``models × parts`` thread blocks of the kernel that takes these arguments."""
         ...
@@ -59,6 +64,7 @@ class FusedEngine:
         # dropout's factor 1/(1 − p) is part of the LayerNorm that follows it: norm.cuh
         self.epsilons = (LAYER_NORM_EPSILON * (1 - dropout) ** 2).float().to(self.device)
         self.thresholds = torch.tensor(thresholds, dtype=torch.int32, device=self.device)
+        self.parked = torch.empty(len(configs), kernels.parked_words, dtype=torch.int32, device=self.device)
         self.seeds = torch.tensor([config.seed for config in configs]).to(torch.uint32).to(self.device)
 
     @classmethod
@@ -89,6 +95,7 @@ class FusedEngine:
             weights=state.weights,
             first_moments=state.first,
             second_moments=state.second,
+            parked=self.parked,
             losses=losses,
             steps=len(batches),
             batch=self.protocol.batch_size,

@@ -1,111 +1,103 @@
 // Weight gradients: dW = Σ dyᵀ·x over samples and tokens, kept in registers for a whole step, each by one warp alone.
 //
-// A block's six matrices are eight squares of 32×32, one per warp:
+// A block's six matrices are sixteen strips of 16 rows × 32 columns, two per warp, one of the MLP and one of attention:
 //
-//     warp      0        1        2        3            4, 5                  6, 7
-//     dW        query    key      value    output       fc1, upper and lower  fc2, left and right half
-//     from      dQᵀ·x1   dKᵀ·x1   dVᵀ·x1   daᵀ·joined   d_hiddenᵀ·x2          dyᵀ·hidden
+//     warp           0 to 3              4, 5            6, 7             0, 1     2, 3     4, 5     6, 7
+//     16 × 32 of     fc1                 fc2, left half  fc2, right half  query    key      value    output
+//     from           d_hiddenᵀ·x2        dyᵀ·hidden      dyᵀ·hidden       dQᵀ·x1   dKᵀ·x1   dVᵀ·x1   daᵀ·joined
 //
-// Biases are the same with x = 1: fc1's by warps 4 and 5, fc2's by warp 6. The embedding (images only) is made by
-// warps 0 and 1, the classifier by all, from the rows of the last 16 samples. After the last sample of a step the warp
+// Biases are the same with x = 1: fc1's by warps 0 to 3, fc2's by warps 4 and 5. The embedding (images only) is made by
+// warps 0 to 5, the classifier by all, from the rows of the last 16 samples. After the last sample of a step the warp
 // updates its own weights, in device memory and their halves in shared memory: no gradient is ever written down.
 #pragma once
 #include "backward.cuh"
 #include "classifier.cuh"
 #include "update.cuh"
 
-constexpr int WARPS = 8, GROUPS = WARPS / GROUP_WARPS;
+constexpr int WARPS = 8, GROUPS = SAMPLES_AT_ONCE;
+static_assert(GROUPS * GROUP_WARPS <= WARPS, "warps without a sample only make gradients");
 
-// Which two matrices a warp multiplies, dy on the left and x on the right: where columns 0-15 and 16-31 of the warp's
-// 32 start, in bytes from the start of a sample, and the bytes from 16 rows to the next 16.
-struct FactorAddresses {
-    u32 left, left_next, left_step;
-    u32 right, right_next, right_step;
-};
+using Strip = Sums[4];  // 16 × 32
 
-DEVICE FactorAddresses block_factors(const Thread& me, int block) {
-    const int w = me.warp;
-    const bool wide_left = w == 4 || w == 5, wide_right = w >= 6;
-    u32 left = w == 0 ? Sample::QUERIES
-             : w == 1 ? Sample::KEYS
-             : w == 2 ? Sample::VALUES
-             : w == 3 ? Sample::DA
-             : wide_left ? Sample::D_HIDDEN
-             : Sample::DY;
-    u32 right = w <= 2 ? BlockRows::X1
-              : w == 3 ? BlockRows::JOINED
-              : wide_left ? BlockRows::X2
-              : BlockRows::HIDDEN_ROWS;
-    right += block * BlockRows::BYTES;
-    u32 left_lane = wide_left ? TokenRows<HIDDEN>::across(me) ^ (w == 5 ? 64u : 0u) : TokenRows<DIM>::across(me);
-    u32 right_lane = wide_right ? TokenRows<HIDDEN>::down(me) ^ (w == 7 ? 64u : 0u) : TokenRows<DIM>::down(me);
-    FactorAddresses f;
-    f.left = left + left_lane;
-    f.left_next = left + (left_lane ^ 32u);
-    f.right = right + right_lane;
-    f.right_next = right + (right_lane ^ 32u);
-    f.left_step = TILE * (wide_left ? PITCH<HIDDEN> : PITCH<DIM>);
-    f.right_step = TILE * (wide_right ? PITCH<HIDDEN> : PITCH<DIM>);
-    return f;
+DEVICE void clear(Sums& sums) { sums[0] = sums[1] = sums[2] = sums[3] = 0.0f; }
+DEVICE void clear(Strip& strip) {
+    #pragma unroll
+    for (int j = 0; j < 4; j++) clear(strip[j]);
 }
 
-template <int COUNT> DEVICE void clear(Sums (&sums)[COUNT]) {
+// strip += leftᵀ·right and bias += leftᵀ·1 for TILES tiles of tokens: 16 columns of `left` from the chunk `left_chunk`
+// on, 32 of `right`. Both chunks may depend on the warp.
+template <int TILES, int M, int N>
+DEVICE void add_strip(
+    const Thread& me, Strip& strip, TokenRows<M> left, int left_chunk, TokenRows<N> right, int right_chunk,
+    bool biased, Sums& bias
+) {
+    const u32 left_lane = left.across(me) ^ (16u * left_chunk), right_lane = right.down(me) ^ (16u * right_chunk);
     #pragma unroll
-    for (int j = 0; j < COUNT; j++) sums[j][0] = sums[j][1] = sums[j][2] = sums[j][3] = 0.0f;
+    for (int tile = 0; tile < TILES; tile++) {
+        Factor a, b[2];
+        load_matrices_transposed(a, left.at(left_lane, tile * TILE, 0));
+        load_matrices_transposed(b[0], right.at(right_lane, tile * TILE, 0));
+        load_matrices_transposed(b[1], right.at(right_lane, tile * TILE, 2));
+        #pragma unroll
+        for (int j = 0; j < 4; j++) mma(strip[j], a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+        if (biased) mma(bias, a, ONES, ONES);
+    }
 }
 
 // All that a warp accumulates in one step.
 struct Gradients {
-    Sums square[BLOCKS][2][4];        // [rows 16·i][columns 8·j]
-    Sums bias[BLOCKS][2];             // warps 4-6; every column holds the same sum
-    Sums embedding[3];                // warps 0 and 1: 16 rows × (16 columns, bias)
+    Strip mlp[BLOCKS], attention[BLOCKS];
+    Sums bias[BLOCKS];                // warps 0-5; every column holds the same sum
+    Sums embedding;                   // warps 0-3: 16 rows × 8 columns, 4-5: biases
     Sums classifier1, classifier2;    // 16 × 8 of the first layer; warps 0-3: 16 × 8 of the second, 4-6: biases
 
     DEVICE void reset() {
         #pragma unroll
         for (int b = 0; b < BLOCKS; b++) {
-            clear(square[b][0]);
-            clear(square[b][1]);
+            clear(mlp[b]);
+            clear(attention[b]);
             clear(bias[b]);
         }
         clear(embedding);
-        #pragma unroll
-        for (int i = 0; i < 4; i++) classifier1[i] = classifier2[i] = 0.0f;
+        clear(classifier1);
+        clear(classifier2);
     }
 
-    // Adds one sample's share of a block.
-    template <int BLOCK, int TILES> DEVICE void add_block(const Thread& me, const Tokens<TILES>&, Sample sample) {
-        const FactorAddresses f = block_factors(me, BLOCK);
-        const bool biased = me.warp >= 4 && me.warp <= 6;
-        #pragma unroll
-        for (int tile = 0; tile < TILES; tile++) {
-            Factor a[2], b[2];
-            load_matrices_transposed(a[0], sample.start + f.left + tile * f.left_step);
-            load_matrices_transposed(a[1], sample.start + f.left_next + tile * f.left_step);
-            load_matrices_transposed(b[0], sample.start + f.right + tile * f.right_step);
-            load_matrices_transposed(b[1], sample.start + f.right_next + tile * f.right_step);
-            #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                #pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    mma(square[BLOCK][i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
-                }
-                if (biased) mma(bias[BLOCK][i], a[i], ONES, ONES);
-            }
+    // Adds one sample's share of a block's MLP.
+    template <int BLOCK, int TILES> DEVICE void add_mlp(const Thread& me, Sample sample) {
+        const int w = me.warp;
+        if (w < 4) {
+            add_strip<TILES>(me, mlp[BLOCK], sample.d_hidden(), 2 * w, sample.x2(), 0, true, bias[BLOCK]);
+        } else {
+            add_strip<TILES>(
+                me, mlp[BLOCK], sample.dy(), 2 * (w % 2), sample.hidden(), 4 * (w / 6), w < 6, bias[BLOCK]
+            );
         }
     }
 
-    // Adds one sample's share of the embedding: d_joined holds the gradients of its output, `patches` its input.
-    DEVICE void add_embedding(const Thread& me, Sample sample, TokenRows<FEATURES> patches) {
-        if (me.warp >= 2) return;
+    // Adds one sample's share of a block's attention.
+    template <int BLOCK, int TILES> DEVICE void add_attention(const Thread& me, Sample sample) {
+        const int matrix = me.warp / 2;
+        const bool output = matrix == 3;
+        const TokenRows<DIM> left = {sample.start + (output ? Sample::DA : Sample::QUERIES + matrix * Sample::PLACE), 0};
+        const TokenRows<DIM> right = {sample.start + (output ? Sample::JOINED : Sample::X1), 0};
+        add_strip<TILES>(me, attention[BLOCK], left, 2 * (me.warp % 2), right, 0, false, bias[BLOCK]);
+    }
+
+    // Adds one sample's share of the embedding: d_joined holds the gradients of its output, same_tokens its input.
+    DEVICE void add_embedding(const Thread& me, Sample sample) {
+        if (me.warp >= 6) return;
+        const TokenRows<DIM> left = sample.d_joined();
+        const TokenRows<FEATURES> right = sample.same_tokens();
+        const u32 left_lane = left.across(me) ^ (32u * (me.warp % 2));
         #pragma unroll
-        for (int tile = 0; tile < GROUP_WARPS; tile++) {
+        for (int tile = 0; tile < SAMPLE_TILES; tile++) {
             Factor a, b;
-            sample.d_joined().load_left_transposed(me, a, tile * TILE, 2 * me.warp);
-            load_matrices_transposed(b, patches.base + tile * TILE * PITCH<FEATURES> + patches.down(me));
-            mma(embedding[0], a, b[0], b[1]);
-            mma(embedding[1], a, b[2], b[3]);
-            mma(embedding[2], a, ONES, ONES);
+            load_matrices_transposed(a, left.at(left_lane, tile * TILE, 0));
+            right.load_right(me, b, tile * TILE, 0);
+            if (me.warp >= 4) b[0] = b[1] = ONES;
+            mma(embedding, a, me.warp / 2 == 1 ? b[2] : b[0], me.warp / 2 == 1 ? b[3] : b[1]);
         }
     }
 
@@ -137,31 +129,21 @@ struct Gradients {
         for (int b = 0; b < BLOCKS; b++) {
             const int flat = b * BLOCK_STRIDE;
             const BlockWeights block = weights.block(b);
-            #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const int first = TILE * i;
-                #pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    const Sums& gradient = square[b][i][j];
-                    if (w < 6) {
-                        update.tile(gradient, flat + FLAT_QUERY, block.query_to_fc1(), DIM * w + first, j);
-                    } else {
-                        update.tile(gradient, flat + FLAT_FC2, block.fc2(), first, 4 * (w - 6) + j);
-                    }
-                }
-                if (w == 4 || w == 5) {
-                    const int row = DIM * (w - 4) + first;
-                    update.biases(bias[b][i], flat + FLAT_FC1_BIAS + row, block.fc1_bias().tile(row));
-                } else if (w == 6) {
-                    update.biases(bias[b][i], flat + FLAT_FC2_BIAS + first, block.fc2_bias().tile(first));
-                }
+            update.strip(attention[b], flat + FLAT_QUERY, block.query_to_fc1(), TILE * w, 0);
+            if (w < 4) {
+                const int row = TILE * w;
+                update.strip(mlp[b], flat + FLAT_FC1, block.fc1(), row, 0);
+                update.biases(bias[b], flat + FLAT_FC1_BIAS + row, block.fc1_bias().tile(row));
+            } else {
+                const int row = TILE * (w % 2);
+                update.strip(mlp[b], flat + FLAT_FC2, block.fc2(), row, 4 * (w / 6));
+                if (w < 6) update.biases(bias[b], flat + FLAT_FC2_BIAS + row, block.fc2_bias().tile(row));
             }
         }
-        if (IMAGES && w < 2) {
-            const int row = TILE * w;
-            update.tile(embedding[0], FLAT_EMBEDDING, weights.embedding(), row, 0);
-            update.tile(embedding[1], FLAT_EMBEDDING, weights.embedding(), row, 1);
-            update.biases(embedding[2], FLAT_EMBEDDING_BIAS + row, weights.embedding_bias().tile(row));
+        if (IMAGES && w < 6) {
+            const int row = TILE * (w % 2);
+            if (w < 4) update.tile(embedding, FLAT_EMBEDDING, weights.embedding(), row, w / 2);
+            else update.biases(embedding, FLAT_EMBEDDING_BIAS + row, weights.embedding_bias().tile(row));
         }
         update.tile(classifier1, FLAT_CLASSIFIER1, weights.classifier1(), TILE * (w / 4), w % 4);
         if (w < 4) {

@@ -10,51 +10,72 @@ struct Facts {
     DEVICE explicit Facts(u32 word) : place(word & 0xFFFF), label(word >> 16 & 0xFF), length(word >> 24) {}
 };
 
-// What a block's backward pass reads again.
-struct BlockRows {
-    static constexpr u32 X1 = 0, JOINED = X1 + TokenRows<DIM>::BYTES, X2 = JOINED + TokenRows<DIM>::BYTES;
-    static constexpr u32 HIDDEN_ROWS = X2 + TokenRows<DIM>::BYTES;
-    static constexpr u32 BYTES = HIDDEN_ROWS + TokenRows<HIDDEN>::BYTES;
+// Where the rows of a block's forward pass go; all but keys and values only in training, of the last block.
+struct BlockPlaces {
+    TokenRows<DIM> keys, values;
+    TokenRows<DIM> queries, x1, joined, x2;
+    TokenRows<HIDDEN> hidden;
+};
+
+// All rows of a sample: those of the last block's forward pass, then those of the block whose backward pass runs.
+//
+//     places of 64 × 32 halves   0   1       2   3   4     5  6  7  8                   9   10
+//     forward, last block        x1  joined  x2  hidden    Q  K  V
+//     backward of the MLP        x1  joined  x2  hidden    Q  K  V  dy                  d_hidden
+//     backward of attention      x1  joined  da  dJ  stats Q  K  V  tokens (block 0)    ds of one head
+//     at its end                                           dQ dK dV
+struct Sample {
+    static constexpr u32 PLACE = TokenRows<DIM>::BYTES;
+    static constexpr u32 X1 = 0, JOINED = PLACE, X2 = 2 * PLACE, HIDDEN_ROWS = 3 * PLACE, QUERIES = 5 * PLACE;
+    static constexpr u32 KEYS = 6 * PLACE, VALUES = 7 * PLACE, DY = 8 * PLACE, D_HIDDEN = 9 * PLACE;
+    static constexpr u32 DA = X2, D_JOINED = HIDDEN_ROWS, STATISTICS = D_JOINED + PLACE, DS = D_HIDDEN, TOKENS_IN = DY;
+    static constexpr u32 BYTES = 11 * PLACE;
+    static_assert(TokenRows<HIDDEN>::BYTES == 2 * PLACE && TokenRows<ROWS>::BYTES == 2 * PLACE, "as they are placed");
     u32 start;
 
+    // The first block's keys and values lie where the second's do not, and so on, so that they find their place free.
+    DEVICE BlockPlaces places(int b) const {
+        const bool apart = (LAST_BLOCK - b) % 2;
+        const TokenRows<DIM> key_rows = {start + (apart ? DS : KEYS), 0};
+        const TokenRows<DIM> value_rows = {start + (apart ? DS + PLACE : VALUES), 0};
+        return {key_rows, value_rows, queries(), x1(), joined(), x2(), hidden()};
+    }
     DEVICE TokenRows<DIM> x1() const { return {start, X1}; }                   // the input, normalized
     DEVICE TokenRows<DIM> joined() const { return {start, JOINED}; }           // the heads' results, side by side
     DEVICE TokenRows<DIM> x2() const { return {start, X2}; }                   // the MLP's input, normalized
     DEVICE TokenRows<HIDDEN> hidden() const { return {start, HIDDEN_ROWS}; }   // the MLP's hidden layer
-};
-
-// Where the rows of a block's forward pass go; queries and `kept` only in training.
-struct BlockPlaces {
-    TokenRows<DIM> queries, keys, values;
-    BlockRows kept;
-};
-
-// All rows of a sample. The block whose backward pass runs has its queries, keys and values here, and its gradients.
-struct Sample {
-    static constexpr u32 QUERIES = BLOCKS * BlockRows::BYTES, KEYS = QUERIES + TokenRows<DIM>::BYTES;
-    static constexpr u32 VALUES = KEYS + TokenRows<DIM>::BYTES, DY = VALUES + TokenRows<DIM>::BYTES;
-    static constexpr u32 DA = DY + TokenRows<DIM>::BYTES, D_JOINED = DA + TokenRows<DIM>::BYTES;
-    static constexpr u32 D_HIDDEN = D_JOINED + TokenRows<DIM>::BYTES, P = D_HIDDEN + TokenRows<HIDDEN>::BYTES;
-    static constexpr u32 DS = P + TokenRows<ROWS>::BYTES, BYTES = DS + TokenRows<ROWS>::BYTES;
-    u32 start;
-
-    DEVICE BlockRows block(int b) const { return {start + b * BlockRows::BYTES}; }
-    // The first block's keys and values lie where p will be, so that the second's find their place free.
-    DEVICE BlockPlaces places(int b) const {
-        const TokenRows<DIM> key_rows = {start + (b ? KEYS : P), 0};
-        const TokenRows<DIM> value_rows = {start + (b ? VALUES : P + TokenRows<DIM>::BYTES), 0};
-        return {queries(), key_rows, value_rows, block(b)};
-    }
     // queries, keys and values, and at the end of the backward pass their gradients
     DEVICE TokenRows<DIM> queries() const { return {start, QUERIES}; }
     DEVICE TokenRows<DIM> keys() const { return {start, KEYS}; }
     DEVICE TokenRows<DIM> values() const { return {start, VALUES}; }
-    // gradients: of the MLP's result, of attention's result, and of what the block keeps
+    // gradients: of the MLP's result, of attention's result, and of what was kept
     DEVICE TokenRows<DIM> dy() const { return {start, DY}; }
     DEVICE TokenRows<DIM> da() const { return {start, DA}; }
     DEVICE TokenRows<DIM> d_joined() const { return {start, D_JOINED}; }
     DEVICE TokenRows<HIDDEN> d_hidden() const { return {start, D_HIDDEN}; }
-    // one head's probabilities, and the gradients of its scores
-    DEVICE TokenRows<ROWS> p() const { return {start, P}; }
+    // the gradients of one head's scores, transposed: a row for each key
     DEVICE TokenRows<ROWS> ds() const { return {start, DS}; }
+    // tokens on their way in: the next sample's, and this one's once more
+    DEVICE TokenRows<FEATURES> next_tokens() const { return {start, TOKENS_IN}; }
+    DEVICE TokenRows<FEATURES> same_tokens() const { return {start, TOKENS_IN + TokenRows<FEATURES>::BYTES}; }
+    static_assert(!IMAGES || 2 * TokenRows<FEATURES>::BYTES <= PLACE, "both find room");
+};
+
+// Two numbers of every query and head, −log_sum and −δ, as the sums of a product with queries as columns start: of two
+// neighboring queries a, b, four floats a b a b.
+struct Statistics {
+    static constexpr u32 KIND = ROWS * 2 * FLOAT, HEAD = 2 * KIND, BYTES = HEADS * HEAD;
+    static_assert(BYTES <= Sample::PLACE, "they find room");
+    enum Kind { LOG_SUM, DELTA };
+    u32 start;
+
+    DEVICE void store(Kind kind, int head, int query, float x) const {
+        const u32 address = start + head * HEAD + kind * KIND + query / 2 * 4 * FLOAT + query % 2 * FLOAT;
+        store_float(address, x);
+        store_float(address + 2 * FLOAT, x);
+    }
+    // Of the queries 8·chunk + pair, 8·chunk + pair + 1.
+    DEVICE void load(const Thread& me, Sums& sums, Kind kind, int head, int chunk) const {
+        load_four_floats(sums, start + me.pair * 2 * FLOAT + (head * HEAD + kind * KIND + chunk * 16 * FLOAT));
+    }
 };

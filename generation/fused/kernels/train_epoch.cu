@@ -1,46 +1,38 @@
 // Trains a population for one epoch: one thread block per model, with no exchange with the host in between.
 //
 //     for each step:
-//         for each round of two samples, one per group of four warps:
-//             forward through both blocks ─ classifier ─ back through block 1 and block 0   (forward.cuh, backward.cuh)
-//             after each block's backward pass: all eight warps add both samples to their weight gradients
-//                                                                                                     (gradients.cuh)
-//         every warp updates the weights whose gradients it holds                                        (update.cuh)
+//         for each round of a few samples, one per group of warps:
+//             forward through all blocks ─ classifier                                       (forward.cuh, classifier.cuh)
+//             back through each block, the MLP and then attention                                         (backward.cuh)
+//             after each of these: all eight warps add the samples to their weight gradients            (gradients.cuh)
+//         every warp updates the weights whose gradients it holds                                          (update.cuh)
 //
-// Device memory is read for the tokens, and read and written for the optimizer's numbers once per step; activations and
-// gradients never leave the chip. Nothing depends on other blocks, so a run's bytes do not depend on its population.
+// Device memory is read for the tokens, and read and written for the optimizer's numbers once per step and for what
+// blocks before the last need again; gradients never leave the chip. Nothing depends on other blocks of threads, so a
+// run's bytes do not depend on its population.
 #include "gradients.cuh"
 #include "inputs.cuh"
 
 constexpr int TRAIN_THREADS = WARPS * WARP;
+constexpr bool ALL_HAVE_SAMPLES = GROUPS * GROUP_WARPS == WARPS;
 
-// Where the tokens of a group's samples come in.
-struct InputBuffers {
-    static constexpr int COUNT = IMAGES ? 2 : 1;  // patches are needed to the end of a sample, word vectors are not
-    static constexpr u32 BYTES = COUNT * TokenRows<FEATURES>::BYTES;
-    u32 start;
-    DEVICE TokenRows<FEATURES> operator[](int buffer) const { return {start + buffer * TokenRows<FEATURES>::BYTES, 0}; }
-};
-
-// Shared memory:  weights │ classifier's rows of 16 samples │ sums │ tokens │ sample of group 0 │ sample of group 1
+// Shared memory:  weights │ classifier's rows of 16 samples │ sums of each group │ facts │ samples of each group
 struct TrainMemory {
     static constexpr u32 RECENT_SAMPLES = Weights::BYTES;
     static constexpr u32 SUMS = RECENT_SAMPLES + RecentSamples::BYTES;
-    static constexpr u32 INPUTS = SUMS + GROUPS * TokenSums::BYTES;
-    static constexpr u32 SAMPLES = (INPUTS + GROUPS * InputBuffers::BYTES + 127) / 128 * 128;
+    static constexpr u32 FACTS = SUMS + GROUPS * TokenSums::BYTES;
+    static constexpr u32 FACTS_PITCH = 16;
+    static constexpr u32 SAMPLES = (FACTS + GROUPS * FACTS_PITCH + 127) / 128 * 128;
     static constexpr u32 BYTES = SAMPLES + GROUPS * Sample::BYTES;
     u32 start;
 
     DEVICE Weights weights() const { return {start}; }
     DEVICE RecentSamples recent() const { return {start + RECENT_SAMPLES}; }
     DEVICE TokenSums sums(int group) const { return {start + SUMS + group * TokenSums::BYTES}; }
-    DEVICE TokenRows<FEATURES> input(int group, int buffer) const {
-        return {start + INPUTS + (group * InputBuffers::COUNT + buffer) * TokenRows<FEATURES>::BYTES, 0};
-    }
-    DEVICE InputBuffers inputs(int group) const { return {input(group, 0).base}; }
+    DEVICE u32 facts(int group) const { return start + FACTS + group * FACTS_PITCH; }
     DEVICE Sample sample(int group) const { return {start + SAMPLES + group * Sample::BYTES}; }
 };
-static_assert(TrainMemory::BYTES <= 227 * 1024, "a block of sm_90 has no more shared memory");
+static_assert(TrainMemory::BYTES <= SHARED_BYTES, "more shared memory than this GPU has");
 
 // What a launch passes, field by field as TrainArguments of arguments.py has it.
 struct TrainArguments {
@@ -56,6 +48,7 @@ struct TrainArguments {
     float* weights;               // [models, PARAMETERS]
     float* first_moments;         // [models, PARAMETERS]
     float* second_moments;        // [models, PARAMETERS]
+    u32* parked;                  // [models, Parking::WORDS] what blocks before the last need again
     double* losses;               // [models] mean over the epoch's samples
     int steps;
     int batch;
@@ -64,23 +57,35 @@ struct TrainArguments {
     DEVICE const u16* sample(int index) const { return tokens + (long long)index * TOKENS * FEATURES; }
 };
 
-// What a launch must provide: threads per block, bytes of shared memory, and bytes of arguments.
+// What a launch must provide: threads per block, bytes of shared memory, bytes of arguments, words to park per model.
 extern "C" __global__ void train_epoch_needs(int* needs) {
     needs[0] = TRAIN_THREADS;
     needs[1] = TrainMemory::BYTES;
     needs[2] = sizeof(TrainArguments);
+    needs[3] = Parking::WORDS;
 }
 
-extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const TrainArguments arguments) {
+// Calls `code` with a block's number as a constant, since registers have no index.
+template <int NUMBER> struct Constant {
+    static constexpr int VALUE = NUMBER;
+};
+template <int FIRST = 0, class Code> DEVICE void with_block(int block, Code code) {
+    if constexpr (FIRST == LAST_BLOCK) {
+        code(Constant<FIRST>());
+    } else {
+        if (block == FIRST) code(Constant<FIRST>());
+        else with_block<FIRST + 1>(block, code);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(
+    const __grid_constant__ TrainArguments arguments
+) {
     const int model = model_index();
     if (!arguments.alive[model]) return;
-    const Thread me;
     const TrainMemory memory = {shared_start()};
     const Weights weights = memory.weights();
     const RecentSamples recent = memory.recent();
-    const TokenSums sums = memory.sums(me.group);
-    const InputBuffers inputs = memory.inputs(me.group);
-    const Sample sample = memory.sample(me.group);
     const long long first_weight = (long long)model * PARAMETERS;
 
     Optimizer rule(arguments.rules + model * RULE_NUMBERS);
@@ -92,19 +97,18 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
     dropout.seed = arguments.seeds[model];
     dropout.threshold = arguments.thresholds[model];
     dropout.epsilon = arguments.epsilons[model];
-
     load_weights(rule.weights, weights, {thread_index(), TRAIN_THREADS});
-    for (u32 i = thread_index(); i < GROUPS * InputBuffers::BYTES / FLOAT; i += TRAIN_THREADS) {
-        store_word(memory.inputs(0).start + i * FLOAT, 0);
-    }
-    block_barrier();
 
     double loss = 0.0;
-    int buffer = 0;
     const int rounds = arguments.batch / GROUPS, total = arguments.steps * arguments.batch;
-    // one round ahead, so that no warp waits for device memory
-    start_tokens(me, arguments.sample(me.group), inputs[buffer]);
-    u32 next_facts0 = arguments.facts[0], next_facts1 = arguments.facts[1];
+    {
+        const Thread me;
+        if (ALL_HAVE_SAMPLES || me.group < GROUPS) {
+            start_tokens(me, arguments.sample(me.group), memory.sample(me.group).next_tokens());
+        }
+        copies_done();
+    }
+    block_barrier();
     Gradients gradients;
     #pragma unroll 1
     for (int step = 0; step < arguments.steps; step++) {
@@ -113,70 +117,107 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
         #pragma unroll 1
         for (int round = 0; round < rounds; round++) {
             const Thread me;  // read again: else the addresses that follow from it are kept and crowd out the gradients
-            const int next = (step * rounds + round + 1) * GROUPS;
-            const Facts pair0(next_facts0), pair1(next_facts1), mine(me.group ? next_facts1 : next_facts0);
-            const TokenRows<FEATURES> input = inputs[buffer];
-            dropout.start_sample(me, mine.place);
+            const bool works = ALL_HAVE_SAMPLES || me.group < GROUPS;
+            const int index = (step * rounds + round) * GROUPS + me.group;
+            const Sample sample = memory.sample(me.group);
+            const TokenSums sums = memory.sums(me.group);
+            const Parking parking(me, arguments.parked + (long long)model * Parking::WORDS);
+            const u32 fact_word = works ? arguments.facts[index] : 0;
+            const Facts facts(fact_word);
+            PerTile<Rows<DIM>> x;
+            PerTile<u32> dropped_first;
+            BlockMemory block_memory;
+            #pragma unroll
+            for (int i = 0; i < WARP_TILES; i++) dropped_first[i] = 0;
 
-            Rows<DIM> x;
-            copies_done();
-            warp_barrier();
-            embed(me, x, weights, input, arguments.positions);
-            warp_barrier();  // all lanes have read what the next copy may overwrite
-            buffer = InputBuffers::COUNT - 1 - buffer;
-            if (next < total) {
-                start_tokens(me, arguments.sample(next + me.group), inputs[buffer]);
-                next_facts0 = arguments.facts[next];
-                next_facts1 = arguments.facts[next + 1];
+            if (works) {
+                if (me.member == 0 && me.lane == 0) store_word(memory.facts(me.group), fact_word);
+                dropout.start_sample(me, facts.place);
+                embed(me, x, weights, sample.next_tokens(), arguments.positions);
+                drop<WARP_TILES>(me, x, dropout, 0, dropped_first, 0);
+                with_tokens(me, facts.length, [&](const auto& tokens) {
+                    constexpr int MINE = Count<decltype(tokens)>::MINE;
+                    #pragma unroll 1
+                    for (int block = 0; block < BLOCKS; block++) {
+                        forward_block<true>(
+                            me, tokens, x, block, weights.block(block), sample.places(block), parking, dropout,
+                            block_memory
+                        );
+                    }
+                    PerTile<PerRow<float>> r;
+                    PerTile<PackedRows<DIM>> normalized;
+                    if (tokens.busy) {
+                        normalize<MINE>(x, r, dropout.epsilon, tokens.real);
+                        pack_all<MINE>(normalized, x);
+                        share_sums<MINE>(me, x, sums);
+                    }
+                    group_barrier(me.group);
+                    if (tokens.busy) {
+                        const int row = (round * GROUPS + me.group) % RECENT;
+                        loss += classify_and_return(me, tokens, weights, sums, recent, row, facts.label, x);
+                        normalize_backward<MINE>(x, normalized, r);
+                    }
+                });
             }
-            const u32 kept_first = drop(me, x, dropout, 0);
-
-            BlockMemory block_memory = {}, earlier;
-            with_tokens(me, mine.length, [&](const auto& tokens) {
-                #pragma unroll 1
-                for (int block = 0; block < BLOCKS; block++) {
-                    earlier = block_memory;
-                    const BlockPlaces places = sample.places(block);
-                    forward_block<true>(me, tokens, x, block, weights.block(block), places, dropout, block_memory);
-                }
-                PerRow<float> r;
-                PackedRows<DIM> normalized;
-                if (tokens.busy) {
-                    normalize(x, r, dropout.epsilon, tokens.real);
-                    pack_rows(normalized, x);
-                    share_sums(me, x, sums);
-                }
-                group_barrier(me.group);
-                if (tokens.busy) {
-                    const int row = (round * GROUPS + me.group) % RECENT;
-                    loss += classify_and_return(me, tokens, weights, sums, recent, row, mine.label, x);
-                    normalize_backward(x, normalized, r);
-                }
-            });
 
             #pragma unroll 1
-            for (int block = BLOCKS - 1; block >= 0; block--) {
-                with_tokens(me, mine.length, [&](const auto& tokens) {
-                    backward_block(me, tokens, block, weights.block(block), sample, block_memory, x);
-                });
-                block_memory = earlier;
-                if (IMAGES && block == 0) {
-                    PackedRows<DIM> rows;
-                    drop_backward(x, kept_first);
-                    pack_rows(rows, x);
-                    store_rows(me, sample.d_joined(), rows);
+            for (int block = LAST_BLOCK; block >= 0; block--) {
+                const BlockWeights block_weights = weights.block(block);
+                if (works) {
+                    with_tokens(me, facts.length, [&](const auto& tokens) {
+                        constexpr int MINE = Count<decltype(tokens)>::MINE;
+                        if (tokens.busy) backward_mlp<MINE>(me, block, block_weights, sample, parking, block_memory, x);
+                    });
+                }
+                block_barrier();
+                #pragma unroll 1
+                for (int group = 0; group < GROUPS; group++) {
+                    with_tokens(me, Facts(load_word(memory.facts(group))).length, [&](const auto& tokens) {
+                        constexpr int TILES = Count<decltype(tokens)>::TILES;
+                        with_block(block, [&](auto number) {
+                            gradients.add_mlp<decltype(number)::VALUE, TILES>(me, memory.sample(group));
+                        });
+                    });
+                }
+                if (works) {
+                    with_tokens(me, facts.length, [&](const auto& tokens) {
+                        PerTile<PackedRows<DIM>> da, d_joined;
+                        PerTile<PerRow<float>> delta[HEADS];
+                        if (tokens.busy) {
+                            prepare_attention(me, tokens, block, block_weights, sample, x, da, d_joined, delta);
+                        }
+                        block_barrier();  // all have added the MLP's share
+                        if (block == 0) {
+                            const int next = index + GROUPS;
+                            if (IMAGES) start_tokens(me, arguments.sample(index), sample.same_tokens());
+                            if (next < total) start_tokens(me, arguments.sample(next), sample.next_tokens());
+                        }
+                        if (tokens.busy) share_attention(me, tokens, sample, block_memory, da, d_joined, delta);
+                        backward_attention(me, tokens, block_weights, sample, block_memory, x);
+                    });
+                } else {
+                    block_barrier();
+                }
+                if (block == 0) {
+                    if (IMAGES && works) {
+                        PerTile<PackedRows<DIM>> rows;
+                        drop_backward<WARP_TILES>(x, dropped_first, 0);
+                        pack_all<WARP_TILES>(rows, x);
+                        store_rows<WARP_TILES>(me, sample.d_joined(), rows);
+                    }
+                    copies_done();
                 }
                 block_barrier();
                 #pragma unroll 1
                 for (int group = 0; group < GROUPS; group++) {
                     const Sample group_sample = memory.sample(group);
-                    with_tokens(me, group ? pair1.length : pair0.length, [&](const auto& tokens) {
-                        if (block) gradients.add_block<1>(me, tokens, group_sample);
-                        else gradients.add_block<0>(me, tokens, group_sample);
+                    with_tokens(me, Facts(load_word(memory.facts(group))).length, [&](const auto& tokens) {
+                        constexpr int TILES = Count<decltype(tokens)>::TILES;
+                        with_block(block, [&](auto number) {
+                            gradients.add_attention<decltype(number)::VALUE, TILES>(me, group_sample);
+                        });
                     });
-                    if (IMAGES && block == 0) {
-                        gradients.add_embedding(me, group_sample, memory.input(group, 1 - buffer));
-                    }
+                    if (IMAGES && block == 0) gradients.add_embedding(me, group_sample);
                 }
                 if (block == 0 && round % (RECENT / GROUPS) == RECENT / GROUPS - 1) {
                     gradients.add_classifier(me, recent);
@@ -189,7 +230,8 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
         block_barrier();
     }
     // each group's first lane has the sum over its samples
-    if (me.tile == 0 && me.lane == 0) store_double(sums.start, loss);
+    const Thread me;
+    if (me.group < GROUPS && me.member == 0 && me.lane == 0) store_double(memory.sums(me.group).start, loss);
     block_barrier();
     if (thread_index() == 0) {
         double sum = 0.0;
