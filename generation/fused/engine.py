@@ -64,7 +64,7 @@ class FusedEngine:
         # dropout's factor 1/(1 − p) is part of the LayerNorm that follows it: norm.cuh
         self.epsilons = (LAYER_NORM_EPSILON * (1 - dropout) ** 2).float().to(self.device)
         self.thresholds = torch.tensor(thresholds, dtype=torch.int32, device=self.device)
-        self.parked = torch.empty(len(configs), kernels.parked_words, dtype=torch.int32, device=self.device)
+        self.parked = torch.zeros(len(configs), kernels.parked_words, dtype=torch.int32, device=self.device)
         self.seeds = torch.tensor([config.seed for config in configs]).to(torch.uint32).to(self.device)
 
     @classmethod

@@ -5,34 +5,29 @@
 //     dy ─ ·W_B ─ ReLU' ─ d_hidden ─ ·W_A ─ LayerNorm' ─ dropout' ─ da                                (backward_mlp)
 //     da ─ ·W_O ─ d_joined             p = 2^(score − log_sum)                                   (backward_attention)
 //     ds = p ∘ (V·d_joinedᵀ − δ),      δ = Σ d_joined∘joined
-//     dQ = dsᵀ·K/√D_k                  dK = ds·Q/√D_k        dV = p·d_joined    (they end in the places of Q, K and V)
-//     dx = LayerNorm'(dQ·W_Q + dK·W_K + dV·W_V)
+//     dQ = ln 2·dsᵀ·K                  dK = ln 2·ds·Q        dV = p·d_joined    (they end in the places of Q, K and V)
+//     dx = LayerNorm'(dQ·W_Q + dK·W_K + dV·W_V)            with Q and W_Q times QUERY_SCALE, as shared memory has them
+//
+// Each function asks anew where its thread stands: addresses that follow from it would crowd out the gradients, if the
+// compiler kept them from one function to the next.
 #pragma once
 #include "forward.cuh"
 
 // From dy to d_hidden, then to the gradient of the attention's output, in front of its dropout. Of blocks before the
-// last, the hidden layer is computed again.
+// last, x2 is given, and the hidden layer is computed again.
 template <int MINE>
 DEVICE void backward_mlp(
-    const Thread& me, int block, const BlockWeights& weights, const Sample& sample, const Parking& parking,
-    BlockMemory& memory, PerTile<Rows<DIM>>& d
+    int block, const BlockWeights& weights, const Sample& sample, const Parking& parking, const PerTile<u32>& dropped,
+    PerTile<PackedRows<DIM>>& x2, PerTile<Rows<DIM>>& d
 ) {
+    const Thread me;
     const bool last = block == LAST_BLOCK;
-    PerTile<PackedRows<DIM>> dy, x2;
-    if (last) {
-        load_rows<MINE>(me, x2, sample.x2());
-    } else {
-        parking.load<MINE>(me, block, memory);
-        parking.load_rows<MINE>(me, block, Parking::X1, dy);
-        store_rows<MINE>(me, sample.x1(), dy);
-        parking.load_rows<MINE>(me, block, Parking::JOINED, dy);
-        store_rows<MINE>(me, sample.joined(), dy);
-        parking.load_rows<MINE>(me, block, Parking::X2, x2);
-        store_rows<MINE>(me, sample.x2(), x2);
-    }
-    drop_backward<MINE>(d, memory.dropped, 16);
+    PerTile<PerRow<float>> r1, r2;
+    PerTile<PackedRows<DIM>> dy;
+    parking.load_numbers<MINE>(me, block, Parking::NUMBERS, r1, r2);
+    if (last) load_rows<MINE>(me, x2, sample.x2());
+    drop_backward<MINE>(d, dropped, 16);
     pack_all<MINE>(dy, d);
-    store_rows<MINE>(me, sample.dy(), dy);
     #pragma unroll
     for (int columns = 0; columns < HIDDEN; columns += TILE) {
         PerTile<PackedRows<TILE>> hidden, d_hidden;
@@ -68,8 +63,10 @@ DEVICE void backward_mlp(
             for (int i = 0; i < MINE; i++) accumulate(columns == 0, d[i][j], d[i][j + 1], d_hidden[i][0], b);
         }
     }
-    normalize_backward<MINE>(d, x2, memory.r2);
-    drop_backward<MINE>(d, memory.dropped, 0);
+    store_rows<MINE>(me, sample.dy(), dy);
+    if (!last) store_rows<MINE>(me, sample.x2(), x2);
+    normalize_backward<MINE>(d, x2, r2);
+    drop_backward<MINE>(d, dropped, 0);
 }
 
 // δ = Σ over a head's columns of d_joined∘joined
@@ -91,9 +88,9 @@ DEVICE void weighted_sums(PerRow<float>& delta, const Factor& d_joined, const Fa
 // stand for queries do no harm, since their d_joined and δ are zero.
 template <class SomeTokens>
 DEVICE void backward_scores(
-    const Thread& me, const SomeTokens& tokens, const Sample& sample, int head, PerTile<Rows<HEAD_DIM>>& dk,
-    PerTile<Rows<HEAD_DIM>>& dv
+    const SomeTokens& tokens, const Sample& sample, int head, PerTile<Rows<HEAD_DIM>>& dk, PerTile<Rows<HEAD_DIM>>& dv
 ) {
+    const Thread me;
     constexpr int TILES = SomeTokens::TILES, MINE = SomeTokens::MINE;
     const Statistics statistics = {sample.start + Sample::STATISTICS};
     PerTile<Factor> keys, values;
@@ -102,10 +99,9 @@ DEVICE void backward_scores(
         load_tile(me, keys[i], sample.keys(), i, 2 * head);
         load_tile(me, values[i], sample.values(), i, 2 * head);
     }
-    // keys of padding, which only the warp's last tile can have, get no probability
-    const PerRow<float> most = {
-        tokens.real[MINE - 1][0] ? INFINITE : -INFINITE, tokens.real[MINE - 1][1] ? INFINITE : -INFINITE
-    };
+    // Keys of padding are zeros, and so is x1 there: whatever p and ds are, nothing comes of it, as long as they are
+    // numbers. Where ds is not, since p is infinite, it is cut out; only the warp's last tile can have padding.
+    const PerRow<u32> numbers = {tokens.real[MINE - 1][0] ? ~0u : 0, tokens.real[MINE - 1][1] ? ~0u : 0};
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
         Factor queries, d_joined, query_columns, d_joined_columns;
@@ -130,18 +126,20 @@ DEVICE void backward_scores(
                     for (int e = 0; e < 4; e++) score[side][e] = dp[side][e] = 0.0f;
                     continue;
                 }
-                mma_first(score[side], keys[i], queries[2 * side], queries[2 * side + 1]);
+                mma_from(score[side], keys[i], queries[2 * side], queries[2 * side + 1], log_sum[side]);
                 mma_from(dp[side], values[i], d_joined[2 * side], d_joined[2 * side + 1], delta[side]);
                 #pragma unroll
                 for (int e = 0; e < 4; e++) {
-                    float power = score[side][e] * SCORE_TO_POWER + log_sum[side][e];
-                    if (i == MINE - 1) power = fminf(power, most[e / 2]);
-                    score[side][e] = power_of_two(power);
+                    score[side][e] = power_of_two(score[side][e]);
                     dp[side][e] = score[side][e] * dp[side][e];
                 }
             }
             pack_rows(p, score);
             pack_rows(ds, dp);
+            if (i == MINE - 1) {
+                #pragma unroll
+                for (int e = 0; e < 4; e++) ds[0][e] &= numbers[e % 2];
+            }
             store_tile(me, sample.ds(), ds, i, 2 * tile);
             accumulate(tile == 0, dv[i][0], dv[i][1], p[0], d_joined_columns);
             accumulate(tile == 0, dk[i][0], dk[i][1], ds[0], query_columns);
@@ -152,8 +150,9 @@ DEVICE void backward_scores(
 // One head: gradients of the warp's rows as queries, gathered from all keys.
 template <class SomeTokens>
 DEVICE void backward_queries(
-    const Thread& me, const SomeTokens&, const Sample& sample, int head, PerTile<Rows<HEAD_DIM>>& dq
+    const SomeTokens&, const Sample& sample, int head, PerTile<Rows<HEAD_DIM>>& dq
 ) {
+    const Thread me;
     const u32 columns = TokenRows<ROWS>::across(me) ^ (32 * me.member);  // of ds: this warp's tokens as queries
     #pragma unroll
     for (int tile = 0; tile < SomeTokens::TILES; tile++) {
@@ -178,40 +177,44 @@ DEVICE void pack_scaled(PerTile<PackedRows<DIM>>& a, int factor, const PerTile<R
     }
 }
 
-// From the gradient of the attention's output to d_joined, and what every query needs: −log_sum and −δ. Of blocks
-// before the last, queries, keys and values are computed again.
-template <class SomeTokens>
+// From the gradient of the attention's output to d_joined, and δ of every query. Of blocks before the last,
+// queries, keys and values are computed again.
+template <int MINE>
 DEVICE void prepare_attention(
-    const Thread& me, const SomeTokens&, int block, const BlockWeights& weights, const Sample& sample,
-    const PerTile<Rows<DIM>>& d, PerTile<PackedRows<DIM>>& da, PerTile<PackedRows<DIM>>& d_joined,
-    PerTile<PerRow<float>> (&delta)[HEADS]
+    int block, const BlockWeights& weights, const Sample& sample, const Parking& parking, const PerTile<Rows<DIM>>& d,
+    PerTile<PackedRows<DIM>>& da, PerTile<PackedRows<DIM>>& d_joined, PerTile<PerRow<float>> (&delta)[HEADS]
 ) {
-    constexpr int MINE = SomeTokens::MINE;
+    const Thread me;
     PerTile<Rows<DIM>> c;
-    PerTile<PackedRows<DIM>> rows;
-    if (block != LAST_BLOCK) {
-        load_rows<MINE>(me, rows, sample.x1());
-        project<MINE>(me, rows, weights, d_joined, sample.keys(), sample.values());
-        store_rows<MINE>(me, sample.queries(), d_joined);
-    }
+    PerTile<PackedRows<DIM>> joined;
     pack_all<MINE>(da, d);
+    if (block == LAST_BLOCK) {
+        load_rows<MINE>(me, joined, sample.joined());
+    } else {
+        PerTile<PackedRows<DIM>> x1;
+        parking.load_rows<MINE>(me, block, Parking::X1, x1);
+        project<MINE>(me, x1, weights, d_joined, sample.keys(), sample.values());
+        parking.load_rows<MINE>(me, block, Parking::JOINED, joined);
+        store_rows<MINE>(me, sample.queries(), d_joined);
+        store_rows<MINE>(me, sample.x1(), x1);
+    }
     multiply<MINE>(me, c, da, weights.output());
     pack_all<MINE>(d_joined, c);
-    load_rows<MINE>(me, rows, sample.joined());
+    if (block != LAST_BLOCK) store_rows<MINE>(me, sample.joined(), joined);
     #pragma unroll
     for (int i = 0; i < MINE; i++) {
         #pragma unroll
-        for (int head = 0; head < HEADS; head++) weighted_sums(delta[head][i], d_joined[i][head], rows[i][head]);
+        for (int head = 0; head < HEADS; head++) weighted_sums(delta[head][i], d_joined[i][head], joined[i][head]);
     }
 }
 
-template <class SomeTokens>
+// Writes what the warps of the group need of each other's rows, and what every query needs: −log_sum and −δ.
+template <int MINE>
 DEVICE void share_attention(
-    const Thread& me, const SomeTokens&, const Sample& sample, const BlockMemory& memory,
-    const PerTile<PackedRows<DIM>>& da, const PerTile<PackedRows<DIM>>& d_joined,
-    const PerTile<PerRow<float>> (&delta)[HEADS]
+    const Sample& sample, const PerTile<PackedRows<DIM>>& da, const PerTile<PackedRows<DIM>>& d_joined,
+    const PerTile<PerRow<float>> (&delta)[HEADS], const PerTile<PerRow<float>> (&log_sum)[HEADS]
 ) {
-    constexpr int MINE = SomeTokens::MINE;
+    const Thread me;
     const Statistics statistics = {sample.start + Sample::STATISTICS};
     store_rows<MINE>(me, sample.da(), da);
     store_rows<MINE>(me, sample.d_joined(), d_joined);
@@ -223,7 +226,7 @@ DEVICE void share_attention(
             const int query = me.tile(i) * TILE + me.row + 8 * half;
             #pragma unroll
             for (int head = 0; head < HEADS; head++) {
-                statistics.store(Statistics::LOG_SUM, head, query, -memory.log_sum[head][i][half]);
+                statistics.store(Statistics::LOG_SUM, head, query, -log_sum[head][i][half]);
                 statistics.store(Statistics::DELTA, head, query, -delta[head][i][half]);
             }
         }
@@ -233,35 +236,39 @@ DEVICE void share_attention(
 // From there to the gradient of the block's input; leaves dQ, dK and dV for the weight gradients.
 template <class SomeTokens>
 DEVICE void backward_attention(
-    const Thread& me, const SomeTokens& tokens, const BlockWeights& weights, const Sample& sample,
-    const BlockMemory& memory, PerTile<Rows<DIM>>& d
+    int group, const SomeTokens& tokens, int block, const BlockWeights& weights, const Sample& sample,
+    const Parking& parking, PerTile<Rows<DIM>>& d
 ) {
     constexpr int MINE = SomeTokens::MINE;
     PerTile<PackedRows<DIM>> dq, dk, dv;
-    group_barrier(me.group);  // the rows of all warps are there
+    group_barrier(group);  // the rows of all warps are there
     #pragma unroll
     for (int head = 0; head < HEADS; head++) {
         PerTile<Rows<HEAD_DIM>> c, e;
-        if (head) group_barrier(me.group);  // all have read the other head's ds
+        if (head) group_barrier(group);  // all have read the other head's ds
         if (tokens.busy) {
-            backward_scores(me, tokens, sample, head, c, e);
-            pack_scaled<MINE>(dk, head, c, SCORE_SCALE);
+            backward_scores(tokens, sample, head, c, e);
+            pack_scaled<MINE>(dk, head, c, LN_2);
             pack_scaled<MINE>(dv, head, e, 1.0f);
         }
-        group_barrier(me.group);
+        group_barrier(group);
         if (tokens.busy) {
-            backward_queries(me, tokens, sample, head, c);
-            pack_scaled<MINE>(dq, head, c, SCORE_SCALE);
+            backward_queries(tokens, sample, head, c);
+            pack_scaled<MINE>(dq, head, c, LN_2);
         }
     }
-    group_barrier(me.group);  // all have read queries, keys and values
+    group_barrier(group);  // all have read queries, keys and values
     if (!tokens.busy) return;
-    store_rows<MINE>(me, sample.queries(), dq);
-    store_rows<MINE>(me, sample.keys(), dk);
-    store_rows<MINE>(me, sample.values(), dv);
+    const Thread me;
+    PerTile<PackedRows<DIM>> x1;
+    PerTile<PerRow<float>> r1, r2;
+    parking.load_numbers<MINE>(me, block, Parking::NUMBERS, r1, r2);
+    load_rows<MINE>(me, x1, sample.x1());
     multiply<MINE>(me, d, dq, weights.query());
     multiply<MINE, ADD>(me, d, dk, weights.key());
     multiply<MINE, ADD>(me, d, dv, weights.value());
-    load_rows<MINE>(me, dq, sample.x1());
-    normalize_backward<MINE>(d, dq, memory.r1);
+    normalize_backward<MINE>(d, x1, r1);
+    store_rows<MINE>(me, sample.queries(), dq);
+    store_rows<MINE>(me, sample.keys(), dk);
+    store_rows<MINE>(me, sample.values(), dv);
 }

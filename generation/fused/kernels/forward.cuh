@@ -81,71 +81,54 @@ DEVICE void hide_padding(const Thread& me, const SomeTokens& tokens, Sums& score
     }
 }
 
-// joined = softmax(q·kᵀ/√D_k)·v, for the warp's rows and one head.
+// joined = softmax(q·kᵀ/√D_k)·v, for the rows of one tile and one head.
 template <class SomeTokens>
 DEVICE void attend(
-    const Thread& me, const SomeTokens& tokens, const PerTile<PackedRows<DIM>>& query, const BlockPlaces& places,
-    int head, PerTile<PackedRows<DIM>>& joined, PerTile<PerRow<float>>& log_sum
+    const Thread& me, const SomeTokens& tokens, const Factor& query, const BlockPlaces& places, int head,
+    Factor& joined, PerRow<float>& log_sum
 ) {
-    constexpr int TILES = SomeTokens::TILES, MINE = SomeTokens::MINE;
-    PerTile<Sums[2 * TILES]> score;
-    PerTile<PerRow<float>> largest, shift;
-    #pragma unroll
-    for (int i = 0; i < MINE; i++) largest[i][0] = largest[i][1] = -INFINITE;
+    constexpr int TILES = SomeTokens::TILES;
+    Sums score[2 * TILES];
+    PerRow<float> largest = {-INFINITE, -INFINITE};
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
         Factor keys;
         places.keys.load_right_transposed(me, keys, tile * TILE, 2 * head);
         #pragma unroll
-        for (int i = 0; i < MINE; i++) {
-            #pragma unroll
-            for (int side = 0; side < 2; side++) {
-                Sums& s = score[i][2 * tile + side];
-                if (tile * TILE + 8 * side >= TOKENS) continue;
-                accumulate(true, s, query[i][head], keys[2 * side], keys[2 * side + 1]);
-                hide_padding(me, tokens, s, tile * TILE + 8 * side);
-                largest[i][0] = fmaxf(largest[i][0], fmaxf(s[0], s[1]));
-                largest[i][1] = fmaxf(largest[i][1], fmaxf(s[2], s[3]));
-            }
+        for (int side = 0; side < 2; side++) {
+            Sums& s = score[2 * tile + side];
+            if (tile * TILE + 8 * side >= TOKENS) continue;
+            accumulate(true, s, query, keys[2 * side], keys[2 * side + 1]);
+            hide_padding(me, tokens, s, tile * TILE + 8 * side);
+            largest[0] = fmaxf(largest[0], fmaxf(s[0], s[1]));
+            largest[1] = fmaxf(largest[1], fmaxf(s[2], s[3]));
         }
     }
-    #pragma unroll
-    for (int i = 0; i < MINE; i++) {
-        #pragma unroll
-        for (int half = 0; half < 2; half++) shift[i][half] = row_max(largest[i][half]) * SCORE_TO_POWER;
-    }
-    PerTile<Rows<HEAD_DIM>> out;
-    PerTile<Sums> sum;
+    const PerRow<float> shift = {row_max(largest[0]), row_max(largest[1])};
+    Rows<HEAD_DIM> out;
+    Sums sum;
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
-        Factor values;
+        Factor p, values;
         places.values.load_right(me, values, tile * TILE, 2 * head);
         #pragma unroll
-        for (int i = 0; i < MINE; i++) {
-            Factor p;
-            #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const Sums& s = score[i][2 * tile + e / 2];
-                const int half = e % 2;
-                p[e] = 0;
-                if (tile * TILE + 8 * (e / 2) >= TOKENS) continue;
-                p[e] = pack(power_of_two(left(s, half) * SCORE_TO_POWER - shift[i][half]),
-                            power_of_two(right(s, half) * SCORE_TO_POWER - shift[i][half]));
-            }
-            accumulate(tile == 0, out[i][0], out[i][1], p, values);
-            accumulate(tile == 0, sum[i], p, ONES, ONES);
-        }
-    }
-    #pragma unroll
-    for (int i = 0; i < MINE; i++) {
-        const PerRow<float> scale = {reciprocal(sum[i][0]), reciprocal(sum[i][2])};
-        log_sum[i][0] = shift[i][0] + log_two(sum[i][0]);
-        log_sum[i][1] = shift[i][1] + log_two(sum[i][2]);
-        #pragma unroll
         for (int e = 0; e < 4; e++) {
+            const Sums& s = score[2 * tile + e / 2];
             const int half = e % 2;
-            joined[i][head][e] = pack(left(out[i][e / 2], half) * scale[half], right(out[i][e / 2], half) * scale[half]);
+            p[e] = 0;
+            if (tile * TILE + 8 * (e / 2) >= TOKENS) continue;
+            p[e] = pack(power_of_two(left(s, half) - shift[half]), power_of_two(right(s, half) - shift[half]));
         }
+        accumulate(tile == 0, out[0], out[1], p, values);
+        accumulate(tile == 0, sum, p, ONES, ONES);
+    }
+    const PerRow<float> scale = {reciprocal(sum[0]), reciprocal(sum[2])};
+    log_sum[0] = shift[0] + log_two(sum[0]);
+    log_sum[1] = shift[1] + log_two(sum[2]);
+    #pragma unroll
+    for (int e = 0; e < 4; e++) {
+        const int half = e % 2;
+        joined[e] = pack(left(out[e / 2], half) * scale[half], right(out[e / 2], half) * scale[half]);
     }
 }
 
@@ -193,11 +176,11 @@ DEVICE void forward_mlp(
     }
 }
 
-// One block, in place.
+// One block, in place. `dropped` gets 16 bits of attention's dropout and 16 of the MLP's.
 template <bool TRAINING, class SomeTokens>
 DEVICE void forward_block(
     const Thread& me, const SomeTokens& tokens, PerTile<Rows<DIM>>& x, int block, const BlockWeights& weights,
-    const BlockPlaces& places, const Parking& parking, const Dropout& dropout, BlockMemory& memory
+    const BlockPlaces& places, const Parking& parking, const Dropout& dropout, PerTile<u32>& dropped
 ) {
     constexpr int MINE = SomeTokens::MINE;
     const bool last = block == LAST_BLOCK;
@@ -207,28 +190,35 @@ DEVICE void forward_block(
         else parking.store_rows<MINE>(me, block, slot, kept_rows);
     };
     PerTile<PackedRows<DIM>> query, rows;
+    PerTile<PerRow<float>> r1, r2, log_sum[HEADS];
     if (tokens.busy) {
-        normalize<MINE>(x, memory.r1, dropout.epsilon, tokens.real);
+        normalize<MINE>(x, r1, dropout.epsilon, tokens.real);
         pack_all<MINE>(rows, x);
-        keep(places.x1, Parking::X1, rows);
         project<MINE>(me, rows, weights, query, places.keys, places.values);
+        keep(places.x1, Parking::X1, rows);
         if (TRAINING && last) store_rows<MINE>(me, places.queries, query);
     }
     group_barrier(me.group);
     if (!tokens.busy) return;
     #pragma unroll
     for (int head = 0; head < HEADS; head++) {
-        attend(me, tokens, query, places, head, rows, memory.log_sum[head]);
+        #pragma unroll
+        for (int i = 0; i < MINE; i++) {
+            attend(me, tokens, query[i][head], places, head, rows[i][head], log_sum[head][i]);
+        }
     }
-    keep(places.joined, Parking::JOINED, rows);
     multiply_transposed<MINE>(me, x, rows, weights.output());
+    keep(places.joined, Parking::JOINED, rows);
     #pragma unroll
-    for (int i = 0; i < MINE; i++) memory.dropped[i] = 0;
-    if (TRAINING) drop<MINE>(me, x, dropout, 1 + 2 * block, memory.dropped, 0);
-    normalize<MINE>(x, memory.r2, dropout.epsilon, tokens.real);
+    for (int i = 0; i < MINE; i++) dropped[i] = 0;
+    if (TRAINING) {
+        parking.store_numbers<MINE>(me, block, Parking::LOG_SUMS, log_sum[0], log_sum[HEADS - 1]);
+        drop<MINE>(me, x, dropout, 1 + 2 * block, dropped, 0);
+    }
+    normalize<MINE>(x, r2, dropout.epsilon, tokens.real);
+    if (TRAINING) parking.store_numbers<MINE>(me, block, Parking::NUMBERS, r1, r2);
     pack_all<MINE>(rows, x);
-    keep(places.x2, Parking::X2, rows);
     forward_mlp<MINE>(me, rows, weights, TRAINING && last, places.hidden, x);
-    if (TRAINING) drop<MINE>(me, x, dropout, 2 + 2 * block, memory.dropped, 16);
-    if (TRAINING && !last) parking.store<MINE>(me, block, memory);
+    keep(places.x2, Parking::X2, rows);
+    if (TRAINING) drop<MINE>(me, x, dropout, 2 + 2 * block, dropped, 16);
 }

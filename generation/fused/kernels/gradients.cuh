@@ -45,12 +45,52 @@ DEVICE void add_strip(
     }
 }
 
-// All that a warp accumulates in one step.
+// Those of the classifier are added to once in 16 samples, and lie in shared memory meanwhile: 16 × 8 of the first layer
+// for each warp; 16 × 8 of the second for warps 0 to 3, biases for 4 to 6.
+struct ClassifierGradients {
+    static constexpr u32 LANE = 4 * FLOAT, LAYER = WARPS * WARP * LANE, BYTES = 2 * LAYER;
+    u32 start;
+
+    DEVICE u32 place(const Thread& me) const { return start + (me.warp * WARP + me.lane) * LANE; }
+    DEVICE void reset(const Thread& me) const {
+        store_zeros(place(me));
+        store_zeros(place(me) + LAYER);
+    }
+    DEVICE void load(const Thread& me, Sums& first, Sums& second) const {
+        load_four_floats(first, place(me));
+        load_four_floats(second, place(me) + LAYER);
+    }
+
+    // Adds the share of the last 16 samples.
+    DEVICE void add(const Thread& me, RecentSamples recent) const {
+        const u32 across = Matrix<RECENT, DIM>::across(me), down = Matrix<RECENT, DIM>::down(me);
+        const u32 right = me.warp % 4 / 2 * 32;    // the pair of column tiles that holds this warp's
+        const bool odd = me.warp % 2;
+        Factor a, b;
+        Sums first, second;
+        load(me, first, second);
+        load_matrices_transposed(a, recent.dz().address() + (across ^ (32u * (me.warp / 4))));
+        load_matrices_transposed(b, recent.pooled().address() + (down ^ right));
+        mma(first, a, odd ? b[2] : b[0], odd ? b[3] : b[1]);
+        if (me.warp == 4 || me.warp == 5) {
+            load_matrices_transposed(a, recent.dz().address() + (across ^ (32u * (me.warp - 4))));
+            mma(second, a, ONES, ONES);
+        } else if (me.warp != 7) {
+            load_matrices_transposed(a, recent.d_logit().address() + Matrix<RECENT, TILE>::across(me));
+            load_matrices_transposed(b, recent.active().address() + (down ^ right));
+            if (me.warp == 6) b[0] = b[1] = b[2] = b[3] = ONES;
+            mma(second, a, odd ? b[2] : b[0], odd ? b[3] : b[1]);
+        }
+        store_four_floats(place(me), first);
+        store_four_floats(place(me) + LAYER, second);
+    }
+};
+
+// All else that a warp accumulates in one step.
 struct Gradients {
     Strip mlp[BLOCKS], attention[BLOCKS];
     Sums bias[BLOCKS];                // warps 0-5; every column holds the same sum
     Sums embedding;                   // warps 0-3: 16 rows × 8 columns, 4-5: biases
-    Sums classifier1, classifier2;    // 16 × 8 of the first layer; warps 0-3: 16 × 8 of the second, 4-6: biases
 
     DEVICE void reset() {
         #pragma unroll
@@ -60,8 +100,6 @@ struct Gradients {
             clear(bias[b]);
         }
         clear(embedding);
-        clear(classifier1);
-        clear(classifier2);
     }
 
     // Adds one sample's share of a block's MLP.
@@ -101,35 +139,18 @@ struct Gradients {
         }
     }
 
-    // Adds the share of the last 16 samples to the classifier.
-    DEVICE void add_classifier(const Thread& me, RecentSamples recent) {
-        const u32 across = Matrix<RECENT, DIM>::across(me), down = Matrix<RECENT, DIM>::down(me);
-        const u32 right = me.warp % 4 / 2 * 32;    // the pair of column tiles that holds this warp's
-        const bool second = me.warp % 2;
-        Factor a, b;
-        load_matrices_transposed(a, recent.dz().address() + (across ^ (32u * (me.warp / 4))));
-        load_matrices_transposed(b, recent.pooled().address() + (down ^ right));
-        mma(classifier1, a, second ? b[2] : b[0], second ? b[3] : b[1]);
-        if (me.warp == 4 || me.warp == 5) {
-            load_matrices_transposed(a, recent.dz().address() + (across ^ (32u * (me.warp - 4))));
-            mma(classifier2, a, ONES, ONES);
-        } else if (me.warp != 7) {
-            load_matrices_transposed(a, recent.d_logit().address() + Matrix<RECENT, TILE>::across(me));
-            load_matrices_transposed(b, recent.active().address() + (down ^ right));
-            if (me.warp == 6) b[0] = b[1] = b[2] = b[3] = ONES;
-            mma(classifier2, a, second ? b[2] : b[0], second ? b[3] : b[1]);
-        }
-    }
-
     // Updates every weight whose gradient this warp holds.
-    DEVICE void apply(const Thread& me, const Optimizer& optimizer, const Weights& weights) {
+    DEVICE void apply(
+        const Thread& me, const Optimizer& optimizer, const Weights& weights, ClassifierGradients classifier
+    ) {
         const Updater update = {me, optimizer};
         const int w = me.warp;
         #pragma unroll
         for (int b = 0; b < BLOCKS; b++) {
             const int flat = b * BLOCK_STRIDE;
             const BlockWeights block = weights.block(b);
-            update.strip(attention[b], flat + FLAT_QUERY, block.query_to_fc1(), TILE * w, 0);
+            const float scale = w < 2 ? QUERY_SCALE : 1.0f;
+            update.strip(attention[b], flat + FLAT_QUERY, block.query_to_output(), TILE * w, 0, scale);
             if (w < 4) {
                 const int row = TILE * w;
                 update.strip(mlp[b], flat + FLAT_FC1, block.fc1(), row, 0);
@@ -145,6 +166,9 @@ struct Gradients {
             if (w < 4) update.tile(embedding, FLAT_EMBEDDING, weights.embedding(), row, w / 2);
             else update.biases(embedding, FLAT_EMBEDDING_BIAS + row, weights.embedding_bias().tile(row));
         }
+        Sums classifier1, classifier2;
+        classifier.load(me, classifier1, classifier2);
+        classifier.reset(me);
         update.tile(classifier1, FLAT_CLASSIFIER1, weights.classifier1(), TILE * (w / 4), w % 4);
         if (w < 4) {
             update.tile(classifier2, FLAT_CLASSIFIER2, weights.classifier2(), 0, w, CLASSES);

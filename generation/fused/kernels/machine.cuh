@@ -193,6 +193,10 @@ DEVICE void load_four_floats(float (&x)[4], u32 address) {
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
         : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "r"(address) : "memory");
 }
+DEVICE void store_four_floats(u32 address, const float (&x)[4]) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
+        :: "r"(address), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
+}
 DEVICE void store_zeros(u32 address) {  // 16 bytes
     asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" :: "r"(address), "r"(0) : "memory");
 }

@@ -40,7 +40,9 @@ constexpr float LAYER_NORM_EPSILON = 1e-5f;
 constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 constexpr float SCORE_SCALE = 0.25f;                     // 1/√D_k
 static_assert(SCORE_SCALE * SCORE_SCALE * HEAD_DIM == 1.0f, "for this D_k");
-constexpr float SCORE_TO_POWER = SCORE_SCALE * LOG2_E;   // exp(score/√D_k) = 2^(score·this)
+
+// exp(q·k/√D_k) = 2^(q'·k) with q' = QUERY_SCALE·q, so shared memory holds W_Q times this, and so are the queries
+constexpr float QUERY_SCALE = SCORE_SCALE * LOG2_E;
 
 constexpr u32 HALF = 2, FLOAT = 4;                       // bytes
 

@@ -16,20 +16,23 @@
 constexpr int TRAIN_THREADS = WARPS * WARP;
 constexpr bool ALL_HAVE_SAMPLES = GROUPS * GROUP_WARPS == WARPS;
 
-// Shared memory:  weights │ classifier's rows of 16 samples │ sums of each group │ facts │ samples of each group
+// Shared memory:  weights │ classifier's rows of 16 samples and gradients │ sums of each group │ facts, losses │ samples
 struct TrainMemory {
     static constexpr u32 RECENT_SAMPLES = Weights::BYTES;
-    static constexpr u32 SUMS = RECENT_SAMPLES + RecentSamples::BYTES;
+    static constexpr u32 CLASSIFIER = RECENT_SAMPLES + RecentSamples::BYTES;
+    static constexpr u32 SUMS = CLASSIFIER + ClassifierGradients::BYTES;
     static constexpr u32 FACTS = SUMS + GROUPS * TokenSums::BYTES;
-    static constexpr u32 FACTS_PITCH = 16;
-    static constexpr u32 SAMPLES = (FACTS + GROUPS * FACTS_PITCH + 127) / 128 * 128;
+    static constexpr u32 FACTS_BYTES = 32;  // a word of facts, and the sum of losses
+    static constexpr u32 SAMPLES = (FACTS + GROUPS * FACTS_BYTES + 127) / 128 * 128;
     static constexpr u32 BYTES = SAMPLES + GROUPS * Sample::BYTES;
     u32 start;
 
     DEVICE Weights weights() const { return {start}; }
     DEVICE RecentSamples recent() const { return {start + RECENT_SAMPLES}; }
+    DEVICE ClassifierGradients classifier() const { return {start + CLASSIFIER}; }
     DEVICE TokenSums sums(int group) const { return {start + SUMS + group * TokenSums::BYTES}; }
-    DEVICE u32 facts(int group) const { return start + FACTS + group * FACTS_PITCH; }
+    DEVICE u32 facts(int group) const { return start + FACTS + group * FACTS_BYTES; }
+    DEVICE u32 loss(int group) const { return facts(group) + 16; }
     DEVICE Sample sample(int group) const { return {start + SAMPLES + group * Sample::BYTES}; }
 };
 static_assert(TrainMemory::BYTES <= SHARED_BYTES, "more shared memory than this GPU has");
@@ -55,6 +58,17 @@ struct TrainArguments {
     int first_step;
 
     DEVICE const u16* sample(int index) const { return tokens + (long long)index * TOKENS * FEATURES; }
+
+    // A model's rule at a step of the epoch: read when it is needed, once in a step.
+    DEVICE Optimizer optimizer(int model, int step) const {
+        const long long first_weight = (long long)model * PARAMETERS;
+        Optimizer rule(rules + model * RULE_NUMBERS, corrections + 2 * step);
+        rule.weights = weights + first_weight;
+        rule.first = first_moments + first_weight;
+        rule.second = second_moments + first_weight;
+        rule.gradient_scale = 1.0f / (LOSS_SCALE * batch);
+        return rule;
+    }
 };
 
 // What a launch must provide: threads per block, bytes of shared memory, bytes of arguments, words to park per model.
@@ -78,6 +92,34 @@ template <int FIRST = 0, class Code> DEVICE void with_block(int block, Code code
     }
 }
 
+// Tells the compiler that these are not needed after the first block, where no others take their place.
+template <int MINE> DEVICE void forget(PerTile<PackedRows<DIM>>& rows, PerTile<u32>& words) {
+    #pragma unroll
+    for (int i = 0; i < MINE; i++) {
+        words[i] = 0;
+        #pragma unroll
+        for (int k = 0; k < DIM / 16; k++) rows[i][k][0] = rows[i][k][1] = rows[i][k][2] = rows[i][k][3] = 0;
+    }
+}
+
+// Calls `code` with the tokens and the rows of each group's sample.
+template <class Code> DEVICE void add_all(const TrainMemory& memory, Code code) {
+    const Thread me;
+    if constexpr (FULL_LENGTH) {
+        #pragma unroll
+        for (int group = 0; group < GROUPS; group++) {
+            code(me, Tokens<SAMPLE_TILES, WARP_TILES>(me, TOKENS), memory.sample(group));
+        }
+    } else {
+        #pragma unroll 1
+        for (int group = 0; group < GROUPS; group++) {
+            with_tokens(me, Facts(load_word(memory.facts(group))).length, [&](const auto& tokens) {
+                code(me, tokens, memory.sample(group));
+            });
+        }
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(
     const __grid_constant__ TrainArguments arguments
 ) {
@@ -86,27 +128,21 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(
     const TrainMemory memory = {shared_start()};
     const Weights weights = memory.weights();
     const RecentSamples recent = memory.recent();
-    const long long first_weight = (long long)model * PARAMETERS;
-
-    Optimizer rule(arguments.rules + model * RULE_NUMBERS);
-    rule.weights = arguments.weights + first_weight;
-    rule.first = arguments.first_moments + first_weight;
-    rule.second = arguments.second_moments + first_weight;
-    rule.gradient_scale = 1.0f / (LOSS_SCALE * arguments.batch);
     Dropout dropout;
     dropout.seed = arguments.seeds[model];
     dropout.threshold = arguments.thresholds[model];
     dropout.epsilon = arguments.epsilons[model];
-    load_weights(rule.weights, weights, {thread_index(), TRAIN_THREADS});
+    load_weights(arguments.weights + (long long)model * PARAMETERS, weights, {thread_index(), TRAIN_THREADS});
 
-    double loss = 0.0;
     const int rounds = arguments.batch / GROUPS, total = arguments.steps * arguments.batch;
     {
         const Thread me;
         if (ALL_HAVE_SAMPLES || me.group < GROUPS) {
             start_tokens(me, arguments.sample(me.group), memory.sample(me.group).next_tokens());
+            if (me.member == 0 && me.lane == 0) store_double(memory.loss(me.group), 0.0);
         }
         copies_done();
+        memory.classifier().reset(me);
     }
     block_barrier();
     Gradients gradients;
@@ -116,21 +152,21 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(
         dropout.step = arguments.first_step + step;
         #pragma unroll 1
         for (int round = 0; round < rounds; round++) {
-            const Thread me;  // read again: else the addresses that follow from it are kept and crowd out the gradients
+            // Read again here and below: else the addresses that follow from it are kept and crowd out the gradients.
+            const Thread me;
             const bool works = ALL_HAVE_SAMPLES || me.group < GROUPS;
             const int index = (step * rounds + round) * GROUPS + me.group;
-            const Sample sample = memory.sample(me.group);
-            const TokenSums sums = memory.sums(me.group);
-            const Parking parking(me, arguments.parked + (long long)model * Parking::WORDS);
             const u32 fact_word = works ? arguments.facts[index] : 0;
             const Facts facts(fact_word);
             PerTile<Rows<DIM>> x;
-            PerTile<u32> dropped_first;
-            BlockMemory block_memory;
+            PerTile<u32> dropped_first, dropped;
+            PerTile<PackedRows<DIM>> x2;
             #pragma unroll
             for (int i = 0; i < WARP_TILES; i++) dropped_first[i] = 0;
 
             if (works) {
+                const Sample sample = memory.sample(me.group);
+                const TokenSums sums = memory.sums(me.group);
                 if (me.member == 0 && me.lane == 0) store_word(memory.facts(me.group), fact_word);
                 dropout.start_sample(me, facts.place);
                 embed(me, x, weights, sample.next_tokens(), arguments.positions);
@@ -139,10 +175,13 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(
                     constexpr int MINE = Count<decltype(tokens)>::MINE;
                     #pragma unroll 1
                     for (int block = 0; block < BLOCKS; block++) {
+                        const Thread me;
+                        const Parking parking(me, arguments.parked, model);
                         forward_block<true>(
-                            me, tokens, x, block, weights.block(block), sample.places(block), parking, dropout,
-                            block_memory
+                            me, tokens, x, block, weights.block(block), memory.sample(me.group).places(block), parking,
+                            dropout, dropped
                         );
+                        if (block != LAST_BLOCK) parking.store_words(me, block, dropped);
                     }
                     PerTile<PerRow<float>> r;
                     PerTile<PackedRows<DIM>> normalized;
@@ -154,7 +193,10 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(
                     group_barrier(me.group);
                     if (tokens.busy) {
                         const int row = (round * GROUPS + me.group) % RECENT;
-                        loss += classify_and_return(me, tokens, weights, sums, recent, row, facts.label, x);
+                        const float loss = classify_and_return(me, tokens, weights, sums, recent, row, facts.label, x);
+                        if (me.member == 0 && me.lane == 0) {
+                            store_double(memory.loss(me.group), load_double(memory.loss(me.group)) + loss);
+                        }
                         normalize_backward<MINE>(x, normalized, r);
                     }
                 });
@@ -162,38 +204,47 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(
 
             #pragma unroll 1
             for (int block = LAST_BLOCK; block >= 0; block--) {
+                const Thread me;
+                const Sample sample = memory.sample(me.group);
                 const BlockWeights block_weights = weights.block(block);
                 if (works) {
                     with_tokens(me, facts.length, [&](const auto& tokens) {
                         constexpr int MINE = Count<decltype(tokens)>::MINE;
-                        if (tokens.busy) backward_mlp<MINE>(me, block, block_weights, sample, parking, block_memory, x);
+                        const Parking parking(me, arguments.parked, model);
+                        if (tokens.busy) {
+                            backward_mlp<MINE>(block, block_weights, sample, parking, dropped, x2, x);
+                        }
                     });
                 }
                 block_barrier();
-                #pragma unroll 1
-                for (int group = 0; group < GROUPS; group++) {
-                    with_tokens(me, Facts(load_word(memory.facts(group))).length, [&](const auto& tokens) {
-                        constexpr int TILES = Count<decltype(tokens)>::TILES;
-                        with_block(block, [&](auto number) {
-                            gradients.add_mlp<decltype(number)::VALUE, TILES>(me, memory.sample(group));
-                        });
+                add_all(memory, [&](const Thread& me, const auto& tokens, Sample of_group) {
+                    constexpr int TILES = Count<decltype(tokens)>::TILES;
+                    with_block(block, [&](auto number) {
+                        gradients.add_mlp<decltype(number)::VALUE, TILES>(me, of_group);
                     });
-                }
+                });
                 if (works) {
                     with_tokens(me, facts.length, [&](const auto& tokens) {
+                        constexpr int MINE = Count<decltype(tokens)>::MINE;
+                        const Thread me;
+                        const Parking parking(me, arguments.parked, model);
                         PerTile<PackedRows<DIM>> da, d_joined;
-                        PerTile<PerRow<float>> delta[HEADS];
+                        PerTile<PerRow<float>> delta[HEADS], log_sum[HEADS];
                         if (tokens.busy) {
-                            prepare_attention(me, tokens, block, block_weights, sample, x, da, d_joined, delta);
+                            prepare_attention<MINE>(
+                                block, block_weights, sample, parking, x, da, d_joined, delta
+                            );
                         }
+                        parking.load_numbers<MINE>(me, block, Parking::LOG_SUMS, log_sum[0], log_sum[HEADS - 1]);
                         block_barrier();  // all have added the MLP's share
                         if (block == 0) {
-                            const int next = index + GROUPS;
+                            const Thread me;
+                            const int index = (step * rounds + round) * GROUPS + me.group, next = index + GROUPS;
                             if (IMAGES) start_tokens(me, arguments.sample(index), sample.same_tokens());
                             if (next < total) start_tokens(me, arguments.sample(next), sample.next_tokens());
                         }
-                        if (tokens.busy) share_attention(me, tokens, sample, block_memory, da, d_joined, delta);
-                        backward_attention(me, tokens, block_weights, sample, block_memory, x);
+                        if (tokens.busy) share_attention<MINE>(sample, da, d_joined, delta, log_sum);
+                        backward_attention(me.group, tokens, block, block_weights, sample, parking, x);
                     });
                 } else {
                     block_barrier();
@@ -206,36 +257,34 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(
                         store_rows<WARP_TILES>(me, sample.d_joined(), rows);
                     }
                     copies_done();
+                    forget<WARP_TILES>(x2, dropped);
+                } else if (works) {
+                    const Thread me;
+                    const Parking parking(me, arguments.parked, model);
+                    parking.load_words(me, block - 1, dropped);
+                    parking.load_rows<WARP_TILES>(me, block - 1, Parking::X2, x2);
                 }
                 block_barrier();
-                #pragma unroll 1
-                for (int group = 0; group < GROUPS; group++) {
-                    const Sample group_sample = memory.sample(group);
-                    with_tokens(me, Facts(load_word(memory.facts(group))).length, [&](const auto& tokens) {
-                        constexpr int TILES = Count<decltype(tokens)>::TILES;
-                        with_block(block, [&](auto number) {
-                            gradients.add_attention<decltype(number)::VALUE, TILES>(me, group_sample);
-                        });
+                add_all(memory, [&](const Thread& me, const auto& tokens, Sample of_group) {
+                    constexpr int TILES = Count<decltype(tokens)>::TILES;
+                    with_block(block, [&](auto number) {
+                        gradients.add_attention<decltype(number)::VALUE, TILES>(me, of_group);
                     });
-                    if (IMAGES && block == 0) gradients.add_embedding(me, group_sample);
-                }
+                    if (IMAGES && block == 0) gradients.add_embedding(me, of_group);
+                });
                 if (block == 0 && round % (RECENT / GROUPS) == RECENT / GROUPS - 1) {
-                    gradients.add_classifier(me, recent);
+                    memory.classifier().add(me, recent);
                 }
                 block_barrier();
             }
         }
         const Thread me;
-        gradients.apply(me, rule.at_step(arguments.corrections + 2 * step), weights);
+        gradients.apply(me, arguments.optimizer(model, step), weights, memory.classifier());
         block_barrier();
     }
-    // each group's first lane has the sum over its samples
-    const Thread me;
-    if (me.group < GROUPS && me.member == 0 && me.lane == 0) store_double(memory.sums(me.group).start, loss);
-    block_barrier();
     if (thread_index() == 0) {
         double sum = 0.0;
-        for (int group = 0; group < GROUPS; group++) sum += load_double(memory.sums(group).start);
+        for (int group = 0; group < GROUPS; group++) sum += load_double(memory.loss(group));
         arguments.losses[model] = sum / ((double)arguments.steps * arguments.batch);
     }
 }

@@ -11,25 +11,19 @@ constexpr int RULE_NUMBERS = 8;
 struct Optimizer {
     float *weights, *first, *second;
     float rate, beta, gamma, alpha, one_minus_alpha, weight_decay, gradient_scale, root_correction;
-    bool adaptive, corrected;
+    bool adaptive;
 
-    DEVICE Optimizer(const float* rule) {
-        rate = rule[0];
+    // `corrections` are c₁ and √c₂ of this step; they hold for Adam alone.
+    DEVICE Optimizer(const float* rule, const float* corrections) {
+        const bool corrected = rule[7] != 0.0f;
+        rate = corrected ? divide(rule[0], corrections[0]) : rule[0];
+        root_correction = corrected ? corrections[1] : 1.0f;
         beta = rule[1];
         gamma = rule[2];
         alpha = rule[3];
         one_minus_alpha = rule[4];
         weight_decay = rule[5];
         adaptive = rule[6] != 0.0f;
-        corrected = rule[7] != 0.0f;
-    }
-
-    // This step's rule: c₁ and √c₂ hold for Adam alone.
-    DEVICE Optimizer at_step(const float* corrections) const {
-        Optimizer now = *this;
-        now.rate = corrected ? divide(rate, corrections[0]) : rate;
-        now.root_correction = corrected ? corrections[1] : 1.0f;
-        return now;
     }
 
     // One step of one weight and its moments.
@@ -68,11 +62,12 @@ struct Updater {
     const Thread& me;
     const Optimizer& optimizer;
 
-    // 16 rows × 8·COUNT columns of a matrix, from `row` and `chunk` on; of the rows only the first `rows`. All numbers
-    // are asked for before the first is needed.
+    // 16 rows × 8·COUNT columns of a matrix, from `row` and `chunk` on; of the rows only the first `rows`. Shared memory
+    // gets them times `scale`, and the gradient is one of what it holds. All numbers are asked for before the first is
+    // needed.
     template <int COUNT, int M, int N>
     DEVICE void tiles(
-        const Sums* gradient, int flat, Matrix<M, N> matrix, int row, int chunk, int rows = TILE
+        const Sums* gradient, int flat, Matrix<M, N> matrix, int row, int chunk, int rows = TILE, float scale = 1.0f
     ) const {
         WeightPair pairs[COUNT][2];
         const int first = flat + (row + me.row) * N + 8 * chunk + me.pair;
@@ -89,10 +84,10 @@ struct Updater {
             for (int half = 0; half < 2; half++) {
                 if (me.row + 8 * half >= rows) continue;
                 WeightPair& now = pairs[j][half];
-                now.step(optimizer, left(gradient[j], half), right(gradient[j], half));
+                now.step(optimizer, left(gradient[j], half) * scale, right(gradient[j], half) * scale);
                 now.store(optimizer, first + 8 * half * N + 8 * j);
                 const u32 place = chunk_at<N>(row + me.row + 8 * half, chunk + j) + me.pair * HALF;
-                store_word(matrix.address() + place, pack(now.w[0], now.w[1]));
+                store_word(matrix.address() + place, pack(now.w[0] * scale, now.w[1] * scale));
             }
         }
     }
@@ -101,8 +96,10 @@ struct Updater {
         tiles<1>(&gradient, flat, matrix, row, chunk, rows);
     }
     template <int M, int N>
-    DEVICE void strip(const Sums (&gradient)[4], int flat, Matrix<M, N> matrix, int row, int chunk) const {
-        tiles<4>(gradient, flat, matrix, row, chunk);
+    DEVICE void strip(
+        const Sums (&gradient)[4], int flat, Matrix<M, N> matrix, int row, int chunk, float scale = 1.0f
+    ) const {
+        tiles<4>(gradient, flat, matrix, row, chunk, TILE, scale);
     }
 
     // 16 biases, whose gradients stand in every column; of these only the first `count`.

@@ -401,6 +401,7 @@ inline void load_floats(float& x, float& y, u32 address) {
     std::memcpy(&y, shared_memory + address + 4, 4);
 }
 inline void load_four_floats(float (&x)[4], u32 address) { std::memcpy(x, to_read(address, 16), 16); }
+inline void store_four_floats(u32 address, const float (&x)[4]) { std::memcpy(to_write(address, 16), x, 16); }
 inline void store_zeros(u32 address) { std::memset(to_write(address, 16), 0, 16); }
 inline void store_double(u32 address, double x) { std::memcpy(to_write(address, 8), &x, 8); }
 inline double load_double(u32 address) {
