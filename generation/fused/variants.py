@@ -9,13 +9,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Variant:
-    """Samples a block trains on at a time, tiles of 16 token rows in one warp, and samples it measures at a time."""
+    """Samples a block trains on at a time, and measures at a time; and whether it keeps all that their backward passes
+    need in shared memory."""
 
     name: str
     shared_kibibytes: int
     samples_at_once: int
-    warp_tiles: int
     evaluated_at_once: int
+    keep_all: bool
+    warp_tiles: int = 1
 
     @property
     def shared_bytes(self) -> int:
@@ -26,16 +28,17 @@ class Variant:
         numbers = {
             "SHARED_BYTES": self.shared_bytes,
             "SAMPLES_AT_ONCE": self.samples_at_once,
-            "WARP_TILES": self.warp_tiles,
             "EVALUATED_AT_ONCE": self.evaluated_at_once,
+            "KEEP_ALL": int(self.keep_all),
+            "WARP_TILES": self.warp_tiles,
         }
         return [(name, str(number)) for name, number in numbers.items()]
 
 
 VARIANTS = (
-    Variant("large", 227, samples_at_once=4, warp_tiles=2, evaluated_at_once=8),  # H100, H200, B200
-    Variant("medium", 163, samples_at_once=2, warp_tiles=1, evaluated_at_once=4),  # A100
-    Variant("small", 99, samples_at_once=1, warp_tiles=1, evaluated_at_once=3),  # RTX 3090, 4090 and 5090, A40, L40S
+    Variant("large", 227, samples_at_once=2, evaluated_at_once=4, keep_all=True),  # H100, H200, B200
+    Variant("medium", 163, samples_at_once=2, evaluated_at_once=4, keep_all=False),  # A100
+    Variant("small", 99, samples_at_once=1, evaluated_at_once=3, keep_all=False),  # RTX 3090, 4090 and 5090, A40, L40S
 )
 """From the fastest to the one that needs least."""
 LARGEST, SMALLEST = VARIANTS[0], VARIANTS[-1]

@@ -13,32 +13,35 @@
 #pragma once
 #include "forward.cuh"
 
-// From dy to d_hidden, then to the gradient of the attention's output, in front of its dropout. Of blocks before the
-// last, x2 is given, and the hidden layer is computed again.
+// From dy to d_hidden, then to the gradient of the attention's output, in front of its dropout. A hidden layer that was
+// not kept is computed again.
 template <int MINE>
 DEVICE void backward_mlp(
-    int block, const BlockWeights& weights, const Sample& sample, const Parking& parking, const PerTile<u32>& dropped,
-    PerTile<PackedRows<DIM>>& x2, PerTile<Rows<DIM>>& d
+    int block, const BlockWeights& weights, const Sample& sample, const Parking& parking, BlockMemory& memory,
+    PerTile<Rows<DIM>>& d
 ) {
     const Thread me;
-    const bool last = block == LAST_BLOCK;
-    PerTile<PerRow<float>> r1, r2;
-    PerTile<PackedRows<DIM>> dy;
-    parking.load_numbers<MINE>(me, block, Parking::NUMBERS, r1, r2);
-    if (last) load_rows<MINE>(me, x2, sample.x2());
-    drop_backward<MINE>(d, dropped, 16);
+    const bool kept = is_kept(block);
+    PerTile<PackedRows<DIM>> dy, x2;
+    if (kept) {
+        load_rows<MINE>(me, x2, sample.x2(block));
+    } else {
+        parking.load<MINE>(me, block, memory);
+        parking.load_rows<MINE>(me, block, Parking::X2, x2);
+    }
+    drop_backward<MINE>(d, memory.dropped, 16);
     pack_all<MINE>(dy, d);
     #pragma unroll
     for (int columns = 0; columns < HIDDEN; columns += TILE) {
         PerTile<PackedRows<TILE>> hidden, d_hidden;
         PerTile<Rows<TILE>> wide;
-        if (last) {
+        if (kept) {
             #pragma unroll
-            for (int i = 0; i < MINE; i++) load_tile(me, hidden[i][0], sample.hidden(), i, columns / 8);
+            for (int i = 0; i < MINE; i++) load_tile(me, hidden[i][0], sample.hidden(block), i, columns / 8);
         } else {
             hidden_columns<MINE>(me, x2, weights, columns, hidden);
             #pragma unroll
-            for (int i = 0; i < MINE; i++) store_tile(me, sample.hidden(), hidden[i], i, columns / 8);
+            for (int i = 0; i < MINE; i++) store_tile(me, sample.hidden(block), hidden[i], i, columns / 8);
         }
         #pragma unroll
         for (int k = 0; k < DIM / 16; k++) {
@@ -64,9 +67,9 @@ DEVICE void backward_mlp(
         }
     }
     store_rows<MINE>(me, sample.dy(), dy);
-    if (!last) store_rows<MINE>(me, sample.x2(), x2);
-    normalize_backward<MINE>(d, x2, r2);
-    drop_backward<MINE>(d, dropped, 0);
+    if (!kept) store_rows<MINE>(me, sample.x2(block), x2);
+    normalize_backward<MINE>(d, x2, memory.r2);
+    drop_backward<MINE>(d, memory.dropped, 0);
 }
 
 // δ = Σ over a head's columns of d_joined∘joined
@@ -185,22 +188,23 @@ DEVICE void prepare_attention(
     PerTile<PackedRows<DIM>>& da, PerTile<PackedRows<DIM>>& d_joined, PerTile<PerRow<float>> (&delta)[HEADS]
 ) {
     const Thread me;
+    const bool kept = is_kept(block);
     PerTile<Rows<DIM>> c;
     PerTile<PackedRows<DIM>> joined;
     pack_all<MINE>(da, d);
-    if (block == LAST_BLOCK) {
-        load_rows<MINE>(me, joined, sample.joined());
-    } else {
+    if (block != LAST_BLOCK) {
         PerTile<PackedRows<DIM>> x1;
-        parking.load_rows<MINE>(me, block, Parking::X1, x1);
+        if (kept) load_rows<MINE>(me, x1, sample.x1(block));
+        else parking.load_rows<MINE>(me, block, Parking::X1, x1);
         project<MINE>(me, x1, weights, d_joined, sample.keys(), sample.values());
-        parking.load_rows<MINE>(me, block, Parking::JOINED, joined);
         store_rows<MINE>(me, sample.queries(), d_joined);
-        store_rows<MINE>(me, sample.x1(), x1);
+        if (!kept) store_rows<MINE>(me, sample.x1(block), x1);
     }
+    if (kept) load_rows<MINE>(me, joined, sample.joined(block));
+    else parking.load_rows<MINE>(me, block, Parking::JOINED, joined);
     multiply<MINE>(me, c, da, weights.output());
     pack_all<MINE>(d_joined, c);
-    if (block != LAST_BLOCK) store_rows<MINE>(me, sample.joined(), joined);
+    if (!kept) store_rows<MINE>(me, sample.joined(block), joined);
     #pragma unroll
     for (int i = 0; i < MINE; i++) {
         #pragma unroll
@@ -212,7 +216,7 @@ DEVICE void prepare_attention(
 template <int MINE>
 DEVICE void share_attention(
     const Sample& sample, const PerTile<PackedRows<DIM>>& da, const PerTile<PackedRows<DIM>>& d_joined,
-    const PerTile<PerRow<float>> (&delta)[HEADS], const PerTile<PerRow<float>> (&log_sum)[HEADS]
+    const PerTile<PerRow<float>> (&delta)[HEADS], const BlockMemory& memory
 ) {
     const Thread me;
     const Statistics statistics = {sample.start + Sample::STATISTICS};
@@ -226,7 +230,7 @@ DEVICE void share_attention(
             const int query = me.tile(i) * TILE + me.row + 8 * half;
             #pragma unroll
             for (int head = 0; head < HEADS; head++) {
-                statistics.store(Statistics::LOG_SUM, head, query, -log_sum[head][i][half]);
+                statistics.store(Statistics::LOG_SUM, head, query, -memory.log_sum[head][i][half]);
                 statistics.store(Statistics::DELTA, head, query, -delta[head][i][half]);
             }
         }
@@ -237,7 +241,7 @@ DEVICE void share_attention(
 template <class SomeTokens>
 DEVICE void backward_attention(
     int group, const SomeTokens& tokens, int block, const BlockWeights& weights, const Sample& sample,
-    const Parking& parking, PerTile<Rows<DIM>>& d
+    const BlockMemory& memory, PerTile<Rows<DIM>>& d
 ) {
     constexpr int MINE = SomeTokens::MINE;
     PerTile<PackedRows<DIM>> dq, dk, dv;
@@ -261,13 +265,11 @@ DEVICE void backward_attention(
     if (!tokens.busy) return;
     const Thread me;
     PerTile<PackedRows<DIM>> x1;
-    PerTile<PerRow<float>> r1, r2;
-    parking.load_numbers<MINE>(me, block, Parking::NUMBERS, r1, r2);
-    load_rows<MINE>(me, x1, sample.x1());
+    load_rows<MINE>(me, x1, sample.x1(block));
     multiply<MINE>(me, d, dq, weights.query());
     multiply<MINE, ADD>(me, d, dk, weights.key());
     multiply<MINE, ADD>(me, d, dv, weights.value());
-    normalize_backward<MINE>(d, x1, r1);
+    normalize_backward<MINE>(d, x1, memory.r1);
     store_rows<MINE>(me, sample.queries(), dq);
     store_rows<MINE>(me, sample.keys(), dk);
     store_rows<MINE>(me, sample.values(), dv);

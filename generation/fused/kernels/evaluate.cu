@@ -94,14 +94,14 @@ extern "C" __global__ void __launch_bounds__(EVALUATE_THREADS, 1) evaluate(
         if (index + EVALUATE_GROUPS < last) start_tokens(me, arguments.sample(index + EVALUATE_GROUPS), input);
         with_tokens(me, facts.length, [&](const auto& tokens) {
             constexpr int MINE = Count<decltype(tokens)>::MINE;
-            PerTile<u32> dropped;
+            BlockMemory block_memory;
             Dropout none;
             none.epsilon = LAYER_NORM_EPSILON;
             #pragma unroll 1
             for (int block = 0; block < BLOCKS; block++) {
                 const BlockPlaces places = keys_and_values.places(block);
                 const Parking nowhere(me, nullptr, 0);
-                forward_block<false>(me, tokens, x, block, weights.block(block), places, nowhere, none, dropped);
+                forward_block<false>(me, tokens, x, block, weights.block(block), places, nowhere, none, block_memory);
             }
             if (tokens.busy) {
                 PerTile<PerRow<float>> r;

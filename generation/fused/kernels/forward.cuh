@@ -1,5 +1,5 @@
 // The forward pass of one sample. Its warps carry their token rows through the network in registers; only keys and
-// values pass between warps, and what the backward pass needs again is kept: in shared memory if it is the last block's,
+// values pass between warps, and what the backward pass needs again is kept: in shared memory as far as there is room,
 // else in the lane's own place in device memory (memory.cuh).
 //
 //     x ─ LayerNorm ─ x1 ┬ ·W_Q ─ Q ┐
@@ -176,27 +176,26 @@ DEVICE void forward_mlp(
     }
 }
 
-// One block, in place. `dropped` gets 16 bits of attention's dropout and 16 of the MLP's.
+// One block, in place.
 template <bool TRAINING, class SomeTokens>
 DEVICE void forward_block(
     const Thread& me, const SomeTokens& tokens, PerTile<Rows<DIM>>& x, int block, const BlockWeights& weights,
-    const BlockPlaces& places, const Parking& parking, const Dropout& dropout, PerTile<u32>& dropped
+    const BlockPlaces& places, const Parking& parking, const Dropout& dropout, BlockMemory& memory
 ) {
     constexpr int MINE = SomeTokens::MINE;
-    const bool last = block == LAST_BLOCK;
+    const bool kept = is_kept(block);
     const auto keep = [&](TokenRows<DIM> place, int slot, const PerTile<PackedRows<DIM>>& kept_rows) {
         if (!TRAINING) return;
-        if (last) store_rows<MINE>(me, place, kept_rows);
+        if (kept) store_rows<MINE>(me, place, kept_rows);
         else parking.store_rows<MINE>(me, block, slot, kept_rows);
     };
     PerTile<PackedRows<DIM>> query, rows;
-    PerTile<PerRow<float>> r1, r2, log_sum[HEADS];
     if (tokens.busy) {
-        normalize<MINE>(x, r1, dropout.epsilon, tokens.real);
+        normalize<MINE>(x, memory.r1, dropout.epsilon, tokens.real);
         pack_all<MINE>(rows, x);
         project<MINE>(me, rows, weights, query, places.keys, places.values);
         keep(places.x1, Parking::X1, rows);
-        if (TRAINING && last) store_rows<MINE>(me, places.queries, query);
+        if (TRAINING && block == LAST_BLOCK) store_rows<MINE>(me, places.queries, query);
     }
     group_barrier(me.group);
     if (!tokens.busy) return;
@@ -204,21 +203,18 @@ DEVICE void forward_block(
     for (int head = 0; head < HEADS; head++) {
         #pragma unroll
         for (int i = 0; i < MINE; i++) {
-            attend(me, tokens, query[i][head], places, head, rows[i][head], log_sum[head][i]);
+            attend(me, tokens, query[i][head], places, head, rows[i][head], memory.log_sum[head][i]);
         }
     }
     multiply_transposed<MINE>(me, x, rows, weights.output());
     keep(places.joined, Parking::JOINED, rows);
     #pragma unroll
-    for (int i = 0; i < MINE; i++) dropped[i] = 0;
-    if (TRAINING) {
-        parking.store_numbers<MINE>(me, block, Parking::LOG_SUMS, log_sum[0], log_sum[HEADS - 1]);
-        drop<MINE>(me, x, dropout, 1 + 2 * block, dropped, 0);
-    }
-    normalize<MINE>(x, r2, dropout.epsilon, tokens.real);
-    if (TRAINING) parking.store_numbers<MINE>(me, block, Parking::NUMBERS, r1, r2);
+    for (int i = 0; i < MINE; i++) memory.dropped[i] = 0;
+    if (TRAINING) drop<MINE>(me, x, dropout, 1 + 2 * block, memory.dropped, 0);
+    normalize<MINE>(x, memory.r2, dropout.epsilon, tokens.real);
     pack_all<MINE>(rows, x);
-    forward_mlp<MINE>(me, rows, weights, TRAINING && last, places.hidden, x);
+    forward_mlp<MINE>(me, rows, weights, TRAINING && kept, places.hidden, x);
     keep(places.x2, Parking::X2, rows);
-    if (TRAINING) drop<MINE>(me, x, dropout, 2 + 2 * block, dropped, 16);
+    if (TRAINING) drop<MINE>(me, x, dropout, 2 + 2 * block, memory.dropped, 16);
+    if (TRAINING && !kept) parking.store<MINE>(me, block, memory);
 }

@@ -1,6 +1,7 @@
 // Weight gradients: dW = Σ dyᵀ·x over samples and tokens, kept in registers for a whole step, each by one warp alone.
 //
-// A block's six matrices are sixteen strips of 16 rows × 32 columns, two per warp, one of the MLP and one of attention:
+// A block's six matrices are sixteen strips of 16 rows × 32 columns, two per warp, one of the MLP and one of attention;
+// if there are sixteen warps, warps w and w + 8 have the left and the right half of the same strips:
 //
 //     warp           0 to 3              4, 5            6, 7             0, 1     2, 3     4, 5     6, 7
 //     16 × 32 of     fc1                 fc2, left half  fc2, right half  query    key      value    output
@@ -14,19 +15,21 @@
 #include "classifier.cuh"
 #include "update.cuh"
 
-constexpr int WARPS = 8, GROUPS = SAMPLES_AT_ONCE;
-static_assert(GROUPS * GROUP_WARPS <= WARPS, "warps without a sample only make gradients");
+constexpr int GROUPS = SAMPLES_AT_ONCE, STRIPS = 8;
+constexpr int WARPS = GROUPS * GROUP_WARPS < STRIPS ? STRIPS : GROUPS * GROUP_WARPS;  // some may be without a sample
+constexpr int STRIP_WARPS = WARPS / STRIPS, STRIP_COLUMNS = 32 / STRIP_WARPS;
+static_assert(WARPS == STRIPS * STRIP_WARPS && STRIP_COLUMNS % 16 == 0, "as the warps share the strips");
 
-using Strip = Sums[4];  // 16 × 32
+using Strip = Rows<STRIP_COLUMNS>;  // 16 rows of a gradient; not of tokens
 
 DEVICE void clear(Sums& sums) { sums[0] = sums[1] = sums[2] = sums[3] = 0.0f; }
 DEVICE void clear(Strip& strip) {
     #pragma unroll
-    for (int j = 0; j < 4; j++) clear(strip[j]);
+    for (int j = 0; j < STRIP_COLUMNS / 8; j++) clear(strip[j]);
 }
 
 // strip += leftᵀ·right and bias += leftᵀ·1 for TILES tiles of tokens: 16 columns of `left` from the chunk `left_chunk`
-// on, 32 of `right`. Both chunks may depend on the warp.
+// on, STRIP_COLUMNS of `right`. Both chunks may depend on the warp.
 template <int TILES, int M, int N>
 DEVICE void add_strip(
     const Thread& me, Strip& strip, TokenRows<M> left, int left_chunk, TokenRows<N> right, int right_chunk,
@@ -35,24 +38,27 @@ DEVICE void add_strip(
     const u32 left_lane = left.across(me) ^ (16u * left_chunk), right_lane = right.down(me) ^ (16u * right_chunk);
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
-        Factor a, b[2];
+        Factor a, b[STRIP_COLUMNS / 16];
         load_matrices_transposed(a, left.at(left_lane, tile * TILE, 0));
-        load_matrices_transposed(b[0], right.at(right_lane, tile * TILE, 0));
-        load_matrices_transposed(b[1], right.at(right_lane, tile * TILE, 2));
         #pragma unroll
-        for (int j = 0; j < 4; j++) mma(strip[j], a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+        for (int k = 0; k < STRIP_COLUMNS / 16; k++) {
+            load_matrices_transposed(b[k], right.at(right_lane, tile * TILE, 2 * k));
+        }
+        #pragma unroll
+        for (int j = 0; j < STRIP_COLUMNS / 8; j++) mma(strip[j], a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
         if (biased) mma(bias, a, ONES, ONES);
     }
 }
 
 // Those of the classifier are added to once in 16 samples, and lie in shared memory meanwhile: 16 × 8 of the first layer
-// for each warp; 16 × 8 of the second for warps 0 to 3, biases for 4 to 6.
+// for each of eight warps; 16 × 8 of the second for warps 0 to 3, biases for 4 to 6.
 struct ClassifierGradients {
-    static constexpr u32 LANE = 4 * FLOAT, LAYER = WARPS * WARP * LANE, BYTES = 2 * LAYER;
+    static constexpr u32 LANE = 4 * FLOAT, LAYER = STRIPS * WARP * LANE, BYTES = 2 * LAYER;
     u32 start;
 
     DEVICE u32 place(const Thread& me) const { return start + (me.warp * WARP + me.lane) * LANE; }
     DEVICE void reset(const Thread& me) const {
+        if (me.warp >= STRIPS) return;
         store_zeros(place(me));
         store_zeros(place(me) + LAYER);
     }
@@ -63,6 +69,7 @@ struct ClassifierGradients {
 
     // Adds the share of the last 16 samples.
     DEVICE void add(const Thread& me, RecentSamples recent) const {
+        if (me.warp >= STRIPS) return;
         const u32 across = Matrix<RECENT, DIM>::across(me), down = Matrix<RECENT, DIM>::down(me);
         const u32 right = me.warp % 4 / 2 * 32;    // the pair of column tiles that holds this warp's
         const bool odd = me.warp % 2;
@@ -104,23 +111,25 @@ struct Gradients {
 
     // Adds one sample's share of a block's MLP.
     template <int BLOCK, int TILES> DEVICE void add_mlp(const Thread& me, Sample sample) {
-        const int w = me.warp;
+        const int w = me.warp % STRIPS, part = me.warp / STRIPS, chunk = part * (STRIP_COLUMNS / 8);
         if (w < 4) {
-            add_strip<TILES>(me, mlp[BLOCK], sample.d_hidden(), 2 * w, sample.x2(), 0, true, bias[BLOCK]);
+            add_strip<TILES>(me, mlp[BLOCK], sample.d_hidden(), 2 * w, sample.x2(BLOCK), chunk, part == 0, bias[BLOCK]);
         } else {
             add_strip<TILES>(
-                me, mlp[BLOCK], sample.dy(), 2 * (w % 2), sample.hidden(), 4 * (w / 6), w < 6, bias[BLOCK]
+                me, mlp[BLOCK], sample.dy(), 2 * (w % 2), sample.hidden(BLOCK), 4 * (w / 6) + chunk, part == 0 && w < 6,
+                bias[BLOCK]
             );
         }
     }
 
     // Adds one sample's share of a block's attention.
     template <int BLOCK, int TILES> DEVICE void add_attention(const Thread& me, Sample sample) {
-        const int matrix = me.warp / 2;
+        const int w = me.warp % STRIPS, part = me.warp / STRIPS, matrix = w / 2;
         const bool output = matrix == 3;
         const TokenRows<DIM> left = {sample.start + (output ? Sample::DA : Sample::QUERIES + matrix * Sample::PLACE), 0};
-        const TokenRows<DIM> right = {sample.start + (output ? Sample::JOINED : Sample::X1), 0};
-        add_strip<TILES>(me, attention[BLOCK], left, 2 * (me.warp % 2), right, 0, false, bias[BLOCK]);
+        const TokenRows<DIM> right = {sample.block(BLOCK) + (output ? Sample::JOINED : Sample::X1), 0};
+        const int chunk = part * (STRIP_COLUMNS / 8);
+        add_strip<TILES>(me, attention[BLOCK], left, 2 * (w % 2), right, chunk, false, bias[BLOCK]);
     }
 
     // Adds one sample's share of the embedding: d_joined holds the gradients of its output, same_tokens its input.
@@ -144,23 +153,24 @@ struct Gradients {
         const Thread& me, const Optimizer& optimizer, const Weights& weights, ClassifierGradients classifier
     ) {
         const Updater update = {me, optimizer};
-        const int w = me.warp;
+        const int w = me.warp % STRIPS, part = me.warp / STRIPS, chunk = part * (STRIP_COLUMNS / 8);
         #pragma unroll
         for (int b = 0; b < BLOCKS; b++) {
             const int flat = b * BLOCK_STRIDE;
             const BlockWeights block = weights.block(b);
             const float scale = w < 2 ? QUERY_SCALE : 1.0f;
-            update.strip(attention[b], flat + FLAT_QUERY, block.query_to_output(), TILE * w, 0, scale);
+            update.strip(attention[b], flat + FLAT_QUERY, block.query_to_output(), TILE * w, chunk, scale);
             if (w < 4) {
                 const int row = TILE * w;
-                update.strip(mlp[b], flat + FLAT_FC1, block.fc1(), row, 0);
-                update.biases(bias[b], flat + FLAT_FC1_BIAS + row, block.fc1_bias().tile(row));
+                update.strip(mlp[b], flat + FLAT_FC1, block.fc1(), row, chunk);
+                if (part == 0) update.biases(bias[b], flat + FLAT_FC1_BIAS + row, block.fc1_bias().tile(row));
             } else {
                 const int row = TILE * (w % 2);
-                update.strip(mlp[b], flat + FLAT_FC2, block.fc2(), row, 4 * (w / 6));
-                if (w < 6) update.biases(bias[b], flat + FLAT_FC2_BIAS + row, block.fc2_bias().tile(row));
+                update.strip(mlp[b], flat + FLAT_FC2, block.fc2(), row, 4 * (w / 6) + chunk);
+                if (part == 0 && w < 6) update.biases(bias[b], flat + FLAT_FC2_BIAS + row, block.fc2_bias().tile(row));
             }
         }
+        if (part != 0) return;
         if (IMAGES && w < 6) {
             const int row = TILE * (w % 2);
             if (w < 4) update.tile(embedding, FLAT_EMBEDDING, weights.embedding(), row, w / 2);

@@ -2,16 +2,20 @@
 #pragma once
 #include "sample.cuh"
 
-// Rows and numbers of a block, in device memory: each lane writes and reads back its own, so nothing has to be waited
-// for, and the cache has room for those of all models that are in training at a time. Rows of the last block are not
-// among them; they stay in shared memory.
+struct BlockMemory {
+    PerTile<PerRow<float>> r1, r2;           // reciprocal deviations of the two LayerNorms
+    PerTile<PerRow<float>> log_sum[HEADS];   // log₂ Σ 2^score
+    PerTile<u32> dropped;                    // dropout: 16 bits of attention's, 16 of the MLP's
+};
+
+// Rows and numbers of blocks before the last, in device memory, unless shared memory has room: each lane writes and reads
+// back its own, so nothing has to be waited for, and the cache can hold those of all models in training at a time.
 struct Parking {
     static constexpr int FACTORS = DIM / 16;                 // of the rows of a tile
-    // r1 and r2 are the reciprocal deviations of the two LayerNorms, log_sum is log₂ Σ 2^score of each head
-    enum Slot { NUMBERS = 0, LOG_SUMS, DROPPED, X1, JOINED = X1 + FACTORS, X2 = JOINED + FACTORS, SLOTS = X2 + FACTORS };
+    enum Slot { X1 = 0, JOINED = FACTORS, X2 = 2 * FACTORS, DEVIATIONS = 3 * FACTORS, LOG_SUMS, DROPPED, SLOTS };
     static constexpr int SLOT_WORDS = 4 * WARP;              // a factor of a warp
     static constexpr int TILE_WORDS = SLOTS * SLOT_WORDS;
-    static constexpr int SAMPLE_WORDS = BLOCKS * SAMPLE_TILES * TILE_WORDS;
+    static constexpr int SAMPLE_WORDS = ROOMY ? 0 : LAST_BLOCK * SAMPLE_TILES * TILE_WORDS;
     static constexpr int WORDS = SAMPLES_AT_ONCE * SAMPLE_WORDS;
     static_assert(HEADS <= 2, "one slot holds the sums of all heads");
     u32* start;  // of this lane in this group's part
@@ -38,38 +42,38 @@ struct Parking {
             for (int k = 0; k < FACTORS; k++) read_words(rows[i][k], at(me, block, i, slot + k));
         }
     }
-    template <int MINE>
-    DEVICE void store_numbers(
-        const Thread& me, int block, int slot, const PerTile<PerRow<float>>& a, const PerTile<PerRow<float>>& b
-    ) const {
+    template <int MINE> DEVICE void store(const Thread& me, int block, const BlockMemory& memory) const {
         #pragma unroll
         for (int i = 0; i < MINE; i++) {
-            const Factor words = {as_word(a[i][0]), as_word(a[i][1]), as_word(b[i][0]), as_word(b[i][1])};
-            write_words(at(me, block, i, slot), words);
+            const Factor deviations = {
+                as_word(memory.r1[i][0]), as_word(memory.r1[i][1]), as_word(memory.r2[i][0]), as_word(memory.r2[i][1])
+            };
+            Factor sums = {0, 0, 0, 0};
+            const Factor dropped = {memory.dropped[i], 0, 0, 0};
+            #pragma unroll
+            for (int k = 0; k < 2 * HEADS; k++) sums[k] = as_word(memory.log_sum[k / 2][i][k % 2]);
+            write_words(at(me, block, i, DEVIATIONS), deviations);
+            write_words(at(me, block, i, LOG_SUMS), sums);
+            write_words(at(me, block, i, DROPPED), dropped);
         }
     }
-    template <int MINE>
-    DEVICE void load_numbers(
-        const Thread& me, int block, int slot, PerTile<PerRow<float>>& a, PerTile<PerRow<float>>& b
-    ) const {
+    template <int MINE> DEVICE void load(const Thread& me, int block, BlockMemory& memory) const {
         #pragma unroll
         for (int i = 0; i < MINE; i++) {
-            Factor words;
-            read_words(words, at(me, block, i, slot));
+            Factor deviations, sums, dropped;
+            read_words(deviations, at(me, block, i, DEVIATIONS));
+            read_words(sums, at(me, block, i, LOG_SUMS));
+            read_words(dropped, at(me, block, i, DROPPED));
             #pragma unroll
             for (int half = 0; half < 2; half++) {
-                a[i][half] = as_float(words[half]);
-                b[i][half] = as_float(words[2 + half]);
+                memory.r1[i][half] = as_float(deviations[half]);
+                memory.r2[i][half] = as_float(deviations[2 + half]);
+                #pragma unroll
+                for (int head = 0; head < HEADS; head++) {
+                    memory.log_sum[head][i][half] = as_float(sums[2 * head + half]);
+                }
             }
+            memory.dropped[i] = dropped[0];
         }
-    }
-    // One word for each tile.
-    DEVICE void store_words(const Thread& me, int block, const PerTile<u32>& x) const {
-        #pragma unroll
-        for (int i = 0; i < WARP_TILES; i++) *at(me, block, i, DROPPED) = x[i];
-    }
-    DEVICE void load_words(const Thread& me, int block, PerTile<u32>& x) const {
-        #pragma unroll
-        for (int i = 0; i < WARP_TILES; i++) x[i] = *at(me, block, i, DROPPED);
     }
 };

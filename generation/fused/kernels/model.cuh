@@ -14,6 +14,8 @@
 //
 //     SAMPLES_AT_ONCE           samples that a thread block trains on at a time
 //     WARP_TILES                tiles of 16 token rows that one warp holds: 1 or 2
+//     KEEP_ALL                  1: shared memory has room for all that the backward pass of a sample needs; 0: only for
+//                               what one half of a block needs, the rest is parked in device memory or computed again
 //     EVALUATED_AT_ONCE         samples that a thread block measures at a time
 #pragma once
 #include "machine.cuh"
@@ -36,6 +38,8 @@ static_assert(DIM == 32 && HEADS == 2 && HEAD_DIM == TILE && HIDDEN == 64 && BLO
 static_assert(TOKENS <= ROWS && CLASSES <= TILE && FEATURES == (IMAGES ? TILE : DIM), "as the tiles can hold them");
 
 constexpr int LAST_BLOCK = BLOCKS - 1;
+constexpr bool ROOMY = KEEP_ALL;
+DEVICE bool is_kept(int block) { return ROOMY || block == LAST_BLOCK; }  // in shared memory
 constexpr float LAYER_NORM_EPSILON = 1e-5f;
 constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 constexpr float SCORE_SCALE = 0.25f;                     // 1/√D_k

@@ -10,26 +10,35 @@ struct Facts {
     DEVICE explicit Facts(u32 word) : place(word & 0xFFFF), label(word >> 16 & 0xFF), length(word >> 24) {}
 };
 
-// Where the rows of a block's forward pass go; all but keys and values only in training, of the last block.
+// Where the rows of a block's forward pass go; all but keys and values only in training, and only if they are kept.
 struct BlockPlaces {
     TokenRows<DIM> keys, values;
     TokenRows<DIM> queries, x1, joined, x2;
     TokenRows<HIDDEN> hidden;
 };
 
-// All rows of a sample: those of the last block's forward pass, then those of the block whose backward pass runs.
+// All rows of a sample, in places of 64 × 32 halves. With room for everything:
 //
-//     places of 64 × 32 halves   0   1       2   3   4     5  6  7  8                   9   10
+//     0   1       2   3  4     ...   5b   5b+1 5b+2 5b+3  5b+4     ...      then
+//     x1  joined  x2  hidden         those of the next blocks               Q K V  dy  d_hidden  ds  da  dJ  stats  tokens
+//
+// Else those of the last block's forward pass, then those of the half block whose backward pass runs:
+//
+//                                0   1       2   3   4     5  6  7  8                   9   10
 //     forward, last block        x1  joined  x2  hidden    Q  K  V
 //     backward of the MLP        x1  joined  x2  hidden    Q  K  V  dy                  d_hidden
 //     backward of attention      x1  joined  da  dJ  stats Q  K  V  tokens (block 0)    ds of one head
-//     at its end                                           dQ dK dV
+//
+// At the end of the backward pass dQ, dK and dV stand where Q, K and V stood.
 struct Sample {
-    static constexpr u32 PLACE = TokenRows<DIM>::BYTES;
-    static constexpr u32 X1 = 0, JOINED = PLACE, X2 = 2 * PLACE, HIDDEN_ROWS = 3 * PLACE, QUERIES = 5 * PLACE;
-    static constexpr u32 KEYS = 6 * PLACE, VALUES = 7 * PLACE, DY = 8 * PLACE, D_HIDDEN = 9 * PLACE;
-    static constexpr u32 DA = X2, D_JOINED = HIDDEN_ROWS, STATISTICS = D_JOINED + PLACE, DS = D_HIDDEN, TOKENS_IN = DY;
-    static constexpr u32 BYTES = 11 * PLACE;
+    static constexpr u32 PLACE = TokenRows<DIM>::BYTES, BLOCK_BYTES = ROOMY ? 5 * PLACE : 0;
+    static constexpr u32 X1 = 0, JOINED = PLACE, X2 = 2 * PLACE, HIDDEN_ROWS = 3 * PLACE;
+    static constexpr u32 QUERIES = ROOMY ? BLOCKS * BLOCK_BYTES : 5 * PLACE, KEYS = QUERIES + PLACE;
+    static constexpr u32 VALUES = KEYS + PLACE, DY = VALUES + PLACE, D_HIDDEN = DY + PLACE;
+    static constexpr u32 DS = ROOMY ? D_HIDDEN + 2 * PLACE : D_HIDDEN;
+    static constexpr u32 DA = ROOMY ? DS + 2 * PLACE : X2, D_JOINED = DA + PLACE, STATISTICS = D_JOINED + PLACE;
+    static constexpr u32 TOKENS_IN = ROOMY ? STATISTICS + PLACE : DY;
+    static constexpr u32 BYTES = ROOMY ? TOKENS_IN + PLACE : DS + 2 * PLACE;
     static_assert(TokenRows<HIDDEN>::BYTES == 2 * PLACE && TokenRows<ROWS>::BYTES == 2 * PLACE, "as they are placed");
     u32 start;
 
@@ -38,12 +47,13 @@ struct Sample {
         const bool apart = (LAST_BLOCK - b) % 2;
         const TokenRows<DIM> key_rows = {start + (apart ? DS : KEYS), 0};
         const TokenRows<DIM> value_rows = {start + (apart ? DS + PLACE : VALUES), 0};
-        return {key_rows, value_rows, queries(), x1(), joined(), x2(), hidden()};
+        return {key_rows, value_rows, queries(), x1(b), joined(b), x2(b), hidden(b)};
     }
-    DEVICE TokenRows<DIM> x1() const { return {start, X1}; }                   // the input, normalized
-    DEVICE TokenRows<DIM> joined() const { return {start, JOINED}; }           // the heads' results, side by side
-    DEVICE TokenRows<DIM> x2() const { return {start, X2}; }                   // the MLP's input, normalized
-    DEVICE TokenRows<HIDDEN> hidden() const { return {start, HIDDEN_ROWS}; }   // the MLP's hidden layer
+    DEVICE u32 block(int b) const { return start + b * BLOCK_BYTES; }
+    DEVICE TokenRows<DIM> x1(int b) const { return {block(b), X1}; }                   // the input, normalized
+    DEVICE TokenRows<DIM> joined(int b) const { return {block(b), JOINED}; }           // the heads' results, side by side
+    DEVICE TokenRows<DIM> x2(int b) const { return {block(b), X2}; }                   // the MLP's input, normalized
+    DEVICE TokenRows<HIDDEN> hidden(int b) const { return {block(b), HIDDEN_ROWS}; }   // the MLP's hidden layer
     // queries, keys and values, and at the end of the backward pass their gradients
     DEVICE TokenRows<DIM> queries() const { return {start, QUERIES}; }
     DEVICE TokenRows<DIM> keys() const { return {start, KEYS}; }

@@ -4,11 +4,12 @@
 //         for each round of a few samples, one per group of warps:
 //             forward through all blocks ─ classifier                                       (forward.cuh, classifier.cuh)
 //             back through each block, the MLP and then attention                                         (backward.cuh)
-//             after each of these: all eight warps add the samples to their weight gradients            (gradients.cuh)
+//             after each block, or each half if there is little room: all warps add the samples to their gradients
+//                                                                                                       (gradients.cuh)
 //         every warp updates the weights whose gradients it holds                                          (update.cuh)
 //
-// Device memory is read for the tokens, and read and written for the optimizer's numbers once per step and for what
-// blocks before the last need again; gradients never leave the chip. Nothing depends on other blocks of threads, so a
+// Device memory is read for the tokens, and read and written for the optimizer's numbers once per step; activations and
+// gradients never leave the chip, except, if there is little room, what blocks before the last need again. Nothing depends on other blocks of threads, so a
 // run's bytes do not depend on its population.
 #include "gradients.cuh"
 #include "inputs.cuh"
@@ -36,6 +37,7 @@ struct TrainMemory {
     DEVICE Sample sample(int group) const { return {start + SAMPLES + group * Sample::BYTES}; }
 };
 static_assert(TrainMemory::BYTES <= SHARED_BYTES, "more shared memory than this GPU has");
+static_assert(!ROOMY || BLOCKS <= 2, "numbers of two blocks are kept in registers");
 
 // What a launch passes, field by field as TrainArguments of arguments.py has it.
 struct TrainArguments {
@@ -89,16 +91,6 @@ template <int FIRST = 0, class Code> DEVICE void with_block(int block, Code code
     } else {
         if (block == FIRST) code(Constant<FIRST>());
         else with_block<FIRST + 1>(block, code);
-    }
-}
-
-// Tells the compiler that these are not needed after the first block, where no others take their place.
-template <int MINE> DEVICE void forget(PerTile<PackedRows<DIM>>& rows, PerTile<u32>& words) {
-    #pragma unroll
-    for (int i = 0; i < MINE; i++) {
-        words[i] = 0;
-        #pragma unroll
-        for (int k = 0; k < DIM / 16; k++) rows[i][k][0] = rows[i][k][1] = rows[i][k][2] = rows[i][k][3] = 0;
     }
 }
 
@@ -159,8 +151,8 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(
             const u32 fact_word = works ? arguments.facts[index] : 0;
             const Facts facts(fact_word);
             PerTile<Rows<DIM>> x;
-            PerTile<u32> dropped_first, dropped;
-            PerTile<PackedRows<DIM>> x2;
+            PerTile<u32> dropped_first;
+            BlockMemory block_memory = {}, earlier;
             #pragma unroll
             for (int i = 0; i < WARP_TILES; i++) dropped_first[i] = 0;
 
@@ -177,11 +169,11 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(
                     for (int block = 0; block < BLOCKS; block++) {
                         const Thread me;
                         const Parking parking(me, arguments.parked, model);
+                        earlier = block_memory;
                         forward_block<true>(
                             me, tokens, x, block, weights.block(block), memory.sample(me.group).places(block), parking,
-                            dropout, dropped
+                            dropout, block_memory
                         );
-                        if (block != LAST_BLOCK) parking.store_words(me, block, dropped);
                     }
                     PerTile<PerRow<float>> r;
                     PerTile<PackedRows<DIM>> normalized;
@@ -207,48 +199,46 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(
                 const Thread me;
                 const Sample sample = memory.sample(me.group);
                 const BlockWeights block_weights = weights.block(block);
-                if (works) {
-                    with_tokens(me, facts.length, [&](const auto& tokens) {
-                        constexpr int MINE = Count<decltype(tokens)>::MINE;
-                        const Parking parking(me, arguments.parked, model);
-                        if (tokens.busy) {
-                            backward_mlp<MINE>(block, block_weights, sample, parking, dropped, x2, x);
-                        }
-                    });
-                }
-                block_barrier();
-                add_all(memory, [&](const Thread& me, const auto& tokens, Sample of_group) {
+                const auto add_mlp = [&](const Thread& me, const auto& tokens, Sample of_group) {
                     constexpr int TILES = Count<decltype(tokens)>::TILES;
                     with_block(block, [&](auto number) {
                         gradients.add_mlp<decltype(number)::VALUE, TILES>(me, of_group);
                     });
-                });
+                };
+                if (works) {
+                    with_tokens(me, facts.length, [&](const auto& tokens) {
+                        constexpr int MINE = Count<decltype(tokens)>::MINE;
+                        const Parking parking(me, arguments.parked, model);
+                        if (tokens.busy) backward_mlp<MINE>(block, block_weights, sample, parking, block_memory, x);
+                    });
+                }
+                if (!ROOMY) {
+                    block_barrier();
+                    add_all(memory, add_mlp);
+                }
                 if (works) {
                     with_tokens(me, facts.length, [&](const auto& tokens) {
                         constexpr int MINE = Count<decltype(tokens)>::MINE;
                         const Thread me;
                         const Parking parking(me, arguments.parked, model);
                         PerTile<PackedRows<DIM>> da, d_joined;
-                        PerTile<PerRow<float>> delta[HEADS], log_sum[HEADS];
+                        PerTile<PerRow<float>> delta[HEADS];
                         if (tokens.busy) {
-                            prepare_attention<MINE>(
-                                block, block_weights, sample, parking, x, da, d_joined, delta
-                            );
+                            prepare_attention<MINE>(block, block_weights, sample, parking, x, da, d_joined, delta);
                         }
-                        parking.load_numbers<MINE>(me, block, Parking::LOG_SUMS, log_sum[0], log_sum[HEADS - 1]);
-                        block_barrier();  // all have added the MLP's share
+                        if (!ROOMY) block_barrier();  // all have added the MLP's share
                         if (block == 0) {
-                            const Thread me;
                             const int index = (step * rounds + round) * GROUPS + me.group, next = index + GROUPS;
                             if (IMAGES) start_tokens(me, arguments.sample(index), sample.same_tokens());
                             if (next < total) start_tokens(me, arguments.sample(next), sample.next_tokens());
                         }
-                        if (tokens.busy) share_attention<MINE>(sample, da, d_joined, delta, log_sum);
-                        backward_attention(me.group, tokens, block, block_weights, sample, parking, x);
+                        if (tokens.busy) share_attention<MINE>(sample, da, d_joined, delta, block_memory);
+                        backward_attention(me.group, tokens, block, block_weights, sample, block_memory, x);
                     });
-                } else {
+                } else if (!ROOMY) {
                     block_barrier();
                 }
+                if (ROOMY) block_memory = earlier;
                 if (block == 0) {
                     if (IMAGES && works) {
                         PerTile<PackedRows<DIM>> rows;
@@ -257,16 +247,11 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(
                         store_rows<WARP_TILES>(me, sample.d_joined(), rows);
                     }
                     copies_done();
-                    forget<WARP_TILES>(x2, dropped);
-                } else if (works) {
-                    const Thread me;
-                    const Parking parking(me, arguments.parked, model);
-                    parking.load_words(me, block - 1, dropped);
-                    parking.load_rows<WARP_TILES>(me, block - 1, Parking::X2, x2);
                 }
                 block_barrier();
                 add_all(memory, [&](const Thread& me, const auto& tokens, Sample of_group) {
                     constexpr int TILES = Count<decltype(tokens)>::TILES;
+                    if (ROOMY) add_mlp(me, tokens, of_group);
                     with_block(block, [&](auto number) {
                         gradients.add_attention<decltype(number)::VALUE, TILES>(me, of_group);
                     });

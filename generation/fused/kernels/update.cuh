@@ -95,11 +95,11 @@ struct Updater {
     DEVICE void tile(const Sums& gradient, int flat, Matrix<M, N> matrix, int row, int chunk, int rows = TILE) const {
         tiles<1>(&gradient, flat, matrix, row, chunk, rows);
     }
-    template <int M, int N>
+    template <int COUNT, int M, int N>
     DEVICE void strip(
-        const Sums (&gradient)[4], int flat, Matrix<M, N> matrix, int row, int chunk, float scale = 1.0f
+        const Sums (&gradient)[COUNT], int flat, Matrix<M, N> matrix, int row, int chunk, float scale = 1.0f
     ) const {
-        tiles<4>(gradient, flat, matrix, row, chunk, TILE, scale);
+        tiles<COUNT>(gradient, flat, matrix, row, chunk, TILE, scale);
     }
 
     // 16 biases, whose gradients stand in every column; of these only the first `count`.
