@@ -1,15 +1,12 @@
 // The backward pass of one block for one sample, in two parts, each of which leaves factors of weight gradients. As in
-// the forward pass each warp has its own rows. Scores are computed once more, transposed: a warp's rows are keys then,
-// so that the sums over queries in dK and dV are its own; only ds passes through shared memory, one head at a time.
+// the forward pass each warp has its own rows; but the gradients of keys and values are sums over all queries, so
+// probabilities p and score gradients ds pass through shared memory, one head at a time.
 //
 //     dy ─ ·W_B ─ ReLU' ─ d_hidden ─ ·W_A ─ LayerNorm' ─ dropout' ─ da                                (backward_mlp)
-//     da ─ ·W_O ─ d_joined             p = 2^(score − log_sum)                                   (backward_attention)
-//     ds = p ∘ (V·d_joinedᵀ − δ),      δ = Σ d_joined∘joined
-//     dQ = ln 2·dsᵀ·K                  dK = ln 2·ds·Q        dV = p·d_joined    (they end in the places of Q, K and V)
-//     dx = LayerNorm'(dQ·W_Q + dK·W_K + dV·W_V)            with Q and W_Q times QUERY_SCALE, as shared memory has them
-//
-// Each function asks anew where its thread stands: addresses that follow from it would crowd out the gradients, if the
-// compiler kept them from one function to the next.
+//     da ─ ·W_O ─ d_joined                                                                       (backward_attention)
+//     p = 2^(score − log_sum)      ds = p ∘ (d_joined·Vᵀ − δ),  δ = Σ d_joined∘joined
+//     dQ = ln 2·ds·K               dK = ln 2·dsᵀ·Q        dV = pᵀ·d_joined    (they end in the places of Q, K and V)
+//     dx = LayerNorm'(dQ·W_Q + dK·W_K + dV·W_V)           with Q and W_Q times QUERY_SCALE, as shared memory has them
 #pragma once
 #include "forward.cuh"
 
@@ -17,10 +14,9 @@
 // not kept is computed again.
 template <int MINE>
 DEVICE void backward_mlp(
-    int block, const BlockWeights& weights, const Sample& sample, const Parking& parking, BlockMemory& memory,
-    PerTile<Rows<DIM>>& d
+    const Thread& me, int block, const BlockWeights& weights, const Sample& sample, const Parking& parking,
+    BlockMemory& memory, PerTile<Rows<DIM>>& d
 ) {
-    const Thread me;
     const bool kept = is_kept(block);
     PerTile<PackedRows<DIM>> dy, x2;
     if (kept) {
@@ -87,84 +83,81 @@ DEVICE void weighted_sums(PerRow<float>& delta, const Factor& d_joined, const Fa
     }
 }
 
-// One head: probabilities and score gradients of the warp's rows as keys, and with them dk and dv. Rows of padding that
-// stand for queries do no harm, since their d_joined and δ are zero.
+// One head: probabilities and score gradients of the warp's rows as queries, and with them dq. Sums of products start
+// from −log_sum and −δ.
 template <class SomeTokens>
 DEVICE void backward_scores(
-    const SomeTokens& tokens, const Sample& sample, int head, PerTile<Rows<HEAD_DIM>>& dk, PerTile<Rows<HEAD_DIM>>& dv
+    const Thread& me, const SomeTokens& tokens, const Sample& sample, int head,
+    const PerTile<PackedRows<DIM>>& query, const PerTile<PackedRows<DIM>>& d_joined,
+    const PerTile<PerRow<float>>& log_sum, const PerTile<PerRow<float>>& delta, PerTile<Rows<HEAD_DIM>>& dq
 ) {
-    const Thread me;
     constexpr int TILES = SomeTokens::TILES, MINE = SomeTokens::MINE;
-    const Statistics statistics = {sample.start + Sample::STATISTICS};
-    PerTile<Factor> keys, values;
-    #pragma unroll
-    for (int i = 0; i < MINE; i++) {
-        load_tile(me, keys[i], sample.keys(), i, 2 * head);
-        load_tile(me, values[i], sample.values(), i, 2 * head);
-    }
-    // Keys of padding are zeros, and so is x1 there: whatever p and ds are, nothing comes of it, as long as they are
-    // numbers. Where ds is not, since p is infinite, it is cut out; only the warp's last tile can have padding.
-    const PerRow<u32> numbers = {tokens.real[MINE - 1][0] ? ~0u : 0, tokens.real[MINE - 1][1] ? ~0u : 0};
+    Factor keys, values, key_columns;
+    sample.keys().load_right_transposed(me, keys, 0, 2 * head);
+    sample.values().load_right_transposed(me, values, 0, 2 * head);
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
-        Factor queries, d_joined, query_columns, d_joined_columns;
-        Sums log_sum[2], delta[2];
-        sample.queries().load_right_transposed(me, queries, tile * TILE, 2 * head);
-        sample.d_joined().load_right_transposed(me, d_joined, tile * TILE, 2 * head);
+        PerTile<Rows<TILE>> score, dp;
         #pragma unroll
-        for (int side = 0; side < 2; side++) {
-            statistics.load(me, log_sum[side], Statistics::LOG_SUM, head, 2 * tile + side);
-            statistics.load(me, delta[side], Statistics::DELTA, head, 2 * tile + side);
+        for (int i = 0; i < MINE; i++) {
+            const Sums first_score = {-log_sum[i][0], -log_sum[i][0], -log_sum[i][1], -log_sum[i][1]};
+            const Sums first_dp = {-delta[i][0], -delta[i][0], -delta[i][1], -delta[i][1]};
+            #pragma unroll
+            for (int side = 0; side < 2; side++) {
+                if (tile * TILE + 8 * side >= TOKENS) continue;
+                mma_from(score[i][side], query[i][head], keys[2 * side], keys[2 * side + 1], first_score);
+                mma_from(dp[i][side], d_joined[i][head], values[2 * side], values[2 * side + 1], first_dp);
+            }
         }
-        sample.queries().load_right(me, query_columns, tile * TILE, 2 * head);
-        sample.d_joined().load_right(me, d_joined_columns, tile * TILE, 2 * head);
+        sample.keys().load_right(me, key_columns, tile * TILE, 2 * head);
+        if (tile + 1 < TILES) {  // early, so that the next products need not wait for them
+            sample.keys().load_right_transposed(me, keys, (tile + 1) * TILE, 2 * head);
+            sample.values().load_right_transposed(me, values, (tile + 1) * TILE, 2 * head);
+        }
         #pragma unroll
         for (int i = 0; i < MINE; i++) {
             PackedRows<TILE> p, ds;
-            Rows<TILE> score, dp;
             #pragma unroll
             for (int side = 0; side < 2; side++) {
                 if (tile * TILE + 8 * side >= TOKENS) {
-                    #pragma unroll
-                    for (int e = 0; e < 4; e++) score[side][e] = dp[side][e] = 0.0f;
+                    clear(score[i][side]);
+                    clear(dp[i][side]);
                     continue;
                 }
-                mma_from(score[side], keys[i], queries[2 * side], queries[2 * side + 1], log_sum[side]);
-                mma_from(dp[side], values[i], d_joined[2 * side], d_joined[2 * side + 1], delta[side]);
+                hide_padding(me, tokens, score[i][side], tile * TILE + 8 * side);
                 #pragma unroll
                 for (int e = 0; e < 4; e++) {
-                    score[side][e] = power_of_two(score[side][e]);
-                    dp[side][e] = score[side][e] * dp[side][e];
+                    score[i][side][e] = power_of_two(score[i][side][e]);
+                    dp[i][side][e] *= score[i][side][e];
                 }
             }
-            pack_rows(p, score);
-            pack_rows(ds, dp);
-            if (i == MINE - 1) {
-                #pragma unroll
-                for (int e = 0; e < 4; e++) ds[0][e] &= numbers[e % 2];
-            }
+            pack_rows(p, score[i]);
+            pack_rows(ds, dp[i]);
+            store_tile(me, sample.p(), p, i, 2 * tile);
             store_tile(me, sample.ds(), ds, i, 2 * tile);
-            accumulate(tile == 0, dv[i][0], dv[i][1], p[0], d_joined_columns);
-            accumulate(tile == 0, dk[i][0], dk[i][1], ds[0], query_columns);
+            accumulate(tile == 0, dq[i][0], dq[i][1], ds[0], key_columns);
         }
     }
 }
 
-// One head: gradients of the warp's rows as queries, gathered from all keys.
+// One head: gradients of the warp's rows as keys and values, gathered from all queries.
 template <class SomeTokens>
-DEVICE void backward_queries(
-    const SomeTokens&, const Sample& sample, int head, PerTile<Rows<HEAD_DIM>>& dq
+DEVICE void backward_keys(
+    const Thread& me, const SomeTokens&, const Sample& sample, int head, PerTile<Rows<HEAD_DIM>>& dk,
+    PerTile<Rows<HEAD_DIM>>& dv
 ) {
-    const Thread me;
-    const u32 columns = TokenRows<ROWS>::across(me) ^ (32 * me.member);  // of ds: this warp's tokens as queries
+    const u32 columns = TokenRows<ROWS>::across(me) ^ (32 * me.member);  // of p and ds: this warp's tokens as keys
     #pragma unroll
     for (int tile = 0; tile < SomeTokens::TILES; tile++) {
-        Factor a, b;
-        sample.keys().load_right(me, b, tile * TILE, 2 * head);
+        Factor a, b, c;
+        sample.d_joined().load_right(me, b, tile * TILE, 2 * head);
+        sample.queries().load_right(me, c, tile * TILE, 2 * head);
         #pragma unroll
         for (int i = 0; i < SomeTokens::MINE; i++) {
+            load_matrices_transposed(a, sample.p().at(columns, tile * TILE, 2 * i * GROUP_WARPS));
+            accumulate(tile == 0, dv[i][0], dv[i][1], a, b);
             load_matrices_transposed(a, sample.ds().at(columns, tile * TILE, 2 * i * GROUP_WARPS));
-            accumulate(tile == 0, dq[i][0], dq[i][1], a, b);
+            accumulate(tile == 0, dk[i][0], dk[i][1], a, c);
         }
     }
 }
@@ -180,24 +173,26 @@ DEVICE void pack_scaled(PerTile<PackedRows<DIM>>& a, int factor, const PerTile<R
     }
 }
 
-// From the gradient of the attention's output to d_joined, and δ of every query. Of blocks before the last,
-// queries, keys and values are computed again.
+// From the gradient of the attention's output to d_joined, and δ of every query. Of blocks before the last, queries, keys
+// and values are computed again.
 template <int MINE>
 DEVICE void prepare_attention(
-    int block, const BlockWeights& weights, const Sample& sample, const Parking& parking, const PerTile<Rows<DIM>>& d,
-    PerTile<PackedRows<DIM>>& da, PerTile<PackedRows<DIM>>& d_joined, PerTile<PerRow<float>> (&delta)[HEADS]
+    const Thread& me, int block, const BlockWeights& weights, const Sample& sample, const Parking& parking,
+    const PerTile<Rows<DIM>>& d, PerTile<PackedRows<DIM>>& query, PerTile<PackedRows<DIM>>& da,
+    PerTile<PackedRows<DIM>>& d_joined, PerTile<PerRow<float>> (&delta)[HEADS]
 ) {
-    const Thread me;
     const bool kept = is_kept(block);
     PerTile<Rows<DIM>> c;
     PerTile<PackedRows<DIM>> joined;
     pack_all<MINE>(da, d);
-    if (block != LAST_BLOCK) {
+    if (block == LAST_BLOCK) {
+        load_rows<MINE>(me, query, sample.queries());
+    } else {
         PerTile<PackedRows<DIM>> x1;
         if (kept) load_rows<MINE>(me, x1, sample.x1(block));
         else parking.load_rows<MINE>(me, block, Parking::X1, x1);
-        project<MINE>(me, x1, weights, d_joined, sample.keys(), sample.values());
-        store_rows<MINE>(me, sample.queries(), d_joined);
+        project<MINE>(me, x1, weights, query, sample.keys(), sample.values());
+        store_rows<MINE>(me, sample.queries(), query);
         if (!kept) store_rows<MINE>(me, sample.x1(block), x1);
     }
     if (kept) load_rows<MINE>(me, joined, sample.joined(block));
@@ -212,58 +207,33 @@ DEVICE void prepare_attention(
     }
 }
 
-// Writes what the warps of the group need of each other's rows, and what every query needs: −log_sum and −δ.
-template <int MINE>
-DEVICE void share_attention(
-    const Sample& sample, const PerTile<PackedRows<DIM>>& da, const PerTile<PackedRows<DIM>>& d_joined,
-    const PerTile<PerRow<float>> (&delta)[HEADS], const BlockMemory& memory
-) {
-    const Thread me;
-    const Statistics statistics = {sample.start + Sample::STATISTICS};
-    store_rows<MINE>(me, sample.da(), da);
-    store_rows<MINE>(me, sample.d_joined(), d_joined);
-    if (me.pair != 0) return;
-    #pragma unroll
-    for (int i = 0; i < MINE; i++) {
-        #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int query = me.tile(i) * TILE + me.row + 8 * half;
-            #pragma unroll
-            for (int head = 0; head < HEADS; head++) {
-                statistics.store(Statistics::LOG_SUM, head, query, -memory.log_sum[head][i][half]);
-                statistics.store(Statistics::DELTA, head, query, -delta[head][i][half]);
-            }
-        }
-    }
-}
-
 // From there to the gradient of the block's input; leaves dQ, dK and dV for the weight gradients.
 template <class SomeTokens>
 DEVICE void backward_attention(
-    int group, const SomeTokens& tokens, int block, const BlockWeights& weights, const Sample& sample,
-    const BlockMemory& memory, PerTile<Rows<DIM>>& d
+    const Thread& me, const SomeTokens& tokens, int block, const BlockWeights& weights, const Sample& sample,
+    const BlockMemory& memory, const PerTile<PackedRows<DIM>>& query, const PerTile<PackedRows<DIM>>& d_joined,
+    const PerTile<PerRow<float>> (&delta)[HEADS], PerTile<Rows<DIM>>& d
 ) {
     constexpr int MINE = SomeTokens::MINE;
     PerTile<PackedRows<DIM>> dq, dk, dv;
-    group_barrier(group);  // the rows of all warps are there
+    if (block != LAST_BLOCK) group_barrier(me.group);  // the new keys and values of all rows are there
     #pragma unroll
     for (int head = 0; head < HEADS; head++) {
         PerTile<Rows<HEAD_DIM>> c, e;
-        if (head) group_barrier(group);  // all have read the other head's ds
+        if (head) group_barrier(me.group);  // all have read the other head's p and ds
         if (tokens.busy) {
-            backward_scores(tokens, sample, head, c, e);
+            backward_scores(me, tokens, sample, head, query, d_joined, memory.log_sum[head], delta[head], c);
+            pack_scaled<MINE>(dq, head, c, LN_2);
+        }
+        group_barrier(me.group);
+        if (tokens.busy) {
+            backward_keys(me, tokens, sample, head, c, e);
             pack_scaled<MINE>(dk, head, c, LN_2);
             pack_scaled<MINE>(dv, head, e, 1.0f);
         }
-        group_barrier(group);
-        if (tokens.busy) {
-            backward_queries(tokens, sample, head, c);
-            pack_scaled<MINE>(dq, head, c, LN_2);
-        }
     }
-    group_barrier(group);  // all have read queries, keys and values
+    group_barrier(me.group);  // all have read queries, keys and values
     if (!tokens.busy) return;
-    const Thread me;
     PerTile<PackedRows<DIM>> x1;
     load_rows<MINE>(me, x1, sample.x1(block));
     multiply<MINE>(me, d, dq, weights.query());

@@ -22,7 +22,6 @@ static_assert(WARPS == STRIPS * STRIP_WARPS && STRIP_COLUMNS % 16 == 0, "as the 
 
 using Strip = Rows<STRIP_COLUMNS>;  // 16 rows of a gradient; not of tokens
 
-DEVICE void clear(Sums& sums) { sums[0] = sums[1] = sums[2] = sums[3] = 0.0f; }
 DEVICE void clear(Strip& strip) {
     #pragma unroll
     for (int j = 0; j < STRIP_COLUMNS / 8; j++) clear(strip[j]);
@@ -109,43 +108,52 @@ struct Gradients {
         clear(embedding);
     }
 
-    // Adds one sample's share of a block's MLP.
-    template <int BLOCK, int TILES> DEVICE void add_mlp(const Thread& me, Sample sample) {
+    // Each of these adds the share of every sample; `each` calls its argument with the tokens and the rows of each.
+    template <int BLOCK, class Each> DEVICE void add_mlp(const Thread& me, Each each) {
         const int w = me.warp % STRIPS, part = me.warp / STRIPS, chunk = part * (STRIP_COLUMNS / 8);
+        Strip& strip = mlp[BLOCK];
+        Sums& sums = bias[BLOCK];
         if (w < 4) {
-            add_strip<TILES>(me, mlp[BLOCK], sample.d_hidden(), 2 * w, sample.x2(BLOCK), chunk, part == 0, bias[BLOCK]);
+            each([&](const auto& tokens, Sample sample) {
+                constexpr int TILES = Count<decltype(tokens)>::TILES;
+                add_strip<TILES>(me, strip, sample.d_hidden(), 2 * w, sample.x2(BLOCK), chunk, part == 0, sums);
+            });
         } else {
-            add_strip<TILES>(
-                me, mlp[BLOCK], sample.dy(), 2 * (w % 2), sample.hidden(BLOCK), 4 * (w / 6) + chunk, part == 0 && w < 6,
-                bias[BLOCK]
-            );
+            const bool biased = part == 0 && w < 6;
+            each([&](const auto& tokens, Sample sample) {
+                constexpr int TILES = Count<decltype(tokens)>::TILES;
+                const TokenRows<HIDDEN> hidden = sample.hidden(BLOCK);
+                add_strip<TILES>(me, strip, sample.dy(), 2 * (w % 2), hidden, 4 * (w / 6) + chunk, biased, sums);
+            });
         }
     }
-
-    // Adds one sample's share of a block's attention.
-    template <int BLOCK, int TILES> DEVICE void add_attention(const Thread& me, Sample sample) {
-        const int w = me.warp % STRIPS, part = me.warp / STRIPS, matrix = w / 2;
+    template <int BLOCK, class Each> DEVICE void add_attention(const Thread& me, Each each) {
+        const int w = me.warp % STRIPS, part = me.warp / STRIPS, matrix = w / 2, chunk = part * (STRIP_COLUMNS / 8);
         const bool output = matrix == 3;
-        const TokenRows<DIM> left = {sample.start + (output ? Sample::DA : Sample::QUERIES + matrix * Sample::PLACE), 0};
-        const TokenRows<DIM> right = {sample.block(BLOCK) + (output ? Sample::JOINED : Sample::X1), 0};
-        const int chunk = part * (STRIP_COLUMNS / 8);
-        add_strip<TILES>(me, attention[BLOCK], left, 2 * (w % 2), right, chunk, false, bias[BLOCK]);
+        const u32 left = output ? Sample::DA : Sample::QUERIES + matrix * Sample::PLACE;
+        const u32 right = BLOCK * Sample::BLOCK_BYTES + (output ? Sample::JOINED : Sample::X1);
+        each([&](const auto& tokens, Sample sample) {
+            constexpr int TILES = Count<decltype(tokens)>::TILES;
+            const TokenRows<DIM> left_rows = {sample.start + left, 0}, right_rows = {sample.start + right, 0};
+            add_strip<TILES>(me, attention[BLOCK], left_rows, 2 * (w % 2), right_rows, chunk, false, bias[BLOCK]);
+        });
     }
-
-    // Adds one sample's share of the embedding: d_joined holds the gradients of its output, same_tokens its input.
-    DEVICE void add_embedding(const Thread& me, Sample sample) {
+    // The embedding: d_joined holds the gradients of its output, same_tokens its input.
+    template <class Each> DEVICE void add_embedding(const Thread& me, Each each) {
         if (me.warp >= 6) return;
-        const TokenRows<DIM> left = sample.d_joined();
-        const TokenRows<FEATURES> right = sample.same_tokens();
-        const u32 left_lane = left.across(me) ^ (32u * (me.warp % 2));
-        #pragma unroll
-        for (int tile = 0; tile < SAMPLE_TILES; tile++) {
-            Factor a, b;
-            load_matrices_transposed(a, left.at(left_lane, tile * TILE, 0));
-            right.load_right(me, b, tile * TILE, 0);
-            if (me.warp >= 4) b[0] = b[1] = ONES;
-            mma(embedding, a, me.warp / 2 == 1 ? b[2] : b[0], me.warp / 2 == 1 ? b[3] : b[1]);
-        }
+        each([&](const auto&, Sample sample) {
+            const TokenRows<DIM> left = sample.d_joined();
+            const TokenRows<FEATURES> right = sample.same_tokens();
+            const u32 left_lane = left.across(me) ^ (32u * (me.warp % 2));
+            #pragma unroll
+            for (int tile = 0; tile < SAMPLE_TILES; tile++) {
+                Factor a, b;
+                load_matrices_transposed(a, left.at(left_lane, tile * TILE, 0));
+                right.load_right(me, b, tile * TILE, 0);
+                if (me.warp >= 4) b[0] = b[1] = ONES;
+                mma(embedding, a, me.warp / 2 == 1 ? b[2] : b[0], me.warp / 2 == 1 ? b[3] : b[1]);
+            }
+        });
     }
 
     // Updates every weight whose gradient this warp holds.

@@ -24,6 +24,8 @@ template <int COLUMNS> using PackedRows = Factor[COLUMNS / 16];
 // factor that is loaded once serves them all, and what they compute does not wait for each other.
 template <class Number> using PerTile = Number[WARP_TILES];
 
+DEVICE void clear(Sums& sums) { sums[0] = sums[1] = sums[2] = sums[3] = 0.0f; }
+
 // One number for each of the lane's two rows.
 template <class Number> using PerRow = Number[2];
 

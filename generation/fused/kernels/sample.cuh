@@ -19,26 +19,29 @@ struct BlockPlaces {
 
 // All rows of a sample, in places of 64 × 32 halves. With room for everything:
 //
-//     0   1       2   3  4     ...   5b   5b+1 5b+2 5b+3  5b+4     ...      then
-//     x1  joined  x2  hidden         those of the next blocks               Q K V  dy  d_hidden  ds  da  dJ  stats  tokens
+//     0   1       2   3  4     5 to 9                    then
+//     x1  joined  x2  hidden   the same of block 1       Q  K  V  dy  d_hidden  ds  p  da  dJ
 //
 // Else those of the last block's forward pass, then those of the half block whose backward pass runs:
 //
-//                                0   1       2   3   4     5  6  7  8                   9   10
+//                                0   1       2   3   4     5  6  7  8   9   10
 //     forward, last block        x1  joined  x2  hidden    Q  K  V
-//     backward of the MLP        x1  joined  x2  hidden    Q  K  V  dy                  d_hidden
-//     backward of attention      x1  joined  da  dJ  stats Q  K  V  tokens (block 0)    ds of one head
+//     backward of the MLP        x1  joined  x2  hidden    Q  K  V  dy  d_hidden
+//     backward of attention      x1  joined  da  p         Q  K  V  dJ  ds
 //
-// At the end of the backward pass dQ, dK and dV stand where Q, K and V stood.
+// p and ds are those of one head. At the end of the backward pass dQ, dK and dV stand where Q, K and V stood. Tokens come
+// in while block 0 goes back through attention: where the last block's hidden layer was, or behind everything.
 struct Sample {
     static constexpr u32 PLACE = TokenRows<DIM>::BYTES, BLOCK_BYTES = ROOMY ? 5 * PLACE : 0;
     static constexpr u32 X1 = 0, JOINED = PLACE, X2 = 2 * PLACE, HIDDEN_ROWS = 3 * PLACE;
     static constexpr u32 QUERIES = ROOMY ? BLOCKS * BLOCK_BYTES : 5 * PLACE, KEYS = QUERIES + PLACE;
     static constexpr u32 VALUES = KEYS + PLACE, DY = VALUES + PLACE, D_HIDDEN = DY + PLACE;
-    static constexpr u32 DS = ROOMY ? D_HIDDEN + 2 * PLACE : D_HIDDEN;
-    static constexpr u32 DA = ROOMY ? DS + 2 * PLACE : X2, D_JOINED = DA + PLACE, STATISTICS = D_JOINED + PLACE;
-    static constexpr u32 TOKENS_IN = ROOMY ? STATISTICS + PLACE : DY;
-    static constexpr u32 BYTES = ROOMY ? TOKENS_IN + PLACE : DS + 2 * PLACE;
+    static constexpr u32 DS = ROOMY ? D_HIDDEN + 2 * PLACE : D_HIDDEN, P = ROOMY ? DS + 2 * PLACE : HIDDEN_ROWS;
+    static constexpr u32 DA = ROOMY ? P + 2 * PLACE : X2, D_JOINED = ROOMY ? DA + PLACE : DY;
+    static constexpr u32 END = ROOMY ? D_JOINED + PLACE : DS + 2 * PLACE;
+    static constexpr bool TOKENS_APART = !ROOMY || BLOCKS == 1;
+    static constexpr u32 TOKENS_IN = TOKENS_APART ? END : LAST_BLOCK * BLOCK_BYTES + HIDDEN_ROWS;
+    static constexpr u32 BYTES = TOKENS_APART ? END + PLACE : END;
     static_assert(TokenRows<HIDDEN>::BYTES == 2 * PLACE && TokenRows<ROWS>::BYTES == 2 * PLACE, "as they are placed");
     u32 start;
 
@@ -63,29 +66,11 @@ struct Sample {
     DEVICE TokenRows<DIM> da() const { return {start, DA}; }
     DEVICE TokenRows<DIM> d_joined() const { return {start, D_JOINED}; }
     DEVICE TokenRows<HIDDEN> d_hidden() const { return {start, D_HIDDEN}; }
-    // the gradients of one head's scores, transposed: a row for each key
+    // one head's probabilities, and the gradients of its scores
+    DEVICE TokenRows<ROWS> p() const { return {start, P}; }
     DEVICE TokenRows<ROWS> ds() const { return {start, DS}; }
     // tokens on their way in: the next sample's, and this one's once more
     DEVICE TokenRows<FEATURES> next_tokens() const { return {start, TOKENS_IN}; }
     DEVICE TokenRows<FEATURES> same_tokens() const { return {start, TOKENS_IN + TokenRows<FEATURES>::BYTES}; }
     static_assert(!IMAGES || 2 * TokenRows<FEATURES>::BYTES <= PLACE, "both find room");
-};
-
-// Two numbers of every query and head, −log_sum and −δ, as the sums of a product with queries as columns start: of two
-// neighboring queries a, b, four floats a b a b.
-struct Statistics {
-    static constexpr u32 KIND = ROWS * 2 * FLOAT, HEAD = 2 * KIND, BYTES = HEADS * HEAD;
-    static_assert(BYTES <= Sample::PLACE, "they find room");
-    enum Kind { LOG_SUM, DELTA };
-    u32 start;
-
-    DEVICE void store(Kind kind, int head, int query, float x) const {
-        const u32 address = start + head * HEAD + kind * KIND + query / 2 * 4 * FLOAT + query % 2 * FLOAT;
-        store_float(address, x);
-        store_float(address + 2 * FLOAT, x);
-    }
-    // Of the queries 8·chunk + pair, 8·chunk + pair + 1.
-    DEVICE void load(const Thread& me, Sums& sums, Kind kind, int head, int chunk) const {
-        load_four_floats(sums, start + me.pair * 2 * FLOAT + (head * HEAD + kind * KIND + chunk * 16 * FLOAT));
-    }
 };

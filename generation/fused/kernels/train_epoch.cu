@@ -95,19 +95,16 @@ template <int FIRST = 0, class Code> DEVICE void with_block(int block, Code code
 }
 
 // Calls `code` with the tokens and the rows of each group's sample.
-template <class Code> DEVICE void add_all(const TrainMemory& memory, Code code) {
-    const Thread me;
+template <class Code> DEVICE void each_sample(const Thread& me, const TrainMemory& memory, Code code) {
     if constexpr (FULL_LENGTH) {
+        const Tokens<SAMPLE_TILES, WARP_TILES> tokens(me, TOKENS);
         #pragma unroll
-        for (int group = 0; group < GROUPS; group++) {
-            code(me, Tokens<SAMPLE_TILES, WARP_TILES>(me, TOKENS), memory.sample(group));
-        }
+        for (int group = 0; group < GROUPS; group++) code(tokens, memory.sample(group));
     } else {
         #pragma unroll 1
         for (int group = 0; group < GROUPS; group++) {
-            with_tokens(me, Facts(load_word(memory.facts(group))).length, [&](const auto& tokens) {
-                code(me, tokens, memory.sample(group));
-            });
+            const int length = Facts(load_word(memory.facts(group))).length;
+            with_tokens(me, length, [&](const auto& tokens) { code(tokens, memory.sample(group)); });
         }
     }
 }
@@ -144,8 +141,7 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(
         dropout.step = arguments.first_step + step;
         #pragma unroll 1
         for (int round = 0; round < rounds; round++) {
-            // Read again here and below: else the addresses that follow from it are kept and crowd out the gradients.
-            const Thread me;
+            const Thread me;  // read again: else the addresses that follow from it are kept and crowd out the gradients
             const bool works = ALL_HAVE_SAMPLES || me.group < GROUPS;
             const int index = (step * rounds + round) * GROUPS + me.group;
             const u32 fact_word = works ? arguments.facts[index] : 0;
@@ -167,7 +163,6 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(
                     constexpr int MINE = Count<decltype(tokens)>::MINE;
                     #pragma unroll 1
                     for (int block = 0; block < BLOCKS; block++) {
-                        const Thread me;
                         const Parking parking(me, arguments.parked, model);
                         earlier = block_memory;
                         forward_block<true>(
@@ -196,35 +191,30 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(
 
             #pragma unroll 1
             for (int block = LAST_BLOCK; block >= 0; block--) {
-                const Thread me;
                 const Sample sample = memory.sample(me.group);
                 const BlockWeights block_weights = weights.block(block);
-                const auto add_mlp = [&](const Thread& me, const auto& tokens, Sample of_group) {
-                    constexpr int TILES = Count<decltype(tokens)>::TILES;
-                    with_block(block, [&](auto number) {
-                        gradients.add_mlp<decltype(number)::VALUE, TILES>(me, of_group);
-                    });
-                };
+                const auto each = [&](auto code) { each_sample(me, memory, code); };
                 if (works) {
                     with_tokens(me, facts.length, [&](const auto& tokens) {
                         constexpr int MINE = Count<decltype(tokens)>::MINE;
                         const Parking parking(me, arguments.parked, model);
-                        if (tokens.busy) backward_mlp<MINE>(block, block_weights, sample, parking, block_memory, x);
+                        if (tokens.busy) backward_mlp<MINE>(me, block, block_weights, sample, parking, block_memory, x);
                     });
                 }
                 if (!ROOMY) {
                     block_barrier();
-                    add_all(memory, add_mlp);
+                    with_block(block, [&](auto number) { gradients.add_mlp<decltype(number)::VALUE>(me, each); });
                 }
                 if (works) {
                     with_tokens(me, facts.length, [&](const auto& tokens) {
                         constexpr int MINE = Count<decltype(tokens)>::MINE;
-                        const Thread me;
                         const Parking parking(me, arguments.parked, model);
-                        PerTile<PackedRows<DIM>> da, d_joined;
+                        PerTile<PackedRows<DIM>> query, da, d_joined;
                         PerTile<PerRow<float>> delta[HEADS];
                         if (tokens.busy) {
-                            prepare_attention<MINE>(block, block_weights, sample, parking, x, da, d_joined, delta);
+                            prepare_attention<MINE>(
+                                me, block, block_weights, sample, parking, x, query, da, d_joined, delta
+                            );
                         }
                         if (!ROOMY) block_barrier();  // all have added the MLP's share
                         if (block == 0) {
@@ -232,8 +222,13 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(
                             if (IMAGES) start_tokens(me, arguments.sample(index), sample.same_tokens());
                             if (next < total) start_tokens(me, arguments.sample(next), sample.next_tokens());
                         }
-                        if (tokens.busy) share_attention<MINE>(sample, da, d_joined, delta, block_memory);
-                        backward_attention(me.group, tokens, block, block_weights, sample, block_memory, x);
+                        if (tokens.busy) {
+                            store_rows<MINE>(me, sample.da(), da);
+                            store_rows<MINE>(me, sample.d_joined(), d_joined);
+                        }
+                        backward_attention(
+                            me, tokens, block, block_weights, sample, block_memory, query, d_joined, delta, x
+                        );
                     });
                 } else if (!ROOMY) {
                     block_barrier();
@@ -249,13 +244,11 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(
                     copies_done();
                 }
                 block_barrier();
-                add_all(memory, [&](const Thread& me, const auto& tokens, Sample of_group) {
-                    constexpr int TILES = Count<decltype(tokens)>::TILES;
-                    if (ROOMY) add_mlp(me, tokens, of_group);
-                    with_block(block, [&](auto number) {
-                        gradients.add_attention<decltype(number)::VALUE, TILES>(me, of_group);
-                    });
-                    if (IMAGES && block == 0) gradients.add_embedding(me, of_group);
+                with_block(block, [&](auto number) {
+                    constexpr int BLOCK = decltype(number)::VALUE;
+                    if (ROOMY) gradients.add_mlp<BLOCK>(me, each);
+                    gradients.add_attention<BLOCK>(me, each);
+                    if (IMAGES && BLOCK == 0) gradients.add_embedding(me, each);
                 });
                 if (block == 0 && round % (RECENT / GROUPS) == RECENT / GROUPS - 1) {
                     memory.classifier().add(me, recent);
