@@ -64,17 +64,21 @@ def macros(spec: TransformerSpec, variant: Variant) -> list[tuple[str, str]]:
     return [*numbers, ("UPDATE_EPSILON", f"{EPSILON}f"), *variant.macros()]
 
 
-def machine_code(kernel: str, spec: TransformerSpec, architecture: str, variant: Variant) -> bytes:
-    """The kernel as a cubin for an architecture such as "sm_90", from the cache or compiled now. It needs no GPU."""
-    core, nvrtc = nvidia("cuda.core"), nvidia("cuda.bindings.nvrtc")
-    sources = {path.name: path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir())}
-    _, *compiler = nvrtc.nvrtcVersion()
-    options = {
+def compiler_options(spec: TransformerSpec, architecture: str, variant: Variant) -> dict[str, Any]:
+    return {
         "std": "c++17",
         "arch": architecture,
         "define_macro": macros(spec, variant),
         "device_as_default_execution_space": True,  # older compilers take a lambda without it for the host's
     }
+
+
+def machine_code(kernel: str, spec: TransformerSpec, architecture: str, variant: Variant) -> bytes:
+    """The kernel as a cubin for an architecture such as "sm_90", from the cache or compiled now. It needs no GPU."""
+    core, nvrtc = nvidia("cuda.core"), nvidia("cuda.bindings.nvrtc")
+    sources = {path.name: path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir())}
+    _, *compiler = nvrtc.nvrtcVersion()
+    options = compiler_options(spec, architecture, variant)
     made_of = json.dumps([kernel, sources, options, compiler])
     path = cache_folder() / f"{kernel}-{spec.task}-{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.cubin"
     if path.exists():
@@ -99,14 +103,15 @@ class CudaKernels:
             torch.cuda.init()
             core.Device(self.device.index).set_current()
             properties = torch.cuda.get_device_properties(self.device)
-            self.variant = variant or best_variant(properties.shared_memory_per_block_optin)
-            assert self.variant is not None, "obstacle says so"
+            capability = properties.major, properties.minor
+            variant = variant or best_variant(properties.shared_memory_per_block_optin, capability)
+            assert variant is not None, "fit.obstacle says so"
             architecture = f"sm_{properties.major}{properties.minor}"
             self._kernels: dict[str, Any] = {}
             self._needs: dict[str, tuple[int, int]] = {}
             for kind in KERNELS:
                 name = kind.kernel
-                code = core.ObjectCode.from_cubin(machine_code(name, spec, architecture, self.variant), name=name)
+                code = core.ObjectCode.from_cubin(machine_code(name, spec, architecture, variant), name=name)
                 threads, shared_bytes, argument_bytes, parked_words = self._ask_needs(code.get_kernel(f"{name}_needs"))
                 assert argument_bytes == ctypes.sizeof(layout(kind)), f"{name} and {kind.__name__} disagree"
                 if kind is TrainArguments:

@@ -14,6 +14,7 @@ from torch import Tensor
 from generation.data.batches import TrainingInputs, epoch_batches, train_subset
 from generation.fused.arguments import Arguments, EvaluateArguments, TrainArguments
 from generation.fused.samples import Samples, epoch_samples, evaluation_samples
+from generation.fused.variants import Variant
 from generation.population.philox import LOWEST, drop_threshold
 from generation.population.state import PopulationState
 from generation.population.update import UpdateRule
@@ -68,11 +69,13 @@ class FusedEngine:
         self.seeds = torch.tensor([config.seed for config in configs]).to(torch.uint32).to(self.device)
 
     @classmethod
-    def on_cuda(cls, configs: Sequence[RunConfig], task: TaskData, device: torch.device) -> "FusedEngine":
-        """With kernels compiled for this GPU."""
+    def on_cuda(
+        cls, configs: Sequence[RunConfig], task: TaskData, device: torch.device, variant: Variant | None = None
+    ) -> "FusedEngine":
+        """With kernels compiled for this GPU, in the best variant that fits unless one is given."""
         from generation.fused.compiled import CudaKernels
 
-        return cls(configs, task, CudaKernels(configs[0].spec, device))
+        return cls(configs, task, CudaKernels(configs[0].spec, device, variant))
 
     def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:
         """The next epoch of every run that is alive, in place; the mean loss of each over the epoch's batches."""

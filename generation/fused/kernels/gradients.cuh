@@ -109,34 +109,35 @@ struct Gradients {
     }
 
     // Each of these adds the share of every sample; `each` calls its argument with the tokens and the rows of each.
-    template <int BLOCK, class Each> DEVICE void add_mlp(const Thread& me, Each each) {
-        const int w = me.warp % STRIPS, part = me.warp / STRIPS, chunk = part * (STRIP_COLUMNS / 8);
-        Strip& strip = mlp[BLOCK];
-        Sums& sums = bias[BLOCK];
-        if (w < 4) {
-            each([&](const auto& tokens, Sample sample) {
-                constexpr int TILES = Count<decltype(tokens)>::TILES;
-                add_strip<TILES>(me, strip, sample.d_hidden(), 2 * w, sample.x2(BLOCK), chunk, part == 0, sums);
-            });
-        } else {
-            const bool biased = part == 0 && w < 6;
-            each([&](const auto& tokens, Sample sample) {
-                constexpr int TILES = Count<decltype(tokens)>::TILES;
-                const TokenRows<HIDDEN> hidden = sample.hidden(BLOCK);
-                add_strip<TILES>(me, strip, sample.dy(), 2 * (w % 2), hidden, 4 * (w / 6) + chunk, biased, sums);
-            });
-        }
-    }
-    template <int BLOCK, class Each> DEVICE void add_attention(const Thread& me, Each each) {
+    enum Half { MLP = 1, ATTENTION = 2 };
+    template <int BLOCK, int HALVES, class Each> DEVICE void add_block(const Thread& me, Each each) {
         const int w = me.warp % STRIPS, part = me.warp / STRIPS, matrix = w / 2, chunk = part * (STRIP_COLUMNS / 8);
-        const bool output = matrix == 3;
+        const bool output = matrix == 3, biased = part == 0 && w < 6;
         const u32 left = output ? Sample::DA : Sample::QUERIES + matrix * Sample::PLACE;
         const u32 right = BLOCK * Sample::BLOCK_BYTES + (output ? Sample::JOINED : Sample::X1);
-        each([&](const auto& tokens, Sample sample) {
+        const auto add_attention = [&](const auto& tokens, Sample sample) {
             constexpr int TILES = Count<decltype(tokens)>::TILES;
             const TokenRows<DIM> left_rows = {sample.start + left, 0}, right_rows = {sample.start + right, 0};
             add_strip<TILES>(me, attention[BLOCK], left_rows, 2 * (w % 2), right_rows, chunk, false, bias[BLOCK]);
-        });
+        };
+        if (!(HALVES & MLP)) {
+            each(add_attention);
+        } else if (w < 4) {
+            each([&](const auto& tokens, Sample sample) {
+                constexpr int TILES = Count<decltype(tokens)>::TILES;
+                add_strip<TILES>(me, mlp[BLOCK], sample.d_hidden(), 2 * w, sample.x2(BLOCK), chunk, biased, bias[BLOCK]);
+                if (HALVES & ATTENTION) add_attention(tokens, sample);
+            });
+        } else {
+            each([&](const auto& tokens, Sample sample) {
+                constexpr int TILES = Count<decltype(tokens)>::TILES;
+                const TokenRows<HIDDEN> hidden = sample.hidden(BLOCK);
+                add_strip<TILES>(
+                    me, mlp[BLOCK], sample.dy(), 2 * (w % 2), hidden, 4 * (w / 6) + chunk, biased, bias[BLOCK]
+                );
+                if (HALVES & ATTENTION) add_attention(tokens, sample);
+            });
+        }
     }
     // The embedding: d_joined holds the gradients of its output, same_tokens its input.
     template <class Each> DEVICE void add_embedding(const Thread& me, Each each) {

@@ -66,9 +66,19 @@ DEVICE void load_matrices_transposed(u32 (&r)[4], u32 address) {
 }
 
 // The way back: matrix i of the warp's registers to the eight rows whose addresses lanes 8i to 8i+7 give.
+// GPUs before sm_90 have no instruction for it (STORE_MATRICES 0): each lane asks for the addresses of its own words.
 DEVICE void store_matrices(u32 address, const u32 (&r)[4]) {
+#if STORE_MATRICES
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
         :: "r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+#else
+    const int lane = threadIdx.x % 32;
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const u32 row = __shfl_sync(0xFFFFFFFFu, address, 8 * i + lane / 4);
+        asm volatile("st.shared.b32 [%0], %1;" :: "r"(row + lane % 4 * 4), "r"(r[i]) : "memory");
+    }
+#endif
 }
 
 // ---- numbers ------------------------------------------------------------------------------------------------------

@@ -17,6 +17,8 @@
 //     KEEP_ALL                  1: shared memory has room for all that the backward pass of a sample needs; 0: only for
 //                               what one half of a block needs, the rest is parked in device memory or computed again
 //     EVALUATED_AT_ONCE         samples that a thread block measures at a time
+//     SHARED_BYTES              shared memory per thread block
+//     STORE_MATRICES            1 if the GPU has an instruction that stores matrices (machine.cuh)
 #pragma once
 #include "machine.cuh"
 

@@ -203,7 +203,9 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(
                 }
                 if (!ROOMY) {
                     block_barrier();
-                    with_block(block, [&](auto number) { gradients.add_mlp<decltype(number)::VALUE>(me, each); });
+                    with_block(block, [&](auto number) {
+                        gradients.add_block<decltype(number)::VALUE, Gradients::MLP>(me, each);
+                    });
                 }
                 if (works) {
                     with_tokens(me, facts.length, [&](const auto& tokens) {
@@ -246,8 +248,8 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(
                 block_barrier();
                 with_block(block, [&](auto number) {
                     constexpr int BLOCK = decltype(number)::VALUE;
-                    if (ROOMY) gradients.add_mlp<BLOCK>(me, each);
-                    gradients.add_attention<BLOCK>(me, each);
+                    constexpr int BOTH = Gradients::MLP | Gradients::ATTENTION;
+                    gradients.add_block<BLOCK, ROOMY ? BOTH : Gradients::ATTENTION>(me, each);
                     if (IMAGES && BLOCK == 0) gradients.add_embedding(me, each);
                 });
                 if (block == 0 && round % (RECENT / GROUPS) == RECENT / GROUPS - 1) {
