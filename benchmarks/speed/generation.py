@@ -2,7 +2,7 @@
 
 python -m benchmarks.speed generation                          a whole epoch on a GPU, a few steps on a CPU
 python -m benchmarks.speed generation --models 512 1024 --config mnist --device cuda
-python -m benchmarks.speed generation --engines fused --variant small         the kernels of GPUs with less shared memory
+python -m benchmarks.speed generation --engines fused --variant small      the kernels of GPUs with less shared memory
 
 A model-step is one training step of one model with a batch of 128. Populations mix the four optimizers and the five
 dropout rates. Inputs are random: the time does not depend on them.

@@ -46,7 +46,7 @@ def nvidia(module: str) -> Any:
 
 
 def macros(spec: TransformerSpec, variant: Variant) -> list[tuple[str, str]]:
-    """The dimensions, the layout of the flat vector, the protocol's and the variant's numbers, as ``model.cuh`` asks."""
+    """The dimensions, the layout of the flat vector, the protocol's and the variant's numbers, for ``model.cuh``."""
     dimensions = {
         "DIM": spec.dim,
         "HEADS": spec.heads,
@@ -121,7 +121,7 @@ class CudaKernels:
                 allow_shared_memory(self._kernels[name], shared_bytes, self.device.index)
 
     def _ask_needs(self, describe: Any) -> list[int]:
-        """Threads per block, bytes of shared memory and of arguments, words to park: as the kernel's source has them."""
+        """Threads per block, bytes of shared memory and of arguments, words to park, by the kernel's source."""
         needs = torch.zeros(4, dtype=torch.int32, device=self.device)
         self._start(describe, (1, 1), 1, 0, ctypes.c_void_p(needs.data_ptr()))
         return needs.tolist()

@@ -1,7 +1,7 @@
 """How much of the work a thread block does at a time, by the shared memory it may have.
 
-Each variant is the same source with other constants (``model.cuh``). A run's bytes depend on the variant, as they depend
-on the kind of GPU. Only the large one uses an instruction newer than sm_80's.
+Each variant is the same source with other constants (``model.cuh``). All give a run the same weights on the same GPU,
+bit for bit. Only the large one uses an instruction newer than sm_80's.
 """
 
 from dataclasses import dataclass

@@ -216,7 +216,7 @@ DEVICE void backward_attention(
 ) {
     constexpr int MINE = SomeTokens::MINE;
     PerTile<PackedRows<DIM>> dq, dk, dv;
-    if (block != LAST_BLOCK) group_barrier(me.group);  // the new keys and values of all rows are there
+    if (block != LAST_BLOCK) group_barrier(me.group);  // the new keys and values are there
     #pragma unroll
     for (int head = 0; head < HEADS; head++) {
         PerTile<Rows<HEAD_DIM>> c, e;
