@@ -20,7 +20,6 @@ class Variant:
     evaluated_at_once: int
     keep_all: bool
     capability: tuple[int, int]
-    warp_tiles: int = 1
 
     @property
     def shared_bytes(self) -> int:
@@ -33,7 +32,6 @@ class Variant:
             "SAMPLES_AT_ONCE": self.samples_at_once,
             "EVALUATED_AT_ONCE": self.evaluated_at_once,
             "KEEP_ALL": int(self.keep_all),
-            "WARP_TILES": self.warp_tiles,
             "STORE_MATRICES": int(self.capability >= (9, 0)),
         }
         return [(name, str(number)) for name, number in numbers.items()]

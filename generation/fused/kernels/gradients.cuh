@@ -1,7 +1,6 @@
 // Weight gradients: dW = Σ dyᵀ·x over samples and tokens, kept in registers for a whole step, each by one warp alone.
 //
-// A block's six matrices are sixteen strips of 16 rows × 32 columns, two per warp, one of the MLP and one of attention;
-// if there are sixteen warps, warps w and w + 8 have the left and the right half of the same strips:
+// A block's six matrices are sixteen strips of 16 rows × 32 columns, two per warp, one of the MLP and one of attention:
 //
 //     warp           0 to 3              4, 5            6, 7             0, 1     2, 3     4, 5     6, 7
 //     16 × 32 of     fc1                 fc2, left half  fc2, right half  query    key      value    output
@@ -15,20 +14,18 @@
 #include "classifier.cuh"
 #include "update.cuh"
 
-constexpr int GROUPS = SAMPLES_AT_ONCE, STRIPS = 8;
-constexpr int WARPS = GROUPS * GROUP_WARPS < STRIPS ? STRIPS : GROUPS * GROUP_WARPS;  // some may be without a sample
-constexpr int STRIP_WARPS = WARPS / STRIPS, STRIP_COLUMNS = 32 / STRIP_WARPS;
-static_assert(WARPS == STRIPS * STRIP_WARPS && STRIP_COLUMNS % 16 == 0, "as the warps share the strips");
+constexpr int WARPS = 8, GROUPS = SAMPLES_AT_ONCE;
+static_assert(GROUPS * GROUP_WARPS <= WARPS, "warps without a sample only make gradients");
 
-using Strip = Rows<STRIP_COLUMNS>;  // 16 rows of a gradient; not of tokens
+using Strip = Sums[4];  // 16 × 32
 
 DEVICE void clear(Strip& strip) {
     #pragma unroll
-    for (int j = 0; j < STRIP_COLUMNS / 8; j++) clear(strip[j]);
+    for (int j = 0; j < 4; j++) clear(strip[j]);
 }
 
 // strip += leftᵀ·right and bias += leftᵀ·1 for TILES tiles of tokens: 16 columns of `left` from the chunk `left_chunk`
-// on, STRIP_COLUMNS of `right`. Both chunks may depend on the warp.
+// on, 32 of `right`. Both chunks may depend on the warp.
 template <int TILES, int M, int N>
 DEVICE void add_strip(
     const Thread& me, Strip& strip, TokenRows<M> left, int left_chunk, TokenRows<N> right, int right_chunk,
@@ -37,27 +34,24 @@ DEVICE void add_strip(
     const u32 left_lane = left.across(me) ^ (16u * left_chunk), right_lane = right.down(me) ^ (16u * right_chunk);
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
-        Factor a, b[STRIP_COLUMNS / 16];
+        Factor a, b[2];
         load_matrices_transposed(a, left.at(left_lane, tile * TILE, 0));
+        load_matrices_transposed(b[0], right.at(right_lane, tile * TILE, 0));
+        load_matrices_transposed(b[1], right.at(right_lane, tile * TILE, 2));
         #pragma unroll
-        for (int k = 0; k < STRIP_COLUMNS / 16; k++) {
-            load_matrices_transposed(b[k], right.at(right_lane, tile * TILE, 2 * k));
-        }
-        #pragma unroll
-        for (int j = 0; j < STRIP_COLUMNS / 8; j++) mma(strip[j], a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+        for (int j = 0; j < 4; j++) mma(strip[j], a, b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
         if (biased) mma(bias, a, ONES, ONES);
     }
 }
 
 // Those of the classifier are added to once in 16 samples, and lie in shared memory meanwhile: 16 × 8 of the first layer
-// for each of eight warps; 16 × 8 of the second for warps 0 to 3, biases for 4 to 6.
+// for each warp; 16 × 8 of the second for warps 0 to 3, biases for 4 to 6.
 struct ClassifierGradients {
-    static constexpr u32 LANE = 4 * FLOAT, LAYER = STRIPS * WARP * LANE, BYTES = 2 * LAYER;
+    static constexpr u32 LANE = 4 * FLOAT, LAYER = WARPS * WARP * LANE, BYTES = 2 * LAYER;
     u32 start;
 
     DEVICE u32 place(const Thread& me) const { return start + (me.warp * WARP + me.lane) * LANE; }
     DEVICE void reset(const Thread& me) const {
-        if (me.warp >= STRIPS) return;
         store_zeros(place(me));
         store_zeros(place(me) + LAYER);
     }
@@ -68,7 +62,6 @@ struct ClassifierGradients {
 
     // Adds the share of the last 16 samples.
     DEVICE void add(const Thread& me, RecentSamples recent) const {
-        if (me.warp >= STRIPS) return;
         const u32 across = Matrix<RECENT, DIM>::across(me), down = Matrix<RECENT, DIM>::down(me);
         const u32 right = me.warp % 4 / 2 * 32;    // the pair of column tiles that holds this warp's
         const bool odd = me.warp % 2;
@@ -111,30 +104,28 @@ struct Gradients {
     // Each of these adds the share of every sample; `each` calls its argument with the tokens and the rows of each.
     enum Half { MLP = 1, ATTENTION = 2 };
     template <int BLOCK, int HALVES, class Each> DEVICE void add_block(const Thread& me, Each each) {
-        const int w = me.warp % STRIPS, part = me.warp / STRIPS, matrix = w / 2, chunk = part * (STRIP_COLUMNS / 8);
-        const bool output = matrix == 3, biased = part == 0 && w < 6;
+        const int w = me.warp, matrix = w / 2;
+        const bool output = matrix == 3;
         const u32 left = output ? Sample::DA : Sample::QUERIES + matrix * Sample::PLACE;
         const u32 right = BLOCK * Sample::BLOCK_BYTES + (output ? Sample::JOINED : Sample::X1);
         const auto add_attention = [&](const auto& tokens, Sample sample) {
             constexpr int TILES = Count<decltype(tokens)>::TILES;
             const TokenRows<DIM> left_rows = {sample.start + left, 0}, right_rows = {sample.start + right, 0};
-            add_strip<TILES>(me, attention[BLOCK], left_rows, 2 * (w % 2), right_rows, chunk, false, bias[BLOCK]);
+            add_strip<TILES>(me, attention[BLOCK], left_rows, 2 * (w % 2), right_rows, 0, false, bias[BLOCK]);
         };
         if (!(HALVES & MLP)) {
             each(add_attention);
         } else if (w < 4) {
             each([&](const auto& tokens, Sample sample) {
                 constexpr int TILES = Count<decltype(tokens)>::TILES;
-                add_strip<TILES>(me, mlp[BLOCK], sample.d_hidden(), 2 * w, sample.x2(BLOCK), chunk, biased, bias[BLOCK]);
+                add_strip<TILES>(me, mlp[BLOCK], sample.d_hidden(), 2 * w, sample.x2(BLOCK), 0, true, bias[BLOCK]);
                 if (HALVES & ATTENTION) add_attention(tokens, sample);
             });
         } else {
             each([&](const auto& tokens, Sample sample) {
                 constexpr int TILES = Count<decltype(tokens)>::TILES;
                 const TokenRows<HIDDEN> hidden = sample.hidden(BLOCK);
-                add_strip<TILES>(
-                    me, mlp[BLOCK], sample.dy(), 2 * (w % 2), hidden, 4 * (w / 6) + chunk, biased, bias[BLOCK]
-                );
+                add_strip<TILES>(me, mlp[BLOCK], sample.dy(), 2 * (w % 2), hidden, 4 * (w / 6), w < 6, bias[BLOCK]);
                 if (HALVES & ATTENTION) add_attention(tokens, sample);
             });
         }
@@ -162,24 +153,23 @@ struct Gradients {
         const Thread& me, const Optimizer& optimizer, const Weights& weights, ClassifierGradients classifier
     ) {
         const Updater update = {me, optimizer};
-        const int w = me.warp % STRIPS, part = me.warp / STRIPS, chunk = part * (STRIP_COLUMNS / 8);
+        const int w = me.warp;
         #pragma unroll
         for (int b = 0; b < BLOCKS; b++) {
             const int flat = b * BLOCK_STRIDE;
             const BlockWeights block = weights.block(b);
             const float scale = w < 2 ? QUERY_SCALE : 1.0f;
-            update.strip(attention[b], flat + FLAT_QUERY, block.query_to_output(), TILE * w, chunk, scale);
+            update.strip(attention[b], flat + FLAT_QUERY, block.query_to_output(), TILE * w, 0, scale);
             if (w < 4) {
                 const int row = TILE * w;
-                update.strip(mlp[b], flat + FLAT_FC1, block.fc1(), row, chunk);
-                if (part == 0) update.biases(bias[b], flat + FLAT_FC1_BIAS + row, block.fc1_bias().tile(row));
+                update.strip(mlp[b], flat + FLAT_FC1, block.fc1(), row, 0);
+                update.biases(bias[b], flat + FLAT_FC1_BIAS + row, block.fc1_bias().tile(row));
             } else {
                 const int row = TILE * (w % 2);
-                update.strip(mlp[b], flat + FLAT_FC2, block.fc2(), row, 4 * (w / 6) + chunk);
-                if (part == 0 && w < 6) update.biases(bias[b], flat + FLAT_FC2_BIAS + row, block.fc2_bias().tile(row));
+                update.strip(mlp[b], flat + FLAT_FC2, block.fc2(), row, 4 * (w / 6));
+                if (w < 6) update.biases(bias[b], flat + FLAT_FC2_BIAS + row, block.fc2_bias().tile(row));
             }
         }
-        if (part != 0) return;
         if (IMAGES && w < 6) {
             const int row = TILE * (w % 2);
             if (w < 4) update.tile(embedding, FLAT_EMBEDDING, weights.embedding(), row, w / 2);

@@ -13,7 +13,6 @@
 // and what the GPU's shared memory allows (variants.py):
 //
 //     SAMPLES_AT_ONCE           samples that a thread block trains on at a time
-//     WARP_TILES                tiles of 16 token rows that one warp holds: 1 or 2
 //     KEEP_ALL                  1: shared memory has room for all that the backward pass of a sample needs; 0: only for
 //                               what one half of a block needs, the rest is parked in device memory or computed again
 //     EVALUATED_AT_ONCE         samples that a thread block measures at a time
@@ -33,6 +32,7 @@ constexpr bool FULL_LENGTH = IMAGES;          // every image has all TOKENS; eac
 constexpr int TILE = 16;                      // token rows of a tile
 constexpr int ROWS = 64;                      // token rows of a sample: TOKENS, padded to whole tiles
 constexpr int SAMPLE_TILES = ROWS / TILE;
+constexpr int WARP_TILES = 1;                 // of one warp; 1, 2 or 4
 constexpr int GROUP_WARPS = SAMPLE_TILES / WARP_TILES;  // the warps that share a sample
 constexpr int WARP = 32;
 constexpr int GROUP_THREADS = GROUP_WARPS * WARP;
