@@ -23,7 +23,7 @@ from zoo.testing import TINY_MNIST, fabricate_shard
 from zoo.verify import main as verify
 
 README = Path(__file__).parents[1] / "generation" / "README.md"
-RUNS = 6  # of each shard
+RUNS = 3  # of each shard
 SECTION = re.compile(r"^## Your own task\n(.*?)^## ", re.DOTALL | re.MULTILINE)
 PREDICTOR = """
 import torch

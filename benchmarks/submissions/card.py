@@ -20,7 +20,6 @@ Nothing in a card is imported, followed or fetched.
 """
 
 import re
-import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from typing import Any
 from zoo.format.manifest import is_inside, is_sha256
 from zoo.storage.bounded import read_bounded
 from zoo.tasks.toml_table import TomlTable
-from zoo.tasks.toml_text import toml_text
+from zoo.tasks.toml_text import parse_toml, toml_text
 
 CARD_FILE = "card.toml"
 MAX_BYTES = 1 << 16
@@ -79,11 +78,7 @@ class Card:
 
     @classmethod
     def parse(cls, data: bytes, where: str) -> "Card":
-        try:
-            content = tomllib.loads(data.decode())
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-            raise ValueError(f"{where} is not TOML: {error}") from error
-        top = TomlTable(where, "", content)
+        top = TomlTable(where, "", parse_toml(data, where))
         authors = top.list_of("authors", allowed='"Ada Lovelace"', accept=is_line)
         if len(authors) > MOST_AUTHORS:
             raise top.fault("authors", f"names {len(authors)}, at most {MOST_AUTHORS} are shown")

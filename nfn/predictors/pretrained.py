@@ -7,7 +7,6 @@ the recipe, what it reached on the test split, and what it must not be used for.
 
 import json
 import re
-import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from zoo import TransformerSpec, TransformerWeights
 from zoo.storage.atomic import write_atomically
 from zoo.storage.bounded import read_bounded, refuse_larger
 from zoo.storage.json_text import parse_json
+from zoo.tasks.toml_text import parse_toml
 
 FOLDER = Path(__file__).parent.parent / "pretrained"
 SUFFIX, CARD_SUFFIX = ".safetensors", ".toml"
@@ -120,7 +120,4 @@ def read_card(path: Path) -> dict[str, Any]:
     """What is known of a predictor; nothing where it has no card."""
     if not path.is_file():
         return {}
-    try:
-        return tomllib.loads(read_bounded(path, MAX_CARD_BYTES).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} is not TOML: {error}") from error
+    return parse_toml(read_bounded(path, MAX_CARD_BYTES), str(path))

@@ -21,6 +21,7 @@ from benchmarks.submissions.scoring import score
 from benchmarks.submissions.submission import write_submission
 from benchmarks.submissions.suspicion import suspicion
 from benchmarks.tables.leaderboard import leaderboard_tables
+from tests.refusal import refusal
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
 
@@ -37,16 +38,6 @@ def invented(folder: Path, zoo: Path, predict: Callable[[HeldOutRows], np.ndarra
     predictions = PredictionSet("tiny", "mnist", "all", rows.sha256, "mnist.csv")
     write_submission(folder, CARD, predictions, rows, predicted)
     return rows
-
-
-def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    errors = capsys.readouterr().err
-    assert errors.startswith("error: ")
-    assert errors.count("\n") == 1
-    return errors
 
 
 def lines(edit: Callable[[list[str]], list[str]]) -> Callable[[Path], None]:
@@ -114,13 +105,13 @@ def test_every_fault_of_a_submission_is_one_line(fault: str, tiny_zoo: Path, tmp
     change, message = FAULTS[fault]
     invented(tmp_path / "guess", tiny_zoo)
     change(tmp_path / "guess")
-    assert message in refusal(["check", str(tmp_path / "guess"), "--zoo", str(tiny_zoo)], capsys)
+    assert message in refusal(main, ["check", str(tmp_path / "guess"), "--zoo", str(tiny_zoo)], capsys)
 
 
 def test_predictions_for_other_test_rows_are_not_scored(tiny_zoo: Path, tmp_path: Path, capsys) -> None:
     rows = invented(tmp_path / "guess", tiny_zoo)
     card(rows.sha256, "0" * 64)(tmp_path / "guess")
-    message = refusal(["check", str(tmp_path / "guess"), "--zoo", str(tiny_zoo)], capsys)
+    message = refusal(main, ["check", str(tmp_path / "guess"), "--zoo", str(tiny_zoo)], capsys)
     assert f"those of {tiny_zoo} are {rows.sha256}" in message, "it says what the hash should be"
 
 
@@ -135,7 +126,7 @@ def test_predictions_for_other_test_rows_are_not_scored(tiny_zoo: Path, tmp_path
 )
 def test_test_labels_as_predictions_are_suspicious(predict, message: str, tiny_zoo: Path, tmp_path: Path, capsys):
     invented(tmp_path / "guess", tiny_zoo, predict)
-    line = refusal(["check", str(tmp_path / "guess"), "--zoo", str(tiny_zoo)], capsys)
+    line = refusal(main, ["check", str(tmp_path / "guess"), "--zoo", str(tiny_zoo)], capsys)
     assert "mnist.csv is suspicious: " in line
     assert message in line
 
@@ -274,7 +265,7 @@ def test_a_card_that_says_it_moves_less_than_it_does_is_refused(clone: Path, tin
         "    def predict(self, rows): return rows.weights[:, 70:90].sum(1).sigmoid()\n"
     )
     words = ["submit", "raw:First", "--zoo", str(tiny_zoo), "--checkpoint", "best", "--out", "first"]
-    assert "a submission has authors" in refusal(words, capsys)
+    assert "a submission has authors" in refusal(main, words, capsys)
     main([*words, "--authors", "Ada", "--name", "First weights"])
     check = ["check", "first", "--zoo", str(tiny_zoo), "--predictor", "raw:First"]
     main(check)
@@ -283,4 +274,4 @@ def test_a_card_that_says_it_moves_less_than_it_does_is_refused(clone: Path, tin
     assert said
     assert float(said[1]) > 0.01
     card(said[0], "change_under_group = 0.0")(clone / "first")
-    assert "under the group, its card says 0" in refusal(check, capsys)
+    assert "under the group, its card says 0" in refusal(main, check, capsys)

@@ -14,19 +14,10 @@ import nfn
 import zoo
 from benchmarks import predict, pretrain
 from benchmarks.statistics.ranking import kendall_tau
+from tests.refusal import refusal
 from zoo.export import export_checkpoints
 
 SAMPLE = "small-transformer-zoo"
-
-
-def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str], main=predict.main) -> str:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    errors = capsys.readouterr().err
-    assert errors.startswith("error: ")
-    assert errors.count("\n") == 1
-    return errors
 
 
 @pytest.fixture(scope="module")
@@ -137,16 +128,18 @@ FAULTS = {
 def test_what_cannot_be_ranked_is_one_line(name: str, tmp_path: Path, capsys) -> None:
     write, message = FAULTS[name]
     write(tmp_path / name)
-    assert message in refusal([str(tmp_path / name)], capsys)
+    assert message in refusal(predict.main, [str(tmp_path / name)], capsys)
     assert not (tmp_path / "harmed").exists()
 
 
 def test_options_that_do_not_fit_are_one_line(tiny_zoo: Path, fitted: Path, tmp_path: Path, capsys) -> None:
-    assert "choose one of agnews, mnist with --config" in refusal([str(tiny_zoo)], capsys)
-    assert "no fitted predictor of this package reads mnist" in refusal([str(tiny_zoo), "--config", "mnist"], capsys)
-    assert "dim 4 and 32" in refusal([SAMPLE, "--config", "mnist", "--predictor", str(fitted)], capsys)
-    assert "no zoo called 'nowhere'" in refusal(["nowhere"], capsys)
-    assert "some/where.pt: No such file" in refusal(["some/where.pt"], capsys)
+    assert "choose one of agnews, mnist with --config" in refusal(predict.main, [str(tiny_zoo)], capsys)
+    assert "no fitted predictor of this package reads mnist" in refusal(
+        predict.main, [str(tiny_zoo), "--config", "mnist"], capsys
+    )
+    assert "dim 4 and 32" in refusal(predict.main, [SAMPLE, "--config", "mnist", "--predictor", str(fitted)], capsys)
+    assert "no zoo called 'nowhere'" in refusal(predict.main, ["nowhere"], capsys)
+    assert "some/where.pt: No such file" in refusal(predict.main, ["some/where.pt"], capsys)
     torch.save(STATE, tmp_path / "a.pt")
-    assert "choose rows of a zoo" in refusal([str(tmp_path / "a.pt"), "--where", "seed == 0"], capsys)
-    assert "must end in .safetensors" in refusal(["--out", "a.pt"], capsys, pretrain.main)
+    assert "choose rows of a zoo" in refusal(predict.main, [str(tmp_path / "a.pt"), "--where", "seed == 0"], capsys)
+    assert "must end in .safetensors" in refusal(pretrain.main, ["--out", "a.pt"], capsys)

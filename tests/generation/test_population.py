@@ -189,19 +189,19 @@ def test_stored_accuracy_can_be_measured_again_from_the_weights(digits: TaskData
 
 @pytest.mark.slow
 def test_with_dropout_accuracies_are_distributed_as_the_slow_twins() -> None:
-    """Sixteen configurations trained both ways, with masks of different generators."""
+    """Eight configurations trained both ways, with masks of different generators."""
     task = few_digits(train=320, test=300)
     protocol = Protocol(epochs=4, warmup_epochs=1, batch_size=32)
     configs = [
         RunConfig("mnist", optimizer, rate, 1e-6, std, dropout, 1.0, protocol=protocol)
         for optimizer, rate in {"sgd": 3e-2, "sgd_momentum": 1e-2, "adam": 3e-3, "rmsprop": 1e-3}.items()
-        for std, dropout in ((0.1, 0.05), (0.1, 0.2), (0.2, 0.1), (0.3, 0.15))
+        for std, dropout in ((0.1, 0.2), (0.2, 0.1))
     ]
     population = train(configs, task).state.test_accuracy[:, -1]
     twins = torch.tensor([train_single(config, task).curves.test_accuracy[-1] for config in configs])
     difference = (population - twins).double()
     assert float(twins.max()) > 0.2, "nothing was learnt, so nothing was compared"
-    assert abs(float(difference.mean())) < 4 * float(difference.std()) / 4 + 0.01
+    assert abs(float(difference.mean())) < 4 * float(difference.std()) / len(configs) ** 0.5 + 0.01
     assert float(difference.abs().mean()) < 0.06
 
 

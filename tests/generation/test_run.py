@@ -28,7 +28,7 @@ from zoo.transformer.spec import MNIST
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-KILLS = 10
+KILLS = 5
 
 
 def worker(folder: Path) -> subprocess.Popen:
@@ -57,7 +57,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_resume_after_kills_reproduces_the_same_bytes(undisturbed: Path, tmp_path: Path) -> None:
-    """SIGKILL at ten random moments between the first snapshot and the end."""
+    """SIGKILL at five random moments between the first snapshot and the end; the soak has a hundred."""
     folder = tmp_path / "mnist" / "shard-00005"
     chooser = random.Random(0)
     kills = resumed = 0
@@ -86,7 +86,7 @@ def test_resume_after_kills_reproduces_the_same_bytes(undisturbed: Path, tmp_pat
         elif kills >= KILLS:
             break
     assert kills >= KILLS
-    assert resumed >= 3
+    assert resumed >= 2
     finish(folder)
     assert contents(folder) == contents(undisturbed)
 

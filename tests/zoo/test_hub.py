@@ -4,20 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.refusal import refusal
 from zoo import describe, publish
-from zoo.command import Main
 from zoo.reading.hub import hub_answering
 
 CLOSED = "http://127.0.0.1:9"  # where nobody listens
-
-
-def refusal(main: Main, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    errors = capsys.readouterr().err
-    assert errors.count("\n") == 1
-    return errors
 
 
 @pytest.fixture

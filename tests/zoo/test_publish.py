@@ -212,24 +212,8 @@ def test_a_foreign_file_in_the_old_zoo_is_not_lost(made, spoilt, capsys):
     assert (spoilt / "notes.txt").read_text() == "mine"
 
 
-def test_pushing_uploads_the_listed_files_in_one_commit(made, zoo_folder, tmp_path, capsys, monkeypatch):
-    calls = {}
-
-    class FakeApi:
-        def create_repo(self, name, **arguments):
-            calls["create"] = (name, arguments)
-
-        def upload_folder(self, **arguments):
-            calls["upload"] = arguments
-            return "https://hub/commit"
-
-    monkeypatch.setattr("huggingface_hub.HfApi", FakeApi)
+def test_a_repository_has_an_owner(made, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_invented")
-    main([str(made / "runs"), str(tmp_path / "out"), "--push-to-hub", "owner/zoo", "--private"])
-    assert calls["create"] == ("owner/zoo", {"repo_type": "dataset", "exist_ok": True, "private": True})
-    assert calls["upload"]["delete_patterns"] == "*"
-    assert set(calls["upload"]["allow_patterns"]) == set(folder_contents(zoo_folder))
-    assert "https://hub/commit" in capsys.readouterr().out
     assert "should be OWNER/NAME" in refusal(capsys, made / "runs", tmp_path / "out", "--push-to-hub", "zoo")
 
 

@@ -12,7 +12,7 @@ from zoo.storage import swap
 from zoo.storage.swap import recover, replacing_folder
 from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
 
-KILLS = 60
+KILLS = 30
 SCRIPT = """
 import os, random, signal, sys, time
 from pathlib import Path

@@ -6,7 +6,6 @@ The paper's two are in ``zoo/tasks/paper``; they go by their names, any other by
 
 import hashlib
 import re
-import tomllib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from zoo.tasks.formats import DataSection, data_section
 from zoo.tasks.toml_table import TomlTable
-from zoo.tasks.toml_text import toml_text
+from zoo.tasks.toml_text import parse_toml, toml_text
 from zoo.transformer.spec import TransformerSpec
 
 PAPER_TASKS = ("mnist", "agnews")
@@ -73,10 +72,7 @@ class TaskFile:
     def parse(cls, text: str, where: str, base: Path) -> "TaskFile":
         if len(text.encode()) > MAX_BYTES:
             raise ValueError(f"{where} is no task file: at most {MAX_BYTES:,} bytes are read")
-        try:
-            content = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise ValueError(f"{where} is not TOML: {error}") from error
+        content = parse_toml(text, where)
         top = TomlTable(where, "", content)
         name = top.text("name")
         data_section(top.table("data"))
@@ -107,7 +103,7 @@ class TaskFile:
     @cached_property
     def content(self) -> TomlTable:
         """The whole file as a table, whose keys are all there."""
-        return TomlTable(self.where, "", tomllib.loads(self.text))
+        return TomlTable(self.where, "", parse_toml(self.text, self.where))
 
     @cached_property
     def data(self) -> DataSection:

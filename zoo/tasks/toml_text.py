@@ -1,8 +1,17 @@
-"""A task file written out again in one way, whatever its comments and spaces: what is hashed, recorded and shown."""
+"""TOML read with one line for whatever is wrong, and written out in one way, whatever its comments and spaces."""
 
 import json
 import math
+import tomllib
 from typing import Any
+
+
+def parse_toml(text: str | bytes, where: str) -> dict[str, Any]:
+    """The content of a file; what is not TOML, or not UTF-8, is a ValueError that names ``where`` it lies."""
+    try:
+        return tomllib.loads(text if isinstance(text, str) else text.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{where} is not TOML: {error}") from error
 
 
 def toml_text(content: dict[str, Any]) -> str:

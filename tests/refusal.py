@@ -1,0 +1,16 @@
+"""How a command refuses: one line, and exit code 2."""
+
+import pytest
+
+from zoo.command import Main
+
+
+def refusal(main: Main, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line with which a command refuses its arguments."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith("error: ")
+    assert errors.count("\n") == 1
+    return errors
