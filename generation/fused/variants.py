@@ -11,13 +11,12 @@ OLDEST = (8, 0)  # compute capability: matrix units of this kind, copies beside 
 
 @dataclass(frozen=True)
 class Variant:
-    """Samples a block trains on at a time, and measures at a time; whether it keeps all that their backward passes need
-    in shared memory; and the compute capability it needs."""
+    """Samples that a block trains on at a time, whether shared memory keeps all that their backward passes need, and the
+    compute capability it needs."""
 
     name: str
     shared_kibibytes: int
     samples_at_once: int
-    evaluated_at_once: int
     keep_all: bool
     capability: tuple[int, int]
 
@@ -30,7 +29,6 @@ class Variant:
         numbers = {
             "SHARED_BYTES": self.shared_bytes,
             "SAMPLES_AT_ONCE": self.samples_at_once,
-            "EVALUATED_AT_ONCE": self.evaluated_at_once,
             "KEEP_ALL": int(self.keep_all),
             "STORE_MATRICES": int(self.capability >= (9, 0)),
         }
@@ -38,9 +36,9 @@ class Variant:
 
 
 VARIANTS = (
-    Variant("large", 227, samples_at_once=2, evaluated_at_once=4, keep_all=True, capability=(9, 0)),
-    Variant("medium", 163, samples_at_once=2, evaluated_at_once=4, keep_all=False, capability=OLDEST),
-    Variant("small", 99, samples_at_once=1, evaluated_at_once=3, keep_all=False, capability=OLDEST),
+    Variant("large", 227, samples_at_once=2, keep_all=True, capability=(9, 0)),
+    Variant("medium", 163, samples_at_once=2, keep_all=False, capability=OLDEST),
+    Variant("small", 99, samples_at_once=1, keep_all=False, capability=OLDEST),
 )
 """From the fastest to the one that needs least: H100, H200 and B200; A100; RTX 3090, 4090 and 5090, A40, L40S."""
 LARGEST, SMALLEST = VARIANTS[0], VARIANTS[-1]

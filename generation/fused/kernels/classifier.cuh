@@ -1,6 +1,6 @@
 // The end of the network for one sample: mean over tokens, two linear layers, cross entropy, and back to the mean.
 //
-// It is one row of numbers, so each warp of the group computes all of it, in row 0 of a tile, and none has to wait.
+// It is one row of numbers, so each warp of the group computes all of it, in row 0 of its tiles, and none has to wait.
 #pragma once
 #include "forward.cuh"
 
@@ -25,22 +25,18 @@ struct RecentSamples {
 struct TokenSums {
     static constexpr u32 BYTES = GROUP_WARPS * DIM * FLOAT;
     u32 start;
-    DEVICE u32 at(int member, int column) const { return start + (member * DIM + column) * FLOAT; }
+    DEVICE u32 at(int tile, int column) const { return start + (tile * DIM + column) * FLOAT; }
 };
 
 // One number for each of the lane's four classes: pair, pair + 1, pair + 8, pair + 9.
 using PerClass = float[4];
 
-// The sum of x over the warp's rows, one column per lane: lane i·4 + pair/2 holds column 8·(i/2) + pair + i%2, where
+// The sum of x over the warp's 16 rows, one column per lane: lane i·4 + pair/2 holds column 8·(i/2) + pair + i%2, where
 // the eight values of each lane were folded onto the eight lanes of a column, halving their number at each exchange.
-template <int MINE> DEVICE float column_sums(const Thread& me, const PerTile<Rows<DIM>>& x) {
+DEVICE float column_sums(const Thread& me, const Rows<DIM>& x) {
     float value[8];
     #pragma unroll
-    for (int j = 0; j < 8; j++) {
-        value[j] = x[0][j / 2][j % 2] + x[0][j / 2][j % 2 + 2];
-        #pragma unroll
-        for (int i = 1; i < MINE; i++) value[j] += x[i][j / 2][j % 2] + x[i][j / 2][j % 2 + 2];
-    }
+    for (int j = 0; j < 8; j++) value[j] = x[j / 2][j % 2] + x[j / 2][j % 2 + 2];
     #pragma unroll
     for (int width = 4; width >= 1; width /= 2) {
         bool upper = me.row & width;
@@ -54,23 +50,22 @@ template <int MINE> DEVICE float column_sums(const Thread& me, const PerTile<Row
 }
 
 // Writes this warp's sums over its tokens.
-template <int MINE> DEVICE void share_sums(const Thread& me, const PerTile<Rows<DIM>>& x, TokenSums sums) {
+DEVICE void share_sums(const Thread& me, const Rows<DIM>& x, TokenSums sums) {
     int column = 8 * (me.row / 2) + me.pair + me.row % 2;
-    store_float(sums.at(me.member, column), column_sums<MINE>(me, x));
+    store_float(sums.at(me.tile, column), column_sums(me, x));
 }
 
 // Row 0 of a left factor from the group's sums: the mean over the sample's tokens.
-template <class SomeTokens>
-DEVICE void mean_row(const Thread& me, const SomeTokens& tokens, PackedRows<DIM>& pooled, TokenSums sums) {
-    constexpr int warps = SomeTokens::TILES < GROUP_WARPS ? SomeTokens::TILES : GROUP_WARPS;
+template <int TILES>
+DEVICE void mean_row(const Thread& me, const Tokens<TILES>& tokens, PackedRows<DIM>& pooled, TokenSums sums) {
     float scale = 1.0f / tokens.length;
     #pragma unroll
     for (int j = 0; j < DIM / 8; j++) {
         float a = 0.0f, b = 0.0f;
         #pragma unroll
-        for (int member = 0; member < warps; member++) {
+        for (int tile = 0; tile < TILES; tile++) {
             float c, d;
-            load_floats(c, d, sums.at(member, 8 * j + me.pair));
+            load_floats(c, d, sums.at(tile, 8 * j + me.pair));
             a += c;
             b += d;
         }
@@ -91,16 +86,16 @@ DEVICE void store_row(const Thread& me, Matrix<RECENT, N> matrix, const PackedRo
 
 // z = W_1·pooled + b_1, active = ReLU(z), logit = W_2·active + b_2, all in row 0; the other rows hold nothing of use.
 DEVICE void classify(
-    const Thread& me, const Weights& weights, const PerTile<PackedRows<DIM>>& pooled, PerTile<Rows<DIM>>& z,
-    PerTile<PackedRows<DIM>>& active, PerTile<Rows<TILE>>& logit
+    const Thread& me, const Weights& weights, const PackedRows<DIM>& pooled, Rows<DIM>& z, PackedRows<DIM>& active,
+    Rows<TILE>& logit
 ) {
-    linear<1>(me, z, pooled, weights.classifier1(), weights.classifier1_bias());
+    linear(me, z, pooled, weights.classifier1(), weights.classifier1_bias());
     #pragma unroll
     for (int j = 0; j < DIM / 8; j++) {
-        pair(active[0], j, 0) = pack_relu(z[0][j][0], z[0][j][1]);
-        pair(active[0], j, 1) = 0;
+        pair(active, j, 0) = pack_relu(z[j][0], z[j][1]);
+        pair(active, j, 1) = 0;
     }
-    linear<1>(me, logit, active, weights.classifier2(), weights.classifier2_bias());
+    linear(me, logit, active, weights.classifier2(), weights.classifier2_bias());
 }
 
 DEVICE int class_of(const Thread& me, int i) { return me.pair + i % 2 + i / 2 * 8; }
@@ -148,48 +143,43 @@ DEVICE float cross_entropy(const Thread& me, const Rows<TILE>& logit, int label,
 
 // From the group's sums over tokens to the gradient of their mean, in every row: `d` is LOSS_SCALE times that of x̂.
 // Returns the loss; what the weight gradients need becomes row `row` of `recent`.
-template <class SomeTokens>
+template <int TILES>
 DEVICE float classify_and_return(
-    const Thread& me, const SomeTokens& tokens, const Weights& weights, TokenSums sums, RecentSamples recent,
-    int row, int label, PerTile<Rows<DIM>>& d
+    const Thread& me, const Tokens<TILES>& tokens, const Weights& weights, TokenSums sums, RecentSamples recent,
+    int row, int label, Rows<DIM>& d
 ) {
-    // of each, one tile
-    PerTile<PackedRows<DIM>> pooled, active, dz;
-    PerTile<PackedRows<TILE>> d_logit;
-    PerTile<Rows<DIM>> z, c;
-    PerTile<Rows<TILE>> logit;
+    PackedRows<DIM> pooled, active, dz;
+    PackedRows<TILE> d_logit;
+    Rows<DIM> z, c;
+    Rows<TILE> logit;
     PerClass error;
-    mean_row(me, tokens, pooled[0], sums);
+    mean_row(me, tokens, pooled, sums);
     classify(me, weights, pooled, z, active, logit);
-    const float loss = cross_entropy(me, logit[0], label, error);
+    const float loss = cross_entropy(me, logit, label, error);
     float scale = me.row == 0 ? LOSS_SCALE : 0.0f;
     #pragma unroll
     for (int i = 0; i < 4; i++) error[i] = scale * (error[i] - (class_of(me, i) == label ? 1.0f : 0.0f));
-    pair(d_logit[0], 0, 0) = pack(error[0], error[1]);
-    pair(d_logit[0], 1, 0) = pack(error[2], error[3]);
-    pair(d_logit[0], 0, 1) = pair(d_logit[0], 1, 1) = 0;
-    multiply<1>(me, c, d_logit, weights.classifier2());
+    pair(d_logit, 0, 0) = pack(error[0], error[1]);
+    pair(d_logit, 1, 0) = pack(error[2], error[3]);
+    pair(d_logit, 0, 1) = pair(d_logit, 1, 1) = 0;
+    multiply(me, c, d_logit, weights.classifier2());
     #pragma unroll
     for (int j = 0; j < DIM / 8; j++) {
-        pair(dz[0], j, 0) = pack(z[0][j][0] > 0.0f ? c[0][j][0] : 0.0f, z[0][j][1] > 0.0f ? c[0][j][1] : 0.0f);
-        pair(dz[0], j, 1) = 0;
+        pair(dz, j, 0) = pack(z[j][0] > 0.0f ? c[j][0] : 0.0f, z[j][1] > 0.0f ? c[j][1] : 0.0f);
+        pair(dz, j, 1) = 0;
     }
-    multiply<1>(me, c, dz, weights.classifier1());
+    multiply(me, c, dz, weights.classifier1());
     float mean = 1.0f / tokens.length;
     #pragma unroll
     for (int j = 0; j < DIM / 8; j++) {
-        const float a = from_lane(c[0][j][0], me.lane % 4) * mean, b = from_lane(c[0][j][1], me.lane % 4) * mean;
-        #pragma unroll
-        for (int i = 0; i < SomeTokens::MINE; i++) {
-            d[i][j][0] = d[i][j][2] = a;
-            d[i][j][1] = d[i][j][3] = b;
-        }
+        d[j][0] = d[j][2] = from_lane(c[j][0], me.lane % 4) * mean;
+        d[j][1] = d[j][3] = from_lane(c[j][1], me.lane % 4) * mean;
     }
-    if (me.member == 0) {
-        store_row(me, recent.pooled(), pooled[0], row);
-        store_row(me, recent.dz(), dz[0], row);
-        store_row(me, recent.active(), active[0], row);
-        store_row(me, recent.d_logit(), d_logit[0], row);
+    if (me.tile == 0) {
+        store_row(me, recent.pooled(), pooled, row);
+        store_row(me, recent.dz(), dz, row);
+        store_row(me, recent.active(), active, row);
+        store_row(me, recent.d_logit(), d_logit, row);
     }
     return loss;
 }

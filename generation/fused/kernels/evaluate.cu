@@ -1,21 +1,21 @@
 // Measures a population: correct answers and losses of every model on the same examples, forward pass only.
 //
-// A block takes one model and one part of the examples; its groups of warps take one sample at a time each. Counts
+// A block takes one model and one part of the examples; its groups of four warps take one sample at a time each. Counts
 // are summed as integers and losses as one number per part, in a fixed order, so the result depends on nothing but the
 // model.
 #include "classifier.cuh"
 #include "inputs.cuh"
 
-constexpr int EVALUATE_GROUPS = EVALUATED_AT_ONCE;
+constexpr int EVALUATE_GROUPS = 4;
 constexpr int EVALUATE_THREADS = EVALUATE_GROUPS * GROUP_THREADS;
 
-// A group's keys and values: those of each block apart, so that no warp waits for the other block.
-struct KeysAndValues {
-    static constexpr u32 BLOCK_BYTES = 2 * TokenRows<DIM>::BYTES, BYTES = BLOCKS * BLOCK_BYTES;
+// A group's keys and values: where there is room those of each block apart, so that no warp waits for the other block.
+template <bool APART> struct KeysAndValues {
+    static constexpr u32 BLOCK_BYTES = 2 * TokenRows<DIM>::BYTES, BYTES = (APART ? BLOCKS : 1) * BLOCK_BYTES;
     u32 start;
     DEVICE BlockPlaces places(int block) const {
-        const u32 keys = start + block * BLOCK_BYTES;
-        return {{keys, 0}, {keys, TokenRows<DIM>::BYTES}};
+        const u32 keys = start + (APART ? block * BLOCK_BYTES : 0);
+        return {{keys, 0}, {keys, 0}, {keys, TokenRows<DIM>::BYTES}};
     }
 };
 
@@ -26,7 +26,10 @@ struct EvaluateMemory {
     static constexpr u32 INPUTS = SUMS + EVALUATE_GROUPS * TokenSums::BYTES;
     static constexpr u32 INPUT_BYTES = EVALUATE_GROUPS * TokenRows<FEATURES>::BYTES;
     static constexpr u32 KEYS = INPUTS + INPUT_BYTES;
-    static constexpr u32 BYTES = KEYS + EVALUATE_GROUPS * KeysAndValues::BYTES;
+    static constexpr bool APART = KEYS + EVALUATE_GROUPS * KeysAndValues<true>::BYTES <= SHARED_BYTES;
+    using GroupKeys = KeysAndValues<APART>;
+    static constexpr u32 BYTES = KEYS + EVALUATE_GROUPS * GroupKeys::BYTES;
+    static_assert(BYTES <= SHARED_BYTES, "a block has no more shared memory");
     u32 start;
 
     DEVICE Weights weights() const { return {start}; }
@@ -34,10 +37,8 @@ struct EvaluateMemory {
     DEVICE TokenRows<FEATURES> input(int group) const {
         return {start + INPUTS + group * TokenRows<FEATURES>::BYTES, 0};
     }
-    DEVICE KeysAndValues keys_and_values(int group) const { return {start + KEYS + group * KeysAndValues::BYTES}; }
+    DEVICE GroupKeys keys_and_values(int group) const { return {start + KEYS + group * GroupKeys::BYTES}; }
 };
-
-static_assert(EvaluateMemory::BYTES <= SHARED_BYTES, "more shared memory than this GPU has");
 
 // What a launch passes, field by field as EvaluateArguments of arguments.py has it.
 struct EvaluateArguments {
@@ -55,12 +56,11 @@ struct EvaluateArguments {
     DEVICE const u16* sample(int index) const { return tokens + (long long)index * TOKENS * FEATURES; }
 };
 
-// What a launch must provide: threads per block, bytes of shared memory, bytes of arguments, words to park.
+// What a launch must provide: threads per block, bytes of shared memory, and bytes of arguments.
 extern "C" __global__ void evaluate_needs(int* needs) {
     needs[0] = EVALUATE_THREADS;
     needs[1] = EvaluateMemory::BYTES;
     needs[2] = sizeof(EvaluateArguments);
-    needs[3] = 0;
 }
 
 // __grid_constant__, so that arguments are read where they are needed; kept in registers they make this kernel spill.
@@ -74,8 +74,11 @@ extern "C" __global__ void __launch_bounds__(EVALUATE_THREADS, 1) evaluate(
     const Weights weights = memory.weights();
     const TokenSums sums = memory.sums(me.group);
     const TokenRows<FEATURES> input = memory.input(me.group);
-    const KeysAndValues keys_and_values = memory.keys_and_values(me.group);
+    const EvaluateMemory::GroupKeys keys_and_values = memory.keys_and_values(me.group);
     load_weights(arguments.weights + (long long)model * PARAMETERS, weights, {thread_index(), EVALUATE_THREADS});
+    for (u32 i = thread_index(); i < EvaluateMemory::INPUT_BYTES / FLOAT; i += EVALUATE_THREADS) {
+        store_word(memory.input(0).address() + i * FLOAT, 0);
+    }
     block_barrier();
 
     const int first = part * arguments.part_size, end = first + arguments.part_size;
@@ -86,43 +89,42 @@ extern "C" __global__ void __launch_bounds__(EVALUATE_THREADS, 1) evaluate(
     #pragma unroll 1
     for (int index = first + me.group; index < last; index += EVALUATE_GROUPS) {
         const Facts facts(arguments.facts[index]);
-        PerTile<Rows<DIM>> x;
+        Rows<DIM> x;
         copies_done();
         warp_barrier();
         embed(me, x, weights, input, arguments.positions);
         warp_barrier();
         if (index + EVALUATE_GROUPS < last) start_tokens(me, arguments.sample(index + EVALUATE_GROUPS), input);
         with_tokens(me, facts.length, [&](const auto& tokens) {
-            constexpr int MINE = Count<decltype(tokens)>::MINE;
             BlockMemory block_memory;
             Dropout none;
             none.epsilon = LAYER_NORM_EPSILON;
             #pragma unroll 1
             for (int block = 0; block < BLOCKS; block++) {
                 const BlockPlaces places = keys_and_values.places(block);
-                const Parking nowhere(me, nullptr, 0);
-                forward_block<false>(me, tokens, x, block, weights.block(block), places, nowhere, none, block_memory);
+                if (!EvaluateMemory::APART && block) group_barrier(me.group);  // all have read the other block's
+                forward_block<false>(me, tokens, x, block, weights.block(block), places, none, block_memory);
             }
             if (tokens.busy) {
-                PerTile<PerRow<float>> r;
-                normalize<MINE>(x, r, LAYER_NORM_EPSILON, tokens.real);
-                share_sums<MINE>(me, x, sums);
+                PerRow<float> r;
+                normalize(x, r, LAYER_NORM_EPSILON, tokens.real);
+                share_sums(me, x, sums);
             }
             group_barrier(me.group);
-            if (me.member == 0) {
-                PerTile<PackedRows<DIM>> pooled, active;
-                PerTile<Rows<DIM>> z;
-                PerTile<Rows<TILE>> logit;
+            if (me.tile == 0) {
+                PackedRows<DIM> pooled, active;
+                Rows<DIM> z;
+                Rows<TILE> logit;
                 PerClass probability;
-                mean_row(me, tokens, pooled[0], sums);
+                mean_row(me, tokens, pooled, sums);
                 classify(me, weights, pooled, z, active, logit);
-                loss += cross_entropy(me, logit[0], facts.label, probability);
-                hits += answer(me, logit[0]) == facts.label;
+                loss += cross_entropy(me, logit, facts.label, probability);
+                hits += answer(me, logit) == facts.label;
             }
         });
     }
     block_barrier();
-    if (me.member == 0 && me.lane == 0) {
+    if (me.tile == 0 && me.lane == 0) {
         store_double(sums.start, loss);
         store_word(sums.start + EvaluateMemory::COUNT, hits);
     }

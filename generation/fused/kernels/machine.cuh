@@ -44,15 +44,6 @@ DEVICE void mma_first(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
-// c = a·b + start
-DEVICE void mma_from(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1, const float (&start)[4]) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
-        : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1),
-          "f"(start[0]), "f"(start[1]), "f"(start[2]), "f"(start[3]));
-}
-
 // Four 8×8 matrices of halves; lane 8i+j gives the address of row j of matrix i.
 DEVICE void load_matrices(u32 (&r)[4], u32 address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -65,20 +56,10 @@ DEVICE void load_matrices_transposed(u32 (&r)[4], u32 address) {
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 
-// The way back: matrix i of the warp's registers to the eight rows whose addresses lanes 8i to 8i+7 give.
-// GPUs before sm_90 have no instruction for it (STORE_MATRICES 0): each lane asks for the addresses of its own words.
+// The way back, from sm_90 on: matrix i of the warp's registers to the eight rows whose addresses lanes 8i to 8i+7 give.
 DEVICE void store_matrices(u32 address, const u32 (&r)[4]) {
-#if STORE_MATRICES
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
         :: "r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
-#else
-    const int lane = threadIdx.x % 32;
-    #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const u32 row = __shfl_sync(0xFFFFFFFFu, address, 8 * i + lane / 4);
-        asm volatile("st.shared.b32 [%0], %1;" :: "r"(row + lane % 4 * 4), "r"(r[i]) : "memory");
-    }
-#endif
 }
 
 // ---- numbers ------------------------------------------------------------------------------------------------------
@@ -139,8 +120,6 @@ DEVICE float divide(float a, float b) {
     asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
     return y;
 }
-DEVICE u32 as_word(float x) { return __float_as_uint(x); }
-DEVICE float as_float(u32 word) { return __uint_as_float(word); }
 DEVICE u32 high_product(u32 a, u32 b) { return __umulhi(a, b); }
 
 // ---- lanes and warps ----------------------------------------------------------------------------------------------
@@ -152,9 +131,9 @@ DEVICE float from_lane(float x, int lane) { return __shfl_sync(0xFFFFFFFFu, x, l
 DEVICE void warp_barrier() { __syncwarp(); }
 DEVICE void block_barrier() { __syncthreads(); }
 
-// Waits for `threads` threads of one group; barrier 0 is the whole block's.
-DEVICE void barrier_of(int group, int threads) {
-    asm volatile("bar.sync %0, %1;" :: "r"(group + 1), "r"(threads) : "memory");
+// Waits for the four warps of one group; barrier 0 is the whole block's.
+DEVICE void group_barrier(int group) {
+    asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory");
 }
 
 // ---- device memory ------------------------------------------------------------------------------------------------
@@ -163,14 +142,6 @@ DEVICE void barrier_of(int group, int threads) {
 // knows that they are needed, so the address must always be valid.
 DEVICE void read_floats(float& x, float& y, const float* address) {
     asm("ld.global.nc.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "l"(address));
-}
-
-// Two numbers that this kernel reads and writes, at a multiple of eight bytes.
-DEVICE void read_pair(float& x, float& y, const float* address) {
-    asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "l"(address) : "memory");
-}
-DEVICE void write_pair(float* address, float x, float y) {
-    asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(address), "f"(x), "f"(y) : "memory");
 }
 
 // Four words that this thread writes and reads back, at a multiple of 16 bytes.
@@ -198,17 +169,6 @@ DEVICE void store_float(u32 address, float x) {
 }
 DEVICE void load_floats(float& x, float& y, u32 address) {
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(address) : "memory");
-}
-DEVICE void load_four_floats(float (&x)[4], u32 address) {
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-        : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3]) : "r"(address) : "memory");
-}
-DEVICE void store_four_floats(u32 address, const float (&x)[4]) {
-    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
-        :: "r"(address), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
-}
-DEVICE void store_zeros(u32 address) {  // 16 bytes
-    asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" :: "r"(address), "r"(0) : "memory");
 }
 DEVICE void store_double(u32 address, double x) {
     asm volatile("st.shared.f64 [%0], %1;" :: "r"(address), "d"(x) : "memory");

@@ -16,15 +16,9 @@ using Sums = float[4];
 // 16 × 16 halves of a warp, as the matrix units take a left factor; or two neighboring right factors of 16 × 8.
 using Factor = u32[4];
 
-// The 16 token rows of a tile: as sums, in chunks of eight columns; and as halves, in tiles of 16.
+// The 16 token rows of a warp: as sums, in chunks of eight columns; and as halves, in tiles of 16.
 template <int COLUMNS> using Rows = Sums[COLUMNS / 8];
 template <int COLUMNS> using PackedRows = Factor[COLUMNS / 16];
-
-// One of these for each of the warp's tiles. Functions of all its tiles have their number as a template's `MINE`: a
-// factor that is loaded once serves them all, and what they compute does not wait for each other.
-template <class Number> using PerTile = Number[WARP_TILES];
-
-DEVICE void clear(Sums& sums) { sums[0] = sums[1] = sums[2] = sums[3] = 0.0f; }
 
 // One number for each of the lane's two rows.
 template <class Number> using PerRow = Number[2];
@@ -52,14 +46,7 @@ template <int CHUNKS> DEVICE void pack_rows(PackedRows<8 * CHUNKS>& halves, cons
     }
 }
 
-// The same for all tiles of the warp.
-template <int MINE, int CHUNKS>
-DEVICE void pack_all(PerTile<PackedRows<8 * CHUNKS>>& halves, const Sums (&rows)[WARP_TILES][CHUNKS]) {
-    #pragma unroll
-    for (int i = 0; i < MINE; i++) pack_rows(halves[i], rows[i]);
-}
-
-// Of one tile, with negative numbers set to zero.
+// The same with negative numbers set to zero.
 template <int CHUNKS> DEVICE void pack_rows_relu(PackedRows<8 * CHUNKS>& halves, const Sums (&rows)[CHUNKS]) {
     #pragma unroll
     for (int j = 0; j < CHUNKS; j++) {
@@ -69,9 +56,6 @@ template <int CHUNKS> DEVICE void pack_rows_relu(PackedRows<8 * CHUNKS>& halves,
         }
     }
 }
-
-// Waits for the warps of one group.
-DEVICE void group_barrier(int group) { barrier_of(group, GROUP_THREADS); }
 
 // Over the lanes of one row.
 DEVICE float row_sum(float x) {
@@ -109,7 +93,10 @@ template <int M, int N> struct Matrix {
         return chunk_at<N>(me.lane % 8 + me.lane / 16 * 8, me.lane / 8 % 2);
     }
 
-    // The same elsewhere in the matrix: `row` a multiple of 8, `chunk` even. Written so that one register for each
+    // The address of the lane's own two columns there.
+    DEVICE static u32 own(const Thread& me) { return chunk_at<N>(me.row, 0) + me.pair * HALF; }
+
+    // The same elsewhere in the matrix: `row` a multiple of 8, `chunk` even unless `pattern` is own. Written so that one register for each
     // base, lane pattern and chunk serves all matrices and rows, whose places are then constants of the instruction.
     DEVICE u32 at(u32 pattern, int row, int chunk) const {
         return ((base + pattern) ^ (16 * chunk)) + (offset + row * PITCH<N>);
@@ -130,37 +117,31 @@ template <int M, int N> struct Matrix {
     }
 };
 
-// The rows of all tokens of a sample; each of its warps writes and reads those of its own tiles.
+// The rows of all tokens of a sample; each of its four warps writes and reads 16 of them.
 template <int N> using TokenRows = Matrix<ROWS, N>;
 
-// Writes the rows of this warp's i-th tile, from the even chunk `chunk` on.
-template <int N, int COUNT>
-DEVICE void store_tile(const Thread& me, TokenRows<N> matrix, const Factor (&rows)[COUNT], int i, int chunk = 0) {
-    matrix.base += me.member * TILE * PITCH<N>;
+// Writes the 16 rows of this warp, from the even chunk `chunk` on.
+template <int N, int TILES>
+DEVICE void store_rows(const Thread& me, TokenRows<N> matrix, const Factor (&rows)[TILES], int chunk = 0) {
+    matrix.base += me.tile * TILE * PITCH<N>;
     #pragma unroll
-    for (int k = 0; k < COUNT; k++) {
-        store_matrices(matrix.at(matrix.down(me), i * GROUP_WARPS * TILE, chunk + 2 * k), rows[k]);
+    for (int k = 0; k < TILES; k++) {
+        if constexpr (STORE_MATRICES) {
+            store_matrices(matrix.at(matrix.down(me), 0, chunk + 2 * k), rows[k]);
+        } else {
+            #pragma unroll
+            for (int i = 0; i < 4; i++) {
+                store_word(matrix.at(matrix.own(me), i % 2 * 8, chunk + 2 * k + i / 2), rows[k][i]);
+            }
+        }
     }
 }
 
-// 16 columns of the rows of its i-th tile, as a left factor.
-template <int N> DEVICE void load_tile(const Thread& me, Factor& rows, TokenRows<N> matrix, int i, int chunk) {
-    matrix.base += me.member * TILE * PITCH<N>;
-    matrix.load_left(me, rows, i * GROUP_WARPS * TILE, chunk);
-}
-
-// Writes the rows of all its tiles, and reads them back.
-template <int MINE, int N, int COUNT>
-DEVICE void store_rows(const Thread& me, TokenRows<N> matrix, const Factor (&rows)[WARP_TILES][COUNT]) {
+// Reads them back.
+template <int N> DEVICE void load_rows(const Thread& me, PackedRows<N>& rows, TokenRows<N> matrix) {
+    matrix.base += me.tile * TILE * PITCH<N>;
     #pragma unroll
-    for (int i = 0; i < MINE; i++) store_tile(me, matrix, rows[i], i);
-}
-template <int MINE, int N> DEVICE void load_rows(const Thread& me, PerTile<PackedRows<N>>& rows, TokenRows<N> matrix) {
-    #pragma unroll
-    for (int i = 0; i < MINE; i++) {
-        #pragma unroll
-        for (int k = 0; k < N / 16; k++) load_tile(me, rows[i][k], matrix, i, 2 * k);
-    }
+    for (int k = 0; k < N / 16; k++) matrix.load_left(me, rows[k], 0, 2 * k);
 }
 
 // Floats in shared memory, one per column.
@@ -186,54 +167,41 @@ DEVICE void accumulate(bool first, Sums& left, Sums& right, const Factor& a, con
 enum Start { FROM_ZERO, ADD };
 
 // c (+)= a·m
-template <int MINE, Start START = FROM_ZERO, int M, int N>
-DEVICE void multiply(const Thread& me, PerTile<Rows<N>>& c, const PerTile<PackedRows<M>>& a, Matrix<M, N> m) {
+template <Start START = FROM_ZERO, int M, int N>
+DEVICE void multiply(const Thread& me, Rows<N>& c, const PackedRows<M>& a, Matrix<M, N> m) {
     #pragma unroll
     for (int k = 0; k < M / 16; k++) {
         #pragma unroll
         for (int j = 0; j < N / 8; j += 2) {
             Factor b;
             m.load_right(me, b, 16 * k, j);
-            #pragma unroll
-            for (int i = 0; i < MINE; i++) accumulate(START == FROM_ZERO && k == 0, c[i][j], c[i][j + 1], a[i][k], b);
+            accumulate(START == FROM_ZERO && k == 0, c[j], c[j + 1], a[k], b);
         }
     }
 }
 
 // c (+)= a·mᵀ
-template <int MINE, Start START = FROM_ZERO, int M, int N>
-DEVICE void multiply_transposed(const Thread& me, PerTile<Rows<M>>& c, const PerTile<PackedRows<N>>& a, Matrix<M, N> m) {
+template <Start START = FROM_ZERO, int M, int N>
+DEVICE void multiply_transposed(const Thread& me, Rows<M>& c, const PackedRows<N>& a, Matrix<M, N> m) {
     #pragma unroll
     for (int j = 0; j < M / 8; j += 2) {
         #pragma unroll
         for (int k = 0; k < N / 16; k++) {
             Factor b;
             m.load_right_transposed(me, b, 8 * j, 2 * k);
-            #pragma unroll
-            for (int i = 0; i < MINE; i++) accumulate(START == FROM_ZERO && k == 0, c[i][j], c[i][j + 1], a[i][k], b);
-        }
-    }
-}
-
-// Biases in every row of c, from which a sum may go on.
-template <int MINE, int M> DEVICE void start_with(const Thread& me, PerTile<Rows<M>>& c, Biases<M> biases) {
-    #pragma unroll
-    for (int j = 0; j < M / 8; j++) {
-        float a, b;
-        load_floats(a, b, biases.address + (8 * j + me.pair) * FLOAT);
-        #pragma unroll
-        for (int i = 0; i < MINE; i++) {
-            c[i][j][0] = c[i][j][2] = a;
-            c[i][j][1] = c[i][j][3] = b;
+            accumulate(START == FROM_ZERO && k == 0, c[j], c[j + 1], a[k], b);
         }
     }
 }
 
 // c = x·Wᵀ + b
-template <int MINE, int M, int N>
-DEVICE void linear(
-    const Thread& me, PerTile<Rows<M>>& c, const PerTile<PackedRows<N>>& x, Matrix<M, N> weights, Biases<M> biases
-) {
-    start_with<MINE>(me, c, biases);
-    multiply_transposed<MINE, ADD>(me, c, x, weights);
+template <int M, int N>
+DEVICE void linear(const Thread& me, Rows<M>& c, const PackedRows<N>& x, Matrix<M, N> weights, Biases<M> biases) {
+    #pragma unroll
+    for (int j = 0; j < M / 8; j++) {
+        load_floats(c[j][0], c[j][1], biases.address + (8 * j + me.pair) * FLOAT);
+        c[j][2] = c[j][0];
+        c[j][3] = c[j][1];
+    }
+    multiply_transposed<ADD>(me, c, x, weights);
 }

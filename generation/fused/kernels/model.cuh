@@ -12,12 +12,11 @@
 //
 // and what the GPU's shared memory allows (variants.py):
 //
-//     SAMPLES_AT_ONCE           samples that a thread block trains on at a time
-//     KEEP_ALL                  1: shared memory has room for all that the backward pass of a sample needs; 0: only for
-//                               what one half of a block needs, the rest is parked in device memory or computed again
-//     EVALUATED_AT_ONCE         samples that a thread block measures at a time
 //     SHARED_BYTES              shared memory per thread block
-//     STORE_MATRICES            1 if the GPU has an instruction that stores matrices (machine.cuh)
+//     SAMPLES_AT_ONCE           samples that a thread block trains on at a time, 1 or 2
+//     KEEP_ALL                  1: shared memory has room for all that their backward passes need; 0: some of it waits
+//                               in device memory (parking.cuh)
+//     STORE_MATRICES            1: the GPU has an instruction that stores matrices
 #pragma once
 #include "machine.cuh"
 
@@ -29,39 +28,30 @@ constexpr int FLAT_EMBEDDING = 0, FLAT_EMBEDDING_BIAS = 0;
 #endif
 constexpr bool FULL_LENGTH = IMAGES;          // every image has all TOKENS; each text has a length of its own
 
-constexpr int TILE = 16;                      // token rows of a tile
+constexpr int TILE = 16;                      // token rows of one warp
 constexpr int ROWS = 64;                      // token rows of a sample: TOKENS, padded to whole tiles
-constexpr int SAMPLE_TILES = ROWS / TILE;
-constexpr int WARP_TILES = 1;                 // of one warp; 1, 2 or 4
-constexpr int GROUP_WARPS = SAMPLE_TILES / WARP_TILES;  // the warps that share a sample
+constexpr int GROUP_WARPS = ROWS / TILE;      // the four warps that share a sample
 constexpr int WARP = 32;
 constexpr int GROUP_THREADS = GROUP_WARPS * WARP;
-static_assert(DIM == 32 && HEADS == 2 && HEAD_DIM == TILE && HIDDEN == 64 && BLOCKS >= 1, "as the warps share work");
+static_assert(DIM == 32 && HEADS == 2 && HEAD_DIM == TILE && HIDDEN == 64 && BLOCKS == 2, "as the warps share work");
 static_assert(TOKENS <= ROWS && CLASSES <= TILE && FEATURES == (IMAGES ? TILE : DIM), "as the tiles can hold them");
 
-constexpr int LAST_BLOCK = BLOCKS - 1;
-constexpr bool ROOMY = KEEP_ALL;
-DEVICE bool is_kept(int block) { return ROOMY || block == LAST_BLOCK; }  // in shared memory
 constexpr float LAYER_NORM_EPSILON = 1e-5f;
 constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 constexpr float SCORE_SCALE = 0.25f;                     // 1/√D_k
 static_assert(SCORE_SCALE * SCORE_SCALE * HEAD_DIM == 1.0f, "for this D_k");
+constexpr float SCORE_TO_POWER = SCORE_SCALE * LOG2_E;   // exp(score/√D_k) = 2^(score·this)
 
-// exp(q·k/√D_k) = 2^(q'·k) with q' = QUERY_SCALE·q, so shared memory holds W_Q times this, and so are the queries
-constexpr float QUERY_SCALE = SCORE_SCALE * LOG2_E;
+constexpr u32 HALF = 2, FLOAT = 4, DOUBLE = 8;           // bytes
 
-constexpr u32 HALF = 2, FLOAT = 4;                       // bytes
-
-// Where a thread stands: the warps of a group hold the tiles of a sample in turn; a lane holds columns 8j + pair,
-// 8j + pair + 1 of rows `row` and `row + 8` of a tile, as the matrix units have it.
+// Where a thread stands: its group's warps hold 16 token rows each; a lane holds columns 8j + pair, 8j + pair + 1 of
+// rows `row` and `row + 8` of its tile, as the matrix units have it.
 struct Thread {
-    int warp, lane, group, member, row, pair;
+    int warp, lane, group, tile, row, pair;
     DEVICE Thread() {
         int index = thread_index();
         warp = index / WARP, lane = index % WARP;
-        group = warp / GROUP_WARPS, member = warp % GROUP_WARPS;
+        group = warp / GROUP_WARPS, tile = warp % GROUP_WARPS;
         row = lane / 4, pair = 2 * (lane % 4);
     }
-    // The tile of the sample that is this warp's i-th.
-    DEVICE int tile(int i) const { return member + i * GROUP_WARPS; }
 };

@@ -8,8 +8,8 @@
 #pragma once
 #include "matrices.cuh"
 
-// Normalizes the rows of one tile in place; r is what the derivative needs.
-DEVICE void normalize_tile(Rows<DIM>& x, PerRow<float>& r, float epsilon, const PerRow<bool>& real) {
+// Normalizes in place; r is what the derivative needs.
+DEVICE void normalize(Rows<DIM>& x, PerRow<float>& r, float epsilon, const PerRow<bool>& real) {
     #pragma unroll
     for (int half = 0; half < 2; half++) {
         float sum = 0.0f, squares = 0.0f;
@@ -33,7 +33,7 @@ DEVICE void normalize_tile(Rows<DIM>& x, PerRow<float>& r, float epsilon, const 
 }
 
 // d becomes the gradient with respect to the LayerNorm's input; x̂ comes as halves.
-DEVICE void normalize_tile_backward(Rows<DIM>& d, const PackedRows<DIM>& normalized, const PerRow<float>& r) {
+DEVICE void normalize_backward(Rows<DIM>& d, const PackedRows<DIM>& normalized, const PerRow<float>& r) {
     #pragma unroll
     for (int half = 0; half < 2; half++) {
         float x[DIM / 8][2], sum = 0.0f, product = 0.0f;
@@ -43,27 +43,11 @@ DEVICE void normalize_tile_backward(Rows<DIM>& d, const PackedRows<DIM>& normali
             sum += left(d[j], half) + right(d[j], half);
             product += left(d[j], half) * x[j][0] + right(d[j], half) * x[j][1];
         }
-        const float mean = row_sum(sum) * (r[half] / DIM), slope = row_sum(product) * (r[half] / DIM);
+        float mean = row_sum(sum) * (1.0f / DIM), slope = row_sum(product) * (1.0f / DIM);
         #pragma unroll
         for (int j = 0; j < DIM / 8; j++) {
-            left(d[j], half) = left(d[j], half) * r[half] - mean - x[j][0] * slope;
-            right(d[j], half) = right(d[j], half) * r[half] - mean - x[j][1] * slope;
+            left(d[j], half) = r[half] * (left(d[j], half) - mean - x[j][0] * slope);
+            right(d[j], half) = r[half] * (right(d[j], half) - mean - x[j][1] * slope);
         }
     }
-}
-
-// The same for all rows of the warp.
-template <int MINE>
-DEVICE void normalize(
-    PerTile<Rows<DIM>>& x, PerTile<PerRow<float>>& r, float epsilon, const PerTile<PerRow<bool>>& real
-) {
-    #pragma unroll
-    for (int i = 0; i < MINE; i++) normalize_tile(x[i], r[i], epsilon, real[i]);
-}
-template <int MINE>
-DEVICE void normalize_backward(
-    PerTile<Rows<DIM>>& d, const PerTile<PackedRows<DIM>>& normalized, const PerTile<PerRow<float>>& r
-) {
-    #pragma unroll
-    for (int i = 0; i < MINE; i++) normalize_tile_backward(d[i], normalized[i], r[i]);
 }

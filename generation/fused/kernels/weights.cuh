@@ -1,11 +1,10 @@
-// A model's weights in shared memory, matrices as halves and biases as floats, and how they get there. That of the
-// queries is kept times QUERY_SCALE.
+// A model's weights in shared memory, matrices as halves and biases as floats, and how they get there.
 #pragma once
 #include "matrices.cuh"
 
 static_assert(FLAT_KEY == FLAT_QUERY + DIM * DIM && FLAT_VALUE == FLAT_KEY + DIM * DIM &&
               FLAT_OUTPUT == FLAT_VALUE + DIM * DIM && FLAT_FC1 == FLAT_OUTPUT + DIM * DIM,
-              "query, key, value, output and fc1 are loaded and updated as one matrix");
+              "query, key, value, output and fc1 are loaded and updated as one matrix of 32 columns");
 
 struct Weights {
     static constexpr u32 SQUARE = Matrix<DIM, DIM>::BYTES;
@@ -34,9 +33,8 @@ struct Weights {
         DEVICE Matrix<DIM, HIDDEN> fc2() const { return {matrices, FC2}; }
         DEVICE Biases<HIDDEN> fc1_bias() const { return {biases + FC1_BIAS}; }
         DEVICE Biases<DIM> fc2_bias() const { return {biases + FC2_BIAS}; }
-        // query, key, value and output, one below the other; and all of these but the query, with fc1
-        DEVICE Matrix<4 * DIM, DIM> query_to_output() const { return {matrices, 0}; }
-        DEVICE Matrix<3 * DIM + HIDDEN, DIM> key_to_fc1() const { return {matrices, KEY}; }
+        // query, key, value, output and fc1, one below the other
+        DEVICE Matrix<4 * DIM + HIDDEN, DIM> query_to_fc1() const { return {matrices, 0}; }
     };
 
     DEVICE Block block(int b) const { return {start + b * BLOCK_MATRICES, start + b * BLOCK_BIASES}; }
@@ -58,13 +56,11 @@ struct Worker {
 };
 
 template <int M, int N>
-DEVICE void load_matrix(
-    const float* flat, Matrix<M, N> matrix, const Worker& worker, int rows = M, float scale = 1.0f
-) {
+DEVICE void load_matrix(const float* flat, Matrix<M, N> matrix, const Worker& worker, int rows = M) {
     for (int i = worker.index; i < rows * N / 2; i += worker.count) {
         int row = 2 * i / N, column = 2 * i % N;
         u32 address = matrix.address() + chunk_at<N>(row, column / 8) + column % 8 * HALF;
-        store_word(address, pack(flat[2 * i] * scale, flat[2 * i + 1] * scale));
+        store_word(address, pack(flat[2 * i], flat[2 * i + 1]));
     }
 }
 
@@ -78,8 +74,7 @@ DEVICE void load_weights(const float* flat, Weights weights, const Worker& worke
     for (int b = 0; b < BLOCKS; b++) {
         const float* block_flat = flat + b * BLOCK_STRIDE;
         const BlockWeights block = weights.block(b);
-        load_matrix(block_flat + FLAT_QUERY, block.query(), worker, DIM, QUERY_SCALE);
-        load_matrix(block_flat + FLAT_KEY, block.key_to_fc1(), worker);
+        load_matrix(block_flat + FLAT_QUERY, block.query_to_fc1(), worker);
         load_matrix(block_flat + FLAT_FC2, block.fc2(), worker);
         load_biases(block_flat + FLAT_FC1_BIAS, block.fc1_bias(), worker);
         load_biases(block_flat + FLAT_FC2_BIAS, block.fc2_bias(), worker);

@@ -30,8 +30,8 @@ typedef unsigned int u32;
 typedef unsigned short u16;
 typedef unsigned char u8;
 
-constexpr int LANES = 32, MOST_THREADS = 512, MOST_SHARED_BYTES = 232448, STACK_BYTES = 256 * 1024;
-alignas(1024) static u8 shared_memory[MOST_SHARED_BYTES];
+constexpr int LANES = 32, MOST_THREADS = 512, STACK_BYTES = 256 * 1024;
+alignas(1024) static u8 shared_memory[SHARED_BYTES];
 
 // A fiber is entered once through its ucontext; later switches are jumps, which unlike swapcontext call no kernel.
 struct Fiber {
@@ -127,7 +127,7 @@ struct Cell {
     u32 written, read[MOST_WARPS];
 };
 static u32 clocks[MOST_WARPS][MOST_WARPS];
-static Cell cells[MOST_SHARED_BYTES / CELL];
+static Cell cells[SHARED_BYTES / CELL];
 
 inline void forget_accesses() {
     std::memset(clocks, 0, sizeof clocks);
@@ -147,7 +147,7 @@ inline void meet(int first, int count) {
 }
 
 inline u8* access(u32 address, u32 bytes, bool writes, int thread) {
-    if (address % bytes || address + bytes > MOST_SHARED_BYTES) fail("bad address in shared memory");
+    if (address % bytes || address + bytes > SHARED_BYTES) fail("bad address in shared memory");
     Cell& cell = cells[address / CELL];
     const int warp = thread / LANES;
     const u32* known = clocks[warp];
@@ -309,11 +309,6 @@ inline void mma_first(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     mma(c, a, b0, b1);
 }
 
-inline void mma_from(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1, const float (&start)[4]) {
-    for (int i = 0; i < 4; i++) c[i] = start[i];
-    mma(c, a, b0, b1);
-}
-
 inline void gather_matrices(WarpState& w, bool transposed) {
     for (int l = 0; l < LANES; l++) {
         for (int m = 0; m < 4; m++) {
@@ -369,9 +364,8 @@ inline void warp_barrier() { together("warp_barrier", [](WarpState&) {}); }
 inline void block_barrier() {
     wait_for(barriers[0], threads, [] { meet(0, threads / LANES); });
 }
-inline void barrier_of(int group, int group_threads) {
-    const int warps_of_group = group_threads / LANES;
-    wait_for(barriers[group + 1], group_threads, [=] { meet(warps_of_group * group, warps_of_group); });
+inline void group_barrier(int group) {
+    wait_for(barriers[group + 1], 128, [=] { meet(4 * group, 4); });
 }
 
 // ---- memory -------------------------------------------------------------------------------------------------------
@@ -381,11 +375,6 @@ inline void read_floats(float& x, float& y, const float* address) {
     y = address[1];
 }
 
-inline void read_pair(float& x, float& y, const float* address) { read_floats(x, y, address); }
-inline void write_pair(float* address, float x, float y) {
-    address[0] = x;
-    address[1] = y;
-}
 inline void write_words(u32* address, const u32 (&r)[4]) { std::memcpy(address, r, sizeof r); }
 inline void read_words(u32 (&r)[4], const u32* address) { std::memcpy(r, address, sizeof r); }
 
@@ -400,9 +389,6 @@ inline void load_floats(float& x, float& y, u32 address) {
     std::memcpy(&x, to_read(address, 8), 4);
     std::memcpy(&y, shared_memory + address + 4, 4);
 }
-inline void load_four_floats(float (&x)[4], u32 address) { std::memcpy(x, to_read(address, 16), 16); }
-inline void store_four_floats(u32 address, const float (&x)[4]) { std::memcpy(to_write(address, 16), x, 16); }
-inline void store_zeros(u32 address) { std::memset(to_write(address, 16), 0, 16); }
 inline void store_double(u32 address, double x) { std::memcpy(to_write(address, 8), &x, 8); }
 inline double load_double(u32 address) {
     double x;
