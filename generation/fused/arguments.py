@@ -32,11 +32,11 @@ class TrainArguments:
     weights: Float32[Tensor, "models parameters"]
     first_moments: Float32[Tensor, "models parameters"]
     second_moments: Float32[Tensor, "models parameters"]
-    parked: Int32[Tensor, "models words"]
     losses: Float64[Tensor, " models"]
     steps: int
     batch: int
     first_step: int
+    parked: Int32[Tensor, "models words"]
 
 
 @dataclass(frozen=True)

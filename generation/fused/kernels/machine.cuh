@@ -56,7 +56,8 @@ DEVICE void load_matrices_transposed(u32 (&r)[4], u32 address) {
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 
-// The way back, from sm_90 on: matrix i of the warp's registers to the eight rows whose addresses lanes 8i to 8i+7 give.
+// The way back, from sm_90 on: matrix i of the warp's registers to the eight rows whose addresses lanes 8i to 8i+7
+// give.
 DEVICE void store_matrices(u32 address, const u32 (&r)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
         :: "r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");

@@ -93,11 +93,12 @@ template <int M, int N> struct Matrix {
         return chunk_at<N>(me.lane % 8 + me.lane / 16 * 8, me.lane / 8 % 2);
     }
 
-    // The address of the lane's own two columns there.
+    // The address of the lane's own two columns of chunk 0.
     DEVICE static u32 own(const Thread& me) { return chunk_at<N>(me.row, 0) + me.pair * HALF; }
 
-    // The same elsewhere in the matrix: `row` a multiple of 8, `chunk` even unless `pattern` is own. Written so that one register for each
-    // base, lane pattern and chunk serves all matrices and rows, whose places are then constants of the instruction.
+    // The same elsewhere in the matrix: `row` a multiple of 8, `chunk` even unless it is the lane's own. Written so that
+    // one register for each base, lane pattern and chunk serves all matrices and rows, whose places are then constants of
+    // the instruction.
     DEVICE u32 at(u32 pattern, int row, int chunk) const {
         return ((base + pattern) ^ (16 * chunk)) + (offset + row * PITCH<N>);
     }

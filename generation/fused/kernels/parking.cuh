@@ -7,25 +7,29 @@
 #include "matrices.cuh"
 
 struct Parking {
-    // factors of 16 columns of the warp's rows
+    // places of factors, which hold 16 columns of a warp's rows
     static constexpr int X1 = 0, JOINED = X1 + DIM / 16, X2 = JOINED + DIM / 16, HIDDEN_ROWS = X2 + DIM / 16;
-    static constexpr int D_HIDDEN = HIDDEN_ROWS + BLOCKS * HIDDEN / 16, FACTORS = D_HIDDEN + HIDDEN / 16;
-    static constexpr int FACTOR_WORDS = 4 * WARP, WARP_WORDS = FACTORS * FACTOR_WORDS;
-    static constexpr int WORDS = KEEP_ALL ? 0 : SAMPLES_AT_ONCE * GROUP_WARPS * WARP_WORDS;  // of a model
-    u32* start;  // of this lane
+    static constexpr int D_HIDDEN = HIDDEN_ROWS + BLOCKS * (HIDDEN / 16), FACTORS = D_HIDDEN + HIDDEN / 16;
+    static constexpr int FACTOR_WORDS = 4 * WARP;
+    static constexpr int WORDS = KEEP_ALL ? 0 : SAMPLES_AT_ONCE * GROUP_WARPS * FACTORS * FACTOR_WORDS;
+    u32* start;  // of the model's WORDS
 
-    DEVICE static Parking of(const Thread& me, u32* models, int model) {
-        return {models + (long long)model * WORDS + me.warp * WARP_WORDS + 4 * me.lane};
-    }
     DEVICE static int hidden(int block) { return HIDDEN_ROWS + block * (HIDDEN / 16); }
 
+    // Where this lane's words of a factor start; from the thread's index, so that no address is kept for long.
+    DEVICE u32* at(int place) const {
+        const int thread = thread_index();
+        return start + (thread / WARP * FACTORS + place) * FACTOR_WORDS + 4 * (thread % WARP);
+    }
     template <int TILES> DEVICE void put(int place, const Factor (&rows)[TILES]) const {
+        u32* const first = at(place);
         #pragma unroll
-        for (int k = 0; k < TILES; k++) write_words(start + (place + k) * FACTOR_WORDS, rows[k]);
+        for (int k = 0; k < TILES; k++) write_words(first + k * FACTOR_WORDS, rows[k]);
     }
     template <int TILES> DEVICE void get(int place, Factor (&rows)[TILES]) const {
+        const u32* const first = at(place);
         #pragma unroll
-        for (int k = 0; k < TILES; k++) read_words(rows[k], start + (place + k) * FACTOR_WORDS);
+        for (int k = 0; k < TILES; k++) read_words(rows[k], first + k * FACTOR_WORDS);
     }
     // Brings rows back to shared memory.
     template <int N> DEVICE void bring_back(const Thread& me, int place, TokenRows<N> matrix) const {

@@ -41,7 +41,7 @@ struct Sample {
     static constexpr u32 P = KEEP_ALL ? END : D_HIDDEN;
     static constexpr u32 DS = KEEP_ALL ? P + TokenRows<ROWS>::BYTES : BlockRows::HIDDEN_ROWS;
     static constexpr u32 BYTES = KEEP_ALL ? DS + TokenRows<ROWS>::BYTES : END;
-    static_assert(TokenRows<ROWS>::BYTES == TokenRows<HIDDEN>::BYTES, "a warp's rows of p lie where its d_hidden will be");
+    static_assert(ROWS == HIDDEN, "a warp's rows of p lie where its rows of d_hidden will be");
     u32 start;
     Parking parking;
 

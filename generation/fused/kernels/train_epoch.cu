@@ -1,14 +1,15 @@
 // Trains a population for one epoch: one thread block per model, with no exchange with the host in between.
 //
 //     for each step:
-//         for each round of two samples (SAMPLES_AT_ONCE), one per group of four warps:
+//         for each round of two samples, or of one (SAMPLES_AT_ONCE), with four warps each:
 //             forward through both blocks ─ classifier ─ back through block 1 and block 0   (forward.cuh, backward.cuh)
 //             after each block's backward pass: all eight warps add the samples to their weight gradients
 //                                                                                                     (gradients.cuh)
 //         every warp updates the weights whose gradients it holds                                        (update.cuh)
 //
 // Device memory is read for the tokens, and read and written for the optimizer's numbers once per step; activations and
-// gradients never leave the chip if shared memory has room for them (KEEP_ALL). Nothing depends on other blocks, so a run's bytes do not depend on its population.
+// gradients never leave the chip if shared memory has room for them (KEEP_ALL). Nothing depends on other blocks, so a
+// run's bytes do not depend on its population.
 #include "gradients.cuh"
 #include "inputs.cuh"
 
@@ -56,11 +57,11 @@ struct TrainArguments {
     float* weights;               // [models, PARAMETERS]
     float* first_moments;         // [models, PARAMETERS]
     float* second_moments;        // [models, PARAMETERS]
-    u32* parked;                  // [models, Parking::WORDS]
     double* losses;               // [models] mean over the epoch's samples
     int steps;
     int batch;
     int first_step;
+    u32* parked;                  // [models, Parking::WORDS]
 
     DEVICE const u16* sample(int index) const { return tokens + (long long)index * TOKENS * FEATURES; }
 };
@@ -84,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
     const InputBuffers inputs = memory.inputs(me.group);
     const bool works = GROUPS * GROUP_WARPS == WARPS || me.group < GROUPS;  // on a sample
     Sample sample = memory.sample(me.group);
-    sample.parking = Parking::of(me, arguments.parked, model);
+    sample.parking = {arguments.parked + (long long)model * Parking::WORDS};
     const long long first_weight = (long long)model * PARAMETERS;
 
     Optimizer rule(arguments.rules + model * RULE_NUMBERS);
