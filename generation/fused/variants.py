@@ -11,8 +11,8 @@ OLDEST = (8, 0)  # compute capability: matrix units of this kind, copies beside 
 
 @dataclass(frozen=True)
 class Variant:
-    """Samples that a block trains on at a time, whether shared memory keeps all that their backward passes need, and the
-    least compute capability."""
+    """Samples that a block trains on at a time, whether shared memory keeps all that their backward passes need,
+    and the least compute capability."""
 
     name: str
     shared_kibibytes: int

@@ -122,6 +122,25 @@ def test_gradients_are_those_of_float64_autograd(
     check_gradients(lambda run: engine([run], tasks[name]), name, tasks[name], trained, dropout)
 
 
+def with_mistake(folder: Path, header: str, right: str, wrong: str) -> Path:
+    """The kernels' sources with one place changed."""
+    for source in SOURCES.iterdir():
+        (folder / source.name).write_bytes(source.read_bytes())
+    text = (folder / header).read_text()
+    assert text.count(right) == 1
+    (folder / header).write_text(text.replace(right, wrong))
+    return folder
+
+
+def test_gradients_of_a_head_with_the_other_heads_sums_are_found(tasks: dict[str, TaskData], tmp_path: Path) -> None:
+    """Tests the tester: of each score's gradient only δ is that of the other head."""
+    right, wrong = "log_sum[head], delta[head], c", "log_sum[head], delta[1 - head], c"
+    sources = with_mistake(tmp_path, "backward.cuh", right, wrong)
+    kernels, task = EmulatedKernels(MNIST, sources=sources), tasks["mnist"]
+    with pytest.raises(AssertionError):
+        check_gradients(lambda run: FusedEngine([run], task, kernels), "mnist", task, trained=False, dropout=0.0)
+
+
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
 def test_the_reference_of_the_gradients_changes_nothing_but_the_rounding(name: str, tasks: dict[str, TaskData]) -> None:
     run, task, spec = config(name), tasks[name], SPECS[name]
@@ -249,15 +268,11 @@ def test_evaluation_in_parts_is_that_of_every_model(
 
 def test_the_emulator_finds_a_missing_barrier(tmp_path: Path) -> None:
     """Tests the tester: without the barrier in front of it, attention reads keys that are still being written."""
-    for source in SOURCES.iterdir():
-        (tmp_path / source.name).write_bytes(source.read_bytes())
-    header = tmp_path / "backward.cuh"
     barrier = "    if (block == 0) group_barrier(me.group);  // the new keys and values of all rows are there\n"
-    assert header.read_text().count(barrier) == 1
-    header.write_text(header.read_text().replace(barrier, ""))
+    sources = with_mistake(tmp_path, "backward.cuh", barrier, "")
     script = Path(__file__).parent / "one_step.py"
     environment = os.environ | {"PYTHONPATH": str(script.parents[2])}
-    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, env=environment)
+    done = subprocess.run([sys.executable, script, sources], capture_output=True, text=True, env=environment)
     assert done.returncode == -signal.SIGABRT
     assert "emulator: race" in done.stderr
 
@@ -425,6 +440,18 @@ class TestOnAGpu:
     def float32_twin(self, configs: list[RunConfig], task: TaskData) -> PopulationTrainer:
         exact = TorchEngine(configs, task, device=self.device, precision="float32", compiled=False)
         return PopulationTrainer(exact)
+
+    @pytest.mark.parametrize("dropout", [0.0, 0.2])
+    @pytest.mark.parametrize("trained", [False, True], ids=["initial", "trained"])
+    @pytest.mark.parametrize("name", ["mnist", "agnews"])
+    @pytest.mark.parametrize("variant", VARIANTS[1:], ids=lambda variant: variant.name)
+    def test_gradients_of_the_smaller_variants(
+        self, variant: Variant, name: str, trained: bool, dropout: float, tasks: dict[str, TaskData]
+    ) -> None:
+        task = tasks[name]
+        check_gradients(
+            lambda run: FusedEngine.on_cuda([run], task, self.device, variant), name, task, trained, dropout
+        )
 
     @pytest.mark.parametrize("name", ["mnist", "agnews"])
     def test_the_same_bytes_in_populations_of_1_8_and_300(self, name: str) -> None:
