@@ -3,6 +3,7 @@
 python -m benchmarks.transfer                                  all configs of the zoo in this repository
 python -m benchmarks.transfer --config mnist mnist-seeds --zoo DIR --device cuda --out results
 python -m benchmarks.transfer --quick --models hyperparameters gauge_nfn
+python -m benchmarks.transfer --tested-on configs              not on the other checkpoints of the same config
 
 Every config is fitted on at one checkpoint (--checkpoint, by default the one nearest to 75 % of the epochs) and tested
 on its own test split, on its other checkpoints, and on every other config of the same task and dimensions: mnist is
@@ -29,6 +30,8 @@ from zoo.command import command
 from zoo.format.published import PublishedZoo
 from zoo.reading.locate import find_folder
 
+KINDS = ("checkpoints", "configs")
+
 
 def plan(options: TableOptions, data: BenchmarkData, places: Sequence[Elsewhere]) -> list[Trial]:
     """Every model by the recipe of its main column; without a place it is tested on its own test split."""
@@ -40,7 +43,9 @@ def plan(options: TableOptions, data: BenchmarkData, places: Sequence[Elsewhere]
     ]
 
 
-def targets(zoo: PublishedZoo, config: str, fitted_at: str, configs: Sequence[str]) -> list[tuple[str, str]]:
+def targets(
+    zoo: PublishedZoo, config: str, fitted_at: str, configs: Sequence[str], kinds: Sequence[str] = KINDS
+) -> list[tuple[str, str]]:
     """Config and checkpoint of the other test splits: the config's own checkpoints, then configs that are alike."""
     details = zoo.config(config)
     alike = [
@@ -48,26 +53,42 @@ def targets(zoo: PublishedZoo, config: str, fitted_at: str, configs: Sequence[st
         for name in configs
         if name != config and (zoo.config(name).task, zoo.config(name).spec) == (details.task, details.spec)
     ]
-    checkpoints = [(config, label) for label in details.checkpoints if label != fitted_at]
-    return checkpoints + [
-        (name, fitted_at if fitted_at in (*zoo.config(name).checkpoints, "all") else zoo.config(name).usual_checkpoint)
-        for name in alike
-    ]
+    found = {
+        "checkpoints": [(config, label) for label in details.checkpoints if label != fitted_at],
+        "configs": [
+            (name, fitted_at if fitted_at in (*other.checkpoints, "all") else other.usual_checkpoint)
+            for name, other in ((name, zoo.config(name)) for name in alike)
+        ],
+    }
+    return [target for kind in KINDS if kind in kinds for target in found[kind]]
 
 
 @command
 @own_models()
 def main(arguments: list[str] | None = None) -> None:
     parser = table_parser("benchmarks.transfer", __doc__ or "", configs=(), models=USUAL_MODELS, thresholds=(0.0,))
-    options = read_options(parser.parse_args(arguments))
+    parser.add_argument(
+        "--tested-on",
+        nargs="+",
+        default=list(KINDS),
+        choices=KINDS,
+        help="which other test splits predictors are tested on",
+    )
+    parsed = parser.parse_args(arguments)
+    options = read_options(parsed)
     zoo = PublishedZoo.read(find_folder(options.zoo, *options.configs[:1]))
     configs = options.configs or tuple(zoo.configs)
     places = {
-        config: targets(zoo, config, options.checkpoint or zoo.config(config).usual_checkpoint, configs)
+        config: targets(
+            zoo, config, options.checkpoint or zoo.config(config).usual_checkpoint, configs, parsed.tested_on
+        )
         for config in configs
     }
     if not any(places.values()):
-        raise ValueError(f"{', '.join(configs)}: one checkpoint and no other config alike, so nothing to test on")
+        reason = (
+            "no other config alike" if parsed.tested_on == ["configs"] else "one checkpoint and no other config alike"
+        )
+        raise ValueError(f"{', '.join(configs)}: {reason}, so nothing to test on")
     experiment = Experiment(options, data_sets=len(configs))
     for config in configs:
         data = options.data(config)

@@ -24,7 +24,7 @@ from zoo.command import Advance, command, command_parser, progress_bar
 from zoo.format.edition import read_one_edition
 from zoo.format.faults import checkpoint_faults, fault_lines, run_faults
 from zoo.format.manifest import MANIFEST_FILE
-from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, files_of_no_config, surplus_files
+from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, files_of_no_config, surplus_entries
 from zoo.format.schema import CURVES, PUBLISHED_RUN_SCHEMA
 from zoo.format.splits import SPLITS, splits_of
 from zoo.format.table_file import read_table
@@ -63,7 +63,7 @@ def verify_edition(folder: Path, advance: Advance) -> list[str]:
     damaged = set(faults)
     problems = [
         *faults.values(),
-        *(f"{folder / name} is not listed in the manifest" for name in surplus_files(folder, zoo.manifest)),
+        *(f"{folder / name} is not listed in the manifest" for name in surplus_entries(folder, zoo.manifest)),
     ]
     with suppress(ValueError):  # a split whose files are not all there, which is said below
         problems += [f"{zoo.folder} lists {name!r}, a file of no config" for name in files_of_no_config(zoo)]

@@ -68,7 +68,7 @@ class Experiment:
     def announce_time(self, trials: Sequence[Trial], data: BenchmarkData) -> None:
         """Says beforehand how long the fits of one data set will take, where it is more than a minute or two."""
         self.data_sets -= 1
-        if row_epochs(trials, data) < WORTH_A_PROBE:
+        if not self.options.estimate or row_epochs(trials, data) < WORTH_A_PROBE:
             return
         times, first = FitTimes(data, self.options.jobs), self.options.thresholds[0]
         count = "1 trial" if len(trials) == 1 else f"{len(trials)} trials"

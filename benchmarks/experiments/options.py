@@ -35,6 +35,8 @@ class TableOptions:
     device: torch.device
     jobs: int
     out: Path
+    estimate: bool = True
+    """Whether to measure, before long fits, how long they will take."""
 
     def data(self, config: str, entry_range: float | None = None, checkpoint: str | None = None) -> BenchmarkData:
         return BenchmarkData.from_zoo(
@@ -107,6 +109,12 @@ def table_parser(
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, or auto: the GPU where there is one")
     parser.add_argument("--jobs", type=int, default=torch.get_num_threads(), help="threads of the tree models")
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="folder to write to")
+    parser.add_argument(
+        "--no-estimate",
+        dest="estimate",
+        action="store_false",
+        help="begin at once, without measuring how long it takes",
+    )
     parser.add_argument("--quick", action="store_true", help="one seed, the first threshold, only the paper's recipe")
     parser.set_defaults(all_models=models, all_thresholds=thresholds, recipes=("paper",))
     return parser
@@ -133,6 +141,7 @@ def read_options(parsed: argparse.Namespace) -> TableOptions:
         device=device,
         jobs=parsed.jobs,
         out=parsed.out,
+        estimate=parsed.estimate,
     )
 
 

@@ -15,6 +15,7 @@ from benchmarks.data.checkpoints import Checkpoints
 from benchmarks.models.hyperparameters import fit_hyperparameters
 from benchmarks.models.trees import fit_lightgbm, fit_random_forest, fit_xgboost
 from nfn import GaugeNFN, MLPPredictor, Predictor, ProbeNFN, RawMomentsPredictor, StatNN, TransformerNFN
+from nfn.predictors.fixed_basis import CanonicalClassifierNFN, CanonicalNFN, InvariantClassifierNFN
 from zoo import TransformerSpec
 
 
@@ -50,10 +51,10 @@ class BenchmarkModel:
 
     ``library`` is imported by ``fit``. ``seeded`` says whether a seed changes anything: boosting without subsampling
     has no randomness, so one fit stands for all seeds. ``recipe`` is what a neural predictor is trained by for the main
-    columns, alone or as a part of an average. One that takes hours without a GPU is fitted only where it is named, not
-    ``by_default``. ``edition`` is raised when the way of fitting this model changes, so that stored trials of earlier
-    editions are not used; for a model of the user's own, ``source`` is the hash of its source code, for the same
-    reason.
+    columns, alone or as a part of an average. One that takes hours without a GPU, or answers a question of its own, is
+    fitted only where it is named, not ``by_default``. ``edition`` is raised when the way of fitting this model changes,
+    so that stored trials of earlier editions are not used; for a model of the user's own, ``source`` is the hash of its
+    source code, for the same reason.
     """
 
     name: str
@@ -116,6 +117,21 @@ MODELS = {
             parts=("gauge_nfn", "hyperparameters"),
             recipe="gauge",
             reads_hyperparameters=True,
+        ),
+        BenchmarkModel(
+            "transformer_nfn_canonical", "Transformer-NFN on canonical weights", kind=CanonicalNFN, by_default=False
+        ),
+        BenchmarkModel(
+            "transformer_nfn_classifier_canonical",
+            "Transformer-NFN, classifier canonical",
+            kind=CanonicalClassifierNFN,
+            by_default=False,
+        ),
+        BenchmarkModel(
+            "transformer_nfn_classifier_invariants",
+            "Transformer-NFN, classifier's invariants",
+            kind=InvariantClassifierNFN,
+            by_default=False,
         ),
     )
 }

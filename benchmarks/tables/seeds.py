@@ -6,7 +6,7 @@ from benchmarks.tables.markdown import table, tau_text, threshold_title
 from benchmarks.tables.result_index import ResultIndex, thresholds_of
 
 
-def seeds_table(shared: ResultIndex, distinct: ResultIndex) -> str:
+def seeds_table(shared: ResultIndex, distinct: ResultIndex, config: str) -> str:
     """One line per model, one column per threshold: τ of the zoo whose runs share a seed, then of the zoo with a seed
     for each run.
 
@@ -29,5 +29,6 @@ def seeds_table(shared: ResultIndex, distinct: ResultIndex) -> str:
     counts = ["<br>".join(row_counts(index, threshold) for index in indexes) for threshold in thresholds]
     lines.append([ROW_COUNTS, *counts, *counts[:1]])
     last = [f"{threshold_title(threshold)}, {CONVERGED_TITLE}" for threshold in first]
-    headings = ["τ: one seed for all runs, below it a seed for each run", *map(threshold_title, thresholds), *last]
+    title = f"τ, {config}: one seed for all runs, below it a seed for each run"
+    headings = [title, *map(threshold_title, thresholds), *last]
     return table(headings, lines)

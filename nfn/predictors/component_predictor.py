@@ -48,10 +48,13 @@ class ComponentPredictor(Predictor):
 
     def logits_of(self, inputs: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch"]:
         batch = inputs.shape[:-1]
-        flat = inputs.reshape(batch.numel(), self.spec.num_parameters)
-        scaled = self.scale(TransformerWeights.from_flat(self.spec, flat, check_finite=False))
-        read = torch.cat([part(scaled) for part in self.parts.values()], dim=-1)
-        return self.head(read).reshape(batch)
+        read = self.read_parts(inputs.reshape(batch.numel(), inputs.shape[-1]))
+        return self.head(torch.cat(read, dim=-1)).reshape(batch)
+
+    def read_parts(self, inputs: Float[Tensor, "b inputs"]) -> list[Float[Tensor, "b outputs"]]:
+        """The outputs of every part, from inputs."""
+        scaled = self.scale(TransformerWeights.from_flat(self.spec, inputs, check_finite=False))
+        return [part(scaled) for part in self.parts.values()]
 
     def fit_scale(self, weights: TransformerWeights | Float[Tensor, "n d"]) -> None:
         """Fits the input scales to training checkpoints; without this the weights are read as they are."""

@@ -50,6 +50,24 @@ def named_features(weights: TransformerWeights) -> dict[str, Float[Tensor, "*bat
     return features | input_features(composed, spec) | class_features(composed, spec)
 
 
+def classifier_invariants(weights: TransformerWeights) -> Float[Tensor, "*batch features"]:
+    """The features of the classifier alone, side by side, NaN for a checkpoint with a weight that is not finite."""
+    flat = weights.flat()
+    finite = torch.isfinite(flat).all(-1, keepdim=True)
+    usable = TransformerWeights.from_flat(weights.spec, torch.where(finite, flat, 0.0), check_finite=False)
+    features = classifier_features(compose(usable), weights.spec)
+    features.pop("products of filters", None)  # of the embedding, at the other end
+    return torch.where(finite, torch.cat(list(features.values()), dim=-1), torch.nan)
+
+
+@lru_cache
+def classifier_feature_count(spec: TransformerSpec) -> int:
+    """How many numbers ``classifier_invariants`` gives."""
+    with torch.device("cpu"):
+        flat = torch.zeros(1, spec.num_parameters, dtype=torch.float64)
+        return classifier_invariants(TransformerWeights.from_flat(spec, flat, check_finite=False)).shape[-1]
+
+
 def classifier_features(composed: ComposedTransformer, spec: TransformerSpec) -> dict[str, Tensor]:
     """The classifier's units and classes, and at the other end of the network the filters."""
     units = composed.classifier

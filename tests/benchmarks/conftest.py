@@ -1,9 +1,10 @@
-"""A small fabricated zoo for the table commands."""
+"""A small fabricated zoo for the table commands, and a baseline that is fitted quickly."""
 
 from pathlib import Path
 
 import pytest
 
+from benchmarks.models import hyperparameters
 from zoo.publish import publish
 from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard
 
@@ -16,3 +17,9 @@ def tiny_zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fabricate_shard(root / "runs", TINY_AGNEWS, count=40, embedding=fabricate_embedding(TINY_AGNEWS))
     publish(root / "runs", root / "zoo")
     return root / "zoo"
+
+
+@pytest.fixture(autouse=True)
+def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Boosting on the hyperparameters takes 5 s with all its 2,000 rounds, more than ten times any other model."""
+    monkeypatch.setattr(hyperparameters, "ROUNDS", 100)

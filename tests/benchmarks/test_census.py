@@ -49,6 +49,14 @@ def test_shards_are_counted(runs: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert census_table([*rows, *other_device]).count("13.3 h") == 2
 
 
+def test_the_papers_grid_says_nothing_about_a_task_of_ones_own(runs: Path) -> None:
+    rows = census.count("mnist", find_shards(runs)[0]["mnist"])
+    own = [replace(row, config="photos") for row in rows]
+    _, _, *lines = census_table([*rows, *own]).splitlines()
+    assert [line.rpartition(" | ")[2] for line in lines] == ["13.3 h, 4.7 GB |", "– |"]
+    assert lines[1].startswith("| photos, demo preset, NVIDIA H200 | 20 | 10.0% | 1.0 |")
+
+
 def test_an_interrupted_shard_has_no_engine_time(runs: Path) -> None:
     timing = runs / "mnist" / "shard-00001" / TIMING_FILE
     timing.write_text(json.dumps({"wall_seconds": 30.0, "engine_seconds": None, "device": "NVIDIA H200"}))

@@ -121,3 +121,13 @@ def test_a_short_table_is_not_probed(tiny_zoo: Path, tmp_path: Path, capsys: pyt
     with pytest.raises(SystemExit):
         kendall.main(["--quick", "--zoo", str(tiny_zoo), "--out", str(tmp_path)])
     assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.usefixtures("cut_off")
+def test_a_table_begins_at_once_where_no_estimate_is_wanted(
+    tiny_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(experiment, "WORTH_A_PROBE", 0)
+    with pytest.raises(SystemExit):
+        kendall.main(["--quick", "--no-estimate", "--zoo", str(tiny_zoo), "--out", str(tmp_path)])
+    assert capsys.readouterr().err == "interrupted\n"

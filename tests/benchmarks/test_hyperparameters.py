@@ -15,6 +15,11 @@ from nfn.predictors.places import Ranks
 from tests.benchmarks.synthetic import invent, random_label
 
 
+@pytest.fixture(autouse=True)
+def _few_rounds() -> None:
+    """All rounds here, in place of the few of the other tests."""
+
+
 def test_ranks_among_the_training_accuracies_can_be_converted_back():
     ranks = Ranks.among(np.array([0.9, 0.1, 0.1, 0.5, 0.1]))
     assert ranks.of(np.array([0.1, 0.5, 0.9])).tolist() == [0.25, 0.75, 1.0]

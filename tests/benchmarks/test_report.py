@@ -9,7 +9,7 @@ import pytest
 
 import zoo
 from benchmarks import kendall, report, results
-from benchmarks.documents.blocks import DOCUMENTS, PICTURES, blocks
+from benchmarks.documents.blocks import DOCUMENTS, PICTURES, blocks, seeds_block
 from benchmarks.documents.generated_runs import final_runs
 from benchmarks.results import Result
 from benchmarks.tables.ablation import components_table, width_table
@@ -216,10 +216,23 @@ def test_both_zoos_stand_side_by_side():
         replace(distinct, setting=common | {"threshold": 0.2}),
         *(replace(one, config="mnist-seeds") for one in (row("tau", 0.7, **longer), row("epochs", 30, **longer))),
     ]
-    text = seeds_table(ResultIndex.latest(rows, "mnist"), ResultIndex.latest(rows, "mnist-seeds"))
+    text = seeds_table(ResultIndex.latest(rows, "mnist"), ResultIndex.latest(rows, "mnist-seeds"), "mnist")
     assert "| MLP | 0.900 ± 0.010<br>0.600 ± 0.010 | –<br>0.700 ± 0.010 (30 epochs) |" in text
     assert "| STATNN | –<br>– | –<br>– |" in text
     assert "20%" not in text, "a threshold that only one of them has"
+
+
+def test_each_task_with_both_kinds_of_seeds_has_its_table(tmp_path: Path):
+    assert "No rows yet" in seeds_block(tmp_path)
+    setting = {"threshold": 0.0, "recipe": "paper"}
+    parts = {"mnist": "train_fraction >= 0.8", "agnews": "train_fraction >= 0.9"}
+    for config, part in parts.items():
+        for name, tau in ((config, 0.9), (f"{config}-seeds", 0.6)):
+            results.append([replace(row("tau", tau, where=part, **setting), config=name)], tmp_path)
+    text = seeds_block(tmp_path)
+    for config, part in parts.items():
+        assert f"| τ, {config}: one seed for all runs, below it a seed for each run |" in text
+        assert f"| Kendall's τ, {config}-seeds where {part} |" in text
 
 
 def test_the_headline_has_one_column_per_zoo_and_the_row_without_weights_first():

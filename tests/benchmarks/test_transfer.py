@@ -18,6 +18,7 @@ from benchmarks.tables.result_index import ResultIndex
 from benchmarks.tables.transfer import transfer_table
 from tests.benchmarks.synthetic import invent, random_label
 from tests.benchmarks.test_report import row
+from zoo.format.published import PublishedZoo
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
 
@@ -113,6 +114,14 @@ def test_every_predictor_is_fitted_once_and_tested_everywhere(
     capsys.readouterr()
 
 
+def test_other_checkpoints_or_other_configs_alone(two_zoos: Path) -> None:
+    zoo, configs = PublishedZoo.read(two_zoos), ("mnist", "mnist-seeds")
+    others = [("mnist", label) for label in ("epoch_50", "epoch_100", "best")]
+    assert transfer.targets(zoo, "mnist", "epoch_75", configs, ["checkpoints"]) == others
+    assert transfer.targets(zoo, "mnist", "epoch_75", configs, ["configs"]) == [("mnist-seeds", "epoch_75")]
+    assert transfer.targets(zoo, "mnist", "epoch_75", configs) == [*others, ("mnist-seeds", "epoch_75")]
+
+
 def test_a_place_without_seen_configurations_has_one_number() -> None:
     there = {"recipe": "paper", "tested_config": "mnist", "tested_checkpoint": "best"}
     rows = [row("tau", 0.5, checkpoint="epoch_75", recipe="paper")]
@@ -128,6 +137,7 @@ def test_a_place_without_seen_configurations_has_one_number() -> None:
         (["--config", "chess"], "has no config 'chess'"),
         (["--checkpoint", "epoch_3"], "unknown checkpoint 'epoch_3'"),
         (["--models", "oracle"], "unknown model 'oracle'"),
+        (["--config", "mnist", "--tested-on", "configs"], "mnist: no other config alike, so nothing to test on"),
     ],
 )
 def test_bad_input_is_one_clear_line(

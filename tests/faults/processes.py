@@ -14,14 +14,14 @@ SECONDS = 120.0
 
 
 def start(work: Callable[..., None], *arguments: object, log: Path | None = None) -> BaseProcess:
-    """A new process at work; what it prints goes to ``log``."""
+    """A new process at work; what it prints goes to ``log``, line by line, so that a kill loses none."""
     process = FORKS.Process(target=logged, args=(work, arguments, log))
     process.start()
     return process
 
 
 def logged(work: Callable[..., None], arguments: tuple[object, ...], log: Path | None) -> None:
-    with (log or Path(os.devnull)).open("a") as file:
+    with (log or Path(os.devnull)).open("a", buffering=1) as file:
         sys.stdout = sys.stderr = file
         try:
             work(*arguments)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_tasks import few_digits
+from small_tasks import few_photos
 from torch import Tensor
 
 import zoo
@@ -34,9 +34,12 @@ def train(configs: list[RunConfig], task: TaskData, **options) -> PopulationTrai
     return trainer
 
 
-@pytest.mark.parametrize("task", ["digits", "news", "photos"], indirect=True)
-def test_fifty_steps_equal_the_slow_twin_for_every_optimizer(task: TaskData) -> None:
-    """In float64, since adaptive optimizers magnify the rounding of float32 to 1e-3 in fifty steps."""
+@pytest.mark.parametrize(
+    ("task", "examples"), [("digits", 64), ("news", 64), ("photos", 160)], indirect=["task"], ids=str
+)
+def test_every_step_equals_the_slow_twins_for_every_optimizer(task: TaskData, examples: int) -> None:
+    """Twenty steps, or fifty, in float64: adaptive optimizers magnify the rounding of float32 to 1e-3 in fifty."""
+    task = replace(task, train=task.train[slice(0, examples)])
     configs = runs(task.spec.task, Protocol(epochs=5, warmup_epochs=2, batch_size=16))
     trainer = train(configs, task, precision="float64", models_per_pass=4)
     for row, config in enumerate(configs):
@@ -134,10 +137,10 @@ def test_a_run_is_the_same_bytes_alone_and_in_any_company(digits: TaskData) -> N
         for config in runs("mnist", protocol)
     ]
     assert len(company) == 32
-    chosen = company[6]
-    alone = train([chosen], digits).state
+    chosen, task = company[6], replace(digits, train=digits.train[slice(0, 64)])
+    alone = train([chosen], task).state
     for size in (7, 32):
-        state = train(company[:size], digits).state
+        state = train(company[:size], task).state
         assert torch.equal(state.weights[6], alone.weights[0]), size
         assert torch.equal(state.checkpoints[:, 6], alone.checkpoints[:, 0]), size
         assert torch.equal(state.test_loss[6], alone.test_loss[0]), size
@@ -187,22 +190,34 @@ def test_stored_accuracy_can_be_measured_again_from_the_weights(digits: TaskData
         assert measured.loss == pytest.approx(float(trainer.state.test_loss[row, -1]), rel=1e-5)
 
 
-@pytest.mark.slow
-def test_with_dropout_accuracies_are_distributed_as_the_slow_twins() -> None:
-    """Eight configurations trained both ways, with masks of different generators."""
-    task = few_digits(train=320, test=300)
-    protocol = Protocol(epochs=4, warmup_epochs=1, batch_size=32)
+def test_with_dropout_losses_are_distributed_as_the_slow_twins() -> None:
+    """Eight configurations trained both ways, with masks of different generators.
+
+    The training loss is measured under dropout, so it shows what is dropped: without any it is 0.07 lower.
+    """
+    photos = few_photos(train=320, test=300)
+    task = replace(photos, spec=replace(photos.spec, blocks=2))
+    protocol = Protocol(epochs=5, warmup_epochs=1, batch_size=32)
     configs = [
-        RunConfig("mnist", optimizer, rate, 1e-6, std, dropout, 1.0, protocol=protocol)
-        for optimizer, rate in {"sgd": 3e-2, "sgd_momentum": 1e-2, "adam": 3e-3, "rmsprop": 1e-3}.items()
-        for std, dropout in ((0.1, 0.2), (0.2, 0.1))
+        RunConfig("photos", optimizer, rate, 1e-6, std, dropout, 1.0, protocol=protocol)
+        for optimizer, rate in {"sgd": 1e-1, "sgd_momentum": 3e-2, "adam": 1e-2, "rmsprop": 3e-3}.items()
+        for std, dropout in ((0.1, 0.4), (0.2, 0.2))
     ]
-    population = train(configs, task).state.test_accuracy[:, -1]
-    twins = torch.tensor([train_single(config, task).curves.test_accuracy[-1] for config in configs])
-    difference = (population - twins).double()
-    assert float(twins.max()) > 0.2, "nothing was learnt, so nothing was compared"
-    assert abs(float(difference.mean())) < 4 * float(difference.std()) / len(configs) ** 0.5 + 0.01
-    assert float(difference.abs().mean()) < 0.06
+    twins = [train_single(config, task).curves for config in configs]
+    accuracy = torch.tensor([twin.test_accuracy[-1] for twin in twins])
+    loss = torch.tensor([twin.train_loss for twin in twins]).mean(1)
+    assert float(accuracy.max()) > 0.9, "nothing was learnt, so nothing was compared"
+
+    def deviation(population: PopulationTrainer) -> tuple[float, float]:
+        state = population.state
+        differences = state.test_accuracy[:, -1] - accuracy, state.train_loss.mean(1) - loss
+        return float(differences[0].abs().mean()), float(differences[1].abs().mean())
+
+    accuracy_off, loss_off = deviation(train(configs, task, models_per_pass=8))
+    assert accuracy_off < 0.03
+    assert loss_off < 0.03
+    _, without_dropout = deviation(train([replace(run, dropout=0.0) for run in configs], task, models_per_pass=8))
+    assert without_dropout > 0.05, "a population that drops nothing would pass unseen"
 
 
 def test_passes_cover_the_population_evenly() -> None:

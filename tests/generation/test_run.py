@@ -1,48 +1,41 @@
 """The command: it survives being killed, does nothing twice, and says in one line what is wrong."""
 
 import json
-import os
 import random
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 import torch
-from small_tasks import few_digits, write_digits
 
 import zoo
 from generation.population.state import PopulationState
 from generation.progress import EpochProgress
 from generation.protocol import RunConfig
+from generation.run import main
 from generation.storage.snapshot import load_snapshot, save_snapshot
+from tests.faults.processes import finish as run_to_end
+from tests.faults.processes import start
+from tests.generation.small_tasks import few_digits, write_digits
+from tests.generation.tiny_shard import train_tiny_shard
+from tests.refusal import refusal
 from zoo.command import duration
 from zoo.format.manifest import Manifest
 from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE
 from zoo.transformer.spec import MNIST
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
 KILLS = 5
 
 
-def worker(folder: Path) -> subprocess.Popen:
-    """A process that trains the tiny shard whose folder this is, OUT/mnist/shard-00005."""
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(HERE / "tiny_shard.py"), str(folder.parent.parent)]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-
-
 def finish(folder: Path) -> str:
-    process = worker(folder)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors
-    return errors
+    """Trains the tiny shard whose folder this is, OUT/mnist/shard-00005, and returns what was said."""
+    log = folder.parent.parent / "log"
+    assert run_to_end(train_tiny_shard, folder.parent.parent, log=log) == 0, log.read_text()
+    return log.read_text()
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -52,41 +45,35 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("undisturbed") / "mnist" / "shard-00005"
-    finish(folder)
+    train_tiny_shard(folder.parent.parent)
     return folder
 
 
 def test_resume_after_kills_reproduces_the_same_bytes(undisturbed: Path, tmp_path: Path) -> None:
     """SIGKILL at five random moments between the first snapshot and the end; the soak has a hundred."""
-    folder = tmp_path / "mnist" / "shard-00005"
+    folder, log = tmp_path / "mnist" / "shard-00005", tmp_path / "killed.log"
     chooser = random.Random(0)
-    kills = resumed = 0
+    kills = 0
     for _ in range(4 * KILLS):
-        process = worker(folder)
+        newest = max(folder.glob("state-*"), default=None)
+        process = start(train_tiny_shard, tmp_path, log=log)
         deadline = time.monotonic() + 60
-        begun = len(list(folder.glob("state-*"))) if folder.exists() else 0
-        newest = max(folder.glob("state-*"), default=None) if begun else None
         # let it get past its start, by at least one snapshot, so that the kills do not all hit the imports
-        while process.poll() is None and time.monotonic() < deadline:
-            if folder.exists() and max(folder.glob("state-*"), default=None) != newest:
+        while process.is_alive() and time.monotonic() < deadline:
+            if max(folder.glob("state-*"), default=None) != newest:
                 break
             time.sleep(0.005)
         time.sleep(chooser.uniform(0, 0.15))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        if process.returncode == -signal.SIGKILL:
-            kills += 1
-        _, errors = process.communicate()
-        resumed += "resumed after epoch" in (errors or "")
+        process.kill()
+        process.join()
+        kills += process.exitcode == -signal.SIGKILL
+        if kills >= KILLS:
+            break
         if (folder / "manifest.json").exists():
-            if kills >= KILLS:
-                break
             assert contents(folder) == contents(undisturbed)
             shutil.rmtree(folder)
-        elif kills >= KILLS:
-            break
     assert kills >= KILLS
-    assert resumed >= 2
+    assert log.read_text().count("resumed after epoch") >= 2
     finish(folder)
     assert contents(folder) == contents(undisturbed)
 
@@ -141,11 +128,11 @@ def test_stored_accuracy_is_measured_again_from_the_file(undisturbed: Path) -> N
 
 def test_a_damaged_snapshot_is_passed_over_for_the_one_before(undisturbed: Path, tmp_path: Path) -> None:
     folder = tmp_path / "mnist" / "shard-00005"
-    process = worker(folder)
-    while len(list(folder.glob("state-*"))) < 2 and process.poll() is None:
+    process = start(train_tiny_shard, tmp_path)
+    while len(list(folder.glob("state-*"))) < 2 and process.is_alive():
         time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    process.kill()
+    process.join()
     newest = max(folder.glob("state-*"))
     damaged = bytearray(newest.read_bytes())
     damaged[len(damaged) // 2] ^= 1
@@ -174,31 +161,6 @@ def test_snapshots_of_another_training_are_neither_used_nor_lost(tmp_path: Path)
     assert len(list(tmp_path.glob("state-*"))) == 4
 
 
-def test_two_processes_do_not_share_a_shard(tmp_path: Path) -> None:
-    folder = tmp_path / "mnist" / "shard-00005"
-    first = worker(folder)
-    while not folder.exists() and first.poll() is None:
-        time.sleep(0.01)
-    first.send_signal(signal.SIGSTOP)  # asleep, it still holds the lock
-    second = worker(folder)
-    _, errors = second.communicate(timeout=60)
-    assert second.returncode != 0
-    assert "another process is at work on this shard" in errors
-    first.kill()
-    first.communicate()
-
-
-def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "generation.run", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-        env=os.environ | {"HF_HUB_OFFLINE": "1", **environment},
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -213,27 +175,41 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
         ([], "name a shard with --shard"),
     ],
 )
-def test_bad_input_gets_one_line_and_a_non_zero_exit(arguments: list[str], message: str, tmp_path: Path) -> None:
-    done = command(*arguments, "--out", str(tmp_path), SMALL_TRANSFORMER_ZOO_DATA=str(tmp_path / "none"))
-    assert done.returncode == 2
-    *_, last = done.stderr.splitlines()
+def test_bad_input_gets_one_line_and_a_non_zero_exit(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def no_network(*_: object) -> None:
+        raise OSError("there is no network")
+
+    monkeypatch.setattr("socket.getaddrinfo", no_network)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # the first failure is enough
+    monkeypatch.setenv("SMALL_TRANSFORMER_ZOO_DATA", str(tmp_path / "none"))
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--out", str(tmp_path)])
+    assert ended.value.code == 2
+    *_, last = capsys.readouterr().err.splitlines()
     assert message in last
-    assert "Traceback" not in done.stderr
 
 
-def test_a_finished_shard_of_another_size_is_not_overwritten(undisturbed: Path, tmp_path: Path) -> None:
-    shutil.copytree(undisturbed, tmp_path / "mnist" / "shard-00005")
-    done = command("--shard", "5", "--preset", "demo", "--out", str(tmp_path))
-    assert done.returncode == 2
-    assert "holds a finished shard of preset tiny with 3 runs, not demo with 8" in done.stderr
+def test_a_finished_shard_of_another_size_is_not_overwritten(
+    undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(undisturbed, tmp_path / "mnist" / "shard-00005"))
+    line = refusal(main, ["--shard", "5", "--preset", "demo", "--out", str(tmp_path)], capsys)
+    assert "holds a finished shard of preset tiny with 3 runs, not demo with 8" in line
+    assert contents(folder) == contents(undisturbed)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the demo is the default only where there is no GPU")
-def test_without_gpu_and_preset_it_says_that_it_runs_the_demo() -> None:
-    done = command("--list")
-    assert done.returncode == 0
-    assert "preset demo, because there is no GPU" in done.stderr
-    assert "6 epochs per run" in done.stdout
+def test_without_gpu_and_preset_it_says_that_it_runs_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--list"])
+    said = capsys.readouterr()
+    assert "preset demo, because there is no GPU" in said.err
+    assert "6 epochs per run" in said.out
 
 
 def test_a_snapshot_of_an_impossible_epoch_is_refused(tmp_path: Path) -> None:
@@ -244,22 +220,24 @@ def test_a_snapshot_of_an_impossible_epoch_is_refused(tmp_path: Path) -> None:
         assert load_snapshot(tmp_path, "a" * 64, state) is None
 
 
-def test_a_long_training_is_announced_before_it_starts(tmp_path: Path) -> None:
-    """The paper's preset on a CPU: days, and it says so; the process is stopped when it has."""
+def test_a_long_training_is_announced_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The paper's preset on a CPU: days, and it says so; it is interrupted where the first epoch would begin."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("generation.shard.train_epochs", interrupt)
     write_digits(tmp_path / "data", train=512, test=100)
     arguments = ["--shard", "0", "--preset", "paper", "--data", str(tmp_path / "data"), "--device", "cpu"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "generation.run", *arguments, "--out", str(tmp_path / "runs")],
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    assert process.stderr is not None
-    lines = [process.stderr.readline() for _ in range(3)]
-    process.kill()
-    process.communicate()
-    assert "note: mnist is trained on other data than MNIST, " in lines[1]
-    assert re.search(r"that will take about [\d.]+ (min|h|days) on this CPU; --preset demo takes minutes", lines[2])
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--out", str(tmp_path / "runs")])
+    assert ended.value.code == 130
+    _, note, announced, last = capsys.readouterr().err.splitlines()
+    assert note.startswith("note: mnist is trained on other data than MNIST, ")
+    assert re.search(r"that will take about [\d.]+ (min|h|days) on this CPU; --preset demo takes minutes", announced)
+    assert last == "interrupted"
 
 
 @pytest.mark.parametrize(

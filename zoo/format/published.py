@@ -14,6 +14,7 @@ from zoo.format.record import TrainingRecord, config_name
 from zoo.format.splits import SPLITS
 from zoo.format.table_file import MAX_TABLE_BYTES
 from zoo.storage.held_file import HeldFile
+from zoo.storage.unlisted import unlisted_entries
 from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
 
 CARD_FILE = "README.md"
@@ -21,6 +22,9 @@ RUNS_FILE = "runs.arrow"
 EMBEDDING_FILES = (VECTORS_FILE, VOCABULARY_FILE)
 PREDICTORS_FOLDER = "predictors"
 """Where fitted predictors lie beside a zoo on the hub; they are no part of it, and the manifest does not list them."""
+BESIDE_A_ZOO = frozenset({".git", ".gitattributes", ".gitignore", ".cache", PREDICTORS_FOLDER})
+"""What git, the hub's client and we ourselves put beside a zoo. It is no fault of the zoo, and no part of it either:
+``zoo.verify`` passes over it, and publishing, which would delete it, refuses as for any other file."""
 
 
 @dataclass(frozen=True)
@@ -150,9 +154,10 @@ def zoo_files(folder: Path) -> list[str] | None:
     return [*Manifest.read(folder).files, MANIFEST_FILE] if (folder / MANIFEST_FILE).is_file() else None
 
 
-def surplus_files(folder: Path, manifest: Manifest) -> list[str]:
-    """Files the manifest does not know; hidden ones are left to git and the hub, predictors have cards of their own."""
-    paths = (path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir())
-    visible = {path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts)}
-    surplus = visible - manifest.files.keys() - {MANIFEST_FILE}
-    return sorted(name for name in surplus if not name.startswith(f"{PREDICTORS_FOLDER}/"))
+def surplus_entries(folder: Path, manifest: Manifest) -> list[str]:
+    """What lies in a zoo's folder and neither is listed by its manifest nor may lie beside it.
+
+    Listed files may lie behind a link to a folder.
+    """
+    surplus = set(unlisted_entries(folder, [*manifest.files, MANIFEST_FILE])) - BESIDE_A_ZOO
+    return sorted(name for name in surplus if not any(file.startswith(f"{name}/") for file in manifest.files))

