@@ -25,6 +25,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("kernel", "architecture", "variant"),
     [("train_epoch", "sm_90", LARGEST), ("evaluate", "sm_100", LARGEST), ("evaluate", "sm_80", VARIANTS[1])],
+    ids=["train_epoch-sm_90", "evaluate-sm_100", "evaluate-sm_80"],
 )
 def test_kernels_compile(kernel: str, spec: TransformerSpec, architecture: str, variant: Variant) -> None:
     code = compiled.machine_code(kernel, spec, architecture, variant)
