@@ -2,6 +2,7 @@
 
 python -m benchmarks.speed generation                          a whole epoch on a GPU, a few steps on a CPU
 python -m benchmarks.speed generation --models 512 1024 --config mnist --device cuda
+python -m benchmarks.speed generation --engines fused --variant small      the kernels of GPUs with less shared memory
 
 A model-step is one training step of one model with a batch of 128. Populations mix the four optimizers and the five
 dropout rates. Inputs are random: the time does not depend on them.
@@ -19,6 +20,9 @@ from benchmarks.speed.record import Record, say
 from benchmarks.speed.timing import Timing, measure, seconds_of
 from generation.data.batches import TrainingInputs, epoch_batches, train_subset
 from generation.engines import make_engine
+from generation.fused.engine import FusedEngine
+from generation.fused.variants import VARIANTS as FUSED_VARIANTS
+from generation.fused.variants import variant_named
 from generation.population.trainer import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
 from generation.reference import make_model, make_optimizer, train_batches
@@ -48,6 +52,7 @@ class Population:
     models: int
     steps: int
     seeds: str
+    fused_variant: str | None = None
 
     def runs(self) -> list[RunConfig]:
         """All optimizers and dropout rates in turn."""
@@ -113,6 +118,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         default=SHARED_SEED,
         help="shared: one seed for all models; distinct: a seed for each",
     )
+    parser.add_argument(
+        "--variant",
+        choices=[variant.name for variant in FUSED_VARIANTS],
+        help="the fused engine's variant (default: the best that fits this GPU)",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the rows without storing them")
     return parser.parse_args(arguments)
 
@@ -129,7 +139,7 @@ def main(arguments: list[str] | None = None) -> None:
         record.keep([measure_single(config, device, options.repeats)])
         for engine in options.engines or (["fused", "torch"] if on_gpu else ["torch"]):
             for models in options.models or ([512, 1024] if on_gpu else [4]):
-                population = Population(config, engine, models, steps, options.seeds)
+                population = Population(config, engine, models, steps, options.seeds, options.variant)
                 say(announcement(population, device, options.repeats, results.read("speed.generation")))
                 record.keep(measure_population(population, device, options.repeats))
 
@@ -187,7 +197,10 @@ def measure_population(population: Population, device: torch.device, repeats: in
     tests = max(100, round(all_tests * min(1.0, steps / STEPS_OF_MNIST)))
     task = fabricate(population.config, steps * Protocol().batch_size, tests)
     runs = population.runs()
-    engine = make_engine(population.engine, runs, task, device)
+    if population.fused_variant is not None and population.engine == "fused":
+        engine = FusedEngine.on_cuda(runs, task, device, variant_named(population.fused_variant))
+    else:
+        engine = make_engine(population.engine, runs, task, device)
     trainer = PopulationTrainer(engine)
     trainer.train_epoch()  # compiles
 
@@ -201,7 +214,10 @@ def measure_population(population: Population, device: torch.device, repeats: in
         "test_examples": tests,
         "seeds": population.seeds,
     }
-    measured = Measured(population.config, VARIANTS[engine.name], device, setting)
+    name = VARIANTS[engine.name]
+    if population.fused_variant is not None and population.engine == "fused":
+        name += f", {population.fused_variant}"
+    measured = Measured(population.config, name, device, setting)
     model_steps = population.models * steps
     epochs = Timing(tuple(seconds_of(trainer.train_epoch, device) for _ in range(repeats)))
     yield measured.row(WITH_EVALUATION, epochs, 1e6 / model_steps)

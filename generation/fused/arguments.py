@@ -36,6 +36,7 @@ class TrainArguments:
     steps: int
     batch: int
     first_step: int
+    parked: Int32[Tensor, "models words"]
 
 
 @dataclass(frozen=True)

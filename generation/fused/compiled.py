@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from generation.fused.arguments import KERNELS, Arguments, layout, pack
+from generation.fused.arguments import KERNELS, Arguments, TrainArguments, layout, pack
+from generation.fused.variants import Variant, best_variant
 from generation.protocol import EPSILON
 from zoo.storage.atomic import write_atomically
 from zoo.storage.cache import cache_folder
@@ -44,8 +45,8 @@ def nvidia(module: str) -> Any:
     return import_module(module)
 
 
-def macros(spec: TransformerSpec) -> list[tuple[str, str]]:
-    """The dimensions, the layout of the flat vector and the protocol's numbers, as ``model.cuh`` asks for them."""
+def macros(spec: TransformerSpec, variant: Variant) -> list[tuple[str, str]]:
+    """The dimensions, the layout of the flat vector, the protocol's and the variant's numbers, for ``model.cuh``."""
     dimensions = {
         "DIM": spec.dim,
         "HEADS": spec.heads,
@@ -60,20 +61,24 @@ def macros(spec: TransformerSpec) -> list[tuple[str, str]]:
     }
     offsets = {name: spec.tensors[tensor].offset for name, tensor in FLAT_TENSORS.items() if tensor in spec.tensors}
     numbers = [(name, str(number)) for name, number in (dimensions | offsets).items()]
-    return [*numbers, ("UPDATE_EPSILON", f"{EPSILON}f")]
+    return [*numbers, ("UPDATE_EPSILON", f"{EPSILON}f"), *variant.macros()]
 
 
-def machine_code(kernel: str, spec: TransformerSpec, architecture: str) -> bytes:
+def compiler_options(spec: TransformerSpec, architecture: str, variant: Variant) -> dict[str, Any]:
+    return {
+        "std": "c++17",
+        "arch": architecture,
+        "define_macro": macros(spec, variant),
+        "device_as_default_execution_space": True,  # older compilers take a lambda without it for the host's
+    }
+
+
+def machine_code(kernel: str, spec: TransformerSpec, architecture: str, variant: Variant) -> bytes:
     """The kernel as a cubin for an architecture such as "sm_90", from the cache or compiled now. It needs no GPU."""
     core, nvrtc = nvidia("cuda.core"), nvidia("cuda.bindings.nvrtc")
     sources = {path.name: path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir())}
     _, *compiler = nvrtc.nvrtcVersion()
-    options = {
-        "std": "c++17",
-        "arch": architecture,
-        "define_macro": macros(spec),
-        "device_as_default_execution_space": True,  # older compilers take a lambda without it for the host's
-    }
+    options = compiler_options(spec, architecture, variant)
     made_of = json.dumps([kernel, sources, options, compiler])
     path = cache_folder() / f"{kernel}-{spec.task}-{hashlib.sha256(made_of.encode()).hexdigest()[:32]}.cubin"
     if path.exists():
@@ -91,27 +96,33 @@ def machine_code(kernel: str, spec: TransformerSpec, architecture: str) -> bytes
 class CudaKernels:
     """Both kernels of a task on one GPU; launches are queued on torch's current stream."""
 
-    def __init__(self, spec: TransformerSpec, device: torch.device) -> None:
+    def __init__(self, spec: TransformerSpec, device: torch.device, variant: Variant | None = None) -> None:
         core = nvidia("cuda.core")
         self.device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
         with torch.cuda.device(self.device):
             torch.cuda.init()
             core.Device(self.device.index).set_current()
-            major, minor = torch.cuda.get_device_capability(self.device)
+            properties = torch.cuda.get_device_properties(self.device)
+            capability = properties.major, properties.minor
+            variant = variant or best_variant(properties.shared_memory_per_block_optin, capability)
+            assert variant is not None, "fit.obstacle says so"
+            architecture = f"sm_{properties.major}{properties.minor}"
             self._kernels: dict[str, Any] = {}
             self._needs: dict[str, tuple[int, int]] = {}
             for kind in KERNELS:
                 name = kind.kernel
-                code = core.ObjectCode.from_cubin(machine_code(name, spec, f"sm_{major}{minor}"), name=name)
-                threads, shared_bytes, argument_bytes = self._ask_needs(code.get_kernel(f"{name}_needs"))
+                code = core.ObjectCode.from_cubin(machine_code(name, spec, architecture, variant), name=name)
+                threads, shared_bytes, argument_bytes, parked_words = self._ask_needs(code.get_kernel(f"{name}_needs"))
                 assert argument_bytes == ctypes.sizeof(layout(kind)), f"{name} and {kind.__name__} disagree"
+                if kind is TrainArguments:
+                    self.parked_words = parked_words
                 self._kernels[name] = code.get_kernel(name)
                 self._needs[name] = threads, shared_bytes
                 allow_shared_memory(self._kernels[name], shared_bytes, self.device.index)
 
     def _ask_needs(self, describe: Any) -> list[int]:
-        """Threads per block, bytes of shared memory and bytes of arguments, as the kernel's source has them."""
-        needs = torch.zeros(3, dtype=torch.int32, device=self.device)
+        """Threads per block, bytes of shared memory and of arguments, words to park, by the kernel's source."""
+        needs = torch.zeros(4, dtype=torch.int32, device=self.device)
         self._start(describe, (1, 1), 1, 0, ctypes.c_void_p(needs.data_ptr()))
         return needs.tolist()
 

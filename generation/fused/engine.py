@@ -14,6 +14,7 @@ from torch import Tensor
 from generation.data.batches import TrainingInputs, epoch_batches, train_subset
 from generation.fused.arguments import Arguments, EvaluateArguments, TrainArguments
 from generation.fused.samples import Samples, epoch_samples, evaluation_samples
+from generation.fused.variants import Variant
 from generation.population.philox import LOWEST, drop_threshold
 from generation.population.state import PopulationState
 from generation.population.update import UpdateRule
@@ -31,6 +32,11 @@ class Kernels(Protocol):
 
     @property
     def device(self) -> torch.device: ...
+
+    @property
+    def parked_words(self) -> int:
+        """32-bit words of device memory that training one model needs for itself."""
+        ...
 
     def launch(self, arguments: Arguments, models: int, parts: int) -> None:
         """Starts ``models × parts`` thread blocks of the kernel that takes these arguments."""
@@ -59,14 +65,17 @@ class FusedEngine:
         # dropout's factor 1/(1 − p) is part of the LayerNorm that follows it: norm.cuh
         self.epsilons = (LAYER_NORM_EPSILON * (1 - dropout) ** 2).float().to(self.device)
         self.thresholds = torch.tensor(thresholds, dtype=torch.int32, device=self.device)
+        self.parked = torch.zeros(len(configs), kernels.parked_words, dtype=torch.int32, device=self.device)
         self.seeds = torch.tensor([config.seed for config in configs]).to(torch.uint32).to(self.device)
 
     @classmethod
-    def on_cuda(cls, configs: Sequence[RunConfig], task: TaskData, device: torch.device) -> "FusedEngine":
-        """With kernels compiled for this GPU."""
+    def on_cuda(
+        cls, configs: Sequence[RunConfig], task: TaskData, device: torch.device, variant: Variant | None = None
+    ) -> "FusedEngine":
+        """With kernels compiled for this GPU, in the best variant that fits unless one is given."""
         from generation.fused.compiled import CudaKernels
 
-        return cls(configs, task, CudaKernels(task.spec, device))
+        return cls(configs, task, CudaKernels(task.spec, device, variant))
 
     def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:
         """The next epoch of every run that is alive, in place; the mean loss of each over the epoch's batches."""
@@ -89,6 +98,7 @@ class FusedEngine:
             weights=state.weights,
             first_moments=state.first,
             second_moments=state.second,
+            parked=self.parked,
             losses=losses,
             steps=len(batches),
             batch=self.protocol.batch_size,

@@ -6,11 +6,10 @@ from importlib.util import find_spec
 
 import torch
 
+from generation.fused.variants import OLDEST, SMALLEST
 from generation.protocol import RunConfig
 from zoo.transformer.spec import AGNEWS, MNIST, TransformerSpec
 
-COMPUTE_CAPABILITY = (9, 0)  # matrices of halves stored from registers, and the shared memory below
-SHARED_BYTES = 227 * 1024  # two samples with all that their backward pass needs, and the model's weights
 SAMPLES_AT_ONCE = 16  # the classifier's gradients are made of this many samples at a time
 LARGEST_BATCH = 1 << 16
 
@@ -25,12 +24,12 @@ def obstacle(spec: TransformerSpec, configs: Sequence[RunConfig], device: torch.
     if device.type != "cuda":
         return f"it needs a CUDA device, got {device}"
     properties = torch.cuda.get_device_properties(device)
-    if (properties.major, properties.minor) < COMPUTE_CAPABILITY:
-        needed = ".".join(map(str, COMPUTE_CAPABILITY))
+    if (properties.major, properties.minor) < OLDEST:
+        needed = ".".join(map(str, OLDEST))
         return f"it needs compute capability {needed}, {properties.name} has {properties.major}.{properties.minor}"
-    if properties.shared_memory_per_block_optin < SHARED_BYTES:
+    if properties.shared_memory_per_block_optin < SMALLEST.shared_bytes:
         return (
-            f"it needs {SHARED_BYTES // 1024} KiB of shared memory per block (H100, H200, B200), "
+            f"it needs {SMALLEST.shared_kibibytes} KiB of shared memory per block, "
             f"{properties.name} has {properties.shared_memory_per_block_optin // 1024} KiB"
         )
     if find_spec("cuda") is None or find_spec("cuda.core") is None or find_spec("cuda.bindings") is None:

@@ -10,27 +10,28 @@ from pathlib import Path
 import pytest
 import torch
 
-from generation.fused.arguments import KERNELS, Arguments, layout, pack
+from generation.fused.arguments import KERNELS, Arguments, TrainArguments, layout, pack
 from generation.fused.compiled import SOURCES, macros
+from generation.fused.variants import LARGEST, Variant
 from zoo.storage.lock import exclusive
 from zoo.transformer.spec import TransformerSpec
 
 EMULATOR = Path(__file__).parent / "emulator"
 
 
-def build(spec: TransformerSpec, sources: Path = SOURCES) -> Path:
+def build(spec: TransformerSpec, variant: Variant, sources: Path = SOURCES) -> Path:
     """The shared library of a task, compiled by the first test that asks for it."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("the emulator needs g++")
-    defines = [f"-D{name}={value}" for name, value in macros(spec)]
+    defines = [f"-D{name}={value}" for name, value in macros(spec, variant)]
     options = ["-O2", "-std=c++17", "-shared", "-fPIC", "-w", *defines]
     files = sorted([*EMULATOR.iterdir(), *sources.iterdir()])
     made_of = b"".join([*(path.read_bytes() for path in files), *(option.encode() for option in options)])
     digest = hashlib.sha256(made_of).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / "small-transformer-zoo-emulator"
     folder.mkdir(exist_ok=True)
-    library = folder / f"{spec.task}-{digest}.so"
+    library = folder / f"{spec.task}-{variant.name}-{digest}.so"
     with exclusive(folder / ".lock", busy=None):
         if not library.exists():
             unfinished = library.with_suffix(".tmp")
@@ -45,13 +46,17 @@ class EmulatedKernels:
 
     device = torch.device("cpu")
 
-    def __init__(self, spec: TransformerSpec, schedule: int = 0, sources: Path = SOURCES) -> None:
-        self.library = ctypes.CDLL(str(build(spec, sources)))
+    def __init__(
+        self, spec: TransformerSpec, schedule: int = 0, sources: Path = SOURCES, variant: Variant = LARGEST
+    ) -> None:
+        self.library = ctypes.CDLL(str(build(spec, variant, sources)))
         self.schedule = schedule
         for kind in KERNELS:
-            needs = (ctypes.c_int32 * 3)()
+            needs = (ctypes.c_int32 * 4)()
             getattr(self.library, f"{kind.kernel}_needs")(needs)
             assert needs[2] == ctypes.sizeof(layout(kind))
+            if kind is TrainArguments:
+                self.parked_words = needs[3]
 
     def launch(self, arguments: Arguments, models: int, parts: int) -> None:
         emulate = getattr(self.library, f"emulate_{arguments.kernel}")

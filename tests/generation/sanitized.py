@@ -1,29 +1,32 @@
-"""A few models, one per optimizer, through both kernels of both tasks, for NVIDIA's sanitizer to watch.
+"""A few models, one per optimizer, through all kernels of both tasks, for NVIDIA's sanitizer to watch.
 
 compute-sanitizer --error-exitcode 1 --tool memcheck python tests/generation/sanitized.py      (racecheck, initcheck)
 """
+
+from itertools import product
 
 import torch
 from small_tasks import few_digits, few_news
 
 from generation.fused.engine import FusedEngine
+from generation.fused.variants import VARIANTS
 from generation.population.state import PopulationState
 from generation.protocol import Protocol, RunConfig
 from zoo.format.schema import OPTIMIZERS
 
 
 def main() -> None:
-    for task in (few_digits(train=64, test=70), few_news(train=64, test=70)):
+    for task, variant in product((few_digits(train=64, test=70), few_news(train=64, test=70)), VARIANTS):
         protocol = Protocol(epochs=2, warmup_epochs=1, batch_size=32)
         runs = [RunConfig(task.spec.task, name, 1e-3, 1e-4, 0.2, 0.2, 1.0, protocol=protocol) for name in OPTIMIZERS]
-        engine = FusedEngine.on_cuda(runs, task, torch.device("cuda"))
+        engine = FusedEngine.on_cuda(runs, task, torch.device("cuda"), variant)
         state = PopulationState.initial(task.spec, runs, engine.device)
         state.alive[-1] = False
         for _ in range(protocol.epochs):
             engine.train_epoch(state)
         accuracy, loss = engine.evaluate(state.weights, state.alive, engine.task.test)
         torch.cuda.synchronize()
-        print(task.spec.task, accuracy.tolist(), loss.tolist())
+        print(task.spec.task, variant.name, accuracy.tolist(), loss.tolist())
 
 
 if __name__ == "__main__":

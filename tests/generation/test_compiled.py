@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from generation.fused import compiled
+from generation.fused.resources import ARCHITECTURES, fits, measure
+from generation.fused.variants import LARGEST, SMALLEST, VARIANTS, Variant
 from zoo.storage.cache import CACHE_VARIABLE
 from zoo.transformer.spec import AGNEWS, MNIST, TransformerSpec
 
@@ -21,10 +23,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("spec", [MNIST, AGNEWS], ids=["mnist", "agnews"])
 @pytest.mark.parametrize(
-    ("kernel", "architecture"), [("train_epoch", "sm_90"), ("evaluate", "sm_90"), ("evaluate", "sm_100")]
+    ("kernel", "architecture", "variant"),
+    [("train_epoch", "sm_90", LARGEST), ("evaluate", "sm_100", LARGEST), ("evaluate", "sm_80", VARIANTS[1])],
+    ids=["train_epoch-sm_90", "evaluate-sm_100", "evaluate-sm_80"],
 )
-def test_kernels_compile(kernel: str, spec: TransformerSpec, architecture: str) -> None:
-    code = compiled.machine_code(kernel, spec, architecture)
+def test_kernels_compile(kernel: str, spec: TransformerSpec, architecture: str, variant: Variant) -> None:
+    code = compiled.machine_code(kernel, spec, architecture, variant)
     assert code.startswith(ELF)
     assert kernel.encode() in code
     assert f"{kernel}_needs".encode() in code
@@ -33,11 +37,11 @@ def test_kernels_compile(kernel: str, spec: TransformerSpec, architecture: str) 
 def test_compiled_code_is_kept_and_named_after_everything_it_is_made_of(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = compiled.machine_code("evaluate", MNIST, "sm_90")
+    code = compiled.machine_code("evaluate", MNIST, "sm_90", LARGEST)
     (kept,) = cache.iterdir()
     assert kept.read_bytes() == code
     kept.write_bytes(b"from the cache")
-    assert compiled.machine_code("evaluate", MNIST, "sm_90") == b"from the cache"
+    assert compiled.machine_code("evaluate", MNIST, "sm_90", LARGEST) == b"from the cache"
     changed = tmp_path / "kernels"
     changed.mkdir()
     for source in compiled.SOURCES.iterdir():
@@ -45,10 +49,23 @@ def test_compiled_code_is_kept_and_named_after_everything_it_is_made_of(
     with (changed / "norm.cuh").open("a") as header:
         header.write("// changed\n")
     monkeypatch.setattr(compiled, "SOURCES", changed)
-    assert compiled.machine_code("evaluate", MNIST, "sm_90").startswith(ELF)
+    assert compiled.machine_code("evaluate", MNIST, "sm_90", LARGEST).startswith(ELF)
 
 
 def test_a_cache_that_cannot_be_written_does_not_stop_a_run(cache: Path) -> None:
     cache.write_text("a file where the folder should be")
     with pytest.warns(UserWarning, match="compiled kernels cannot be kept"):
-        assert compiled.machine_code("evaluate", MNIST, "sm_90").startswith(ELF)
+        assert compiled.machine_code("evaluate", MNIST, "sm_90", LARGEST).startswith(ELF)
+
+
+def test_what_the_smallest_variant_takes() -> None:
+    """One of the rows that ``python -m generation.fused.resources`` prints."""
+    registers, spilled, threads, shared = measure("train_epoch", MNIST, "sm_86", SMALLEST)
+    assert registers <= 255
+    assert spilled < 256
+    assert threads == 256
+    assert 0 < shared <= SMALLEST.shared_bytes
+    best = {architecture: next(v.name for v in VARIANTS if fits(v, architecture)) for architecture in ARCHITECTURES}
+    assert best == {
+        "sm_80": "medium", "sm_86": "small", "sm_89": "small", "sm_90": "large", "sm_100": "large", "sm_120": "small",
+    }  # fmt: skip

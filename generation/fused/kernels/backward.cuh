@@ -11,7 +11,7 @@
 
 // From dy to d_hidden, then to the gradient of the attention's output, in front of its dropout.
 DEVICE void backward_mlp(
-    const Thread& me, const BlockWeights& weights, const Sample& sample, const BlockRows& kept,
+    const Thread& me, int block, const BlockWeights& weights, const Sample& sample, const BlockRows& kept,
     const BlockMemory& memory, Rows<DIM>& d
 ) {
     PackedRows<DIM> rows;
@@ -22,14 +22,16 @@ DEVICE void backward_mlp(
     store_rows(me, sample.dy(), rows);
     multiply(me, wide, rows, weights.fc2());
     pack_rows(d_hidden, wide);
-    load_rows(me, hidden, kept.hidden());
+    if (KEEP_ALL) load_rows(me, hidden, kept.hidden());
+    else sample.parking.get(Parking::hidden(block), hidden);
     #pragma unroll
     for (int k = 0; k < HIDDEN / 16; k++) {
         // a half that is at least the smallest positive number, plus 0x7FFF, has its sign bit set; zero has not
         #pragma unroll
         for (int i = 0; i < 4; i++) d_hidden[k][i] &= spread_signs(hidden[k][i] + 0x7FFF7FFFu);
     }
-    store_rows(me, sample.d_hidden(), d_hidden);
+    if (KEEP_ALL) store_rows(me, sample.d_hidden(), d_hidden);
+    else sample.parking.put(Parking::D_HIDDEN, d_hidden);
     multiply(me, d, d_hidden, weights.fc1());
     load_rows(me, rows, kept.x2());
     normalize_backward(d, rows, memory.r2);
@@ -126,6 +128,12 @@ DEVICE void backward_block(
     PackedRows<DIM> rows, query, d_joined, dq, dk, dv;
     PerRow<float> delta[HEADS];
     if (tokens.busy) {
+        if (!KEEP_ALL && block == 0) {
+            sample.parking.bring_back(me, Parking::X1, kept.x1());
+            sample.parking.bring_back(me, Parking::JOINED, kept.joined());
+            sample.parking.bring_back(me, Parking::X2, kept.x2());
+            warp_barrier();
+        }
         if (block == 0) {
             // only the last block's queries, keys and values are still there
             load_rows(me, rows, kept.x1());
@@ -134,7 +142,7 @@ DEVICE void backward_block(
         } else {
             load_rows(me, query, sample.queries());
         }
-        backward_mlp(me, weights, sample, kept, memory, d);
+        backward_mlp(me, block, weights, sample, kept, memory, d);
         pack_rows(rows, d);
         store_rows(me, sample.da(), rows);
         multiply(me, d, rows, weights.output());
@@ -164,6 +172,10 @@ DEVICE void backward_block(
     }
     group_barrier(me.group);  // all have read queries, keys and values
     if (!tokens.busy) return;
+    if (!KEEP_ALL) {  // p and ds have been read, too
+        sample.parking.bring_back(me, Parking::hidden(block), kept.hidden());
+        sample.parking.bring_back(me, Parking::D_HIDDEN, sample.d_hidden());
+    }
     store_rows(me, sample.queries(), dq);
     store_rows(me, sample.keys(), dk);
     store_rows(me, sample.values(), dv);

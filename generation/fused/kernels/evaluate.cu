@@ -9,13 +9,13 @@
 constexpr int EVALUATE_GROUPS = 4;
 constexpr int EVALUATE_THREADS = EVALUATE_GROUPS * GROUP_THREADS;
 
-// A group's keys and values: those of each block apart, so that no warp waits for the other block.
-struct KeysAndValues {
-    static constexpr u32 BLOCK_BYTES = 2 * TokenRows<DIM>::BYTES, BYTES = BLOCKS * BLOCK_BYTES;
+// A group's keys and values: where there is room those of each block apart, so that no warp waits for the other block.
+template <bool APART> struct KeysAndValues {
+    static constexpr u32 BLOCK_BYTES = 2 * TokenRows<DIM>::BYTES, BYTES = (APART ? BLOCKS : 1) * BLOCK_BYTES;
     u32 start;
     DEVICE BlockPlaces places(int block) const {
-        const u32 keys = start + block * BLOCK_BYTES;
-        return {{keys, 0}, {keys, 0}, {keys, TokenRows<DIM>::BYTES}, {0}};
+        const u32 keys = start + (APART ? block * BLOCK_BYTES : 0);
+        return {{keys, 0}, {keys, 0}, {keys, TokenRows<DIM>::BYTES}};
     }
 };
 
@@ -26,7 +26,10 @@ struct EvaluateMemory {
     static constexpr u32 INPUTS = SUMS + EVALUATE_GROUPS * TokenSums::BYTES;
     static constexpr u32 INPUT_BYTES = EVALUATE_GROUPS * TokenRows<FEATURES>::BYTES;
     static constexpr u32 KEYS = INPUTS + INPUT_BYTES;
-    static constexpr u32 BYTES = KEYS + EVALUATE_GROUPS * KeysAndValues::BYTES;
+    static constexpr bool APART = KEYS + EVALUATE_GROUPS * KeysAndValues<true>::BYTES <= SHARED_BYTES;
+    using GroupKeys = KeysAndValues<APART>;
+    static constexpr u32 BYTES = KEYS + EVALUATE_GROUPS * GroupKeys::BYTES;
+    static_assert(BYTES <= SHARED_BYTES, "a block has no more shared memory");
     u32 start;
 
     DEVICE Weights weights() const { return {start}; }
@@ -34,7 +37,7 @@ struct EvaluateMemory {
     DEVICE TokenRows<FEATURES> input(int group) const {
         return {start + INPUTS + group * TokenRows<FEATURES>::BYTES, 0};
     }
-    DEVICE KeysAndValues keys_and_values(int group) const { return {start + KEYS + group * KeysAndValues::BYTES}; }
+    DEVICE GroupKeys keys_and_values(int group) const { return {start + KEYS + group * GroupKeys::BYTES}; }
 };
 
 // What a launch passes, field by field as EvaluateArguments of arguments.py has it.
@@ -71,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(EVALUATE_THREADS, 1) evaluate(
     const Weights weights = memory.weights();
     const TokenSums sums = memory.sums(me.group);
     const TokenRows<FEATURES> input = memory.input(me.group);
-    const KeysAndValues keys_and_values = memory.keys_and_values(me.group);
+    const EvaluateMemory::GroupKeys keys_and_values = memory.keys_and_values(me.group);
     load_weights(arguments.weights + (long long)model * PARAMETERS, weights, {thread_index(), EVALUATE_THREADS});
     for (u32 i = thread_index(); i < EvaluateMemory::INPUT_BYTES / FLOAT; i += EVALUATE_THREADS) {
         store_word(memory.input(0).address() + i * FLOAT, 0);
@@ -99,6 +102,7 @@ extern "C" __global__ void __launch_bounds__(EVALUATE_THREADS, 1) evaluate(
             #pragma unroll 1
             for (int block = 0; block < BLOCKS; block++) {
                 const BlockPlaces places = keys_and_values.places(block);
+                if (!EvaluateMemory::APART && block) group_barrier(me.group);  // all have read the other block's
                 forward_block<false>(me, tokens, x, block, weights.block(block), places, none, block_memory);
             }
             if (tokens.busy) {

@@ -44,6 +44,15 @@ template <class Code> DEVICE void with_tokens(const Thread& me, int length, Code
     }
 }
 
+// Keeps what a block's backward pass reads again: in shared memory, or in device memory while another block is there.
+template <int N>
+DEVICE void keep_rows(
+    const Thread& me, int block, TokenRows<N> matrix, const PackedRows<N>& rows, const Parking& parking, int place
+) {
+    if (KEEP_ALL || block == BLOCKS - 1) store_rows(me, matrix, rows);
+    else parking.put(place, rows);
+}
+
 // Queries, keys and values of x; the latter two go to shared memory.
 DEVICE void project(
     const Thread& me, const PackedRows<DIM>& x, const BlockWeights& weights, PackedRows<DIM>& query,
@@ -132,7 +141,7 @@ DEVICE void forward_block(
     if (tokens.busy) {
         normalize(x, memory.r1, dropout.epsilon, tokens.real);
         pack_rows(rows, x);
-        if (TRAINING) store_rows(me, places.kept.x1(), rows);
+        if (TRAINING) keep_rows(me, block, places.kept.x1(), rows, places.parking, Parking::X1);
         project(me, rows, weights, query, places.keys, places.values);
         if (TRAINING) store_rows(me, places.queries, query);
     }
@@ -142,17 +151,20 @@ DEVICE void forward_block(
     for (int head = 0; head < HEADS; head++) {
         attend(me, tokens, query[head], places, head, rows[head], memory.log_sum[head]);
     }
-    if (TRAINING) store_rows(me, places.kept.joined(), rows);
+    if (TRAINING) keep_rows(me, block, places.kept.joined(), rows, places.parking, Parking::JOINED);
     multiply_transposed(me, x, rows, weights.output());
     if (TRAINING) memory.kept = drop(me, x, dropout, 1 + 2 * block);
     normalize(x, memory.r2, dropout.epsilon, tokens.real);
     pack_rows(rows, x);
-    if (TRAINING) store_rows(me, places.kept.x2(), rows);
+    if (TRAINING) keep_rows(me, block, places.kept.x2(), rows, places.parking, Parking::X2);
     Rows<HIDDEN> wide;
     PackedRows<HIDDEN> hidden;
     linear(me, wide, rows, weights.fc1(), weights.fc1_bias());
     pack_rows_relu(hidden, wide);
-    if (TRAINING) store_rows(me, places.kept.hidden(), hidden);
+    if (TRAINING) {
+        if (KEEP_ALL) store_rows(me, places.kept.hidden(), hidden);
+        else places.parking.put(Parking::hidden(block), hidden);
+    }
     linear(me, x, hidden, weights.fc2(), weights.fc2_bias());
     if (TRAINING) memory.kept |= drop(me, x, dropout, 2 + 2 * block) << 16;
 }

@@ -14,7 +14,8 @@
 #include "classifier.cuh"
 #include "update.cuh"
 
-constexpr int WARPS = 8, GROUPS = WARPS / GROUP_WARPS;
+constexpr int WARPS = 8, GROUPS = SAMPLES_AT_ONCE;  // warps without a sample only add up gradients
+static_assert(GROUPS == 1 || GROUPS == 2, "as eight warps can hold them");
 
 // Which two matrices a warp multiplies, dy on the left and x on the right: where columns 0-15 and 16-31 of the warp's
 // 32 start, in bytes from the start of a sample, and the bytes from 16 rows to the next 16.
@@ -36,7 +37,7 @@ DEVICE FactorAddresses block_factors(const Thread& me, int block) {
               : w == 3 ? BlockRows::JOINED
               : wide_left ? BlockRows::X2
               : BlockRows::HIDDEN_ROWS;
-    right += block * BlockRows::BYTES;
+    right += block * Sample::NEXT_BLOCK;
     u32 left_lane = wide_left ? TokenRows<HIDDEN>::across(me) ^ (w == 5 ? 64u : 0u) : TokenRows<DIM>::across(me);
     u32 right_lane = wide_right ? TokenRows<HIDDEN>::down(me) ^ (w == 7 ? 64u : 0u) : TokenRows<DIM>::down(me);
     FactorAddresses f;

@@ -56,7 +56,8 @@ DEVICE void load_matrices_transposed(u32 (&r)[4], u32 address) {
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 
-// The way back: matrix i of the warp's registers to the eight rows whose addresses lanes 8i to 8i+7 give.
+// The way back, from sm_90 on: matrix i of the warp's registers to the eight rows whose addresses lanes 8i to 8i+7
+// give.
 DEVICE void store_matrices(u32 address, const u32 (&r)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
         :: "r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
@@ -142,6 +143,16 @@ DEVICE void group_barrier(int group) {
 // knows that they are needed, so the address must always be valid.
 DEVICE void read_floats(float& x, float& y, const float* address) {
     asm("ld.global.nc.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "l"(address));
+}
+
+// Four words that this thread writes and reads back, at a multiple of 16 bytes.
+DEVICE void write_words(u32* address, const u32 (&r)[4]) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+        :: "l"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+}
+DEVICE void read_words(u32 (&r)[4], const u32* address) {
+    asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "l"(address) : "memory");
 }
 
 // ---- shared memory ------------------------------------------------------------------------------------------------

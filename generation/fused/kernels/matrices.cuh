@@ -93,8 +93,12 @@ template <int M, int N> struct Matrix {
         return chunk_at<N>(me.lane % 8 + me.lane / 16 * 8, me.lane / 8 % 2);
     }
 
-    // The same elsewhere in the matrix: `row` a multiple of 8, `chunk` even. Written so that one register for each
-    // base, lane pattern and chunk serves all matrices and rows, whose places are then constants of the instruction.
+    // The address of the lane's own two columns of chunk 0.
+    DEVICE static u32 own(const Thread& me) { return chunk_at<N>(me.row, 0) + me.pair * HALF; }
+
+    // The same elsewhere in the matrix: `row` a multiple of 8, `chunk` even unless it is the lane's own. Written so that
+    // one register for each base, lane pattern and chunk serves all matrices and rows, whose places are then constants of
+    // the instruction.
     DEVICE u32 at(u32 pattern, int row, int chunk) const {
         return ((base + pattern) ^ (16 * chunk)) + (offset + row * PITCH<N>);
     }
@@ -122,7 +126,16 @@ template <int N, int TILES>
 DEVICE void store_rows(const Thread& me, TokenRows<N> matrix, const Factor (&rows)[TILES], int chunk = 0) {
     matrix.base += me.tile * TILE * PITCH<N>;
     #pragma unroll
-    for (int k = 0; k < TILES; k++) store_matrices(matrix.at(matrix.down(me), 0, chunk + 2 * k), rows[k]);
+    for (int k = 0; k < TILES; k++) {
+        if constexpr (STORE_MATRICES) {
+            store_matrices(matrix.at(matrix.down(me), 0, chunk + 2 * k), rows[k]);
+        } else {
+            #pragma unroll
+            for (int i = 0; i < 4; i++) {
+                store_word(matrix.at(matrix.own(me), i % 2 * 8, chunk + 2 * k + i / 2), rows[k][i]);
+            }
+        }
+    }
 }
 
 // Reads them back.

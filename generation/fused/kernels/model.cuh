@@ -9,6 +9,14 @@
 //     FLAT_CLASSIFIER1 ...      where the classifier's tensors start; FLAT_EMBEDDING ... where there is an embedding
 //     PARAMETERS                the length of the flat vector
 //     UPDATE_EPSILON            what an update adds to the root of the second moment
+//
+// and what the GPU's shared memory allows (variants.py):
+//
+//     SHARED_BYTES              shared memory per thread block
+//     SAMPLES_AT_ONCE           samples that a thread block trains on at a time, 1 or 2
+//     KEEP_ALL                  1: shared memory has room for all that their backward passes need; 0: some of it waits
+//                               in device memory (parking.cuh)
+//     STORE_MATRICES            1: the GPU has an instruction that stores matrices
 #pragma once
 #include "machine.cuh"
 
@@ -34,7 +42,7 @@ constexpr float SCORE_SCALE = 0.25f;                     // 1/√D_k
 static_assert(SCORE_SCALE * SCORE_SCALE * HEAD_DIM == 1.0f, "for this D_k");
 constexpr float SCORE_TO_POWER = SCORE_SCALE * LOG2_E;   // exp(score/√D_k) = 2^(score·this)
 
-constexpr u32 HALF = 2, FLOAT = 4;                       // bytes
+constexpr u32 HALF = 2, FLOAT = 4, DOUBLE = 8;           // bytes
 
 // Where a thread stands: its group's warps hold 16 token rows each; a lane holds columns 8j + pair, 8j + pair + 1 of
 // rows `row` and `row + 8` of its tile, as the matrix units have it.

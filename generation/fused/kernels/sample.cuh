@@ -1,6 +1,6 @@
 // A sample: what its word of facts says, and its rows in shared memory while it trains.
 #pragma once
-#include "matrices.cuh"
+#include "parking.cuh"
 
 // What a kernel is told about a sample besides its tokens, in one word (samples.py).
 struct Facts {
@@ -27,23 +27,30 @@ struct BlockRows {
 struct BlockPlaces {
     TokenRows<DIM> queries, keys, values;
     BlockRows kept;
+    Parking parking;
 };
 
 // All rows of a sample. The block whose backward pass runs has its queries, keys and values here, and its gradients.
+// Without room for all, both blocks take turns in one place, p lies where d_hidden will be and ds where hidden will be.
 struct Sample {
-    static constexpr u32 QUERIES = BLOCKS * BlockRows::BYTES, KEYS = QUERIES + TokenRows<DIM>::BYTES;
+    static constexpr u32 NEXT_BLOCK = KEEP_ALL ? BlockRows::BYTES : 0;
+    static constexpr u32 QUERIES = BlockRows::BYTES + (BLOCKS - 1) * NEXT_BLOCK, KEYS = QUERIES + TokenRows<DIM>::BYTES;
     static constexpr u32 VALUES = KEYS + TokenRows<DIM>::BYTES, DY = VALUES + TokenRows<DIM>::BYTES;
     static constexpr u32 DA = DY + TokenRows<DIM>::BYTES, D_JOINED = DA + TokenRows<DIM>::BYTES;
-    static constexpr u32 D_HIDDEN = D_JOINED + TokenRows<DIM>::BYTES, P = D_HIDDEN + TokenRows<HIDDEN>::BYTES;
-    static constexpr u32 DS = P + TokenRows<ROWS>::BYTES, BYTES = DS + TokenRows<ROWS>::BYTES;
+    static constexpr u32 D_HIDDEN = D_JOINED + TokenRows<DIM>::BYTES, END = D_HIDDEN + TokenRows<HIDDEN>::BYTES;
+    static constexpr u32 P = KEEP_ALL ? END : D_HIDDEN;
+    static constexpr u32 DS = KEEP_ALL ? P + TokenRows<ROWS>::BYTES : BlockRows::HIDDEN_ROWS;
+    static constexpr u32 BYTES = KEEP_ALL ? DS + TokenRows<ROWS>::BYTES : END;
+    static_assert(ROWS == HIDDEN, "a warp's rows of p lie where its rows of d_hidden will be");
     u32 start;
+    Parking parking;
 
-    DEVICE BlockRows block(int b) const { return {start + b * BlockRows::BYTES}; }
+    DEVICE BlockRows block(int b) const { return {start + b * NEXT_BLOCK}; }
     // The first block's keys and values lie where p will be, so that the second's find their place free.
     DEVICE BlockPlaces places(int b) const {
         const TokenRows<DIM> key_rows = {start + (b ? KEYS : P), 0};
         const TokenRows<DIM> value_rows = {start + (b ? VALUES : P + TokenRows<DIM>::BYTES), 0};
-        return {queries(), key_rows, value_rows, block(b)};
+        return {queries(), key_rows, value_rows, block(b), parking};
     }
     // queries, keys and values, and at the end of the backward pass their gradients
     DEVICE TokenRows<DIM> queries() const { return {start, QUERIES}; }

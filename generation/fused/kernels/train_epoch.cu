@@ -1,14 +1,15 @@
 // Trains a population for one epoch: one thread block per model, with no exchange with the host in between.
 //
 //     for each step:
-//         for each round of two samples, one per group of four warps:
+//         for each round of two samples, or of one (SAMPLES_AT_ONCE), with four warps each:
 //             forward through both blocks ─ classifier ─ back through block 1 and block 0   (forward.cuh, backward.cuh)
-//             after each block's backward pass: all eight warps add both samples to their weight gradients
+//             after each block's backward pass: all eight warps add the samples to their weight gradients
 //                                                                                                     (gradients.cuh)
 //         every warp updates the weights whose gradients it holds                                        (update.cuh)
 //
 // Device memory is read for the tokens, and read and written for the optimizer's numbers once per step; activations and
-// gradients never leave the chip. Nothing depends on other blocks, so a run's bytes do not depend on its population.
+// gradients never leave the chip if shared memory has room for them (KEEP_ALL). Nothing depends on other blocks, so a
+// run's bytes do not depend on its population.
 #include "gradients.cuh"
 #include "inputs.cuh"
 
@@ -40,7 +41,7 @@ struct TrainMemory {
     DEVICE InputBuffers inputs(int group) const { return {input(group, 0).base}; }
     DEVICE Sample sample(int group) const { return {start + SAMPLES + group * Sample::BYTES}; }
 };
-static_assert(TrainMemory::BYTES <= 227 * 1024, "a block of sm_90 has no more shared memory");
+static_assert(TrainMemory::BYTES <= SHARED_BYTES, "a block has no more shared memory");
 
 // What a launch passes, field by field as TrainArguments of arguments.py has it.
 struct TrainArguments {
@@ -60,15 +61,17 @@ struct TrainArguments {
     int steps;
     int batch;
     int first_step;
+    u32* parked;                  // [models, Parking::WORDS]
 
     DEVICE const u16* sample(int index) const { return tokens + (long long)index * TOKENS * FEATURES; }
 };
 
-// What a launch must provide: threads per block, bytes of shared memory, and bytes of arguments.
+// What a launch must provide: threads per block, bytes of shared memory, bytes of arguments, and a model's parked words.
 extern "C" __global__ void train_epoch_needs(int* needs) {
     needs[0] = TRAIN_THREADS;
     needs[1] = TrainMemory::BYTES;
     needs[2] = sizeof(TrainArguments);
+    needs[3] = Parking::WORDS;
 }
 
 extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const TrainArguments arguments) {
@@ -80,7 +83,9 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
     const RecentSamples recent = memory.recent();
     const TokenSums sums = memory.sums(me.group);
     const InputBuffers inputs = memory.inputs(me.group);
-    const Sample sample = memory.sample(me.group);
+    const bool works = GROUPS * GROUP_WARPS == WARPS || me.group < GROUPS;  // on a sample
+    Sample sample = memory.sample(me.group);
+    sample.parking = {arguments.parked + (long long)model * Parking::WORDS};
     const long long first_weight = (long long)model * PARAMETERS;
 
     Optimizer rule(arguments.rules + model * RULE_NUMBERS);
@@ -99,12 +104,12 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
     }
     block_barrier();
 
-    double loss = 0.0;
+    double losses[2 / GROUPS] = {};  // of even and odd samples apart, in every variant
     int buffer = 0;
     const int rounds = arguments.batch / GROUPS, total = arguments.steps * arguments.batch;
     // one round ahead, so that no warp waits for device memory
-    start_tokens(me, arguments.sample(me.group), inputs[buffer]);
-    u32 next_facts0 = arguments.facts[0], next_facts1 = arguments.facts[1];
+    if (works) start_tokens(me, arguments.sample(me.group), inputs[buffer]);
+    u32 next_facts0 = arguments.facts[0], next_facts1 = arguments.facts[GROUPS - 1];
     Gradients gradients;
     #pragma unroll 1
     for (int step = 0; step < arguments.steps; step++) {
@@ -119,20 +124,22 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
             dropout.start_sample(me, mine.place);
 
             Rows<DIM> x;
-            copies_done();
-            warp_barrier();
-            embed(me, x, weights, input, arguments.positions);
-            warp_barrier();  // all lanes have read what the next copy may overwrite
+            if (works) {
+                copies_done();
+                warp_barrier();
+                embed(me, x, weights, input, arguments.positions);
+                warp_barrier();  // all lanes have read what the next copy may overwrite
+            }
             buffer = InputBuffers::COUNT - 1 - buffer;
             if (next < total) {
-                start_tokens(me, arguments.sample(next + me.group), inputs[buffer]);
+                if (works) start_tokens(me, arguments.sample(next + me.group), inputs[buffer]);
                 next_facts0 = arguments.facts[next];
-                next_facts1 = arguments.facts[next + 1];
+                next_facts1 = arguments.facts[next + GROUPS - 1];
             }
-            const u32 kept_first = drop(me, x, dropout, 0);
+            const u32 kept_first = works ? drop(me, x, dropout, 0) : 0;
 
             BlockMemory block_memory = {}, earlier;
-            with_tokens(me, mine.length, [&](const auto& tokens) {
+            if (works) with_tokens(me, mine.length, [&](const auto& tokens) {
                 #pragma unroll 1
                 for (int block = 0; block < BLOCKS; block++) {
                     earlier = block_memory;
@@ -149,18 +156,19 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
                 group_barrier(me.group);
                 if (tokens.busy) {
                     const int row = (round * GROUPS + me.group) % RECENT;
-                    loss += classify_and_return(me, tokens, weights, sums, recent, row, mine.label, x);
+                    const float loss = classify_and_return(me, tokens, weights, sums, recent, row, mine.label, x);
+                    losses[GROUPS == 1 && round % 2] += loss;
                     normalize_backward(x, normalized, r);
                 }
             });
 
             #pragma unroll 1
             for (int block = BLOCKS - 1; block >= 0; block--) {
-                with_tokens(me, mine.length, [&](const auto& tokens) {
+                if (works) with_tokens(me, mine.length, [&](const auto& tokens) {
                     backward_block(me, tokens, block, weights.block(block), sample, block_memory, x);
                 });
                 block_memory = earlier;
-                if (IMAGES && block == 0) {
+                if (IMAGES && block == 0 && works) {
                     PackedRows<DIM> rows;
                     drop_backward(x, kept_first);
                     pack_rows(rows, x);
@@ -188,12 +196,14 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
         gradients.apply(me, rule.at_step(arguments.corrections + 2 * step), weights);
         block_barrier();
     }
-    // each group's first lane has the sum over its samples
-    if (me.tile == 0 && me.lane == 0) store_double(sums.start, loss);
+    // each group's first lane has the sums over its samples
+    if (works && me.tile == 0 && me.lane == 0) {
+        for (int i = 0; i < 2 / GROUPS; i++) store_double(sums.start + i * DOUBLE, losses[i]);
+    }
     block_barrier();
     if (thread_index() == 0) {
         double sum = 0.0;
-        for (int group = 0; group < GROUPS; group++) sum += load_double(memory.sums(group).start);
+        for (int i = 0; i < 2; i++) sum += load_double(memory.sums(i % GROUPS).start + i / GROUPS * DOUBLE);
         arguments.losses[model] = sum / ((double)arguments.steps * arguments.batch);
     }
 }

@@ -30,7 +30,7 @@ typedef unsigned int u32;
 typedef unsigned short u16;
 typedef unsigned char u8;
 
-constexpr int LANES = 32, MOST_THREADS = 512, SHARED_BYTES = 232448, STACK_BYTES = 256 * 1024;
+constexpr int LANES = 32, MOST_THREADS = 512, STACK_BYTES = 256 * 1024;
 alignas(1024) static u8 shared_memory[SHARED_BYTES];
 
 // A fiber is entered once through its ucontext; later switches are jumps, which unlike swapcontext call no kernel.
@@ -374,6 +374,9 @@ inline void read_floats(float& x, float& y, const float* address) {
     x = address[0];
     y = address[1];
 }
+
+inline void write_words(u32* address, const u32 (&r)[4]) { std::memcpy(address, r, sizeof r); }
+inline void read_words(u32 (&r)[4], const u32* address) { std::memcpy(r, address, sizeof r); }
 
 inline void store_word(u32 address, u32 x) { std::memcpy(to_write(address, 4), &x, 4); }
 inline u32 load_word(u32 address) {

@@ -1,0 +1,40 @@
+// Rows that wait in device memory while shared memory has no room for them (KEEP_ALL 0): those that the first block's
+// backward pass reads again, and of both blocks' MLPs the hidden layer and its gradients while attention goes backward.
+//
+// Each lane writes and reads back its own numbers, so nothing has to be waited for, and the cache can hold those of all
+// models in training at a time.
+#pragma once
+#include "matrices.cuh"
+
+struct Parking {
+    // places of factors, which hold 16 columns of a warp's rows
+    static constexpr int X1 = 0, JOINED = X1 + DIM / 16, X2 = JOINED + DIM / 16, HIDDEN_ROWS = X2 + DIM / 16;
+    static constexpr int D_HIDDEN = HIDDEN_ROWS + BLOCKS * (HIDDEN / 16), FACTORS = D_HIDDEN + HIDDEN / 16;
+    static constexpr int FACTOR_WORDS = 4 * WARP;
+    static constexpr int WORDS = KEEP_ALL ? 0 : SAMPLES_AT_ONCE * GROUP_WARPS * FACTORS * FACTOR_WORDS;
+    u32* start;  // of the model's WORDS
+
+    DEVICE static int hidden(int block) { return HIDDEN_ROWS + block * (HIDDEN / 16); }
+
+    // Where this lane's words of a factor start; from the thread's index, so that no address is kept for long.
+    DEVICE u32* at(int place) const {
+        const int thread = thread_index();
+        return start + (thread / WARP * FACTORS + place) * FACTOR_WORDS + 4 * (thread % WARP);
+    }
+    template <int TILES> DEVICE void put(int place, const Factor (&rows)[TILES]) const {
+        u32* const first = at(place);
+        #pragma unroll
+        for (int k = 0; k < TILES; k++) write_words(first + k * FACTOR_WORDS, rows[k]);
+    }
+    template <int TILES> DEVICE void get(int place, Factor (&rows)[TILES]) const {
+        const u32* const first = at(place);
+        #pragma unroll
+        for (int k = 0; k < TILES; k++) read_words(rows[k], first + k * FACTOR_WORDS);
+    }
+    // Brings rows back to shared memory.
+    template <int N> DEVICE void bring_back(const Thread& me, int place, TokenRows<N> matrix) const {
+        PackedRows<N> rows;
+        get(place, rows);
+        store_rows(me, matrix, rows);
+    }
+};

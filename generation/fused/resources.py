@@ -1,0 +1,80 @@
+"""What every variant of the kernels takes on every architecture it can run on, without a GPU.
+
+python -m generation.fused.resources                            a table: registers, spilled bytes, shared memory
+python -m generation.fused.resources --architecture sm_80 sm_90 --task mnist
+"""
+
+import argparse
+import io
+import re
+
+from generation.fused.arguments import KERNELS
+from generation.fused.compiled import SOURCES, compiler_options, nvidia
+from generation.fused.variants import VARIANTS, Variant
+from zoo.command import command, command_parser
+from zoo.transformer.spec import SPECS, TransformerSpec
+
+ARCHITECTURES = {  # compute capability, and KiB of shared memory that a thread block may have
+    "sm_80": ((8, 0), 163),
+    "sm_86": ((8, 6), 99),
+    "sm_89": ((8, 9), 99),
+    "sm_90": ((9, 0), 227),
+    "sm_100": ((10, 0), 227),
+    "sm_120": ((12, 0), 99),
+}
+NUMBER = "\ntemplate <int N> __global__ void number() {}\n"
+CONSTANTS = {
+    "train_epoch": ("TRAIN_THREADS", "TrainMemory::BYTES"),
+    "evaluate": ("EVALUATE_THREADS", "EvaluateMemory::BYTES"),
+}
+"""Threads per block and bytes of shared memory, as the kernels' sources call them."""
+ROW = "{:8} {:8} {:8} {:12} {:>9} {:>13} {:>10} {:>8}"
+
+
+def fits(variant: Variant, architecture: str) -> bool:
+    capability, kibibytes = ARCHITECTURES[architecture]
+    return variant.capability <= capability and variant.shared_kibibytes <= kibibytes
+
+
+def measure(kernel: str, spec: TransformerSpec, architecture: str, variant: Variant) -> tuple[int, int, int, int]:
+    """Registers per thread, bytes spilled per thread, threads per block and bytes of shared memory per block.
+
+    The compiler's log says the first two. The others are constants of the source: a template's function is named after
+    its number.
+    """
+    core = nvidia("cuda.core")
+    source = (SOURCES / f"{kernel}.cu").read_text(encoding="utf-8") + NUMBER
+    options = core.ProgramOptions(
+        include_path=str(SOURCES),
+        name=f"{kernel}.cu",
+        ptxas_options="-v",
+        **compiler_options(spec, architecture, variant),
+    )
+    log = io.StringIO()
+    names = [f"number<{constant}>" for constant in CONSTANTS[kernel]]
+    code = core.Program(source, "c++", options).compile("cubin", name_expressions=names, logs=log)
+    _, _, own = log.getvalue().partition(f"'{kernel}' for")
+    registers, spilled = re.search(r"Used (\d+) registers", own), re.search(r"(\d+) bytes spill stores", own)
+    assert registers, log.getvalue()
+    assert spilled, log.getvalue()
+    threads, shared = (int(re.findall(r"\d+", str(code.symbol_mapping[name]))[-1]) for name in names)
+    return int(registers[1]), int(spilled[1]), threads, shared
+
+
+@command
+def main(arguments: list[str] | None = None) -> None:
+    parser = command_parser("generation.fused.resources", __doc__)
+    parser.add_argument("--architecture", nargs="+", choices=list(ARCHITECTURES), default=list(ARCHITECTURES))
+    parser.add_argument("--task", nargs="+", choices=list(SPECS), default=list(SPECS))
+    options: argparse.Namespace = parser.parse_args(arguments)
+    print(ROW.format("GPU", "variant", "task", "kernel", "registers", "bytes spilled", "threads", "shared"))
+    for architecture in options.architecture:
+        for variant in (variant for variant in VARIANTS if fits(variant, architecture)):
+            for task in options.task:
+                for kind in KERNELS:
+                    numbers = measure(kind.kernel, SPECS[task], architecture, variant)
+                    print(ROW.format(architecture, variant.name, task, kind.kernel, *numbers), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""The gradient of one training step by float64 autograd, with the numbers rounded that the fused kernels round."""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float32, Float64
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from generation.fused.samples import Samples
+from generation.population.forward import dropout_places, no_dropout, population_logits, population_losses
+from generation.population.philox import drop_threshold, dropout_bits
+from generation.population.torch_engine import mask_dropout
+from zoo.transformer.model import sinusoidal_positions
+from zoo.transformer.spec import TransformerSpec
+
+
+class FactorsIn(TorchFunctionMode):
+    """Rounds what the kernels round: the factors of every matrix product.
+
+    As in the kernels, softmax's numerators are such a factor, and what they give is divided by their sum. So units near
+    zero fall on the same side of their ReLU as in the kernels, but for the last bits of sums. ``last_relu`` is what the
+    last one was given, the classifier's.
+    """
+
+    PRODUCTS: ClassVar = {torch.Tensor.matmul: (0, 1), torch.Tensor.__matmul__: (0, 1), torch.baddbmm: (1, 2)}
+
+    def __init__(self, precision: torch.dtype) -> None:
+        super().__init__()
+        self.precision = precision
+        self.divisor: Tensor | None = None
+        self.last_relu = torch.empty(0)
+
+    def __torch_function__(self, func: Callable, types: object, args: tuple = (), kwargs: dict | None = None) -> object:
+        if func is torch.softmax:
+            numerators = self.rounded((args[0] - args[0].detach().amax(dim=-1, keepdim=True)).exp())
+            self.divisor = numerators.sum(dim=-1, keepdim=True)
+            return numerators
+        if func is F.relu:
+            self.last_relu = args[0].detach()
+        factors = self.PRODUCTS.get(func, ())
+        result = func(*(self.rounded(arg) if i in factors else arg for i, arg in enumerate(args)), **(kwargs or {}))
+        if factors and self.divisor is not None:
+            result, self.divisor = result / self.divisor, None
+        return result
+
+    def rounded(self, x: Tensor) -> Tensor:
+        return x + (x.detach().to(self.precision).to(x.dtype) - x.detach())
+
+
+def exact_gradient(
+    spec: TransformerSpec, weights: Tensor, samples: Samples, order: Tensor, dropout: float, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Loss and gradient by float64 autograd, from the very numbers that the kernel reads and with the same masks."""
+    batch = len(samples)
+    tokens = samples.tokens.double()[order]
+    labels, lengths = (samples.facts[order] >> 16 & 0xFF).long(), samples.facts[order] >> 24
+    mask = None
+    if spec.patch_size is None:
+        tokens = tokens - sinusoidal_positions(spec.tokens, spec.dim).double()
+        mask = torch.arange(spec.tokens) < lengths[:, None]
+    drop = no_dropout
+    if dropout:
+        groups = torch.arange(batch * spec.tokens * spec.dim // 4)
+        places = torch.arange(dropout_places(spec))  # of step 0
+        bits = [dropout_bits(torch.tensor([seed]), place, groups) for place in places]
+        threshold = torch.tensor([drop_threshold(dropout)], dtype=torch.int16)
+        drop = mask_dropout(bits, threshold, torch.tensor([1 / (1 - dropout)], dtype=torch.float64))
+    flat = weights.double().requires_grad_()
+    loss = population_losses(population_logits(spec, flat, tokens, mask, drop, torch.float64), labels)
+    (gradient,) = torch.autograd.grad(loss.sum(), flat)
+    return loss.detach(), gradient
+
+
+def clear_of_zero(units: Float64[Tensor, "samples units"], margin: float = 0.01) -> Float32[Tensor, " units"]:
+    """The least that moves each of the classifier's units at least ``margin`` away from zero for every sample.
+
+    One that rounding puts on the other side of its ReLU changes all of a sample's gradient: in a batch of 16, a tenth
+    of the whole.
+    """
+    moves = torch.linspace(-1, 1, 801, dtype=units.dtype)
+    moves = moves[moves.abs().argsort(stable=True)]
+    clear = ((units[:, :, None] + moves).abs() >= margin).all(dim=0)
+    assert bool(clear.any(dim=1).all())
+    return moves[clear.int().argmax(dim=1)].float()
