@@ -59,8 +59,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         digits = np.load("digits.npz")
         parts = {name: digits[name][::3] if name.endswith("train") else digits[name] for name in digits}
         np.savez("digits.npz", **parts)
+        words = ["--task", "digits.toml", "--runs", str(RUNS), "--models-per-pass", str(RUNS), "--out", "runs"]
         for shard in "01":
-            run(["--task", "digits.toml", "--shard", shard, "--runs", str(RUNS), "--out", "runs", "--device", "cpu"])
+            run([*words, "--device", "cpu", "--shard", shard])
     publish([str(folder / "runs"), str(folder / "digits-zoo")])
     return folder
 
