@@ -51,13 +51,13 @@ LIMITS = (
 
 @dataclass(frozen=True)
 class Reader:
-    """A stored predictor as a table's model."""
+    """A stored predictor as a table's model, on the CPU, where most will use it; the rows may be on a GPU."""
 
     pretrained: Pretrained
 
     @torch.no_grad()
     def predict(self, rows: Checkpoints) -> Float[np.ndarray, " n"]:
-        return torch.cat([self.pretrained(weights) for weights in rows.pieces(READ_AT_ONCE)]).cpu().numpy()
+        return torch.cat([self.pretrained(weights.flat().cpu()) for weights in rows.pieces(READ_AT_ONCE)]).numpy()
 
 
 def fit(data: BenchmarkData, seed: int, epochs: int) -> FittedPredictor:

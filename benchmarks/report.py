@@ -15,8 +15,16 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import results
-from benchmarks.documents.blocks import CONFIGS, DOCUMENTS, HEADLINE_PICTURE, PLOTS, blocks, headline_zoos, measured
+from benchmarks.documents.blocks import (
+    CONFIGS,
+    DOCUMENTS,
+    HEADLINE_PICTURE,
+    PLOTS,
+    blocks,
+    headline_zoos,
+    kendall_rows,
+    measured,
+)
 from benchmarks.documents.claims import problems
 from benchmarks.documents.facts import Facts
 from benchmarks.documents.generated_runs import final_runs
@@ -64,7 +72,7 @@ def draw(folder: Path, plots: Path) -> list[Path]:
         title, path = f"{config}, after the last epoch", plots / f"accuracy.{config}.png"
         drawn.append(plot_histograms({title: runs["test_accuracy"].to_numpy()}, path, counted="runs"))
     for config in CONFIGS:
-        index = ResultIndex.latest(results.read("kendall", folder), config)
+        index = ResultIndex.latest(kendall_rows(folder), config)
         if not index:
             continue
         drawn.append(tau_by_threshold(index, config, plots / f"kendall.{config}.thresholds.png"))

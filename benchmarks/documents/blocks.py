@@ -5,8 +5,10 @@ from pathlib import Path
 
 from benchmarks import results
 from benchmarks.documents.generated_runs import GENERATED, final_runs, trained_on
+from benchmarks.models.registry import MODELS
+from benchmarks.results import Result
 from benchmarks.submissions.ranking import read_ranking
-from benchmarks.tables.ablation import components_table, width_table
+from benchmarks.tables.ablation import components_table, variants_table, width_table
 from benchmarks.tables.accuracies import accuracies_table
 from benchmarks.tables.augmentation import augmentation_table
 from benchmarks.tables.census import census_table
@@ -74,13 +76,19 @@ def blocks(folder: Path, plots: Path) -> dict[str, Callable[[], str]]:
 
 def headline_zoos(folder: Path) -> dict[str, ResultIndex]:
     """Title → the rows of a zoo, for those of the front page's three that were measured."""
-    rows = results.read("kendall", folder)
+    rows = kendall_rows(folder)
     zoos = {
         "MNIST": ResultIndex.latest(rows, "mnist"),
         "AG News": ResultIndex.latest(rows, "agnews"),
         "MNIST, a seed for each run": ResultIndex.latest(rows, with_own_seeds("mnist"), IN_BOTH["mnist"]),
     }
     return {title: index for title, index in zoos.items() if index}
+
+
+def kendall_rows(folder: Path) -> list[Result]:
+    """All but those of variants, which are shown beside the model that they change."""
+    variants = {name for name, model in MODELS.items() if model.variant_of}
+    return [row for row in results.read("kendall", folder) if row.model not in variants]
 
 
 def picture_block(folder: Path, plots: Path) -> str:
@@ -96,7 +104,7 @@ def headline_block(folder: Path) -> str:
 
 def kendall_block(config: str, folder: Path, plots: Path) -> str:
     """The tables of one task, and its plots where they were drawn."""
-    index = ResultIndex.latest(results.read("kendall", folder), config)
+    index = ResultIndex.latest(kendall_rows(folder), config)
     if not index:
         return missing(f"python -m benchmarks.kendall --config {config}")
     pictures = shown([f"kendall.{config}.{name}.png" for name in PICTURES], folder, plots)
@@ -109,7 +117,7 @@ def with_own_seeds(config: str) -> str:
 
 def seeds_block(folder: Path) -> str:
     """For each task the table on the same configurations of both its zoos, then the whole of the second."""
-    rows = results.read("kendall", folder)
+    rows = kendall_rows(folder)
     tables, shown_configs = [], []
     for config, part in IN_BOTH.items():
         distinct_config = with_own_seeds(config)
@@ -130,7 +138,11 @@ def components_block(folder: Path) -> str:
     if not any(whole.values()):
         return missing("python -m benchmarks.ablation_components")
     good = {config: index for config in CONFIGS if (index := ResultIndex.latest(rows, config, GOOD))}
-    return noted("\n\n".join(components_table(indexes) for indexes in (whole, good) if indexes), folder, *CONFIGS)
+    tables = [components_table(indexes) for indexes in (whole, good) if indexes]
+    kendall = results.read("kendall", folder)
+    for config in CONFIGS:
+        tables += variants_table(ResultIndex.latest(kendall, config), config)
+    return noted("\n\n".join(tables), folder, *CONFIGS)
 
 
 def transfer_block(folder: Path) -> str:

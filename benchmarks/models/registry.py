@@ -52,7 +52,8 @@ class BenchmarkModel:
     ``library`` is imported by ``fit``. ``seeded`` says whether a seed changes anything: boosting without subsampling
     has no randomness, so one fit stands for all seeds. ``recipe`` is what a neural predictor is trained by for the main
     columns, alone or as a part of an average. One that takes hours without a GPU, or answers a question of its own, is
-    fitted only where it is named, not ``by_default``. ``edition`` is raised when the way of fitting this model changes,
+    fitted only where it is named, not ``by_default``; ``variant_of`` names the model that it changes in one respect to
+    answer it, beside which it is shown. ``edition`` is raised when the way of fitting this model changes,
     so that stored trials of earlier editions are not used; for a model of the user's own, ``source`` is the hash of its
     source code, for the same reason.
     """
@@ -67,6 +68,7 @@ class BenchmarkModel:
     seeded: bool = True
     recipe: str = "paper"
     by_default: bool = True
+    variant_of: str | None = None
     reads_weights: bool = True
     reads_hyperparameters: bool = False
     edition: int = 1
@@ -119,19 +121,25 @@ MODELS = {
             reads_hyperparameters=True,
         ),
         BenchmarkModel(
-            "transformer_nfn_canonical", "Transformer-NFN on canonical weights", kind=CanonicalNFN, by_default=False
+            "transformer_nfn_canonical",
+            "Transformer-NFN on canonical weights",
+            kind=CanonicalNFN,
+            by_default=False,
+            variant_of="transformer_nfn",
         ),
         BenchmarkModel(
             "transformer_nfn_classifier_canonical",
             "Transformer-NFN, classifier canonical",
             kind=CanonicalClassifierNFN,
             by_default=False,
+            variant_of="transformer_nfn",
         ),
         BenchmarkModel(
             "transformer_nfn_classifier_invariants",
             "Transformer-NFN, classifier's invariants",
             kind=InvariantClassifierNFN,
             by_default=False,
+            variant_of="transformer_nfn",
         ),
     )
 }
@@ -163,9 +171,11 @@ def known_models() -> dict[str, BenchmarkModel]:
 
 
 def weight_models() -> tuple[str, ...]:
-    """Those that read weights and nothing else."""
+    """Those that read weights and nothing else, without the variants of others."""
     return tuple(
-        name for name, model in known_models().items() if model.reads_weights and not model.reads_hyperparameters
+        name
+        for name, model in known_models().items()
+        if model.reads_weights and not model.reads_hyperparameters and model.variant_of is None
     )
 
 

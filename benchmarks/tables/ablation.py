@@ -1,14 +1,16 @@
 """tab:ablation-components and tab:ablation-hidden-dim."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from benchmarks.models.registry import MODELS
 from benchmarks.tables import paper
-from benchmarks.tables.markdown import MISSING, number, table, tau_cell
-from benchmarks.tables.result_index import ResultIndex
+from benchmarks.tables.markdown import MISSING, number, table, tau_cell, threshold_title
+from benchmarks.tables.result_index import ResultIndex, thresholds_of
 from zoo.format.record import task_of
 from zoo.transformer.spec import COMPONENTS
 
-MODEL = "transformer_nfn"
+MODEL, BEHIND = "transformer_nfn", "tau_behind_leader"
 TITLES = {"mnist": "MNIST-Transformers", "agnews": "AGNews-Transformers"}
 
 
@@ -39,6 +41,33 @@ def all_components(index: ResultIndex, config: str) -> tuple[str, ...]:
     settings = [row.setting.get("components") for row in index.rows]
     tried = {name for names in settings if isinstance(names, list | tuple) for name in names}
     return tuple(name for name in COMPONENTS if name in tried)
+
+
+def variants_table(index: ResultIndex, config: str) -> list[str]:
+    """Transformer-NFN and its variants, and how far each is above it, paired; nothing where no variant has rows.
+
+    The variants' command names Transformer-NFN and no other model, so the leader they are behind is Transformer-NFN.
+    """
+    variants = [name for name, model in MODELS.items() if model.variant_of == MODEL]
+    of_variants = replace(index, rows=tuple(row for row in index.rows if row.model in variants))
+    if not of_variants.rows:
+        return []
+    thresholds = thresholds_of(of_variants)
+    rows = []
+    for name in (MODEL, *variants):
+        cells = [tau_cell(index, name, None, threshold=threshold, recipe="paper") for threshold in thresholds]
+        rows.append([MODELS[name].title, *cells, MISSING if name == MODEL else above_text(index, name, thresholds[0])])
+    titles = map(threshold_title, thresholds)
+    return [table([index.title(config), *titles, f"τ above {MODELS[MODEL].title}"], rows)]
+
+
+def above_text(index: ResultIndex, name: str, threshold: float) -> str:
+    setting = {"threshold": threshold, "recipe": "paper"}
+    behind, interval = index.value(BEHIND, name, **setting), index.interval(BEHIND, name, **setting)
+    if behind is None or interval is None:
+        return MISSING
+    low, high = interval
+    return f"{-behind:.3f} [{-high:.3f}, {-low:.3f}]"
 
 
 def width_table(index: ResultIndex, config: str) -> str:

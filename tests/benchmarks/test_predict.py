@@ -28,6 +28,16 @@ def fitted(tiny_zoo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_predictor_that_was_fitted_on_a_gpu_is_asked_on_the_cpu(tiny_zoo: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mnist.safetensors"
+    pretrain.main(
+        ["--zoo", str(tiny_zoo), "--config", "mnist", "--epochs", "1", "--device", "cuda", "--out", str(path)]
+    )
+    assert path.with_suffix(".toml").exists()
+
+
 def test_the_card_says_what_the_stored_predictor_reaches(fitted: Path, tiny_zoo: Path) -> None:
     predictor = nfn.load_pretrained(fitted)
     test = zoo.open(tiny_zoo, "mnist", split="test")

@@ -9,10 +9,10 @@ import pytest
 
 import zoo
 from benchmarks import kendall, report, results
-from benchmarks.documents.blocks import DOCUMENTS, PICTURES, blocks, seeds_block
+from benchmarks.documents.blocks import DOCUMENTS, PICTURES, blocks, kendall_block, seeds_block
 from benchmarks.documents.generated_runs import final_runs
 from benchmarks.results import Result
-from benchmarks.tables.ablation import components_table, width_table
+from benchmarks.tables.ablation import components_table, variants_table, width_table
 from benchmarks.tables.accuracies import accuracies_table
 from benchmarks.tables.augmentation import augmentation_table
 from benchmarks.tables.headline import headline_table
@@ -197,6 +197,22 @@ def test_the_leader_reads_weights():
     )
     assert "| MLP | **0.500 ± 0.010**" in text
     assert "| hyperparameters only | 0.900 ± 0.010" in text
+
+
+def test_variants_stand_beside_the_model_that_they_change_and_not_among_the_others(tmp_path: Path):
+    setting = {"threshold": 0.0, "recipe": "paper"}
+    variant = "transformer_nfn_classifier_invariants"
+    rows = [row("tau", 0.82, model="transformer_nfn", **setting), row("tau", 0.9, model=variant, **setting)]
+    behind = {"tau_behind_leader": -0.08, "tau_behind_leader_low": -0.1, "tau_behind_leader_high": -0.06}
+    rows += [row(metric, value, model=variant, **setting) for metric, value in behind.items()]
+    results.append(rows, tmp_path)
+    (text,) = variants_table(ResultIndex.latest(rows, "mnist"), "mnist")
+    assert "| Transformer-NFN | 0.820 ± 0.010 | – |" in text
+    assert "| Transformer-NFN, classifier's invariants | 0.900 ± 0.010 | 0.080 [0.060, 0.100] |" in text
+    assert variants_table(ResultIndex.latest(rows[:1], "mnist"), "mnist") == []
+    shown = kendall_block("mnist", tmp_path, tmp_path)
+    assert "| Transformer-NFN | **0.820" in shown
+    assert "invariants" not in shown
 
 
 def test_the_speed_table_takes_the_last_measurement():
