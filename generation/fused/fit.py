@@ -1,4 +1,9 @@
-"""Whether the fused kernels can train a population on a device."""
+"""Whether the fused kernels can train a population on a device.
+
+They take the paper's two transformers with any number of tokens, classes and blocks up to ``LIMITS``. A sample has four
+warps with 16 token rows each. Logits are one tile of 16 columns. A warp keeps its gradients of all blocks in registers
+for a whole step: 40 of 255 per block, and with two blocks no more are free.
+"""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -12,13 +17,14 @@ from zoo.transformer.spec import AGNEWS, MNIST, TransformerSpec
 
 SAMPLES_AT_ONCE = 16  # the classifier's gradients are made of this many samples at a time
 LARGEST_BATCH = 1 << 16
+LIMITS = {"tokens": 64, "classes": 16, "blocks": 2}
 
 
 def obstacle(spec: TransformerSpec, configs: Sequence[RunConfig], device: torch.device) -> str | None:
     """Why the kernels cannot train these runs of this transformer on this device, in one line; None if they can."""
     batch = configs[0].protocol.batch_size
-    if differing := unlike(AGNEWS if spec.patch_size is None else MNIST, spec):
-        return f"its kernels are written for the paper's two transformers, this one has {', '.join(differing)}"
+    if found := misfits(spec):
+        return "; ".join(found)
     if batch % SAMPLES_AT_ONCE or batch >= LARGEST_BATCH:
         return f"it needs a batch size that is a multiple of {SAMPLES_AT_ONCE} below {LARGEST_BATCH}, got {batch}"
     if device.type != "cuda":
@@ -37,7 +43,17 @@ def obstacle(spec: TransformerSpec, configs: Sequence[RunConfig], device: torch.
     return None
 
 
-def unlike(expected: TransformerSpec, actual: TransformerSpec) -> list[str]:
-    """The dimensions in which two specs differ, e.g. "blocks 4, not 2"; the task's name is none."""
-    pairs = [(field.name, getattr(expected, field.name), getattr(actual, field.name)) for field in fields(expected)]
-    return [f"{name} {b}, not {a}" for name, a, b in pairs if a != b and name != "task"]
+def misfits(spec: TransformerSpec) -> list[str]:
+    """What the kernels cannot take of a transformer, e.g. "it takes at most 2 blocks, this one has 4"."""
+    sizes = [(name, limit, getattr(spec, name)) for name, limit in LIMITS.items()]
+    found = [f"it takes at most {limit} {name}, this one has {size}" for name, limit, size in sizes if size > limit]
+    if other := unlike(AGNEWS if spec.patch_size is None else MNIST, spec):
+        found.append(f"it takes the paper's dimensions, this one has {', '.join(other)}")
+    return found
+
+
+def unlike(paper: TransformerSpec, spec: TransformerSpec) -> list[str]:
+    """In what a spec differs besides its name and what has a limit, e.g. "heads 4, not 2"."""
+    names = [field.name for field in fields(paper) if field.name not in ("task", *LIMITS)]
+    pairs = [(name, getattr(paper, name), getattr(spec, name)) for name in names]
+    return [f"{name} {actual}, not {expected}" for name, expected, actual in pairs if actual != expected]

@@ -1,9 +1,14 @@
-"""The small tasks as fixtures."""
+"""The small tasks and the fused engine as fixtures."""
 
 import pytest
 import torch
+from emulated import EmulatedKernels
+from fused_checks import MakeEngine
 from small_tasks import few_digits, few_news, few_photos
 
+from generation.fused.engine import FusedEngine
+from generation.fused.variants import LARGEST, Variant
+from generation.protocol import RunConfig
 from zoo.tasks import Examples, TaskData
 from zoo.transformer.spec import MNIST
 
@@ -36,3 +41,18 @@ def photos() -> TaskData:
 def task(request: pytest.FixtureRequest) -> TaskData:
     """One of the tasks above by name: ``@pytest.mark.parametrize("task", ["digits"], indirect=True)``."""
     return request.getfixturevalue(request.param)
+
+
+needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+@pytest.fixture(params=["emulator", pytest.param("cuda", marks=needs_gpu)])
+def engine(request: pytest.FixtureRequest) -> MakeEngine:
+    """Makes an engine; ``schedule`` is the seed of the emulator's order of warps, which a GPU chooses for itself."""
+
+    def make(configs: list[RunConfig], task: TaskData, schedule: int = 0, variant: Variant = LARGEST) -> FusedEngine:
+        if request.param == "cuda":
+            return FusedEngine.on_cuda(configs, task, torch.device("cuda"), variant)
+        return FusedEngine(configs, task, EmulatedKernels(task.spec, schedule, variant=variant))
+
+    return make

@@ -1,4 +1,4 @@
-"""A few models, one per optimizer, through all kernels of both tasks, for NVIDIA's sanitizer to watch.
+"""A few models, one per optimizer, through all kernels of both tasks and of a smaller shape, for NVIDIA's sanitizer.
 
 compute-sanitizer --error-exitcode 1 --tool memcheck python tests/generation/sanitized.py      (racecheck, initcheck)
 """
@@ -6,17 +6,21 @@ compute-sanitizer --error-exitcode 1 --tool memcheck python tests/generation/san
 from itertools import product
 
 import torch
-from small_tasks import few_digits, few_news
+from small_tasks import few_digits, few_news, few_scans
 
 from generation.fused.engine import FusedEngine
 from generation.fused.variants import VARIANTS
 from generation.population.state import PopulationState
 from generation.protocol import Protocol, RunConfig
 from zoo.format.schema import OPTIMIZERS
+from zoo.transformer.spec import TransformerSpec
+
+SQUARES = TransformerSpec("squares", classes=7, tokens=36, patch_size=4, blocks=1)
 
 
 def main() -> None:
-    for task, variant in product((few_digits(train=64, test=70), few_news(train=64, test=70)), VARIANTS):
+    tasks = few_digits(train=64, test=70), few_news(train=64, test=70), few_scans(64, 70, SQUARES, 24, 24)
+    for task, variant in product(tasks, VARIANTS):
         protocol = Protocol(epochs=2, warmup_epochs=1, batch_size=32)
         runs = [RunConfig(task.spec.task, name, 1e-3, 1e-4, 0.2, 0.2, 1.0, protocol=protocol) for name in OPTIMIZERS]
         engine = FusedEngine.on_cuda(runs, task, torch.device("cuda"), variant)

@@ -15,7 +15,7 @@ from zoo.tasks import Examples, TaskData, WordEmbedding
 from zoo.tasks.mnist import load_mnist, load_sample_digits
 from zoo.tasks.raw_data import LabelledTexts, RawTexts, identify_texts
 from zoo.testing import TINY_PHOTOS
-from zoo.transformer.spec import AGNEWS, MNIST
+from zoo.transformer.spec import AGNEWS, MNIST, TransformerSpec
 
 
 def few_digits(train: int, test: int) -> TaskData:
@@ -27,14 +27,14 @@ def few_digits(train: int, test: int) -> TaskData:
     return TaskData(MNIST, task.train[rows], task.test[test_rows], "a few digits")
 
 
-def few_news(train: int, test: int) -> TaskData:
+def few_news(train: int, test: int, spec: TransformerSpec = AGNEWS) -> TaskData:
     """Made-up texts of 1 to 70 words whose class decides which words are frequent."""
     generator = torch.Generator().manual_seed(0)
-    words = tuple(f"w{index}" for index in range(40))
+    words = tuple(f"w{index}" for index in range(20 + 5 * spec.classes))
     embedding = WordEmbedding.from_vectors(words, torch.randn(len(words), 32, generator=generator))
 
     def texts(count: int) -> LabelledTexts:
-        labels = torch.randint(0, 4, (count,), generator=generator).tolist()
+        labels = torch.randint(0, spec.classes, (count,), generator=generator).tolist()
         lengths = torch.randint(1, 71, (count,), generator=generator).tolist()
         drawn = [
             (torch.randint(0, 20, (length,), generator=generator) + 5 * label).tolist()
@@ -43,7 +43,20 @@ def few_news(train: int, test: int) -> TaskData:
         return LabelledTexts([" ".join(words[index] for index in text) for text in drawn], labels)
 
     splits = texts(train), texts(test)
-    return RawTexts(*splits, "made-up news", identify_texts(*splits), AGNEWS.classes).encode(embedding, AGNEWS)
+    return RawTexts(*splits, "made-up news", identify_texts(*splits), spec.classes).encode(embedding, spec)
+
+
+def few_scans(train: int, test: int, spec: TransformerSpec, height: int, width: int) -> TaskData:
+    """Made-up gray images, brightest in the columns of their class."""
+    generator = torch.Generator().manual_seed(0)
+    columns = torch.arange(width) * spec.classes // width
+
+    def scans(count: int) -> Examples:
+        labels = torch.randint(0, spec.classes, (count,), generator=generator)
+        noise = torch.randint(0, 200, (count, height, width), generator=generator)
+        return Examples((noise + 50 * (columns == labels[:, None, None])).to(torch.uint8), labels)
+
+    return TaskData(spec, scans(train), scans(test), "made-up scans")
 
 
 def few_photos(train: int, test: int) -> TaskData:

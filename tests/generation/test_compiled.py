@@ -34,6 +34,15 @@ def test_kernels_compile(kernel: str, spec: TransformerSpec, architecture: str, 
     assert f"{kernel}_needs".encode() in code
 
 
+def test_kernels_of_another_shape_compile_and_spill_no_more() -> None:
+    """One block of 45 tokens of an image and 16 classes."""
+    spec = TransformerSpec("strips", classes=16, tokens=45, patch_size=4, blocks=1)
+    registers, spilled, _, shared = measure("train_epoch", spec, "sm_80", VARIANTS[1])
+    assert registers <= 255
+    assert spilled == 0
+    assert 0 < shared <= VARIANTS[1].shared_bytes
+
+
 def test_compiled_code_is_kept_and_named_after_everything_it_is_made_of(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +14,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from emulated import EmulatedKernels
-from rounded_gradient import FactorsIn, clear_of_zero, exact_gradient
+from fused_checks import RATES, MakeEngine, check_evaluation, check_gradients, check_two_epochs, config
+from rounded_gradient import FactorsIn, exact_gradient
 from small_tasks import few_digits, few_news
 from torch import Tensor
 
@@ -35,36 +35,12 @@ from generation.population.trainer import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
 from generation.storage.snapshot import load_snapshot, save_snapshot
 from zoo.tasks import TaskData
-from zoo.transformer.spec import MNIST, SPECS, TransformerSpec
-
-RATES = {"sgd": 1e-2, "sgd_momentum": 1e-2, "adam": 1e-3, "rmsprop": 3e-4}
-ONE_STEP = Protocol(epochs=1, warmup_epochs=1, batch_size=16)
+from zoo.transformer.spec import AGNEWS, MNIST, SPECS, TransformerSpec
 
 
 @pytest.fixture(scope="module")
 def tasks() -> dict[str, TaskData]:
     return {"mnist": few_digits(train=16, test=60), "agnews": few_news(train=16, test=60)}
-
-
-def config(task: str, optimizer: str = "sgd_momentum", *, dropout: float = 0.0, **changes) -> RunConfig:
-    run = RunConfig(task, optimizer, RATES[optimizer], 0.0, 0.3, dropout, 1.0, protocol=ONE_STEP)
-    return replace(run, **changes)
-
-
-needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
-MakeEngine = Callable[..., FusedEngine]
-
-
-@pytest.fixture(params=["emulator", pytest.param("cuda", marks=needs_gpu)])
-def engine(request: pytest.FixtureRequest) -> MakeEngine:
-    """Makes an engine; ``schedule`` is the seed of the emulator's order of warps, which a GPU chooses for itself."""
-
-    def make(configs: list[RunConfig], task: TaskData, schedule: int = 0, variant: Variant = LARGEST) -> FusedEngine:
-        if request.param == "cuda":
-            return FusedEngine.on_cuda(configs, task, torch.device("cuda"), variant)
-        return FusedEngine(configs, task, EmulatedKernels(task.spec, schedule, variant=variant))
-
-    return make
 
 
 def trained_weights(spec: TransformerSpec) -> Tensor:
@@ -74,52 +50,14 @@ def trained_weights(spec: TransformerSpec) -> Tensor:
     return reader.weights([best]).clone()
 
 
-def check_gradients(
-    make: Callable[[RunConfig], FusedEngine], name: str, task: TaskData, trained: bool, dropout: float
-) -> None:
-    """Momentum's first moment after one step is the gradient itself; the reference rounds what the kernels round.
-
-    What is left are the kernels' sums in float32 and their gradients in halves: a few thousandths of the gradient, and
-    up to a hundredth where a hidden unit falls on the other side of zero. Bounds are 2 % of the whole, 5 % of each
-    tensor.
-    """
-    run, spec = config(name, dropout=dropout, seed=7), SPECS[name]
-    fused = make(run)
-    samples = epoch_samples(TrainingInputs.prepare(task), epoch_batches(fused.subset, run.protocol, epoch=0))
-    order = (samples.facts & 0xFFFF).argsort()  # back to the order of the batch
-    initial = PopulationState.initial(spec, [run], torch.device("cpu")).weights  # the same on every device
-    weights = trained_weights(spec) if trained else initial
-
-    def reference(seed: int = run.seed) -> tuple[Tensor, Tensor, Tensor]:
-        with FactorsIn(torch.float16) as mode:
-            loss, gradient = exact_gradient(spec, weights, samples, order, dropout, seed)
-        return loss, gradient, mode.last_relu[0]
-
-    _, _, units = reference()
-    weights[:, spec.tensors["classifier.fc1.bias"].slice] += clear_of_zero(units)
-    state = PopulationState.initial(spec, [run], fused.device)
-    state.weights[:] = weights
-    loss = fused.train_epoch(state)
-    gradient = state.first.cpu().double()
-    expected_loss, expected, _ = reference()
-    # a loss near zero is a small difference of logits near ten
-    assert float(loss) == pytest.approx(float(expected_loss), rel=1e-3, abs=1e-4)
-    assert float((gradient - expected).norm() / expected.norm()) < 0.02
-    for tensor, slot in spec.tensors.items():
-        own, theirs = gradient[0, slot.slice], expected[0, slot.slice]
-        assert float((own - theirs).norm() / theirs.norm()) < 0.05, tensor
-    if dropout:
-        _, other_masks, _ = reference(seed=run.seed + 1)
-        assert float((gradient - other_masks).norm() / expected.norm()) > 0.2, "the masks make no difference"
-
-
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 @pytest.mark.parametrize("trained", [False, True], ids=["initial", "trained"])
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
 def test_gradients_are_those_of_float64_autograd(
     name: str, trained: bool, dropout: float, tasks: dict[str, TaskData], engine: MakeEngine
 ) -> None:
-    check_gradients(lambda run: engine([run], tasks[name]), name, tasks[name], trained, dropout)
+    weights = trained_weights(SPECS[name]) if trained else None
+    check_gradients(lambda run: engine([run], tasks[name]), tasks[name], dropout, weights)
 
 
 def with_mistake(folder: Path, header: str, right: str, wrong: str) -> Path:
@@ -138,7 +76,7 @@ def test_gradients_of_a_head_with_the_other_heads_sums_are_found(tasks: dict[str
     sources = with_mistake(tmp_path, "backward.cuh", right, wrong)
     kernels, task = EmulatedKernels(MNIST, sources=sources), tasks["mnist"]
     with pytest.raises(AssertionError):
-        check_gradients(lambda run: FusedEngine([run], task, kernels), "mnist", task, trained=False, dropout=0.0)
+        check_gradients(lambda run: FusedEngine([run], task, kernels), task, dropout=0.0)
 
 
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
@@ -157,30 +95,9 @@ def test_the_reference_of_the_gradients_changes_nothing_but_the_rounding(name: s
 
 @pytest.mark.parametrize(("name", "optimizers"), [("mnist", ("sgd", "rmsprop")), ("agnews", ("sgd_momentum", "adam"))])
 def test_two_epochs_follow_the_torch_engine(name: str, optimizers: tuple[str, ...], engine: MakeEngine) -> None:
-    """With dropout, batches that the classifier's gradients take in three parts, a decay that shows in four steps.
-
-    Every optimizer for one of the tasks: its code is the same for both.
-    """
+    """Every optimizer for one of the tasks: its code is the same for both."""
     task = few_digits(train=96, test=10) if name == "mnist" else few_news(train=96, test=10)
-    protocol, decays = Protocol(epochs=2, warmup_epochs=2, batch_size=48), {"sgd": 1.0, "sgd_momentum": 1.0}
-    configs = [
-        config(name, optimizer, dropout=0.1, weight_decay=decays.get(optimizer, 1e-4), protocol=protocol)
-        for optimizer in optimizers
-    ]
-    fused, twin = engine(configs, task), TorchEngine(configs, task)
-    ours, theirs = (PopulationState.initial(task.spec, configs, device) for device in (fused.device, twin.device))
-    before = theirs.weights.clone()
-    for _ in range(protocol.epochs):
-        torch.testing.assert_close(fused.train_epoch(ours).cpu(), twin.train_epoch(theirs), rtol=1e-2, atol=0)
-        ours.epoch += 1
-        theirs.epoch += 1
-    moved = (theirs.weights - before).norm(dim=1)
-    apart = (ours.weights.cpu() - theirs.weights).norm(dim=1)
-    assert bool((moved > 0).all())
-    # adaptive optimizers take full steps for the smallest gradients, whose signs depend on rounding
-    limits = {"sgd": 0.02, "sgd_momentum": 0.02, "adam": 0.2, "rmsprop": 0.3}
-    limit = torch.tensor([limits[optimizer] for optimizer in optimizers])
-    assert bool((apart < limit * moved).all()), (apart / moved).tolist()
+    check_two_epochs(lambda configs: engine(configs, task), task, optimizers)
 
 
 def test_a_run_has_the_same_bytes_alone_in_company_and_whatever_the_order_of_warps(
@@ -243,15 +160,7 @@ def test_a_dead_run_is_left_as_it_is(tasks: dict[str, TaskData], engine: MakeEng
 
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
 def test_evaluation_agrees_with_the_model_itself(name: str, tasks: dict[str, TaskData], engine: MakeEngine) -> None:
-    task, spec = tasks[name], SPECS[name]
-    weights = trained_weights(spec)
-    fused = engine([config(name)], task)
-    on_device = weights.to(fused.device)
-    accuracy, loss = fused.evaluate(on_device, torch.tensor([True], device=fused.device), fused.task.test)
-    measured = zoo.evaluate(zoo.build_model(spec, weights[0]), task)
-    assert float(accuracy) == pytest.approx(measured.accuracy, abs=1.01 / len(task.test))
-    # a loss near zero is a small difference of logits near ten
-    assert float(loss) == pytest.approx(measured.loss, rel=3e-3, abs=1e-4)
+    check_evaluation(engine([config(name)], tasks[name]), tasks[name], trained_weights(SPECS[name]))
 
 
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
@@ -272,7 +181,7 @@ def test_evaluation_in_parts_is_that_of_every_model(
 
 def test_the_emulator_finds_a_missing_barrier(tmp_path: Path) -> None:
     """Tests the tester: without the barrier in front of it, attention reads keys that are still being written."""
-    barrier = "    if (block == 0) group_barrier(me.group);  // the new keys and values of all rows are there\n"
+    barrier = "    if (is_earlier(block)) group_barrier(me.group);  // the new keys and values of all rows are there\n"
     sources = with_mistake(tmp_path, "backward.cuh", barrier, "")
     script = Path(__file__).parent / "one_step.py"
     environment = os.environ | {"PYTHONPATH": str(script.parents[2])}
@@ -381,12 +290,27 @@ def test_what_the_kernels_cannot_do_is_said_in_one_line() -> None:
     assert obstacle(MNIST, [config("mnist")], cpu) == "it needs a CUDA device, got cpu"
     odd = config("mnist", protocol=Protocol(batch_size=100))
     assert obstacle(MNIST, [odd], cpu) == "it needs a batch size that is a multiple of 16 below 65536, got 100"
-    assert obstacle(replace(MNIST, task="digits"), [config("mnist")], cpu) == "it needs a CUDA device, got cpu"
-    deep = replace(MNIST, channels=3, blocks=4, residual=True)
-    assert obstacle(deep, [config("mnist")], cpu) == (
-        "its kernels are written for the paper's two transformers, this one has blocks 4, not 2, channels 3, not 1, "
-        "residual True, not False"
-    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "misfit"),
+    [
+        (replace(MNIST, tokens=81), "it takes at most 64 tokens, this one has 81"),
+        (replace(AGNEWS, classes=20), "it takes at most 16 classes, this one has 20"),
+        (replace(MNIST, blocks=4), "it takes at most 2 blocks, this one has 4"),
+        (replace(AGNEWS, heads=4), "it takes the paper's dimensions, this one has heads 4, not 2"),
+        (
+            replace(MNIST, patch_size=2, channels=3, blocks=3, residual=True),
+            "it takes at most 2 blocks, this one has 3; it takes the paper's dimensions, this one has "
+            "patch_size 2, not 4, channels 3, not 1, residual True, not False",
+        ),
+        (replace(MNIST, task="digits", tokens=64, classes=16, blocks=1), None),
+        (replace(AGNEWS, task="reviews", tokens=1, classes=2, blocks=1), None),
+    ],
+)
+def test_which_transformers_do_not_fit_is_said_in_one_line(spec: TransformerSpec, misfit: str | None) -> None:
+    expected = "it needs a CUDA device, got cpu" if misfit is None else misfit
+    assert obstacle(spec, [config(spec.task)], torch.device("cpu")) == expected
 
 
 def test_samples_are_cropped_as_the_protocol_says(tasks: dict[str, TaskData]) -> None:
@@ -396,13 +320,16 @@ def test_samples_are_cropped_as_the_protocol_says(tasks: dict[str, TaskData]) ->
     assert torch.equal(samples.tokens, evaluation_samples(task, task.train[batches.rows.flatten()]).tokens)
 
 
-def test_a_gpu_that_is_too_old_or_too_small_is_told_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("spec", [MNIST, replace(MNIST, task="digits", tokens=4, blocks=1)], ids=["mnist", "digits"])
+def test_a_gpu_that_is_too_old_or_too_small_is_told_so_in_one_line(
+    spec: TransformerSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def on(name: str, capability: tuple[int, int], kib: int) -> str | None:
         card = SimpleNamespace(
             name=name, major=capability[0], minor=capability[1], shared_memory_per_block_optin=kib * 1024
         )
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
-        return obstacle(MNIST, [config("mnist")], torch.device("cuda"))
+        return obstacle(spec, [config(spec.task)], torch.device("cuda"))
 
     assert on("T4", (7, 5), 64) == "it needs compute capability 8.0, T4 has 7.5"
     assert on("a card", (8, 9), 48) == "it needs 99 KiB of shared memory per block, a card has 48 KiB"
@@ -452,10 +379,8 @@ class TestOnAGpu:
     def test_gradients_of_the_smaller_variants(
         self, variant: Variant, name: str, trained: bool, dropout: float, tasks: dict[str, TaskData]
     ) -> None:
-        task = tasks[name]
-        check_gradients(
-            lambda run: FusedEngine.on_cuda([run], task, self.device, variant), name, task, trained, dropout
-        )
+        task, weights = tasks[name], trained_weights(SPECS[name]) if trained else None
+        check_gradients(lambda run: FusedEngine.on_cuda([run], task, self.device, variant), task, dropout, weights)
 
     @pytest.mark.parametrize("name", ["mnist", "agnews"])
     def test_the_same_bytes_in_populations_of_1_8_and_300(self, name: str) -> None:

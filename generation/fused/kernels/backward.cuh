@@ -128,13 +128,13 @@ DEVICE void backward_block(
     PackedRows<DIM> rows, query, d_joined, dq, dk, dv;
     PerRow<float> delta[HEADS];
     if (tokens.busy) {
-        if (!KEEP_ALL && block == 0) {
+        if (!KEEP_ALL && is_earlier(block)) {
             sample.parking.bring_back(me, Parking::X1, kept.x1());
             sample.parking.bring_back(me, Parking::JOINED, kept.joined());
             sample.parking.bring_back(me, Parking::X2, kept.x2());
             warp_barrier();
         }
-        if (block == 0) {
+        if (is_earlier(block)) {
             // only the last block's queries, keys and values are still there
             load_rows(me, rows, kept.x1());
             project(me, rows, weights, query, sample.keys(), sample.values());
@@ -152,7 +152,7 @@ DEVICE void backward_block(
         #pragma unroll
         for (int head = 0; head < HEADS; head++) weighted_sums(delta[head], d_joined[head], rows[head]);
     }
-    if (block == 0) group_barrier(me.group);  // the new keys and values of all rows are there
+    if (is_earlier(block)) group_barrier(me.group);  // the new keys and values of all rows are there
     #pragma unroll
     for (int head = 0; head < HEADS; head++) {
         Rows<HEAD_DIM> c, e;

@@ -32,14 +32,15 @@ template <int TILES> struct Tokens {
     }
 };
 
-// Calls `code` with the tokens of a sample of this length.
+// Calls `code` with the tokens of a sample of this length. Written out: as a template that calls itself it would become
+// other machine code for the paper's texts.
 template <class Code> DEVICE void with_tokens(const Thread& me, int length, Code code) {
     if constexpr (FULL_LENGTH) {
-        code(Tokens<GROUP_WARPS>(me, length));
+        code(Tokens<TOKEN_TILES>(me, length));
     } else {
-        if (length <= TILE) code(Tokens<1>(me, length));
-        else if (length <= 2 * TILE) code(Tokens<2>(me, length));
-        else if (length <= 3 * TILE) code(Tokens<3>(me, length));
+        if (TOKEN_TILES == 1 || length <= TILE) code(Tokens<1>(me, length));
+        else if (TOKEN_TILES == 2 || length <= 2 * TILE) code(Tokens<2>(me, length));
+        else if (TOKEN_TILES == 3 || length <= 3 * TILE) code(Tokens<3>(me, length));
         else code(Tokens<4>(me, length));
     }
 }

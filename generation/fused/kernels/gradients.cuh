@@ -100,7 +100,7 @@ struct Gradients {
     DEVICE void add_embedding(const Thread& me, Sample sample, TokenRows<FEATURES> patches) {
         if (me.warp >= 2) return;
         #pragma unroll
-        for (int tile = 0; tile < GROUP_WARPS; tile++) {
+        for (int tile = 0; tile < TOKEN_TILES; tile++) {
             Factor a, b;
             sample.d_joined().load_left_transposed(me, a, tile * TILE, 2 * me.warp);
             load_matrices_transposed(b, patches.base + tile * TILE * PITCH<FEATURES> + patches.down(me));

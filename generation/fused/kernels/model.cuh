@@ -1,4 +1,5 @@
-// The zoo's transformer as the kernels see it: its dimensions, and how a thread block's warps share the work.
+// The zoo's transformer as the kernels see it: its dimensions, and how a thread block's warps share the work. Tokens,
+// classes and blocks may be fewer than the kernels have room for (fit.py); the other dimensions are the paper's.
 //
 // The compiler's command line gives what zoo.TransformerSpec and the protocol say (macros in compiled.py):
 //
@@ -29,12 +30,17 @@ constexpr int FLAT_EMBEDDING = 0, FLAT_EMBEDDING_BIAS = 0;
 constexpr bool FULL_LENGTH = IMAGES;          // every image has all TOKENS; each text has a length of its own
 
 constexpr int TILE = 16;                      // token rows of one warp
-constexpr int ROWS = 64;                      // token rows of a sample: TOKENS, padded to whole tiles
+constexpr int ROWS = 64;                      // room for the token rows of a sample
+constexpr int TOKEN_TILES = (TOKENS + TILE - 1) / TILE;  // tiles that hold TOKENS rows; only the last has padding
 constexpr int GROUP_WARPS = ROWS / TILE;      // the four warps that share a sample
 constexpr int WARP = 32;
 constexpr int GROUP_THREADS = GROUP_WARPS * WARP;
-static_assert(DIM == 32 && HEADS == 2 && HEAD_DIM == TILE && HIDDEN == 64 && BLOCKS == 2, "as the warps share work");
+static_assert(DIM == 32 && HEADS == 2 && HEAD_DIM == TILE && HIDDEN == 64, "as the warps share work");
+static_assert(BLOCKS == 1 || BLOCKS == 2, "a third block's gradients would find no registers");
 static_assert(TOKENS <= ROWS && CLASSES <= TILE && FEATURES == (IMAGES ? TILE : DIM), "as the tiles can hold them");
+
+// The first of two blocks, which goes backward when the other has taken its place.
+DEVICE bool is_earlier(int block) { return BLOCKS == 2 && block == 0; }
 
 constexpr float LAYER_NORM_EPSILON = 1e-5f;
 constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;

@@ -1,5 +1,6 @@
-// Rows that wait in device memory while shared memory has no room for them (KEEP_ALL 0): those that the first block's
-// backward pass reads again, and of both blocks' MLPs the hidden layer and its gradients while attention goes backward.
+// Rows that wait in device memory while shared memory has no room for them (KEEP_ALL 0): those that the backward
+// pass of the first of two blocks reads again, and of every block's MLP the hidden layer and its gradients while
+// attention goes backward.
 //
 // Each lane writes and reads back its own numbers, so nothing has to be waited for, and the cache can hold those of all
 // models in training at a time.

@@ -2,10 +2,10 @@
 //
 //     for each step:
 //         for each round of two samples, or of one (SAMPLES_AT_ONCE), with four warps each:
-//             forward through both blocks ─ classifier ─ back through block 1 and block 0   (forward.cuh, backward.cuh)
+//             forward through all blocks ─ classifier ─ back, the last block first         (forward.cuh, backward.cuh)
 //             after each block's backward pass: all eight warps add the samples to their weight gradients
-//                                                                                                     (gradients.cuh)
-//         every warp updates the weights whose gradients it holds                                        (update.cuh)
+//                                                                                                      (gradients.cuh)
+//         every warp updates the weights whose gradients it holds                                         (update.cuh)
 //
 // Device memory is read for the tokens, and read and written for the optimizer's numbers once per step; activations and
 // gradients never leave the chip if shared memory has room for them (KEEP_ALL). Nothing depends on other blocks, so a
@@ -179,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
                 for (int group = 0; group < GROUPS; group++) {
                     const Sample group_sample = memory.sample(group);
                     with_tokens(me, group ? pair1.length : pair0.length, [&](const auto& tokens) {
-                        if (block) gradients.add_block<1>(me, tokens, group_sample);
+                        if (block) gradients.add_block<BLOCKS - 1>(me, tokens, group_sample);
                         else gradients.add_block<0>(me, tokens, group_sample);
                     });
                     if (IMAGES && block == 0) {

@@ -1,0 +1,106 @@
+"""What the fused engine is compared with: float64 autograd, the torch engine, and the model itself."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from rounded_gradient import FactorsIn, clear_of_zero, exact_gradient
+from torch import Tensor
+
+import zoo
+from generation.data.batches import TrainingInputs, epoch_batches
+from generation.fused.engine import FusedEngine
+from generation.fused.samples import epoch_samples
+from generation.population.state import PopulationState
+from generation.population.torch_engine import TorchEngine
+from generation.protocol import Protocol, RunConfig
+from zoo.tasks import TaskData
+
+RATES = {"sgd": 1e-2, "sgd_momentum": 1e-2, "adam": 1e-3, "rmsprop": 3e-4}
+ONE_STEP = Protocol(epochs=1, warmup_epochs=1, batch_size=16)
+MakeEngine = Callable[..., FusedEngine]
+
+
+def config(task: str, optimizer: str = "sgd_momentum", *, dropout: float = 0.0, **changes) -> RunConfig:
+    run = RunConfig(task, optimizer, RATES[optimizer], 0.0, 0.3, dropout, 1.0, protocol=ONE_STEP)
+    return replace(run, **changes)
+
+
+def initial_weights(task: TaskData, run: RunConfig) -> Tensor:
+    """The same on every device."""
+    return PopulationState.initial(task.spec, [run], torch.device("cpu")).weights
+
+
+def check_gradients(
+    make: Callable[[RunConfig], FusedEngine], task: TaskData, dropout: float, weights: Tensor | None = None
+) -> None:
+    """Momentum's first moment after one step is the gradient itself; the reference rounds what the kernels round.
+
+    What is left are the kernels' sums in float32 and their gradients in halves: a few thousandths of the gradient, and
+    up to a hundredth where a hidden unit falls on the other side of zero. Bounds are 2 % of the whole, 5 % of each
+    tensor.
+    """
+    spec = task.spec
+    run = config(spec.task, dropout=dropout, seed=7)
+    fused = make(run)
+    samples = epoch_samples(TrainingInputs.prepare(task), epoch_batches(fused.subset, run.protocol, epoch=0))
+    order = (samples.facts & 0xFFFF).argsort()  # back to the order of the batch
+    weights = initial_weights(task, run) if weights is None else weights.clone()
+
+    def reference(seed: int = run.seed) -> tuple[Tensor, Tensor, Tensor]:
+        with FactorsIn(torch.float16) as mode:
+            loss, gradient = exact_gradient(spec, weights, samples, order, dropout, seed)
+        return loss, gradient, mode.last_relu[0]
+
+    _, _, units = reference()
+    weights[:, spec.tensors["classifier.fc1.bias"].slice] += clear_of_zero(units)
+    state = PopulationState.initial(spec, [run], fused.device)
+    state.weights[:] = weights
+    loss = fused.train_epoch(state)
+    gradient = state.first.cpu().double()
+    expected_loss, expected, _ = reference()
+    # a loss near zero is a small difference of logits near ten
+    assert float(loss) == pytest.approx(float(expected_loss), rel=1e-3, abs=1e-4)
+    assert float((gradient - expected).norm() / expected.norm()) < 0.02
+    for tensor, slot in spec.tensors.items():
+        own, theirs = gradient[0, slot.slice], expected[0, slot.slice]
+        assert float((own - theirs).norm() / theirs.norm()) < 0.05, tensor
+    if dropout:
+        _, other_masks, _ = reference(seed=run.seed + 1)
+        assert float((gradient - other_masks).norm() / expected.norm()) > 0.2, "the masks make no difference"
+
+
+def check_two_epochs(
+    make: Callable[[list[RunConfig]], FusedEngine], task: TaskData, optimizers: tuple[str, ...]
+) -> None:
+    """With dropout, batches that the classifier's gradients take in three parts, a decay that shows in four steps."""
+    protocol, decays = Protocol(epochs=2, warmup_epochs=2, batch_size=48), {"sgd": 1.0, "sgd_momentum": 1.0}
+    configs = [
+        config(task.spec.task, optimizer, dropout=0.1, weight_decay=decays.get(optimizer, 1e-4), protocol=protocol)
+        for optimizer in optimizers
+    ]
+    fused, twin = make(configs), TorchEngine(configs, task)
+    ours, theirs = (PopulationState.initial(task.spec, configs, device) for device in (fused.device, twin.device))
+    before = theirs.weights.clone()
+    for _ in range(protocol.epochs):
+        torch.testing.assert_close(fused.train_epoch(ours).cpu(), twin.train_epoch(theirs), rtol=1e-2, atol=0)
+        ours.epoch += 1
+        theirs.epoch += 1
+    moved = (theirs.weights - before).norm(dim=1)
+    apart = (ours.weights.cpu() - theirs.weights).norm(dim=1)
+    assert bool((moved > 0).all())
+    # adaptive optimizers take full steps for the smallest gradients, whose signs depend on rounding
+    limits = {"sgd": 0.02, "sgd_momentum": 0.02, "adam": 0.2, "rmsprop": 0.3}
+    limit = torch.tensor([limits[optimizer] for optimizer in optimizers])
+    assert bool((apart < limit * moved).all()), (apart / moved).tolist()
+
+
+def check_evaluation(fused: FusedEngine, task: TaskData, weights: Tensor) -> None:
+    """Against the model that ``zoo.build_model`` makes of the weights."""
+    on_device = weights.to(fused.device)
+    accuracy, loss = fused.evaluate(on_device, torch.tensor([True], device=fused.device), fused.task.test)
+    measured = zoo.evaluate(zoo.build_model(task.spec, weights[0]), task)
+    assert float(accuracy) == pytest.approx(measured.accuracy, abs=1.01 / len(task.test))
+    # a loss near zero is a small difference of logits near ten
+    assert float(loss) == pytest.approx(measured.loss, rel=3e-3, abs=1e-4)

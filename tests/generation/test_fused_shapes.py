@@ -1,0 +1,80 @@
+"""The fused engine on transformers with other numbers of tokens, classes and blocks than the paper's two.
+
+Tiles without tokens, a last tile with padding, one block that is the first and the last; each variant at least once.
+"""
+
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from emulated import EmulatedKernels
+from fused_checks import MakeEngine, check_evaluation, check_gradients, check_two_epochs, config, initial_weights
+from small_tasks import few_news, few_scans
+
+from generation import engines
+from generation.fused.engine import FusedEngine
+from generation.fused.variants import VARIANTS, Variant
+from generation.population.torch_engine import TorchEngine
+from generation.protocol import RunConfig
+from zoo.tasks import TaskData
+from zoo.transformer.spec import TransformerSpec
+
+LARGE, MEDIUM, SMALL = VARIANTS
+
+
+@dataclass(frozen=True)
+class Shape:
+    spec: TransformerSpec
+    variant: Variant
+    sides: tuple[int, int] | None = None  # of images
+
+    def task(self, train: int, test: int) -> TaskData:
+        return few_scans(train, test, self.spec, *self.sides) if self.sides else few_news(train, test, self.spec)
+
+
+SHAPES = {
+    "squares": Shape(TransformerSpec("squares", classes=7, tokens=36, patch_size=4, blocks=1), LARGE, (24, 24)),
+    "strips": Shape(TransformerSpec("strips", classes=16, tokens=45, patch_size=4), MEDIUM, (20, 36)),
+    "reviews": Shape(TransformerSpec("reviews", classes=14, tokens=40), SMALL),
+    "titles": Shape(TransformerSpec("titles", classes=4, tokens=16, blocks=1), MEDIUM),
+}
+each_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+
+
+@each_shape
+def test_gradients_of_other_shapes(shape: Shape, engine: MakeEngine) -> None:
+    task = shape.task(train=16, test=1)
+    check_gradients(lambda run: engine([run], task, variant=shape.variant), task, dropout=0.2)
+
+
+@each_shape
+def test_evaluation_of_other_shapes(shape: Shape, engine: MakeEngine) -> None:
+    task, run = shape.task(train=16, test=30), config(shape.spec.task)
+    check_evaluation(engine([run], task, variant=shape.variant), task, initial_weights(task, run))
+
+
+def test_two_epochs_of_one_block_follow_the_torch_engine(engine: MakeEngine) -> None:
+    """So the masks of every step are the torch engine's."""
+    shape = SHAPES["titles"]
+    task = shape.task(train=96, test=1)
+    check_two_epochs(lambda configs: engine(configs, task, variant=shape.variant), task, ("sgd_momentum",))
+
+
+def test_auto_takes_the_fused_engine_for_a_shape_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cuda.core", reason="needs cuda-core")
+    pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
+    task, deep = (SHAPES[name].task(train=16, test=1) for name in ("titles", "reviews"))
+    deep = replace(deep, spec=replace(deep.spec, blocks=3))
+    card = SimpleNamespace(name="A100", major=8, minor=0, shared_memory_per_block_optin=MEDIUM.shared_bytes)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    monkeypatch.setattr(FusedEngine, "on_cuda", lambda configs, task, device: made(configs, task))
+    monkeypatch.setattr(engines, "TorchEngine", lambda configs, task, **options: TorchEngine(configs, task))
+
+    def made(configs: list[RunConfig], task: TaskData) -> FusedEngine:
+        return FusedEngine(configs, task, EmulatedKernels(task.spec, variant=MEDIUM))
+
+    gpu = torch.device("cuda")
+    assert engines.make_engine("auto", [config("titles")], task, gpu).name == "fused"
+    with pytest.warns(UserWarning, match="torch trains, .*: it takes at most 2 blocks, this one has 3"):
+        assert engines.make_engine("auto", [config("reviews")], deep, gpu).name == "torch"
