@@ -1,9 +1,11 @@
 """Many readers at once, and servers that fail: every row, or an error; never fewer rows."""
 
 import shutil
+import socket
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib import request
 
 import numpy as np
@@ -83,6 +85,31 @@ def test_a_server_that_always_fails_is_one_line(folder: Path, fault: str, tmp_pa
     assert len(str(raised.value).splitlines()) == 1
     with serving(folder, {fault: 1}) as (address, _), pytest.raises(FileNotFoundError, match="does not answer"):
         zoo.load_dataset(address, "mnist", streaming=True)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("fault", ["refuse", "cut", "well"])
+def test_no_connection_stays_open(folder: Path, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one that was answered with an error, nor that of a stream which is left early."""
+    sockets, connect = [], socket.create_connection
+
+    def remembered(*arguments: Any, **named: Any) -> socket.socket:
+        sockets.append(connect(*arguments, **named))
+        return sockets[-1]
+
+    with serving(folder, {"well": 1}) as (address, server):
+        stream = zoo.load_dataset(address, "mnist", split="train", streaming=True)
+        monkeypatch.setattr(socket, "create_connection", remembered)
+        server.weights = {fault: 1}
+        rows = iter(stream)
+        if fault == "well":
+            next(rows)
+            rows.close()
+        else:
+            with pytest.raises(ConnectionError):
+                list(rows)
+        assert sockets
+        assert [place for place, opened in enumerate(sockets) if opened.fileno() != -1] == []
 
 
 @pytest.mark.usefixtures("impatient")

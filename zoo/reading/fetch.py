@@ -169,6 +169,8 @@ class Trials:
     def failed(self, error: Exception) -> None:
         """Waits a little before the next attempt; raises a ConnectionError where there will be none."""
         self.failures += 1
+        if isinstance(error, HTTPError):
+            error.close()  # it is an answer, too, and holds its connection
         reason = error.reason if isinstance(error, URLError) else error
         refused = isinstance(error, HTTPError) and error.code not in TEMPORARY
         if refused or isinstance(reason, TooSlow | TimeoutError) or self.failures == ATTEMPTS:
@@ -227,13 +229,17 @@ class ServedSource:
     def open_at(self, position: int) -> http.client.HTTPResponse:
         """An answer whose next byte is the one at ``position``; a server that knows no ranges sends all before it."""
         answer = open_address(self.address, self.patience, self.headers | {"Range": f"bytes={position}-"})
-        skip = position
-        if answer.status == 206:
-            if not str(answer.headers["Content-Range"]).startswith(f"bytes {position}-"):
-                raise ConnectionError(f"byte {position:,} was asked for, {answer.headers['Content-Range']} came")
-            skip = 0
-        while skip and (data := answer.read(min(CHUNK, skip))):
-            skip -= len(data)
+        try:
+            skip = position
+            if answer.status == 206:
+                if not str(answer.headers["Content-Range"]).startswith(f"bytes {position}-"):
+                    raise ConnectionError(f"byte {position:,} was asked for, {answer.headers['Content-Range']} came")
+                skip = 0
+            while skip and (data := answer.read(min(CHUNK, skip))):
+                skip -= len(data)
+        except BaseException:
+            answer.close()
+            raise
         return answer
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """One Arrow file that a manifest lists, in a folder or on a web server, read batch by batch."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,9 +30,10 @@ class ListedFile:
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The batches, checked; a file that has not exactly the rows that it should is a ValueError at its end."""
         rows = 0
-        for batch in read_batches(self.source(), schema, str(self)):
-            rows += len(batch)
-            yield batch
+        with closing(self.source()) as source:
+            for batch in read_batches(source, schema, str(self)):
+                rows += len(batch)
+                yield batch
         if rows != self.entry.rows:
             raise ValueError(f"{self} is damaged: {rows:,} rows, the manifest says {self.entry.rows:,}")
 

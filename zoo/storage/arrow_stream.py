@@ -44,6 +44,10 @@ class MessageSource(Protocol):
         """The next byte begins a new message."""
         ...
 
+    def close(self) -> None:
+        """No more bytes are asked for."""
+        ...
+
 
 class BufferSource:
     """A whole stream in memory or on a map; its messages are views of it."""
@@ -61,6 +65,9 @@ class BufferSource:
 
     def next(self) -> None:
         self.start = self.end
+
+    def close(self) -> None:
+        """Messages stay: they hold the memory themselves."""
 
 
 def read_batches(source: MessageSource, schema: pa.Schema, where: str) -> Iterator[pa.RecordBatch]:
