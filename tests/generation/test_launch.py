@@ -99,10 +99,11 @@ def test_a_ray_of_our_own_listens_on_loopback_asks_for_a_token_and_ends_with_its
         found = listening_addresses(processes)
         assert found
         assert found <= LOOPBACK
-        for pid in set(processes) - {process.pid}:
-            environment = Path(f"/proc/{pid}/environ").read_text()
-            if mark not in environment:
-                continue  # a worker of Ray's that has just given itself a title has written it over its environment
+        environments = [Path(f"/proc/{pid}/environ").read_text() for pid in set(processes) - {process.pid}]
+        # a worker of Ray's that has just given itself a title has written it over the beginning of its environment
+        whole = [text for text in environments if mark in text and "\0\0" not in text]
+        assert whole
+        for environment in whole:
             assert "RAY_AUTH_MODE=token" in environment
             assert re.search("RAY_AUTH_TOKEN=[0-9a-f]{64}", environment)
     finally:
