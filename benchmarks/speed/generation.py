@@ -139,7 +139,8 @@ def main(arguments: list[str] | None = None) -> None:
         record.keep([measure_single(config, device, options.repeats)])
         for engine in options.engines or (["fused", "torch"] if on_gpu else ["torch"]):
             for models in options.models or ([512, 1024] if on_gpu else [4]):
-                population = Population(config, engine, models, steps, options.seeds, options.variant)
+                variant = options.variant if engine == "fused" else None
+                population = Population(config, engine, models, steps, options.seeds, variant)
                 say(announcement(population, device, options.repeats, results.read("speed.generation")))
                 record.keep(measure_population(population, device, options.repeats))
 
@@ -197,7 +198,7 @@ def measure_population(population: Population, device: torch.device, repeats: in
     tests = max(100, round(all_tests * min(1.0, steps / STEPS_OF_MNIST)))
     task = fabricate(population.config, steps * Protocol().batch_size, tests)
     runs = population.runs()
-    if population.fused_variant is not None and population.engine == "fused":
+    if population.fused_variant is not None:
         engine = FusedEngine.on_cuda(runs, task, device, variant_named(population.fused_variant))
     else:
         engine = make_engine(population.engine, runs, task, device)
@@ -215,7 +216,7 @@ def measure_population(population: Population, device: torch.device, repeats: in
         "seeds": population.seeds,
     }
     name = VARIANTS[engine.name]
-    if population.fused_variant is not None and population.engine == "fused":
+    if population.fused_variant is not None:
         name += f", {population.fused_variant}"
     measured = Measured(population.config, name, device, setting)
     model_steps = population.models * steps

@@ -4,6 +4,7 @@ Every number is unchanged by the whole group. The order of heads is taken out by
 summing over them, the order of units by sorting over them, summing, or taking singular values.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from math import sqrt
 from types import MappingProxyType
@@ -17,27 +18,47 @@ from nfn.symmetry.pinned_features import class_features, input_features, pinned_
 from nfn.symmetry.scales import descending, logarithmic, lower_triangle, over_heads, spectrum, symmetric_spectrum
 from zoo import TransformerSpec, TransformerWeights
 
+NamedFeatures = Callable[[TransformerWeights], dict[str, Tensor]]
 LARGEST_TRIED = 1 << 20  # weights; a spec that came with a file may ask for more than there is memory
 
 
 def invariant_features(weights: TransformerWeights) -> Float[Tensor, "*batch features"]:
     """All features side by side, NaN for a checkpoint with a weight that is not finite. Differentiable."""
+    return side_by_side(weights, named_features)
+
+
+def classifier_invariants(weights: TransformerWeights) -> Float[Tensor, "*batch features"]:
+    """The same of the classifier alone."""
+    return side_by_side(weights, named_classifier_features)
+
+
+def side_by_side(weights: TransformerWeights, named: NamedFeatures) -> Float[Tensor, "*batch features"]:
     flat = weights.flat()
     finite = torch.isfinite(flat).all(-1, keepdim=True)
     # eigenvalues of a matrix with NaN raise an error, which would take the other checkpoints along
     usable = TransformerWeights.from_flat(weights.spec, torch.where(finite, flat, 0.0), check_finite=False)
-    return torch.where(finite, torch.cat(list(named_features(usable).values()), dim=-1), torch.nan)
+    return torch.where(finite, torch.cat(list(named(usable).values()), dim=-1), torch.nan)
 
 
 @lru_cache
 def feature_layout(spec: TransformerSpec) -> MappingProxyType[str, int]:
     """The names of the features and how many numbers each has."""
+    return MappingProxyType(feature_counts(spec, named_features))
+
+
+@lru_cache
+def classifier_feature_count(spec: TransformerSpec) -> int:
+    """How many numbers ``classifier_invariants`` gives."""
+    return sum(feature_counts(spec, named_classifier_features).values())
+
+
+def feature_counts(spec: TransformerSpec, named: NamedFeatures) -> dict[str, int]:
     # shapes alone would do, but torch takes seconds to load what computes without memory
     device = torch.device("cpu" if spec.num_parameters <= LARGEST_TRIED else "meta")
     with device:
         flat = torch.zeros(1, spec.num_parameters, dtype=torch.float64)
-        features = named_features(TransformerWeights.from_flat(spec, flat, check_finite=False))
-    return MappingProxyType({name: feature.shape[-1] for name, feature in features.items()})
+        features = named(TransformerWeights.from_flat(spec, flat, check_finite=False))
+    return {name: feature.shape[-1] for name, feature in features.items()}
 
 
 def named_features(weights: TransformerWeights) -> dict[str, Float[Tensor, "*batch count"]]:
@@ -50,22 +71,10 @@ def named_features(weights: TransformerWeights) -> dict[str, Float[Tensor, "*bat
     return features | input_features(composed, spec) | class_features(composed, spec)
 
 
-def classifier_invariants(weights: TransformerWeights) -> Float[Tensor, "*batch features"]:
-    """The features of the classifier alone, side by side, NaN for a checkpoint with a weight that is not finite."""
-    flat = weights.flat()
-    finite = torch.isfinite(flat).all(-1, keepdim=True)
-    usable = TransformerWeights.from_flat(weights.spec, torch.where(finite, flat, 0.0), check_finite=False)
-    features = classifier_features(compose(usable), weights.spec)
-    features.pop("products of filters", None)  # of the embedding, at the other end
-    return torch.where(finite, torch.cat(list(features.values()), dim=-1), torch.nan)
-
-
-@lru_cache
-def classifier_feature_count(spec: TransformerSpec) -> int:
-    """How many numbers ``classifier_invariants`` gives."""
-    with torch.device("cpu"):
-        flat = torch.zeros(1, spec.num_parameters, dtype=torch.float64)
-        return classifier_invariants(TransformerWeights.from_flat(spec, flat, check_finite=False)).shape[-1]
+def named_classifier_features(weights: TransformerWeights) -> dict[str, Float[Tensor, "*batch count"]]:
+    """Those of the classifier, without the filters of the embedding at the other end."""
+    features = classifier_features(compose(weights), weights.spec)
+    return {name: values for name, values in features.items() if name != "products of filters"}
 
 
 def classifier_features(composed: ComposedTransformer, spec: TransformerSpec) -> dict[str, Tensor]:
