@@ -137,7 +137,6 @@ def fit_and_judge(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> di
 
 def fit_neural(trials: Sequence[Trial], data: BenchmarkData) -> Mapping[Trial, FittedModel]:
     first = trials[0]
-    recipe = RECIPES[first.recipe]
     by_threshold = {
         threshold: [trial for trial in trials if trial.threshold == threshold]
         for threshold in dict.fromkeys(trial.threshold for trial in trials)
@@ -154,15 +153,7 @@ def fit_neural(trials: Sequence[Trial], data: BenchmarkData) -> Mapping[Trial, F
         train = partial(train_together, build)
     else:
         train = partial(train_apart, lambda generator: module(data.train.spec, generator=generator))
-    fitted = train(
-        training_groups,
-        data.train,
-        data.validation,
-        lambda: recipe.schedule(first.epochs or EPOCHS),
-        scaled=recipe.scaled,
-        place=recipe.place,
-        weight_decay=recipe.weight_decay,
-    )
+    fitted = train(training_groups, data.train, data.validation, RECIPES[first.recipe], first.epochs or EPOCHS)
     return {
         trial: predictor
         for members, predictors in zip(by_threshold.values(), fitted, strict=True)

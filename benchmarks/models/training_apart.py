@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.data.checkpoints import Checkpoints
-from benchmarks.models.schedule import Schedule
+from benchmarks.models.schedule import EPOCHS, Recipe, Schedule
 from benchmarks.models.training_group import TrainingGroup, epoch_batches, targets_of
 from benchmarks.statistics.ranking import kendall_tau
 from nfn.predictors.places import PlaceTable, Ranks
@@ -52,18 +52,15 @@ def train_apart(
     groups: Sequence[TrainingGroup],
     train: Checkpoints,
     validation: Checkpoints,
-    schedule: Callable[[], Schedule],
-    *,
-    scaled: bool = False,
-    place: bool = False,
-    weight_decay: float = 0.0,
+    recipe: Recipe,
+    epochs: int = EPOCHS,
 ) -> list[list[FittedModule]]:
     """The fitted networks of each group, in the order of its seeds; the arguments are those of ``train_together``."""
     all_fitted = []
     for group in groups:
         rows, held_out = train.take(group.rows), validation.take(group.validation)
-        ranks = Ranks.among(rows.truth()) if place else None
-        scale = WeightScale(train.spec).to(train.weights.device) if scaled else None
+        ranks = Ranks.among(rows.truth()) if recipe.place else None
+        scale = WeightScale(train.spec).to(train.weights.device) if recipe.scaled else None
         if scale is not None:
             scale.fit(TransformerWeights.from_flat(train.spec, rows.weights, check_finite=False))
         fitted = []
@@ -71,7 +68,8 @@ def train_apart(
             alone = TrainingGroup(group.rows, group.validation, (seed,))
             with seeded(seed, train.weights.device):
                 module = build(torch.Generator().manual_seed(seed)).to(train.weights.device)
-                fitted.append(train_one(module, scale, alone, train, held_out, schedule(), ranks, weight_decay))
+                schedule = recipe.schedule(epochs)
+                fitted.append(train_one(module, scale, alone, train, held_out, schedule, ranks, recipe.weight_decay))
         all_fitted.append(fitted)
     return all_fitted
 
@@ -112,10 +110,7 @@ def train_one(
             best, best_epoch, best_merit = copy.deepcopy(module.state_dict()), epoch, merit
         schedule.advance(best_epoch == epoch)
     module.load_state_dict(best)
-    places = None
-    if ranks is not None:
-        places = PlaceTable().double()
-        places.fit(ranks)
+    places = None if ranks is None else PlaceTable.of(ranks)
     return FittedModule(module, scale, best_epoch, epoch, best_merit[0] if best_merit[0] >= -1 else math.nan, places)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.data.checkpoints import Checkpoints
-from benchmarks.models.schedule import Schedule
+from benchmarks.models.schedule import EPOCHS, Recipe, Schedule
 from benchmarks.statistics.ranking import many_kendall_taus
 from nfn import GaugeNFN, Predictor, PredictorEnsemble, TrainingStep
 from nfn.predictors.places import PlaceTable, Ranks
@@ -50,7 +50,6 @@ class FittedPredictor:
     def predict(self, rows: Checkpoints) -> Float[np.ndarray, " n"]:
         parts = [torch.sigmoid(self.predictor.logits(weights)) for weights in rows.pieces(READ_AT_ONCE)]
         predicted = torch.cat(parts).cpu()
-        # in float64: where accuracies are dense, places that differ would become the same float32 accuracy
         return (predicted if self.places is None else self.places(predicted.double())).numpy()
 
     @property
@@ -63,28 +62,25 @@ def train_together(
     groups: Sequence[TrainingGroup],
     train: Checkpoints,
     validation: Checkpoints,
-    schedule: Callable[[], Schedule],
-    *,
-    scaled: bool = False,
-    place: bool = False,
-    weight_decay: float = 0.0,
+    recipe: Recipe,
+    epochs: int = EPOCHS,
 ) -> list[list[FittedPredictor]]:
     """The fitted predictors of each group, in the order of its seeds.
 
-    A seed decides the first parameters and the order of the rows, whatever else trains at the same time. With
-    ``scaled`` each group brings what it reads to unit size, by its training rows; with ``place`` its targets are the
+    A seed decides the first parameters and the order of the rows, whatever else trains at the same time. By a scaled
+    recipe each group brings what it reads to unit size, by its training rows; by one of places its targets are the
     places of accuracies among those of its training rows.
     """
     predictors, targets = [], []
-    all_ranks = [Ranks.among(train.truth()[group.rows]) if place else None for group in groups]
+    all_ranks = [Ranks.among(train.truth()[group.rows]) if recipe.place else None for group in groups]
     for group, ranks in zip(groups, all_ranks, strict=True):
         unseeded = build(torch.Generator()).to(train.weights.device)
-        if scaled:
+        if recipe.scaled:
             rows = train.take(group.rows).weights
             unseeded.fit_scale(TransformerWeights.from_flat(train.spec, rows, check_finite=False))
         for seed in group.seeds:
             predictor = build(torch.Generator().manual_seed(seed))
-            if scaled:
+            if recipe.scaled:
                 predictor.load_state_dict(dict(unseeded.named_buffers()), strict=False)
             predictors.append(predictor)
             targets.append(targets_of(train, ranks))
@@ -94,13 +90,14 @@ def train_together(
         train.weights,
         torch.stack(targets),
         batch_size=BATCH_SIZE,
-        weight_decay=weight_decay,
+        weight_decay=recipe.weight_decay,
         seeds=[seed for group in groups for seed in group.seeds],
     )
     all_progress, start = [], 0
     for group, ranks in zip(groups, all_ranks, strict=True):
         members = slice(start, start + len(group.seeds))
-        all_progress.append(GroupProgress(group, members, step, validation.take(group.validation), schedule, ranks))
+        schedules = [recipe.schedule(epochs) for _ in group.seeds]
+        all_progress.append(GroupProgress(group, members, step, validation.take(group.validation), schedules, ranks))
         start = members.stop
     while any(progress.running for progress in all_progress):
         for progress in all_progress:
@@ -125,14 +122,14 @@ class GroupProgress:
         members: slice,
         step: TrainingStep,
         validation: Checkpoints,
-        schedule: Callable[[], Schedule],
+        schedules: Sequence[Schedule],
         ranks: Ranks | None,
     ) -> None:
-        self.group, self.members, self.step, self.ranks = group, members, step, ranks
+        self.group, self.members, self.step = group, members, step
+        self.schedules, self.ranks = schedules, ranks
         self.ensemble = step.ensemble
         self.validation_inputs = self.ensemble.inputs(validation.weights, members)
         self.validation_truth, self.validation_targets = validation.accuracy, targets_of(validation, ranks)
-        self.schedules = [schedule() for _ in group.seeds]
         self.epoch = self.position = 0
         self.steps = math.ceil(len(group.rows) / BATCH_SIZE)
         self.index = self.row_weights = torch.empty(0)
@@ -173,12 +170,9 @@ class GroupProgress:
         fitted = []
         for number, (tau, epoch) in enumerate(zip(self.best_tau.tolist(), self.best_epoch.tolist(), strict=True)):
             predictor = self.ensemble.member(self.members.start + number, self.best[number])
-            places = None
-            if self.ranks is not None:
-                places = PlaceTable().double()
-                places.fit(self.ranks)
-                if isinstance(predictor, GaugeNFN):
-                    predictor.places.fit(self.ranks)
+            places = None if self.ranks is None else PlaceTable.of(self.ranks)
+            if self.ranks is not None and isinstance(predictor, GaugeNFN):
+                predictor.places.fit(self.ranks)
             known_tau = tau if tau >= -1 else math.nan
             fitted.append(FittedPredictor(predictor, epoch, self.ended[number], known_tau, places))
         return fitted

@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.data.checkpoints import Checkpoints
 from benchmarks.models.registry import builder
-from benchmarks.models.schedule import EPOCHS, RECIPES
+from benchmarks.models.schedule import RECIPES
 from benchmarks.models.training_group import TrainingGroup, train_together
 from benchmarks.results import Result
 from benchmarks.speed.options import read_options
@@ -41,23 +41,13 @@ def measure_case(config: str, device: torch.device, repeats: int) -> Iterator[Re
     spec = SPECS[config]
     train, validation = invented(spec, TRAIN, 0, device), invented(spec, VALIDATION, 1, device)
     group = TrainingGroup(np.arange(TRAIN), np.arange(VALIDATION), (0,))
-    recipe = RECIPES["gauge"]
 
     def read() -> None:
         for part in train.weights[:READ].double().split(gauge_nfn.READ_AT_ONCE):
             invariant_features(TransformerWeights.from_flat(spec, part, check_finite=False))
 
     def fit() -> None:
-        train_together(
-            builder("gauge_nfn", spec, None, None),
-            [group],
-            train,
-            validation,
-            lambda: recipe.schedule(EPOCHS),
-            scaled=recipe.scaled,
-            place=recipe.place,
-            weight_decay=recipe.weight_decay,
-        )
+        train_together(builder("gauge_nfn", spec, None, None), [group], train, validation, RECIPES["gauge"])
 
     def fit_from_nothing() -> None:
         gauge_nfn.CACHE.clear()

@@ -47,6 +47,13 @@ class PlaceTable(nn.Module):
         super().__init__()
         self.register_buffer("accuracies", torch.linspace(0, 1, STEPS + 1))
 
+    @classmethod
+    def of(cls, ranks: Ranks) -> "PlaceTable":
+        """In float64: where accuracies are dense, places that differ would become the same float32 accuracy."""
+        table = cls().double()
+        table.fit(ranks)
+        return table
+
     def fit(self, ranks: Ranks) -> None:
         """Stores the inverse of the training accuracies' distribution."""
         accuracies = ranks.accuracy_at(np.linspace(0, 1, STEPS + 1))

@@ -15,7 +15,7 @@ from benchmarks.experiments import execution
 from benchmarks.experiments.trial import Trial
 from benchmarks.models.own import check_models, load_model
 from benchmarks.models.registry import MODELS, BenchmarkModel, known_models, own_models, register
-from benchmarks.models.schedule import PaperSchedule
+from benchmarks.models.schedule import Recipe
 from benchmarks.models.training_apart import train_apart
 from benchmarks.models.training_group import TrainingGroup, train_together
 from benchmarks.plots import COLORS, color_of
@@ -159,10 +159,9 @@ def test_a_predictor_trained_alone_comes_out_as_trained_together():
         return MLPPredictor(SMALL, generator=generator)
 
     group = TrainingGroup(np.arange(90), np.arange(40), (0, 1))
-    for recipe in ({}, {"scaled": True}, {"place": True, "weight_decay": 0.01}):
+    for recipe in (Recipe(), Recipe(scaled=True), Recipe(place=True, weight_decay=0.01)):
         (together,), (apart,) = (
-            fit(build, [group], train, validation, lambda: PaperSchedule(3), **recipe)
-            for fit in (train_together, train_apart)
+            fit(build, [group], train, validation, recipe, epochs=3) for fit in (train_together, train_apart)
         )
         for one, other in zip(together, apart, strict=True):
             np.testing.assert_allclose(one.predict(validation), other.predict(validation), atol=1e-4)

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.models import training_group
-from benchmarks.models.schedule import RECIPES, PaperSchedule, PlateauSchedule
+from benchmarks.models.schedule import RECIPES, PaperSchedule, PlateauSchedule, Recipe
 from benchmarks.models.training_group import FittedPredictor, TrainingGroup, epoch_batches, train_together
 from benchmarks.statistics.ranking import kendall_tau
 from nfn import GaugeNFN, MLPPredictor, Predictor, StatNN, TransformerNFN
@@ -36,8 +36,8 @@ def fit(
         groups,
         TRAIN,
         VALIDATION,
-        lambda: PaperSchedule(epochs),
-        scaled=scaled,
+        Recipe(scaled=scaled),
+        epochs,
     )
 
 
@@ -123,7 +123,7 @@ def test_a_longer_training_is_never_worse_on_validation():
         [group],
         TRAIN,
         VALIDATION,
-        lambda: RECIPES["converged"].schedule(0),
+        RECIPES["converged"],
     )
     for fitted in all_fitted:
         assert 39 <= fitted.epochs <= 400
@@ -143,9 +143,7 @@ def test_the_recorded_step_trains_like_the_one_on_the_cpu(kind: type[Predictor])
         replace(rows, weights=rows.weights.to(device), accuracy=rows.accuracy.to(device))
         for rows in (TRAIN, VALIDATION)
     )
-    on_gpu = train_together(
-        lambda generator: kind(SMALL, generator=generator), groups, train, validation, lambda: PaperSchedule(3)
-    )
+    on_gpu = train_together(lambda generator: kind(SMALL, generator=generator), groups, train, validation, Recipe(), 3)
     for fitted, reference in zip(chain(*on_gpu), chain(*fit(kind, groups)), strict=True):
         np.testing.assert_allclose(fitted.predict(validation), reference.predict(VALIDATION), atol=5e-2)
         assert fitted.epochs == reference.epochs == 3
@@ -165,8 +163,8 @@ def test_places_as_target_are_mapped_back_to_accuracies(kind: type[Predictor]):
         [group],
         train,
         validation,
-        lambda: PaperSchedule(3),
-        place=True,
+        Recipe(place=True),
+        epochs=3,
     )
     predicted = fitted.predict(validation)
     assert train.truth().min() <= predicted.min() < predicted.max() <= train.truth().max()
