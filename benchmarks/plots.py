@@ -4,6 +4,7 @@ import colorsys
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 
@@ -20,6 +21,7 @@ INK, LIGHT = "#1f3a5f", "#b8b8b8"
 GOLDEN = (math.sqrt(5) - 1) / 2
 BEYOND = 1.01  # where the stretched axis would be infinite
 ACCURACY_TICKS = (0.1, 0.5, 0.8, 0.9, 0.95, 1.0)
+TITLE_WIDTH = 34  # letters above a panel
 
 
 def color_of(number: int) -> str:
@@ -52,7 +54,7 @@ def scatter(predictions: Mapping[str, tuple[np.ndarray, np.ndarray]], title: str
         panel.set_xticks(ticks, labels, fontsize=7)
         panel.set_yticks(ticks, labels, fontsize=7)
         tau = kendall_tau(predicted, truth)
-        panel.set_title(f"{models[name].title}, τ {tau:.3f}", fontsize=9)
+        panel.set_title(fill(f"{models[name].title}, τ {tau:.3f}", TITLE_WIDTH), fontsize=9)
         panel.set(xlabel="test accuracy", ylabel="predicted", xlim=ends, ylim=ends, aspect="equal")
     for panel in panels[len(predictions) :]:
         panel.set_visible(False)
