@@ -1,6 +1,6 @@
 """Which part of a transformer predicts its accuracy: Transformer-NFN on every choice of its components.
 
-python -m benchmarks.ablation_components                       every config of the zoo in this repository
+python -m benchmarks.ablation_components                       MNIST and AG News, on the zoo in this repository
 python -m benchmarks.ablation_components --config mnist --zoo DIR --device cuda
 
 This is tab:ablation-components. AG News transformers have no trainable embedding, so there are three choices instead of

@@ -2,9 +2,9 @@
 
 python -m benchmarks.pretrain --zoo DIR --config mnist --out nfn/pretrained/mnist.safetensors
 
-Gauge-NFN by its own recipe, on all checkpoints of the training split; the epoch is chosen and the interval is
-calibrated on validation, and the file as stored is asked once about the test split. `nfn.load_pretrained` reads it,
-`python -m benchmarks.predict` ranks checkpoints with it.
+Gauge-NFN by its own recipe, on the checkpoints of the training split, or one per run (--checkpoint); the epoch is
+chosen and the interval is calibrated on validation, and the file as stored is asked once about the test split.
+`nfn.load_pretrained` reads it, `python -m benchmarks.predict` ranks checkpoints with it.
 """
 
 import argparse

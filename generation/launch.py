@@ -56,9 +56,12 @@ def parse_shards(text: str, count: int) -> list[int]:
         first, _, last = part.partition("-")
         if not (first.strip().isdecimal() and (last or first).strip().isdecimal()) or part.endswith("-"):
             raise ValueError(f"--shards {text!r} is not a list of shards: write 0-31, or 0-3,8,10-12")
-        shards |= set(range(int(first), min(int(last or first), count) + 1))
-    if not shards or max(shards) >= count:
-        raise ValueError(f"--shards {text!r}: this sweep has {count} shards, numbered 0 to {count - 1}")
+        low, high = int(first), int(last or first)
+        if high < low:
+            raise ValueError(f"--shards {text!r}: a range goes up, as in {high}-{low}")
+        if high >= count:
+            raise ValueError(f"--shards {text!r}: this sweep has {count} shards, numbered 0 to {count - 1}")
+        shards |= set(range(low, high + 1))
     return sorted(shards)
 
 

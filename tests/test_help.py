@@ -55,7 +55,10 @@ def test_every_argument_is_explained_with_its_default_in_one_manner(parsers: lis
             said = SHOWN.search(shown)
             assert shown.count("default") == (said is not None), f"{name}: {shown!r}"
             assert not shown.startswith("(default"), f"{name} tells its default and not what it is"
-            if action.default is None or isinstance(action, argparse._StoreTrueAction):
+            if action.default is None:
+                continue
+            if isinstance(action, argparse._StoreConstAction):
+                assert said is None, f"{name} is a switch and tells a default: {shown!r}"
                 continue
             if action.default != argparse.SUPPRESS:
                 values = action.default if isinstance(action.default, list) else [action.default]

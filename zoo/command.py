@@ -35,10 +35,13 @@ def command_parser(name: str, description: str | None) -> argparse.ArgumentParse
 
 
 class HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
-    """Ends the help of an argument with "(default: …)"; a help text itself says so only where the default is None."""
+    """Ends the help of an argument with "(default: …)"; a help text itself says so only where the default is None.
+
+    A switch has no default worth telling: it is off until it is named.
+    """
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.default is None or action.default is False or action.default == argparse.SUPPRESS:
+        if action.default is None or isinstance(action.default, bool) or action.default == argparse.SUPPRESS:
             return action.help
         values = action.default if isinstance(action.default, list | tuple) else [action.default]
         shown = " ".join(map(str, values)).replace("%", "%%")

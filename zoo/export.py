@@ -101,7 +101,7 @@ def export_parquet(reader: ZooReader, path: Path, where: Where = None, advance: 
 
 def parser() -> argparse.ArgumentParser:
     options = command_parser("zoo.export", __doc__)
-    options.add_argument("zoo", metavar="DIR", help=f"folder of the zoo, its hub name, or {DEFAULT_NAME}")
+    options.add_argument("zoo", metavar="DIR", help=f"folder of the zoo, or its name on the hub, e.g. {DEFAULT_NAME}")
     options.add_argument("config", metavar="CONFIG", help="mnist, agnews, …")
     options.add_argument("out", type=Path, metavar="OUT", help="file or folder to write")
     options.add_argument("--format", choices=[*SUFFIXES, "parquet"], default="safetensors", help="what to write")

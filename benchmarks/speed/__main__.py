@@ -12,18 +12,22 @@ Each takes ``--help``.
 import importlib
 import sys
 
+from zoo.command import BAD_INPUT, command
+
 BENCHMARKS = ("nfn", "gauge", "generation", "loader", "page")
 
 
-def main(arguments: list[str]) -> None:
+@command
+def main(arguments: list[str] | None = None) -> None:
+    arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__)
-        sys.exit(0 if arguments else 2)
+        sys.exit(0 if arguments else BAD_INPUT)
     name, *rest = arguments
     if name not in BENCHMARKS:
-        sys.exit(f"unknown speed benchmark {name!r}: one of {', '.join(BENCHMARKS)}")
+        raise ValueError(f"unknown speed benchmark {name!r}: one of {', '.join(BENCHMARKS)}")
     importlib.import_module(f"benchmarks.speed.{name}").main(rest)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

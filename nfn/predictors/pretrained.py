@@ -51,9 +51,11 @@ class Pretrained(nn.Module):
 
     @property
     def spec(self) -> TransformerSpec:
+        """The dimensions of the transformers it reads."""
         return self.predictor.spec
 
     def logits(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
+        """The prediction before the sigmoid."""
         return self.predictor.logits(weights)
 
     def forward(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
@@ -62,6 +64,7 @@ class Pretrained(nn.Module):
 
     @torch.no_grad()
     def predict(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Prediction:
+        """The predicted accuracy of each checkpoint, and the ends of its interval; without gradients."""
         accuracy = self(weights)
         return Prediction(accuracy, *self.interval(accuracy))
 

@@ -103,7 +103,7 @@ class GroupElement:
         moved = self.act_on_blocks(weights.encoder)
         if weights.spec.residual and bool((self.features.diff() != 1).any()):
             raise ValueError(
-                f"the features of a {weights.spec.task} transformer cannot be permuted: its connections are residual"
+                f"the features of a transformer of {weights.spec.task} cannot be permuted: its connections are residual"
             )
         batch = moved.query.shape[:-4]
         flat = weights.flat().expand(*batch, weights.spec.num_parameters)

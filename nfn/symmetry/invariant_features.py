@@ -23,7 +23,10 @@ LARGEST_TRIED = 1 << 20  # weights; a spec that came with a file may ask for mor
 
 
 def invariant_features(weights: TransformerWeights) -> Float[Tensor, "*batch features"]:
-    """All features side by side, NaN for a checkpoint with a weight that is not finite. Differentiable."""
+    """The numbers of ``named_features`` side by side: none is changed by the whole group. Differentiable.
+
+    They are NaN for a checkpoint with a weight that is not finite.
+    """
     return side_by_side(weights, named_features)
 
 
@@ -62,7 +65,7 @@ def feature_counts(spec: TransformerSpec, named: NamedFeatures) -> dict[str, int
 
 
 def named_features(weights: TransformerWeights) -> dict[str, Float[Tensor, "*batch count"]]:
-    """The features by name."""
+    """Numbers that the whole group leaves as they are, in groups named after what they describe."""
     spec, composed = weights.spec, compose(weights)
     features: dict[str, Tensor] = {}
     for number, block in enumerate(composed.blocks):

@@ -47,6 +47,8 @@ class ClassifierInvariants:
 
 @dataclass(frozen=True)
 class Invariants:
+    """What the whole symmetry leaves of a transformer, block by block and for its classifier."""
+
     blocks: tuple[BlockInvariants, ...]
     classifier: ClassifierInvariants
 

@@ -64,7 +64,7 @@ def available_parts(spec: TransformerSpec) -> tuple[Part, ...]:
             name.startswith("blocks.") and name.split(".", maxsplit=2)[2] in BLOCK_TENSORS
         ):
             raise ValueError(
-                f"the symmetry of a {spec.task} transformer is not known: nothing is written about {name} here"
+                f"the symmetry of a transformer of {spec.task} is not known: nothing is written about {name} here"
             )
     return tuple(part for part in PARTS if part not in missing)
 
@@ -78,5 +78,5 @@ def check_parts(spec: TransformerSpec, parts: Iterable[str] | None) -> tuple[Par
     if unknown := sorted(wanted - set(PARTS)):
         raise ValueError(f"the group has no part {unknown[0]!r}: its parts are {', '.join(PARTS)}")
     if absent := sorted(wanted - set(available)):
-        raise ValueError(f"a {spec.task} transformer has no {absent[0]}: it has {', '.join(available)}")
+        raise ValueError(f"a transformer of {spec.task} has no {absent[0]}: it has {', '.join(available)}")
     return tuple(part for part in available if part in wanted)

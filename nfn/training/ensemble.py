@@ -20,9 +20,9 @@ READ_AT_ONCE = 256  # checkpoints in one forward pass: 1 GB of hidden layers for
 
 
 class PredictorEnsemble:
-    """``parameters`` [m, p] of m predictors, and their buffers, copied from them.
+    """Predictors of one architecture, trained and read together: ``parameters`` is [m, p] for m predictors.
 
-    They are on ``device``, for None on the device of the first predictor.
+    Parameters and buffers are copies of those of ``predictors``, on ``device``; for None, on that of the first one.
     """
 
     def __init__(self, predictors: Sequence[Predictor], device: torch.device | None = None) -> None:

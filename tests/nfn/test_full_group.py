@@ -192,7 +192,7 @@ def test_residual_connections_leave_what_the_input_does_not_pin(generator: torch
     assert set(available_parts(TINY_PHOTOS)) == set(PARTS) - missing
     assert all(boundary.pinned for boundary in boundaries(TINY_PHOTOS))
     assert boundaries(TINY_PHOTOS)[2].writers[:3] == ("embedding.weight", "embedding.bias", "blocks.0.output.weight")
-    with pytest.raises(ValueError, match="a photos transformer has no rotations: it has heads"):
+    with pytest.raises(ValueError, match="a transformer of photos has no rotations: it has heads"):
         FullGroupElement.sample(TINY_PHOTOS, generator=generator, parts=["rotations"])
     u, free = random_weights(TINY_PHOTOS, (), generator), replace(TINY_PHOTOS, residual=False)
     images = inputs_of(TINY_PHOTOS, generator)
@@ -236,7 +236,7 @@ def test_gains_leave_what_needs_no_basis(bundled: Bundled, generator: torch.Gene
 
 
 def test_bad_input_is_refused_in_one_clear_line(generator: torch.Generator, spec: TransformerSpec):
-    with pytest.raises(ValueError, match=r"symmetry of a biased transformer is not known: .*blocks\.0\.query\.bias"):
+    with pytest.raises(ValueError, match=r"symmetry of a transformer of biased is not known: .*blocks\.0\.query\.bias"):
         available_parts(BiasSpec("biased", 10, 49, 4))
     with pytest.raises(ValueError, match="the group has no part 'rotation': its parts are heads, query_key"):
         FullGroupElement.sample(MNIST, generator=generator, parts=["rotation"])

@@ -150,7 +150,7 @@ def test_features_of_residual_transformers_stay_in_place(generator: torch.Genera
     g, u = GroupElement.sample(TINY_PHOTOS, generator=generator), random_weights(TINY_PHOTOS, (), generator)
     assert torch.equal(g.features, GroupElement.identity(TINY_PHOTOS).features)
     assert not torch.equal(g.neurons, GroupElement.identity(TINY_PHOTOS).neurons)
-    with pytest.raises(ValueError, match="the features of a photos transformer cannot be permuted"):
+    with pytest.raises(ValueError, match="the features of a transformer of photos cannot be permuted"):
         replace(g, features=g.features.flip(-1)).act(u)
 
 

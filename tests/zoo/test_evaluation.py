@@ -101,5 +101,5 @@ def test_what_cannot_be_evaluated_says_why(
 
 
 def test_a_transformer_is_not_evaluated_on_the_other_task() -> None:
-    with pytest.raises(ValueError, match="a agnews transformer cannot be evaluated on mnist"):
+    with pytest.raises(ValueError, match="a transformer of agnews cannot be evaluated on mnist"):
         zoo.evaluate(zoo.build_model(zoo.AGNEWS, torch.zeros(zoo.AGNEWS.num_parameters)), digits(3))

@@ -133,8 +133,8 @@ def test_build_model_refuses_batches_and_foreign_weights() -> None:
     with pytest.raises(ValueError, match="takes one weight vector"):
         zoo.build_model(zoo.MNIST, torch.zeros(2, zoo.MNIST.num_parameters))
     foreign = zoo.TransformerWeights.from_flat(zoo.AGNEWS, torch.zeros(zoo.AGNEWS.num_parameters))
-    with pytest.raises(ValueError, match="weights of a agnews transformer do not fit a mnist spec"):
+    with pytest.raises(ValueError, match="weights of a transformer of agnews do not fit the spec of mnist"):
         zoo.build_model(zoo.MNIST, foreign)
     photos = zoo.TransformerWeights.from_flat(TINY_PHOTOS, torch.zeros(TINY_PHOTOS.num_parameters))
-    with pytest.raises(ValueError, match="do not fit a photos spec: residual False and True"):
+    with pytest.raises(ValueError, match="do not fit the spec of photos: residual False and True"):
         zoo.build_model(replace(TINY_PHOTOS, residual=False), photos)

@@ -22,7 +22,9 @@ from zoo.transformer.weights import TransformerWeights
 
 
 class CheckpointStream(IterableDataset):
-    """All ranks and workers draw the same permutation from ``(seed, epoch)`` and take every n-th batch of it.
+    """A dataset for ``DataLoader``: the batches of a reader, divided among ranks and workers.
+
+    All of them draw the same permutation from ``(seed, epoch)`` and take every n-th batch of it.
 
     ``rank`` and ``world_size`` default to those of ``torch.distributed`` where it runs. With ``drop_last`` every rank
     gets the same number of batches, all of them full, as DistributedDataParallel needs; without it each row comes once.

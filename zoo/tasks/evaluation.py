@@ -52,7 +52,7 @@ def evaluate(
         file = define_task(task, zoo)
         task = load_task(file, data, lambda: find_embedding(zoo, file.name) if embedding is None else embedding)
     if task.spec.task != model.spec.task:
-        raise ValueError(f"a {model.spec.task} transformer cannot be evaluated on {task.spec.task}")
+        raise ValueError(f"a transformer of {model.spec.task} cannot be evaluated on {task.spec.task}")
     return measure(model, task, task.test, max(1, batch_size // TILE) * TILE)
 
 

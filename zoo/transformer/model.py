@@ -129,12 +129,12 @@ class ZooTransformer(nn.Module):
         elif x.ndim != 3 or x.shape[-1] != self.spec.dim or mask is None:
             got = f"{tuple(x.shape)} and {'no mask' if mask is None else 'a mask'}"
             raise ValueError(
-                f"a {self.spec.task} transformer reads word vectors [b, t, {self.spec.dim}] and a mask [b, t], "
+                f"a transformer of {self.spec.task} reads word vectors [b, t, {self.spec.dim}] and a mask [b, t], "
                 f"got {got}: call it as model(*embedding(word_ids))"
             )
         if x.shape[1] > self.spec.tokens:
             raise ValueError(
-                f"a {self.spec.task} transformer reads at most {self.spec.tokens} tokens, got {x.shape[1]}"
+                f"a transformer of {self.spec.task} reads at most {self.spec.tokens} tokens, got {x.shape[1]}"
             )
         return self.dropout(x + self.positions[: x.shape[1]])
 
@@ -143,7 +143,7 @@ def check_images(spec: TransformerSpec, images: Tensor) -> None:
     """Refuses what does not cut into exactly the patches that the spec has positions for."""
     if images.ndim != 4 or images.shape[1] != spec.channels:
         raise ValueError(
-            f"a {spec.task} transformer reads images [b, {spec.channels}, height, width], got {tuple(images.shape)}"
+            f"a transformer of {spec.task} reads images [b, {spec.channels}, height, width], got {tuple(images.shape)}"
         )
     size, (height, width) = spec.patch_size, images.shape[2:]
     assert size is not None
@@ -170,7 +170,7 @@ def build_model(spec: TransformerSpec, flat: FlatLike | TransformerWeights) -> Z
     weights = flat if isinstance(flat, TransformerWeights) else TransformerWeights.from_flat(spec, flat)
     if weights.spec != spec:
         raise ValueError(
-            f"weights of a {weights.spec.task} transformer do not fit a {spec.task} spec: "
+            f"weights of a transformer of {weights.spec.task} do not fit the spec of {spec.task}: "
             f"{differences(spec, weights.spec)}"
         )
     if weights.batch_shape:

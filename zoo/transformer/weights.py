@@ -61,7 +61,7 @@ class TransformerWeights:
             raise ValueError(f"weights must be float32 or float64, got {flat.dtype}")
         if flat.ndim == 0 or flat.shape[-1] != spec.num_parameters:
             raise ValueError(
-                f"a {spec.task} transformer has {spec.num_parameters:,} weights along the last dimension, "
+                f"transformers of {spec.task} have {spec.num_parameters:,} weights along the last dimension, "
                 f"got shape {tuple(flat.shape)}"
             )
         weights = cls(spec, flat)
@@ -96,7 +96,7 @@ class TransformerWeights:
     def __getitem__(self, name: str) -> Tensor:
         """One tensor by its name in ``spec.tensors``, as a view [..., *shape]."""
         if name not in self.spec.tensors:
-            raise KeyError(f"no tensor {name!r}: a {self.spec.task} transformer has {', '.join(self.spec.tensors)}")
+            raise KeyError(f"no tensor {name!r}: transformers of {self.spec.task} have {', '.join(self.spec.tensors)}")
         slot = self.spec.tensors[name]
         return self._flat[..., slot.slice].unflatten(-1, slot.shape)
 
