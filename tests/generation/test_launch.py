@@ -128,7 +128,7 @@ def test_the_table_shows_every_shard_and_takes_brackets_for_what_they_are(capsys
 
 def test_shards_are_named_as_ranges() -> None:
     assert parse_shards("0-3,8,2", 32) == [0, 1, 2, 3, 8]
-    for wrong in ("", "3-", "-3", "a", "0-32", "99999999999", "5-2"):
+    for wrong in ("", "3-", "-3", "a", "0-32", "99999999999", "5-2", "40-50,3", "5-3,8"):
         with pytest.raises(ValueError, match=f"--shards '{wrong}'"):
             parse_shards(wrong, 32)
 
