@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from generation.fused.arguments import KERNELS, Arguments, TrainArguments, layout, pack
+from generation.fused.shared_memory import features
 from generation.fused.variants import Variant, best_variant
 from generation.protocol import EPSILON
 from zoo.storage.atomic import write_atomically
@@ -54,14 +55,14 @@ def macros(spec: TransformerSpec, variant: Variant) -> list[tuple[str, str]]:
         "HIDDEN": spec.hidden_dim,
         "BLOCKS": spec.blocks,
         "TOKENS": spec.tokens,
-        "FEATURES": spec.dim if spec.patch_size is None else spec.patch_size**2,
+        "FEATURES": features(spec),
         "CLASSES": spec.classes,
         "BLOCK_STRIDE": spec.block_size,
         "PARAMETERS": spec.num_parameters,
     }
     offsets = {name: spec.tensors[tensor].offset for name, tensor in FLAT_TENSORS.items() if tensor in spec.tensors}
     numbers = [(name, str(number)) for name, number in (dimensions | offsets).items()]
-    return [*numbers, ("UPDATE_EPSILON", f"{EPSILON}f"), *variant.macros()]
+    return [*numbers, ("UPDATE_EPSILON", f"{EPSILON}f"), *variant.macros(spec)]
 
 
 def compiler_options(spec: TransformerSpec, architecture: str, variant: Variant) -> dict[str, Any]:
@@ -104,7 +105,7 @@ class CudaKernels:
             core.Device(self.device.index).set_current()
             properties = torch.cuda.get_device_properties(self.device)
             capability = properties.major, properties.minor
-            variant = variant or best_variant(properties.shared_memory_per_block_optin, capability)
+            variant = variant or best_variant(spec, properties.shared_memory_per_block_optin, capability)
             assert variant is not None, "fit.obstacle says so"
             architecture = f"sm_{properties.major}{properties.minor}"
             self._kernels: dict[str, Any] = {}

@@ -2,14 +2,18 @@
 
 python -m generation.fused.resources                            a table: registers, spilled bytes, shared memory
 python -m generation.fused.resources --architecture sm_80 sm_90 --task mnist
+python -m generation.fused.resources --blocks 4                 of transformers with other dimensions than the paper's
 """
 
 import argparse
 import io
 import re
+from dataclasses import replace
+from itertools import product
 
 from generation.fused.arguments import KERNELS
 from generation.fused.compiled import SOURCES, compiler_options, nvidia
+from generation.fused.fit import misfits
 from generation.fused.variants import VARIANTS, Variant
 from zoo.command import command, command_parser
 from zoo.transformer.spec import SPECS, TransformerSpec
@@ -28,12 +32,14 @@ CONSTANTS = {
     "evaluate": ("EVALUATE_THREADS", "EvaluateMemory::BYTES"),
 }
 """Threads per block and bytes of shared memory, as the kernels' sources call them."""
+DIMENSIONS = ("blocks",)
 ROW = "{:8} {:8} {:8} {:12} {:>9} {:>13} {:>10} {:>8}"
 
 
-def fits(variant: Variant, architecture: str) -> bool:
+def fits(variant: Variant, architecture: str, spec: TransformerSpec) -> bool:
     capability, kibibytes = ARCHITECTURES[architecture]
-    return variant.capability <= capability and variant.shared_kibibytes <= kibibytes
+    runs = variant.capability <= capability and variant.shared_kibibytes <= kibibytes
+    return runs and variant.use(spec) is not None
 
 
 def measure(kernel: str, spec: TransformerSpec, architecture: str, variant: Variant) -> tuple[int, int, int, int]:
@@ -66,14 +72,19 @@ def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("generation.fused.resources", __doc__)
     parser.add_argument("--architecture", nargs="+", choices=list(ARCHITECTURES), default=list(ARCHITECTURES))
     parser.add_argument("--task", nargs="+", choices=list(SPECS), default=list(SPECS))
+    for dimension in DIMENSIONS:
+        parser.add_argument(f"--{dimension.replace('_', '-')}", type=int, help="instead of the paper's")
     options: argparse.Namespace = parser.parse_args(arguments)
+    changes = {name: value for name in DIMENSIONS if (value := getattr(options, name)) is not None}
+    specs = [replace(SPECS[task], **changes) for task in options.task]
+    if found := [line for spec in specs for line in misfits(spec)]:
+        raise ValueError(f"the fused kernels cannot train that: {found[0]}")
     print(ROW.format("GPU", "variant", "task", "kernel", "registers", "bytes spilled", "threads", "shared"))
     for architecture in options.architecture:
-        for variant in (variant for variant in VARIANTS if fits(variant, architecture)):
-            for task in options.task:
-                for kind in KERNELS:
-                    numbers = measure(kind.kernel, SPECS[task], architecture, variant)
-                    print(ROW.format(architecture, variant.name, task, kind.kernel, *numbers), flush=True)
+        for variant, spec in product(VARIANTS, specs):
+            for kind in KERNELS if fits(variant, architecture, spec) else ():
+                numbers = measure(kind.kernel, spec, architecture, variant)
+                print(ROW.format(architecture, variant.name, spec.task, kind.kernel, *numbers), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,50 +4,82 @@ Each variant is the same source with other constants (``model.cuh``). All give a
 bit for bit. Only the large one uses an instruction newer than sm_80's.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from generation.fused.shared_memory import SharedMemory
+from zoo.transformer.spec import TransformerSpec
 
 OLDEST = (8, 0)  # compute capability: matrix units of this kind, copies beside the work
+BLOCKS_IN_REGISTERS = 2
+"""Blocks whose gradients eight warps can keep in registers for a whole step; those of more wait in device memory."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """Samples that a block trains on at a time, whether shared memory keeps all that their backward passes need,
-    and the least compute capability."""
+    """A name for an amount of shared memory per thread block, and the least compute capability."""
 
     name: str
     shared_kibibytes: int
-    samples_at_once: int
-    keep_all: bool
     capability: tuple[int, int]
 
     @property
     def shared_bytes(self) -> int:
         return 1024 * self.shared_kibibytes
 
-    def macros(self) -> list[tuple[str, str]]:
+    def use(self, spec: TransformerSpec) -> SharedMemory | None:
+        """The fastest way to use so much for this transformer; None if it is too little."""
+        return next((use for use in ways(spec) if needed_bytes(use, spec) <= self.shared_bytes), None)
+
+    def macros(self, spec: TransformerSpec) -> list[tuple[str, str]]:
         """As ``model.cuh`` asks for them."""
+        use = self.use(spec)
+        assert use is not None, "fit.obstacle says so"
         numbers = {
             "SHARED_BYTES": self.shared_bytes,
-            "SAMPLES_AT_ONCE": self.samples_at_once,
-            "KEEP_ALL": int(self.keep_all),
+            "SAMPLES_AT_ONCE": use.samples_at_once,
+            "KEEP_ALL": int(use.keep_all),
+            "ALL_WEIGHTS": int(use.all_weights),
+            "GRADIENTS_WAIT": int(gradients_wait(spec)),
             "STORE_MATRICES": int(self.capability >= (9, 0)),
         }
         return [(name, str(number)) for name, number in numbers.items()]
 
 
 VARIANTS = (
-    Variant("large", 227, samples_at_once=2, keep_all=True, capability=(9, 0)),
-    Variant("medium", 163, samples_at_once=2, keep_all=False, capability=OLDEST),
-    Variant("small", 99, samples_at_once=1, keep_all=False, capability=OLDEST),
+    Variant("large", 227, capability=(9, 0)),
+    Variant("medium", 163, capability=OLDEST),
+    Variant("small", 99, capability=OLDEST),
 )
 """From the fastest to the one that needs least: H100, H200 and B200; A100; RTX 3090, 4090 and 5090, A40, L40S."""
 LARGEST, SMALLEST = VARIANTS[0], VARIANTS[-1]
 
 
-def best_variant(shared_bytes: int, capability: tuple[int, int]) -> Variant | None:
-    """The first that fits into so much shared memory per block and needs no newer GPU."""
-    fitting = (v for v in VARIANTS if v.shared_bytes <= shared_bytes and v.capability <= capability)
-    return next(fitting, None)
+def gradients_wait(spec: TransformerSpec) -> bool:
+    """Whether weight gradients wait in device memory between samples, instead of staying in registers."""
+    return spec.blocks > BLOCKS_IN_REGISTERS
+
+
+def ways(spec: TransformerSpec) -> list[SharedMemory]:
+    """From the fastest: two samples at a time are worth more than keeping the weights of all blocks at hand."""
+    parked = [SharedMemory(samples, keep_all=False, all_weights=True) for samples in (2, 1)]
+    if not gradients_wait(spec):
+        return [SharedMemory(2, keep_all=True, all_weights=True), *parked]
+    return [way for use in parked for way in (use, replace(use, all_weights=False))]
+
+
+def needed_bytes(use: SharedMemory, spec: TransformerSpec) -> int:
+    return max(use.training(spec), use.evaluation(spec))
+
+
+def smallest_variant(spec: TransformerSpec) -> Variant | None:
+    """The one that needs least of a GPU and has room for this transformer."""
+    return next((variant for variant in reversed(VARIANTS) if variant.use(spec)), None)
+
+
+def best_variant(spec: TransformerSpec, shared_bytes: int, capability: tuple[int, int]) -> Variant | None:
+    """The first that a GPU with so much shared memory per block can run and that has room for this transformer."""
+    runnable = (v for v in VARIANTS if v.shared_bytes <= shared_bytes and v.capability <= capability)
+    return next((variant for variant in runnable if variant.use(spec)), None)
 
 
 def variant_named(name: str) -> Variant:

@@ -51,9 +51,11 @@ class EmulatedKernels:
     ) -> None:
         self.library = ctypes.CDLL(str(build(spec, variant, sources)))
         self.schedule = schedule
+        self.shared_bytes: dict[str, int] = {}
         for kind in KERNELS:
             needs = (ctypes.c_int32 * 4)()
             getattr(self.library, f"{kind.kernel}_needs")(needs)
+            self.shared_bytes[kind.kernel] = needs[1]
             assert needs[2] == ctypes.sizeof(layout(kind))
             if kind is TrainArguments:
                 self.parked_words = needs[3]

@@ -34,12 +34,13 @@ def test_kernels_compile(kernel: str, spec: TransformerSpec, architecture: str, 
     assert f"{kernel}_needs".encode() in code
 
 
-def test_kernels_of_another_shape_compile_and_spill_no_more() -> None:
-    """One block of 45 tokens of an image and 16 classes."""
-    spec = TransformerSpec("strips", classes=16, tokens=45, patch_size=4, blocks=1)
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_kernels_of_another_shape_compile_and_spill_no_more(blocks: int) -> None:
+    """45 tokens of an image and 16 classes; of four blocks the gradients wait in device memory."""
+    spec = TransformerSpec("strips", classes=16, tokens=45, patch_size=4, blocks=blocks)
     registers, spilled, _, shared = measure("train_epoch", spec, "sm_80", VARIANTS[1])
     assert registers <= 255
-    assert spilled == 0
+    assert spilled <= (32 if blocks > 2 else 0)
     assert 0 < shared <= VARIANTS[1].shared_bytes
 
 
@@ -74,7 +75,9 @@ def test_what_the_smallest_variant_takes() -> None:
     assert spilled < 256
     assert threads == 256
     assert 0 < shared <= SMALLEST.shared_bytes
-    best = {architecture: next(v.name for v in VARIANTS if fits(v, architecture)) for architecture in ARCHITECTURES}
+    best = {
+        architecture: next(v.name for v in VARIANTS if fits(v, architecture, MNIST)) for architecture in ARCHITECTURES
+    }
     assert best == {
         "sm_80": "medium", "sm_86": "small", "sm_89": "small", "sm_90": "large", "sm_100": "large", "sm_120": "small",
     }  # fmt: skip

@@ -139,10 +139,10 @@ def test_every_variant_gives_the_same_bytes(name: str, tasks: dict[str, TaskData
 
 def test_the_best_variant_is_the_first_that_fits() -> None:
     kib = 1024
-    assert best_variant(227 * kib, (9, 0)) == best_variant(227 * kib, (10, 0)) == LARGEST
-    assert best_variant(227 * kib, (8, 0)) == best_variant(163 * kib, (8, 0)) == VARIANTS[1]
-    assert best_variant(99 * kib, (8, 6)) == best_variant(99 * kib, (12, 0)) == SMALLEST
-    assert best_variant(64 * kib, (7, 5)) is None
+    assert best_variant(MNIST, 227 * kib, (9, 0)) == best_variant(MNIST, 227 * kib, (10, 0)) == LARGEST
+    assert best_variant(MNIST, 227 * kib, (8, 0)) == best_variant(MNIST, 163 * kib, (8, 0)) == VARIANTS[1]
+    assert best_variant(MNIST, 99 * kib, (8, 6)) == best_variant(MNIST, 99 * kib, (12, 0)) == SMALLEST
+    assert best_variant(MNIST, 64 * kib, (7, 5)) is None
 
 
 def test_a_dead_run_is_left_as_it_is(tasks: dict[str, TaskData], engine: MakeEngine) -> None:
@@ -297,15 +297,16 @@ def test_what_the_kernels_cannot_do_is_said_in_one_line() -> None:
     [
         (replace(MNIST, tokens=81), "it takes at most 64 tokens, this one has 81"),
         (replace(AGNEWS, classes=20), "it takes at most 16 classes, this one has 20"),
-        (replace(MNIST, blocks=4), "it takes at most 2 blocks, this one has 4"),
+        (replace(MNIST, blocks=6), "it takes at most 4 blocks, this one has 6"),
         (replace(AGNEWS, heads=4), "it takes the paper's dimensions, this one has heads 4, not 2"),
         (
-            replace(MNIST, patch_size=2, channels=3, blocks=3, residual=True),
-            "it takes at most 2 blocks, this one has 3; it takes the paper's dimensions, this one has "
+            replace(MNIST, patch_size=2, channels=3, blocks=5, residual=True),
+            "it takes at most 4 blocks, this one has 5; it takes the paper's dimensions, this one has "
             "patch_size 2, not 4, channels 3, not 1, residual True, not False",
         ),
         (replace(MNIST, task="digits", tokens=64, classes=16, blocks=1), None),
         (replace(AGNEWS, task="reviews", tokens=1, classes=2, blocks=1), None),
+        (replace(AGNEWS, task="deep", blocks=4), None),
     ],
 )
 def test_which_transformers_do_not_fit_is_said_in_one_line(spec: TransformerSpec, misfit: str | None) -> None:
@@ -332,7 +333,9 @@ def test_a_gpu_that_is_too_old_or_too_small_is_told_so_in_one_line(
         return obstacle(spec, [config(spec.task)], torch.device("cuda"))
 
     assert on("T4", (7, 5), 64) == "it needs compute capability 8.0, T4 has 7.5"
-    assert on("a card", (8, 9), 48) == "it needs 99 KiB of shared memory per block, a card has 48 KiB"
+    assert on("a card", (8, 9), 48) == (
+        "it needs 99 KiB of shared memory per block for this transformer, a card has 48 KiB"
+    )
     if find_spec("cuda") is not None:
         assert on("RTX 4090", (8, 9), 99) is None
         assert on("A100", (8, 0), 163) is None

@@ -1,6 +1,7 @@
 """The fused engine on transformers with other numbers of tokens, classes and blocks than the paper's two.
 
-Tiles without tokens, a last tile with padding, one block that is the first and the last; each variant at least once.
+Tiles without tokens, a last tile with padding, one block that is the first and the last, more blocks than have
+gradients in registers; each variant at least once.
 """
 
 from dataclasses import dataclass, replace
@@ -11,14 +12,17 @@ import torch
 from emulated import EmulatedKernels
 from fused_checks import MakeEngine, check_evaluation, check_gradients, check_two_epochs, config, initial_weights
 from small_tasks import few_news, few_scans
+from torch import Tensor
 
 from generation import engines
 from generation.fused.engine import FusedEngine
-from generation.fused.variants import VARIANTS, Variant
+from generation.fused.shared_memory import EVALUATE_GROUPS, SharedMemory, keys_and_values
+from generation.fused.variants import VARIANTS, Variant, gradients_wait
+from generation.population.state import PopulationState
 from generation.population.torch_engine import TorchEngine
 from generation.protocol import RunConfig
 from zoo.tasks import TaskData
-from zoo.transformer.spec import TransformerSpec
+from zoo.transformer.spec import SPECS, TransformerSpec
 
 LARGE, MEDIUM, SMALL = VARIANTS
 
@@ -38,6 +42,8 @@ SHAPES = {
     "strips": Shape(TransformerSpec("strips", classes=16, tokens=45, patch_size=4), MEDIUM, (20, 36)),
     "reviews": Shape(TransformerSpec("reviews", classes=14, tokens=40), SMALL),
     "titles": Shape(TransformerSpec("titles", classes=4, tokens=16, blocks=1), MEDIUM),
+    "deep texts": Shape(TransformerSpec("deep-texts", classes=5, tokens=12, blocks=4), LARGE),
+    "deep images": Shape(TransformerSpec("deep-images", classes=3, tokens=24, patch_size=4, blocks=3), SMALL, (16, 24)),
 }
 each_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 
@@ -54,18 +60,59 @@ def test_evaluation_of_other_shapes(shape: Shape, engine: MakeEngine) -> None:
     check_evaluation(engine([run], task, variant=shape.variant), task, initial_weights(task, run))
 
 
-def test_two_epochs_of_one_block_follow_the_torch_engine(engine: MakeEngine) -> None:
+@pytest.mark.parametrize("name", ["titles", "deep texts"])
+def test_two_epochs_of_other_shapes_follow_the_torch_engine(name: str, engine: MakeEngine) -> None:
     """So the masks of every step are the torch engine's."""
-    shape = SHAPES["titles"]
+    shape = SHAPES[name]
     task = shape.task(train=96, test=1)
     check_two_epochs(lambda configs: engine(configs, task, variant=shape.variant), task, ("sgd_momentum",))
+
+
+@pytest.mark.parametrize("name", ["deep texts"])
+def test_every_variant_gives_other_shapes_the_same_bytes(name: str, engine: MakeEngine) -> None:
+    """With all weights at hand and with those of one block at a time, two samples at a time and one."""
+    shape = SHAPES[name]
+    task, run = shape.task(train=16, test=5), config(shape.spec.task, "adam", dropout=0.1, seed=3)
+    assert len({variant.use(shape.spec) for variant in VARIANTS}) == len(VARIANTS)
+
+    def result(variant: Variant, schedule: int) -> Tensor:
+        fused = engine([run], task, schedule, variant)
+        state = PopulationState.initial(task.spec, [run], fused.device)
+        trained = fused.train_epoch(state)
+        measured = fused.evaluate(state.weights, state.alive, fused.task.test)
+        return torch.cat([state.weights[0], state.first[0], state.second[0], trained, *measured])
+
+    expected = result(LARGE, schedule=0)
+    for schedule, variant in enumerate((MEDIUM, SMALL), 1):
+        assert torch.equal(result(variant, schedule), expected), variant.name
+
+
+@each_shape
+def test_the_kernels_take_as_much_shared_memory_as_python_says(shape: Shape) -> None:
+    use, kernels = shape.variant.use(shape.spec), EmulatedKernels(shape.spec, variant=shape.variant)
+    assert use is not None
+    assert kernels.shared_bytes["train_epoch"] == use.training(shape.spec)
+    together = use.evaluation(shape.spec)
+    apart = together + (shape.spec.blocks - 1) * EVALUATE_GROUPS * keys_and_values(shape.spec)
+    assert kernels.shared_bytes["evaluate"] in (together, apart)
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_the_papers_transformers_are_trained_as_they_were_measured(spec: TransformerSpec) -> None:
+    """Machine code was timed and profiled for these uses of shared memory."""
+    assert [variant.use(spec) for variant in VARIANTS] == [
+        SharedMemory(2, keep_all=True, all_weights=True),
+        SharedMemory(2, keep_all=False, all_weights=True),
+        SharedMemory(1, keep_all=False, all_weights=True),
+    ]
+    assert not gradients_wait(spec)
 
 
 def test_auto_takes_the_fused_engine_for_a_shape_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.core", reason="needs cuda-core")
     pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
     task, deep = (SHAPES[name].task(train=16, test=1) for name in ("titles", "reviews"))
-    deep = replace(deep, spec=replace(deep.spec, blocks=3))
+    deep = replace(deep, spec=replace(deep.spec, blocks=5))
     card = SimpleNamespace(name="A100", major=8, minor=0, shared_memory_per_block_optin=MEDIUM.shared_bytes)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
     monkeypatch.setattr(FusedEngine, "on_cuda", lambda configs, task, device: made(configs, task))
@@ -76,5 +123,5 @@ def test_auto_takes_the_fused_engine_for_a_shape_of_ones_own(monkeypatch: pytest
 
     gpu = torch.device("cuda")
     assert engines.make_engine("auto", [config("titles")], task, gpu).name == "fused"
-    with pytest.warns(UserWarning, match="torch trains, .*: it takes at most 2 blocks, this one has 3"):
+    with pytest.warns(UserWarning, match="torch trains, .*: it takes at most 4 blocks, this one has 5"):
         assert engines.make_engine("auto", [config("reviews")], deep, gpu).name == "torch"

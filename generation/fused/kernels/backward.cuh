@@ -129,9 +129,9 @@ DEVICE void backward_block(
     PerRow<float> delta[HEADS];
     if (tokens.busy) {
         if (!KEEP_ALL && is_earlier(block)) {
-            sample.parking.bring_back(me, Parking::X1, kept.x1());
-            sample.parking.bring_back(me, Parking::JOINED, kept.joined());
-            sample.parking.bring_back(me, Parking::X2, kept.x2());
+            sample.parking.bring_back(me, Parking::rows(block, Parking::X1), kept.x1());
+            sample.parking.bring_back(me, Parking::rows(block, Parking::JOINED), kept.joined());
+            sample.parking.bring_back(me, Parking::rows(block, Parking::X2), kept.x2());
             warp_barrier();
         }
         if (is_earlier(block)) {

@@ -1,6 +1,6 @@
 // Dropout masks from a counter, the same as generation.population.philox makes them: Philox2x32 with seven rounds.
 //
-//     key = seed of the run, counter = (group of four elements, 8·step + place), 16 bits per element
+//     key = seed of the run, counter = (group of four elements, PLACES_PER_STEP·step + place), 16 bits per element
 //
 // A call gives the bits of four neighboring elements of a row; a lane holds two of them, in two rows. So of two
 // neighboring lanes one makes the call for the upper row, the other for the lower, and they exchange halves.
@@ -8,7 +8,9 @@
 #include "matrices.cuh"
 
 constexpr u32 PHILOX_MULTIPLIER = 0xD256D193, PHILOX_KEY_STEP = 0x9E3779B9;
-constexpr int PHILOX_ROUNDS = 7, PLACES_PER_STEP = 8;
+constexpr int PHILOX_ROUNDS = 7;
+constexpr int PLACES_PER_STEP = 1 + 2 * BLOCKS <= 8 ? 8 : 16;
+static_assert(1 + 2 * BLOCKS <= PLACES_PER_STEP, "every place has a counter of its own");
 
 struct Dropout {
     u32 seed;

@@ -75,7 +75,10 @@ extern "C" __global__ void __launch_bounds__(EVALUATE_THREADS, 1) evaluate(
     const TokenSums sums = memory.sums(me.group);
     const TokenRows<FEATURES> input = memory.input(me.group);
     const EvaluateMemory::GroupKeys keys_and_values = memory.keys_and_values(me.group);
-    load_weights(arguments.weights + (long long)model * PARAMETERS, weights, {thread_index(), EVALUATE_THREADS});
+    const float* const flat = arguments.weights + (long long)model * PARAMETERS;
+    const Worker all_threads = {thread_index(), EVALUATE_THREADS};
+    int there = NO_BLOCK;  // the block whose weights are in shared memory, where blocks take turns
+    load_weights(flat, weights, all_threads);
     for (u32 i = thread_index(); i < EvaluateMemory::INPUT_BYTES / FLOAT; i += EVALUATE_THREADS) {
         store_word(memory.input(0).address() + i * FLOAT, 0);
     }
@@ -86,42 +89,51 @@ extern "C" __global__ void __launch_bounds__(EVALUATE_THREADS, 1) evaluate(
     double loss = 0.0;
     int hits = 0;
     if (first + me.group < last) start_tokens(me, arguments.sample(first + me.group), input);
+    // where blocks take turns, groups without a sample go on as long as others have one
     #pragma unroll 1
-    for (int index = first + me.group; index < last; index += EVALUATE_GROUPS) {
-        const Facts facts(arguments.facts[index]);
+    for (int index = first + me.group; index - (ALL_WEIGHTS ? 0 : me.group) < last; index += EVALUATE_GROUPS) {
+        const bool works = ALL_WEIGHTS || index < last;
+        const Facts facts(arguments.facts[works ? index : first]);
         Rows<DIM> x;
-        copies_done();
-        warp_barrier();
-        embed(me, x, weights, input, arguments.positions);
-        warp_barrier();
+        if (works) {
+            copies_done();
+            warp_barrier();
+            embed(me, x, weights, input, arguments.positions);
+            warp_barrier();
+        }
         if (index + EVALUATE_GROUPS < last) start_tokens(me, arguments.sample(index + EVALUATE_GROUPS), input);
-        with_tokens(me, facts.length, [&](const auto& tokens) {
-            BlockMemory block_memory;
-            Dropout none;
-            none.epsilon = LAYER_NORM_EPSILON;
-            #pragma unroll 1
-            for (int block = 0; block < BLOCKS; block++) {
-                const BlockPlaces places = keys_and_values.places(block);
-                if (!EvaluateMemory::APART && block) group_barrier(me.group);  // all have read the other block's
-                forward_block<false>(me, tokens, x, block, weights.block(block), places, none, block_memory);
-            }
-            if (tokens.busy) {
-                PerRow<float> r;
-                normalize(x, r, LAYER_NORM_EPSILON, tokens.real);
-                share_sums(me, x, sums);
-            }
-            group_barrier(me.group);
-            if (me.tile == 0) {
-                PackedRows<DIM> pooled, active;
-                Rows<DIM> z;
-                Rows<TILE> logit;
-                PerClass probability;
-                mean_row(me, tokens, pooled, sums);
-                classify(me, weights, pooled, z, active, logit);
-                loss += cross_entropy(me, logit, facts.label, probability);
-                hits += answer(me, logit) == facts.label;
-            }
-        });
+        #pragma unroll 1
+        for (int from = 0; from < BLOCKS; from += Weights::RESIDENT) {
+            bring_block(flat, weights, all_threads, from, there);
+            if (works) with_tokens(me, facts.length, [&](const auto& tokens) {
+                BlockMemory block_memory;
+                Dropout none;
+                none.epsilon = LAYER_NORM_EPSILON;
+                #pragma unroll 1
+                for (int block = from; block < from + Weights::RESIDENT; block++) {
+                    const BlockPlaces places = keys_and_values.places(block);
+                    if (!EvaluateMemory::APART && block) group_barrier(me.group);  // all have read the other block's
+                    forward_block<false>(me, tokens, x, block, weights.block(block), places, none, block_memory);
+                }
+                if (from + Weights::RESIDENT < BLOCKS) return;
+                if (tokens.busy) {
+                    PerRow<float> r;
+                    normalize(x, r, LAYER_NORM_EPSILON, tokens.real);
+                    share_sums(me, x, sums);
+                }
+                group_barrier(me.group);
+                if (me.tile == 0) {
+                    PackedRows<DIM> pooled, active;
+                    Rows<DIM> z;
+                    Rows<TILE> logit;
+                    PerClass probability;
+                    mean_row(me, tokens, pooled, sums);
+                    classify(me, weights, pooled, z, active, logit);
+                    loss += cross_entropy(me, logit, facts.label, probability);
+                    hits += answer(me, logit) == facts.label;
+                }
+            });
+        }
     }
     block_barrier();
     if (me.tile == 0 && me.lane == 0) {

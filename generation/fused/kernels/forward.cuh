@@ -18,6 +18,37 @@ struct BlockMemory {
     u32 kept;                        // dropout: 16 bits of attention's, 16 of the MLP's
 };
 
+// Lets it wait in device memory, and reads it back.
+DEVICE void put_memory(const Parking& parking, int block, const BlockMemory& memory) {
+    u32* at = parking.at(Parking::memory(block));
+    const Sums deviations = {memory.r1[0], memory.r1[1], memory.r2[0], memory.r2[1]};
+    const Factor bits = {memory.kept};
+    write_words(at, deviations);
+    write_words(at += Parking::FACTOR_WORDS, bits);
+    #pragma unroll
+    for (int head = 0; head < HEADS; head += 2) {
+        const PerRow<float>&first = memory.log_sum[head], &second = memory.log_sum[head + 1 < HEADS ? head + 1 : head];
+        const Sums sums = {first[0], first[1], second[0], second[1]};
+        write_words(at += Parking::FACTOR_WORDS, sums);
+    }
+}
+DEVICE void get_memory(const Parking& parking, int block, BlockMemory& memory) {
+    const u32* at = parking.at(Parking::memory(block));
+    Sums numbers;
+    Factor bits;
+    read_words(numbers, at);
+    read_words(bits, at += Parking::FACTOR_WORDS);
+    memory.r1[0] = numbers[0], memory.r1[1] = numbers[1];
+    memory.r2[0] = numbers[2], memory.r2[1] = numbers[3];
+    memory.kept = bits[0];
+    #pragma unroll
+    for (int head = 0; head < HEADS; head += 2) {
+        read_words(numbers, at += Parking::FACTOR_WORDS);
+        memory.log_sum[head][0] = numbers[0], memory.log_sum[head][1] = numbers[1];
+        if (head + 1 < HEADS) memory.log_sum[head + 1][0] = numbers[2], memory.log_sum[head + 1][1] = numbers[3];
+    }
+}
+
 // The tokens of a sample, as one warp sees them. TILES, the number of tiles of 16 that hold them, is known to the
 // compiler: every number of tiles has code of its own, without branches.
 template <int TILES> struct Tokens {
@@ -51,7 +82,7 @@ DEVICE void keep_rows(
     const Thread& me, int block, TokenRows<N> matrix, const PackedRows<N>& rows, const Parking& parking, int place
 ) {
     if (KEEP_ALL || block == BLOCKS - 1) store_rows(me, matrix, rows);
-    else parking.put(place, rows);
+    else parking.put(Parking::rows(block, place), rows);
 }
 
 // Queries, keys and values of x; the latter two go to shared memory.

@@ -154,6 +154,14 @@ DEVICE void read_words(u32 (&r)[4], const u32* address) {
     asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "l"(address) : "memory");
 }
+DEVICE void write_words(u32* address, const float (&r)[4]) {
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};"
+        :: "l"(address), "f"(r[0]), "f"(r[1]), "f"(r[2]), "f"(r[3]) : "memory");
+}
+DEVICE void read_words(float (&r)[4], const u32* address) {
+    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+        : "=f"(r[0]), "=f"(r[1]), "=f"(r[2]), "=f"(r[3]) : "l"(address) : "memory");
+}
 
 // ---- shared memory ------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,9 @@
 //     SAMPLES_AT_ONCE           samples that a thread block trains on at a time, 1 or 2
 //     KEEP_ALL                  1: shared memory has room for all that their backward passes need; 0: some of it waits
 //                               in device memory (parking.cuh)
+//     ALL_WEIGHTS               1: shared memory has room for the weights of all blocks; 0: for those of one at a time
+//     GRADIENTS_WAIT            0: a warp keeps its gradients in registers for a whole step; 1: they wait in device
+//                               memory for the next samples (gradients.cuh)
 //     STORE_MATRICES            1: the GPU has an instruction that stores matrices
 #pragma once
 #include "machine.cuh"
@@ -36,11 +39,13 @@ constexpr int GROUP_WARPS = ROWS / TILE;      // the four warps that share a sam
 constexpr int WARP = 32;
 constexpr int GROUP_THREADS = GROUP_WARPS * WARP;
 static_assert(DIM == 32 && HEADS == 2 && HEAD_DIM == TILE && HIDDEN == 64, "as the warps share work");
-static_assert(BLOCKS == 1 || BLOCKS == 2, "a third block's gradients would find no registers");
+static_assert(GRADIENTS_WAIT || BLOCKS <= 2, "a third block's gradients would find no registers");
+static_assert(!(GRADIENTS_WAIT && KEEP_ALL), "only two blocks have places of their own");
 static_assert(TOKENS <= ROWS && CLASSES <= TILE && FEATURES == (IMAGES ? TILE : DIM), "as the tiles can hold them");
 
-// The first of two blocks, which goes backward when the other has taken its place.
-DEVICE bool is_earlier(int block) { return BLOCKS == 2 && block == 0; }
+// A block that goes backward when the last one has taken its place. The first of two is asked for as such: else the
+// paper's texts would get other machine code.
+DEVICE bool is_earlier(int block) { return BLOCKS == 2 ? block == 0 : block < BLOCKS - 1; }
 
 constexpr float LAYER_NORM_EPSILON = 1e-5f;
 constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;

@@ -1,6 +1,6 @@
-// Rows that wait in device memory while shared memory has no room for them (KEEP_ALL 0): those that the backward
-// pass of the first of two blocks reads again, and of every block's MLP the hidden layer and its gradients while
-// attention goes backward.
+// What waits in device memory while shared memory has no room for it (KEEP_ALL 0): the rows that the backward pass of
+// every block but the last reads again, and of every block's MLP the hidden layer and its gradients while attention
+// goes backward. Where gradients wait (GRADIENTS_WAIT), so does what each lane remembers of a block (BlockMemory).
 //
 // Each lane writes and reads back its own numbers, so nothing has to be waited for, and the cache can hold those of all
 // models in training at a time.
@@ -8,14 +8,21 @@
 #include "matrices.cuh"
 
 struct Parking {
-    // places of factors, which hold 16 columns of a warp's rows
-    static constexpr int X1 = 0, JOINED = X1 + DIM / 16, X2 = JOINED + DIM / 16, HIDDEN_ROWS = X2 + DIM / 16;
-    static constexpr int D_HIDDEN = HIDDEN_ROWS + BLOCKS * (HIDDEN / 16), FACTORS = D_HIDDEN + HIDDEN / 16;
+    // places of factors, which hold 16 columns of a warp's rows; x1, joined and x2 of a block are NEXT_ROWS behind those
+    // of the one before
+    static constexpr int EARLIER = BLOCKS > 2 ? BLOCKS - 1 : 1, ROW_FACTORS = 3 * (DIM / 16);
+    static constexpr int NEXT_ROWS = EARLIER > 1 ? ROW_FACTORS : 0;
+    static constexpr int X1 = 0, JOINED = X1 + DIM / 16, X2 = JOINED + DIM / 16, HIDDEN_ROWS = EARLIER * ROW_FACTORS;
+    static constexpr int D_HIDDEN = HIDDEN_ROWS + BLOCKS * (HIDDEN / 16), MEMORY = D_HIDDEN + HIDDEN / 16;
+    static constexpr int MEMORY_FACTORS = GRADIENTS_WAIT ? 2 + (HEADS + 1) / 2 : 0;
+    static constexpr int FACTORS = MEMORY + EARLIER * MEMORY_FACTORS;
     static constexpr int FACTOR_WORDS = 4 * WARP;
     static constexpr int WORDS = KEEP_ALL ? 0 : SAMPLES_AT_ONCE * GROUP_WARPS * FACTORS * FACTOR_WORDS;
     u32* start;  // of the model's WORDS
 
+    DEVICE static int rows(int block, int place) { return place + block * NEXT_ROWS; }
     DEVICE static int hidden(int block) { return HIDDEN_ROWS + block * (HIDDEN / 16); }
+    DEVICE static int memory(int block) { return MEMORY + block * MEMORY_FACTORS; }
 
     // Where this lane's words of a factor start; from the thread's index, so that no address is kept for long.
     DEVICE u32* at(int place) const {

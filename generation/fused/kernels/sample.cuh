@@ -31,7 +31,7 @@ struct BlockPlaces {
 };
 
 // All rows of a sample. The block whose backward pass runs has its queries, keys and values here, and its gradients.
-// Without room for all, two blocks take turns in one place, p lies where d_hidden will be and ds where hidden will be.
+// Without room for all, blocks take turns in one place, p lies where d_hidden will be and ds where hidden will be.
 struct Sample {
     static constexpr u32 NEXT_BLOCK = KEEP_ALL ? BlockRows::BYTES : 0;
     static constexpr u32 QUERIES = BlockRows::BYTES + (BLOCKS - 1) * NEXT_BLOCK, KEYS = QUERIES + TokenRows<DIM>::BYTES;
@@ -41,17 +41,18 @@ struct Sample {
     static constexpr u32 P = KEEP_ALL ? END : D_HIDDEN;
     static constexpr u32 DS = KEEP_ALL ? P + TokenRows<ROWS>::BYTES : BlockRows::HIDDEN_ROWS;
     static constexpr u32 BYTES = KEEP_ALL ? DS + TokenRows<ROWS>::BYTES : END;
-    // The first of two blocks has its keys and values where p will be, so that the second's find their place free.
-    static constexpr u32 FIRST_KEYS = BLOCKS == 2 ? P : KEYS;
-    static constexpr u32 FIRST_VALUES = BLOCKS == 2 ? P + TokenRows<DIM>::BYTES : VALUES;
+    // The block before the last has its keys and values where p will be, so that the last one's find their place free;
+    // the blocks before them take turns in these two places.
+    static constexpr u32 OTHER_KEYS = P, OTHER_VALUES = P + TokenRows<DIM>::BYTES;
     static_assert(ROWS == HIDDEN, "a warp's rows of p lie where its rows of d_hidden will be");
     u32 start;
     Parking parking;
 
     DEVICE BlockRows block(int b) const { return {start + b * NEXT_BLOCK}; }
     DEVICE BlockPlaces places(int b) const {
-        const TokenRows<DIM> key_rows = {start + (b ? KEYS : FIRST_KEYS), 0};
-        const TokenRows<DIM> value_rows = {start + (b ? VALUES : FIRST_VALUES), 0};
+        const bool other = BLOCKS > 1 && b % 2 == BLOCKS % 2;
+        const TokenRows<DIM> key_rows = {start + (other ? OTHER_KEYS : KEYS), 0};
+        const TokenRows<DIM> value_rows = {start + (other ? OTHER_VALUES : VALUES), 0};
         return {queries(), key_rows, value_rows, block(b), parking};
     }
     // queries, keys and values, and at the end of the backward pass their gradients
@@ -62,6 +63,7 @@ struct Sample {
     DEVICE TokenRows<DIM> dy() const { return {start, DY}; }
     DEVICE TokenRows<DIM> da() const { return {start, DA}; }
     DEVICE TokenRows<DIM> d_joined() const { return {start, D_JOINED}; }
+    DEVICE TokenRows<DIM> d_embedded() const { return {start, D_JOINED}; }  // behind the first block, of its input
     DEVICE TokenRows<HIDDEN> d_hidden() const { return {start, D_HIDDEN}; }
     // one head's probabilities, and the gradients of its scores
     DEVICE TokenRows<ROWS> p() const { return {start, P}; }

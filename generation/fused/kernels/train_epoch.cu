@@ -7,13 +7,15 @@
 //                                                                                                      (gradients.cuh)
 //         every warp updates the weights whose gradients it holds                                         (update.cuh)
 //
-// Device memory is read for the tokens, and read and written for the optimizer's numbers once per step; activations and
-// gradients never leave the chip if shared memory has room for them (KEEP_ALL). Nothing depends on other blocks, so a
-// run's bytes do not depend on its population.
+// Device memory is read for the tokens, and read and written for the optimizer's numbers once per step. Activations and
+// gradients never leave the chip if shared memory and registers have room for them (KEEP_ALL, not GRADIENTS_WAIT), and
+// weights stay there for a whole step (ALL_WEIGHTS). Nothing depends on other thread blocks, so a run's bytes do not
+// depend on its population.
 #include "gradients.cuh"
 #include "inputs.cuh"
 
 constexpr int TRAIN_THREADS = WARPS * WARP;
+constexpr long long PARKED_WORDS = Parking::WORDS + Gradients::WORDS;  // of device memory, of each model
 
 // Where the tokens of a group's samples come in.
 struct InputBuffers {
@@ -61,7 +63,7 @@ struct TrainArguments {
     int steps;
     int batch;
     int first_step;
-    u32* parked;                  // [models, Parking::WORDS]
+    u32* parked;                  // [models, PARKED_WORDS]
 
     DEVICE const u16* sample(int index) const { return tokens + (long long)index * TOKENS * FEATURES; }
 };
@@ -71,7 +73,7 @@ extern "C" __global__ void train_epoch_needs(int* needs) {
     needs[0] = TRAIN_THREADS;
     needs[1] = TrainMemory::BYTES;
     needs[2] = sizeof(TrainArguments);
-    needs[3] = Parking::WORDS;
+    needs[3] = PARKED_WORDS;
 }
 
 extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const TrainArguments arguments) {
@@ -85,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
     const InputBuffers inputs = memory.inputs(me.group);
     const bool works = GROUPS * GROUP_WARPS == WARPS || me.group < GROUPS;  // on a sample
     Sample sample = memory.sample(me.group);
-    sample.parking = {arguments.parked + (long long)model * Parking::WORDS};
+    sample.parking = {arguments.parked + model * PARKED_WORDS};
     const long long first_weight = (long long)model * PARAMETERS;
 
     Optimizer rule(arguments.rules + model * RULE_NUMBERS);
@@ -98,7 +100,9 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
     dropout.threshold = arguments.thresholds[model];
     dropout.epsilon = arguments.epsilons[model];
 
-    load_weights(rule.weights, weights, {thread_index(), TRAIN_THREADS});
+    const Worker all_threads = {thread_index(), TRAIN_THREADS};
+    int there = NO_BLOCK;  // the block whose weights are in shared memory, where blocks take turns
+    load_weights(rule.weights, weights, all_threads);
     for (u32 i = thread_index(); i < GROUPS * InputBuffers::BYTES / FLOAT; i += TRAIN_THREADS) {
         store_word(memory.inputs(0).start + i * FLOAT, 0);
     }
@@ -110,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
     // one round ahead, so that no warp waits for device memory
     if (works) start_tokens(me, arguments.sample(me.group), inputs[buffer]);
     u32 next_facts0 = arguments.facts[0], next_facts1 = arguments.facts[GROUPS - 1];
-    Gradients gradients;
+    Gradients gradients(arguments.parked + model * PARKED_WORDS + Parking::WORDS);
     #pragma unroll 1
     for (int step = 0; step < arguments.steps; step++) {
         gradients.reset();
@@ -120,6 +124,7 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
             const Thread me;  // read again: else the addresses that follow from it are kept and crowd out the gradients
             const int next = (step * rounds + round + 1) * GROUPS;
             const Facts pair0(next_facts0), pair1(next_facts1), mine(me.group ? next_facts1 : next_facts0);
+            const PerGroup<int> lengths = {pair0.length, pair1.length};
             const TokenRows<FEATURES> input = inputs[buffer];
             dropout.start_sample(me, mine.place);
 
@@ -139,61 +144,60 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
             const u32 kept_first = works ? drop(me, x, dropout, 0) : 0;
 
             BlockMemory block_memory = {}, earlier;
-            if (works) with_tokens(me, mine.length, [&](const auto& tokens) {
-                #pragma unroll 1
-                for (int block = 0; block < BLOCKS; block++) {
-                    earlier = block_memory;
-                    const BlockPlaces places = sample.places(block);
-                    forward_block<true>(me, tokens, x, block, weights.block(block), places, dropout, block_memory);
-                }
-                PerRow<float> r;
-                PackedRows<DIM> normalized;
-                if (tokens.busy) {
-                    normalize(x, r, dropout.epsilon, tokens.real);
-                    pack_rows(normalized, x);
-                    share_sums(me, x, sums);
-                }
-                group_barrier(me.group);
-                if (tokens.busy) {
-                    const int row = (round * GROUPS + me.group) % RECENT;
-                    const float loss = classify_and_return(me, tokens, weights, sums, recent, row, mine.label, x);
-                    losses[GROUPS == 1 && round % 2] += loss;
-                    normalize_backward(x, normalized, r);
-                }
-            });
+            #pragma unroll 1
+            for (int from = 0; from < BLOCKS; from += Weights::RESIDENT) {
+                bring_block(rule.weights, weights, all_threads, from, there);
+                if (works) with_tokens(me, mine.length, [&](const auto& tokens) {
+                    #pragma unroll 1
+                    for (int block = from; block < from + Weights::RESIDENT; block++) {
+                        if (!GRADIENTS_WAIT) earlier = block_memory;
+                        const BlockPlaces places = sample.places(block);
+                        forward_block<true>(me, tokens, x, block, weights.block(block), places, dropout, block_memory);
+                        if (GRADIENTS_WAIT && is_earlier(block)) put_memory(sample.parking, block, block_memory);
+                    }
+                    if (from + Weights::RESIDENT < BLOCKS) return;
+                    PerRow<float> r;
+                    PackedRows<DIM> normalized;
+                    if (tokens.busy) {
+                        normalize(x, r, dropout.epsilon, tokens.real);
+                        pack_rows(normalized, x);
+                        share_sums(me, x, sums);
+                    }
+                    group_barrier(me.group);
+                    if (tokens.busy) {
+                        const int row = (round * GROUPS + me.group) % RECENT;
+                        const float loss = classify_and_return(me, tokens, weights, sums, recent, row, mine.label, x);
+                        losses[GROUPS == 1 && round % 2] += loss;
+                        normalize_backward(x, normalized, r);
+                    }
+                });
+            }
 
             #pragma unroll 1
             for (int block = BLOCKS - 1; block >= 0; block--) {
+                bring_block(rule.weights, weights, all_threads, block, there);
+                if (GRADIENTS_WAIT && is_earlier(block) && works) get_memory(sample.parking, block, block_memory);
                 if (works) with_tokens(me, mine.length, [&](const auto& tokens) {
                     backward_block(me, tokens, block, weights.block(block), sample, block_memory, x);
                 });
-                block_memory = earlier;
+                if (!GRADIENTS_WAIT) block_memory = earlier;
                 if (IMAGES && block == 0 && works) {
                     PackedRows<DIM> rows;
                     drop_backward(x, kept_first);
                     pack_rows(rows, x);
-                    store_rows(me, sample.d_joined(), rows);
+                    store_rows(me, sample.d_embedded(), rows);
                 }
                 block_barrier();
-                #pragma unroll 1
-                for (int group = 0; group < GROUPS; group++) {
-                    const Sample group_sample = memory.sample(group);
-                    with_tokens(me, group ? pair1.length : pair0.length, [&](const auto& tokens) {
-                        if (block) gradients.add_block<BLOCKS - 1>(me, tokens, group_sample);
-                        else gradients.add_block<0>(me, tokens, group_sample);
-                    });
-                    if (IMAGES && block == 0) {
-                        gradients.add_embedding(me, group_sample, memory.input(group, 1 - buffer));
-                    }
-                }
+                gradients.add_samples(me, memory, block, round, lengths, 1 - buffer);
                 if (block == 0 && round % (RECENT / GROUPS) == RECENT / GROUPS - 1) {
-                    gradients.add_classifier(me, recent);
+                    gradients.add_classifier(me, recent, round < RECENT / GROUPS);
                 }
                 block_barrier();
             }
         }
         const Thread me;
         gradients.apply(me, rule.at_step(arguments.corrections + 2 * step), weights);
+        there = NO_BLOCK;
         block_barrier();
     }
     // each group's first lane has the sums over its samples

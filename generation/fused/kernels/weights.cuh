@@ -1,4 +1,5 @@
-// A model's weights in shared memory, matrices as halves and biases as floats, and how they get there.
+// A model's weights in shared memory, matrices as halves and biases as floats, and how they get there. Of blocks there
+// are all, or the one that is being worked on (ALL_WEIGHTS).
 #pragma once
 #include "matrices.cuh"
 
@@ -7,18 +8,19 @@ static_assert(FLAT_KEY == FLAT_QUERY + DIM * DIM && FLAT_VALUE == FLAT_KEY + DIM
               "query, key, value, output and fc1 are loaded and updated as one matrix of 32 columns");
 
 struct Weights {
+    static constexpr int RESIDENT = ALL_WEIGHTS ? BLOCKS : 1;  // blocks that have a place
     static constexpr u32 SQUARE = Matrix<DIM, DIM>::BYTES;
     // a block's matrices, from the start of the block
     static constexpr u32 KEY = SQUARE, VALUE = 2 * SQUARE, OUTPUT = 3 * SQUARE, FC1 = 4 * SQUARE, FC2 = 6 * SQUARE;
     static constexpr u32 BLOCK_MATRICES = 8 * SQUARE;
     // the other matrices, and all biases; those of a further block lie BLOCK_BIASES later
-    static constexpr u32 EMBEDDING = BLOCKS * BLOCK_MATRICES;
+    static constexpr u32 EMBEDDING = RESIDENT * BLOCK_MATRICES;
     static constexpr u32 CLASSIFIER1 = EMBEDDING + (IMAGES ? Matrix<DIM, FEATURES>::BYTES : 0);
     static constexpr u32 CLASSIFIER2 = CLASSIFIER1 + SQUARE;
     static constexpr u32 EMBEDDING_BIAS = CLASSIFIER2 + Matrix<TILE, DIM>::BYTES;
     static constexpr u32 FC1_BIAS = EMBEDDING_BIAS + DIM * FLOAT, FC2_BIAS = FC1_BIAS + HIDDEN * FLOAT;
     static constexpr u32 BLOCK_BIASES = (HIDDEN + DIM) * FLOAT;
-    static constexpr u32 CLASSIFIER1_BIAS = FC1_BIAS + BLOCKS * BLOCK_BIASES;
+    static constexpr u32 CLASSIFIER1_BIAS = FC1_BIAS + RESIDENT * BLOCK_BIASES;
     static constexpr u32 CLASSIFIER2_BIAS = CLASSIFIER1_BIAS + DIM * FLOAT;
     static constexpr u32 BYTES = (CLASSIFIER2_BIAS + TILE * FLOAT + 127) / 128 * 128;
     u32 start;
@@ -37,7 +39,10 @@ struct Weights {
         DEVICE Matrix<4 * DIM + HIDDEN, DIM> query_to_fc1() const { return {matrices, 0}; }
     };
 
-    DEVICE Block block(int b) const { return {start + b * BLOCK_MATRICES, start + b * BLOCK_BIASES}; }
+    DEVICE Block block(int b) const {
+        const int place = ALL_WEIGHTS ? b : 0;
+        return {start + place * BLOCK_MATRICES, start + place * BLOCK_BIASES};
+    }
     DEVICE Matrix<DIM, FEATURES> embedding() const { return {start, EMBEDDING}; }
     DEVICE Matrix<DIM, DIM> classifier1() const { return {start, CLASSIFIER1}; }
     DEVICE Matrix<TILE, DIM> classifier2() const { return {start, CLASSIFIER2}; }  // padded to 16 classes
@@ -69,16 +74,28 @@ DEVICE void load_biases(const float* flat, Biases<COUNT> biases, const Worker& w
     for (int i = worker.index; i < count; i += worker.count) store_float(biases.address + i * FLOAT, flat[i]);
 }
 
-// All weights of a model; the classes that do not exist get zeros.
+DEVICE void load_block(const float* flat, Weights weights, const Worker& worker, int b) {
+    const float* block_flat = flat + b * BLOCK_STRIDE;
+    const BlockWeights block = weights.block(b);
+    load_matrix(block_flat + FLAT_QUERY, block.query_to_fc1(), worker);
+    load_matrix(block_flat + FLAT_FC2, block.fc2(), worker);
+    load_biases(block_flat + FLAT_FC1_BIAS, block.fc1_bias(), worker);
+    load_biases(block_flat + FLAT_FC2_BIAS, block.fc2_bias(), worker);
+}
+
+// Where blocks take turns: brings in those of block b unless they are there. All threads of the block come here.
+constexpr int NO_BLOCK = -1;
+DEVICE void bring_block(const float* flat, Weights weights, const Worker& worker, int b, int& there) {
+    if (ALL_WEIGHTS || there == b) return;
+    block_barrier();  // all have read the other block's
+    load_block(flat, weights, worker, b);
+    block_barrier();
+    there = b;
+}
+
+// All weights of a model, but for blocks that take turns; the classes that do not exist get zeros.
 DEVICE void load_weights(const float* flat, Weights weights, const Worker& worker) {
-    for (int b = 0; b < BLOCKS; b++) {
-        const float* block_flat = flat + b * BLOCK_STRIDE;
-        const BlockWeights block = weights.block(b);
-        load_matrix(block_flat + FLAT_QUERY, block.query_to_fc1(), worker);
-        load_matrix(block_flat + FLAT_FC2, block.fc2(), worker);
-        load_biases(block_flat + FLAT_FC1_BIAS, block.fc1_bias(), worker);
-        load_biases(block_flat + FLAT_FC2_BIAS, block.fc2_bias(), worker);
-    }
+    for (int b = 0; ALL_WEIGHTS && b < BLOCKS; b++) load_block(flat, weights, worker, b);
     if (IMAGES) {
         load_matrix(flat + FLAT_EMBEDDING, weights.embedding(), worker);
         load_biases(flat + FLAT_EMBEDDING_BIAS, weights.embedding_bias(), worker);

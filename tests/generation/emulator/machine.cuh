@@ -377,6 +377,8 @@ inline void read_floats(float& x, float& y, const float* address) {
 
 inline void write_words(u32* address, const u32 (&r)[4]) { std::memcpy(address, r, sizeof r); }
 inline void read_words(u32 (&r)[4], const u32* address) { std::memcpy(r, address, sizeof r); }
+inline void write_words(u32* address, const float (&r)[4]) { std::memcpy(address, r, sizeof r); }
+inline void read_words(float (&r)[4], const u32* address) { std::memcpy(r, address, sizeof r); }
 
 inline void store_word(u32 address, u32 x) { std::memcpy(to_write(address, 4), &x, 4); }
 inline u32 load_word(u32 address) {

@@ -1,0 +1,287 @@
+// Weight gradients that wait in device memory (GRADIENTS_WAIT): for transformers whose gradients no eight warps could
+// keep in registers for a whole step.
+//
+// Every matrix is cut into square pieces, each made by one warp alone: piece p by warp p % 8. After a block's backward
+// pass the warp reads what the step's earlier samples gave (the first samples start from zero), adds the new ones, and
+// writes the sums back. A lane writes and reads back its own numbers, so nothing has to be waited for, and samples are
+// added in the same order whatever their number at a time. At the end of a step the warp updates the weights of its
+// pieces in device memory; all are then loaded anew.
+#pragma once
+#include "backward.cuh"
+#include "classifier.cuh"
+#include "update.cuh"
+#include "warps.cuh"
+
+// What a product dW = dyᵀ·x reads: for this lane, where columns 0-15 and 16-31 of a piece's factor start, and the bytes
+// from 16 rows to the next 16.
+struct Source {
+    u32 start, next, step;
+
+    // Columns from the even chunk `chunk` on; `pattern` is Matrix<M, N>::across of dy, down of x.
+    template <int N> DEVICE static Source at(u32 matrix, u32 pattern, int chunk) {
+        const u32 lane = pattern ^ (16 * chunk);
+        return {matrix + lane, matrix + (lane ^ 32u), TILE * PITCH<N>};
+    }
+    // The same in a sample that starts elsewhere.
+    DEVICE Source behind(u32 sample) const { return {sample + start, sample + next, step}; }
+};
+
+// One piece of a matrix: its place in the flat vector, and of which rows it is made.
+struct PieceSource {
+    Source left, right;
+    int flat, columns;    // first weight, and the length of a row of its matrix
+    int bias;             // first bias in the flat vector, of pieces at the left border
+    bool biased;
+};
+
+// SIDE × SIDE sums of a warp, and those of the biases.
+template <int SIDE> struct Piece {
+    static constexpr int TILES = SIDE / TILE, SUMS = 2 * TILES * TILES + TILES, WORDS = SUMS * 4 * WARP;
+    Sums square[TILES][2 * TILES], bias[TILES];
+
+    DEVICE void clear_all() {
+        #pragma unroll
+        for (int i = 0; i < TILES; i++) clear(square[i]);
+        clear(bias);
+    }
+    DEVICE void read(const u32* place, bool biased) {
+        place += 4 * (thread_index() % WARP);
+        #pragma unroll
+        for (int i = 0; i < 2 * TILES * TILES; i++) {
+            read_words(square[i / (2 * TILES)][i % (2 * TILES)], place + i * 4 * WARP);
+        }
+        clear(bias);
+        #pragma unroll
+        for (int i = 0; i < TILES; i++) {
+            if (biased) read_words(bias[i], place + (2 * TILES * TILES + i) * 4 * WARP);
+        }
+    }
+    DEVICE void write(u32* place, bool biased) const {
+        place += 4 * (thread_index() % WARP);
+        #pragma unroll
+        for (int i = 0; i < 2 * TILES * TILES; i++) {
+            write_words(place + i * 4 * WARP, square[i / (2 * TILES)][i % (2 * TILES)]);
+        }
+        #pragma unroll
+        for (int i = 0; i < TILES; i++) {
+            if (biased) write_words(place + (2 * TILES * TILES + i) * 4 * WARP, bias[i]);
+        }
+    }
+
+    // Adds 16 rows at a time, of which `tiles` hold tokens.
+    DEVICE void add(const Source& left, const Source& right, bool biased, int tiles) {
+        #pragma unroll
+        for (int tile = 0; tile < GROUP_WARPS; tile++) {
+            if (tile >= tiles) break;
+            Factor a[2], b[2];
+            load_matrices_transposed(a[0], left.start + tile * left.step);
+            load_matrices_transposed(b[0], right.start + tile * right.step);
+            if (TILES == 2) {
+                load_matrices_transposed(a[1], left.next + tile * left.step);
+                load_matrices_transposed(b[1], right.next + tile * right.step);
+            }
+            #pragma unroll
+            for (int i = 0; i < TILES; i++) {
+                #pragma unroll
+                for (int j = 0; j < 2 * TILES; j++) {
+                    mma(square[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+                }
+                if (biased) mma(bias[i], a[i], ONES, ONES);
+            }
+        }
+    }
+
+    // Updates its weights, in device memory; of its rows only the first `rows` exist.
+    DEVICE void apply(const Thread& me, const Optimizer& optimizer, const PieceSource& from, int rows = SIDE) const {
+        #pragma unroll
+        for (int i = 0; i < TILES; i++) {
+            #pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int row = TILE * i + me.row + 8 * half;
+                if (row >= rows) continue;
+                #pragma unroll
+                for (int j = 0; j < 2 * TILES; j++) {
+                    const int index = from.flat + row * from.columns + 8 * j + me.pair;
+                    optimizer.step(index, left(square[i][j], half));
+                    optimizer.step(index + 1, right(square[i][j], half));
+                }
+                if (from.biased && me.pair == 0) optimizer.step(from.bias + row, left(bias[i], half));
+            }
+        }
+    }
+};
+
+struct WaitingGradients {
+    static constexpr int SIDE = DIM % 32 || HIDDEN % 32 ? 16 : 32;
+    static constexpr int DIM_PIECES = DIM / SIDE, HIDDEN_PIECES = HIDDEN / SIDE;
+    // pieces of a block: query, key and value, output, fc1, fc2; and those of 16 × 16 of the other matrices
+    static constexpr int PROJECTIONS = 3 * DIM_PIECES * DIM_PIECES;
+    static constexpr int OUTPUT_END = PROJECTIONS + DIM_PIECES * DIM_PIECES;
+    static constexpr int FC1_END = OUTPUT_END + HIDDEN_PIECES * DIM_PIECES;
+    static constexpr int BLOCK_PIECES = FC1_END + DIM_PIECES * HIDDEN_PIECES;
+    static constexpr int DIM_TILES = DIM / TILE, FEATURE_TILES = FEATURES / TILE;
+    static constexpr int EMBEDDING_TILES = IMAGES ? DIM_TILES * FEATURE_TILES : 0;
+    static constexpr int CLASSIFIER1_TILES = DIM_TILES * DIM_TILES, CLASSIFIER_TILES = CLASSIFIER1_TILES + DIM_TILES;
+    static constexpr int OTHERS = BLOCKS * BLOCK_PIECES * Piece<SIDE>::WORDS;
+    static constexpr int WORDS = OTHERS + (EMBEDDING_TILES + CLASSIFIER_TILES) * Piece<TILE>::WORDS;
+    u32* start;  // of the model's WORDS
+
+    DEVICE explicit WaitingGradients(u32* place) : start(place) {}
+    DEVICE void reset() const {}  // the first samples of a step start from zero
+
+    DEVICE u32* block_piece(int block, int piece) const {
+        return start + (block * BLOCK_PIECES + piece) * Piece<SIDE>::WORDS;
+    }
+    DEVICE u32* embedding_tile(int piece) const { return start + OTHERS + piece * Piece<TILE>::WORDS; }
+    DEVICE u32* classifier_tile(int piece) const { return embedding_tile(EMBEDDING_TILES + piece); }
+
+    // Addresses are those of a sample that starts at 0.
+    DEVICE static PieceSource block_source(const Thread& me, int block, int piece) {
+        constexpr int chunks = SIDE / 8;
+        const u32 dim_across = TokenRows<DIM>::across(me), dim_down = TokenRows<DIM>::down(me);
+        const int flat = block * BLOCK_STRIDE;
+        if (piece < PROJECTIONS) {
+            const int row = piece / DIM_PIECES, column = piece % DIM_PIECES;
+            const u32 gradients = Sample::QUERIES + row / DIM_PIECES * (Sample::KEYS - Sample::QUERIES);
+            return {
+                Source::at<DIM>(gradients, dim_across, chunks * (row % DIM_PIECES)),
+                Source::at<DIM>(BlockRows::X1, dim_down, chunks * column),
+                flat + FLAT_QUERY + SIDE * (row * DIM + column), DIM, 0, false,
+            };
+        }
+        if (piece < OUTPUT_END) {
+            const int row = (piece - PROJECTIONS) / DIM_PIECES, column = (piece - PROJECTIONS) % DIM_PIECES;
+            return {
+                Source::at<DIM>(Sample::DA, dim_across, chunks * row),
+                Source::at<DIM>(BlockRows::JOINED, dim_down, chunks * column),
+                flat + FLAT_OUTPUT + SIDE * (row * DIM + column), DIM, 0, false,
+            };
+        }
+        if (piece < FC1_END) {
+            const int row = (piece - OUTPUT_END) / DIM_PIECES, column = (piece - OUTPUT_END) % DIM_PIECES;
+            return {
+                Source::at<HIDDEN>(Sample::D_HIDDEN, TokenRows<HIDDEN>::across(me), chunks * row),
+                Source::at<DIM>(BlockRows::X2, dim_down, chunks * column),
+                flat + FLAT_FC1 + SIDE * (row * DIM + column), DIM, flat + FLAT_FC1_BIAS + SIDE * row, column == 0,
+            };
+        }
+        const int row = (piece - FC1_END) / HIDDEN_PIECES, column = (piece - FC1_END) % HIDDEN_PIECES;
+        return {
+            Source::at<DIM>(Sample::DY, dim_across, chunks * row),
+            Source::at<HIDDEN>(BlockRows::HIDDEN_ROWS, TokenRows<HIDDEN>::down(me), chunks * column),
+            flat + FLAT_FC2 + SIDE * (row * HIDDEN + column), HIDDEN, flat + FLAT_FC2_BIAS + SIDE * row, column == 0,
+        };
+    }
+
+    // Of a sample and its patches, both starting at 0.
+    DEVICE static PieceSource embedding_source(const Thread& me, int piece) {
+        const int row = piece / FEATURE_TILES, column = piece % FEATURE_TILES;
+        return {
+            Source::at<DIM>(Sample::D_JOINED, TokenRows<DIM>::across(me), 2 * row),
+            Source::at<FEATURES>(0, TokenRows<FEATURES>::down(me), 2 * column),
+            FLAT_EMBEDDING + TILE * (row * FEATURES + column), FEATURES, FLAT_EMBEDDING_BIAS + TILE * row, column == 0,
+        };
+    }
+
+    // Of recent samples that start at 0.
+    DEVICE static PieceSource classifier_source(const Thread& me, int piece) {
+        const u32 across = Matrix<RECENT, DIM>::across(me), down = Matrix<RECENT, DIM>::down(me);
+        const int column = piece % DIM_TILES;
+        if (piece < CLASSIFIER1_TILES) {
+            const int row = piece / DIM_TILES;
+            return {
+                Source::at<DIM>(RecentSamples::DZ, across, 2 * row),
+                Source::at<DIM>(0, down, 2 * column),
+                FLAT_CLASSIFIER1 + TILE * (row * DIM + column), DIM, FLAT_CLASSIFIER1_BIAS + TILE * row, column == 0,
+            };
+        }
+        return {
+            Source::at<TILE>(RecentSamples::D_LOGIT, Matrix<RECENT, TILE>::across(me), 0),
+            Source::at<DIM>(RecentSamples::ACTIVE, down, 2 * column),
+            FLAT_CLASSIFIER2 + TILE * column, DIM, FLAT_CLASSIFIER2_BIAS, column == 0,
+        };
+    }
+
+    // Adds the samples of a round to a block's gradients, and to the embedding's when that block is the first.
+    template <class Memory>
+    DEVICE void add_samples(
+        const Thread& me, const Memory& memory, int block, int round, const PerGroup<int>& lengths, int buffer
+    ) const {
+        #pragma unroll 1
+        for (int piece = me.warp; piece < BLOCK_PIECES; piece += WARPS) {
+            const PieceSource from = block_source(me, block, piece);
+            u32* const place = block_piece(block, piece);
+            Piece<SIDE> sums;
+            if (round == 0) sums.clear_all();
+            else sums.read(place, from.biased);
+            #pragma unroll 1
+            for (int group = 0; group < GROUPS; group++) {
+                const u32 sample = memory.sample(group).start;
+                const int length = group ? lengths[1] : lengths[0];
+                const int tiles = FULL_LENGTH ? TOKEN_TILES : (length + TILE - 1) / TILE;
+                sums.add(from.left.behind(sample), from.right.behind(sample), from.biased, tiles);
+            }
+            sums.write(place, from.biased);
+        }
+        if (!IMAGES || block) return;
+        #pragma unroll 1
+        for (int piece = me.warp; piece < EMBEDDING_TILES; piece += WARPS) {
+            const PieceSource from = embedding_source(me, piece);
+            u32* const place = embedding_tile(piece);
+            Piece<TILE> sums;
+            if (round == 0) sums.clear_all();
+            else sums.read(place, from.biased);
+            #pragma unroll 1
+            for (int group = 0; group < GROUPS; group++) {
+                const Source left = from.left.behind(memory.sample(group).start);
+                const Source right = from.right.behind(memory.input(group, buffer).address());
+                sums.add(left, right, from.biased, TOKEN_TILES);
+            }
+            sums.write(place, from.biased);
+        }
+    }
+
+    // Adds the share of the last 16 samples to the classifier; `first` in a step they start from zero.
+    DEVICE void add_classifier(const Thread& me, RecentSamples recent, bool first) const {
+        #pragma unroll 1
+        for (int piece = me.warp; piece < CLASSIFIER_TILES; piece += WARPS) {
+            const PieceSource from = classifier_source(me, piece);
+            u32* const place = classifier_tile(piece);
+            Piece<TILE> sums;
+            if (first) sums.clear_all();
+            else sums.read(place, from.biased);
+            sums.add(from.left.behind(recent.start), from.right.behind(recent.start), from.biased, RECENT / TILE);
+            sums.write(place, from.biased);
+        }
+    }
+
+    // Updates every weight whose gradient this warp makes, and loads all weights anew.
+    DEVICE void apply(const Thread& me, const Optimizer& optimizer, const Weights& weights) const {
+        #pragma unroll 1
+        for (int block = 0; block < BLOCKS; block++) {
+            #pragma unroll 1
+            for (int piece = me.warp; piece < BLOCK_PIECES; piece += WARPS) {
+                const PieceSource from = block_source(me, block, piece);
+                Piece<SIDE> sums;
+                sums.read(block_piece(block, piece), from.biased);
+                sums.apply(me, optimizer, from);
+            }
+        }
+        #pragma unroll 1
+        for (int piece = me.warp; piece < EMBEDDING_TILES; piece += WARPS) {
+            const PieceSource from = embedding_source(me, piece);
+            Piece<TILE> sums;
+            sums.read(embedding_tile(piece), from.biased);
+            sums.apply(me, optimizer, from);
+        }
+        #pragma unroll 1
+        for (int piece = me.warp; piece < CLASSIFIER_TILES; piece += WARPS) {
+            const PieceSource from = classifier_source(me, piece);
+            Piece<TILE> sums;
+            sums.read(classifier_tile(piece), from.biased);
+            sums.apply(me, optimizer, from, piece < CLASSIFIER1_TILES ? TILE : CLASSES);
+        }
+        block_barrier();  // all weights are updated
+        load_weights(optimizer.weights, weights, {thread_index(), WARPS * WARP});
+    }
+};
