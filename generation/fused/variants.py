@@ -6,12 +6,13 @@ bit for bit. Only the large one uses an instruction newer than sm_80's.
 
 from dataclasses import dataclass, replace
 
-from generation.fused.shared_memory import SharedMemory
+from generation.fused.shared_memory import TILE, SharedMemory, evaluate_groups, features, inner
 from zoo.transformer.spec import TransformerSpec
 
 OLDEST = (8, 0)  # compute capability: matrix units of this kind, copies beside the work
-BLOCKS_IN_REGISTERS = 2
-"""Blocks whose gradients eight warps can keep in registers for a whole step; those of more wait in device memory."""
+BLOCKS_IN_REGISTERS, SIDES_IN_REGISTERS = 2, (32, 32, 64)
+"""Blocks whose ``dim``, heads together and ``hidden_dim`` are the paper's have their gradients in registers for a whole
+step: eight squares of 32 × 32 weights, one in each of eight warps. Those of others wait in device memory."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Variant:
         use = self.use(spec)
         assert use is not None, "fit.obstacle says so"
         numbers = {
+            "EVALUATE_GROUPS": evaluate_groups(spec),
             "SHARED_BYTES": self.shared_bytes,
             "SAMPLES_AT_ONCE": use.samples_at_once,
             "KEEP_ALL": int(use.keep_all),
@@ -56,7 +58,9 @@ LARGEST, SMALLEST = VARIANTS[0], VARIANTS[-1]
 
 def gradients_wait(spec: TransformerSpec) -> bool:
     """Whether weight gradients wait in device memory between samples, instead of staying in registers."""
-    return spec.blocks > BLOCKS_IN_REGISTERS
+    sides = spec.dim, inner(spec), spec.hidden_dim
+    patches = spec.patch_size is not None and features(spec) != TILE
+    return spec.blocks > BLOCKS_IN_REGISTERS or sides != SIDES_IN_REGISTERS or patches
 
 
 def ways(spec: TransformerSpec) -> list[SharedMemory]:

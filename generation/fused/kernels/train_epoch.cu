@@ -30,7 +30,8 @@ struct TrainMemory {
     static constexpr u32 RECENT_SAMPLES = Weights::BYTES;
     static constexpr u32 SUMS = RECENT_SAMPLES + RecentSamples::BYTES;
     static constexpr u32 INPUTS = SUMS + GROUPS * TokenSums::BYTES;
-    static constexpr u32 SAMPLES = (INPUTS + GROUPS * InputBuffers::BYTES + 127) / 128 * 128;
+    static constexpr u32 LINE = larger(128u, PITCH<HIDDEN>);
+    static constexpr u32 SAMPLES = (INPUTS + GROUPS * InputBuffers::BYTES + LINE - 1) / LINE * LINE;
     static constexpr u32 BYTES = SAMPLES + GROUPS * Sample::BYTES;
     u32 start;
 
