@@ -61,12 +61,38 @@ struct Worker {
     int index, count;
 };
 
+// Where numbers 2i and 2i + 1 of a matrix lie.
+template <int M, int N> DEVICE u32 pair_at(Matrix<M, N> matrix, int i) {
+    int row = 2 * i / N, column = 2 * i % N;
+    return matrix.address() + chunk_at<N>(row, column / 8) + column % 8 * HALF;
+}
+
+// Where blocks take turns, warps wait for this: then each thread reads many numbers before it stores the first.
 template <int M, int N>
 DEVICE void load_matrix(const float* flat, Matrix<M, N> matrix, const Worker& worker, int rows = M) {
-    for (int i = worker.index; i < rows * N / 2; i += worker.count) {
-        int row = 2 * i / N, column = 2 * i % N;
-        u32 address = matrix.address() + chunk_at<N>(row, column / 8) + column % 8 * HALF;
-        store_word(address, pack(flat[2 * i], flat[2 * i + 1]));
+    if constexpr (ALL_WEIGHTS) {
+        for (int i = worker.index; i < rows * N / 2; i += worker.count) {
+            u32 address = pair_at(matrix, i);
+            store_word(address, pack(flat[2 * i], flat[2 * i + 1]));
+        }
+    } else {
+        const int pairs = rows * N / 2;
+        constexpr int at_once = 16;
+        #pragma unroll 1
+        for (int first = worker.index; first < pairs; first += at_once * worker.count) {
+            float a[at_once], b[at_once];
+            #pragma unroll
+            for (int k = 0; k < at_once; k++) {
+                const int i = first + k * worker.count, real = i < pairs ? i : first;
+                a[k] = flat[2 * real];
+                b[k] = flat[2 * real + 1];
+            }
+            #pragma unroll
+            for (int k = 0; k < at_once; k++) {
+                const int i = first + k * worker.count;
+                if (i < pairs) store_word(pair_at(matrix, i), pack(a[k], b[k]));
+            }
+        }
     }
 }
 
