@@ -50,6 +50,7 @@ class SharedMemory:
     samples_at_once: int
     keep_all: bool
     all_weights: bool
+    take_turns: bool = False  # a block's MLP and attention, in their backward passes
 
     def training(self, spec: TransformerSpec) -> int:
         buffers = 1 if spec.patch_size is None else 2
@@ -81,6 +82,9 @@ class SharedMemory:
         scores = matrix(ROWS, ROWS)
         kept = 2 * rows + heads
         gradients = 3 * heads + 2 * rows + max(heads, rows)
+        if self.take_turns:
+            attention = 3 * heads + rows + max(heads, rows) + 2 * scores
+            return rows + heads + max(2 * rows + 2 * hidden, attention)
         if self.keep_all:
             return spec.blocks * (kept + hidden) + gradients + hidden + 2 * scores
         before = max(scores, 2 * heads if spec.blocks > 1 else 0)

@@ -41,6 +41,7 @@ class Variant:
             "SAMPLES_AT_ONCE": use.samples_at_once,
             "KEEP_ALL": int(use.keep_all),
             "ALL_WEIGHTS": int(use.all_weights),
+            "TAKE_TURNS": int(use.take_turns),
             "GRADIENTS_WAIT": int(gradients_wait(spec)),
             "STORE_MATRICES": int(self.capability >= (9, 0)),
         }
@@ -64,11 +65,13 @@ def gradients_wait(spec: TransformerSpec) -> bool:
 
 
 def ways(spec: TransformerSpec) -> list[SharedMemory]:
-    """From the fastest: two samples at a time are worth more than keeping the weights of all blocks at hand."""
+    """From the fastest: two samples at a time are worth more than keeping the weights of all blocks at hand, and where
+    parts of a block take turns some warps have no gradients to add."""
     parked = [SharedMemory(samples, keep_all=False, all_weights=True) for samples in (2, 1)]
     if not gradients_wait(spec):
         return [SharedMemory(2, keep_all=True, all_weights=True), *parked]
-    return [way for use in parked for way in (use, replace(use, all_weights=False))]
+    whole = [way for use in parked for way in (use, replace(use, all_weights=False))]
+    return [*whole, replace(whole[-1], take_turns=True)]
 
 
 def needed_bytes(use: SharedMemory, spec: TransformerSpec) -> int:

@@ -30,7 +30,8 @@ DEVICE void backward_mlp(
         #pragma unroll
         for (int i = 0; i < 4; i++) d_hidden[k][i] &= spread_signs(hidden[k][i] + 0x7FFF7FFFu);
     }
-    if (KEEP_ALL) store_rows(me, sample.d_hidden(), d_hidden);
+    if (TAKE_TURNS) store_rows(me, kept.hidden(), hidden);
+    if (KEEP_ALL || TAKE_TURNS) store_rows(me, sample.d_hidden(), d_hidden);
     else sample.parking.put(Parking::D_HIDDEN, d_hidden);
     multiply(me, d, d_hidden, weights.fc1());
     load_rows(me, rows, kept.x2());
@@ -137,8 +138,9 @@ DEVICE void pack_scaled(PackedRows<INNER>& a, int head, const Rows<HEAD_DIM>& ro
     }
 }
 
-// From the gradient of a block's output to that of its input, in place; leaves all that the weight gradients need.
-template <int TILES>
+// From the gradient of a block's output to that of its input, in place; leaves all that the weight gradients need. Of
+// parts that take turns the MLP comes first, and what it leaves is used up before attention follows.
+template <Part PART, int TILES>
 DEVICE void backward_block(
     const Thread& me, const Tokens<TILES>& tokens, int block, const BlockWeights& weights, const Sample& sample,
     const BlockMemory& memory, Rows<DIM>& d
@@ -151,10 +153,16 @@ DEVICE void backward_block(
     PerRow<float> delta[HEADS];
     if (tokens.busy) {
         if (!KEEP_ALL && is_earlier(block)) {
-            sample.parking.bring_back(me, Parking::rows(block, Parking::X1), kept.x1());
-            sample.parking.bring_back(me, Parking::rows(block, Parking::JOINED), kept.joined());
-            sample.parking.bring_back(me, Parking::rows(block, Parking::X2), kept.x2());
+            if (PART != MLP) {
+                sample.parking.bring_back(me, Parking::rows(block, Parking::X1), kept.x1());
+                sample.parking.bring_back(me, Parking::rows(block, Parking::JOINED), kept.joined());
+            }
+            if (PART != ATTENTION) sample.parking.bring_back(me, Parking::rows(block, Parking::X2), kept.x2());
             warp_barrier();
+        }
+        if (PART == MLP) {
+            backward_mlp(me, block, weights, sample, kept, memory, d);
+            return;
         }
         if (is_earlier(block)) {
             // only the last block's queries, keys and values are still there
@@ -164,7 +172,7 @@ DEVICE void backward_block(
         } else {
             load_rows(me, query, sample.queries());
         }
-        backward_mlp(me, block, weights, sample, kept, memory, d);
+        if (PART == WHOLE) backward_mlp(me, block, weights, sample, kept, memory, d);
         pack_rows(rows, d);
         store_rows(me, sample.da(), rows);
         Instead<Rows<INNER>, Rows<DIM>> instead_of_d;
@@ -176,6 +184,7 @@ DEVICE void backward_block(
         #pragma unroll
         for (int head = 0; head < HEADS; head++) weighted_sums(delta[head], d_joined, joined, head);
     }
+    if (PART == MLP) return;
     if (is_earlier(block)) group_barrier(me.group);  // the new keys and values of all rows are there
     #pragma unroll
     for (int head = 0; head < HEADS; head++) {
@@ -196,7 +205,7 @@ DEVICE void backward_block(
     }
     group_barrier(me.group);  // all have read queries, keys and values
     if (!tokens.busy) return;
-    if (!KEEP_ALL) {  // p and ds have been read, too
+    if (!KEEP_ALL && PART == WHOLE) {  // p and ds have been read, too
         sample.parking.bring_back(me, Parking::hidden(block), kept.hidden());
         sample.parking.bring_back(me, Parking::D_HIDDEN, sample.d_hidden());
     }

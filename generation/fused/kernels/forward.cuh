@@ -81,7 +81,7 @@ template <int N>
 DEVICE void keep_rows(
     const Thread& me, int block, TokenRows<N> matrix, const PackedRows<N>& rows, const Parking& parking, int place
 ) {
-    if (KEEP_ALL || block == BLOCKS - 1) store_rows(me, matrix, rows);
+    if (KEEP_ALL || (!TAKE_TURNS && block == BLOCKS - 1)) store_rows(me, matrix, rows);
     else parking.put(Parking::rows(block, place), rows);
 }
 

@@ -20,6 +20,7 @@
 //     KEEP_ALL                  1: shared memory has room for all that their backward passes need; 0: some of it waits
 //                               in device memory (parking.cuh)
 //     ALL_WEIGHTS               1: shared memory has room for the weights of all blocks; 0: for those of one at a time
+//     TAKE_TURNS                1: a block's MLP and its attention go backward one after the other, in one place
 //     GRADIENTS_WAIT            0: a warp keeps its gradients in registers for a whole step; 1: they wait in device
 //                               memory for the next samples (gradients.cuh)
 //     STORE_MATRICES            1: the GPU has an instruction that stores matrices
@@ -48,16 +49,20 @@ static_assert(TOKENS <= ROWS && CLASSES <= TILE, "as the tiles can hold them");
 static_assert(GRADIENTS_WAIT || (DIM == 32 && INNER == 32 && HIDDEN == 64 && FEATURES == (IMAGES ? 16 : 32) && BLOCKS <= 2),
               "of other dimensions and of a third block gradients would find no registers");
 static_assert(!(GRADIENTS_WAIT && KEEP_ALL), "only the paper's dimensions have places for all");
+static_assert(!TAKE_TURNS || GRADIENTS_WAIT, "gradients of one part are written down while the other has the place");
 
-// A block that goes backward when the last one has taken its place. The first of two is asked for as such: else the
+// A block that goes backward when another, or its own MLP, has taken its place. The first of two is asked for as such: else the
 // paper's texts would get other machine code.
-DEVICE bool is_earlier(int block) { return BLOCKS == 2 ? block == 0 : block < BLOCKS - 1; }
+DEVICE bool is_earlier(int block) { return TAKE_TURNS || (BLOCKS == 2 ? block == 0 : block < BLOCKS - 1); }
 
 constexpr float LAYER_NORM_EPSILON = 1e-5f;
 constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 constexpr float SCORE_TO_POWER = SCORE_SCALE * LOG2_E;   // exp(score/√D_k) = 2^(score·this)
 
 constexpr u32 HALF = 2, FLOAT = 4, DOUBLE = 8;           // bytes
+
+// What goes backward at a time: a block as a whole, or the parts that take turns.
+enum Part { WHOLE, MLP, ATTENTION };
 
 // Where a thread stands: its group's warps hold 16 token rows each; a lane holds columns 8j + pair, 8j + pair + 1 of
 // rows `row` and `row + 8` of its tile, as the matrix units have it.

@@ -178,8 +178,17 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
             for (int block = BLOCKS - 1; block >= 0; block--) {
                 bring_block(rule.weights, weights, all_threads, block, there);
                 if (GRADIENTS_WAIT && is_earlier(block) && works) get_memory(sample.parking, block, block_memory);
+                if constexpr (TAKE_TURNS) {
+                    if (works) with_tokens(me, mine.length, [&](const auto& tokens) {
+                        backward_block<MLP>(me, tokens, block, weights.block(block), sample, block_memory, x);
+                    });
+                    block_barrier();
+                    gradients.add_samples<MLP>(me, memory, block, round, lengths, 1 - buffer);
+                    block_barrier();
+                }
+                constexpr Part rest = TAKE_TURNS ? ATTENTION : WHOLE;
                 if (works) with_tokens(me, mine.length, [&](const auto& tokens) {
-                    backward_block(me, tokens, block, weights.block(block), sample, block_memory, x);
+                    backward_block<rest>(me, tokens, block, weights.block(block), sample, block_memory, x);
                 });
                 if (!GRADIENTS_WAIT) block_memory = earlier;
                 if (IMAGES && block == 0 && works) {
@@ -189,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
                     store_rows(me, sample.d_embedded(), rows);
                 }
                 block_barrier();
-                gradients.add_samples(me, memory, block, round, lengths, 1 - buffer);
+                gradients.add_samples<rest>(me, memory, block, round, lengths, 1 - buffer);
                 if (block == 0 && round % (RECENT / GROUPS) == RECENT / GROUPS - 1) {
                     gradients.add_classifier(me, recent, round < RECENT / GROUPS);
                 }

@@ -202,13 +202,15 @@ struct WaitingGradients {
         };
     }
 
-    // Adds the samples of a round to a block's gradients, and to the embedding's when that block is the first.
-    template <class Memory>
+    // Adds the samples of a round to the gradients of a block or of a part of it, and to the embedding's behind all of the
+    // first block.
+    template <Part PART, class Memory>
     DEVICE void add_samples(
         const Thread& me, const Memory& memory, int block, int round, const PerGroup<int>& lengths, int buffer
     ) const {
+        constexpr int first = PART == MLP ? OUTPUT_END : 0, end = PART == ATTENTION ? OUTPUT_END : BLOCK_PIECES;
         #pragma unroll 1
-        for (int piece = me.warp; piece < BLOCK_PIECES; piece += WARPS) {
+        for (int piece = first + (me.warp + WARPS - first % WARPS) % WARPS; piece < end; piece += WARPS) {
             const PieceSource from = block_source(me, block, piece);
             u32* const place = block_piece(block, piece);
             Piece<SIDE> sums;
@@ -223,7 +225,7 @@ struct WaitingGradients {
             }
             sums.write(place, from.biased);
         }
-        if (!IMAGES || block) return;
+        if (!IMAGES || block || PART == MLP) return;
         #pragma unroll 1
         for (int piece = me.warp; piece < EMBEDDING_TILES; piece += WARPS) {
             const PieceSource from = embedding_source(me, piece);
