@@ -3,8 +3,8 @@
 //     for each step:
 //         for each round of two samples, or of one (SAMPLES_AT_ONCE), with four warps each:
 //             forward through all blocks ─ classifier ─ back, the last block first         (forward.cuh, backward.cuh)
-//             after each block's backward pass: all eight warps add the samples to their weight gradients
-//                                                                                                      (gradients.cuh)
+//             after the backward pass of each block, or of each of its parts (TAKE_TURNS):
+//                 all eight warps add the samples to their weight gradients                            (gradients.cuh)
 //         every warp updates the weights whose gradients it holds                                         (update.cuh)
 //
 // Device memory is read for the tokens, and read and written for the optimizer's numbers once per step. Activations and
