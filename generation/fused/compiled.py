@@ -62,7 +62,8 @@ def macros(spec: TransformerSpec, variant: Variant) -> list[tuple[str, str]]:
     }
     offsets = {name: spec.tensors[tensor].offset for name, tensor in FLAT_TENSORS.items() if tensor in spec.tensors}
     numbers = [(name, str(number)) for name, number in (dimensions | offsets).items()]
-    return [*numbers, ("UPDATE_EPSILON", f"{EPSILON}f"), *variant.macros(spec)]
+    floats = {"SCORE_SCALE": spec.key_dim**-0.5, "UPDATE_EPSILON": EPSILON}
+    return [*numbers, *((name, f"{number}f") for name, number in floats.items()), *variant.macros(spec)]
 
 
 def compiler_options(spec: TransformerSpec, architecture: str, variant: Variant) -> dict[str, Any]:

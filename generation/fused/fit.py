@@ -1,23 +1,25 @@
 """Whether the fused kernels can train a population on a device.
 
-They take the paper's two transformers with any number of tokens, classes and blocks up to ``LIMITS``. A sample has four
-warps with 16 token rows each. Logits are one tile of 16 columns. More than four blocks were
-never tried.
+A sample has four warps with 16 token rows each, and logits are one tile of 16 columns. Other dimensions are those that
+divide into tiles of 16, up to what a warp's registers hold of its 16 rows and shared memory of a sample. Four heads and
+four blocks were tried, not more.
 """
 
 from collections.abc import Sequence
-from dataclasses import fields
 from importlib.util import find_spec
 
 import torch
 
+from generation.fused.shared_memory import TILE, features, inner
 from generation.fused.variants import OLDEST, best_variant, smallest_variant
 from generation.protocol import RunConfig
-from zoo.transformer.spec import AGNEWS, MNIST, TransformerSpec
+from zoo.transformer.spec import TransformerSpec
 
 SAMPLES_AT_ONCE = 16  # the classifier's gradients are made of this many samples at a time
 LARGEST_BATCH = 1 << 16
-LIMITS = {"tokens": 64, "classes": 16, "blocks": 4}
+LIMITS = {"tokens": 64, "classes": 16, "blocks": 4, "heads": 4}
+TILED_LIMITS = {"dim": 64, "key_dim": 64, "hidden_dim": 128}
+LARGEST_PATCH = LARGEST_INNER = 64  # numbers of a patch, and of a token's heads side by side
 
 
 def obstacle(spec: TransformerSpec, configs: Sequence[RunConfig], device: torch.device) -> str | None:
@@ -50,13 +52,18 @@ def misfits(spec: TransformerSpec) -> list[str]:
     """What the kernels cannot take of a transformer, e.g. "it takes at most 4 blocks, this one has 6"."""
     sizes = [(name, limit, getattr(spec, name)) for name, limit in LIMITS.items()]
     found = [f"it takes at most {limit} {name}, this one has {size}" for name, limit, size in sizes if size > limit]
-    if other := unlike(AGNEWS if spec.patch_size is None else MNIST, spec):
-        found.append(f"it takes the paper's dimensions, this one has {', '.join(other)}")
+    tiled = [(f"a {name} that is", limit, getattr(spec, name)) for name, limit in TILED_LIMITS.items()]
+    if spec.patch_size is not None:
+        tiled.append(("patches whose channels × pixels are", LARGEST_PATCH, features(spec)))
+    found += [
+        f"it takes {what} a multiple of {TILE} up to {limit}, this one has {size}"
+        for what, limit, size in tiled
+        if size % TILE or size > limit
+    ]
+    if spec.value_dim != spec.key_dim:
+        found.append(f"it takes a value_dim that is the key_dim, this one has {spec.value_dim} and {spec.key_dim}")
+    elif inner(spec) > LARGEST_INNER and not found:
+        found.append(f"it takes heads of {LARGEST_INNER} together at most, this one has {spec.heads} of {spec.key_dim}")
+    if spec.residual:
+        found.append("it takes no residual connections, this one has them")
     return found
-
-
-def unlike(paper: TransformerSpec, spec: TransformerSpec) -> list[str]:
-    """In what a spec differs besides its name and what has a limit, e.g. "heads 4, not 2"."""
-    names = [field.name for field in fields(paper) if field.name not in ("task", *LIMITS)]
-    pairs = [(name, getattr(paper, name), getattr(spec, name)) for name in names]
-    return [f"{name} {actual}, not {expected}" for name, expected, actual in pairs if actual != expected]

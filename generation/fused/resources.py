@@ -2,7 +2,7 @@
 
 python -m generation.fused.resources                            a table: registers, spilled bytes, shared memory
 python -m generation.fused.resources --architecture sm_80 sm_90 --task mnist
-python -m generation.fused.resources --blocks 4                 of transformers with other dimensions than the paper's
+python -m generation.fused.resources --dim 64 --hidden-dim 128  of transformers with other dimensions than the paper's
 """
 
 import argparse
@@ -32,7 +32,7 @@ CONSTANTS = {
     "evaluate": ("EVALUATE_THREADS", "EvaluateMemory::BYTES"),
 }
 """Threads per block and bytes of shared memory, as the kernels' sources call them."""
-DIMENSIONS = ("blocks",)
+DIMENSIONS = ("dim", "heads", "key_dim", "hidden_dim", "blocks")
 ROW = "{:8} {:8} {:8} {:12} {:>9} {:>13} {:>10} {:>8}"
 
 
@@ -76,6 +76,8 @@ def main(arguments: list[str] | None = None) -> None:
         parser.add_argument(f"--{dimension.replace('_', '-')}", type=int, help="instead of the paper's")
     options: argparse.Namespace = parser.parse_args(arguments)
     changes = {name: value for name in DIMENSIONS if (value := getattr(options, name)) is not None}
+    if options.key_dim is not None:
+        changes["value_dim"] = options.key_dim
     specs = [replace(SPECS[task], **changes) for task in options.task]
     if found := [line for spec in specs for line in misfits(spec)]:
         raise ValueError(f"the fused kernels cannot train that: {found[0]}")

@@ -11,7 +11,7 @@ from zoo.transformer.spec import TransformerSpec
 HALF, FLOAT = 2, 4
 TILE, ROWS = 16, 64  # token rows of a warp and of a sample; also the classes and recent samples there is room for
 LINE = 128
-EVALUATE_GROUPS = 4
+NARROW_DIM, NARROW_HIDDEN = 32, 64  # rows of which leave registers for 16 warps
 
 
 def features(spec: TransformerSpec) -> int:
@@ -19,12 +19,28 @@ def features(spec: TransformerSpec) -> int:
     return spec.dim if spec.patch_size is None else spec.channels * spec.patch_size**2
 
 
+def pitch(columns: int) -> int:
+    """Bytes from a row to the next: its halves, rounded up to a power of two."""
+    return HALF << (max(columns, TILE) - 1).bit_length()
+
+
 def matrix(rows: int, columns: int) -> int:
-    return rows * columns * HALF
+    return rows * pitch(columns)
 
 
-def aligned(size: int) -> int:
-    return -(-size // LINE) * LINE
+def aligned(size: int, line: int = LINE) -> int:
+    return -(-size // line) * line
+
+
+def evaluate_groups(spec: TransformerSpec) -> int:
+    """Samples that a thread block measures at a time, with four warps each."""
+    narrow = max(spec.dim, inner(spec)) <= NARROW_DIM and spec.hidden_dim <= NARROW_HIDDEN
+    return 4 if narrow else 2
+
+
+def inner(spec: TransformerSpec) -> int:
+    """Columns of queries, keys and values: all heads side by side."""
+    return spec.heads * spec.key_dim
 
 
 @dataclass(frozen=True)
@@ -34,38 +50,49 @@ class SharedMemory:
     samples_at_once: int
     keep_all: bool
     all_weights: bool
+    take_turns: bool = False  # a block's MLP and attention, in their backward passes
 
     def training(self, spec: TransformerSpec) -> int:
         buffers = 1 if spec.patch_size is None else 2
         recent = 3 * matrix(TILE, spec.dim) + matrix(TILE, TILE)
         group = token_sums(spec) + buffers * matrix(ROWS, features(spec))
         before = self.weights(spec) + recent + self.samples_at_once * group
-        return aligned(before) + self.samples_at_once * self.sample(spec)
+        line = max(LINE, pitch(spec.hidden_dim))
+        return aligned(before, line) + self.samples_at_once * self.sample(spec)
 
     def evaluation(self, spec: TransformerSpec) -> int:
         """With one place for the keys and values of all blocks; where there is room they lie apart."""
         group = token_sums(spec) + matrix(ROWS, features(spec)) + keys_and_values(spec)
-        return self.weights(spec) + EVALUATE_GROUPS * group
+        return self.weights(spec) + evaluate_groups(spec) * group
 
     def weights(self, spec: TransformerSpec) -> int:
         blocks = spec.blocks if self.all_weights else 1
-        block = 4 * matrix(spec.dim, spec.dim) + 2 * matrix(spec.hidden_dim, spec.dim)
+        attention = 3 * matrix(inner(spec), spec.dim) + matrix(spec.dim, inner(spec))
+        block = attention + matrix(spec.hidden_dim, spec.dim) + matrix(spec.dim, spec.hidden_dim)
         embedding = 0 if spec.patch_size is None else matrix(spec.dim, features(spec))
         classifier = matrix(spec.dim, spec.dim) + matrix(TILE, spec.dim)
         biases = 2 * spec.dim + blocks * (spec.hidden_dim + spec.dim) + TILE
         return aligned(blocks * block + embedding + classifier + biases * FLOAT)
 
     def sample(self, spec: TransformerSpec) -> int:
-        """Nine places of token rows, two of hidden ones, and with ``keep_all`` more for each block and for a head's
-        probabilities and their gradients."""
-        narrow, wide = matrix(ROWS, spec.dim), matrix(ROWS, spec.hidden_dim)
-        kept = 3 * narrow + wide
-        size = kept + 6 * narrow + wide
-        return size + (spec.blocks - 1) * kept + 2 * matrix(ROWS, ROWS) if self.keep_all else size
+        """Token rows that a block keeps for its backward pass, and its gradients. A head's probabilities and their
+        gradients have places of their own with ``keep_all``, else where hidden rows will be; so have keys and values of
+        the block before."""
+        rows, heads, hidden = (matrix(ROWS, columns) for columns in (spec.dim, inner(spec), spec.hidden_dim))
+        scores = matrix(ROWS, ROWS)
+        kept = 2 * rows + heads
+        gradients = 3 * heads + 2 * rows + max(heads, rows)
+        if self.take_turns:
+            attention = 3 * heads + rows + max(heads, rows) + 2 * scores
+            return rows + heads + max(2 * rows + 2 * hidden, attention)
+        if self.keep_all:
+            return spec.blocks * (kept + hidden) + gradients + hidden + 2 * scores
+        before = max(scores, 2 * heads if spec.blocks > 1 else 0)
+        return kept + max(hidden, scores) + gradients + max(hidden, before)
 
 
 def keys_and_values(spec: TransformerSpec) -> int:
-    return 2 * matrix(ROWS, spec.dim)
+    return 2 * matrix(ROWS, inner(spec))
 
 
 def token_sums(spec: TransformerSpec) -> int:

@@ -6,12 +6,13 @@ bit for bit. Only the large one uses an instruction newer than sm_80's.
 
 from dataclasses import dataclass, replace
 
-from generation.fused.shared_memory import SharedMemory
+from generation.fused.shared_memory import TILE, SharedMemory, evaluate_groups, features, inner
 from zoo.transformer.spec import TransformerSpec
 
 OLDEST = (8, 0)  # compute capability: matrix units of this kind, copies beside the work
-BLOCKS_IN_REGISTERS = 2
-"""Blocks whose gradients eight warps can keep in registers for a whole step; those of more wait in device memory."""
+BLOCKS_IN_REGISTERS, SIDES_IN_REGISTERS = 2, (32, 32, 64)
+"""Blocks whose ``dim``, heads together and ``hidden_dim`` are the paper's have their gradients in registers for a whole
+step: eight squares of 32 × 32 weights, one in each of eight warps. Those of others wait in device memory."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,12 @@ class Variant:
         use = self.use(spec)
         assert use is not None, "fit.obstacle says so"
         numbers = {
+            "EVALUATE_GROUPS": evaluate_groups(spec),
             "SHARED_BYTES": self.shared_bytes,
             "SAMPLES_AT_ONCE": use.samples_at_once,
             "KEEP_ALL": int(use.keep_all),
             "ALL_WEIGHTS": int(use.all_weights),
+            "TAKE_TURNS": int(use.take_turns),
             "GRADIENTS_WAIT": int(gradients_wait(spec)),
             "STORE_MATRICES": int(self.capability >= (9, 0)),
         }
@@ -56,15 +59,19 @@ LARGEST, SMALLEST = VARIANTS[0], VARIANTS[-1]
 
 def gradients_wait(spec: TransformerSpec) -> bool:
     """Whether weight gradients wait in device memory between samples, instead of staying in registers."""
-    return spec.blocks > BLOCKS_IN_REGISTERS
+    sides = spec.dim, inner(spec), spec.hidden_dim
+    patches = spec.patch_size is not None and features(spec) != TILE
+    return spec.blocks > BLOCKS_IN_REGISTERS or sides != SIDES_IN_REGISTERS or patches
 
 
 def ways(spec: TransformerSpec) -> list[SharedMemory]:
-    """From the fastest: two samples at a time are worth more than keeping the weights of all blocks at hand."""
+    """From the fastest: two samples at a time are worth more than keeping the weights of all blocks at hand, and where
+    parts of a block take turns some warps have no gradients to add."""
     parked = [SharedMemory(samples, keep_all=False, all_weights=True) for samples in (2, 1)]
     if not gradients_wait(spec):
         return [SharedMemory(2, keep_all=True, all_weights=True), *parked]
-    return [way for use in parked for way in (use, replace(use, all_weights=False))]
+    whole = [way for use in parked for way in (use, replace(use, all_weights=False))]
+    return [*whole, replace(whole[-1], take_turns=True)]
 
 
 def needed_bytes(use: SharedMemory, spec: TransformerSpec) -> int:

@@ -31,7 +31,7 @@ def few_news(train: int, test: int, spec: TransformerSpec = AGNEWS) -> TaskData:
     """Made-up texts of 1 to 70 words whose class decides which words are frequent."""
     generator = torch.Generator().manual_seed(0)
     words = tuple(f"w{index}" for index in range(20 + 5 * spec.classes))
-    embedding = WordEmbedding.from_vectors(words, torch.randn(len(words), 32, generator=generator))
+    embedding = WordEmbedding.from_vectors(words, torch.randn(len(words), spec.dim, generator=generator))
 
     def texts(count: int) -> LabelledTexts:
         labels = torch.randint(0, spec.classes, (count,), generator=generator).tolist()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,7 +27,7 @@ from generation.engines import make_engine
 from generation.fused.arguments import KERNELS, EvaluateArguments, TrainArguments, layout
 from generation.fused.compiled import FLAT_TENSORS, SOURCES, macros
 from generation.fused.engine import FusedEngine, adam_corrections, optimizer_rules
-from generation.fused.fit import obstacle
+from generation.fused.fit import misfits, obstacle
 from generation.fused.samples import epoch_samples, evaluation_samples
 from generation.fused.variants import LARGEST, SMALLEST, VARIANTS, Variant, best_variant
 from generation.population.state import PopulationState
@@ -298,20 +299,49 @@ def test_what_the_kernels_cannot_do_is_said_in_one_line() -> None:
         (replace(MNIST, tokens=81), "it takes at most 64 tokens, this one has 81"),
         (replace(AGNEWS, classes=20), "it takes at most 16 classes, this one has 20"),
         (replace(MNIST, blocks=6), "it takes at most 4 blocks, this one has 6"),
-        (replace(AGNEWS, heads=4), "it takes the paper's dimensions, this one has heads 4, not 2"),
+        (replace(AGNEWS, heads=6), "it takes at most 4 heads, this one has 6"),
+        (replace(AGNEWS, dim=40), "it takes a dim that is a multiple of 16 up to 64, this one has 40"),
+        (replace(MNIST, dim=80), "it takes a dim that is a multiple of 16 up to 64, this one has 80"),
+        (replace(MNIST, hidden_dim=144), "it takes a hidden_dim that is a multiple of 16 up to 128, this one has 144"),
+        (replace(AGNEWS, value_dim=32), "it takes a value_dim that is the key_dim, this one has 32 and 16"),
+        (
+            replace(AGNEWS, heads=3, key_dim=32, value_dim=32),
+            "it takes heads of 64 together at most, this one has 3 of 32",
+        ),
         (
             replace(MNIST, patch_size=2, channels=3, blocks=5, residual=True),
-            "it takes at most 4 blocks, this one has 5; it takes the paper's dimensions, this one has "
-            "patch_size 2, not 4, channels 3, not 1, residual True, not False",
+            "it takes at most 4 blocks, this one has 5; it takes patches whose channels × pixels are a multiple of 16 "
+            "up to 64, this one has 12; it takes no residual connections, this one has them",
         ),
         (replace(MNIST, task="digits", tokens=64, classes=16, blocks=1), None),
         (replace(AGNEWS, task="reviews", tokens=1, classes=2, blocks=1), None),
         (replace(AGNEWS, task="deep", blocks=4), None),
+        (replace(AGNEWS, task="wide", dim=64, heads=4, hidden_dim=128, blocks=4), None),
+        (replace(MNIST, task="photos", dim=16, heads=1, channels=3), None),
     ],
 )
 def test_which_transformers_do_not_fit_is_said_in_one_line(spec: TransformerSpec, misfit: str | None) -> None:
     expected = "it needs a CUDA device, got cpu" if misfit is None else misfit
     assert obstacle(spec, [config(spec.task)], torch.device("cpu")) == expected
+
+
+def test_whatever_is_within_the_limits_has_room_in_the_largest_variant() -> None:
+    widest = replace(MNIST, patch_size=8, dim=64, heads=4, hidden_dim=128, blocks=4)
+    assert misfits(widest) == []
+    for tokens_of, dim, heads, hidden, blocks in product((MNIST, AGNEWS), (16, 48, 64), (1, 4), (16, 128), (1, 4)):
+        spec = replace(tokens_of, dim=dim, heads=heads, hidden_dim=hidden, blocks=blocks)
+        assert misfits(spec) == []
+        assert LARGEST.use(spec), spec
+    assert LARGEST.use(widest)
+
+
+def test_a_gpu_too_small_for_a_wide_transformer_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide, card = replace(AGNEWS, dim=64, heads=4, hidden_dim=128), SimpleNamespace(name="RTX 4090", major=8, minor=9)
+    card.shared_memory_per_block_optin = 99 * 1024
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    assert obstacle(wide, [config("agnews")], torch.device("cuda")) == (
+        "it needs 163 KiB of shared memory per block for this transformer, RTX 4090 has 99 KiB"
+    )
 
 
 def test_samples_are_cropped_as_the_protocol_says(tasks: dict[str, TaskData]) -> None:

@@ -17,7 +17,7 @@ DEVICE void backward_mlp(
     PackedRows<DIM> rows;
     PackedRows<HIDDEN> hidden, d_hidden;
     Rows<HIDDEN> wide;
-    drop_backward(d, memory.kept >> 16);
+    drop_backward(d, memory.kept >> KEPT_BITS);
     pack_rows(rows, d);
     store_rows(me, sample.dy(), rows);
     multiply(me, wide, rows, weights.fc2());
@@ -30,7 +30,8 @@ DEVICE void backward_mlp(
         #pragma unroll
         for (int i = 0; i < 4; i++) d_hidden[k][i] &= spread_signs(hidden[k][i] + 0x7FFF7FFFu);
     }
-    if (KEEP_ALL) store_rows(me, sample.d_hidden(), d_hidden);
+    if (TAKE_TURNS) store_rows(me, kept.hidden(), hidden);
+    if (KEEP_ALL || TAKE_TURNS) store_rows(me, sample.d_hidden(), d_hidden);
     else sample.parking.put(Parking::D_HIDDEN, d_hidden);
     multiply(me, d, d_hidden, weights.fc1());
     load_rows(me, rows, kept.x2());
@@ -39,14 +40,16 @@ DEVICE void backward_mlp(
 }
 
 // δ = Σ over a head's columns of d_joined∘joined
-DEVICE void weighted_sums(PerRow<float>& delta, const Factor& d_joined, const Factor& joined) {
+DEVICE void weighted_sums(
+    PerRow<float>& delta, const PackedRows<INNER>& d_joined, const PackedRows<INNER>& joined, int head
+) {
     #pragma unroll
     for (int half = 0; half < 2; half++) {
         float a, b, c, d, sum = 0.0f;
         #pragma unroll
-        for (int side = 0; side < 2; side++) {
-            unpack(a, b, d_joined[2 * side + half]);
-            unpack(c, d, joined[2 * side + half]);
+        for (int j = 2 * HEAD_TILES * head; j < 2 * HEAD_TILES * (head + 1); j++) {
+            unpack(a, b, pair(d_joined, j, half));
+            unpack(c, d, pair(joined, j, half));
             sum += a * c + b * d;
         }
         delta[half] = row_sum(sum);
@@ -56,22 +59,29 @@ DEVICE void weighted_sums(PerRow<float>& delta, const Factor& d_joined, const Fa
 // One head: probabilities and score gradients of the warp's rows as queries, and with them dq.
 template <int TILES>
 DEVICE void backward_scores(
-    const Thread& me, const Tokens<TILES>& tokens, const Sample& sample, int head, const Factor& query,
-    const Factor& d_joined, const PerRow<float>& log_sum, const PerRow<float>& delta, Rows<HEAD_DIM>& dq
+    const Thread& me, const Tokens<TILES>& tokens, const Sample& sample, int head, const PackedRows<INNER>& query,
+    const PackedRows<INNER>& d_joined, const PerRow<float>& log_sum, const PerRow<float>& delta, Rows<HEAD_DIM>& dq
 ) {
-    Factor keys, values, key_columns;
-    sample.keys().load_right_transposed(me, keys, 0, 2 * head);
-    sample.values().load_right_transposed(me, values, 0, 2 * head);
+    const int first = head * HEAD_TILES;  // of the head's tiles of columns
+    Factor keys[HEAD_TILES], values[HEAD_TILES], key_columns[HEAD_TILES];
+    #pragma unroll
+    for (int k = 0; k < HEAD_TILES; k++) {
+        sample.keys().load_right_transposed(me, keys[k], 0, 2 * (first + k));
+        sample.values().load_right_transposed(me, values[k], 0, 2 * (first + k));
+    }
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
         PackedRows<TILE> p, ds;
         Rows<TILE> score, dp;
-        accumulate(true, score[0], score[1], query, keys);
-        accumulate(true, dp[0], dp[1], d_joined, values);
-        sample.keys().load_right(me, key_columns, tile * TILE, 2 * head);
-        if (tile + 1 < TILES) {  // early, so that the next products need not wait for them
-            sample.keys().load_right_transposed(me, keys, (tile + 1) * TILE, 2 * head);
-            sample.values().load_right_transposed(me, values, (tile + 1) * TILE, 2 * head);
+        #pragma unroll
+        for (int k = 0; k < HEAD_TILES; k++) {
+            accumulate(k == 0, score[0], score[1], query[first + k], keys[k]);
+            accumulate(k == 0, dp[0], dp[1], d_joined[first + k], values[k]);
+            sample.keys().load_right(me, key_columns[k], tile * TILE, 2 * (first + k));
+            if (tile + 1 < TILES) {  // early, so that the next products need not wait for them
+                sample.keys().load_right_transposed(me, keys[k], (tile + 1) * TILE, 2 * (first + k));
+                sample.values().load_right_transposed(me, values[k], (tile + 1) * TILE, 2 * (first + k));
+            }
         }
         #pragma unroll
         for (int side = 0; side < 2; side++) {
@@ -91,7 +101,8 @@ DEVICE void backward_scores(
         pack_rows(ds, dp);
         store_rows(me, sample.p(), p, 2 * tile);
         store_rows(me, sample.ds(), ds, 2 * tile);
-        accumulate(tile == 0, dq[0], dq[1], ds[0], key_columns);
+        #pragma unroll
+        for (int k = 0; k < HEAD_TILES; k++) accumulate(tile == 0, dq[2 * k], dq[2 * k + 1], ds[0], key_columns[k]);
     }
 }
 
@@ -105,34 +116,53 @@ DEVICE void backward_keys(
     for (int tile = 0; tile < TILES; tile++) {
         Factor a, b;
         load_matrices_transposed(a, sample.p().at(columns, tile * TILE, 0));
-        sample.d_joined().load_right(me, b, tile * TILE, 2 * head);
-        accumulate(tile == 0, dv[0], dv[1], a, b);
+        #pragma unroll
+        for (int k = 0; k < HEAD_TILES; k++) {
+            sample.d_joined().load_right(me, b, tile * TILE, 2 * (head * HEAD_TILES + k));
+            accumulate(tile == 0, dv[2 * k], dv[2 * k + 1], a, b);
+        }
         load_matrices_transposed(a, sample.ds().at(columns, tile * TILE, 0));
-        sample.queries().load_right(me, b, tile * TILE, 2 * head);
-        accumulate(tile == 0, dk[0], dk[1], a, b);
+        #pragma unroll
+        for (int k = 0; k < HEAD_TILES; k++) {
+            sample.queries().load_right(me, b, tile * TILE, 2 * (head * HEAD_TILES + k));
+            accumulate(tile == 0, dk[2 * k], dk[2 * k + 1], a, b);
+        }
     }
 }
 
-DEVICE void pack_scaled(Factor& a, const Rows<TILE>& rows, float scale) {
+// A head's columns as halves, in their place among those of all heads.
+DEVICE void pack_scaled(PackedRows<INNER>& a, int head, const Rows<HEAD_DIM>& rows, float scale) {
     #pragma unroll
-    for (int i = 0; i < 4; i++) a[i] = pack(left(rows[i / 2], i % 2) * scale, right(rows[i / 2], i % 2) * scale);
+    for (int i = 0; i < 4 * HEAD_TILES; i++) {
+        a[head * HEAD_TILES + i / 4][i % 4] = pack(left(rows[i / 2], i % 2) * scale, right(rows[i / 2], i % 2) * scale);
+    }
 }
 
-// From the gradient of a block's output to that of its input, in place; leaves all that the weight gradients need.
-template <int TILES>
+// From the gradient of a block's output to that of its input, in place; leaves all that the weight gradients need. Of
+// parts that take turns the MLP comes first, and what it leaves is used up before attention follows.
+template <Part PART, int TILES>
 DEVICE void backward_block(
     const Thread& me, const Tokens<TILES>& tokens, int block, const BlockWeights& weights, const Sample& sample,
     const BlockMemory& memory, Rows<DIM>& d
 ) {
     const BlockRows kept = sample.block(block);
-    PackedRows<DIM> rows, query, d_joined, dq, dk, dv;
+    PackedRows<DIM> rows;
+    PackedRows<INNER> query, d_joined, dq, dk, dv;
+    Instead<PackedRows<INNER>, PackedRows<DIM>> instead;
+    PackedRows<INNER>& joined = instead.of(rows);
     PerRow<float> delta[HEADS];
     if (tokens.busy) {
         if (!KEEP_ALL && is_earlier(block)) {
-            sample.parking.bring_back(me, Parking::rows(block, Parking::X1), kept.x1());
-            sample.parking.bring_back(me, Parking::rows(block, Parking::JOINED), kept.joined());
-            sample.parking.bring_back(me, Parking::rows(block, Parking::X2), kept.x2());
+            if (PART != MLP) {
+                sample.parking.bring_back(me, Parking::rows(block, Parking::X1), kept.x1());
+                sample.parking.bring_back(me, Parking::rows(block, Parking::JOINED), kept.joined());
+            }
+            if (PART != ATTENTION) sample.parking.bring_back(me, Parking::rows(block, Parking::X2), kept.x2());
             warp_barrier();
+        }
+        if (PART == MLP) {
+            backward_mlp(me, block, weights, sample, kept, memory, d);
+            return;
         }
         if (is_earlier(block)) {
             // only the last block's queries, keys and values are still there
@@ -142,16 +172,19 @@ DEVICE void backward_block(
         } else {
             load_rows(me, query, sample.queries());
         }
-        backward_mlp(me, block, weights, sample, kept, memory, d);
+        if (PART == WHOLE) backward_mlp(me, block, weights, sample, kept, memory, d);
         pack_rows(rows, d);
         store_rows(me, sample.da(), rows);
-        multiply(me, d, rows, weights.output());
-        pack_rows(d_joined, d);
+        Instead<Rows<INNER>, Rows<DIM>> instead_of_d;
+        Rows<INNER>& d_wide = instead_of_d.of(d);
+        multiply(me, d_wide, rows, weights.output());
+        pack_rows(d_joined, d_wide);
         store_rows(me, sample.d_joined(), d_joined);
-        load_rows(me, rows, kept.joined());
+        load_rows(me, joined, kept.joined());
         #pragma unroll
-        for (int head = 0; head < HEADS; head++) weighted_sums(delta[head], d_joined[head], rows[head]);
+        for (int head = 0; head < HEADS; head++) weighted_sums(delta[head], d_joined, joined, head);
     }
+    if (PART == MLP) return;
     if (is_earlier(block)) group_barrier(me.group);  // the new keys and values of all rows are there
     #pragma unroll
     for (int head = 0; head < HEADS; head++) {
@@ -159,20 +192,20 @@ DEVICE void backward_block(
         if (head) group_barrier(me.group);  // all have read the other head's p and ds
         if (tokens.busy) {
             backward_scores(
-                me, tokens, sample, head, query[head], d_joined[head], memory.log_sum[head], delta[head], c
+                me, tokens, sample, head, query, d_joined, memory.log_sum[head], delta[head], c
             );
-            pack_scaled(dq[head], c, SCORE_SCALE);
+            pack_scaled(dq, head, c, SCORE_SCALE);
         }
         group_barrier(me.group);
         if (tokens.busy) {
             backward_keys(me, tokens, sample, head, c, e);
-            pack_scaled(dk[head], c, SCORE_SCALE);
-            pack_scaled(dv[head], e, 1.0f);
+            pack_scaled(dk, head, c, SCORE_SCALE);
+            pack_scaled(dv, head, e, 1.0f);
         }
     }
     group_barrier(me.group);  // all have read queries, keys and values
     if (!tokens.busy) return;
-    if (!KEEP_ALL) {  // p and ds have been read, too
+    if (!KEEP_ALL && PART == WHOLE) {  // p and ds have been read, too
         sample.parking.bring_back(me, Parking::hidden(block), kept.hidden());
         sample.parking.bring_back(me, Parking::D_HIDDEN, sample.d_hidden());
     }

@@ -31,9 +31,10 @@ struct TokenSums {
 // One number for each of the lane's four classes: pair, pair + 1, pair + 8, pair + 9.
 using PerClass = float[4];
 
-// The sum of x over the warp's 16 rows, one column per lane: lane i·4 + pair/2 holds column 8·(i/2) + pair + i%2, where
+// The sum of x over the warp's 16 rows, for 32 columns, one per lane: lane i·4 + pair/2 holds column 8·(i/2) + pair + i%2, where
 // the eight values of each lane were folded onto the eight lanes of a column, halving their number at each exchange.
-DEVICE float column_sums(const Thread& me, const Rows<DIM>& x) {
+template <int CHUNKS> DEVICE float column_sums(const Thread& me, const Sums (&x)[CHUNKS]) {
+    static_assert(CHUNKS == 4);
     float value[8];
     #pragma unroll
     for (int j = 0; j < 8; j++) value[j] = x[j / 2][j % 2] + x[j / 2][j % 2 + 2];
@@ -51,8 +52,18 @@ DEVICE float column_sums(const Thread& me, const Rows<DIM>& x) {
 
 // Writes this warp's sums over its tokens.
 DEVICE void share_sums(const Thread& me, const Rows<DIM>& x, TokenSums sums) {
-    int column = 8 * (me.row / 2) + me.pair + me.row % 2;
-    store_float(sums.at(me.tile, column), column_sums(me, x));
+    if constexpr (DIM == WARP) {
+        int column = 8 * (me.row / 2) + me.pair + me.row % 2;
+        store_float(sums.at(me.tile, column), column_sums(me, x));
+    } else {
+        #pragma unroll
+        for (int i = 0; i < DIM / 4; i++) {
+            float sum = x[i / 2][i % 2] + x[i / 2][i % 2 + 2];
+            #pragma unroll
+            for (int mask = 4; mask < WARP; mask *= 2) sum += exchange(sum, mask);
+            if (me.row == 0) store_float(sums.at(me.tile, 8 * (i / 2) + me.pair + i % 2), sum);
+        }
+    }
 }
 
 // Row 0 of a left factor from the group's sums: the mean over the sample's tokens.

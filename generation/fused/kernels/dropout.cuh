@@ -25,9 +25,15 @@ struct Dropout {
     }
 };
 
-// Drops in place; the 16 low bits of the result say which of the lane's elements were kept.
+// A lane's elements of a row tile, one bit each; and those of two places in one word.
+constexpr int KEPT_BITS = DIM / 2;
+template <bool LONG> struct TwoPlaces { using Word = u32; };
+template <> struct TwoPlaces<true> { using Word = unsigned long long; };
+using KeptTwice = TwoPlaces<(2 * KEPT_BITS > 32)>::Word;
+
+// Drops in place; the low bits of the result say which of the lane's elements were kept.
 DEVICE u32 drop(const Thread& me, Rows<DIM>& x, const Dropout& dropout, int place) {
-    if (dropout.threshold == 0) return 0xFFFF;
+    if (dropout.threshold == 0) return 0xFFFFFFFFu >> (32 - KEPT_BITS);
     const u32 limit = dropout.threshold << 16;
     u32 kept = 0;
     #pragma unroll

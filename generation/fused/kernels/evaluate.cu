@@ -6,16 +6,15 @@
 #include "classifier.cuh"
 #include "inputs.cuh"
 
-constexpr int EVALUATE_GROUPS = 4;
 constexpr int EVALUATE_THREADS = EVALUATE_GROUPS * GROUP_THREADS;
 
 // A group's keys and values: where there is room those of each block apart, so that no warp waits for the other block.
 template <bool APART> struct KeysAndValues {
-    static constexpr u32 BLOCK_BYTES = 2 * TokenRows<DIM>::BYTES, BYTES = (APART ? BLOCKS : 1) * BLOCK_BYTES;
+    static constexpr u32 BLOCK_BYTES = 2 * TokenRows<INNER>::BYTES, BYTES = (APART ? BLOCKS : 1) * BLOCK_BYTES;
     u32 start;
     DEVICE BlockPlaces places(int block) const {
         const u32 keys = start + (APART ? block * BLOCK_BYTES : 0);
-        return {{keys, 0}, {keys, 0}, {keys, TokenRows<DIM>::BYTES}};
+        return {{keys, 0}, {keys, 0}, {keys, TokenRows<INNER>::BYTES}};
     }
 };
 

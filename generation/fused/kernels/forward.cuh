@@ -15,14 +15,14 @@
 struct BlockMemory {
     PerRow<float> r1, r2;            // reciprocal deviations of the two LayerNorms
     PerRow<float> log_sum[HEADS];    // log₂ Σ 2^(score·SCORE_TO_POWER)
-    u32 kept;                        // dropout: 16 bits of attention's, 16 of the MLP's
+    KeptTwice kept;                  // dropout: attention's low bits, the MLP's above them
 };
 
 // Lets it wait in device memory, and reads it back.
 DEVICE void put_memory(const Parking& parking, int block, const BlockMemory& memory) {
     u32* at = parking.at(Parking::memory(block));
     const Sums deviations = {memory.r1[0], memory.r1[1], memory.r2[0], memory.r2[1]};
-    const Factor bits = {memory.kept};
+    const Factor bits = {(u32)memory.kept, (u32)((unsigned long long)memory.kept >> 32)};
     write_words(at, deviations);
     write_words(at += Parking::FACTOR_WORDS, bits);
     #pragma unroll
@@ -40,7 +40,7 @@ DEVICE void get_memory(const Parking& parking, int block, BlockMemory& memory) {
     read_words(bits, at += Parking::FACTOR_WORDS);
     memory.r1[0] = numbers[0], memory.r1[1] = numbers[1];
     memory.r2[0] = numbers[2], memory.r2[1] = numbers[3];
-    memory.kept = bits[0];
+    memory.kept = (KeptTwice)(bits[0] | (unsigned long long)bits[1] << 32);
     #pragma unroll
     for (int head = 0; head < HEADS; head += 2) {
         read_words(numbers, at += Parking::FACTOR_WORDS);
@@ -81,17 +81,17 @@ template <int N>
 DEVICE void keep_rows(
     const Thread& me, int block, TokenRows<N> matrix, const PackedRows<N>& rows, const Parking& parking, int place
 ) {
-    if (KEEP_ALL || block == BLOCKS - 1) store_rows(me, matrix, rows);
+    if (KEEP_ALL || (!TAKE_TURNS && block == BLOCKS - 1)) store_rows(me, matrix, rows);
     else parking.put(Parking::rows(block, place), rows);
 }
 
 // Queries, keys and values of x; the latter two go to shared memory.
 DEVICE void project(
-    const Thread& me, const PackedRows<DIM>& x, const BlockWeights& weights, PackedRows<DIM>& query,
-    TokenRows<DIM> keys, TokenRows<DIM> values
+    const Thread& me, const PackedRows<DIM>& x, const BlockWeights& weights, PackedRows<INNER>& query,
+    TokenRows<INNER> keys, TokenRows<INNER> values
 ) {
-    Rows<DIM> c;
-    PackedRows<DIM> rows;
+    Rows<INNER> c;
+    PackedRows<INNER> rows;
     multiply_transposed(me, c, x, weights.query());
     pack_rows(query, c);
     multiply_transposed(me, c, x, weights.key());
@@ -115,20 +115,28 @@ DEVICE void hide_padding(const Thread& me, const Tokens<TILES>& tokens, Sums& sc
 // joined = softmax(q·kᵀ/√D_k)·v, for the warp's 16 rows and one head.
 template <int TILES>
 DEVICE void attend(
-    const Thread& me, const Tokens<TILES>& tokens, const Factor& query, const BlockPlaces& places, int head,
-    Factor& joined, PerRow<float>& log_sum
+    const Thread& me, const Tokens<TILES>& tokens, const PackedRows<INNER>& query, const BlockPlaces& places, int head,
+    PackedRows<INNER>& joined, PerRow<float>& log_sum
 ) {
+    const int first = head * HEAD_TILES;  // of the head's tiles of columns
     Sums score[2 * TILES];
     PerRow<float> largest = {-INFINITE, -INFINITE};
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
-        Factor keys;
-        places.keys.load_right_transposed(me, keys, tile * TILE, 2 * head);
+        #pragma unroll
+        for (int k = 0; k < HEAD_TILES; k++) {
+            Factor keys;
+            places.keys.load_right_transposed(me, keys, tile * TILE, 2 * (first + k));
+            #pragma unroll
+            for (int side = 0; side < 2; side++) {
+                if (tile * TILE + 8 * side >= TOKENS) continue;
+                accumulate(k == 0, score[2 * tile + side], query[first + k], keys[2 * side], keys[2 * side + 1]);
+            }
+        }
         #pragma unroll
         for (int side = 0; side < 2; side++) {
             Sums& s = score[2 * tile + side];
             if (tile * TILE + 8 * side >= TOKENS) continue;
-            accumulate(true, s, query, keys[2 * side], keys[2 * side + 1]);
             hide_padding(me, tokens, s, tile * TILE + 8 * side);
             largest[0] = fmaxf(largest[0], fmaxf(s[0], s[1]));
             largest[1] = fmaxf(largest[1], fmaxf(s[2], s[3]));
@@ -149,17 +157,20 @@ DEVICE void attend(
             p[i] = pack(power_of_two(left(s, half) * SCORE_TO_POWER - shift[half]),
                         power_of_two(right(s, half) * SCORE_TO_POWER - shift[half]));
         }
-        places.values.load_right(me, values, tile * TILE, 2 * head);
-        accumulate(tile == 0, out[0], out[1], p, values);
+        #pragma unroll
+        for (int k = 0; k < HEAD_TILES; k++) {
+            places.values.load_right(me, values, tile * TILE, 2 * (first + k));
+            accumulate(tile == 0, out[2 * k], out[2 * k + 1], p, values);
+        }
         accumulate(tile == 0, sum, p, ONES, ONES);
     }
     const PerRow<float> scale = {reciprocal(sum[0]), reciprocal(sum[2])};
     log_sum[0] = shift[0] + log_two(sum[0]);
     log_sum[1] = shift[1] + log_two(sum[2]);
     #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 4 * HEAD_TILES; i++) {
         int half = i % 2;
-        joined[i] = pack(left(out[i / 2], half) * scale[half], right(out[i / 2], half) * scale[half]);
+        joined[first + i / 4][i % 4] = pack(left(out[i / 2], half) * scale[half], right(out[i / 2], half) * scale[half]);
     }
 }
 
@@ -169,7 +180,10 @@ DEVICE void forward_block(
     const Thread& me, const Tokens<TILES>& tokens, Rows<DIM>& x, int block, const BlockWeights& weights,
     const BlockPlaces& places, const Dropout& dropout, BlockMemory& memory
 ) {
-    PackedRows<DIM> query, rows;
+    PackedRows<INNER> query;
+    PackedRows<DIM> rows;
+    Instead<PackedRows<INNER>, PackedRows<DIM>> instead;
+    PackedRows<INNER>& joined = instead.of(rows);
     if (tokens.busy) {
         normalize(x, memory.r1, dropout.epsilon, tokens.real);
         pack_rows(rows, x);
@@ -181,10 +195,10 @@ DEVICE void forward_block(
     if (!tokens.busy) return;
     #pragma unroll
     for (int head = 0; head < HEADS; head++) {
-        attend(me, tokens, query[head], places, head, rows[head], memory.log_sum[head]);
+        attend(me, tokens, query, places, head, joined, memory.log_sum[head]);
     }
-    if (TRAINING) keep_rows(me, block, places.kept.joined(), rows, places.parking, Parking::JOINED);
-    multiply_transposed(me, x, rows, weights.output());
+    if (TRAINING) keep_rows(me, block, places.kept.joined(), joined, places.parking, Parking::JOINED);
+    multiply_transposed(me, x, joined, weights.output());
     if (TRAINING) memory.kept = drop(me, x, dropout, 1 + 2 * block);
     normalize(x, memory.r2, dropout.epsilon, tokens.real);
     pack_rows(rows, x);
@@ -198,5 +212,5 @@ DEVICE void forward_block(
         else places.parking.put(Parking::hidden(block), hidden);
     }
     linear(me, x, hidden, weights.fc2(), weights.fc2_bias());
-    if (TRAINING) memory.kept |= drop(me, x, dropout, 2 + 2 * block) << 16;
+    if (TRAINING) memory.kept |= (KeptTwice)drop(me, x, dropout, 2 + 2 * block) << KEPT_BITS;
 }

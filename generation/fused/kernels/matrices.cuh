@@ -20,6 +20,16 @@ using Factor = u32[4];
 template <int COLUMNS> using Rows = Sums[COLUMNS / 8];
 template <int COLUMNS> using PackedRows = Factor[COLUMNS / 16];
 
+// Rows in the place of others that have been used, if they have as many columns, else in a place of their own. The paper's
+// have: written so, they get the same machine code as if one name served both.
+template <class New, class Used> struct Instead {
+    New own;
+    DEVICE New& of(Used&) { return own; }
+};
+template <class Same> struct Instead<Same, Same> {
+    DEVICE Same& of(Same& used) { return used; }
+};
+
 // One number for each of the lane's two rows.
 template <class Number> using PerRow = Number[2];
 
@@ -69,17 +79,18 @@ DEVICE float row_max(float x) {
 
 // ---- in shared memory -----------------------------------------------------------------------------------------------
 
-template <int COLUMNS> constexpr u32 PITCH = COLUMNS * HALF;  // bytes per row
+// Bytes per row: those of the columns, rounded up to a power of two.
+template <int COLUMNS> constexpr u32 PITCH = HALF * (COLUMNS <= 16 ? 16 : COLUMNS <= 32 ? 32 : COLUMNS <= 64 ? 64 : 128);
 
-// Byte of chunk `chunk` (eight halves) of row `row`. Rows have no padding; the 16-byte chunks of a row change places by
-// its row number, so that the eight rows a matrix load touches lie in different banks.
+// Byte of chunk `chunk` (eight halves) of row `row`. The 16-byte chunks of a row change places by its row number, so that
+// the eight rows a matrix load touches lie in different banks. Rows 8 apart have the same order.
 template <int COLUMNS> DEVICE u32 chunk_at(int row, int chunk) {
-    constexpr int rows_per_line = 128 / PITCH<COLUMNS>;  // rows that fill the 32 banks once
-    constexpr int chunks = COLUMNS / 8;
+    constexpr int rows_per_line = PITCH<COLUMNS> < 128 ? 128 / PITCH<COLUMNS> : 1;  // rows that fill the 32 banks once
+    constexpr int chunks = 8 / rows_per_line;
     return row * PITCH<COLUMNS> + 16 * (chunk ^ (row / rows_per_line % chunks));
 }
 
-// A matrix of halves, `offset` bytes, known to the compiler, behind a `base` that is a multiple of 128.
+// A matrix of halves, `offset` bytes, known to the compiler, behind a `base` that is a multiple of 128 and of the pitch.
 template <int M, int N> struct Matrix {
     static constexpr u32 BYTES = M * PITCH<N>;
     u32 base, offset;

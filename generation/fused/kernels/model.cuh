@@ -1,23 +1,26 @@
-// The zoo's transformer as the kernels see it: its dimensions, and how a thread block's warps share the work. Tokens,
-// classes and blocks may be fewer than the kernels have room for (fit.py); the other dimensions are the paper's.
+// The zoo's transformer as the kernels see it: its dimensions, and how a thread block's warps share the work. Any
+// dimensions will do that divide into tiles and that the kernels have room for (fit.py).
 //
 // The compiler's command line gives what zoo.TransformerSpec and the protocol say (macros in compiled.py):
 //
 //     DIM, HEADS, HEAD_DIM, HIDDEN, BLOCKS, TOKENS, CLASSES
-//     FEATURES                  numbers per token: the 16 pixels of a patch, or a word vector with its position added
+//     FEATURES                  numbers per token: the pixels of a patch, or a word vector with its position added
 //     FLAT_QUERY, FLAT_KEY ...  where the first block's tensors start in the flat vector, in floats; those of block b
 //                               start b * BLOCK_STRIDE later
 //     FLAT_CLASSIFIER1 ...      where the classifier's tensors start; FLAT_EMBEDDING ... where there is an embedding
 //     PARAMETERS                the length of the flat vector
+//     SCORE_SCALE               1/√HEAD_DIM
 //     UPDATE_EPSILON            what an update adds to the root of the second moment
 //
 // and what the GPU's shared memory allows (variants.py):
 //
+//     EVALUATE_GROUPS           samples that a thread block measures at a time
 //     SHARED_BYTES              shared memory per thread block
 //     SAMPLES_AT_ONCE           samples that a thread block trains on at a time, 1 or 2
 //     KEEP_ALL                  1: shared memory has room for all that their backward passes need; 0: some of it waits
 //                               in device memory (parking.cuh)
 //     ALL_WEIGHTS               1: shared memory has room for the weights of all blocks; 0: for those of one at a time
+//     TAKE_TURNS                1: a block's MLP and its attention go backward one after the other, in one place
 //     GRADIENTS_WAIT            0: a warp keeps its gradients in registers for a whole step; 1: they wait in device
 //                               memory for the next samples (gradients.cuh)
 //     STORE_MATRICES            1: the GPU has an instruction that stores matrices
@@ -38,22 +41,28 @@ constexpr int TOKEN_TILES = (TOKENS + TILE - 1) / TILE;  // tiles that hold TOKE
 constexpr int GROUP_WARPS = ROWS / TILE;      // the four warps that share a sample
 constexpr int WARP = 32;
 constexpr int GROUP_THREADS = GROUP_WARPS * WARP;
-static_assert(DIM == 32 && HEADS == 2 && HEAD_DIM == TILE && HIDDEN == 64, "as the warps share work");
-static_assert(GRADIENTS_WAIT || BLOCKS <= 2, "a third block's gradients would find no registers");
-static_assert(!(GRADIENTS_WAIT && KEEP_ALL), "only two blocks have places of their own");
-static_assert(TOKENS <= ROWS && CLASSES <= TILE && FEATURES == (IMAGES ? TILE : DIM), "as the tiles can hold them");
+constexpr int INNER = HEADS * HEAD_DIM;       // columns of queries, keys and values: all heads side by side
+constexpr int HEAD_TILES = HEAD_DIM / TILE;
+static_assert(DIM % TILE == 0 && HEAD_DIM % TILE == 0 && HIDDEN % TILE == 0 && FEATURES % TILE == 0, "all are tiles");
+static_assert(DIM <= 64 && INNER <= 64 && HIDDEN <= 128 && FEATURES <= 64, "as registers can hold a warp's rows");
+static_assert(TOKENS <= ROWS && CLASSES <= TILE, "as the tiles can hold them");
+static_assert(GRADIENTS_WAIT || (DIM == 32 && INNER == 32 && HIDDEN == 64 && FEATURES == (IMAGES ? 16 : 32) && BLOCKS <= 2),
+              "of other dimensions and of a third block gradients would find no registers");
+static_assert(!(GRADIENTS_WAIT && KEEP_ALL), "only the paper's dimensions have places for all");
+static_assert(!TAKE_TURNS || GRADIENTS_WAIT, "gradients of one part are written down while the other has the place");
 
-// A block that goes backward when the last one has taken its place. The first of two is asked for as such: else the
+// A block that goes backward when another, or its own MLP, has taken its place. The first of two is asked for as such: else the
 // paper's texts would get other machine code.
-DEVICE bool is_earlier(int block) { return BLOCKS == 2 ? block == 0 : block < BLOCKS - 1; }
+DEVICE bool is_earlier(int block) { return TAKE_TURNS || (BLOCKS == 2 ? block == 0 : block < BLOCKS - 1); }
 
 constexpr float LAYER_NORM_EPSILON = 1e-5f;
 constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
-constexpr float SCORE_SCALE = 0.25f;                     // 1/√D_k
-static_assert(SCORE_SCALE * SCORE_SCALE * HEAD_DIM == 1.0f, "for this D_k");
 constexpr float SCORE_TO_POWER = SCORE_SCALE * LOG2_E;   // exp(score/√D_k) = 2^(score·this)
 
 constexpr u32 HALF = 2, FLOAT = 4, DOUBLE = 8;           // bytes
+
+// What goes backward at a time: a block as a whole, or the parts that take turns.
+enum Part { WHOLE, MLP, ATTENTION };
 
 // Where a thread stands: its group's warps hold 16 token rows each; a lane holds columns 8j + pair, 8j + pair + 1 of
 // rows `row` and `row + 8` of its tile, as the matrix units have it.

@@ -107,7 +107,7 @@ struct RegisterGradients {
     }
 
     // Adds the samples of a round to a block's gradients, and to the embedding's when that block is the first.
-    template <class Memory>
+    template <Part, class Memory>
     DEVICE void add_samples(
         const Thread& me, const Memory& memory, int block, int, const PerGroup<int>& lengths, int buffer
     ) {

@@ -10,59 +10,71 @@ struct Facts {
     DEVICE explicit Facts(u32 word) : place(word & 0xFFFF), label(word >> 16 & 0xFF), length(word >> 24) {}
 };
 
+template <class Number> constexpr Number larger(Number a, Number b) { return a > b ? a : b; }
+
 // What a block's backward pass reads again.
 struct BlockRows {
-    static constexpr u32 X1 = 0, JOINED = X1 + TokenRows<DIM>::BYTES, X2 = JOINED + TokenRows<DIM>::BYTES;
+    static constexpr u32 X1 = 0, JOINED = X1 + TokenRows<DIM>::BYTES, X2 = JOINED + TokenRows<INNER>::BYTES;
     static constexpr u32 HIDDEN_ROWS = X2 + TokenRows<DIM>::BYTES;
-    static constexpr u32 BYTES = HIDDEN_ROWS + TokenRows<HIDDEN>::BYTES;
+    static constexpr u32 BYTES = HIDDEN_ROWS + TokenRows<KEEP_ALL || TAKE_TURNS ? HIDDEN : larger(HIDDEN, ROWS)>::BYTES;
     u32 start;
 
     DEVICE TokenRows<DIM> x1() const { return {start, X1}; }                   // the input, normalized
-    DEVICE TokenRows<DIM> joined() const { return {start, JOINED}; }           // the heads' results, side by side
+    DEVICE TokenRows<INNER> joined() const { return {start, JOINED}; }         // the heads' results, side by side
     DEVICE TokenRows<DIM> x2() const { return {start, X2}; }                   // the MLP's input, normalized
     DEVICE TokenRows<HIDDEN> hidden() const { return {start, HIDDEN_ROWS}; }   // the MLP's hidden layer
 };
 
 // Where the rows of a block's forward pass go; queries and `kept` only in training.
 struct BlockPlaces {
-    TokenRows<DIM> queries, keys, values;
+    TokenRows<INNER> queries, keys, values;
     BlockRows kept;
     Parking parking;
 };
 
 // All rows of a sample. The block whose backward pass runs has its queries, keys and values here, and its gradients.
-// Without room for all, blocks take turns in one place, p lies where d_hidden will be and ds where hidden will be.
+// Without room for all, blocks take turns in one place, p lies where d_hidden will be and ds where hidden will be. With
+// still less, so do a block's parts: x1 and joined have places of their own, and behind them lie
+//
+//     x2, hidden, dy, d_hidden                               while the MLP goes backward
+//     queries, keys, values, da, d_joined, p, ds             while attention does, and in the forward pass
 struct Sample {
     static constexpr u32 NEXT_BLOCK = KEEP_ALL ? BlockRows::BYTES : 0;
-    static constexpr u32 QUERIES = BlockRows::BYTES + (BLOCKS - 1) * NEXT_BLOCK, KEYS = QUERIES + TokenRows<DIM>::BYTES;
-    static constexpr u32 VALUES = KEYS + TokenRows<DIM>::BYTES, DY = VALUES + TokenRows<DIM>::BYTES;
-    static constexpr u32 DA = DY + TokenRows<DIM>::BYTES, D_JOINED = DA + TokenRows<DIM>::BYTES;
-    static constexpr u32 D_HIDDEN = D_JOINED + TokenRows<DIM>::BYTES, END = D_HIDDEN + TokenRows<HIDDEN>::BYTES;
-    static constexpr u32 P = KEEP_ALL ? END : D_HIDDEN;
-    static constexpr u32 DS = KEEP_ALL ? P + TokenRows<ROWS>::BYTES : BlockRows::HIDDEN_ROWS;
-    static constexpr u32 BYTES = KEEP_ALL ? DS + TokenRows<ROWS>::BYTES : END;
+    static constexpr u32 QUERIES = TAKE_TURNS ? BlockRows::X2 : BlockRows::BYTES + (BLOCKS - 1) * NEXT_BLOCK;
+    static constexpr u32 KEYS = QUERIES + TokenRows<INNER>::BYTES, VALUES = KEYS + TokenRows<INNER>::BYTES;
+    static constexpr u32 HEADS_END = VALUES + TokenRows<INNER>::BYTES;
+    static constexpr u32 DY = TAKE_TURNS ? BlockRows::BYTES : HEADS_END, DY_END = DY + TokenRows<DIM>::BYTES;
+    static constexpr u32 DA = TAKE_TURNS ? HEADS_END : DY_END, D_JOINED = DA + TokenRows<DIM>::BYTES;
+    static constexpr u32 D_JOINED_END = D_JOINED + TokenRows<larger(INNER, DIM)>::BYTES;
+    static constexpr u32 D_HIDDEN = TAKE_TURNS ? DY_END : D_JOINED_END, D_HIDDEN_BYTES = TokenRows<HIDDEN>::BYTES;
+    // p, or another block's keys and values, lie where d_hidden will be
+    static constexpr bool SHARED_PLACE = !KEEP_ALL && !TAKE_TURNS;
+    static constexpr u32 OTHERS_BYTES = larger(TokenRows<ROWS>::BYTES, BLOCKS > 1 ? 2 * TokenRows<INNER>::BYTES : 0);
+    static constexpr u32 END = D_HIDDEN + (SHARED_PLACE ? larger(D_HIDDEN_BYTES, OTHERS_BYTES) : D_HIDDEN_BYTES);
+    static constexpr u32 P = SHARED_PLACE ? D_HIDDEN : KEEP_ALL ? END : D_JOINED_END;
+    static constexpr u32 DS = SHARED_PLACE ? BlockRows::HIDDEN_ROWS : P + TokenRows<ROWS>::BYTES;
+    static constexpr u32 BYTES = SHARED_PLACE ? END : larger(END, DS + TokenRows<ROWS>::BYTES);
     // The block before the last has its keys and values where p will be, so that the last one's find their place free;
     // the blocks before them take turns in these two places.
-    static constexpr u32 OTHER_KEYS = P, OTHER_VALUES = P + TokenRows<DIM>::BYTES;
-    static_assert(ROWS == HIDDEN, "a warp's rows of p lie where its rows of d_hidden will be");
+    static constexpr u32 OTHER_KEYS = P, OTHER_VALUES = P + TokenRows<INNER>::BYTES;
     u32 start;
     Parking parking;
 
     DEVICE BlockRows block(int b) const { return {start + b * NEXT_BLOCK}; }
     DEVICE BlockPlaces places(int b) const {
         const bool other = BLOCKS > 1 && b % 2 == BLOCKS % 2;
-        const TokenRows<DIM> key_rows = {start + (other ? OTHER_KEYS : KEYS), 0};
-        const TokenRows<DIM> value_rows = {start + (other ? OTHER_VALUES : VALUES), 0};
+        const TokenRows<INNER> key_rows = {start + (other ? OTHER_KEYS : KEYS), 0};
+        const TokenRows<INNER> value_rows = {start + (other ? OTHER_VALUES : VALUES), 0};
         return {queries(), key_rows, value_rows, block(b), parking};
     }
     // queries, keys and values, and at the end of the backward pass their gradients
-    DEVICE TokenRows<DIM> queries() const { return {start, QUERIES}; }
-    DEVICE TokenRows<DIM> keys() const { return {start, KEYS}; }
-    DEVICE TokenRows<DIM> values() const { return {start, VALUES}; }
+    DEVICE TokenRows<INNER> queries() const { return {start, QUERIES}; }
+    DEVICE TokenRows<INNER> keys() const { return {start, KEYS}; }
+    DEVICE TokenRows<INNER> values() const { return {start, VALUES}; }
     // gradients: of the MLP's result, of attention's result, and of what the block keeps
     DEVICE TokenRows<DIM> dy() const { return {start, DY}; }
     DEVICE TokenRows<DIM> da() const { return {start, DA}; }
-    DEVICE TokenRows<DIM> d_joined() const { return {start, D_JOINED}; }
+    DEVICE TokenRows<INNER> d_joined() const { return {start, D_JOINED}; }
     DEVICE TokenRows<DIM> d_embedded() const { return {start, D_JOINED}; }  // behind the first block, of its input
     DEVICE TokenRows<HIDDEN> d_hidden() const { return {start, D_HIDDEN}; }
     // one head's probabilities, and the gradients of its scores

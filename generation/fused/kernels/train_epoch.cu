@@ -3,8 +3,8 @@
 //     for each step:
 //         for each round of two samples, or of one (SAMPLES_AT_ONCE), with four warps each:
 //             forward through all blocks ─ classifier ─ back, the last block first         (forward.cuh, backward.cuh)
-//             after each block's backward pass: all eight warps add the samples to their weight gradients
-//                                                                                                      (gradients.cuh)
+//             after the backward pass of each block, or of each of its parts (TAKE_TURNS):
+//                 all eight warps add the samples to their weight gradients                            (gradients.cuh)
 //         every warp updates the weights whose gradients it holds                                         (update.cuh)
 //
 // Device memory is read for the tokens, and read and written for the optimizer's numbers once per step. Activations and
@@ -30,7 +30,8 @@ struct TrainMemory {
     static constexpr u32 RECENT_SAMPLES = Weights::BYTES;
     static constexpr u32 SUMS = RECENT_SAMPLES + RecentSamples::BYTES;
     static constexpr u32 INPUTS = SUMS + GROUPS * TokenSums::BYTES;
-    static constexpr u32 SAMPLES = (INPUTS + GROUPS * InputBuffers::BYTES + 127) / 128 * 128;
+    static constexpr u32 LINE = larger(128u, PITCH<HIDDEN>);
+    static constexpr u32 SAMPLES = (INPUTS + GROUPS * InputBuffers::BYTES + LINE - 1) / LINE * LINE;
     static constexpr u32 BYTES = SAMPLES + GROUPS * Sample::BYTES;
     u32 start;
 
@@ -177,8 +178,17 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
             for (int block = BLOCKS - 1; block >= 0; block--) {
                 bring_block(rule.weights, weights, all_threads, block, there);
                 if (GRADIENTS_WAIT && is_earlier(block) && works) get_memory(sample.parking, block, block_memory);
+                if constexpr (TAKE_TURNS) {
+                    if (works) with_tokens(me, mine.length, [&](const auto& tokens) {
+                        backward_block<MLP>(me, tokens, block, weights.block(block), sample, block_memory, x);
+                    });
+                    block_barrier();
+                    gradients.add_samples<MLP>(me, memory, block, round, lengths, 1 - buffer);
+                    block_barrier();
+                }
+                constexpr Part rest = TAKE_TURNS ? ATTENTION : WHOLE;
                 if (works) with_tokens(me, mine.length, [&](const auto& tokens) {
-                    backward_block(me, tokens, block, weights.block(block), sample, block_memory, x);
+                    backward_block<rest>(me, tokens, block, weights.block(block), sample, block_memory, x);
                 });
                 if (!GRADIENTS_WAIT) block_memory = earlier;
                 if (IMAGES && block == 0 && works) {
@@ -188,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
                     store_rows(me, sample.d_embedded(), rows);
                 }
                 block_barrier();
-                gradients.add_samples(me, memory, block, round, lengths, 1 - buffer);
+                gradients.add_samples<rest>(me, memory, block, round, lengths, 1 - buffer);
                 if (block == 0 && round % (RECENT / GROUPS) == RECENT / GROUPS - 1) {
                     gradients.add_classifier(me, recent, round < RECENT / GROUPS);
                 }

@@ -112,11 +112,11 @@ template <int SIDE> struct Piece {
 };
 
 struct WaitingGradients {
-    static constexpr int SIDE = DIM % 32 || HIDDEN % 32 ? 16 : 32;
-    static constexpr int DIM_PIECES = DIM / SIDE, HIDDEN_PIECES = HIDDEN / SIDE;
+    static constexpr int SIDE = DIM % 32 || INNER % 32 || HIDDEN % 32 ? 16 : 32;
+    static constexpr int DIM_PIECES = DIM / SIDE, INNER_PIECES = INNER / SIDE, HIDDEN_PIECES = HIDDEN / SIDE;
     // pieces of a block: query, key and value, output, fc1, fc2; and those of 16 × 16 of the other matrices
-    static constexpr int PROJECTIONS = 3 * DIM_PIECES * DIM_PIECES;
-    static constexpr int OUTPUT_END = PROJECTIONS + DIM_PIECES * DIM_PIECES;
+    static constexpr int PROJECTIONS = 3 * INNER_PIECES * DIM_PIECES;
+    static constexpr int OUTPUT_END = PROJECTIONS + DIM_PIECES * INNER_PIECES;
     static constexpr int FC1_END = OUTPUT_END + HIDDEN_PIECES * DIM_PIECES;
     static constexpr int BLOCK_PIECES = FC1_END + DIM_PIECES * HIDDEN_PIECES;
     static constexpr int DIM_TILES = DIM / TILE, FEATURE_TILES = FEATURES / TILE;
@@ -138,36 +138,36 @@ struct WaitingGradients {
     // Addresses are those of a sample that starts at 0.
     DEVICE static PieceSource block_source(const Thread& me, int block, int piece) {
         constexpr int chunks = SIDE / 8;
-        const u32 dim_across = TokenRows<DIM>::across(me), dim_down = TokenRows<DIM>::down(me);
+        const u32 across = TokenRows<DIM>::across(me), down = TokenRows<DIM>::down(me);
         const int flat = block * BLOCK_STRIDE;
         if (piece < PROJECTIONS) {
             const int row = piece / DIM_PIECES, column = piece % DIM_PIECES;
-            const u32 gradients = Sample::QUERIES + row / DIM_PIECES * (Sample::KEYS - Sample::QUERIES);
+            const u32 gradients = Sample::QUERIES + row / INNER_PIECES * TokenRows<INNER>::BYTES;
             return {
-                Source::at<DIM>(gradients, dim_across, chunks * (row % DIM_PIECES)),
-                Source::at<DIM>(BlockRows::X1, dim_down, chunks * column),
+                Source::at<INNER>(gradients, TokenRows<INNER>::across(me), chunks * (row % INNER_PIECES)),
+                Source::at<DIM>(BlockRows::X1, down, chunks * column),
                 flat + FLAT_QUERY + SIDE * (row * DIM + column), DIM, 0, false,
             };
         }
         if (piece < OUTPUT_END) {
-            const int row = (piece - PROJECTIONS) / DIM_PIECES, column = (piece - PROJECTIONS) % DIM_PIECES;
+            const int row = (piece - PROJECTIONS) / INNER_PIECES, column = (piece - PROJECTIONS) % INNER_PIECES;
             return {
-                Source::at<DIM>(Sample::DA, dim_across, chunks * row),
-                Source::at<DIM>(BlockRows::JOINED, dim_down, chunks * column),
-                flat + FLAT_OUTPUT + SIDE * (row * DIM + column), DIM, 0, false,
+                Source::at<DIM>(Sample::DA, across, chunks * row),
+                Source::at<INNER>(BlockRows::JOINED, TokenRows<INNER>::down(me), chunks * column),
+                flat + FLAT_OUTPUT + SIDE * (row * INNER + column), INNER, 0, false,
             };
         }
         if (piece < FC1_END) {
             const int row = (piece - OUTPUT_END) / DIM_PIECES, column = (piece - OUTPUT_END) % DIM_PIECES;
             return {
                 Source::at<HIDDEN>(Sample::D_HIDDEN, TokenRows<HIDDEN>::across(me), chunks * row),
-                Source::at<DIM>(BlockRows::X2, dim_down, chunks * column),
+                Source::at<DIM>(BlockRows::X2, down, chunks * column),
                 flat + FLAT_FC1 + SIDE * (row * DIM + column), DIM, flat + FLAT_FC1_BIAS + SIDE * row, column == 0,
             };
         }
         const int row = (piece - FC1_END) / HIDDEN_PIECES, column = (piece - FC1_END) % HIDDEN_PIECES;
         return {
-            Source::at<DIM>(Sample::DY, dim_across, chunks * row),
+            Source::at<DIM>(Sample::DY, across, chunks * row),
             Source::at<HIDDEN>(BlockRows::HIDDEN_ROWS, TokenRows<HIDDEN>::down(me), chunks * column),
             flat + FLAT_FC2 + SIDE * (row * HIDDEN + column), HIDDEN, flat + FLAT_FC2_BIAS + SIDE * row, column == 0,
         };
@@ -202,13 +202,15 @@ struct WaitingGradients {
         };
     }
 
-    // Adds the samples of a round to a block's gradients, and to the embedding's when that block is the first.
-    template <class Memory>
+    // Adds the samples of a round to the gradients of a block or of a part of it, and to the embedding's behind all of the
+    // first block.
+    template <Part PART, class Memory>
     DEVICE void add_samples(
         const Thread& me, const Memory& memory, int block, int round, const PerGroup<int>& lengths, int buffer
     ) const {
+        constexpr int first = PART == MLP ? OUTPUT_END : 0, end = PART == ATTENTION ? OUTPUT_END : BLOCK_PIECES;
         #pragma unroll 1
-        for (int piece = me.warp; piece < BLOCK_PIECES; piece += WARPS) {
+        for (int piece = first + (me.warp + WARPS - first % WARPS) % WARPS; piece < end; piece += WARPS) {
             const PieceSource from = block_source(me, block, piece);
             u32* const place = block_piece(block, piece);
             Piece<SIDE> sums;
@@ -223,7 +225,7 @@ struct WaitingGradients {
             }
             sums.write(place, from.biased);
         }
-        if (!IMAGES || block) return;
+        if (!IMAGES || block || PART == MLP) return;
         #pragma unroll 1
         for (int piece = me.warp; piece < EMBEDDING_TILES; piece += WARPS) {
             const PieceSource from = embedding_source(me, piece);

@@ -3,20 +3,20 @@
 #pragma once
 #include "matrices.cuh"
 
-static_assert(FLAT_KEY == FLAT_QUERY + DIM * DIM && FLAT_VALUE == FLAT_KEY + DIM * DIM &&
-              FLAT_OUTPUT == FLAT_VALUE + DIM * DIM && FLAT_FC1 == FLAT_OUTPUT + DIM * DIM,
-              "query, key, value, output and fc1 are loaded and updated as one matrix of 32 columns");
+static_assert(FLAT_KEY == FLAT_QUERY + INNER * DIM && FLAT_VALUE == FLAT_KEY + INNER * DIM &&
+              FLAT_OUTPUT == FLAT_VALUE + INNER * DIM && FLAT_FC1 == FLAT_OUTPUT + DIM * INNER,
+              "query, key and value are one matrix of DIM columns; output and fc1, too, if output has as many");
 
 struct Weights {
     static constexpr int RESIDENT = ALL_WEIGHTS ? BLOCKS : 1;  // blocks that have a place
-    static constexpr u32 SQUARE = Matrix<DIM, DIM>::BYTES;
     // a block's matrices, from the start of the block
-    static constexpr u32 KEY = SQUARE, VALUE = 2 * SQUARE, OUTPUT = 3 * SQUARE, FC1 = 4 * SQUARE, FC2 = 6 * SQUARE;
-    static constexpr u32 BLOCK_MATRICES = 8 * SQUARE;
+    static constexpr u32 KEY = Matrix<INNER, DIM>::BYTES, VALUE = 2 * KEY, OUTPUT = 3 * KEY;
+    static constexpr u32 FC1 = OUTPUT + Matrix<DIM, INNER>::BYTES, FC2 = FC1 + Matrix<HIDDEN, DIM>::BYTES;
+    static constexpr u32 BLOCK_MATRICES = FC2 + Matrix<DIM, HIDDEN>::BYTES;
     // the other matrices, and all biases; those of a further block lie BLOCK_BIASES later
     static constexpr u32 EMBEDDING = RESIDENT * BLOCK_MATRICES;
     static constexpr u32 CLASSIFIER1 = EMBEDDING + (IMAGES ? Matrix<DIM, FEATURES>::BYTES : 0);
-    static constexpr u32 CLASSIFIER2 = CLASSIFIER1 + SQUARE;
+    static constexpr u32 CLASSIFIER2 = CLASSIFIER1 + Matrix<DIM, DIM>::BYTES;
     static constexpr u32 EMBEDDING_BIAS = CLASSIFIER2 + Matrix<TILE, DIM>::BYTES;
     static constexpr u32 FC1_BIAS = EMBEDDING_BIAS + DIM * FLOAT, FC2_BIAS = FC1_BIAS + HIDDEN * FLOAT;
     static constexpr u32 BLOCK_BIASES = (HIDDEN + DIM) * FLOAT;
@@ -27,15 +27,16 @@ struct Weights {
 
     struct Block {
         u32 matrices, biases;
-        DEVICE Matrix<DIM, DIM> query() const { return {matrices, 0}; }
-        DEVICE Matrix<DIM, DIM> key() const { return {matrices, KEY}; }
-        DEVICE Matrix<DIM, DIM> value() const { return {matrices, VALUE}; }
-        DEVICE Matrix<DIM, DIM> output() const { return {matrices, OUTPUT}; }
+        DEVICE Matrix<INNER, DIM> query() const { return {matrices, 0}; }
+        DEVICE Matrix<INNER, DIM> key() const { return {matrices, KEY}; }
+        DEVICE Matrix<INNER, DIM> value() const { return {matrices, VALUE}; }
+        DEVICE Matrix<DIM, INNER> output() const { return {matrices, OUTPUT}; }
         DEVICE Matrix<HIDDEN, DIM> fc1() const { return {matrices, FC1}; }
         DEVICE Matrix<DIM, HIDDEN> fc2() const { return {matrices, FC2}; }
         DEVICE Biases<HIDDEN> fc1_bias() const { return {biases + FC1_BIAS}; }
         DEVICE Biases<DIM> fc2_bias() const { return {biases + FC2_BIAS}; }
-        // query, key, value, output and fc1, one below the other
+        // query, key and value, one below the other; and output and fc1 below them, if output has as many columns
+        DEVICE Matrix<3 * INNER, DIM> query_to_value() const { return {matrices, 0}; }
         DEVICE Matrix<4 * DIM + HIDDEN, DIM> query_to_fc1() const { return {matrices, 0}; }
     };
 
@@ -60,12 +61,38 @@ struct Worker {
     int index, count;
 };
 
+// Where numbers 2i and 2i + 1 of a matrix lie.
+template <int M, int N> DEVICE u32 pair_at(Matrix<M, N> matrix, int i) {
+    int row = 2 * i / N, column = 2 * i % N;
+    return matrix.address() + chunk_at<N>(row, column / 8) + column % 8 * HALF;
+}
+
+// Where blocks take turns, warps wait for this: then each thread reads many numbers before it stores the first.
 template <int M, int N>
 DEVICE void load_matrix(const float* flat, Matrix<M, N> matrix, const Worker& worker, int rows = M) {
-    for (int i = worker.index; i < rows * N / 2; i += worker.count) {
-        int row = 2 * i / N, column = 2 * i % N;
-        u32 address = matrix.address() + chunk_at<N>(row, column / 8) + column % 8 * HALF;
-        store_word(address, pack(flat[2 * i], flat[2 * i + 1]));
+    if constexpr (ALL_WEIGHTS) {
+        for (int i = worker.index; i < rows * N / 2; i += worker.count) {
+            u32 address = pair_at(matrix, i);
+            store_word(address, pack(flat[2 * i], flat[2 * i + 1]));
+        }
+    } else {
+        const int pairs = rows * N / 2;
+        constexpr int at_once = 16;
+        #pragma unroll 1
+        for (int first = worker.index; first < pairs; first += at_once * worker.count) {
+            float a[at_once], b[at_once];
+            #pragma unroll
+            for (int k = 0; k < at_once; k++) {
+                const int i = first + k * worker.count, real = i < pairs ? i : first;
+                a[k] = flat[2 * real];
+                b[k] = flat[2 * real + 1];
+            }
+            #pragma unroll
+            for (int k = 0; k < at_once; k++) {
+                const int i = first + k * worker.count;
+                if (i < pairs) store_word(pair_at(matrix, i), pack(a[k], b[k]));
+            }
+        }
     }
 }
 
@@ -77,7 +104,13 @@ DEVICE void load_biases(const float* flat, Biases<COUNT> biases, const Worker& w
 DEVICE void load_block(const float* flat, Weights weights, const Worker& worker, int b) {
     const float* block_flat = flat + b * BLOCK_STRIDE;
     const BlockWeights block = weights.block(b);
-    load_matrix(block_flat + FLAT_QUERY, block.query_to_fc1(), worker);
+    if constexpr (INNER == DIM) {
+        load_matrix(block_flat + FLAT_QUERY, block.query_to_fc1(), worker);
+    } else {
+        load_matrix(block_flat + FLAT_QUERY, block.query_to_value(), worker);
+        load_matrix(block_flat + FLAT_OUTPUT, block.output(), worker);
+        load_matrix(block_flat + FLAT_FC1, block.fc1(), worker);
+    }
     load_matrix(block_flat + FLAT_FC2, block.fc2(), worker);
     load_biases(block_flat + FLAT_FC1_BIAS, block.fc1_bias(), worker);
     load_biases(block_flat + FLAT_FC2_BIAS, block.fc2_bias(), worker);
@@ -103,7 +136,8 @@ DEVICE void load_weights(const float* flat, Weights weights, const Worker& worke
     load_matrix(flat + FLAT_CLASSIFIER1, weights.classifier1(), worker);
     load_biases(flat + FLAT_CLASSIFIER1_BIAS, weights.classifier1_bias(), worker);
     load_matrix(flat + FLAT_CLASSIFIER2, weights.classifier2(), worker, CLASSES);
-    for (int i = CLASSES * DIM / 2 + worker.index; i < TILE * DIM / 2; i += worker.count) {
+    constexpr int row_words = PITCH<DIM> / FLOAT;
+    for (int i = CLASSES * row_words + worker.index; i < TILE * row_words; i += worker.count) {
         store_word(weights.classifier2().address() + i * FLOAT, 0);
     }
     load_biases(flat + FLAT_CLASSIFIER2_BIAS, weights.classifier2_bias(), worker, CLASSES);
