@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.data.checkpoints import Checkpoints
 from benchmarks.models.registry import builder
-from benchmarks.models.schedule import RECIPES
+from benchmarks.models.schedule import EPOCHS, RECIPES
 from benchmarks.models.training_group import TrainingGroup, train_together
 from benchmarks.results import Result
 from benchmarks.speed.options import read_options
@@ -47,7 +47,7 @@ def measure_case(config: str, device: torch.device, repeats: int) -> Iterator[Re
             invariant_features(TransformerWeights.from_flat(spec, part, check_finite=False))
 
     def fit() -> None:
-        train_together(builder("gauge_nfn", spec, None, None), [group], train, validation, RECIPES["gauge"])
+        train_together(builder("gauge_nfn", spec, None, None), [group], train, validation, RECIPES["gauge"], EPOCHS)
 
     def fit_from_nothing() -> None:
         gauge_nfn.CACHE.clear()

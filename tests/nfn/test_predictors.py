@@ -115,7 +115,7 @@ def test_flat_vectors_are_read_by_the_predictors_own_spec(kind: type[Predictor])
     assert torch.equal(predictor(weights.flat()), predictor(weights))
     torch.testing.assert_close(predictor.logits(weights.flat()[0]), predictor.logits(weights)[0])
     predictor.fit_scale(weights.flat())
-    with pytest.raises(ValueError, match="has 17,764 weights along the last dimension"):
+    with pytest.raises(ValueError, match="have 17,764 weights along the last dimension"):
         predictor(torch.zeros(2, 100))
 
 
