@@ -13,6 +13,7 @@ COMMANDS = [
     *(module for module, _ in VERBS.values() if module not in ("benchmarks.speed", "benchmarks.leaderboard")),
     "benchmarks.leaderboard.__main__",
     *(f"benchmarks.speed.{name}" for name in BENCHMARKS),
+    "generation.fused.resources",
     "tests.soak",
 ]
 SHOWN = re.compile(r"\(default: ([^()]+)\)$")

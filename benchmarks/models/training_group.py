@@ -167,10 +167,10 @@ class GroupProgress:
         self._set_rates()
 
     def fitted(self) -> list[FittedPredictor]:
+        places = None if self.ranks is None else PlaceTable.of(self.ranks)
         fitted = []
         for number, (tau, epoch) in enumerate(zip(self.best_tau.tolist(), self.best_epoch.tolist(), strict=True)):
             predictor = self.ensemble.member(self.members.start + number, self.best[number])
-            places = None if self.ranks is None else PlaceTable.of(self.ranks)
             if self.ranks is not None and isinstance(predictor, GaugeNFN):
                 predictor.places.fit(self.ranks)
             known_tau = tau if tau >= -1 else math.nan

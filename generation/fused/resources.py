@@ -70,8 +70,10 @@ def measure(kernel: str, spec: TransformerSpec, architecture: str, variant: Vari
 @command
 def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("generation.fused.resources", __doc__)
-    parser.add_argument("--architecture", nargs="+", choices=list(ARCHITECTURES), default=list(ARCHITECTURES))
-    parser.add_argument("--task", nargs="+", choices=list(SPECS), default=list(SPECS))
+    parser.add_argument(
+        "--architecture", nargs="+", choices=list(ARCHITECTURES), default=list(ARCHITECTURES), help="to compile for"
+    )
+    parser.add_argument("--task", nargs="+", choices=list(SPECS), default=list(SPECS), help="whose transformers")
     for dimension in DIMENSIONS:
         parser.add_argument(f"--{dimension.replace('_', '-')}", type=int, help="instead of the paper's")
     options: argparse.Namespace = parser.parse_args(arguments)

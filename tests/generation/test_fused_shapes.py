@@ -68,9 +68,10 @@ def test_evaluation_of_other_shapes(shape: Shape, engine: MakeEngine) -> None:
     check_evaluation(engine([run], task, variant=shape.variant), task, initial_weights(task, run))
 
 
-def test_two_epochs_of_another_shape_follow_the_torch_engine(engine: MakeEngine) -> None:
-    """So the masks of every step are the torch engine's, of more blocks than eight places are enough for."""
-    shape = SHAPES["deep"]
+@pytest.mark.parametrize("name", ["titles", "deep"])
+def test_two_epochs_of_another_shape_follow_the_torch_engine(name: str, engine: MakeEngine) -> None:
+    """So the masks of every step are the torch engine's: of one block, and of more than eight places are enough for."""
+    shape = SHAPES[name]
     task = shape.task(train=96, test=1)
     check_two_epochs(lambda configs: engine(configs, task, variant=shape.variant), task, ("sgd_momentum",))
 

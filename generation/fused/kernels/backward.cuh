@@ -191,9 +191,7 @@ DEVICE void backward_block(
         Rows<HEAD_DIM> c, e;
         if (head) group_barrier(me.group);  // all have read the other head's p and ds
         if (tokens.busy) {
-            backward_scores(
-                me, tokens, sample, head, query, d_joined, memory.log_sum[head], delta[head], c
-            );
+            backward_scores(me, tokens, sample, head, query, d_joined, memory.log_sum[head], delta[head], c);
             pack_scaled(dq, head, c, SCORE_SCALE);
         }
         group_barrier(me.group);

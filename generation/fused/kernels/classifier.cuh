@@ -31,8 +31,9 @@ struct TokenSums {
 // One number for each of the lane's four classes: pair, pair + 1, pair + 8, pair + 9.
 using PerClass = float[4];
 
-// The sum of x over the warp's 16 rows, for 32 columns, one per lane: lane i·4 + pair/2 holds column 8·(i/2) + pair + i%2, where
-// the eight values of each lane were folded onto the eight lanes of a column, halving their number at each exchange.
+// The sum of x over the warp's 16 rows, for 32 columns, one per lane: lane i·4 + pair/2 holds column
+// 8·(i/2) + pair + i%2, where the eight values of each lane were folded onto the eight lanes of a column, halving their
+// number at each exchange.
 template <int CHUNKS> DEVICE float column_sums(const Thread& me, const Sums (&x)[CHUNKS]) {
     static_assert(CHUNKS == 4);
     float value[8];

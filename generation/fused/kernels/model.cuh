@@ -46,13 +46,14 @@ constexpr int HEAD_TILES = HEAD_DIM / TILE;
 static_assert(DIM % TILE == 0 && HEAD_DIM % TILE == 0 && HIDDEN % TILE == 0 && FEATURES % TILE == 0, "all are tiles");
 static_assert(DIM <= 64 && INNER <= 64 && HIDDEN <= 128 && FEATURES <= 64, "as registers can hold a warp's rows");
 static_assert(TOKENS <= ROWS && CLASSES <= TILE, "as the tiles can hold them");
-static_assert(GRADIENTS_WAIT || (DIM == 32 && INNER == 32 && HIDDEN == 64 && FEATURES == (IMAGES ? 16 : 32) && BLOCKS <= 2),
+static_assert(GRADIENTS_WAIT || (DIM == 32 && INNER == 32 && HIDDEN == 64 && BLOCKS <= 2 &&
+              FEATURES == (IMAGES ? 16 : 32)),
               "of other dimensions and of a third block gradients would find no registers");
 static_assert(!(GRADIENTS_WAIT && KEEP_ALL), "only the paper's dimensions have places for all");
 static_assert(!TAKE_TURNS || GRADIENTS_WAIT, "gradients of one part are written down while the other has the place");
 
-// A block that goes backward when another, or its own MLP, has taken its place. The first of two is asked for as such: else the
-// paper's texts would get other machine code.
+// A block that goes backward when another, or its own MLP, has taken its place. The first of two is asked for as such:
+// else the paper's texts would get other machine code.
 DEVICE bool is_earlier(int block) { return TAKE_TURNS || (BLOCKS == 2 ? block == 0 : block < BLOCKS - 1); }
 
 constexpr float LAYER_NORM_EPSILON = 1e-5f;

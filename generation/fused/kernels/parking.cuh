@@ -1,6 +1,7 @@
 // What waits in device memory while shared memory has no room for it (KEEP_ALL 0): the rows that the backward pass of
 // every block but the last reads again (of all, where parts take turns), and of every block's MLP the hidden layer and
-// its gradients while attention goes backward. Where gradients wait (GRADIENTS_WAIT), so does what each lane remembers of a block (BlockMemory).
+// its gradients while attention goes backward. Where gradients wait (GRADIENTS_WAIT), so does what each lane remembers
+// of a block (BlockMemory).
 //
 // Each lane writes and reads back its own numbers, so nothing has to be waited for, and the cache can hold those of all
 // models in training at a time.
@@ -10,7 +11,8 @@
 struct Parking {
     // places of factors, which hold 16 columns of a warp's rows; x1, joined and x2 of a block are NEXT_ROWS behind those
     // of the one before
-    static constexpr int EARLIER = TAKE_TURNS ? BLOCKS : BLOCKS > 2 ? BLOCKS - 1 : 1, ROW_FACTORS = (2 * DIM + INNER) / 16;
+    static constexpr int EARLIER = TAKE_TURNS ? BLOCKS : BLOCKS > 2 ? BLOCKS - 1 : 1;
+    static constexpr int ROW_FACTORS = (2 * DIM + INNER) / 16;
     static constexpr int NEXT_ROWS = EARLIER > 1 ? ROW_FACTORS : 0;
     static constexpr int X1 = 0, JOINED = X1 + DIM / 16, X2 = JOINED + INNER / 16, HIDDEN_ROWS = EARLIER * ROW_FACTORS;
     static constexpr int D_HIDDEN = HIDDEN_ROWS + BLOCKS * (HIDDEN / 16), MEMORY = D_HIDDEN + HIDDEN / 16;

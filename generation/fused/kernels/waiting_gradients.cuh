@@ -68,6 +68,12 @@ template <int SIDE> struct Piece {
         }
     }
 
+    // What the step's earlier samples gave; the first ones start from zero.
+    DEVICE void start(const u32* place, bool biased, bool first) {
+        if (first) clear_all();
+        else read(place, biased);
+    }
+
     // Adds 16 rows at a time, of which `tiles` hold tokens.
     DEVICE void add(const Source& left, const Source& right, bool biased, int tiles) {
         #pragma unroll
@@ -214,8 +220,7 @@ struct WaitingGradients {
             const PieceSource from = block_source(me, block, piece);
             u32* const place = block_piece(block, piece);
             Piece<SIDE> sums;
-            if (round == 0) sums.clear_all();
-            else sums.read(place, from.biased);
+            sums.start(place, from.biased, round == 0);
             #pragma unroll 1
             for (int group = 0; group < GROUPS; group++) {
                 const u32 sample = memory.sample(group).start;
@@ -231,8 +236,7 @@ struct WaitingGradients {
             const PieceSource from = embedding_source(me, piece);
             u32* const place = embedding_tile(piece);
             Piece<TILE> sums;
-            if (round == 0) sums.clear_all();
-            else sums.read(place, from.biased);
+            sums.start(place, from.biased, round == 0);
             #pragma unroll 1
             for (int group = 0; group < GROUPS; group++) {
                 const Source left = from.left.behind(memory.sample(group).start);
@@ -250,11 +254,19 @@ struct WaitingGradients {
             const PieceSource from = classifier_source(me, piece);
             u32* const place = classifier_tile(piece);
             Piece<TILE> sums;
-            if (first) sums.clear_all();
-            else sums.read(place, from.biased);
+            sums.start(place, from.biased, first);
             sums.add(from.left.behind(recent.start), from.right.behind(recent.start), from.biased, RECENT / TILE);
             sums.write(place, from.biased);
         }
+    }
+
+    template <int SIZE>
+    DEVICE static void apply_piece(
+        const Thread& me, const Optimizer& optimizer, const u32* place, const PieceSource& from, int rows = SIZE
+    ) {
+        Piece<SIZE> sums;
+        sums.read(place, from.biased);
+        sums.apply(me, optimizer, from, rows);
     }
 
     // Updates every weight whose gradient this warp makes, and loads all weights anew.
@@ -263,25 +275,17 @@ struct WaitingGradients {
         for (int block = 0; block < BLOCKS; block++) {
             #pragma unroll 1
             for (int piece = me.warp; piece < BLOCK_PIECES; piece += WARPS) {
-                const PieceSource from = block_source(me, block, piece);
-                Piece<SIDE> sums;
-                sums.read(block_piece(block, piece), from.biased);
-                sums.apply(me, optimizer, from);
+                apply_piece<SIDE>(me, optimizer, block_piece(block, piece), block_source(me, block, piece));
             }
         }
         #pragma unroll 1
         for (int piece = me.warp; piece < EMBEDDING_TILES; piece += WARPS) {
-            const PieceSource from = embedding_source(me, piece);
-            Piece<TILE> sums;
-            sums.read(embedding_tile(piece), from.biased);
-            sums.apply(me, optimizer, from);
+            apply_piece<TILE>(me, optimizer, embedding_tile(piece), embedding_source(me, piece));
         }
         #pragma unroll 1
         for (int piece = me.warp; piece < CLASSIFIER_TILES; piece += WARPS) {
-            const PieceSource from = classifier_source(me, piece);
-            Piece<TILE> sums;
-            sums.read(classifier_tile(piece), from.biased);
-            sums.apply(me, optimizer, from, piece < CLASSIFIER1_TILES ? TILE : CLASSES);
+            const int rows = piece < CLASSIFIER1_TILES ? TILE : CLASSES;
+            apply_piece<TILE>(me, optimizer, classifier_tile(piece), classifier_source(me, piece), rows);
         }
         block_barrier();  // all weights are updated
         load_weights(optimizer.weights, weights, {thread_index(), WARPS * WARP});
