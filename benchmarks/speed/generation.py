@@ -3,6 +3,7 @@
 python -m benchmarks.speed generation                          a whole epoch on a GPU, a few steps on a CPU
 python -m benchmarks.speed generation --models 512 1024 --config mnist --device cuda
 python -m benchmarks.speed generation --engines fused --variant small      the kernels of GPUs with less shared memory
+python -m benchmarks.speed generation --engines fused --dim 64 --blocks 4  a transformer with other dimensions
 
 A model-step is one training step of one model with a batch of 128. Populations mix the four optimizers and the five
 dropout rates. Inputs are random: the time does not depend on them.
@@ -10,7 +11,7 @@ dropout rates. Inputs are random: the time does not depend on them.
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -32,8 +33,9 @@ from zoo.format.record import SEED_POLICIES, SHARED_SEED
 from zoo.format.schema import OPTIMIZERS
 from zoo.tasks import Examples, TaskData, WordEmbedding
 from zoo.tasks.identity import KNOWN
+from zoo.transformer.dimensions import add_dimensions, chosen_dimensions, with_dimensions
 from zoo.transformer.onednn import fast_small_products
-from zoo.transformer.spec import SPECS
+from zoo.transformer.spec import SPECS, TransformerSpec
 
 STEPS_OF_MNIST = 468
 SINGLE_STEPS = 30
@@ -41,6 +43,11 @@ LEARNING_RATE = 1e-3
 DROPOUTS = (0.2, 0.15, 0.1, 0.05, 0.0)
 VARIANTS = {"torch": "population", "fused": "fused population"}
 WITH_EVALUATION = "us_per_model_step_with_evaluation"
+
+
+def described(dimensions: dict[str, int]) -> list[str]:
+    """Such as ["dim 64", "blocks 4"]."""
+    return [f"{name} {size}" for name, size in dimensions.items()]
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,16 @@ class Population:
     steps: int
     seeds: str
     fused_variant: str | None = None
+    dimensions: dict[str, int] = field(default_factory=dict)  # other than the paper's
+
+    @property
+    def variant(self) -> str:
+        """As its rows call it: fused population, small, dim 64, blocks 4."""
+        return ", ".join([VARIANTS[self.engine], *filter(None, [self.fused_variant]), *described(self.dimensions)])
+
+    @property
+    def spec(self) -> TransformerSpec:
+        return with_dimensions(SPECS[self.config], self.dimensions)
 
     def runs(self) -> list[RunConfig]:
         """All optimizers and dropout rates in turn."""
@@ -123,6 +140,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         choices=[variant.name for variant in FUSED_VARIANTS],
         help="the fused engine's variant (default: the best that fits this GPU)",
     )
+    add_dimensions(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the rows without storing them")
     return parser.parse_args(arguments)
 
@@ -133,14 +151,14 @@ def main(arguments: list[str] | None = None) -> None:
     device = choose_device(options.device)
     on_gpu = device.type == "cuda"
     steps = options.steps or (STEPS_OF_MNIST if on_gpu else 3)
-    record = Record(options.dry_run)
+    record, dimensions = Record(options.dry_run), chosen_dimensions(options)
     for config in options.config:
         say(f"{config}: one model by itself")
-        record.keep([measure_single(config, device, options.repeats)])
+        record.keep([measure_single(config, device, options.repeats, dimensions)])
         for engine in options.engines or (["fused", "torch"] if on_gpu else ["torch"]):
             for models in options.models or ([512, 1024] if on_gpu else [4]):
                 variant = options.variant if engine == "fused" else None
-                population = Population(config, engine, models, steps, options.seeds, variant)
+                population = Population(config, engine, models, steps, options.seeds, variant, dimensions)
                 say(announcement(population, device, options.repeats, results.read("speed.generation")))
                 record.keep(measure_population(population, device, options.repeats))
 
@@ -149,7 +167,7 @@ def announcement(population: Population, device: torch.device, repeats: int, kno
     """What comes and, by the last row of its kind on such a device, how long it takes; compiling is not in the rows."""
     what = f"{population.config}: {population.models:,} models at once, {population.engine} engine"
     work = f"{repeats + 1} epochs of {population.steps} steps"
-    kind = (population.config, VARIANTS[population.engine], WITH_EVALUATION, describe_device(device))
+    kind = (population.config, population.variant, WITH_EVALUATION, describe_device(device))
     micros = [row.value for row in known if (row.config, row.variant, row.metric, row.device) == kind]
     seconds = micros[-1] * 1e-6 * population.models * population.steps * (repeats + 1) if micros else None
     time = f"about {duration(seconds)}" if seconds else "no row of this device says how long"
@@ -157,9 +175,9 @@ def announcement(population: Population, device: torch.device, repeats: int, kno
     return f"{what}, {work}, {time}{', and a minute or two before that to compile' if compiling else ''}"
 
 
-def fabricate(config: str, train: int, test: int) -> TaskData:
+def fabricate(spec: TransformerSpec, train: int, test: int) -> TaskData:
     """Random examples of the right kind; the texts have 31 words on average, like the descriptions of AG News."""
-    spec, generator = SPECS[config], torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
 
     def examples(count: int) -> Examples:
         labels = torch.randint(0, spec.classes, (count,), generator=generator)
@@ -177,9 +195,9 @@ def fabricate(config: str, train: int, test: int) -> TaskData:
     return TaskData(spec, examples(train), examples(test), "random", embedding)
 
 
-def measure_single(config: str, device: torch.device, repeats: int) -> Result:
+def measure_single(config: str, device: torch.device, repeats: int, dimensions: dict[str, int]) -> Result:
     """The slow twin: one model with the modules and optimizers of torch; only its training steps."""
-    task = fabricate(config, SINGLE_STEPS * Protocol().batch_size, 100).to(device)
+    task = fabricate(with_dimensions(SPECS[config], dimensions), SINGLE_STEPS * Protocol().batch_size, 100).to(device)
     run = RunConfig(config, "adam", LEARNING_RATE, 1e-6, 0.1, 0.1, 1.0)
     model = make_model(task.spec, run, device)
     optimizer, inputs = make_optimizer(run, model), TrainingInputs.prepare(task)
@@ -188,7 +206,8 @@ def measure_single(config: str, device: torch.device, repeats: int) -> Result:
         timing = measure(
             lambda: train_batches(model, optimizer, inputs, batches), device=device, repeats=repeats, warmup=1
         )
-    measured = Measured(config, "single", device, {"models": 1, "precision": "float32"})
+    variant = ", ".join(["single", *described(dimensions)])
+    measured = Measured(config, variant, device, {"models": 1, "precision": "float32", **dimensions})
     return measured.row("us_per_model_step", timing, 1e6 / SINGLE_STEPS)
 
 
@@ -196,7 +215,7 @@ def measure_population(population: Population, device: torch.device, repeats: in
     """Times whole epochs with their evaluation and the evaluation alone; the difference is the training."""
     steps, all_tests = population.steps, KNOWN[population.config].test_rows
     tests = max(100, round(all_tests * min(1.0, steps / STEPS_OF_MNIST)))
-    task = fabricate(population.config, steps * Protocol().batch_size, tests)
+    task = fabricate(population.spec, steps * Protocol().batch_size, tests)
     runs = population.runs()
     if population.fused_variant is not None:
         engine = FusedEngine.on_cuda(runs, task, device, variant_named(population.fused_variant))
@@ -214,11 +233,9 @@ def measure_population(population: Population, device: torch.device, repeats: in
         "steps": steps,
         "test_examples": tests,
         "seeds": population.seeds,
+        **population.dimensions,
     }
-    name = VARIANTS[engine.name]
-    if population.fused_variant is not None:
-        name += f", {population.fused_variant}"
-    measured = Measured(population.config, name, device, setting)
+    measured = Measured(population.config, population.variant, device, setting)
     model_steps = population.models * steps
     epochs = Timing(tuple(seconds_of(trainer.train_epoch, device) for _ in range(repeats)))
     yield measured.row(WITH_EVALUATION, epochs, 1e6 / model_steps)

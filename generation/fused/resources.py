@@ -8,7 +8,6 @@ python -m generation.fused.resources --dim 64 --hidden-dim 128  of transformers 
 import argparse
 import io
 import re
-from dataclasses import replace
 from itertools import product
 
 from generation.fused.arguments import KERNELS
@@ -16,6 +15,7 @@ from generation.fused.compiled import SOURCES, compiler_options, nvidia
 from generation.fused.fit import misfits
 from generation.fused.variants import VARIANTS, Variant
 from zoo.command import command, command_parser
+from zoo.transformer.dimensions import add_dimensions, chosen_dimensions, with_dimensions
 from zoo.transformer.spec import SPECS, TransformerSpec
 
 ARCHITECTURES = {  # compute capability, and KiB of shared memory that a thread block may have
@@ -32,7 +32,6 @@ CONSTANTS = {
     "evaluate": ("EVALUATE_THREADS", "EvaluateMemory::BYTES"),
 }
 """Threads per block and bytes of shared memory, as the kernels' sources call them."""
-DIMENSIONS = ("dim", "heads", "key_dim", "hidden_dim", "blocks")
 ROW = "{:8} {:8} {:8} {:12} {:>9} {:>13} {:>10} {:>8}"
 
 
@@ -74,13 +73,9 @@ def main(arguments: list[str] | None = None) -> None:
         "--architecture", nargs="+", choices=list(ARCHITECTURES), default=list(ARCHITECTURES), help="to compile for"
     )
     parser.add_argument("--task", nargs="+", choices=list(SPECS), default=list(SPECS), help="whose transformers")
-    for dimension in DIMENSIONS:
-        parser.add_argument(f"--{dimension.replace('_', '-')}", type=int, help="instead of the paper's")
+    add_dimensions(parser)
     options: argparse.Namespace = parser.parse_args(arguments)
-    changes = {name: value for name in DIMENSIONS if (value := getattr(options, name)) is not None}
-    if options.key_dim is not None:
-        changes["value_dim"] = options.key_dim
-    specs = [replace(SPECS[task], **changes) for task in options.task]
+    specs = [with_dimensions(SPECS[task], chosen_dimensions(options)) for task in options.task]
     if found := [line for spec in specs for line in misfits(spec)]:
         raise ValueError(f"the fused kernels cannot train that: {found[0]}")
     print(ROW.format("GPU", "variant", "task", "kernel", "registers", "bytes spilled", "threads", "shared"))

@@ -76,6 +76,16 @@ def test_a_population_that_is_cut_off_keeps_its_epochs(
     assert capsys.readouterr().err.splitlines()[:1] == ["mnist: one model by itself"]
 
 
+def test_another_transformer_is_timed_under_its_own_name(monkeypatch: pytest.MonkeyPatch, stored: list[Result]):
+    monkeypatch.setattr(generation, "SINGLE_STEPS", 1)
+    words = ["--config", "mnist", "--device", "cpu", "--models", "2", "--steps", "1", "--repeats", "1"]
+    main(["generation", *words, "--dim", "32", "--heads", "1", "--blocks", "1"])
+    assert [row.variant for row in stored] == ["single, dim 32, heads 1, blocks 1"] + 3 * [
+        "population, dim 32, heads 1, blocks 1"
+    ]
+    assert all((row.setting["dim"], row.setting["heads"], row.setting["blocks"]) == (32, 1, 1) for row in stored)
+
+
 def test_a_slow_row_is_announced_by_the_last_one_of_its_kind(stored: list[Result]):
     population = generation.Population("mnist", "torch", 1000, 500, "shared")
     device = torch.device("cpu")

@@ -1,4 +1,4 @@
-"""A few models, one per optimizer, through all kernels of both tasks and of a smaller shape, for NVIDIA's sanitizer.
+"""A few models, one per optimizer, through all kernels of both tasks and of three other shapes, for NVIDIA's sanitizer.
 
 compute-sanitizer --error-exitcode 1 --tool memcheck python tests/generation/sanitized.py      (racecheck, initcheck)
 """
@@ -13,14 +13,19 @@ from generation.fused.variants import VARIANTS
 from generation.population.state import PopulationState
 from generation.protocol import Protocol, RunConfig
 from zoo.format.schema import OPTIMIZERS
-from zoo.transformer.spec import TransformerSpec
+from zoo.transformer.spec import AGNEWS, TransformerSpec
 
 SQUARES = TransformerSpec("squares", classes=7, tokens=36, patch_size=4, blocks=1)
+DEEP = TransformerSpec("deep", classes=5, tokens=12, dim=16, heads=3, hidden_dim=32, blocks=4)
+WIDE = TransformerSpec("wide", classes=9, tokens=10, dim=64, heads=2, key_dim=32, value_dim=32, hidden_dim=128)
 
 
 def main() -> None:
-    tasks = few_digits(train=64, test=70), few_news(train=64, test=70), few_scans(64, 70, SQUARES, 24, 24)
+    texts = (few_news(64, 70, spec) for spec in (AGNEWS, DEEP, WIDE))
+    tasks = few_digits(64, 70), few_scans(64, 70, SQUARES, 24, 24), *texts
     for task, variant in product(tasks, VARIANTS):
+        if variant.use(task.spec) is None:
+            continue
         protocol = Protocol(epochs=2, warmup_epochs=1, batch_size=32)
         runs = [RunConfig(task.spec.task, name, 1e-3, 1e-4, 0.2, 0.2, 1.0, protocol=protocol) for name in OPTIMIZERS]
         engine = FusedEngine.on_cuda(runs, task, torch.device("cuda"), variant)

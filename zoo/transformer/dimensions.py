@@ -1,0 +1,23 @@
+"""Options of the commands that measure transformers with other dimensions than the paper's: --dim 64 --blocks 4."""
+
+import argparse
+from dataclasses import replace
+
+from zoo.transformer.spec import TransformerSpec
+
+DIMENSIONS = ("dim", "heads", "key_dim", "hidden_dim", "blocks")
+
+
+def add_dimensions(parser: argparse.ArgumentParser) -> None:
+    for dimension in DIMENSIONS:
+        parser.add_argument(f"--{dimension.replace('_', '-')}", type=int, help="instead of the paper's")
+
+
+def chosen_dimensions(options: argparse.Namespace) -> dict[str, int]:
+    """Those that were given, by name."""
+    return {name: value for name in DIMENSIONS if (value := getattr(options, name)) is not None}
+
+
+def with_dimensions(spec: TransformerSpec, dimensions: dict[str, int]) -> TransformerSpec:
+    """The spec with these dimensions; values are as long as keys."""
+    return replace(spec, **dimensions, value_dim=dimensions.get("key_dim", spec.value_dim))
