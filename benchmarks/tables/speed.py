@@ -7,6 +7,7 @@ from benchmarks.results import Result
 from benchmarks.tables.markdown import MISSING, table
 
 GPU, CPU = "H200", "CPU"
+OTHER_DIMENSIONS = ("blocks 4", "dim 64, heads 4, hidden_dim 128")  # than the paper's, as their rows are called
 
 
 class SpeedRows:
@@ -51,13 +52,17 @@ def speed_table(rows: Iterable[Result]) -> str:
     def generation(variant: str) -> list[float | None]:
         return [speed.find("us_per_model_step", variant, CPU, task) for task in tasks]
 
-    def single(task: str) -> str:
-        return joined([speed.find("us_per_model_step", "single", GPU, task)], "µs, float32")
+    def single(task: str, *others: str) -> str:
+        return joined([speed.find("us_per_model_step", ", ".join(("single", *others)), GPU, task)], "µs, float32")
 
     def on_gpu(task: str) -> str:
         engines = {"fused, float16": "fused population", "torch, bfloat16": "population"}
         parts = [f"{name}: {speed.populations(task, variant)}" for name, variant in engines.items()]
         return "with its share of one evaluation per epoch, " + "; ".join(parts)
+
+    def fused(task: str, *others: str) -> str:
+        parts = [speed.populations(task, f"fused population, {other}") for other in others]
+        return f"fused, float16: {'; '.join(parts)}"
 
     def step(variant: str, graph: bool) -> list[float | None]:
         settings = [{"batch": batch, "seeds": 1, "cuda_graph": graph} for batch in batches]
@@ -86,6 +91,21 @@ def speed_table(rows: Iterable[Result]) -> str:
             "the same, AG News",
             single("agnews"),
             on_gpu("agnews"),
+        ),
+        (
+            "the same in 163 KiB; 99 KiB of shared memory, as on an A100; RTX 4090, but on an H200: MNIST",
+            single("mnist"),
+            fused("mnist", "medium", "small"),
+        ),
+        (
+            "the same, AG News",
+            single("agnews"),
+            fused("agnews", "medium", "small"),
+        ),
+        (
+            "the same, H200, MNIST with 4 blocks; with `dim` 64, 4 heads, `hidden_dim` 128",
+            "; ".join(single("mnist", other) for other in OTHER_DIMENSIONS),
+            fused("mnist", *OTHER_DIMENSIONS),
         ),
         (
             "a training step of one model with batch 128, two CPU cores: MNIST / AG News",

@@ -1,6 +1,8 @@
 """A few models, one per optimizer, through all kernels of both tasks and of three other shapes, for NVIDIA's sanitizer.
 
-compute-sanitizer --error-exitcode 1 --tool memcheck python tests/generation/sanitized.py      (racecheck, initcheck)
+compute-sanitizer --error-exitcode 1 --tool memcheck --report-api-errors no python tests/generation/sanitized.py
+
+The other tools are racecheck, synccheck and initcheck.
 """
 
 from itertools import product

@@ -33,6 +33,7 @@ class Shape:
     spec: TransformerSpec
     variant: Variant
     sides: tuple[int, int] | None = None  # of images
+    seed: int = 7
 
     def task(self, train: int, test: int) -> TaskData:
         return few_scans(train, test, self.spec, *self.sides) if self.sides else few_news(train, test, self.spec)
@@ -43,7 +44,10 @@ SHAPES = {
     "strips": Shape(TransformerSpec("strips", classes=16, tokens=45, patch_size=4), MEDIUM, (20, 36)),
     "reviews": Shape(TransformerSpec("reviews", classes=14, tokens=40), SMALL),
     "titles": Shape(TransformerSpec("titles", classes=4, tokens=16, blocks=1), MEDIUM),
-    "deep": Shape(TransformerSpec("deep", classes=5, tokens=12, dim=16, heads=3, hidden_dim=32, blocks=4), LARGE),
+    # with seed 7 a hidden unit of so few is within a GPU's rounding of zero: 2.3 % of the gradient, 0.1 % with seed 8
+    "deep": Shape(
+        TransformerSpec("deep", classes=5, tokens=12, dim=16, heads=3, hidden_dim=32, blocks=4), LARGE, seed=8
+    ),
     "wide": Shape(
         TransformerSpec("wide", classes=9, tokens=10, dim=64, heads=2, key_dim=32, value_dim=32, hidden_dim=128), MEDIUM
     ),
@@ -59,7 +63,7 @@ each_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @each_shape
 def test_gradients_of_other_shapes(shape: Shape, engine: MakeEngine) -> None:
     task = shape.task(train=16, test=1)
-    check_gradients(lambda run: engine([run], task, variant=shape.variant), task, dropout=0.2)
+    check_gradients(lambda run: engine([run], task, variant=shape.variant), task, dropout=0.2, seed=shape.seed)
 
 
 @each_shape
