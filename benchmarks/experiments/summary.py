@@ -21,7 +21,7 @@ from benchmarks.statistics.uncertainty import (
     resample_runs,
     standard_error,
 )
-from benchmarks.statistics.within import resampled_means, taus_within
+from benchmarks.statistics.within import noise_ceiling_within, resampled_means, taus_within
 
 # the notes of an outcome that become rows
 AVERAGED_NOTES = (
@@ -71,6 +71,10 @@ class Entry:
             return None
         taus = np.stack([taus_within(outcome.predicted, outcome.truth, numbers) for outcome in self.outcomes])
         return taus if taus.size else None
+
+    def noise_ceiling_within(self, test_examples: int) -> float | None:
+        numbers = self.outcomes[0].configurations
+        return None if numbers is None else noise_ceiling_within(self.truth, numbers, test_examples)
 
     def constant_seeds(self) -> int:
         return sum(bool(np.ptp(outcome.predicted) == 0) for outcome in self.outcomes)
@@ -133,6 +137,9 @@ def data_rows(sample: Trial, entries: Sequence[Entry], finished: Finished, data:
         within = entries[0].taus_within()
         if within is not None:
             rows.append(row("configurations_within", within.shape[1]))
+            ceiling = entries[0].noise_ceiling_within(data.test_examples)
+            if ceiling is not None:
+                rows.append(row("noise_ceiling_within", ceiling))
     return rows
 
 

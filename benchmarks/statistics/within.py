@@ -8,26 +8,40 @@ accuracies are all the same: then there is nothing to rank. A constant predictio
 """
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from jaxtyping import Float, Integer
 
 from benchmarks.statistics.ranking import kendall_tau
-from benchmarks.statistics.uncertainty import RESAMPLES
+from benchmarks.statistics.uncertainty import RESAMPLES, noise_ceiling
 
 
 def taus_within(
     predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"], configurations: Integer[np.ndarray, " n"]
 ) -> Float[np.ndarray, " m"]:
     """τ-b of each configuration that can be ranked, in the order of their numbers."""
-    taus = []
+    taus = [kendall_tau(predicted[rows], truth[rows]) for rows in rankable(truth, configurations)]
+    return np.array([0.0 if math.isnan(tau) else tau for tau in taus], dtype=np.float64)
+
+
+def noise_ceiling_within(
+    truth: Float[np.ndarray, " n"], configurations: Integer[np.ndarray, " n"], test_examples: int
+) -> float | None:
+    """The mean noise ceiling of the configurations that can be ranked; None where there are none."""
+    ceilings = [noise_ceiling(truth[rows], test_examples) for rows in rankable(truth, configurations)]
+    known = [ceiling for ceiling in ceilings if ceiling is not None]
+    return float(np.mean(known)) if known else None
+
+
+def rankable(
+    truth: Float[np.ndarray, " n"], configurations: Integer[np.ndarray, " n"]
+) -> Iterator[Integer[np.ndarray, " k"]]:
+    """The rows of each configuration whose accuracies are not all the same."""
     for number in np.unique(configurations):
         rows = np.flatnonzero(configurations == number)
-        if len(rows) < 2 or np.ptp(truth[rows]) == 0:
-            continue
-        tau = kendall_tau(predicted[rows], truth[rows])
-        taus.append(0.0 if math.isnan(tau) else tau)
-    return np.array(taus, dtype=np.float64)
+        if np.ptp(truth[rows]) > 0:
+            yield rows
 
 
 def resampled_means(

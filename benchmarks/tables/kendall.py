@@ -170,12 +170,14 @@ def within_note(index: ResultIndex) -> list[str]:
     """What τ within a configuration is, where there is one."""
     if not has_repeats(index):
         return []
-    count = number(index.value("configurations_within", "data", threshold=thresholds_of(index)[0]))
+    first = thresholds_of(index)[0]
+    count = number(index.value("configurations_within", "data", threshold=first))
+    ceiling = number(index.value("noise_ceiling_within", "data", threshold=first), ".3f")
     return [
         "Each configuration was trained several times, with other seeds, and all its runs are in one split. τ within a "
         f"configuration ranks these runs among themselves: the mean over {count} configurations of the test split that "
         "have two runs or more, and the middle 95 % of a bootstrap over configurations. Hyperparameters score 0 there "
-        "by construction. The other bootstraps too draw configurations, with all their runs."
+        f"by construction; the noise ceiling there is {ceiling}. The other bootstraps too draw configurations, with all their runs."
     ]
 
 

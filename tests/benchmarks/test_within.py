@@ -9,7 +9,8 @@ from benchmarks import kendall, results
 from benchmarks.experiments.trial import Outcome
 from benchmarks.experiments.trial_store import pack, read
 from benchmarks.statistics.ranking import kendall_tau
-from benchmarks.statistics.within import resampled_means, taus_within
+from benchmarks.statistics.uncertainty import noise_ceiling
+from benchmarks.statistics.within import noise_ceiling_within, resampled_means, taus_within
 from benchmarks.tables.result_index import ResultIndex
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
@@ -37,6 +38,17 @@ def test_what_differs_between_configurations_alone_scores_zero() -> None:
     assert kendall_tau(configurations.astype(float), truth) > 0.9
     assert taus_within(configurations.astype(float), truth, configurations).tolist() == [0.0] * 10
     assert taus_within(truth, truth, configurations).tolist() == pytest.approx([1.0] * 10)
+
+
+def test_the_noise_ceiling_within_is_the_mean_of_those_of_the_configurations() -> None:
+    configurations = np.array([0] * 20 + [1] + [2] * 20 + [3] * 4)
+    truth = np.concatenate([np.linspace(0.1, 0.9, 20), [0.3], np.linspace(0.90, 0.91, 20), [0.5] * 4])
+    wide, narrow = noise_ceiling(truth[:20], 10_000), noise_ceiling(truth[21:41], 10_000)
+    assert wide is not None
+    assert narrow is not None
+    assert wide > narrow + 0.2
+    assert noise_ceiling_within(truth, configurations, 10_000) == pytest.approx((wide + narrow) / 2)
+    assert noise_ceiling_within(truth[-4:], configurations[-4:], 10_000) is None
 
 
 def test_resamples_draw_configurations_with_replacement() -> None:
@@ -85,7 +97,11 @@ def test_the_table_of_a_zoo_with_repeats(tmp_path: Path) -> None:
     test_rows = index.value("test_rows", "data", **SETTING)
     assert test_rows is not None
     assert index.value("configurations_within", "data", **SETTING) == test_rows / 4
+    ceiling = index.value("noise_ceiling_within", "data", **SETTING)
+    assert ceiling is not None
+    assert 0 < ceiling < 1
     table = (tmp_path / "out" / "kendall.mnist-repeats.md").read_text()
+    assert f"the noise ceiling there is {ceiling:.3f}" in table
     assert "| no threshold | τ within a configuration | τ behind" in table
     assert "| hyperparameters only | 0.000 [0.000, 0.000] |" in table
     assert "Hyperparameters score 0 there by construction" in table
