@@ -145,7 +145,7 @@ def headline_plot(zoos: Mapping[str, ResultIndex], path: Path) -> Path:
 
     Filled circles read weights and hollow ones do not, so the picture needs no color.
     """
-    figure = new_figure(9.5, 3.2)
+    figure = new_figure(10.5, 3.4)
     panels = figure.subplots(1, len(zoos), squeeze=False, sharex=True, sharey=True)[0]
     names = headline_models(zoos)
     for panel, (title, index) in zip(panels, zoos.items(), strict=True):
@@ -170,7 +170,7 @@ def headline_plot(zoos: Mapping[str, ResultIndex], path: Path) -> Path:
             )
             if not reads_weights:
                 panel.axvline(tau, color=LIGHT, linewidth=1, linestyle="--", zorder=0)
-        panel.set_title(title, fontsize=10)
+        panel.set_title(title.replace(", ", ",\n"), fontsize=10)
         panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_yticks(range(len(names)), [known_models()[name].title for name in names])
     panels[0].set_ylim(len(names) - 0.4, -0.8)

@@ -75,12 +75,12 @@ def blocks(folder: Path, plots: Path) -> dict[str, Callable[[], str]]:
 
 
 def headline_zoos(folder: Path) -> dict[str, ResultIndex]:
-    """Title → the rows of a zoo, for those of the front page's three that were measured."""
-    rows = kendall_rows(folder)
-    zoos = {
-        "MNIST": ResultIndex.latest(rows, "mnist"),
-        "AG News": ResultIndex.latest(rows, "agnews"),
-        "MNIST, a seed for each run": ResultIndex.latest(rows, with_own_seeds("mnist"), IN_BOTH["mnist"]),
+    """Title → the rows of a zoo, for those of the front page's four that were measured."""
+    rows, titles = kendall_rows(folder), {"mnist": "MNIST", "agnews": "AG News"}
+    zoos = {title: ResultIndex.latest(rows, config) for config, title in titles.items()}
+    zoos |= {
+        f"{title}, a seed for each run": ResultIndex.latest(rows, with_own_seeds(config), IN_BOTH[config])
+        for config, title in titles.items()
     }
     return {title: index for title, index in zoos.items() if index}
 
