@@ -177,8 +177,8 @@ def within_note(index: ResultIndex) -> list[str]:
         "Each configuration was trained several times, with other seeds, and all its runs are in one split. τ within a "
         f"configuration ranks these runs among themselves: the mean over {count} configurations of the test split that "
         "have two runs or more, and the middle 95 % of a bootstrap over configurations. Hyperparameters score 0 there "
-        f"by construction; the noise ceiling there is {ceiling}. The other bootstraps too draw configurations, with all "
-        "their runs."
+        f"by construction; the noise ceiling there is {ceiling}. The other bootstraps too draw configurations, with "
+        "all their runs."
     ]
 
 
