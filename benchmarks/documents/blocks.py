@@ -23,6 +23,7 @@ from benchmarks.tables.seeds import seeds_table
 from benchmarks.tables.speed import speed_table
 from benchmarks.tables.transfer import TRANSFER_NOTE, transfer_table
 from zoo.format.record import DISTINCT_SEEDS, config_name
+from zoo.tasks.identity import KNOWN
 
 CONFIGS = ("mnist", "agnews")
 GOOD = "test_accuracy >= 0.8"  # the last threshold of the paper's tables
@@ -76,11 +77,11 @@ def blocks(folder: Path, plots: Path) -> dict[str, Callable[[], str]]:
 
 def headline_zoos(folder: Path) -> dict[str, ResultIndex]:
     """Title → the rows of a zoo, for those of the front page's four that were measured."""
-    rows, titles = kendall_rows(folder), {"mnist": "MNIST", "agnews": "AG News"}
-    zoos = {title: ResultIndex.latest(rows, config) for config, title in titles.items()}
+    rows = kendall_rows(folder)
+    zoos = {KNOWN[config].title: ResultIndex.latest(rows, config) for config in CONFIGS}
     zoos |= {
-        f"{title}, a seed for each run": ResultIndex.latest(rows, with_own_seeds(config), IN_BOTH[config])
-        for config, title in titles.items()
+        f"{KNOWN[config].title}, a seed for each run": ResultIndex.latest(rows, with_own_seeds(config), part)
+        for config, part in IN_BOTH.items()
     }
     return {title: index for title, index in zoos.items() if index}
 

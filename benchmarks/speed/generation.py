@@ -21,7 +21,6 @@ from benchmarks.speed.record import Record, say
 from benchmarks.speed.timing import Timing, measure, seconds_of
 from generation.data.batches import TrainingInputs, epoch_batches, train_subset
 from generation.engines import make_engine
-from generation.fused.engine import FusedEngine
 from generation.fused.variants import VARIANTS as FUSED_VARIANTS
 from generation.fused.variants import variant_named
 from generation.population.trainer import PopulationTrainer
@@ -217,10 +216,8 @@ def measure_population(population: Population, device: torch.device, repeats: in
     tests = max(100, round(all_tests * min(1.0, steps / STEPS_OF_MNIST)))
     task = fabricate(population.spec, steps * Protocol().batch_size, tests)
     runs = population.runs()
-    if population.fused_variant is not None:
-        engine = FusedEngine.on_cuda(runs, task, device, variant_named(population.fused_variant))
-    else:
-        engine = make_engine(population.engine, runs, task, device)
+    variant = None if population.fused_variant is None else variant_named(population.fused_variant)
+    engine = make_engine(population.engine, runs, task, device, variant=variant)
     trainer = PopulationTrainer(engine)
     trainer.train_epoch()  # compiles
 

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 import torch
 
 from generation.fused.shared_memory import TILE, features, inner
-from generation.fused.variants import OLDEST, best_variant, smallest_variant
+from generation.fused.variants import OLDEST, Variant, best_variant, smallest_variant
 from generation.protocol import RunConfig
 from zoo.transformer.spec import TransformerSpec
 
@@ -22,8 +22,13 @@ TILED_LIMITS = {"dim": 64, "key_dim": 64, "hidden_dim": 128}
 LARGEST_PATCH = LARGEST_INNER = 64  # numbers of a patch, and of a token's heads side by side
 
 
-def obstacle(spec: TransformerSpec, configs: Sequence[RunConfig], device: torch.device) -> str | None:
-    """Why the kernels cannot train these runs of this transformer on this device, in one line; None if they can."""
+def obstacle(
+    spec: TransformerSpec, configs: Sequence[RunConfig], device: torch.device, variant: Variant | None = None
+) -> str | None:
+    """Why the kernels cannot train these runs of this transformer on this device, in one line; None if they can.
+
+    In the best variant, unless one is given.
+    """
     batch = configs[0].protocol.batch_size
     if found := misfits(spec):
         return "; ".join(found)
@@ -32,17 +37,19 @@ def obstacle(spec: TransformerSpec, configs: Sequence[RunConfig], device: torch.
     if device.type != "cuda":
         return f"it needs a CUDA device, got {device}"
     properties = torch.cuda.get_device_properties(device)
-    if (properties.major, properties.minor) < OLDEST:
+    capability, shared_bytes = (properties.major, properties.minor), properties.shared_memory_per_block_optin
+    if capability < OLDEST:
         needed = ".".join(map(str, OLDEST))
         return f"it needs compute capability {needed}, {properties.name} has {properties.major}.{properties.minor}"
-    shared_bytes = properties.shared_memory_per_block_optin
-    if best_variant(spec, shared_bytes, (properties.major, properties.minor)) is None:
+    if best_variant(spec, shared_bytes, capability) is None:
         least = smallest_variant(spec)
         assert least is not None, "whatever is within the limits fits the largest"
         return (
             f"it needs {least.shared_kibibytes} KiB of shared memory per block for this transformer, "
             f"{properties.name} has {shared_bytes // 1024} KiB"
         )
+    if variant is not None and not variant.fits(spec, shared_bytes, capability):
+        return f"its {variant.name} variant does not fit this transformer or {properties.name}"
     if find_spec("cuda") is None or find_spec("cuda.core") is None or find_spec("cuda.bindings") is None:
         return "it needs cuda-core to compile its kernels: pip install 'small-transformer-zoo[fused]'"
     return None

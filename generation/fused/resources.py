@@ -37,8 +37,7 @@ ROW = "{:8} {:8} {:8} {:12} {:>9} {:>13} {:>10} {:>8}"
 
 def fits(variant: Variant, architecture: str, spec: TransformerSpec) -> bool:
     capability, kibibytes = ARCHITECTURES[architecture]
-    runs = variant.capability <= capability and variant.shared_kibibytes <= kibibytes
-    return runs and variant.use(spec) is not None
+    return variant.fits(spec, 1024 * kibibytes, capability)
 
 
 def measure(kernel: str, spec: TransformerSpec, architecture: str, variant: Variant) -> tuple[int, int, int, int]:

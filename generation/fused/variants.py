@@ -31,6 +31,11 @@ class Variant:
         """The fastest way to use so much for this transformer; None if it is too little."""
         return next((use for use in ways(spec) if needed_bytes(use, spec) <= self.shared_bytes), None)
 
+    def fits(self, spec: TransformerSpec, shared_bytes: int, capability: tuple[int, int]) -> bool:
+        """Whether a GPU with so much shared memory per block can run it and it has room for this transformer."""
+        runs = self.shared_bytes <= shared_bytes and self.capability <= capability
+        return runs and self.use(spec) is not None
+
     def macros(self, spec: TransformerSpec) -> list[tuple[str, str]]:
         """As ``model.cuh`` asks for them."""
         use = self.use(spec)
@@ -84,9 +89,8 @@ def smallest_variant(spec: TransformerSpec) -> Variant | None:
 
 
 def best_variant(spec: TransformerSpec, shared_bytes: int, capability: tuple[int, int]) -> Variant | None:
-    """The first that a GPU with so much shared memory per block can run and that has room for this transformer."""
-    runnable = (v for v in VARIANTS if v.shared_bytes <= shared_bytes and v.capability <= capability)
-    return next((variant for variant in runnable if variant.use(spec)), None)
+    """The fastest that fits."""
+    return next((variant for variant in VARIANTS if variant.fits(spec, shared_bytes, capability)), None)
 
 
 def variant_named(name: str) -> Variant:

@@ -86,6 +86,17 @@ def test_another_transformer_is_timed_under_its_own_name(monkeypatch: pytest.Mon
     assert all((row.setting["dim"], row.setting["heads"], row.setting["blocks"]) == (32, 1, 1) for row in stored)
 
 
+def test_a_variant_that_cannot_run_here_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, stored: list[Result], capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(generation, "SINGLE_STEPS", 1)
+    words = ["--config", "mnist", "--device", "cpu", "--models", "1", "--steps", "1", "--repeats", "1"]
+    with pytest.raises(SystemExit) as exit_:
+        main(["generation", *words, "--engines", "fused", "--variant", "small"])
+    assert exit_.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith("it needs a CUDA device, got cpu; use --engine torch")
+
+
 def test_a_slow_row_is_announced_by_the_last_one_of_its_kind(stored: list[Result]):
     population = generation.Population("mnist", "torch", 1000, 500, "shared")
     device = torch.device("cpu")

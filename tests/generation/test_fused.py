@@ -342,6 +342,12 @@ def test_a_gpu_too_small_for_a_wide_transformer_is_told_so(monkeypatch: pytest.M
     assert obstacle(wide, [config("agnews")], torch.device("cuda")) == (
         "it needs 163 KiB of shared memory per block for this transformer, RTX 4090 has 99 KiB"
     )
+    card.shared_memory_per_block_optin = 163 * 1024
+    small, large = (
+        obstacle(wide, [config("agnews")], torch.device("cuda"), variant) for variant in (SMALLEST, LARGEST)
+    )
+    assert small == "its small variant does not fit this transformer or RTX 4090"
+    assert large == "its large variant does not fit this transformer or RTX 4090"
 
 
 def test_samples_are_cropped_as_the_protocol_says(tasks: dict[str, TaskData]) -> None:
@@ -384,9 +390,11 @@ def test_auto_takes_the_fused_engine_where_it_can_train(
     tasks: dict[str, TaskData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cpu, runs, task = torch.device("cpu"), [config("mnist")], tasks["mnist"]
-    monkeypatch.setattr(engines, "obstacle", lambda spec, configs, device: None)
+    monkeypatch.setattr(engines, "obstacle", lambda spec, configs, device, variant: None)
     monkeypatch.setattr(
-        FusedEngine, "on_cuda", lambda configs, task, device: FusedEngine(configs, task, EmulatedKernels(task.spec))
+        FusedEngine,
+        "on_cuda",
+        lambda configs, task, device, variant: FusedEngine(configs, task, EmulatedKernels(task.spec)),
     )
     assert make_engine("auto", runs, task, cpu).name == "fused"
     assert make_engine("auto", runs, task, cpu, models_per_pass=4).name == "torch"

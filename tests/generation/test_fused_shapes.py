@@ -138,7 +138,7 @@ def test_auto_takes_the_fused_engine_for_a_shape_of_ones_own(monkeypatch: pytest
     deep = replace(deep, spec=replace(deep.spec, blocks=5))
     card = SimpleNamespace(name="A100", major=8, minor=0, shared_memory_per_block_optin=MEDIUM.shared_bytes)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
-    monkeypatch.setattr(FusedEngine, "on_cuda", lambda configs, task, device: made(configs, task))
+    monkeypatch.setattr(FusedEngine, "on_cuda", lambda configs, task, device, variant: made(configs, task))
     monkeypatch.setattr(engines, "TorchEngine", lambda configs, task, **options: TorchEngine(configs, task))
 
     def made(configs: list[RunConfig], task: TaskData) -> FusedEngine:
