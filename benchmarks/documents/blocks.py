@@ -22,7 +22,7 @@ from benchmarks.tables.rows import ROWS_NOTE, rows_table
 from benchmarks.tables.seeds import seeds_table
 from benchmarks.tables.speed import speed_table
 from benchmarks.tables.transfer import TRANSFER_NOTE, transfer_table
-from zoo.format.record import DISTINCT_SEEDS, config_name
+from zoo.format.record import DISTINCT_SEEDS, config_name, task_of
 from zoo.tasks.identity import KNOWN
 
 CONFIGS = ("mnist", "agnews")
@@ -100,7 +100,9 @@ def picture_block(folder: Path, plots: Path) -> str:
 
 def headline_block(folder: Path) -> str:
     zoos = headline_zoos(folder)
-    return noted(headline_table(zoos), folder, *CONFIGS) if zoos else missing("python -m benchmarks.kendall")
+    if not zoos:
+        return missing("python -m benchmarks.kendall")
+    return noted(headline_table(zoos), folder, *CONFIGS, *map(with_own_seeds, CONFIGS))
 
 
 def kendall_block(config: str, folder: Path, plots: Path) -> str:
@@ -125,7 +127,7 @@ def seeds_block(folder: Path) -> str:
         shared, distinct = (ResultIndex.latest(rows, name, part) for name in (config, distinct_config))
         if shared and distinct:
             tables += [seeds_table(shared, distinct, config), kendall_tables(distinct, distinct_config)]
-            shown_configs.append(config)
+            shown_configs += [config, distinct_config]
     if not tables:
         config, part = next(iter(IN_BOTH.items()))
         return missing(f"python -m benchmarks.kendall --config {config} {with_own_seeds(config)} --where '{part}'")
@@ -213,8 +215,8 @@ def fidelity_block(folder: Path) -> str:
 
 def noted(table: str, folder: Path, *configs: str) -> str:
     """A table, and what its reader must know about the data of its configs."""
-    notes = trained_on(folder)
-    return with_data_notes(table, {config: notes.get(config) for config in configs})
+    notes = trained_on(folder)  # of tasks rather than configs: those with other seeds have the same data
+    return with_data_notes(table, {config: notes.get(task_of(config)) for config in configs})
 
 
 def shown(files: Sequence[str], folder: Path, plots: Path) -> str:

@@ -100,21 +100,18 @@ def checkpoints(details: dict[str, ConfigDetails]) -> str:
     return f"Each completed run has all of its config's, named by epochs: {'; '.join(listed)}."
 
 
-SEEDS = """\
-In configs ending in `-seeds` every run has a seed of its own; in the others all runs share one seed, so that all runs
-of an initial scale start from the same weights up to that scale."""
-
-
 def seeds(details: dict[str, ConfigDetails]) -> str:
     """Which runs share a seed."""
-    if all(config.task_file is None for config in details.values()):
-        return SEEDS
     kinds = {SHARED_SEED: "all runs share one seed", DISTINCT_SEEDS: "every run has a seed of its own"}
     repeated = "each configuration was trained {} times, each time with a seed of its own"
-    listed = (
-        f"in `{name}` {kinds.get(config.seeds, repeated.format(config.repeats))}" for name, config in details.items()
-    )
-    return f"Seeds: {'; '.join(listed)}."
+    configs: dict[str, list[str]] = {}
+    for name, config in details.items():
+        configs.setdefault(kinds.get(config.seeds, repeated.format(config.repeats)), []).append(f"`{name}`")
+    listed = (f"in {' and '.join(names)} {kind}" for kind, names in configs.items())
+    text = f"Seeds: {'; '.join(listed)}."
+    if any(config.seeds == SHARED_SEED for config in details.values()):
+        text += " Runs that share a seed start from the same weights, up to their initial scale."
+    return text
 
 
 def residual(details: dict[str, ConfigDetails]) -> str:
