@@ -5,7 +5,6 @@ Tables and plots are made from these rows and from nothing else.
 
 import functools
 import json
-import math
 import os
 import platform
 import subprocess
@@ -23,6 +22,7 @@ from zoo.storage.atomic import write_atomically
 from zoo.storage.bounded import read_bounded
 from zoo.storage.json_text import parse_json
 from zoo.storage.lock import exclusive
+from zoo.storage.numbers import is_finite
 
 COMMITTED = Path(__file__).parent / "results"
 FOLDER = COMMITTED if COMMITTED.is_dir() else Path("results")
@@ -194,14 +194,6 @@ def read(benchmark: str, folder: Path = FOLDER) -> list[Result]:
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path.name}, line {number}: {error}") from error
     return rows
-
-
-def is_finite(number: object) -> bool:
-    """Whether it is a number that a float can hold, and not infinite."""
-    try:
-        return isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
-    except OverflowError:
-        return False
 
 
 def describe_device(device: torch.device) -> str:

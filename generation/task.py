@@ -10,8 +10,9 @@ from generation.protocol import MAX_CROP_PADDING, Protocol
 from generation.sample import FRACTIONS
 from zoo.format.record import MAX_REPEATS, MIN_REPEATS, SEED_POLICIES, SHARED_SEED
 from zoo.format.schema import OPTIMIZERS
+from zoo.storage.numbers import is_finite
 from zoo.tasks.task_file import TaskFile, find_task
-from zoo.tasks.toml_table import REQUIRED, TomlTable, is_number, shown
+from zoo.tasks.toml_table import REQUIRED, TomlTable, shown
 
 MAX_CONFIGURATIONS = 99_999
 MAX_EPOCHS, MAX_BATCH, MAX_CHECKPOINTS = 10_000, 1 << 16, 16
@@ -90,7 +91,7 @@ def read_grid(table: TomlTable) -> GridTable:
     """The six hyperparameters; those that switch something off do so where they are left out."""
 
     def numbers(key: str, default: Any, allowed: str, accept: Any) -> tuple[float, ...]:
-        values = table.list_of(key, default, allowed=allowed, accept=lambda value: is_number(value) and accept(value))
+        values = table.list_of(key, default, allowed=allowed, accept=lambda value: is_finite(value) and accept(value))
         return tuple(float(value) for value in values)
 
     return GridTable(

@@ -162,16 +162,18 @@ def print_details(console: PlainConsole, config: str, reader: ZooReader, rows: p
 def draw(
     selected: dict[str, tuple[ZooReader, pd.DataFrame]], histograms: Path | None, folder: Path | None
 ) -> Iterator[Path]:
-    """The pictures that were asked for."""
+    """The pictures that were asked for, of the configs that have checkpoints: all runs of one may have diverged."""
+    drawn = {config: (reader, rows) for config, (reader, rows) in selected.items() if len(rows)}
+    if not drawn:
+        return
     accuracies = {
-        f"{config}, {len(rows):,} checkpoints": rows["test_accuracy"].to_numpy()
-        for config, (_, rows) in selected.items()
+        f"{config}, {len(rows):,} checkpoints": rows["test_accuracy"].to_numpy() for config, (_, rows) in drawn.items()
     }
     for path in (histograms, folder / "accuracy.png" if folder else None):
         if path is not None:
             yield plot_histograms(accuracies, path)
     if folder is not None:
-        for config, (reader, rows) in selected.items():
+        for config, (reader, rows) in drawn.items():
             chosen = np.flatnonzero(np.isin(list(reader.runs["run_id"]), list(rows["run_id"])))
             yield plot_curves(config, reader.runs.iloc[chosen], folder / f"curves.{config}.png")
             yield plot_marginals(config, rows, folder / f"marginals.{config}.png")

@@ -40,6 +40,8 @@ def export_checkpoints(
     A single one goes to the file ``out`` where that name has a suffix; several go into the folder ``out``.
     """
     suffix = SUFFIXES[form]
+    if out.suffix in SUFFIXES.values() and out.suffix != suffix:
+        raise ValueError(f"{out} would be a {form} file: name it *{suffix}, or choose another --format")
     rows = reader.rows(where)
     single = len(rows) == 1 and out.suffix != ""
     if not single and (out.suffix in SUFFIXES.values() or out.is_file()):
@@ -104,7 +106,9 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("zoo", metavar="DIR", help=f"folder of the zoo, or its name on the hub, e.g. {DEFAULT_NAME}")
     options.add_argument("config", metavar="CONFIG", help="mnist, agnews, …")
     options.add_argument("out", type=Path, metavar="OUT", help="file or folder to write")
-    options.add_argument("--format", choices=[*SUFFIXES, "parquet"], default="safetensors", help="what to write")
+    options.add_argument(
+        "--format", choices=[*SUFFIXES, "parquet"], help="what to write (default: what OUT's name says, or safetensors)"
+    )
     options.add_argument("--split", default="all", help="train, validation, test, joined by +, or all")
     options.add_argument("--where", metavar="EXPRESSION", help="only these rows, e.g. \"optimizer == 'adam'\"")
     return options
@@ -114,13 +118,12 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> None:
     options = parser().parse_args(arguments)
     splits = parse_splits(options.split)
+    form = options.format or {suffix: form for form, suffix in SUFFIXES.items()}.get(options.out.suffix, "safetensors")
     reader = open_zoo(options.zoo, options.config, options.split)
     with progress_bar() as bar:
         task = bar.add_task("exporting", total=len(reader.rows(options.where)))
-        if options.format != "parquet":
-            paths = export_checkpoints(
-                reader, options.out, options.format, options.where, lambda rows: bar.advance(task, rows)
-            )
+        if form != "parquet":
+            paths = export_checkpoints(reader, options.out, form, options.where, lambda rows: bar.advance(task, rows))
             rows = len(paths)
         else:
             if options.out.is_file():

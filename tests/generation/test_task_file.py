@@ -169,6 +169,10 @@ WRONG = {
     "no values": (SMALL.replace("[1e-3, 1e-2]", "[]"), "[grid] learning_rate is empty"),
     "a value twice": (SMALL.replace("[1e-3, 1e-2]", "[1e-3, 1e-3]"), "[grid] learning_rate names 0.001 twice"),
     "infinity": (SMALL.replace("[1e-3, 1e-2]", "[inf]"), "inf"),
+    "a number that no float holds": (
+        SMALL.replace("[1e-3, 1e-2]", f"[1{'0' * 400}]"),
+        "[grid] learning_rate must hold positive numbers, got 1000",
+    ),
     "a fraction of 2": (
         SMALL.replace("[1.0, 0.8]", "[2]"),
         "[grid] train_fraction must hold numbers above 0, at most 1, got 2",

@@ -34,6 +34,12 @@ def test_one_checkpoint_as_safetensors_with_its_metadata(reader, zoo_folder, tmp
     assert metadata == {name: str(value) for name, value in reader.metadata.iloc[100].items()}
 
 
+def test_the_name_of_a_file_says_its_format(reader, zoo_folder, tmp_path):
+    main([str(zoo_folder), "mnist", str(tmp_path / "one.pt"), "--where", one(reader, 100)])
+    state = torch.load(tmp_path / "one.pt", weights_only=True)
+    assert torch.equal(zoo.TransformerWeights.from_state_dict(reader.spec, state).flat(), reader.weights(100))
+
+
 def test_a_selection_as_state_dicts_that_the_model_loads(reader, zoo_folder, tmp_path, capsys):
     where = "optimizer == 'adam' and checkpoint == 'best'"
     main([str(zoo_folder), "mnist", str(tmp_path / "adam"), "--format", "torch", "--where", where])
@@ -44,7 +50,7 @@ def test_a_selection_as_state_dicts_that_the_model_loads(reader, zoo_folder, tmp
         state = torch.load(path, weights_only=True)
         model = zoo.ZooTransformer(reader.spec)
         model.load_state_dict(state)
-        assert torch.equal(zoo.TransformerWeights.from_state_dict(reader.spec, state).flat(), reader.weights(int(row)))
+        assert torch.equal(zoo.TransformerWeights.from_state_dict(reader.spec, state).flat(), reader.weights(row))
         assert path.stat().st_size < 4 * reader.spec.num_parameters + 20_000, "each tensor with the whole vector?"
 
 
@@ -63,6 +69,7 @@ def test_a_whole_config_as_parquet(zoo_folder, tmp_path):
     [
         (["mnist", "out", "--where", "test_accuracy > 2"], "test_accuracy lies between"),
         (["mnist", "out.safetensors"], "do not fit in the one file"),
+        (["mnist", "out.safetensors", "--format", "torch"], "out.safetensors would be a torch file: name it *.pt"),
         (["chess", "out"], "has no config 'chess'"),
         (["mnist", "out", "--where", "import os"], "cannot read"),
         (["mnist", "out", "--split", "holdout"], "unknown split"),

@@ -323,6 +323,10 @@ def test_a_page_that_fails_leaves_the_old_one(zoo_folder: Path, tmp_path: Path, 
             '[{"config": "mnist", "predictor": "p", "data": "d", "predicted": [NaN], "measured": [1]}]',
             "NaN is not JSON",
         ),
+        (
+            '[{"config": "m", "predictor": "p", "data": "d", "predicted": [1%s], "measured": [1]}]' % ("0" * 400),
+            "finite numbers",
+        ),
         ('[{"config": 3, "predictor": "p", "data": "d", "predicted": [1], "measured": [1]}]', "config must be text"),
         (
             '[{"config": "m", "predictor": "p", "data": "d", "predicted": [1], "measured": [1], "tau": "x"}]',
@@ -360,6 +364,7 @@ def test_many_predictions_are_thinned_out(tmp_path: Path) -> None:
     ("words", "problem"),
     [
         (["nowhere", "site"], "no zoo called 'nowhere'"),
+        (["~nobody/zoo", "site"], "no zoo called '~nobody/zoo'"),
         (["https://example.org/zoo", "site"], "is not a folder"),
         (["ZOO", "site", "--data", "nowhere"], "nowhere is not a folder"),
         (["ZOO", "site", "--pictures", "-1"], "--pictures must be at least 0"),

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 import zoo
+from zoo import describe
 from zoo.format.manifest import Manifest
 from zoo.format.published import PublishedZoo
 from zoo.format.schema import CHECKPOINTS
@@ -71,6 +73,19 @@ def test_a_sample_is_the_first_completed_runs_of_all_shards_in_turn(made, tmp_pa
 def test_a_sample_larger_than_the_zoo_is_refused(count, made, tmp_path):
     with pytest.raises(ValueError, match=f"completed runs: a sample of {count} cannot be cut from them"):
         publish(made / "runs", tmp_path / "sample", first=count)
+
+
+def test_a_config_whose_runs_all_diverged_keeps_others_readable(tmp_path):
+    fabricate_shard(tmp_path / "runs", TINY_MNIST, count=2, diverged=2)
+    fabricate_shard(tmp_path / "runs", TINY_MNIST, count=8, seeds="distinct")
+    publish(tmp_path / "runs", tmp_path / "zoo")
+    assert verify(tmp_path / "zoo") == []
+    configs = yaml.safe_load((tmp_path / "zoo" / "README.md").read_text().split("---\n")[1])["configs"]
+    assert [config["config_name"] for config in configs] == ["mnist-runs", "mnist-seeds", "mnist-seeds-runs"]
+    assert all(config["data_files"] for config in configs)
+    describe.main([str(tmp_path / "zoo"), "--plots", str(tmp_path / "plots")])
+    assert not (tmp_path / "plots" / "curves.mnist.png").exists()
+    assert (tmp_path / "plots" / "curves.mnist-seeds.png").exists()
 
 
 def test_diverged_runs_are_in_the_runs_and_in_no_split(zoo_folder):

@@ -52,6 +52,13 @@ def test_any_rows_in_any_form_are_the_same_weights(reader):
     assert reader.weights([]).shape == (0, reader.spec.num_parameters)
 
 
+def test_one_row_by_any_kind_of_number(reader):
+    chosen = reader.rows("checkpoint == 'best'")[1]
+    for row in (chosen, int(chosen), torch.tensor(int(chosen)), np.array(chosen)):
+        assert torch.equal(reader.weights(row), reader.weights(slice(None))[int(chosen)])
+        assert reader[row]["run_id"] == reader.metadata["run_id"][int(chosen)]
+
+
 @pytest.mark.parametrize(
     "rows",
     [10**6, [10**6], [-(10**6)], np.array(["a"]), np.array([[1, 2]]), np.array([0.5]), np.array([True])],

@@ -10,6 +10,7 @@ import pytest
 from zoo.join import join
 from zoo.publish import publish
 from zoo.storage import swap
+from zoo.storage.atomic import write_atomically
 from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
 from zoo.verify import verify
 
@@ -26,6 +27,14 @@ def old(shards: Path, tmp_path: Path) -> Path:
     publish(shards, tmp_path / "zoo")
     fabricate_shard(shards, TINY_MNIST, shard=1, count=8)
     return tmp_path / "zoo"
+
+
+def test_a_file_that_cannot_take_its_name_is_called_by_it(tmp_path):
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(IsADirectoryError) as error:
+        write_atomically(tmp_path / "taken", b"")
+    assert str(error.value).endswith(f"Is a directory: '{tmp_path / 'taken'}'")
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
 def test_a_zoo_that_is_a_git_clone_keeps_its_history(shards, old, tmp_path):

@@ -92,6 +92,11 @@ def test_everything_else_is_a_value_error(text):
         select(TABLE, text)
 
 
+def test_membership_rounds_a_constant_to_the_column_as_equality_does():
+    assert select(TABLE, "test_accuracy in [0.8, 0.9]").tolist() == [False, True, False, True]
+    assert select(TABLE, "test_accuracy not in [0.8, 0.9]").tolist() == [True, False, True, False]
+
+
 @pytest.mark.parametrize("text", SYNTAX_ERRORS)
 def test_a_syntax_error_is_found_without_a_table(text):
     with pytest.raises(ValueError, match=r"\w+"):
@@ -271,7 +276,7 @@ def evaluate_plainly(table: pd.DataFrame, node: ast.expr) -> np.ndarray:
     for left, sign, right in zip(sides, node.ops, sides[1:], strict=False):
         a, b = (table[side.id] if isinstance(side, ast.Name) else ast.literal_eval(side) for side in (left, right))
         if isinstance(sign, ast.In | ast.NotIn):
-            members = a.isin(list(b)).to_numpy(dtype=bool)
+            members = np.logical_or.reduce([np.asarray(a == value, dtype=bool) for value in b])
             masks.append(members if isinstance(sign, ast.In) else ~members)
         else:
             masks.append(np.asarray(SIGN_OF[type(sign)](a, b), dtype=bool))

@@ -74,16 +74,19 @@ def render_card(template: str, manifest: Manifest, name: str) -> str:
 def yaml_configs(manifest: Manifest, details: dict[str, ConfigDetails]) -> Iterator[str]:
     """What `datasets` needs to find the splits; the runs of a config are a config of their own.
 
-    A split without rows is left out: `datasets` refuses one. It keys its cache by this text and looks at no file, so
-    the text must change whenever the rows do: each config names the edition of its files.
+    A split without rows is left out, and so is a config without splits: `datasets` refuses them. It keys its cache by
+    this text and looks at no file, so the text must change whenever the rows do: each config names the edition of its
+    files.
     """
     yield "configs:"
     for config in details:
         edition = f"  description: edition {config_edition(manifest, config)}"
-        yield f"- config_name: {config}"
-        yield edition
-        yield "  data_files:"
-        for split in filled_splits(details[config]):
+        splits = filled_splits(details[config])
+        if splits:
+            yield f"- config_name: {config}"
+            yield edition
+            yield "  data_files:"
+        for split in splits:
             yield f"  - split: {split}"
             yield f"    path: {split_pattern(split_files(manifest, config, split))}"
         yield f"- config_name: {config}-runs"

@@ -1,5 +1,6 @@
 """``zoo.open``: checkpoints straight from memory-mapped files, without a copy where the file's layout allows it."""
 
+import operator
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +25,7 @@ from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
 from zoo.transformer.spec import TransformerSpec
 from zoo.transformer.weights import TransformerWeights
 
-Rows = int | slice | Sequence[int] | np.ndarray | Tensor | pd.Index
+Rows = int | np.integer | slice | Sequence[int] | np.ndarray | Tensor | pd.Index
 
 
 class Batch(NamedTuple):
@@ -120,8 +121,8 @@ class ZooReader:
         Consecutive rows inside one record batch (rows 0–63, 64–127, … of a file) are a view of the file; any others are
         copied once. They may be written to: neither the file nor a later read changes.
         """
-        if isinstance(rows, int):
-            return self.weights([rows])[0]
+        if (row := one_row(rows)) is not None:
+            return self.weights([row])[0]
         numbers = self._numbers(rows)
         piece = self._rows.pieces(numbers, [slice(0, len(numbers))])[0] if len(numbers) else None
         return torch.from_numpy(self._rows.gather(numbers)) if piece is None else self._rows.view(piece)
@@ -131,11 +132,11 @@ class ZooReader:
 
         So ``torch.utils.data.DataLoader(reader, batch_size=16, shuffle=True)`` works; ``batches`` is many times faster.
         """
-        if isinstance(rows, int):
-            if not -len(self) <= rows < len(self):
-                raise IndexError(f"row {rows} does not exist: {self.config} {self.split} has {len(self):,} rows")
-            row = self.metadata.iloc[rows]
-            return {str(name): row[name] for name in row.index} | {WEIGHTS: self.weights(rows)}
+        if (number := one_row(rows)) is not None:
+            if not -len(self) <= number < len(self):
+                raise IndexError(f"row {number} does not exist: {self.config} {self.split} has {len(self):,} rows")
+            row = self.metadata.iloc[number]
+            return {str(name): row[name] for name in row.index} | {WEIGHTS: self.weights(number)}
         numbers = self._numbers(rows)
         columns = self.metadata.iloc[numbers].to_dict(orient="list")
         return {str(name): values for name, values in columns.items()} | {WEIGHTS: self.weights(numbers)}
@@ -187,7 +188,7 @@ class ZooReader:
         text = self.metadata.select_dtypes(exclude="number").columns
         return self.metadata.astype(dict.fromkeys(text, object)).copy()
 
-    def _numbers(self, rows: slice | Sequence[int] | np.ndarray | Tensor | pd.Index) -> np.ndarray:
+    def _numbers(self, rows: Rows) -> np.ndarray:
         """Row numbers as an array, checked; a mask of bools is taken as the rows where it is True."""
         if isinstance(rows, slice):
             return np.arange(len(self))[rows]
@@ -204,6 +205,13 @@ class ZooReader:
                 f"a row is outside 0 to {len(self) - 1}: {self.config} {self.split} has {len(self):,} rows"
             )
         return numbers
+
+
+def one_row(rows: Rows) -> int | None:
+    """The number of a single row, of whatever kind: an int, one of numpy's such as ``rows`` returns, or a tensor's."""
+    if isinstance(rows, np.ndarray | Tensor):
+        return operator.index(rows) if rows.ndim == 0 else None
+    return operator.index(rows) if isinstance(rows, int | np.integer) else None
 
 
 def describe_where(where: Where) -> str:

@@ -168,10 +168,10 @@ class Membership:
         return f"{self.column.name} {'not in' if self.negated else 'in'} [{listed}]"
 
     def mask(self, metadata: pd.DataFrame) -> Mask:
-        column = self.column.of(metadata)
+        # one by one, as == has it: pandas' isin would not find 0.9 in a column of float32
+        members = np.zeros(len(self.column.of(metadata)), dtype=bool)
         for value in self.values:
-            check_kinds(self.column, column, value, value)
-        members = column.isin(list(self.values)).to_numpy(dtype=bool)
+            members |= Comparison(self.column, "==", value).mask(metadata)
         return ~members if self.negated else members
 
 

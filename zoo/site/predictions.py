@@ -6,7 +6,6 @@
 ``tau``, ``interval`` and ``reads_weights`` may be left out. Text is shown as it is, never read as HTML.
 """
 
-import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from zoo.site.packing import plain
 from zoo.storage.bounded import read_bounded
 from zoo.storage.json_text import parse_json
+from zoo.storage.numbers import is_finite
 
 MAX_BYTES = 64 << 20
 REQUIRED = 5  # fields without a default, which come first
@@ -82,14 +82,12 @@ def fits(name: str, value: Any) -> bool:
     """Whether a value of the file is of the kind that its field holds."""
     if name in LISTS:
         pair = name != "interval" or (isinstance(value, list) and len(value) == 2)
-        return (value is None and name == "interval") or (pair and isinstance(value, list) and all(map(finite, value)))
+        return (value is None and name == "interval") or (
+            pair and isinstance(value, list) and all(map(is_finite, value))
+        )
     if name == "tau":
-        return value is None or finite(value)
+        return value is None or is_finite(value)
     return isinstance(value, bool if name == "reads_weights" else str)
-
-
-def finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
 
 
 def read_predictions(path: Path) -> list[Predictions]:

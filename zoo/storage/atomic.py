@@ -33,9 +33,11 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
             os.replace(temporary, path)  # before the lock goes
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        # a full disk is noticed in the middle of a write, where the system does not say of which file
-        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
-            error.filename = str(path)
+        # a full disk is noticed in the middle of a write, where the system does not say of which file; and of two names
+        # the temporary one says nothing to whoever reads the message
+        unnamed = (None, temporary, str(temporary))
+        if isinstance(error, OSError) and error.errno is not None and error.filename in unnamed:
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     flush_folder(path.parent)
 

@@ -1,8 +1,9 @@
 """A table of a TOML file, read key by key: whatever is wrong with it is one line that names file, key and remedy."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
+
+from zoo.storage.numbers import is_finite
 
 T = TypeVar("T")
 REQUIRED: Any = object()
@@ -47,7 +48,7 @@ class TomlTable:
 
     def number(self, key: str, default: Any = REQUIRED, *, allowed: str, accept: Callable[[float], bool]) -> float:
         """A finite number that ``accept`` takes; ``allowed`` says which those are."""
-        return float(self._read(key, default, allowed, lambda value: is_number(value) and accept(value)))
+        return float(self._read(key, default, allowed, lambda value: is_finite(value) and accept(value)))
 
     def list_of(
         self, key: str, default: Any = REQUIRED, *, allowed: str, accept: Callable[[Any], bool]
@@ -97,10 +98,6 @@ class TomlTable:
 
 def is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def is_tables(value: Any) -> bool:
