@@ -8,7 +8,7 @@ python -m benchmarks.kendall --models mlp my_module:MyPredictor    a predictor o
 
 Fits on train, chooses on validation, tests once. Finished trials are kept in OUT/cells and not computed again. Writes
 OUT/kendall.jsonl, OUT/kendall.CONFIG.md and three plots; each --where has its own files. A model whose library is
-missing is left out; the exit code is then 3.
+missing, or that predicts NaN or infinity, is left out; the exit code is then 3.
 """
 
 import numpy as np

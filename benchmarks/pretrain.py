@@ -94,7 +94,7 @@ def measured(verdict: Verdict, pretrained: Pretrained) -> dict[str, Any]:
 def card(options: argparse.Namespace, data: BenchmarkData, fitted: FittedPredictor, out: Path) -> dict[str, Any]:
     """Everything one must know to use the file, or to make it again."""
     pretrained = load_pretrained(out)
-    before, after = data.judge(fitted, 0.0), data.judge(Reader(pretrained), 0.0)
+    before, after = (data.judge(model, 0.0, MODEL) for model in (fitted, Reader(pretrained)))
     stored_change = float(np.abs(before.predicted - after.predicted).max())
     return {
         "name": out.stem,

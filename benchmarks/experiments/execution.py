@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.data.benchmark_data import MIN_ROWS, BenchmarkData
+from benchmarks.data.benchmark_data import MIN_ROWS, BenchmarkData, NotFinite
 from benchmarks.experiments.average import average
 from benchmarks.experiments.memory import measured_memory
 from benchmarks.experiments.trial import Outcome, Trial
@@ -31,7 +31,7 @@ class Finished:
 
     outcomes: dict[Trial, Outcome] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
-    """Model → why it cannot be computed here."""
+    """Model → why it cannot be computed here, or has no finite predictions."""
     rows: dict[float, dict[str, int]] = field(default_factory=dict)
     """Threshold → rows of train and validation."""
 
@@ -58,9 +58,13 @@ def compute(
             finished.skipped[model.name] = missing
         else:
             possible = [trial for trial in group if min(finished.rows[trial.threshold].values()) >= MIN_ROWS]
-            outcomes = fit_and_judge(possible, data, jobs) if possible else {}
-            store.add(outcomes)
-            finished.outcomes |= {trial: outcome for trial, outcome in outcomes.items() if trial in wanted}
+            try:
+                outcomes = fit_and_judge(possible, data, jobs) if possible else {}
+            except NotFinite as error:
+                finished.skipped[model.name] = str(error)
+            else:
+                store.add(outcomes)
+                finished.outcomes |= {trial: outcome for trial, outcome in outcomes.items() if trial in wanted}
         advance(label(group), len(wanted.intersection(group)))
     averages = averaged([trial for trial in trials if trial.parts and trial not in finished.outcomes], data, store)
     finished.outcomes |= averages
@@ -173,7 +177,7 @@ def fit_other(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> Mappin
 
 
 def judged(trial: Trial, fitted: FittedModel, data: BenchmarkData, cost: dict[str, float | str | None]) -> Outcome:
-    verdict = data.tested_on(trial.elsewhere).judge(fitted, trial.threshold)
+    verdict = data.tested_on(trial.elsewhere).judge(fitted, trial.threshold, trial.model)
     notes = {
         "validation_tau": fitted.validation_tau if np.isfinite(fitted.validation_tau) else None,
         "epoch": fitted.epoch,
