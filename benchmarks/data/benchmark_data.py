@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Integer
 
-from benchmarks.data.checkpoints import Checkpoints
+from benchmarks.data.checkpoints import Checkpoints, require_rows
 from zoo.format.edition import edition_of
 from zoo.format.published import ConfigDetails, PublishedZoo
 from zoo.format.splits import SPLITS
@@ -113,6 +113,7 @@ class BenchmarkData:
         folder = find_folder(name, config)
         details = PublishedZoo.read(folder).config(config)
         checkpoint = chosen_checkpoint(details, config, checkpoint)
+        require_rows(config, details.rows)
         edition = edition_of(folder)
 
         def read(split: str) -> Checkpoints:

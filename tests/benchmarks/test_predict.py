@@ -12,10 +12,13 @@ from safetensors.torch import save_file
 
 import nfn
 import zoo
-from benchmarks import predict, pretrain
+from benchmarks import kendall, predict, pretrain
+from benchmarks.leaderboard.__main__ import main as leaderboard
 from benchmarks.statistics.ranking import kendall_tau
 from tests.refusal import refusal
 from zoo.export import export_checkpoints
+from zoo.publish import publish
+from zoo.testing import TINY_MNIST, fabricate_shard
 
 SAMPLE = "small-transformer-zoo"
 
@@ -95,6 +98,25 @@ def test_a_predictor_of_ones_own_is_named_by_its_file_or_folder(fitted: Path, ti
     nfn.save_predictor(nfn.StatNN(spec), tmp_path / "saved")
     predict.main([str(tiny_zoo), "--config", "mnist", "--predictor", str(tmp_path / "saved")])
     assert "  –  " in capsys.readouterr().out, "it has no interval"
+
+
+def few_runs(folder: Path, count: int) -> Path:
+    """A zoo of the first runs of MNIST: the third is in validation, the fifth in test, the others in train."""
+    fabricate_shard(folder / "runs", TINY_MNIST, count=count)
+    publish(folder / "runs", folder / "zoo")
+    return folder / "zoo"
+
+
+def test_a_split_without_rows_is_one_line(fitted: Path, tmp_path: Path, capsys) -> None:
+    zoo_without_test = few_runs(tmp_path, 4)
+    words = ["--zoo", str(zoo_without_test), "--out", str(tmp_path / "out"), "--checkpoint"]
+    for main, arguments in (
+        (predict.main, [str(zoo_without_test), "--predictor", str(fitted)]),
+        (kendall.main, [*words, "all"]),
+        (kendall.main, [*words, "best"]),
+        (leaderboard, ["submit", "hyperparameters", *words, "all"]),
+    ):
+        assert "the test split of mnist has no rows" in refusal(main, arguments, capsys)
 
 
 def hostile(path: Path) -> None:
