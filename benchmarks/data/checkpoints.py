@@ -23,7 +23,7 @@ def require_rows(config: str, rows: Mapping[str, int], least: int = 1) -> None:
     for split, count in rows.items():
         if count < least:
             found = {0: "no rows", 1: "1 row"}.get(count, f"{count:,} rows")
-            raise ValueError(f"the {split} split of {config} has {found}, at least {least:,} needed: add runs to the zoo")
+            raise ValueError(f"the {split} split of {config} has {found}, at least {least} needed: add runs to the zoo")
 
 
 @dataclass(frozen=True)

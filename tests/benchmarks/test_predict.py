@@ -119,6 +119,38 @@ def test_a_split_without_rows_is_one_line(fitted: Path, tmp_path: Path, capsys) 
         assert "the test split of mnist has no rows" in refusal(main, arguments, capsys)
 
 
+@pytest.mark.parametrize(
+    ("runs", "message"),
+    [
+        (4, "the test split of mnist has no rows"),
+        (5, "the validation split of mnist has 1 row, at least 2 needed"),
+    ],
+)
+def test_a_predictor_is_not_fitted_where_a_split_has_too_few_rows(
+    runs: int, message: str, tmp_path: Path, capsys
+) -> None:
+    out = tmp_path / "out" / "few.safetensors"
+    words = ["--zoo", str(few_runs(tmp_path, runs)), "--checkpoint", "best", "--out", str(out)]
+    assert message in refusal(pretrain.main, words, capsys)
+    assert not out.parent.exists()
+
+
+def test_a_predictor_that_cannot_be_judged_leaves_the_old_one_and_its_card(
+    tiny_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    out = tmp_path / "tiny.safetensors"
+    for path in (out, out.with_suffix(".toml")):
+        path.write_text("old")
+
+    def fail(*_: object) -> None:
+        raise ValueError("not judged")
+
+    monkeypatch.setattr(pretrain, "measured", fail)
+    words = ["--zoo", str(tiny_zoo), "--config", "mnist", "--epochs", "1", "--out", str(out)]
+    assert "not judged" in refusal(pretrain.main, words, capsys)
+    assert [path.read_text() for path in (out, out.with_suffix(".toml"))] == ["old", "old"]
+
+
 def hostile(path: Path) -> None:
     class Harm:
         def __reduce__(self):
