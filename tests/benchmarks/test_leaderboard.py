@@ -258,6 +258,19 @@ def test_following_contributing_adds_both_submissions(clone: Path, capsys) -> No
     assert "nearest-run" in (clone / "benchmarks" / "results" / RANKING_FILE).read_text()
 
 
+def test_an_average_is_submitted_and_checked_by_fitting_its_parts(tiny_zoo: Path, tmp_path: Path, capsys) -> None:
+    model, folder = "gauge_nfn_hyperparameters", tmp_path / "average"
+    zoo = ["--zoo", str(tiny_zoo), "--jobs", "1", "--device", "cpu"]
+    main(["submit", model, *zoo, "--checkpoint", "best", "--out", str(folder)])
+    written = Card.read(folder)
+    assert written.reads == ("weights", "hyperparameters")
+    assert written.predictions[0].change_under_group is None
+    main(["check", str(folder), *zoo, "--predictor", model])
+    again = re.search(r"fitted again: (\S+) from what was submitted", capsys.readouterr().out)
+    assert again
+    assert float(again[1]) < 1e-6
+
+
 def test_a_card_that_says_it_moves_less_than_it_does_is_refused(clone: Path, tiny_zoo: Path, capsys) -> None:
     (clone / "raw.py").write_text(
         "class First:\n"
