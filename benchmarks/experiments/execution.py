@@ -20,6 +20,7 @@ from benchmarks.models.schedule import EPOCHS, RECIPES
 from benchmarks.models.training_apart import train_apart
 from benchmarks.models.training_group import TrainingGroup, train_together
 from benchmarks.results import describe_device
+from benchmarks.tables.markdown import threshold_title
 
 Advance = Callable[[str, int], None]
 """Receives what is being computed and how many more trials are done."""
@@ -115,7 +116,7 @@ def groups(trials: Sequence[Trial], data: BenchmarkData) -> Iterator[list[Trial]
 
 def label(group: Sequence[Trial]) -> str:
     thresholds = sorted({trial.threshold for trial in group})
-    suffix = "" if thresholds == [0.0] else f" ≥ {', '.join(f'{threshold:.0%}' for threshold in thresholds)}"
+    suffix = "" if thresholds == [0.0] else f", {', '.join(map(threshold_title, thresholds))}"
     return f"{group[0].config}: {known_models()[group[0].model].title}{suffix}"
 
 
