@@ -124,6 +124,8 @@ def submit(options: argparse.Namespace) -> None:
 
 def table(options: argparse.Namespace) -> None:
     root = options.root or find_clone()
+    if not (root / DOCUMENT).is_file():
+        raise ValueError(f"{root} has no {DOCUMENT}: --root names a clone of the repository")
     results = root / "benchmarks" / "results"
     rankings = rank(submissions_in(root / LEADERBOARD), options.zoo, read_ranking(results))
     print(f"written: {write_ranking(results, rankings)}")

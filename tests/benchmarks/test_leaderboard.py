@@ -302,6 +302,12 @@ def test_an_average_is_submitted_and_checked_by_fitting_its_parts(tiny_zoo: Path
     assert float(again[1]) < 1e-6
 
 
+def test_a_table_of_no_clone_is_refused_and_creates_nothing(tmp_path: Path, capsys) -> None:
+    root = tmp_path / "nowhere"
+    assert f"{root} has no benchmarks/README.md" in refusal(main, ["table", "--root", str(root)], capsys)
+    assert not root.exists()
+
+
 def test_a_card_that_says_it_moves_less_than_it_does_is_refused(clone: Path, tiny_zoo: Path, capsys) -> None:
     (clone / "raw.py").write_text(
         "class First:\n"

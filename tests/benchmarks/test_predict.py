@@ -100,6 +100,17 @@ def test_a_predictor_of_ones_own_is_named_by_its_file_or_folder(fitted: Path, ti
     assert "  –  " in capsys.readouterr().out, "it has no interval"
 
 
+@pytest.mark.parametrize("text", ["data = 3", "data = {config = 3}"])
+def test_a_card_whose_data_are_no_table_is_one_line(
+    text: str, fitted: Path, tiny_zoo: Path, tmp_path: Path, capsys
+) -> None:
+    own = tmp_path / "own.safetensors"
+    own.write_bytes(fitted.read_bytes())
+    own.with_suffix(".toml").write_text(text)
+    words = [str(tiny_zoo), "--predictor", str(own)]
+    assert "data must be a table with the config" in refusal(predict.main, words, capsys)
+
+
 def few_runs(folder: Path, count: int) -> Path:
     """A zoo of the first runs of MNIST: the third is in validation, the fifth in test, the others in train."""
     fabricate_shard(folder / "runs", TINY_MNIST, count=count)
