@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from zoo.storage.atomic import write_atomically
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 DRAWN = '#view[aria-busy="false"]'
 
@@ -23,11 +25,16 @@ def missing() -> str | None:
     return None if find_chromium() else "no chromium: make browser"
 
 
+def require_browser() -> None:
+    """A ValueError where something is missing."""
+    if reason := missing():
+        raise ValueError(f"this needs a browser, there is {reason}")
+
+
 @contextmanager
 def launched() -> Iterator[Any]:
     """Chromium, without its sandbox: containers lack what that needs, and the pages opened here are our own."""
-    if reason := missing():
-        raise ValueError(f"this needs a browser, there is {reason}")
+    require_browser()
     with importlib.import_module("playwright.sync_api").sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
         try:
@@ -38,7 +45,7 @@ def launched() -> Iterator[Any]:
 
 def show(tab: Any, site: Path, address: str = "") -> None:
     """Opens a written page and waits until it is drawn; ``address`` is what it should show, as in #mnist/curves."""
-    tab.goto(f"{(site / 'index.html').as_uri()}{address}")
+    tab.goto(f"{(site / 'index.html').resolve().as_uri()}{address}")
     tab.wait_for_selector(DRAWN)
 
 
@@ -47,5 +54,4 @@ def take_picture(site: Path, address: str, picture: Path, *, width: int = 1280, 
     with launched() as browser:
         tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme="light")
         show(tab, site, address)
-        picture.parent.mkdir(parents=True, exist_ok=True)
-        tab.screenshot(path=picture)
+        write_atomically(picture, tab.screenshot())

@@ -8,7 +8,7 @@ python -m benchmarks.kendall --models mlp my_module:MyPredictor    a predictor o
 
 Fits on train, chooses on validation, tests once. Finished trials are kept in OUT/cells and not computed again. Writes
 OUT/kendall.jsonl, OUT/kendall.CONFIG.md and three plots; each --where has its own files. A model whose library is
-missing is left out; the exit code is then 3.
+missing, or that predicts NaN or infinity, is left out; the exit code is then 3.
 """
 
 import numpy as np
@@ -27,23 +27,39 @@ from zoo.command import command
 from zoo.plots import plot_histograms
 
 
-def plan(options: TableOptions, data: BenchmarkData) -> list[Trial]:
-    """All trials. Only in the first column are neural predictors also trained by recipes other than the paper's.
+def recipes_of(options: TableOptions, model: str, threshold: float) -> list[str]:
+    """How a model is trained at a threshold. Only in the first column are neural predictors also trained by recipes
+    other than the paper's.
 
     A model with a recipe of its own is trained by that instead of the paper's, and by no other.
     """
-    trials = []
-    models = known_models()
-    for model in options.models:
-        for threshold in options.thresholds:
-            first = threshold == options.thresholds[0]
-            own = models[model].recipe
-            others_too = first and models[model].neural and own == "paper"
-            recipes = [recipe for recipe in options.recipes if recipe == "paper" or others_too]
-            recipes = [recipe for recipe in recipes if recipe != "scaled" or models[model].scalable]
-            for recipe in [own if recipe == "paper" else recipe for recipe in recipes]:
-                trials += options.trials("kendall", data, model, threshold=threshold, recipe=recipe)
-    return trials
+    benchmark_model = known_models()[model]
+    own = benchmark_model.recipe
+    others_too = threshold == options.thresholds[0] and benchmark_model.neural and own == "paper"
+    recipes = [recipe for recipe in options.recipes if recipe == "paper" or others_too]
+    recipes = [recipe for recipe in recipes if recipe != "scaled" or benchmark_model.scalable]
+    return [own if recipe == "paper" else recipe for recipe in recipes]
+
+
+def plan(options: TableOptions, data: BenchmarkData) -> list[Trial]:
+    """All trials."""
+    return [
+        trial
+        for model in options.models
+        for threshold in options.thresholds
+        for recipe in recipes_of(options, model, threshold)
+        for trial in options.trials("kendall", data, model, threshold=threshold, recipe=recipe)
+    ]
+
+
+def require_trials(options: TableOptions) -> None:
+    """A named model that the chosen recipes never train is a ValueError; the usual models are not named."""
+    idle = [model for model in options.models if not recipes_of(options, model, options.thresholds[0])]
+    if idle and options.models != USUAL_MODELS:
+        raise ValueError(
+            f"--recipes {' '.join(options.recipes)} trains no {' or '.join(idle)}: "
+            "add paper, which stands for a model's own way"
+        )
 
 
 def draw(experiment: Experiment, finished: Finished, data: BenchmarkData) -> None:
@@ -84,6 +100,7 @@ def main(arguments: list[str] | None = None) -> None:
         "place among the training accuracies",
     )
     options = read_options(parser.parse_args(arguments))
+    require_trials(options)
     experiment = Experiment(options, data_sets=len(options.configs))
     for config in options.configs:
         data = options.data(config)

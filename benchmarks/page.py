@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import results
-from benchmarks.browser import take_picture
+from benchmarks.browser import require_browser, take_picture
 from benchmarks.models.registry import known_models
 from benchmarks.report import first_predictions
 from benchmarks.submissions.ranking import submissions_in
@@ -92,6 +92,8 @@ def main(arguments: list[str] | None = None) -> None:
         "--show", metavar="ADDRESS", help="what is in the picture, e.g. #mnist/checkpoint (default: the first view)"
     )
     options = parser.parse_args(arguments)
+    if options.picture:
+        require_browser()
     run(options, [*predictions(options.results), *submitted(options.leaderboard, options.zoo)])
     if options.picture:
         take_picture(options.out, options.show or "", options.picture)

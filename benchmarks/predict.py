@@ -65,6 +65,14 @@ class Ranker:
         pretrained = load_pretrained(name)
         return cls(name, pretrained.spec, pretrained.predictor, pretrained.interval, pretrained.card)
 
+    @property
+    def config(self) -> str | None:
+        """The config that its card says it was fitted on."""
+        data = self.card.get("data", {})
+        if not isinstance(data, dict) or not isinstance(data.get("config"), str | None):
+            raise ValueError(f"the card of {self.name} is damaged: data must be a table with the config, got {data!r}")
+        return data.get("config")
+
     @torch.no_grad()
     def predict(self, rows: RankedRows) -> "Ranking":
         if rows.spec != self.spec:
@@ -145,7 +153,7 @@ def zoo_ranking(path: str, options: argparse.Namespace) -> tuple[str, Ranking]:
     given = None if options.predictor is None else Ranker.load(options.predictor)
     folder = find_folder(path, options.config)
     configs = PublishedZoo.read(folder).configs
-    config = options.config or (given.card.get("data", {}).get("config") if given else None)
+    config = options.config or (given.config if given else None)
     if config is None and len(configs) > 1:
         raise ValueError(f"{path} has several configs: choose one of {', '.join(configs)} with --config")
     reader = open_zoo(folder, config or next(iter(configs)), options.split)

@@ -9,6 +9,7 @@ chosen and the interval is calibrated on validation, and the file as stored is a
 
 import argparse
 import sys
+import tempfile
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -18,8 +19,8 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from benchmarks.data.benchmark_data import BenchmarkData, Verdict
-from benchmarks.data.checkpoints import Checkpoints
+from benchmarks.data.benchmark_data import MIN_ROWS, BenchmarkData, Verdict
+from benchmarks.data.checkpoints import Checkpoints, require_rows
 from benchmarks.experiments.execution import fit_neural
 from benchmarks.experiments.trial import Trial
 from benchmarks.models.registry import MODELS
@@ -35,6 +36,7 @@ from nfn.predictors.pretrained import CARD_SUFFIX, SUFFIX, save_pretrained
 from nfn.training.ensemble import READ_AT_ONCE
 from zoo.command import command, command_parser
 from zoo.device import choose_device
+from zoo.format.splits import SPLITS
 from zoo.reading.locate import DEFAULT_NAME
 from zoo.storage.atomic import write_atomically
 from zoo.tasks.toml_text import toml_text
@@ -91,13 +93,15 @@ def measured(verdict: Verdict, pretrained: Pretrained) -> dict[str, Any]:
     }
 
 
-def card(options: argparse.Namespace, data: BenchmarkData, fitted: FittedPredictor, out: Path) -> dict[str, Any]:
+def card(
+    options: argparse.Namespace, data: BenchmarkData, test: HeldOutRows, fitted: FittedPredictor, file: Path
+) -> dict[str, Any]:
     """Everything one must know to use the file, or to make it again."""
-    pretrained = load_pretrained(out)
-    before, after = data.judge(fitted, 0.0), data.judge(Reader(pretrained), 0.0)
+    pretrained = load_pretrained(file)
+    before, after = (data.judge(model, 0.0, MODEL) for model in (fitted, Reader(pretrained)))
     stored_change = float(np.abs(before.predicted - after.predicted).max())
     return {
-        "name": out.stem,
+        "name": file.stem,
         "predictor": MODELS[MODEL].title,
         "limits": LIMITS,
         "data": {
@@ -110,7 +114,7 @@ def card(options: argparse.Namespace, data: BenchmarkData, fitted: FittedPredict
             "validation_rows": len(data.validation),
             "validation_runs": len(np.unique(data.validation.runs)),
             "fingerprint": data.fingerprint,
-            "test_rows": HeldOutRows.read(options.zoo, data.config, data.checkpoint).sha256,
+            "test_rows": test.sha256,
         },
         "recipe": {
             "text": "targets are places among the training accuracies; principal components of the invariants of the "
@@ -133,7 +137,7 @@ def card(options: argparse.Namespace, data: BenchmarkData, fitted: FittedPredict
         },
         "test": measured(after, pretrained),
         "storage": {
-            "bytes": out.stat().st_size,
+            "bytes": file.stat().st_size,
             "tau_before_storing": round(kendall_tau(before.predicted, before.truth), 4),
             "largest_change_by_storing": float(f"{stored_change:.2g}"),
         },
@@ -160,12 +164,18 @@ def main(arguments: list[str] | None = None) -> None:
     data = BenchmarkData.from_zoo(
         options.zoo, options.config, checkpoint=options.checkpoint, device=choose_device(options.device)
     )
+    held_out = HeldOutRows.read(options.zoo, data.config, data.checkpoint)
+    counts = (len(data.train), len(data.validation), len(held_out.keys))
+    require_rows(data.config, dict(zip(SPLITS, counts, strict=True)), MIN_ROWS)
     fitted = fit(data, options.seed, options.epochs)
-    size = save_pretrained(fitted.predictor, calibrate(fitted, data.validation), options.out)
+    with tempfile.TemporaryDirectory(prefix="pretrain-") as scratch:
+        file = Path(scratch) / options.out.name
+        size = save_pretrained(fitted.predictor, calibrate(fitted, data.validation), file)
+        written = card(options, data, held_out, fitted, file)
+        write_atomically(options.out.with_suffix(CARD_SUFFIX), toml_text(written).encode())
+        write_atomically(options.out, file.read_bytes())
     if size > MAX_FILE:
         print(f"note: {options.out} has {size:,} bytes; the package takes at most {MAX_FILE:,}", file=sys.stderr)
-    written = card(options, data, fitted, options.out)
-    write_atomically(options.out.with_suffix(CARD_SUFFIX), toml_text(written).encode())
     test = written["test"]
     print(
         f"{options.out}: τ {test['tau']:.3f} on {test['rows']:,} test rows, {test['share_inside_interval']:.0%} of "

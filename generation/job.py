@@ -16,6 +16,7 @@ from generation.sample import Sample
 from generation.storage.remote import RemoteShards, is_url, scratch_folder
 from generation.sweep import PRESETS, Preset, Sweep, own_preset
 from generation.task import TrainingTask
+from zoo.command import positive
 from zoo.device import choose_device
 from zoo.format.record import MAX_REPEATS, MIN_REPEATS, repeats_of
 from zoo.format.shard import ShardRecord, finished_record, shard_folder
@@ -194,13 +195,6 @@ def chosen_sample(options: argparse.Namespace) -> Sample | None:
         if value is not None:
             raise ValueError(f"{name} is about a sample: say how many configurations with --sample N")
     return None
-
-
-def positive(text: str) -> int:
-    """An argument that counts something."""
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
 
 
 def seed_policy(text: str) -> str:

@@ -21,9 +21,9 @@ from rich.live import Live
 from generation.cluster.launcher import Launcher, Resources
 from generation.cluster.ray_tasks import cluster, import_ray
 from generation.cluster.status_table import FINISHED, MISSING, StatusTable
-from generation.job import Job, add_options, choose_preset, chosen_sample, positive
+from generation.job import Job, add_options, choose_preset, chosen_sample
 from generation.task import named_task
-from zoo.command import command, command_parser, one_line
+from zoo.command import command, command_parser, one_line, positive
 from zoo.terminal import PlainConsole, printable
 
 UNFINISHED = 1

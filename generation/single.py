@@ -9,11 +9,11 @@ import argparse
 from pathlib import Path
 
 from generation.data.task_data import load_task_data
-from generation.job import DATA_HELP, TASK_HELP, positive
+from generation.job import DATA_HELP, TASK_HELP
 from generation.protocol import RunConfig
 from generation.reference import train_single
 from generation.task import named_task
-from zoo.command import command, command_parser
+from zoo.command import command, command_parser, positive
 from zoo.device import choose_device
 from zoo.format.schema import OPTIMIZERS
 from zoo.tasks.evaluation import Evaluation

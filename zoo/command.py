@@ -48,6 +48,13 @@ class HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
         return f"{action.help} (default: {shown})"
 
 
+def positive(text: str) -> int:
+    """An argument that counts something."""
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
 @runtime_checkable
 class Main(Protocol):
     """A command: the words after its name, by default those of the command line."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Integer
 
-from benchmarks.data.checkpoints import Checkpoints
+from benchmarks.data.checkpoints import Checkpoints, require_rows
 from zoo.format.edition import edition_of
 from zoo.format.published import ConfigDetails, PublishedZoo
 from zoo.format.splits import SPLITS
@@ -23,6 +23,10 @@ from zoo.tasks.identity import KNOWN
 MIN_ROWS = 2  # with fewer, a split has no pair to rank
 FINGERPRINT_DIGITS = 16
 INVARIANCE_SEED, AUGMENTATION_SEED = 1, 2
+
+
+class NotFinite(ValueError):
+    """A model predicts NaN or infinity."""
 
 
 class Fitted(Protocol):
@@ -109,6 +113,7 @@ class BenchmarkData:
         folder = find_folder(name, config)
         details = PublishedZoo.read(folder).config(config)
         checkpoint = chosen_checkpoint(details, config, checkpoint)
+        require_rows(config, details.rows)
         edition = edition_of(folder)
 
         def read(split: str) -> Checkpoints:
@@ -186,16 +191,23 @@ class BenchmarkData:
             repeats=self.repeats,
         )
 
-    def judge(self, fitted: Fitted, threshold: float) -> Verdict:
-        """Tests a fitted model on the test rows at or above a threshold. Nothing else opens them."""
+    def judge(self, fitted: Fitted, threshold: float, name: str) -> Verdict:
+        """Tests a fitted model on the test rows at or above a threshold. Nothing else opens them.
+
+        One that predicts NaN or infinity, or what is infinite in single precision, is a ``NotFinite`` with its name.
+        """
         rows = self._test.at_least(threshold)
         test, moved = self._test.take(rows), self._moved_test.take(rows)
         if not len(rows):
             return Verdict(np.empty(0, np.float32), np.empty(0, np.float32), np.empty(0, np.int32), 0.0)
-        predicted = fitted.predict(test)
-        change = np.abs(fitted.predict(moved).astype(np.float64) - predicted)
+        both = np.stack([fitted.predict(test), fitted.predict(moved)])
+        with np.errstate(over="ignore"):
+            predicted = both.astype(np.float32)
+        if wrong := int((~np.isfinite(predicted)).any(axis=0).sum()):
+            raise NotFinite(f"{name} predicts NaN or infinity for {wrong:,} of {len(rows):,} test rows")
+        change = np.abs(both[1].astype(np.float64) - both[0])
         return Verdict(
-            predicted=predicted.astype(np.float32),
+            predicted=predicted[0],
             truth=test.truth(),
             runs=np.unique(test.runs, return_inverse=True)[1].astype(np.int32),
             mean_change=float(change.mean()),

@@ -1,7 +1,7 @@
 """The rows of one split as a model reads them: weights on a device, accuracies, runs and hyperparameters."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,14 @@ from zoo.reading.selection import Selection
 
 HYPERPARAMETERS = ("optimizer", "learning_rate", "weight_decay", "init_std", "dropout", "train_fraction")
 MOVED_AT_ONCE = 256  # group elements act in float64: this many checkpoints stay within 100 MB
+
+
+def require_rows(config: str, rows: Mapping[str, int], least: int = 1) -> None:
+    """A split that has fewer rows is a ValueError: a small zoo may have no run in one. ``rows`` counts each split's."""
+    for split, count in rows.items():
+        if count < least:
+            found = {0: "no rows", 1: "1 row"}.get(count, f"{count:,} rows")
+            raise ValueError(f"the {split} split of {config} has {found}, at least {least} needed: add runs to the zoo")
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,7 @@ class Checkpoints:
         cls, reader: ZooReader, checkpoint: str, device: torch.device, where: Selection | None = None
     ) -> "Checkpoints":
         """The rows of a reader at one checkpoint (or ``all``) that ``where`` chooses, copied to the device."""
+        require_rows(reader.config, {reader.split: len(reader)})
         at_checkpoint = reader.rows(None if checkpoint == "all" else f"checkpoint == '{checkpoint}'")
         rows = np.intersect1d(at_checkpoint, reader.rows(where))
         metadata = reader.metadata.iloc[rows].reset_index(drop=True)

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from benchmarks.data.checkpoints import require_rows
 from zoo import TransformerSpec
 from zoo.reading.checkpoint_file import SUFFIXES, CheckpointFile
 from zoo.reading.reader import ZooReader
@@ -29,6 +30,7 @@ class RankedRows:
 
     @classmethod
     def of_zoo(cls, reader: ZooReader, where: str | None) -> "RankedRows":
+        require_rows(reader.config, {reader.split: len(reader)})
         rows = reader.rows(where)
         metadata = reader.metadata.iloc[rows]
         runs = metadata["run_id"].to_numpy(dtype=str)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.data.benchmark_data import MIN_ROWS, BenchmarkData
+from benchmarks.data.benchmark_data import MIN_ROWS, BenchmarkData, NotFinite
 from benchmarks.experiments.average import average
 from benchmarks.experiments.memory import measured_memory
 from benchmarks.experiments.trial import Outcome, Trial
@@ -20,6 +20,7 @@ from benchmarks.models.schedule import EPOCHS, RECIPES
 from benchmarks.models.training_apart import train_apart
 from benchmarks.models.training_group import TrainingGroup, train_together
 from benchmarks.results import describe_device
+from benchmarks.tables.markdown import threshold_title
 
 Advance = Callable[[str, int], None]
 """Receives what is being computed and how many more trials are done."""
@@ -31,7 +32,7 @@ class Finished:
 
     outcomes: dict[Trial, Outcome] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
-    """Model → why it cannot be computed here."""
+    """Model → why it cannot be computed here, or has no finite predictions."""
     rows: dict[float, dict[str, int]] = field(default_factory=dict)
     """Threshold → rows of train and validation."""
 
@@ -58,9 +59,13 @@ def compute(
             finished.skipped[model.name] = missing
         else:
             possible = [trial for trial in group if min(finished.rows[trial.threshold].values()) >= MIN_ROWS]
-            outcomes = fit_and_judge(possible, data, jobs) if possible else {}
-            store.add(outcomes)
-            finished.outcomes |= {trial: outcome for trial, outcome in outcomes.items() if trial in wanted}
+            try:
+                outcomes = fit_and_judge(possible, data, jobs) if possible else {}
+            except NotFinite as error:
+                finished.skipped[model.name] = str(error)
+            else:
+                store.add(outcomes)
+                finished.outcomes |= {trial: outcome for trial, outcome in outcomes.items() if trial in wanted}
         advance(label(group), len(wanted.intersection(group)))
     averages = averaged([trial for trial in trials if trial.parts and trial not in finished.outcomes], data, store)
     finished.outcomes |= averages
@@ -111,7 +116,7 @@ def groups(trials: Sequence[Trial], data: BenchmarkData) -> Iterator[list[Trial]
 
 def label(group: Sequence[Trial]) -> str:
     thresholds = sorted({trial.threshold for trial in group})
-    suffix = "" if thresholds == [0.0] else f" ≥ {', '.join(f'{threshold:.0%}' for threshold in thresholds)}"
+    suffix = "" if thresholds == [0.0] else f", {', '.join(map(threshold_title, thresholds))}"
     return f"{group[0].config}: {known_models()[group[0].model].title}{suffix}"
 
 
@@ -173,7 +178,7 @@ def fit_other(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> Mappin
 
 
 def judged(trial: Trial, fitted: FittedModel, data: BenchmarkData, cost: dict[str, float | str | None]) -> Outcome:
-    verdict = data.tested_on(trial.elsewhere).judge(fitted, trial.threshold)
+    verdict = data.tested_on(trial.elsewhere).judge(fitted, trial.threshold, trial.model)
     notes = {
         "validation_tau": fitted.validation_tau if np.isfinite(fitted.validation_tau) else None,
         "epoch": fitted.epoch,

@@ -11,6 +11,7 @@ A submission is a folder with card.toml and one CSV file of predictions for each
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +24,9 @@ from benchmarks.submissions.card import NAME, READS, Card, PredictionSet
 from benchmarks.submissions.fitting import OWN_AUTHORS, PAPERS, code_of, fit_predictions, reads_of
 from benchmarks.submissions.held_out import HeldOutRows
 from benchmarks.submissions.ranking import rank, read_ranking, submissions_in, write_ranking
-from benchmarks.submissions.submission import Submission, write_submission
+from benchmarks.submissions.submission import Submission, card_with, write_submission
 from benchmarks.tables.leaderboard import score_lines
-from zoo.command import command, command_parser
+from zoo.command import command, command_parser, positive
 from zoo.device import choose_device
 from zoo.reading.locate import DEFAULT_NAME
 from zoo.storage.atomic import write_atomically
@@ -67,13 +68,14 @@ def fitted_again(
         jobs=options.jobs,
     )
     said, measured = predictions.change_under_group, fitted.change_under_group
-    if said is not None and abs(said - measured) > SAME_CHANGE:
+    if said is not None and measured is not None and abs(said - measured) > SAME_CHANGE:
         raise ValueError(
             f"{submission.folder}: on {predictions.config} it changes by {measured:.2g} under the group, "
             f"its card says {said:.2g}"
         )
     apart = np.abs(fitted.predicted - submission.predicted(predictions, rows)).mean()
-    return f"fitted again: changes by {measured:.2g} under the group, {apart:.2g} from what was submitted on average"
+    changes = "" if measured is None else f"changes by {measured:.2g} under the group, "
+    return f"fitted again: {changes}{apart:.2g} from what was submitted on average"
 
 
 def submit(options: argparse.Namespace) -> None:
@@ -84,6 +86,23 @@ def submit(options: argparse.Namespace) -> None:
     if not NAME.fullmatch(options.out.resolve().name):
         raise ValueError(f"{options.out}: its name must be lower-case letters, digits, - and _, 48 at most")
     rows = HeldOutRows.read(options.zoo, options.config, options.checkpoint)
+    predictions = PredictionSet(
+        zoo=Path(options.zoo).name,
+        config=rows.config,
+        checkpoint=rows.checkpoint,
+        test_rows=rows.sha256,
+        file=f"{rows.config}.{rows.checkpoint}.{rows.sha256[:8]}.csv",
+        seed=options.seed if benchmark_model.seeded else None,
+    )
+    card = Card(
+        name=options.name or benchmark_model.title,
+        authors=tuple(options.authors or OWN_AUTHORS),
+        paper=options.paper or PAPERS.get(model),
+        code=options.code or code_of(benchmark_model),
+        reads=tuple(options.reads or reads_of(benchmark_model)),
+        predictions=(),
+    )
+    card_with(options.out, card, predictions)  # what is wrong is said before the fit
     fitted = fit_predictions(
         model,
         options.zoo,
@@ -93,31 +112,20 @@ def submit(options: argparse.Namespace) -> None:
         device=choose_device(options.device),
         jobs=options.jobs,
     )
-    predictions = PredictionSet(
-        zoo=Path(options.zoo).name,
-        config=rows.config,
-        checkpoint=rows.checkpoint,
-        test_rows=rows.sha256,
-        file=f"{rows.config}.{rows.checkpoint}.{rows.sha256[:8]}.csv",
+    change = fitted.change_under_group
+    measured = replace(
+        predictions,
         parameters=fitted.parameters,
-        seed=options.seed if benchmark_model.seeded else None,
-        change_under_group=float(f"{fitted.change_under_group:.3g}"),
+        change_under_group=None if change is None else float(f"{change:.3g}"),
     )
-    card = Card(
-        name=options.name or benchmark_model.title,
-        authors=tuple(options.authors or OWN_AUTHORS),
-        paper=options.paper or PAPERS.get(model),
-        code=options.code or code_of(benchmark_model),
-        reads=tuple(options.reads or reads_of(benchmark_model)),
-        predictions=(predictions,),
-    )
-    Card.parse(card.text().encode(), str(options.out))
-    write_submission(options.out, card, predictions, rows, fitted.predicted)
+    write_submission(options.out, card, measured, rows, fitted.predicted)
     print(f"written: {options.out}; look at its card.toml, then: python -m benchmarks.leaderboard check {options.out}")
 
 
 def table(options: argparse.Namespace) -> None:
     root = options.root or find_clone()
+    if not (root / DOCUMENT).is_file():
+        raise ValueError(f"{root} has no {DOCUMENT}: --root names a clone of the repository")
     results = root / "benchmarks" / "results"
     rankings = rank(submissions_in(root / LEADERBOARD), options.zoo, read_ranking(results))
     print(f"written: {write_ranking(results, rankings)}")
@@ -139,7 +147,7 @@ def parser() -> argparse.ArgumentParser:
 
     def fitting(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, or auto: the GPU where there is one")
-        parser.add_argument("--jobs", type=int, default=torch.get_num_threads(), help="threads of the tree models")
+        parser.add_argument("--jobs", type=positive, default=torch.get_num_threads(), help="threads of the tree models")
 
     checking = verb("check", "verifies a submission and prints its score")
     checking.add_argument("folder", type=Path, metavar="FOLDER", help="folder of the submission")

@@ -61,6 +61,4 @@ def predictions(name: str, predictor: Any, rows: Checkpoints) -> Float[np.ndarra
     if predicted.shape != (len(rows),) or predicted.dtype.kind not in "fiu":
         got = f"{predicted.dtype} of shape {list(predicted.shape)}"
         raise ValueError(f"{name}.predict must return one number per checkpoint, [{len(rows)}] here, got {got}")
-    if not np.isfinite(predicted).all():
-        raise ValueError(f"{name}.predict returned NaN or infinity for some of {len(rows)} checkpoints")
     return predicted.astype(np.float64)

@@ -26,7 +26,7 @@ from generation.fused.variants import variant_named
 from generation.population.trainer import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
 from generation.reference import make_model, make_optimizer, train_batches
-from zoo.command import command, command_parser, duration
+from zoo.command import command, command_parser, duration, positive
 from zoo.device import choose_device
 from zoo.format.record import SEED_POLICIES, SHARED_SEED
 from zoo.format.schema import OPTIMIZERS
@@ -116,7 +116,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, or auto: the GPU where there is one")
     parser.add_argument("--config", choices=list(SPECS), nargs="+", default=list(SPECS), help="tasks")
     parser.add_argument(
-        "--models", type=int, nargs="+", help="population sizes (default: 512 1024 on a GPU, 4 on a CPU)"
+        "--models", type=positive, nargs="+", help="population sizes (default: 512 1024 on a GPU, 4 on a CPU)"
     )
     parser.add_argument(
         "--engines",
@@ -125,9 +125,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="what trains populations (default: both on a GPU, torch on a CPU)",
     )
     parser.add_argument(
-        "--steps", type=int, help="steps per epoch (default: on a GPU 468, a whole epoch of MNIST; on a CPU 3)"
+        "--steps", type=positive, help="steps per epoch (default: on a GPU 468, a whole epoch of MNIST; on a CPU 3)"
     )
-    parser.add_argument("--repeats", type=int, default=3, help="epochs timed")
+    parser.add_argument("--repeats", type=positive, default=3, help="epochs timed")
     parser.add_argument(
         "--seeds",
         choices=SEED_POLICIES,

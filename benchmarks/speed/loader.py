@@ -21,7 +21,7 @@ import zoo
 from benchmarks.results import Result
 from benchmarks.speed.record import Record, say, say_seconds
 from benchmarks.speed.timing import Timing, measure, measure_together
-from zoo.command import command, command_parser
+from zoo.command import command, command_parser, positive
 from zoo.format.published import PublishedZoo
 from zoo.format.splits import split_of
 from zoo.format.table_file import ROWS_PER_BATCH
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--zoo", help=f"a zoo with at least {MIN_CHECKPOINTS:,} training rows (default: fabricated)")
     parser.add_argument("--config", default="mnist", help="config of the zoo")
     parser.add_argument("--repeats", type=int, default=7, help="passes over the data for each way")
-    parser.add_argument("--threads", type=int, default=1, help="threads that sum the batches")
+    parser.add_argument("--threads", type=positive, default=1, help="threads that sum the batches")
     parser.add_argument(
         "--scratch", type=Path, help="folder for about 1.5 GB of temporary files (default: that of the system)"
     )

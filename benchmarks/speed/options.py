@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.speed.record import Record
-from zoo.command import command_parser
+from zoo.command import command_parser, positive
 from zoo.transformer.spec import SPECS
 
 
@@ -24,7 +24,7 @@ def read_options(name: str, documentation: str | None, arguments: list[str] | No
     parser.add_argument("--device", choices=["cpu", "cuda"], help="where to train (default: all that this machine has)")
     parser.add_argument("--config", choices=list(SPECS), help="task (default: all)")
     parser.add_argument("--repeats", type=int, default=repeats, help="samples of each time")
-    parser.add_argument("--threads", type=int, help="CPU threads (default: torch's own choice)")
+    parser.add_argument("--threads", type=positive, help="CPU threads (default: torch's own choice)")
     parser.add_argument("--dry-run", action="store_true", help="print the rows, store none")
     options = parser.parse_args(arguments)
     if options.repeats < 2:

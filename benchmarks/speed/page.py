@@ -16,7 +16,7 @@ from benchmarks.browser import find_chromium, launched, show
 from benchmarks.results import Result, Setting
 from benchmarks.speed.record import Record, say
 from benchmarks.speed.timing import Timing, measure
-from zoo.command import command, command_parser
+from zoo.command import command, command_parser, positive
 from zoo.publish import publish
 from zoo.reading.locate import DEFAULT_NAME, find_folder
 from zoo.reading.reader import open_zoo
@@ -37,7 +37,7 @@ CHARTS = 2  # that follow the filters
 @command
 def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("benchmarks.speed page", __doc__)
-    parser.add_argument("--runs", type=int, default=16_000, help="runs of the fabricated zoo")
+    parser.add_argument("--runs", type=positive, default=16_000, help="runs of the fabricated zoo")
     parser.add_argument("--repeats", type=int, default=5, help="times that each page is opened")
     parser.add_argument("--dry-run", action="store_true", help="print the rows without storing them")
     options = parser.parse_args(arguments)

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 
 from benchmarks.data.benchmark_data import BenchmarkData
+from benchmarks.experiments.average import average
 from benchmarks.experiments.execution import fit_and_judge
 from benchmarks.experiments.trial import Trial
 from benchmarks.models.registry import MODELS, BenchmarkModel, known_models
@@ -24,35 +25,43 @@ PAPERS = dict.fromkeys(("mlp", "xgboost", "lightgbm", "random_forest", "transfor
 
 @dataclass(frozen=True)
 class FittedPredictions:
-    """What a fitted model predicts for the test rows, in their order, and what is known of it besides."""
+    """What a fitted model predicts for the test rows, in their order, and what is known of it besides.
+
+    ``change_under_group`` is not measured for an average.
+    """
 
     predicted: Float[np.ndarray, " n"]
     parameters: int | None
-    change_under_group: float
+    change_under_group: float | None
 
 
 def fit_predictions(
     model: str, zoo: str, config: str, checkpoint: str, *, seed: int, device: torch.device, jobs: int
 ) -> FittedPredictions:
-    """Fits one of ``known_models`` on train, chooses on validation, by its own recipe."""
-    benchmark_model = known_models()[model]
-    if missing := benchmark_model.missing():
-        raise ValueError(missing)
+    """Fits one of ``known_models`` on train, chooses on validation, by its own recipe; of an average, its parts."""
+    models = known_models()
+    for name in (model, *models[model].parts):
+        if missing := models[name].missing():
+            raise ValueError(missing)
     data = BenchmarkData.from_zoo(zoo, config, checkpoint=checkpoint, device=device)
     trial = Trial(
-        "kendall", config, model, seed, data.fingerprint, checkpoint=data.checkpoint, recipe=benchmark_model.recipe
+        "kendall", config, model, seed, data.fingerprint, checkpoint=data.checkpoint, recipe=models[model].recipe
     ).normalized()
-    (outcome,) = fit_and_judge([trial], data, jobs).values()
+    outcomes = [fit_and_judge([fit], data, jobs)[fit] for fit in trial.parts or (trial,)]
+    outcome = average(outcomes, data.train.truth()) if trial.parts else outcomes[0]
     parameters, change = outcome.notes["parameters"], outcome.notes["mean_change"]
-    assert isinstance(change, float), "judging measures it"
+    assert not isinstance(change, str)
     return FittedPredictions(outcome.predicted, None if parameters is None else int(parameters), change)
 
 
 def reads_of(model: BenchmarkModel) -> tuple[str, ...]:
     """What a model reads of a checkpoint, as a card says it."""
-    if not model.reads_weights:
-        return ("hyperparameters",)
-    return ("weights", "probes") if model.name == "probes" else ("weights",)
+    reads = {
+        "weights": model.reads_weights,
+        "hyperparameters": model.reads_hyperparameters,
+        "probes": model.name == "probes",
+    }
+    return tuple(name for name, read in reads.items() if read)
 
 
 def code_of(model: BenchmarkModel) -> str | None:

@@ -82,13 +82,19 @@ class Submission:
         )
 
 
+def card_with(folder: Path, card: Card, predictions: PredictionSet) -> Card:
+    """The card with this set, checked; a submission that is there already keeps its predictions of other rows."""
+    new = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    before = () if new else Submission.read(folder).card.predictions
+    others = (each for each in before if each.file != predictions.file)
+    sets = tuple(sorted((*others, predictions), key=lambda each: each.file))
+    return Card.parse(replace(card, predictions=sets).text().encode(), str(folder))
+
+
 def write_submission(
     folder: Path, card: Card, predictions: PredictionSet, rows: HeldOutRows, predicted: Float[np.ndarray, " n"]
 ) -> None:
-    """Writes predictions and card; a submission that is there already keeps its predictions of other rows."""
-    others: tuple[PredictionSet, ...] = ()
-    if folder.exists():
-        others = tuple(each for each in Submission.read(folder).card.predictions if each.file != predictions.file)
+    """Writes predictions and card, to a new folder or to that of an earlier submission."""
+    written = card_with(folder, card, predictions)
     write_atomically(folder / predictions.file, predictions_text(rows.keys, predicted).encode())
-    sets = tuple(sorted((*others, predictions), key=lambda each: each.file))
-    write_atomically(folder / CARD_FILE, replace(card, predictions=sets).text().encode())
+    write_atomically(folder / CARD_FILE, written.text().encode())

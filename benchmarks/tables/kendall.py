@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from benchmarks.data.benchmark_data import MIN_ROWS
 from benchmarks.models.registry import MODELS, known_models, weight_models
 from benchmarks.tables import paper
 from benchmarks.tables.markdown import MISSING, number, table, tau_cell, tau_text, threshold_title, with_error
@@ -206,9 +207,15 @@ def constant_note(index: ResultIndex) -> list[str]:
 
 
 def too_few_note(index: ResultIndex) -> list[str]:
+    """Where no model has τ because of the rows: they were too few to fit, or those of the test split too few to rank.
+
+    Otherwise no model could be computed, and that is said elsewhere.
+    """
     too_few = []
     for threshold in thresholds_of(index):
-        if all(index.value("tau", name, threshold=threshold) is None for name in known_models()):
-            counts = [index.value(f"{split}_rows", "data", threshold=threshold) for split in SPLITS]
+        counts = [index.value(f"{split}_rows", "data", threshold=threshold) for split in SPLITS]
+        known = [count for count in counts if count is not None]
+        enough = not known or (len(known) < len(SPLITS) and min(known) >= MIN_ROWS)
+        if not enough and all(index.value("tau", name, threshold=threshold) is None for name in known_models()):
             too_few.append(f"{threshold_title(threshold)} ({' / '.join(map(number, counts))})")
     return [f"Too few rows to rank: {'; '.join(too_few)}."] if too_few else []

@@ -68,4 +68,4 @@ def number(value: float | None, form: str = ",.0f") -> str:
 
 
 def threshold_title(threshold: float) -> str:
-    return "no threshold" if threshold == 0 else f"≥ {threshold:.0%}"
+    return "no threshold" if threshold == 0 else f"≥ {threshold * 100:g}%"

@@ -115,11 +115,6 @@ class Term:
         """The coefficient's letters after e and d, in the paper's order."""
         return self._operands[1]
 
-    def coefficient_shape(self, size: dict[str, int], in_channels: int, out_channels: int) -> tuple[int, ...]:
-        """[e, d, …] as the paper has it; [e, …] for a constant."""
-        channels = (out_channels,) if self.source == "one" else (out_channels, in_channels)
-        return (*channels, *(size[self.axis[letter]] for letter in self.coefficient_letters))
-
     def fan_in(self, size: dict[str, int], in_channels: int) -> int:
         """How many products of independent weights one output entry sums: d times every axis that is not kept."""
         source, _, _ = self._operands

@@ -31,6 +31,8 @@ class InputCache:
         self, spec: TransformerSpec, flat: Float[Tensor, "n d"], compute: Callable[[Tensor], Tensor]
     ) -> Float[Tensor, "n inputs"]:
         """``compute(flat)``, called only for the checkpoints that are not known yet."""
+        if not len(flat):
+            return compute(flat)  # [0, inputs]
         contents = np.ascontiguousarray(flat.detach().cpu().numpy())
         keys = [(spec, flat.dtype, hashlib.blake2b(row.data, digest_size=16).digest()) for row in contents]
         known = {key: self._rows[key] for key in keys if key in self._rows}

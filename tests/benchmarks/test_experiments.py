@@ -109,7 +109,7 @@ def test_no_test_row_is_seen_before_every_choice_is_made(tmp_path: Path, monkeyp
         )
         fitting = True
         with pytest.raises(AssertionError, match="still being fitted"):
-            sealed.judge(None, 0.0)  # pyright: ignore[reportArgumentType]
+            sealed.judge(None, 0.0, model)  # pyright: ignore[reportArgumentType]
         finished = run(trials_of((model,), epochs=2, seeds=2), sealed, tmp_path)
         assert finished.outcomes
 

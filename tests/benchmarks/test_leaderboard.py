@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.documents.blocks import DOCUMENTS
+from benchmarks.leaderboard import __main__ as leaderboard
 from benchmarks.leaderboard.__main__ import main
 from benchmarks.statistics.ranking import kendall_tau
 from benchmarks.submissions.card import Card, PredictionSet
@@ -256,6 +257,55 @@ def test_following_contributing_adds_both_submissions(clone: Path, capsys) -> No
     assert "[NearestRun](leaderboard/nearest-run/card.toml)" in table
     assert "[size of the weights](leaderboard/size-of-weights/card.toml)" in table
     assert "nearest-run" in (clone / "benchmarks" / "results" / RANKING_FILE).read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--paper", "ftp://arxiv.org"], "paper must be an address that begins with https://"),
+        (["--seed", "-1"], "seed must be a whole number"),
+        (["--jobs", "-3"], "--jobs: must be at least 1, got -3"),
+        (["--out", "foreign"], "foreign/card.toml is missing"),
+        (["--out", "file"], "file is not a folder"),
+    ],
+)
+def test_bad_options_are_refused_before_the_fit(
+    words: list[str], message: str, tiny_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(leaderboard, "fit_predictions", None)
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "thesis.tex").touch()
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as ended:
+        main(["submit", "mlp", "--zoo", str(tiny_zoo), "--out", "guess", *words])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_empty_folder_takes_a_new_submission(tiny_zoo: Path, tmp_path: Path) -> None:
+    (tmp_path / "guess").mkdir()
+    invented(tmp_path / "guess", tiny_zoo)
+    assert Card.read(tmp_path / "guess").name == "guess"
+
+
+def test_an_average_is_submitted_and_checked_by_fitting_its_parts(tiny_zoo: Path, tmp_path: Path, capsys) -> None:
+    model, folder = "gauge_nfn_hyperparameters", tmp_path / "average"
+    zoo = ["--zoo", str(tiny_zoo), "--jobs", "1", "--device", "cpu"]
+    main(["submit", model, *zoo, "--checkpoint", "best", "--out", str(folder)])
+    written = Card.read(folder)
+    assert written.reads == ("weights", "hyperparameters")
+    assert written.predictions[0].change_under_group is None
+    main(["check", str(folder), *zoo, "--predictor", model])
+    again = re.search(r"fitted again: (\S+) from what was submitted", capsys.readouterr().out)
+    assert again
+    assert float(again[1]) < 1e-6
+
+
+def test_a_table_of_no_clone_is_refused_and_creates_nothing(tmp_path: Path, capsys) -> None:
+    root = tmp_path / "nowhere"
+    assert f"{root} has no benchmarks/README.md" in refusal(main, ["table", "--root", str(root)], capsys)
+    assert not root.exists()
 
 
 def test_a_card_that_says_it_moves_less_than_it_does_is_refused(clone: Path, tiny_zoo: Path, capsys) -> None:

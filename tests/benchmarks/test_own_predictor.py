@@ -13,6 +13,7 @@ import torch
 from benchmarks import augmentation, kendall, results
 from benchmarks.experiments import execution
 from benchmarks.experiments.trial import Trial
+from benchmarks.leaderboard.__main__ import main as leaderboard
 from benchmarks.models.own import check_models, load_model
 from benchmarks.models.registry import MODELS, BenchmarkModel, known_models, own_models, register
 from benchmarks.models.schedule import Recipe
@@ -22,6 +23,7 @@ from benchmarks.plots import COLORS, color_of
 from benchmarks.tables.result_index import ResultIndex
 from nfn import MLPPredictor, load_predictor, save_predictor
 from tests.benchmarks.synthetic import SMALL, invariant_label, invent
+from tests.refusal import refusal
 
 README = Path(__file__).parents[2] / "benchmarks" / "README.md"
 EXAMPLE = re.compile(r"^## Your own predictor\n.*?^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -219,7 +221,6 @@ PLAIN = "class P:\n def fit(self, train, validation): pass\n def predict(self, r
         ("class P:\n def predict(self, rows): pass", "own_module:P", "has predict but no fit"),
         (PLAIN.format(value=0) + " def __init__(self, depth): pass", "own_module:P", "cannot be built as P()"),
         (PLAIN.format(value=0), "own_module:P", "P.predict must return one number per checkpoint, ["),
-        (PLAIN.format(value="[float('nan')] * len(rows)"), "own_module:P", "P.predict returned NaN"),
         (NETWORK.format(width=3).replace("*, generator", "depth"), "own_module:Network", "(spec, generator=generator)"),
         (NETWORK.format(width=3).replace(".sum(1)", ""), "own_module:Network", "Network.logits must return one number"),
         (NETWORK.format(width=3) + INSTANCE, "own_module:network", "is one network: name its class"),
@@ -241,6 +242,32 @@ def test_every_mistake_is_one_line(
     assert stopped.value.code == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
     assert message in line
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        NETWORK.format(width=3).replace("Network", "Bad").replace(".sum(1)", ".sum(1) * torch.nan"),
+        PLAIN.format(value="[float('nan')] * len(rows)").replace("class P", "class Bad"),
+        PLAIN.format(value="[1e300] * len(rows)").replace("class P", "class Bad"),
+    ],
+    ids=["network", "nan", "beyond single precision"],
+)
+def test_predictions_that_are_not_finite_leave_out_their_model_alone_and_are_not_stored(
+    tiny_zoo: Path, tmp_path: Path, write: Write, capsys: pytest.CaptureFixture[str], source: str
+):
+    arguments = [*options(tiny_zoo, tmp_path, "hyperparameters", f"{write(source)}:Bad"), "--quick"]
+    for _ in range(2):
+        with pytest.raises(SystemExit) as stopped:
+            kendall.main(arguments)
+        assert stopped.value.code == 3
+        assert "skipped: own_module:Bad predicts NaN or infinity for 13 of 13 test rows" in capsys.readouterr().err
+    assert ResultIndex.latest(results.read("kendall", tmp_path), "mnist").find("tau", "hyperparameters") is not None
+    assert [path.name for path in (tmp_path / "cells").glob("*.safetensors")] == ["mnist.hyperparameters.safetensors"]
+    submission = tmp_path / "bad"
+    words = ["submit", "own_module:Bad", "--zoo", str(tiny_zoo), "--authors", "Ada", "--out", str(submission)]
+    assert "own_module:Bad predicts NaN or infinity for 52 of 52 test rows" in refusal(leaderboard, words, capsys)
+    assert not submission.exists()
 
 
 def test_own_models_are_forgotten_and_have_colors():

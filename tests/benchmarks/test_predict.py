@@ -12,10 +12,13 @@ from safetensors.torch import save_file
 
 import nfn
 import zoo
-from benchmarks import predict, pretrain
+from benchmarks import kendall, predict, pretrain
+from benchmarks.leaderboard.__main__ import main as leaderboard
 from benchmarks.statistics.ranking import kendall_tau
 from tests.refusal import refusal
 from zoo.export import export_checkpoints
+from zoo.publish import publish
+from zoo.testing import TINY_MNIST, fabricate_shard
 
 SAMPLE = "small-transformer-zoo"
 
@@ -95,6 +98,68 @@ def test_a_predictor_of_ones_own_is_named_by_its_file_or_folder(fitted: Path, ti
     nfn.save_predictor(nfn.StatNN(spec), tmp_path / "saved")
     predict.main([str(tiny_zoo), "--config", "mnist", "--predictor", str(tmp_path / "saved")])
     assert "  –  " in capsys.readouterr().out, "it has no interval"
+
+
+@pytest.mark.parametrize("text", ["data = 3", "data = {config = 3}"])
+def test_a_card_whose_data_are_no_table_is_one_line(
+    text: str, fitted: Path, tiny_zoo: Path, tmp_path: Path, capsys
+) -> None:
+    own = tmp_path / "own.safetensors"
+    own.write_bytes(fitted.read_bytes())
+    own.with_suffix(".toml").write_text(text)
+    words = [str(tiny_zoo), "--predictor", str(own)]
+    assert "data must be a table with the config" in refusal(predict.main, words, capsys)
+
+
+def few_runs(folder: Path, count: int) -> Path:
+    """A zoo of the first runs of MNIST: the third is in validation, the fifth in test, the others in train."""
+    fabricate_shard(folder / "runs", TINY_MNIST, count=count)
+    publish(folder / "runs", folder / "zoo")
+    return folder / "zoo"
+
+
+def test_a_split_without_rows_is_one_line(fitted: Path, tmp_path: Path, capsys) -> None:
+    zoo_without_test = few_runs(tmp_path, 4)
+    words = ["--zoo", str(zoo_without_test), "--out", str(tmp_path / "out"), "--checkpoint"]
+    for main, arguments in (
+        (predict.main, [str(zoo_without_test), "--predictor", str(fitted)]),
+        (kendall.main, [*words, "all"]),
+        (kendall.main, [*words, "best"]),
+        (leaderboard, ["submit", "hyperparameters", *words, "all"]),
+    ):
+        assert "the test split of mnist has no rows" in refusal(main, arguments, capsys)
+
+
+@pytest.mark.parametrize(
+    ("runs", "message"),
+    [
+        (4, "the test split of mnist has no rows"),
+        (5, "the validation split of mnist has 1 row, at least 2 needed"),
+    ],
+)
+def test_a_predictor_is_not_fitted_where_a_split_has_too_few_rows(
+    runs: int, message: str, tmp_path: Path, capsys
+) -> None:
+    out = tmp_path / "out" / "few.safetensors"
+    words = ["--zoo", str(few_runs(tmp_path, runs)), "--checkpoint", "best", "--out", str(out)]
+    assert message in refusal(pretrain.main, words, capsys)
+    assert not out.parent.exists()
+
+
+def test_a_predictor_that_cannot_be_judged_leaves_the_old_one_and_its_card(
+    tiny_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    out = tmp_path / "tiny.safetensors"
+    for path in (out, out.with_suffix(".toml")):
+        path.write_text("old")
+
+    def fail(*_: object) -> None:
+        raise ValueError("not judged")
+
+    monkeypatch.setattr(pretrain, "measured", fail)
+    words = ["--zoo", str(tiny_zoo), "--config", "mnist", "--epochs", "1", "--out", str(out)]
+    assert "not judged" in refusal(pretrain.main, words, capsys)
+    assert [path.read_text() for path in (out, out.with_suffix(".toml"))] == ["old", "old"]
 
 
 def hostile(path: Path) -> None:

@@ -1,16 +1,21 @@
 """The page with the predictors of the tables, and what is measured of it."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from benchmarks import page, results
-from benchmarks.browser import missing
+from benchmarks.browser import missing, take_picture
 from benchmarks.speed import page as speed_of_page
 from benchmarks.submissions.ranking import read_ranking
 from benchmarks.tables.headline import main_setting
 from benchmarks.tables.result_index import ResultIndex
+from tests.refusal import refusal
 from tests.zoo.written_page import head_of
 from zoo.publish import publish
 from zoo.site import html
@@ -78,3 +83,27 @@ def test_without_a_browser_one_line_says_how_to_get_one(monkeypatch, capsys) -> 
         speed_of_page.main([])
     assert ended.value.code == 2
     assert "make browser" in capsys.readouterr().err
+
+
+def test_a_picture_without_a_browser_is_refused_before_the_page_is_written(
+    small_zoo: Path, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr("benchmarks.browser.find_chromium", lambda: None)
+    words = [str(small_zoo), str(tmp_path / "site"), "--picture", str(tmp_path / "page.png")]
+    assert "make browser" in refusal(page.main, words, capsys)
+    assert not (tmp_path / "site").exists()
+
+
+def test_a_picture_is_taken_of_a_page_with_a_relative_path(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    opened: list[str] = []
+    tab = SimpleNamespace(goto=opened.append, wait_for_selector=lambda drawn: None, screenshot=lambda: b"png")
+
+    @contextmanager
+    def launched() -> Iterator[Any]:
+        yield SimpleNamespace(new_page=lambda **options: tab)
+
+    monkeypatch.setattr("benchmarks.browser.launched", launched)
+    take_picture(Path("site"), "#mnist", Path("docs/page.png"))
+    assert opened == [f"{(tmp_path / 'site' / 'index.html').as_uri()}#mnist"]
+    assert Path("docs/page.png").read_bytes() == b"png"

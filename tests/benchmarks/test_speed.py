@@ -136,6 +136,12 @@ def test_gauge_nfn_is_timed_reading_and_learning(monkeypatch: pytest.MonkeyPatch
         (["gauge", "--repeats", "1"], "--repeats must be at least 2"),
         (["nfn", "--repeats", "1"], "--repeats must be at least 2"),
         (["nfn", "--config", "cifar"], "invalid choice"),
+        (["nfn", "--threads", "0"], "--threads: must be at least 1, got 0"),
+        (["loader", "--threads", "0"], "--threads: must be at least 1, got 0"),
+        (["page", "--runs", "0"], "--runs: must be at least 1, got 0"),
+        (["generation", "--models", "0"], "--models: must be at least 1, got 0"),
+        (["generation", "--steps", "0"], "--steps: must be at least 1, got 0"),
+        (["generation", "--repeats", "0"], "--repeats: must be at least 1, got 0"),
         (["nfn", "--device", "cuda"], "torch finds no CUDA device on this machine"),
     ],
 )

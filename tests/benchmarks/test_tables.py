@@ -11,9 +11,10 @@ from benchmarks import ablation_components, ablation_width, augmentation, kendal
 from benchmarks.data.benchmark_data import BenchmarkData
 from benchmarks.data.checkpoints import Checkpoints
 from benchmarks.experiments import execution
-from benchmarks.models.registry import SIX_MODELS
+from benchmarks.experiments.options import read_options, table_parser
+from benchmarks.models.registry import SIX_MODELS, USUAL_MODELS
 from benchmarks.tables import paper
-from benchmarks.tables.markdown import for_terminal
+from benchmarks.tables.markdown import for_terminal, threshold_title
 from benchmarks.tables.result_index import ResultIndex
 from zoo.reading.reader import open_zoo
 from zoo.reading.selection import Selection
@@ -182,12 +183,17 @@ def test_a_model_without_its_library_is_left_out_and_reported(
     captured = capsys.readouterr()
     assert "skipped: XGBoost needs xgboost: pip install 'small-transformer-zoo[benchmarks]'" in captured.err
     assert ResultIndex.latest(results.read("kendall", tmp_path), "mnist").find("tau", "hyperparameters") is not None
+    with pytest.raises(SystemExit):
+        kendall.main([*arguments[:-1], "--out", str(tmp_path / "alone")])
+    assert "Too few rows" not in (tmp_path / "alone" / "kendall.mnist.md").read_text(), "it was not for want of rows"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--models", "oracle"], "unknown model 'oracle': choose some of mlp, statnn"),
+        (["--models", "hyperparameters", "--recipes", "converged"], "--recipes converged trains no hyperparameters"),
+        (["--models", "mlp", "probes", "--recipes", "place"], "--recipes place trains no probes: add paper"),
         (["--thresholds", "120"], "a threshold is none or a percentage of at least 0 and below 100, got '120'"),
         (["--seeds", "0"], "--seeds must be at least 1, got 0"),
         (["--epochs", "-1"], "--epochs must be at least 1"),
@@ -217,6 +223,28 @@ def test_bad_widths_and_ranges_are_one_clear_line(capsys: pytest.CaptureFixture[
         with pytest.raises(SystemExit):
             main(arguments)
         assert message in capsys.readouterr().err
+
+
+def test_recipes_that_some_of_the_usual_models_have_train_only_those(tiny_zoo: Path):
+    parsed = table_parser("kendall", "", configs=("mnist",), models=USUAL_MODELS, thresholds=(0.0, 0.5)).parse_args([])
+    options = replace(read_options(parsed), recipes=("converged",), seeds=1)
+    kendall.require_trials(options)
+    trials = kendall.plan(options, BenchmarkData.from_zoo(tiny_zoo, "mnist"))
+    assert [(trial.model, trial.threshold) for trial in trials] == [
+        ("mlp", 0.0),
+        ("statnn", 0.0),
+        ("transformer_nfn", 0.0),
+    ]
+
+
+def test_thresholds_are_not_rounded():
+    assert [threshold_title(threshold) for threshold in (0, 0.6, 0.55, 0.796, 0.999)] == [
+        "no threshold",
+        "≥ 60%",
+        "≥ 55%",
+        "≥ 79.6%",
+        "≥ 99.9%",
+    ]
 
 
 def test_the_numbers_of_the_paper_are_complete():

@@ -68,11 +68,11 @@ def test_rows_whose_configuration_was_fitted_on_do_not_count_and_those_of_its_ru
     assert (unseen.tested_config, unseen.tested_zoo, unseen.tested_unseen) == ("seed-1", "of 1", True)
     for place, shown in ((unseen, [10.0, 11.0]), (every, [8.0, 9.0, 10.0, 11.0])):
         reader = Reader()
-        data.tested_on(place).judge(reader, 0.0)
+        data.tested_on(place).judge(reader, 0.0, "reader")
         assert reader.seen == shown
     same_runs = numbered(range(8, 12), seed=0)
     reader = Reader()
-    data.tested_on(data.test_elsewhere(same_runs)[1]).judge(reader, 0.0)
+    data.tested_on(data.test_elsewhere(same_runs)[1]).judge(reader, 0.0, "reader")
     assert reader.seen == [10.0, 11.0], "runs 8 and 9 were fitted on"
 
 

@@ -199,7 +199,9 @@ def test_table_of_terms_is_consistent(terms: tuple[Term, ...]):
     size = sizes(SPEC, 2)
     make = InvariantLayer(SPEC, 3, 4, 2) if terms is INVARIANT_TERMS else EquivariantLayer(SPEC, 3, 4)
     for term in terms:
-        assert make.coefficient(term).shape == (SPEC.blocks, *term.coefficient_shape(size, 3, 4)), term.name
+        channels = (4,) if term.source == "one" else (4, 3)  # e and d; a constant has no input
+        axes = [size[term.axis[letter]] for letter in term.coefficient_letters]
+        assert make.coefficient(term).shape == (SPEC.blocks, *channels, *axes), term.name
     counted = sum(make.coefficient(term).numel() for term in terms)
     assert counted == sum(parameter.numel() for parameter in make.parameters())
 
