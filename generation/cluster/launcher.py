@@ -115,6 +115,7 @@ class Launcher:
         self.change(shard, state=WAITING if again else MISSING, worker="", remark=remark)
         if not again:
             return None
+        self.heartbeats.drop.remote(shard)
         return BUSY_SECONDS if end else 0.0
 
     def read_heartbeats(self, running: set[int]) -> None:

@@ -11,8 +11,9 @@ import pytest
 from rich.console import Console
 
 from generation.cluster.guardian import PATIENCE_SECONDS
-from generation.cluster.launcher import Resources
-from generation.cluster.status_table import MISSING, RUNNING, StatusTable
+from generation.cluster.heartbeats import Heartbeat
+from generation.cluster.launcher import Launcher, Resources
+from generation.cluster.status_table import MISSING, RUNNING, WAITING, StatusTable
 from generation.job import Job
 from generation.launch import main, parse_shards
 from generation.shard import train_shard
@@ -116,6 +117,37 @@ def test_a_ray_of_our_own_listens_on_loopback_asks_for_a_token_and_ends_with_its
     while (left := marked_processes(mark)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left
+
+
+class ActorHere:
+    """A Ray actor whose calls are made at once, in this process."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def remote(self) -> "ActorHere":
+        self.actor = self.kind()
+        return self
+
+    def __getattr__(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(remote=getattr(self.actor, name))
+
+
+def test_a_shard_whose_worker_died_waits_until_another_worker_reports() -> None:
+    ray = SimpleNamespace(remote=lambda **_: ActorHere, get=lambda answer, timeout: answer)
+    table, job = StatusTable(SHARDS, "title"), Job(Sweep(named_task("mnist"), PRESETS["demo"]), Path("runs"))
+    launch = Launcher(ray, job, table, Resources("cpu", 1, 3), log=lambda line: None, say=lambda line: None)
+
+    def status(worker: str | None = None) -> tuple[str, str]:
+        if worker:
+            launch.heartbeats.beat.remote(1, Heartbeat(worker))
+        launch.read_heartbeats({1})
+        return table.shards[1].state, table.shards[1].worker
+
+    assert status("host pid 1") == (RUNNING, "host pid 1")
+    assert launch.settle(1, None) == 0.0
+    assert status() == (WAITING, "")
+    assert status("host pid 2") == (RUNNING, "host pid 2")
 
 
 def test_the_table_shows_every_shard_and_takes_brackets_for_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
