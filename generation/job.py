@@ -174,9 +174,8 @@ def choose_preset(task: TrainingTask, name: str | None, device: torch.device) ->
 
     A task file of one's own has its own protocol.
     """
+    check_preset(task, name)
     if not task.file.is_paper:
-        if name is not None:
-            raise ValueError(f"--preset is for the paper's tasks: the protocol of {task.name} is in {task.file.where}")
         return own_preset(task)
     if name is not None:
         return PRESETS[name]
@@ -184,6 +183,11 @@ def choose_preset(task: TrainingTask, name: str | None, device: torch.device) ->
     why = "there is a GPU" if chosen == "paper" else "there is no GPU"
     say(f"preset {chosen}, because {why} (choose with --preset {'|'.join(PRESETS)})")
     return PRESETS[chosen]
+
+
+def check_preset(task: TrainingTask, name: str | None) -> None:
+    if name is not None and not task.file.is_paper:
+        raise ValueError(f"--preset is for the paper's tasks: the protocol of {task.name} is in {task.file.where}")
 
 
 def chosen_sample(options: argparse.Namespace) -> Sample | None:

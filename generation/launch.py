@@ -21,13 +21,15 @@ from rich.live import Live
 from generation.cluster.launcher import Launcher, Resources
 from generation.cluster.ray_tasks import cluster, import_ray
 from generation.cluster.status_table import FINISHED, MISSING, StatusTable
-from generation.job import Job, add_options, choose_preset, chosen_sample
+from generation.grid import sampled
+from generation.job import Job, add_options, check_preset, choose_preset, chosen_sample
 from generation.task import named_task
 from zoo.command import command, command_parser, one_line, positive
 from zoo.terminal import PlainConsole, printable
 
 UNFINISHED = 1
 RETRIES = 3
+DEVICES = ("auto", "cpu", "cuda")
 Say = Callable[[str], None]
 
 
@@ -71,10 +73,16 @@ def main(arguments: list[str] | None = None) -> None:
     # what is wrong with any of these should be known before a cluster starts
     task = named_task(options.task)
     chosen = None if options.shards is None else parse_shards(options.shards, task.grid.shards)
-    chosen_sample(options)
+    check_preset(task, options.preset)
+    if (sample := chosen_sample(options)) is not None:
+        sampled(task.grid, sample)
+    if options.device not in DEVICES:
+        raise ValueError(f"--device {options.device!r}: Ray hands out the devices, name cpu or cuda")
     ray = import_ray(options.address)
     with cluster(ray, options.address):
         device = choose_cluster_device(ray, options.device)
+        resources = Resources(device, options.cpus, options.retries)
+        resources.check(ray)
         job = Job.of(options, task, choose_preset(task, options.preset, torch.device(device)), device).anywhere()
         shards = chosen or list(job.sweep.shards)
         table = StatusTable(shards, f"{job.sweep.config_name}, preset {job.sweep.preset.name}, into {job.place}")
@@ -82,7 +90,7 @@ def main(arguments: list[str] | None = None) -> None:
         for shard in before:
             table.change(shard, state=FINISHED, remark="finished already")
         with drawing(table) as (log, say):
-            Launcher(ray, job, table, Resources(device, options.cpus, options.retries), log=log, say=say).run()
+            Launcher(ray, job, table, resources, log=log, say=say).run()
     if not summarize(job, table, len(before)):
         sys.exit(UNFINISHED)
 
@@ -92,8 +100,6 @@ def choose_cluster_device(ray: Any, name: str) -> str:
     gpus = int(ray.cluster_resources().get("GPU", 0))
     if name == "auto":
         return "cuda" if gpus else "cpu"
-    if name not in ("cpu", "cuda"):
-        raise ValueError(f"--device {name!r}: Ray hands out the devices, name cpu or cuda")
     if name == "cuda" and not gpus:
         raise ValueError("--device cuda: no machine of this Ray cluster has a GPU")
     return name

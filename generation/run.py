@@ -53,7 +53,7 @@ def list_shards(job: Job) -> None:
     for heading in ("shard", "train fraction", "runs", "state"):
         table.add_column(heading, justify="right" if heading != "state" else "left")
     for shard in sweep.shards:
-        configs, record = sweep.shard(shard), job.finished(shard)
+        configs, record = job.configs(shard), job.finished(shard)
         begun = "begun" if job.folder(shard).is_dir() else ""
         state = f"finished, preset {record.preset}" if record else begun
         table.add_row(str(shard), str(configs[0].train_fraction), str(len(configs)), state)

@@ -23,6 +23,7 @@ LONG_SECONDS = 600.0  # a training that is worth announcing
 
 def train_shard(job: Job, shard: int, report: Report = no_report) -> None:
     """Trains a shard of the job and, where its place is a URL, uploads it. ``report`` hears of every epoch."""
+    job.configs(shard)  # a shard that does not exist is an error here, before a lock is made and a store is asked
     if job.remote and job.is_finished(shard):
         say(f"shard {shard} is finished already in {job.place}: nothing to do")
         return

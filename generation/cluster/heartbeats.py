@@ -25,6 +25,10 @@ class Heartbeats:
     def beat(self, shard: int, heartbeat: Heartbeat) -> None:
         self.newest[shard] = heartbeat
 
+    def drop(self, shard: int) -> None:
+        """Forgets the worker of a shard, which is gone."""
+        self.newest.pop(shard, None)
+
     def note(self, line: str) -> None:
         self.notes = [*self.notes[-NOTES_KEPT:], line]
 

@@ -29,6 +29,15 @@ class Resources:
         # retries are counted here, not by Ray, so that the table can show them
         return {"num_cpus": self.cpus, "num_gpus": 1 if self.device == "cuda" else 0, "max_retries": 0}
 
+    def check(self, ray: Any) -> None:
+        """Refuses to ask for more CPU cores than any one machine has; Ray would wait for such a machine forever."""
+        gpu = self.device == "cuda"
+        machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        most = max((int(machine.get("CPU", 0)) for machine in machines if not gpu or machine.get("GPU")), default=0)
+        if self.cpus > most:
+            machine = "machine with a GPU" if gpu else "machine"
+            raise ValueError(f"--cpus {self.cpus}: the cluster's largest {machine} has {most} CPU cores")
+
 
 class Launcher:
     """One launch: a job, the status of its shards, and the workers that train them.
@@ -106,6 +115,7 @@ class Launcher:
         self.change(shard, state=WAITING if again else MISSING, worker="", remark=remark)
         if not again:
             return None
+        self.heartbeats.drop.remote(shard)
         return BUSY_SECONDS if end else 0.0
 
     def read_heartbeats(self, running: set[int]) -> None:

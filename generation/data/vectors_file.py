@@ -24,6 +24,8 @@ def read_vectors(path: Path, least_dimensions: int) -> tuple[list[str], Float32[
     try:
         with open_buffered(path) as file:
             words, dim = read_header(file)
+            if words < 1:
+                raise ValueError("it has no words")
             if dim < least_dimensions:
                 raise ValueError(f"vectors of {dim} dimensions cannot be reduced to {least_dimensions}")
             # a number takes two bytes at least, a digit and a blank
@@ -34,6 +36,8 @@ def read_vectors(path: Path, least_dimensions: int) -> tuple[list[str], Float32[
             vectors = np.empty((words, dim), dtype=np.float32)
             for _ in range(words):
                 word, vector = read_row(file, dim)
+                if not np.isfinite(vector).all():
+                    raise ValueError(f"a number of the vector of {word!r} is not finite")
                 vectors[vocabulary.setdefault(word, len(vocabulary))] = vector
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise ValueError(f"{path} is damaged or not a word2vec file: {error}") from error

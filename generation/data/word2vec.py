@@ -47,10 +47,12 @@ def reduce_vectors(source: str, texts: Sequence[str], dim: int) -> WordEmbedding
     if not path.is_file():
         path = Path(download_vectors(source))
     vocabulary, vectors = read_vectors(path, least_dimensions=dim)
-    components = principal_components(vectors, dim)
-    mean = vectors.mean(axis=0, dtype=np.float64)
     used = {word for text in texts for word in text.split()}
     rows = [row for row, word in enumerate(vocabulary) if word in used]
+    if not rows:
+        raise ValueError(f"{path}: none of its {len(vocabulary):,} words occurs in the {len(texts):,} texts")
+    components = principal_components(vectors, dim)
+    mean = vectors.mean(axis=0, dtype=np.float64)
     reduced = (vectors[rows] - mean) @ components
     return WordEmbedding.from_vectors([vocabulary[row] for row in rows], torch.from_numpy(reduced.astype(np.float32)))
 
@@ -79,8 +81,6 @@ def download_vectors(name: str) -> str:
 
 def principal_components(vectors: np.ndarray, dim: int) -> np.ndarray:
     """The first ``dim`` principal axes as columns, each with its largest entry positive, from the covariance matrix."""
-    if vectors.shape[1] < dim:
-        raise ValueError(f"vectors of {vectors.shape[1]} dimensions cannot be reduced to {dim}")
     centered = vectors - vectors.mean(axis=0, dtype=np.float64).astype(vectors.dtype)
     covariance = centered.T.astype(np.float64) @ centered / len(vectors)
     axes = np.linalg.eigh(covariance)[1][:, ::-1][:, :dim]

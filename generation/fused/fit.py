@@ -50,6 +50,11 @@ def obstacle(
         )
     if variant is not None and not variant.fits(spec, shared_bytes, capability):
         return f"its {variant.name} variant does not fit this transformer or {properties.name}"
+    return missing_compiler()
+
+
+def missing_compiler() -> str | None:
+    """What to install where NVIDIA's runtime compiler is not; None where it is."""
     if find_spec("cuda") is None or find_spec("cuda.core") is None or find_spec("cuda.bindings") is None:
         return "it needs cuda-core to compile its kernels: pip install 'small-transformer-zoo[fused]'"
     return None

@@ -12,7 +12,7 @@ from itertools import product
 
 from generation.fused.arguments import KERNELS
 from generation.fused.compiled import SOURCES, compiler_options, nvidia
-from generation.fused.fit import misfits
+from generation.fused.fit import misfits, missing_compiler
 from generation.fused.variants import VARIANTS, Variant
 from zoo.command import command, command_parser
 from zoo.transformer.dimensions import add_dimensions, chosen_dimensions, with_dimensions
@@ -77,12 +77,18 @@ def main(arguments: list[str] | None = None) -> None:
     specs = [with_dimensions(SPECS[task], chosen_dimensions(options)) for task in options.task]
     if found := [line for spec in specs for line in misfits(spec)]:
         raise ValueError(f"the fused kernels cannot train that: {found[0]}")
+    if missing := missing_compiler():
+        raise ValueError(f"the fused engine cannot be compiled here: {missing}")
     print(ROW.format("GPU", "variant", "task", "kernel", "registers", "bytes spilled", "threads", "shared"))
     for architecture in options.architecture:
         for variant, spec in product(VARIANTS, specs):
             for kind in KERNELS if fits(variant, architecture, spec) else ():
                 numbers = measure(kind.kernel, spec, architecture, variant)
                 print(ROW.format(architecture, variant.name, spec.task, kind.kernel, *numbers), flush=True)
+        too_large = [spec.task for spec in specs if not any(fits(variant, architecture, spec) for variant in VARIANTS)]
+        if too_large:
+            kibibytes = ARCHITECTURES[architecture][1]
+            print(f"{architecture:8} no variant fits {', '.join(too_large)} in {kibibytes} KiB of shared memory")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ that returns on the same machine resumes from them; one on another machine start
 import hashlib
 import secrets
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -52,10 +54,20 @@ class RemoteShards:
         if self.url.partition("://")[0] not in PLACES:
             known = ", ".join(PLACES)
             raise ValueError(f"--out {self.url} is not a place fsspec can write to for good: use one of {known}")
-        try:
+        with self.errors_named("cannot be opened"):
             return fsspec.url_to_fs(self.url)
-        except (ValueError, ImportError) as error:
-            raise ValueError(f"--out {self.url} is not a place fsspec can write to: {error}") from error
+
+    @contextmanager
+    def errors_named(self, failure: str) -> Iterator[None]:
+        """Around every call of the store: its own errors, such as botocore's, become an OSError that names the URL.
+
+        That a file is not there stays a FileNotFoundError.
+        """
+        try:
+            yield
+        except Exception as error:
+            kind = FileNotFoundError if isinstance(error, FileNotFoundError) else OSError
+            raise kind(f"--out {self.url} {failure}: {type(error).__name__}: {error}") from error
 
     def path(self, name: str) -> str:
         return f"{self._root[1].rstrip('/')}/{name}"
@@ -69,14 +81,11 @@ class RemoteShards:
         content = secrets.token_hex(8).encode()
         folder = self.path(self.config_name)
         path = f"{folder}/.writable-{content.decode()}"
-        try:
+        with self.errors_named("cannot be written to"):
             fs.makedirs(folder, exist_ok=True)
             fs.pipe_file(path, content)
             arrived = fs.cat_file(path)
             fs.rm_file(path)
-        # every store has errors of its own: no credentials, no such bucket, no permission
-        except Exception as error:
-            raise OSError(f"--out {self.url} cannot be written to: {type(error).__name__}: {error}") from error
         if arrived != content:
             raise OSError(f"--out {self.url} cannot be written to: what was written came back changed")
 
@@ -85,9 +94,12 @@ class RemoteShards:
         fs, _ = self._root
         path = self.shard_path(folder, MANIFEST_FILE)
         try:
-            manifest = Manifest.parse(fs.cat_file(path, end=MAX_MANIFEST_BYTES + 1), path)
+            with self.errors_named("cannot be read"):
+                text = fs.cat_file(path, end=MAX_MANIFEST_BYTES + 1)
+            manifest = Manifest.parse(text, path)
             record = ShardRecord.of_manifest(manifest, path)
-            sizes = {name: fs.info(self.shard_path(folder, name))["size"] for name in manifest.files}
+            with self.errors_named("cannot be read"):
+                sizes = {name: fs.info(self.shard_path(folder, name))["size"] for name in manifest.files}
         except (FileNotFoundError, ValueError):
             return None
         whole = all(sizes[name] == entry.bytes for name, entry in manifest.files.items())
@@ -98,28 +110,35 @@ class RemoteShards:
         fs, _ = self._root
         shard = Shard.read(folder)
         shard.check_files()
-        fs.makedirs(self.shard_path(folder).rstrip("/"), exist_ok=True)
-        for name in (*shard.manifest.files, TIMING_FILE, MANIFEST_FILE):
-            fs.put_file(str(folder / name), self.shard_path(folder, name))
-        fs.invalidate_cache()
+        with self.errors_named("cannot be written to"):
+            fs.makedirs(self.shard_path(folder).rstrip("/"), exist_ok=True)
+            for name in (*shard.manifest.files, TIMING_FILE, MANIFEST_FILE):
+                fs.put_file(str(folder / name), self.shard_path(folder, name))
+            fs.invalidate_cache()
         if self.finished_record(folder) != shard.record:
             raise OSError(f"{self.shard_path(folder)} did not arrive whole; it is kept in {folder}: run again")
         shutil.rmtree(folder)
 
     def fetch_embedding(self, folder: Path) -> None:
-        """Downloads the task's frozen embedding where one was made for an earlier shard."""
+        """Downloads the task's frozen embedding where one was made for an earlier shard; its origin may be unknown."""
         fs, _ = self._root
-        if not fs.exists(self.path(f"{folder.name}/{VECTORS_FILE}")):
-            return
-        for name in EMBEDDING_FILES:
-            write_atomically(folder / name, fs.cat_file(self.path(f"{folder.name}/{name}")))
+        paths = {name: self.path(f"{folder.name}/{name}") for name in EMBEDDING_FILES}
+        with self.errors_named("cannot be read"):
+            if not fs.exists(paths[VECTORS_FILE]):
+                return
+            if not fs.exists(paths[ORIGIN_FILE]):
+                del paths[ORIGIN_FILE]
+            contents = {name: fs.cat_file(path) for name, path in paths.items()}
+        for name, content in contents.items():
+            write_atomically(folder / name, content)
 
     def push_embedding(self, folder: Path) -> None:
         """Uploads the frozen embedding unless there is one."""
         fs, _ = self._root
-        if fs.exists(self.path(f"{folder.name}/{VECTORS_FILE}")):
-            return
-        fs.makedirs(self.path(folder.name), exist_ok=True)
-        for name in EMBEDDING_FILES:
-            if (folder / name).is_file():
-                fs.put_file(str(folder / name), self.path(f"{folder.name}/{name}"))
+        with self.errors_named("cannot be written to"):
+            if fs.exists(self.path(f"{folder.name}/{VECTORS_FILE}")):
+                return
+            fs.makedirs(self.path(folder.name), exist_ok=True)
+            for name in EMBEDDING_FILES:
+                if (folder / name).is_file():
+                    fs.put_file(str(folder / name), self.path(f"{folder.name}/{name}"))

@@ -1,12 +1,14 @@
 """The fused engine's kernels through NVIDIA's runtime compiler, which needs no GPU."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from generation.fused import compiled
-from generation.fused.resources import ARCHITECTURES, fits, measure
+from generation.fused.resources import ARCHITECTURES, fits, main, measure
 from generation.fused.variants import LARGEST, SMALLEST, VARIANTS, Variant
+from tests.refusal import refusal
 from zoo.storage.cache import CACHE_VARIABLE
 from zoo.transformer.spec import AGNEWS, MNIST, TransformerSpec
 
@@ -81,3 +83,18 @@ def test_what_the_smallest_variant_takes() -> None:
     assert best == {
         "sm_80": "medium", "sm_86": "small", "sm_89": "small", "sm_90": "large", "sm_100": "large", "sm_120": "small",
     }  # fmt: skip
+
+
+def test_an_architecture_that_fits_nothing_has_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--architecture", "sm_86", "sm_89", "--dim", "64", "--heads", "4", "--hidden-dim", "128"])
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        f"{name}    no variant fits mnist, agnews in 99 KiB of shared memory" for name in ("sm_86", "sm_89")
+    ]
+
+
+def test_without_cuda_core_one_line_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "cuda", None)
+    assert "pip install 'small-transformer-zoo[fused]'" in refusal(main, [], capsys)

@@ -3,13 +3,17 @@
 import re
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from generation.cluster.guardian import PATIENCE_SECONDS
-from generation.cluster.status_table import MISSING, RUNNING, StatusTable
+from generation.cluster.heartbeats import Heartbeat
+from generation.cluster.launcher import Launcher, Resources
+from generation.cluster.status_table import MISSING, RUNNING, WAITING, StatusTable
 from generation.job import Job
 from generation.launch import main, parse_shards
 from generation.shard import train_shard
@@ -115,6 +119,37 @@ def test_a_ray_of_our_own_listens_on_loopback_asks_for_a_token_and_ends_with_its
     assert not left
 
 
+class ActorHere:
+    """A Ray actor whose calls are made at once, in this process."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def remote(self) -> "ActorHere":
+        self.actor = self.kind()
+        return self
+
+    def __getattr__(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(remote=getattr(self.actor, name))
+
+
+def test_a_shard_whose_worker_died_waits_until_another_worker_reports() -> None:
+    ray = SimpleNamespace(remote=lambda **_: ActorHere, get=lambda answer, timeout: answer)
+    table, job = StatusTable(SHARDS, "title"), Job(Sweep(named_task("mnist"), PRESETS["demo"]), Path("runs"))
+    launch = Launcher(ray, job, table, Resources("cpu", 1, 3), log=lambda line: None, say=lambda line: None)
+
+    def status(worker: str | None = None) -> tuple[str, str]:
+        if worker:
+            launch.heartbeats.beat.remote(1, Heartbeat(worker))
+        launch.read_heartbeats({1})
+        return table.shards[1].state, table.shards[1].worker
+
+    assert status("host pid 1") == (RUNNING, "host pid 1")
+    assert launch.settle(1, None) == 0.0
+    assert status() == (WAITING, "")
+    assert status("host pid 2") == (RUNNING, "host pid 2")
+
+
 def test_the_table_shows_every_shard_and_takes_brackets_for_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     table = StatusTable(range(3), "into [/runs]")
     assert table.change(0, state=RUNNING, worker="host pid 1") == "shard 0: running, on host pid 1"
@@ -146,6 +181,42 @@ def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytes
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--sample", "16001"], "the grid has 16,000 configurations: a sample of 16,001 cannot be drawn"),
+        (["--sample", "5", "--where", "momentum > 0"], "no column 'momentum'"),
+        (["--device", "cuda:1"], "--device 'cuda:1': Ray hands out the devices, name cpu or cuda"),
+        (["--task", "own.toml", "--preset", "demo"], "--preset is for the paper's tasks"),
+    ],
+)
+def test_bad_input_is_refused_before_ray_starts(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.toml").write_text(named_task("mnist").file.text.replace('name = "mnist"', 'name = "own"'))
+    monkeypatch.setattr("generation.launch.import_ray", lambda address: pytest.fail("Ray started"))
+    assert message in refusal(main, arguments, capsys)
+
+
+@pytest.mark.parametrize(("device", "largest"), [("cpu", "machine has 4"), ("cuda", "machine with a GPU has 2")])
+def test_more_cores_than_any_machine_has_are_refused(
+    device: str, largest: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machines = {"CPU": 4.0}, {"CPU": 2.0, "GPU": 1.0}
+    nodes = [*({"Alive": True, "Resources": each} for each in machines), {"Alive": False, "Resources": {"CPU": 64.0}}]
+    ray = SimpleNamespace(nodes=lambda: nodes, cluster_resources=lambda: {"CPU": 6.0, "GPU": 1.0})
+    monkeypatch.setattr("generation.launch.import_ray", lambda address: ray)
+    monkeypatch.setattr("generation.launch.cluster", lambda ray, address: nullcontext())
+    line = refusal(main, ["--device", device, "--cpus", "5"], capsys)
+    assert line == f"error: --cpus 5: the cluster's largest {largest} CPU cores\n"
+    Resources(device, cpus=2, retries=0).check(ray)
 
 
 def test_without_ray_one_line_names_the_extra(

@@ -1,5 +1,6 @@
 """Shards that end at a URL: whole or not there, uploaded again where an upload broke off."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
@@ -13,6 +14,7 @@ from generation.storage.remote import RemoteShards
 from generation.sweep import Preset, Sweep
 from generation.task import named_task
 from tests.generation.small_tasks import write_digits
+from tests.refusal import refusal
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.tasks import WordEmbedding
 from zoo.testing import TINY_AGNEWS, fabricate_embedding
@@ -92,6 +94,14 @@ def test_the_embedding_is_made_once_and_shared_through_the_store(tmp_path: Path)
     assert WordEmbedding.load(there).sha256 == made.sha256
 
 
+def test_an_embedding_put_there_by_hand_has_no_origin_and_is_shared_all_the_same(tmp_path: Path) -> None:
+    remote, here = RemoteShards(f"file://{tmp_path}/store", "agnews"), tmp_path / "here" / "agnews"
+    made = fabricate_embedding(TINY_AGNEWS)
+    made.save(tmp_path / "store" / "agnews")
+    remote.fetch_embedding(here)
+    assert WordEmbedding.load(here).sha256 == made.sha256
+
+
 def test_a_place_fsspec_does_not_know_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--shard", "3", "--preset", "demo", "--out", "carrier-pigeon://roof"])
@@ -118,6 +128,53 @@ def test_a_place_that_cannot_be_written_to_is_found_before_anything_is_trained(
     monkeypatch.setattr("fsspec.implementations.local.LocalFileSystem.pipe_file", refuse)
     with pytest.raises(OSError, match="cannot be written to: RuntimeError: no credentials"):
         train_shard(job, 3)
+
+
+class NoCredentialsError(Exception):
+    """A type of its own, as stores have them: botocore's is no OSError."""
+
+
+def no_credentials(*_: object, **__: object) -> None:
+    raise NoCredentialsError("Unable to locate credentials")
+
+
+@pytest.mark.parametrize(
+    ("method", "call", "failure"),
+    [
+        ("finished_record", "cat_file", "read"),
+        ("finished_record", "info", "read"),
+        ("upload", "put_file", "written to"),
+        ("fetch_embedding", "exists", "read"),
+        ("push_embedding", "exists", "written to"),
+    ],
+)
+def test_a_stores_own_errors_name_the_url(
+    job: Job, monkeypatch: pytest.MonkeyPatch, method: str, call: str, failure: str
+) -> None:
+    train_shard(job, 3)
+    train_shard(replace(job, url=None), 3)
+    monkeypatch.setattr(f"fsspec.implementations.local.LocalFileSystem.{call}", no_credentials)
+    with pytest.raises(OSError, match=f"{job.url} cannot be {failure}: NoCredentialsError: Unable to locate"):
+        getattr(job.remote, method)(job.folder(3))
+
+
+def test_a_store_that_cannot_be_read_is_one_line_before_anything_is_trained_or_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fsspec.implementations.local.LocalFileSystem.cat_file", no_credentials)
+    url = f"file://{tmp_path}/store"
+    for arguments in (["--shard", "3"], ["--list"]):
+        line = refusal(main, [*arguments, "--preset", "demo", "--out", url], capsys)
+        assert line == f"error: --out {url} cannot be read: NoCredentialsError: Unable to locate credentials\n"
+
+
+def test_control_c_during_a_call_of_the_store_stays_what_it_is(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fsspec.implementations.local.LocalFileSystem.cat_file", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        job.is_finished(3)
 
 
 def test_trying_to_write_leaves_nothing(tmp_path: Path) -> None:

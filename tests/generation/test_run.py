@@ -191,6 +191,20 @@ def test_bad_input_gets_one_line_and_a_non_zero_exit(
     assert message in last
 
 
+@pytest.mark.parametrize("url", ["", "file://"])
+def test_a_shard_that_does_not_exist_leaves_no_trace(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--shard", "40", "--preset", "demo", "--out", f"{url}{tmp_path}", "--scratch", str(tmp_path)]
+    assert "shard 40 does not exist" in refusal(main, arguments, capsys)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_list_counts_the_runs_that_would_be_trained(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--list", "--preset", "demo", "--runs", "2"])
+    assert {line.split("│")[3].strip() for line in capsys.readouterr().out.splitlines() if "│" in line} == {"2"}
+
+
 def test_a_finished_shard_of_another_size_is_not_overwritten(
     undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 import gzip
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -64,8 +65,6 @@ def test_principal_components_explain_the_most_variance() -> None:
     kept = ((vectors - vectors.mean(axis=0)) @ axes).var(axis=0)
     assert kept.sum() > 0.99 * vectors.var(axis=0).sum()
     assert list(kept) == sorted(kept, reverse=True)
-    with pytest.raises(ValueError, match="vectors of 6 dimensions cannot be reduced to 7"):
-        principal_components(vectors, 7)
 
 
 def test_given_vectors_are_reduced_and_kept_for_the_words_of_the_texts(tmp_path: Path) -> None:
@@ -117,12 +116,16 @@ def test_the_embedding_is_made_once_and_then_read(tmp_path: Path) -> None:
         (b"1 32\nw1" + b"x" * 100_000, "a word without an end"),
         (b"2 32\nw1 " + bytes(128) + b"w2 " + bytes(100), "in the middle of a vector"),
         (b"1 8\nw1" + b" 0.5" * 8, "vectors of 8 dimensions cannot be reduced to 32"),
+        (b"0 32\n", "it has no words"),
+        (b"1 32\nw1 nan" + b" 0.5" * 31, "a number of the vector of 'w1' is not finite"),
+        (b"1 32\nw1 inf" + b" 0.5" * 31, "a number of the vector of 'w1' is not finite"),
+        (b"1 32\nw2" + b" 0.5" * 32, "none of its 1 words occurs in the 1 texts"),
     ],
 )
-def test_a_header_that_promises_too_much_is_refused_before_room_is_made(
+def test_a_file_without_sound_vectors_of_these_words_is_refused_by_name(
     tmp_path: Path, content: bytes, message: str
 ) -> None:
     for name, data in (("v.txt", content), ("v.txt.gz", gzip.compress(content))):
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=f"{re.escape(str(tmp_path / name))}.*{message}"):
             reduce_vectors(str(tmp_path / name), ["w1"], 32)

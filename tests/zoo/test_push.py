@@ -16,7 +16,7 @@ import nfn
 import zoo
 from nfn.predictors.conformal import ConformalInterval
 from nfn.predictors.pretrained import save_pretrained
-from tests.hub_server import TOKEN, Hub, serving
+from tests.hub_server import TOKEN, Hub, Repository, serving
 from zoo import publish, verify
 from zoo.format.manifest import MANIFEST_FILE, Manifest
 from zoo.format.published import split_files
@@ -141,6 +141,35 @@ def test_a_repository_that_somebody_changed_meanwhile_is_left_alone(hub: Hub, ru
     hub.before_commit = lambda repository: repository.add("by somebody else", {"notes.txt": b"!"}, set())
     assert "somebody else changed it meanwhile, try again" in refusal(runs, capsys)
     assert hub.repositories[NAME].head.summary == "by somebody else"
+
+
+def test_a_repository_made_on_the_website_is_filled(hub: Hub, runs: Path) -> None:
+    repository = hub.repositories[NAME] = Repository(private=False)
+    repository.add("initial commit", {".gitattributes": b"", "README.md": b"---\n---\n", "LICENSE": b"MIT"}, set())
+    out = push(runs)
+    assert not repository.head.removed
+    assert repository.head.files == folder_contents(out) | {".gitattributes": b"", "LICENSE": b"MIT"}
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [("train.csv", "it holds train.csv and is not a zoo"), (MANIFEST_FILE, "owner/zoo/manifest.json is damaged")],
+)
+def test_a_repository_of_something_else_is_left_alone(hub: Hub, runs: Path, file: str, message: str, capsys) -> None:
+    repository = hub.repositories[NAME] = Repository(private=False)
+    repository.add("years of work", {".gitattributes": b"", file: b"{}"}, set())
+    assert f"could not be pushed to owner/zoo: {message}" in refusal(runs, capsys)
+    assert len(repository.commits) == 1
+
+
+def test_a_later_push_removes_predictors_and_keeps_what_is_not_of_the_zoo(hub: Hub, runs: Path) -> None:
+    push(runs)
+    others = {"LICENSE": b"MIT", "mnist/figure.png": b"!"}
+    hub.repositories[NAME].add("by hand", others | {"predictors/mnist.toml": b""}, set())
+    fabricate_shard(runs, TINY_AGNEWS, count=20, embedding=fabricate_embedding(TINY_AGNEWS))
+    out = push(runs)
+    assert hub.repositories[NAME].head.removed == {"predictors/mnist.toml"}
+    assert hub.repositories[NAME].head.files.keys() - {".gitattributes"} == folder_contents(out).keys() | others.keys()
 
 
 def test_a_private_repository_is_private_and_not_for_strangers(hub: Hub, runs: Path, monkeypatch, capsys) -> None:

@@ -5,12 +5,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from zoo.format.manifest import MANIFEST_FILE
-from zoo.format.published import EMBEDDING_FILES, PREDICTORS_FOLDER, PublishedZoo
+from zoo.format.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest
+from zoo.format.published import CARD_FILE, EMBEDDING_FILES, PREDICTORS_FOLDER, PublishedZoo, configs_of
 from zoo.format.record import task_of
+from zoo.storage.bounded import read_bounded
 
-ATTRIBUTES_FILE = ".gitattributes"
-"""The hub's own, which says which files are large."""
+FILES_OF_A_NEW_REPOSITORY = frozenset({".gitattributes", CARD_FILE, "LICENSE"})
+"""What a repository may have from the start, when it is made on the hub's website."""
 CHANGED_MEANWHILE = 412
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 LOGIN = "run `hf auth login`, or set HF_TOKEN to a token of https://huggingface.co/settings/tokens"
@@ -32,7 +33,8 @@ def push(folder: Path, name: str, *, private: bool = False, beside: Mapping[str,
     ``beside`` are more files by their name in the repository. Resumable: files that an interrupted upload brought over
     are not sent again, and files that did not change are not part of the commit. Files of an older edition are removed
     in the same commit, and a repository that somebody changed meanwhile is left alone, so that the repository, too, is
-    the old zoo or the new one. (``upload_folder`` would be shorter, but makes several commits of a large folder.)
+    the old zoo or the new one. Other files beside a zoo are kept; a repository that has some and no zoo is refused.
+    (``upload_folder`` would be shorter, but makes several commits of a large folder.)
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
@@ -44,7 +46,7 @@ def push(folder: Path, name: str, *, private: bool = False, beside: Mapping[str,
         api.create_repo(name, repo_type="dataset", exist_ok=True, private=private)
         before = api.dataset_info(name)
         there = {sibling.rfilename for sibling in before.siblings or []}
-        removed = sorted(there - files.keys() - {ATTRIBUTES_FILE})
+        removed = sorted(files_of_older_zoo(name, before.sha, there) - files.keys())
         commit = api.create_commit(
             repo_id=name,
             repo_type="dataset",
@@ -56,6 +58,23 @@ def push(folder: Path, name: str, *, private: bool = False, beside: Mapping[str,
             parent_commit=before.sha,
         )
     return str(commit)
+
+
+def files_of_older_zoo(name: str, revision: str | None, there: set[str]) -> set[str]:
+    """Those files of a repository that its zoo's manifest lists, and the predictors beside it.
+
+    None where it is as good as new; one with other files and no zoo is an error.
+    """
+    from huggingface_hub import hf_hub_download
+
+    if MANIFEST_FILE not in there:
+        for file in sorted(there - FILES_OF_A_NEW_REPOSITORY):
+            raise ValueError(f"it holds {file} and is not a zoo (no {MANIFEST_FILE}): name another repository")
+        return set()
+    path = hf_hub_download(name, MANIFEST_FILE, repo_type="dataset", revision=revision)
+    manifest = Manifest.parse(read_bounded(Path(path), MAX_MANIFEST_BYTES), f"{name}/{MANIFEST_FILE}")
+    configs_of(manifest, name)
+    return {file for file in there if file in manifest.files or file.startswith(f"{PREDICTORS_FOLDER}/")}
 
 
 def address(name: str, revision: str | None = None, token: bool | str | None = None) -> tuple[str, dict[str, str]]:
