@@ -3,6 +3,7 @@
 import colorsys
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from textwrap import fill
 
@@ -22,6 +23,7 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 BEYOND = 1.01  # where the stretched axis would be infinite
 ACCURACY_TICKS = (0.1, 0.5, 0.8, 0.9, 0.95, 1.0)
 TITLE_WIDTH = 34  # letters above a panel
+CLOSE = 1.3  # times the number of training rows of the label before
 
 
 def color_of(number: int) -> str:
@@ -132,7 +134,9 @@ def tau_by_rows(index: ResultIndex, config: str, path: Path) -> Path:
             axis.plot(beyond * shift, printed[0], "o", markersize=5, markerfacecolor="none", markeredgecolor=color)
     axis.set_xscale("log")
     ticks = [count for size in sizes if (count := count_of(index, size)) is not None] + ([beyond] if beyond else [])
-    axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks], fontsize=8)
+    # a label close to the one before it goes a line lower
+    lowered = [False, *(after < CLOSE * before for before, after in pairwise(ticks))]
+    axis.set_xticks(ticks, ["\n" * low + f"{tick:,}" for tick, low in zip(ticks, lowered, strict=True)], fontsize=8)
     axis.minorticks_off()
     title = f"{index.title(config)}: dashed, the curve through ours" + ("; hollow, the paper's" if index.whole else "")
     axis.set(title=title, xlabel="training rows", ylabel="Kendall's τ")
