@@ -39,9 +39,11 @@ def rows_of_one(trial: Trial, entries: Mapping[int, Entry], towards: int) -> Ite
     beyond = Entry(trial, largest.outcomes)
     curve = LearningCurves.fit(sizes, np.array([[float(np.mean(entry.taus())) for entry in entries.values()]]))
     resampled = np.stack([resampled_means(entry) for entry in entries.values()], axis=1)
-    curves = LearningCurves.fit(sizes, resampled[np.isfinite(resampled).all(axis=1)])
+    whole = np.isfinite(resampled).all(axis=1)
+    continued = np.full(len(resampled), np.nan)
+    continued[whole] = LearningCurves.fit(sizes, resampled[whole]).at(towards)
     yield beyond.row("tau_extrapolated", float(curve.at(towards)[0]))
-    yield from interval_rows(beyond, "tau_extrapolated", Interval.of(curves.at(towards)))
+    yield from interval_rows(beyond, "tau_extrapolated", Interval.of(continued))
     for name in ("limit", "scale", "exponent"):
         yield beyond.row(f"curve_{name}", float(getattr(curve, name)[0]))
 

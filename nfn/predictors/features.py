@@ -53,7 +53,8 @@ def statistics(weights: TransformerWeights, component: Component) -> Float[Tenso
     parts = []
     for name in component_tensors(weights.spec, component):
         tensor = weights.flat()[..., weights.spec.tensors[name].slice]
-        parts += [tensor.mean(-1), tensor.var(-1), *quartiles(tensor)]
+        variance = tensor.var(-1, correction=min(1, tensor.shape[-1] - 1))  # of a single number, 0
+        parts += [tensor.mean(-1), variance, *quartiles(tensor)]
     return torch.stack(parts, dim=-1)
 
 

@@ -39,7 +39,8 @@ class InputCache:
         new = {key: number for number, key in enumerate(keys) if key not in known}
         if new:
             computed = compute(flat[list(new.values())])
-            known |= dict(zip(new, computed.cpu(), strict=True))
+            # each row by itself: a view would keep all that were computed with it
+            known |= {key: row.clone() for key, row in zip(new, computed.cpu(), strict=True)}
         result = torch.stack([known[key] for key in keys]).to(flat.device)
         for key in keys:
             self._rows[key] = known[key]

@@ -74,8 +74,12 @@ class ComposedTransformer:
 
 
 def compose(weights: TransformerWeights) -> ComposedTransformer:
-    """The composed matrices of every block and of the classifier, in the dtype of the weights."""
+    """The composed matrices of every block and of the classifier, in float64.
+
+    A boundary's second moments have a direction of size δ beside others of size D: in float32 rounding would exceed it.
+    """
     spec, dim = weights.spec, weights.spec.dim
+    weights = TransformerWeights.from_flat(spec, weights.flat().double(), check_finite=False)
     stream = first_stream(weights)
     stream_size = norm(stream, (-2, -1))
     source = sqrt(dim) * stream / stream_size[..., None, None]

@@ -135,6 +135,7 @@ class FullGroupElement:
     @staticmethod
     def from_paper(spec: TransformerSpec, element: GroupElement) -> "FullGroupElement":
         """An element of the paper's group; its permutations of features are rotations inside the blocks."""
+        element.check_residual(spec)
         batch, device = tuple(element.heads.shape[:-2]), element.heads.device
         nothing = FullGroupElement.identity(spec, batch, device=device)
         rotations = nothing.rotations.clone()
@@ -159,6 +160,8 @@ class FullGroupElement:
 
     def compose(self, first: "FullGroupElement") -> "FullGroupElement":
         """self∘first: ``g.compose(h).act(w)`` is ``g.act(h.act(w))``."""
+        if first.spec != self.spec:
+            raise ValueError("these elements act on different transformers: sample both for the same spec")
         paper = self._blocks().compose(first._blocks())
         return FullGroupElement(
             spec=self.spec,

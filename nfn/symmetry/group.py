@@ -101,13 +101,17 @@ class GroupElement:
     def act(self, weights: TransformerWeights) -> TransformerWeights:
         """g·U: a copy of the weights that computes the same function. Batches of g and of weights are broadcast."""
         moved = self.act_on_blocks(weights.encoder)
-        if weights.spec.residual and bool((self.features.diff() != 1).any()):
-            raise ValueError(
-                f"the features of a transformer of {weights.spec.task} cannot be permuted: its connections are residual"
-            )
+        self.check_residual(weights.spec)
         batch = moved.query.shape[:-4]
         flat = weights.flat().expand(*batch, weights.spec.num_parameters)
         return TransformerWeights.from_flat(weights.spec, flat, check_finite=False).with_encoder(moved)
+
+    def check_residual(self, spec: TransformerSpec) -> None:
+        """Residual connections allow no permutation of features."""
+        if spec.residual and bool((self.features.diff() != 1).any()):
+            raise ValueError(
+                f"the features of a transformer of {spec.task} cannot be permuted: its connections are residual"
+            )
 
     def act_on_blocks(self, weights: BlockWeights) -> BlockWeights:
         """g·U for tensors [..., blocks, *axes]; more leading dimensions than g has, e.g. channels, are broadcast.

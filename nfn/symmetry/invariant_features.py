@@ -25,7 +25,8 @@ LARGEST_TRIED = 1 << 20  # weights; a spec that came with a file may ask for mor
 def invariant_features(weights: TransformerWeights) -> Float[Tensor, "*batch features"]:
     """The numbers of ``named_features`` side by side: none is changed by the whole group. Differentiable.
 
-    They are NaN for a checkpoint with a weight that is not finite.
+    Computed in float64 and rounded once, to the dtype of the weights. They are NaN for a checkpoint with a weight that
+    is not finite.
     """
     return side_by_side(weights, named_features)
 
@@ -40,7 +41,7 @@ def side_by_side(weights: TransformerWeights, named: NamedFeatures) -> Float[Ten
     finite = torch.isfinite(flat).all(-1, keepdim=True)
     # eigenvalues of a matrix with NaN raise an error, which would take the other checkpoints along
     usable = TransformerWeights.from_flat(weights.spec, torch.where(finite, flat, 0.0), check_finite=False)
-    return torch.where(finite, torch.cat(list(named(usable).values()), dim=-1), torch.nan)
+    return torch.where(finite, torch.cat(list(named(usable).values()), dim=-1), torch.nan).to(flat.dtype)
 
 
 @lru_cache
@@ -65,7 +66,7 @@ def feature_counts(spec: TransformerSpec, named: NamedFeatures) -> dict[str, int
 
 
 def named_features(weights: TransformerWeights) -> dict[str, Float[Tensor, "*batch count"]]:
-    """Numbers that the whole group leaves as they are, in groups named after what they describe."""
+    """Numbers that the whole group leaves as they are, in float64, in groups named after what they describe."""
     spec, composed = weights.spec, compose(weights)
     features: dict[str, Tensor] = {}
     for number, block in enumerate(composed.blocks):

@@ -54,7 +54,7 @@ class Invariants:
 
 
 def invariants(weights: TransformerWeights) -> Invariants:
-    """The invariants of checkpoints [..., d], differentiable, in the dtype and on the device of the weights."""
+    """The invariants of checkpoints [..., d], differentiable, in float64 on the device of the weights."""
     composed = compose(weights)
     blocks = []
     for block in composed.blocks:

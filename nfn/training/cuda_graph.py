@@ -34,6 +34,6 @@ def record(
     # Dropped before the recording begins, so that it allocates new gradients in its own memory.
     optimizer.zero_grad(set_to_none=True)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.device(device), torch.cuda.graph(graph):
         result = step()
     return graph, result

@@ -50,6 +50,8 @@ class TrainingStep:
         self.graph = device.type == "cuda" if graph is None else graph
         if self.graph and device.type != "cuda":
             raise ValueError(f"only a CUDA device can record a graph, and the ensemble is on {device}: use graph=False")
+        if seeds is not None and len(seeds) != len(ensemble):
+            raise ValueError(f"a seed for each of the {len(ensemble)} members, got {len(seeds)}")
         self.ensemble, self.inputs = ensemble, ensemble.inputs(weights)
         self.targets = targets.expand(len(ensemble), -1)
         members, dtype = len(ensemble), ensemble.parameters.dtype
@@ -70,7 +72,9 @@ class TrainingStep:
         )
         units, self._dropout = ensemble.dropout
         self.keep = torch.ones(members, batch_size, units, dtype=dtype, device=device) if units else None
-        self._generators = [torch.Generator().manual_seed(seed) for seed in (seeds or range(members))]
+        self._generators = [
+            torch.Generator().manual_seed(seed) for seed in (range(members) if seeds is None else seeds)
+        ]
         self._recorded: torch.cuda.CUDAGraph | None = None
         self._losses = torch.empty(0)
 

@@ -143,6 +143,12 @@ def test_the_same_trial_twice_gives_the_same_numbers_and_is_computed_once(tmp_pa
         assert rest.outcomes[trial].notes == outcome.notes, "the seconds too: it was read, not computed"
 
 
+def test_rows_in_another_order_are_not_taken_for_all_rows():
+    rows = invent_data(5, 5, 5, random_label).train
+    assert rows.take(np.arange(5)) is rows
+    assert rows.take(np.arange(5)[::-1].copy()).runs.tolist() == rows.runs[::-1].tolist()
+
+
 def test_a_threshold_with_too_few_rows_is_left_out(tmp_path: Path):
     data = invent_data(60, 20, 30, random_label)
     finished = run(trials_of(("mlp",), epochs=1, threshold=0.999), data, tmp_path)

@@ -245,5 +245,10 @@ def test_bad_input_is_refused_in_one_clear_line(generator: torch.Generator, spec
     g = FullGroupElement.sample(MNIST, generator=generator)
     with pytest.raises(ValueError, match=r"sample it for weights\.spec"):
         g.act(random_weights(spec, (), generator))
+    residual = replace(MNIST, residual=True)
+    with pytest.raises(ValueError, match="cannot be permuted: its connections are residual"):
+        FullGroupElement.from_paper(residual, GroupElement.sample(MNIST, generator=generator))
+    with pytest.raises(ValueError, match="these elements act on different transformers"):
+        g.compose(FullGroupElement.identity(residual))
     with pytest.raises(ValueError, match=r"rotations must be float64, got torch\.float32"):
         replace(g, rotations=g.rotations.float())

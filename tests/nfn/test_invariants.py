@@ -35,6 +35,15 @@ def real(request: pytest.FixtureRequest) -> TransformerWeights:
     return read_real(request.param, lambda accuracy: accuracy > 0.12, 6)
 
 
+@pytest.mark.parametrize("config", ["mnist", "agnews"])
+def test_single_precision_is_rounded_only_at_the_end(config: str):
+    reader = zoo.open("small-transformer-zoo", config, split="test")
+    weights = TransformerWeights.from_flat(reader.spec, reader.weights(slice(None)))
+    exact = TransformerWeights.from_flat(reader.spec, weights.flat().double())
+    assert torch.equal(invariant_features(weights), invariant_features(exact).float())
+    assert invariants(weights).classifier.unit_sizes.dtype == torch.float64
+
+
 @pytest.fixture(scope="module")
 def predictor(real: TransformerWeights) -> GaugeNFN:
     """A predictor whose inputs are in their usual range, with random networks."""
@@ -214,7 +223,7 @@ def test_a_checkpoint_with_nan_is_nan_and_leaves_the_others_alone():
 def test_features_have_names_that_cover_the_vector():
     weights = TransformerWeights.from_flat(MNIST, torch.randn(2, MNIST.num_parameters) * 0.2)
     named = named_features(weights)
-    assert torch.equal(torch.cat(list(named.values()), dim=-1), invariant_features(weights))
+    assert torch.equal(torch.cat(list(named.values()), dim=-1).float(), invariant_features(weights))
     assert {"block 0, units, sizes", "classifier, source", "products of filters"} <= named.keys()
 
 

@@ -35,7 +35,7 @@ def test_invariance(spec: TransformerSpec, d: int, e: int, out: int, generator: 
         assert_invariant(layer, spec, channels=d, seed=seed)
 
 
-@pytest.mark.parametrize("channels", [(1,), (4,), (3, 2), (2, 1, 3)])
+@pytest.mark.parametrize("channels", [(2,), (4,), (3, 2), (2, 1, 3)])
 def test_whole_network_is_invariant(spec: TransformerSpec, channels: tuple[int, ...]):
     model = TransformerNFN(spec, channels=channels, components=["encoder"])
     assert_invariant(model, spec, channels=None, tolerance=1e-9)

@@ -1,6 +1,7 @@
 """The predictors: exact sizes, one interface, any components, clear errors, and a round trip through the disk."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -172,6 +173,17 @@ def test_components_that_do_not_exist_are_refused_in_one_clear_line(kind: type[C
         kind(MNIST, components=[])
 
 
+@pytest.mark.filterwarnings("ignore:var")  # torch wonders about the variance of no tensors
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_checkpoints_have_no_predictions(kind: type[Predictor]):
+    assert kind(MNIST)(torch.zeros(0, MNIST.num_parameters)).shape == (0,)
+
+
+def test_one_channel_that_normalization_would_make_a_constant_is_refused():
+    with pytest.raises(ValueError, match="the last layer needs 2 channels or more"):
+        TransformerNFN(MNIST, channels=(10, 1))
+
+
 def test_no_channels_are_refused_in_one_clear_line():
     with pytest.raises(ValueError, match="has 1 to 16 equivariant layers, got 0"):
         TransformerNFN(MNIST, channels=())
@@ -243,6 +255,11 @@ def test_flat_features_are_the_concatenated_components():
     assert flat_features(weights, ["encoder"]).data_ptr() == flat[:, 544:].data_ptr()
     expected = torch.cat([flat[:, :544], flat[:, -1386:]], dim=-1)
     assert torch.equal(flat_features(weights, ["classifier", "embedding"]), expected)
+
+
+def test_the_variance_of_a_single_number_is_zero():
+    spec = replace(MNIST, hidden_dim=1)
+    assert bool(torch.isfinite(StatNN(spec)(weights_of(spec))).all())
 
 
 def test_statistics_are_the_seven_of_each_tensor():
