@@ -101,7 +101,7 @@ def speed_table(rows: Iterable[Result]) -> str:
             for other, name in OTHER_DIMENSIONS.items()
         ),
         (
-            "the same, paper's dimensions, in the shared memory of an A100 (163 KiB); of an RTX 4090 (99 KiB): MNIST",
+            "the same, the paper's dimensions, in an A100's shared memory (163 KiB); an RTX 4090's (99 KiB): MNIST",
             single("mnist"),
             fused("mnist", "medium", "small"),
         ),

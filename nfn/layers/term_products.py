@@ -140,9 +140,8 @@ class TermProducts(nn.Module):
             products = torch.bmm(rows, matrix).split(widths, dim=-1)
         parts = {}
         for (target, output_slice), product in zip(group.outputs.items(), products, strict=True):
-            parts[target] = product.view(len(matrix), batch, *group.kept, *output_slice.shape).permute(
-                output_slice.order
-            )
+            shape = (len(matrix), batch, *group.kept, *output_slice.shape)
+            parts[target] = product.view(shape).permute(output_slice.order)
         return parts
 
     def _mix_channels(self, group: TermGroup, sources: Sources, total: Tensor | None) -> Tensor:

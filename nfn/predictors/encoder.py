@@ -33,7 +33,7 @@ class InvariantEncoder(nn.Module):
         if not 1 <= len(channels) <= MAX_LAYERS:
             raise ValueError(f"Transformer-NFN has 1 to {MAX_LAYERS} equivariant layers, got {len(channels)} channels")
         if channels[-1] < 2:
-            raise ValueError(f"the last layer needs 2 channels or more: normalized alone, {channels[-1]} says nothing")
+            raise ValueError(f"the last layer needs 2 channels or more to normalize over, got {channels[-1]}")
         widths = [1, *channels]
         self.equivariant = nn.ModuleList(
             EquivariantLayer(spec, widths[i], widths[i + 1], generator=generator) for i in range(len(channels))

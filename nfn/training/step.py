@@ -51,7 +51,7 @@ class TrainingStep:
         if self.graph and device.type != "cuda":
             raise ValueError(f"only a CUDA device can record a graph, and the ensemble is on {device}: use graph=False")
         if seeds is not None and len(seeds) != len(ensemble):
-            raise ValueError(f"a seed for each of the {len(ensemble)} members, got {len(seeds)}")
+            raise ValueError(f"seeds must have one for each of the {len(ensemble)} members, got {len(seeds)}")
         self.ensemble, self.inputs = ensemble, ensemble.inputs(weights)
         self.targets = targets.expand(len(ensemble), -1)
         members, dtype = len(ensemble), ensemble.parameters.dtype

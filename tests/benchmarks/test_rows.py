@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import report, results, rows
 from benchmarks.documents.blocks import rows_block
-from benchmarks.experiments import execution
+from benchmarks.experiments import execution, extrapolation
 from benchmarks.experiments.extrapolation import curve_rows
 from benchmarks.experiments.trial import Outcome, Trial
 from benchmarks.models import hyperparameters
@@ -60,7 +60,9 @@ def invented(noise: float, size: int | None, seed: int, truth: np.ndarray) -> tu
     return Trial("rows", "mnist", "mlp", seed, "z", rows=size), made
 
 
-def test_the_interval_of_the_continuation_holds_the_point_and_widens_with_the_noise() -> None:
+def test_the_interval_of_the_continuation_holds_the_point_and_widens_with_the_noise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     truth = np.random.default_rng(0).uniform(size=150)
     widths = []
     for noise in (1.0, 4.0):
@@ -78,6 +80,10 @@ def test_the_interval_of_the_continuation_holds_the_point_and_widens_with_the_no
         widths.append(interval[1] - interval[0])
         assert index.value("curve_limit", "mlp", rows=11_200) is not None
     assert widths[0] < widths[1]
+    undefined = np.where(np.arange(1000) % 10 < 6, np.nan, 0.5)
+    monkeypatch.setattr(extrapolation, "resampled_means", lambda entry: undefined)
+    index = ResultIndex.latest(curve_rows(outcomes, 4000, 11_200), "mnist")
+    assert index.interval("tau_extrapolated", "mlp", rows=11_200) is None, "most resamples cannot be ranked"
     few = {trial: made for trial, made in outcomes.items() if trial.rows in (250, None)}
     assert curve_rows(few, 4000, 11_200) == [], "two sizes make no curve"
 

@@ -176,11 +176,7 @@ def test_shards_are_named_as_ranges() -> None:
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
+    assert message in refusal(main, arguments, capsys)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,8 @@ def test_what_was_read_is_not_computed_again():
     assert len(cache) == 4, "the oldest goes when a fifth comes"
     cache.rows(MNIST, flat.double(), compute)
     assert computed == [4, 1, 4], "another dtype is another input"
+    sizes = {row.untyped_storage().nbytes() for row in cache._rows.values()}
+    assert sizes == {3 * torch.float64.itemsize}, "a row does not keep those that were computed with it"
 
 
 def test_gradients_reach_the_weights_and_the_memory_does_not_hold_them():

@@ -173,7 +173,7 @@ def test_components_that_do_not_exist_are_refused_in_one_clear_line(kind: type[C
         kind(MNIST, components=[])
 
 
-@pytest.mark.filterwarnings("ignore:var")  # torch wonders about the variance of no tensors
+@pytest.mark.filterwarnings("ignore:var")  # torch warns of the variance of an empty batch
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_checkpoints_have_no_predictions(kind: type[Predictor]):
     assert kind(MNIST)(torch.zeros(0, MNIST.num_parameters)).shape == (0,)

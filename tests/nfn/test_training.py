@@ -146,7 +146,7 @@ def test_ensemble_and_step_refuse_what_does_not_fit():
         TrainingStep(ensemble, flat, torch.rand(6), batch_size=0)
     with pytest.raises(ValueError, match="only a CUDA device can record a graph, and the ensemble is on cpu"):
         TrainingStep(ensemble, flat, torch.rand(6), batch_size=2, graph=True)
-    with pytest.raises(ValueError, match="a seed for each of the 2 members, got 1"):
+    with pytest.raises(ValueError, match="seeds must have one for each of the 2 members, got 1"):
         TrainingStep(ensemble, flat, torch.rand(6), batch_size=2, seeds=[5])
     step = TrainingStep(ensemble, flat, torch.rand(6), batch_size=4)
     with pytest.raises(ValueError, match=r"takes batches of shape \[2, 4\] or \[4\], got \[2, 3\]: fill up"):

@@ -24,7 +24,7 @@ def resolve(name: str | Path) -> str | Path:
     text = str(name)
     if is_url(text):
         return text.rstrip("/")
-    path = Path(os.path.expanduser(name))  # as it stands where it begins with ~ and nobody is called so
+    path = Path(os.path.expanduser(name))  # ~NAME stays as it is if there is no such user
     if (path / MANIFEST_FILE).is_file():
         return path.resolve()
     if path.is_dir() and any(path.iterdir()):
