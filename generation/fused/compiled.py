@@ -69,7 +69,7 @@ def macros(spec: TransformerSpec, variant: Variant) -> list[tuple[str, str]]:
 def compiler_options(spec: TransformerSpec, architecture: str, variant: Variant) -> dict[str, Any]:
     return {
         "std": "c++17",
-        "arch": architecture,
+        "arch": architecture + variant.suffix,
         "define_macro": macros(spec, variant),
         "device_as_default_execution_space": True,  # older compilers take a lambda without it for the host's
     }

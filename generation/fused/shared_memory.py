@@ -11,6 +11,9 @@ from zoo.transformer.spec import TransformerSpec
 HALF, FLOAT = 2, 4
 TILE, ROWS = 16, 64  # token rows of a warp and of a sample; also the classes and recent samples there is room for
 LINE = 128
+LOSS, FACTS = 16, 64  # bytes of a sample's loss and of its facts
+WARP = 32
+THREE_SAMPLES = 3
 NARROW_DIM, NARROW_HIDDEN = 32, 64  # rows of which leave registers for 16 warps
 
 
@@ -48,14 +51,21 @@ class SharedMemory:
     """What a thread block has in shared memory, and so how it works."""
 
     samples_at_once: int
-    keep_all: bool
     all_weights: bool
     take_turns: bool = False  # a block's MLP and attention, in their backward passes
+
+    @property
+    def roles(self) -> bool:
+        """Whether three samples leave the gradients to other warps."""
+        return self.samples_at_once == THREE_SAMPLES
 
     def training(self, spec: TransformerSpec) -> int:
         buffers = 1 if spec.patch_size is None else 2
         recent = 3 * matrix(TILE, spec.dim) + matrix(TILE, TILE)
         group = token_sums(spec) + buffers * matrix(ROWS, features(spec))
+        if self.roles:
+            recent = 2 * (recent + TILE * LOSS)
+            group += handouts(spec)
         before = self.weights(spec) + recent + self.samples_at_once * group
         line = max(LINE, pitch(spec.hidden_dim))
         return aligned(before, line) + self.samples_at_once * self.sample(spec)
@@ -76,8 +86,7 @@ class SharedMemory:
 
     def sample(self, spec: TransformerSpec) -> int:
         """Token rows that a block keeps for its backward pass, and its gradients. A head's probabilities and their
-        gradients have places of their own with ``keep_all``, else where hidden rows will be; so have keys and values of
-        the block before."""
+        gradients have places where hidden rows are at other times; so have keys and values of the block before."""
         rows, heads, hidden = (matrix(ROWS, columns) for columns in (spec.dim, inner(spec), spec.hidden_dim))
         scores = matrix(ROWS, ROWS)
         kept = 2 * rows + heads
@@ -85,14 +94,18 @@ class SharedMemory:
         if self.take_turns:
             attention = 3 * heads + rows + max(heads, rows) + 2 * scores
             return rows + heads + max(2 * rows + 2 * hidden, attention)
-        if self.keep_all:
-            return spec.blocks * (kept + hidden) + gradients + hidden + 2 * scores
         before = max(scores, 2 * heads if spec.blocks > 1 else 0)
         return kept + max(hidden, scores) + gradients + max(hidden, before)
 
 
 def keys_and_values(spec: TransformerSpec) -> int:
     return 2 * matrix(ROWS, inner(spec))
+
+
+def handouts(spec: TransformerSpec) -> int:
+    """What the warps of a sample are told of it and of the next, and what they remember of a block."""
+    turn = FACTS + (1 + spec.blocks) * WARP * ROWS // TILE * FLOAT
+    return 2 * turn + (2 + spec.heads) * ROWS * FLOAT
 
 
 def token_sums(spec: TransformerSpec) -> int:

@@ -1,7 +1,7 @@
 """How much of the work a thread block does at a time, by the shared memory it may have.
 
 Each variant is the same source with other constants (``model.cuh``). All give a run the same weights on the same GPU,
-bit for bit. Only the large one uses an instruction newer than sm_80's.
+bit for bit. Only the large one uses instructions newer than sm_80's.
 """
 
 from dataclasses import dataclass, replace
@@ -10,9 +10,11 @@ from generation.fused.shared_memory import TILE, SharedMemory, evaluate_groups, 
 from zoo.transformer.spec import TransformerSpec
 
 OLDEST = (8, 0)  # compute capability: matrix units of this kind, copies beside the work
+NEWER = (9, 0)  # and stores of matrices, registers that move between warps
 BLOCKS_IN_REGISTERS, SIDES_IN_REGISTERS = 2, (32, 32, 64)
 """Blocks whose ``dim``, heads together and ``hidden_dim`` are the paper's have their gradients in registers for a whole
-step: eight squares of 32 × 32 weights, one in each of eight warps. Those of others wait in device memory."""
+step: eight squares of 32 × 32 weights, one in each of eight warps or two in each of four. Those of others wait in
+device memory."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,13 @@ class Variant:
 
     def use(self, spec: TransformerSpec) -> SharedMemory | None:
         """The fastest way to use so much for this transformer; None if it is too little."""
-        return next((use for use in ways(spec) if needed_bytes(use, spec) <= self.shared_bytes), None)
+        runs = (use for use in ways(spec) if self.capability >= NEWER or not use.roles)  # roles: registers move
+        return next((use for use in runs if needed_bytes(use, spec) <= self.shared_bytes), None)
+
+    @property
+    def suffix(self) -> str:
+        """Of the architecture to compile for: registers that move between warps are not promised for later ones."""
+        return "a" if self.capability >= NEWER else ""
 
     def fits(self, spec: TransformerSpec, shared_bytes: int, capability: tuple[int, int]) -> bool:
         """Whether a GPU with so much shared memory per block can run it and it has room for this transformer."""
@@ -44,17 +52,16 @@ class Variant:
             "EVALUATE_GROUPS": evaluate_groups(spec),
             "SHARED_BYTES": self.shared_bytes,
             "SAMPLES_AT_ONCE": use.samples_at_once,
-            "KEEP_ALL": int(use.keep_all),
             "ALL_WEIGHTS": int(use.all_weights),
             "TAKE_TURNS": int(use.take_turns),
             "GRADIENTS_WAIT": int(gradients_wait(spec)),
-            "STORE_MATRICES": int(self.capability >= (9, 0)),
+            "STORE_MATRICES": int(self.capability >= NEWER),
         }
         return [(name, str(number)) for name, number in numbers.items()]
 
 
 VARIANTS = (
-    Variant("large", 227, capability=(9, 0)),
+    Variant("large", 227, capability=NEWER),
     Variant("medium", 163, capability=OLDEST),
     Variant("small", 99, capability=OLDEST),
 )
@@ -70,12 +77,11 @@ def gradients_wait(spec: TransformerSpec) -> bool:
 
 
 def ways(spec: TransformerSpec) -> list[SharedMemory]:
-    """From the fastest: two samples at a time are worth more than keeping the weights of all blocks at hand, and where
+    """From the fastest: more samples at a time are worth more than keeping the weights of all blocks at hand, and where
     parts of a block take turns some warps have no gradients to add."""
-    parked = [SharedMemory(samples, keep_all=False, all_weights=True) for samples in (2, 1)]
     if not gradients_wait(spec):
-        return [SharedMemory(2, keep_all=True, all_weights=True), *parked]
-    whole = [way for use in parked for way in (use, replace(use, all_weights=False))]
+        return [SharedMemory(samples, all_weights=True) for samples in (3, 2, 1)]
+    whole = [SharedMemory(samples, all_weights) for samples in (2, 1) for all_weights in (True, False)]
     return [*whole, replace(whole[-1], take_turns=True)]
 
 

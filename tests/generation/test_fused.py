@@ -180,10 +180,32 @@ def test_evaluation_in_parts_is_that_of_every_model(
     torch.testing.assert_close(loss.cpu(), twin_loss, rtol=3e-3, atol=0)
 
 
-def test_the_emulator_finds_a_missing_barrier(tmp_path: Path) -> None:
-    """Tests the tester: without the barrier in front of it, attention reads keys that are still being written."""
-    barrier = "    if (is_earlier(block)) group_barrier(me.group);  // the new keys and values of all rows are there\n"
-    sources = with_mistake(tmp_path, "backward.cuh", barrier, "")
+@pytest.mark.parametrize(
+    ("header", "right", "wrong"),
+    [
+        pytest.param(
+            "forward.cuh",
+            "    group_barrier(me.group);\n    if (!tokens.busy) return;\n",
+            "    if (!tokens.busy) return;\n",
+            id="attention reads keys that are still being written",
+        ),
+        pytest.param(
+            "roles.cuh",
+            """                    await(MLP_THERE + group);
+                    gradients.add_part<MLP>(me, mlp, memory.sample(group), block, length);
+                    bring(MLP_USED + group);
+""",
+            """                    await(MLP_THERE + group);
+                    bring(MLP_USED + group);
+                    gradients.add_part<MLP>(me, mlp, memory.sample(group), block, length);
+""",
+            id="workers overwrite rows that are still being added",
+        ),
+    ],
+)
+def test_the_emulator_finds_what_comes_too_early(header: str, right: str, wrong: str, tmp_path: Path) -> None:
+    """Tests the tester: a barrier is missing, or a meeting comes before what it stands for."""
+    sources = with_mistake(tmp_path, header, right, wrong)
     script = Path(__file__).parent / "one_step.py"
     environment = os.environ | {"PYTHONPATH": str(script.parents[2])}
     done = subprocess.run([sys.executable, script, sources], capture_output=True, text=True, env=environment)

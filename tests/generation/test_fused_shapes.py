@@ -83,11 +83,11 @@ def test_two_epochs_of_another_shape_follow_the_torch_engine(name: str, engine: 
 @pytest.mark.parametrize(
     ("name", "most", "least"),
     [
-        ("deep", SharedMemory(2, keep_all=False, all_weights=True), SharedMemory(1, keep_all=False, all_weights=False)),
+        ("deep", SharedMemory(2, all_weights=True), SharedMemory(1, all_weights=False)),
         (
             "wide",
-            SharedMemory(1, keep_all=False, all_weights=False),
-            SharedMemory(1, keep_all=False, all_weights=False, take_turns=True),
+            SharedMemory(1, all_weights=False),
+            SharedMemory(1, all_weights=False, take_turns=True),
         ),
     ],
 )
@@ -124,9 +124,9 @@ def test_the_kernels_take_as_much_shared_memory_as_python_says(shape: Shape) -> 
 def test_the_papers_transformers_are_trained_as_they_were_measured(spec: TransformerSpec) -> None:
     """Machine code was timed and profiled for these uses of shared memory."""
     assert [variant.use(spec) for variant in VARIANTS] == [
-        SharedMemory(2, keep_all=True, all_weights=True),
-        SharedMemory(2, keep_all=False, all_weights=True),
-        SharedMemory(1, keep_all=False, all_weights=True),
+        SharedMemory(3, all_weights=True),
+        SharedMemory(2, all_weights=True),
+        SharedMemory(1, all_weights=True),
     ]
     assert not gradients_wait(spec)
 

@@ -12,17 +12,17 @@
 // From dy to d_hidden, then to the gradient of the attention's output, in front of its dropout.
 DEVICE void backward_mlp(
     const Thread& me, int block, const BlockWeights& weights, const Sample& sample, const BlockRows& kept,
-    const BlockMemory& memory, Rows<DIM>& d
+    const BlockMemory& memory, const Dropout& dropout, Rows<DIM>& d
 ) {
     PackedRows<DIM> rows;
     PackedRows<HIDDEN> hidden, d_hidden;
     Rows<HIDDEN> wide;
-    drop_backward(d, memory.kept >> KEPT_BITS);
+    drop_in_block_backward(d, dropout, block, 1, memory);
     pack_rows(rows, d);
     store_rows(me, sample.dy(), rows);
     multiply(me, wide, rows, weights.fc2());
     pack_rows(d_hidden, wide);
-    if (KEEP_ALL) load_rows(me, hidden, kept.hidden());
+    if (ROLES && !is_earlier(block)) load_rows(me, hidden, kept.hidden());
     else sample.parking.get(Parking::hidden(block), hidden);
     #pragma unroll
     for (int k = 0; k < HIDDEN / 16; k++) {
@@ -30,13 +30,14 @@ DEVICE void backward_mlp(
         #pragma unroll
         for (int i = 0; i < 4; i++) d_hidden[k][i] &= spread_signs(hidden[k][i] + 0x7FFF7FFFu);
     }
-    if (TAKE_TURNS) store_rows(me, kept.hidden(), hidden);
-    if (KEEP_ALL || TAKE_TURNS) store_rows(me, sample.d_hidden(), d_hidden);
+    if (TAKE_TURNS || (ROLES && is_earlier(block))) store_rows(me, kept.hidden(), hidden);
+    if (TAKE_TURNS || ROLES) store_rows(me, sample.d_hidden(), d_hidden);
     else sample.parking.put(Parking::D_HIDDEN, d_hidden);
+    if (ROLES) bring(MLP_THERE + me.group);
     multiply(me, d, d_hidden, weights.fc1());
     load_rows(me, rows, kept.x2());
     normalize_backward(d, rows, memory.r2);
-    drop_backward(d, memory.kept);
+    drop_in_block_backward(d, dropout, block, 0, memory);
 }
 
 // δ = Σ over a head's columns of d_joined∘joined
@@ -139,20 +140,23 @@ DEVICE void pack_scaled(PackedRows<INNER>& a, int head, const Rows<HEAD_DIM>& ro
 }
 
 // From the gradient of a block's output to that of its input, in place; leaves all that the weight gradients need. Of
-// parts that take turns the MLP comes first, and what it leaves is used up before attention follows.
+// parts that take turns the MLP comes first, and what it leaves is used up before attention follows. With ROLES a part
+// is brought to the adders as soon as they find all they need, but for the last, to which the embedding belongs.
 template <Part PART, int TILES>
 DEVICE void backward_block(
     const Thread& me, const Tokens<TILES>& tokens, int block, const BlockWeights& weights, const Sample& sample,
-    const BlockMemory& memory, Rows<DIM>& d
+    const BlockMemory& memory, const Dropout& dropout, Rows<DIM>& d
 ) {
-    const BlockRows kept = sample.block(block);
+    const BlockRows kept = sample.kept();
     PackedRows<DIM> rows;
     PackedRows<INNER> query, d_joined, dq, dk, dv;
     Instead<PackedRows<INNER>, PackedRows<DIM>> instead;
     PackedRows<INNER>& joined = instead.of(rows);
     PerRow<float> delta[HEADS];
+    const bool last = IMAGES && block == 0;
+    if (ROLES && PART == MLP && !tokens.busy) bring(MLP_THERE + me.group);
     if (tokens.busy) {
-        if (!KEEP_ALL && is_earlier(block)) {
+        if (is_earlier(block)) {
             if (PART != MLP) {
                 sample.parking.bring_back(me, Parking::rows(block, Parking::X1), kept.x1());
                 sample.parking.bring_back(me, Parking::rows(block, Parking::JOINED), kept.joined());
@@ -161,7 +165,7 @@ DEVICE void backward_block(
             warp_barrier();
         }
         if (PART == MLP) {
-            backward_mlp(me, block, weights, sample, kept, memory, d);
+            backward_mlp(me, block, weights, sample, kept, memory, dropout, d);
             return;
         }
         if (is_earlier(block)) {
@@ -172,7 +176,7 @@ DEVICE void backward_block(
         } else {
             load_rows(me, query, sample.queries());
         }
-        if (PART == WHOLE) backward_mlp(me, block, weights, sample, kept, memory, d);
+        if (PART == WHOLE) backward_mlp(me, block, weights, sample, kept, memory, dropout, d);
         pack_rows(rows, d);
         store_rows(me, sample.da(), rows);
         Instead<Rows<INNER>, Rows<DIM>> instead_of_d;
@@ -185,7 +189,8 @@ DEVICE void backward_block(
         for (int head = 0; head < HEADS; head++) weighted_sums(delta[head], d_joined, joined, head);
     }
     if (PART == MLP) return;
-    if (is_earlier(block)) group_barrier(me.group);  // the new keys and values of all rows are there
+    if (ROLES) await(MLP_USED + me.group);  // p and ds will lie where d_hidden and hidden were
+    else if (is_earlier(block)) group_barrier(me.group);  // the new keys and values of all rows are there
     #pragma unroll
     for (int head = 0; head < HEADS; head++) {
         Rows<HEAD_DIM> c, e;
@@ -202,14 +207,16 @@ DEVICE void backward_block(
         }
     }
     group_barrier(me.group);  // all have read queries, keys and values
+    if (ROLES && !last && !tokens.busy) bring(ATTENTION_THERE + me.group);
     if (!tokens.busy) return;
-    if (!KEEP_ALL && PART == WHOLE) {  // p and ds have been read, too
+    if (PART == WHOLE) {  // p and ds have been read, too
         sample.parking.bring_back(me, Parking::hidden(block), kept.hidden());
         sample.parking.bring_back(me, Parking::D_HIDDEN, sample.d_hidden());
     }
     store_rows(me, sample.queries(), dq);
     store_rows(me, sample.keys(), dk);
     store_rows(me, sample.values(), dv);
+    if (ROLES && !last) bring(ATTENTION_THERE + me.group);
     multiply(me, d, dq, weights.query());
     multiply<ADD>(me, d, dk, weights.key());
     multiply<ADD>(me, d, dv, weights.value());

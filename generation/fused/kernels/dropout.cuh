@@ -18,11 +18,15 @@ struct Dropout {
     float epsilon;     // of the LayerNorm that follows, with dropout's factor in it (norm.cuh)
     u32 step;
     u32 first_group;   // of four elements, of this thread's upper row in even lanes, lower row in odd ones
+    u32 masks;         // with ROLES: where this lane finds what the adders have drawn, in shared memory
 
     DEVICE void start_sample(const Thread& me, int place_in_batch) {
         int row = me.tile * TILE + me.row + (me.lane % 2 ? 8 : 0);
         first_group = (place_in_batch * TOKENS + row) * (DIM / 4) + me.pair / 4;
     }
+
+    // What is kept of the embedded tokens (0), and by attention and MLP of block b (1 + b).
+    DEVICE u32 drawn(int word) const { return load_word(masks + word * GROUP_THREADS * FLOAT); }
 };
 
 // A lane's elements of a row tile, one bit each; and those of two places in one word.
@@ -31,8 +35,8 @@ template <bool LONG> struct TwoPlaces { using Word = u32; };
 template <> struct TwoPlaces<true> { using Word = unsigned long long; };
 using KeptTwice = TwoPlaces<(2 * KEPT_BITS > 32)>::Word;
 
-// Drops in place; the low bits of the result say which of the lane's elements were kept.
-DEVICE u32 drop(const Thread& me, Rows<DIM>& x, const Dropout& dropout, int place) {
+// Draws which of the lane's elements are kept, and tells `each` about every one.
+template <class Each> DEVICE u32 draw(const Thread& me, const Dropout& dropout, int place, Each each) {
     if (dropout.threshold == 0) return 0xFFFFFFFFu >> (32 - KEPT_BITS);
     const u32 limit = dropout.threshold << 16;
     u32 kept = 0;
@@ -55,16 +59,22 @@ DEVICE u32 drop(const Thread& me, Rows<DIM>& x, const Dropout& dropout, int plac
             u32 shifted = i % 2 ? bits[i / 2] : bits[i / 2] << 16;
             bool keep = shifted >= limit;
             kept |= keep ? 1u << (4 * j + i) : 0;
-            x[j][i] = keep ? x[j][i] : 0.0f;
+            each(j, i, keep);
         }
     }
     return kept;
 }
 
-DEVICE void drop_backward(Rows<DIM>& d, u32 kept) {
+// Draws and drops in place.
+DEVICE u32 drop(const Thread& me, Rows<DIM>& x, const Dropout& dropout, int place) {
+    return draw(me, dropout, place, [&](int j, int i, bool keep) { x[j][i] = keep ? x[j][i] : 0.0f; });
+}
+
+// Sets to zero what is not kept, of elements or of their gradients.
+DEVICE void drop_others(Rows<DIM>& x, u32 kept) {
     #pragma unroll
     for (int j = 0; j < DIM / 8; j++) {
         #pragma unroll
-        for (int i = 0; i < 4; i++) d[j][i] = kept >> (4 * j + i) & 1 ? d[j][i] : 0.0f;
+        for (int i = 0; i < 4; i++) x[j][i] = kept >> (4 * j + i) & 1 ? x[j][i] : 0.0f;
     }
 }

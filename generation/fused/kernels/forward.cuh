@@ -15,8 +15,26 @@
 struct BlockMemory {
     PerRow<float> r1, r2;            // reciprocal deviations of the two LayerNorms
     PerRow<float> log_sum[HEADS];    // log₂ Σ 2^(score·SCORE_TO_POWER)
-    KeptTwice kept;                  // dropout: attention's low bits, the MLP's above them
+    KeptTwice kept;                  // dropout: attention's low bits, the MLP's above them; not with ROLES
 };
+
+// Drops behind attention (place 0) or behind the MLP (place 1) of a block.
+DEVICE void drop_in_block(
+    const Thread& me, Rows<DIM>& x, const Dropout& dropout, int block, int place, BlockMemory& memory
+) {
+    if constexpr (ROLES) {
+        drop_others(x, dropout.drawn(1 + block) >> (place * KEPT_BITS));
+    } else {
+        if (place == 0) memory.kept = 0;
+        memory.kept |= (KeptTwice)drop(me, x, dropout, 1 + 2 * block + place) << (place * KEPT_BITS);
+    }
+}
+DEVICE void drop_in_block_backward(
+    Rows<DIM>& d, const Dropout& dropout, int block, int place, const BlockMemory& memory
+) {
+    const KeptTwice kept = ROLES ? dropout.drawn(1 + block) : memory.kept;
+    drop_others(d, kept >> (place * KEPT_BITS));
+}
 
 // Lets it wait in device memory, and reads it back.
 DEVICE void put_memory(const Parking& parking, int block, const BlockMemory& memory) {
@@ -81,7 +99,7 @@ template <int N>
 DEVICE void keep_rows(
     const Thread& me, int block, TokenRows<N> matrix, const PackedRows<N>& rows, const Parking& parking, int place
 ) {
-    if (KEEP_ALL || (!TAKE_TURNS && block == BLOCKS - 1)) store_rows(me, matrix, rows);
+    if (!TAKE_TURNS && block == BLOCKS - 1) store_rows(me, matrix, rows);
     else parking.put(Parking::rows(block, place), rows);
 }
 
@@ -199,7 +217,7 @@ DEVICE void forward_block(
     }
     if (TRAINING) keep_rows(me, block, places.kept.joined(), joined, places.parking, Parking::JOINED);
     multiply_transposed(me, x, joined, weights.output());
-    if (TRAINING) memory.kept = drop(me, x, dropout, 1 + 2 * block);
+    if (TRAINING) drop_in_block(me, x, dropout, block, 0, memory);
     normalize(x, memory.r2, dropout.epsilon, tokens.real);
     pack_rows(rows, x);
     if (TRAINING) keep_rows(me, block, places.kept.x2(), rows, places.parking, Parking::X2);
@@ -208,9 +226,9 @@ DEVICE void forward_block(
     linear(me, wide, rows, weights.fc1(), weights.fc1_bias());
     pack_rows_relu(hidden, wide);
     if (TRAINING) {
-        if (KEEP_ALL) store_rows(me, places.kept.hidden(), hidden);
+        if (ROLES && !is_earlier(block)) store_rows(me, places.kept.hidden(), hidden);
         else places.parking.put(Parking::hidden(block), hidden);
     }
     linear(me, x, hidden, weights.fc2(), weights.fc2_bias());
-    if (TRAINING) memory.kept |= (KeptTwice)drop(me, x, dropout, 2 + 2 * block) << KEPT_BITS;
+    if (TRAINING) drop_in_block(me, x, dropout, block, 1, memory);
 }

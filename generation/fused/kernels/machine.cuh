@@ -21,7 +21,11 @@ DEVICE int thread_index() {
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(i));
     return i;
 }
-DEVICE int model_index() { return blockIdx.x; }
+DEVICE int model_index() {  // likewise
+    int i;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
+    return i;
+}
 DEVICE int part_index() { return blockIdx.y; }
 
 DEVICE u32 shared_start() { return (u32)__cvta_generic_to_shared(shared_memory); }
@@ -137,6 +141,14 @@ DEVICE void group_barrier(int group) {
     asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory");
 }
 
+// A meeting of four warps that bring something, and need not wait, with four that await it.
+DEVICE void bring(int meeting) { asm volatile("bar.arrive %0, 256;" :: "r"(meeting) : "memory"); }
+DEVICE void await(int meeting) { asm volatile("bar.sync %0, 256;" :: "r"(meeting) : "memory"); }
+
+// More or fewer registers for each thread from now on; four warps say so together. From sm_90a on.
+template <int COUNT> DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(COUNT)); }
+template <int COUNT> DEVICE void leave_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(COUNT)); }
+
 // ---- device memory ------------------------------------------------------------------------------------------------
 
 // Two numbers of device memory that nothing writes, at a multiple of eight bytes. The compiler may read them before it
@@ -145,21 +157,22 @@ DEVICE void read_floats(float& x, float& y, const float* address) {
     asm("ld.global.nc.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "l"(address));
 }
 
-// Four words that this thread writes and reads back, at a multiple of 16 bytes.
+// Four words that this thread writes and reads back, at a multiple of 16 bytes. They pass by the first cache, which is
+// small and has other things to hold.
 DEVICE void write_words(u32* address, const u32 (&r)[4]) {
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+    asm volatile("st.global.cg.v4.b32 [%0], {%1, %2, %3, %4};"
         :: "l"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
 }
 DEVICE void read_words(u32 (&r)[4], const u32* address) {
-    asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.cg.v4.b32 {%0, %1, %2, %3}, [%4];"
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "l"(address) : "memory");
 }
 DEVICE void write_words(u32* address, const float (&r)[4]) {
-    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};"
+    asm volatile("st.global.cg.v4.f32 [%0], {%1, %2, %3, %4};"
         :: "l"(address), "f"(r[0]), "f"(r[1]), "f"(r[2]), "f"(r[3]) : "memory");
 }
 DEVICE void read_words(float (&r)[4], const u32* address) {
-    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
         : "=f"(r[0]), "=f"(r[1]), "=f"(r[2]), "=f"(r[3]) : "l"(address) : "memory");
 }
 
@@ -175,6 +188,11 @@ DEVICE u32 load_word(u32 address) {
 }
 DEVICE void store_float(u32 address, float x) {
     asm volatile("st.shared.f32 [%0], %1;" :: "r"(address), "f"(x) : "memory");
+}
+DEVICE float load_float(u32 address) {
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(address) : "memory");
+    return x;
 }
 DEVICE void load_floats(float& x, float& y, u32 address) {
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(address) : "memory");

@@ -16,13 +16,12 @@
 //
 //     EVALUATE_GROUPS           samples that a thread block measures at a time
 //     SHARED_BYTES              shared memory per thread block
-//     SAMPLES_AT_ONCE           samples that a thread block trains on at a time, 1 or 2
-//     KEEP_ALL                  1: shared memory has room for all that their backward passes need; 0: some of it waits
-//                               in device memory (parking.cuh)
+//     SAMPLES_AT_ONCE           samples that a thread block trains on at a time: 1, 2 or 3. Of what their backward passes
+//                               need some waits in device memory (parking.cuh)
 //     ALL_WEIGHTS               1: shared memory has room for the weights of all blocks; 0: for those of one at a time
 //     TAKE_TURNS                1: a block's MLP and its attention go backward one after the other, in one place
-//     GRADIENTS_WAIT            0: a warp keeps its gradients in registers for a whole step; 1: they wait in device
-//                               memory for the next samples (gradients.cuh)
+//     GRADIENTS_WAIT            0: gradients stay in registers for a whole step; 1: they wait in device memory for the
+//                               next samples (gradients.cuh)
 //     STORE_MATRICES            1: the GPU has an instruction that stores matrices
 #pragma once
 #include "machine.cuh"
@@ -49,8 +48,16 @@ static_assert(TOKENS <= ROWS && CLASSES <= TILE, "as the tiles can hold them");
 static_assert(GRADIENTS_WAIT || (DIM == 32 && INNER == 32 && HIDDEN == 64 && BLOCKS <= 2 &&
               FEATURES == (IMAGES ? 16 : 32)),
               "of other dimensions and of a third block gradients would find no registers");
-static_assert(!(GRADIENTS_WAIT && KEEP_ALL), "only the paper's dimensions have places for all");
 static_assert(!TAKE_TURNS || GRADIENTS_WAIT, "gradients of one part are written down while the other has the place");
+
+// Three samples leave their warps no registers for gradients: four more warps, the adders, have them (adders.cuh). They
+// also draw what dropout keeps.
+constexpr bool ROLES = SAMPLES_AT_ONCE == 3;
+static_assert(!(ROLES && GRADIENTS_WAIT), "the adders' registers hold all gradients");
+// Meetings of a sample's four warps with the adders: its rows are there, or have been used. They are numbered by group;
+// barriers 1 to SAMPLES_AT_ONCE are the groups' own.
+constexpr int MLP_THERE = 1 + SAMPLES_AT_ONCE, ATTENTION_THERE = MLP_THERE + SAMPLES_AT_ONCE;
+constexpr int MLP_USED = ATTENTION_THERE + SAMPLES_AT_ONCE, ATTENTION_USED = MLP_USED + SAMPLES_AT_ONCE;
 
 // A block that goes backward when another, or its own MLP, has taken its place. The first of two is asked for as such:
 // else the paper's texts would get other machine code.
@@ -70,7 +77,7 @@ enum Part { WHOLE, MLP, ATTENTION };
 struct Thread {
     int warp, lane, group, tile, row, pair;
     DEVICE Thread() {
-        int index = thread_index();
+        const u32 index = thread_index();  // unsigned: else every part of it would take thought of a sign
         warp = index / WARP, lane = index % WARP;
         group = warp / GROUP_WARPS, tile = warp % GROUP_WARPS;
         row = lane / 4, pair = 2 * (lane % 4);

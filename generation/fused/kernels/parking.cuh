@@ -1,7 +1,7 @@
-// What waits in device memory while shared memory has no room for it (KEEP_ALL 0): the rows that the backward pass of
-// every block but the last reads again (of all, where parts take turns), and of every block's MLP the hidden layer and
-// its gradients while attention goes backward. Where gradients wait (GRADIENTS_WAIT), so does what each lane remembers
-// of a block (BlockMemory).
+// What waits in device memory while shared memory has no room for it: the rows that the backward pass of every block but
+// the last reads again (of all, where parts take turns), and of every block's MLP the hidden layer and its gradients
+// while attention goes backward (not with ROLES: adders use them at once). Where gradients wait (GRADIENTS_WAIT), so does
+// what each lane remembers of a block (BlockMemory).
 //
 // Each lane writes and reads back its own numbers, so nothing has to be waited for, and the cache can hold those of all
 // models in training at a time.
@@ -19,7 +19,7 @@ struct Parking {
     static constexpr int MEMORY_FACTORS = GRADIENTS_WAIT ? 2 + (HEADS + 1) / 2 : 0;
     static constexpr int FACTORS = MEMORY + EARLIER * MEMORY_FACTORS;
     static constexpr int FACTOR_WORDS = 4 * WARP;
-    static constexpr int WORDS = KEEP_ALL ? 0 : SAMPLES_AT_ONCE * GROUP_WARPS * FACTORS * FACTOR_WORDS;
+    static constexpr int WORDS = SAMPLES_AT_ONCE * GROUP_WARPS * FACTORS * FACTOR_WORDS;
     u32* start;  // of the model's WORDS
 
     DEVICE static int rows(int block, int place) { return place + block * NEXT_ROWS; }
@@ -28,7 +28,7 @@ struct Parking {
 
     // Where this lane's words of a factor start; from the thread's index, so that no address is kept for long.
     DEVICE u32* at(int place) const {
-        const int thread = thread_index();
+        const u32 thread = thread_index();
         return start + (thread / WARP * FACTORS + place) * FACTOR_WORDS + 4 * (thread % WARP);
     }
     template <int TILES> DEVICE void put(int place, const Factor (&rows)[TILES]) const {

@@ -22,8 +22,7 @@ struct FactorAddresses {
     u32 right, right_next, right_step;
 };
 
-DEVICE FactorAddresses block_factors(const Thread& me, int block) {
-    const int w = me.warp;
+DEVICE FactorAddresses block_factors(const Thread& me, int w) {
     const bool wide_left = w == 4 || w == 5, wide_right = w >= 6;
     u32 left = w == 0 ? Sample::QUERIES
              : w == 1 ? Sample::KEYS
@@ -35,7 +34,6 @@ DEVICE FactorAddresses block_factors(const Thread& me, int block) {
               : w == 3 ? BlockRows::JOINED
               : wide_left ? BlockRows::X2
               : BlockRows::HIDDEN_ROWS;
-    right += block * Sample::NEXT_BLOCK;
     u32 left_lane = wide_left ? TokenRows<HIDDEN>::across(me) ^ (w == 5 ? 64u : 0u) : TokenRows<DIM>::across(me);
     u32 right_lane = wide_right ? TokenRows<HIDDEN>::down(me) ^ (w == 7 ? 64u : 0u) : TokenRows<DIM>::down(me);
     FactorAddresses f;
@@ -46,6 +44,26 @@ DEVICE FactorAddresses block_factors(const Thread& me, int block) {
     f.left_step = TILE * (wide_left ? PITCH<HIDDEN> : PITCH<DIM>);
     f.right_step = TILE * (wide_right ? PITCH<HIDDEN> : PITCH<DIM>);
     return f;
+}
+
+// Adds the share of the last 16 samples to the classifier, as far as it belongs to square w.
+DEVICE void add_to_classifier(const Thread& me, int w, RecentSamples recent, Sums& classifier1, Sums& classifier2) {
+    const u32 across = Matrix<RECENT, DIM>::across(me), down = Matrix<RECENT, DIM>::down(me);
+    const u32 right = w % 4 / 2 * 32;    // the pair of column tiles that holds this square's
+    const bool second = w % 2;
+    Factor a, b;
+    load_matrices_transposed(a, recent.dz().address() + (across ^ (32u * (w / 4))));
+    load_matrices_transposed(b, recent.pooled().address() + (down ^ right));
+    mma(classifier1, a, second ? b[2] : b[0], second ? b[3] : b[1]);
+    if (w == 4 || w == 5) {
+        load_matrices_transposed(a, recent.dz().address() + (across ^ (32u * (w - 4))));
+        mma(classifier2, a, ONES, ONES);
+    } else if (w != 7) {
+        load_matrices_transposed(a, recent.d_logit().address() + Matrix<RECENT, TILE>::across(me));
+        load_matrices_transposed(b, recent.active().address() + (down ^ right));
+        if (w == 6) b[0] = b[1] = b[2] = b[3] = ONES;
+        mma(classifier2, a, second ? b[2] : b[0], second ? b[3] : b[1]);
+    }
 }
 
 // All that a warp accumulates in one step.
@@ -72,7 +90,7 @@ struct RegisterGradients {
 
     // Adds one sample's share of a block.
     template <int BLOCK, int TILES> DEVICE void add_block(const Thread& me, const Tokens<TILES>&, Sample sample) {
-        const FactorAddresses f = block_factors(me, BLOCK);
+        const FactorAddresses f = block_factors(me, me.warp);
         const bool biased = me.warp >= 4 && me.warp <= 6;
         #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
@@ -124,22 +142,7 @@ struct RegisterGradients {
 
     // Adds the share of the last 16 samples to the classifier.
     DEVICE void add_classifier(const Thread& me, RecentSamples recent, bool) {
-        const u32 across = Matrix<RECENT, DIM>::across(me), down = Matrix<RECENT, DIM>::down(me);
-        const u32 right = me.warp % 4 / 2 * 32;    // the pair of column tiles that holds this warp's
-        const bool second = me.warp % 2;
-        Factor a, b;
-        load_matrices_transposed(a, recent.dz().address() + (across ^ (32u * (me.warp / 4))));
-        load_matrices_transposed(b, recent.pooled().address() + (down ^ right));
-        mma(classifier1, a, second ? b[2] : b[0], second ? b[3] : b[1]);
-        if (me.warp == 4 || me.warp == 5) {
-            load_matrices_transposed(a, recent.dz().address() + (across ^ (32u * (me.warp - 4))));
-            mma(classifier2, a, ONES, ONES);
-        } else if (me.warp != 7) {
-            load_matrices_transposed(a, recent.d_logit().address() + Matrix<RECENT, TILE>::across(me));
-            load_matrices_transposed(b, recent.active().address() + (down ^ right));
-            if (me.warp == 6) b[0] = b[1] = b[2] = b[3] = ONES;
-            mma(classifier2, a, second ? b[2] : b[0], second ? b[3] : b[1]);
-        }
+        add_to_classifier(me, me.warp, recent, classifier1, classifier2);
     }
 
     // Updates every weight whose gradient this warp holds.

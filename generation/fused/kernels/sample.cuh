@@ -16,7 +16,7 @@ template <class Number> constexpr Number larger(Number a, Number b) { return a >
 struct BlockRows {
     static constexpr u32 X1 = 0, JOINED = X1 + TokenRows<DIM>::BYTES, X2 = JOINED + TokenRows<INNER>::BYTES;
     static constexpr u32 HIDDEN_ROWS = X2 + TokenRows<DIM>::BYTES;
-    static constexpr u32 BYTES = HIDDEN_ROWS + TokenRows<KEEP_ALL || TAKE_TURNS ? HIDDEN : larger(HIDDEN, ROWS)>::BYTES;
+    static constexpr u32 BYTES = HIDDEN_ROWS + TokenRows<TAKE_TURNS ? HIDDEN : larger(HIDDEN, ROWS)>::BYTES;
     u32 start;
 
     DEVICE TokenRows<DIM> x1() const { return {start, X1}; }                   // the input, normalized
@@ -32,15 +32,14 @@ struct BlockPlaces {
     Parking parking;
 };
 
-// All rows of a sample. The block whose backward pass runs has its queries, keys and values here, and its gradients.
-// Without room for all, blocks take turns in one place, p lies where d_hidden will be and ds where hidden will be. With
-// still less, so do a block's parts: x1 and joined have places of their own, and behind them lie
+// All rows of a sample. Its blocks take turns in one place: the one whose backward pass runs has its queries, keys and
+// values here, and its gradients. p lies where d_hidden was or will be, and ds where hidden was or will be. With less
+// room a block's parts take turns as well: x1 and joined have places of their own, and behind them lie
 //
 //     x2, hidden, dy, d_hidden                               while the MLP goes backward
 //     queries, keys, values, da, d_joined, p, ds             while attention does, and in the forward pass
 struct Sample {
-    static constexpr u32 NEXT_BLOCK = KEEP_ALL ? BlockRows::BYTES : 0;
-    static constexpr u32 QUERIES = TAKE_TURNS ? BlockRows::X2 : BlockRows::BYTES + (BLOCKS - 1) * NEXT_BLOCK;
+    static constexpr u32 QUERIES = TAKE_TURNS ? BlockRows::X2 : BlockRows::BYTES;
     static constexpr u32 KEYS = QUERIES + TokenRows<INNER>::BYTES, VALUES = KEYS + TokenRows<INNER>::BYTES;
     static constexpr u32 HEADS_END = VALUES + TokenRows<INNER>::BYTES;
     static constexpr u32 DY = TAKE_TURNS ? BlockRows::BYTES : HEADS_END, DY_END = DY + TokenRows<DIM>::BYTES;
@@ -48,24 +47,23 @@ struct Sample {
     static constexpr u32 D_JOINED_END = D_JOINED + TokenRows<larger(INNER, DIM)>::BYTES;
     static constexpr u32 D_HIDDEN = TAKE_TURNS ? DY_END : D_JOINED_END, D_HIDDEN_BYTES = TokenRows<HIDDEN>::BYTES;
     // p, or another block's keys and values, lie where d_hidden will be
-    static constexpr bool SHARED_PLACE = !KEEP_ALL && !TAKE_TURNS;
     static constexpr u32 OTHERS_BYTES = larger(TokenRows<ROWS>::BYTES, BLOCKS > 1 ? 2 * TokenRows<INNER>::BYTES : 0);
-    static constexpr u32 END = D_HIDDEN + (SHARED_PLACE ? larger(D_HIDDEN_BYTES, OTHERS_BYTES) : D_HIDDEN_BYTES);
-    static constexpr u32 P = SHARED_PLACE ? D_HIDDEN : KEEP_ALL ? END : D_JOINED_END;
-    static constexpr u32 DS = SHARED_PLACE ? BlockRows::HIDDEN_ROWS : P + TokenRows<ROWS>::BYTES;
-    static constexpr u32 BYTES = SHARED_PLACE ? END : larger(END, DS + TokenRows<ROWS>::BYTES);
+    static constexpr u32 END = D_HIDDEN + (TAKE_TURNS ? D_HIDDEN_BYTES : larger(D_HIDDEN_BYTES, OTHERS_BYTES));
+    static constexpr u32 P = TAKE_TURNS ? D_JOINED_END : D_HIDDEN;
+    static constexpr u32 DS = TAKE_TURNS ? P + TokenRows<ROWS>::BYTES : BlockRows::HIDDEN_ROWS;
+    static constexpr u32 BYTES = TAKE_TURNS ? larger(END, DS + TokenRows<ROWS>::BYTES) : END;
     // The block before the last has its keys and values where p will be, so that the last one's find their place free;
     // the blocks before them take turns in these two places.
     static constexpr u32 OTHER_KEYS = P, OTHER_VALUES = P + TokenRows<INNER>::BYTES;
     u32 start;
     Parking parking;
 
-    DEVICE BlockRows block(int b) const { return {start + b * NEXT_BLOCK}; }
+    DEVICE BlockRows kept() const { return {start}; }
     DEVICE BlockPlaces places(int b) const {
         const bool other = BLOCKS > 1 && b % 2 == BLOCKS % 2;
         const TokenRows<INNER> key_rows = {start + (other ? OTHER_KEYS : KEYS), 0};
         const TokenRows<INNER> value_rows = {start + (other ? OTHER_VALUES : VALUES), 0};
-        return {queries(), key_rows, value_rows, block(b), parking};
+        return {queries(), key_rows, value_rows, kept(), parking};
     }
     // queries, keys and values, and at the end of the backward pass their gradients
     DEVICE TokenRows<INNER> queries() const { return {start, QUERIES}; }

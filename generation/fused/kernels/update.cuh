@@ -32,14 +32,18 @@ struct Optimizer {
         return now;
     }
 
-    // Takes one step for the weight at `index` of the flat vector and returns its new value.
-    DEVICE float step(int index, float gradient) const {
-        float w = weights[index];
+    DEVICE void step(float& w, float& m, float& v, float gradient) const {
         float g = gradient * gradient_scale + weight_decay * w;
-        float m = beta * first[index] + gamma * g;
-        float v = alpha * second[index] + one_minus_alpha * g * g;
+        m = beta * m + gamma * g;
+        v = alpha * v + one_minus_alpha * g * g;
         float divisor = adaptive ? divide(square_root(v), root_correction) + UPDATE_EPSILON : 1.0f;
         w -= divide(rate * m, divisor);
+    }
+
+    // Takes one step for the weight at `index` of the flat vector and returns its new value.
+    DEVICE float step(int index, float gradient) const {
+        float w = weights[index], m = first[index], v = second[index];
+        step(w, m, v, gradient);
         weights[index] = w;
         first[index] = m;
         second[index] = v;

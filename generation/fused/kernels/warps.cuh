@@ -1,9 +1,11 @@
-// The eight warps that train a model, and the numbers that they add up.
+// The warps that train a model, and the numbers that they add up.
 #pragma once
 #include "matrices.cuh"
 
-constexpr int WARPS = 8, GROUPS = SAMPLES_AT_ONCE;  // warps without a sample only add up gradients
-static_assert(GROUPS == 1 || GROUPS == 2, "as eight warps can hold them");
+constexpr int GROUPS = SAMPLES_AT_ONCE, WORKERS = GROUPS * GROUP_WARPS;  // warps that have a sample
+constexpr int ADDERS = 4;                                               // warps that never have one (ROLES)
+constexpr int WARPS = ROLES ? WORKERS + ADDERS : 8;
+static_assert(WORKERS <= WARPS, "as they can hold the samples");
 
 // One number for the sample of each group; the second is the first where there is one group.
 template <class Number> using PerGroup = Number[2];

@@ -146,6 +146,34 @@ inline void meet(int first, int count) {
     }
 }
 
+// A meeting of warps that only bring what they know and warps that wait for it.
+struct Handover : Meeting {
+    u32 known[MOST_WARPS];
+    bool waits[MOST_WARPS];
+};
+static Handover handovers[16];
+
+inline void join_handover(Handover& meeting, int warp, bool waits, int expected) {
+    for (int v = 0; v < MOST_WARPS; v++) {
+        if (clocks[warp][v] > meeting.known[v]) meeting.known[v] = clocks[warp][v];
+    }
+    clocks[warp][warp]++;
+    meeting.waits[warp] = waits;
+    meeting.arrived += LANES;
+    if (meeting.arrived < expected) return;
+    for (int w = 0; w < MOST_WARPS; w++) {
+        if (!meeting.waits[w]) continue;
+        for (int v = 0; v < MOST_WARPS; v++) {
+            if (meeting.known[v] > clocks[w][v]) clocks[w][v] = meeting.known[v];
+        }
+    }
+    meeting.arrived = 0;
+    meeting.generation++;
+    progress++;
+    std::memset(meeting.known, 0, sizeof meeting.known);
+    std::memset(meeting.waits, 0, sizeof meeting.waits);
+}
+
 inline u8* access(u32 address, u32 bytes, bool writes, int thread) {
     if (address % bytes || address + bytes > SHARED_BYTES) fail("bad address in shared memory");
     Cell& cell = cells[address / CELL];
@@ -174,6 +202,11 @@ inline void run_block() {
     forget_accesses();
     for (auto& warp : warps) warp.arrived = 0;
     for (auto& barrier : barriers) barrier.arrived = 0;
+    for (auto& meeting : handovers) {
+        meeting.arrived = 0;
+        std::memset(meeting.known, 0, sizeof meeting.known);
+        std::memset(meeting.waits, 0, sizeof meeting.waits);
+    }
     for (int i = 0; i < threads; i++) {
         Fiber& fiber = fibers[i];
         if (!fiber.stack) fiber.stack.reset(new char[STACK_BYTES]);
@@ -368,6 +401,19 @@ inline void group_barrier(int group) {
     wait_for(barriers[group + 1], 128, [=] { meet(4 * group, 4); });
 }
 
+inline void bring(int meeting) {
+    warps[current / LANES].in[current % LANES][0] = meeting;
+    together("bring", [](WarpState& w) { join_handover(handovers[w.in[0][0]], current / LANES, false, 256); });
+}
+inline void await(int meeting) {
+    const unsigned long generation = handovers[meeting].generation;
+    warps[current / LANES].in[current % LANES][0] = meeting;
+    together("await", [](WarpState& w) { join_handover(handovers[w.in[0][0]], current / LANES, true, 256); });
+    while (handovers[meeting].generation == generation) pause();
+}
+template <int COUNT> inline void take_registers() {}
+template <int COUNT> inline void leave_registers() {}
+
 // ---- memory -------------------------------------------------------------------------------------------------------
 
 inline void read_floats(float& x, float& y, const float* address) {
@@ -387,6 +433,11 @@ inline u32 load_word(u32 address) {
     return x;
 }
 inline void store_float(u32 address, float x) { std::memcpy(to_write(address, 4), &x, 4); }
+inline float load_float(u32 address) {
+    float x;
+    std::memcpy(&x, to_read(address, 4), 4);
+    return x;
+}
 inline void load_floats(float& x, float& y, u32 address) {
     std::memcpy(&x, to_read(address, 8), 4);
     std::memcpy(&y, shared_memory + address + 4, 4);

@@ -1,0 +1,157 @@
+// Weight gradients of the adders, four warps that have no sample of their own (ROLES): those of at most two blocks of the
+// paper's dimensions, in registers for a whole step.
+//
+// A block's six matrices are eight squares of 32×32. Adder g has square g, of the attention, and square 4 + g, of the MLP:
+//
+//     square    0        1        2        3            4, 5                  6, 7
+//     dW        query    key      value    output       fc1, upper and lower  fc2, left and right half
+//     from      dQᵀ·x1   dKᵀ·x1   dVᵀ·x1   daᵀ·joined   d_hiddenᵀ·x2          dyᵀ·hidden
+//
+// Biases are the same with x = 1: fc1's belong to squares 4 and 5, fc2's to square 6. The embedding (images only) belongs
+// to squares 0 and 1, the classifier to all, from the rows of the last 16 samples. After the last sample of a step all is
+// written down in device memory, where every warp finds the gradients of the weights that it updates.
+#pragma once
+#include "register_gradients.cuh"
+
+// Writes gradients down, in the order of the flat vector.
+struct Writer {
+    const Thread& me;
+    float* flat;
+
+    // 16 rows × 8 columns of a matrix that starts at `start`, from `row` and `chunk` on; of the rows only the first `rows`.
+    template <int N> DEVICE void tile(const Sums& gradient, int start, int row, int chunk, int rows = TILE) const {
+        #pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int r = me.row + 8 * half;
+            if (r >= rows) continue;
+            float* const place = flat + start + (row + r) * N + 8 * chunk + me.pair;
+            place[0] = left(gradient, half);
+            place[1] = right(gradient, half);
+        }
+    }
+
+    // 16 biases, whose gradients stand in every column; of these only the first `count`.
+    DEVICE void biases(const Sums& gradient, int start, int count = TILE) const {
+        if (me.pair != 0) return;
+        #pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int i = me.row + 8 * half;
+            if (i < count) flat[start + i] = left(gradient, half);
+        }
+    }
+};
+
+struct AdderGradients {
+    static constexpr int PARTS = 2;                 // attention and MLP, a square each
+    static constexpr int WORDS = (PARAMETERS + 3) / 4 * 4;  // of device memory
+    Sums square[PARTS][BLOCKS][2][4];               // [rows 16·i][columns 8·j]
+    Sums bias[BLOCKS][2];                           // squares 4-6; every column holds the same sum
+    Sums embedding[3];                              // squares 0 and 1: 16 rows × (16 columns, bias)
+    Sums classifier1[PARTS], classifier2[PARTS];    // as RegisterGradients has them
+
+    DEVICE void reset() {
+        #pragma unroll
+        for (int b = 0; b < BLOCKS; b++) {
+            #pragma unroll
+            for (int part = 0; part < PARTS; part++) {
+                clear(square[part][b][0]);
+                clear(square[part][b][1]);
+            }
+            clear(bias[b]);
+        }
+        clear(embedding);
+        clear(classifier1);
+        clear(classifier2);
+    }
+
+    // Adds one part of a block of one sample. The factors of the next tile come while those of this one are multiplied.
+    template <Part PART>
+    DEVICE void add_part(const Thread& me, const FactorAddresses& f, Sample sample, int block, int length) {
+        with_tokens(me, length, [&](const auto& tokens) {
+            if (block) add_tiles<PART, BLOCKS - 1>(tokens, f, sample);
+            else add_tiles<PART, 0>(tokens, f, sample);
+        });
+    }
+
+    // Adds one sample's share of the embedding; `patches` are its input.
+    DEVICE void add_embedding(const Thread& me, int g, Sample sample, TokenRows<FEATURES> patches) {
+        if (g >= 2) return;
+        #pragma unroll
+        for (int tile = 0; tile < TOKEN_TILES; tile++) {
+            Factor a, b;
+            sample.d_embedded().load_left_transposed(me, a, tile * TILE, 2 * g);
+            load_matrices_transposed(b, patches.base + tile * TILE * PITCH<FEATURES> + patches.down(me));
+            mma(embedding[0], a, b[0], b[1]);
+            mma(embedding[1], a, b[2], b[3]);
+            mma(embedding[2], a, ONES, ONES);
+        }
+    }
+
+    // Adds the share of the last 16 samples to the classifier.
+    DEVICE void add_classifier(const Thread& me, int g, RecentSamples recent) {
+        #pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+            add_to_classifier(me, 4 * part + g, recent, classifier1[part], classifier2[part]);
+        }
+    }
+
+    DEVICE void write_down(const Thread& me, int g, float* flat) const {
+        const Writer write = {me, flat};
+        #pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+            const int s = 4 * part + g;
+            #pragma unroll
+            for (int b = 0; b < BLOCKS; b++) {
+                const int start = b * BLOCK_STRIDE;
+                #pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const int first = TILE * i;
+                    #pragma unroll
+                    for (int j = 0; j < 4; j++) {
+                        const Sums& gradient = square[part][b][i][j];
+                        if (s < 6) write.tile<DIM>(gradient, start + FLAT_QUERY, DIM * s + first, j);
+                        else write.tile<HIDDEN>(gradient, start + FLAT_FC2, first, 4 * (s - 6) + j);
+                    }
+                    if (s == 4 || s == 5) write.biases(bias[b][i], start + FLAT_FC1_BIAS + DIM * (s - 4) + first);
+                    else if (s == 6) write.biases(bias[b][i], start + FLAT_FC2_BIAS + first);
+                }
+            }
+            write.tile<DIM>(classifier1[part], FLAT_CLASSIFIER1, TILE * (s / 4), s % 4);
+            if (s < 4) write.tile<DIM>(classifier2[part], FLAT_CLASSIFIER2, 0, s, CLASSES);
+            else if (s < 6) write.biases(classifier2[part], FLAT_CLASSIFIER1_BIAS + TILE * (s - 4));
+            else if (s == 6) write.biases(classifier2[part], FLAT_CLASSIFIER2_BIAS, CLASSES);
+        }
+        if (IMAGES && g < 2) {
+            write.tile<FEATURES>(embedding[0], FLAT_EMBEDDING, TILE * g, 0);
+            write.tile<FEATURES>(embedding[1], FLAT_EMBEDDING, TILE * g, 1);
+            write.biases(embedding[2], FLAT_EMBEDDING_BIAS + TILE * g);
+        }
+    }
+
+  private:
+    template <Part PART, int BLOCK, int TILES>
+    DEVICE void add_tiles(const Tokens<TILES>&, const FactorAddresses& f, Sample sample) {
+        constexpr int part = PART == MLP;
+        Factor a[2][2], b[2][2];
+        load_factors(a[0], b[0], f, sample, 0);
+        #pragma unroll
+        for (int tile = 0; tile < TILES; tile++) {
+            const int now = tile % 2;
+            if (tile + 1 < TILES) load_factors(a[1 - now], b[1 - now], f, sample, tile + 1);
+            #pragma unroll
+            for (int i = 0; i < 2; i++) {
+                #pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    mma(square[part][BLOCK][i][j], a[now][i], b[now][j / 2][j % 2 * 2], b[now][j / 2][j % 2 * 2 + 1]);
+                }
+                if (PART == MLP) mma(bias[BLOCK][i], a[now][i], ONES, ONES);  // square 7 has no use for it
+            }
+        }
+    }
+    static DEVICE void load_factors(Factor (&a)[2], Factor (&b)[2], const FactorAddresses& f, Sample sample, int tile) {
+        load_matrices_transposed(a[0], sample.start + f.left + tile * f.left_step);
+        load_matrices_transposed(b[0], sample.start + f.right + tile * f.right_step);
+        load_matrices_transposed(b[1], sample.start + f.right_next + tile * f.right_step);
+        load_matrices_transposed(a[1], sample.start + f.left_next + tile * f.left_step);
+    }
+};

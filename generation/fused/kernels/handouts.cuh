@@ -1,0 +1,42 @@
+// What a group of workers finds in shared memory (ROLES): from the adders, for its sample and for the next one in turn, a
+// word of facts and what dropout keeps; and from itself, what it remembers of the block before the last.
+#pragma once
+#include "forward.cuh"
+
+struct Handouts {
+    static constexpr u32 MASKS = 64, NEXT_TURN = MASKS + (1 + BLOCKS) * GROUP_THREADS * FLOAT;
+    static constexpr u32 MEMORY = 2 * NEXT_TURN, BYTES = MEMORY + (2 + HEADS) * ROWS * FLOAT;
+    static_assert(BYTES % 128 == 0, "what lies behind starts at a multiple of 128 bytes");
+    u32 start;
+
+    DEVICE u32 facts(int turn) const { return start + turn * NEXT_TURN; }
+    DEVICE u32 masks(const Thread& me, int turn) const {
+        return start + turn * NEXT_TURN + MASKS + (me.tile * WARP + me.lane) * FLOAT;
+    }
+
+    // All lanes of a row have the same numbers, so each stores one of them.
+    DEVICE void put(const Thread& me, const BlockMemory& memory) const {
+        const int own = me.pair / 2;
+        #pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float number = own == 0 ? memory.r1[half] : memory.r2[half];
+            #pragma unroll
+            for (int head = 0; head < HEADS; head++) number = own == 2 + head ? memory.log_sum[head][half] : number;
+            if (own < 2 + HEADS) store_float(at(me, own, half), number);
+        }
+    }
+    DEVICE void get(const Thread& me, BlockMemory& memory) const {
+        #pragma unroll
+        for (int half = 0; half < 2; half++) {
+            memory.r1[half] = load_float(at(me, 0, half));
+            memory.r2[half] = load_float(at(me, 1, half));
+            #pragma unroll
+            for (int head = 0; head < HEADS; head++) memory.log_sum[head][half] = load_float(at(me, 2 + head, half));
+        }
+    }
+
+  private:
+    DEVICE u32 at(const Thread& me, int number, int half) const {
+        return start + MEMORY + (number * ROWS + me.tile * TILE + me.row + 8 * half) * FLOAT;
+    }
+};
