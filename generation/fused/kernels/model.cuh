@@ -50,7 +50,7 @@ static_assert(GRADIENTS_WAIT || (DIM == 32 && INNER == 32 && HIDDEN == 64 && BLO
               "of other dimensions and of a third block gradients would find no registers");
 static_assert(!TAKE_TURNS || GRADIENTS_WAIT, "gradients of one part are written down while the other has the place");
 
-// Three samples leave their warps no registers for gradients: four more warps, the adders, have them (adders.cuh). They
+// Three samples leave their warps no registers for gradients: four more warps, the adders, have them (roles.cuh). They
 // also draw what dropout keeps.
 constexpr bool ROLES = SAMPLES_AT_ONCE == 3;
 static_assert(!(ROLES && GRADIENTS_WAIT), "the adders' registers hold all gradients");
