@@ -22,14 +22,7 @@ static_assert(WORKERS * WORKER_REGISTERS + ADDERS * ADDER_REGISTERS <= 65536 / W
 
 // All threads take a step with the gradients that the adders have written down.
 DEVICE void take_step(const TrainArguments& arguments, const TrainMemory& memory, const float* gradients, int step) {
-    const int model = model_index();
-    const long long first_weight = (long long)model * PARAMETERS;
-    Optimizer rule(arguments.rules + model * RULE_NUMBERS);
-    rule.weights = arguments.weights + first_weight;
-    rule.first = arguments.first_moments + first_weight;
-    rule.second = arguments.second_moments + first_weight;
-    rule.gradient_scale = 1.0f / (LOSS_SCALE * arguments.batch);
-    const Optimizer now = rule.at_step(arguments.corrections + 2 * step);
+    const Optimizer now = optimizer_of(arguments, model_index()).at_step(arguments.corrections + 2 * step);
     block_barrier();
     constexpr int AT_ONCE = 8;  // read before one is written: the compiler cannot know that they lie apart
     #pragma unroll 1
@@ -229,9 +222,7 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
     float* const flat = (float*)(parked + Parking::WORDS);
     const float* const weights = arguments.weights + (long long)model * PARAMETERS;
     load_weights(weights, memory.weights(), {thread_index(), TRAIN_THREADS});
-    for (u32 i = thread_index(); i < GROUPS * InputBuffers::BYTES / FLOAT; i += TRAIN_THREADS) {
-        store_word(memory.inputs(0).start + i * FLOAT, 0);
-    }
+    clear_inputs(memory);
     block_barrier();
 
     if (thread_index() >= WORKERS * WARP) {

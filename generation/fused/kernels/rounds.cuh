@@ -15,13 +15,7 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
     const bool works = GROUPS * GROUP_WARPS == WARPS || me.group < GROUPS;  // on a sample
     Sample sample = memory.sample(me.group);
     sample.parking = {arguments.parked + model * PARKED_WORDS};
-    const long long first_weight = (long long)model * PARAMETERS;
-
-    Optimizer rule(arguments.rules + model * RULE_NUMBERS);
-    rule.weights = arguments.weights + first_weight;
-    rule.first = arguments.first_moments + first_weight;
-    rule.second = arguments.second_moments + first_weight;
-    rule.gradient_scale = 1.0f / (LOSS_SCALE * arguments.batch);
+    const Optimizer rule = optimizer_of(arguments, model);
     Dropout dropout;
     dropout.seed = arguments.seeds[model];
     dropout.threshold = arguments.thresholds[model];
@@ -30,9 +24,7 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
     const Worker all_threads = {thread_index(), TRAIN_THREADS};
     int there = NO_BLOCK;  // the block whose weights are in shared memory, where blocks take turns
     load_weights(rule.weights, weights, all_threads);
-    for (u32 i = thread_index(); i < GROUPS * InputBuffers::BYTES / FLOAT; i += TRAIN_THREADS) {
-        store_word(memory.inputs(0).start + i * FLOAT, 0);
-    }
+    clear_inputs(memory);
     block_barrier();
 
     double losses[2 / GROUPS] = {};  // of even and odd samples apart, in every variant

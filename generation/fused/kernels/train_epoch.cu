@@ -90,6 +90,24 @@ extern "C" __global__ void train_epoch_needs(int* needs) {
     needs[3] = PARKED_WORDS;
 }
 
+// Where a model's optimizer finds its numbers.
+DEVICE Optimizer optimizer_of(const TrainArguments& arguments, int model) {
+    const long long first_weight = (long long)model * PARAMETERS;
+    Optimizer rule(arguments.rules + model * RULE_NUMBERS);
+    rule.weights = arguments.weights + first_weight;
+    rule.first = arguments.first_moments + first_weight;
+    rule.second = arguments.second_moments + first_weight;
+    rule.gradient_scale = 1.0f / (LOSS_SCALE * arguments.batch);
+    return rule;
+}
+
+// Tokens that no copy writes stay zeros.
+DEVICE void clear_inputs(const TrainMemory& memory) {
+    for (u32 i = thread_index(); i < GROUPS * InputBuffers::BYTES / FLOAT; i += TRAIN_THREADS) {
+        store_word(memory.inputs(0).start + i * FLOAT, 0);
+    }
+}
+
 #if SAMPLES_AT_ONCE == 3
 #include "roles.cuh"
 #else
