@@ -157,7 +157,7 @@ DEVICE void read_floats(float& x, float& y, const float* address) {
     asm("ld.global.nc.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "l"(address));
 }
 
-// Four words that this thread writes and reads back, at a multiple of 16 bytes. They pass by the first cache, which is
+// Four words that this thread writes and reads back, at a multiple of 16 bytes. They bypass the first cache, which is
 // small and has other things to hold.
 DEVICE void write_words(u32* address, const u32 (&r)[4]) {
     asm volatile("st.global.cg.v4.b32 [%0], {%1, %2, %3, %4};"

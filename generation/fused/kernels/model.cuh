@@ -77,7 +77,7 @@ enum Part { WHOLE, MLP, ATTENTION };
 struct Thread {
     int warp, lane, group, tile, row, pair;
     DEVICE Thread() {
-        const u32 index = thread_index();  // unsigned: else every part of it would take thought of a sign
+        const u32 index = thread_index();  // unsigned: else every division would have to handle a sign
         warp = index / WARP, lane = index % WARP;
         group = warp / GROUP_WARPS, tile = warp % GROUP_WARPS;
         row = lane / 4, pair = 2 * (lane % 4);

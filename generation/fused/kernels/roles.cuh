@@ -18,7 +18,7 @@
 
 // Together all that a multiprocessor has. Texts, of many lengths, leave workers more values to hold.
 constexpr int ADDER_REGISTERS = IMAGES ? 224 : 200, WORKER_REGISTERS = IMAGES ? 96 : 104;
-static_assert(WORKERS * WORKER_REGISTERS + ADDERS * ADDER_REGISTERS <= 65536 / WARP, "else adders wait for ever");
+static_assert(WORKERS * WORKER_REGISTERS + ADDERS * ADDER_REGISTERS <= 65536 / WARP, "else the adders wait forever");
 
 // All threads take a step with the gradients that the adders have written down.
 DEVICE void take_step(const TrainArguments& arguments, const TrainMemory& memory, const float* gradients, int step) {
