@@ -37,6 +37,8 @@ class TrainArguments:
     batch: int
     first_step: int
     parked: Int32[Tensor, "models words"]
+    packs: Int32[Tensor, "steps batch"]
+    pack_counts: Int32[Tensor, " steps"]
 
 
 @dataclass(frozen=True)

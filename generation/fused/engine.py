@@ -13,6 +13,7 @@ from torch import Tensor
 
 from generation.data.batches import TrainingInputs, epoch_batches, train_subset
 from generation.fused.arguments import Arguments, EvaluateArguments, TrainArguments
+from generation.fused.packs import make_packs
 from generation.fused.samples import Samples, epoch_samples, evaluation_samples
 from generation.fused.variants import Variant
 from generation.population.philox import LOWEST, drop_threshold
@@ -81,6 +82,7 @@ class FusedEngine:
         """The next epoch of every run that is alive, in place; the mean loss of each over the epoch's batches."""
         batches = epoch_batches(self.subset, self.protocol, state.epoch).to(self.device)
         samples = epoch_samples(self.inputs, batches)
+        packs = make_packs(samples.lengths.view(batches.rows.shape))
         first_step = state.epoch * len(batches)
         rates = [self.protocol.learning_rate(config.learning_rate, state.epoch) for config in self.configs]
         self.rules[:, 0] = torch.tensor(rates)
@@ -99,6 +101,8 @@ class FusedEngine:
             first_moments=state.first,
             second_moments=state.second,
             parked=self.parked,
+            packs=packs.words,
+            pack_counts=packs.counts,
             losses=losses,
             steps=len(batches),
             batch=self.protocol.batch_size,

@@ -24,6 +24,10 @@ class Samples:
     def __len__(self) -> int:
         return len(self.facts)
 
+    @property
+    def lengths(self) -> Int32[Tensor, " n"]:
+        return self.facts >> LENGTH_SHIFT
+
 
 def pack_facts(places: Int[Tensor, " n"], labels: Int[Tensor, " n"], lengths: Int[Tensor, " n"]) -> Int32[Tensor, " n"]:
     return (places | labels << LABEL_SHIFT | lengths << LENGTH_SHIFT).to(torch.int32)
@@ -35,8 +39,8 @@ def evaluation_samples(task: TaskData, examples: Examples) -> Samples:
 
 
 def epoch_samples(inputs: TrainingInputs, batches: EpochBatches) -> Samples:
-    """The samples of an epoch, step by step. Within a step texts are sorted by length, so that the two samples that a
-    thread block works on at a time take equally long; each keeps its place in the batch for its dropout."""
+    """The samples of an epoch, step by step. Within a step texts are sorted by length, so that those that a thread
+    block works on at a time take equally long; each keeps its place in the batch for its dropout."""
     task, (steps, batch) = inputs.task, batches.rows.shape
     places = torch.arange(batch, device=batches.rows.device).repeat(steps)
     rows, offsets = batches.rows.flatten(), batches.offsets.flatten(0, 1)

@@ -192,12 +192,12 @@ def test_evaluation_in_parts_is_that_of_every_model(
         pytest.param(
             "roles.cuh",
             """                    await(MLP_THERE + group);
-                    gradients.add_part<MLP>(me, mlp, memory.sample(group), block, length);
+                    gradients.add_part<MLP>(mlp, memory.sample(group), block, pack.all_tiles());
                     bring(MLP_USED + group);
 """,
             """                    await(MLP_THERE + group);
                     bring(MLP_USED + group);
-                    gradients.add_part<MLP>(me, mlp, memory.sample(group), block, length);
+                    gradients.add_part<MLP>(mlp, memory.sample(group), block, pack.all_tiles());
 """,
             id="workers overwrite rows that are still being added",
         ),

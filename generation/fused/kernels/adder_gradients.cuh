@@ -64,13 +64,15 @@ struct AdderGradients {
         clear(classifier2);
     }
 
-    // Adds one part of a block of one sample. The factors of the next tile come while those of this one are multiplied.
+    // Adds one part of a block of one group's samples, which have so many tiles together. The factors of the next tile come while those of this one are multiplied.
     template <Part PART>
-    DEVICE void add_part(const Thread& me, const FactorAddresses& f, Sample sample, int block, int length) {
-        with_tokens(me, length, [&](const auto& tokens) {
-            if (block) add_tiles<PART, BLOCKS - 1>(tokens, f, sample);
-            else add_tiles<PART, 0>(tokens, f, sample);
-        });
+    DEVICE void add_part(const FactorAddresses& f, Sample sample, int block, int tiles) {
+        const auto add = [&](auto count) {
+            if (block) add_tiles<PART, BLOCKS - 1, count.value>(f, sample);
+            else add_tiles<PART, 0, count.value>(f, sample);
+        };
+        if constexpr (PACKS) with_tiles<1, GROUP_WARPS>(tiles, add);
+        else add(Constant<TOKEN_TILES>());
     }
 
     // Adds one sample's share of the embedding; `patches` are its input.
@@ -130,7 +132,7 @@ struct AdderGradients {
 
   private:
     template <Part PART, int BLOCK, int TILES>
-    DEVICE void add_tiles(const Tokens<TILES>&, const FactorAddresses& f, Sample sample) {
+    DEVICE void add_tiles(const FactorAddresses& f, Sample sample) {
         constexpr int part = PART == MLP;
         Factor a[2][2], b[2][2];
         load_factors(a[0], b[0], f, sample, 0);

@@ -67,8 +67,8 @@ DEVICE void backward_scores(
     Factor keys[HEAD_TILES], values[HEAD_TILES], key_columns[HEAD_TILES];
     #pragma unroll
     for (int k = 0; k < HEAD_TILES; k++) {
-        sample.keys().load_right_transposed(me, keys[k], 0, 2 * (first + k));
-        sample.values().load_right_transposed(me, values[k], 0, 2 * (first + k));
+        tokens.of(sample.keys()).load_right_transposed(me, keys[k], 0, 2 * (first + k));
+        tokens.of(sample.values()).load_right_transposed(me, values[k], 0, 2 * (first + k));
     }
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
@@ -78,10 +78,10 @@ DEVICE void backward_scores(
         for (int k = 0; k < HEAD_TILES; k++) {
             accumulate(k == 0, score[0], score[1], query[first + k], keys[k]);
             accumulate(k == 0, dp[0], dp[1], d_joined[first + k], values[k]);
-            sample.keys().load_right(me, key_columns[k], tile * TILE, 2 * (first + k));
+            tokens.of(sample.keys()).load_right(me, key_columns[k], tile * TILE, 2 * (first + k));
             if (tile + 1 < TILES) {  // early, so that the next products need not wait for them
-                sample.keys().load_right_transposed(me, keys[k], (tile + 1) * TILE, 2 * (first + k));
-                sample.values().load_right_transposed(me, values[k], (tile + 1) * TILE, 2 * (first + k));
+                tokens.of(sample.keys()).load_right_transposed(me, keys[k], (tile + 1) * TILE, 2 * (first + k));
+                tokens.of(sample.values()).load_right_transposed(me, values[k], (tile + 1) * TILE, 2 * (first + k));
             }
         }
         #pragma unroll
@@ -110,22 +110,24 @@ DEVICE void backward_scores(
 // One head: gradients of the warp's rows as keys and values, gathered from all queries.
 template <int TILES>
 DEVICE void backward_keys(
-    const Thread& me, const Tokens<TILES>&, const Sample& sample, int head, Rows<HEAD_DIM>& dk, Rows<HEAD_DIM>& dv
+    const Thread& me, const Tokens<TILES>& tokens, const Sample& sample, int head, Rows<HEAD_DIM>& dk,
+    Rows<HEAD_DIM>& dv
 ) {
-    const u32 columns = TokenRows<ROWS>::across(me) ^ (32 * me.tile);  // of p and ds: this warp's tokens as keys
+    // of p and ds: this warp's tokens as keys
+    const u32 columns = TokenRows<ROWS>::across(me) ^ (32 * (me.tile - tokens.first_tile));
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
         Factor a, b;
-        load_matrices_transposed(a, sample.p().at(columns, tile * TILE, 0));
+        load_matrices_transposed(a, tokens.of(sample.p()).at(columns, tile * TILE, 0));
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) {
-            sample.d_joined().load_right(me, b, tile * TILE, 2 * (head * HEAD_TILES + k));
+            tokens.of(sample.d_joined()).load_right(me, b, tile * TILE, 2 * (head * HEAD_TILES + k));
             accumulate(tile == 0, dv[2 * k], dv[2 * k + 1], a, b);
         }
-        load_matrices_transposed(a, sample.ds().at(columns, tile * TILE, 0));
+        load_matrices_transposed(a, tokens.of(sample.ds()).at(columns, tile * TILE, 0));
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) {
-            sample.queries().load_right(me, b, tile * TILE, 2 * (head * HEAD_TILES + k));
+            tokens.of(sample.queries()).load_right(me, b, tile * TILE, 2 * (head * HEAD_TILES + k));
             accumulate(tile == 0, dk[2 * k], dk[2 * k + 1], a, b);
         }
     }

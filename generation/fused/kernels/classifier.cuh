@@ -77,7 +77,7 @@ DEVICE void mean_row(const Thread& me, const Tokens<TILES>& tokens, PackedRows<D
         #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
             float c, d;
-            load_floats(c, d, sums.at(tile, 8 * j + me.pair));
+            load_floats(c, d, sums.at(tokens.first_tile + tile, 8 * j + me.pair));
             a += c;
             b += d;
         }
@@ -187,7 +187,7 @@ DEVICE float classify_and_return(
         d[j][0] = d[j][2] = from_lane(c[j][0], me.lane % 4) * mean;
         d[j][1] = d[j][3] = from_lane(c[j][1], me.lane % 4) * mean;
     }
-    if (me.tile == 0) {
+    if (me.tile == tokens.first_tile) {
         store_row(me, recent.pooled(), pooled, row);
         store_row(me, recent.dz(), dz, row);
         store_row(me, recent.active(), active, row);

@@ -20,8 +20,8 @@ struct Dropout {
     u32 first_group;   // of four elements, of this thread's upper row in even lanes, lower row in odd ones
     u32 masks;         // with ROLES: where this lane finds what the adders have drawn, in shared memory
 
-    DEVICE void start_sample(const Thread& me, int place_in_batch) {
-        int row = me.tile * TILE + me.row + (me.lane % 2 ? 8 : 0);
+    DEVICE void start_sample(const Thread& me, int place_in_batch, int first_tile = 0) {
+        int row = (me.tile - first_tile) * TILE + me.row + (me.lane % 2 ? 8 : 0);
         first_group = (place_in_batch * TOKENS + row) * (DIM / 4) + me.pair / 4;
     }
 

@@ -72,26 +72,44 @@ DEVICE void get_memory(const Parking& parking, int block, BlockMemory& memory) {
 template <int TILES> struct Tokens {
     int length;           // real tokens
     bool busy;            // this warp holds one of the tiles
+    int first_tile;       // of the sample, among the group's; 0 unless it is in a pack
     PerRow<bool> real;    // the lane's rows are real tokens
-    DEVICE Tokens(const Thread& me, int tokens) {
+    DEVICE Tokens(const Thread& me, int tokens, int samples = 1) {
         length = FULL_LENGTH ? TOKENS : tokens;
-        busy = me.tile < TILES;
-        real[0] = me.tile * TILE + me.row < length;
-        real[1] = me.tile * TILE + me.row + 8 < length;
+        busy = me.tile < TILES * samples;
+        first_tile = PACKS && TILES <= GROUP_WARPS / 2 ? me.tile / TILES * TILES : 0;
+        real[0] = (me.tile - first_tile) * TILE + me.row < length;
+        real[1] = (me.tile - first_tile) * TILE + me.row + 8 < length;
+    }
+
+    // Rows of the group, from the sample's first on.
+    template <int N> DEVICE TokenRows<N> of(TokenRows<N> rows) const {
+        return {rows.base + first_tile * TILE * PITCH<N>, rows.offset};
     }
 };
 
-// Calls `code` with the tokens of a sample of this length. Written out: as a template that calls itself it would become
-// other machine code for the paper's texts.
+// Calls `code` with the number of tiles, at most MOST, that `count` needs if each has room for UNIT. Written out: as a
+// template that calls itself it would become other machine code for the paper's texts.
+template <int NUMBER> struct Constant {
+    static constexpr int value = NUMBER;
+};
+template <int UNIT, int MOST = TOKEN_TILES, class Code> DEVICE void with_tiles(int count, Code code) {
+    if (MOST == 1 || count <= UNIT) code(Constant<1>());
+    else if (MOST == 2 || count <= 2 * UNIT) code(Constant<2>());
+    else if (MOST == 3 || count <= 3 * UNIT) code(Constant<3>());
+    else code(Constant<4>());
+}
+
+// Calls `code` with the tokens of a sample of this length.
 template <class Code> DEVICE void with_tokens(const Thread& me, int length, Code code) {
-    if constexpr (FULL_LENGTH) {
-        code(Tokens<TOKEN_TILES>(me, length));
-    } else {
-        if (TOKEN_TILES == 1 || length <= TILE) code(Tokens<1>(me, length));
-        else if (TOKEN_TILES == 2 || length <= 2 * TILE) code(Tokens<2>(me, length));
-        else if (TOKEN_TILES == 3 || length <= 3 * TILE) code(Tokens<3>(me, length));
-        else code(Tokens<4>(me, length));
-    }
+    if constexpr (FULL_LENGTH) code(Tokens<TOKEN_TILES>(me, length));
+    else with_tiles<TILE>(length, [&](auto tiles) { code(Tokens<tiles.value>(me, length)); });
+}
+
+// Calls `code` with the tokens of this warp's sample, of this length, in a pack.
+template <class Code> DEVICE void with_tokens(const Thread& me, int length, const Pack& pack, Code code) {
+    if constexpr (!PACKS) with_tokens(me, length, code);
+    else with_tiles<1>(pack.tiles, [&](auto tiles) { code(Tokens<tiles.value>(me, length, pack.samples)); });
 }
 
 // Keeps what a block's backward pass reads again: in shared memory, or in device memory while another block is there.
@@ -144,7 +162,7 @@ DEVICE void attend(
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) {
             Factor keys;
-            places.keys.load_right_transposed(me, keys, tile * TILE, 2 * (first + k));
+            tokens.of(places.keys).load_right_transposed(me, keys, tile * TILE, 2 * (first + k));
             #pragma unroll
             for (int side = 0; side < 2; side++) {
                 if (tile * TILE + 8 * side >= TOKENS) continue;
@@ -177,7 +195,7 @@ DEVICE void attend(
         }
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) {
-            places.values.load_right(me, values, tile * TILE, 2 * (first + k));
+            tokens.of(places.values).load_right(me, values, tile * TILE, 2 * (first + k));
             accumulate(tile == 0, out[2 * k], out[2 * k + 1], p, values);
         }
         accumulate(tile == 0, sum, p, ONES, ONES);

@@ -1,5 +1,5 @@
-// What a group of workers finds in shared memory (ROLES): from the adders, for its sample and for the next one in turn, a
-// word of facts and what dropout keeps; and from itself, what it remembers of the block before the last.
+// What a group of workers finds in shared memory (ROLES): from the adders, for its sample and for the next one in turn, what
+// there is to know of it and what dropout keeps; and from itself, what it remembers of the block before the last.
 #pragma once
 #include "forward.cuh"
 
@@ -9,7 +9,11 @@ struct Handouts {
     static_assert(BYTES % 128 == 0, "what lies behind starts at a multiple of 128 bytes");
     u32 start;
 
-    DEVICE u32 facts(int turn) const { return start + turn * NEXT_TURN; }
+    // with PACKS each tile has its own facts, and a pack beside them
+    DEVICE u32 facts(const Thread& me, int turn) const {
+        return start + turn * NEXT_TURN + (PACKS ? me.tile * (MASKS / GROUP_WARPS) : 0);
+    }
+    DEVICE u32 pack(const Thread& me, int turn) const { return facts(me, turn) + FLOAT; }
     DEVICE u32 masks(const Thread& me, int turn) const {
         return start + turn * NEXT_TURN + MASKS + (me.tile * WARP + me.lane) * FLOAT;
     }

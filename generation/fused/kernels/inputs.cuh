@@ -2,14 +2,16 @@
 #pragma once
 #include "forward.cuh"
 
-// Starts to copy the rows of this warp's tile, which it alone reads until the end of the forward pass.
-DEVICE void start_tokens(const Thread& me, const u16* sample, TokenRows<FEATURES> input) {
+// Starts to copy the rows of this warp's tile, which it alone reads until the end of the forward pass. The sample's rows
+// begin with the group's tile `first_tile`.
+DEVICE void start_tokens(const Thread& me, const u16* sample, TokenRows<FEATURES> input, int first_tile = 0) {
     constexpr int chunks = FEATURES / 8;
     #pragma unroll
     for (int i = me.lane; i < TILE * chunks; i += WARP) {
-        int row = me.tile * TILE + i / chunks, chunk = i % chunks;
+        int row = (me.tile - first_tile) * TILE + i / chunks, chunk = i % chunks;
         if (row < TOKENS) {
-            start_copy(input.address() + chunk_at<FEATURES>(row, chunk), sample + row * FEATURES + chunk * 8);
+            const int place = first_tile * TILE + row;
+            start_copy(input.address() + chunk_at<FEATURES>(place, chunk), sample + row * FEATURES + chunk * 8);
         }
     }
 }

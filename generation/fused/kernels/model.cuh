@@ -54,6 +54,8 @@ static_assert(!TAKE_TURNS || GRADIENTS_WAIT, "gradients of one part are written 
 // also draw what dropout keeps.
 constexpr bool ROLES = SAMPLES_AT_ONCE == 3;
 static_assert(!(ROLES && GRADIENTS_WAIT), "the adders' registers hold all gradients");
+// With ROLES a group's rows hold one sample, or several texts that fit in side by side: a pack.
+constexpr bool PACKS = ROLES && !FULL_LENGTH;
 // Meetings of a sample's four warps with the adders: its rows are there, or have been used. They are numbered by group;
 // barriers 1 to SAMPLES_AT_ONCE are the groups' own.
 constexpr int MLP_THERE = 1 + SAMPLES_AT_ONCE, ATTENTION_THERE = MLP_THERE + SAMPLES_AT_ONCE;

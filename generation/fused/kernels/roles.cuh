@@ -14,10 +14,12 @@
 //
 // The order in which samples are added is fixed, so bytes depend on no timing. It also keeps the groups nearly in step,
 // so that they share the instructions they fetch; apart, each would have to fetch them for itself.
+//
+// Of texts, whose tokens fill one to four tiles of 16 rows, a group takes a pack at a time: two of at most two tiles each,
+// or four of one, where there was one sample. Each warp keeps to its own text, and rows are added in the same order.
 #pragma once
 
-// Together all that a multiprocessor has. Texts, of many lengths, leave workers more values to hold.
-constexpr int ADDER_REGISTERS = IMAGES ? 224 : 200, WORKER_REGISTERS = IMAGES ? 96 : 104;
+constexpr int ADDER_REGISTERS = 224, WORKER_REGISTERS = 96;  // together all that a multiprocessor has
 static_assert(WORKERS * WORKER_REGISTERS + ADDERS * ADDER_REGISTERS <= 65536 / WARP, "else the adders wait forever");
 
 // All threads take a step with the gradients that the adders have written down.
@@ -49,16 +51,20 @@ DEVICE void take_step(const TrainArguments& arguments, const TrainMemory& memory
 
 // ---- adders ---------------------------------------------------------------------------------------------------------
 
-// Draws what dropout keeps of sample `index` of the epoch, for the workers whose tile has this adder's number.
-DEVICE void hand_out(const TrainArguments& arguments, Handouts handouts, int turn, int step, int index) {
+// Tells a group of its pack k of a step: the workers whose tile has this adder's number, what dropout keeps of it.
+DEVICE void hand_out(const TrainArguments& arguments, Handouts handouts, int turn, int step, int k) {
     const Thread me;
-    const u32 facts = arguments.facts[index];
+    const Pack pack = arguments.pack(step, k);
+    if (PACKS && me.lane == 0) store_word(handouts.pack(me, turn), pack.word());
+    if (me.tile >= pack.all_tiles()) return;
+    const int sample = pack.sample_of(me.tile);
+    const u32 facts = arguments.facts[step * arguments.batch + pack.first + sample];
     Dropout dropout;
     dropout.seed = arguments.seeds[model_index()];
     dropout.threshold = arguments.thresholds[model_index()];
     dropout.step = arguments.first_step + step;
-    dropout.start_sample(me, Facts(facts).place);
-    if (me.tile == 0 && me.lane == 0) store_word(handouts.facts(turn), facts);
+    dropout.start_sample(me, Facts(facts).place, sample * pack.tiles);
+    if ((PACKS || me.tile == 0) && me.lane == 0) store_word(handouts.facts(me, turn), facts);
     const u32 at = handouts.masks(me, turn);
     #pragma unroll 1
     for (int word = 0; word <= BLOCKS; word++) {
@@ -66,6 +72,12 @@ DEVICE void hand_out(const TrainArguments& arguments, Handouts handouts, int tur
         kept |= draw(me, dropout, 2 * word, [](int, int, bool) {}) << (word ? KEPT_BITS : 0);
         store_word(at + word * GROUP_THREADS * FLOAT, kept);
     }
+}
+
+// Pack k of the step, which a group is working on; the next one has been handed out in its turn.
+DEVICE Pack pack_at_work(const Thread& me, Handouts handouts, int next_turn, int k) {
+    if constexpr (PACKS) return Pack(load_word(handouts.pack(me, 1 - next_turn)));
+    else return {k, 1, TOKEN_TILES};
 }
 
 DEVICE void add_up(const TrainArguments& arguments, const TrainMemory& memory, float* flat, double* mean_loss) {
@@ -80,45 +92,48 @@ DEVICE void add_up(const TrainArguments& arguments, const TrainMemory& memory, f
     block_barrier();
     #pragma unroll 1
     for (int step = 0; step < arguments.steps; step++) {
+        const int packs = arguments.packs_of(step);
         gradients.reset();
         #pragma unroll 1
-        for (int first = 0; first < batch; first += GROUPS) {
+        for (int first = 0; first < packs; first += GROUPS) {
             const Thread me;
             const int g = me.warp - WORKERS;
-            const int groups = first + GROUPS <= batch ? GROUPS : batch - first;
+            const int groups = first + GROUPS <= packs ? GROUPS : packs - first;
             #pragma unroll 1
             for (int group = 0; group < groups; group++) {
-                const bool same = first + group + GROUPS < batch;  // the group's next sample is of this step
-                const int next = same ? step * batch + first + group + GROUPS : (step + 1) * batch + group;
+                const int next = first + group + GROUPS;
+                const bool same = next < packs;  // the group's next pack is of this step
                 turns ^= 1 << group;
-                if (next >= arguments.steps * batch) continue;
-                hand_out(arguments, memory.handouts(group), turns >> group & 1, same ? step : step + 1, next);
+                if (!same && step + 1 == arguments.steps) continue;
+                hand_out(
+                    arguments, memory.handouts(group), turns >> group & 1, same ? step : step + 1, same ? next : group);
             }
             #pragma unroll 1
             for (int block = BLOCKS - 1; block >= 0; block--) {
                 const FactorAddresses mlp = block_factors(me, ADDERS + g);
                 #pragma unroll 1
                 for (int group = 0; group < groups; group++) {
-                    const int length = Facts(arguments.facts[step * batch + first + group]).length;
+                    const Pack pack = pack_at_work(me, memory.handouts(group), turns >> group & 1, first + group);
                     await(MLP_THERE + group);
-                    gradients.add_part<MLP>(me, mlp, memory.sample(group), block, length);
+                    gradients.add_part<MLP>(mlp, memory.sample(group), block, pack.all_tiles());
                     bring(MLP_USED + group);
                 }
                 const FactorAddresses attention = block_factors(me, g);
                 #pragma unroll 1
                 for (int group = 0; group < groups; group++) {
-                    const int i = first + group, length = Facts(arguments.facts[step * batch + i]).length;
+                    const Pack pack = pack_at_work(me, memory.handouts(group), turns >> group & 1, first + group);
                     const Sample sample = memory.sample(group);
                     await(ATTENTION_THERE + group);
-                    gradients.add_part<ATTENTION>(me, attention, sample, block, length);
+                    gradients.add_part<ATTENTION>(attention, sample, block, pack.all_tiles());
                     if (block == 0) {
                         if (IMAGES) gradients.add_embedding(me, g, sample, memory.input(group, buffers >> group & 1));
                         buffers ^= 1 << group;
-                        if (i % RECENT == RECENT - 1) {
-                            gradients.add_classifier(me, g, memory.recent(i));
+                        const int set = pack.first / RECENT;
+                        if ((pack.first + pack.samples) / RECENT > set) {  // its last sample is there
+                            gradients.add_classifier(me, g, memory.recent(set * RECENT));
                             #pragma unroll
                             for (int k = 0; k < RECENT; k++) {
-                                losses[k % 2] += load_float(memory.loss(i - RECENT + 1 + k));
+                                losses[k % 2] += load_float(memory.loss(set * RECENT + k));
                             }
                         }
                     }
@@ -135,29 +150,56 @@ DEVICE void add_up(const TrainArguments& arguments, const TrainMemory& memory, f
 
 // ---- workers --------------------------------------------------------------------------------------------------------
 
+// Starts to copy this warp's tile of pack k of a step.
+DEVICE void start_pack(
+    const Thread& me, const TrainArguments& arguments, int step, int k, TokenRows<FEATURES> input
+) {
+    const Pack pack = arguments.pack(step, k);
+    if (me.tile >= pack.all_tiles()) return;
+    const int sample = pack.sample_of(me.tile);
+    start_tokens(
+        me, arguments.sample(step * arguments.batch + pack.first + sample), input, sample * pack.tiles);
+}
+
+// What a warp without tokens does while its group has a pack: it meets the others where they wait for it. Apart from what
+// they do: in one piece of code with it, the compiler would keep registers for what a warp without tokens never has.
+DEVICE void stand_by(int group) {
+    #pragma unroll 1
+    for (int block = 0; block <= BLOCKS; block++) group_barrier(group);  // forward: keys and values, sums over tokens
+    #pragma unroll 1
+    for (int block = BLOCKS - 1; block >= 0; block--) {
+        bring(MLP_THERE + group);
+        if (is_earlier(block)) await(ATTENTION_USED + group);
+        await(MLP_USED + group);
+        #pragma unroll 1
+        for (int i = 0; i < 2 * HEADS; i++) group_barrier(group);        // before and after each head's p and ds are read
+        bring(ATTENTION_THERE + group);
+    }
+}
+
 DEVICE void work(const TrainArguments& arguments, const TrainMemory& memory, u32* parked, const float* flat) {
     const Weights weights = memory.weights();
-    const int batch = arguments.batch, total = arguments.steps * batch;
     int buffer = 0, turn = 0;
     Dropout dropout;
     dropout.epsilon = arguments.epsilons[model_index()];
     {
         const Thread me;
-        start_tokens(me, arguments.sample(me.group), memory.inputs(me.group)[buffer]);
+        start_pack(me, arguments, 0, me.group, memory.inputs(me.group)[buffer]);
     }
     block_barrier();  // the first samples' handouts are there
     #pragma unroll 1
     for (int step = 0; step < arguments.steps; step++) {
+        const int packs = arguments.packs_of(step);
         #pragma unroll 1
-        for (int i = Thread().group; i < batch; i += GROUPS) {
+        for (int k = Thread().group; k < packs; k += GROUPS) {
             const Thread me;
             const Handouts handouts = memory.handouts(me.group);
             const InputBuffers inputs = memory.inputs(me.group);
             const TokenSums sums = memory.sums(me.group);
             Sample sample = memory.sample(me.group);
             sample.parking = {parked};
-            const int next = i + GROUPS < batch ? step * batch + i + GROUPS : (step + 1) * batch + me.group;
-            const Facts mine(load_word(handouts.facts(turn)));
+            const Pack pack = pack_at_work(me, handouts, 1 - turn, k);
+            const Facts mine(load_word(handouts.facts(me, turn)));
             dropout.masks = handouts.masks(me, turn);
             turn = 1 - turn;
 
@@ -169,9 +211,13 @@ DEVICE void work(const TrainArguments& arguments, const TrainMemory& memory, u32
             buffer = InputBuffers::COUNT - 1 - buffer;
             drop_others(x, dropout.drawn(0));
             await(ATTENTION_USED + me.group);
-            if (next < total) start_tokens(me, arguments.sample(next), inputs[buffer]);
+            const bool same = k + GROUPS < packs;  // the next one is of this step
+            if (same || step + 1 < arguments.steps) {
+                start_pack(me, arguments, same ? step : step + 1, same ? k + GROUPS : me.group, inputs[buffer]);
+            }
 
-            with_tokens(me, mine.length, [&](const auto& tokens) {
+            with_tokens(me, mine.length, pack, [&](const auto& tokens) {
+                if (!tokens.busy) return stand_by(me.group);
                 BlockMemory block_memory;
                 #pragma unroll 1
                 for (int block = 0; block < BLOCKS; block++) {
@@ -188,9 +234,10 @@ DEVICE void work(const TrainArguments& arguments, const TrainMemory& memory, u32
                 }
                 group_barrier(me.group);
                 if (tokens.busy) {
+                    const int i = pack.first + pack.sample_of(tokens.first_tile);
                     const float loss = classify_and_return(
                         me, tokens, weights, sums, memory.recent(i), i % RECENT, mine.label, x);
-                    if (me.tile == 0 && me.lane == 0) store_float(memory.loss(i), loss);
+                    if (me.tile == tokens.first_tile && me.lane == 0) store_float(memory.loss(i), loss);
                     normalize_backward(x, normalized, r);
                 }
                 #pragma unroll 1

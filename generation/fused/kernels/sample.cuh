@@ -10,6 +10,20 @@ struct Facts {
     DEVICE explicit Facts(u32 word) : place(word & 0xFFFF), label(word >> 16 & 0xFF), length(word >> 24) {}
 };
 
+// Samples of a step that a group trains on together, side by side in its rows (PACKS): neighbors in the batch that take
+// the same number of tiles each, in one word (samples.py).
+struct Pack {
+    int first;    // sample of the step
+    int samples;
+    int tiles;    // of each of them
+    DEVICE Pack(int first, int samples, int tiles) : first(first), samples(samples), tiles(tiles) {}
+    DEVICE explicit Pack(u32 word) : Pack(word & 0xFFFF, word >> 16 & 0xFF, word >> 24) {}
+    DEVICE u32 word() const { return first | samples << 16 | tiles << 24; }
+
+    DEVICE int all_tiles() const { return samples * tiles; }
+    DEVICE int sample_of(int tile) const { return tile / tiles; }
+};
+
 template <class Number> constexpr Number larger(Number a, Number b) { return a > b ? a : b; }
 
 // What a block's backward pass reads again.

@@ -78,8 +78,17 @@ struct TrainArguments {
     int batch;
     int first_step;
     u32* parked;                  // [models, PARKED_WORDS]
+    const u32* packs;             // [steps, batch] Pack, as many as each step has
+    const int* pack_counts;       // [steps]
 
     DEVICE const u16* sample(int index) const { return tokens + (long long)index * TOKENS * FEATURES; }
+
+    // The packs of a step; without PACKS each is one sample.
+    DEVICE int packs_of(int step) const { return PACKS ? pack_counts[step] : batch; }
+    DEVICE Pack pack(int step, int k) const {
+        if constexpr (PACKS) return Pack(packs[step * batch + k]);
+        else return {k, 1, TOKEN_TILES};
+    }
 };
 
 // What a launch must provide: threads per block, bytes of shared memory, bytes of arguments, and a model's parked words.
