@@ -94,12 +94,7 @@ extern "C" __global__ void __launch_bounds__(EVALUATE_THREADS, 1) evaluate(
         const bool works = ALL_WEIGHTS || index < last;
         const Facts facts(arguments.facts[works ? index : first]);
         Rows<DIM> x;
-        if (works) {
-            copies_done();
-            warp_barrier();
-            embed(me, x, weights, input, arguments.positions);
-            warp_barrier();
-        }
+        if (works) embed(me, x, weights, input, arguments.positions);
         if (index + EVALUATE_GROUPS < last) start_tokens(me, arguments.sample(index + EVALUATE_GROUPS), input);
         #pragma unroll 1
         for (int from = 0; from < BLOCKS; from += Weights::RESIDENT) {

@@ -225,7 +225,7 @@ DEVICE void forward_block(
         pack_rows(rows, x);
         if (TRAINING) keep_rows(me, block, places.kept.x1(), rows, places.parking, Parking::X1);
         project(me, rows, weights, query, places.keys, places.values);
-        if (TRAINING) store_rows(me, places.queries, query);
+        if (TRAINING && !is_earlier(block)) store_rows(me, places.queries, query);
     }
     group_barrier(me.group);
     if (!tokens.busy) return;

@@ -16,32 +16,37 @@ DEVICE void start_tokens(const Thread& me, const u16* sample, TokenRows<FEATURES
     }
 }
 
-// The embedded tokens, in front of the first dropout. `positions` [TOKENS, DIM] is added to images; words bring theirs.
+// The embedded tokens, in front of the first dropout, as soon as they are there. `positions` [TOKENS, DIM] is added to
+// images; words bring theirs.
 DEVICE void embed(
     const Thread& me, Rows<DIM>& x, const Weights& weights, TokenRows<FEATURES> input, const float* positions
 ) {
-    const int first = me.tile * TILE;
-    PackedRows<FEATURES> tokens;
-    load_rows(me, tokens, input);
-    if constexpr (IMAGES) {
-        linear(me, x, tokens, weights.embedding(), weights.embedding_bias());
-        #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int row = first + me.row + 8 * half;
-            const int real = row < TOKENS ? row : TOKENS - 1;  // padding may hold anything
-            #pragma unroll
-            for (int j = 0; j < DIM / 8; j++) {
-                float a, b;
-                read_floats(a, b, positions + real * DIM + 8 * j + me.pair);
-                left(x[j], half) += a;
-                right(x[j], half) += b;
-            }
-        }
-    } else {
+    Rows<DIM> position;
+    #pragma unroll
+    for (int half = 0; IMAGES && half < 2; half++) {
+        const int row = me.tile * TILE + me.row + 8 * half;
+        const int real = row < TOKENS ? row : TOKENS - 1;  // padding may hold anything
         #pragma unroll
         for (int j = 0; j < DIM / 8; j++) {
-            #pragma unroll
-            for (int half = 0; half < 2; half++) unpack(left(x[j], half), right(x[j], half), pair(tokens, j, half));
+            read_floats(left(position[j], half), right(position[j], half), positions + real * DIM + 8 * j + me.pair);
         }
     }
+    PackedRows<FEATURES> tokens;
+    copies_done();
+    warp_barrier();
+    load_rows(me, tokens, input);
+    if constexpr (IMAGES) linear(me, x, tokens, weights.embedding(), weights.embedding_bias());
+    #pragma unroll
+    for (int j = 0; j < DIM / 8; j++) {
+        #pragma unroll
+        for (int half = 0; half < 2; half++) {
+            if constexpr (IMAGES) {
+                left(x[j], half) += left(position[j], half);
+                right(x[j], half) += right(position[j], half);
+            } else {
+                unpack(left(x[j], half), right(x[j], half), pair(tokens, j, half));
+            }
+        }
+    }
+    warp_barrier();  // all lanes have read what the next copy may overwrite
 }

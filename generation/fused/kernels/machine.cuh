@@ -151,10 +151,10 @@ template <int COUNT> DEVICE void leave_registers() { asm volatile("setmaxnreg.de
 
 // ---- device memory ------------------------------------------------------------------------------------------------
 
-// Two numbers of device memory that nothing writes, at a multiple of eight bytes. The compiler may read them before it
-// knows that they are needed, so the address must always be valid.
+// Two numbers of device memory, at a multiple of eight bytes. Nothing writes them, but the compiler is not told: it would
+// read them once, for a whole step, and find no registers to keep them in.
 DEVICE void read_floats(float& x, float& y, const float* address) {
-    asm("ld.global.nc.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "l"(address));
+    asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "l"(address) : "memory");
 }
 
 // Four words that this thread writes and reads back, at a multiple of 16 bytes. They bypass the first cache, which is

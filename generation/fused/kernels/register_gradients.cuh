@@ -136,7 +136,7 @@ struct RegisterGradients {
                 if (block) add_block<BLOCKS - 1>(me, tokens, sample);
                 else add_block<0>(me, tokens, sample);
             });
-            if (IMAGES && block == 0) add_embedding(me, sample, memory.input(group, buffer));
+            if (IMAGES && block == 0) add_embedding(me, sample, memory.inputs(group)[buffer]);
         }
     }
 

@@ -5,12 +5,12 @@
 //     a group of workers, for a sample                                    the adders, for three samples
 //
 //     embed                            <── samples' masks and facts ──    draw what dropout keeps of the next three
-//     forward, classifier
+//     forward: all but the last block
+//     forward: the last, classifier    <── ATTENTION_USED, before ──
 //     for each block, the last first:
 //         MLP backward                 ── MLP_THERE ──>                   add the MLP of all three to its gradients
 //         attention backward: scores   <── MLP_USED ──
 //         attention backward: rest     ── ATTENTION_THERE ──>             add the attention of all three
-//     the next sample's forward        <── ATTENTION_USED ──
 //
 // The order in which samples are added is fixed, so bytes depend on no timing. It also keeps the groups nearly in step,
 // so that they share the instructions they fetch; apart, each would have to fetch them for itself.
@@ -84,7 +84,7 @@ DEVICE void add_up(const TrainArguments& arguments, const TrainMemory& memory, f
     const int batch = arguments.batch;
     Gradients gradients;
     double losses[2] = {};          // of even and odd samples apart, in every variant
-    int turns = 0, buffers = 0;     // of each group's handouts and tokens, a bit for each
+    int turns = 0;                  // of each group's handouts, a bit for each
     for (int group = 0; group < GROUPS; group++) {
         hand_out(arguments, memory.handouts(group), 0, 0, group);
         bring(ATTENTION_USED + group);  // there is none yet
@@ -126,8 +126,7 @@ DEVICE void add_up(const TrainArguments& arguments, const TrainMemory& memory, f
                     await(ATTENTION_THERE + group);
                     gradients.add_part<ATTENTION>(attention, sample, block, pack.all_tiles());
                     if (block == 0) {
-                        if (IMAGES) gradients.add_embedding(me, g, sample, memory.input(group, buffers >> group & 1));
-                        buffers ^= 1 << group;
+                        if (IMAGES) gradients.add_embedding(me, g, sample, memory.inputs(group)[~turns >> group & 1]);
                         const int set = pack.first / RECENT;
                         if ((pack.first + pack.samples) / RECENT > set) {  // its last sample is there
                             gradients.add_classifier(me, g, memory.recent(set * RECENT));
@@ -165,7 +164,11 @@ DEVICE void start_pack(
 // they do: in one piece of code with it, the compiler would keep registers for what a warp without tokens never has.
 DEVICE void stand_by(int group) {
     #pragma unroll 1
-    for (int block = 0; block <= BLOCKS; block++) group_barrier(group);  // forward: keys and values, sums over tokens
+    for (int block = 0; block < BLOCKS; block++) {
+        if (!is_earlier(block)) await(ATTENTION_USED + group);
+        group_barrier(group);                                            // keys and values are there
+    }
+    group_barrier(group);                                                // sums over tokens
     #pragma unroll 1
     for (int block = BLOCKS - 1; block >= 0; block--) {
         bring(MLP_THERE + group);
@@ -179,12 +182,12 @@ DEVICE void stand_by(int group) {
 
 DEVICE void work(const TrainArguments& arguments, const TrainMemory& memory, u32* parked, const float* flat) {
     const Weights weights = memory.weights();
-    int buffer = 0, turn = 0;
+    int turn = 0;  // of handouts and tokens
     Dropout dropout;
     dropout.epsilon = arguments.epsilons[model_index()];
     {
         const Thread me;
-        start_pack(me, arguments, 0, me.group, memory.inputs(me.group)[buffer]);
+        start_pack(me, arguments, 0, me.group, memory.inputs(me.group)[turn]);
     }
     block_barrier();  // the first samples' handouts are there
     #pragma unroll 1
@@ -201,20 +204,17 @@ DEVICE void work(const TrainArguments& arguments, const TrainMemory& memory, u32
             const Pack pack = pack_at_work(me, handouts, 1 - turn, k);
             const Facts mine(load_word(handouts.facts(me, turn)));
             dropout.masks = handouts.masks(me, turn);
-            turn = 1 - turn;
 
             Rows<DIM> x;
-            copies_done();
-            warp_barrier();
-            embed(me, x, weights, inputs[buffer], arguments.positions);
-            warp_barrier();  // all lanes have read what the next copy may overwrite
-            buffer = InputBuffers::COUNT - 1 - buffer;
+            embed(me, x, weights, inputs[turn], arguments.positions);
             drop_others(x, dropout.drawn(0));
-            await(ATTENTION_USED + me.group);
-            const bool same = k + GROUPS < packs;  // the next one is of this step
-            if (same || step + 1 < arguments.steps) {
-                start_pack(me, arguments, same ? step : step + 1, same ? k + GROUPS : me.group, inputs[buffer]);
-            }
+            turn = 1 - turn;
+            const auto start_next = [&] {
+                const bool same = k + GROUPS < packs;  // the next one is of this step
+                if (!same && step + 1 == arguments.steps) return;
+                start_pack(me, arguments, same ? step : step + 1, same ? k + GROUPS : me.group, inputs[turn]);
+            };
+            if (!IMAGES) start_next();  // the adders have no use for words
 
             with_tokens(me, mine.length, pack, [&](const auto& tokens) {
                 if (!tokens.busy) return stand_by(me.group);
@@ -222,6 +222,10 @@ DEVICE void work(const TrainArguments& arguments, const TrainMemory& memory, u32
                 #pragma unroll 1
                 for (int block = 0; block < BLOCKS; block++) {
                     const BlockPlaces places = sample.places(block);
+                    if (!is_earlier(block)) {
+                        await(ATTENTION_USED + me.group);  // by the sample before
+                        if (IMAGES) start_next();
+                    }
                     forward_block<true>(Thread(), tokens, x, block, weights.block(block), places, dropout, block_memory);
                     if (is_earlier(block)) handouts.put(me, block_memory);
                 }

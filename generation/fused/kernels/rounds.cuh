@@ -48,13 +48,8 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
             dropout.start_sample(me, mine.place);
 
             Rows<DIM> x;
-            if (works) {
-                copies_done();
-                warp_barrier();
-                embed(me, x, weights, input, arguments.positions);
-                warp_barrier();  // all lanes have read what the next copy may overwrite
-            }
-            buffer = InputBuffers::COUNT - 1 - buffer;
+            if (works) embed(me, x, weights, input, arguments.positions);
+            buffer = 1 - buffer;
             if (next < total) {
                 if (works) start_tokens(me, arguments.sample(next + me.group), inputs[buffer]);
                 next_facts0 = arguments.facts[next];

@@ -26,7 +26,9 @@ struct InputBuffers {
     static constexpr int COUNT = IMAGES ? 2 : 1;  // patches are needed to the end of a sample, word vectors are not
     static constexpr u32 BYTES = COUNT * TokenRows<FEATURES>::BYTES;
     u32 start;
-    DEVICE TokenRows<FEATURES> operator[](int buffer) const { return {start + buffer * TokenRows<FEATURES>::BYTES, 0}; }
+    DEVICE TokenRows<FEATURES> operator[](int turn) const {
+        return {start + (COUNT > 1 ? turn : 0) * TokenRows<FEATURES>::BYTES, 0};
+    }
 };
 
 // Shared memory:  weights │ classifier's rows of 16 samples │ sums │ tokens │ sample of group 0 │ sample of group 1 ...
@@ -51,10 +53,7 @@ struct TrainMemory {
     DEVICE u32 loss(int i) const { return start + LOSSES + i % (SETS * RECENT) * LOSS; }
     DEVICE Handouts handouts(int group) const { return {start + HANDOUTS + group * Handouts::BYTES}; }
     DEVICE TokenSums sums(int group) const { return {start + SUMS + group * TokenSums::BYTES}; }
-    DEVICE TokenRows<FEATURES> input(int group, int buffer) const {
-        return {start + INPUTS + (group * InputBuffers::COUNT + buffer) * TokenRows<FEATURES>::BYTES, 0};
-    }
-    DEVICE InputBuffers inputs(int group) const { return {input(group, 0).base}; }
+    DEVICE InputBuffers inputs(int group) const { return {start + INPUTS + group * InputBuffers::BYTES}; }
     DEVICE Sample sample(int group) const { return {start + SAMPLES + group * Sample::BYTES}; }
 };
 static_assert(TrainMemory::BYTES <= SHARED_BYTES, "a block has no more shared memory");

@@ -240,7 +240,7 @@ struct WaitingGradients {
             #pragma unroll 1
             for (int group = 0; group < GROUPS; group++) {
                 const Source left = from.left.behind(memory.sample(group).start);
-                const Source right = from.right.behind(memory.input(group, buffer).address());
+                const Source right = from.right.behind(memory.inputs(group)[buffer].address());
                 sums.add(left, right, from.biased, TOKEN_TILES);
             }
             sums.write(place, from.biased);
