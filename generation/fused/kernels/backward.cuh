@@ -141,6 +141,18 @@ DEVICE void pack_scaled(PackedRows<INNER>& a, int head, const Rows<HEAD_DIM>& ro
     }
 }
 
+// What a warp without tokens does meanwhile: it meets the others where they wait for it. Apart from what they do: in one
+// piece of code with it the compiler would keep registers for what a warp without tokens never has.
+template <Part PART> DEVICE void stand_by(int group, int block) {
+    if (ROLES && PART == MLP) bring(MLP_THERE + group);
+    if (PART == MLP) return;
+    if (ROLES) await(MLP_USED + group);
+    else if (is_earlier(block)) group_barrier(group);
+    #pragma unroll 1
+    for (int i = 0; i < 2 * HEADS; i++) group_barrier(group);
+    if (ROLES) bring(ATTENTION_THERE + group);
+}
+
 // From the gradient of a block's output to that of its input, in place; leaves all that the weight gradients need. Of
 // parts that take turns the MLP comes first, and what it leaves is used up before attention follows. With ROLES a part
 // is brought to the adders as soon as they find all they need, but for the last, to which the embedding belongs.
@@ -156,61 +168,49 @@ DEVICE void backward_block(
     PackedRows<INNER>& joined = instead.of(rows);
     PerRow<float> delta[HEADS];
     const bool last = IMAGES && block == 0;
-    if (ROLES && PART == MLP && !tokens.busy) bring(MLP_THERE + me.group);
-    if (tokens.busy) {
-        if (is_earlier(block)) {
-            if (PART != MLP) {
-                sample.parking.bring_back(me, Parking::rows(block, Parking::X1), kept.x1());
-                sample.parking.bring_back(me, Parking::rows(block, Parking::JOINED), kept.joined());
-            }
-            if (PART != ATTENTION) sample.parking.bring_back(me, Parking::rows(block, Parking::X2), kept.x2());
-            warp_barrier();
+    if (!tokens.busy) return stand_by<PART>(me.group, block);
+    if (is_earlier(block)) {
+        if (PART != MLP) {
+            sample.parking.bring_back(me, Parking::rows(block, Parking::X1), kept.x1());
+            sample.parking.bring_back(me, Parking::rows(block, Parking::JOINED), kept.joined());
         }
-        if (PART == MLP) {
-            backward_mlp(me, block, weights, sample, kept, memory, dropout, d);
-            return;
-        }
-        if (is_earlier(block)) {
-            // only the last block's queries, keys and values are still there
-            load_rows(me, rows, kept.x1());
-            project(me, rows, weights, query, sample.keys(), sample.values());
-            store_rows(me, sample.queries(), query);
-        } else {
-            load_rows(me, query, sample.queries());
-        }
-        if (PART == WHOLE) backward_mlp(me, block, weights, sample, kept, memory, dropout, d);
-        pack_rows(rows, d);
-        store_rows(me, sample.da(), rows);
-        Instead<Rows<INNER>, Rows<DIM>> instead_of_d;
-        Rows<INNER>& d_wide = instead_of_d.of(d);
-        multiply(me, d_wide, rows, weights.output());
-        pack_rows(d_joined, d_wide);
-        store_rows(me, sample.d_joined(), d_joined);
-        load_rows(me, joined, kept.joined());
-        #pragma unroll
-        for (int head = 0; head < HEADS; head++) weighted_sums(delta[head], d_joined, joined, head);
+        if (PART != ATTENTION) sample.parking.bring_back(me, Parking::rows(block, Parking::X2), kept.x2());
+        warp_barrier();
     }
-    if (PART == MLP) return;
+    if (PART == MLP) return backward_mlp(me, block, weights, sample, kept, memory, dropout, d);
+    if (is_earlier(block)) {
+        // only the last block's queries, keys and values are still there
+        load_rows(me, rows, kept.x1());
+        project(me, rows, weights, query, sample.keys(), sample.values());
+        store_rows(me, sample.queries(), query);
+    } else {
+        load_rows(me, query, sample.queries());
+    }
+    if (PART == WHOLE) backward_mlp(me, block, weights, sample, kept, memory, dropout, d);
+    pack_rows(rows, d);
+    store_rows(me, sample.da(), rows);
+    Instead<Rows<INNER>, Rows<DIM>> instead_of_d;
+    Rows<INNER>& d_wide = instead_of_d.of(d);
+    multiply(me, d_wide, rows, weights.output());
+    pack_rows(d_joined, d_wide);
+    store_rows(me, sample.d_joined(), d_joined);
+    load_rows(me, joined, kept.joined());
+    #pragma unroll
+    for (int head = 0; head < HEADS; head++) weighted_sums(delta[head], d_joined, joined, head);
     if (ROLES) await(MLP_USED + me.group);  // p and ds will lie where d_hidden and hidden were
     else if (is_earlier(block)) group_barrier(me.group);  // the new keys and values of all rows are there
     #pragma unroll
     for (int head = 0; head < HEADS; head++) {
         Rows<HEAD_DIM> c, e;
         if (head) group_barrier(me.group);  // all have read the other head's p and ds
-        if (tokens.busy) {
-            backward_scores(me, tokens, sample, head, query, d_joined, memory.log_sum[head], delta[head], c);
-            pack_scaled(dq, head, c, SCORE_SCALE);
-        }
+        backward_scores(me, tokens, sample, head, query, d_joined, memory.log_sum[head], delta[head], c);
+        pack_scaled(dq, head, c, SCORE_SCALE);
         group_barrier(me.group);
-        if (tokens.busy) {
-            backward_keys(me, tokens, sample, head, c, e);
-            pack_scaled(dk, head, c, SCORE_SCALE);
-            pack_scaled(dv, head, e, 1.0f);
-        }
+        backward_keys(me, tokens, sample, head, c, e);
+        pack_scaled(dk, head, c, SCORE_SCALE);
+        pack_scaled(dv, head, e, 1.0f);
     }
     group_barrier(me.group);  // all have read queries, keys and values
-    if (ROLES && !last && !tokens.busy) bring(ATTENTION_THERE + me.group);
-    if (!tokens.busy) return;
     if (PART == WHOLE) {  // p and ds have been read, too
         sample.parking.bring_back(me, Parking::hidden(block), kept.hidden());
         sample.parking.bring_back(me, Parking::D_HIDDEN, sample.d_hidden());

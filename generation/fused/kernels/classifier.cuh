@@ -195,3 +195,25 @@ DEVICE float classify_and_return(
     }
     return loss;
 }
+
+// From the last block's output through its LayerNorm and the classifier, and back: x becomes the gradient of that output,
+// times LOSS_SCALE. Returns the loss.
+template <int TILES>
+DEVICE float finish(
+    const Thread& me, const Tokens<TILES>& tokens, const Weights& weights, TokenSums sums, RecentSamples recent, int row,
+    int label, float epsilon, Rows<DIM>& x
+) {
+    PerRow<float> r;
+    PackedRows<DIM> normalized;
+    if (!tokens.busy) {
+        group_barrier(me.group);
+        return 0.0f;
+    }
+    normalize(x, r, epsilon, tokens.real);
+    pack_rows(normalized, x);
+    share_sums(me, x, sums);
+    group_barrier(me.group);
+    const float loss = classify_and_return(me, tokens, weights, sums, recent, row, label, x);
+    normalize_backward(x, normalized, r);
+    return loss;
+}

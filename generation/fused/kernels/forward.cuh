@@ -220,15 +220,13 @@ DEVICE void forward_block(
     PackedRows<DIM> rows;
     Instead<PackedRows<INNER>, PackedRows<DIM>> instead;
     PackedRows<INNER>& joined = instead.of(rows);
-    if (tokens.busy) {
-        normalize(x, memory.r1, dropout.epsilon, tokens.real);
-        pack_rows(rows, x);
-        if (TRAINING) keep_rows(me, block, places.kept.x1(), rows, places.parking, Parking::X1);
-        project(me, rows, weights, query, places.keys, places.values);
-        if (TRAINING && !is_earlier(block)) store_rows(me, places.queries, query);
-    }
+    if (!tokens.busy) return group_barrier(me.group);
+    normalize(x, memory.r1, dropout.epsilon, tokens.real);
+    pack_rows(rows, x);
+    if (TRAINING) keep_rows(me, block, places.kept.x1(), rows, places.parking, Parking::X1);
+    project(me, rows, weights, query, places.keys, places.values);
+    if (TRAINING && !is_earlier(block)) store_rows(me, places.queries, query);
     group_barrier(me.group);
-    if (!tokens.busy) return;
     #pragma unroll
     for (int head = 0; head < HEADS; head++) {
         attend(me, tokens, query, places, head, joined, memory.log_sum[head]);

@@ -160,23 +160,19 @@ DEVICE void start_pack(
         me, arguments.sample(step * arguments.batch + pack.first + sample), input, sample * pack.tiles);
 }
 
-// What a warp without tokens does while its group has a pack: it meets the others where they wait for it. Apart from what
-// they do: in one piece of code with it, the compiler would keep registers for what a warp without tokens never has.
+// What a warp without tokens does while its group has a pack.
 DEVICE void stand_by(int group) {
     #pragma unroll 1
     for (int block = 0; block < BLOCKS; block++) {
         if (!is_earlier(block)) await(ATTENTION_USED + group);
-        group_barrier(group);                                            // keys and values are there
+        group_barrier(group);  // keys and values are there
     }
-    group_barrier(group);                                                // sums over tokens
+    group_barrier(group);      // sums over tokens are there
     #pragma unroll 1
     for (int block = BLOCKS - 1; block >= 0; block--) {
-        bring(MLP_THERE + group);
+        stand_by<MLP>(group, block);
         if (is_earlier(block)) await(ATTENTION_USED + group);
-        await(MLP_USED + group);
-        #pragma unroll 1
-        for (int i = 0; i < 2 * HEADS; i++) group_barrier(group);        // before and after each head's p and ds are read
-        bring(ATTENTION_THERE + group);
+        stand_by<ATTENTION>(group, block);
     }
 }
 
@@ -229,21 +225,10 @@ DEVICE void work(const TrainArguments& arguments, const TrainMemory& memory, u32
                     forward_block<true>(Thread(), tokens, x, block, weights.block(block), places, dropout, block_memory);
                     if (is_earlier(block)) handouts.put(me, block_memory);
                 }
-                PerRow<float> r;
-                PackedRows<DIM> normalized;
-                if (tokens.busy) {
-                    normalize(x, r, dropout.epsilon, tokens.real);
-                    pack_rows(normalized, x);
-                    share_sums(me, x, sums);
-                }
-                group_barrier(me.group);
-                if (tokens.busy) {
-                    const int i = pack.first + pack.sample_of(tokens.first_tile);
-                    const float loss = classify_and_return(
-                        me, tokens, weights, sums, memory.recent(i), i % RECENT, mine.label, x);
-                    if (me.tile == tokens.first_tile && me.lane == 0) store_float(memory.loss(i), loss);
-                    normalize_backward(x, normalized, r);
-                }
+                const int i = pack.first + pack.sample_of(tokens.first_tile);
+                const float loss =
+                    finish(me, tokens, weights, sums, memory.recent(i), i % RECENT, mine.label, dropout.epsilon, x);
+                if (me.tile == tokens.first_tile && me.lane == 0) store_float(memory.loss(i), loss);
                 #pragma unroll 1
                 for (int block = BLOCKS - 1; block >= 0; block--) {
                     const BlockWeights own = weights.block(block);

@@ -70,20 +70,9 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
                         if (GRADIENTS_WAIT && is_earlier(block)) put_memory(sample.parking, block, block_memory);
                     }
                     if (from + Weights::RESIDENT < BLOCKS) return;
-                    PerRow<float> r;
-                    PackedRows<DIM> normalized;
-                    if (tokens.busy) {
-                        normalize(x, r, dropout.epsilon, tokens.real);
-                        pack_rows(normalized, x);
-                        share_sums(me, x, sums);
-                    }
-                    group_barrier(me.group);
-                    if (tokens.busy) {
-                        const int row = (round * GROUPS + me.group) % RECENT;
-                        const float loss = classify_and_return(me, tokens, weights, sums, recent, row, mine.label, x);
-                        losses[GROUPS == 1 && round % 2] += loss;
-                        normalize_backward(x, normalized, r);
-                    }
+                    const int row = (round * GROUPS + me.group) % RECENT;
+                    losses[GROUPS == 1 && round % 2] +=
+                        finish(me, tokens, weights, sums, recent, row, mine.label, dropout.epsilon, x);
                 });
             }
 
