@@ -39,6 +39,11 @@ class Kernels(Protocol):
         """32-bit words of device memory that training one model needs for itself."""
         ...
 
+    @property
+    def samples_at_once(self) -> int:
+        """Samples, or packs of short texts, that a thread block trains on at a time."""
+        ...
+
     def launch(self, arguments: Arguments, models: int, parts: int) -> None:
         """Starts ``models × parts`` thread blocks of the kernel that takes these arguments."""
         ...
@@ -82,7 +87,7 @@ class FusedEngine:
         """The next epoch of every run that is alive, in place; the mean loss of each over the epoch's batches."""
         batches = epoch_batches(self.subset, self.protocol, state.epoch).to(self.device)
         samples = epoch_samples(self.inputs, batches)
-        packs = make_packs(samples.lengths.view(batches.rows.shape))
+        packs = make_packs(samples.lengths.view(batches.rows.shape), self.kernels.samples_at_once)
         first_step = state.epoch * len(batches)
         rates = [self.protocol.learning_rate(config.learning_rate, state.epoch) for config in self.configs]
         self.rules[:, 0] = torch.tensor(rates)

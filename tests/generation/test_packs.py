@@ -1,17 +1,18 @@
 """Which texts share four warps' rows."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generation.fused.packs import SAMPLES_SHIFT, TILES_SHIFT, make_packs
+from generation.fused.packs import RECENT, SAMPLES_SHIFT, TILES_SHIFT, make_packs
 
 Pack = tuple[int, int, int]
 
 
-def packs_of(lengths: list[list[int]]) -> list[list[Pack]]:
+def packs_of(lengths: list[list[int]], packs_at_once: int = 3) -> list[list[Pack]]:
     """(first sample, samples, tiles of each) of every step."""
-    packs = make_packs(torch.tensor(lengths))
+    packs = make_packs(torch.tensor(lengths), packs_at_once)
     return [
         [(word & 0xFFFF, word >> SAMPLES_SHIFT & 0xFF, word >> TILES_SHIFT) for word in row[:count]]
         for row, count in zip(packs.words.tolist(), packs.counts.tolist(), strict=True)
@@ -27,13 +28,27 @@ def test_neighbors_of_as_many_tiles_share_the_rows() -> None:
     ]
 
 
-@given(st.lists(st.integers(1, 64), min_size=1, max_size=64))
-def test_every_sample_is_in_one_pack_that_has_room_for_it(lengths: list[int]) -> None:
-    lengths = sorted(lengths)
-    (packs,) = packs_of([lengths])
+def test_a_pack_is_cut_where_sixteen_samples_would_not_end_with_a_round_of_two() -> None:
+    lengths = [[10] * 6 + [20] * 4 + [60] * 22]
+    ones, longs = [(0, 4, 1), (4, 2, 1)], [(i, 1, 4) for i in range(10, 32)]
+    assert packs_of(lengths, 1) == [[*ones, (6, 2, 2), (8, 2, 2), *longs]]
+    assert packs_of([[10] * 6 + [20] * 3 + [60] * 23], 2) == [
+        [*ones, (6, 1, 2), (7, 1, 2), (8, 1, 2), (9, 1, 4), *longs]
+    ]
+
+
+@pytest.mark.parametrize("packs_at_once", [1, 2, 3])
+@given(sets=st.lists(st.lists(st.integers(1, 64), min_size=RECENT, max_size=RECENT), min_size=1, max_size=5))
+def test_every_sample_is_in_one_pack_that_has_room_for_it(packs_at_once: int, sets: list[list[int]]) -> None:
+    lengths = sorted(length for lengths in sets for length in lengths)
+    (packs,) = packs_of([lengths], packs_at_once)
     assert [first + i for first, samples, _ in packs for i in range(samples)] == list(range(len(lengths)))
     for first, samples, tiles in packs:
         assert samples * tiles <= 4
         assert all(16 * (tiles - 1) < length <= 16 * tiles for length in lengths[first : first + samples])
-    fewest = sum(-(-sum(16 * (tiles - 1) < n <= 16 * tiles for n in lengths) // (4 // tiles)) for tiles in range(1, 5))
-    assert len(packs) == fewest
+    if packs_at_once == 3:
+        counts = [sum(16 * (tiles - 1) < length <= 16 * tiles for length in lengths) for tiles in range(1, 5)]
+        assert len(packs) == sum(-(-count // (4 // tiles)) for tiles, count in enumerate(counts, 1))
+    else:
+        ends = [first + samples for first, samples, _ in packs][packs_at_once - 1 :: packs_at_once]
+        assert set(range(RECENT, len(lengths) + 1, RECENT)) <= set(ends)

@@ -67,12 +67,10 @@ struct AdderGradients {
     // Adds one part of a block of one group's samples, which have so many tiles together. The factors of the next tile come while those of this one are multiplied.
     template <Part PART>
     DEVICE void add_part(const FactorAddresses& f, Sample sample, int block, int tiles) {
-        const auto add = [&](auto count) {
+        with_all_tiles(tiles, [&](auto count) {
             if (block) add_tiles<PART, BLOCKS - 1, count.value>(f, sample);
             else add_tiles<PART, 0, count.value>(f, sample);
-        };
-        if constexpr (PACKS) with_tiles<1, GROUP_WARPS>(tiles, add);
-        else add(Constant<TOKEN_TILES>());
+        });
     }
 
     // Adds one sample's share of the embedding; `patches` are its input.

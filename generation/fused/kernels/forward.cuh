@@ -77,7 +77,7 @@ template <int TILES> struct Tokens {
     DEVICE Tokens(const Thread& me, int tokens, int samples = 1) {
         length = FULL_LENGTH ? TOKENS : tokens;
         busy = me.tile < TILES * samples;
-        first_tile = PACKS && TILES <= GROUP_WARPS / 2 ? me.tile / TILES * TILES : 0;
+        first_tile = samples > 1 ? me.tile / TILES * TILES : 0;
         real[0] = (me.tile - first_tile) * TILE + me.row < length;
         real[1] = (me.tile - first_tile) * TILE + me.row + 8 < length;
     }
@@ -98,6 +98,12 @@ template <int UNIT, int MOST = TOKEN_TILES, class Code> DEVICE void with_tiles(i
     else if (MOST == 2 || count <= 2 * UNIT) code(Constant<2>());
     else if (MOST == 3 || count <= 3 * UNIT) code(Constant<3>());
     else code(Constant<4>());
+}
+
+// Calls `code` with the number of all tiles of a group.
+template <class Code> DEVICE void with_all_tiles(int tiles, Code code) {
+    if constexpr (PACKS) with_tiles<1, GROUP_WARPS>(tiles, code);
+    else code(Constant<TOKEN_TILES>());
 }
 
 // Calls `code` with the tokens of a sample of this length.

@@ -33,6 +33,7 @@ constexpr bool IMAGES = false;                // word vectors are read as they a
 constexpr int FLAT_EMBEDDING = 0, FLAT_EMBEDDING_BIAS = 0;
 #endif
 constexpr bool FULL_LENGTH = IMAGES;          // every image has all TOKENS; each text has a length of its own
+constexpr bool PACKS = !FULL_LENGTH;          // in training, texts that fit side by side share a group's rows
 
 constexpr int TILE = 16;                      // token rows of one warp
 constexpr int ROWS = 64;                      // room for the token rows of a sample
@@ -54,8 +55,6 @@ static_assert(!TAKE_TURNS || GRADIENTS_WAIT, "gradients of one part are written 
 // also draw what dropout keeps.
 constexpr bool ROLES = SAMPLES_AT_ONCE == 3;
 static_assert(!(ROLES && GRADIENTS_WAIT), "the adders' registers hold all gradients");
-// With ROLES a group's rows hold one sample, or several texts that fit in side by side: a pack.
-constexpr bool PACKS = ROLES && !FULL_LENGTH;
 // Meetings of a sample's four warps with the adders: its rows are there, or have been used. They are numbered by group;
 // barriers 1 to SAMPLES_AT_ONCE are the groups' own.
 constexpr int MLP_THERE = 1 + SAMPLES_AT_ONCE, ATTENTION_THERE = MLP_THERE + SAMPLES_AT_ONCE;

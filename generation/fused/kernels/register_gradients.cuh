@@ -89,7 +89,7 @@ struct RegisterGradients {
     }
 
     // Adds one sample's share of a block.
-    template <int BLOCK, int TILES> DEVICE void add_block(const Thread& me, const Tokens<TILES>&, Sample sample) {
+    template <int BLOCK, int TILES> DEVICE void add_block(const Thread& me, Sample sample) {
         const FactorAddresses f = block_factors(me, me.warp);
         const bool biased = me.warp >= 4 && me.warp <= 6;
         #pragma unroll
@@ -127,14 +127,14 @@ struct RegisterGradients {
     // Adds the samples of a round to a block's gradients, and to the embedding's when that block is the first.
     template <Part, class Memory>
     DEVICE void add_samples(
-        const Thread& me, const Memory& memory, int block, int, const PerGroup<int>& lengths, int buffer
+        const Thread& me, const Memory& memory, int block, int, const PerGroup<int>& tiles, int buffer
     ) {
         #pragma unroll 1
         for (int group = 0; group < GROUPS; group++) {
             const Sample sample = memory.sample(group);
-            with_tokens(me, group ? lengths[1] : lengths[0], [&](const auto& tokens) {
-                if (block) add_block<BLOCKS - 1>(me, tokens, sample);
-                else add_block<0>(me, tokens, sample);
+            with_all_tiles(group ? tiles[1] : tiles[0], [&](auto count) {
+                if (block) add_block<BLOCKS - 1, count.value>(me, sample);
+                else add_block<0, count.value>(me, sample);
             });
             if (IMAGES && block == 0) add_embedding(me, sample, memory.inputs(group)[buffer]);
         }

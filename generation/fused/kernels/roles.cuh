@@ -80,11 +80,9 @@ DEVICE Pack pack_at_work(const Thread& me, Handouts handouts, int next_turn, int
     else return {k, 1, TOKEN_TILES};
 }
 
-DEVICE void add_up(const TrainArguments& arguments, const TrainMemory& memory, float* flat, double* mean_loss) {
-    const int batch = arguments.batch;
+DEVICE void add_up(const TrainArguments& arguments, const TrainMemory& memory, float* flat, double* loss) {
     Gradients gradients;
-    double losses[2] = {};          // of even and odd samples apart, in every variant
-    int turns = 0;                  // of each group's handouts, a bit for each
+    int turns = 0;  // of each group's handouts, a bit for each
     for (int group = 0; group < GROUPS; group++) {
         hand_out(arguments, memory.handouts(group), 0, 0, group);
         bring(ATTENTION_USED + group);  // there is none yet
@@ -130,10 +128,7 @@ DEVICE void add_up(const TrainArguments& arguments, const TrainMemory& memory, f
                         const int set = pack.first / RECENT;
                         if ((pack.first + pack.samples) / RECENT > set) {  // its last sample is there
                             gradients.add_classifier(me, g, memory.recent(set * RECENT));
-                            #pragma unroll
-                            for (int k = 0; k < RECENT; k++) {
-                                losses[k % 2] += load_float(memory.loss(set * RECENT + k));
-                            }
+                            if (me.warp == WORKERS && me.lane == 0) add_losses(memory, set * RECENT);
                         }
                     }
                     bring(ATTENTION_USED + group);
@@ -144,21 +139,10 @@ DEVICE void add_up(const TrainArguments& arguments, const TrainMemory& memory, f
         gradients.write_down(me, me.warp - WORKERS, flat);
         take_step(arguments, memory, flat, step);
     }
-    if (thread_index() == WORKERS * WARP) *mean_loss = (losses[0] + losses[1]) / ((double)arguments.steps * batch);
+    if (thread_index() == WORKERS * WARP) *loss = mean_loss(arguments, memory);
 }
 
 // ---- workers --------------------------------------------------------------------------------------------------------
-
-// Starts to copy this warp's tile of pack k of a step.
-DEVICE void start_pack(
-    const Thread& me, const TrainArguments& arguments, int step, int k, TokenRows<FEATURES> input
-) {
-    const Pack pack = arguments.pack(step, k);
-    if (me.tile >= pack.all_tiles()) return;
-    const int sample = pack.sample_of(me.tile);
-    start_tokens(
-        me, arguments.sample(step * arguments.batch + pack.first + sample), input, sample * pack.tiles);
-}
 
 // What a warp without tokens does while its group has a pack.
 DEVICE void stand_by(int group) {
@@ -258,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
     float* const flat = (float*)(parked + Parking::WORDS);
     const float* const weights = arguments.weights + (long long)model * PARAMETERS;
     load_weights(weights, memory.weights(), {thread_index(), TRAIN_THREADS});
-    clear_inputs(memory);
+    clear(memory);
     block_barrier();
 
     if (thread_index() >= WORKERS * WARP) {

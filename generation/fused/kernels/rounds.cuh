@@ -1,7 +1,14 @@
-// Training in rounds of two samples, or of one: each has four of eight warps (SAMPLES_AT_ONCE). After the backward pass of a
-// block, or of one of its parts (TAKE_TURNS), all eight add the samples to their weight gradients; at the end of a step
-// every warp updates the weights whose gradients it holds.
+// Training in rounds of two samples or packs, or of one: each has four of eight warps (SAMPLES_AT_ONCE). After the backward
+// pass of a block, or of one of its parts (TAKE_TURNS), all eight add the samples to their weight gradients; at the end of
+// a step every warp updates the weights whose gradients it holds. Every 16 samples end with a round (packs.py).
 #pragma once
+
+// What there is to know of this warp's sample in pack k of a step.
+DEVICE u32 facts_of(const Thread& me, const TrainArguments& arguments, int step, int k) {
+    const Pack pack = arguments.pack(step, k);
+    if (me.tile >= pack.all_tiles()) return 0;
+    return arguments.facts[step * arguments.batch + pack.first + pack.sample_of(me.tile)];
+}
 
 extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const TrainArguments arguments) {
     const int model = model_index();
@@ -24,36 +31,37 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
     const Worker all_threads = {thread_index(), TRAIN_THREADS};
     int there = NO_BLOCK;  // the block whose weights are in shared memory, where blocks take turns
     load_weights(rule.weights, weights, all_threads);
-    clear_inputs(memory);
+    clear(memory);
     block_barrier();
 
-    double losses[2 / GROUPS] = {};  // of even and odd samples apart, in every variant
     int buffer = 0;
-    const int rounds = arguments.batch / GROUPS, total = arguments.steps * arguments.batch;
     // one round ahead, so that no warp waits for device memory
-    if (works) start_tokens(me, arguments.sample(me.group), inputs[buffer]);
-    u32 next_facts0 = arguments.facts[0], next_facts1 = arguments.facts[GROUPS - 1];
+    u32 next_facts = 0;
+    if (works) start_pack(me, arguments, 0, me.group, inputs[buffer]), next_facts = facts_of(me, arguments, 0, me.group);
     Gradients gradients(arguments.parked + model * PARKED_WORDS + Parking::WORDS);
     #pragma unroll 1
     for (int step = 0; step < arguments.steps; step++) {
+        const int packs = arguments.packs_of(step);
         gradients.reset();
         dropout.step = arguments.first_step + step;
         #pragma unroll 1
-        for (int round = 0; round < rounds; round++) {
+        for (int first = 0; first < packs; first += GROUPS) {
             const Thread me;  // read again: else the addresses that follow from it are kept and crowd out the gradients
-            const int next = (step * rounds + round + 1) * GROUPS;
-            const Facts pair0(next_facts0), pair1(next_facts1), mine(me.group ? next_facts1 : next_facts0);
-            const PerGroup<int> lengths = {pair0.length, pair1.length};
-            const TokenRows<FEATURES> input = inputs[buffer];
-            dropout.start_sample(me, mine.place);
+            const Pack pack0 = arguments.pack(step, first), pack1 = arguments.pack(step, first + GROUPS - 1);
+            const Pack pack = me.group ? pack1 : pack0;
+            const PerGroup<int> tiles = {pack0.all_tiles(), pack1.all_tiles()};
+            const Facts mine(next_facts);
+            const int own = pack.sample_of(me.tile), i = pack.first + own;
+            dropout.start_sample(me, mine.place, own * pack.tiles);
 
             Rows<DIM> x;
-            if (works) embed(me, x, weights, input, arguments.positions);
+            if (works) embed(me, x, weights, inputs[buffer], arguments.positions);
             buffer = 1 - buffer;
-            if (next < total) {
-                if (works) start_tokens(me, arguments.sample(next + me.group), inputs[buffer]);
-                next_facts0 = arguments.facts[next];
-                next_facts1 = arguments.facts[next + GROUPS - 1];
+            const bool same = first + GROUPS < packs;  // the next round is of this step
+            if (works && (same || step + 1 < arguments.steps)) {
+                const int next_step = same ? step : step + 1, next = (same ? first + GROUPS : 0) + me.group;
+                start_pack(me, arguments, next_step, next, inputs[buffer]);
+                next_facts = facts_of(me, arguments, next_step, next);
             }
             const u32 kept_first = works ? drop(me, x, dropout, 0) : 0;
 
@@ -61,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
             #pragma unroll 1
             for (int from = 0; from < BLOCKS; from += Weights::RESIDENT) {
                 bring_block(rule.weights, weights, all_threads, from, there);
-                if (works) with_tokens(me, mine.length, [&](const auto& tokens) {
+                if (works) with_tokens(me, mine.length, pack, [&](const auto& tokens) {
                     #pragma unroll 1
                     for (int block = from; block < from + Weights::RESIDENT; block++) {
                         if (!GRADIENTS_WAIT) earlier = block_memory;
@@ -70,9 +78,9 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
                         if (GRADIENTS_WAIT && is_earlier(block)) put_memory(sample.parking, block, block_memory);
                     }
                     if (from + Weights::RESIDENT < BLOCKS) return;
-                    const int row = (round * GROUPS + me.group) % RECENT;
-                    losses[GROUPS == 1 && round % 2] +=
-                        finish(me, tokens, weights, sums, recent, row, mine.label, dropout.epsilon, x);
+                    const float loss =
+                        finish(me, tokens, weights, sums, recent, i % RECENT, mine.label, dropout.epsilon, x);
+                    if (tokens.busy && me.tile == tokens.first_tile && me.lane == 0) store_float(memory.loss(i), loss);
                 });
             }
 
@@ -81,15 +89,15 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
                 bring_block(rule.weights, weights, all_threads, block, there);
                 if (GRADIENTS_WAIT && is_earlier(block) && works) get_memory(sample.parking, block, block_memory);
                 if constexpr (TAKE_TURNS) {
-                    if (works) with_tokens(me, mine.length, [&](const auto& tokens) {
+                    if (works) with_tokens(me, mine.length, pack, [&](const auto& tokens) {
                         backward_block<MLP>(me, tokens, block, weights.block(block), sample, block_memory, dropout, x);
                     });
                     block_barrier();
-                    gradients.add_samples<MLP>(me, memory, block, round, lengths, 1 - buffer);
+                    gradients.add_samples<MLP>(me, memory, block, first, tiles, 1 - buffer);
                     block_barrier();
                 }
                 constexpr Part rest = TAKE_TURNS ? ATTENTION : WHOLE;
-                if (works) with_tokens(me, mine.length, [&](const auto& tokens) {
+                if (works) with_tokens(me, mine.length, pack, [&](const auto& tokens) {
                     backward_block<rest>(me, tokens, block, weights.block(block), sample, block_memory, dropout, x);
                 });
                 if (!GRADIENTS_WAIT) block_memory = earlier;
@@ -100,9 +108,10 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
                     store_rows(me, sample.d_embedded(), rows);
                 }
                 block_barrier();
-                gradients.add_samples<rest>(me, memory, block, round, lengths, 1 - buffer);
-                if (block == 0 && round % (RECENT / GROUPS) == RECENT / GROUPS - 1) {
-                    gradients.add_classifier(me, recent, round < RECENT / GROUPS);
+                gradients.add_samples<rest>(me, memory, block, first, tiles, 1 - buffer);
+                if (block == 0 && (pack1.first + pack1.samples) % RECENT == 0) {  // 16 samples more are there
+                    gradients.add_classifier(me, recent, pack1.first < RECENT);
+                    if (thread_index() == 0) add_losses(memory, pack1.first / RECENT * RECENT);
                 }
                 block_barrier();
             }
@@ -112,14 +121,5 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
         there = NO_BLOCK;
         block_barrier();
     }
-    // each group's first lane has the sums over its samples
-    if (works && me.tile == 0 && me.lane == 0) {
-        for (int i = 0; i < 2 / GROUPS; i++) store_double(sums.start + i * DOUBLE, losses[i]);
-    }
-    block_barrier();
-    if (thread_index() == 0) {
-        double sum = 0.0;
-        for (int i = 0; i < 2; i++) sum += load_double(memory.sums(i % GROUPS).start + i / GROUPS * DOUBLE);
-        arguments.losses[model] = sum / ((double)arguments.steps * arguments.batch);
-    }
+    if (thread_index() == 0) arguments.losses[model] = mean_loss(arguments, memory);
 }

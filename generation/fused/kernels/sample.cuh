@@ -21,7 +21,7 @@ struct Pack {
     DEVICE u32 word() const { return first | samples << 16 | tiles << 24; }
 
     DEVICE int all_tiles() const { return samples * tiles; }
-    DEVICE int sample_of(int tile) const { return tile / tiles; }
+    DEVICE int sample_of(int tile) const { return PACKS ? tile / tiles : 0; }
 };
 
 template <class Number> constexpr Number larger(Number a, Number b) { return a > b ? a : b; }

@@ -31,14 +31,15 @@ struct InputBuffers {
     }
 };
 
-// Shared memory:  weights │ classifier's rows of 16 samples │ sums │ tokens │ sample of group 0 │ sample of group 1 ...
-// With ROLES there are rows of 32 samples, since groups run ahead of the adders, and behind them │ losses │ handouts.
+// Shared memory:  weights │ classifier's rows of 16 samples │ losses │ sums │ tokens │ sample of group 0 │ of group 1 ...
+// With ROLES there are rows of 32 samples, since groups run ahead of the adders, and behind their losses │ handouts.
 struct TrainMemory {
     static constexpr u32 RECENT_SAMPLES = Weights::BYTES;
     static constexpr int SETS = ROLES ? 2 : 1;                         // of 16 recent samples
     static constexpr u32 LOSSES = RECENT_SAMPLES + SETS * RecentSamples::BYTES;
-    static constexpr u32 LOSS = ROLES ? 16 : 0;                        // bytes apart
-    static constexpr u32 HANDOUTS = LOSSES + SETS * RECENT * LOSS;
+    static constexpr u32 LOSS = 16;                                    // bytes apart
+    static constexpr u32 TOTALS = LOSSES + SETS * RECENT * LOSS;       // of the epoch, of even and odd samples apart
+    static constexpr u32 HANDOUTS = TOTALS + 128;
     static constexpr u32 SUMS = HANDOUTS + (ROLES ? GROUPS * Handouts::BYTES : 0);
     static constexpr u32 INPUTS = SUMS + GROUPS * TokenSums::BYTES;
     static constexpr u32 LINE = larger(128u, PITCH<HIDDEN>);
@@ -51,6 +52,7 @@ struct TrainMemory {
         return {start + RECENT_SAMPLES + i / RECENT % SETS * RecentSamples::BYTES};
     }
     DEVICE u32 loss(int i) const { return start + LOSSES + i % (SETS * RECENT) * LOSS; }
+    DEVICE u32 total(int i) const { return start + TOTALS + i % 2 * DOUBLE; }
     DEVICE Handouts handouts(int group) const { return {start + HANDOUTS + group * Handouts::BYTES}; }
     DEVICE TokenSums sums(int group) const { return {start + SUMS + group * TokenSums::BYTES}; }
     DEVICE InputBuffers inputs(int group) const { return {start + INPUTS + group * InputBuffers::BYTES}; }
@@ -109,11 +111,36 @@ DEVICE Optimizer optimizer_of(const TrainArguments& arguments, int model) {
     return rule;
 }
 
-// Tokens that no copy writes stay zeros.
-DEVICE void clear_inputs(const TrainMemory& memory) {
+// Tokens that no copy writes stay zeros, and losses are added to them.
+DEVICE void clear(const TrainMemory& memory) {
     for (u32 i = thread_index(); i < GROUPS * InputBuffers::BYTES / FLOAT; i += TRAIN_THREADS) {
         store_word(memory.inputs(0).start + i * FLOAT, 0);
     }
+    if (thread_index() < 2) store_double(memory.total(thread_index()), 0.0);
+}
+
+// Adds the losses of 16 samples, from `first` on. One thread does it for all, so that their order is the same in every
+// variant, and one says the mean at the end.
+DEVICE void add_losses(const TrainMemory& memory, int first) {
+    double totals[2] = {load_double(memory.total(0)), load_double(memory.total(1))};
+    #pragma unroll
+    for (int k = 0; k < RECENT; k++) totals[k % 2] += load_float(memory.loss(first + k));
+    store_double(memory.total(0), totals[0]);
+    store_double(memory.total(1), totals[1]);
+}
+DEVICE double mean_loss(const TrainArguments& arguments, const TrainMemory& memory) {
+    const double samples = (double)arguments.steps * arguments.batch;
+    return (load_double(memory.total(0)) + load_double(memory.total(1))) / samples;
+}
+
+// Starts to copy this warp's tile of pack k of a step.
+DEVICE void start_pack(
+    const Thread& me, const TrainArguments& arguments, int step, int k, TokenRows<FEATURES> input
+) {
+    const Pack pack = arguments.pack(step, k);
+    if (me.tile >= pack.all_tiles()) return;
+    const int sample = pack.sample_of(me.tile);
+    start_tokens(me, arguments.sample(step * arguments.batch + pack.first + sample), input, sample * pack.tiles);
 }
 
 #if SAMPLES_AT_ONCE == 3

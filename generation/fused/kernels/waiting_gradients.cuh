@@ -212,7 +212,7 @@ struct WaitingGradients {
     // first block.
     template <Part PART, class Memory>
     DEVICE void add_samples(
-        const Thread& me, const Memory& memory, int block, int round, const PerGroup<int>& lengths, int buffer
+        const Thread& me, const Memory& memory, int block, int round, const PerGroup<int>& tiles, int buffer
     ) const {
         constexpr int first = PART == MLP ? OUTPUT_END : 0, end = PART == ATTENTION ? OUTPUT_END : BLOCK_PIECES;
         #pragma unroll 1
@@ -224,9 +224,8 @@ struct WaitingGradients {
             #pragma unroll 1
             for (int group = 0; group < GROUPS; group++) {
                 const u32 sample = memory.sample(group).start;
-                const int length = group ? lengths[1] : lengths[0];
-                const int tiles = FULL_LENGTH ? TOKEN_TILES : (length + TILE - 1) / TILE;
-                sums.add(from.left.behind(sample), from.right.behind(sample), from.biased, tiles);
+                const int count = group ? tiles[1] : tiles[0];
+                sums.add(from.left.behind(sample), from.right.behind(sample), from.biased, count);
             }
             sums.write(place, from.biased);
         }
