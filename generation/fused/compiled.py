@@ -107,9 +107,8 @@ class CudaKernels:
             properties = torch.cuda.get_device_properties(self.device)
             capability = properties.major, properties.minor
             variant = variant or best_variant(spec, properties.shared_memory_per_block_optin, capability)
-            use = variant and variant.use(spec)
-            assert variant is not None and use is not None, "fit.obstacle says so"
-            self.samples_at_once = use.samples_at_once
+            assert variant is not None, "fit.obstacle says so"
+            self.samples_at_once = variant.shared_memory(spec).samples_at_once
             architecture = f"sm_{properties.major}{properties.minor}"
             self._kernels: dict[str, Any] = {}
             self._needs: dict[str, tuple[int, int]] = {}

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Int, Int32
 from torch import Tensor
 
-from generation.fused.shared_memory import ROWS, THREE_SAMPLES, TILE
+from generation.fused.shared_memory import ROWS, THREE_SAMPLES, TILE, TWO_SAMPLES
 
 SAMPLES_SHIFT, TILES_SHIFT = 16, 24  # first sample of the step, samples, tiles of each: 16, 8 and 8 bits
 RECENT = 16  # samples whose rows the classifier's gradients are made of
@@ -32,7 +32,7 @@ def make_packs(lengths: Int[Tensor, "steps batch"], packs_at_once: int) -> Packs
         leads = leaders(tiles)
     else:
         leads = leaders(tiles.view(-1, RECENT))
-        if packs_at_once == 2:  # noqa: PLR2004
+        if packs_at_once == TWO_SAMPLES:
             split_odd(leads)
         leads = leads.view(steps, batch)
     place = torch.arange(batch, device=lengths.device).expand(steps, batch)

@@ -13,7 +13,7 @@ TILE, ROWS = 16, 64  # token rows of a warp and of a sample; also the classes an
 LINE = 128
 LOSS, TOTALS, FACTS = 16, 128, 64  # bytes of a sample's loss, of the sums of losses, and of a sample's facts
 WARP = 32
-THREE_SAMPLES = 3
+TWO_SAMPLES, THREE_SAMPLES = 2, 3
 NARROW_DIM, NARROW_HIDDEN = 32, 64  # rows of which leave registers for 16 warps
 
 

@@ -34,6 +34,12 @@ class Variant:
         runs = (use for use in ways(spec) if self.capability >= NEWER or not use.roles)  # roles: registers move
         return next((use for use in runs if needed_bytes(use, spec) <= self.shared_bytes), None)
 
+    def shared_memory(self, spec: TransformerSpec) -> SharedMemory:
+        """The same for a transformer that is known to fit."""
+        use = self.use(spec)
+        assert use is not None, "fit.obstacle says so"
+        return use
+
     @property
     def suffix(self) -> str:
         """Of the architecture to compile for: registers that move between warps are not promised for later ones."""
@@ -46,8 +52,7 @@ class Variant:
 
     def macros(self, spec: TransformerSpec) -> list[tuple[str, str]]:
         """As ``model.cuh`` asks for them."""
-        use = self.use(spec)
-        assert use is not None, "fit.obstacle says so"
+        use = self.shared_memory(spec)
         numbers = {
             "EVALUATE_GROUPS": evaluate_groups(spec),
             "SHARED_BYTES": self.shared_bytes,

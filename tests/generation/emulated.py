@@ -51,9 +51,7 @@ class EmulatedKernels:
     ) -> None:
         self.library = ctypes.CDLL(str(build(spec, variant, sources)))
         self.schedule = schedule
-        use = variant.use(spec)
-        assert use is not None
-        self.samples_at_once = use.samples_at_once
+        self.samples_at_once = variant.shared_memory(spec).samples_at_once
         self.shared_bytes: dict[str, int] = {}
         for kind in KERNELS:
             needs = (ctypes.c_int32 * 4)()
