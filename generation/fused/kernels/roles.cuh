@@ -51,7 +51,8 @@ DEVICE void take_step(const TrainArguments& arguments, const TrainMemory& memory
 
 // ---- adders ---------------------------------------------------------------------------------------------------------
 
-// Tells a group of its pack k of a step: the workers whose tile has this adder's number, what dropout keeps of it.
+// Tells a group that pack k of a step is its next, and the workers whose tile has this adder's number what dropout keeps of
+// their rows.
 DEVICE void hand_out(const TrainArguments& arguments, Handouts handouts, int turn, int step, int k) {
     const Thread me;
     const Pack pack = arguments.pack(step, k);

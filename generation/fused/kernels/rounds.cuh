@@ -37,7 +37,10 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
     int buffer = 0;
     // one round ahead, so that no warp waits for device memory
     u32 next_facts = 0;
-    if (works) start_pack(me, arguments, 0, me.group, inputs[buffer]), next_facts = facts_of(me, arguments, 0, me.group);
+    if (works) {
+        start_pack(me, arguments, 0, me.group, inputs[buffer]);
+        next_facts = facts_of(me, arguments, 0, me.group);
+    }
     Gradients gradients(arguments.parked + model * PARKED_WORDS + Parking::WORDS);
     #pragma unroll 1
     for (int step = 0; step < arguments.steps; step++) {
