@@ -11,7 +11,7 @@ from zoo.transformer.spec import TransformerSpec
 HALF, FLOAT = 2, 4
 TILE, ROWS = 16, 64  # token rows of a warp and of a sample; also the classes and recent samples there is room for
 LINE = 128
-LOSS, TOTALS, FACTS = 16, 128, 64  # bytes of a sample's loss, of the sums of losses, and of a sample's facts
+LOSS, TOTALS, FACTS = 16, 16, 64  # bytes of a sample's loss, of the sums of losses, and of a sample's facts
 WARP = 32
 TWO_SAMPLES, THREE_SAMPLES = 2, 3
 NARROW_DIM, NARROW_HIDDEN = 32, 64  # rows of which leave registers for 16 warps
@@ -61,12 +61,13 @@ class SharedMemory:
 
     def training(self, spec: TransformerSpec) -> int:
         buffers = 1 if spec.patch_size is None else 2
-        recent = 3 * matrix(TILE, spec.dim) + matrix(TILE, TILE) + TILE * LOSS
+        recent = 3 * matrix(TILE, spec.dim) + matrix(TILE, TILE)
         group = token_sums(spec) + buffers * matrix(ROWS, features(spec))
+        losses = self.samples_at_once * ROWS // TILE
         if self.roles:
-            recent *= 2
+            recent, losses = 2 * recent, 2 * TILE
             group += handouts(spec)
-        before = self.weights(spec) + recent + TOTALS + self.samples_at_once * group
+        before = self.weights(spec) + recent + aligned(losses * LOSS + TOTALS) + self.samples_at_once * group
         line = max(LINE, pitch(spec.hidden_dim))
         return aligned(before, line) + self.samples_at_once * self.sample(spec)
 

@@ -129,8 +129,8 @@ DEVICE void add_up(const TrainArguments& arguments, const TrainMemory& memory, f
                         const int set = pack.first / RECENT;
                         if ((pack.first + pack.samples) / RECENT > set) {  // its last sample is there
                             gradients.add_classifier(me, g, memory.recent(set * RECENT));
-                            if (me.warp == WORKERS && me.lane == 0) add_losses(memory, set * RECENT);
                         }
+                        if (g == ADDERS - 1 && me.lane == 0) add_losses(memory, pack);  // has least else to do
                     }
                     bring(ATTENTION_USED + group);
                 }
@@ -140,7 +140,7 @@ DEVICE void add_up(const TrainArguments& arguments, const TrainMemory& memory, f
         gradients.write_down(me, me.warp - WORKERS, flat);
         take_step(arguments, memory, flat, step);
     }
-    if (thread_index() == WORKERS * WARP) *loss = mean_loss(arguments, memory);
+    if (thread_index() == (WORKERS + ADDERS - 1) * WARP) *loss = mean_loss(arguments, memory);
 }
 
 // ---- workers --------------------------------------------------------------------------------------------------------

@@ -114,7 +114,10 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
                 gradients.add_samples<rest>(me, memory, block, first, tiles, 1 - buffer);
                 if (block == 0 && (pack1.first + pack1.samples) % RECENT == 0) {  // 16 samples more are there
                     gradients.add_classifier(me, recent, pack1.first < RECENT);
-                    if (thread_index() == 0) add_losses(memory, pack1.first / RECENT * RECENT);
+                }
+                if (block == 0 && thread_index() == 0) {
+                    add_losses(memory, pack0);
+                    if (GROUPS > 1) add_losses(memory, pack1);
                 }
                 block_barrier();
             }

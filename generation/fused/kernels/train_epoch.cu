@@ -32,14 +32,15 @@ struct InputBuffers {
 };
 
 // Shared memory:  weights │ classifier's rows of 16 samples │ losses │ sums │ tokens │ sample of group 0 │ of group 1 ...
-// With ROLES there are rows of 32 samples, since groups run ahead of the adders, and behind their losses │ handouts.
+// With ROLES there are rows and losses of 32 samples, since groups run ahead of the adders, and behind them │ handouts.
 struct TrainMemory {
     static constexpr u32 RECENT_SAMPLES = Weights::BYTES;
     static constexpr int SETS = ROLES ? 2 : 1;                         // of 16 recent samples
     static constexpr u32 LOSSES = RECENT_SAMPLES + SETS * RecentSamples::BYTES;
     static constexpr u32 LOSS = 16;                                    // bytes apart
-    static constexpr u32 TOTALS = LOSSES + SETS * RECENT * LOSS;       // of the epoch, of even and odd samples apart
-    static constexpr u32 HANDOUTS = TOTALS + 128;
+    static constexpr int LOSSES_KEPT = ROLES ? SETS * RECENT : GROUPS * GROUP_WARPS;  // else those of a round
+    static constexpr u32 TOTALS = LOSSES + LOSSES_KEPT * LOSS;         // of the epoch, of even and odd samples apart
+    static constexpr u32 HANDOUTS = (TOTALS + 2 * DOUBLE + 127) / 128 * 128;
     static constexpr u32 SUMS = HANDOUTS + (ROLES ? GROUPS * Handouts::BYTES : 0);
     static constexpr u32 INPUTS = SUMS + GROUPS * TokenSums::BYTES;
     static constexpr u32 LINE = larger(128u, PITCH<HIDDEN>);
@@ -51,7 +52,7 @@ struct TrainMemory {
     DEVICE RecentSamples recent(int i = 0) const {  // that hold sample i of the batch
         return {start + RECENT_SAMPLES + i / RECENT % SETS * RecentSamples::BYTES};
     }
-    DEVICE u32 loss(int i) const { return start + LOSSES + i % (SETS * RECENT) * LOSS; }
+    DEVICE u32 loss(int i) const { return start + LOSSES + i % LOSSES_KEPT * LOSS; }
     DEVICE u32 total(int i) const { return start + TOTALS + i % 2 * DOUBLE; }
     DEVICE Handouts handouts(int group) const { return {start + HANDOUTS + group * Handouts::BYTES}; }
     DEVICE TokenSums sums(int group) const { return {start + SUMS + group * TokenSums::BYTES}; }
@@ -59,6 +60,7 @@ struct TrainMemory {
     DEVICE Sample sample(int group) const { return {start + SAMPLES + group * Sample::BYTES}; }
 };
 static_assert(TrainMemory::BYTES <= SHARED_BYTES, "a block has no more shared memory");
+static_assert(TrainMemory::INPUTS % 128 == 0, "as rows in shared memory start (Matrix)");
 
 // What a launch passes, field by field as TrainArguments of arguments.py has it.
 struct TrainArguments {
@@ -119,14 +121,13 @@ DEVICE void clear(const TrainMemory& memory) {
     if (thread_index() < 2) store_double(memory.total(thread_index()), 0.0);
 }
 
-// Adds the losses of 16 samples, from `first` on. One thread does it for all, so that their order is the same in every
-// variant, and one says the mean at the end.
-DEVICE void add_losses(const TrainMemory& memory, int first) {
-    double totals[2] = {load_double(memory.total(0)), load_double(memory.total(1))};
-    #pragma unroll
-    for (int k = 0; k < RECENT; k++) totals[k % 2] += load_float(memory.loss(first + k));
-    store_double(memory.total(0), totals[0]);
-    store_double(memory.total(1), totals[1]);
+// Adds the losses of a pack's samples. One thread does it for all, pack by pack, so that their order is the same in every
+// variant; at the end it says the mean.
+DEVICE void add_losses(const TrainMemory& memory, const Pack& pack) {
+    #pragma unroll 1
+    for (int i = pack.first; i < pack.first + pack.samples; i++) {
+        store_double(memory.total(i), load_double(memory.total(i)) + load_float(memory.loss(i)));
+    }
 }
 DEVICE double mean_loss(const TrainArguments& arguments, const TrainMemory& memory) {
     const double samples = (double)arguments.steps * arguments.batch;
