@@ -6,7 +6,7 @@ python -m benchmarks.speed generation --engines fused --variant small      the k
 python -m benchmarks.speed generation --engines fused --dim 64 --blocks 4  a transformer with other dimensions
 
 A model-step is one training step of one model with a batch of 128. Populations mix the four optimizers and the five
-dropout rates. Inputs are random: the time does not depend on them.
+dropout rates. Inputs are random: of them the time depends on nothing but the lengths of texts.
 """
 
 import argparse
@@ -175,7 +175,8 @@ def announcement(population: Population, device: torch.device, repeats: int, kno
 
 
 def fabricate(spec: TransformerSpec, train: int, test: int) -> TaskData:
-    """Random examples of the right kind; the texts have 31 words on average, like the descriptions of AG News."""
+    """Random examples of the right kind. The texts have 31 words on average, like the descriptions of AG News: 128 of
+    them make 87 packs for the fused engine, 128 descriptions make 89."""
     generator = torch.Generator().manual_seed(0)
 
     def examples(count: int) -> Examples:
