@@ -5,7 +5,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from generation.data.batches import TrainingInputs, epoch_batches
 from generation.fused.packs import RECENT, SAMPLES_SHIFT, TILES_SHIFT, make_packs
+from generation.fused.samples import epoch_samples
+from generation.protocol import Protocol
+from zoo.tasks import TaskData
 
 Pack = tuple[int, int, int]
 
@@ -52,3 +56,10 @@ def test_every_sample_is_in_one_pack_that_has_room_for_it(packs_at_once: int, se
     else:
         ends = [first + samples for first, samples, _ in packs][packs_at_once - 1 :: packs_at_once]
         assert set(range(RECENT, len(lengths) + 1, RECENT)) <= set(ends)
+
+
+def test_the_news_that_the_kernels_are_tested_with_come_in_packs_of_every_kind(news: TaskData) -> None:
+    batches = epoch_batches(torch.arange(len(news.train)), Protocol(batch_size=RECENT), epoch=0)
+    lengths = epoch_samples(TrainingInputs.prepare(news), batches).lengths.view(batches.rows.shape)
+    kinds = {(samples, tiles) for step in packs_of(lengths.tolist()) for _, samples, tiles in step}
+    assert kinds == {(1, 1), (2, 1), (3, 1), (4, 1), (1, 2), (2, 2), (1, 3), (1, 4)}
