@@ -141,8 +141,8 @@ DEVICE void pack_scaled(PackedRows<INNER>& a, int head, const Rows<HEAD_DIM>& ro
     }
 }
 
-// What a warp without tokens does meanwhile: it meets the others where they wait for it. Apart from what they do: in one
-// piece of code with it the compiler would keep registers for what a warp without tokens never has.
+// What a warp without tokens does while the others go backward: it meets them where they wait for it. It has code of its
+// own, since in theirs the compiler would keep registers for what a warp without tokens never has.
 template <Part PART> DEVICE void stand_by(int group, int block) {
     if (ROLES && PART == MLP) bring(MLP_THERE + group);
     if (PART == MLP) return;

@@ -88,11 +88,12 @@ template <int TILES> struct Tokens {
     }
 };
 
-// Calls `code` with the number of tiles, at most MOST, that `count` needs if each has room for UNIT. Written out: as a
-// template that calls itself it would become other machine code for the paper's texts.
+// A number that the compiler knows.
 template <int NUMBER> struct Constant {
     static constexpr int value = NUMBER;
 };
+
+// Calls `code` with the number of tiles, at most MOST, that `count` needs if each has room for UNIT.
 template <int UNIT, int MOST = TOKEN_TILES, class Code> DEVICE void with_tiles(int count, Code code) {
     if (MOST == 1 || count <= UNIT) code(Constant<1>());
     else if (MOST == 2 || count <= 2 * UNIT) code(Constant<2>());
