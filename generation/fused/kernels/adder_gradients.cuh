@@ -64,7 +64,8 @@ struct AdderGradients {
         clear(classifier2);
     }
 
-    // Adds one part of a block of one group's samples, which have so many tiles together. The factors of the next tile come while those of this one are multiplied.
+    // Adds one part of a block of one group's samples, which have so many tiles together. The factors of the next tile come
+    // while those of this one are multiplied.
     template <Part PART>
     DEVICE void add_part(const FactorAddresses& f, Sample sample, int block, int tiles) {
         with_all_tiles(tiles, [&](auto count) {

@@ -212,7 +212,7 @@ struct WaitingGradients {
     // first block.
     template <Part PART, class Memory>
     DEVICE void add_samples(
-        const Thread& me, const Memory& memory, int block, int round, const PerGroup<int>& tiles, int buffer
+        const Thread& me, const Memory& memory, int block, int first_pack, const PerGroup<int>& tiles, int buffer
     ) const {
         constexpr int first = PART == MLP ? OUTPUT_END : 0, end = PART == ATTENTION ? OUTPUT_END : BLOCK_PIECES;
         #pragma unroll 1
@@ -220,7 +220,7 @@ struct WaitingGradients {
             const PieceSource from = block_source(me, block, piece);
             u32* const place = block_piece(block, piece);
             Piece<SIDE> sums;
-            sums.start(place, from.biased, round == 0);
+            sums.start(place, from.biased, first_pack == 0);
             #pragma unroll 1
             for (int group = 0; group < GROUPS; group++) {
                 const u32 sample = memory.sample(group).start;
@@ -235,7 +235,7 @@ struct WaitingGradients {
             const PieceSource from = embedding_source(me, piece);
             u32* const place = embedding_tile(piece);
             Piece<TILE> sums;
-            sums.start(place, from.biased, round == 0);
+            sums.start(place, from.biased, first_pack == 0);
             #pragma unroll 1
             for (int group = 0; group < GROUPS; group++) {
                 const Source left = from.left.behind(memory.sample(group).start);
