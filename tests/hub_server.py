@@ -84,13 +84,21 @@ class Hub(ThreadingHTTPServer):
         self.uploads: list[str] = []
         self.requests: list[str] = []
         self.hang_up_after: int | None = None
-        """How many large files may arrive before every further upload is hung up on."""
+        """How many large files may arrive, in one part or in several; every upload of another is hung up on."""
+        self.admitted: set[str] = set()
         self.before_commit: Callable[[Repository], object] = lambda repository: None
         self.lock = threading.Lock()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def admits(self, oid: str) -> bool:
+        """Whether this large file may arrive. The client sends several at a time, so the first part decides."""
+        with self.lock:
+            if self.hang_up_after is None or len(self.admitted) < self.hang_up_after:
+                self.admitted.add(oid)
+            return oid in self.admitted
 
     def store(self, oid: str, data: bytes) -> None:
         if hashlib.sha256(data).hexdigest() != oid:
@@ -228,8 +236,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def receive(self, oid: str, part: str | None = None) -> None:
         """A large file or a part of one."""
-        allowed = self.server.hang_up_after
-        if allowed is not None and len(self.server.uploads) >= allowed:
+        if not self.server.admits(oid):
             self.close_connection = True
             return
         if part is None:

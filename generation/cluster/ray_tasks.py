@@ -26,6 +26,7 @@ from zoo.storage.lock import Busy
 
 OBJECT_STORE_BYTES = 100 << 20  # shards go through the file system: nothing is kept in Ray's object store
 CONNECT_SECONDS = 10
+TOKEN = secrets.token_hex(32)  # of every Ray that this process starts: Ray reads it once in a process
 OPEN_CLUSTER = "this Ray cluster asks for no token: whoever reaches its ports can run code there (RAY_AUTH_MODE=token)"
 
 
@@ -40,14 +41,14 @@ class TaskEnd:
 def import_ray(address: str | None) -> Any:
     """Ray, which reports its use to nobody, or the line that says how to get it.
 
-    Without an address, Ray is told to listen on the loopback interface alone and to ask for a token, a new one. It
-    reads both from the environment, which its processes inherit.
+    Without an address, Ray is told to listen on the loopback interface alone and to ask for a token, a new one for
+    each process. It reads both from the environment, which its processes inherit.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is None:
         # Ray's name for it: where it is off, as on a Mac, a node has no address but 127.0.0.1
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
     try:
         import ray
     except ImportError as error:

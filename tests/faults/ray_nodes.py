@@ -14,19 +14,37 @@ from pathlib import Path
 MARK = "ZOO_TEST_MARK"
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 ROOT = Path(__file__).parent.parent.parent
-ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+
+
+def environment() -> dict[str, str]:
+    """Of a process that meets Ray for the first time: no token of a launch that this one has tried is in it."""
+    without = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return without | {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
 
 
 @contextmanager
 def two_nodes() -> Iterator[str]:
-    """The address of a cluster of two nodes with one CPU each."""
-    os.environ.update(ENVIRONMENT)
+    """The address of a cluster of two nodes with one CPU each, which a process of its own holds."""
+    command = [sys.executable, "-m", "tests.faults.ray_nodes"]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert address, "the cluster did not start"
+        yield address
+        # leaving the block closes the holder's input, which is the sign to end
+
+
+def hold_two_nodes() -> None:
+    """Starts the cluster, says its address, and ends it with the input."""
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         cluster.add_node(num_cpus=1)
-        yield str(cluster.address)
+        print(cluster.address, flush=True)
+        sys.stdin.read()
     finally:
         cluster.shutdown()
 
@@ -37,7 +55,7 @@ def launcher(out: Path | str, *arguments: str) -> subprocess.Popen:
     return subprocess.Popen(
         [*command, "--out", str(out), *arguments],
         cwd=ROOT,
-        env=os.environ | ENVIRONMENT,
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -86,3 +104,7 @@ def shard_contents(out: Path) -> dict[str, bytes]:
         for path in paths
         if path.name != "timing.json" and path.suffix != ".lock"
     }
+
+
+if __name__ == "__main__":
+    hold_two_nodes()

@@ -1,5 +1,6 @@
 """Many shards at once: a Ray of one's own, two nodes and a killed worker, and what is missing is said."""
 
+import os
 import re
 import sys
 import time
@@ -13,6 +14,7 @@ from rich.console import Console
 from generation.cluster.guardian import PATIENCE_SECONDS
 from generation.cluster.heartbeats import Heartbeat
 from generation.cluster.launcher import Launcher, Resources
+from generation.cluster.ray_tasks import import_ray
 from generation.cluster.status_table import MISSING, RUNNING, WAITING, StatusTable
 from generation.job import Job
 from generation.launch import main, parse_shards
@@ -117,6 +119,16 @@ def test_a_ray_of_our_own_listens_on_loopback_asks_for_a_token_and_ends_with_its
     while (left := marked_processes(mark)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left
+
+
+def test_a_second_launch_of_a_process_has_the_token_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray reads its token once in a process, and its servers read it anew at every start."""
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    tokens = []
+    for _ in range(2):
+        import_ray(None)
+        tokens.append(os.environ["RAY_AUTH_TOKEN"])
+    assert tokens[0] == tokens[1]
 
 
 class ActorHere:
