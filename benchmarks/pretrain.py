@@ -144,6 +144,17 @@ def card(
     }
 
 
+def replace_pair(path: Path, predictor: bytes, card: bytes) -> None:
+    """Writes a predictor and its card. Two files cannot change at once: killed in between, there is no card.
+
+    A predictor without a card can be used, one with the card of another would be believed.
+    """
+    beside = path.with_suffix(CARD_SUFFIX)
+    beside.unlink(missing_ok=True)
+    write_atomically(path, predictor)
+    write_atomically(beside, card)
+
+
 @command
 def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("benchmarks.pretrain", __doc__)
@@ -172,8 +183,7 @@ def main(arguments: list[str] | None = None) -> None:
         file = Path(scratch) / options.out.name
         size = save_pretrained(fitted.predictor, calibrate(fitted, data.validation), file)
         written = card(options, data, held_out, fitted, file)
-        write_atomically(options.out.with_suffix(CARD_SUFFIX), toml_text(written).encode())
-        write_atomically(options.out, file.read_bytes())
+        replace_pair(options.out, file.read_bytes(), toml_text(written).encode())
     if size > MAX_FILE:
         print(f"note: {options.out} has {size:,} bytes; the package takes at most {MAX_FILE:,}", file=sys.stderr)
     test = written["test"]

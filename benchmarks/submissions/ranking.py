@@ -36,8 +36,8 @@ def write_ranking(folder: Path, zoos: Sequence[dict[str, Any]]) -> Path:
 
 
 def submissions_in(folder: Path) -> list[Submission]:
-    """Every submission in the leaderboard's folder, by name."""
-    return [Submission.read(path.parent) for path in sorted(folder.glob(f"*/{CARD_FILE}"))]
+    """Every submission in the leaderboard's folder, by name; a hidden folder is one that is being written."""
+    return [Submission.read(path.parent) for path in sorted(folder.glob(f"[!.]*/{CARD_FILE}"))]
 
 
 def rank(submissions: Sequence[Submission], zoos: Sequence[str], known: Sequence[dict[str, Any]]) -> list[dict]:

@@ -17,6 +17,7 @@ from zoo.format.published import PublishedZoo
 from zoo.reading.locate import find_folder
 from zoo.storage.atomic import write_atomically
 from zoo.storage.bounded import read_bounded
+from zoo.storage.swap import replacing_folder
 
 
 class ForeignRows(ValueError):
@@ -94,7 +95,20 @@ def card_with(folder: Path, card: Card, predictions: PredictionSet) -> Card:
 def write_submission(
     folder: Path, card: Card, predictions: PredictionSet, rows: HeldOutRows, predicted: Float[np.ndarray, " n"]
 ) -> None:
-    """Writes predictions and card, to a new folder or to that of an earlier submission."""
+    """Writes predictions and card, to a new folder or to that of an earlier submission; killed, it changed nothing."""
     written = card_with(folder, card, predictions)
-    write_atomically(folder / predictions.file, predictions_text(rows.keys, predicted).encode())
-    write_atomically(folder / CARD_FILE, written.text().encode())
+    with replacing_folder(folder.resolve(), files_of) as new:
+        for each in written.predictions:
+            if each.file == predictions.file:
+                data = predictions_text(rows.keys, predicted).encode()
+            else:
+                data = read_bounded(folder / each.file, MAX_BYTES)
+            write_atomically(new / each.file, data)
+        write_atomically(new / CARD_FILE, written.text().encode())
+
+
+def files_of(folder: Path) -> list[str] | None:
+    """The files of a submission, its card last; None for a folder without a card."""
+    if not (folder / CARD_FILE).exists():
+        return None
+    return [*(each.file for each in Card.read(folder).predictions), CARD_FILE]

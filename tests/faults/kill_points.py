@@ -19,6 +19,8 @@ PHASES = {
     "snapshot": re.compile(r"/\.?state-[^/]*$"),
     "shard write": re.compile(r"/\.?(checkpoints|runs|timing|manifest)[^/]*$"),
     "publish": re.compile(r"/\.zoo\.part-"),
+    "submission": re.compile(r"/\.guess\.part-"),
+    "predictor": re.compile(r"/\.?fitted\.(safetensors|toml)[^/]*$"),
 }
 
 
