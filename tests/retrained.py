@@ -1,0 +1,106 @@
+"""Are shards that were trained again the published runs, to the last bit?
+
+    python -m tests.retrained RUNS                    compares them with the curves and the sample of this clone
+    python -m tests.retrained --digests FILE          writes what is needed to do so on a machine without the sample
+    python -m tests.retrained RUNS --digests FILE     compares them there
+
+Compared are every number of a run's curves, and the weights of those checkpoints that the sample has. Ends with exit
+code 1 at any difference, or where nothing could be compared.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+import zoo
+from zoo.command import command, command_parser
+from zoo.format.published import PublishedZoo
+from zoo.format.schema import PUBLISHED_RUN_SCHEMA, WEIGHTS, checkpoint_schema
+from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
+from zoo.format.splits import SPLITS
+from zoo.format.table_file import read_table
+from zoo.storage.atomic import write_atomically
+from zoo.storage.json_text import read_json
+
+ROOT = Path(__file__).parent.parent
+CURVES, SAMPLE = ROOT / "benchmarks" / "results" / "generated", ROOT / "small-transformer-zoo"
+DIFFERS = 1
+DIGITS = 32
+NOT_COMPARED = ("code_version", "wall_seconds")  # the only columns that may differ when a run is trained again
+Digests = dict[str, str]
+"""What was published → the SHA-256 of its numbers, half of it. A run goes by ``CONFIG RUN``, its weights by
+``CONFIG RUN CHECKPOINT``."""
+
+
+def run_digests(config: str, runs: pa.Table) -> Digests:
+    rows = runs.drop_columns(list(NOT_COMPARED)).to_pylist()
+    return {f"{config} {row['run_id']}": digest_of(json.dumps(row, sort_keys=True).encode()) for row in rows}
+
+
+def published_digests(curves: Path, sample: Path) -> Digests:
+    """Of the curves of all runs below a folder, and of the weights of a zoo."""
+    digests: Digests = {}
+    for path in sorted(curves.glob("*/runs.arrow")):
+        digests |= run_digests(path.parent.name, read_table(path, PUBLISHED_RUN_SCHEMA))
+    for config in PublishedZoo.read(sample).configs:
+        for split in SPLITS:
+            reader = zoo.open(sample, config, split=split)
+            rows = zip(reader.metadata["run_id"], reader.metadata["checkpoint"], strict=True)
+            digests |= {
+                f"{config} {run} {checkpoint}": digest_of(reader.weights(number).numpy())
+                for number, (run, checkpoint) in enumerate(rows)
+            }
+    return digests
+
+
+def shard_digests(shard: Shard, published: Digests) -> Iterator[tuple[str, str]]:
+    """Of a shard's runs, and of those of its checkpoints whose weights were published."""
+    yield from run_digests(shard.record.config, shard.runs()).items()
+    table = read_table(shard.folder / CHECKPOINTS_FILE, checkpoint_schema(shard.record.spec))
+    rows = zip(*(table.column(name).to_pylist() for name in ("run_id", "checkpoint")), strict=True)
+    for number, (run, checkpoint) in enumerate(rows):
+        name = f"{shard.record.config} {run} {checkpoint}"
+        if name in published:
+            yield name, digest_of(table.column(WEIGHTS)[number].values.to_numpy())
+
+
+def digest_of(data: bytes | np.ndarray) -> str:
+    return hashlib.sha256(data if isinstance(data, bytes) else data.tobytes()).hexdigest()[:DIGITS]
+
+
+@command
+def main(arguments: list[str] | None = None) -> None:
+    parser = command_parser("tests.retrained", __doc__)
+    parser.add_argument("runs", type=Path, nargs="?", metavar="RUNS", help="folder of shards that were trained again")
+    parser.add_argument("--digests", type=Path, metavar="FILE", help="of what was published; without RUNS, to write")
+    options = parser.parse_args(arguments)
+    if options.runs is None and options.digests is None:
+        parser.error("name a folder of shards, or a file to write digests to")
+    if options.runs is None:
+        digests = published_digests(CURVES, SAMPLE)
+        write_atomically(options.digests, json.dumps(digests).encode())
+        print(f"{options.digests}: {len(digests):,} digests")
+        return
+    published = read_json(options.digests) if options.digests else published_digests(CURVES, SAMPLE)
+    configs, _ = find_shards(options.runs)
+    whole = True
+    for config, shards in configs.items():
+        found = [each for shard in shards for each in shard_digests(shard, published) if each[0] in published]
+        for what, count in (("runs", 2), ("checkpoints", 3)):
+            same = [published[name] == digest for name, digest in found if len(name.split()) == count]
+            print(f"{config}: {len(same):,} {what} were published, {sum(same):,} of them are the same")
+            whole &= all(same)
+        for name in (name for name, digest in found if published[name] != digest):
+            print(f"differs: {name}")
+        whole &= bool(found)
+    if not whole:
+        sys.exit(DIFFERS)
+
+
+if __name__ == "__main__":
+    main()
