@@ -67,7 +67,8 @@ class Elsewhere:
 class BenchmarkData:
     """Train and validation as they are, and a test split that only ``judge`` opens.
 
-    ``elsewhere`` has other data to test on.
+    ``elsewhere`` has other data to test on. ``test_files`` is a digest of the files of the test split, from the zoo's
+    manifest, which opens none of them; None where the rows are from no zoo.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class BenchmarkData:
         config: str,
         checkpoint: str = "epoch_75",
         fingerprint: str,
+        test_files: str | None = None,
         test_examples: int,
         trained_on: str | None = None,
         repeats: bool = False,
@@ -88,6 +90,7 @@ class BenchmarkData:
         self.config = config
         self.checkpoint = checkpoint
         self.fingerprint = fingerprint
+        self.test_files = test_files
         self.test_examples = test_examples
         self.trained_on = trained_on
         self.repeats = repeats
@@ -111,9 +114,11 @@ class BenchmarkData:
         every split by their metadata.
         """
         folder = find_folder(name, config)
-        details = PublishedZoo.read(folder).config(config)
+        published = PublishedZoo.read(folder)
+        details = published.config(config)
         checkpoint = chosen_checkpoint(details, config, checkpoint)
         require_rows(config, details.rows)
+        test_files = published.files(config, "test")
         edition = edition_of(folder)
 
         def read(split: str) -> Checkpoints:
@@ -135,9 +140,8 @@ class BenchmarkData:
             lambda: doubled(read("test"), "test"),
             config=config,
             checkpoint=checkpoint,
-            fingerprint=hashlib.sha256((train.digest() + validation.digest()).encode()).hexdigest()[
-                :FINGERPRINT_DIGITS
-            ],
+            fingerprint=combined(train.digest(), validation.digest()),
+            test_files=combined(*(published.manifest.files[file].sha256 for file in test_files)),
             test_examples=count_test_examples(details),
             trained_on=details.data_note(),
             repeats=details.repeats is not None,
@@ -186,6 +190,7 @@ class BenchmarkData:
             config=self.config,
             checkpoint=self.checkpoint,
             fingerprint=self.fingerprint,
+            test_files=self.test_files,
             test_examples=self.test_examples,
             trained_on=self.trained_on,
             repeats=self.repeats,
@@ -221,6 +226,11 @@ class BenchmarkData:
     @cached_property
     def _moved_test(self) -> Checkpoints:
         return self._test.moved(INVARIANCE_SEED)
+
+
+def combined(*digests: str) -> str:
+    """One short digest of several."""
+    return hashlib.sha256("".join(digests).encode()).hexdigest()[:FINGERPRINT_DIGITS]
 
 
 def chosen_checkpoint(details: ConfigDetails, config: str, checkpoint: str | None) -> str:

@@ -22,6 +22,7 @@ from benchmarks.models.training_group import TrainingGroup, train_together
 from benchmarks.results import describe_device
 from benchmarks.tables.markdown import threshold_title
 
+TEST_FILES = "test_files"  # the note that says on which test rows a trial was judged
 Advance = Callable[[str, int], None]
 """Receives what is being computed and how many more trials are done."""
 
@@ -41,7 +42,7 @@ def compute(
     trials: Sequence[Trial], data: BenchmarkData, store: TrialStore, *, jobs: int, advance: Advance
 ) -> Finished:
     """The outcomes of the trials; those in the store are not computed again."""
-    finished = Finished(outcomes=store.find(list(trials)))
+    finished = Finished(outcomes=known(trials, data, store))
     advance("reading finished trials", len(finished.outcomes))
     finished.rows = {
         threshold: {
@@ -51,7 +52,7 @@ def compute(
         for threshold in dict.fromkeys(trial.threshold for trial in trials)
     }
     wanted = set(trials)
-    for group in groups(to_fit(trials, store), data):
+    for group in groups(to_fit(trials, data, store), data):
         model = known_models()[group[0].model]
         advance(label(group), 0)
         missing = model.missing()
@@ -73,17 +74,29 @@ def compute(
     return finished
 
 
-def to_fit(trials: Sequence[Trial], store: TrialStore) -> list[Trial]:
+def known(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> dict[Trial, Outcome]:
+    """Those of the trials that are finished: in the store, and not judged on test rows that the zoo had before.
+
+    Those of earlier versions do not say what they were judged on, and are taken at their word.
+    """
+
+    def is_current(trial: Trial, outcome: Outcome) -> bool:
+        return outcome.notes.get(TEST_FILES) in (None, data.tested_on(trial.elsewhere).test_files)
+
+    return {trial: outcome for trial, outcome in store.find(list(trials)).items() if is_current(trial, outcome)}
+
+
+def to_fit(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> list[Trial]:
     """The trials that are not finished; in place of an average, those of its parts that are not."""
-    finished = store.find(list(trials))
+    finished = known(trials, data, store)
     fits = {fit: None for trial in trials if trial not in finished for fit in trial.parts or (trial,)}
-    known = store.find(list(fits))
-    return [fit for fit in fits if fit not in known]
+    fitted = known(list(fits), data, store)
+    return [fit for fit in fits if fit not in fitted]
 
 
 def averaged(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> dict[Trial, Outcome]:
     """The averages whose parts are all finished; they are stored like any other outcome."""
-    found = store.find([part for trial in trials for part in trial.parts])
+    found = known([part for trial in trials for part in trial.parts], data, store)
     outcomes = {
         trial: average([found[part] for part in trial.parts], data.train.truth()[data.train.at_least(trial.threshold)])
         for trial in trials
@@ -178,8 +191,10 @@ def fit_other(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> Mappin
 
 
 def judged(trial: Trial, fitted: FittedModel, data: BenchmarkData, cost: dict[str, float | str | None]) -> Outcome:
-    verdict = data.tested_on(trial.elsewhere).judge(fitted, trial.threshold, trial.model)
+    tested = data.tested_on(trial.elsewhere)
+    verdict = tested.judge(fitted, trial.threshold, trial.model)
     notes = {
+        TEST_FILES: tested.test_files,
         "validation_tau": fitted.validation_tau if np.isfinite(fitted.validation_tau) else None,
         "epoch": fitted.epoch,
         "epochs": fitted.epochs,

@@ -43,7 +43,7 @@ class Experiment:
         self.trained_on[data.config] = data.trained_on
         trials = list(dict.fromkeys(trial.normalized() for trial in trials))
         store = TrialStore(self.options.out)
-        self.announce_time(list(dict.fromkeys(trial.fit for trial in to_fit(trials, store))), data)
+        self.announce_time(list(dict.fromkeys(trial.fit for trial in to_fit(trials, data, store))), data)
         with progress_bar() as bar:
             task = bar.add_task(data.config, total=len(trials))
             finished = compute(

@@ -53,9 +53,9 @@ def test_an_average_needs_no_fit_of_parts_that_are_finished(tmp_path: Path, monk
         ("hyperparameters", 0, "paper"),
     ]
     store = TrialStore(tmp_path)
-    assert to_fit(both, store) == list(dict.fromkeys(parts))
+    assert to_fit(both, data, store) == list(dict.fromkeys(parts))
     run(parts, data, tmp_path)
-    assert to_fit(both, store) == []
+    assert to_fit(both, data, store) == []
     monkeypatch.setattr(execution, "fit_and_judge", None)
     finished = run(both, data, tmp_path)
     assert list(finished.outcomes) == both, "parts that were not asked for have no row"

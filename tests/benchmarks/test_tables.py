@@ -1,6 +1,7 @@
 """The table commands, end to end on a small zoo: rows, tables, plots, resuming, and one clear line for bad input."""
 
 import importlib.util
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from benchmarks.models.registry import SIX_MODELS, USUAL_MODELS
 from benchmarks.tables import paper
 from benchmarks.tables.markdown import for_terminal, threshold_title
 from benchmarks.tables.result_index import ResultIndex
+from tests.faults.rewriting import Rows, rewrite
 from tests.refusal import refusal
 from zoo.reading.reader import open_zoo
 from zoo.reading.selection import Selection
@@ -71,6 +73,28 @@ def test_kendall_writes_rows_tables_and_plots_and_computes_nothing_twice(
     kendall.main(arguments)
     assert (tmp_path / "kendall.mnist.md").read_text() == table
     assert results.read("kendall", tmp_path) == rows, "there is nothing new, so no row was added"
+
+
+def test_trials_are_fitted_again_when_only_the_test_rows_changed(tiny_zoo: Path, tmp_path: Path):
+    changed = Path(shutil.copytree(tiny_zoo, tmp_path / "zoo"))
+    models = ["--models", "hyperparameters", "gauge_nfn", "gauge_nfn_hyperparameters"]
+
+    def taus() -> dict[str, float]:
+        arguments = ["--zoo", str(changed), "--out", str(tmp_path / "out"), "--quick", "--epochs", "1", "--jobs", "1"]
+        kendall.main([*arguments, *models])
+        rows = results.read("kendall", tmp_path / "out")
+        return {row.model: row.value for row in rows if row.metric == "tau" and row.model}
+
+    before = taus()
+    assert len(before) == 3
+    (file,) = changed.glob("mnist/test-*.arrow")
+
+    def turn_around(rows: Rows) -> None:
+        for row in rows:
+            row["test_accuracy"] = 1 - row["test_accuracy"]
+
+    rewrite(changed, file.relative_to(changed).as_posix(), turn_around)
+    assert taus() == pytest.approx({model: -tau for model, tau in before.items()})
 
 
 def test_the_same_command_twice_gives_the_same_numbers(tiny_zoo: Path, tmp_path: Path):
