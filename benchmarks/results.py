@@ -187,13 +187,19 @@ def read(benchmark: str, folder: Path = FOLDER) -> list[Result]:
     path = folder / f"{benchmark}.jsonl"
     if not path.exists():
         return []
+    return list(parsed(path.name, read_bounded(path, MAX_BYTES)))
+
+
+@functools.lru_cache(maxsize=16)
+def parsed(name: str, data: bytes) -> tuple[Result, ...]:
+    """The rows in a file's bytes, kept: a report asks dozens of times for files of thousands of rows."""
     rows = []
-    for number, line in enumerate(read_bounded(path, MAX_BYTES).splitlines(), start=1):
+    for number, line in enumerate(data.splitlines(), start=1):
         try:
             rows.append(Result.from_dict(parse_json(line, "the row")))
         except (ValueError, TypeError) as error:
-            raise ValueError(f"{path.name}, line {number}: {error}") from error
-    return rows
+            raise ValueError(f"{name}, line {number}: {error}") from error
+    return tuple(rows)
 
 
 def describe_device(device: torch.device) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from benchmarks.results import Result
 from zoo.reading.selection import Selection
@@ -43,11 +44,18 @@ class ResultIndex:
     def find(self, metric: str, who: str, **setting: Value) -> Result | None:
         """The last row of a metric of a model (or variant) with this setting; None means that it is not set."""
         wanted = {name: list(value) if isinstance(value, tuple) else value for name, value in setting.items()}
-        for row in reversed(self.rows):
-            matches = all(row.setting.get(name) == value for name, value in wanted.items())
-            if row.metric == metric and who in (row.model, row.variant) and matches:
+        for row in reversed(self._by_name.get((metric, who), ())):
+            if all(row.setting.get(name) == value for name, value in wanted.items()):
                 return row
         return None
+
+    @cached_property
+    def _by_name(self) -> dict[tuple[str, str], list[Result]]:
+        """The rows by metric and by model or variant, of which a row has one."""
+        found: dict[tuple[str, str], list[Result]] = {}
+        for row in self.rows:
+            found.setdefault((row.metric, row.model or row.variant or ""), []).append(row)
+        return found
 
     def value(self, metric: str, who: str, **setting: Value) -> float | None:
         row = self.find(metric, who, **setting)
