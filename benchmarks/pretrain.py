@@ -147,7 +147,7 @@ def card(
 def replace_pair(path: Path, predictor: bytes, card: bytes) -> None:
     """Writes a predictor and its card. Two files cannot change at once: killed in between, there is no card.
 
-    A predictor without a card can be used, one with the card of another would be believed.
+    A predictor without a card is still of use; one with another's card would be believed.
     """
     beside = path.with_suffix(CARD_SUFFIX)
     beside.unlink(missing_ok=True)

@@ -11,7 +11,6 @@ code 1 at any difference, or where nothing could be compared.
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -32,9 +31,9 @@ CURVES, SAMPLE = ROOT / "benchmarks" / "results" / "generated", ROOT / "small-tr
 DIFFERS = 1
 DIGITS = 32
 NOT_COMPARED = ("code_version", "wall_seconds")  # the only columns that may differ when a run is trained again
+RUNS, CHECKPOINTS = "runs", "checkpoints"
 Digests = dict[str, str]
-"""What was published → the SHA-256 of its numbers, half of it. A run goes by ``CONFIG RUN``, its weights by
-``CONFIG RUN CHECKPOINT``."""
+"""``CONFIG RUN`` or ``CONFIG RUN CHECKPOINT`` → half the SHA-256 of a run's curves, or of a checkpoint's weights."""
 
 
 def run_digests(config: str, runs: pa.Table) -> Digests:
@@ -42,31 +41,32 @@ def run_digests(config: str, runs: pa.Table) -> Digests:
     return {f"{config} {row['run_id']}": digest_of(json.dumps(row, sort_keys=True).encode()) for row in rows}
 
 
-def published_digests(curves: Path, sample: Path) -> Digests:
+def published_digests(curves: Path, sample: Path) -> dict[str, Digests]:
     """Of the curves of all runs below a folder, and of the weights of a zoo."""
-    digests: Digests = {}
+    digests: dict[str, Digests] = {RUNS: {}, CHECKPOINTS: {}}
     for path in sorted(curves.glob("*/runs.arrow")):
-        digests |= run_digests(path.parent.name, read_table(path, PUBLISHED_RUN_SCHEMA))
+        digests[RUNS] |= run_digests(path.parent.name, read_table(path, PUBLISHED_RUN_SCHEMA))
     for config in PublishedZoo.read(sample).configs:
         for split in SPLITS:
             reader = zoo.open(sample, config, split=split)
             rows = zip(reader.metadata["run_id"], reader.metadata["checkpoint"], strict=True)
-            digests |= {
+            digests[CHECKPOINTS] |= {
                 f"{config} {run} {checkpoint}": digest_of(reader.weights(number).numpy())
                 for number, (run, checkpoint) in enumerate(rows)
             }
     return digests
 
 
-def shard_digests(shard: Shard, published: Digests) -> Iterator[tuple[str, str]]:
-    """Of a shard's runs, and of those of its checkpoints whose weights were published."""
-    yield from run_digests(shard.record.config, shard.runs()).items()
+def weight_digests(shard: Shard, published: Digests) -> Digests:
+    """Of those of a shard's checkpoints that were published."""
     table = read_table(shard.folder / CHECKPOINTS_FILE, checkpoint_schema(shard.record.spec))
     rows = zip(*(table.column(name).to_pylist() for name in ("run_id", "checkpoint")), strict=True)
-    for number, (run, checkpoint) in enumerate(rows):
-        name = f"{shard.record.config} {run} {checkpoint}"
-        if name in published:
-            yield name, digest_of(table.column(WEIGHTS)[number].values.to_numpy())
+    names = (f"{shard.record.config} {run} {checkpoint}" for run, checkpoint in rows)
+    return {
+        name: digest_of(table.column(WEIGHTS)[number].values.to_numpy())
+        for number, name in enumerate(names)
+        if name in published
+    }
 
 
 def digest_of(data: bytes | np.ndarray) -> str:
@@ -84,20 +84,22 @@ def main(arguments: list[str] | None = None) -> None:
     if options.runs is None:
         digests = published_digests(CURVES, SAMPLE)
         write_atomically(options.digests, json.dumps(digests).encode())
-        print(f"{options.digests}: {len(digests):,} digests")
+        print(f"{options.digests}: {sum(map(len, digests.values())):,} digests")
         return
     published = read_json(options.digests) if options.digests else published_digests(CURVES, SAMPLE)
     configs, _ = find_shards(options.runs)
     whole = True
     for config, shards in configs.items():
-        found = [each for shard in shards for each in shard_digests(shard, published) if each[0] in published]
-        for what, count in (("runs", 2), ("checkpoints", 3)):
-            same = [published[name] == digest for name, digest in found if len(name.split()) == count]
-            print(f"{config}: {len(same):,} {what} were published, {sum(same):,} of them are the same")
-            whole &= all(same)
-        for name in (name for name, digest in found if published[name] != digest):
-            print(f"differs: {name}")
-        whole &= bool(found)
+        trained: dict[str, Digests] = {RUNS: {}, CHECKPOINTS: {}}
+        for shard in shards:
+            trained[RUNS] |= run_digests(config, shard.runs())
+            trained[CHECKPOINTS] |= weight_digests(shard, published[CHECKPOINTS])
+        for kind, digests in trained.items():
+            same = {name: published[kind][name] == digests[name] for name in digests if name in published[kind]}
+            print(f"{config}: {len(same):,} {kind} were published, {sum(same.values()):,} of them are the same")
+            for name in (name for name, equal in same.items() if not equal):
+                print(f"differs: {name}")
+            whole &= all(same.values()) and (kind != RUNS or bool(same))
     if not whole:
         sys.exit(DIFFERS)
 

@@ -3,13 +3,12 @@
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from tests import retrained
-from zoo.format.schema import RUN_SCHEMA, WEIGHTS, checkpoint_schema
-from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE, Shard, write_shard
-from zoo.format.table_file import read_table
+from tests.faults.rewriting import Rows, rewrite
+from zoo.format.schema import WEIGHTS
+from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE, Shard
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
 
@@ -26,15 +25,11 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def change(folder: Path, column: str) -> None:
     """The last bit of one number of the first row."""
-    shard = Shard.read(folder)
-    checkpoints = read_table(folder / CHECKPOINTS_FILE, checkpoint_schema(TINY_MNIST))
-    trained = read_table(folder / RUNS_FILE, RUN_SCHEMA)
-    table = checkpoints if column == WEIGHTS else trained
-    rows = table.to_pylist()
-    rows[0][column][0] = float(np.nextafter(np.float32(rows[0][column][0]), np.float32(9)))
-    changed = pa.Table.from_pylist(rows, table.schema)
-    both = (changed, trained) if column == WEIGHTS else (checkpoints, changed)
-    write_shard(folder, shard.record, [both[0]], both[1], lambda: {"wall_seconds": 1.0, "device": "none"})
+
+    def next_number(rows: Rows) -> None:
+        rows[0][column][0] = float(np.nextafter(np.float32(rows[0][column][0]), np.float32(9)))
+
+    rewrite(folder, CHECKPOINTS_FILE if column == WEIGHTS else RUNS_FILE, next_number)
 
 
 def test_the_same_shard_is_the_same_here_and_by_its_digests(runs: Path, tmp_path: Path, capsys) -> None:

@@ -67,8 +67,8 @@ class Elsewhere:
 class BenchmarkData:
     """Train and validation as they are, and a test split that only ``judge`` opens.
 
-    ``elsewhere`` has other data to test on. ``test_files`` is a digest of the files of the test split, from the zoo's
-    manifest, which opens none of them; None where the rows are from no zoo.
+    ``elsewhere`` has other data to test on. ``test_files`` is a digest of the files of the test split, taken from
+    the zoo's manifest without opening them; None where the rows are from no zoo.
     """
 
     def __init__(

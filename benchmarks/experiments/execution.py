@@ -77,7 +77,7 @@ def compute(
 def known(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> dict[Trial, Outcome]:
     """Those of the trials that are finished: in the store, and not judged on test rows that the zoo had before.
 
-    Those of earlier versions do not say what they were judged on, and are taken at their word.
+    Those that were stored before trials said what they were judged on are taken as they are.
     """
 
     def is_current(trial: Trial, outcome: Outcome) -> bool:

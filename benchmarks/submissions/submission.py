@@ -95,9 +95,9 @@ def card_with(folder: Path, card: Card, predictions: PredictionSet) -> Card:
 def write_submission(
     folder: Path, card: Card, predictions: PredictionSet, rows: HeldOutRows, predicted: Float[np.ndarray, " n"]
 ) -> None:
-    """Writes predictions and card, to a new folder or to that of an earlier submission; killed, it changed nothing."""
+    """Writes predictions and card, to a new folder or in the place of an earlier submission, all at once."""
     written = card_with(folder, card, predictions)
-    with replacing_folder(folder.resolve(), files_of) as new:
+    with replacing_folder(folder.resolve(), files_of, wait=True) as new:
         for each in written.predictions:
             if each.file == predictions.file:
                 data = predictions_text(rows.keys, predicted).encode()

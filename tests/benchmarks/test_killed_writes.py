@@ -9,6 +9,7 @@ import pytest
 from benchmarks.pretrain import replace_pair
 from benchmarks.submissions.card import Card, PredictionSet
 from benchmarks.submissions.held_out import HeldOutRows
+from benchmarks.submissions.ranking import submissions_in
 from benchmarks.submissions.submission import Submission, write_submission
 from tests.faults.kill_points import KillPoint, run_to_kill_point
 from tests.faults.killing import KILLED
@@ -55,6 +56,7 @@ def test_a_killed_submission_is_the_old_one_or_the_new_one(earlier: bool, tmp_pa
         there = folder_contents(folder) if folder.exists() else {}
         assert there in (old, new)
         left.add(there == new)
+        assert [each.name for each in submissions_in(folder.parent)] == (["guess"] if there else [])
         submit(folder, "new", 0.75)
         assert folder_contents(folder) == new
         assert [path.name for path in folder.parent.iterdir()] == ["guess"], "leftovers of a killed writer"

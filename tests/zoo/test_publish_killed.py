@@ -4,6 +4,7 @@ import itertools
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -104,6 +105,21 @@ def test_a_second_writer_is_refused(tmp_path):
         replacing_folder(tmp_path / "zoo", its_file),
     ):
         pass
+
+
+def test_a_second_writer_that_waits_comes_after_the_first(tmp_path):
+    def write(text):
+        with replacing_folder(tmp_path / "zoo", its_file, wait=True) as new:
+            (new / "file").write_text(text)
+
+    with ThreadPoolExecutor() as pool:
+        with replacing_folder(tmp_path / "zoo", its_file) as new:
+            second = pool.submit(write, "second")
+            with pytest.raises(TimeoutError):
+                second.result(timeout=0.2)
+            (new / "file").write_text("first")
+        second.result(timeout=60)
+    assert (tmp_path / "zoo" / "file").read_text() == "second"
 
 
 def its_file(folder):

@@ -28,17 +28,19 @@ which is then ours as a whole."""
 
 
 @contextmanager
-def replacing_folder(target: Path, files_of: FilesOf) -> Iterator[Path]:
+def replacing_folder(target: Path, files_of: FilesOf, *, wait: bool = False) -> Iterator[Path]:
     """An empty folder to fill; it takes the name ``target`` when the block ends without an exception.
 
     The new folder is built beside the old one and changes places with it in one system call (Linux's
     ``renameat2(RENAME_EXCHANGE)``), whatever signal or power cut comes; the old one is deleted after that. Where the
     system or the file system has no such call (macOS, NFS, some FUSE mounts) it takes two renames: for that moment
     there is no ``target``, readers that open it then find nothing, and killed in it, the next call here brings the old
-    one back first. One writer at a time; what a killed one left behind is deleted.
+    one back first. One writer at a time: another is refused, or waits where it should ``wait``; what a killed one left
+    behind is deleted.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    with exclusive(target.parent, busy=f"another publish into {target.parent} is under way: wait for it to end"):
+    busy = None if wait else f"another publish into {target.parent} is under way: wait for it to end"
+    with exclusive(target.parent, busy=busy):
         recover(target, files_of)
         check_replaceable(target, files_of)
         new = target.with_name(f"{unfinished(target)}{secrets.token_hex(4)}")
