@@ -1,6 +1,7 @@
 """What was generated and what the whole grid would take: a table of the README, from ``benchmarks.census``."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 from benchmarks.results import Result
 from benchmarks.tables.markdown import MISSING, number, table
@@ -13,22 +14,22 @@ BYTES_PER_WEIGHT = 4
 
 
 def census_table(rows: Iterable[Result]) -> str:
-    """One line per config, preset and device, with the numbers of the last census.
+    """One line per config, shards, preset and device, with the numbers of the last census.
 
     A task of one's own has a grid of its own: what the paper's would take is not known.
     """
-    latest: dict[tuple[str, str, str], list[Result]] = {}
+    latest: dict[tuple[str, str, str, str], list[Result]] = {}
     for row in rows:
-        what = (row.config, str(row.setting["preset"]), row.device)
+        what = (row.config, named(cast("list[int]", row.setting["shards"])), str(row.setting["preset"]), row.device)
         if row.metric == "runs":  # the first row of a census
             latest[what] = []
         latest[what].append(row)
     lines = []
-    for (config, preset, device), census in latest.items():
+    for (config, shards, preset, device), census in latest.items():
         values = {row.metric: row.value for row in census}
         lines.append(
             (
-                f"{config}, {preset} preset, {device}",
+                f"{config}, {shards}, {preset} preset, {device}",
                 number(values["runs"]),
                 f"{values['diverged_share']:.1%}",
                 number(values["device_minutes"], ",.1f"),
@@ -39,6 +40,15 @@ def census_table(rows: Iterable[Result]) -> str:
         )
     headings = ["generated", "runs", "diverged", "minutes", "model-epochs/s", "wall / engine time"]
     return table([*headings, f"all {RUNS_PER_TASK:,} runs"], lines)
+
+
+def named(shards: Sequence[int]) -> str:
+    """Such as "shard 3", "shards 0 to 3" or, where some between are missing, "shards 0, 2, 5"."""
+    first, *others = shards
+    if not others:
+        return f"shard {first}"
+    in_a_row = list(shards) == list(range(first, others[-1] + 1))
+    return f"shards {first} to {others[-1]}" if in_a_row else f"shards {', '.join(map(str, shards))}"
 
 
 def whole_grid(config: str, runs_per_hour: float) -> str:

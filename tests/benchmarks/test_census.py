@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import census, results
-from benchmarks.tables.census import census_table
+from benchmarks.tables.census import census_table, named
 from zoo.format.shard import TIMING_FILE, find_shards
 from zoo.testing import TINY_MNIST, fabricate_shard
 
@@ -38,7 +38,7 @@ def test_shards_are_counted(runs: Path, tmp_path: Path, capsys: pytest.CaptureFi
         }
     )
     assert {row.device for row in rows} == {"NVIDIA H200"}
-    line = "| mnist, demo preset, NVIDIA H200 | 20 | 10.0% | 1.0 |"
+    line = "| mnist, shards 0 to 1, demo preset, NVIDIA H200 | 20 | 10.0% | 1.0 |"
     assert line in capsys.readouterr().out
     assert "| 1.250 | 13.3 h, 4.7 GB |" in census_table(rows)
     later = [replace(row, value=30.0) for row in rows if row.metric != "wall_over_engine"]
@@ -47,6 +47,15 @@ def test_shards_are_counted(runs: Path, tmp_path: Path, capsys: pytest.CaptureFi
     )
     other_device = [replace(row, device="a CPU") for row in rows]
     assert census_table([*rows, *other_device]).count("13.3 h") == 2
+    other_shards = [replace(row, setting=row.setting | {"shards": [7]}) for row in rows]
+    assert census_table([*rows, *other_shards]).count("13.3 h") == 2, "a census of other shards replaces the first"
+
+
+@pytest.mark.parametrize(
+    ("shards", "name"), [([3], "shard 3"), ([0, 1, 2, 3], "shards 0 to 3"), ([0, 2, 5], "shards 0, 2, 5")]
+)
+def test_shards_have_a_name(shards: list[int], name: str) -> None:
+    assert named(shards) == name
 
 
 def test_the_papers_grid_says_nothing_about_a_task_of_ones_own(runs: Path) -> None:
@@ -54,7 +63,7 @@ def test_the_papers_grid_says_nothing_about_a_task_of_ones_own(runs: Path) -> No
     own = [replace(row, config="photos") for row in rows]
     _, _, *lines = census_table([*rows, *own]).splitlines()
     assert [line.rpartition(" | ")[2] for line in lines] == ["13.3 h, 4.7 GB |", "– |"]
-    assert lines[1].startswith("| photos, demo preset, NVIDIA H200 | 20 | 10.0% | 1.0 |")
+    assert lines[1].startswith("| photos, shards 0 to 1, demo preset, NVIDIA H200 | 20 | 10.0% | 1.0 |")
 
 
 def test_an_interrupted_shard_has_no_engine_time(runs: Path) -> None:
