@@ -4,14 +4,16 @@
     python -m tests.retrained --digests FILE          writes what is needed to do so on a machine without the sample
     python -m tests.retrained RUNS --digests FILE     compares them there
 
-Compared are every number of a run's curves, and the weights of those checkpoints that the sample has. Ends with exit
-code 1 at any difference, or where nothing could be compared.
+Compared are every number of a run's curves, and of those checkpoints that the sample has: weights, epoch, accuracy and
+losses. Ends with exit code 1 at any difference, or where nothing could be compared.
 """
 
 import hashlib
 import json
 import sys
+from collections.abc import Hashable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,9 +33,11 @@ CURVES, SAMPLE = ROOT / "benchmarks" / "results" / "generated", ROOT / "small-tr
 DIFFERS = 1
 DIGITS = 32
 NOT_COMPARED = ("code_version", "wall_seconds")  # the only columns that may differ when a run is trained again
+MEASURED = ("epoch", "test_accuracy", "test_loss", "train_loss")  # of a checkpoint
 RUNS, CHECKPOINTS = "runs", "checkpoints"
+Row = Mapping[Hashable, Any]
 Digests = dict[str, str]
-"""``CONFIG RUN`` or ``CONFIG RUN CHECKPOINT`` → half the SHA-256 of a run's curves, or of a checkpoint's weights."""
+"""``CONFIG RUN`` or ``CONFIG RUN CHECKPOINT`` → half the SHA-256 of a run's curves, or of a checkpoint."""
 
 
 def run_digests(config: str, runs: pa.Table) -> Digests:
@@ -42,35 +46,42 @@ def run_digests(config: str, runs: pa.Table) -> Digests:
 
 
 def published_digests(curves: Path, sample: Path) -> dict[str, Digests]:
-    """Of the curves of all runs below a folder, and of the weights of a zoo."""
+    """Of the curves of all runs below a folder, and of the checkpoints of a zoo."""
     digests: dict[str, Digests] = {RUNS: {}, CHECKPOINTS: {}}
     for path in sorted(curves.glob("*/runs.arrow")):
         digests[RUNS] |= run_digests(path.parent.name, read_table(path, PUBLISHED_RUN_SCHEMA))
     for config in PublishedZoo.read(sample).configs:
         for split in SPLITS:
             reader = zoo.open(sample, config, split=split)
-            rows = zip(reader.metadata["run_id"], reader.metadata["checkpoint"], strict=True)
             digests[CHECKPOINTS] |= {
-                f"{config} {run} {checkpoint}": digest_of(reader.weights(number).numpy())
-                for number, (run, checkpoint) in enumerate(rows)
+                checkpoint_name(config, row): checkpoint_digest(row, reader.weights(number).numpy())
+                for number, row in enumerate(reader.metadata.to_dict("records"))
             }
     return digests
 
 
-def weight_digests(shard: Shard, published: Digests) -> Digests:
+def checkpoint_digests(shard: Shard, published: Digests) -> Digests:
     """Of those of a shard's checkpoints that were published."""
     table = read_table(shard.folder / CHECKPOINTS_FILE, checkpoint_schema(shard.record.spec))
-    rows = zip(*(table.column(name).to_pylist() for name in ("run_id", "checkpoint")), strict=True)
-    names = (f"{shard.record.config} {run} {checkpoint}" for run, checkpoint in rows)
+    rows = table.drop_columns([WEIGHTS]).to_pylist()
+    names = (checkpoint_name(shard.record.config, row) for row in rows)
     return {
-        name: digest_of(table.column(WEIGHTS)[number].values.to_numpy())
-        for number, name in enumerate(names)
+        name: checkpoint_digest(row, table.column(WEIGHTS)[number].values.to_numpy())
+        for number, (name, row) in enumerate(zip(names, rows, strict=True))
         if name in published
     }
 
 
-def digest_of(data: bytes | np.ndarray) -> str:
-    return hashlib.sha256(data if isinstance(data, bytes) else data.tobytes()).hexdigest()[:DIGITS]
+def checkpoint_name(config: str, row: Row) -> str:
+    return f"{config} {row['run_id']} {row['checkpoint']}"
+
+
+def checkpoint_digest(row: Row, weights: np.ndarray) -> str:
+    return digest_of(json.dumps([float(row[name]) for name in MEASURED]).encode() + weights.tobytes())
+
+
+def digest_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:DIGITS]
 
 
 @command
@@ -93,7 +104,7 @@ def main(arguments: list[str] | None = None) -> None:
         trained: dict[str, Digests] = {RUNS: {}, CHECKPOINTS: {}}
         for shard in shards:
             trained[RUNS] |= run_digests(config, shard.runs())
-            trained[CHECKPOINTS] |= weight_digests(shard, published[CHECKPOINTS])
+            trained[CHECKPOINTS] |= checkpoint_digests(shard, published[CHECKPOINTS])
         for kind, digests in trained.items():
             same = {name: published[kind][name] == digests[name] for name in digests if name in published[kind]}
             print(f"{config}: {len(same):,} {kind} were published, {sum(same.values()):,} of them are the same")

@@ -23,13 +23,21 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "runs"
 
 
-def change(folder: Path, column: str) -> None:
-    """The last bit of one number of the first row."""
+def change(folder: Path, file: str, column: str) -> None:
+    """The last bit of a number of the first row, or of the first of its numbers."""
 
     def next_number(rows: Rows) -> None:
-        rows[0][column][0] = float(np.nextafter(np.float32(rows[0][column][0]), np.float32(9)))
+        row = rows[0]
+        if isinstance(row[column], list):
+            row[column][0] = after(row[column][0])
+        else:
+            row[column] = after(row[column])
 
-    rewrite(folder, CHECKPOINTS_FILE if column == WEIGHTS else RUNS_FILE, next_number)
+    rewrite(folder, file, next_number)
+
+
+def after(number: float) -> float:
+    return float(np.nextafter(np.float32(number), np.float32(9)))
 
 
 def test_the_same_shard_is_the_same_here_and_by_its_digests(runs: Path, tmp_path: Path, capsys) -> None:
@@ -44,11 +52,18 @@ def test_the_same_shard_is_the_same_here_and_by_its_digests(runs: Path, tmp_path
     assert capsys.readouterr().out == said
 
 
-@pytest.mark.parametrize(("column", "what"), [("test_loss", "12 runs"), (WEIGHTS, "12 checkpoints")])
-def test_one_changed_number_is_found(column: str, what: str, runs: Path, capsys) -> None:
+@pytest.mark.parametrize(
+    ("file", "column", "what"),
+    [
+        (RUNS_FILE, "test_loss", "12 runs"),
+        (CHECKPOINTS_FILE, WEIGHTS, "12 checkpoints"),
+        *((CHECKPOINTS_FILE, name, "12 checkpoints") for name in ("test_accuracy", "test_loss", "train_loss")),
+    ],
+)
+def test_one_changed_number_is_found(file: str, column: str, what: str, runs: Path, capsys) -> None:
     folder = runs / "mnist" / "shard-00000"
     first = Shard.read(folder).runs().column("run_id")[0].as_py()
-    change(folder, column)
+    change(folder, file, column)
     with pytest.raises(SystemExit) as ended:
         retrained.main([str(runs)])
     assert ended.value.code == 1
