@@ -25,7 +25,7 @@ from generation.population.trainer import Engine, PopulationTrainer
 from generation.protocol import Protocol, RunConfig
 from generation.sweep import PRESETS, Sweep
 from generation.task import named_task
-from zoo.command import command, command_parser, progress_bar
+from zoo.command import command, command_parser, positive, progress_bar
 from zoo.device import choose_device
 from zoo.tasks import TaskData
 from zoo.tasks.task_file import find_task
@@ -62,9 +62,9 @@ class Agreement:
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("benchmarks.fidelity", __doc__)
     parser.add_argument("--config", choices=("mnist", "agnews"), default="mnist", help="what to train on")
-    parser.add_argument("--runs", type=int, default=64, help="how many configurations, from the start of shard 0")
-    parser.add_argument("--epochs", type=int, default=100, help="epochs per run")
-    parser.add_argument("--examples", type=int, default=6400, help="training examples")
+    parser.add_argument("--runs", type=positive, default=64, help="how many configurations, from the start of shard 0")
+    parser.add_argument("--epochs", type=positive, default=100, help="epochs per run")
+    parser.add_argument("--examples", type=positive, default=6400, help="training examples")
     parser.add_argument("--data", type=Path, help="folder of the task's data (default: downloaded)")
     parser.add_argument(
         "--embedding", type=Path, help="folder of the frozen embedding of AG News (default: trained on its texts)"

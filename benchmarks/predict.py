@@ -35,7 +35,7 @@ from nfn.predictors.predictor import differences
 from nfn.predictors.pretrained import pretrained_names
 from nfn.training.ensemble import READ_AT_ONCE
 from zoo import TransformerSpec
-from zoo.command import command, command_parser
+from zoo.command import command, command_parser, how_many, positive
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import PublishedZoo
 from zoo.reading.checkpoint_file import SUFFIXES, CheckpointFile
@@ -156,12 +156,12 @@ def zoo_ranking(path: str, options: argparse.Namespace) -> tuple[str, Ranking]:
     config = options.config or (given.config if given else None)
     if config is None and len(configs) > 1:
         raise ValueError(f"{path} has several configs: choose one of {', '.join(configs)} with --config")
-    reader = open_zoo(folder, config or next(iter(configs)), options.split)
+    reader = open_zoo(folder, config or next(iter(configs)), options.split or "test")
     name = None if given else fitting_name(reader.spec, reader.config)
     if given is None and name is None:
         raise ValueError(f"no fitted predictor of this package reads {reader.config}: name one with --predictor")
     ranker = given or Ranker.load(str(name))
-    return f"{path}, {reader.config}, {options.split}", ranker.predict(RankedRows.of_zoo(reader, options.where))
+    return f"{path}, {reader.config}, {reader.split}", ranker.predict(RankedRows.of_zoo(reader, options.where))
 
 
 def file_rankings(files: Sequence[CheckpointFile], predictor: str | None) -> list[tuple[str, Ranking]]:
@@ -197,24 +197,24 @@ def main(arguments: list[str] | None = None) -> None:
         "paths", nargs="+", metavar="PATH", help=f"zoo such as {DEFAULT_NAME}, files of checkpoints, or folders of them"
     )
     parser.add_argument("--config", help="config of a zoo (default: that of the predictor, or the only one)")
-    parser.add_argument("--split", default="test", help="of a zoo: train, validation, test, joined by +, or all")
+    parser.add_argument("--split", help="of a zoo: train, validation, test, joined by +, or all (default: test)")
     parser.add_argument("--where", metavar="EXPRESSION", help="of a zoo: only these rows, e.g. \"optimizer == 'adam'\"")
     parser.add_argument("--predictor", metavar="NAME", help="a name of this package, or a file or folder of your own")
-    parser.add_argument("--top", type=int, default=SHOWN, metavar="N", help="how many rows to print")
+    parser.add_argument("--top", type=positive, default=SHOWN, metavar="N", help="how many rows to print")
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write all rows to this CSV file")
     options = parser.parse_args(arguments)
-    if options.top < 1:
-        raise ValueError(f"--top must be at least 1, got {options.top}")
     zoos = [path for path in options.paths if is_zoo(path)]
     files = [file for path in options.paths if path not in zoos for file in files_in(Path(path))]
-    if not zoos and (options.where or options.config):
-        raise ValueError("--config and --where choose rows of a zoo: the paths are files of single checkpoints")
+    if not zoos and (options.where or options.config or options.split):
+        raise ValueError("--config, --split and --where choose rows of a zoo: the paths are files of checkpoints")
     rankings = [zoo_ranking(path, options) for path in zoos]
     rankings += file_rankings(files, options.predictor) if files else []
     if options.out is not None and len(rankings) > 1:
         raise ValueError(f"--out takes one ranking: these paths have {len(rankings)}, of different predictors or zoos")
     for title, ranking in rankings:
-        print(f"{printable(title)}: {len(ranking.predicted):,} checkpoints, the best {options.top} first\n")
+        rows = len(ranking.predicted)
+        first = f", the best {options.top} first" if rows > options.top else ", the best first" if rows > 1 else ""
+        print(f"{printable(title)}: {how_many(rows, 'checkpoint')}{first}\n")
         print(ranking.text(options.top))
         print(f"\n{ranking.verdict() or 'no accuracies were measured, or they cannot be ranked'}")
         if options.out is not None:

@@ -16,7 +16,7 @@ from generation.sample import Sample
 from generation.storage.remote import RemoteShards, is_url, scratch_folder
 from generation.sweep import PRESETS, Preset, Sweep, own_preset
 from generation.task import TrainingTask
-from zoo.command import positive
+from zoo.command import positive, seconds
 from zoo.device import choose_device
 from zoo.format.record import MAX_REPEATS, MIN_REPEATS, repeats_of
 from zoo.format.shard import ShardRecord, finished_record, shard_folder
@@ -54,6 +54,8 @@ class Job:
     def of(cls, options: argparse.Namespace, task: TrainingTask, preset: Preset, device: str) -> "Job":
         """The job of a parsed command line."""
         remote = is_url(options.out)
+        if not remote and Path(options.out).exists() and not Path(options.out).is_dir():
+            raise NotADirectoryError(f"--out {options.out} is not a folder")
         return cls(
             sweep=Sweep(task, preset, options.seeds or task.seeds, chosen_sample(options)),
             out=scratch_folder(options.out, options.scratch) if remote else Path(options.out),
@@ -101,6 +103,8 @@ class Job:
         task, preset = self.sweep.task.file, self.sweep.preset
         raw = read_training_data(task, self.data, sample=preset.name == "demo")
         if isinstance(raw, RawImages):
+            if self.vectors is not None:
+                raise ValueError(f"--vectors is for texts, and {task.name} has images")
             return with_fewer_examples(task_data(task, raw), preset.train_examples)
         folder = self.out / task.name
         with exclusive(folder / ".embedding.lock", busy=None):
@@ -260,7 +264,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--snapshot-seconds",
-        type=float,
+        type=seconds,
         default=SNAPSHOT_SECONDS,
         help="least time between snapshots to resume from",
     )

@@ -24,7 +24,7 @@ from generation.cluster.status_table import FINISHED, MISSING, StatusTable
 from generation.grid import sampled
 from generation.job import Job, add_options, check_preset, choose_preset, chosen_sample
 from generation.task import named_task
-from zoo.command import command, command_parser, one_line, positive
+from zoo.command import command, command_parser, not_negative, one_line, positive
 from zoo.terminal import PlainConsole, printable
 
 UNFINISHED = 1
@@ -40,7 +40,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--cpus", type=positive, default=1, help="CPU cores, and threads, per shard")
     parser.add_argument(
         "--retries",
-        type=int,
+        type=not_negative,
         default=RETRIES,
         help="new workers for a shard whose worker died",
     )

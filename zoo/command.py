@@ -13,11 +13,12 @@ if __name__ == "__main__":
 
 import argparse
 import functools
+import math
 import os
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import NoReturn, Protocol, runtime_checkable
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -31,7 +32,14 @@ Advance = Callable[[int], None]
 
 def command_parser(name: str, description: str | None) -> argparse.ArgumentParser:
     """The parser of ``python -m NAME``; its help shows the module's docstring as it is written, and every default."""
-    return argparse.ArgumentParser(prog=f"python -m {name}", description=description, formatter_class=HelpWithDefaults)
+    return OneLineParser(prog=f"python -m {name}", description=description, formatter_class=HelpWithDefaults)
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments in one line, like every other error, and leaves the usage to ``--help``."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(BAD_INPUT, f"error: {printable(' '.join(message.splitlines()))} (--help lists the arguments)\n")
 
 
 class HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
@@ -52,6 +60,20 @@ def positive(text: str) -> int:
     """An argument that counts something."""
     if (value := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def not_negative(text: str) -> int:
+    """An argument that counts something of which there may be none."""
+    if (value := int(text)) < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, got {value}")
+    return value
+
+
+def seconds(text: str) -> float:
+    """An argument that is a length of time."""
+    if not 0 <= (value := float(text)) < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, got {text}")
     return value
 
 
@@ -99,6 +121,11 @@ def one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return printable(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
     return printable(" ".join(str(error).splitlines())) or type(error).__name__
+
+
+def how_many(number: int, what: str) -> str:
+    """Such as "1 checkpoint" and "2,000 checkpoints"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

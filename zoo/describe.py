@@ -23,6 +23,7 @@ from zoo.format.splits import SPLITS, splits_of
 from zoo.plots import BINS, plot_curves, plot_histograms, plot_marginals
 from zoo.reading.locate import DEFAULT_NAME, find_folder
 from zoo.reading.reader import ZooReader, open_zoo
+from zoo.reading.selection import select
 from zoo.terminal import PlainConsole
 
 BAR_WIDTH = 50
@@ -134,8 +135,11 @@ def main(arguments: list[str] | None = None) -> None:
     configs = [options.config] if options.config else list(PublishedZoo.read(folder).configs)
     readers = {config: open_zoo(folder, config, "all") for config in configs}
     selected = {
-        config: (reader, reader.metadata.iloc[reader.rows(options.where)]) for config, reader in readers.items()
+        config: (reader, reader.metadata.iloc[np.flatnonzero(select(reader.metadata, options.where))])
+        for config, reader in readers.items()
     }
+    if not any(len(rows) for _, rows in selected.values()):
+        next(iter(readers.values())).rows(options.where)  # says what there is to choose from
     console = PlainConsole()
     if options.details or options.config:
         for config, (reader, rows) in selected.items():

@@ -18,7 +18,7 @@ import pyarrow as pa
 import safetensors.torch
 import torch
 
-from zoo.command import Advance, command, command_parser, progress_bar
+from zoo.command import Advance, command, command_parser, how_many, progress_bar
 from zoo.format.published import parse_splits
 from zoo.format.schema import CHECKPOINT, checkpoint_schema, with_weights
 from zoo.format.table_file import ROWS_PER_BATCH
@@ -29,6 +29,7 @@ from zoo.storage.atomic import atomic_file, remove_unfinished, write_atomically
 from zoo.transformer.weights import TransformerWeights
 
 SUFFIXES = {"safetensors": ".safetensors", "torch": ".pt"}
+PARQUET_SUFFIX = ".parquet"
 LENGTH_BYTES = 8
 
 
@@ -114,11 +115,24 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
+def form_of(out: Path) -> str:
+    """What a name asks for; a folder, or a name without a suffix, for safetensors."""
+    forms = {suffix: form for form, suffix in SUFFIXES.items()}
+    if out.is_dir() or not out.suffix:
+        return "safetensors"
+    if out.suffix not in forms:
+        raise ValueError(
+            f"{out} could be a file or a folder: files end in {' or '.join(forms)}, and of anything else "
+            f"say with --format what it shall hold, {', '.join(SUFFIXES)} or parquet (a folder, one file per split)"
+        )
+    return forms[out.suffix]
+
+
 @command
 def main(arguments: list[str] | None = None) -> None:
     options = parser().parse_args(arguments)
     splits = parse_splits(options.split)
-    form = options.format or {suffix: form for form, suffix in SUFFIXES.items()}.get(options.out.suffix, "safetensors")
+    form = options.format or form_of(options.out)
     reader = open_zoo(options.zoo, options.config, options.split)
     with progress_bar() as bar:
         task = bar.add_task("exporting", total=len(reader.rows(options.where)))
@@ -126,16 +140,16 @@ def main(arguments: list[str] | None = None) -> None:
             paths = export_checkpoints(reader, options.out, form, options.where, lambda rows: bar.advance(task, rows))
             rows = len(paths)
         else:
-            if options.out.is_file():
-                raise ValueError(f"{options.out} is a file: Parquet goes into a folder, one file per split")
+            if options.out.is_file() or options.out.suffix == PARQUET_SUFFIX:
+                raise ValueError(f"{options.out} is a file's name: Parquet goes into a folder, one file per split")
             rows = 0
             for split in splits:
                 part = open_zoo(options.zoo, options.config, split)
                 if not select(part.metadata, options.where).any():
                     continue
-                path = options.out / f"{options.config}-{split}.parquet"
+                path = options.out / f"{options.config}-{split}{PARQUET_SUFFIX}"
                 rows += export_parquet(part, path, options.where, lambda done: bar.advance(task, done))
-    print(f"{rows:,} checkpoints in {options.out}")
+    print(f"{how_many(rows, 'checkpoint')} in {options.out}")
 
 
 if __name__ == "__main__":

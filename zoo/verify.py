@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from zoo.command import Advance, command, command_parser, progress_bar
+from zoo.command import Advance, command, command_parser, how_many, progress_bar
 from zoo.format.edition import read_one_edition
 from zoo.format.faults import checkpoint_faults, fault_lines, run_faults
 from zoo.format.manifest import MANIFEST_FILE
@@ -288,7 +288,8 @@ def main(arguments: list[str] | None = None) -> None:
     counted = f"{rows:,} rows in {len(zoo.manifest.files)} files, {size / 1e6:,.1f} MB"
     print(f"{printable(folder)}: {', '.join(zoo.configs)}; {counted}: all well")
     if options.evaluate:
-        print(f"accuracy of {options.evaluate} random rows per config measured again: all within {ACCURACY_TOLERANCE}")
+        rows = how_many(options.evaluate, "random row")
+        print(f"accuracy of {rows} per config measured again: all within {ACCURACY_TOLERANCE}")
 
 
 if __name__ == "__main__":

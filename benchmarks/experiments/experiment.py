@@ -18,7 +18,7 @@ from benchmarks.results import Result
 from benchmarks.tables.data_note import with_data_notes
 from benchmarks.tables.markdown import for_terminal
 from benchmarks.tables.result_index import ResultIndex
-from zoo.command import duration, progress_bar
+from zoo.command import duration, how_many, progress_bar
 from zoo.storage.atomic import write_atomically
 
 SOME_SKIPPED = 3  # the exit code when models were left out
@@ -71,7 +71,7 @@ class Experiment:
         if not self.options.estimate or row_epochs(trials, data) < WORTH_A_PROBE:
             return
         times, first = FitTimes(data, self.options.jobs), self.options.thresholds[0]
-        count = "1 trial" if len(trials) == 1 else f"{len(trials)} trials"
+        count = how_many(len(trials), "trial")
         line = f"{data.config}: {count} to fit, about {duration(times.total(trials))} on this machine"
         quick = [
             trial

@@ -190,7 +190,7 @@ FAULTS = {
     ),
     "whole.numbers.pt": (lambda path: torch.save({"a": torch.zeros(3, dtype=torch.int64)}, path), "'a' is not one"),
     "list.pt": (lambda path: torch.save([torch.zeros(3)], path), "is no state_dict but a list"),
-    "hostile.pt": (hostile, "cannot be read as tensors alone"),
+    "hostile.pt": (hostile, "holds more than tensors and is not read: save model.state_dict()"),
     "bomb.pt": (bomb, "bytes unpacked, at most 67,108,864 are read"),
     "text.pt": (lambda path: path.write_text("weights"), "is not a file that torch.save writes"),
     "text.safetensors": (lambda path: path.write_text("weights"), "is damaged"),
@@ -217,4 +217,5 @@ def test_options_that_do_not_fit_are_one_line(tiny_zoo: Path, fitted: Path, tmp_
     assert "some/where.pt: No such file" in refusal(predict.main, ["some/where.pt"], capsys)
     torch.save(STATE, tmp_path / "a.pt")
     assert "choose rows of a zoo" in refusal(predict.main, [str(tmp_path / "a.pt"), "--where", "seed == 0"], capsys)
+    assert "choose rows of a zoo" in refusal(predict.main, [str(tmp_path / "a.pt"), "--split", "train"], capsys)
     assert "must end in .safetensors" in refusal(pretrain.main, ["--out", "a.pt"], capsys)

@@ -173,7 +173,12 @@ def test_snapshots_of_another_training_are_neither_used_nor_lost(tmp_path: Path)
         (["--shard", "3", "--models-per-pass", "-1"], "error: argument --models-per-pass: must be at least 1, got -1"),
         (["--shard", "3", "--device", "cuda:99"], "error: there is no device 'cuda:99'"),
         (["--shard", "3", "--preset", "lite"], "error: MNIST is not in"),
-        ([], "name a shard with --shard"),
+        (
+            ["--shard", "3", "--snapshot-seconds", "nan"],
+            "error: argument --snapshot-seconds: must be a number of seconds",
+        ),
+        (["--shard", "3", "--list"], "error: --list shows all shards: give it or --shard"),
+        ([], "error: name a shard with --shard"),
     ],
 )
 def test_bad_input_gets_one_line_and_a_non_zero_exit(
@@ -189,6 +194,19 @@ def test_bad_input_gets_one_line_and_a_non_zero_exit(
     assert ended.value.code == 2
     *_, last = capsys.readouterr().err.splitlines()
     assert message in last
+
+
+@pytest.mark.filterwarnings("ignore:no --data")
+def test_word_vectors_are_not_for_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--shard", "0", "--preset", "demo", "--vectors", "glove", "--out", str(tmp_path)]
+    assert "error: --vectors is for texts, and mnist has images" in refusal(main, arguments, capsys)
+
+
+def test_the_list_of_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("no shards")
+    assert "notes.txt is not a folder" in refusal(
+        main, ["--list", "--preset", "demo", "--out", str(tmp_path / "notes.txt")], capsys
+    )
 
 
 @pytest.mark.parametrize("url", ["", "file://"])

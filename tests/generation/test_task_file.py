@@ -127,6 +127,7 @@ def test_seeds_name_the_config(tmp_path: Path, seeds: str, config: str, runs: in
 WRONG = {
     "no TOML": ("name = ", "is not TOML: "),
     "no name": (SMALL.replace('name = "small"', ""), "name is missing: it must be text in quotes"),
+    "an empty name": (SMALL.replace('"small"', '""'), "name is empty: it must be text in quotes"),
     "a name that is a path": (
         SMALL.replace('"small"', '"../small"'),
         "name must be 1 to 48 small letters, digits, - and _",
@@ -164,7 +165,7 @@ WRONG = {
     "a rate of 0": (SMALL.replace("[1e-3, 1e-2]", "[0.0]"), "[grid] learning_rate must hold positive numbers, got 0.0"),
     "a rate that is no list": (
         SMALL.replace("[1e-3, 1e-2]", "1e-3"),
-        "[grid] learning_rate must be an array such as [positive numbers], got 0.001",
+        "[grid] learning_rate must be an array of positive numbers, got 0.001",
     ),
     "no values": (SMALL.replace("[1e-3, 1e-2]", "[]"), "[grid] learning_rate is empty"),
     "a value twice": (SMALL.replace("[1e-3, 1e-2]", "[1e-3, 1e-3]"), "[grid] learning_rate names 0.001 twice"),

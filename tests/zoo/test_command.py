@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from zoo.command import command
+from zoo.command import command, command_parser, how_many, not_negative, positive, seconds
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,38 @@ def test_bad_input_ends_with_one_line_and_a_code(capsys, error, code, line):
         main([])
     assert ended.value.code == code
     assert capsys.readouterr().err == line + "\n"
+
+
+def test_a_wrong_argument_is_one_line_too(capsys):
+    @command
+    def main(arguments: list[str] | None = None) -> None:
+        parser = command_parser("zoo.fly", "Flies.")
+        parser.add_argument("--wings", type=positive)
+        parser.add_argument("--lives", type=not_negative)
+        parser.add_argument("--wait", type=seconds)
+        parser.parse_args(arguments)
+
+    for arguments, message in (
+        (["--fast"], "unrecognized arguments: --fast"),
+        (["--wings", "0"], "argument --wings: must be at least 1, got 0"),
+        (["--wings", "\x1b[2J"], "argument --wings: invalid positive value: "),
+        (["--lives", "-1"], "argument --lives: must be at least 0, got -1"),
+        (["--wait", "-1"], "argument --wait: must be a number of seconds, got -1"),
+        (["--wait", "nan"], "argument --wait: must be a number of seconds, got nan"),
+        (["--wait", "inf"], "argument --wait: must be a number of seconds, got inf"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"error: {message}")
+        assert said.count("\n") == 1
+        assert "\x1b" not in said
+    main(["--wings", "1", "--lives", "0", "--wait", "0.5"])
+
+
+def test_things_are_counted_as_a_person_would():
+    assert [how_many(number, "row") for number in (0, 1, 2, 2000)] == ["0 rows", "1 row", "2 rows", "2,000 rows"]
 
 
 def test_our_own_mistakes_keep_their_traceback():

@@ -31,7 +31,22 @@ def test_a_selection_is_described_alone(zoo_folder, capsys):
 def test_a_selection_of_nothing_says_what_there_is(zoo_folder, capsys):
     with pytest.raises(SystemExit):
         main([str(zoo_folder), "--config", "mnist", "--where", "test_accuracy > 2"])
-    assert "no checkpoint of mnist all fits 'test_accuracy > 2': test_accuracy lies between" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no checkpoint of mnist, all splits, fits 'test_accuracy > 2': test_accuracy lies between" in said
+
+
+def test_a_selection_from_one_config_leaves_the_others_empty(zoo_folder, capsys):
+    task = zoo.open(zoo_folder, "mnist").metadata["task"][0]
+    main([str(zoo_folder), "--where", f"task == '{task}'"])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert {line[0]: line[1] for line in lines if line and line[0] in ("mnist", "agnews")} == {
+        "mnist": "77",
+        "agnews": "0",
+    }
+    with pytest.raises(SystemExit) as ended:
+        main([str(zoo_folder), "--where", "test_accuracy > 2"])
+    assert ended.value.code == 2
+    assert "fits 'test_accuracy > 2': test_accuracy lies between" in capsys.readouterr().err
 
 
 def test_bars_grow_with_the_logarithm_of_the_count():

@@ -70,6 +70,9 @@ def test_a_whole_config_as_parquet(zoo_folder, tmp_path):
         (["mnist", "out", "--where", "test_accuracy > 2"], "test_accuracy lies between"),
         (["mnist", "out.safetensors"], "do not fit in the one file"),
         (["mnist", "out.safetensors", "--format", "torch"], "out.safetensors would be a torch file: name it *.pt"),
+        (["mnist", "out.parquet"], "files end in .safetensors or .pt, and of anything else say with --format"),
+        (["mnist", "out.npz", "--where", "checkpoint == 'best'"], "out.npz could be a file or a folder"),
+        (["mnist", "out.parquet", "--format", "parquet"], "Parquet goes into a folder"),
         (["chess", "out"], "has no config 'chess'"),
         (["mnist", "out", "--where", "import os"], "cannot read"),
         (["mnist", "out", "--split", "holdout"], "unknown split"),
@@ -83,6 +86,7 @@ def test_bad_input_is_one_clear_line(zoo_folder, tmp_path, monkeypatch, capsys, 
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_same_checkpoints_give_the_same_bytes(zoo_folder, tmp_path):

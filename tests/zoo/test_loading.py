@@ -117,6 +117,15 @@ def test_runs_are_a_config_of_their_own(datasets, zoo_folder):
     assert len(runs[0]["test_accuracy"]) == 100
 
 
+def test_the_only_config_needs_no_name(zoo_folder, tmp_path):
+    fabricate_shard(tmp_path / "runs", TINY_MNIST, count=12)
+    publish(tmp_path / "runs", tmp_path / "zoo")
+    loaded = zoo.load_dataset(tmp_path / "zoo", cache_dir=str(tmp_path / "cache"))
+    assert sum(part.num_rows for part in loaded.values()) == len(zoo.open(tmp_path / "zoo", split="all"))
+    with pytest.raises(ValueError, match=r"has \d configs: name one of agnews.*, mnist"):
+        zoo.load_dataset(zoo_folder)
+
+
 def test_several_workers_stream_different_rows(datasets, zoo_folder):
     reader = zoo.open(zoo_folder, "mnist")
     stream = zoo.load_dataset(zoo_folder, "mnist", split="train", streaming=True).shuffle(seed=1, buffer_size=50)

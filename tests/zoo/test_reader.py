@@ -288,7 +288,7 @@ def test_two_passes_at_once_do_not_see_each_others_writes(reader):
 )
 def test_choosing_nothing_is_an_error_that_says_what_there_is(reader, where, message):
     for read in (reader.rows, lambda where: reader.batches(5, where=where)):
-        with pytest.raises(ValueError, match=f"no checkpoint of mnist train .*{message}"):
+        with pytest.raises(ValueError, match=f"no checkpoint of mnist, split train, .*{message}"):
             read(where)
-    with pytest.raises(ValueError, match="no checkpoint of mnist train"):
+    with pytest.raises(ValueError, match="no checkpoint of mnist, split train"):
         zoo.CheckpointStream(reader, where=where)

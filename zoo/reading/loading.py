@@ -21,12 +21,12 @@ ARGUMENTS = ("split", "streaming", "cache_dir", "features", "keep_in_memory", "r
 
 
 def load_dataset(path: str | Path = DEFAULT_NAME, name: str | None = None, **arguments: Any) -> Any:
-    """``datasets.load_dataset`` with the same arguments, after finding the zoo that ``path`` names.
+    """``datasets.load_dataset`` for the zoo that ``path`` names, with those of its arguments that are in ``ARGUMENTS``.
 
     ``path`` may be a folder, the address of one on a web server, OWNER/NAME on the hub, or the default name, which also
-    finds ``$SMALL_TRANSFORMER_ZOO`` and the sample beside this package. The manifest alone says which files are read.
-    Rows that are missing are an error, never a shorter dataset; so is a server that is too slow (see
-    ``zoo.reading.fetch``).
+    finds ``$SMALL_TRANSFORMER_ZOO`` and the sample beside this package. ``name`` is a config, and may be left out where
+    there is only one. The manifest alone says which files are read. Rows that are missing are an error, never a shorter
+    dataset; so is a server that is too slow (see ``zoo.reading.fetch``).
     """
     if unknown := sorted(arguments.keys() - set(ARGUMENTS)):
         raise ValueError(f"{unknown[0]} is not for a zoo, whose files its manifest lists: give {', '.join(ARGUMENTS)}")
@@ -68,6 +68,7 @@ def load(
 
     from zoo.reading.manifest_builder import ManifestBuilder
 
+    config = config or only_config(manifest, place)
     schema, names = config_files(manifest, config, place)
     files = {
         part: [ListedFile(place, name, manifest.files[name], edition, headers or {}) for name in listed]
@@ -96,10 +97,18 @@ def load(
     return builder.as_dataset(split=split, in_memory=bool(keep_in_memory))
 
 
-def config_files(manifest: Manifest, config: str | None, place: str | Path) -> tuple[pa.Schema, dict[str, list[str]]]:
+def only_config(manifest: Manifest, place: str | Path) -> str:
+    """The one to read where none is named."""
+    configs = list(configs_of(manifest, place))
+    if len(configs) != 1:
+        raise ValueError(f"{place} has {len(configs)} configs: name one of {', '.join(configs)}")
+    return configs[0]
+
+
+def config_files(manifest: Manifest, config: str, place: str | Path) -> tuple[pa.Schema, dict[str, list[str]]]:
     """The schema and the files of each split; of a config's runs, ``CONFIG-runs``, the one file."""
     configs = configs_of(manifest, place)
-    if config is not None and (of_runs := config.removesuffix(RUNS_SUFFIX)) != config and of_runs in configs:
+    if (of_runs := config.removesuffix(RUNS_SUFFIX)) != config and of_runs in configs:
         if (name := f"{of_runs}/{RUNS_FILE}") not in manifest.files:
             raise ValueError(f"{place}/{MANIFEST_FILE} lists no {name}")
         return PUBLISHED_RUN_SCHEMA, {RUNS_SPLIT: [name]}
@@ -113,7 +122,7 @@ def config_files(manifest: Manifest, config: str | None, place: str | Path) -> t
     return checkpoint_schema(configs[config].spec), names
 
 
-def cache_key(place: str | Path, config: str | None, files: list[ListedFile], features: Any) -> str:
+def cache_key(place: str | Path, config: str, files: list[ListedFile], features: Any) -> str:
     """The name of a config's copy in the library's cache: another place, edition or type of a column, another copy."""
     parts = [str(place), str(features), *(f"{file.name} {file.entry.sha256}" for file in files)]
     return f"{config}-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:16]}"

@@ -112,7 +112,8 @@ class ZooReader:
         rows = np.flatnonzero(select(self.metadata, where))
         if where is not None and not len(rows):
             values = values_there_are(self.metadata, where)
-            raise ValueError(f"no checkpoint of {self.config} {self.split} fits {describe_where(where)}: {values}")
+            split = "all splits" if self.split == "all" else f"split {self.split}"
+            raise ValueError(f"no checkpoint of {self.config}, {split}, fits {describe_where(where)}: {values}")
         return rows
 
     def weights(self, rows: Rows) -> Float[Tensor, "*n d"]:

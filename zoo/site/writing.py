@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from zoo.command import Advance
+from zoo.command import Advance, how_many
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
 from zoo.format.published import PublishedZoo, zoo_files
 from zoo.reading.locate import find_folder
@@ -147,7 +147,7 @@ def write_script(path: Path, value: Any) -> None:
 def counts(readers: dict[str, ZooReader]) -> str:
     """What a zoo holds, in one line."""
     runs, rows = sum(len(reader.runs) for reader in readers.values()), sum(map(len, readers.values()))
-    configs = f"{len(readers)} config{'' if len(readers) == 1 else 's'}"
+    configs = how_many(len(readers), "config")
     return f"{rows:,} checkpoints of {runs:,} trained small transformers in {configs}"
 
 

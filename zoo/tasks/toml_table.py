@@ -54,9 +54,7 @@ class TomlTable:
         self, key: str, default: Any = REQUIRED, *, allowed: str, accept: Callable[[Any], bool]
     ) -> tuple[Any, ...]:
         """An array with at least one value, all different and each one that ``accept`` takes."""
-        values = self._read(
-            key, default, f"an array such as [{allowed}]", lambda value: isinstance(value, list | tuple)
-        )
+        values = self._read(key, default, f"an array of {allowed}", lambda value: isinstance(value, list | tuple))
         if not values:
             raise self.fault(key, "is empty: name at least one value")
         for place, value in enumerate(values):
@@ -91,6 +89,8 @@ class TomlTable:
                 raise self.fault(key, f"is missing: it must be {allowed}")
             return default
         value = self.values[key]
+        if value == "":
+            raise self.fault(key, f"is empty: it must be {allowed}")
         if not accept(value):
             raise self.fault(key, f"must be {allowed}, got {shown(value)}")
         return value
