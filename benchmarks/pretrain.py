@@ -34,7 +34,7 @@ from nfn import Pretrained, load_pretrained
 from nfn.predictors.conformal import LEVEL, ConformalInterval
 from nfn.predictors.pretrained import CARD_SUFFIX, SUFFIX, save_pretrained
 from nfn.training.ensemble import READ_AT_ONCE
-from zoo.command import command, command_parser
+from zoo.command import any_seed, command, command_parser
 from zoo.device import choose_device
 from zoo.format.splits import SPLITS
 from zoo.reading.locate import DEFAULT_NAME
@@ -161,7 +161,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--zoo", default=DEFAULT_NAME, metavar="DIR", help="folder of the zoo, or its name on the hub")
     parser.add_argument("--config", default="mnist", help="config of the zoo")
     parser.add_argument("--checkpoint", default="all", metavar="LABEL", help="one of the config's, or all")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the fit")
+    parser.add_argument("--seed", type=any_seed, default=0, help="seed of the fit")
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="epochs of training")
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, or auto: the GPU where there is one")
     parser.add_argument(

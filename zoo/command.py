@@ -70,6 +70,13 @@ def not_negative(text: str) -> int:
     return value
 
 
+def any_seed(text: str) -> int:
+    """An argument that chance starts from."""
+    if not 0 <= (value := int(text)) < 1 << 32:
+        raise argparse.ArgumentTypeError(f"must lie in [0, 2^32), got {value}")
+    return value
+
+
 def seconds(text: str) -> float:
     """An argument that is a length of time."""
     if not 0 <= (value := float(text)) < math.inf:

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from zoo.command import Advance, command, command_parser, how_many, progress_bar
+from zoo.command import Advance, any_seed, command, command_parser, how_many, progress_bar
 from zoo.format.edition import read_one_edition
 from zoo.format.faults import checkpoint_faults, fault_lines, run_faults
 from zoo.format.manifest import MANIFEST_FILE
@@ -257,7 +257,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="folder that the paths of the data start from (default: this one; the paper's data is downloaded)",
     )
-    options.add_argument("--seed", type=int, default=0, help="which rows --evaluate takes")
+    options.add_argument("--seed", type=any_seed, default=0, help="which rows --evaluate takes")
     return options
 
 

@@ -26,7 +26,7 @@ from benchmarks.submissions.held_out import HeldOutRows
 from benchmarks.submissions.ranking import rank, read_ranking, submissions_in, write_ranking
 from benchmarks.submissions.submission import Submission, card_with, write_submission
 from benchmarks.tables.leaderboard import score_lines
-from zoo.command import command, command_parser, positive
+from zoo.command import any_seed, command, command_parser, positive
 from zoo.device import choose_device
 from zoo.reading.locate import DEFAULT_NAME
 from zoo.storage.atomic import write_atomically
@@ -160,7 +160,7 @@ def parser() -> argparse.ArgumentParser:
     submitting.add_argument("--zoo", default=DEFAULT_NAME, metavar="DIR", help="folder of the zoo, or its hub name")
     submitting.add_argument("--config", default="mnist", help="config of the zoo")
     submitting.add_argument("--checkpoint", default="all", metavar="LABEL", help="one of the config's, or all")
-    submitting.add_argument("--seed", type=int, default=0, help="seed of the fit")
+    submitting.add_argument("--seed", type=any_seed, default=0, help="seed of the fit")
     submitting.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder to write")
     submitting.add_argument("--name", help="of the predictor (default: the model's title)")
     submitting.add_argument("--authors", nargs="+", metavar="AUTHOR", help="who made it")

@@ -263,7 +263,7 @@ def test_following_contributing_adds_both_submissions(clone: Path, capsys) -> No
     ("words", "message"),
     [
         (["--paper", "ftp://arxiv.org"], "paper must be an address that begins with https://"),
-        (["--seed", "-1"], "seed must be a whole number"),
+        (["--seed", "-1"], "--seed: must lie in [0, 2^32), got -1"),
         (["--jobs", "-3"], "--jobs: must be at least 1, got -3"),
         (["--out", "foreign"], "foreign/card.toml is missing"),
         (["--out", "file"], "file is not a folder"),

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from zoo.command import command, command_parser, how_many, not_negative, positive, seconds
+from zoo.command import any_seed, command, command_parser, how_many, not_negative, positive, seconds
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,7 @@ def test_a_wrong_argument_is_one_line_too(capsys):
         parser.add_argument("--wings", type=positive)
         parser.add_argument("--lives", type=not_negative)
         parser.add_argument("--wait", type=seconds)
+        parser.add_argument("--seed", type=any_seed)
         parser.parse_args(arguments)
 
     for arguments, message in (
@@ -47,6 +48,8 @@ def test_a_wrong_argument_is_one_line_too(capsys):
         (["--wings", "0"], "argument --wings: must be at least 1, got 0"),
         (["--wings", "\x1b[2J"], "argument --wings: invalid positive value: "),
         (["--lives", "-1"], "argument --lives: must be at least 0, got -1"),
+        (["--seed", "-1"], "argument --seed: must lie in [0, 2^32), got -1"),
+        (["--seed", "4294967296"], "argument --seed: must lie in [0, 2^32), got 4294967296"),
         (["--wait", "-1"], "argument --wait: must be a number of seconds, got -1"),
         (["--wait", "nan"], "argument --wait: must be a number of seconds, got nan"),
         (["--wait", "inf"], "argument --wait: must be a number of seconds, got inf"),
@@ -58,7 +61,7 @@ def test_a_wrong_argument_is_one_line_too(capsys):
         assert said.startswith(f"error: {message}")
         assert said.count("\n") == 1
         assert "\x1b" not in said
-    main(["--wings", "1", "--lives", "0", "--wait", "0.5"])
+    main(["--wings", "1", "--lives", "0", "--wait", "0.5", "--seed", "0"])
 
 
 def test_things_are_counted_as_a_person_would():
