@@ -3,7 +3,6 @@
 Nothing in a file is executed: safetensors has no code, and torch reads tensors only (``weights_only=True``).
 """
 
-import pickle  # for the name of its error alone
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -74,10 +73,10 @@ def read_torch(path: Path) -> dict[str, Tensor]:
         raise ValueError(f"{path} is damaged: {unpacked:,} bytes unpacked, at most {MAX_BYTES:,} are read")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # torch's own words tell how to read it all the same
-        raise ValueError(f"{path} holds more than tensors and is not read: save model.state_dict()") from error
     # torch raises a different type for each way in which a file can be wrong
     except Exception as error:
+        if type(error).__name__ == "UnpicklingError":  # torch's own words tell how to read it all the same
+            raise ValueError(f"{path} holds more than tensors and is not read: save model.state_dict()") from error
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path} cannot be read as tensors alone: {first[:200]}") from error
     if not isinstance(state, Mapping):
