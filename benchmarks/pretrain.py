@@ -34,7 +34,7 @@ from nfn import Pretrained, load_pretrained
 from nfn.predictors.conformal import LEVEL, ConformalInterval
 from nfn.predictors.pretrained import CARD_SUFFIX, SUFFIX, save_pretrained
 from nfn.training.ensemble import READ_AT_ONCE
-from zoo.command import any_seed, command, command_parser
+from zoo.command import any_seed, command, command_parser, positive
 from zoo.device import choose_device
 from zoo.format.splits import SPLITS
 from zoo.reading.locate import DEFAULT_NAME
@@ -162,7 +162,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--config", default="mnist", help="config of the zoo")
     parser.add_argument("--checkpoint", default="all", metavar="LABEL", help="one of the config's, or all")
     parser.add_argument("--seed", type=any_seed, default=0, help="seed of the fit")
-    parser.add_argument("--epochs", type=int, default=EPOCHS, help="epochs of training")
+    parser.add_argument("--epochs", type=positive, default=EPOCHS, help="epochs of training")
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, or auto: the GPU where there is one")
     parser.add_argument(
         "--out", type=Path, required=True, metavar="FILE", help=f"file to write, NAME{SUFFIX}; its card goes beside it"
@@ -170,8 +170,6 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.out.suffix != SUFFIX:
         raise ValueError(f"--out must end in {SUFFIX}, got {options.out}")
-    if options.epochs < 1:
-        raise ValueError(f"--epochs must be at least 1, got {options.epochs}")
     data = BenchmarkData.from_zoo(
         options.zoo, options.config, checkpoint=options.checkpoint, device=choose_device(options.device)
     )

@@ -30,7 +30,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     if options.shard is not None and options.sample is not None:
         parser.error("--sample takes the place of --shard: give one of them")
     if options.shard is not None and options.list:
-        parser.error("--list shows all shards: give it or --shard")
+        parser.error("--list shows all shards: leave out --shard")
     if options.shard is None and options.sample is None and not options.list:
         parser.error("name a shard with --shard 0, 1, …, draw a --sample, or --list them")
     return options

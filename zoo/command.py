@@ -39,7 +39,7 @@ class OneLineParser(argparse.ArgumentParser):
     """Says what is wrong with the arguments in one line, like every other error, and leaves the usage to ``--help``."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(BAD_INPUT, f"error: {printable(' '.join(message.splitlines()))} (--help lists the arguments)\n")
+        self.exit(BAD_INPUT, f"error: {unbroken(message)} (--help lists the arguments)\n")
 
 
 class HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
@@ -120,14 +120,19 @@ def command(main: Main) -> Main:
 
 def show_in_one_line(message: Warning | str, *_: object) -> None:
     """A warning as a user of a command should see it: what it says, not where in the code it was said."""
-    print(f"note: {printable(' '.join(str(message).splitlines()))}", file=sys.stderr)
+    print(f"note: {unbroken(str(message))}", file=sys.stderr)
 
 
 def one_line(error: Exception) -> str:
     """The message without line breaks and escape sequences; the operating system's own errors without their number."""
     if isinstance(error, OSError) and error.strerror:
         return printable(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
-    return printable(" ".join(str(error).splitlines())) or type(error).__name__
+    return unbroken(str(error)) or type(error).__name__
+
+
+def unbroken(text: str) -> str:
+    """The text without line breaks and escape sequences."""
+    return printable(" ".join(text.splitlines()))
 
 
 def how_many(number: int, what: str) -> str:

@@ -139,7 +139,8 @@ def main(arguments: list[str] | None = None) -> None:
         for config, reader in readers.items()
     }
     if not any(len(rows) for _, rows in selected.values()):
-        next(iter(readers.values())).rows(options.where)  # says what there is to choose from
+        for reader in readers.values():
+            reader.rows(options.where)  # an error that says what there is to choose from
     console = PlainConsole()
     if options.details or options.config:
         for config, (reader, rows) in selected.items():

@@ -117,15 +117,13 @@ def parser() -> argparse.ArgumentParser:
 
 def form_of(out: Path) -> str:
     """What a name asks for; a folder, or a name without a suffix, for safetensors."""
-    forms = {suffix: form for form, suffix in SUFFIXES.items()}
-    if out.is_dir() or not out.suffix:
-        return "safetensors"
-    if out.suffix not in forms:
-        raise ValueError(
-            f"{out} could be a file or a folder: files end in {' or '.join(forms)}, and of anything else "
-            f"say with --format what it shall hold, {', '.join(SUFFIXES)} or parquet (a folder, one file per split)"
-        )
-    return forms[out.suffix]
+    for form, suffix in SUFFIXES.items():
+        if out.suffix == suffix:
+            return form
+    if out.suffix and not out.is_dir():
+        endings = " or ".join(SUFFIXES.values())
+        raise ValueError(f"the name {out} does not say what to write: end it in {endings}, or choose a --format")
+    return "safetensors"
 
 
 @command
@@ -141,7 +139,7 @@ def main(arguments: list[str] | None = None) -> None:
             rows = len(paths)
         else:
             if options.out.is_file() or options.out.suffix == PARQUET_SUFFIX:
-                raise ValueError(f"{options.out} is a file's name: Parquet goes into a folder, one file per split")
+                raise ValueError(f"{options.out} names a file: Parquet goes into a folder, one file per split")
             rows = 0
             for split in splits:
                 part = open_zoo(options.zoo, options.config, split)

@@ -288,8 +288,8 @@ def main(arguments: list[str] | None = None) -> None:
     counted = f"{rows:,} rows in {len(zoo.manifest.files)} files, {size / 1e6:,.1f} MB"
     print(f"{printable(folder)}: {', '.join(zoo.configs)}; {counted}: all well")
     if options.evaluate:
-        rows = how_many(options.evaluate, "random row")
-        print(f"accuracy of {rows} per config measured again: all within {ACCURACY_TOLERANCE}")
+        drawn = how_many(options.evaluate, "random row")
+        print(f"accuracy of {drawn} per config measured again: all within {ACCURACY_TOLERANCE}")
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ class TomlTable:
                 raise self.fault(key, f"is missing: it must be {allowed}")
             return default
         value = self.values[key]
-        if value == "":
+        if is_blank(value):
             raise self.fault(key, f"is empty: it must be {allowed}")
         if not accept(value):
             raise self.fault(key, f"must be {allowed}, got {shown(value)}")
@@ -97,7 +97,11 @@ class TomlTable:
 
 
 def is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+    return isinstance(value, str) and not is_blank(value)
+
+
+def is_blank(value: Any) -> bool:
+    return isinstance(value, str) and not value.strip()
 
 
 def is_tables(value: Any) -> bool:
