@@ -11,37 +11,42 @@ shards, whose numbers are its own.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from generation.protocol import RunConfig
 from generation.sample import Sample
+from zoo.format.hyperparameters import CONFIGURATION
 
 PERMUTATION_SEED = 2025
+_TRAIN_FRACTION = CONFIGURATION.index("train_fraction")
 SEED = 0  # the one that all runs share, unless they have their own
 
 
 @dataclass(frozen=True)
 class GridTable:
-    """Values to cross, one ``[grid]`` of a task file."""
+    """Values to cross, one ``[grid]`` of a task file: those of each hyperparameter but the seed, in their order."""
 
-    optimizer: tuple[str, ...]
-    learning_rate: tuple[float, ...]
-    weight_decay: tuple[float, ...]
-    init_std: tuple[float, ...]
-    dropout: tuple[float, ...]
-    train_fraction: tuple[float, ...]
+    values: tuple[tuple[Any, ...], ...]
 
-    def configurations(self) -> int:
-        return prod(len(getattr(self, field.name)) for field in fields(self))
+    def __len__(self) -> int:
+        """The number of configurations."""
+        return prod(map(len, self.values))
 
-    def crossed(self) -> Iterator[tuple[str, float, float, float, float]]:
-        """Everything but the train fraction, in the order of a run's fields."""
-        return product(self.optimizer, self.learning_rate, self.weight_decay, self.init_std, self.dropout)
+    @property
+    def train_fraction(self) -> tuple[float, ...]:
+        return self.values[_TRAIN_FRACTION]
+
+    def crossed(self, fraction: float) -> Iterator[dict[str, Any]]:
+        """The configurations of a train fraction."""
+        values = [*self.values]
+        values[_TRAIN_FRACTION] = (fraction,)
+        return (dict(zip(CONFIGURATION, crossed, strict=True)) for crossed in product(*values))
 
 
 @dataclass(frozen=True)
@@ -61,10 +66,10 @@ class Grid:
     def of_fraction(self, fraction: float) -> list[RunConfig]:
         """All configurations of a train fraction, in the order of the tables, each once."""
         runs = (
-            RunConfig(self.task, optimizer, rate, decay, std, dropout, fraction, SEED, task_sha256=self.task_sha256)
+            RunConfig(task=self.task, **configuration, seed=SEED, task_sha256=self.task_sha256)
             for table in self.tables
             if fraction in table.train_fraction
-            for optimizer, rate, decay, std, dropout in table.crossed()
+            for configuration in table.crossed(fraction)
         )
         return list(dict.fromkeys(runs))
 

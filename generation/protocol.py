@@ -4,9 +4,12 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
-from zoo.format.schema import OPTIMIZERS
+from msgspec import Meta
+
+from zoo.checked import NotNegative, check_fields
+from zoo.format.hyperparameters import HYPERPARAMETERS, Hyperparameters
 
 CHECKPOINT_SHARES = {"epoch_50": 0.50, "epoch_75": 0.75, "epoch_100": 1.00}
 
@@ -14,11 +17,9 @@ MOMENTUM = 0.9
 ADAM_BETAS = (0.9, 0.999)
 RMSPROP_ALPHA = 0.99
 EPSILON = 1e-8
-CROP_PADDING, MAX_CROP_PADDING = 2, 8
-IDENTITY = ("task", "protocol", "task_sha256")
-"""Fields of a run that all runs of a config share."""
-LATER = {"crop_padding": CROP_PADDING, "checkpoint_epochs": None}
-"""Fields of a protocol that the first zoos' files do not have, and what they are there."""
+_LATER = {"crop_padding": 2, "checkpoint_epochs": None}
+"""Fields of a protocol that the first zoos' files do not have, and their values there."""
+Epochs = Annotated[int, Meta(ge=1, le=10_000)]
 
 
 @dataclass(frozen=True)
@@ -29,24 +30,20 @@ class Protocol:
     after ``checkpoint_epochs``; None is the paper's choice, half, three quarters and all of the epochs.
     """
 
-    epochs: int = 100
-    warmup_epochs: int = 10
-    batch_size: int = 128
-    final_learning_rate: float = 1e-5
-    crop_padding: int = CROP_PADDING
-    checkpoint_epochs: tuple[int, ...] | None = None
+    epochs: Epochs = 100
+    warmup_epochs: Epochs = 10
+    batch_size: Annotated[int, Meta(ge=1, le=1 << 16)] = 128
+    final_learning_rate: NotNegative = 1e-5
+    crop_padding: Annotated[int, Meta(ge=0, le=8)] = 2
+    checkpoint_epochs: Annotated[tuple[Epochs, ...], Meta(min_length=1, max_length=16)] | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.warmup_epochs <= self.epochs:
+        check_fields(self)
+        if self.warmup_epochs > self.epochs:
             raise ValueError(f"warm-up must take between 1 and all {self.epochs} epochs, got {self.warmup_epochs}")
-        if type(self.crop_padding) is not int or not 0 <= self.crop_padding <= MAX_CROP_PADDING:
-            raise ValueError(f"crop_padding must be 0 to {MAX_CROP_PADDING} pixels, got {self.crop_padding!r}")
-        if (chosen := self.checkpoint_epochs) is not None:
-            whole = bool(chosen) and all(type(epoch) is int and 1 <= epoch <= self.epochs for epoch in chosen)
-            if not whole or list(chosen) != sorted(set(chosen)):
-                raise ValueError(
-                    f"checkpoint epochs must be ascending numbers from 1 to {self.epochs}, got {list(chosen)}"
-                )
+        chosen = list(self.checkpoint_epochs or ())
+        if chosen != sorted(set(chosen)) or max(chosen, default=1) > self.epochs:
+            raise ValueError(f"checkpoints must be ascending epochs from 1 to {self.epochs}, got {chosen}")
 
     @classmethod
     def shortened(cls, epochs: int) -> "Protocol":
@@ -84,8 +81,8 @@ class Protocol:
         return {label: max(1, round(share * self.epochs)) for label, share in CHECKPOINT_SHARES.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-ready data. The later fields are left unsaid at their defaults: the first runs keep their ids."""
-        plain = {name: value for name, value in vars(self).items() if (name, value) not in LATER.items()}
+        """Plain JSON-ready data. The later fields are left out at their defaults: the first runs keep their ids."""
+        plain = {name: value for name, value in vars(self).items() if (name, value) not in _LATER.items()}
         if self.checkpoint_epochs is not None:
             plain["checkpoint_epochs"] = list(self.checkpoint_epochs)
         return plain
@@ -96,38 +93,16 @@ def warmup_share(epochs: int) -> int:
     return max(1, epochs // 10)
 
 
-@dataclass(frozen=True)
-class RunConfig:
-    """One run: the task's name, the six varied hyperparameters, the seed, and the protocol.
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(Hyperparameters):
+    """One run: the task's name, its hyperparameters, and the protocol.
 
     ``run_id`` is a hash of all of it. The transformer's dimensions are those of the task's data, ``TaskData.spec``.
     """
 
     task: str
-    optimizer: str
-    learning_rate: float
-    weight_decay: float
-    init_std: float
-    dropout: float
-    train_fraction: float
-    seed: int = 0
     protocol: Protocol = field(default_factory=Protocol)
     task_sha256: str | None = None  # of the task file, where it is not one of the paper's
-
-    def __post_init__(self) -> None:
-        if self.optimizer not in OPTIMIZERS:
-            raise ValueError(f"unknown optimizer {self.optimizer!r}: there are {', '.join(OPTIMIZERS)}")
-        if not self.learning_rate > 0 or not self.init_std > 0 or not self.weight_decay >= 0:
-            raise ValueError(
-                "learning_rate and init_std must be positive and weight_decay not negative, got "
-                f"{self.learning_rate}, {self.init_std} and {self.weight_decay}"
-            )
-        if not 0 <= self.dropout < 1 or not 0 < self.train_fraction <= 1:
-            raise ValueError(
-                f"dropout must lie in [0, 1) and train_fraction in (0, 1], got {self.dropout} and {self.train_fraction}"
-            )
-        if not 0 <= self.seed < 2**32:
-            raise ValueError(f"seed must lie in [0, 2^32), got {self.seed}")
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as plain JSON-ready data."""
@@ -142,4 +117,4 @@ class RunConfig:
 
     def hyperparameters(self) -> dict[str, Any]:
         """The columns of the zoo that tell this run from others."""
-        return {name: value for name, value in vars(self).items() if name not in IDENTITY}
+        return {name: getattr(self, name) for name in HYPERPARAMETERS}

@@ -15,7 +15,7 @@ from generation.reference import train_single
 from generation.task import named_task
 from zoo.command import command, command_parser, positive
 from zoo.device import choose_device
-from zoo.format.schema import OPTIMIZERS
+from zoo.format.hyperparameters import OPTIMIZERS
 from zoo.tasks.evaluation import Evaluation
 
 

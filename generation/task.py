@@ -1,21 +1,61 @@
-"""What a task file says about training: its grid, its seeds and its protocol."""
+"""The sections of a task file about training: its grid, its seeds and its protocol."""
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from generation.grid import Grid, GridTable, whole
-from generation.protocol import MAX_CROP_PADDING, Protocol
+from generation.protocol import Epochs, Protocol
 from generation.sample import FRACTIONS
-from zoo.format.record import MAX_REPEATS, MIN_REPEATS, SEED_POLICIES, SHARED_SEED
-from zoo.format.schema import OPTIMIZERS
-from zoo.storage.numbers import is_finite
+from zoo.checked import Count, NotNegative, checked, shown
+from zoo.format.hyperparameters import CONFIGURATION, TYPES, Hyperparameters
+from zoo.format.record import MAX_REPEATS, MIN_REPEATS, SHARED_SEED
 from zoo.tasks.task_file import TaskFile, find_task
-from zoo.tasks.toml_table import REQUIRED, TomlTable, shown
 
-MAX_CONFIGURATIONS = 99_999
-MAX_EPOCHS, MAX_BATCH, MAX_CHECKPOINTS = 10_000, 1 << 16, 16
+_MAX_CONFIGURATIONS = 99_999
+_DEFAULTS = {
+    each.name: field() if each.default is MISSING else field(default=(each.default,))
+    for each in fields(Hyperparameters)
+}
+_GridSection = make_dataclass(
+    "_GridSection",
+    [
+        *((name, Annotated[tuple[TYPES[name], ...], Meta(min_length=1)], _DEFAULTS[name]) for name in CONFIGURATION),
+        ("shards", Annotated[int, Meta(ge=1, le=_MAX_CONFIGURATIONS)] | None, None),
+        ("seeds", Literal["shared", "distinct"] | Annotated[int, Meta(ge=MIN_REPEATS, le=MAX_REPEATS)] | None, None),
+    ],
+    frozen=True,
+    kw_only=True,
+)
+"""A ``[[grid]]``: an array of values for each hyperparameter; ``shards`` and ``seeds`` belong to all of them."""
+
+
+@dataclass(frozen=True)
+class _ProtocolSection:
+    """``[protocol]``. What is left out has the paper's value; warm-up and checkpoints its share of the epochs."""
+
+    epochs: Epochs = Protocol.epochs
+    warmup_epochs: Epochs | None = None
+    batch_size: Count = Protocol.batch_size
+    final_learning_rate: NotNegative = Protocol.final_learning_rate
+    crop_padding: int = Protocol.crop_padding
+    checkpoints: tuple[Epochs, ...] | None = None
+
+    def protocol(self, *, paper: bool) -> Protocol:
+        """The paper's checkpoints are named by their share, 50, 75 and 100 %, also where a preset has fewer epochs."""
+        short = Protocol.shortened(self.epochs)
+        checkpoints = tuple(dict.fromkeys(short.checkpoints.values())) if self.checkpoints is None else self.checkpoints
+        return Protocol(
+            self.epochs,
+            short.warmup_epochs if self.warmup_epochs is None else self.warmup_epochs,
+            self.batch_size,
+            self.final_learning_rate,
+            self.crop_padding,
+            None if paper else checkpoints,
+        )
 
 
 @dataclass(frozen=True)
@@ -39,101 +79,48 @@ def named_task(name: str | Path) -> TrainingTask:
 
 @cache
 def training_task(file: TaskFile) -> TrainingTask:
-    tables = file.content.tables("grid")
-    shards, seeds = read_shards(tables[0]), read_seeds(tables[0])
-    values = tuple(read_grid(table) for table in tables)
-    tables[0].finish()
-    for table in tables[1:]:
+    sections = [checked(raw, _GridSection, f"{file.where}: [grid] ") for raw in file.content.grid]
+    values = tuple(GridTable(_distinct(section, file.where)) for section in sections)
+    for later in sections[1:]:
         for key in ("shards", "seeds"):
-            if key in table.values:
-                raise table.fault(key, "belongs in the first [[grid]], since it is about all of them")
-        table.finish()
-    if (count := sum(table.configurations() for table in values)) > MAX_CONFIGURATIONS:
-        raise tables[0].fault("is too large:", f"{count:,} configurations, at most {MAX_CONFIGURATIONS:,}")
+            if getattr(later, key) is not None:
+                raise _grid_fault(file, f"{key} belongs in the first [[grid]], since it is about all of them")
+    if (count := sum(map(len, values))) > _MAX_CONFIGURATIONS:
+        raise _grid_fault(file, f"is too large: {count:,} configurations, at most {_MAX_CONFIGURATIONS:,}")
     fractions = len({fraction for table in values for fraction in table.train_fraction})
     if fractions > FRACTIONS:
-        raise tables[0].fault("train_fraction", f"may have {FRACTIONS} values at most, got {fractions}")
-    if shards is None:
-        shards = fractions
+        raise _grid_fault(file, f"train_fraction may have {FRACTIONS} values at most, got {fractions}")
+    shards = sections[0].shards or fractions
     if shards % fractions:
-        raise tables[0].fault(
-            "shards",
-            f"must be a multiple of {fractions}, the number of train fractions, since the runs of a shard share one; "
-            f"got {shards}",
+        raise _grid_fault(
+            file,
+            f"shards must be a multiple of {fractions}, the number of train fractions, since the runs of a shard share "
+            f"one; got {shards}",
         )
     grid = Grid(file.name, None if file.is_paper else file.sha256, values, shards)
     least = min(len(grid.of_fraction(fraction)) for fraction in grid.fractions)
     if shards // fractions > least:
-        raise tables[0].fault(
-            "shards",
-            f"must leave a run for each: {least * fractions:,} at most for {len(whole(grid)):,} configurations",
+        raise _grid_fault(
+            file,
+            f"shards must leave a run for each: {least * fractions:,} at most for {len(whole(grid)):,} configurations",
         )
-    return TrainingTask(file, grid, seeds, read_protocol(file.content.table("protocol", {}), paper=file.is_paper))
+    seeds = SHARED_SEED if sections[0].seeds is None else str(sections[0].seeds)
+    section = checked(file.content.protocol, _ProtocolSection, f"{file.where}: [protocol] ")
+    try:
+        return TrainingTask(file, grid, seeds, section.protocol(paper=file.is_paper))
+    except ValueError as error:
+        raise ValueError(f"{file.where}: [protocol] {error}") from error
 
 
-def read_shards(table: TomlTable) -> int | None:
-    return table.integer("shards", None, most=MAX_CONFIGURATIONS)
+def _grid_fault(file: TaskFile, problem: str) -> ValueError:
+    return ValueError(f"{file.where}: [grid] {problem}")
 
 
-def read_seeds(table: TomlTable) -> str:
-    """A policy by name, or how often each configuration is trained, as text."""
-    value = table.values.get("seeds", SHARED_SEED)
-    if isinstance(value, int) and not isinstance(value, bool) and MIN_REPEATS <= value <= MAX_REPEATS:
-        table.known.append("seeds")
-        return str(value)
-    allowed = f"{' or '.join(map(repr, SEED_POLICIES))} or a whole number from {MIN_REPEATS} to {MAX_REPEATS:,}"
-    if value not in SEED_POLICIES:
-        raise table.fault("seeds", f"must be {allowed}, got {shown(value)}")
-    return table.text("seeds", SHARED_SEED, choices=SEED_POLICIES)
-
-
-def read_grid(table: TomlTable) -> GridTable:
-    """The six hyperparameters; those that switch something off do so where they are left out."""
-
-    def numbers(key: str, default: Any, allowed: str, accept: Any) -> tuple[float, ...]:
-        values = table.list_of(key, default, allowed=allowed, accept=lambda value: is_finite(value) and accept(value))
-        return tuple(float(value) for value in values)
-
-    return GridTable(
-        optimizer=table.list_of("optimizer", allowed=", ".join(OPTIMIZERS), accept=lambda value: value in OPTIMIZERS),
-        learning_rate=numbers("learning_rate", REQUIRED, "positive numbers", lambda value: value > 0),
-        weight_decay=numbers("weight_decay", (0.0,), "numbers of at least 0", lambda value: value >= 0),
-        init_std=numbers("init_std", REQUIRED, "positive numbers", lambda value: value > 0),
-        dropout=numbers("dropout", (0.0,), "numbers from 0 to 0.99", lambda value: 0 <= value <= 0.99),
-        train_fraction=numbers("train_fraction", (1.0,), "numbers above 0, at most 1", lambda value: 0 < value <= 1),
-    )
-
-
-def read_protocol(table: TomlTable, *, paper: bool) -> Protocol:
-    """What is left out has the paper's value; warm-up and checkpoints the paper's share of the epochs.
-
-    The paper's checkpoints are named by their share, 50, 75 and 100 %, also where a preset has fewer epochs.
-    """
-    default = Protocol()
-    epochs = table.integer("epochs", default.epochs, most=MAX_EPOCHS)
-    short = Protocol.shortened(epochs)
-    checkpoints = table.list_of(
-        "checkpoints",
-        tuple(dict.fromkeys(short.checkpoints.values())),
-        allowed=f"epochs from 1 to {epochs:,}",
-        accept=lambda value: type(value) is int and 1 <= value <= epochs,
-    )
-    if list(checkpoints) != sorted(checkpoints) or len(checkpoints) > MAX_CHECKPOINTS:
-        raise table.fault(
-            "checkpoints", f"must ascend, and be {MAX_CHECKPOINTS} at most, got {shown(list(checkpoints))}"
-        )
-    protocol = Protocol(
-        epochs=epochs,
-        warmup_epochs=table.integer("warmup_epochs", short.warmup_epochs, most=epochs),
-        batch_size=table.integer("batch_size", default.batch_size, most=MAX_BATCH),
-        final_learning_rate=table.number(
-            "final_learning_rate",
-            default.final_learning_rate,
-            allowed="a number of at least 0",
-            accept=lambda value: value >= 0,
-        ),
-        crop_padding=table.integer("crop_padding", default.crop_padding, least=0, most=MAX_CROP_PADDING),
-        checkpoint_epochs=None if paper else checkpoints,
-    )
-    table.finish()
-    return protocol
+def _distinct(section: Any, where: str) -> tuple[tuple[Any, ...], ...]:
+    """The values of each hyperparameter, none of them twice."""
+    for name in CONFIGURATION:
+        values = getattr(section, name)
+        for index, value in enumerate(values):
+            if value in values[:index]:
+                raise ValueError(f"{where}: [grid] {name} names {shown(value)} twice")
+    return tuple(getattr(section, name) for name in CONFIGURATION)

@@ -1,10 +1,15 @@
-"""What every command of the project shares: one clear line on bad input, an exit code, progress on stderr.
+"""What every command of the project shares: options, one clear line on bad input, an exit code, progress on stderr.
+
+@dataclass(frozen=True)
+class _Options:
+    zoo: Annotated[str, Argument("folder of the zoo, or its name on the hub", "DIR")] = "small-transformer-zoo"
+    evaluate: Annotated[CountOrZero, Option("measure N random rows of each config again", "N")] = 0
+
 
 @command
 def main(arguments: list[str] | None = None) -> None:
-    parser = command_parser("zoo.verify", __doc__)
-    parser.add_argument(...)
-    options = parser.parse_args(arguments)
+    options = parse_options(_Options, "zoo.verify", __doc__, arguments)
+    from zoo.reading.reader import open_zoo  # what takes time to import comes after --help and wrong arguments
     ...
 
 if __name__ == "__main__":
@@ -12,48 +17,105 @@ if __name__ == "__main__":
 """
 
 import argparse
+import dataclasses
 import functools
-import math
 import os
 import sys
+import types
+import typing
 import warnings
-from collections.abc import Callable
-from typing import NoReturn, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Protocol, TypeVar, runtime_checkable
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from zoo.checked import checked
+from zoo.version import VERSION
 
-from zoo.terminal import PlainConsole, printable
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
+T = TypeVar("T")
 BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
+_LONGEST = 2000
 
 Advance = Callable[[int], None]
-"""Told how many more rows or bytes of a long piece of work are done."""
+"""Called with the number of rows or bytes that a long piece of work has done since the last call."""
 
 
-def command_parser(name: str, description: str | None) -> argparse.ArgumentParser:
-    """The parser of ``python -m NAME``; its help shows the module's docstring as it is written, and every default."""
-    return OneLineParser(prog=f"python -m {name}", description=description, formatter_class=HelpWithDefaults)
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """How a field of an options class is written on the command line: ``--name VALUE``.
+
+    The field's type decides the rest: a bool is a switch (``--no-name`` if it is on by default), a tuple takes several
+    values, a Literal is a choice, and numbers may have limits (``zoo.checked``).
+    """
+
+    help: str
+    metavar: str | None = None
+    choices: Iterable[str] | None = None
+    default: Any = None
+    """For the command line alone; None is the field's own default."""
 
 
-class OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong with the arguments in one line, like every other error, and leaves the usage to ``--help``."""
+class Argument(Option):
+    """A field that is given by its position. One with a default may be left out."""
+
+
+DEVICE = Option("cpu, cuda, cuda:1, or auto: the GPU if there is one")
+Device = Annotated[str, DEVICE]
+ZooName = Annotated[str, Option("folder of the zoo, or its name on the hub", "DIR")]
+DryRun = Annotated[bool, Option("print the rows without storing them")]
+
+
+def parse_options(options: type[T], name: str, description: str | None, arguments: list[str] | None) -> T:
+    """The options of ``python -m NAME``; its help shows the module's docstring as it is written, and every default."""
+    parser = _new_parser(f"python -m {name}", description)
+    _add_options(parser, options)
+    return _filled(options, vars(parser.parse_args(arguments)), parser)
+
+
+def parse_verb(
+    verbs: dict[str, tuple[type, str]], name: str, description: str | None, arguments: list[str] | None
+) -> Any:
+    """The options of ``python -m NAME VERB``, an instance of the class of that verb; ``verbs`` has a help for each."""
+    parser = _new_parser(f"python -m {name}", description)
+    parsers = parser.add_subparsers(dest="verb", required=True, parser_class=_OneLineParser, help="what to do")
+    for verb, (options, what) in verbs.items():
+        child = parsers.add_parser(verb, help=what, description=what, formatter_class=_HelpWithDefaults)
+        _add_options(child, options)
+    given = vars(parser.parse_args(arguments))
+    verb = given.pop("verb")
+    return _filled(verbs[verb][0], given, parsers.choices[verb])
+
+
+def _new_parser(program: str, description: str | None) -> argparse.ArgumentParser:
+    parser = _OneLineParser(prog=program, description=description, formatter_class=_HelpWithDefaults)
+    parser.add_argument("--version", action="version", version=VERSION, help="show the version and exit")
+    return parser
+
+
+class _OneLineParser(argparse.ArgumentParser):
+    """Prints what is wrong with the arguments in one line, like every other error, and leaves the usage to --help."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(BAD_INPUT, f"error: {unbroken(message)} (--help lists the arguments)\n")
 
 
-class HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
-    """Ends the help of an argument with "(default: …)"; a help text itself says so only where the default is None.
+class _HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
+    """Ends the help of an argument with "(default: …)"; a help text has it itself only where the default is None.
 
-    A switch has no default worth telling: it is off until it is named.
+    The default of a switch is not shown: it is off until it is named.
     """
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.default is None or isinstance(action.default, bool) or action.default == argparse.SUPPRESS:
             return action.help
-        values = action.default if isinstance(action.default, list | tuple) else [action.default]
+        values = action.default if isinstance(action.default, list) else [action.default]
         shown = " ".join(map(str, values)).replace("%", "%%")
         return f"{action.help} (default: {shown})"
+
+
+def command_parser(name: str, description: str | None) -> argparse.ArgumentParser:
+    return _new_parser(f"python -m {name}", description)
 
 
 def positive(text: str) -> int:
@@ -79,9 +141,66 @@ def any_seed(text: str) -> int:
 
 def seconds(text: str) -> float:
     """An argument that is a length of time."""
-    if not 0 <= (value := float(text)) < math.inf:
+    if not 0 <= (value := float(text)) < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a number of seconds, got {text}")
     return value
+
+
+def _fields_of(options: type) -> dict[str, tuple[dataclasses.Field[Any], Any, Option]]:
+    """The fields with their types and what is said about them on the command line."""
+    hints = typing.get_type_hints(options, include_extras=True)
+    found = {}
+    for field in dataclasses.fields(options):
+        hint = hints[field.name]
+        (said,) = (each for each in typing.get_args(hint)[1:] if isinstance(each, Option))
+        found[field.name] = field, hint, said
+    return found
+
+
+def _add_options(parser: argparse.ArgumentParser, options: type) -> None:
+    for name, (field, hint, said) in _fields_of(options).items():
+        kind = _without_none(typing.get_args(hint)[0])
+        default = field.default if said.default is None else said.default
+        required = default is dataclasses.MISSING
+        default = None if required else list(default) if isinstance(default, tuple) else default
+        flag = _flag(name, said)
+        if kind is bool:
+            flag, action = (f"--no-{flag[2:]}", "store_false") if default else (flag, "store_true")
+            parser.add_argument(flag, dest=name, action=action, help=said.help)
+            continue
+        several = typing.get_origin(kind) is tuple
+        value = _without_none(typing.get_args(kind)[0]) if several else kind
+        given: dict[str, Any] = {"default": default, "metavar": said.metavar, "help": said.help}
+        if isinstance(said, Argument):
+            given["nargs"] = {(True, True): "+", (True, False): "*", (False, False): "?"}.get((several, required))
+        else:
+            given |= {"required": required, "nargs": "+" if several else None}
+        if typing.get_origin(value) is Literal or said.choices:
+            given["choices"] = tuple(said.choices or typing.get_args(value))
+        parser.add_argument(flag, **given)
+
+
+def _without_none(hint: Any) -> Any:
+    """``int`` for ``int | None`` and for ``Annotated[int, …]``."""
+    while typing.get_origin(hint) is Annotated or isinstance(hint, types.UnionType):
+        hint = next(each for each in typing.get_args(hint) if each is not types.NoneType)
+    return hint
+
+
+def _filled(options: type[T], given: dict[str, Any], parser: argparse.ArgumentParser) -> T:
+    """The words of the command line as the values they stand for; a wrong one ends the program in one line."""
+    try:
+        values = {
+            name: checked(given[name], hint, f"argument {_flag(name, said)}: ", strict=False)
+            for name, (_, hint, said) in _fields_of(options).items()
+        }
+        return options(**values)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def _flag(name: str, said: Option) -> str:
+    return name if isinstance(said, Argument) else f"--{name.replace('_', '-')}"
 
 
 @runtime_checkable
@@ -119,7 +238,7 @@ def command(main: Main) -> Main:
 
 
 def show_in_one_line(message: Warning | str, *_: object) -> None:
-    """A warning as a user of a command should see it: what it says, not where in the code it was said."""
+    """A warning as a user of a command should see it: its text, without the place in the code."""
     print(f"note: {unbroken(str(message))}", file=sys.stderr)
 
 
@@ -135,6 +254,20 @@ def unbroken(text: str) -> str:
     return printable(" ".join(text.splitlines()))
 
 
+def printable(text: object) -> str:
+    r"""The text in one line, every character that is not printable in Python's notation, such as ``\x1b``.
+
+    That takes away escape sequences (colors, titles, links, the cursor), line breaks, and the characters that turn
+    the direction of what follows.
+    """
+    text = str(text)
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}… ({len(text):,} characters)"
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 def how_many(number: int, what: str) -> str:
     """Such as "1 checkpoint" and "2,000 checkpoints"."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
@@ -148,8 +281,12 @@ def duration(seconds: float) -> str:
     return f"{seconds / 86400:,.0f} days"
 
 
-def progress_bar() -> Progress:
+def progress_bar() -> "Progress":
     """A progress bar on stderr; silent where stderr is not a terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from zoo.terminal import PlainConsole
+
     console = PlainConsole(stderr=True)
     return Progress(
         TextColumn("{task.description}"),

@@ -17,8 +17,9 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from zoo.command import command, command_parser
+from zoo.format.hyperparameters import HYPERPARAMETERS
 from zoo.format.published import PublishedZoo
-from zoo.format.schema import BEST, HYPERPARAMETERS
+from zoo.format.schema import BEST
 from zoo.format.splits import SPLITS, splits_of
 from zoo.plots import BINS, plot_curves, plot_histograms, plot_marginals
 from zoo.reading.locate import DEFAULT_NAME, find_folder
@@ -73,7 +74,7 @@ def marginals_table(rows: pd.DataFrame) -> Table:
     table = Table(title="accuracy by hyperparameter", title_justify="left")
     for heading in ("hyperparameter", "value", "rows", "mean", "median", "min", "max"):
         table.add_column(heading, justify="left" if heading in ("hyperparameter", "value") else "right")
-    for name in ("checkpoint", *(field.name for field in HYPERPARAMETERS)):
+    for name in ("checkpoint", *HYPERPARAMETERS):
         groups = dict(iter(rows.groupby(name)["test_accuracy"]))
         if name == "seed" and len(groups) > len(THRESHOLDS):
             table.add_row(name, f"{len(groups):,} values", f"{len(rows):,}", "", "", "", "", end_section=True)

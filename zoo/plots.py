@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from zoo.format.schema import HYPERPARAMETERS, OPTIMIZERS
+from zoo.format.hyperparameters import CONFIGURATION, OPTIMIZERS
 from zoo.storage.atomic import write_atomically
 from zoo.terminal import printable
 
@@ -66,7 +66,7 @@ def plot_curves(name: str, runs: pd.DataFrame, path: Path) -> Path:
 
 def plot_marginals(name: str, rows: pd.DataFrame, path: Path) -> Path:
     """Accuracy by each hyperparameter: the median, the middle half and the middle nine tenths of its checkpoints."""
-    names = [field.name for field in HYPERPARAMETERS if field.name != "seed"]
+    names = CONFIGURATION
     figure = new_figure(10.5, 6.0)
     axes = figure.subplots(2, -(-len(names) // 2), squeeze=False, sharey=True)
     for axis, hyperparameter in zip(axes.flat, names, strict=True):

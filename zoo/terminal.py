@@ -5,25 +5,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-LONGEST = 2000
-
-
-def printable(text: object) -> str:
-    r"""The text in one line, every character that is not printable in Python's notation, such as ``\x1b``.
-
-    That takes away escape sequences (colors, titles, links, the cursor), line breaks, and the characters that turn
-    the direction of what follows.
-    """
-    text = str(text)
-    if len(text) > LONGEST:
-        text = f"{text[:LONGEST]}… ({len(text):,} characters)"
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+from zoo.command import printable
 
 
 class PlainConsole(Console):
-    """A console that takes every string as text: what styles it, says so with a ``Text`` of its own."""
+    """A console that takes every string as plain text; styles come from ``Text`` objects only."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)

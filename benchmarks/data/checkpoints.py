@@ -12,9 +12,10 @@ from torch import Tensor
 
 from nfn import GroupElement
 from zoo import TransformerSpec, TransformerWeights, ZooReader
+from zoo.format.hyperparameters import CONFIGURATION
 from zoo.reading.selection import Selection
 
-HYPERPARAMETERS = ("optimizer", "learning_rate", "weight_decay", "init_std", "dropout", "train_fraction")
+HYPERPARAMETERS = CONFIGURATION
 MOVED_AT_ONCE = 256  # group elements act in float64: this many checkpoints stay within 100 MB
 
 

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pandas as pd
 
+from zoo.format.hyperparameters import HYPERPARAMETERS
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import RUNS_FILE, PublishedZoo
-from zoo.format.schema import HYPERPARAMETERS, PUBLISHED_RUN_SCHEMA
+from zoo.format.schema import PUBLISHED_RUN_SCHEMA
 from zoo.format.table_file import read_table
 
 GENERATED = "generated"
-COLUMNS = ("status", *(field.name for field in HYPERPARAMETERS), "test_accuracy")
+COLUMNS = ("status", *HYPERPARAMETERS, "test_accuracy")
 
 
 def trained_on(folder: Path) -> dict[str, str | None]:

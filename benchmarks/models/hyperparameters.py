@@ -16,7 +16,7 @@ from jaxtyping import Float
 from benchmarks.data.checkpoints import HYPERPARAMETERS, Checkpoints
 from benchmarks.statistics.ranking import kendall_tau
 from nfn.predictors.places import Ranks
-from zoo.format.schema import OPTIMIZERS
+from zoo.format.hyperparameters import OPTIMIZERS
 
 ROUNDS, RATE, LEAVES, LEAF_ROWS = 2000, 0.05, 15, 5
 

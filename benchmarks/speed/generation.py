@@ -28,8 +28,8 @@ from generation.protocol import Protocol, RunConfig
 from generation.reference import make_model, make_optimizer, train_batches
 from zoo.command import command, command_parser, duration, positive
 from zoo.device import choose_device
+from zoo.format.hyperparameters import OPTIMIZERS
 from zoo.format.record import SEED_POLICIES, SHARED_SEED
-from zoo.format.schema import OPTIMIZERS
 from zoo.tasks import Examples, TaskData, WordEmbedding
 from zoo.tasks.identity import KNOWN
 from zoo.transformer.dimensions import add_dimensions, chosen_dimensions, with_dimensions
@@ -198,7 +198,9 @@ def fabricate(spec: TransformerSpec, train: int, test: int) -> TaskData:
 def measure_single(config: str, device: torch.device, repeats: int, dimensions: dict[str, int]) -> Result:
     """The slow twin: one model with the modules and optimizers of torch; only its training steps."""
     task = fabricate(with_dimensions(SPECS[config], dimensions), SINGLE_STEPS * Protocol().batch_size, 100).to(device)
-    run = RunConfig(config, "adam", LEARNING_RATE, 1e-6, 0.1, 0.1, 1.0)
+    run = RunConfig(
+        task=config, optimizer="adam", learning_rate=LEARNING_RATE, weight_decay=1e-6, init_std=0.1, dropout=0.1
+    )
     model = make_model(task.spec, run, device)
     optimizer, inputs = make_optimizer(run, model), TrainingInputs.prepare(task)
     batches = epoch_batches(train_subset(len(task.train), 1.0), Protocol(), epoch=0).to(device)

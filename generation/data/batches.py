@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from generation.protocol import CROP_PADDING, Protocol
+from generation.protocol import Protocol
 from zoo.tasks import Examples, TaskData
 
 DATA_SEED = 0
@@ -65,7 +65,7 @@ class TrainingInputs:
     crop_padding: int
 
     @classmethod
-    def prepare(cls, task: TaskData, crop_padding: int = CROP_PADDING) -> "TrainingInputs":
+    def prepare(cls, task: TaskData, crop_padding: int = Protocol.crop_padding) -> "TrainingInputs":
         if task.embedding is not None:
             return cls(task, None, crop_padding)
         return cls(task, pad(task.train.inputs, crop_padding), crop_padding)

@@ -10,7 +10,7 @@ from torch import Tensor
 from benchmarks.data.benchmark_data import BenchmarkData
 from benchmarks.data.checkpoints import Checkpoints
 from zoo import TransformerSpec, TransformerWeights
-from zoo.format.schema import OPTIMIZERS
+from zoo.format.hyperparameters import OPTIMIZERS
 
 SMALL = TransformerSpec("mnist", classes=2, tokens=4, dim=3, heads=2, key_dim=2, value_dim=2, hidden_dim=2, blocks=1)
 Label = Callable[[TransformerWeights, torch.Generator], Tensor]

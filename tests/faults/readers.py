@@ -54,7 +54,15 @@ OWNER = "0" * 64
 SHARD = "mnist/shard-00000"
 STATE = PopulationState.initial(
     MNIST,
-    [RunConfig("mnist", "sgd", 1e-3, 0.0, 0.1, 0.0, 1.0, protocol=Protocol(epochs=4, warmup_epochs=1))],
+    [
+        RunConfig(
+            task="mnist",
+            optimizer="sgd",
+            learning_rate=1e-3,
+            init_std=0.1,
+            protocol=Protocol(epochs=4, warmup_epochs=1),
+        )
+    ],
     torch.device("cpu"),
 )
 

@@ -23,7 +23,9 @@ MakeEngine = Callable[..., FusedEngine]
 
 
 def config(task: str, optimizer: str = "sgd_momentum", *, dropout: float = 0.0, **changes) -> RunConfig:
-    run = RunConfig(task, optimizer, RATES[optimizer], 0.0, 0.3, dropout, 1.0, protocol=ONE_STEP)
+    run = RunConfig(
+        task=task, optimizer=optimizer, learning_rate=RATES[optimizer], init_std=0.3, dropout=dropout, protocol=ONE_STEP
+    )
     return replace(run, **changes)
 
 

@@ -16,7 +16,14 @@ from zoo.transformer.spec import MNIST
 
 
 def main(sources: Path) -> None:
-    run = RunConfig("mnist", "adam", 1e-3, 0.0, 0.2, 0.1, 1.0, protocol=Protocol(1, 1, batch_size=16))
+    run = RunConfig(
+        task="mnist",
+        optimizer="adam",
+        learning_rate=1e-3,
+        init_std=0.2,
+        dropout=0.1,
+        protocol=Protocol(1, 1, batch_size=16),
+    )
     engine = FusedEngine([run], few_digits(train=16, test=1), EmulatedKernels(MNIST, sources=sources))
     engine.train_epoch(PopulationState.initial(MNIST, [run], engine.device))
 

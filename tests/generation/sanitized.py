@@ -14,7 +14,7 @@ from generation.fused.engine import FusedEngine
 from generation.fused.variants import VARIANTS
 from generation.population.state import PopulationState
 from generation.protocol import Protocol, RunConfig
-from zoo.format.schema import OPTIMIZERS
+from zoo.format.hyperparameters import OPTIMIZERS
 from zoo.transformer.spec import AGNEWS, TransformerSpec
 
 SQUARES = TransformerSpec("squares", classes=7, tokens=36, patch_size=4, blocks=1)
@@ -29,7 +29,18 @@ def main() -> None:
         if variant.use(task.spec) is None:
             continue
         protocol = Protocol(epochs=2, warmup_epochs=1, batch_size=32)
-        runs = [RunConfig(task.spec.task, name, 1e-3, 1e-4, 0.2, 0.2, 1.0, protocol=protocol) for name in OPTIMIZERS]
+        runs = [
+            RunConfig(
+                task=task.spec.task,
+                optimizer=name,
+                learning_rate=1e-3,
+                weight_decay=1e-4,
+                init_std=0.2,
+                dropout=0.2,
+                protocol=protocol,
+            )
+            for name in OPTIMIZERS
+        ]
         engine = FusedEngine.on_cuda(runs, task, torch.device("cuda"), variant)
         state = PopulationState.initial(task.spec, runs, engine.device)
         state.alive[-1] = False

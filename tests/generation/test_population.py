@@ -22,7 +22,15 @@ OPTIMIZERS = {"sgd": 1e-2, "sgd_momentum": 1e-2, "adam": 1e-3, "rmsprop": 3e-4}
 
 def runs(task: str, protocol: Protocol, dropout: float = 0.0) -> list[RunConfig]:
     return [
-        RunConfig(task, optimizer, rate, 1e-4, 0.2, dropout, 1.0, protocol=protocol)
+        RunConfig(
+            task=task,
+            optimizer=optimizer,
+            learning_rate=rate,
+            weight_decay=1e-4,
+            init_std=0.2,
+            dropout=dropout,
+            protocol=protocol,
+        )
         for optimizer, rate in OPTIMIZERS.items()
     ]
 
@@ -199,7 +207,15 @@ def test_with_dropout_losses_are_distributed_as_the_slow_twins() -> None:
     task = replace(photos, spec=replace(photos.spec, blocks=2))
     protocol = Protocol(epochs=5, warmup_epochs=1, batch_size=32)
     configs = [
-        RunConfig("photos", optimizer, rate, 1e-6, std, dropout, 1.0, protocol=protocol)
+        RunConfig(
+            task="photos",
+            optimizer=optimizer,
+            learning_rate=rate,
+            weight_decay=1e-6,
+            init_std=std,
+            dropout=dropout,
+            protocol=protocol,
+        )
         for optimizer, rate in {"sgd": 1e-1, "sgd_momentum": 3e-2, "adam": 1e-2, "rmsprop": 3e-3}.items()
         for std, dropout in ((0.1, 0.4), (0.2, 0.2))
     ]

@@ -9,9 +9,11 @@ from torch import optim
 
 from generation.protocol import Protocol, RunConfig
 from generation.reference import make_model, make_optimizer
+from zoo.checked import checked
+from zoo.format.hyperparameters import Hyperparameters
 from zoo.transformer.spec import MNIST
 
-RUN = RunConfig("mnist", "adam", 1e-3, 1e-6, 0.1, 0.1, 1.0)
+RUN = RunConfig(task="mnist", optimizer="adam", learning_rate=1e-3, weight_decay=1e-6, init_std=0.1, dropout=0.1)
 
 
 @pytest.mark.parametrize(
@@ -68,11 +70,15 @@ def test_what_the_first_zoos_did_not_record_is_left_unsaid() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"warmup_epochs": 0}, "warm-up must take between 1 and all 100 epochs, got 0"),
-        ({"crop_padding": -1}, "crop_padding must be 0 to 8 pixels, got -1"),
-        ({"crop_padding": 9}, "crop_padding must be 0 to 8 pixels, got 9"),
-        ({"checkpoint_epochs": ()}, r"must be ascending numbers from 1 to 100, got \[\]"),
-        ({"checkpoint_epochs": (0, 10)}, r"from 1 to 100, got \[0, 10\]"),
+        ({"warmup_epochs": 0}, "warmup_epochs must be a whole number from 1 to 10,000, got 0"),
+        ({"warmup_epochs": 101}, "warm-up must take between 1 and all 100 epochs, got 101"),
+        ({"crop_padding": -1}, "crop_padding must be a whole number from 0 to 8, got -1"),
+        ({"crop_padding": 9}, "crop_padding must be a whole number from 0 to 8, got 9"),
+        ({"checkpoint_epochs": ()}, r"must be an array of at least one value, .* got \(\)"),
+        (
+            {"checkpoint_epochs": (0, 10)},
+            "checkpoint_epochs: each value must be .* from 1 to 10,000, got 0",
+        ),
         ({"checkpoint_epochs": (10, 101)}, r"from 1 to 100, got \[10, 101\]"),
         ({"checkpoint_epochs": (20, 10)}, r"from 1 to 100, got \[20, 10\]"),
         ({"checkpoint_epochs": (10, 10)}, r"from 1 to 100, got \[10, 10\]"),
@@ -124,15 +130,18 @@ def test_run_id_depends_on_everything_and_on_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"optimizer": "adamw"}, "unknown optimizer 'adamw': there are sgd, sgd_momentum, adam, rmsprop"),
-        ({"learning_rate": 0.0}, "learning_rate and init_std must be positive"),
-        ({"learning_rate": float("nan")}, "learning_rate and init_std must be positive"),
-        ({"weight_decay": -1.0}, "weight_decay not negative"),
-        ({"dropout": 1.0}, r"dropout must lie in \[0, 1\)"),
-        ({"train_fraction": 0.0}, r"train_fraction in \(0, 1\]"),
-        ({"seed": -1}, r"seed must lie in \[0, 2\^32\)"),
+        ({"optimizer": "adamw"}, "optimizer must be one of adam, rmsprop, sgd, sgd_momentum, got 'adamw'"),
+        ({"learning_rate": 0.0}, "learning_rate must be a number above 0, got 0.0"),
+        ({"learning_rate": float("nan")}, "learning_rate must be a number above 0, got nan"),
+        ({"weight_decay": -1.0}, "weight_decay must be a number of at least 0, got -1.0"),
+        ({"dropout": 1.0}, "dropout must be a number from 0 to 0.99, got 1.0"),
+        ({"train_fraction": 0.0}, "train_fraction must be a number above 0, at most 1, got 0.0"),
+        ({"seed": -1}, "seed must be a whole number from 0 to 4,294,967,295, got -1"),
     ],
 )
 def test_a_run_that_cannot_be_is_refused(change: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        replace(RUN, **change)
+        checked(RUN.hyperparameters() | change, Hyperparameters, "")
+    if "optimizer" not in change:  # which the type checker of the tests refuses first
+        with pytest.raises(ValueError, match=message):
+            replace(RUN, **change)

@@ -144,7 +144,7 @@ def test_a_damaged_snapshot_is_passed_over_for_the_one_before(undisturbed: Path,
 
 
 def test_snapshots_of_another_training_are_neither_used_nor_lost(tmp_path: Path) -> None:
-    config = RunConfig("mnist", "sgd", 1e-3, 0.0, 0.1, 0.0, 1.0)
+    config = RunConfig(task="mnist", optimizer="sgd", learning_rate=1e-3, init_std=0.1)
     state = PopulationState.initial(MNIST, [config], torch.device("cpu"))
     for epoch in (90, 91):
         state.epoch = epoch
@@ -241,7 +241,9 @@ def test_without_gpu_and_preset_it_says_that_it_runs_the_demo(capsys: pytest.Cap
 
 
 def test_a_snapshot_of_an_impossible_epoch_is_refused(tmp_path: Path) -> None:
-    state = PopulationState.initial(MNIST, [RunConfig("mnist", "sgd", 1e-3, 0.0, 0.1, 0.0, 1.0)], torch.device("cpu"))
+    state = PopulationState.initial(
+        MNIST, [RunConfig(task="mnist", optimizer="sgd", learning_rate=1e-3, init_std=0.1)], torch.device("cpu")
+    )
     state.epoch = 101
     save_snapshot(tmp_path, state, "a" * 64, seconds=1.0)
     with pytest.warns(UserWarning, match=r"epoch 101 after 1\.0 s does not belong to this training"):

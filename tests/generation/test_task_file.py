@@ -127,7 +127,7 @@ def test_seeds_name_the_config(tmp_path: Path, seeds: str, config: str, runs: in
 WRONG = {
     "no TOML": ("name = ", "is not TOML: "),
     "no name": (SMALL.replace('name = "small"', ""), "name is missing: it must be text in quotes"),
-    "an empty name": (SMALL.replace('"small"', '""'), "name is empty: it must be text in quotes"),
+    "an empty name": (SMALL.replace('"small"', '""'), "name must be text in quotes, got ''"),
     "a name that is a path": (
         SMALL.replace('"small"', '"../small"'),
         "name must be 1 to 48 small letters, digits, - and _",
@@ -136,14 +136,14 @@ WRONG = {
     "a reserved name": (SMALL.replace('"small"', '"small-runs"'), "not end in -seeds, -repeats, -runs"),
     "an unknown table": (
         SMALL + "[optimizer]\nlr = 1",
-        "'optimizer' is no key: there are name, data, transformer, grid",
+        "'optimizer' is not a key: there are name, data, grid, transformer, protocol",
     ),
-    "no data": (SMALL.replace("[data]", "[date]"), "data is missing: it must be a table [data]"),
+    "no data": (SMALL.replace("[data]", "[date]"), "'date' is not a key: there are name, data, grid"),
     "an unknown format": (SMALL.replace('"npz"', '"hdf5"'), "[data] format must be one of npz, idx, huggingface, csv"),
     "a key of no format": (SMALL.replace("path =", "file ="), "[data] path is missing"),
     "an unknown dimension": (
         SMALL.replace("patch_size", "patchsize"),
-        "[transformer] 'patchsize' is no key: there are patch_size",
+        "[transformer] 'patchsize' is not a key: there are patch_size",
     ),
     "a dimension of 0": (
         SMALL.replace("patch_size = 4", "dim = 0"),
@@ -157,29 +157,41 @@ WRONG = {
         SMALL.replace("patch_size = 4", "residual = 1"),
         "[transformer] residual must be true or false, got 1",
     ),
-    "no grid": (SMALL.split("[grid]")[0], "grid is missing: it must be a table [grid], or several [[grid]]"),
+    "no grid": (SMALL.split("[grid]")[0], "grid is missing: it must be an array of at least one value, each a table"),
     "an unknown optimizer": (
         SMALL.replace('"adam"', '"lion"'),
-        "[grid] optimizer must hold sgd, sgd_momentum, adam, rmsprop, got 'lion'",
+        "[grid] optimizer: each value must be one of adam, rmsprop, sgd, sgd_momentum, got 'lion'",
     ),
-    "a rate of 0": (SMALL.replace("[1e-3, 1e-2]", "[0.0]"), "[grid] learning_rate must hold positive numbers, got 0.0"),
+    "a rate of 0": (
+        SMALL.replace("[1e-3, 1e-2]", "[0.0]"),
+        "[grid] learning_rate: each value must be a number above 0, got 0.0",
+    ),
     "a rate that is no list": (
         SMALL.replace("[1e-3, 1e-2]", "1e-3"),
-        "[grid] learning_rate must be an array of positive numbers, got 0.001",
+        "[grid] learning_rate must be an array of at least one value, each a number above 0, got 0.001",
     ),
-    "no values": (SMALL.replace("[1e-3, 1e-2]", "[]"), "[grid] learning_rate is empty"),
+    "no values": (
+        SMALL.replace("[1e-3, 1e-2]", "[]"),
+        "[grid] learning_rate must be an array of at least one value, each a number above 0, got []",
+    ),
     "a value twice": (SMALL.replace("[1e-3, 1e-2]", "[1e-3, 1e-3]"), "[grid] learning_rate names 0.001 twice"),
     "infinity": (SMALL.replace("[1e-3, 1e-2]", "[inf]"), "inf"),
     "a number that no float holds": (
         SMALL.replace("[1e-3, 1e-2]", f"[1{'0' * 400}]"),
-        "[grid] learning_rate must hold positive numbers, got 1000",
+        "[grid] learning_rate: each value must be a number above 0, got 1000",
     ),
     "a fraction of 2": (
         SMALL.replace("[1.0, 0.8]", "[2]"),
-        "[grid] train_fraction must hold numbers above 0, at most 1, got 2",
+        "[grid] train_fraction: each value must be a number above 0, at most 1, got 2",
     ),
-    "a dropout of 1": (SMALL + "dropout = [1.0]", "[grid] dropout must hold numbers from 0 to 0.99, got 1.0"),
-    "an unknown hyperparameter": (SMALL + "momentum = [0.9]", "[grid] 'momentum' is no key"),
+    "a dropout of 1": (
+        SMALL + "dropout = [1.0]",
+        "[grid] dropout: each value must be a number from 0 to 0.99, got 1.0",
+    ),
+    "an unknown hyperparameter": (
+        SMALL + "momentum = [0.9]",
+        "[grid] 'momentum' is not a key: there are optimizer, learning_rate",
+    ),
     "shards that fractions do not divide": (
         SMALL + "shards = 3",
         "[grid] shards must be a multiple of 2, the number of train fractions",
@@ -190,22 +202,25 @@ WRONG = {
     ),
     "seeds that make no sense": (
         SMALL + 'seeds = "many"',
-        "[grid] seeds must be 'shared' or 'distinct' or a whole number from 2 to 1,000, got 'many'",
+        "[grid] seeds must be one of distinct, shared or a whole number from 2 to 1,000, got 'many'",
     ),
     "one seed": (SMALL + "seeds = 1", "[grid] seeds must be"),
     "checkpoints after the end": (
         SMALL + "[protocol]\nepochs = 20\ncheckpoints = [10, 30]",
-        "[protocol] checkpoints must hold epochs from 1 to 20, got 30",
+        "[protocol] checkpoints must be ascending epochs from 1 to 20, got [10, 30]",
     ),
-    "checkpoints out of order": (SMALL + "[protocol]\ncheckpoints = [75, 50]", "[protocol] checkpoints must ascend"),
+    "checkpoints out of order": (
+        SMALL + "[protocol]\ncheckpoints = [75, 50]",
+        "[protocol] checkpoints must be ascending epochs",
+    ),
     "no epochs": (SMALL + "[protocol]\nepochs = 0", "[protocol] epochs must be a whole number from 1 to 10,000, got 0"),
     "a long warm-up": (
         SMALL + "[protocol]\nepochs = 5\nwarmup_epochs = 6",
-        "[protocol] warmup_epochs must be a whole number from 1 to 5",
+        "[protocol] warm-up must take between 1 and all 5 epochs, got 6",
     ),
     "an unknown part of the protocol": (
         SMALL + "[protocol]\nscheduler = 1",
-        "[protocol] 'scheduler' is no key: there are epochs",
+        "[protocol] 'scheduler' is not a key: there are epochs",
     ),
     "a grid without end": (
         SMALL.replace("[1e-3, 1e-2]", str([index / 1000 for index in range(1, 301)])).replace(

@@ -11,7 +11,8 @@ from generation.reference import make_model, make_optimizer
 from zoo.transformer.spec import MNIST
 
 CONFIGS = [
-    RunConfig("mnist", optimizer, 3e-2, 1e-2, 0.1, 0.0, 1.0) for optimizer in ("sgd", "sgd_momentum", "adam", "rmsprop")
+    RunConfig(task="mnist", optimizer=optimizer, learning_rate=3e-2, weight_decay=1e-2, init_std=0.1)
+    for optimizer in ("sgd", "sgd_momentum", "adam", "rmsprop")
 ]
 
 

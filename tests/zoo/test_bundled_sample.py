@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 import zoo
+from zoo.format.hyperparameters import CONFIGURATION
 from zoo.format.published import RUNS_FILE, PublishedZoo
-from zoo.format.schema import HYPERPARAMETERS, PUBLISHED_RUN_SCHEMA
+from zoo.format.schema import PUBLISHED_RUN_SCHEMA
 from zoo.format.table_file import read_table
 from zoo.verify import verify
 
@@ -43,7 +44,7 @@ def test_the_table_of_generated_runs_is_the_one_in_their_manifest():
 
 def test_runs_with_a_seed_each_are_of_the_grid_and_share_none():
     distinct, shared = runs_of(GENERATED, "mnist-seeds"), runs_of(GENERATED, "mnist")
-    names = [field.name for field in HYPERPARAMETERS if field.name != "seed"]
+    names = list(CONFIGURATION)
     again, once = ({tuple(run[name] for name in names) for run in runs.values()} for runs in (distinct, shared))
     assert again < once
     assert len(again) == len(distinct)

@@ -2,11 +2,15 @@
 
 import subprocess
 import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
 
 from tests.refusal import refusal
-from zoo.command import any_seed, command, command_parser, how_many, not_negative, positive, seconds
+from zoo.checked import Count, CountOrZero, NotNegative, Seed
+from zoo.command import Argument, Option, command, how_many, parse_options, parse_verb
 
 
 @pytest.mark.parametrize(
@@ -34,31 +38,79 @@ def test_bad_input_ends_with_one_line_and_a_code(capsys, error, code, line):
     assert capsys.readouterr().err == line + "\n"
 
 
-def test_a_wrong_argument_is_one_line_too(capsys):
-    @command
-    def main(arguments: list[str] | None = None) -> None:
-        parser = command_parser("zoo.fly", "Flies.")
-        parser.add_argument("--wings", type=positive)
-        parser.add_argument("--lives", type=not_negative)
-        parser.add_argument("--wait", type=seconds)
-        parser.add_argument("--seed", type=any_seed)
-        parser.parse_args(arguments)
+@dataclass(frozen=True)
+class Options:
+    paths: Annotated[tuple[Path, ...], Argument("where to", "PATH")]
+    how: Annotated[Literal["fast", "slow"], Option("how to fly")] = "slow"
+    wings: Annotated[Count | None, Option("how many (default: two)")] = None
+    lives: Annotated[CountOrZero, Option("how often to come back")] = 9
+    wait: Annotated[NotNegative, Option("seconds", "S")] = 0.0
+    seed: Annotated[Seed, Option("seed of the wind")] = 0
+    winds: Annotated[tuple[float, ...], Option("their speeds")] = (1.0, 2.0)
+    night: Annotated[bool, Option("fly by night")] = False
+    lights: Annotated[bool, Option("leave the lights off")] = True
 
-    for arguments, message in (
-        (["--fast"], "unrecognized arguments: --fast"),
-        (["--wings", "0"], "argument --wings: must be at least 1, got 0"),
-        (["--wings", "\x1b[2J"], "argument --wings: invalid positive value: "),
-        (["--lives", "-1"], "argument --lives: must be at least 0, got -1"),
-        (["--seed", "-1"], "argument --seed: must lie in [0, 2^32), got -1"),
-        (["--seed", "4294967296"], "argument --seed: must lie in [0, 2^32), got 4294967296"),
-        (["--wait", "-1"], "argument --wait: must be a number of seconds, got -1"),
-        (["--wait", "nan"], "argument --wait: must be a number of seconds, got nan"),
-        (["--wait", "inf"], "argument --wait: must be a number of seconds, got inf"),
-    ):
-        said = refusal(main, arguments, capsys)
+    def __post_init__(self) -> None:
+        if self.night and self.how == "fast":
+            raise ValueError("--night is slow: leave out --how fast")
+
+
+def parsed(*arguments: str) -> Options:
+    return parse_options(Options, "zoo.fly", "Flies.", list(arguments))
+
+
+def test_words_fill_the_fields_of_a_class():
+    assert parsed("a", "b") == Options((Path("a"), Path("b")))
+    words = "a --how fast --wings 1 --lives 0 --wait 0.5 --seed 0 --winds 3 4.5 --no-lights"
+    assert parsed(*words.split()) == Options((Path("a"),), "fast", 1, 0, 0.5, 0, (3.0, 4.5), lights=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "the following arguments are required: PATH"),
+        ("a --fast", "unrecognized arguments: --fast"),
+        ("a --how never", "argument --how: invalid choice: 'never'"),
+        ("a --wings 0", "argument --wings: must be a whole number of at least 1, got '0'"),
+        ("a --wings \x1b[2J", "argument --wings: must be a whole number of at least 1, got "),
+        ("a --lives -1", "argument --lives: must be a whole number of at least 0, got '-1'"),
+        ("a --seed -1", "argument --seed: must be a whole number from 0 to 4,294,967,295, got '-1'"),
+        ("a --seed 4294967296", "argument --seed: must be a whole number from 0 to 4,294,967,295"),
+        ("a --wait -1", "argument --wait: must be a number of at least 0, got '-1'"),
+        ("a --wait nan", "argument --wait: must be a number of at least 0, got 'nan'"),
+        ("a --wait inf", "argument --wait: must be a number of at least 0, got 'inf'"),
+        ("a --winds 1 x", "argument --winds: each value must be a number, got 'x'"),
+        ("a --night --how fast", "--night is slow: leave out --how fast"),
+    ],
+)
+def test_a_wrong_argument_is_one_line_too(capsys, words, message):
+    said = refusal(lambda arguments=None: parsed(*arguments), words.split(), capsys)
+    assert said.startswith(f"error: {message}")
+    assert "\x1b" not in said
+
+
+def test_help_shows_every_default_once(capsys):
+    with pytest.raises(SystemExit) as ended:
+        parsed("--help")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert ended.value.code == 0
+    for words in ("how many (default: two)", "come back (default: 9)", "their speeds (default: 1.0 2.0)"):
+        assert words in shown
+    assert "fly by night (default" not in shown
+
+
+def test_a_verb_has_options_of_its_own(capsys):
+    verbs = {"fly": (Options, "flies"), "walk": (Walk, "walks")}
+    assert parse_verb(verbs, "zoo.move", "Moves.", ["walk", "--steps", "3"]) == Walk(3)
+    assert parse_verb(verbs, "zoo.move", "Moves.", ["fly", "a"]) == Options((Path("a"),))
+    for words, message in (([], "the following arguments are required: verb"), (["swim"], "argument verb: invalid")):
+        said = refusal(lambda arguments=None: parse_verb(verbs, "zoo.move", "", arguments), words, capsys)
         assert said.startswith(f"error: {message}")
-        assert "\x1b" not in said
-    main(["--wings", "1", "--lives", "0", "--wait", "0.5", "--seed", "0"])
+
+
+@dataclass(frozen=True)
+class Walk:
+    steps: Annotated[Count, Option("how many")]
 
 
 def test_things_are_counted_as_a_person_would():

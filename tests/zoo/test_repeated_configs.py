@@ -8,9 +8,10 @@ import pytest
 
 import zoo
 from zoo import describe, verify
+from zoo.format.hyperparameters import CONFIGURATION
 from zoo.format.manifest import MANIFEST_FILE, Manifest
 from zoo.format.record import config_name, repeats_of, task_of
-from zoo.format.splits import CONFIGURATION, SPLITS, split_of, splits_of
+from zoo.format.splits import SPLITS, split_of, splits_of
 from zoo.join import join
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
@@ -42,7 +43,7 @@ def test_all_repeats_of_a_configuration_are_in_one_split(folder: Path) -> None:
         rows = zoo.open(folder, "mnist-repeats", split=split).metadata
         assert len(rows), split
         best = rows.loc[rows["checkpoint"] == "best"]
-        for values in zip(*(best[name] for name in CONFIGURATION), strict=True):
+        for values in zip(*(best[name] for name in ("task", *CONFIGURATION)), strict=True):
             seen.setdefault(values, set()).add(split)
             runs[values] += 1
     assert len(seen) == 48
@@ -51,7 +52,9 @@ def test_all_repeats_of_a_configuration_are_in_one_split(folder: Path) -> None:
 
 
 def test_the_split_is_the_hash_of_the_configuration() -> None:
-    row = dict(zip(CONFIGURATION, ("mnist", "adam", 1e-3, 1e-8, 0.1, 0.0, 0.7), strict=True)) | {"run_id": "a"}
+    row = dict(zip(("task", *CONFIGURATION), ("mnist", "adam", 1e-3, 1e-8, 0.1, 0.0, 0.7), strict=True)) | {
+        "run_id": "a"
+    }
     text = '["mnist","adam",0.001,1e-08,0.1,0.0,0.7]'
     assert splits_of(lambda name: [row[name]], repeats=True) == [split_of(text)]
     assert splits_of(lambda name: [row[name]], repeats=False) == [split_of("a")]

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
+from zoo.format.hyperparameters import HYPERPARAMETERS, meaning_of
 from zoo.format.manifest import Manifest
 from zoo.format.markdown import plain_markdown
 from zoo.format.published import ConfigDetails
@@ -70,13 +71,7 @@ MEANINGS = {
     "test_accuracy": "share of the whole test set that these very weights classify correctly, in [0, 1]",
     "test_loss": "mean cross entropy on the test set",
     "train_loss": "mean training loss of that epoch",
-    "optimizer": "sgd, sgd_momentum, adam or rmsprop",
-    "learning_rate": "peak learning rate",
-    "weight_decay": "L2 coefficient",
-    "init_std": "standard deviation of the truncated normal the weights start from",
-    "dropout": "dropout probability",
-    "train_fraction": "share of the training set used",
-    "seed": "seed of initialization and dropout; subsets, batches and crops are the same for all runs",
+    **{name: meaning_of(name) for name in HYPERPARAMETERS},
     "weights": "all trainable parameters, flat; the order of the tensors is below",
 }
 RUN_MEANINGS = MEANINGS | {

@@ -5,14 +5,18 @@ A rule yields the rows that break it, as a mask, and says what is wrong with the
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool, Float64
+from msgspec import Meta
 
+from zoo.checked import allowed
+from zoo.format.hyperparameters import HYPERPARAMETERS, TYPES
 from zoo.format.record import TrainingRecord
-from zoo.format.schema import CHECKPOINT, CURVES, HYPERPARAMETERS, OPTIMIZERS, STATUSES
+from zoo.format.schema import CHECKPOINT, CURVES, STATUSES
 
 RUN_ID = "[0-9a-f]{16}"
 Mask = Bool[np.ndarray, " n"]
@@ -82,9 +86,9 @@ def checkpoint_faults(rows: pa.Table, runs: pa.Table, record: TrainingRecord) ->
     places = pc.call_function("index_in", [rows.column("run_id").combine_chunks()], pc.SetLookupOptions(known))
     recorded = runs.take(places)
     yield unlisted(recorded.column("status"), ["completed"]), "not a completed run of this config"
-    for field in HYPERPARAMETERS:
-        same = pc.call_function("equal", [rows.column(field.name), recorded.column(field.name)])
-        yield ~as_mask(same), f"{field.name} is not its run's"
+    for name in HYPERPARAMETERS:
+        same = pc.call_function("equal", [rows.column(name), recorded.column(name)])
+        yield ~as_mask(same), f"{name} is not its run's"
     epoch = numbers_of(rows, "epoch")
     yield ~((epoch >= 1) & (epoch <= numbers_of(recorded, "epochs"))), "the epoch is not one of its run's"
     yield from hyperparameter_faults(rows)
@@ -92,14 +96,21 @@ def checkpoint_faults(rows: pa.Table, runs: pa.Table, record: TrainingRecord) ->
 
 def hyperparameter_faults(table: pa.Table) -> Iterator[Fault]:
     """Values that no run can be trained with."""
-    yield unlisted(table.column("optimizer"), OPTIMIZERS), f"the optimizer is none of {', '.join(OPTIMIZERS)}"
-    rate, decay, std, dropout, fraction, seed = (numbers_of(table, field.name) for field in HYPERPARAMETERS[1:])
-    yield ~((rate > 0) & (rate < np.inf)), "learning_rate is out of range"
-    yield ~((decay >= 0) & (decay < np.inf)), "weight_decay is out of range"
-    yield ~((std > 0) & (std < np.inf)), "init_std is out of range"
-    yield ~((dropout >= 0) & (dropout < 1)), "dropout is out of range"
-    yield ~((fraction > 0) & (fraction <= 1)), "train_fraction is out of range"
-    yield ~((seed >= 0) & (seed < 2**32)), "seed is out of range"
+    for name, kind in TYPES.items():
+        column = table.column(name)
+        choices = get_args(get_args(kind)[0])
+        wrong = unlisted(column, choices) if choices else outside(as_numbers(column), kind)
+        yield wrong, f"{name} must be {allowed(kind)}"
+
+
+def outside(values: Numbers, kind: Any) -> Mask:
+    """The rows whose number is not within the limits of its type, or is missing."""
+    inside = np.isfinite(values)
+    for limits in (each for each in get_args(kind) if isinstance(each, Meta)):
+        for name, compare in (("gt", np.greater), ("ge", np.greater_equal), ("lt", np.less), ("le", np.less_equal)):
+            if (limit := getattr(limits, name)) is not None:
+                inside &= compare(values, limit)
+    return ~inside
 
 
 def fault_lines(path: Path, faults: Iterable[Fault]) -> Iterator[str]:

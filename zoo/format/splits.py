@@ -11,10 +11,10 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from zoo.format.hyperparameters import CONFIGURATION
+
 SPLITS = ("train", "validation", "test")
 TRAIN_SHARE, VALIDATION_SHARE = 0.70, 0.15
-CONFIGURATION = ("task", "optimizer", "learning_rate", "weight_decay", "init_std", "dropout", "train_fraction")
-"""The columns that repeats of one configuration share; they differ in the seed."""
 
 
 def run_digest(run_id: str) -> bytes:
@@ -33,9 +33,9 @@ def split_of(run_id: str) -> str:
 def splits_of(column: Callable[[str], Sequence[Any]], *, repeats: bool) -> list[str]:
     """The split of every row of a table; ``column`` gives the values of a column by its name.
 
-    With ``repeats`` it is ``split_of`` of the configuration, written as a JSON list in the order of ``CONFIGURATION``.
+    With ``repeats`` it is ``split_of`` of the configuration, written as a JSON list: task, hyperparameters.
     """
     if not repeats:
         return [split_of(run) for run in column("run_id")]
-    rows = zip(*(column(name) for name in CONFIGURATION), strict=True)
+    rows = zip(*(column(name) for name in ("task", *CONFIGURATION)), strict=True)
     return [split_of(json.dumps(row, separators=(",", ":"))) for row in rows]

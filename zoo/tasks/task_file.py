@@ -6,27 +6,55 @@ The paper's two are in ``zoo/tasks/paper``; they go by their names, any other by
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import Meta
+
+from zoo.checked import Text, checked
 from zoo.tasks.formats import DataSection, data_section
 from zoo.tasks.toml_table import TomlTable
 from zoo.tasks.toml_text import parse_toml, toml_text
 from zoo.transformer.spec import TransformerSpec
 
 PAPER_TASKS = ("mnist", "agnews")
-PAPER_FOLDER = Path(__file__).parent / "paper"
-NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
-RESERVED = (*PAPER_TASKS, "predictors")
+_PAPER_FOLDER = Path(__file__).parent / "paper"
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
+_RESERVED = (*PAPER_TASKS, "predictors")
 """Names that mean something else: the paper's tasks, and the folder of fitted predictors beside a zoo."""
-RESERVED_ENDINGS = ("-seeds", "-repeats", "-runs")
-"""What the names of configs end in that are made from a task's."""
-MAX_BYTES = 1 << 16
-MAX_DIMENSION = 1 << 12
-DIMENSIONS = ("patch_size", "tokens", "dim", "heads", "key_dim", "value_dim", "hidden_dim", "blocks")
-PAPER_TOKENS, PAPER_PATCH = 64, 4
+_RESERVED_ENDINGS = ("-seeds", "-repeats", "-runs")
+"""Endings that turn the name of a task into the name of a config."""
+_MAX_BYTES = 1 << 16
+_PAPER_TOKENS, _PAPER_PATCH = 64, 4
+_Dimension = Annotated[int, Meta(ge=1, le=1 << 12)] | None
+
+
+@dataclass(frozen=True)
+class _Transformer:
+    """``[transformer]``; what is left out is None here and has the paper's value."""
+
+    patch_size: _Dimension = None
+    tokens: _Dimension = None
+    dim: _Dimension = None
+    heads: _Dimension = None
+    key_dim: _Dimension = None
+    value_dim: _Dimension = None
+    hidden_dim: _Dimension = None
+    blocks: _Dimension = None
+    residual: bool | None = None
+
+
+@dataclass(frozen=True)
+class _Content:
+    """A whole task file."""
+
+    name: Text
+    data: dict[str, Any]
+    grid: Annotated[list[dict[str, Any]], Meta(min_length=1)]
+    transformer: _Transformer = field(default_factory=_Transformer)
+    protocol: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -49,8 +77,8 @@ class TaskFile:
             raise FileNotFoundError(
                 f"there is no task {str(path)!r}: {', '.join(PAPER_TASKS)}, or the path of a TOML file"
             )
-        if (size := path.stat().st_size) > MAX_BYTES:
-            raise ValueError(f"{path} is no task file: {size:,} bytes, at most {MAX_BYTES:,} are read")
+        if (size := path.stat().st_size) > _MAX_BYTES:
+            raise ValueError(f"{path} is not a task file: {size:,} bytes, at most {_MAX_BYTES:,} are read")
         try:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
@@ -61,34 +89,29 @@ class TaskFile:
     def own(cls, text: str, where: str, base: Path) -> "TaskFile":
         """The text of a task file of one's own, as a file or a manifest holds it."""
         task = cls.parse(text, where, base)
-        if task.name in RESERVED or task.name.endswith(RESERVED_ENDINGS) or not NAME.fullmatch(task.name):
+        if task.name in _RESERVED or task.name.endswith(_RESERVED_ENDINGS) or not _NAME.fullmatch(task.name):
             raise ValueError(
-                f"{where}: name must be 1 to 48 small letters, digits, - and _, not {' or '.join(RESERVED)}, and "
-                f"not end in {', '.join(RESERVED_ENDINGS)}; got {task.name[:80]!r}"
+                f"{where}: name must be 1 to 48 small letters, digits, - and _, not {' or '.join(_RESERVED)}, and "
+                f"not end in {', '.join(_RESERVED_ENDINGS)}; got {task.name[:80]!r}"
             )
         return task
 
     @classmethod
     def parse(cls, text: str, where: str, base: Path) -> "TaskFile":
-        if len(text.encode()) > MAX_BYTES:
-            raise ValueError(f"{where} is no task file: at most {MAX_BYTES:,} bytes are read")
-        content = parse_toml(text, where)
-        top = TomlTable(where, "", content)
-        name = top.text("name")
-        data_section(top.table("data"))
-        dimensions(top.table("transformer", {}))
-        top.tables("grid")
-        top.table("protocol", {})
-        top.finish()
+        if len(text.encode()) > _MAX_BYTES:
+            raise ValueError(f"{where} is not a task file: at most {_MAX_BYTES:,} bytes are read")
+        raw = parse_toml(text, where)
+        content = _read_content(raw, where)
+        data_section(TomlTable(where, "data", content.data))
         try:
-            return cls(name, toml_text(content), where, base)
+            return cls(content.name, toml_text(raw), where, base)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
 
     @classmethod
     def paper(cls, name: str) -> "TaskFile":
         """One of the paper's, which lies in this package."""
-        path = PAPER_FOLDER / f"{name}.toml"
+        path = _PAPER_FOLDER / f"{name}.toml"
         return cls.parse(path.read_text(encoding="utf-8"), name, path.parent)
 
     @property
@@ -97,29 +120,29 @@ class TaskFile:
 
     @cached_property
     def sha256(self) -> str:
-        """Of the text: what the ids of runs hold."""
+        """The hash of the text, which is part of the ids of runs."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     @cached_property
-    def content(self) -> TomlTable:
-        """The whole file as a table, whose keys are all there."""
-        return TomlTable(self.where, "", parse_toml(self.text, self.where))
+    def content(self) -> _Content:
+        """The tables of the file."""
+        return _read_content(parse_toml(self.text, self.where), self.where)
 
     @cached_property
     def data(self) -> DataSection:
-        return data_section(self.content.table("data"))
+        return data_section(TomlTable(self.where, "data", self.content.data))
 
     @cached_property
     def dimensions(self) -> dict[str, Any]:
-        """What ``[transformer]`` says; what it leaves out has the paper's value."""
-        return dimensions(self.content.table("transformer", {}))
+        """The keys of ``[transformer]`` that are there; the others have the paper's values."""
+        return {name: value for name, value in vars(self.content.transformer).items() if value is not None}
 
     def image_spec(self, height: int, width: int, channels: int, classes: int) -> TransformerSpec:
         """The transformer for images of this size, cut into square patches."""
         given = dict(self.dimensions)
         if "tokens" in given:
             raise self._fault("tokens", "is for texts: the data are images, whose patches are the tokens")
-        patch = given.setdefault("patch_size", PAPER_PATCH)
+        patch = given.setdefault("patch_size", _PAPER_PATCH)
         if height % patch or width % patch:
             sizes = [str(size) for size in range(1, min(height, width) + 1) if height % size == width % size == 0]
             raise self._fault(
@@ -132,7 +155,7 @@ class TaskFile:
         """The transformer for texts as word vectors."""
         if "patch_size" in self.dimensions:
             raise self._fault("patch_size", "is for images: the data are texts; tokens says how many words are read")
-        return self._spec(classes, **{"tokens": PAPER_TOKENS, **self.dimensions})
+        return self._spec(classes, **{"tokens": _PAPER_TOKENS, **self.dimensions})
 
     def _spec(self, classes: int, **dimensions: Any) -> TransformerSpec:
         if classes < 2:
@@ -143,15 +166,13 @@ class TaskFile:
             raise ValueError(f"{self.where}: [transformer] {error}") from error
 
     def _fault(self, key: str, problem: str) -> ValueError:
-        return TomlTable(self.where, "transformer", {}).fault(key, problem)
+        return ValueError(f"{self.where}: [transformer] {key} {problem}")
 
 
-def dimensions(table: TomlTable) -> dict[str, Any]:
-    """The keys of ``[transformer]`` that are there."""
-    given: dict[str, Any] = {name: table.integer(name, None, most=MAX_DIMENSION) for name in DIMENSIONS}
-    given["residual"] = table.boolean("residual", None)
-    table.finish()
-    return {name: value for name, value in given.items() if value is not None}
+def _read_content(raw: dict[str, Any], where: str) -> _Content:
+    """The tables of a file; a single ``[grid]`` is a list of one."""
+    grid = {"grid": [raw["grid"]]} if isinstance(raw.get("grid"), dict) else {}
+    return checked(raw | grid, _Content, f"{where}: ")
 
 
 def find_task(name: str | Path) -> TaskFile:

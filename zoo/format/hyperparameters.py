@@ -1,0 +1,58 @@
+"""The hyperparameters of a run: the one table that schema, grids, checks, card and command line read.
+
+To add one, give it a field with a default here, and use it where a run is trained: in ``generation/reference.py``, in
+``generation/population`` and in the kernels.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
+from msgspec import Meta
+
+from zoo.checked import LARGEST, check_fields
+from zoo.command import Option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hyperparameters:
+    """What may differ between the runs of a config.
+
+    A field's type has its range, and its ``Option`` the meaning. A grid may leave out what has a default here.
+    """
+
+    optimizer: Annotated[
+        Literal["sgd", "sgd_momentum", "adam", "rmsprop"],
+        Option("sgd, sgd_momentum, adam or rmsprop", default="adam"),
+    ]
+    learning_rate: Annotated[float, Meta(gt=0, le=LARGEST), Option("peak learning rate", default=1e-3)]
+    weight_decay: Annotated[float, Meta(ge=0, le=LARGEST), Option("L2 coefficient", default=1e-6)] = 0.0
+    init_std: Annotated[
+        float,
+        Meta(gt=0, le=LARGEST),
+        Option("standard deviation of the truncated normal the weights start from", default=0.1),
+    ]
+    dropout: Annotated[float, Meta(ge=0, le=0.99), Option("dropout probability", default=0.1)] = 0.0
+    train_fraction: Annotated[float, Meta(gt=0, le=1), Option("share of the training set used")] = 1.0
+    seed: Annotated[
+        int,
+        Meta(ge=0, lt=1 << 32),
+        Option("seed of initialization and dropout; subsets, batches and crops are the same for all runs"),
+    ] = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+TYPES: dict[str, Any] = {
+    field.name: get_type_hints(Hyperparameters, include_extras=True)[field.name] for field in fields(Hyperparameters)
+}
+"""Annotated types by name, in the order of the columns."""
+HYPERPARAMETERS = tuple(TYPES)
+CONFIGURATION = tuple(name for name in HYPERPARAMETERS if name != "seed")
+"""What repeats of one configuration share; they differ in the seed."""
+OPTIMIZERS: tuple[str, ...] = get_args(get_args(TYPES["optimizer"])[0])
+
+
+def meaning_of(name: str) -> str:
+    """What a hyperparameter means, as the card of a zoo and ``--help`` put it."""
+    return next(each.help for each in get_args(TYPES[name]) if isinstance(each, Option))
