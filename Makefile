@@ -1,5 +1,6 @@
 # make demo    the main job, end to end, on what is at hand: the bundled sample, and real digits from the package index
-# make test    the whole test suite
+# make test    the tests of whatever a change of Python code can break, in four minutes on two cores
+# make test-all    all tests: other shapes of the kernels, kills, Ray, hostile files by the thousand, wheel and browser
 # make check   linter and type checker
 # make browser installs chromium (as root, on Debian) and what drives it, so that the tests open the page of a zoo in it
 # Each creates .venv and installs what it needs.
@@ -9,7 +10,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test check browser clean
+.PHONY: demo test test-all check browser clean
 
 demo: $(INSTALLED)
 	$(RUN) -m zoo.describe small-transformer-zoo --plots demo/plots
@@ -26,6 +27,9 @@ demo: $(INSTALLED)
 	@echo "the sample as a page, to open in a browser: demo/page/index.html"
 
 test: $(INSTALLED)
+	$(RUN) -m pytest -n 2 --dist worksteal -m "not long"
+
+test-all: $(INSTALLED)
 	$(RUN) -m pytest -n 2 --dist worksteal
 
 check: $(INSTALLED)

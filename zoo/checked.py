@@ -144,8 +144,10 @@ def _explained(error: msgspec.ValidationError, raw: Any, kind: kinds.Type) -> st
     if missing := re.fullmatch(r"Object missing required field `(\w+)`", problem):
         fields = {field.encode_name: field.type for field in getattr(_bare(kind), "fields", ())}
         return f"{_named([*names, missing[1]])} is missing: it must be {_in_words(fields[missing[1]])}"
-    each = ": each value" if in_array else ""
-    return f"{_named(names)}{each} must be {_in_words(kind)}, got {shown(raw)}".lstrip()
+    subject = _named(names)
+    if in_array:
+        subject = f"{subject}: each value" if subject else "each value"
+    return f"{subject} must be {_in_words(kind)}, got {shown(raw)}".lstrip()
 
 
 def _named(names: list[str]) -> str:
