@@ -118,7 +118,7 @@ def test_truncated_empty_missing_and_foreign_files_are_one_line_each(spoilt, cap
         ({"sha512": "0" * 64}, "is damaged: unknown field 'sha512'"),
         ({"schema_version": 99}, "has schema version 99, this code reads 1"),
         ({"details": {"kind": "shard"}}, "does not belong to a published zoo"),
-        ({"details": {"kind": "zoo", "configs": {"mnist": {}}}}, "is damaged: KeyError"),
+        ({"details": {"kind": "zoo", "configs": {"mnist": {}}}}, "is damaged: ValueError: task is missing"),
         ({"files": {"../../etc/passwd": {"bytes": 1, "sha256": "0" * 64}}}, "names a file outside its folder"),
         ({"files": {"a": {"bytes": -1, "sha256": "0" * 64}}}, "is damaged: the entry of 'a'"),
     ],

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zoo.format.manifest import MANIFEST_FILE, MAX_COUNT, Manifest
+from zoo.checked import CountOrZero
+from zoo.format.manifest import MANIFEST_FILE, Manifest
 from zoo.format.record import TrainingRecord, config_name
 from zoo.format.splits import SPLITS
 from zoo.format.table_file import MAX_TABLE_BYTES
@@ -34,19 +35,14 @@ class ConfigDetails(TrainingRecord):
     engines: list[str]
     precisions: list[str]
     code_versions: list[str]
-    shards: list[int]
-    runs: dict[str, int]
-    rows: dict[str, int]
+    shards: list[CountOrZero]
+    runs: dict[str, CountOrZero]
+    rows: dict[str, CountOrZero]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if set(self.rows) != set(SPLITS):
             raise ValueError(f"rows must count {', '.join(SPLITS)}, got {self.rows}")
-        if not all(isinstance(text, str) for text in (*self.engines, *self.precisions, *self.code_versions)):
-            raise ValueError("engines, precisions and code_versions must be text")
-        counts = (*self.shards, *self.rows.values(), *self.runs.values())
-        if not all(type(count) is int and 0 <= count < MAX_COUNT for count in counts):
-            raise ValueError(f"shards, rows and runs must be counted in whole numbers, got {counts}")
 
 
 @dataclass(frozen=True)

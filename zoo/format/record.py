@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from zoo.format.manifest import MAX_COUNT, is_sha256
+from msgspec import Meta
+
+from zoo.checked import Sha256, checked
 from zoo.format.schema import BEST, CHECKPOINTS
 from zoo.tasks.identity import SHORT_HASH, DataIdentity, shortfall
 from zoo.tasks.task_file import PAPER_TASKS, TaskFile
@@ -13,12 +15,11 @@ from zoo.transformer.spec import TransformerSpec
 
 SHARED_SEED, DISTINCT_SEEDS = "shared", "distinct"
 SEED_POLICIES = (SHARED_SEED, DISTINCT_SEEDS)
-"""What can be chosen by name. A number of repeats is a policy too."""
-SEEDS_SUFFIX, REPEATS_SUFFIX = "-seeds", "-repeats"
+"""The policies that have a name. A number of repeats is a policy, too."""
 MIN_REPEATS, MAX_REPEATS = 2, 1000
-R = TypeVar("R", bound="TrainingRecord")
-OPTIONAL = ("data", "task_file")
-TEXTS = ("task", "preset", "seeds", "data_source")
+_SEEDS_SUFFIX, _REPEATS_SUFFIX = "-seeds", "-repeats"
+_R = TypeVar("_R", bound="TrainingRecord")
+_Epochs = Annotated[tuple[Annotated[int, Meta(ge=1, lt=10**5)], ...], Meta(min_length=1)] | None
 
 
 def config_name(task: str, seeds: str) -> str:
@@ -28,13 +29,13 @@ def config_name(task: str, seeds: str) -> str:
     ``TASK-seeds`` where each run has a seed of its own.
     """
     if repeats_of(seeds) is not None:
-        return task + REPEATS_SUFFIX
-    return task + SEEDS_SUFFIX if task in PAPER_TASKS and seeds == DISTINCT_SEEDS else task
+        return task + _REPEATS_SUFFIX
+    return task + _SEEDS_SUFFIX if task in PAPER_TASKS and seeds == DISTINCT_SEEDS else task
 
 
 def task_of(config: str) -> str:
     """The task of a config: ``mnist`` for ``mnist``, ``mnist-seeds`` and ``mnist-repeats``."""
-    return config.removesuffix(SEEDS_SUFFIX).removesuffix(REPEATS_SUFFIX)
+    return config.removesuffix(_SEEDS_SUFFIX).removesuffix(_REPEATS_SUFFIX)
 
 
 def repeats_of(seeds: str) -> int | None:
@@ -61,31 +62,24 @@ class TrainingRecord:
     protocol: dict[str, Any]
     seeds: str
     data_source: str
-    embedding_sha256: str | None
+    embedding_sha256: Sha256 | None
     data: DataIdentity | None = field(default=None, kw_only=True)
     """None in records made before it was kept."""
     task_file: str | None = field(default=None, kw_only=True)
     """The text of the task file; None for the paper's tasks, whose files are in this package."""
 
     def __post_init__(self) -> None:
-        """Refuses values of the wrong kind."""
-        for name in TEXTS:
-            if not isinstance(getattr(self, name), str):
-                raise ValueError(f"{name} must be text, got {getattr(self, name)!r}")
+        """Refuses a record that contradicts itself."""
         repeats_of(self.seeds)
-        if not isinstance(self.protocol, dict):
-            raise ValueError(f"protocol must be an object, got {self.protocol!r}")
-        if not (self.embedding_sha256 is None or is_sha256(self.embedding_sha256)):
-            raise ValueError(f"embedding_sha256 must be a hash, got {self.embedding_sha256!r}")
-        if self.data is not None:
-            check_data(self.data)
-        check_checkpoints(self.protocol.get("checkpoint_epochs"))
+        epochs = checked(self.protocol.get("checkpoint_epochs"), _Epochs, "checkpoint_epochs ")
+        if epochs is not None and sorted(set(epochs)) != list(epochs):
+            raise ValueError(f"checkpoint_epochs must ascend, got {str(epochs)[:80]}")
         self._check_task()
 
     def _check_task(self) -> None:
-        """Refuses a task that is neither the paper's nor comes with its file, or with one of other transformers.
+        """Refuses a task that is neither the paper's nor comes with its file, or comes with one of other transformers.
 
-        The name of a task is part of paths; the file is what vouches for it.
+        The name of a task becomes part of paths. Only a task file has names that are safe there.
         """
         if self.spec.task != self.task:
             raise ValueError(f"the task is {self.task!r}, but its spec is that of {self.spec.task!r}")
@@ -128,7 +122,7 @@ class TrainingRecord:
         return repeats_of(self.seeds)
 
     def data_note(self) -> str | None:
-        """What sets the data apart from the whole of the task's own, as the end of "was trained on"."""
+        """How the data differ from the whole of the task's own, as the end of "was trained on"."""
         return shortfall(self.task, self.data_source, self.data)
 
     def training(self) -> dict[str, Any]:
@@ -136,40 +130,14 @@ class TrainingRecord:
         return {field.name: getattr(self, field.name) for field in fields(TrainingRecord)}
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as plain JSON-ready data, without those of ``OPTIONAL`` that are not known."""
+        """All fields as plain JSON-ready data, without ``data`` and ``task_file`` where they are not known."""
         plain = asdict(self) | {"spec": self.spec.to_dict()}
-        return {name: value for name, value in plain.items() if name not in OPTIONAL or value is not None}
+        return {name: value for name, value in plain.items() if name not in ("data", "task_file") or value is not None}
 
     @classmethod
-    def from_dict(cls: type[R], raw: Mapping[str, Any]) -> R:
-        """The inverse of ``to_dict``. A field that is missing is a KeyError, an unknown one a ValueError."""
-        names = [field.name for field in fields(cls)]
-        values: dict[str, Any] = {name: raw[name] for name in names if name not in OPTIONAL or name in raw}
-        if values.get("data") is not None:
-            values["data"] = DataIdentity(**values["data"])
-        if surplus := sorted(raw.keys() - values.keys()):
-            raise ValueError(f"unknown field {surplus[0]!r}: there are {', '.join(names)}")
-        values["spec"] = TransformerSpec(**values["spec"])
-        return cls(**values)
-
-
-def check_checkpoints(epochs: Any) -> None:
-    """Refuses what no protocol has."""
-    if epochs is None:
-        return
-    numbers = isinstance(epochs, list) and all(type(epoch) is int and 1 <= epoch < 10**5 for epoch in epochs)
-    if not numbers or not epochs or sorted(set(epochs)) != epochs:
-        raise ValueError(f"checkpoint_epochs must be ascending epochs, got {str(epochs)[:80]}")
-
-
-def check_data(data: DataIdentity) -> None:
-    """Refuses rows that are no count and hashes that are none."""
-    for name in ("train_rows", "test_rows"):
-        if type(getattr(data, name)) is not int or not 0 <= getattr(data, name) < MAX_COUNT:
-            raise ValueError(f"{name} must be a whole number, got {getattr(data, name)!r}")
-    for name in ("train_sha256", "test_sha256"):
-        if not is_sha256(getattr(data, name)):
-            raise ValueError(f"{name} must be a hash, got {getattr(data, name)!r}")
+    def from_dict(cls: type[_R], raw: Mapping[str, Any]) -> _R:
+        """The inverse of ``to_dict``; a field that is missing, unknown or of the wrong type is a ValueError."""
+        return checked(raw, cls, "")
 
 
 def check_same_data(records: Mapping[str, TrainingRecord]) -> None:
@@ -184,13 +152,13 @@ def check_same_data(records: Mapping[str, TrainingRecord]) -> None:
         other, data = first.setdefault(record.task, (config, record.data))
         if data != record.data:
             raise ValueError(
-                f"{other} and {config} were trained on different data: {rows(data)} against {rows(record.data)}; "
+                f"{other} and {config} were trained on different data: {_rows(data)} against {_rows(record.data)}; "
                 "they cannot be one zoo"
             )
 
 
-def rows(data: DataIdentity) -> str:
-    """How many, and the beginning of both hashes."""
+def _rows(data: DataIdentity) -> str:
+    """The numbers of rows, and the beginning of both hashes."""
     return (
         f"{data.train_rows:,} training rows ({data.train_sha256[:SHORT_HASH]}) and "
         f"{data.test_rows:,} test rows ({data.test_sha256[:SHORT_HASH]})"

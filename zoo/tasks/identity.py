@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from jaxtyping import Integer, UInt8
 from torch import Tensor
 
+from zoo.checked import CountOrZero, Sha256
+
 SHORT_HASH = 12
 
 
@@ -22,10 +24,10 @@ class DataIdentity:
     training set they were drawn from, which is larger where a preset takes a part.
     """
 
-    train_rows: int
-    test_rows: int
-    train_sha256: str
-    test_sha256: str
+    train_rows: CountOrZero
+    test_rows: CountOrZero
+    train_sha256: Sha256
+    test_sha256: Sha256
 
 
 @dataclass(frozen=True)
