@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks import page, results
 from benchmarks.browser import missing, take_picture
+from benchmarks.leaderboard.ranking import read_ranking
 from benchmarks.speed import page as speed_of_page
-from benchmarks.submissions.ranking import read_ranking
 from benchmarks.tables.headline import main_setting
 from benchmarks.tables.result_index import ResultIndex
 from tests.refusal import refusal
@@ -46,7 +46,7 @@ def test_every_predictor_with_cells_is_there_with_its_tau() -> None:
 
 
 def test_submissions_about_the_zoo_itself_are_there_with_their_tau() -> None:
-    found = list(page.submitted(page.LEADERBOARD, "small-transformer-zoo"))
+    found = list(page.submitted(page.SUBMISSIONS, "small-transformer-zoo"))
     ranking = {zoo["config"]: zoo["entries"] for zoo in read_ranking(ROWS)}
     for config, entries in ranking.items():
         shown = {entry.predictor: entry.tau for entry in found if entry.config == config}
