@@ -12,7 +12,8 @@ import pytest
 from benchmarks import page, results
 from benchmarks.browser import missing, take_picture
 from benchmarks.leaderboard.ranking import read_ranking
-from benchmarks.speed import page as speed_of_page
+from benchmarks.speed import reading
+from benchmarks.speed.__main__ import main as speed
 from benchmarks.tables.headline import main_setting
 from benchmarks.tables.result_index import ResultIndex
 from tests.refusal import refusal
@@ -65,8 +66,8 @@ def test_the_command_writes_a_page_with_them(small_zoo: Path, tmp_path: Path, mo
 def test_size_and_speed_of_a_page_become_rows(small_zoo: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     stored: list[results.Result] = []
     monkeypatch.setattr(results, "append", stored.extend)
-    monkeypatch.setattr(speed_of_page, "find_folder", lambda name: small_zoo)
-    speed_of_page.main(["--runs", "12", "--repeats", "2"])
+    monkeypatch.setattr(reading, "find_folder", lambda name: small_zoo)
+    speed(["page", "--runs", "12", "--repeats", "2"])
     metrics = ["page_megabytes", "folder_megabytes", "write_seconds", "first_chart_seconds", "filter_seconds"]
     assert [(row.variant, row.metric) for row in stored] == [
         (variant, metric) for variant in ("sample", "fabricated") for metric in metrics
@@ -80,7 +81,7 @@ def test_size_and_speed_of_a_page_become_rows(small_zoo: Path, tmp_path: Path, m
 def test_without_a_browser_one_line_says_how_to_get_one(monkeypatch, capsys) -> None:
     monkeypatch.setattr("benchmarks.browser.find_chromium", lambda: None)
     with pytest.raises(SystemExit) as ended:
-        speed_of_page.main([])
+        speed(["page"])
     assert ended.value.code == 2
     assert "make browser" in capsys.readouterr().err
 
