@@ -33,6 +33,8 @@ URL = re.compile(r"https://[\w.-]+(/[\w.~/%#?=&:+-]*)?", re.ASCII)
 _CARD_FILE = "card.toml"
 _CARD_BYTES, _CSV_BYTES = 1 << 16, 16 << 20  # the test rows of the paper's whole grid take half a megabyte
 _LONGEST, _MOST_AUTHORS, _MOST_PARAMETERS, _MOST_SEEDS = 200, 50, 10**15, 2**62
+_LINE_RULE = f"one line of at most {_LONGEST} printable characters"
+_URL_RULE = "an address that begins with https://"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _FILE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}\.csv")
 _PATH = re.compile(r"[\w./-]+", re.ASCII)
@@ -109,10 +111,6 @@ class Card:
         top = {"name": self.name, "authors": list(self.authors), "paper": self.paper, "code": self.code}
         sets = [known(asdict(each)) for each in self.predictions]
         return toml_text(known(top) | {"reads": list(self.reads), "predictions": sets})
-
-
-_LINE_RULE = f"one line of at most {_LONGEST} printable characters"
-_URL_RULE = "an address that begins with https://"
 
 
 def _prediction_set(table: TomlTable) -> PredictionSet:

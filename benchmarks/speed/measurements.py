@@ -17,8 +17,8 @@ from benchmarks.results import Result, Scalar, Setting
 from benchmarks.tables.markdown import MISSING, table
 from zoo.command import duration
 
-Name = TypeVar("Name")
 WITH_EVALUATION = "us_per_model_step_with_evaluation"
+_Name = TypeVar("_Name")
 _GPU, _CPU = "H200", "CPU"
 _TASKS = ({"config": "mnist"}, {"config": "agnews"})
 _OTHER_DIMENSIONS = {  # than the paper's: their names in rows, and in the table
@@ -48,13 +48,13 @@ class Samples:
 
 
 def measure(
-    calls: Mapping[Name, Callable[[], object]],
+    calls: Mapping[_Name, Callable[[], object]],
     *,
     repeats: int,
     device: torch.device | str = "cpu",
     warmup: int = 3,
     calls_per_sample: int = 1,
-) -> dict[Name, Samples]:
+) -> dict[_Name, Samples]:
     """Seconds per call of each function. They take turns, so that a busy moment of the machine affects all of them.
 
     ``calls_per_sample`` calls share one synchronization, for work that a GPU queues.

@@ -1,6 +1,7 @@
 """How fast zoo models and predictors train, each beside its slow twin."""
 
 import argparse
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -27,8 +28,9 @@ from nfn import PredictorEnsemble, TrainingStep, TransformerNFN, invariant_featu
 from nfn.predictors import gauge_nfn
 from nfn.predictors.literal import literal_twin
 from zoo import TransformerSpec, TransformerWeights
-from zoo.command import duration
+from zoo.command import duration, how_many
 from zoo.device import choose_device
+from zoo.format.record import SHARED_SEED
 from zoo.format.schema import OPTIMIZERS
 from zoo.tasks import Examples, TaskData, WordEmbedding
 from zoo.tasks.identity import KNOWN
@@ -56,9 +58,9 @@ def generation(options: argparse.Namespace) -> Iterator[Result]:
     dropout rates. Inputs are random: the time does not depend on them, except on the lengths of texts.
     """
     device = choose_device(options.device)
-    engines, sizes, steps = (["torch"], [4], 3)
+    engines, sizes, steps = ["torch"], [4], 3
     if device.type == "cuda":
-        engines, sizes, steps = (["fused", "torch"], [512, 1024], _STEPS_OF_MNIST)
+        engines, sizes, steps = ["fused", "torch"], [512, 1024], _STEPS_OF_MNIST
     for config in options.config:
         say(f"{config}: one model by itself")
         yield _single(config, device, options)
@@ -72,7 +74,7 @@ def _single(config: str, device: torch.device, options: argparse.Namespace) -> R
     dimensions = chosen_dimensions(options)
     spec = with_dimensions(SPECS[config], dimensions)
     task = _random_task(spec, _SINGLE_STEPS * Protocol().batch_size, 100).to(device)
-    run = _run(config, "adam", dropout=0.1)
+    run = _run(config, "adam", 0.1)
     model = make_model(task.spec, run, device)
     optimizer, inputs = make_optimizer(run, model), TrainingInputs.prepare(task)
     batches = epoch_batches(train_subset(len(task.train), 1.0), Protocol(), epoch=0).to(device)
@@ -91,20 +93,14 @@ def _population(
     """Times whole epochs with their evaluation and the evaluation alone; the difference is the training."""
     dimensions, fused_variant = chosen_dimensions(options), options.variant if engine_name == "fused" else None
     variant = _variant(", ".join(filter(None, [_POPULATIONS[engine_name], fused_variant])), dimensions)
-    epochs = f"{options.repeats + 1} epochs of {steps} steps"
+    epochs = f"{options.repeats + 1} epochs of {how_many(steps, 'step')}"
     time = _expected(config, variant, device, models * steps * (options.repeats + 1), results.read("speed.generation"))
     say(f"{config}: {models:,} models at once, {engine_name} engine, {epochs}, {time}")
     tests = max(100, round(KNOWN[config].test_rows * min(1.0, steps / _STEPS_OF_MNIST)))
     task = _random_task(with_dimensions(SPECS[config], dimensions), steps * Protocol().batch_size, tests)
-    runs = [
-        _run(
-            config,
-            OPTIMIZERS[index % len(OPTIMIZERS)],
-            dropout=_DROPOUTS[index % len(_DROPOUTS)],
-            seed=0 if options.seeds == "shared" else index,
-        )
-        for index in range(models)
-    ]
+    kinds = zip(range(models), itertools.cycle(OPTIMIZERS), itertools.cycle(_DROPOUTS), strict=False)
+    seeds = itertools.repeat(0) if options.seeds == SHARED_SEED else itertools.count()
+    runs = [_run(config, optimizer, dropout, next(seeds)) for _, optimizer, dropout in kinds]
     kernels = None if fused_variant is None else variant_named(fused_variant)
     engine = make_engine(engine_name, runs, task, device, variant=kernels)
     trainer = PopulationTrainer(engine)
