@@ -13,10 +13,9 @@ from pathlib import Path
 
 from benchmarks import results
 from benchmarks.browser import require_browser, take_picture
+from benchmarks.leaderboard.submission import ForeignRows, submissions_in
 from benchmarks.models.registry import known_models
 from benchmarks.report import first_predictions
-from benchmarks.submissions.ranking import submissions_in
-from benchmarks.submissions.submission import ForeignRows
 from benchmarks.tables.headline import main_setting, runs
 from benchmarks.tables.result_index import ResultIndex
 from zoo.command import command, command_parser
@@ -24,7 +23,7 @@ from zoo.page import add_options, run
 from zoo.site import Predictions
 from zoo.terminal import printable
 
-LEADERBOARD = Path(__file__).parent / "leaderboard"
+SUBMISSIONS = Path(__file__).parent / "submissions"
 
 
 def predictions(folder: Path) -> Iterator[Predictions]:
@@ -49,23 +48,23 @@ def predictions(folder: Path) -> Iterator[Predictions]:
             )
 
 
-def submitted(leaderboard: Path, zoo: str) -> Iterator[Predictions]:
+def submitted(submissions: Path, zoo: str) -> Iterator[Predictions]:
     """The submissions that are about test rows of this zoo, each scored again."""
-    for submission in submissions_in(leaderboard):
+    for submission in submissions_in(submissions):
         for part in submission.card.predictions:
             try:
-                _, rows = submission.zoo_among([zoo], part)
+                _, rows = submission.find_rows([zoo], part)
             except ForeignRows:
                 continue
-            tau = submission.score(part, rows).tau
+            tau = submission.score(part, rows)["thresholds"][0]
             yield Predictions(
                 rows.config,
                 submission.card.name,
                 f"leaderboard: test split of this zoo, {rows.title.partition(', ')[2]}",
                 submission.predicted(part, rows).astype(float).tolist(),
                 rows.truth.astype(float).tolist(),
-                tau=tau.value,
-                interval=None if tau.low is None or tau.high is None else [tau.low, tau.high],
+                tau=tau["value"],
+                interval=None if tau["low"] is None else [tau["low"], tau["high"]],
                 reads_weights="weights" in submission.card.reads,
             )
 
@@ -85,7 +84,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--results", type=Path, default=results.FOLDER, metavar="DIR", help="folder of the rows and their cells"
     )
     parser.add_argument(
-        "--leaderboard", type=Path, default=LEADERBOARD, metavar="DIR", help="folder of the submissions"
+        "--leaderboard", type=Path, default=SUBMISSIONS, metavar="DIR", help="folder of the submissions"
     )
     parser.add_argument("--picture", type=Path, metavar="FILE", help="also take a picture of the page, as PNG")
     parser.add_argument(

@@ -23,13 +23,13 @@ from benchmarks.data.benchmark_data import MIN_ROWS, BenchmarkData, Verdict
 from benchmarks.data.checkpoints import Checkpoints, require_rows
 from benchmarks.experiments.execution import fit_neural
 from benchmarks.experiments.trial import Trial
+from benchmarks.leaderboard.scoring import HeldOutRows
 from benchmarks.models.registry import MODELS
 from benchmarks.models.schedule import EPOCHS
 from benchmarks.models.training_group import FittedPredictor
 from benchmarks.results import current_commit, describe_device
 from benchmarks.statistics.ranking import kendall_tau
 from benchmarks.statistics.uncertainty import Interval, bootstrap_taus, resample_runs
-from benchmarks.submissions.held_out import HeldOutRows
 from nfn import Pretrained, load_pretrained
 from nfn.predictors.conformal import LEVEL, ConformalInterval
 from nfn.predictors.pretrained import CARD_SUFFIX, SUFFIX, save_pretrained

@@ -6,13 +6,12 @@ import re
 
 import pytest
 
-from benchmarks.speed.__main__ import BENCHMARKS
 from zoo.__main__ import VERBS
 
 COMMANDS = [
     *(module for module, _ in VERBS.values() if module not in ("benchmarks.speed", "benchmarks.leaderboard")),
     "benchmarks.leaderboard.__main__",
-    *(f"benchmarks.speed.{name}" for name in BENCHMARKS),
+    "benchmarks.speed.__main__",
     "generation.fused.resources",
     "tests.soak",
 ]

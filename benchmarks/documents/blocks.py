@@ -5,9 +5,10 @@ from pathlib import Path
 
 from benchmarks import results
 from benchmarks.documents.generated_runs import GENERATED, final_runs, trained_on
+from benchmarks.leaderboard.ranking import leaderboard_tables, read_ranking
 from benchmarks.models.registry import MODELS
 from benchmarks.results import Result
-from benchmarks.submissions.ranking import read_ranking
+from benchmarks.speed.measurements import speed_table
 from benchmarks.tables.ablation import components_table, variants_table, width_table
 from benchmarks.tables.accuracies import accuracies_table
 from benchmarks.tables.augmentation import augmentation_table
@@ -16,11 +17,9 @@ from benchmarks.tables.data_note import with_data_notes
 from benchmarks.tables.fidelity import fidelity_table
 from benchmarks.tables.headline import headline_table
 from benchmarks.tables.kendall import kendall_tables
-from benchmarks.tables.leaderboard import leaderboard_tables
 from benchmarks.tables.result_index import ResultIndex
 from benchmarks.tables.rows import ROWS_NOTE, rows_table
 from benchmarks.tables.seeds import seeds_table
-from benchmarks.tables.speed import speed_table
 from benchmarks.tables.transfer import TRANSFER_NOTE, transfer_table
 from zoo.format.record import DISTINCT_SEEDS, config_name, task_of
 from zoo.tasks.identity import KNOWN

@@ -1,1 +1,1 @@
-"""The leaderboard: one folder for each submission, and the command that checks, ranks and writes them."""
+"""The leaderboard: checks, scores and ranks the submissions in ``benchmarks/submissions/``, and writes new ones."""

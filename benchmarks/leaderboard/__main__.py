@@ -7,84 +7,112 @@ python -m benchmarks.leaderboard submit my_module:MyPredictor --config mnist --a
 python -m benchmarks.leaderboard table                             ranks all submissions of a clone
 
 A submission is a folder with card.toml and one CSV file of predictions for each set of test rows (CONTRIBUTING.md).
-`table` writes benchmarks/results/leaderboard.json and the table in benchmarks/README.md.
+`table` ranks those in benchmarks/submissions/ and writes benchmarks/results/leaderboard.json and the table in
+benchmarks/README.md.
 """
 
 import argparse
+import inspect
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from benchmarks.data.benchmark_data import BenchmarkData
+from benchmarks.experiments.average import average
+from benchmarks.experiments.execution import fit_and_judge
+from benchmarks.experiments.trial import Outcome, Trial
+from benchmarks.leaderboard.ranking import rank, read_ranking, write_ranking
+from benchmarks.leaderboard.scoring import HeldOutRows, Score, tau_text
+from benchmarks.leaderboard.submission import (
+    READS,
+    Card,
+    PredictionSet,
+    Submission,
+    card_with,
+    check_name,
+    submissions_in,
+    write_submission,
+)
 from benchmarks.models.own import check_models
-from benchmarks.models.registry import MODELS, known_models, own_models
+from benchmarks.models.registry import MODELS, BenchmarkModel, known_models, own_models
 from benchmarks.report import find_clone, rendered
-from benchmarks.submissions.card import NAME, READS, Card, PredictionSet
-from benchmarks.submissions.fitting import OWN_AUTHORS, PAPERS, code_of, fit_predictions, reads_of
-from benchmarks.submissions.held_out import HeldOutRows
-from benchmarks.submissions.ranking import rank, read_ranking, submissions_in, write_ranking
-from benchmarks.submissions.submission import Submission, card_with, write_submission
-from benchmarks.tables.leaderboard import score_lines
+from benchmarks.tables.markdown import number, threshold_title
 from zoo.command import any_seed, command, command_parser, positive
 from zoo.device import choose_device
 from zoo.reading.locate import DEFAULT_NAME
 from zoo.storage.atomic import write_atomically
 
-LEADERBOARD = "benchmarks/leaderboard"
-DOCUMENT = "benchmarks/README.md"
-SAME_CHANGE = 1e-3
-"""What a second fit on another machine may differ by."""
+_DOCUMENT = "benchmarks/README.md"
+_SAME_CHANGE = 1e-3
+"""By how much a second fit on another machine may differ."""
+_OWN_AUTHORS = ("The Small Transformer Zoo authors",)
+_PAPERS = {
+    **dict.fromkeys(
+        ("mlp", "xgboost", "lightgbm", "random_forest", "transformer_nfn"), "https://arxiv.org/abs/2410.04209"
+    ),
+    "statnn": "https://arxiv.org/abs/2002.11448",
+}
+"""Where the models that come with the benchmarks are described; those without an entry are new here."""
 
 
-def check(options: argparse.Namespace) -> None:
+def _check(options: argparse.Namespace) -> None:
     submission = Submission.read(options.folder)
     predictor = check_models([options.predictor])[0] if options.predictor else None
     for predictions in submission.card.predictions:
-        zoo, rows = submission.zoo_among(options.zoo, predictions)
+        zoo, rows = submission.find_rows(options.zoo, predictions)
         print(f"{submission.name}: {rows.title}, {len(rows.keys):,} test rows {rows.sha256[:12]}…")
-        for line in score_lines(submission.score(predictions, rows)):
-            print(f"  {line}")
-        if predictor is not None:
-            print(f"  {fitted_again(submission, predictions, rows, predictor, zoo, options)}")
+        _print_score(submission.score(predictions, rows))
+        if predictor is None:
+            continue
+        fitted = _fit(predictor, zoo, predictions, options)
+        claimed, measured = predictions.change_under_group, fitted.notes["mean_change"]
+        if claimed is not None and measured is not None and abs(claimed - float(measured)) > _SAME_CHANGE:
+            raise ValueError(
+                f"{submission.folder}: on {predictions.config} it changes by {measured:.2g} under the group, "
+                f"its card says {claimed:.2g}"
+            )
+        apart = np.abs(fitted.predicted - submission.predicted(predictions, rows)).mean()
+        changes = "" if measured is None else f"changes by {measured:.2g} under the group, "
+        print(f"  fitted again: {changes}{apart:.2g} from what was submitted on average")
 
 
-def fitted_again(
-    submission: Submission,
-    predictions: PredictionSet,
-    rows: HeldOutRows,
-    predictor: str,
-    zoo: str,
-    options: argparse.Namespace,
-) -> str:
-    """How much the predictor changes under the group, measured; a card that says something else is a ValueError."""
-    fitted = fit_predictions(
-        predictor,
-        zoo,
-        predictions.config,
-        predictions.checkpoint,
-        seed=predictions.seed or 0,
-        device=choose_device(options.device),
-        jobs=options.jobs,
-    )
-    said, measured = predictions.change_under_group, fitted.change_under_group
-    if said is not None and measured is not None and abs(said - measured) > SAME_CHANGE:
-        raise ValueError(
-            f"{submission.folder}: on {predictions.config} it changes by {measured:.2g} under the group, "
-            f"its card says {said:.2g}"
-        )
-    apart = np.abs(fitted.predicted - submission.predicted(predictions, rows)).mean()
-    changes = "" if measured is None else f"changes by {measured:.2g} under the group, "
-    return f"fitted again: {changes}{apart:.2g} from what was submitted on average"
+def _print_score(score: Score) -> None:
+    for tau in score["thresholds"]:
+        print(f"  τ, {threshold_title(tau['threshold'])}: {tau_text(tau)} ({tau['count']:,} rows)")
+    if within := score["within"]:
+        print(f"  τ within a configuration: {tau_text(within)} ({within['count']:,} configurations)")
+    print(f"  R²: {number(score['r2'], '.3f')}")
 
 
-def submit(options: argparse.Namespace) -> None:
-    (model,) = check_models([options.model])
-    benchmark_model = known_models()[model]
-    if not options.authors and model not in MODELS:
+def _fit(model: str, zoo: str, predictions: PredictionSet, options: argparse.Namespace) -> Outcome:
+    """Fits one of ``known_models`` on train, chooses on validation, by its own recipe; of an average, its parts."""
+    models = known_models()
+    for name in (model, *models[model].parts):
+        if missing := models[name].missing():
+            raise ValueError(missing)
+    config, checkpoint = predictions.config, predictions.checkpoint
+    data = BenchmarkData.from_zoo(zoo, config, checkpoint=checkpoint, device=choose_device(options.device))
+    trial = Trial(
+        "kendall",
+        config,
+        model,
+        predictions.seed or 0,
+        data.fingerprint,
+        checkpoint=checkpoint,
+        recipe=models[model].recipe,
+    ).normalized()
+    outcomes = [fit_and_judge([fit], data, options.jobs)[fit] for fit in trial.parts or (trial,)]
+    return average(outcomes, data.train.truth()) if trial.parts else outcomes[0]
+
+
+def _submit(options: argparse.Namespace) -> None:
+    (name,) = check_models([options.model])
+    model = known_models()[name]
+    if not options.authors and name not in MODELS:
         raise ValueError("a submission has authors: name them with --authors")
-    if not NAME.fullmatch(options.out.resolve().name):
-        raise ValueError(f"{options.out}: its name must be lower-case letters, digits, - and _, 48 at most")
+    check_name(options.out)
     rows = HeldOutRows.read(options.zoo, options.config, options.checkpoint)
     predictions = PredictionSet(
         zoo=Path(options.zoo).name,
@@ -92,94 +120,94 @@ def submit(options: argparse.Namespace) -> None:
         checkpoint=rows.checkpoint,
         test_rows=rows.sha256,
         file=f"{rows.config}.{rows.checkpoint}.{rows.sha256[:8]}.csv",
-        seed=options.seed if benchmark_model.seeded else None,
+        seed=options.seed if model.seeded else None,
     )
     card = Card(
-        name=options.name or benchmark_model.title,
-        authors=tuple(options.authors or OWN_AUTHORS),
-        paper=options.paper or PAPERS.get(model),
-        code=options.code or code_of(benchmark_model),
-        reads=tuple(options.reads or reads_of(benchmark_model)),
+        name=options.name or model.title,
+        authors=tuple(options.authors or _OWN_AUTHORS),
+        paper=options.paper or _PAPERS.get(name),
+        code=options.code or _code_of(model),
+        reads=tuple(options.reads or _reads_of(model)),
         predictions=(),
     )
-    card_with(options.out, card, predictions)  # what is wrong is said before the fit
-    fitted = fit_predictions(
-        model,
-        options.zoo,
-        options.config,
-        options.checkpoint,
-        seed=options.seed,
-        device=choose_device(options.device),
-        jobs=options.jobs,
-    )
-    change = fitted.change_under_group
+    card_with(options.out, card, predictions)  # a fault is reported before the fit
+    fitted = _fit(name, options.zoo, predictions, options)
+    parameters, change = fitted.notes["parameters"], fitted.notes["mean_change"]
     measured = replace(
         predictions,
-        parameters=fitted.parameters,
+        parameters=None if parameters is None else int(parameters),
         change_under_group=None if change is None else float(f"{change:.3g}"),
     )
     write_submission(options.out, card, measured, rows, fitted.predicted)
     print(f"written: {options.out}; look at its card.toml, then: python -m benchmarks.leaderboard check {options.out}")
 
 
-def table(options: argparse.Namespace) -> None:
+def _reads_of(model: BenchmarkModel) -> list[str]:
+    """What a model reads of a checkpoint, in the words of a card."""
+    reads = (model.reads_weights, model.reads_hyperparameters, model.name == "probes")
+    return [word for word, read in zip(READS, reads, strict=False) if read]
+
+
+def _code_of(model: BenchmarkModel) -> str | None:
+    """The file of this repository that a model of the benchmarks is in."""
+    code = model.kind or model.fit
+    if model.name not in MODELS or code is None or (file := inspect.getsourcefile(code)) is None:
+        return None
+    return Path(file).resolve().relative_to(Path(__file__).parents[2]).as_posix()
+
+
+def _table(options: argparse.Namespace) -> None:
     root = options.root or find_clone()
-    if not (root / DOCUMENT).is_file():
-        raise ValueError(f"{root} has no {DOCUMENT}: --root names a clone of the repository")
+    if not (root / _DOCUMENT).is_file():
+        raise ValueError(f"{root} has no {_DOCUMENT}: --root names a clone of the repository")
     results = root / "benchmarks" / "results"
-    rankings = rank(submissions_in(root / LEADERBOARD), options.zoo, read_ranking(results))
+    rankings = rank(submissions_in(root / "benchmarks" / "submissions"), options.zoo, read_ranking(results))
     print(f"written: {write_ranking(results, rankings)}")
-    write_atomically(root / DOCUMENT, rendered(root, DOCUMENT, results)[1].encode())
-    print(f"written: {root / DOCUMENT}")
+    write_atomically(root / _DOCUMENT, rendered(root, _DOCUMENT, results)[1].encode())
+    print(f"written: {root / _DOCUMENT}")
 
 
-def parser() -> argparse.ArgumentParser:
-    options = command_parser("benchmarks.leaderboard", __doc__)
-    verbs = options.add_subparsers(dest="verb", required=True, metavar="VERB", help="check, submit or table")
+def _parser() -> argparse.ArgumentParser:
+    parser = command_parser("benchmarks.leaderboard", __doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", help="check, submit or table")
 
     def verb(name: str, what: str) -> argparse.ArgumentParser:
-        return verbs.add_parser(name, help=what, description=what, formatter_class=options.formatter_class)
+        return verbs.add_parser(name, help=what, description=what, formatter_class=parser.formatter_class)
 
-    def several_zoos(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
+    check = verb("check", "verifies a submission and prints its score")
+    check.add_argument("folder", type=Path, metavar="FOLDER", help="folder of the submission")
+    check.add_argument("--predictor", metavar="MODEL", help="also fit this again: a model's name or module:Class")
+
+    submit = verb("submit", "fits a predictor and writes its submission")
+    submit.add_argument("model", metavar="MODEL", help="a model of benchmarks.kendall, or module:Class")
+    submit.add_argument("--zoo", default=DEFAULT_NAME, metavar="DIR", help="folder of the zoo, or its hub name")
+    submit.add_argument("--config", default="mnist", help="config of the zoo")
+    submit.add_argument("--checkpoint", default="all", metavar="LABEL", help="one of the config's, or all")
+    submit.add_argument("--seed", type=any_seed, default=0, help="seed of the fit")
+    submit.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder to write")
+    submit.add_argument("--name", help="name of the predictor (default: the model's title)")
+    submit.add_argument("--authors", nargs="+", metavar="AUTHOR", help="who made it")
+    submit.add_argument("--paper", metavar="URL", help="where it is described")
+    submit.add_argument("--code", metavar="URL", help="where its code is")
+    submit.add_argument("--reads", nargs="+", choices=READS, help="what it reads of a run (default: weights)")
+
+    table = verb("table", "ranks all submissions of a clone")
+    table.add_argument("--root", type=Path, metavar="DIR", help="a clone of the repository (default: this one)")
+    for each in (check, table):
+        each.add_argument(
             "--zoo", nargs="+", default=[DEFAULT_NAME], metavar="DIR", help="folders of zoos with the test rows"
         )
-
-    def fitting(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, or auto: the GPU where there is one")
-        parser.add_argument("--jobs", type=positive, default=torch.get_num_threads(), help="threads of the tree models")
-
-    checking = verb("check", "verifies a submission and prints its score")
-    checking.add_argument("folder", type=Path, metavar="FOLDER", help="folder of the submission")
-    several_zoos(checking)
-    checking.add_argument("--predictor", metavar="MODEL", help="also fit this again: a model's name or module:Class")
-    fitting(checking)
-
-    submitting = verb("submit", "fits a predictor and writes its submission")
-    submitting.add_argument("model", metavar="MODEL", help="a model of benchmarks.kendall, or module:Class")
-    submitting.add_argument("--zoo", default=DEFAULT_NAME, metavar="DIR", help="folder of the zoo, or its hub name")
-    submitting.add_argument("--config", default="mnist", help="config of the zoo")
-    submitting.add_argument("--checkpoint", default="all", metavar="LABEL", help="one of the config's, or all")
-    submitting.add_argument("--seed", type=any_seed, default=0, help="seed of the fit")
-    submitting.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder to write")
-    submitting.add_argument("--name", help="of the predictor (default: the model's title)")
-    submitting.add_argument("--authors", nargs="+", metavar="AUTHOR", help="who made it")
-    submitting.add_argument("--paper", metavar="URL", help="where it is described")
-    submitting.add_argument("--code", metavar="URL", help="where its code is")
-    submitting.add_argument("--reads", nargs="+", choices=READS, help="what it reads of a run (default: weights)")
-    fitting(submitting)
-
-    ranking = verb("table", "ranks all submissions of a clone")
-    several_zoos(ranking)
-    ranking.add_argument("--root", type=Path, metavar="DIR", help="a clone of the repository (default: this one)")
-    return options
+    for each in (check, submit):
+        each.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, or auto: the GPU where there is one")
+        each.add_argument("--jobs", type=positive, default=torch.get_num_threads(), help="threads of the tree models")
+    return parser
 
 
 @command
 @own_models()
 def main(arguments: list[str] | None = None) -> None:
-    options = parser().parse_args(arguments)
-    {"check": check, "submit": submit, "table": table}[options.verb](options)
+    options = _parser().parse_args(arguments)
+    {"check": _check, "submit": _submit, "table": _table}[options.verb](options)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.leaderboard.scoring import HeldOutRows
+from benchmarks.leaderboard.submission import Card, PredictionSet, Submission, submissions_in, write_submission
 from benchmarks.pretrain import replace_pair
-from benchmarks.submissions.card import Card, PredictionSet
-from benchmarks.submissions.held_out import HeldOutRows
-from benchmarks.submissions.ranking import submissions_in
-from benchmarks.submissions.submission import Submission, write_submission
 from tests.faults.kill_points import KillPoint, run_to_kill_point
 from tests.faults.killing import KILLED
 from tests.faults.processes import finish

@@ -13,15 +13,10 @@ import pytest
 from benchmarks.documents.blocks import DOCUMENTS
 from benchmarks.leaderboard import __main__ as leaderboard
 from benchmarks.leaderboard.__main__ import main
+from benchmarks.leaderboard.ranking import leaderboard_tables, rank, read_ranking
+from benchmarks.leaderboard.scoring import HeldOutRows, leaked_labels, score
+from benchmarks.leaderboard.submission import Card, PredictionSet, _csv_text, submissions_in, write_submission
 from benchmarks.statistics.ranking import kendall_tau
-from benchmarks.submissions.card import Card, PredictionSet
-from benchmarks.submissions.held_out import HeldOutRows
-from benchmarks.submissions.predictions import predictions_text
-from benchmarks.submissions.ranking import RANKING_FILE, rank, read_ranking, submissions_in
-from benchmarks.submissions.scoring import score
-from benchmarks.submissions.submission import write_submission
-from benchmarks.submissions.suspicion import suspicion
-from benchmarks.tables.leaderboard import leaderboard_tables
 from tests.refusal import refusal
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
@@ -75,8 +70,8 @@ def linked(folder: Path) -> None:
 
 
 FAULTS = {
-    "a row is missing": (lines(lambda rows: rows[:-2]), "is missing, as are 2 of "),
-    "a foreign run": (lines(lambda rows: [*rows, "0123456789abcdef,best,0.5"]), "is no test row"),
+    "a row is missing": (lines(lambda rows: rows[:-2]), "is missing, as are 2 in all; there are "),
+    "a foreign run": (lines(lambda rows: [*rows, "0123456789abcdef,best,0.5"]), "is not a test row"),
     "a row twice": (lines(lambda rows: [*rows, rows[1]]), "is there twice"),
     "not a number": (lines(predicted("nan")), "must be a finite number, got 'nan'"),
     "infinite": (lines(predicted("1e999")), "got 1e999"),
@@ -136,7 +131,7 @@ def test_a_predictor_at_the_noise_ceiling_is_not_suspicious(tiny_zoo: Path) -> N
     """It knows every true accuracy, but not how the test examples fell."""
     rows = replace(HeldOutRows.read(tiny_zoo, "mnist", "all"), test_examples=1000)
     drawn = np.random.default_rng(0).binomial(1000, rows.truth.astype(np.float64)) / 1000
-    assert suspicion(drawn, rows) is None
+    assert leaked_labels(drawn, rows) is None
 
 
 def test_the_score_is_that_of_the_tables(tiny_zoo: Path, tmp_path: Path, capsys) -> None:
@@ -150,11 +145,10 @@ def test_the_score_is_that_of_the_tables(tiny_zoo: Path, tmp_path: Path, capsys)
     assert f"τ, no threshold: {expected:.3f} [" in printed
     good = rows.truth >= 0.6
     scored = score(ordered, rows)
-    assert scored.thresholds[0.6].value == pytest.approx(kendall_tau(ordered[good], rows.truth[good]))
-    assert scored.tau.low is not None
-    assert scored.tau.high is not None
-    assert scored.tau.low < expected < scored.tau.high
-    assert scored.within is None, "this zoo has no repeats"
+    whole, *_, above, _ = scored["thresholds"]
+    assert (above["threshold"], above["value"]) == (0.6, round(kendall_tau(ordered[good], rows.truth[good]), 6))
+    assert whole["low"] < expected < whole["high"]
+    assert scored["within"] is None, "this zoo has no repeats"
 
 
 def test_within_a_configuration_only_runs_at_one_checkpoint_are_compared(tmp_path: Path) -> None:
@@ -162,16 +156,16 @@ def test_within_a_configuration_only_runs_at_one_checkpoint_are_compared(tmp_pat
     publish(tmp_path / "runs", tmp_path / "zoo")
     rows = HeldOutRows.read(tmp_path / "zoo", "mnist-repeats", "all")
     assert rows.configurations is not None
-    by_configuration = score(rows.configurations / 100, rows).within
+    by_configuration = score(rows.configurations / 100, rows)["within"]
     assert by_configuration is not None
-    assert by_configuration.value == 0.0, "it reads nothing of the run"
+    assert by_configuration["value"] == 0.0, "it reads nothing of the run"
     labels = sorted({checkpoint for _, checkpoint in rows.keys})
     # right within each checkpoint, and all wrong between them
     shifted = rows.truth / 10 - np.array([labels.index(checkpoint) for _, checkpoint in rows.keys]) / 10
-    within = score(shifted, rows).within
+    within = score(shifted, rows)["within"]
     assert within is not None
-    assert within.value == 1.0
-    assert within.count == len(np.unique(rows.configurations))
+    assert within["value"] == 1.0
+    assert within["count"] == len(np.unique(rows.configurations))
 
 
 def test_a_submission_keeps_its_predictions_of_other_rows(tiny_zoo: Path, tmp_path: Path) -> None:
@@ -191,7 +185,7 @@ def test_scores_are_kept_where_the_zoo_is_not_at_hand_until_the_predictions_chan
     submissions = submissions_in(tmp_path)
     first = rank(submissions, [str(tiny_zoo)], [])
     assert rank(submissions, [], first) == first
-    (tmp_path / "guess" / "mnist.csv").write_text(predictions_text(rows.keys, np.linspace(0, 1, len(rows.keys))))
+    (tmp_path / "guess" / "mnist.csv").write_text(_csv_text(rows, np.linspace(0, 1, len(rows.keys))))
     with pytest.raises(ValueError, match="no zoo here has the test rows"):
         rank(submissions, [], first)
 
@@ -201,13 +195,13 @@ def test_what_a_card_says_cannot_become_markup(tiny_zoo: Path, tmp_path: Path) -
     card('name = "guess"', 'name = "a | b <img src=x> [c](http://d)"')(tmp_path / "guess")
     table = leaderboard_tables(rank(submissions_in(tmp_path), [str(tiny_zoo)], []))
     assert "<img" not in table
-    (row,) = (line for line in table.splitlines() if "leaderboard/guess/card.toml" in line)
+    (row,) = (line for line in table.splitlines() if "submissions/guess/card.toml" in line)
     assert row.count("|") == 8
     assert "](http://d)" not in row
 
 
 def test_the_committed_ranking_is_that_of_the_committed_submissions() -> None:
-    submissions = submissions_in(ROOT / "benchmarks" / "leaderboard")
+    submissions = submissions_in(ROOT / "benchmarks" / "submissions")
     names = {submission.name for submission in submissions}
     assert names >= {"hyperparameters", "mlp", "statnn", "transformer_nfn", "gauge_nfn"}
     assert rank(submissions, ["small-transformer-zoo"], []) == read_ranking(ROOT / "benchmarks" / "results")
@@ -219,9 +213,8 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for document in DOCUMENTS:
         (tmp_path / document).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / document, tmp_path / document)
-    ignored = shutil.ignore_patterns("*.py", "__pycache__")
-    shutil.copytree(ROOT / "benchmarks" / "leaderboard", tmp_path / "benchmarks" / "leaderboard", ignore=ignored)
-    shutil.copytree(ROOT / "benchmarks" / "results", tmp_path / "benchmarks" / "results")
+    for folder in ("submissions", "results"):
+        shutil.copytree(ROOT / "benchmarks" / folder, tmp_path / "benchmarks" / folder)
     (tmp_path / "small-transformer-zoo").symlink_to(ROOT / "small-transformer-zoo")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -239,7 +232,7 @@ def test_following_contributing_adds_both_submissions(clone: Path, capsys) -> No
         if kind == "python":
             exec(block, {})  # noqa: S102
         elif kind == "toml":
-            (clone / "benchmarks" / "leaderboard" / "size-of-weights" / "card.toml").write_text(block)
+            (clone / "benchmarks" / "submissions" / "size-of-weights" / "card.toml").write_text(block)
         else:
             for line in block.splitlines():
                 words = shlex.split(line)
@@ -254,9 +247,9 @@ def test_following_contributing_adds_both_submissions(clone: Path, capsys) -> No
     assert float(again[1]) > 1e-6, "it reads the weights as they are"
     assert float(again[2]) < 1e-6
     table = (clone / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    assert "[NearestRun](leaderboard/nearest-run/card.toml)" in table
-    assert "[size of the weights](leaderboard/size-of-weights/card.toml)" in table
-    assert "nearest-run" in (clone / "benchmarks" / "results" / RANKING_FILE).read_text()
+    assert "[NearestRun](submissions/nearest-run/card.toml)" in table
+    assert "[size of the weights](submissions/size-of-weights/card.toml)" in table
+    assert "nearest-run" in (clone / "benchmarks" / "results" / "leaderboard.json").read_text()
 
 
 @pytest.mark.parametrize(
@@ -273,7 +266,7 @@ def test_bad_options_are_refused_before_the_fit(
     words: list[str], message: str, tiny_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(leaderboard, "fit_predictions", None)
+    monkeypatch.setattr(leaderboard, "_fit", None)
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.tex").touch()
     (tmp_path / "file").touch()

@@ -12,6 +12,7 @@ from benchmarks import kendall, report, results
 from benchmarks.documents.blocks import DOCUMENTS, PICTURES, blocks, kendall_block, seeds_block
 from benchmarks.documents.generated_runs import final_runs
 from benchmarks.results import Result
+from benchmarks.speed.measurements import speed_table
 from benchmarks.tables.ablation import components_table, variants_table, width_table
 from benchmarks.tables.accuracies import accuracies_table
 from benchmarks.tables.augmentation import augmentation_table
@@ -20,7 +21,6 @@ from benchmarks.tables.kendall import kendall_tables
 from benchmarks.tables.markdown import for_terminal
 from benchmarks.tables.result_index import ResultIndex
 from benchmarks.tables.seeds import seeds_table
-from benchmarks.tables.speed import speed_table
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
 

@@ -11,8 +11,9 @@ import pytest
 
 from benchmarks import page, results
 from benchmarks.browser import missing, take_picture
-from benchmarks.speed import page as speed_of_page
-from benchmarks.submissions.ranking import read_ranking
+from benchmarks.leaderboard.ranking import read_ranking
+from benchmarks.speed import reading
+from benchmarks.speed.__main__ import main as speed
 from benchmarks.tables.headline import main_setting
 from benchmarks.tables.result_index import ResultIndex
 from tests.refusal import refusal
@@ -46,7 +47,7 @@ def test_every_predictor_with_cells_is_there_with_its_tau() -> None:
 
 
 def test_submissions_about_the_zoo_itself_are_there_with_their_tau() -> None:
-    found = list(page.submitted(page.LEADERBOARD, "small-transformer-zoo"))
+    found = list(page.submitted(page.SUBMISSIONS, "small-transformer-zoo"))
     ranking = {zoo["config"]: zoo["entries"] for zoo in read_ranking(ROWS)}
     for config, entries in ranking.items():
         shown = {entry.predictor: entry.tau for entry in found if entry.config == config}
@@ -65,8 +66,8 @@ def test_the_command_writes_a_page_with_them(small_zoo: Path, tmp_path: Path, mo
 def test_size_and_speed_of_a_page_become_rows(small_zoo: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     stored: list[results.Result] = []
     monkeypatch.setattr(results, "append", stored.extend)
-    monkeypatch.setattr(speed_of_page, "find_folder", lambda name: small_zoo)
-    speed_of_page.main(["--runs", "12", "--repeats", "2"])
+    monkeypatch.setattr(reading, "find_folder", lambda name: small_zoo)
+    speed(["page", "--runs", "12", "--repeats", "2"])
     metrics = ["page_megabytes", "folder_megabytes", "write_seconds", "first_chart_seconds", "filter_seconds"]
     assert [(row.variant, row.metric) for row in stored] == [
         (variant, metric) for variant in ("sample", "fabricated") for metric in metrics
@@ -80,7 +81,7 @@ def test_size_and_speed_of_a_page_become_rows(small_zoo: Path, tmp_path: Path, m
 def test_without_a_browser_one_line_says_how_to_get_one(monkeypatch, capsys) -> None:
     monkeypatch.setattr("benchmarks.browser.find_chromium", lambda: None)
     with pytest.raises(SystemExit) as ended:
-        speed_of_page.main([])
+        speed(["page"])
     assert ended.value.code == 2
     assert "make browser" in capsys.readouterr().err
 

@@ -8,9 +8,7 @@ import torch
 
 from benchmarks import results
 from benchmarks.results import Result
-from benchmarks.speed import gauge as speed_gauge
-from benchmarks.speed import generation, record
-from benchmarks.speed import nfn as speed_nfn
+from benchmarks.speed import measurements, training
 from benchmarks.speed.__main__ import main
 
 
@@ -36,7 +34,7 @@ def cut_off_at(call: int, original: Callable) -> Callable:
 
 
 def test_rows_hold_both_variants(monkeypatch: pytest.MonkeyPatch, stored: list[Result]):
-    monkeypatch.setattr(speed_nfn, "BATCHES", (2,))
+    monkeypatch.setattr(training, "_BATCHES", (2,))
     main(["nfn", "--device", "cpu", "--config", "agnews", "--repeats", "2"])
     assert {(row.metric, row.variant, row.setting["seeds"]) for row in stored} == {
         ("forward_backward_ms", "merged", 1),
@@ -51,8 +49,8 @@ def test_rows_hold_both_variants(monkeypatch: pytest.MonkeyPatch, stored: list[R
 def test_what_was_measured_before_an_interruption_is_printed_and_stored(
     monkeypatch: pytest.MonkeyPatch, stored: list[Result], capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(speed_nfn, "BATCHES", (2,))
-    monkeypatch.setattr(speed_nfn, "measure_together", cut_off_at(2, speed_nfn.measure_together))
+    monkeypatch.setattr(training, "_BATCHES", (2,))
+    monkeypatch.setattr(training, "measure", cut_off_at(2, training.measure))
     with pytest.raises(SystemExit) as ended:
         main(["nfn", "--device", "cpu", "--config", "agnews", "--repeats", "2"])
     assert ended.value.code == 130
@@ -67,8 +65,8 @@ def test_what_was_measured_before_an_interruption_is_printed_and_stored(
 def test_a_population_that_is_cut_off_keeps_its_epochs(
     monkeypatch: pytest.MonkeyPatch, stored: list[Result], capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(generation, "SINGLE_STEPS", 1)
-    monkeypatch.setattr(generation, "seconds_of", cut_off_at(2, generation.seconds_of))
+    monkeypatch.setattr(training, "_SINGLE_STEPS", 1)
+    monkeypatch.setattr(training, "measure", cut_off_at(3, training.measure))
     words = ["--config", "mnist", "--device", "cpu", "--models", "1", "--steps", "1", "--repeats", "1"]
     with pytest.raises(SystemExit):
         main(["generation", *words])
@@ -77,7 +75,7 @@ def test_a_population_that_is_cut_off_keeps_its_epochs(
 
 
 def test_another_transformer_is_timed_under_its_own_name(monkeypatch: pytest.MonkeyPatch, stored: list[Result]):
-    monkeypatch.setattr(generation, "SINGLE_STEPS", 1)
+    monkeypatch.setattr(training, "_SINGLE_STEPS", 1)
     words = ["--config", "mnist", "--device", "cpu", "--models", "2", "--steps", "1", "--repeats", "1"]
     main(["generation", *words, "--dim", "32", "--heads", "1", "--blocks", "1"])
     assert [row.variant for row in stored] == ["single, dim 32, heads 1, blocks 1"] + 3 * [
@@ -89,7 +87,7 @@ def test_another_transformer_is_timed_under_its_own_name(monkeypatch: pytest.Mon
 def test_a_variant_that_cannot_run_here_is_refused_in_one_line(
     monkeypatch: pytest.MonkeyPatch, stored: list[Result], capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(generation, "SINGLE_STEPS", 1)
+    monkeypatch.setattr(training, "_SINGLE_STEPS", 1)
     words = ["--config", "mnist", "--device", "cpu", "--models", "1", "--steps", "1", "--repeats", "1"]
     with pytest.raises(SystemExit) as exit_:
         main(["generation", *words, "--engines", "fused", "--variant", "small"])
@@ -98,29 +96,28 @@ def test_a_variant_that_cannot_run_here_is_refused_in_one_line(
 
 
 def test_a_slow_row_is_announced_by_the_last_one_of_its_kind(stored: list[Result]):
-    population = generation.Population("mnist", "torch", 1000, 500, "shared")
-    device = torch.device("cpu")
-    unknown = generation.announcement(population, device, 3, [])
-    assert unknown.endswith(
-        "1,000 models at once, torch engine, 4 epochs of 500 steps, no row of this device says how long"
-    )
+    def expected(known: list[Result]) -> str:
+        return training._expected("mnist", "population", torch.device("cpu"), 1000 * 500 * 4, known)
+
+    assert expected([]) == "no row of this device says how long"
     row = Result.measured(
-        "speed.generation", "mnist", generation.WITH_EVALUATION, 60.0, n=3, device="cpu", variant="population"
+        "speed.generation", "mnist", training.WITH_EVALUATION, 60.0, n=3, device="cpu", variant="population"
     )
     others = [replace(row, device="another"), replace(row, config="agnews"), replace(row, variant="fused population")]
     known = [replace(row, value=1.0), row, *(replace(other, value=1e6) for other in others)]
-    assert generation.announcement(population, device, 3, known).endswith("4 epochs of 500 steps, about 2 min")
+    assert expected(known) == "about 2 min"
 
 
-def test_long_samples_are_announced(capsys: pytest.CaptureFixture[str]):
-    record.say_seconds(2.0)
-    record.say_seconds(130.0)
+def test_long_samples_are_announced(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    for seconds in (2.0, 130.0):
+        monkeypatch.setattr(measurements, "_seconds", lambda *_, seconds=seconds: seconds)
+        measurements.measure({"call": lambda: None}, repeats=1)
     assert capsys.readouterr().err == "  about 2 min\n"
 
 
 def test_gauge_nfn_is_timed_reading_and_learning(monkeypatch: pytest.MonkeyPatch, stored: list[Result]):
-    for name, count in (("READ", 2), ("TRAIN", 20), ("VALIDATION", 5), ("EPOCHS", 2)):
-        monkeypatch.setattr(speed_gauge, name, count)
+    for name, count in (("_READ", 2), ("_TRAIN", 20), ("_VALIDATION", 5), ("EPOCHS", 2)):
+        monkeypatch.setattr(training, name, count)
     main(["gauge", "--device", "cpu", "--config", "agnews", "--repeats", "2"])
     assert [row.metric for row in stored] == [
         "invariants_of_1000_seconds",
@@ -133,8 +130,8 @@ def test_gauge_nfn_is_timed_reading_and_learning(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["gauge", "--repeats", "1"], "--repeats must be at least 2"),
-        (["nfn", "--repeats", "1"], "--repeats must be at least 2"),
+        (["gauge", "--repeats", "1"], "--repeats: must be at least 2"),
+        (["nfn", "--repeats", "1"], "--repeats: must be at least 2"),
         (["nfn", "--config", "cifar"], "invalid choice"),
         (["nfn", "--threads", "0"], "--threads: must be at least 1, got 0"),
         (["loader", "--threads", "0"], "--threads: must be at least 1, got 0"),
@@ -142,13 +139,13 @@ def test_gauge_nfn_is_timed_reading_and_learning(monkeypatch: pytest.MonkeyPatch
         (["generation", "--models", "0"], "--models: must be at least 1, got 0"),
         (["generation", "--steps", "0"], "--steps: must be at least 1, got 0"),
         (["generation", "--repeats", "0"], "--repeats: must be at least 1, got 0"),
-        (["nfn", "--device", "cuda"], "torch finds no CUDA device on this machine"),
+        (["nfn", "--device", "cuda"], "torch sees 0 CUDA devices here, try cpu"),
     ],
 )
 def test_bad_options_exit_with_one_line(
     arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(SystemExit) as exit_:
         main(arguments)
     assert exit_.value.code == 2
@@ -159,4 +156,4 @@ def test_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as exit_:
         main(["gpu"])
     assert exit_.value.code == 2
-    assert "error: unknown speed benchmark 'gpu': one of nfn, gauge, generation, loader" in capsys.readouterr().err
+    assert "invalid choice: 'gpu' (choose from 'nfn', 'gauge', 'generation', 'loader'" in capsys.readouterr().err

@@ -1,19 +1,21 @@
 """The loader benchmark runs end to end, on a few checkpoints."""
 
 import pytest
+import torch
 
 from benchmarks import results
-from benchmarks.speed import loader
+from benchmarks.speed import reading
+from benchmarks.speed.__main__ import main
 
 
 def test_every_way_of_reading_gets_its_rows(monkeypatch, tmp_path, capsys):
     stored = []
-    monkeypatch.setattr(loader, "MIN_CHECKPOINTS", 128)
-    monkeypatch.setattr(loader, "PASSES", 2)
+    monkeypatch.setattr(reading, "MIN_CHECKPOINTS", 128)
+    monkeypatch.setattr(reading, "_PASSES", 2)
     monkeypatch.setattr(results, "append", stored.extend)
     # the benchmark sets the number of threads of its process, which here is that of all tests
-    monkeypatch.setattr(loader.torch, "set_num_threads", lambda count: None)
-    loader.main(["--repeats", "2", "--scratch", str(tmp_path)])
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    main(["loader", "--repeats", "2", "--scratch", str(tmp_path)])
     rates = {row.variant: row.value for row in stored if row.metric == "checkpoints_per_second"}
     assert rates.keys() == {
         "bare memory read",
@@ -41,13 +43,13 @@ def test_the_slowest_way_comes_last_and_the_others_are_kept_before_it(monkeypatc
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loader, "MIN_CHECKPOINTS", 128)
-    monkeypatch.setattr(loader, "PASSES", 1)
-    monkeypatch.setattr(loader, "write_state_dicts", interrupted)
+    monkeypatch.setattr(reading, "MIN_CHECKPOINTS", 128)
+    monkeypatch.setattr(reading, "_PASSES", 1)
+    monkeypatch.setattr(reading, "export_checkpoints", interrupted)
     monkeypatch.setattr(results, "append", stored.extend)
-    monkeypatch.setattr(loader.torch, "set_num_threads", lambda count: None)
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     with pytest.raises(SystemExit) as ended:
-        loader.main(["--repeats", "2", "--scratch", str(tmp_path)])
+        main(["loader", "--repeats", "2", "--scratch", str(tmp_path)])
     assert ended.value.code == 130
     assert [row.metric for row in stored].count("checkpoints_per_second") == 5
     assert list(tmp_path.iterdir()) == []
@@ -63,8 +65,8 @@ def test_the_slowest_way_comes_last_and_the_others_are_kept_before_it(monkeypatc
 )
 def test_bad_input_is_one_clear_line(tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(loader.torch, "set_num_threads", lambda count: None)
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     with pytest.raises(SystemExit) as ended:
-        loader.main(arguments)
+        main(["loader", *arguments])
     assert ended.value.code == 2
     assert message in capsys.readouterr().err

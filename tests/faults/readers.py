@@ -14,11 +14,9 @@ import nfn
 import zoo
 from benchmarks import results
 from benchmarks.data.ranked import RankedRows, files_in
+from benchmarks.leaderboard.scoring import HeldOutRows
+from benchmarks.leaderboard.submission import Card, PredictionSet, Submission, _read_csv, write_submission
 from benchmarks.results import Result
-from benchmarks.submissions.card import Card, PredictionSet
-from benchmarks.submissions.held_out import HeldOutRows
-from benchmarks.submissions.predictions import read_predictions
-from benchmarks.submissions.submission import Submission, write_submission
 from generation.data.vectors_file import read_vectors
 from generation.population.state import PopulationState
 from generation.protocol import Protocol, RunConfig
@@ -185,7 +183,7 @@ def read_submission(folder: Path) -> None:
     submission = Submission.read(folder / "guess")
     for predictions in submission.card.predictions:
         submission.sha256(predictions)
-        read_predictions(submission.folder / predictions.file)
+        _read_csv(submission.folder / predictions.file)
 
 
 def make_fitted(folder: Path) -> None:

@@ -1,0 +1,157 @@
+"""The test rows that a submission is scored on, its score, and the signs that it was made from the test labels.
+
+The statistics are those of the tables (``benchmarks.statistics``). The interval is a bootstrap over test runs, or over
+configurations where each was trained several times. Within a configuration, runs are ranked at the same checkpoint, and
+the mean over its checkpoints is one value of the mean over configurations:
+
+    τ_within = mean over configurations c of (mean over checkpoints k of τ_b(predictions of c at k, accuracies))
+"""
+
+import hashlib
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Integer
+
+from benchmarks.data.benchmark_data import chosen_checkpoint, count_test_examples
+from benchmarks.data.checkpoints import Checkpoints
+from benchmarks.statistics.ranking import kendall_tau
+from benchmarks.statistics.uncertainty import (
+    Interval,
+    bootstrap_taus,
+    coefficient_of_determination,
+    noise_ceiling,
+    resample_runs,
+)
+from benchmarks.statistics.within import resampled_means, taus_within
+from benchmarks.tables.markdown import MISSING
+from benchmarks.tables.paper import THRESHOLDS
+from zoo.reading.locate import find_folder
+from zoo.reading.reader import open_zoo
+
+Score = dict[str, Any]
+_MOST_EQUAL = 0.5
+_FEWEST_ROWS = 8
+"""With fewer rows, chance alone may put all of them in the right order."""
+
+
+@dataclass(frozen=True)
+class HeldOutRows:
+    """The test split of a config at one checkpoint, or at ``all``.
+
+    A key is a run and a checkpoint. ``sha256`` is of the rows alone (run ids, checkpoints, accuracies, weights),
+    however they are divided into files: adding runs to a zoo changes it only where some of them are in the test split.
+    ``configurations`` numbers the configuration of each row; None unless the zoo has several runs of each.
+    """
+
+    config: str
+    checkpoint: str
+    keys: tuple[tuple[str, str], ...]
+    truth: Float[np.ndarray, " n"]
+    runs: Integer[np.ndarray, " n"]
+    configurations: Integer[np.ndarray, " n"] | None
+    test_examples: int
+    sha256: str
+
+    @classmethod
+    def read(cls, zoo: str | Path, config: str, checkpoint: str) -> "HeldOutRows":
+        reader = open_zoo(find_folder(zoo, config), config, "test")
+        checkpoint = chosen_checkpoint(reader.details, config, checkpoint)
+        rows = Checkpoints.read(reader, checkpoint, torch.device("cpu"))
+        labels = reader.metadata["checkpoint"].to_numpy(dtype=str)
+        if checkpoint != "all":
+            labels = labels[labels == checkpoint]
+        return cls(
+            config=config,
+            checkpoint=checkpoint,
+            keys=tuple(zip(rows.runs.tolist(), labels.tolist(), strict=True)),
+            truth=rows.truth(),
+            runs=np.unique(rows.runs, return_inverse=True)[1].astype(np.int32),
+            configurations=rows.configurations() if reader.details.repeats is not None else None,
+            test_examples=count_test_examples(reader.details),
+            sha256=hashlib.sha256("\n".join([rows.digest(), *labels]).encode()).hexdigest(),
+        )
+
+    @property
+    def title(self) -> str:
+        return f"{self.config}, {'all checkpoints' if self.checkpoint == 'all' else self.checkpoint}"
+
+
+def score(predicted: Float[np.ndarray, " n"], rows: HeldOutRows) -> Score:
+    """The score of predictions of these rows, in their order, as it is stored: R² and each τ rounded to six digits.
+
+    A τ has the ``count`` of its rows (or configurations), its ``value`` and the interval from ``low`` to ``high``, None
+    where it is not defined. ``thresholds`` has τ of the rows of at least each accuracy: first 0, all rows.
+    """
+    return {
+        "r2": _rounded(coefficient_of_determination(predicted, rows.truth)),
+        "thresholds": [{"threshold": at} | _tau_from(predicted, rows, at) for at in THRESHOLDS],
+        "within": _tau_within(predicted, rows),
+    }
+
+
+def tau_text(tau: Score | None) -> str:
+    if tau is None or tau["value"] is None:
+        return MISSING
+    return f"{tau['value']:.3f}" + ("" if tau["low"] is None else f" [{tau['low']:.3f}, {tau['high']:.3f}]")
+
+
+def _tau_from(predicted: Float[np.ndarray, " n"], rows: HeldOutRows, threshold: float) -> Score:
+    """τ of the rows whose accuracy reaches the threshold; a constant prediction ranks nothing and counts as 0."""
+    chosen = np.flatnonzero(rows.truth >= np.float32(threshold))
+    part, truth = predicted[chosen], rows.truth[chosen]
+    if len(chosen) < 2 or np.ptp(truth) == 0:
+        return _tau(len(chosen), math.nan, np.array([]))
+    units = rows.runs if rows.configurations is None else rows.configurations
+    tau = kendall_tau(part, truth)
+    resamples = bootstrap_taus([part], truth, resample_runs(units[chosen]))
+    return _tau(len(chosen), 0.0 if math.isnan(tau) else tau, resamples)
+
+
+def _tau_within(predicted: Float[np.ndarray, " n"], rows: HeldOutRows) -> Score | None:
+    """τ within configurations; None where the zoo has no repeats, or no configuration that can be ranked."""
+    if rows.configurations is None:
+        return None
+    labels = np.unique([checkpoint for _, checkpoint in rows.keys], return_inverse=True)[1].astype(np.int32)
+    members = [np.flatnonzero(rows.configurations == number) for number in np.unique(rows.configurations)]
+    taus = [taus_within(predicted[chosen], rows.truth[chosen], labels[chosen]) for chosen in members]
+    means = np.array([each.mean() for each in taus if len(each)])
+    return _tau(len(means), float(means.mean()), resampled_means(means)) if len(means) else None
+
+
+def _tau(count: int, value: float, resamples: Float[np.ndarray, " b"]) -> Score:
+    interval = Interval.of(resamples) or Interval(math.nan, math.nan)
+    return {"count": count} | {
+        name: _rounded(number) for name, number in (("value", value), ("low", interval.low), ("high", interval.high))
+    }
+
+
+def _rounded(value: float) -> float | None:
+    return None if math.isnan(value) else round(value, 6)
+
+
+def leaked_labels(predicted: Float[np.ndarray, " n"], rows: HeldOutRows) -> str | None:
+    """Why these predictions look like the test labels, in one line; None where they do not.
+
+    A test accuracy is measured on some thousand examples, so a predictor with perfect knowledge of a transformer would
+    still miss the measured number by its sampling error, and would reach only the τ of the noise ceiling
+    (``benchmarks.statistics.uncertainty``). Two signs that the labels themselves were read: most predictions agree with
+    the accuracies to within half a test example; τ is nearer to 1 than to the noise ceiling (labels behind some
+    monotone map).
+    """
+    near = np.abs(predicted - rows.truth) <= 0.5 / rows.test_examples
+    if near.mean() > _MOST_EQUAL:
+        return f"{near.mean():.0%} of the predictions are the measured test accuracies, to within half a test example"
+    if len(predicted) < _FEWEST_ROWS:
+        return None
+    tau, ceiling = kendall_tau(predicted, rows.truth), noise_ceiling(rows.truth, rows.test_examples)
+    if ceiling is not None and tau > (1 + ceiling) / 2:
+        return (
+            f"τ is {tau:.4f}, where a predictor of each true accuracy would have about {ceiling:.4f}: "
+            "the order is that of the test labels"
+        )
+    return None

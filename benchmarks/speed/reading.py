@@ -1,0 +1,219 @@
+"""How fast a published zoo is read: its checkpoints into torch batches, and its static page in a browser."""
+
+import argparse
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import zoo
+from benchmarks.browser import find_chromium, launched, show
+from benchmarks.results import Result, Setting
+from benchmarks.speed.measurements import Samples, measure, say, speed_row
+from zoo.export import export_checkpoints
+from zoo.format.published import PublishedZoo
+from zoo.format.splits import split_of
+from zoo.format.table_file import ROWS_PER_BATCH
+from zoo.publish import publish
+from zoo.reading.locate import DEFAULT_NAME, find_folder
+from zoo.reading.reader import open_zoo
+from zoo.site import write_page
+from zoo.site.writing import PAGE_FILE
+from zoo.storage.held_file import HeldFile
+from zoo.testing import TINY_MNIST, fabricate_shard, run_row
+from zoo.transformer.spec import spec_for
+
+MIN_CHECKPOINTS = 4_000
+_PASSES = 10
+_LOADER_PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "datasets")
+_PAGE_PACKAGES = ("vl-convert-python", "playwright")
+_FIRST_CHART = "performance.getEntriesByName('chart')[0].startTime"
+_AFTER_THE_CLICK = """(() => {
+    const [{ startTime: clicked }] = performance.getEntriesByName("clicked");
+    return performance.getEntriesByName("chart").map(chart => chart.startTime - clicked).filter(after => after > 0);
+})()"""
+_CHARTS = 2  # that follow the filters
+
+
+def loader(options: argparse.Namespace) -> Iterator[Result]:
+    """How fast checkpoints are read into torch batches: five ways of storing and reading them, and a bare memory read.
+
+    python -m benchmarks.speed loader                          fabricates 4,000 checkpoints in a temporary folder
+    python -m benchmarks.speed loader --zoo small-transformer-zoo --config agnews
+
+    Every way delivers batches of 64 checkpoints as a float32 tensor [64, d], and every batch is summed, so that every
+    byte is read. The ways take turns, so that a busy moment of the machine affects all of them.
+    """
+    with tempfile.TemporaryDirectory(dir=options.scratch, prefix="loader-") as scratch:
+        if options.zoo is None:
+            say(f"fabricating {MIN_CHECKPOINTS:,} checkpoints")
+            folder = _fabricate(Path(scratch), options.config)
+        else:
+            folder = find_folder(options.zoo, options.config)
+        yield from _measure_ways(folder, options.config, Path(scratch), options.repeats)
+
+
+def _fabricate(scratch: Path, config: str) -> Path:
+    """A zoo of random weights whose training split has just enough checkpoints."""
+    spec = spec_for(config)
+    count = training = 0
+    while training < MIN_CHECKPOINTS:
+        training += 4 * (split_of(run_row(config, spec, 0, count, count + 1)["run_id"]) == "train")
+        count += 1
+    fabricate_shard(scratch / "runs", spec, count=count)
+    publish(scratch / "runs", scratch / "small-transformer-zoo")
+    return scratch / "small-transformer-zoo"
+
+
+def _measure_ways(folder: Path, config: str, scratch: Path, repeats: int) -> Iterator[Result]:
+    """The rows of all ways of reading one zoo; the slowest way comes last."""
+    reader = zoo.open(folder, config, split="train")
+    if len(reader) < MIN_CHECKPOINTS:
+        raise ValueError(
+            f"{folder} has {len(reader):,} training rows of {config}, the benchmark needs {MIN_CHECKPOINTS:,}: "
+            "leave out --zoo to fabricate them"
+        )
+    bare = _map_bare(PublishedZoo.read(folder).paths(config, ["train"]), reader.spec.num_parameters)
+    mapped, stream = _load_with_datasets(folder, config, scratch)
+    ways: dict[str, Callable[[], Iterable[Tensor]]] = {
+        "bare memory read": lambda: bare,
+        "zoo.open": lambda: _read_zoo(reader),
+        "zoo.open, shuffled": lambda: _read_zoo(reader, shuffle=True),
+        "datasets, memory-mapped": lambda: (batch["weights"] for batch in mapped.iter(ROWS_PER_BATCH)),
+        "datasets, streaming Arrow": lambda: _read_streaming(stream),
+    }
+    setting: Setting = {"checkpoints": len(reader), "batch_size": ROWS_PER_BATCH, "threads": torch.get_num_threads()}
+    row = partial(speed_row, "loader", config, setting=setting, packages=_LOADER_PACKAGES)
+
+    def rate(variant: str, seconds: Samples) -> Result:
+        return row(variant, "checkpoints_per_second", seconds.map(lambda pass_: len(reader) / pass_))
+
+    say(f"reading {len(reader):,} checkpoints {repeats} times in each way, in turn")
+    times = measure({name: _full_pass(way) for name, way in ways.items()}, repeats=repeats, warmup=1)
+    yield from (rate(name, seconds) for name, seconds in times.items())
+    pairs = zip(times["bare memory read"].values, times["zoo.open"].values, strict=True)
+    shares = Samples(tuple(bare_seconds / seconds for bare_seconds, seconds in pairs))
+    yield row("zoo.open", "share_of_bare_memory_read", shares)
+    say(f"streaming the zoo {_PASSES} times")
+    for name in ("zoo.open", "zoo.open, shuffled", "datasets, streaming Arrow"):
+        yield row(name, "memory_growth_megabytes", Samples((_memory_growth(ways[name]),)))
+    say("writing one .pt file per checkpoint and reading them twice: hundreds of times slower than zoo.open")
+    files = export_checkpoints(reader, scratch / "pt", "torch")  # as the authors of the paper store their zoo
+    slowest = "one .pt file each"
+    yield rate(slowest, measure({slowest: _full_pass(lambda: _read_state_dicts(files))}, repeats=2, warmup=0)[slowest])
+
+
+def _full_pass(way: Callable[[], Iterable[Tensor]]) -> Callable[[], float]:
+    """One pass over the data that touches every weight."""
+    return lambda: sum(float(batch.sum()) for batch in way())
+
+
+def _read_zoo(reader: zoo.ZooReader, shuffle: bool = False) -> Iterator[Tensor]:
+    return (weights.flat() for weights, _ in reader.batches(ROWS_PER_BATCH, shuffle=shuffle))
+
+
+def _map_bare(paths: Sequence[Path], d: int) -> list[Tensor]:
+    """The bytes of the files in order, whatever they mean, one batch at a time: an upper bound."""
+    maps = (torch.from_numpy(np.frombuffer(HeldFile(path).map(), dtype="<f4")) for path in paths)
+    return [piece for mapped in maps for piece in mapped.split(ROWS_PER_BATCH * d)]
+
+
+def _load_with_datasets(folder: Path, config: str, scratch: Path) -> tuple[Any, Any]:
+    """The training split through plain ``datasets``: memory-mapped as torch tensors, and streamed as Arrow tables."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    mapped = datasets.load_dataset(str(folder), config, split="train", cache_dir=str(scratch / "cache"))
+    stream = datasets.load_dataset(str(folder), config, split="train", streaming=True)
+    return mapped.with_format("torch"), stream.with_format("arrow")
+
+
+def _read_streaming(stream: Any) -> Iterator[Tensor]:
+    for table in stream.iter(ROWS_PER_BATCH):
+        column = table.column("weights").combine_chunks()
+        values = column.values.to_numpy().reshape(len(column), -1)
+        with warnings.catch_warnings():
+            # torch warns that Arrow's memory is read-only; a copy would cost a quarter of the speed
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            tensor = torch.from_numpy(values)
+        yield tensor
+
+
+def _read_state_dicts(files: Sequence[Path]) -> Iterator[Tensor]:
+    for start in range(0, len(files), ROWS_PER_BATCH):
+        states = (torch.load(path, weights_only=True) for path in files[start : start + ROWS_PER_BATCH])
+        yield torch.stack([torch.cat([tensor.flatten() for tensor in state.values()]) for state in states])
+
+
+def _memory_growth(way: Callable[[], Iterable[Tensor]]) -> float:
+    """By how many megabytes the private memory of the process grows over ten passes, after a first one.
+
+    Pages of mapped files do not count: they belong to the cache of the system, which can take them back.
+    """
+    _full_pass(way)()
+    start = _private_megabytes()
+    peak = start
+    for _ in range(_PASSES):
+        for batch in way():
+            batch.sum()
+            peak = max(peak, _private_megabytes())
+    return peak - start
+
+
+def _private_megabytes() -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) / 1024
+    raise ValueError("this system does not report the memory of a process: the benchmark needs Linux")
+
+
+def page(options: argparse.Namespace) -> Iterator[Result]:
+    """How large the page of a zoo is, and how soon its first chart is there: the bundled sample, and 16,000 runs.
+
+    python -m benchmarks.speed page                     needs a browser: make browser
+    python -m benchmarks.speed page --runs 1000 --dry-run
+
+    The 16,000 runs are fabricated, with four checkpoints each. The time to the first chart is the browser's own, from
+    the moment it opens index.html on the disk; the time of a filter is from the click to the redrawn charts.
+    """
+    with launched() as browser, tempfile.TemporaryDirectory(prefix="page-") as folder:
+        scratch = Path(folder)
+        yield from _measure_page(browser, find_folder(DEFAULT_NAME), "sample", scratch / "first", options.repeats)
+        say(f"fabricating {options.runs:,} runs")
+        fabricate_shard(scratch / "runs", TINY_MNIST, count=options.runs)
+        publish(scratch / "runs", scratch / "zoo")
+        yield from _measure_page(browser, scratch / "zoo", "fabricated", scratch / "second", options.repeats)
+
+
+def _measure_page(browser: Any, zoo: Path, variant: str, site: Path, repeats: int) -> Iterator[Result]:
+    """All rows of one page."""
+    setting: Setting = {"runs": len(open_zoo(zoo, "mnist", "all").runs), "chromium": Path(find_chromium() or "").name}
+    writing = measure({"write": lambda: write_page(zoo, site)}, repeats=1, warmup=0)["write"]
+    sizes = {path.name: path.stat().st_size for path in site.rglob("*") if path.is_file()}
+    row = partial(speed_row, "page", "mnist", variant, setting=setting, packages=_PAGE_PACKAGES)
+    yield row("page_megabytes", Samples((sizes[PAGE_FILE] / 1e6,)))
+    yield row("folder_megabytes", Samples((sum(sizes.values()) / 1e6,)))
+    yield row("write_seconds", writing)
+    first_chart, filtered = zip(*(_open_and_filter(browser, site) for _ in range(repeats)), strict=True)
+    yield row("first_chart_seconds", Samples(first_chart))
+    yield row("filter_seconds", Samples(filtered))
+
+
+def _open_and_filter(browser: Any, site: Path) -> tuple[float, float]:
+    """Seconds until the first chart is there, and from a click on a filter until the charts have followed."""
+    tab = browser.new_page()
+    show(tab, site, "#mnist/accuracies")
+    first = tab.evaluate(_FIRST_CHART)
+    chip = tab.get_by_role("group", name="checkpoint").get_by_label("epoch_75")
+    chip.evaluate("chip => chip.addEventListener('click', () => performance.mark('clicked'), {capture: true})")
+    chip.check()
+    while len(after := tab.evaluate(_AFTER_THE_CLICK)) < _CHARTS:
+        tab.wait_for_timeout(20)
+    tab.close()
+    return first / 1000, max(after) / 1000

@@ -1,0 +1,307 @@
+"""How fast zoo models and predictors train, each beside its slow twin."""
+
+import argparse
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from benchmarks import results
+from benchmarks.data.checkpoints import Checkpoints
+from benchmarks.models.registry import builder
+from benchmarks.models.schedule import EPOCHS, RECIPES
+from benchmarks.models.training_group import TrainingGroup, train_together
+from benchmarks.results import Result, Setting, describe_device
+from benchmarks.speed.measurements import WITH_EVALUATION, measure, say, speed_row
+from generation.data.batches import TrainingInputs, epoch_batches, train_subset
+from generation.engines import make_engine
+from generation.fused.variants import VARIANTS, variant_named
+from generation.population.trainer import PopulationTrainer
+from generation.protocol import Protocol, RunConfig
+from generation.reference import make_model, make_optimizer, train_batches
+from nfn import PredictorEnsemble, TrainingStep, TransformerNFN, invariant_features
+from nfn.predictors import gauge_nfn
+from nfn.predictors.literal import literal_twin
+from zoo import TransformerSpec, TransformerWeights
+from zoo.command import duration, how_many
+from zoo.device import choose_device
+from zoo.format.hyperparameters import OPTIMIZERS
+from zoo.format.record import SHARED_SEED
+from zoo.tasks import Examples, TaskData, WordEmbedding
+from zoo.tasks.identity import KNOWN
+from zoo.transformer.dimensions import chosen_dimensions, with_dimensions
+from zoo.transformer.onednn import fast_small_products
+from zoo.transformer.spec import SPECS
+
+FUSED_VARIANTS = [variant.name for variant in VARIANTS]
+_STEPS_OF_MNIST, _SINGLE_STEPS = 468, 30
+_DROPOUTS = (0.2, 0.15, 0.1, 0.05, 0.0)
+_POPULATIONS = {"torch": "population", "fused": "fused population"}
+_BATCHES, _SEEDS = (16, 256), 5
+_READ, _TRAIN, _VALIDATION = 1000, 1400, 300
+
+
+def generation(options: argparse.Namespace) -> Iterator[Result]:
+    """How fast zoo models train: one model at a time, beside populations of many models in one run.
+
+    python -m benchmarks.speed generation                          a whole epoch on a GPU, a few steps on a CPU
+    python -m benchmarks.speed generation --models 512 1024 --config mnist --device cuda
+    python -m benchmarks.speed generation --engines fused --variant small      kernels of GPUs with less shared memory
+    python -m benchmarks.speed generation --engines fused --dim 64 --blocks 4  a transformer with other dimensions
+
+    A model-step is one training step of one model with a batch of 128. Populations mix the four optimizers and the five
+    dropout rates. Inputs are random: the time does not depend on them, except on the lengths of texts.
+    """
+    device = choose_device(options.device)
+    engines, sizes, steps = ["torch"], [4], 3
+    if device.type == "cuda":
+        engines, sizes, steps = ["fused", "torch"], [512, 1024], _STEPS_OF_MNIST
+    for config in options.config:
+        say(f"{config}: one model by itself")
+        yield _single(config, device, options)
+        for engine in options.engines or engines:
+            for models in options.models or sizes:
+                yield from _population(config, engine, models, options.steps or steps, device, options)
+
+
+def _single(config: str, device: torch.device, options: argparse.Namespace) -> Result:
+    """The slow twin: one model with the modules and optimizers of torch; only its training steps."""
+    dimensions = chosen_dimensions(options)
+    spec = with_dimensions(SPECS[config], dimensions)
+    task = _random_task(spec, _SINGLE_STEPS * Protocol().batch_size, 100).to(device)
+    run = _run(config, "adam", 0.1)
+    model = make_model(task.spec, run, device)
+    optimizer, inputs = make_optimizer(run, model), TrainingInputs.prepare(task)
+    batches = epoch_batches(train_subset(len(task.train), 1.0), Protocol(), epoch=0).to(device)
+    with fast_small_products():
+        calls = {"epoch": lambda: train_batches(model, optimizer, inputs, batches)}
+        seconds = measure(calls, device=device, repeats=options.repeats, warmup=1)["epoch"]
+    per_step = seconds.map(lambda epoch: epoch * 1e6 / _SINGLE_STEPS)
+    setting: Setting = {"models": 1, "precision": "float32", **dimensions}
+    variant = _variant("single", dimensions)
+    return speed_row("generation", config, variant, "us_per_model_step", per_step, setting=setting, device=device)
+
+
+def _population(
+    config: str, engine_name: str, models: int, steps: int, device: torch.device, options: argparse.Namespace
+) -> Iterator[Result]:
+    """Times whole epochs with their evaluation and the evaluation alone; the difference is the training."""
+    dimensions, fused_variant = chosen_dimensions(options), options.variant if engine_name == "fused" else None
+    variant = _variant(", ".join(filter(None, [_POPULATIONS[engine_name], fused_variant])), dimensions)
+    epochs = f"{options.repeats + 1} epochs of {how_many(steps, 'step')}"
+    time = _expected(config, variant, device, models * steps * (options.repeats + 1), results.read("speed.generation"))
+    say(f"{config}: {models:,} models at once, {engine_name} engine, {epochs}, {time}")
+    tests = max(100, round(KNOWN[config].test_rows * min(1.0, steps / _STEPS_OF_MNIST)))
+    task = _random_task(with_dimensions(SPECS[config], dimensions), steps * Protocol().batch_size, tests)
+    kinds = zip(range(models), itertools.cycle(OPTIMIZERS), itertools.cycle(_DROPOUTS), strict=False)
+    seeds = itertools.repeat(0) if options.seeds == SHARED_SEED else itertools.count()
+    runs = [_run(config, optimizer, dropout, next(seeds)) for _, optimizer, dropout in kinds]
+    kernels = None if fused_variant is None else variant_named(fused_variant)
+    engine = make_engine(engine_name, runs, task, device, variant=kernels)
+    trainer = PopulationTrainer(engine)
+    trainer.train_epoch()  # compiles
+    row = partial(
+        speed_row,
+        "generation",
+        config,
+        variant,
+        device=device,
+        setting={
+            "models": models,
+            "precision": engine.precision,
+            "steps": steps,
+            "test_examples": tests,
+            "seeds": options.seeds,
+            **dimensions,
+        },
+    )
+
+    def evaluate() -> None:
+        engine.evaluate(trainer.state.weights, trainer.state.alive, trainer.task.test)
+
+    epoch = measure({"epoch": trainer.train_epoch}, device=device, repeats=options.repeats, warmup=0)["epoch"]
+    yield row(WITH_EVALUATION, epoch.map(lambda seconds: seconds * 1e6 / models / steps))
+    evaluation = measure({"test": evaluate}, device=device, repeats=options.repeats, warmup=0)["test"]
+    yield row("us_per_128_evaluated", evaluation.map(lambda seconds: seconds * 1e6 * 128 / models / tests))
+    yield row("us_per_model_step", epoch.map(lambda seconds: (seconds - evaluation.median) * 1e6 / models / steps))
+
+
+def _expected(config: str, variant: str, device: torch.device, model_steps: int, known: Sequence[Result]) -> str:
+    """How long so many steps take by the last row of their kind on such a device; no row includes compiling."""
+    kind = (config, variant, WITH_EVALUATION, describe_device(device))
+    micros = [row.value for row in known if (row.config, row.variant, row.metric, row.device) == kind]
+    time = f"about {duration(micros[-1] * 1e-6 * model_steps)}" if micros else "no row of this device says how long"
+    compiled = device.type == "cuda" and variant.startswith(_POPULATIONS["torch"])
+    return f"{time}{', and a minute or two before that to compile' if compiled else ''}"
+
+
+def _variant(name: str, dimensions: dict[str, int]) -> str:
+    """Such as "fused population, small, dim 64, blocks 4"."""
+    return ", ".join([name, *(f"{dimension} {size}" for dimension, size in dimensions.items())])
+
+
+def _run(config: str, optimizer: str, dropout: float, seed: int = 0) -> RunConfig:
+    return RunConfig(
+        task=config,
+        optimizer=optimizer,
+        learning_rate=1e-3,
+        weight_decay=1e-6,
+        init_std=0.1,
+        dropout=dropout,
+        train_fraction=1.0,
+        seed=seed,
+    )
+
+
+def _random_task(spec: TransformerSpec, train: int, test: int) -> TaskData:
+    """Random examples of the right kind. The texts have 31 words on average, like the descriptions of AG News: 128 of
+    them make 87 packs for the fused engine, 128 descriptions make 89."""
+    generator = torch.Generator().manual_seed(0)
+
+    def examples(count: int) -> Examples:
+        labels = torch.randint(0, spec.classes, (count,), generator=generator)
+        if spec.patch_size is not None:
+            images = torch.randint(0, 256, (count, 28, 28), generator=generator, dtype=torch.uint8)
+            return Examples(images, labels)
+        ids = torch.randint(1, 1000, (count, spec.tokens), generator=generator, dtype=torch.int32)
+        lengths = torch.randint(1, 62, (count, 1), generator=generator)
+        return Examples(torch.where(torch.arange(spec.tokens) < lengths, ids, 0), labels)
+
+    embedding = None
+    if spec.patch_size is None:
+        words = tuple(f"w{index}" for index in range(1000))
+        embedding = WordEmbedding.from_vectors(words, torch.randn(1000, spec.dim, generator=generator))
+    return TaskData(spec, examples(train), examples(test), "random", embedding)
+
+
+def nfn(options: argparse.Namespace) -> Iterator[Result]:
+    """How fast Transformer-NFN trains, beside its literal twin, which computes the same thing term by term.
+
+    python -m benchmarks.speed nfn                    on the CPU and, where there is one, the GPU
+    python -m benchmarks.speed nfn --device cuda --config mnist
+
+    Rows: the time of forward + backward, and of a full training step with Adam, for one predictor and for five seeds
+    together. The step is the one that trains the predictors of the tables; the twin takes a plain step of torch.
+    """
+    for config, device in _cases(options):
+        for batch in _BATCHES:
+            yield from _steps(config, device, batch, options.repeats)
+
+
+def _steps(config: str, device: torch.device, batch: int, repeats: int) -> Iterator[Result]:
+    """All rows of one config, device and batch size. Calls of the same metric are compared, so they take turns."""
+    rows = _random_checkpoints(SPECS[config], batch, 0, device)
+
+    def training_step(predictors: Sequence[TransformerNFN], graph: bool) -> TrainingStep:
+        ensemble = PredictorEnsemble(predictors, device)
+        step = TrainingStep(ensemble, rows.weights, rows.accuracy, batch_size=batch, graph=graph)
+        step.set_batches(torch.arange(batch))
+        return step
+
+    def predictor(seed: int) -> TransformerNFN:
+        return TransformerNFN(rows.spec, channels=(10,), generator=torch.Generator().manual_seed(seed))
+
+    graph = device.type == "cuda"
+    predictors = [predictor(seed) for seed in range(_SEEDS)]
+    literal = literal_twin(predictor(0).to(device))
+    # metric → variant, seeds and CUDA graph → call; "merged" are the grouped terms of the layers
+    calls: dict[str, dict[tuple[str, int, bool], Callable[[], object]]] = {
+        "forward_backward_ms": {
+            ("merged", 1, False): training_step(predictors[:1], False).gradients,
+            ("literal", 1, False): _plain_step(literal, rows.weights, rows.accuracy, update=False),
+        },
+        "training_step_ms": {
+            ("merged", 1, graph): training_step(predictors[:1], graph),
+            ("literal", 1, False): _plain_step(literal, rows.weights, rows.accuracy, update=True),
+            ("merged", _SEEDS, graph): training_step(predictors, graph),
+        },
+    }
+    if graph:
+        calls["training_step_ms"]["merged", 1, False] = training_step(predictors[:1], False)
+    for metric, compared in calls.items():
+        say(f"{config}, {device}, batch {batch}: {metric}, {repeats} samples of {len(compared)} variants")
+        # As in a training loop: a step follows the same step, not its twin, whose memory would fill the caches.
+        times = measure(compared, device=device, repeats=repeats, calls_per_sample=10 if graph else 5)
+        for (variant, seeds, as_graph), seconds in times.items():
+            ms = seconds.map(lambda value: value * 1e3)
+            setting: Setting = {"batch": batch, "channels": [10], "seeds": seeds, "cuda_graph": as_graph}
+            setting["best_ms"] = min(ms.values)
+            yield speed_row("nfn", config, variant, metric, ms, setting=setting, device=device)
+
+
+def _plain_step(predictor: TransformerNFN, flat: Tensor, accuracy: Tensor, *, update: bool) -> Callable[[], None]:
+    """The usual step of one predictor in torch, so that the literal twin does not pay for what an ensemble needs."""
+    optimizer = torch.optim.Adam(predictor.parameters(), fused=True)
+    weights = TransformerWeights.from_flat(predictor.spec, flat)
+
+    @fast_small_products()
+    def step() -> None:
+        optimizer.zero_grad()
+        F.binary_cross_entropy_with_logits(predictor.logits(weights), accuracy).backward()
+        if update:
+            optimizer.step()
+
+    return step
+
+
+def gauge(options: argparse.Namespace) -> Iterator[Result]:
+    """How fast Gauge-NFN reads and learns: the invariants of 1,000 checkpoints, and one fit on 1,400 of them.
+
+    python -m benchmarks.speed gauge                  on the CPU and, where there is one, the GPU
+    python -m benchmarks.speed gauge --device cuda --config mnist
+
+    The checkpoints are random. A fit is that of the tables, 50 epochs by Gauge-NFN's own recipe and 300 rows to choose
+    the epoch by, once with the invariants to compute and once with those already in memory, as every later fit finds
+    them.
+    """
+    for config, device in _cases(options):
+        yield from _fits(config, device, options.repeats)
+
+
+def _fits(config: str, device: torch.device, repeats: int) -> Iterator[Result]:
+    train = _random_checkpoints(SPECS[config], _TRAIN, 0, device)
+    validation = _random_checkpoints(SPECS[config], _VALIDATION, 1, device)
+    group = TrainingGroup(np.arange(_TRAIN), np.arange(_VALIDATION), (0,))
+
+    @torch.no_grad()
+    def read() -> None:
+        for part in train.weights[:_READ].double().split(gauge_nfn.READ_AT_ONCE):
+            invariant_features(TransformerWeights.from_flat(train.spec, part, check_finite=False))
+
+    def fit() -> None:
+        build = builder("gauge_nfn", train.spec, None, None)
+        train_together(build, [group], train, validation, RECIPES["gauge"], EPOCHS)
+
+    def first_fit() -> None:
+        gauge_nfn.CACHE.clear()
+        fit()
+
+    for metric, call, warmup in (
+        ("invariants_of_1000_seconds", read, 1),
+        ("first_fit_of_1400_seconds", first_fit, 0),
+        ("fit_of_1400_seconds", fit, 0),
+    ):
+        seconds = measure({metric: call}, device=device, repeats=repeats, warmup=warmup)[metric]
+        setting: Setting = {"best_seconds": min(seconds.values)}
+        yield speed_row("nfn", config, "gauge_nfn", metric, seconds, setting=setting, device=device)
+
+
+def _cases(options: argparse.Namespace) -> list[tuple[str, torch.device]]:
+    """Every config on every device, or the ones that were chosen."""
+    devices = [options.device] if options.device else ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    configs = [options.config] if options.config else list(SPECS)
+    return [(config, choose_device(device)) for config in configs for device in devices]
+
+
+def _random_checkpoints(spec: TransformerSpec, count: int, seed: int, device: torch.device) -> Checkpoints:
+    """Random weights with random accuracies: how long a fit takes does not depend on what there is to learn."""
+    generator = torch.Generator().manual_seed(seed)
+    flat = torch.randn(count, spec.num_parameters, generator=generator) * 0.1
+    accuracy = torch.rand(count, generator=generator)
+    runs = np.array([f"{seed}-{number}" for number in range(count)])
+    return Checkpoints(spec, flat.to(device), accuracy.to(device), runs, pd.DataFrame(index=range(count)))

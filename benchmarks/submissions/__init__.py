@@ -1,1 +1,0 @@
-"""What is handed in to the leaderboard: read, checked, scored, ranked, and written from a predictor."""
