@@ -15,10 +15,10 @@ from benchmarks import results
 from benchmarks.browser import require_browser, take_picture
 from benchmarks.models.registry import known_models
 from benchmarks.report import first_predictions
+from benchmarks.results import ResultIndex
 from benchmarks.submissions.ranking import submissions_in
 from benchmarks.submissions.submission import ForeignRows
-from benchmarks.tables.headline import main_setting, runs
-from benchmarks.tables.result_index import ResultIndex
+from benchmarks.tables.kendall import count_runs, main_setting
 from zoo.command import command, command_parser
 from zoo.page import add_options, run
 from zoo.site import Predictions
@@ -74,7 +74,7 @@ def describe(index: ResultIndex) -> str:
     """Which checkpoints these are."""
     checkpoint = next((row.setting["checkpoint"] for row in index.rows if "checkpoint" in row.setting), "all")
     kind = "" if checkpoint == "all" else f", {checkpoint}"
-    return index.title(f"test split of a zoo of {runs(index)} runs{kind}")
+    return index.title(f"test split of a zoo of {count_runs(index)} runs{kind}")
 
 
 @command

@@ -7,7 +7,7 @@ python -m benchmarks.leaderboard submit my_module:MyPredictor --config mnist --a
 python -m benchmarks.leaderboard table                             ranks all submissions of a clone
 
 A submission is a folder with card.toml and one CSV file of predictions for each set of test rows (CONTRIBUTING.md).
-`table` writes benchmarks/results/leaderboard.json and the table in benchmarks/README.md.
+`table` writes benchmarks/results/leaderboard.json and renders the documents again.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.models.own import check_models
 from benchmarks.models.registry import MODELS, known_models, own_models
-from benchmarks.report import find_clone, rendered
+from benchmarks.report import find_clone, write_documents
 from benchmarks.submissions.card import NAME, READS, Card, PredictionSet
 from benchmarks.submissions.fitting import OWN_AUTHORS, PAPERS, code_of, fit_predictions, reads_of
 from benchmarks.submissions.held_out import HeldOutRows
@@ -29,7 +29,6 @@ from benchmarks.tables.leaderboard import score_lines
 from zoo.command import any_seed, command, command_parser, positive
 from zoo.device import choose_device
 from zoo.reading.locate import DEFAULT_NAME
-from zoo.storage.atomic import write_atomically
 
 LEADERBOARD = "benchmarks/leaderboard"
 DOCUMENT = "benchmarks/README.md"
@@ -129,8 +128,8 @@ def table(options: argparse.Namespace) -> None:
     results = root / "benchmarks" / "results"
     rankings = rank(submissions_in(root / LEADERBOARD), options.zoo, read_ranking(results))
     print(f"written: {write_ranking(results, rankings)}")
-    write_atomically(root / DOCUMENT, rendered(root, DOCUMENT, results)[1].encode())
-    print(f"written: {root / DOCUMENT}")
+    for path in write_documents(root, results):
+        print(f"written: {path}")
 
 
 def parser() -> argparse.ArgumentParser:

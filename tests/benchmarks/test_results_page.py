@@ -11,10 +11,10 @@ import pytest
 
 from benchmarks import page, results
 from benchmarks.browser import missing, take_picture
+from benchmarks.results import ResultIndex
 from benchmarks.speed import page as speed_of_page
 from benchmarks.submissions.ranking import read_ranking
-from benchmarks.tables.headline import main_setting
-from benchmarks.tables.result_index import ResultIndex
+from benchmarks.tables.kendall import main_setting
 from tests.refusal import refusal
 from tests.zoo.written_page import head_of
 from zoo.publish import publish
