@@ -4,8 +4,8 @@ python -m benchmarks.page small-transformer-zoo site/            then open site/
 python -m benchmarks.page small-transformer-zoo site/ --results demo/results
 python -m benchmarks.page small-transformer-zoo site/ --picture docs/page.png        needs a browser: make browser
 
-The predictions are those behind the tables, made of the test split of the zoo that was measured, and the submissions
-to the leaderboard that are about this zoo's own test rows; the page says which.
+The predictions are those behind the tables, for the test split of the zoo that was measured, and the submissions to the
+leaderboard for this zoo's own test rows; the page tells them apart.
 """
 
 from collections.abc import Iterator
@@ -24,11 +24,11 @@ from zoo.page import add_options, run
 from zoo.site import Predictions
 from zoo.terminal import printable
 
-LEADERBOARD = Path(__file__).parent / "leaderboard"
+_LEADERBOARD = Path(__file__).parent / "leaderboard"
 
 
-def predictions(folder: Path) -> Iterator[Predictions]:
-    """Of every config and selection that has rows in ``folder``: what each predictor said in its first fit."""
+def _predictions(folder: Path) -> Iterator[Predictions]:
+    """The predictions of every predictor's first fit, for every config and selection that has rows in ``folder``."""
     rows = results.read("kendall", folder)
     tables = dict.fromkeys((row.config, row.setting.get("where")) for row in rows)
     for config, where in tables:
@@ -40,7 +40,7 @@ def predictions(folder: Path) -> Iterator[Predictions]:
             yield Predictions(
                 config,
                 known_models()[name].title,
-                describe(index),
+                _describe(index),
                 predicted.astype(float).tolist(),
                 measured.astype(float).tolist(),
                 tau=index.value("tau", name, **setting),
@@ -49,8 +49,8 @@ def predictions(folder: Path) -> Iterator[Predictions]:
             )
 
 
-def submitted(leaderboard: Path, zoo: str) -> Iterator[Predictions]:
-    """The submissions that are about test rows of this zoo, each scored again."""
+def _submitted(leaderboard: Path, zoo: str) -> Iterator[Predictions]:
+    """The submissions for test rows of this zoo, each scored again."""
     for submission in submissions_in(leaderboard):
         for part in submission.card.predictions:
             try:
@@ -70,7 +70,7 @@ def submitted(leaderboard: Path, zoo: str) -> Iterator[Predictions]:
             )
 
 
-def describe(index: ResultIndex) -> str:
+def _describe(index: ResultIndex) -> str:
     """Which checkpoints these are."""
     checkpoint = next((row.setting["checkpoint"] for row in index.rows if "checkpoint" in row.setting), "all")
     kind = "" if checkpoint == "all" else f", {checkpoint}"
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--results", type=Path, default=results.FOLDER, metavar="DIR", help="folder of the rows and their cells"
     )
     parser.add_argument(
-        "--leaderboard", type=Path, default=LEADERBOARD, metavar="DIR", help="folder of the submissions"
+        "--leaderboard", type=Path, default=_LEADERBOARD, metavar="DIR", help="folder of the submissions"
     )
     parser.add_argument("--picture", type=Path, metavar="FILE", help="also take a picture of the page, as PNG")
     parser.add_argument(
@@ -94,7 +94,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.picture:
         require_browser()
-    run(options, [*predictions(options.results), *submitted(options.leaderboard, options.zoo)])
+    run(options, [*_predictions(options.results), *_submitted(options.leaderboard, options.zoo)])
     if options.picture:
         take_picture(options.out, options.show or "", options.picture)
         print(f"drawn: {printable(options.picture)}")

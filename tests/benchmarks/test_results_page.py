@@ -34,7 +34,7 @@ def small_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_predictor_with_cells_is_there_with_its_tau() -> None:
-    found = {(entry.config, entry.data, entry.predictor): entry for entry in page.predictions(ROWS)}
+    found = {(entry.config, entry.data, entry.predictor): entry for entry in page._predictions(ROWS)}
     index = ResultIndex.latest(results.read("kendall", ROWS), "mnist")
     for name, title in (("transformer_nfn", "Transformer-NFN"), ("hyperparameters", "hyperparameters only")):
         entry = found["mnist", "test split of a zoo of 2,000 runs, epoch_75", title]
@@ -46,7 +46,7 @@ def test_every_predictor_with_cells_is_there_with_its_tau() -> None:
 
 
 def test_submissions_about_the_zoo_itself_are_there_with_their_tau() -> None:
-    found = list(page.submitted(page.LEADERBOARD, "small-transformer-zoo"))
+    found = list(page._submitted(page._LEADERBOARD, "small-transformer-zoo"))
     ranking = {zoo["config"]: zoo["entries"] for zoo in read_ranking(ROWS)}
     for config, entries in ranking.items():
         shown = {entry.predictor: entry.tau for entry in found if entry.config == config}
