@@ -17,7 +17,7 @@ line of the template.
 import itertools
 import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache, partial, wraps
 from pathlib import Path
@@ -67,9 +67,8 @@ _ACCURACY_EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)
 _UNSET = ("components", "channels", "entry_range", "tested_config", "tested_checkpoint", "rows")
 
 
-def render(root: Path, document: str, rows: Path) -> str:
-    """A document of a clone, from its template and the rows in a folder; a ValueError names the line it comes from."""
-    name = DOCUMENTS[document]
+def render(root: Path, rows: Path, documents: Iterable[str] = tuple(DOCUMENTS)) -> dict[str, str]:
+    """Document → its text, from the templates of a clone and the rows in a folder."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(root / TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -79,15 +78,20 @@ def render(root: Path, document: str, rows: Path) -> str:
     )
     environment.globals |= _Contents(rows).names()
     environment.filters["digits"] = lambda number, digits: f"{number:.{digits}f}"
+    return {document: _rendered(environment, document, root, rows) for document in documents}
+
+
+def _rendered(environment: jinja2.Environment, document: str, root: Path, rows: Path) -> str:
+    """One document; a ValueError names the line of its template."""
+    name = DOCUMENTS[document]
     plots = Path(os.path.relpath((rows / PLOTS).resolve(), (root / document).resolve().parent)).as_posix()
     try:
         return environment.get_template(name).render(plots=plots)
-    except jinja2.TemplateSyntaxError as error:
-        raise ValueError(f"{TEMPLATES}/{name}, line {error.lineno}: {error}") from error
     except (jinja2.TemplateError, ValueError, TypeError, KeyError) as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if Path(frame.filename).name == name]
-        raise ValueError(f"{TEMPLATES}/{name}, line {lines[-1] if lines else 1}: {error}") from error
+        line = error.lineno if isinstance(error, jinja2.TemplateSyntaxError) else max(lines, default=1)
+        raise ValueError(f"{TEMPLATES}/{name}, line {line}: {error}") from error
 
 
 def _text(value: Any) -> Any:
@@ -120,7 +124,7 @@ class _Contents:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.index = cache(partial(index_of, folder))
+        self.index = cache(partial(_index_of, folder))
         self.final_runs = cache(partial(final_runs, folder))
 
     def names(self) -> dict[str, Any]:
@@ -147,15 +151,23 @@ class _Contents:
             "widths": list(paper.WIDTHS),
             "widths_of_paper": [tau for tau, _ in paper.WIDTHS.values()],
         }
-        others = [self.runs, self.headline, self.kendall_tables, self.seeds_tables, self.components_tables]
-        others += [self.width_tables, self.augmentation_tables, self.transfer_tables, self.rows_tables]
-        others += [self.leaderboard, self.census, self.accuracies, self.speed, self.fidelity]
-        return (
-            {name: _over_lists(function) for name, function in numbers.items()}
-            | constants
-            | {function.__name__: function for function in others}
-            | {"with_interval": _with_interval, "spread": np.ptp}
-        )
+        tables = {
+            "headline": self.headline,
+            "kendall_tables": self.kendall_tables,
+            "seeds_tables": self.seeds_tables,
+            "components_tables": self.components_tables,
+            "width_tables": partial(self.one_by_one, "ablation_width", width_table),
+            "augmentation_tables": partial(self.one_by_one, "augmentation", augmentation_table),
+            "transfer_tables": partial(self.of_all_configs, "transfer", transfer_table, TRANSFER_NOTE),
+            "rows_tables": partial(self.of_all_configs, "rows", rows_table, ROWS_NOTE),
+            "leaderboard": self.leaderboard,
+            "census": lambda: census_table(results.read("census", self.folder)),
+            "accuracies": lambda: _accuracies_table({name: self.runs(name) for name in self.final_runs()}),
+            "speed": self.speed,
+            "fidelity": self.fidelity,
+        }
+        others = {"runs": self.runs, "with_interval": _with_interval, "spread": np.ptp}
+        return {name: _over_lists(function) for name, function in numbers.items()} | constants | tables | others
 
     def value(
         self,
@@ -236,22 +248,10 @@ class _Contents:
         variants = variants_table(self.index("kendall", "agnews"), "agnews")
         return self.noted("\n\n".join([components_table(whole), components_table(good), variants]), *CONFIGS)
 
-    def width_tables(self) -> str:
-        return self.one_by_one("ablation_width", width_table)
-
-    def augmentation_tables(self) -> str:
-        return self.one_by_one("augmentation", augmentation_table)
-
     def one_by_one(self, benchmark: str, layout: Callable[[ResultIndex, str], str]) -> str:
         """The tables of both tasks, that of the paper first."""
         configs = ("agnews", "mnist")
         return "\n\n".join(self.noted(layout(self.index(benchmark, config), config), config) for config in configs)
-
-    def transfer_tables(self) -> str:
-        return self.of_all_configs("transfer", transfer_table, TRANSFER_NOTE)
-
-    def rows_tables(self) -> str:
-        return self.of_all_configs("rows", rows_table, ROWS_NOTE)
 
     def of_all_configs(self, benchmark: str, layout: Callable[[ResultIndex, str], str], note: str) -> str:
         """The tables of every config that has rows, then the note that they share."""
@@ -263,13 +263,6 @@ class _Contents:
         """All rankings, or the best of each."""
         rankings = [ranking | {"entries": ranking["entries"][:top]} for ranking in read_ranking(self.folder)]
         return leaderboard_tables(rankings)
-
-    def census(self) -> str:
-        return census_table(results.read("census", self.folder))
-
-    def accuracies(self) -> str:
-        """fig:dataset_acc_hist in numbers: the share of runs in each interval, the median and the best."""
-        return accuracies_table({name: runs["test_accuracy"].to_numpy() for name, runs in self.final_runs().items()})
 
     def speed(self) -> str:
         names = ("generation", "nfn", "loader")
@@ -291,7 +284,7 @@ def _with_interval(number: Callable[..., float], *values: Any, sign: int = 1, **
     return "{:.3f} [{:.3f}, {:.3f}]".format(value, *sorted(ends))
 
 
-def index_of(folder: Path, benchmark: str, config: str, where: str | None = None) -> ResultIndex:
+def _index_of(folder: Path, benchmark: str, config: str, where: str | None = None) -> ResultIndex:
     """The rows of a table; a ValueError if there are none."""
     index = ResultIndex.latest(results.read(benchmark, folder), config, where)
     if not index.rows:
@@ -303,7 +296,7 @@ def index_of(folder: Path, benchmark: str, config: str, where: str | None = None
 def all_configs(benchmark: str, folder: Path) -> dict[str, ResultIndex]:
     """Config → its rows, for every config that has some."""
     configs = dict.fromkeys(row.config for row in results.read(benchmark, folder) if row.setting.get("where") is None)
-    return {config: index_of(folder, benchmark, config) for config in configs}
+    return {config: _index_of(folder, benchmark, config) for config in configs}
 
 
 def without_variants(index: ResultIndex) -> ResultIndex:
@@ -337,8 +330,8 @@ def final_runs(folder: Path) -> dict[str, pd.DataFrame]:
     return configs
 
 
-def accuracies_table(accuracies: Mapping[str, np.ndarray]) -> str:
-    """From name → final test accuracies of its runs."""
+def _accuracies_table(accuracies: Mapping[str, np.ndarray]) -> str:
+    """fig:dataset_acc_hist in numbers, from name → final test accuracies of its runs."""
     lines = []
     for name, values in accuracies.items():
         shares = np.histogram(values, _ACCURACY_EDGES)[0] / len(values)

@@ -10,7 +10,7 @@ torch trains a second time with other seeds, and the differences between its two
 
 import argparse
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -41,30 +41,16 @@ _COMPARISONS = {
 }
 
 
-@dataclass(frozen=True)
-class _Agreement:
-    """How two trainings of the same configurations compare, by the final test accuracies [P] of each."""
+def _agreement(first: Tensor, second: Tensor) -> dict[str, float]:
+    """How two trainings of the same configurations compare, by the final test accuracies [P] of each.
 
-    first: Tensor
-    second: Tensor
-
-    @property
-    def mean_difference(self) -> float:
-        return float((self.first - self.second).mean())
-
-    @property
-    def mean_distance(self) -> float:
-        return float((self.first - self.second).abs().mean())
-
-    @property
-    def distribution_distance(self) -> float:
-        """Kolmogorov-Smirnov: the largest difference between the shares of runs up to any accuracy."""
-        values = torch.cat([self.first, self.second])
-        below = [(accuracy[None] <= values[:, None]).double().mean(dim=1) for accuracy in (self.first, self.second)]
-        return float((below[0] - below[1]).abs().max())
-
-    def among(self, rows: Tensor) -> "_Agreement":
-        return _Agreement(self.first[rows], self.second[rows])
+    The distance of the distributions is Kolmogorov-Smirnov: the largest difference between the shares of runs up to any
+    accuracy.
+    """
+    difference, values = first - second, torch.cat([first, second])
+    below = [(accuracy[None] <= values[:, None]).double().mean(dim=1) for accuracy in (first, second)]
+    measured = (difference.mean(), difference.abs().mean(), (below[0] - below[1]).abs().max())
+    return {metric: float(value) for metric, value in zip(_METRICS, measured, strict=True)}
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -109,31 +95,16 @@ def _compare(configs: list[RunConfig], task: TaskData, device: torch.device, eng
     reference = _train(TorchEngine(configs, task, device=device, precision="float32"), configs, task)
     other_seeds = _train(TorchEngine(reseeded, task, device=device, precision="float32"), reseeded, task)
     stable = (reference - other_seeds).abs() <= _STABLE
-    setting = {
-        "epochs": configs[0].protocol.epochs,
-        "train_examples": len(task.train),
-        "stable_within": _STABLE,
-    }
+    setting = {"epochs": configs[0].protocol.epochs, "train_examples": len(task.train), "stable_within": _STABLE}
 
-    def rows(variant: str, agreement: _Agreement) -> list[Result]:
-        return [
-            Result.measured(
-                "fidelity",
-                configs[0].task,
-                metric,
-                getattr(agreement, metric),
-                n=len(agreement.first),
-                device=device,
-                variant=variant,
-                setting=setting,
-            )
-            for metric in _METRICS
-        ]
+    def rows(variant: str, first: Tensor, second: Tensor) -> list[Result]:
+        where = {"n": len(first), "device": device, "variant": variant, "setting": setting}
+        measured = _agreement(first, second).items()
+        return [Result.measured("fidelity", configs[0].task, metric, value, **where) for metric, value in measured]
 
-    engines, seeds = _Agreement(ours, reference), _Agreement(reference, other_seeds)
-    measured = rows(f"{engine} and float32", engines) + rows("float32, two seeds", seeds)
+    measured = rows(f"{engine} and float32", ours, reference) + rows("float32, two seeds", reference, other_seeds)
     if bool(stable.any()):
-        measured += rows(f"{engine} and float32, stable", engines.among(stable))
+        measured += rows(f"{engine} and float32, stable", ours[stable], reference[stable])
     return measured
 
 

@@ -41,22 +41,16 @@ _OUT_OF_DATE = 1
 
 def write_documents(root: Path, rows: Path) -> Iterator[Path]:
     """Writes every document of a clone anew. All are rendered before the first is written."""
-    texts = {root / document: render(root, document, rows) for document in DOCUMENTS}
-    for path, text in texts.items():
-        write_atomically(path, text.encode())
-        yield path
+    for document, text in render(root, rows).items():
+        write_atomically(root / document, text.encode())
+        yield root / document
 
 
-def _difference(root: Path, document: str, rows: Path) -> str | None:
-    """The first line of a document that is not what its template gives, as a message; None if there is none."""
-    path = root / document
+def _first_difference(path: Path, text: str) -> int | None:
+    """The number of the first line of a document that is not what it should be; None if there is none."""
     written = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
-    lines = itertools.zip_longest(written, render(root, document, rows).split("\n"))
-    line = next((number for number, (before, after) in enumerate(lines, start=1) if before != after), None)
-    if line is None:
-        return None
-    template = f"{TEMPLATES}/{DOCUMENTS[document]}"
-    return f"{document}, line {line} is out of date: edit {template}, then run python -m benchmarks.report"
+    lines = itertools.zip_longest(written, text.split("\n"))
+    return next((number for number, (before, after) in enumerate(lines, start=1) if before != after), None)
 
 
 def _draw(folder: Path) -> Iterator[Path]:
@@ -88,12 +82,13 @@ def first_predictions(index: ResultIndex, folder: Path) -> dict[str, tuple[np.nd
     return predictions
 
 
-def find_clone() -> Path:
-    """The clone that this code runs from, else the current folder: an installed package has no documents."""
-    for folder in (_CLONE, Path.cwd()):
+def find_clone(named: Path | None = None) -> Path:
+    """The clone that was named, or that this code runs from, or the current folder: a wheel has no templates."""
+    for folder in (named,) if named else (_CLONE, Path.cwd()):
         if all((folder / TEMPLATES / template).is_file() for template in DOCUMENTS.values()):
             return folder
-    raise ValueError(f"no {TEMPLATES} here: the report is of a clone of the repository, name it with --root")
+    where = named or "this folder"
+    raise ValueError(f"no {TEMPLATES} in {where}: the report is of a clone of the repository, name it with --root")
 
 
 @command
@@ -109,12 +104,14 @@ def main(arguments: list[str] | None = None) -> None:
         "--results", type=Path, metavar="DIR", help="folder of the rows (default: benchmarks/results of the clone)"
     )
     options = parser.parse_args(arguments)
-    root = options.root or find_clone()
+    root = find_clone(options.root)
     rows = options.results or root / "benchmarks" / "results"
     if options.check:
-        stale = [line for document in DOCUMENTS if (line := _difference(root, document, rows))]
-        for line in stale:
-            print(line, file=sys.stderr)
+        lines = {document: _first_difference(root / document, text) for document, text in render(root, rows).items()}
+        stale = {document: line for document, line in lines.items() if line is not None}
+        for document, line in stale.items():
+            remedy = f"edit {TEMPLATES}/{DOCUMENTS[document]}, then run python -m benchmarks.report"
+            print(f"{document}, line {line} is out of date: {remedy}", file=sys.stderr)
         if stale:
             sys.exit(_OUT_OF_DATE)
         print(f"{', '.join(DOCUMENTS)}: up to date")

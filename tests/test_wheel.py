@@ -97,7 +97,7 @@ def test_census_and_report_work_or_say_what_they_need(installed: Path, tmp_path:
     assert counted["runs"] == 6, "its rows are where the user stands"
     assert nothing.code == outside.code == 2
     assert nothing.errors.startswith("error: runs")
-    assert outside.errors.startswith("error: no benchmarks/templates here: the report is of a clone")
+    assert outside.errors.startswith("error: no benchmarks/templates in this folder: the report is of a clone")
     assert nothing.errors.count("\n") == outside.errors.count("\n") == 1
     assert (inside.code, inside.errors) == (0, "")
     assert inside.out.endswith("up to date\n")

@@ -31,8 +31,8 @@ TRANSFER_NOTE = (
 
 def sizes_of(index: ResultIndex) -> dict[int | None, int]:
     """How many rows were trained on, ascending, by the setting that the result rows have; None stands for all."""
-    sizes = {row.setting.get("rows") for row in index.rows if row.metric == "tau"}
-    counts: dict[int | None, int] = {size: size for size in sorted(size for size in sizes if isinstance(size, int))}
+    sizes = [row.setting.get("rows") for row in index.rows if row.metric == "tau"]
+    counts: dict[int | None, int] = {size: size for size in sorted({size for size in sizes if isinstance(size, int)})}
     every = index.value("train_rows", "data", rows=None)
     return counts | ({None: round(every)} if None in sizes and every is not None else {})
 

@@ -54,7 +54,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rendered(text: str, root: Path, rows: Path) -> str:
     (root / TEMPLATE).parent.mkdir(parents=True, exist_ok=True)
     (root / TEMPLATE).write_text(text)
-    return render(root, "README.md", rows)
+    return render(root, rows, ["README.md"])["README.md"]
 
 
 @pytest.mark.parametrize(

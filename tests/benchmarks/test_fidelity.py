@@ -8,7 +8,7 @@ import torch
 from scipy.stats import ks_2samp
 
 from benchmarks import results
-from benchmarks.fidelity import _Agreement, _compare, fidelity_table
+from benchmarks.fidelity import _agreement, _compare, fidelity_table
 from generation.protocol import Protocol
 from generation.sweep import PRESETS, Sweep
 from generation.task import named_task
@@ -20,10 +20,10 @@ def test_the_measures_are_those_of_numpy_and_scipy() -> None:
     generator = np.random.default_rng(0)
     first, second = generator.random(40), generator.random(40) ** 2
     kolmogorov_smirnov, _ = ks_2samp(first, second)
-    agreement = _Agreement(torch.from_numpy(first), torch.from_numpy(second))
-    assert agreement.distribution_distance == pytest.approx(kolmogorov_smirnov)
-    assert agreement.mean_distance == pytest.approx(np.abs(first - second).mean())
-    assert agreement.mean_difference == pytest.approx((first - second).mean())
+    agreement = _agreement(torch.from_numpy(first), torch.from_numpy(second))
+    assert agreement["distribution_distance"] == pytest.approx(kolmogorov_smirnov)
+    assert agreement["mean_distance"] == pytest.approx(np.abs(first - second).mean())
+    assert agreement["mean_difference"] == pytest.approx((first - second).mean())
 
 
 def test_an_engine_agrees_with_itself() -> None:

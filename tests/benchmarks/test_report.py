@@ -9,7 +9,7 @@ import pytest
 
 import zoo
 from benchmarks import kendall, report, results
-from benchmarks.documents import DOCUMENTS, TEMPLATES, _Contents, accuracies_table, final_runs
+from benchmarks.documents import DOCUMENTS, TEMPLATES, _accuracies_table, _Contents, final_runs
 from benchmarks.results import Result, ResultIndex
 from benchmarks.tables.ablation import augmentation_table, components_table, variants_table, width_table
 from benchmarks.tables.kendall import headline_table, kendall_tables, seeds_table
@@ -100,7 +100,7 @@ def test_the_spread_of_accuracies_is_that_of_completed_runs(tmp_path: Path):
 
 
 def test_each_accuracy_is_counted_in_one_interval():
-    *_, line = accuracies_table({"mnist": np.array([0.0, 0.1, 0.2, 0.85, 0.9, 0.95, 1.0, 0.97])}).splitlines()
+    *_, line = _accuracies_table({"mnist": np.array([0.0, 0.1, 0.2, 0.85, 0.9, 0.95, 1.0, 0.97])}).splitlines()
     assert line == "| mnist | 8 | 25.0% | 12.5% | 0.0% | 0.0% | 12.5% | 50.0% | 0.875 | 1.000 |"
 
 

@@ -108,7 +108,7 @@ def test_every_predictor_is_fitted_once_and_tested_everywhere(
     monkeypatch.setattr(execution, "fit_and_judge", None)
     transfer.main(options)
     assert (tmp_path / "transfer.mnist.md").read_text() == table, "nothing was fitted again"
-    block = _Contents(tmp_path).transfer_tables()
+    block = _Contents(tmp_path).names()["transfer_tables"]()
     assert "fitted on mnist-seeds, epoch_75" in block
     assert block.count("is not in the train split") == 1
     capsys.readouterr()
