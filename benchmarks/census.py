@@ -1,4 +1,4 @@
-"""What was generated, counted from the shards: runs, how many diverged, the time they took.
+"""Counts the generated runs from their shards: how many there are, how many diverged, the time they took.
 
 python -m benchmarks.census [RUNS]              counts every finished shard below RUNS and stores the rows
 """

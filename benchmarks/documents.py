@@ -90,7 +90,7 @@ def _rendered(environment: jinja2.Environment, document: str, root: Path, rows: 
     except (jinja2.TemplateError, ValueError, TypeError, KeyError) as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if Path(frame.filename).name == name]
-        line = error.lineno if isinstance(error, jinja2.TemplateSyntaxError) else max(lines, default=1)
+        line = error.lineno if isinstance(error, jinja2.TemplateSyntaxError) else next(reversed(lines), 1)
         raise ValueError(f"{TEMPLATES}/{name}, line {line}: {error}") from error
 
 
@@ -203,7 +203,7 @@ class _Contents:
     def transfer(
         self, config: str, who: str, metric: str = "tau", *, to: str = "", checkpoint: str = "epoch_75", end: str = ""
     ) -> float:
-        """What a predictor fitted on one config has on unseen configurations of another config or checkpoint."""
+        """A number of a predictor fitted on one config, on unseen configurations of another config or checkpoint."""
         tested = {"tested_config": to or config, "tested_checkpoint": checkpoint, "tested_unseen": True}
         return self.value("transfer", config, who, metric, end=end, **tested)
 
@@ -217,14 +217,14 @@ class _Contents:
         runs = self.final_runs()[config]
         return runs["test_accuracy"].to_numpy()[select(runs, where)]
 
-    def noted(self, table: str, *configs: str) -> str:
+    def noted(self, text: str, *configs: str) -> str:
         """A table, and what its reader must know about the data of its configs."""
         notes = {}
         if (self.folder / _GENERATED / MANIFEST_FILE).is_file():
             zoo = PublishedZoo.read(self.folder / _GENERATED)
             notes = {name: config.data_note() for name, config in zoo.configs.items()}
         # configs with other seeds have the same data
-        return with_data_notes(table, {config: notes.get(task_of(config)) for config in configs})
+        return with_data_notes(text, {config: notes.get(task_of(config)) for config in configs})
 
     def headline(self) -> str:
         return self.noted(headline_table(headline_zoos(self.folder)), *CONFIGS, *_WITH_SEEDS.values())
@@ -242,7 +242,7 @@ class _Contents:
         return self.noted("\n\n".join(tables), config, distinct_config)
 
     def components_tables(self) -> str:
-        """The table of all rows; then, of AG News, that of the good ones and that of Transformer-NFN's variants."""
+        """The table of all rows; then, for AG News, that of the good ones and that of Transformer-NFN's variants."""
         whole = {config: self.index("ablation_components", config) for config in CONFIGS}
         good = {"agnews": self.index("ablation_components", "agnews", _GOOD)}
         variants = variants_table(self.index("kendall", "agnews"), "agnews")

@@ -71,7 +71,7 @@ def _draw(folder: Path) -> Iterator[Path]:
 
 
 def first_predictions(index: ResultIndex, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """What each model predicted for the test split at the first threshold with its first seed, and the truth."""
+    """The predictions of each model for the test split, at the first threshold, with its first seed; and the truth."""
     store = TrialStore(folder)
     predictions = {}
     for name in known_models():
@@ -98,7 +98,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--check", action="store_true", help="write nothing, exit with 1 where a document is out of date"
     )
     parser.add_argument(
-        "--root", type=Path, metavar="DIR", help="a clone of the repository (default: this one, or where you stand)"
+        "--root", type=Path, metavar="DIR", help="a clone of the repository (default: this one, or the current folder)"
     )
     parser.add_argument(
         "--results", type=Path, metavar="DIR", help="folder of the rows (default: benchmarks/results of the clone)"

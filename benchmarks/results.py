@@ -1,6 +1,6 @@
 """Every measured number is a row: a typed record, one line of JSON in ``benchmarks/results/<benchmark>.jsonl``.
 
-Tables and plots are made from these rows and from nothing else.
+Tables and plots are made from these rows and from nothing else; ``ResultIndex`` looks them up.
 """
 
 import functools
@@ -27,9 +27,9 @@ from zoo.storage.numbers import is_finite
 
 COMMITTED = Path(__file__).parent / "results"
 FOLDER = COMMITTED if COMMITTED.is_dir() else Path("results")
-"""Where rows are read and written: a clone's committed ones; for an installed package, a folder where one stands."""
+"""The folder of rows: the committed ones of a clone; for an installed package, a folder in the current one."""
 _MAX_BYTES = 64 << 20
-"""Of a file of rows; the largest has 2 MB."""
+"""The most that is read from a file of rows; the largest has 6 MB."""
 _BENCHMARKS = (
     "kendall",
     "ablation_components",
@@ -142,7 +142,7 @@ class Result:
         return cls(**row)
 
     def identity(self) -> str:
-        """What was measured. Of several rows with the same identity, the last counts."""
+        """The thing that was measured. The last of several rows with the same identity counts."""
         what = (self.benchmark, self.config, self.model, self.variant, self.metric, self.setting)
         return json.dumps(what, sort_keys=True)
 

@@ -34,7 +34,7 @@ def _component_cell(index: ResultIndex, config: str, components: tuple[str, ...]
 
 
 def _all_components(index: ResultIndex, config: str) -> tuple[str, ...]:
-    """Those of the paper's tasks are known; those of another task are taken from its rows."""
+    """All components of a task: known for the paper's tasks, taken from the rows for another."""
     if task_of(config) in paper.COMPONENTS:
         return max(paper.COMPONENTS[task_of(config)], key=len)
     settings = [row.setting.get("components") for row in index.rows]

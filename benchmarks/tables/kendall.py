@@ -94,7 +94,7 @@ def _row_counts(index: ResultIndex, threshold: float) -> str:
 
 
 def _detail_table(index: ResultIndex) -> str:
-    """One row per model, at the first threshold: what a single τ does not show. A column is made from model names."""
+    """One row per model, at the first threshold: what τ alone does not show. A column is a function of the model."""
     first = index.thresholds[0]
 
     def value(metric: str, form: str, name: str) -> str:
@@ -192,7 +192,7 @@ def seeds_table(shared: ResultIndex, distinct: ResultIndex, config: str) -> str:
 
 
 def _notes(index: ResultIndex) -> list[str]:
-    """What a reader must know about these numbers."""
+    """The text below the tables: how to read these numbers."""
     general = (
         "Mean ± standard error over seeds, below it the middle 95 % of a bootstrap over test runs. Bold is the best "
         "model that reads weights. XGBoost, LightGBM and boosting on hyperparameters have no randomness, so they have "
