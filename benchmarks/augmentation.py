@@ -14,7 +14,7 @@ from benchmarks.experiments.options import TableOptions, read_options, table_par
 from benchmarks.experiments.trial import Trial
 from benchmarks.models.registry import SIX_MODELS, own_models
 from benchmarks.tables import paper
-from benchmarks.tables.augmentation import augmentation_table
+from benchmarks.tables.ablation import augmentation_table
 from zoo.command import command
 
 

@@ -10,25 +10,25 @@ from typing import Any
 
 from zoo.storage.atomic import write_atomically
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
 DRAWN = '#view[aria-busy="false"]'
 
 
 def find_chromium() -> str | None:
-    return next((path for name in NAMES if (path := shutil.which(name))), None)
+    return next((path for name in _NAMES if (path := shutil.which(name))), None)
 
 
 def missing() -> str | None:
-    """What is not installed, in a word; None if nothing is."""
+    """Which of the two is not installed, and how to install it; None if both are."""
     if importlib.util.find_spec("playwright") is None:
-        return "no playwright: make browser"
-    return None if find_chromium() else "no chromium: make browser"
+        return "playwright is not installed: run make browser"
+    return None if find_chromium() else "chromium is not installed: run make browser"
 
 
 def require_browser() -> None:
-    """A ValueError where something is missing."""
+    """A ValueError if something is missing."""
     if reason := missing():
-        raise ValueError(f"this needs a browser, there is {reason}")
+        raise ValueError(f"this needs a browser, and {reason}")
 
 
 @contextmanager

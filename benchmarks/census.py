@@ -1,23 +1,30 @@
-"""What was generated, counted from the shards: runs, how many diverged, the time they took.
+"""Counts the generated runs from their shards: how many there are, how many diverged, the time they took.
 
 python -m benchmarks.census [RUNS]              counts every finished shard below RUNS and stores the rows
 """
 
-import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from benchmarks import results
 from benchmarks.results import Result
-from benchmarks.tables.census import census_table
+from benchmarks.tables.markdown import MISSING, number, table
 from zoo.command import command, command_parser
+from zoo.format.record import task_of
+from zoo.format.schema import CHECKPOINTS
 from zoo.format.shard import Shard, find_shards
+from zoo.transformer.spec import SPECS
+
+_RUNS_PER_TASK = 16_000  # the paper's grid
+_BYTES_PER_WEIGHT = 4
 
 
-def parser() -> argparse.ArgumentParser:
-    options = command_parser("benchmarks.census", __doc__)
-    options.add_argument(
+@command
+def main(arguments: list[str] | None = None) -> None:
+    parser = command_parser("benchmarks.census", __doc__)
+    parser.add_argument(
         "runs",
         type=Path,
         nargs="?",
@@ -25,24 +32,19 @@ def parser() -> argparse.ArgumentParser:
         metavar="RUNS",
         help="folder with the generated shards",
     )
-    options.add_argument("--out", type=Path, default=results.FOLDER, metavar="DIR", help="folder of the rows")
-    options.add_argument("--dry-run", action="store_true", help="print the table, store nothing")
-    return options
-
-
-@command
-def main(arguments: list[str] | None = None) -> None:
-    options = parser().parse_args(arguments)
+    parser.add_argument("--out", type=Path, default=results.FOLDER, metavar="DIR", help="folder of the rows")
+    parser.add_argument("--dry-run", action="store_true", help="print the table, store nothing")
+    options = parser.parse_args(arguments)
     configs, unfinished = find_shards(options.runs)
     for folder in unfinished:
         print(f"not counted because it is unfinished: {folder}")
-    rows = [row for config, shards in configs.items() for row in count(config, shards)]
+    rows = [row for config, shards in configs.items() for row in _count(config, shards)]
     print(census_table(rows))
     if not options.dry_run:
         results.append(rows, options.out)
 
 
-def count(config: str, shards: Sequence[Shard]) -> list[Result]:
+def _count(config: str, shards: Sequence[Shard]) -> list[Result]:
     """The rows of one config. ``wall_over_engine`` is known if no shard was interrupted."""
     status = [state for shard in shards for state in shard.runs().column("status").to_pylist()]
     runs, seconds = len(status), sum(shard.wall_seconds() for shard in shards)
@@ -63,14 +65,59 @@ def count(config: str, shards: Sequence[Shard]) -> list[Result]:
         "code_versions": sorted({shard.manifest.code_version for shard in shards}),
         "shards": [shard.record.shard for shard in shards],
     }
-    device = ", ".join(sorted({shard.device() for shard in shards}))
+    device = ", ".join(sorted({shard.device() for shard in shards}))  # that trained the shards, not that counts them
     rows = [
         Result.measured("census", config, metric, value, n=len(shards), device="cpu", variant="shards", setting=setting)
         for metric, value in numbers.items()
     ]
-    return [
-        replace(row, device=device) for row in rows
-    ]  # the device that trained the shards, not the one that counts them
+    return [replace(row, device=device) for row in rows]
+
+
+def census_table(rows: Iterable[Result]) -> str:
+    """One line per config, shards, preset and device, with the numbers of the last census.
+
+    What the whole grid would take is known for the paper's tasks only.
+    """
+    latest: dict[tuple[str, str, str, str], list[Result]] = {}
+    for row in rows:
+        what = (row.config, _named(cast("list[int]", row.setting["shards"])), str(row.setting["preset"]), row.device)
+        if row.metric == "runs":  # the first row of a census
+            latest[what] = []
+        latest[what].append(row)
+    lines = []
+    for (config, shards, preset, device), census in latest.items():
+        values = {row.metric: row.value for row in census}
+        lines.append(
+            (
+                f"{config}, {shards}, {preset} preset, {device}",
+                number(values["runs"]),
+                f"{values['diverged_share']:.1%}",
+                number(values["device_minutes"], ",.1f"),
+                number(values["model_epochs_per_second"], ",.1f"),
+                number(values.get("wall_over_engine"), ".3f"),
+                _whole_grid(config, values["runs_per_hour"]),
+            )
+        )
+    headings = ["generated", "runs", "diverged", "minutes", "model-epochs/s", "wall / engine time"]
+    return table([*headings, f"all {_RUNS_PER_TASK:,} runs"], lines)
+
+
+def _named(shards: Sequence[int]) -> str:
+    """Such as "shard 3", "shards 0 to 3" or, where some between are missing, "shards 0, 2, 5"."""
+    first, *others = shards
+    if not others:
+        return f"shard {first}"
+    in_a_row = list(shards) == list(range(first, others[-1] + 1))
+    return f"shards {first} to {others[-1]}" if in_a_row else f"shards {', '.join(map(str, shards))}"
+
+
+def _whole_grid(config: str, runs_per_hour: float) -> str:
+    """Hours and size of the paper's grid at that speed."""
+    spec = SPECS.get(task_of(config))
+    if spec is None:
+        return MISSING
+    gigabytes = _RUNS_PER_TASK * len(CHECKPOINTS) * spec.num_parameters * _BYTES_PER_WEIGHT / 1e9
+    return f"{_RUNS_PER_TASK / runs_per_hour:,.1f} h, {gigabytes:.1f} GB"
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ torch trains a second time with other seeds, and the differences between its two
 """
 
 import argparse
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from benchmarks import results
 from benchmarks.results import Result
+from benchmarks.tables.markdown import MISSING, table
 from generation.data.batches import random_subset
 from generation.data.task_data import load_task_data
 from generation.engines import make_engine
@@ -30,36 +32,28 @@ from zoo.device import choose_device
 from zoo.tasks import TaskData
 from zoo.tasks.task_file import find_task
 
-STABLE = 0.02  # a configuration is stable if the accuracies of torch's two seeds differ by at most this
+_STABLE = 0.02  # a configuration is stable if the accuracies of torch's two seeds differ by at most this
+_METRICS = ("mean_difference", "mean_distance", "distribution_distance")
+_COMPARISONS = {
+    "fused and float32": "fused kernels − torch in float32",
+    "float32, two seeds": "torch in float32: one seed − another",
+    "fused and float32, stable": "fused − float32, where the two seeds agree within {stable_within}",
+}
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """How two trainings of the same configurations compare, by the final test accuracies [P] of each."""
+def _agreement(first: Tensor, second: Tensor) -> dict[str, float]:
+    """How two trainings of the same configurations compare, by the final test accuracies [P] of each.
 
-    first: Tensor
-    second: Tensor
-
-    @property
-    def mean_difference(self) -> float:
-        return float((self.first - self.second).mean())
-
-    @property
-    def mean_distance(self) -> float:
-        return float((self.first - self.second).abs().mean())
-
-    @property
-    def distribution_distance(self) -> float:
-        """Kolmogorov-Smirnov: the largest difference between the shares of runs up to any accuracy."""
-        values = torch.cat([self.first, self.second])
-        below = [(accuracy[None] <= values[:, None]).double().mean(dim=1) for accuracy in (self.first, self.second)]
-        return float((below[0] - below[1]).abs().max())
-
-    def among(self, rows: Tensor) -> "Agreement":
-        return Agreement(self.first[rows], self.second[rows])
+    The distance of the distributions is Kolmogorov-Smirnov: the largest difference between the shares of runs up to any
+    accuracy.
+    """
+    difference, values = first - second, torch.cat([first, second])
+    below = [(accuracy[None] <= values[:, None]).double().mean(dim=1) for accuracy in (first, second)]
+    measured = (difference.mean(), difference.abs().mean(), (below[0] - below[1]).abs().max())
+    return {metric: float(value) for metric, value in zip(_METRICS, measured, strict=True)}
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("benchmarks.fidelity", __doc__)
     parser.add_argument("--config", choices=("mnist", "agnews"), default="mnist", help="what to train on")
     parser.add_argument("--runs", type=positive, default=64, help="how many configurations, from the start of shard 0")
@@ -79,7 +73,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 @command
 def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
+    options = _parse(arguments)
     device = choose_device(options.device)
     task = load_task_data(find_task(options.config), options.data, embedding_folder=options.embedding)
     rows = random_subset(len(task.train), min(options.examples, len(task.train)))
@@ -87,50 +81,34 @@ def main(arguments: list[str] | None = None) -> None:
     protocol = Protocol.shortened(options.epochs)
     sweep = Sweep(named_task(options.config), PRESETS["paper"])
     configs = [replace(run, protocol=protocol, train_fraction=1.0) for run in sweep.shard(0)[: options.runs]]
-    measured = compare(configs, task, device, options.engine)
+    measured = _compare(configs, task, device, options.engine)
     for row in measured:
         print(f"{row.variant:28} {row.metric:24} {row.value:8.4f}  n {row.n}")
     if not options.dry_run:
         results.append(measured)
 
 
-def compare(configs: list[RunConfig], task: TaskData, device: torch.device, engine: str) -> list[Result]:
+def _compare(configs: list[RunConfig], task: TaskData, device: torch.device, engine: str) -> list[Result]:
     """Trains the configurations three times and measures how the results agree."""
     reseeded = [replace(run, seed=run.seed + 1) for run in configs]
-    ours = train(make_engine(engine, configs, task, device), configs, task)
-    reference = train(TorchEngine(configs, task, device=device, precision="float32"), configs, task)
-    other_seeds = train(TorchEngine(reseeded, task, device=device, precision="float32"), reseeded, task)
-    stable = (reference - other_seeds).abs() <= STABLE
-    setting = {
-        "epochs": configs[0].protocol.epochs,
-        "train_examples": len(task.train),
-        "stable_within": STABLE,
-    }
+    ours = _train(make_engine(engine, configs, task, device), configs, task)
+    reference = _train(TorchEngine(configs, task, device=device, precision="float32"), configs, task)
+    other_seeds = _train(TorchEngine(reseeded, task, device=device, precision="float32"), reseeded, task)
+    stable = (reference - other_seeds).abs() <= _STABLE
+    setting = {"epochs": configs[0].protocol.epochs, "train_examples": len(task.train), "stable_within": _STABLE}
 
-    def rows(variant: str, agreement: Agreement) -> list[Result]:
-        metrics = ("mean_difference", "mean_distance", "distribution_distance")
-        return [
-            Result.measured(
-                "fidelity",
-                configs[0].task,
-                metric,
-                getattr(agreement, metric),
-                n=len(agreement.first),
-                device=device,
-                variant=variant,
-                setting=setting,
-            )
-            for metric in metrics
-        ]
+    def rows(variant: str, first: Tensor, second: Tensor) -> list[Result]:
+        where = {"n": len(first), "device": device, "variant": variant, "setting": setting}
+        measured = _agreement(first, second).items()
+        return [Result.measured("fidelity", configs[0].task, metric, value, **where) for metric, value in measured]
 
-    engines, seeds = Agreement(ours, reference), Agreement(reference, other_seeds)
-    measured = rows(f"{engine} and float32", engines) + rows("float32, two seeds", seeds)
+    measured = rows(f"{engine} and float32", ours, reference) + rows("float32, two seeds", reference, other_seeds)
     if bool(stable.any()):
-        measured += rows(f"{engine} and float32, stable", engines.among(stable))
+        measured += rows(f"{engine} and float32, stable", ours[stable], reference[stable])
     return measured
 
 
-def train(engine: Engine, configs: list[RunConfig], task: TaskData) -> Tensor:
+def _train(engine: Engine, configs: list[RunConfig], task: TaskData) -> Tensor:
     """Final test accuracies; 0 for a run that diverged."""
     trainer = PopulationTrainer(engine)
     with progress_bar() as bar:
@@ -139,6 +117,25 @@ def train(engine: Engine, configs: list[RunConfig], task: TaskData) -> Tensor:
             trainer.train_epoch()
             bar.update(row, completed=trainer.state.epoch)
     return trainer.state.test_accuracy[:, -1].nan_to_num(0.0).cpu()
+
+
+def fidelity_table(rows: Iterable[Result]) -> str:
+    """Final test accuracies of two trainings of the same configurations, one line per pair; the last setting of each
+    config."""
+    rows = list(rows)
+    lines = []
+    for config in dict.fromkeys(row.config for row in rows):
+        of_config = [row for row in rows if row.config == config]
+        setting = of_config[-1].setting
+        latest = {(row.variant, row.metric): row for row in of_config if row.setting == setting}
+        what = f"{config}, {setting['epochs']} epochs on {setting['train_examples']:,} examples: "
+        for variant, words in _COMPARISONS.items():
+            measured = [latest.get((variant, metric)) for metric in _METRICS]
+            if (first := measured[0]) is not None:
+                numbers = [MISSING if row is None else f"{row.value:.4f}" for row in measured]
+                lines.append((what + words.format_map(setting), str(first.n), *numbers))
+    headings = ["final test accuracies", "configurations", "mean difference", "mean distance", "between distributions"]
+    return table(headings, lines)
 
 
 if __name__ == "__main__":

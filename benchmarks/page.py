@@ -4,8 +4,8 @@ python -m benchmarks.page small-transformer-zoo site/            then open site/
 python -m benchmarks.page small-transformer-zoo site/ --results demo/results
 python -m benchmarks.page small-transformer-zoo site/ --picture docs/page.png        needs a browser: make browser
 
-The predictions are those behind the tables, made of the test split of the zoo that was measured, and the submissions
-to the leaderboard that are about this zoo's own test rows; the page says which.
+The predictions are those behind the tables, for the test split of the zoo that was measured, and the submissions to the
+leaderboard for this zoo's own test rows; the page tells them apart.
 """
 
 from collections.abc import Iterator
@@ -16,18 +16,18 @@ from benchmarks.browser import require_browser, take_picture
 from benchmarks.leaderboard.submission import ForeignRows, submissions_in
 from benchmarks.models.registry import known_models
 from benchmarks.report import first_predictions
-from benchmarks.tables.headline import main_setting, runs
-from benchmarks.tables.result_index import ResultIndex
+from benchmarks.results import ResultIndex
+from benchmarks.tables.kendall import count_runs, main_setting
 from zoo.command import command, command_parser
 from zoo.page import add_options, run
 from zoo.site import Predictions
 from zoo.terminal import printable
 
-SUBMISSIONS = Path(__file__).parent / "submissions"
+_SUBMISSIONS = Path(__file__).parent / "submissions"
 
 
-def predictions(folder: Path) -> Iterator[Predictions]:
-    """Of every config and selection that has rows in ``folder``: what each predictor said in its first fit."""
+def _predictions(folder: Path) -> Iterator[Predictions]:
+    """The predictions of every predictor's first fit, for every config and selection that has rows in ``folder``."""
     rows = results.read("kendall", folder)
     tables = dict.fromkeys((row.config, row.setting.get("where")) for row in rows)
     for config, where in tables:
@@ -39,7 +39,7 @@ def predictions(folder: Path) -> Iterator[Predictions]:
             yield Predictions(
                 config,
                 known_models()[name].title,
-                describe(index),
+                _describe(index),
                 predicted.astype(float).tolist(),
                 measured.astype(float).tolist(),
                 tau=index.value("tau", name, **setting),
@@ -48,8 +48,8 @@ def predictions(folder: Path) -> Iterator[Predictions]:
             )
 
 
-def submitted(submissions: Path, zoo: str) -> Iterator[Predictions]:
-    """The submissions that are about test rows of this zoo, each scored again."""
+def _submitted(submissions: Path, zoo: str) -> Iterator[Predictions]:
+    """The submissions for test rows of this zoo, each scored again."""
     for submission in submissions_in(submissions):
         for part in submission.card.predictions:
             try:
@@ -69,11 +69,11 @@ def submitted(submissions: Path, zoo: str) -> Iterator[Predictions]:
             )
 
 
-def describe(index: ResultIndex) -> str:
+def _describe(index: ResultIndex) -> str:
     """Which checkpoints these are."""
     checkpoint = next((row.setting["checkpoint"] for row in index.rows if "checkpoint" in row.setting), "all")
     kind = "" if checkpoint == "all" else f", {checkpoint}"
-    return index.title(f"test split of a zoo of {runs(index)} runs{kind}")
+    return index.title(f"test split of a zoo of {count_runs(index)} runs{kind}")
 
 
 @command
@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--results", type=Path, default=results.FOLDER, metavar="DIR", help="folder of the rows and their cells"
     )
     parser.add_argument(
-        "--leaderboard", type=Path, default=SUBMISSIONS, metavar="DIR", help="folder of the submissions"
+        "--leaderboard", type=Path, default=_SUBMISSIONS, metavar="DIR", help="folder of the submissions"
     )
     parser.add_argument("--picture", type=Path, metavar="FILE", help="also take a picture of the page, as PNG")
     parser.add_argument(
@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.picture:
         require_browser()
-    run(options, [*predictions(options.results), *submitted(options.leaderboard, options.zoo)])
+    run(options, [*_predictions(options.results), *_submitted(options.leaderboard, options.zoo)])
     if options.picture:
         take_picture(options.out, options.show or "", options.picture)
         print(f"drawn: {printable(options.picture)}")

@@ -6,37 +6,38 @@ from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from textwrap import fill
+from typing import Any
 
 import numpy as np
 
 from benchmarks.models.registry import MODELS, known_models, weight_models
+from benchmarks.results import ResultIndex, Value
 from benchmarks.statistics.ranking import kendall_tau
 from benchmarks.tables import paper
-from benchmarks.tables.headline import headline_models, main_setting
-from benchmarks.tables.result_index import ResultIndex, thresholds_of
-from benchmarks.tables.rows import count_of, curve_of, paper_tau, sizes_of, towards_of
+from benchmarks.tables.generalization import curve_of, end_of_curves, sizes_of, tau_of_paper
+from benchmarks.tables.kendall import headline_models, main_setting
 from zoo.plots import new_figure, save
 
-COLORS = ("#4878a8", "#6aa56e", "#b0803a", "#c2b03d", "#8c6d9e", "#7f7f7f", "#5aa9a3", "#d98cb3", "#c0504d", "#2f2f2f")
-INK, LIGHT = "#1f3a5f", "#b8b8b8"
-GOLDEN = (math.sqrt(5) - 1) / 2
-BEYOND = 1.01  # where the stretched axis would be infinite
-ACCURACY_TICKS = (0.1, 0.5, 0.8, 0.9, 0.95, 1.0)
-TITLE_WIDTH = 34  # letters above a panel
-CLOSE = 1.3  # times the number of training rows of the label before
+_COLORS = ("#4878a8", "#6aa56e", "#b0803a", "#c2b03d", "#8c6d9e", "#7f7f7f", "#5aa9a3", "#d98cb3", "#c0504d", "#2f2f2f")
+_INK, _LIGHT = "#1f3a5f", "#b8b8b8"
+_GOLDEN = (math.sqrt(5) - 1) / 2
+_BEYOND = 1.01  # where the stretched axis would be infinite
+_ACCURACY_TICKS = (0.1, 0.5, 0.8, 0.9, 0.95, 1.0)
+_TITLE_WIDTH = 34  # letters above a panel
+_CLOSE = 1.3  # times the number of training rows of the label before
 
 
-def color_of(number: int) -> str:
-    """The color of the model in this place; past the list, hues that are a golden section of the circle apart."""
-    if number < len(COLORS):
-        return COLORS[number]
-    red, green, blue = colorsys.hls_to_rgb(number * GOLDEN % 1, 0.45, 0.6)
+def _color_of(number: int) -> str:
+    """The color of a model by its number; past the list, hues that are a golden section of the circle apart."""
+    if number < len(_COLORS):
+        return _COLORS[number]
+    red, green, blue = colorsys.hls_to_rgb(number * _GOLDEN % 1, 0.45, 0.6)
     return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 
 
-def stretched(accuracy: np.ndarray) -> np.ndarray:
+def _stretched(accuracy: np.ndarray) -> np.ndarray:
     """−log₁₀(1.01 − a): most runs of a zoo lie above 0.9, and on a straight axis in one corner."""
-    return -np.log10(np.clip(BEYOND - accuracy, 1e-3, None))
+    return -np.log10(np.clip(_BEYOND - accuracy, 1e-3, None))
 
 
 def scatter(predictions: Mapping[str, tuple[np.ndarray, np.ndarray]], title: str, path: Path) -> Path:
@@ -46,17 +47,17 @@ def scatter(predictions: Mapping[str, tuple[np.ndarray, np.ndarray]], title: str
     figure = new_figure(2.7 * columns, 2.9 * lines)
     panels = list(figure.subplots(lines, columns, squeeze=False).flat)
     models = known_models()
-    colors = {name: color_of(number) for number, name in enumerate(models)}
-    ends = stretched(np.array([0.0, 1.0]))
-    ticks = stretched(np.array(ACCURACY_TICKS))
+    colors = {name: _color_of(number) for number, name in enumerate(models)}
+    ends = _stretched(np.array([0.0, 1.0]))
+    ticks = _stretched(np.array(_ACCURACY_TICKS))
     for panel, (name, (predicted, truth)) in zip(panels, predictions.items(), strict=False):
         panel.plot(ends, ends, color="#bbbbbb", linewidth=1, zorder=0)
-        panel.scatter(stretched(truth), stretched(predicted), s=6, alpha=0.6, color=colors[name], linewidths=0)
-        labels = [f"{tick:g}" for tick in ACCURACY_TICKS]
+        panel.scatter(_stretched(truth), _stretched(predicted), s=6, alpha=0.6, color=colors[name], linewidths=0)
+        labels = [f"{tick:g}" for tick in _ACCURACY_TICKS]
         panel.set_xticks(ticks, labels, fontsize=7)
         panel.set_yticks(ticks, labels, fontsize=7)
         tau = kendall_tau(predicted, truth)
-        panel.set_title(fill(f"{models[name].title}, τ {tau:.3f}", TITLE_WIDTH), fontsize=9)
+        panel.set_title(fill(f"{models[name].title}, τ {tau:.3f}", _TITLE_WIDTH), fontsize=9)
         panel.set(xlabel="test accuracy", ylabel="predicted", xlim=ends, ylim=ends, aspect="equal")
     for panel in panels[len(predictions) :]:
         panel.set_visible(False)
@@ -68,29 +69,13 @@ def tau_by_threshold(index: ResultIndex, config: str, path: Path) -> Path:
     """τ of every model over the thresholds, with bootstrap intervals; the values of the paper as hollow circles."""
     figure = new_figure(8.5, 4.2)
     axis = figure.subplots()
-    thresholds = thresholds_of(index)
-    for number, (name, benchmark_model) in enumerate(known_models().items()):
-        color = color_of(number)
-        shift = (number - len(MODELS) / 2) * 0.4
-        points = [(t, index.value("tau", name, threshold=t, recipe=benchmark_model.recipe)) for t in thresholds]
-        known = [(100 * t + shift, tau) for t, tau in points if tau is not None]
-        if not known:
-            continue
-        axis.plot(*zip(*known, strict=True), marker="o", markersize=4, color=color, label=benchmark_model.title)
-        for t in thresholds:
-            interval = index.interval("tau", name, threshold=t, recipe=benchmark_model.recipe)
-            if interval is not None:
-                axis.vlines(100 * t + shift, *interval, color=color, linewidth=1, alpha=0.6)
-        printed = paper.KENDALL.get(config, {}).get(name, {}) if index.whole else {}
-        axis.plot(
-            [100 * t + shift for t in printed],
-            [tau for tau, _ in printed.values()],
-            linestyle="",
-            marker="o",
-            markersize=4,
-            markerfacecolor="none",
-            markeredgecolor=color,
-        )
+    for number, name in enumerate(known_models()):
+        color, shift = _color_of(number), (number - len(MODELS) / 2) * 0.4
+        settings = {100 * threshold + shift: main_setting(name, threshold) for threshold in index.thresholds}
+        if _points(axis, index, name, color, settings, "o-"):
+            _bars(axis, index, name, color, settings)
+            printed = paper.KENDALL.get(config, {}).get(name, {}) if index.whole else {}
+            _hollow(axis, color, {100 * threshold + shift: tau for threshold, (tau, _) in printed.items()})
     title = f"{config}: filled ours, hollow the paper's" if index.whole else index.title(config)
     axis.set(title=title, xlabel="accuracy threshold, %", ylabel="Kendall's τ")
     axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
@@ -104,44 +89,55 @@ def tau_by_rows(index: ResultIndex, config: str, path: Path) -> Path:
     """
     figure = new_figure(8.5, 4.2)
     axis = figure.subplots()
-    sizes, beyond = sizes_of(index), towards_of(index)
-    for number, (name, benchmark_model) in enumerate(known_models().items()):
-        recipe, color = benchmark_model.recipe, color_of(number)
-        shift = 1.015 ** (number - len(MODELS) / 2)
-        points = []
-        for size in sizes:
-            tau, count = index.value("tau", name, recipe=recipe, rows=size), count_of(index, size)
-            if tau is None or count is None:
-                continue
-            points.append((count * shift, tau))
-            interval = index.interval("tau", name, recipe=recipe, rows=size)
-            if interval is not None:
-                axis.vlines(count * shift, *interval, color=color, linewidth=1, alpha=0.6)
-        if not points:
-            continue
-        axis.plot(*zip(*points, strict=True), "o", markersize=4, color=color, label=benchmark_model.title)
-        curve = None if beyond is None else curve_of(index, name, beyond)
-        if beyond is None or curve is None:
+    sizes, end = sizes_of(index), end_of_curves(index)
+    for number, (name, model) in enumerate(known_models().items()):
+        color, shift = _color_of(number), 1.015 ** (number - len(MODELS) / 2)
+        settings = {count * shift: {"recipe": model.recipe, "rows": size} for size, count in sizes.items()}
+        _bars(axis, index, name, color, settings)
+        drawn = _points(axis, index, name, color, settings, "o")
+        curve = curve_of(index, name, end) if drawn and end is not None else None
+        if end is None or curve is None:
             continue
         limit, scale, exponent = curve
-        along = np.geomspace(points[0][0], beyond * shift)
+        along = np.geomspace(drawn[0], end * shift)
         axis.plot(along, limit - scale * along**-exponent, "--", linewidth=1, color=color)
-        interval = index.interval("tau_extrapolated", name, rows=beyond)
-        if interval is not None:
-            axis.vlines(beyond * shift, *interval, color=color, linewidth=2, alpha=0.4)
-        printed = paper_tau(index, config, name, beyond)
-        if printed is not None:
-            axis.plot(beyond * shift, printed[0], "o", markersize=5, markerfacecolor="none", markeredgecolor=color)
+        if interval := index.interval("tau_extrapolated", name, rows=end):
+            axis.vlines(end * shift, *interval, color=color, linewidth=2, alpha=0.4)
+        if printed := tau_of_paper(index, config, name, end):
+            _hollow(axis, color, {end * shift: printed[0]}, size=5)
     axis.set_xscale("log")
-    ticks = [count for size in sizes if (count := count_of(index, size)) is not None] + ([beyond] if beyond else [])
+    ticks = [*sizes.values(), *([] if end is None else [end])]
     # a label close to the one before it goes a line lower
-    lowered = [False, *(after < CLOSE * before for before, after in pairwise(ticks))]
+    lowered = [False, *(after < _CLOSE * before for before, after in pairwise(ticks))]
     axis.set_xticks(ticks, ["\n" * low + f"{tick:,}" for tick, low in zip(ticks, lowered, strict=True)], fontsize=8)
     axis.minorticks_off()
     title = f"{index.title(config)}: dashed, the curve through ours" + ("; hollow, the paper's" if index.whole else "")
     axis.set(title=title, xlabel="training rows", ylabel="Kendall's τ")
     axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     return save(figure, path)
+
+
+def _points(
+    axis: Any, index: ResultIndex, name: str, color: str, settings: Mapping[float, Mapping[str, Value]], style: str
+) -> list[float]:
+    """Draws τ of a model, from x → setting of the row, and returns the x that have one."""
+    taus = {x: index.value("tau", name, **setting) for x, setting in settings.items()}
+    drawn = {x: tau for x, tau in taus.items() if tau is not None}
+    if drawn:
+        axis.plot(list(drawn), list(drawn.values()), style, markersize=4, color=color, label=known_models()[name].title)
+    return list(drawn)
+
+
+def _bars(axis: Any, index: ResultIndex, name: str, color: str, settings: Mapping[float, Mapping[str, Value]]) -> None:
+    """Draws the bootstrap intervals of the same τ."""
+    for x, setting in settings.items():
+        if interval := index.interval("tau", name, **setting):
+            axis.vlines(x, *interval, color=color, linewidth=1, alpha=0.6)
+
+
+def _hollow(axis: Any, color: str, taus: Mapping[float, float], size: int = 4) -> None:
+    """Draws numbers of the paper: x → τ."""
+    axis.plot(list(taus), list(taus.values()), "o", markersize=size, markerfacecolor="none", markeredgecolor=color)
 
 
 def headline_plot(zoos: Mapping[str, ResultIndex], path: Path) -> Path:
@@ -159,10 +155,10 @@ def headline_plot(zoos: Mapping[str, ResultIndex], path: Path) -> Path:
             if tau is None:
                 continue
             if interval is not None:
-                panel.hlines(place, *interval, color=INK, linewidth=1.5, zorder=1)
+                panel.hlines(place, *interval, color=_INK, linewidth=1.5, zorder=1)
             reads_weights = name in weight_models()
-            face = INK if reads_weights else "white"
-            panel.plot(tau, place, marker="o", markersize=7, color=INK, markerfacecolor=face, zorder=2)
+            face = _INK if reads_weights else "white"
+            panel.plot(tau, place, marker="o", markersize=7, color=_INK, markerfacecolor=face, zorder=2)
             panel.annotate(
                 f"{tau:.3f}",
                 (tau, place),
@@ -173,7 +169,7 @@ def headline_plot(zoos: Mapping[str, ResultIndex], path: Path) -> Path:
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
             )
             if not reads_weights:
-                panel.axvline(tau, color=LIGHT, linewidth=1, linestyle="--", zorder=0)
+                panel.axvline(tau, color=_LIGHT, linewidth=1, linestyle="--", zorder=0)
         panel.set_title(title.replace(", ", ",\n"), fontsize=10)
         panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_yticks(range(len(names)), [known_models()[name].title for name in names])

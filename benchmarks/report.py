@@ -1,111 +1,94 @@
-"""Makes every table and plot of the documents again from the rows in benchmarks/results/, and checks their numbers.
+"""Renders the documents from their templates and the rows in benchmarks/results/, and draws the plots.
 
 python -m benchmarks.report                    writes the documents and benchmarks/results/plots/
 python -m benchmarks.report --check            writes nothing; exits with 1 where a document is out of date
 
-The documents are README.md, benchmarks/README.md and generation/README.md. A generated block stands between
-<!-- generated: NAME --> and <!-- end: NAME --> and is replaced whole. Numbers typed into the prose around the blocks
-must be those of the rows (benchmarks/documents/claims.py); both commands name each that is not, and then exit with 1.
+The documents are README.md, benchmarks/README.md, benchmarks/RESULTS.md and generation/README.md. To change one, edit
+its template in benchmarks/templates/ (benchmarks/documents.py lists what it can call) and run the first command.
 """
 
-import os
-import re
+import itertools
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.documents.blocks import (
+from benchmarks.documents import (
     CONFIGS,
     DOCUMENTS,
-    HEADLINE_PICTURE,
     PLOTS,
-    blocks,
+    TEMPLATES,
+    all_configs,
+    final_runs,
     headline_zoos,
-    kendall_rows,
-    measured,
+    render,
+    without_variants,
 )
-from benchmarks.documents.claims import problems
-from benchmarks.documents.facts import Facts
-from benchmarks.documents.generated_runs import final_runs
 from benchmarks.experiments.trial import Trial
 from benchmarks.experiments.trial_store import TrialStore
 from benchmarks.models.registry import known_models
 from benchmarks.plots import headline_plot, scatter, tau_by_rows, tau_by_threshold
-from benchmarks.tables.result_index import ResultIndex, thresholds_of
+from benchmarks.results import ResultIndex
+from benchmarks.tables.kendall import main_setting
 from zoo.command import command, command_parser
 from zoo.plots import plot_histograms
 from zoo.storage.atomic import write_atomically
 
-CLONE = Path(__file__).parent.parent
-OPENING = re.compile(r"<!-- generated: (.*?) -->")
-BLOCK = re.compile(r"(?P<open><!-- generated: (?P<name>[\w.]+) -->\n).*?(?P<close><!-- end: (?P=name) -->)", re.DOTALL)
-OUT_OF_DATE = 1
+_CLONE = Path(__file__).parent.parent
+_OUT_OF_DATE = 1
 
 
-def render(document: str, text: str, folder: Path, plots: Path) -> str:
-    """The document with every block made anew; a block it should not have is an error, as is a missing one."""
-    expected = DOCUMENTS[document]
-    opened = OPENING.findall(text)
-    closed = [match["name"] for match in BLOCK.finditer(text)]
-    if sorted(closed) != sorted(expected) or opened != closed:
-        raise ValueError(
-            f"{document} must have each of these blocks once, from <!-- generated: NAME --> to <!-- end: NAME -->: "
-            f"{', '.join(expected)}; it has {', '.join(opened) or 'none'}"
-        )
-    made = blocks(folder, plots)
-    return BLOCK.sub(lambda match: f"{match['open']}{made[match['name']]()}\n{match['close']}", text)
+def write_documents(root: Path, rows: Path) -> Iterator[Path]:
+    """Writes every document of a clone anew. All are rendered before the first is written."""
+    for document, text in render(root, rows).items():
+        write_atomically(root / document, text.encode())
+        yield root / document
 
 
-def rendered(root: Path, document: str, rows: Path) -> tuple[str, str]:
-    """A document of a clone as it is, and with every block made anew."""
-    path = root / document
-    before = path.read_text(encoding="utf-8")
-    seen_from_document = Path(os.path.relpath((rows / PLOTS).resolve(), path.resolve().parent))
-    return before, render(document, before, rows, seen_from_document)
+def _first_difference(path: Path, text: str) -> int | None:
+    """The number of the first line of a document that is not what it should be; None if there is none."""
+    written = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
+    lines = itertools.zip_longest(written, text.split("\n"))
+    return next((number for number, (before, after) in enumerate(lines, start=1) if before != after), None)
 
 
-def draw(folder: Path, plots: Path) -> list[Path]:
-    """The plots of every config that has runs, and of every task that has rows and, for the scatter, trials."""
-    drawn = []
+def _draw(folder: Path) -> Iterator[Path]:
+    """Draws the plots of every config that has runs or rows. The scatter plots need trials, too."""
+    plots = folder / PLOTS
     for config, runs in final_runs(folder).items():
         title, path = f"{config}, after the last epoch", plots / f"accuracy.{config}.png"
-        drawn.append(plot_histograms({title: runs["test_accuracy"].to_numpy()}, path, counted="runs"))
-    for config in CONFIGS:
-        index = ResultIndex.latest(kendall_rows(folder), config)
-        if not index:
-            continue
-        drawn.append(tau_by_threshold(index, config, plots / f"kendall.{config}.thresholds.png"))
-        predictions = first_predictions(index, folder)
-        if predictions:
-            drawn.append(scatter(predictions, f"{config}, test split", plots / f"kendall.{config}.scatter.png"))
-    by_rows = measured("rows", folder).items()
-    drawn += [tau_by_rows(index, config, plots / f"rows.{config}.png") for config, index in by_rows]
+        yield plot_histograms({title: runs["test_accuracy"].to_numpy()}, path, counted="runs")
+    of_tasks = {config: index for config, index in all_configs("kendall", folder).items() if config in CONFIGS}
+    for config, index in of_tasks.items():
+        yield tau_by_threshold(without_variants(index), config, plots / f"kendall.{config}.thresholds.png")
+        if predictions := first_predictions(without_variants(index), folder):
+            yield scatter(predictions, f"{config}, test split", plots / f"kendall.{config}.scatter.png")
+    for config, index in all_configs("rows", folder).items():
+        yield tau_by_rows(index, config, plots / f"rows.{config}.png")
     if zoos := headline_zoos(folder):
-        drawn.append(headline_plot(zoos, plots / HEADLINE_PICTURE))
-    return drawn
+        yield headline_plot(zoos, plots / "headline.png")
 
 
 def first_predictions(index: ResultIndex, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """What each model predicted of the test split at the first threshold with its first seed, and the truth."""
+    """The predictions of each model for the test split, at the first threshold, with its first seed; and the truth."""
     store = TrialStore(folder)
     predictions = {}
-    for name, benchmark_model in known_models().items():
-        row = index.find("tau", name, threshold=thresholds_of(index)[0], recipe=benchmark_model.recipe)
+    for name in known_models():
+        row = index.find("tau", name, **main_setting(name, index.thresholds[0]))
         if row is not None:
             for outcome in store.find([Trial.of_row(row, seed=0)]).values():
                 predictions[name] = (outcome.predicted, outcome.truth)
     return predictions
 
 
-def find_clone() -> Path:
-    """The clone that this code runs from, else the one where the user stands: an installed package has no documents."""
-    for folder in (CLONE, Path.cwd()):
-        if all((folder / document).is_file() for document in DOCUMENTS):
+def find_clone(named: Path | None = None) -> Path:
+    """The clone that was named, or that this code runs from, or the current folder: a wheel has no templates."""
+    for folder in (named,) if named else (_CLONE, Path.cwd()):
+        if all((folder / TEMPLATES / template).is_file() for template in DOCUMENTS.values()):
             return folder
-    raise ValueError(
-        "no README.md with its tables here: the report is of a clone of the repository, name it with --root"
-    )
+    where = named or "this folder"
+    raise ValueError(f"no {TEMPLATES} in {where}: the report is of a clone of the repository, name it with --root")
 
 
 @command
@@ -115,34 +98,26 @@ def main(arguments: list[str] | None = None) -> None:
         "--check", action="store_true", help="write nothing, exit with 1 where a document is out of date"
     )
     parser.add_argument(
-        "--root", type=Path, metavar="DIR", help="a clone of the repository (default: this one, or where you stand)"
+        "--root", type=Path, metavar="DIR", help="a clone of the repository (default: this one, or the current folder)"
     )
     parser.add_argument(
         "--results", type=Path, metavar="DIR", help="folder of the rows (default: benchmarks/results of the clone)"
     )
     options = parser.parse_args(arguments)
-    root = options.root or find_clone()
+    root = find_clone(options.root)
     rows = options.results or root / "benchmarks" / "results"
-    plots = rows / PLOTS
-    if not options.check:
-        for path in draw(rows, plots):
+    if options.check:
+        lines = {document: _first_difference(root / document, text) for document, text in render(root, rows).items()}
+        stale = {document: line for document, line in lines.items() if line is not None}
+        for document, line in stale.items():
+            remedy = f"edit {TEMPLATES}/{DOCUMENTS[document]}, then run python -m benchmarks.report"
+            print(f"{document}, line {line} is out of date: {remedy}", file=sys.stderr)
+        if stale:
+            sys.exit(_OUT_OF_DATE)
+        print(f"{', '.join(DOCUMENTS)}: up to date")
+    else:
+        for path in itertools.chain(_draw(rows), write_documents(root, rows)):
             print(f"written: {path}")
-    facts = Facts(rows)
-    wrong = []
-    for document in DOCUMENTS:
-        path = root / document
-        before, after = rendered(root, document, rows)
-        wrong += problems(document, after, facts)
-        if not options.check:
-            write_atomically(path, after.encode())
-            print(f"written: {path}")
-        elif after != before:
-            wrong.append(f"{document} is out of date: run python -m benchmarks.report")
-    for line in wrong:
-        print(line, file=sys.stderr)
-    if wrong:
-        sys.exit(OUT_OF_DATE)
-    print(f"{', '.join(DOCUMENTS)}: all say what the rows say")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Every measured number is a row: a typed record, one line of JSON in ``benchmarks/results/<benchmark>.jsonl``.
 
-Tables and plots are made from these rows and from nothing else.
+Tables and plots are made from these rows and from nothing else; ``ResultIndex`` looks them up.
 """
 
 import functools
@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import torch
 
+from zoo.reading.selection import Selection
 from zoo.storage.atomic import write_atomically
 from zoo.storage.bounded import read_bounded
 from zoo.storage.json_text import parse_json
@@ -26,10 +27,10 @@ from zoo.storage.numbers import is_finite
 
 COMMITTED = Path(__file__).parent / "results"
 FOLDER = COMMITTED if COMMITTED.is_dir() else Path("results")
-"""Where rows are read and written: a clone's committed ones; for an installed package, a folder where one stands."""
-MAX_BYTES = 64 << 20
-"""Of a file of rows; the largest has 2 MB."""
-BENCHMARKS = (
+"""The folder of rows: the committed ones of a clone; for an installed package, a folder in the current one."""
+_MAX_BYTES = 64 << 20
+"""The most that is read from a file of rows; the largest has 6 MB."""
+_BENCHMARKS = (
     "kendall",
     "ablation_components",
     "ablation_width",
@@ -46,6 +47,8 @@ BENCHMARKS = (
 )
 Scalar = str | int | float | bool | None
 Setting = dict[str, Scalar | list[Scalar]]
+Value = str | float | int | bool | None | Sequence[str] | Sequence[int]
+"""A setting, as a table asks for it."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,8 @@ class Result:
     setting: Setting = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.benchmark not in BENCHMARKS:
-            raise ValueError(f"unknown benchmark {self.benchmark!r}: one of {', '.join(BENCHMARKS)}")
+        if self.benchmark not in _BENCHMARKS:
+            raise ValueError(f"unknown benchmark {self.benchmark!r}: one of {', '.join(_BENCHMARKS)}")
         if (self.model is None) == (self.variant is None):
             raise ValueError(f"a row has a model or a variant, got model={self.model!r} and variant={self.variant!r}")
         if not isinstance(self.n, int) or isinstance(self.n, bool) or self.n < 1:
@@ -139,7 +142,7 @@ class Result:
         return cls(**row)
 
     def identity(self) -> str:
-        """What was measured. Of several rows with the same identity, the last counts."""
+        """The thing that was measured. The last of several rows with the same identity counts."""
         what = (self.benchmark, self.config, self.model, self.variant, self.metric, self.setting)
         return json.dumps(what, sort_keys=True)
 
@@ -187,11 +190,11 @@ def read(benchmark: str, folder: Path = FOLDER) -> list[Result]:
     path = folder / f"{benchmark}.jsonl"
     if not path.exists():
         return []
-    return list(parsed(path.name, read_bounded(path, MAX_BYTES)))
+    return list(_parsed(path.name, read_bounded(path, _MAX_BYTES)))
 
 
 @functools.lru_cache(maxsize=16)
-def parsed(name: str, data: bytes) -> tuple[Result, ...]:
+def _parsed(name: str, data: bytes) -> tuple[Result, ...]:
     """The rows in a file's bytes, kept: a report asks dozens of times for files of thousands of rows."""
     rows = []
     for number, line in enumerate(data.splitlines(), start=1):
@@ -221,11 +224,11 @@ def current_commit() -> str:
     """``$ZOO_COMMIT`` if it is set, else the commit of the working tree, with ``+`` if tracked files differ from it."""
     if "ZOO_COMMIT" in os.environ:
         return os.environ["ZOO_COMMIT"]
-    return commit_of_git()
+    return _commit_of_git()
 
 
 @functools.cache
-def commit_of_git() -> str:
+def _commit_of_git() -> str:
     """Asked once per process: a table has hundreds of rows."""
     try:
         git = ["git", "-C", str(COMMITTED.parent)]
@@ -234,3 +237,69 @@ def commit_of_git() -> str:
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return commit + ("+" if changed.returncode else "")
+
+
+@dataclass(frozen=True)
+class ResultIndex:
+    """The rows of one table: of one benchmark, config and selection, and of the last zoo, checkpoint and epochs."""
+
+    rows: tuple[Result, ...]
+    where: Selection | None = None
+
+    @classmethod
+    def latest(cls, rows: Iterable[Result], config: str, where: Selection | str | None = None) -> "ResultIndex":
+        """The rows of a config and a selection (None: of all checkpoints), only those of the last zoo, checkpoint and
+        number of epochs."""
+        selection = Selection.parse(where) if isinstance(where, str) else where
+        expression = None if selection is None else selection.expression
+        kept = [row for row in rows if row.config == config and row.setting.get("where") == expression]
+        for name in ("zoo", "checkpoint", "epochs"):
+            last = next((row.setting[name] for row in reversed(kept) if name in row.setting), None)
+            kept = [row for row in kept if row.setting.get(name, last) == last]
+        return cls(tuple({row.identity(): row for row in kept}.values()), selection)
+
+    def __bool__(self) -> bool:
+        return any(row.metric == "tau" for row in self.rows)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the numbers are of all checkpoints, as the paper's are."""
+        return self.where is None
+
+    def title(self, name: str) -> str:
+        """The name of the data, with the selection if there is one."""
+        return name if self.where is None else f"{name} where {self.where.expression}"
+
+    @property
+    def thresholds(self) -> list[float]:
+        """The accuracy thresholds of the rows, ascending; 0 if there are no rows."""
+        values = [row.setting.get("threshold") for row in self.rows]
+        return sorted({float(value) for value in values if isinstance(value, int | float)}) or [0.0]
+
+    def find(self, metric: str, who: str, **setting: Value) -> Result | None:
+        """The last row of a metric of a model (or variant) with this setting; None means that it is not set."""
+        wanted = {name: list(value) if isinstance(value, tuple) else value for name, value in setting.items()}
+        for row in reversed(self.measured(metric, who)):
+            if all(row.setting.get(name) == value for name, value in wanted.items()):
+                return row
+        return None
+
+    def measured(self, metric: str, who: str) -> Sequence[Result]:
+        """All rows of a metric of a model or variant, in every setting."""
+        return self._by_name.get((metric, who), ())
+
+    @functools.cached_property
+    def _by_name(self) -> dict[tuple[str, str], list[Result]]:
+        """The rows by metric and by model or variant, of which a row has one."""
+        found: dict[tuple[str, str], list[Result]] = {}
+        for row in self.rows:
+            found.setdefault((row.metric, row.model or row.variant or ""), []).append(row)
+        return found
+
+    def value(self, metric: str, who: str, **setting: Value) -> float | None:
+        row = self.find(metric, who, **setting)
+        return None if row is None else row.value
+
+    def interval(self, metric: str, who: str, **setting: Value) -> tuple[float, float] | None:
+        low, high = (self.value(f"{metric}_{end}", who, **setting) for end in ("low", "high"))
+        return None if low is None or high is None else (low, high)

@@ -21,7 +21,7 @@ from benchmarks.experiments.trial import Outcome, Trial
 from benchmarks.models.registry import USUAL_MODELS, known_models, own_models
 from benchmarks.plots import tau_by_rows
 from benchmarks.tables import paper
-from benchmarks.tables.rows import ROWS_NOTE, rows_table
+from benchmarks.tables.generalization import ROWS_NOTE, rows_table
 from zoo.command import command
 
 SIZES = (250, 500, 1000, 2000)

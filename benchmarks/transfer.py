@@ -25,7 +25,7 @@ from benchmarks.experiments.experiment import Experiment
 from benchmarks.experiments.options import TableOptions, read_options, table_parser
 from benchmarks.experiments.trial import Trial
 from benchmarks.models.registry import USUAL_MODELS, known_models, own_models
-from benchmarks.tables.transfer import TRANSFER_NOTE, transfer_table
+from benchmarks.tables.generalization import TRANSFER_NOTE, transfer_table
 from zoo.command import command
 from zoo.format.published import PublishedZoo
 from zoo.reading.locate import find_folder

@@ -14,10 +14,8 @@ from benchmarks.experiments.summary import Entry, entries_of, summarize
 from benchmarks.experiments.trial import Trial
 from benchmarks.experiments.trial_store import TrialStore
 from benchmarks.models.registry import known_models
-from benchmarks.results import Result
-from benchmarks.tables.data_note import with_data_notes
-from benchmarks.tables.markdown import for_terminal
-from benchmarks.tables.result_index import ResultIndex
+from benchmarks.results import Result, ResultIndex
+from benchmarks.tables.markdown import for_terminal, with_data_notes
 from zoo.command import duration, how_many, progress_bar
 from zoo.storage.atomic import write_atomically
 

@@ -7,8 +7,7 @@ python -m benchmarks.leaderboard submit my_module:MyPredictor --config mnist --a
 python -m benchmarks.leaderboard table                             ranks all submissions of a clone
 
 A submission is a folder with card.toml and one CSV file of predictions for each set of test rows (CONTRIBUTING.md).
-`table` ranks those in benchmarks/submissions/ and writes benchmarks/results/leaderboard.json and the table in
-benchmarks/README.md.
+`table` ranks those in benchmarks/submissions/, writes benchmarks/results/leaderboard.json, and renders the documents.
 """
 
 import argparse
@@ -37,12 +36,11 @@ from benchmarks.leaderboard.submission import (
 )
 from benchmarks.models.own import check_models
 from benchmarks.models.registry import MODELS, BenchmarkModel, known_models, own_models
-from benchmarks.report import find_clone, rendered
+from benchmarks.report import find_clone, write_documents
 from benchmarks.tables.markdown import number, threshold_title
 from zoo.command import any_seed, command, command_parser, positive
 from zoo.device import choose_device
 from zoo.reading.locate import DEFAULT_NAME
-from zoo.storage.atomic import write_atomically
 
 _DOCUMENT = "benchmarks/README.md"
 _SAME_CHANGE = 1e-3
@@ -163,8 +161,8 @@ def _table(options: argparse.Namespace) -> None:
     results = root / "benchmarks" / "results"
     rankings = rank(submissions_in(root / "benchmarks" / "submissions"), options.zoo, read_ranking(results))
     print(f"written: {write_ranking(results, rankings)}")
-    write_atomically(root / _DOCUMENT, rendered(root, _DOCUMENT, results)[1].encode())
-    print(f"written: {root / _DOCUMENT}")
+    for path in write_documents(root, results):
+        print(f"written: {path}")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -16,9 +16,9 @@ from benchmarks.experiments.trial import Trial
 from benchmarks.experiments.trial_store import TrialStore
 from benchmarks.models import hyperparameters
 from benchmarks.models.registry import MODELS, weight_models
+from benchmarks.results import ResultIndex
 from benchmarks.statistics.ranking import kendall_tau
 from benchmarks.tables.kendall import kendall_tables
-from benchmarks.tables.result_index import ResultIndex
 from nfn.predictors.places import Ranks
 from tests.benchmarks.synthetic import invent_data, random_label
 from tests.benchmarks.test_experiments import outcome, run

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import census, results
-from benchmarks.tables.census import census_table, named
+from benchmarks.census import _count, _named, census_table
 from zoo.format.shard import TIMING_FILE, find_shards
 from zoo.testing import TINY_MNIST, fabricate_shard
 
@@ -55,11 +55,11 @@ def test_shards_are_counted(runs: Path, tmp_path: Path, capsys: pytest.CaptureFi
     ("shards", "name"), [([3], "shard 3"), ([0, 1, 2, 3], "shards 0 to 3"), ([0, 2, 5], "shards 0, 2, 5")]
 )
 def test_shards_have_a_name(shards: list[int], name: str) -> None:
-    assert named(shards) == name
+    assert _named(shards) == name
 
 
 def test_the_papers_grid_says_nothing_about_a_task_of_ones_own(runs: Path) -> None:
-    rows = census.count("mnist", find_shards(runs)[0]["mnist"])
+    rows = _count("mnist", find_shards(runs)[0]["mnist"])
     own = [replace(row, config="photos") for row in rows]
     _, _, *lines = census_table([*rows, *own]).splitlines()
     assert [line.rpartition(" | ")[2] for line in lines] == ["13.3 h, 4.7 GB |", "– |"]
@@ -70,7 +70,7 @@ def test_an_interrupted_shard_has_no_engine_time(runs: Path) -> None:
     timing = runs / "mnist" / "shard-00001" / TIMING_FILE
     timing.write_text(json.dumps({"wall_seconds": 30.0, "engine_seconds": None, "device": "NVIDIA H200"}))
     configs, _ = find_shards(runs)
-    assert "wall_over_engine" not in {row.metric for row in census.count("mnist", configs["mnist"])}
+    assert "wall_over_engine" not in {row.metric for row in _count("mnist", configs["mnist"])}
 
 
 def test_a_folder_without_shards_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,8 +18,8 @@ from benchmarks.experiments.trial import Outcome, Trial
 from benchmarks.experiments.trial_store import TrialStore
 from benchmarks.models import schedule, training_group
 from benchmarks.models.registry import MODELS, SIX_MODELS
+from benchmarks.results import ResultIndex
 from benchmarks.statistics.ranking import kendall_tau
-from benchmarks.tables.result_index import ResultIndex
 from tests.benchmarks.synthetic import invariant_label, invent, invent_data, random_label
 
 PLACES = [("agnews", "best", "z", True), ("agnews", "best", "z", False), ("agnews", "best", "y", True)]

@@ -8,8 +8,7 @@ import torch
 from scipy.stats import ks_2samp
 
 from benchmarks import results
-from benchmarks.fidelity import Agreement, compare
-from benchmarks.tables.fidelity import fidelity_table
+from benchmarks.fidelity import _agreement, _compare, fidelity_table
 from generation.protocol import Protocol
 from generation.sweep import PRESETS, Sweep
 from generation.task import named_task
@@ -21,10 +20,10 @@ def test_the_measures_are_those_of_numpy_and_scipy() -> None:
     generator = np.random.default_rng(0)
     first, second = generator.random(40), generator.random(40) ** 2
     kolmogorov_smirnov, _ = ks_2samp(first, second)
-    agreement = Agreement(torch.from_numpy(first), torch.from_numpy(second))
-    assert agreement.distribution_distance == pytest.approx(kolmogorov_smirnov)
-    assert agreement.mean_distance == pytest.approx(np.abs(first - second).mean())
-    assert agreement.mean_difference == pytest.approx((first - second).mean())
+    agreement = _agreement(torch.from_numpy(first), torch.from_numpy(second))
+    assert agreement["distribution_distance"] == pytest.approx(kolmogorov_smirnov)
+    assert agreement["mean_distance"] == pytest.approx(np.abs(first - second).mean())
+    assert agreement["mean_difference"] == pytest.approx((first - second).mean())
 
 
 def test_an_engine_agrees_with_itself() -> None:
@@ -33,7 +32,7 @@ def test_an_engine_agrees_with_itself() -> None:
     examples = Examples(images, torch.randint(0, 10, (32,), generator=generator))
     runs = Sweep(named_task("mnist"), PRESETS["paper"]).shard(0)[:2]
     configs = [replace(run, protocol=Protocol(1, 1, batch_size=16), train_fraction=1.0) for run in runs]
-    rows = compare(configs, TaskData(MNIST, examples, examples, "noise"), torch.device("cpu"), "torch")
+    rows = _compare(configs, TaskData(MNIST, examples, examples, "noise"), torch.device("cpu"), "torch")
     same = {row.metric: row.value for row in rows if row.variant == "torch and float32"}
     assert same == {"mean_difference": 0.0, "mean_distance": 0.0, "distribution_distance": 0.0}
     assert {row.variant for row in rows} >= {"torch and float32", "float32, two seeds"}

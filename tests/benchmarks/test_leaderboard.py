@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.documents.blocks import DOCUMENTS
+from benchmarks.documents import DOCUMENTS, TEMPLATES
 from benchmarks.leaderboard import __main__ as leaderboard
 from benchmarks.leaderboard.__main__ import main
 from benchmarks.leaderboard.ranking import leaderboard_tables, rank, read_ranking
@@ -213,6 +213,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for document in DOCUMENTS:
         (tmp_path / document).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / document, tmp_path / document)
+    shutil.copytree(ROOT / TEMPLATES, tmp_path / TEMPLATES)
     for folder in ("submissions", "results"):
         shutil.copytree(ROOT / "benchmarks" / folder, tmp_path / "benchmarks" / folder)
     (tmp_path / "small-transformer-zoo").symlink_to(ROOT / "small-transformer-zoo")
@@ -246,7 +247,7 @@ def test_following_contributing_adds_both_submissions(clone: Path, capsys) -> No
     assert again
     assert float(again[1]) > 1e-6, "it reads the weights as they are"
     assert float(again[2]) < 1e-6
-    table = (clone / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    table = (clone / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
     assert "[NearestRun](submissions/nearest-run/card.toml)" in table
     assert "[size of the weights](submissions/size-of-weights/card.toml)" in table
     assert "nearest-run" in (clone / "benchmarks" / "results" / "leaderboard.json").read_text()

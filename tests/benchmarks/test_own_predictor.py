@@ -19,8 +19,8 @@ from benchmarks.models.registry import MODELS, BenchmarkModel, known_models, own
 from benchmarks.models.schedule import Recipe
 from benchmarks.models.training_apart import train_apart
 from benchmarks.models.training_group import TrainingGroup, train_together
-from benchmarks.plots import COLORS, color_of
-from benchmarks.tables.result_index import ResultIndex
+from benchmarks.plots import _COLORS, _color_of
+from benchmarks.results import ResultIndex
 from nfn import MLPPredictor, load_predictor, save_predictor
 from tests.benchmarks.synthetic import SMALL, invariant_label, invent
 from tests.refusal import refusal
@@ -278,8 +278,8 @@ def test_own_models_are_forgotten_and_have_colors():
         with pytest.raises(ValueError, match="comes with the benchmarks"):
             register(MODELS["mlp"])
     assert known_models() == MODELS
-    colors = [color_of(number) for number in range(30)]
-    assert tuple(colors[: len(COLORS)]) == COLORS
+    colors = [_color_of(number) for number in range(30)]
+    assert tuple(colors[: len(_COLORS)]) == _COLORS
     assert len(set(colors)) == 30
     assert all(re.fullmatch("#[0-9a-f]{6}", color) for color in colors)
 

@@ -9,114 +9,81 @@ import pytest
 
 import zoo
 from benchmarks import kendall, report, results
-from benchmarks.documents.blocks import DOCUMENTS, PICTURES, blocks, kendall_block, seeds_block
-from benchmarks.documents.generated_runs import final_runs
-from benchmarks.results import Result
+from benchmarks.documents import DOCUMENTS, TEMPLATES, _accuracies_table, _Contents, final_runs
+from benchmarks.results import Result, ResultIndex
 from benchmarks.speed.measurements import speed_table
-from benchmarks.tables.ablation import components_table, variants_table, width_table
-from benchmarks.tables.accuracies import accuracies_table
-from benchmarks.tables.augmentation import augmentation_table
-from benchmarks.tables.headline import headline_table
-from benchmarks.tables.kendall import kendall_tables
+from benchmarks.tables.ablation import augmentation_table, components_table, variants_table, width_table
+from benchmarks.tables.kendall import headline_table, kendall_tables, seeds_table
 from benchmarks.tables.markdown import for_terminal
-from benchmarks.tables.result_index import ResultIndex
-from benchmarks.tables.seeds import seeds_table
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
 
 
-def write_documents(root: Path) -> dict[str, Path]:
-    """Every document with its blocks, all of them old."""
-    paths = {document: root / document for document in DOCUMENTS}
-    for document, path in paths.items():
-        path.parent.mkdir(exist_ok=True, parents=True)
-        path.write_text("# A zoo\n\n" + "\n".join(f"{opening(name)}\nold\n{end(name)}" for name in DOCUMENTS[document]))
-    return paths
-
-
-def opening(name: str) -> str:
-    return f"<!-- generated: {name} -->"
-
-
-def end(name: str) -> str:
-    return f"<!-- end: {name} -->"
+def write_templates(root: Path, text: str) -> dict[str, Path]:
+    """A clone whose templates are all the same; the documents do not exist yet."""
+    for document, template in DOCUMENTS.items():
+        for path in (root / document, root / TEMPLATES / template):
+            path.parent.mkdir(exist_ok=True, parents=True)
+        (root / TEMPLATES / template).write_text(text)
+    return {document: root / document for document in DOCUMENTS}
 
 
 def test_the_documents_are_what_the_rows_say(capsys: pytest.CaptureFixture[str]):
     report.main(["--check"])
-    assert "README.md, benchmarks/README.md, generation/README.md: all say what the rows say" in capsys.readouterr().out
-
-
-def test_every_block_is_in_one_document():
-    assert sorted(name for names in DOCUMENTS.values() for name in names) == sorted(blocks(Path(), Path()))
+    assert f"{', '.join(DOCUMENTS)}: up to date" in capsys.readouterr().out
 
 
 def test_stale_documents_are_found_and_made_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    paths = write_documents(tmp_path)
+    paths = write_templates(tmp_path, '# A zoo\n\nτ is {{ tau("mnist", "mlp") }}.\n{{ speed() }}\n')
+    rows = tmp_path / "rows"
+    results.append([row("tau", 0.25, zoo="some", threshold=0.0, recipe="paper")], rows)
+    arguments = ["--root", str(tmp_path), "--results", str(rows)]
+    report.main(arguments)
+    report.main([*arguments, "--check"])
+    reading = r"\| checkpoints read [^|]+, one thread \| – \(one `.pt` file each\) \| – in order, – shuffled \|"
+    for path in paths.values():
+        assert "τ is 0.250.\n" in path.read_text()
+        assert re.search(reading, path.read_text())
+    capsys.readouterr()
+    results.append([row("tau", 0.5, zoo="some", threshold=0.0, recipe="paper")], rows)
     before = {path: path.read_text() for path in paths.values()}
-    arguments = ["--root", str(tmp_path), "--results", str(tmp_path / "rows")]
     with pytest.raises(SystemExit) as ended:
         report.main([*arguments, "--check"])
     assert ended.value.code == 1
     assert capsys.readouterr().err.splitlines() == [
-        f"{document} is out of date: run python -m benchmarks.report" for document in DOCUMENTS
+        f"{document}, line 3 is out of date: edit {TEMPLATES}/{template}, then run python -m benchmarks.report"
+        for document, template in DOCUMENTS.items()
     ]
     assert {path: path.read_text() for path in paths.values()} == before, "--check writes nothing"
     report.main(arguments)
-    text = "".join(path.read_text() for path in paths.values())
-    assert "old" not in text
-    assert "No rows yet: `python -m benchmarks.kendall --config mnist --out benchmarks/results`" in text
-    reading = r"\| checkpoints read [^|]+, one thread \| – \(one `.pt` file each\) \| – in order, – shuffled \|"
-    assert re.search(reading, text)
-    report.main([*arguments, "--check"])
+    assert "τ is 0.500.\n" in paths["README.md"].read_text()
+
+
+def test_a_template_without_its_row_is_one_line_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    paths = write_templates(tmp_path, 'τ is\n{{ tau("mnist", "mlp") }}\n')
+    for arguments in ([], ["--check"]):
+        with pytest.raises(SystemExit) as ended:
+            report.main(["--root", str(tmp_path), "--results", str(tmp_path / "rows"), *arguments])
+        assert ended.value.code == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: benchmarks/templates/README.md.j2, line 2: ")
+        assert error.count("\n") == 1
+    assert not any(path.exists() for path in paths.values())
 
 
 def test_the_report_of_a_computed_table_has_its_plots(tiny_zoo: Path, tmp_path: Path):
     rows = tmp_path / "rows"
     kendall.main(["--quick", "--zoo", str(tiny_zoo), "--out", str(rows), "--epochs", "1", "--models", "mlp", "statnn"])
-    paths = write_documents(tmp_path)
+    paths = write_templates(tmp_path, '{{ kendall_tables("mnist") }}\n{{ headline() }}\n![τ]({{ plots }}/headline.png)')
     report.main(["--root", str(tmp_path), "--results", str(rows)])
     assert "](rows/plots/headline.png)" in paths["README.md"].read_text()
-    assert "](../rows/plots/kendall.mnist.scatter.png)" in paths["benchmarks/README.md"].read_text()
-    for name in (*(f"kendall.mnist.{picture}" for picture in PICTURES), "headline"):
+    assert "](../rows/plots/headline.png)" in paths["benchmarks/README.md"].read_text()
+    assert "| Kendall's τ, mnist | no threshold |" in paths["README.md"].read_text()
+    assert "| Kendall's τ | MNIST, 70 runs |" in paths["README.md"].read_text()
+    for name in ("kendall.mnist.scatter", "kendall.mnist.thresholds", "headline"):
         assert (rows / "plots" / f"{name}.png").exists()
-
-
-@pytest.mark.parametrize(
-    ("wrong", "right"),
-    [
-        ("generated: speed", "generated: spee"),
-        ("end: speed", "end: spee"),
-        ("# A zoo", f"{opening('more')}\n{end('more')}"),
-        ("# A zoo", opening("more")),
-        ("# A zoo", f"{opening('speed')}\n{end('speed')}"),
-    ],
-    ids=["missing", "without its end", "unknown", "unknown and without its end", "twice"],
-)
-def test_a_document_with_other_blocks_than_its_own_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: str, right: str
-):
-    path = write_documents(tmp_path)["generation/README.md"]
-    path.write_text(path.read_text().replace(wrong, right))
-    with pytest.raises(SystemExit) as ended:
-        report.main(["--root", str(tmp_path), "--check"])
-    assert ended.value.code == 2
-    assert "generation/README.md must have each of these blocks once" in capsys.readouterr().err
-
-
-def test_a_number_that_is_not_its_row_s_is_named_whether_checking_or_writing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    path = write_documents(tmp_path)["README.md"]
-    path.write_text(path.read_text() + "\n\nτ is 0.5.\n<!-- rows: 0.5 = kendall mnist mlp tau -->\n")
-    results.append([row("tau", 0.25, zoo="some", threshold=0.0, recipe="paper")], tmp_path / "rows")
-    for arguments in ([], ["--check"]):
-        with pytest.raises(SystemExit) as ended:
-            report.main(["--root", str(tmp_path), "--results", str(tmp_path / "rows"), *arguments])
-        assert ended.value.code == 1
-        line = path.read_text().splitlines().index("<!-- rows: 0.5 = kendall mnist mlp tau -->") + 1
-        problem = f"README.md, line {line}: 0.5 is written, but kendall mnist mlp tau is 0.25"
-        assert capsys.readouterr().err.splitlines() == [problem]
 
 
 def test_the_spread_of_accuracies_is_that_of_completed_runs(tmp_path: Path):
@@ -133,7 +100,7 @@ def test_the_spread_of_accuracies_is_that_of_completed_runs(tmp_path: Path):
 
 
 def test_each_accuracy_is_counted_in_one_interval():
-    *_, line = accuracies_table({"mnist": np.array([0.0, 0.1, 0.2, 0.85, 0.9, 0.95, 1.0, 0.97])}).splitlines()
+    *_, line = _accuracies_table({"mnist": np.array([0.0, 0.1, 0.2, 0.85, 0.9, 0.95, 1.0, 0.97])}).splitlines()
     assert line == "| mnist | 8 | 25.0% | 12.5% | 0.0% | 0.0% | 12.5% | 50.0% | 0.875 | 1.000 |"
 
 
@@ -206,11 +173,12 @@ def test_variants_stand_beside_the_model_that_they_change_and_not_among_the_othe
     behind = {"tau_behind_leader": -0.08, "tau_behind_leader_low": -0.1, "tau_behind_leader_high": -0.06}
     rows += [row(metric, value, model=variant, **setting) for metric, value in behind.items()]
     results.append(rows, tmp_path)
-    (text,) = variants_table(ResultIndex.latest(rows, "mnist"), "mnist")
+    text = variants_table(ResultIndex.latest(rows, "mnist"), "mnist")
     assert "| Transformer-NFN | 0.820 ± 0.010 | – |" in text
     assert "| Transformer-NFN, classifier's invariants | 0.900 ± 0.010 | 0.080 [0.060, 0.100] |" in text
-    assert variants_table(ResultIndex.latest(rows[:1], "mnist"), "mnist") == []
-    shown = kendall_block("mnist", tmp_path, tmp_path)
+    with pytest.raises(ValueError, match="no rows of a variant of transformer_nfn on mnist"):
+        variants_table(ResultIndex.latest(rows[:1], "mnist"), "mnist")
+    shown = _Contents(tmp_path).kendall_tables("mnist")
     assert "| Transformer-NFN | **0.820" in shown
     assert "invariants" not in shown
 
@@ -239,14 +207,13 @@ def test_both_zoos_stand_side_by_side():
 
 
 def test_each_task_with_both_kinds_of_seeds_has_its_table(tmp_path: Path):
-    assert "No rows yet" in seeds_block(tmp_path)
     setting = {"threshold": 0.0, "recipe": "paper"}
     parts = {"mnist": "train_fraction >= 0.8", "agnews": "train_fraction >= 0.9"}
     for config, part in parts.items():
         for name, tau in ((config, 0.9), (f"{config}-seeds", 0.6)):
             results.append([replace(row("tau", tau, where=part, **setting), config=name)], tmp_path)
-    text = seeds_block(tmp_path)
     for config, part in parts.items():
+        text = _Contents(tmp_path).seeds_tables(config)
         assert f"| τ, {config}: one seed for all runs, below it a seed for each run |" in text
         assert f"| Kendall's τ, {config}-seeds where {part} |" in text
 
@@ -287,7 +254,7 @@ def test_a_terminal_sees_columns_instead_of_markdown() -> None:
 def test_outside_a_clone_one_line_says_what_the_report_needs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(report, "CLONE", tmp_path)
+    monkeypatch.setattr(report, "_CLONE", tmp_path)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
         report.main(["--check"])

@@ -12,10 +12,10 @@ import pytest
 from benchmarks import page, results
 from benchmarks.browser import missing, take_picture
 from benchmarks.leaderboard.ranking import read_ranking
+from benchmarks.results import ResultIndex
 from benchmarks.speed import reading
 from benchmarks.speed.__main__ import main as speed
-from benchmarks.tables.headline import main_setting
-from benchmarks.tables.result_index import ResultIndex
+from benchmarks.tables.kendall import main_setting
 from tests.refusal import refusal
 from tests.zoo.written_page import head_of
 from zoo.publish import publish
@@ -35,7 +35,7 @@ def small_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_predictor_with_cells_is_there_with_its_tau() -> None:
-    found = {(entry.config, entry.data, entry.predictor): entry for entry in page.predictions(ROWS)}
+    found = {(entry.config, entry.data, entry.predictor): entry for entry in page._predictions(ROWS)}
     index = ResultIndex.latest(results.read("kendall", ROWS), "mnist")
     for name, title in (("transformer_nfn", "Transformer-NFN"), ("hyperparameters", "hyperparameters only")):
         entry = found["mnist", "test split of a zoo of 2,000 runs, epoch_75", title]
@@ -47,7 +47,7 @@ def test_every_predictor_with_cells_is_there_with_its_tau() -> None:
 
 
 def test_submissions_about_the_zoo_itself_are_there_with_their_tau() -> None:
-    found = list(page.submitted(page.SUBMISSIONS, "small-transformer-zoo"))
+    found = list(page._submitted(page._SUBMISSIONS, "small-transformer-zoo"))
     ranking = {zoo["config"]: zoo["entries"] for zoo in read_ranking(ROWS)}
     for config, entries in ranking.items():
         shown = {entry.predictor: entry.tau for entry in found if entry.config == config}

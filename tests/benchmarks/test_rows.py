@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from benchmarks import report, results, rows
-from benchmarks.documents.blocks import rows_block
+from benchmarks.documents import _Contents
 from benchmarks.experiments import execution, extrapolation
 from benchmarks.experiments.extrapolation import curve_rows
 from benchmarks.experiments.trial import Outcome, Trial
 from benchmarks.models import hyperparameters
+from benchmarks.results import ResultIndex
 from benchmarks.statistics.learning_curve import LearningCurves
-from benchmarks.tables.result_index import ResultIndex
 from tests.benchmarks.synthetic import invent_data, random_label
 from tests.benchmarks.test_experiments import outcome
-from tests.benchmarks.test_report import write_documents
+from tests.benchmarks.test_report import write_templates
 
 SIZES = [250, 500, 1000, 2000, 8000]
 
@@ -101,10 +101,11 @@ def test_the_command_writes_rows_table_and_plot_and_shares_trials_on_all_rows(
     assert f"by training rows | 12 | 20 | 30 | all {every:.0f} | 11,200 (the curve) | curve |" in table
     assert "·n^(−" in table
     assert (tmp_path / "rows.mnist.png").read_bytes().startswith(b"\x89PNG")
-    assert "by training rows | 12 |" in rows_block(tmp_path, Path("plots"))
-    document = write_documents(tmp_path / "clone")["benchmarks/README.md"]
+    assert "by training rows | 12 |" in _Contents(tmp_path).names()["rows_tables"]()
+    document = write_templates(tmp_path / "clone", "{{ plots }}/rows.mnist.png")["benchmarks/README.md"]
     report.main(["--root", str(tmp_path / "clone"), "--results", str(tmp_path)])
-    assert "](../../plots/rows.mnist.png)" in document.read_text()
+    assert (document.parent / document.read_text()).resolve() == tmp_path.resolve() / "plots" / "rows.mnist.png"
+    assert (tmp_path / "plots" / "rows.mnist.png").read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr(execution, "fit_and_judge", None)
     rows.main([*options, "--sizes", "12"])
     assert "all " in (tmp_path / "rows.mnist.md").read_text()

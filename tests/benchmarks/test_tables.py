@@ -14,9 +14,9 @@ from benchmarks.data.checkpoints import Checkpoints
 from benchmarks.experiments import execution
 from benchmarks.experiments.options import read_options, table_parser
 from benchmarks.models.registry import SIX_MODELS, USUAL_MODELS
+from benchmarks.results import ResultIndex
 from benchmarks.tables import paper
 from benchmarks.tables.markdown import for_terminal, threshold_title
-from benchmarks.tables.result_index import ResultIndex
 from tests.faults.rewriting import Rows, rewrite
 from tests.refusal import refusal
 from zoo.reading.reader import open_zoo

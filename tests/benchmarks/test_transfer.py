@@ -10,12 +10,12 @@ import pytest
 from benchmarks import results, transfer
 from benchmarks.data.benchmark_data import BenchmarkData
 from benchmarks.data.checkpoints import HYPERPARAMETERS, Checkpoints
-from benchmarks.documents.blocks import transfer_block
+from benchmarks.documents import _Contents
 from benchmarks.experiments import execution
 from benchmarks.models import hyperparameters
+from benchmarks.results import ResultIndex
 from benchmarks.statistics import uncertainty
-from benchmarks.tables.result_index import ResultIndex
-from benchmarks.tables.transfer import transfer_table
+from benchmarks.tables.generalization import transfer_table
 from tests.benchmarks.synthetic import invent, random_label
 from tests.benchmarks.test_report import row
 from zoo.format.published import PublishedZoo
@@ -108,7 +108,7 @@ def test_every_predictor_is_fitted_once_and_tested_everywhere(
     monkeypatch.setattr(execution, "fit_and_judge", None)
     transfer.main(options)
     assert (tmp_path / "transfer.mnist.md").read_text() == table, "nothing was fitted again"
-    block = transfer_block(tmp_path)
+    block = _Contents(tmp_path).names()["transfer_tables"]()
     assert "fitted on mnist-seeds, epoch_75" in block
     assert block.count("is not in the train split") == 1
     capsys.readouterr()

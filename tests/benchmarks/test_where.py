@@ -11,8 +11,7 @@ from benchmarks.experiments import execution
 from benchmarks.experiments.options import TableOptions, read_options, table_parser
 from benchmarks.experiments.trial import Trial
 from benchmarks.experiments.trial_store import TrialStore
-from benchmarks.results import Result
-from benchmarks.tables.result_index import ResultIndex
+from benchmarks.results import Result, ResultIndex
 from tests.benchmarks.synthetic import invent_data, random_label
 from zoo.reading.selection import Selection
 

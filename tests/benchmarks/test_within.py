@@ -8,10 +8,10 @@ import pytest
 from benchmarks import kendall, results
 from benchmarks.experiments.trial import Outcome
 from benchmarks.experiments.trial_store import pack, read
+from benchmarks.results import ResultIndex
 from benchmarks.statistics.ranking import kendall_tau
 from benchmarks.statistics.uncertainty import noise_ceiling
 from benchmarks.statistics.within import noise_ceiling_within, resampled_means, taus_within
-from benchmarks.tables.result_index import ResultIndex
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
 
