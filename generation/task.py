@@ -3,7 +3,7 @@
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Optional, Union
 
 from msgspec import Meta
 
@@ -24,8 +24,12 @@ _GridSection = make_dataclass(
     "_GridSection",
     [
         *((name, Annotated[tuple[TYPES[name], ...], Meta(min_length=1)], _DEFAULTS[name]) for name in CONFIGURATION),
-        ("shards", Annotated[int, Meta(ge=1, le=_MAX_CONFIGURATIONS)] | None, None),
-        ("seeds", Literal["shared", "distinct"] | Annotated[int, Meta(ge=MIN_REPEATS, le=MAX_REPEATS)] | None, None),
+        ("shards", Optional[Annotated[int, Meta(ge=1, le=_MAX_CONFIGURATIONS)]], None),
+        (
+            "seeds",
+            Union[Literal["shared", "distinct"], Annotated[int, Meta(ge=MIN_REPEATS, le=MAX_REPEATS)], None],
+            None,
+        ),
     ],
     frozen=True,
     kw_only=True,

@@ -26,7 +26,9 @@ T = TypeVar("T")
 _FAULT = re.compile(r"(.*) - at `\$?(.*)`", re.DOTALL)
 _STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
 
-Text = Annotated[str, Meta(pattern=r"\S")]
+_NOT_BLANK, _SHA256 = r"\S", r"\A[0-9a-f]{64}\Z"
+
+Text = Annotated[str, Meta(pattern=_NOT_BLANK)]
 """Text that is not blank."""
 LARGEST = sys.float_info.max
 """As a limit it is not mentioned: it only keeps infinity out."""
@@ -35,7 +37,7 @@ NotNegative = Annotated[float, Meta(ge=0, le=LARGEST)]
 Count = Annotated[int, Meta(ge=1, lt=1 << 62)]
 CountOrZero = Annotated[int, Meta(ge=0, lt=1 << 62)]
 Seed = Annotated[int, Meta(ge=0, lt=1 << 32)]
-Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+Sha256 = Annotated[str, Meta(pattern=_SHA256)]
 
 
 @overload
@@ -173,9 +175,9 @@ def _in_words(kind: kinds.Type) -> str:
             return "a table"
         case kinds.UnionType():
             return " or ".join(_in_words(each) for each in kind.types if not isinstance(each, kinds.NoneType))
-        case kinds.StrType(pattern=pattern) if pattern == Sha256.__metadata__[0].pattern:
+        case kinds.StrType(pattern=pattern) if pattern == _SHA256:
             return "a SHA-256, 64 digits from 0 to f"
-        case kinds.StrType(pattern=pattern) if pattern not in (None, Text.__metadata__[0].pattern):
+        case kinds.StrType(pattern=pattern) if pattern not in (None, _NOT_BLANK):
             return f"text that matches {pattern}"
         case _:
             return "text in quotes"

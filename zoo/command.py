@@ -2,15 +2,18 @@
 
 @dataclass(frozen=True)
 class _Options:
-    zoo: Annotated[str, Argument("folder of the zoo, or its name on the hub", "DIR")] = "small-transformer-zoo"
+    zoo: Annotated[str, Argument("folder of the zoo, or its name on the hub", "DIR")] = DEFAULT_NAME
     evaluate: Annotated[CountOrZero, Option("measure N random rows of each config again", "N")] = 0
 
 
-@command
-def main(arguments: list[str] | None = None) -> None:
-    options = parse_options(_Options, "zoo.verify", __doc__, arguments)
-    from zoo.reading.reader import open_zoo  # what takes time to import comes after --help and wrong arguments
-    ...
+_command = Command(__name__, "zoo.verify", __doc__, _Options)  # answers --help and wrong arguments at once
+
+import torch  # whatever takes a second to import comes after it
+
+
+@_command
+def main(options: _Options) -> None: ...
+
 
 if __name__ == "__main__":
     main()
@@ -20,12 +23,13 @@ import argparse
 import dataclasses
 import functools
 import os
+import signal
 import sys
 import types
 import typing
 import warnings
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NoReturn, Protocol, TypeVar, runtime_checkable
 
 from zoo.checked import checked
 from zoo.version import VERSION
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 T = TypeVar("T")
+DEFAULT_NAME = "small-transformer-zoo"
 BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 _LONGEST = 2000
 
@@ -66,25 +71,52 @@ ZooName = Annotated[str, Option("folder of the zoo, or its name on the hub", "DI
 DryRun = Annotated[bool, Option("print the rows without storing them")]
 
 
-def parse_options(options: type[T], name: str, description: str | None, arguments: list[str] | None) -> T:
-    """The options of ``python -m NAME``; its help shows the module's docstring as it is written, and every default."""
-    parser = _new_parser(f"python -m {name}", description)
-    _add_options(parser, options)
-    return _filled(options, vars(parser.parse_args(arguments)), parser)
+class Command(Generic[T]):
+    """``python -m NAME``: makes a ``main`` that takes arguments of one that takes options.
+
+    ``options`` is a dataclass, or for ``python -m NAME VERB`` a dataclass and a line of help for each verb. The help
+    shows the module's docstring as it is written, and every default. Where the module is run as a command, ``--help``,
+    ``--version`` and wrong arguments are answered when this object is made, before the imports below it.
+    """
+
+    def __init__(
+        self, module: str, name: str, description: str | None, options: type[T] | dict[str, tuple[type[T], str]]
+    ) -> None:
+        self.name, self.description, self.options = name, description, options
+        if module == "__main__":
+            self.parse(None)
+            signal.signal(signal.SIGINT, _interrupted)
+
+    def parse(self, arguments: list[str] | None) -> T:
+        """The options in these arguments, or in those of the command line."""
+        parser = _OneLineParser(
+            prog=f"python -m {self.name}", description=self.description, formatter_class=_HelpWithDefaults
+        )
+        parser.add_argument("--version", action="version", version=VERSION, help="show the version and exit")
+        if not isinstance(self.options, dict):
+            _add_options(parser, self.options)
+            return _filled(self.options, vars(parser.parse_args(arguments)), parser)
+        parsers = parser.add_subparsers(dest="verb", required=True, parser_class=_OneLineParser, help="what to do")
+        for verb, (options, what) in self.options.items():
+            _add_options(
+                parsers.add_parser(verb, help=what, description=what, formatter_class=_HelpWithDefaults), options
+            )
+        given = vars(parser.parse_args(arguments))
+        verb = given.pop("verb")
+        return _filled(self.options[verb][0], given, parsers.choices[verb])
+
+    def __call__(self, run: Callable[[T], None]) -> "Main":
+        @functools.wraps(run)
+        def main(arguments: list[str] | None = None) -> None:
+            run(self.parse(arguments))
+
+        return command(main)
 
 
-def parse_verb(
-    verbs: dict[str, tuple[type, str]], name: str, description: str | None, arguments: list[str] | None
-) -> Any:
-    """The options of ``python -m NAME VERB``, an instance of the class of that verb; ``verbs`` has a help for each."""
-    parser = _new_parser(f"python -m {name}", description)
-    parsers = parser.add_subparsers(dest="verb", required=True, parser_class=_OneLineParser, help="what to do")
-    for verb, (options, what) in verbs.items():
-        child = parsers.add_parser(verb, help=what, description=what, formatter_class=_HelpWithDefaults)
-        _add_options(child, options)
-    given = vars(parser.parse_args(arguments))
-    verb = given.pop("verb")
-    return _filled(verbs[verb][0], given, parsers.choices[verb])
+def _interrupted(*_: object) -> NoReturn:
+    """Ends a program that is still importing."""
+    os.write(2, b"interrupted\n")
+    os._exit(INTERRUPTED)
 
 
 def _new_parser(program: str, description: str | None) -> argparse.ArgumentParser:
@@ -219,6 +251,8 @@ def command(main: Main) -> Main:
 
     @functools.wraps(main)
     def guarded(arguments: list[str] | None = None) -> None:
+        if signal.getsignal(signal.SIGINT) is _interrupted:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             with warnings.catch_warnings():
                 warnings.showwarning = show_in_one_line

@@ -10,7 +10,7 @@ import pytest
 
 from tests.refusal import refusal
 from zoo.checked import Count, CountOrZero, NotNegative, Seed
-from zoo.command import Argument, Option, command, how_many, parse_options, parse_verb
+from zoo.command import Argument, Command, Option, command, how_many
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ class Options:
 
 
 def parsed(*arguments: str) -> Options:
-    return parse_options(Options, "zoo.fly", "Flies.", list(arguments))
+    return Command(__name__, "zoo.fly", "Flies.", Options).parse(list(arguments))
 
 
 def test_words_fill_the_fields_of_a_class():
@@ -89,6 +89,16 @@ def test_a_wrong_argument_is_one_line_too(capsys, words, message):
     assert "\x1b" not in said
 
 
+def test_main_gets_the_options(capsys):
+    @Command(__name__, "zoo.walk", "Walks.", Walk)
+    def main(options: Walk) -> None:
+        print(options.steps)
+
+    main(["--steps", "4"])
+    assert capsys.readouterr().out == "4\n"
+    assert refusal(main, ["--steps", "0"], capsys).startswith("error: argument --steps: must be a whole number")
+
+
 def test_help_shows_every_default_once(capsys):
     with pytest.raises(SystemExit) as ended:
         parsed("--help")
@@ -101,10 +111,11 @@ def test_help_shows_every_default_once(capsys):
 
 def test_a_verb_has_options_of_its_own(capsys):
     verbs = {"fly": (Options, "flies"), "walk": (Walk, "walks")}
-    assert parse_verb(verbs, "zoo.move", "Moves.", ["walk", "--steps", "3"]) == Walk(3)
-    assert parse_verb(verbs, "zoo.move", "Moves.", ["fly", "a"]) == Options((Path("a"),))
+    command = Command(__name__, "zoo.move", "Moves.", verbs)
+    assert command.parse(["walk", "--steps", "3"]) == Walk(3)
+    assert command.parse(["fly", "a"]) == Options((Path("a"),))
     for words, message in (([], "the following arguments are required: verb"), (["swim"], "argument verb: invalid")):
-        said = refusal(lambda arguments=None: parse_verb(verbs, "zoo.move", "", arguments), words, capsys)
+        said = refusal(lambda arguments=None: command.parse(arguments), words, capsys)
         assert said.startswith(f"error: {message}")
 
 
