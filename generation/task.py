@@ -3,7 +3,7 @@
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Optional, Union
+from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta
 
@@ -20,16 +20,14 @@ _DEFAULTS = {
     each.name: field() if each.default is MISSING else field(default=(each.default,))
     for each in fields(Hyperparameters)
 }
+_Shards: TypeAlias = Annotated[int, Meta(ge=1, le=_MAX_CONFIGURATIONS)] | None
+_Seeds: TypeAlias = Literal["shared", "distinct"] | Annotated[int, Meta(ge=MIN_REPEATS, le=MAX_REPEATS)] | None
 _GridSection = make_dataclass(
     "_GridSection",
     [
         *((name, Annotated[tuple[TYPES[name], ...], Meta(min_length=1)], _DEFAULTS[name]) for name in CONFIGURATION),
-        ("shards", Optional[Annotated[int, Meta(ge=1, le=_MAX_CONFIGURATIONS)]], None),
-        (
-            "seeds",
-            Union[Literal["shared", "distinct"], Annotated[int, Meta(ge=MIN_REPEATS, le=MAX_REPEATS)], None],
-            None,
-        ),
+        ("shards", _Shards, None),
+        ("seeds", _Seeds, None),
     ],
     frozen=True,
     kw_only=True,
