@@ -13,26 +13,28 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
+from msgspec import Meta
 
 from benchmarks.leaderboard.scoring import HeldOutRows, Score, leaked_labels, score
-from zoo.format.manifest import is_inside, is_sha256
+from zoo.checked import CountOrZero, NotNegative, Sha256, Text, checked
+from zoo.format.manifest import is_inside
 from zoo.format.published import PublishedZoo
 from zoo.reading.locate import find_folder
 from zoo.storage.atomic import write_atomically
 from zoo.storage.bounded import read_bounded
 from zoo.storage.swap import replacing_folder
-from zoo.tasks.toml_table import TomlTable
 from zoo.tasks.toml_text import parse_toml, toml_text
 
-READS = ("weights", "hyperparameters", "probes", "real_inputs")
+_Reads = Literal["weights", "hyperparameters", "probes", "real_inputs"]
+READS: tuple[str, ...] = get_args(_Reads)
 URL = re.compile(r"https://[\w.-]+(/[\w.~/%#?=&:+-]*)?", re.ASCII)
 _CARD_FILE = "card.toml"
 _CARD_BYTES, _CSV_BYTES = 1 << 16, 16 << 20  # the test rows of the paper's whole grid take half a megabyte
-_LONGEST, _MOST_AUTHORS, _MOST_PARAMETERS, _MOST_SEEDS = 200, 50, 10**15, 2**62
+_LONGEST = 200
 _LINE_RULE = f"one line of at most {_LONGEST} printable characters"
 _URL_RULE = "an address that begins with https://"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
@@ -49,14 +51,20 @@ _LEAST, _MOST = -0.5, 1.5
 class PredictionSet:
     """One file of predictions, and the test rows it is about; ``test_rows`` is their hash."""
 
-    zoo: str
-    config: str
-    checkpoint: str
-    test_rows: str
-    file: str
-    parameters: int | None = None
-    seed: int | None = None
-    change_under_group: float | None = None
+    zoo: Text
+    config: Text
+    checkpoint: Text
+    test_rows: Sha256
+    file: Text
+    parameters: Annotated[int, Meta(ge=0, le=10**15)] | None = None
+    seed: CountOrZero | None = None
+    change_under_group: NotNegative | None = None
+
+    def __post_init__(self) -> None:
+        _check_text("zoo", self.zoo, _is_line, _LINE_RULE)
+        _check_text("config", self.config, _NAME.fullmatch, "the name of a config")
+        _check_text("checkpoint", self.checkpoint, _NAME.fullmatch, "the name of a checkpoint")
+        _check_text("file", self.file, _FILE.fullmatch, "a file beside the card, such as mnist.csv")
 
     @property
     def identity(self) -> tuple[str, str, str]:
@@ -68,12 +76,27 @@ class PredictionSet:
 class Card:
     """A card whose every value was checked."""
 
-    name: str
-    authors: tuple[str, ...]
-    reads: tuple[str, ...]
+    name: Text
+    authors: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=50)]
+    reads: Annotated[tuple[_Reads, ...], Meta(min_length=1)]
     predictions: tuple[PredictionSet, ...]
-    paper: str | None = None
-    code: str | None = None
+    paper: Text | None = None
+    code: Text | None = None
+
+    def __post_init__(self) -> None:
+        _check_text("name", self.name, _is_line, _LINE_RULE)
+        for author in self.authors:
+            _check_text("authors", author, _is_line, _LINE_RULE)
+        _check_text("paper", self.paper, URL.fullmatch, _URL_RULE)
+        _check_text("code", self.code, _is_url_or_file, f"{_URL_RULE} or a file here")
+        for key, values in (
+            ("author", self.authors),
+            ("kind of input", self.reads),
+            ("file", [each.file for each in self.predictions]),
+            ("test_rows", [each.identity for each in self.predictions]),
+        ):
+            if len(set(values)) < len(values):
+                raise ValueError(f"the card names the same {key} twice")
 
     @classmethod
     def read(cls, folder: Path) -> "Card":
@@ -84,22 +107,9 @@ class Card:
 
     @classmethod
     def parse(cls, data: bytes, where: str) -> "Card":
-        top = TomlTable(where, "", parse_toml(data, where))
-        authors = top.list_of("authors", allowed='"Ada Lovelace"', accept=_is_line)
-        if len(authors) > _MOST_AUTHORS:
-            raise top.fault("authors", f"names {len(authors)}, at most {_MOST_AUTHORS} are shown")
-        card = cls(
-            name=_text(top, "name", _is_line, _LINE_RULE),
-            authors=authors,
-            paper=_text(top, "paper", URL.fullmatch, _URL_RULE, optional=True),
-            code=_text(top, "code", _is_url_or_file, f"{_URL_RULE} or a file here", optional=True),
-            reads=top.list_of("reads", allowed=" or ".join(READS), accept=READS.__contains__),
-            predictions=tuple(_prediction_set(table) for table in top.tables("predictions")),
-        )
-        top.finish()
-        for key in ("file", "identity"):
-            if len({getattr(each, key) for each in card.predictions}) < len(card.predictions):
-                raise top.fault("predictions", f"name the same {'file' if key == 'file' else 'test_rows'} twice")
+        card = checked(parse_toml(data, where), cls, f"{where}: ")
+        if not card.predictions:
+            raise ValueError(f"{where}: predictions is empty: name at least one file")
         return card
 
     def text(self) -> str:
@@ -113,33 +123,14 @@ class Card:
         return toml_text(known(top) | {"reads": list(self.reads), "predictions": sets})
 
 
-def _prediction_set(table: TomlTable) -> PredictionSet:
-    change = table.number("change_under_group", -1.0, allowed="a number of at least 0", accept=lambda value: value >= 0)
-    chosen = PredictionSet(
-        zoo=_text(table, "zoo", _is_line, _LINE_RULE),
-        config=_text(table, "config", _NAME.fullmatch, "the name of a config"),
-        checkpoint=_text(table, "checkpoint", _NAME.fullmatch, "the name of a checkpoint"),
-        test_rows=_text(table, "test_rows", is_sha256, "the SHA-256 of the test rows, 64 digits from 0 to f"),
-        file=_text(table, "file", _FILE.fullmatch, "a file beside the card, such as mnist.csv"),
-        parameters=table.integer("parameters", None, least=0, most=_MOST_PARAMETERS),
-        seed=table.integer("seed", None, least=0, most=_MOST_SEEDS),
-        change_under_group=None if change < 0 else change,
-    )
-    table.finish()
-    return chosen
-
-
-def _text(table: TomlTable, key: str, accept: Callable[[str], object], rule: str, *, optional: bool = False) -> Any:
-    """The text of a key, which ``accept`` takes."""
-    text = table.optional_text(key) if optional else table.text(key)
+def _check_text(key: str, text: str | None, accept: Callable[[str], object], rule: str) -> None:
     if text is not None and not (len(text) <= _LONGEST and accept(text)):
-        raise table.fault(key, f"must be {rule}, got {text[:_LONGEST]!r}")
-    return text
+        raise ValueError(f"{key} must be {rule}, got {text[:_LONGEST]!r}")
 
 
-def _is_line(value: Any) -> bool:
+def _is_line(text: str) -> bool:
     """Text that fits a cell of a table."""
-    return isinstance(value, str) and bool(value.strip()) and len(value) <= _LONGEST and value.isprintable()
+    return bool(text.strip()) and text.isprintable()
 
 
 def _is_url_or_file(text: str) -> bool:
