@@ -1,4 +1,4 @@
-"""What a user sees while a shard trains: lines on stderr, a progress bar on a terminal."""
+"""Progress of a shard while it trains: lines on stderr, a progress bar on a terminal."""
 
 import time
 from collections.abc import Callable
@@ -10,13 +10,9 @@ from zoo.command import duration
 from zoo.terminal import PlainConsole
 
 Report = Callable[[int, int, str], None]
-"""Told after each epoch: its number, how many there are, and how it goes."""
+"""Called after each epoch with its number, how many there are, and a status line."""
 
 console = PlainConsole(stderr=True)
-
-
-def no_report(epoch: int, epochs: int, status: str) -> None:
-    """For those who only want the shard."""
 
 
 def say(line: str) -> None:
@@ -24,7 +20,7 @@ def say(line: str) -> None:
 
 
 def epoch_bar() -> Progress:
-    """Epochs done, and how it goes; silent where stderr is not a terminal."""
+    """Epochs done and the status line; silent where stderr is not a terminal."""
     return Progress(
         TextColumn("epoch"),
         MofNCompleteColumn(),
@@ -43,7 +39,7 @@ class EpochProgress:
         self.start = time.monotonic()
 
     def describe(self, epoch: int, accuracy: Tensor, diverged: int) -> str:
-        """After ``epoch`` epochs: model-epochs per second, the accuracies of the living runs, the time left."""
+        """After ``epoch`` epochs: model-epochs per second, the accuracies of the runs that are alive, the time left."""
         # a clock too coarse to see the epoch pass is no reason to stop
         elapsed = max(time.monotonic() - self.start, 1e-9)
         accuracy = accuracy[~accuracy.isnan()]

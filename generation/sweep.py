@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from generation.grid import sampled
+from generation.grid import Sample, sampled
 from generation.protocol import Protocol, RunConfig
-from generation.sample import Sample
 from generation.task import TrainingTask
 from zoo.format.record import SHARED_SEED, config_name, repeats_of
 

@@ -5,9 +5,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from generation.grid import Grid, GridTable, whole
+from generation.grid import FRACTIONS, Grid, GridTable, whole
 from generation.protocol import MAX_CROP_PADDING, Protocol
-from generation.sample import FRACTIONS
 from zoo.format.record import MAX_REPEATS, MIN_REPEATS, SEED_POLICIES, SHARED_SEED
 from zoo.format.schema import OPTIMIZERS
 from zoo.storage.numbers import is_finite

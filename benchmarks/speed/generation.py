@@ -19,13 +19,12 @@ from benchmarks import results
 from benchmarks.results import Result, Setting, describe_device
 from benchmarks.speed.record import Record, say
 from benchmarks.speed.timing import Timing, measure, seconds_of
-from generation.data.batches import TrainingInputs, epoch_batches, train_subset
-from generation.engines import make_engine
+from generation.data import TrainingInputs, epoch_batches, train_subset
 from generation.fused.variants import VARIANTS as FUSED_VARIANTS
 from generation.fused.variants import variant_named
-from generation.population.trainer import PopulationTrainer
+from generation.population.trainer import PopulationTrainer, make_engine
 from generation.protocol import Protocol, RunConfig
-from generation.reference import make_model, make_optimizer, train_batches
+from generation.single import make_model, make_optimizer, train_batches
 from zoo.command import command, command_parser, duration, positive
 from zoo.device import choose_device
 from zoo.format.record import SEED_POLICIES, SHARED_SEED

@@ -11,13 +11,12 @@ import torch
 from jaxtyping import Bool, Float, Float32, Float64
 from torch import Tensor
 
-from generation.data.batches import TrainingInputs, epoch_batches, train_subset
-from generation.fused.arguments import Arguments, EvaluateArguments, TrainArguments
-from generation.fused.packs import make_packs
-from generation.fused.samples import Samples, epoch_samples, evaluation_samples
+from generation.data import epoch_batches
+from generation.fused.compiled import Arguments, CudaKernels, EvaluateArguments, TrainArguments
+from generation.fused.inputs import Samples, epoch_samples, evaluation_samples, make_packs
 from generation.fused.variants import Variant
-from generation.population.philox import LOWEST, drop_threshold
-from generation.population.state import PopulationState
+from generation.population.engine import Engine, PopulationState
+from generation.population.forward import LOWEST, drop_threshold
 from generation.population.update import UpdateRule
 from generation.protocol import ADAM_BETAS, RunConfig
 from zoo.tasks import Examples, TaskData
@@ -29,27 +28,18 @@ EXAMPLES_PER_PART = 500  # of an evaluation: a thread block loads a model's weig
 
 @runtime_checkable
 class Kernels(Protocol):
-    """The two kernels, compiled for one task."""
+    """The two kernels, compiled for one task: ``CudaKernels``, or the emulator of the tests."""
 
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def parked_words(self) -> int:
-        """32-bit words of device memory that training one model needs for itself."""
-        ...
-
-    @property
-    def samples_at_once(self) -> int:
-        """Samples, or packs of short texts, that a thread block trains on at a time."""
-        ...
+    device: torch.device
+    parked_words: int  # 32-bit words of device memory that training one model needs for itself
+    samples_at_once: int  # examples, or packs of short texts, that a thread block trains on at a time
 
     def launch(self, arguments: Arguments, models: int, parts: int) -> None:
         """Starts ``models × parts`` thread blocks of the kernel that takes these arguments."""
         ...
 
 
-class FusedEngine:
+class FusedEngine(Engine):
     """Trains and measures a population with kernels that hold a model on one multiprocessor."""
 
     name = "fused"
@@ -58,11 +48,8 @@ class FusedEngine:
     dtype = torch.float32
 
     def __init__(self, configs: Sequence[RunConfig], task: TaskData, kernels: Kernels) -> None:
-        self.configs, self.kernels, self.device = tuple(configs), kernels, kernels.device
-        self.spec, self.protocol = task.spec, configs[0].protocol
-        self.task = task.to(self.device)
-        self.inputs = TrainingInputs.prepare(self.task, self.protocol.crop_padding)
-        self.subset = train_subset(len(task.train), configs[0].train_fraction)
+        super().__init__(configs, task, kernels.device)
+        self.kernels = kernels
         self.test_samples = evaluation_samples(self.task, self.task.test)
         self.positions = sinusoidal_positions(self.spec.tokens, self.spec.dim).to(self.device)
         self.rules = optimizer_rules(configs, self.device)
@@ -79,8 +66,6 @@ class FusedEngine:
         cls, configs: Sequence[RunConfig], task: TaskData, device: torch.device, variant: Variant | None = None
     ) -> "FusedEngine":
         """With kernels compiled for this GPU, in the best variant that fits unless one is given."""
-        from generation.fused.compiled import CudaKernels
-
         return cls(configs, task, CudaKernels(task.spec, device, variant))
 
     def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:

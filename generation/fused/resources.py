@@ -10,10 +10,8 @@ import io
 import re
 from itertools import product
 
-from generation.fused.arguments import KERNELS
-from generation.fused.compiled import SOURCES, compiler_options, nvidia
-from generation.fused.fit import misfits, missing_compiler
-from generation.fused.variants import VARIANTS, Variant
+from generation.fused.compiled import KERNELS, SOURCES, compiler_options, nvidia
+from generation.fused.variants import VARIANTS, Variant, misfits, missing_compiler
 from zoo.command import command, command_parser
 from zoo.transformer.dimensions import add_dimensions, chosen_dimensions, with_dimensions
 from zoo.transformer.spec import SPECS, TransformerSpec

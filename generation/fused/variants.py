@@ -1,13 +1,130 @@
-"""How much of the work a thread block does at a time, by the shared memory it may have.
+"""Which transformers the fused kernels can train, and in which variant: by dimensions, GPU and shared memory.
 
-Each variant is the same source with other constants (``model.cuh``). All give a run the same weights on the same GPU,
-bit for bit. Only the large one uses instructions newer than sm_80's.
+Each variant is the same source with other constants (``model.cuh``), for another amount of shared memory per thread
+block. All give a run the same weights on the same GPU, bit for bit. Only the large one uses instructions newer than
+sm_80's.
+
+Four warps with 16 token rows each train on one example, and logits are one tile of 16 columns. Other dimensions are
+those that divide into tiles of 16, up to what a warp's registers hold of its 16 rows and shared memory of an example.
+More than four heads or four blocks were not tried.
+
+``TrainMemory`` of ``train_epoch.cu`` and ``EvaluateMemory`` of ``evaluate.cu`` lay out the shared memory; the emulator
+compares them with the sizes that are computed here.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
-from generation.fused.shared_memory import TILE, SharedMemory, evaluate_groups, features, inner
+import torch
+
+from generation.protocol import RunConfig
 from zoo.transformer.spec import TransformerSpec
+
+HALF, FLOAT = 2, 4
+TILE, ROWS = 16, 64  # token rows of a warp and of a sample; also the classes and recent samples there is room for
+LINE = 128
+LOSS, TOTALS, FACTS = 16, 16, 64  # bytes of a sample's loss, of the sums of losses, and of a sample's facts
+WARP = 32
+TWO_SAMPLES, THREE_SAMPLES = 2, 3
+NARROW_DIM, NARROW_HIDDEN = 32, 64  # rows of which leave registers for 16 warps
+
+
+def features(spec: TransformerSpec) -> int:
+    """Numbers per token: the pixels of a patch, or a word vector."""
+    return spec.dim if spec.patch_size is None else spec.channels * spec.patch_size**2
+
+
+def pitch(columns: int) -> int:
+    """Bytes from a row to the next: its halves, rounded up to a power of two."""
+    return HALF << (max(columns, TILE) - 1).bit_length()
+
+
+def matrix(rows: int, columns: int) -> int:
+    return rows * pitch(columns)
+
+
+def aligned(size: int, line: int = LINE) -> int:
+    return -(-size // line) * line
+
+
+def evaluate_groups(spec: TransformerSpec) -> int:
+    """Samples that a thread block measures at a time, with four warps each."""
+    narrow = max(spec.dim, inner(spec)) <= NARROW_DIM and spec.hidden_dim <= NARROW_HIDDEN
+    return 4 if narrow else 2
+
+
+def inner(spec: TransformerSpec) -> int:
+    """Columns of queries, keys and values: all heads side by side."""
+    return spec.heads * spec.key_dim
+
+
+@dataclass(frozen=True)
+class SharedMemory:
+    """What a thread block has in shared memory, and so how it works."""
+
+    samples_at_once: int
+    all_weights: bool
+    take_turns: bool = False  # a block's MLP and attention, in their backward passes
+
+    @property
+    def roles(self) -> bool:
+        """Whether three samples leave the gradients to other warps."""
+        return self.samples_at_once == THREE_SAMPLES
+
+    def training(self, spec: TransformerSpec) -> int:
+        buffers = 1 if spec.patch_size is None else 2
+        recent = 3 * matrix(TILE, spec.dim) + matrix(TILE, TILE)
+        group = token_sums(spec) + buffers * matrix(ROWS, features(spec))
+        losses = self.samples_at_once * ROWS // TILE
+        if self.roles:
+            recent, losses = 2 * recent, 2 * TILE
+            group += handouts(spec)
+        before = self.weights(spec) + recent + aligned(losses * LOSS + TOTALS) + self.samples_at_once * group
+        line = max(LINE, pitch(spec.hidden_dim))
+        return aligned(before, line) + self.samples_at_once * self.sample(spec)
+
+    def evaluation(self, spec: TransformerSpec) -> int:
+        """With one place for the keys and values of all blocks; where there is room they lie apart."""
+        group = token_sums(spec) + matrix(ROWS, features(spec)) + keys_and_values(spec)
+        return self.weights(spec) + evaluate_groups(spec) * group
+
+    def weights(self, spec: TransformerSpec) -> int:
+        blocks = spec.blocks if self.all_weights else 1
+        attention = 3 * matrix(inner(spec), spec.dim) + matrix(spec.dim, inner(spec))
+        block = attention + matrix(spec.hidden_dim, spec.dim) + matrix(spec.dim, spec.hidden_dim)
+        embedding = 0 if spec.patch_size is None else matrix(spec.dim, features(spec))
+        classifier = matrix(spec.dim, spec.dim) + matrix(TILE, spec.dim)
+        biases = 2 * spec.dim + blocks * (spec.hidden_dim + spec.dim) + TILE
+        return aligned(blocks * block + embedding + classifier + biases * FLOAT)
+
+    def sample(self, spec: TransformerSpec) -> int:
+        """Token rows that a block keeps for its backward pass, and its gradients. A head's probabilities and their
+        gradients have places where hidden rows are at other times; so have keys and values of the block before."""
+        rows, heads, hidden = (matrix(ROWS, columns) for columns in (spec.dim, inner(spec), spec.hidden_dim))
+        scores = matrix(ROWS, ROWS)
+        kept = 2 * rows + heads
+        gradients = 3 * heads + 2 * rows + max(heads, rows)
+        if self.take_turns:
+            attention = 3 * heads + rows + max(heads, rows) + 2 * scores
+            return rows + heads + max(2 * rows + 2 * hidden, attention)
+        before = max(scores, 2 * heads if spec.blocks > 1 else 0)
+        return kept + max(hidden, scores) + gradients + max(hidden, before)
+
+
+def keys_and_values(spec: TransformerSpec) -> int:
+    return 2 * matrix(ROWS, inner(spec))
+
+
+def handouts(spec: TransformerSpec) -> int:
+    """What the warps of a sample are told of it and of the next, and what they remember of a block."""
+    turn = FACTS + (1 + spec.blocks) * WARP * ROWS // TILE * FLOAT
+    return 2 * turn + (2 + spec.heads) * ROWS * FLOAT
+
+
+def token_sums(spec: TransformerSpec) -> int:
+    return ROWS // TILE * spec.dim * FLOAT
+
 
 OLDEST = (8, 0)  # compute capability: matrix units of this kind, copies beside the work
 NEWER = (9, 0)  # and stores of matrices, registers that move between warps
@@ -106,3 +223,69 @@ def best_variant(spec: TransformerSpec, shared_bytes: int, capability: tuple[int
 
 def variant_named(name: str) -> Variant:
     return next(variant for variant in VARIANTS if variant.name == name)
+
+
+SAMPLES_AT_ONCE = 16  # the classifier's gradients are made of this many samples at a time
+LARGEST_BATCH = 1 << 16
+LIMITS = {"tokens": 64, "classes": 16, "blocks": 4, "heads": 4}
+TILED_LIMITS = {"dim": 64, "key_dim": 64, "hidden_dim": 128}
+LARGEST_PATCH = LARGEST_INNER = 64  # numbers of a patch, and of a token's heads side by side
+
+
+def obstacle(
+    spec: TransformerSpec, configs: Sequence[RunConfig], device: torch.device, variant: Variant | None = None
+) -> str | None:
+    """Why the kernels cannot train these runs of this transformer on this device, in one line; None if they can.
+
+    In the best variant, unless one is given.
+    """
+    batch = configs[0].protocol.batch_size
+    if found := misfits(spec):
+        return "; ".join(found)
+    if batch % SAMPLES_AT_ONCE or batch >= LARGEST_BATCH:
+        return f"it needs a batch size that is a multiple of {SAMPLES_AT_ONCE} below {LARGEST_BATCH}, got {batch}"
+    if device.type != "cuda":
+        return f"it needs a CUDA device, got {device}"
+    properties = torch.cuda.get_device_properties(device)
+    capability, shared_bytes = (properties.major, properties.minor), properties.shared_memory_per_block_optin
+    if capability < OLDEST:
+        needed = ".".join(map(str, OLDEST))
+        return f"it needs compute capability {needed}, {properties.name} has {properties.major}.{properties.minor}"
+    if best_variant(spec, shared_bytes, capability) is None:
+        least = smallest_variant(spec)
+        assert least is not None, "whatever is within the limits fits the largest"
+        return (
+            f"it needs {least.shared_kibibytes} KiB of shared memory per block for this transformer, "
+            f"{properties.name} has {shared_bytes // 1024} KiB"
+        )
+    if variant is not None and not variant.fits(spec, shared_bytes, capability):
+        return f"its {variant.name} variant does not fit this transformer or {properties.name}"
+    return missing_compiler()
+
+
+def missing_compiler() -> str | None:
+    """What to install where NVIDIA's runtime compiler is not; None where it is."""
+    if find_spec("cuda") is None or find_spec("cuda.core") is None or find_spec("cuda.bindings") is None:
+        return "it needs cuda-core to compile its kernels: pip install 'small-transformer-zoo[fused]'"
+    return None
+
+
+def misfits(spec: TransformerSpec) -> list[str]:
+    """What the kernels cannot take of a transformer, e.g. "it takes at most 4 blocks, this one has 6"."""
+    sizes = [(name, limit, getattr(spec, name)) for name, limit in LIMITS.items()]
+    found = [f"it takes at most {limit} {name}, this one has {size}" for name, limit, size in sizes if size > limit]
+    tiled = [(f"a {name} that is", limit, getattr(spec, name)) for name, limit in TILED_LIMITS.items()]
+    if spec.patch_size is not None:
+        tiled.append(("patches whose channels × pixels are", LARGEST_PATCH, features(spec)))
+    found += [
+        f"it takes {what} a multiple of {TILE} up to {limit}, this one has {size}"
+        for what, limit, size in tiled
+        if size % TILE or size > limit
+    ]
+    if spec.value_dim != spec.key_dim:
+        found.append(f"it takes a value_dim that is the key_dim, this one has {spec.value_dim} and {spec.key_dim}")
+    elif inner(spec) > LARGEST_INNER and not found:
+        found.append(f"it takes heads of {LARGEST_INNER} together at most, this one has {spec.heads} of {spec.key_dim}")
+    if spec.residual:
+        found.append("it takes no residual connections, this one has them")
+    return found

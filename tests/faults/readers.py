@@ -19,10 +19,10 @@ from benchmarks.submissions.card import Card, PredictionSet
 from benchmarks.submissions.held_out import HeldOutRows
 from benchmarks.submissions.predictions import read_predictions
 from benchmarks.submissions.submission import Submission, write_submission
-from generation.data.vectors_file import read_vectors
-from generation.population.state import PopulationState
+from generation.population.engine import PopulationState
 from generation.protocol import Protocol, RunConfig
-from generation.storage.snapshot import read_snapshot, save_snapshot
+from generation.snapshot import read_snapshot, save_snapshot
+from generation.word_vectors import read_vectors
 from nfn.predictors.conformal import ConformalInterval
 from nfn.predictors.pretrained import save_pretrained
 from nfn.predictors.storage import load_predictor, save_predictor

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import zoo
-from generation.data.word2vec import reduce_vectors
+from generation.word_vectors import reduce_vectors
 from tests.faults.arrow_messages import bomb
 from tests.faults.limits import Outcome, within_limits
 from tests.faults.readers import make_shard, make_zoo, read_shard

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from generation.fused.arguments import KERNELS, Arguments, TrainArguments, layout, pack
-from generation.fused.compiled import SOURCES, macros
+from generation.fused.compiled import KERNELS, SOURCES, Arguments, TrainArguments, layout, macros, pack
 from generation.fused.variants import LARGEST, Variant
 from zoo.storage.lock import exclusive
 from zoo.transformer.spec import TransformerSpec

@@ -9,10 +9,10 @@ from rounded_gradient import FactorsIn, clear_of_zero, exact_gradient
 from torch import Tensor
 
 import zoo
-from generation.data.batches import TrainingInputs, epoch_batches
+from generation.data import TrainingInputs, epoch_batches
 from generation.fused.engine import FusedEngine
-from generation.fused.samples import epoch_samples
-from generation.population.state import PopulationState
+from generation.fused.inputs import epoch_samples
+from generation.population.engine import PopulationState
 from generation.population.torch_engine import TorchEngine
 from generation.protocol import Protocol, RunConfig
 from zoo.tasks import TaskData

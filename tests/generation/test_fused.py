@@ -22,19 +22,16 @@ from torch import Tensor
 
 import zoo
 from generation import engines
-from generation.data.batches import TrainingInputs, epoch_batches
-from generation.engines import make_engine
-from generation.fused.arguments import KERNELS, EvaluateArguments, TrainArguments, layout
-from generation.fused.compiled import FLAT_TENSORS, SOURCES, macros
+from generation.data import TrainingInputs, epoch_batches
+from generation.fused.compiled import FLAT_TENSORS, KERNELS, SOURCES, EvaluateArguments, TrainArguments, layout, macros
 from generation.fused.engine import FusedEngine, adam_corrections, optimizer_rules
-from generation.fused.fit import misfits, obstacle
-from generation.fused.samples import epoch_samples, evaluation_samples
-from generation.fused.variants import LARGEST, SMALLEST, VARIANTS, Variant, best_variant
-from generation.population.state import PopulationState
+from generation.fused.inputs import epoch_samples, evaluation_samples
+from generation.fused.variants import LARGEST, SMALLEST, VARIANTS, Variant, best_variant, misfits, obstacle
+from generation.population.engine import PopulationState
 from generation.population.torch_engine import TorchEngine
-from generation.population.trainer import PopulationTrainer
+from generation.population.trainer import PopulationTrainer, make_engine
 from generation.protocol import Protocol, RunConfig
-from generation.storage.snapshot import load_snapshot, save_snapshot
+from generation.snapshot import load_snapshot, save_snapshot
 from zoo.tasks import TaskData
 from zoo.transformer.spec import AGNEWS, MNIST, SPECS, TransformerSpec
 

@@ -17,9 +17,16 @@ from torch import Tensor
 
 from generation import engines
 from generation.fused.engine import FusedEngine
-from generation.fused.shared_memory import SharedMemory, evaluate_groups, keys_and_values
-from generation.fused.variants import VARIANTS, Variant, gradients_wait, smallest_variant
-from generation.population.state import PopulationState
+from generation.fused.variants import (
+    VARIANTS,
+    SharedMemory,
+    Variant,
+    evaluate_groups,
+    gradients_wait,
+    keys_and_values,
+    smallest_variant,
+)
+from generation.population.engine import PopulationState
 from generation.population.torch_engine import TorchEngine
 from generation.protocol import RunConfig
 from zoo.tasks import TaskData

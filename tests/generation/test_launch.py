@@ -18,8 +18,8 @@ from generation.cluster.ray_tasks import import_ray
 from generation.cluster.status_table import MISSING, RUNNING, WAITING, StatusTable
 from generation.job import Job
 from generation.launch import main, parse_shards
+from generation.remote import scratch_folder
 from generation.shard import train_shard
-from generation.storage.remote import scratch_folder
 from generation.sweep import PRESETS, Sweep
 from generation.task import named_task
 from tests.faults.ray_nodes import (

@@ -5,9 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generation.data.batches import TrainingInputs, epoch_batches
-from generation.fused.packs import RECENT, SAMPLES_SHIFT, TILES_SHIFT, make_packs
-from generation.fused.samples import epoch_samples
+from generation.data import TrainingInputs, epoch_batches
+from generation.fused.inputs import RECENT, SAMPLES_SHIFT, TILES_SHIFT, epoch_samples, make_packs
 from generation.protocol import Protocol
 from zoo.tasks import TaskData
 

@@ -8,13 +8,13 @@ from small_tasks import few_photos
 from torch import Tensor
 
 import zoo
+from generation.population.engine import checkpoint_labels
 from generation.population.forward import population_logits, population_losses, prepare_inputs
-from generation.population.state import checkpoint_labels
 from generation.population.torch_engine import TorchEngine, bytes_per_example, plan_passes
 from generation.population.trainer import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
-from generation.reference import train_single
-from generation.storage.shard_tables import checkpoint_tables
+from generation.shard import checkpoint_tables
+from generation.single import train_single
 from zoo.tasks import TaskData
 
 OPTIMIZERS = {"sgd": 1e-2, "sgd_momentum": 1e-2, "adam": 1e-3, "rmsprop": 3e-4}

@@ -8,7 +8,7 @@ import torch
 from torch import optim
 
 from generation.protocol import Protocol, RunConfig
-from generation.reference import make_model, make_optimizer
+from generation.single import make_model, make_optimizer
 from zoo.transformer.spec import MNIST
 
 RUN = RunConfig("mnist", "adam", 1e-3, 1e-6, 0.1, 0.1, 1.0)

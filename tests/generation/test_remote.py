@@ -8,9 +8,9 @@ import pytest
 
 from generation.job import Job
 from generation.protocol import Protocol
+from generation.remote import RemoteShards
 from generation.run import main
 from generation.shard import train_shard
-from generation.storage.remote import RemoteShards
 from generation.sweep import Preset, Sweep
 from generation.task import named_task
 from tests.generation.small_tasks import write_digits

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import zoo
-from generation.population.state import PopulationState
+from generation.population.engine import PopulationState
 from generation.progress import EpochProgress
 from generation.protocol import RunConfig
 from generation.run import main
-from generation.storage.snapshot import load_snapshot, save_snapshot
+from generation.snapshot import load_snapshot, save_snapshot
 from tests.faults.processes import finish as run_to_end
 from tests.faults.processes import start
 from tests.generation.small_tasks import few_digits, write_digits

@@ -6,7 +6,7 @@ import pytest
 from small_tasks import write_digits
 
 from generation import launch, run
-from generation.sample import Sample
+from generation.grid import Sample
 from generation.sweep import PRESETS, Sweep
 from generation.task import named_task
 from zoo.publish import publish

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from generation.grid import whole
-from generation.sample import Sample
+from generation.grid import Sample, whole
 from generation.sweep import PRESETS, Sweep, repeat_seeds
 from generation.task import named_task
 from zoo.reading.selection import Selection

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from generation.data.task_data import load_task_data, with_fewer_examples
-from generation.data.word2vec import principal_components, reduce_vectors, train_embedding
+from generation.data import load_task_data, with_fewer_examples
+from generation.word_vectors import principal_components, reduce_vectors, train_embedding
 from zoo.tasks import WordEmbedding
 from zoo.tasks.task_file import find_task
 
@@ -21,7 +21,7 @@ AGNEWS = find_task("agnews")
 SCRIPT = """
 import sys
 from pathlib import Path
-from generation.data.word2vec import train_embedding
+from generation.word_vectors import train_embedding
 train_embedding(Path(sys.argv[1]).read_text().splitlines(), 32).save(Path(sys.argv[2]))
 """
 

@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from generation.population.state import PopulationState
+from generation.population.engine import PopulationState
 from generation.protocol import RunConfig
 from zoo.storage.atomic import write_atomically
 from zoo.storage.bounded import refuse_larger
