@@ -10,27 +10,33 @@ DIR is a folder that all machines share. Exit code 1 if any shard is missing in 
 """
 
 import argparse
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
-from generation.cluster.launcher import Launcher, Resources
-from generation.cluster.ray_tasks import cluster, import_ray
-from generation.cluster.status_table import FINISHED, MISSING, StatusTable
 from generation.grid import sampled
 from generation.job import Job, add_options, check_preset, choose_preset, chosen_sample
+from generation.ray_tasks import cluster, import_ray, prepare, train
 from generation.task import named_task
 from zoo.command import command, command_parser, not_negative, one_line, positive
+from zoo.storage.lock import Busy
 from zoo.terminal import PlainConsole, printable
 
 UNFINISHED = 1
 RETRIES = 3
+POLL_SECONDS = 0.5
 DEVICES = ("auto", "cpu", "cuda")
-Say = Callable[[str], None]
+WAITING, RUNNING, FINISHED, MISSING = "waiting", "running", "finished", "missing"
+STYLES = {WAITING: "dim", RUNNING: "cyan", FINISHED: "green", MISSING: "bold red"}
+Print = Callable[[str], None]
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -78,11 +84,12 @@ def main(arguments: list[str] | None = None) -> None:
         sampled(task.grid, sample)
     if options.device not in DEVICES:
         raise ValueError(f"--device {options.device!r}: Ray hands out the devices, name cpu or cuda")
+    # Ray gives a task that ran out of memory to other workers forever unless it is limited
+    os.environ.setdefault("RAY_task_oom_retries", str(options.retries))
     ray = import_ray(options.address)
     with cluster(ray, options.address):
         device = choose_cluster_device(ray, options.device)
-        resources = Resources(device, options.cpus, options.retries)
-        resources.check(ray)
+        check_cpus(ray, options.cpus, device)
         job = Job.of(options, task, choose_preset(task, options.preset, torch.device(device)), device).anywhere()
         shards = chosen or list(job.sweep.shards)
         table = StatusTable(shards, f"{job.sweep.config_name}, preset {job.sweep.preset.name}, into {job.place}")
@@ -90,7 +97,7 @@ def main(arguments: list[str] | None = None) -> None:
         for shard in before:
             table.change(shard, state=FINISHED, remark="finished already")
         with drawing(table) as (log, say):
-            Launcher(ray, job, table, resources, log=log, say=say).run()
+            train_shards(ray, job, table, options.cpus, options.retries, log, say)
     if not summarize(job, table, len(before)):
         sys.exit(UNFINISHED)
 
@@ -105,9 +112,72 @@ def choose_cluster_device(ray: Any, name: str) -> str:
     return name
 
 
+def check_cpus(ray: Any, cpus: int, device: str) -> None:
+    """Refuses to ask for more CPU cores than any one machine has; Ray would wait for such a machine forever."""
+    gpu = device == "cuda"
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    most = max((int(machine.get("CPU", 0)) for machine in machines if not gpu or machine.get("GPU")), default=0)
+    if cpus > most:
+        machine = "machine with a GPU" if gpu else "machine"
+        raise ValueError(f"--cpus {cpus}: the cluster's largest {machine} has {most} CPU cores")
+
+
+@dataclass(frozen=True)
+class ShardStatus:
+    """One shard: its state, the worker that trains it, its progress, and a remark."""
+
+    state: str = WAITING
+    worker: str = ""
+    epochs: str = ""
+    remark: str = ""
+    tries: int = 0
+
+
+class StatusTable:
+    """The status of each shard, as a table that is drawn again while it changes."""
+
+    def __init__(self, shards: Iterable[int], title: str) -> None:
+        self.title = title
+        self.shards = dict.fromkeys(shards, ShardStatus())
+
+    def change(self, shard: int, **values: object) -> str | None:
+        """Changes the status of a shard; returns a line where the change is worth one, for logs without a table."""
+        old = self.shards[shard]
+        new = self.shards[shard] = replace(old, **values)  # pyright: ignore[reportArgumentType]
+        if (old.state, old.worker, old.tries) == (new.state, new.worker, new.tries):
+            return None
+        parts = (new.state, f"on {new.worker}" if new.worker else "", new.epochs, new.remark)
+        return f"shard {shard}: {', '.join(part for part in parts if part)}"
+
+    def report(self, shard: int, worker: str, epochs: str, remark: str) -> str | None:
+        """The same for what a shard's worker reports. A second worker reports where the first one died."""
+        old = self.shards[shard]
+        begins = not epochs and bool(worker)
+        if begins and old.worker not in ("", worker):
+            remark = f"its worker died, {old.worker}"
+        values = {"worker": worker, "epochs": epochs, "remark": remark, "tries": old.tries + begins}
+        return self.change(shard, state=RUNNING if worker else WAITING, **values)
+
+    def in_state(self, state: str) -> list[int]:
+        return [shard for shard, status in self.shards.items() if status.state == state]
+
+    def __rich__(self) -> Table:
+        counts = (f"{len(shards)} {state}" for state in STYLES if (shards := self.in_state(state)))
+        table = Table(title=Text(printable(self.title)), caption=", ".join(counts))
+        for heading in ("shard", "state", "worker", "epoch", "tries", ""):
+            table.add_column(heading, justify="right" if heading in ("shard", "epoch", "tries") else "left")
+        for shard, status in self.shards.items():
+            tries = str(status.tries) if status.tries > 1 else ""
+            state = Text(status.state, style=STYLES[status.state])
+            # as text, not as markup: a path may have brackets in it
+            worker, remark = Text(printable(status.worker)), Text(printable(status.remark))
+            table.add_row(str(shard), state, worker, status.epochs, tries, remark)
+        return table
+
+
 @contextmanager
-def drawing(table: StatusTable) -> Iterator[tuple[Say, Say]]:
-    """The table, live where stderr is a terminal; how to log a change of it, and how to say anything else."""
+def drawing(table: StatusTable) -> Iterator[tuple[Print, Print]]:
+    """Draws the table where stderr is a terminal. Two ways to print: a change of the table, and anything else."""
     console = PlainConsole(stderr=True)
 
     def say(line: str) -> None:
@@ -117,12 +187,64 @@ def drawing(table: StatusTable) -> Iterator[tuple[Say, Say]]:
         yield say, say
         return
     with Live(table, console=console, refresh_per_second=4):
-        # what the table shows need not be said as well
+        # what the table shows need not be printed as well
         yield lambda line: None, say
 
 
+def train_shards(ray: Any, job: Job, table: StatusTable, cpus: int, retries: int, log: Print, say: Print) -> None:
+    """Trains every waiting shard of the table; Ray gives one whose worker died, or that is busy, to another worker."""
+    from ray.util.queue import Queue
+
+    resources = {"num_cpus": cpus, "num_gpus": 1 if job.device == "cuda" else 0}
+    options = {**resources, "max_retries": retries, "retry_exceptions": [Busy]}
+    reports = Queue(actor_options={"num_cpus": 0, "max_restarts": -1})
+    waiting = table.in_state(WAITING)
+    if waiting and job.may_share_embedding:
+        fault = fault_of(ray, ray.remote(**options)(prepare).remote(job, reports.actor))
+        if fault is not None:
+            raise ValueError(f"preparing the data: {fault}; run again")
+    task = ray.remote(**options)(train)
+    running = {task.remote(job, shard, cpus, reports.actor): shard for shard in waiting}
+    while running:
+        ended, _ = ray.wait(list(running), timeout=POLL_SECONDS)
+        for report in read_reports(ray, reports):
+            if note := report.get("note"):
+                say(f"note: {note}")
+            elif report["shard"] in running.values() and (line := table.report(**report)):
+                log(line)
+        for reference in ended:
+            fault = fault_of(ray, reference)
+            end = {"state": MISSING, "worker": "", "remark": fault} if fault else {"state": FINISHED, "remark": ""}
+            if line := table.change(running.pop(reference), **end):
+                log(line)
+
+
+def read_reports(ray: Any, reports: Any) -> list[dict[str, Any]]:
+    """What the workers reported since the last call."""
+    try:
+        return reports.get_nowait_batch(reports.size())
+    except ray.exceptions.RayError:
+        # the queue's machine died: Ray starts it again elsewhere, and the workers go on reporting
+        return []
+
+
+def fault_of(ray: Any, reference: Any) -> str | None:
+    """Waits for the end of a task; the reason in one line why it failed, None where it succeeded."""
+    try:
+        ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        if not isinstance(error.cause, ValueError | OSError):
+            # a mistake of ours: it keeps its traceback, and the other shards go on
+            print(*(printable(line) for line in str(error).splitlines()), sep="\n", file=sys.stderr)
+        return one_line(error.cause)
+    # Ray has a dozen names for one fact: the worker is gone
+    except ray.exceptions.RayError:
+        return "its worker died"
+    return None
+
+
 def summarize(job: Job, table: StatusTable, before: int) -> bool:
-    """Looks where the shards should be, prints what became of them, and returns whether all are there."""
+    """Looks for the finished shards, prints how many there are and which are missing, and returns whether all are."""
     for shard in table.in_state(FINISHED):
         try:
             if not job.is_finished(shard):

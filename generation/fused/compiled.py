@@ -32,8 +32,8 @@ class TrainArguments:
 
     kernel: ClassVar[str] = "train_epoch"
 
-    tokens: Float16[Tensor, "samples tokens features"]
-    facts: Int32[Tensor, " samples"]
+    tokens: Float16[Tensor, "examples tokens features"]
+    facts: Int32[Tensor, " examples"]
     positions: Float32[Tensor, "tokens dim"]
     corrections: Float32[Tensor, "steps 2"]
     rules: Float32[Tensor, "models numbers"]
@@ -181,8 +181,8 @@ class CudaKernels:
             properties = torch.cuda.get_device_properties(self.device)
             capability = properties.major, properties.minor
             variant = variant or best_variant(spec, properties.shared_memory_per_block_optin, capability)
-            assert variant is not None, "fit.obstacle says so"
-            self.samples_at_once = variant.shared_memory(spec).samples_at_once
+            assert variant is not None, "obstacle was asked first"
+            self.examples_at_once = variant.shared_memory(spec).examples_at_once
             architecture = f"sm_{properties.major}{properties.minor}"
             self._kernels: dict[str, Any] = {}
             self._needs: dict[str, tuple[int, int]] = {}

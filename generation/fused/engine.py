@@ -13,7 +13,7 @@ from torch import Tensor
 
 from generation.data import epoch_batches
 from generation.fused.compiled import Arguments, CudaKernels, EvaluateArguments, TrainArguments
-from generation.fused.inputs import Samples, epoch_samples, evaluation_samples, make_packs
+from generation.fused.inputs import epoch_examples, evaluation_examples, make_packs
 from generation.fused.variants import Variant
 from generation.population.engine import Engine, PopulationState
 from generation.population.forward import LOWEST, drop_threshold
@@ -32,7 +32,7 @@ class Kernels(Protocol):
 
     device: torch.device
     parked_words: int  # 32-bit words of device memory that training one model needs for itself
-    samples_at_once: int  # examples, or packs of short texts, that a thread block trains on at a time
+    examples_at_once: int  # examples, or packs of short texts, that a thread block trains on at a time
 
     def launch(self, arguments: Arguments, models: int, parts: int) -> None:
         """Starts ``models × parts`` thread blocks of the kernel that takes these arguments."""
@@ -50,7 +50,7 @@ class FusedEngine(Engine):
     def __init__(self, configs: Sequence[RunConfig], task: TaskData, kernels: Kernels) -> None:
         super().__init__(configs, task, kernels.device)
         self.kernels = kernels
-        self.test_samples = evaluation_samples(self.task, self.task.test)
+        self.test_examples = evaluation_examples(self.task, self.task.test)
         self.positions = sinusoidal_positions(self.spec.tokens, self.spec.dim).to(self.device)
         self.rules = optimizer_rules(configs, self.device)
         dropout = torch.tensor([config.dropout for config in configs], dtype=torch.float64)
@@ -71,15 +71,15 @@ class FusedEngine(Engine):
     def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:
         """The next epoch of every run that is alive, in place; the mean loss of each over the epoch's batches."""
         batches = epoch_batches(self.subset, self.protocol, state.epoch).to(self.device)
-        samples = epoch_samples(self.inputs, batches)
-        packs = make_packs(samples.lengths.view(batches.rows.shape), self.kernels.samples_at_once)
+        prepared = epoch_examples(self.inputs, batches)
+        packs = make_packs(prepared.lengths.view(batches.rows.shape), self.kernels.examples_at_once)
         first_step = state.epoch * len(batches)
         rates = [self.protocol.learning_rate(config.learning_rate, state.epoch) for config in self.configs]
         self.rules[:, 0] = torch.tensor(rates)
         losses = torch.zeros(len(self.configs), dtype=torch.float64, device=self.device)
         arguments = TrainArguments(
-            tokens=samples.tokens,
-            facts=samples.facts,
+            tokens=prepared.tokens,
+            facts=prepared.facts,
             positions=self.positions,
             corrections=adam_corrections(first_step, len(batches)).to(self.device),
             rules=self.rules,
@@ -105,29 +105,25 @@ class FusedEngine(Engine):
         self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples
     ) -> tuple[Float64[Tensor, " P"], Float64[Tensor, " P"]]:
         """Accuracy and mean loss on ``examples`` of every run that is alive, by products of halves; NaN for others."""
-        samples = self.test_samples if examples is self.task.test else evaluation_samples(self.task, examples)
-        correct, losses = self._count(weights, alive, samples)
-        dead = torch.where(alive, 0.0, torch.nan)
-        return correct.sum(dim=1).double() / len(samples) + dead, losses.sum(dim=1) / len(samples) + dead
-
-    def _count(self, weights: Tensor, alive: Tensor, samples: Samples) -> tuple[Tensor, Tensor]:
-        parts = -(-len(samples) // EXAMPLES_PER_PART)
+        prepared = self.test_examples if examples is self.task.test else evaluation_examples(self.task, examples)
+        parts = -(-len(prepared) // EXAMPLES_PER_PART)
         correct = torch.zeros(len(self.configs), parts, dtype=torch.int32, device=self.device)
         losses = torch.zeros(len(self.configs), parts, dtype=torch.float64, device=self.device)
         arguments = EvaluateArguments(
-            tokens=samples.tokens,
-            facts=samples.facts,
+            tokens=prepared.tokens,
+            facts=prepared.facts,
             positions=self.positions,
             alive=alive.to(torch.uint8),
             weights=weights,
             correct=correct,
             losses=losses,
-            examples=len(samples),
+            examples=len(prepared),
             part_size=EXAMPLES_PER_PART,
             parts=parts,
         )
         self.kernels.launch(arguments, models=len(self.configs), parts=parts)
-        return correct, losses
+        dead = torch.where(alive, 0.0, torch.nan)
+        return correct.sum(dim=1).double() / len(prepared) + dead, losses.sum(dim=1) / len(prepared) + dead
 
 
 def optimizer_rules(configs: Sequence[RunConfig], device: torch.device) -> Float32[Tensor, "P numbers"]:

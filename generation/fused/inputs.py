@@ -7,16 +7,17 @@ from jaxtyping import Bool, Float16, Int, Int32
 from torch import Tensor
 
 from generation.data import EpochBatches, TrainingInputs
-from generation.fused.variants import ROWS, THREE_SAMPLES, TILE, TWO_SAMPLES
+from generation.fused.variants import RECENT, ROWS, TILE
 from generation.population.forward import prepare_inputs
 from zoo.tasks import Examples, TaskData
 from zoo.transformer.model import sinusoidal_positions
 
-LABEL_SHIFT, LENGTH_SHIFT = 16, 24  # place in the batch, label, length: 16, 8 and 8 bits
+LABEL_SHIFT, LENGTH_SHIFT = 16, 24  # rank in the batch, label, length: 16, 8 and 8 bits
+COUNT_SHIFT, TILES_SHIFT = 16, 24  # first example of the step, examples, tiles of each: 16, 8 and 8 bits
 
 
 @dataclass(frozen=True)
-class Samples:
+class KernelExamples:
     """``tokens`` are the pixels of patches, or word vectors with their positions added."""
 
     tokens: Float16[Tensor, "n tokens features"]
@@ -30,32 +31,28 @@ class Samples:
         return self.facts >> LENGTH_SHIFT
 
 
-def pack_facts(places: Int[Tensor, " n"], labels: Int[Tensor, " n"], lengths: Int[Tensor, " n"]) -> Int32[Tensor, " n"]:
-    return (places | labels << LABEL_SHIFT | lengths << LENGTH_SHIFT).to(torch.int32)
-
-
-def evaluation_samples(task: TaskData, examples: Examples) -> Samples:
-    """All examples in their order; the place in a batch matters only for dropout."""
+def evaluation_examples(task: TaskData, examples: Examples) -> KernelExamples:
+    """All examples in their order; the rank in a batch matters only for dropout."""
     return arrange(task, examples, torch.zeros_like(examples.labels))
 
 
-def epoch_samples(inputs: TrainingInputs, batches: EpochBatches) -> Samples:
-    """The samples of an epoch, step by step. Within a step texts are sorted by length, so that those that a thread
-    block works on at a time take equally long; each keeps its place in the batch for its dropout."""
+def epoch_examples(inputs: TrainingInputs, batches: EpochBatches) -> KernelExamples:
+    """The examples of an epoch, step by step. Within a step texts are sorted by length, so that those that a thread
+    block works on at a time take equally long; each keeps its rank in the batch for its dropout."""
     task, (steps, batch) = inputs.task, batches.rows.shape
-    places = torch.arange(batch, device=batches.rows.device).repeat(steps)
+    ranks = torch.arange(batch, device=batches.rows.device).repeat(steps)
     rows, offsets = batches.rows.flatten(), batches.offsets.flatten(0, 1)
     labels = task.train.labels[rows]
     if inputs.padded is not None:
-        return arrange(task, Examples(inputs.crop(rows, offsets), labels), places)
+        return arrange(task, Examples(inputs.crop(rows, offsets), labels), ranks)
     ids = task.train.inputs[rows]
     lengths = (ids != 0).sum(dim=1).view(steps, batch)
     order = lengths.argsort(dim=1, stable=True) + batch * torch.arange(steps, device=lengths.device)[:, None]
     order = order.flatten()
-    return arrange(task, Examples(ids[order], labels[order]), places[order])
+    return arrange(task, Examples(ids[order], labels[order]), ranks[order])
 
 
-def arrange(task: TaskData, examples: Examples, places: Int[Tensor, " n"]) -> Samples:
+def arrange(task: TaskData, examples: Examples, ranks: Int[Tensor, " n"]) -> KernelExamples:
     x, mask = task.model_inputs(examples.inputs)
     x = prepare_inputs(task.spec, x)
     if mask is None:
@@ -63,16 +60,13 @@ def arrange(task: TaskData, examples: Examples, places: Int[Tensor, " n"]) -> Sa
     else:
         x = x + sinusoidal_positions(task.spec.tokens, task.spec.dim).to(x)
         lengths = mask.sum(dim=1)
-    return Samples(x.half().contiguous(), pack_facts(places, examples.labels, lengths))
-
-
-SAMPLES_SHIFT, TILES_SHIFT = 16, 24  # first sample of the step, samples, tiles of each: 16, 8 and 8 bits
-RECENT = 16  # samples whose rows the classifier's gradients are made of
+    facts = ranks | examples.labels << LABEL_SHIFT | lengths << LENGTH_SHIFT
+    return KernelExamples(x.half().contiguous(), facts.to(torch.int32))
 
 
 @dataclass(frozen=True)
 class Packs:
-    """``counts[s]`` packs of step ``s`` stand at the front of ``words[s]``, in the order of their samples."""
+    """``counts[s]`` packs of step ``s`` stand at the front of ``words[s]``, in the order of their examples."""
 
     words: Int32[Tensor, "steps batch"]
     counts: Int32[Tensor, " steps"]
@@ -82,34 +76,35 @@ def make_packs(lengths: Int[Tensor, "steps batch"], packs_at_once: int) -> Packs
     """Neighbors that take the same number of tiles of 16 rows, as many as fit: four of one tile, two of two.
 
     A step's lengths must be ascending, or all the same. Kernels that work in rounds, of one pack or two, want every 16
-    samples to end with a round (``rounds.cuh``).
+    examples to end with a round (``rounds.cuh``).
     """
     steps, batch = lengths.shape
     tiles = (lengths + TILE - 1) // TILE
-    if packs_at_once == THREE_SAMPLES:
+    if packs_at_once == 3:
         leads = leaders(tiles)
     else:
         leads = leaders(tiles.view(-1, RECENT))
-        if packs_at_once == TWO_SAMPLES:
+        if packs_at_once == 2:
             split_odd(leads)
         leads = leads.view(steps, batch)
-    place = torch.arange(batch, device=lengths.device).expand(steps, batch)
-    next_lead = torch.where(leads, place, batch).flip(1).cummin(dim=1).values.flip(1)[:, 1:]
+    rank = torch.arange(batch, device=lengths.device).expand(steps, batch)
+    next_lead = torch.where(leads, rank, batch).flip(1).cummin(dim=1).values.flip(1)[:, 1:]
     next_lead = torch.nn.functional.pad(next_lead, (0, 1), value=batch)
-    words = place | (next_lead - place) << SAMPLES_SHIFT | tiles << TILES_SHIFT
+    words = rank | (next_lead - rank) << COUNT_SHIFT | tiles << TILES_SHIFT
     front = leads.logical_not().to(torch.uint8).argsort(dim=1, stable=True)
     return Packs(words.gather(1, front).to(torch.int32), leads.sum(dim=1, dtype=torch.int32))
 
 
-def leaders(tiles: Int[Tensor, "rows samples"]) -> Bool[Tensor, "rows samples"]:
-    """Which samples of a row begin a pack."""
-    place = torch.arange(tiles.shape[1], device=tiles.device)
-    place_among_equals = place - torch.searchsorted(tiles.contiguous(), tiles.contiguous())
-    return place_among_equals % (ROWS // TILE // tiles) == 0
+def leaders(tiles: Int[Tensor, "rows examples"]) -> Bool[Tensor, "rows examples"]:
+    """Marks the examples of a row that begin a pack."""
+    rank = torch.arange(tiles.shape[1], device=tiles.device)
+    rank_among_equals = rank - torch.searchsorted(tiles.contiguous(), tiles.contiguous())
+    return rank_among_equals % (ROWS // TILE // tiles) == 0
 
 
-def split_odd(leads: Bool[Tensor, "rows samples"]) -> None:
-    """In place: of an odd number of packs one is cut in two. There is one to cut, since the samples are even."""
+def split_odd(leads: Bool[Tensor, "rows examples"]) -> None:
+    """Cuts a pack of each row with an odd number of them in two, in place. Since the number of examples is even, a row
+    with an odd number of packs has one to cut."""
     rows = (leads.sum(dim=1) % 2 == 1).nonzero()[:, 0]
     last_follower = leads.shape[1] - 1 - leads[rows].flip(1).to(torch.uint8).argmin(dim=1)
     leads[rows, last_follower] = True

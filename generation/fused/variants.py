@@ -22,11 +22,11 @@ from generation.protocol import RunConfig
 from zoo.transformer.spec import TransformerSpec
 
 HALF, FLOAT = 2, 4
-TILE, ROWS = 16, 64  # token rows of a warp and of a sample; also the classes and recent samples there is room for
+TILE, ROWS = 16, 64  # token rows of a warp and of an example; also the classes there is room for
+RECENT = 16  # examples that the classifier's gradients are made of at a time
 LINE = 128
-LOSS, TOTALS, FACTS = 16, 16, 64  # bytes of a sample's loss, of the sums of losses, and of a sample's facts
+LOSS, TOTALS, FACTS = 16, 16, 64  # bytes of an example's loss, of the sums of losses, and of an example's facts
 WARP = 32
-TWO_SAMPLES, THREE_SAMPLES = 2, 3
 NARROW_DIM, NARROW_HIDDEN = 32, 64  # rows of which leave registers for 16 warps
 
 
@@ -49,7 +49,7 @@ def aligned(size: int, line: int = LINE) -> int:
 
 
 def evaluate_groups(spec: TransformerSpec) -> int:
-    """Samples that a thread block measures at a time, with four warps each."""
+    """Examples that a thread block measures at a time, with four warps each."""
     narrow = max(spec.dim, inner(spec)) <= NARROW_DIM and spec.hidden_dim <= NARROW_HIDDEN
     return 4 if narrow else 2
 
@@ -61,31 +61,31 @@ def inner(spec: TransformerSpec) -> int:
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """What a thread block has in shared memory, and so how it works."""
+    """The contents of a thread block's shared memory, which decide how it works."""
 
-    samples_at_once: int
+    examples_at_once: int
     all_weights: bool
     take_turns: bool = False  # a block's MLP and attention, in their backward passes
 
     @property
     def roles(self) -> bool:
-        """Whether three samples leave the gradients to other warps."""
-        return self.samples_at_once == THREE_SAMPLES
+        """Whether the warps of three examples leave the gradients to other warps."""
+        return self.examples_at_once == 3
 
     def training(self, spec: TransformerSpec) -> int:
         buffers = 1 if spec.patch_size is None else 2
         recent = 3 * matrix(TILE, spec.dim) + matrix(TILE, TILE)
         group = token_sums(spec) + buffers * matrix(ROWS, features(spec))
-        losses = self.samples_at_once * ROWS // TILE
+        losses = self.examples_at_once * ROWS // TILE
         if self.roles:
             recent, losses = 2 * recent, 2 * TILE
             group += handouts(spec)
-        before = self.weights(spec) + recent + aligned(losses * LOSS + TOTALS) + self.samples_at_once * group
+        before = self.weights(spec) + recent + aligned(losses * LOSS + TOTALS) + self.examples_at_once * group
         line = max(LINE, pitch(spec.hidden_dim))
-        return aligned(before, line) + self.samples_at_once * self.sample(spec)
+        return aligned(before, line) + self.examples_at_once * self.example(spec)
 
     def evaluation(self, spec: TransformerSpec) -> int:
-        """With one place for the keys and values of all blocks; where there is room they lie apart."""
+        """With room for the keys and values of one block; where there is more, those of all blocks lie apart."""
         group = token_sums(spec) + matrix(ROWS, features(spec)) + keys_and_values(spec)
         return self.weights(spec) + evaluate_groups(spec) * group
 
@@ -98,9 +98,9 @@ class SharedMemory:
         biases = 2 * spec.dim + blocks * (spec.hidden_dim + spec.dim) + TILE
         return aligned(blocks * block + embedding + classifier + biases * FLOAT)
 
-    def sample(self, spec: TransformerSpec) -> int:
+    def example(self, spec: TransformerSpec) -> int:
         """Token rows that a block keeps for its backward pass, and its gradients. A head's probabilities and their
-        gradients have places where hidden rows are at other times; so have keys and values of the block before."""
+        gradients share their memory with hidden rows; so do keys and values of the block before."""
         rows, heads, hidden = (matrix(ROWS, columns) for columns in (spec.dim, inner(spec), spec.hidden_dim))
         scores = matrix(ROWS, ROWS)
         kept = 2 * rows + heads
@@ -117,7 +117,7 @@ def keys_and_values(spec: TransformerSpec) -> int:
 
 
 def handouts(spec: TransformerSpec) -> int:
-    """What the warps of a sample are told of it and of the next, and what they remember of a block."""
+    """Facts of an example and of the next one for its warps, and what they keep of a block."""
     turn = FACTS + (1 + spec.blocks) * WARP * ROWS // TILE * FLOAT
     return 2 * turn + (2 + spec.heads) * ROWS * FLOAT
 
@@ -149,12 +149,12 @@ class Variant:
     def use(self, spec: TransformerSpec) -> SharedMemory | None:
         """The fastest way to use so much for this transformer; None if it is too little."""
         runs = (use for use in ways(spec) if self.capability >= NEWER or not use.roles)  # roles: registers move
-        return next((use for use in runs if needed_bytes(use, spec) <= self.shared_bytes), None)
+        return next((use for use in runs if max(use.training(spec), use.evaluation(spec)) <= self.shared_bytes), None)
 
     def shared_memory(self, spec: TransformerSpec) -> SharedMemory:
         """The same for a transformer that is known to fit."""
         use = self.use(spec)
-        assert use is not None, "fit.obstacle says so"
+        assert use is not None, "obstacle was asked first"
         return use
 
     @property
@@ -173,7 +173,7 @@ class Variant:
         numbers = {
             "EVALUATE_GROUPS": evaluate_groups(spec),
             "SHARED_BYTES": self.shared_bytes,
-            "SAMPLES_AT_ONCE": use.samples_at_once,
+            "SAMPLES_AT_ONCE": use.examples_at_once,
             "ALL_WEIGHTS": int(use.all_weights),
             "TAKE_TURNS": int(use.take_turns),
             "GRADIENTS_WAIT": int(gradients_wait(spec)),
@@ -192,23 +192,19 @@ LARGEST, SMALLEST = VARIANTS[0], VARIANTS[-1]
 
 
 def gradients_wait(spec: TransformerSpec) -> bool:
-    """Whether weight gradients wait in device memory between samples, instead of staying in registers."""
+    """Whether weight gradients wait in device memory between examples, instead of staying in registers."""
     sides = spec.dim, inner(spec), spec.hidden_dim
     patches = spec.patch_size is not None and features(spec) != TILE
     return spec.blocks > BLOCKS_IN_REGISTERS or sides != SIDES_IN_REGISTERS or patches
 
 
 def ways(spec: TransformerSpec) -> list[SharedMemory]:
-    """From the fastest: more samples at a time are worth more than keeping the weights of all blocks at hand, and where
-    parts of a block take turns some warps have no gradients to add."""
+    """From the fastest: more examples at a time are worth more than keeping the weights of all blocks at hand; where
+    attention and MLP take turns, some warps have no gradients to add."""
     if not gradients_wait(spec):
-        return [SharedMemory(samples, all_weights=True) for samples in (3, 2, 1)]
-    whole = [SharedMemory(samples, all_weights) for samples in (2, 1) for all_weights in (True, False)]
+        return [SharedMemory(examples, all_weights=True) for examples in (3, 2, 1)]
+    whole = [SharedMemory(examples, all_weights) for examples in (2, 1) for all_weights in (True, False)]
     return [*whole, replace(whole[-1], take_turns=True)]
-
-
-def needed_bytes(use: SharedMemory, spec: TransformerSpec) -> int:
-    return max(use.training(spec), use.evaluation(spec))
 
 
 def smallest_variant(spec: TransformerSpec) -> Variant | None:
@@ -225,7 +221,6 @@ def variant_named(name: str) -> Variant:
     return next(variant for variant in VARIANTS if variant.name == name)
 
 
-SAMPLES_AT_ONCE = 16  # the classifier's gradients are made of this many samples at a time
 LARGEST_BATCH = 1 << 16
 LIMITS = {"tokens": 64, "classes": 16, "blocks": 4, "heads": 4}
 TILED_LIMITS = {"dim": 64, "key_dim": 64, "hidden_dim": 128}
@@ -242,8 +237,8 @@ def obstacle(
     batch = configs[0].protocol.batch_size
     if found := misfits(spec):
         return "; ".join(found)
-    if batch % SAMPLES_AT_ONCE or batch >= LARGEST_BATCH:
-        return f"it needs a batch size that is a multiple of {SAMPLES_AT_ONCE} below {LARGEST_BATCH}, got {batch}"
+    if batch % RECENT or batch >= LARGEST_BATCH:
+        return f"it needs a batch size that is a multiple of {RECENT} below {LARGEST_BATCH}, got {batch}"
     if device.type != "cuda":
         return f"it needs a CUDA device, got {device}"
     properties = torch.cuda.get_device_properties(device)
@@ -264,14 +259,14 @@ def obstacle(
 
 
 def missing_compiler() -> str | None:
-    """What to install where NVIDIA's runtime compiler is not; None where it is."""
+    """The line that says what to install where NVIDIA's runtime compiler is missing; None where it is not."""
     if find_spec("cuda") is None or find_spec("cuda.core") is None or find_spec("cuda.bindings") is None:
         return "it needs cuda-core to compile its kernels: pip install 'small-transformer-zoo[fused]'"
     return None
 
 
 def misfits(spec: TransformerSpec) -> list[str]:
-    """What the kernels cannot take of a transformer, e.g. "it takes at most 4 blocks, this one has 6"."""
+    """Dimensions of a transformer that the kernels cannot take, e.g. "it takes at most 4 blocks, this one has 6"."""
     sizes = [(name, limit, getattr(spec, name)) for name, limit in LIMITS.items()]
     found = [f"it takes at most {limit} {name}, this one has {size}" for name, limit, size in sizes if size > limit]
     tiled = [(f"a {name} that is", limit, getattr(spec, name)) for name, limit in TILED_LIMITS.items()]

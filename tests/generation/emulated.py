@@ -50,7 +50,7 @@ class EmulatedKernels:
     ) -> None:
         self.library = ctypes.CDLL(str(build(spec, variant, sources)))
         self.schedule = schedule
-        self.samples_at_once = variant.shared_memory(spec).samples_at_once
+        self.examples_at_once = variant.shared_memory(spec).examples_at_once
         self.shared_bytes: dict[str, int] = {}
         for kind in KERNELS:
             needs = (ctypes.c_int32 * 4)()

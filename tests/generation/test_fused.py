@@ -21,12 +21,12 @@ from small_tasks import few_digits, few_news
 from torch import Tensor
 
 import zoo
-from generation import engines
 from generation.data import TrainingInputs, epoch_batches
 from generation.fused.compiled import FLAT_TENSORS, KERNELS, SOURCES, EvaluateArguments, TrainArguments, layout, macros
 from generation.fused.engine import FusedEngine, adam_corrections, optimizer_rules
-from generation.fused.inputs import epoch_samples, evaluation_samples
+from generation.fused.inputs import epoch_examples, evaluation_examples
 from generation.fused.variants import LARGEST, SMALLEST, VARIANTS, Variant, best_variant, misfits, obstacle
+from generation.population import trainer
 from generation.population.engine import PopulationState
 from generation.population.torch_engine import TorchEngine
 from generation.population.trainer import PopulationTrainer, make_engine
@@ -80,7 +80,7 @@ def test_gradients_of_a_head_with_the_other_heads_sums_are_found(tasks: dict[str
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
 def test_the_reference_of_the_gradients_changes_nothing_but_the_rounding(name: str, tasks: dict[str, TaskData]) -> None:
     run, task, spec = config(name), tasks[name], SPECS[name]
-    samples = epoch_samples(TrainingInputs.prepare(task), epoch_batches(torch.arange(16), run.protocol, epoch=0))
+    samples = epoch_examples(TrainingInputs.prepare(task), epoch_batches(torch.arange(16), run.protocol, epoch=0))
     weights = PopulationState.initial(spec, [run], torch.device("cpu")).weights
     loss, gradient = exact_gradient(spec, weights, samples, torch.arange(16), 0.2, run.seed)
     with FactorsIn(torch.float64):
@@ -256,7 +256,7 @@ def test_samples_hold_what_the_batches_hold_and_texts_are_sorted_by_length(tasks
     protocol = Protocol(batch_size=4)
     twin = TorchEngine([config("agnews")], task)
     batches = epoch_batches(twin.subset, protocol, epoch=1)
-    samples = epoch_samples(twin.inputs, batches)
+    samples = epoch_examples(twin.inputs, batches)
     ids = task.train.inputs[batches.rows.flatten()]
     lengths = (samples.facts >> 24).view(4, 4)
     assert bool((lengths.diff(dim=1) >= 0).all())
@@ -266,7 +266,7 @@ def test_samples_hold_what_the_batches_hold_and_texts_are_sorted_by_length(tasks
         assert torch.equal(lengths[step].long(), (ids.view(4, 4, -1)[step][places] != 0).sum(dim=1))
         labels = task.train.labels[batches.rows[step]][places]
         assert torch.equal((samples.facts.view(4, 4)[step] >> 16 & 0xFF).long(), labels)
-    images = evaluation_samples(tasks["mnist"], tasks["mnist"].test)
+    images = evaluation_examples(tasks["mnist"], tasks["mnist"].test)
     assert images.tokens.shape == (60, 49, 16)
     assert torch.equal(images.facts >> 24, torch.full((60,), 49, dtype=torch.int32))
 
@@ -372,8 +372,8 @@ def test_a_gpu_too_small_for_a_wide_transformer_is_told_so(monkeypatch: pytest.M
 def test_samples_are_cropped_as_the_protocol_says(tasks: dict[str, TaskData]) -> None:
     task, protocol = tasks["mnist"], Protocol(batch_size=16, crop_padding=0)
     batches = epoch_batches(torch.arange(len(task.train)), protocol, epoch=0)
-    samples = epoch_samples(TrainingInputs.prepare(task, protocol.crop_padding), batches)
-    assert torch.equal(samples.tokens, evaluation_samples(task, task.train[batches.rows.flatten()]).tokens)
+    samples = epoch_examples(TrainingInputs.prepare(task, protocol.crop_padding), batches)
+    assert torch.equal(samples.tokens, evaluation_examples(task, task.train[batches.rows.flatten()]).tokens)
 
 
 @pytest.mark.parametrize("spec", [MNIST, replace(MNIST, task="digits", tokens=4, blocks=1)], ids=["mnist", "digits"])
@@ -408,17 +408,18 @@ def test_engines_by_name(tasks: dict[str, TaskData]) -> None:
 def test_auto_takes_the_fused_engine_where_it_can_train(
     tasks: dict[str, TaskData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cpu, runs, task = torch.device("cpu"), [config("mnist")], tasks["mnist"]
-    monkeypatch.setattr(engines, "obstacle", lambda spec, configs, device, variant: None)
+    gpu, runs, task = torch.device("cuda"), [config("mnist")], tasks["mnist"]
+    monkeypatch.setattr(trainer, "TorchEngine", lambda configs, task, **options: TorchEngine(configs, task))
+    monkeypatch.setattr(trainer, "obstacle", lambda spec, configs, device, variant: None)
     monkeypatch.setattr(
         FusedEngine,
         "on_cuda",
         lambda configs, task, device, variant: FusedEngine(configs, task, EmulatedKernels(task.spec)),
     )
-    assert make_engine("auto", runs, task, cpu).name == "fused"
-    assert make_engine("auto", runs, task, cpu, models_per_pass=4).name == "torch"
+    assert make_engine("auto", runs, task, gpu).name == "fused"
+    assert make_engine("auto", runs, task, gpu, models_per_pass=4).name == "torch"
     with pytest.raises(ValueError, match="--models-per-pass is for --engine torch"):
-        make_engine("fused", runs, task, cpu, models_per_pass=4)
+        make_engine("fused", runs, task, gpu, models_per_pass=4)
 
 
 @pytest.mark.gpu

@@ -15,7 +15,6 @@ from fused_checks import MakeEngine, check_evaluation, check_gradients, check_tw
 from small_tasks import few_news, few_scans
 from torch import Tensor
 
-from generation import engines
 from generation.fused.engine import FusedEngine
 from generation.fused.variants import (
     VARIANTS,
@@ -26,6 +25,7 @@ from generation.fused.variants import (
     keys_and_values,
     smallest_variant,
 )
+from generation.population import trainer
 from generation.population.engine import PopulationState
 from generation.population.torch_engine import TorchEngine
 from generation.protocol import RunConfig
@@ -146,12 +146,12 @@ def test_auto_takes_the_fused_engine_for_a_shape_of_ones_own(monkeypatch: pytest
     card = SimpleNamespace(name="A100", major=8, minor=0, shared_memory_per_block_optin=MEDIUM.shared_bytes)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
     monkeypatch.setattr(FusedEngine, "on_cuda", lambda configs, task, device, variant: made(configs, task))
-    monkeypatch.setattr(engines, "TorchEngine", lambda configs, task, **options: TorchEngine(configs, task))
+    monkeypatch.setattr(trainer, "TorchEngine", lambda configs, task, **options: TorchEngine(configs, task))
 
     def made(configs: list[RunConfig], task: TaskData) -> FusedEngine:
         return FusedEngine(configs, task, EmulatedKernels(task.spec, variant=MEDIUM))
 
     gpu = torch.device("cuda")
-    assert engines.make_engine("auto", [config("titles")], task, gpu).name == "fused"
+    assert trainer.make_engine("auto", [config("titles")], task, gpu).name == "fused"
     with pytest.warns(UserWarning, match="torch trains, .*: it takes at most 4 blocks, this one has 5"):
-        assert engines.make_engine("auto", [config("reviews")], deep, gpu).name == "torch"
+        assert trainer.make_engine("auto", [config("reviews")], deep, gpu).name == "torch"

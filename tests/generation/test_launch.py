@@ -11,13 +11,9 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from generation.cluster.guardian import PATIENCE_SECONDS
-from generation.cluster.heartbeats import Heartbeat
-from generation.cluster.launcher import Launcher, Resources
-from generation.cluster.ray_tasks import import_ray
-from generation.cluster.status_table import MISSING, RUNNING, WAITING, StatusTable
 from generation.job import Job
-from generation.launch import main, parse_shards
+from generation.launch import MISSING, RUNNING, WAITING, StatusTable, check_cpus, main, parse_shards
+from generation.ray_tasks import import_ray
 from generation.remote import scratch_folder
 from generation.shard import train_shard
 from generation.sweep import PRESETS, Sweep
@@ -115,7 +111,7 @@ def test_a_ray_of_our_own_listens_on_loopback_asks_for_a_token_and_ends_with_its
     finally:
         process.kill()
         process.communicate()
-    deadline = time.monotonic() + PATIENCE_SECONDS + 10
+    deadline = time.monotonic() + 15
     while (left := marked_processes(mark)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left
@@ -131,35 +127,15 @@ def test_a_second_launch_of_a_process_has_the_token_of_the_first(monkeypatch: py
     assert tokens[0] == tokens[1]
 
 
-class ActorHere:
-    """A Ray actor whose calls are made at once, in this process."""
-
-    def __init__(self, kind: type) -> None:
-        self.kind = kind
-
-    def remote(self) -> "ActorHere":
-        self.actor = self.kind()
-        return self
-
-    def __getattr__(self, name: str) -> SimpleNamespace:
-        return SimpleNamespace(remote=getattr(self.actor, name))
-
-
-def test_a_shard_whose_worker_died_waits_until_another_worker_reports() -> None:
-    ray = SimpleNamespace(remote=lambda **_: ActorHere, get=lambda answer, timeout: answer)
-    table, job = StatusTable(SHARDS, "title"), Job(Sweep(named_task("mnist"), PRESETS["demo"]), Path("runs"))
-    launch = Launcher(ray, job, table, Resources("cpu", 1, 3), log=lambda line: None, say=lambda line: None)
-
-    def status(worker: str | None = None) -> tuple[str, str]:
-        if worker:
-            launch.heartbeats.beat.remote(1, Heartbeat(worker))
-        launch.read_heartbeats({1})
-        return table.shards[1].state, table.shards[1].worker
-
-    assert status("host pid 1") == (RUNNING, "host pid 1")
-    assert launch.settle(1, None) == 0.0
-    assert status() == (WAITING, "")
-    assert status("host pid 2") == (RUNNING, "host pid 2")
+def test_the_table_shows_which_worker_died_and_which_took_its_shard() -> None:
+    table = StatusTable(SHARDS, "title")
+    assert table.report(1, "host pid 1", "", "") == "shard 1: running, on host pid 1"
+    assert table.report(1, "host pid 1", "2/6", "0.5 model-epochs/s") is None
+    assert table.report(1, "host pid 2", "", "") == "shard 1: running, on host pid 2, its worker died, host pid 1"
+    assert table.shards[1].tries == 2
+    assert table.report(1, "", "", "another process is at work") == "shard 1: waiting, another process is at work"
+    assert table.shards[1].state == WAITING
+    assert table.report(1, "host pid 3", "", "") == "shard 1: running, on host pid 3"
 
 
 def test_the_table_shows_every_shard_and_takes_brackets_for_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,7 +200,7 @@ def test_more_cores_than_any_machine_has_are_refused(
     monkeypatch.setattr("generation.launch.cluster", lambda ray, address: nullcontext())
     line = refusal(main, ["--device", device, "--cpus", "5"], capsys)
     assert line == f"error: --cpus 5: the cluster's largest {largest} CPU cores\n"
-    Resources(device, cpus=2, retries=0).check(ray)
+    check_cpus(ray, 2, device)
 
 
 def test_without_ray_one_line_names_the_extra(

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from rich.table import Table
 
-from generation.cluster.status_table import StatusTable
+from generation.launch import StatusTable
 from zoo import describe, verify
 from zoo.command import one_line
 from zoo.format.card import DEFAULT_CARD, render_card
