@@ -14,10 +14,8 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from generation.protocol import CROP_PADDING, Protocol
-from generation.word_vectors import reduce_vectors, train_embedding
-from zoo.storage.atomic import write_atomically
-from zoo.tasks import Examples, TaskData, WordEmbedding
-from zoo.tasks.embedding import VECTORS_FILE
+from generation.word_vectors import frozen_embedding
+from zoo.tasks import Examples, TaskData
 from zoo.tasks.formats import RawImages, RawTexts
 from zoo.tasks.load import read_task, task_data
 from zoo.tasks.mnist import load_sample_digits
@@ -118,9 +116,6 @@ def model_batch(
     return x, mask, examples.labels
 
 
-ORIGIN_FILE = "embedding-origin.txt"
-
-
 def load_task_data(
     task: TaskFile,
     folder: Path | None,
@@ -155,35 +150,3 @@ def with_fewer_examples(data: TaskData, train_examples: int | None) -> TaskData:
     identity = replace(data.identity, train_rows=train_examples) if data.identity else None
     train = data.train[random_subset(available, train_examples)]
     return replace(data, train=train, source=source, identity=identity)
-
-
-def frozen_embedding(task: TaskFile, raw: RawTexts, folder: Path | None, vectors: str | None) -> WordEmbedding:
-    """The word vectors that all transformers of a zoo share: those in ``folder`` where there are some.
-
-    Else they are made from ``vectors`` (a file or a name that gensim knows), or trained on the training texts, and
-    saved in ``folder``.
-    """
-    dim = task.text_spec(raw.classes).dim
-    origin = f"trained on {raw.source}" if vectors is None else f"{vectors}, reduced by PCA"
-    if folder is not None and (folder / VECTORS_FILE).is_file():
-        check_origin(folder, origin)
-        embedding = WordEmbedding.load(folder)
-        if (found := embedding.table.shape[1]) != dim:
-            raise ValueError(f"{task.where}: [transformer] dim is {dim}, the word vectors in {folder} have {found}")
-        return embedding
-    texts = raw.train.texts
-    embedding = train_embedding(texts, dim) if vectors is None else reduce_vectors(vectors, texts, dim)
-    if folder is not None:
-        write_atomically(folder / ORIGIN_FILE, origin.encode())
-        embedding.save(folder)
-    return embedding
-
-
-def check_origin(folder: Path, origin: str) -> None:
-    """Refuses an embedding that was made from other vectors or texts than these; one put there by hand is accepted."""
-    recorded = folder / ORIGIN_FILE
-    if recorded.is_file() and (before := recorded.read_text(encoding="utf-8", errors="replace")) != origin:
-        raise ValueError(
-            f"the word vectors in {folder} are '{before}', these would be '{origin}': "
-            "choose another --out, since all runs of a zoo share one embedding"
-        )

@@ -23,19 +23,21 @@ import pandas as pd
 from generation.protocol import RunConfig
 from zoo.reading.selection import Selection
 
-STREAM = 2026  # keeps these draws apart from the permutation that deals the grid to its shards
-SEEDS = 1000
-PLACES_PER_SEED = 1_000_000
+PERMUTATION_SEED = 2025
+DRAW_SEED = 2026  # keeps draws apart from the permutation that deals the grid to its shards
+SEED = 0  # the one that all runs share, unless they have their own
+DRAWS = 1000
+NUMBERS_PER_DRAW = 1_000_000
 FRACTIONS = 10  # room for the last digit of a shard's number
-CHOSEN_BASE, CHOSEN = 1_100_000_000, 100_000_000  # numbers of shards of samples from a part of the grid
+CHOSEN_BASE, CHOSEN = 1_100_000_000, 100_000_000  # shard numbers of draws from a part of the grid
 
 
 @dataclass(frozen=True)
-class Sample:
+class Draw:
     """``count`` configurations of a grid, each set of that size equally likely.
 
-    A smaller sample of the same seed is the beginning of a larger one. Samples of different seeds are independent, so
-    they may share configurations. With ``where``, an expression in its canonical form, the grid is that part of it.
+    A smaller draw of the same seed is the beginning of a larger one. Draws of different seeds are independent, so they
+    may share configurations. With ``where``, an expression in its canonical form, the grid is that part of it.
     """
 
     count: int
@@ -45,41 +47,33 @@ class Sample:
     def __post_init__(self) -> None:
         if self.count < 1:
             raise ValueError(f"a sample has at least 1 configuration, got {self.count}")
-        if not 0 <= self.seed < SEEDS:
-            raise ValueError(f"the seed of a sample must lie in 0 to {SEEDS - 1}, got {self.seed}")
+        if not 0 <= self.seed < DRAWS:
+            raise ValueError(f"the seed of a sample must lie in 0 to {DRAWS - 1}, got {self.seed}")
 
     def drawn(self, runs: Sequence[RunConfig]) -> list[RunConfig]:
-        """The configurations drawn from all those of a grid."""
+        """The configurations drawn from all those of a grid: the head of a permutation."""
+        part = "the grid"
         if self.where is not None:
+            part = f"the part of the grid where {self.where}"
             table = pd.DataFrame([run.hyperparameters() for run in runs]).drop(columns="seed")
             chosen = np.flatnonzero(Selection.parse(self.where).mask(table))
-            runs = [runs[place] for place in chosen.tolist()]
-        return [runs[place] for place in self.places(len(runs))]
-
-    def places(self, size: int) -> list[int]:
-        """The configurations drawn from a grid of ``size``, by their places in it: the head of a permutation."""
-        if self.count > size:
-            part = "the grid" if self.where is None else f"the part of the grid where {self.where}"
-            raise ValueError(f"{part} has {size:,} configurations: a sample of {self.count:,} cannot be drawn")
-        bits = np.random.Philox(np.random.SeedSequence((STREAM, self.seed)))
-        return np.random.Generator(bits).permutation(size)[: self.count].tolist()
+            runs = [runs[row] for row in chosen.tolist()]
+        if self.count > len(runs):
+            raise ValueError(f"{part} has {len(runs):,} configurations: a sample of {self.count:,} cannot be drawn")
+        return [runs[row] for row in permutation(len(runs), DRAW_SEED, self.seed)[: self.count]]
 
     def number(self, fraction: int) -> int:
-        """The number of the shard with the sample's runs of one train fraction, given by its index.
+        """The number of the shard with the draw's runs of one train fraction, given by its index.
 
-        (seed + 1)·10⁶ + 10·count + fraction: no two samples share a number, and none is that of a shard of the grid.
+        (seed + 1)·10⁶ + 10·count + fraction: no two draws share a number, and none is that of a shard of the grid.
         Of a part of the grid it is 1.1·10⁹ + 10·h + fraction, where h is a hash of where, count and seed below 10⁸.
         """
-        assert FRACTIONS * self.count + fraction < PLACES_PER_SEED
+        assert FRACTIONS * self.count + fraction < NUMBERS_PER_DRAW
         assert 0 <= fraction < FRACTIONS
         if self.where is not None:
             digest = hashlib.sha256(f"{self.count} {self.seed} {self.where}".encode()).digest()
             return CHOSEN_BASE + FRACTIONS * (int.from_bytes(digest[:8], "big") % CHOSEN) + fraction
-        return (self.seed + 1) * PLACES_PER_SEED + FRACTIONS * self.count + fraction
-
-
-PERMUTATION_SEED = 2025
-SEED = 0  # the one that all runs share, unless they have their own
+        return (self.seed + 1) * NUMBERS_PER_DRAW + FRACTIONS * self.count + fraction
 
 
 @dataclass(frozen=True)
@@ -136,12 +130,15 @@ class Grid:
         return runs[part * len(runs) // parts : (part + 1) * len(runs) // parts]
 
 
+def permutation(size: int, *seed: int) -> list[int]:
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed))).permutation(size).tolist()
+
+
 @cache
 def permuted(grid: Grid, fraction_index: int) -> tuple[RunConfig, ...]:
     """A train fraction's configurations in their fixed random order, the same for every task with as many."""
     runs = grid.of_fraction(grid.fractions[fraction_index])
-    bits = np.random.Philox(np.random.SeedSequence((PERMUTATION_SEED, fraction_index)))
-    return tuple(runs[i] for i in np.random.Generator(bits).permutation(len(runs)))
+    return tuple(runs[row] for row in permutation(len(runs), PERMUTATION_SEED, fraction_index))
 
 
 @cache
@@ -151,11 +148,11 @@ def whole(grid: Grid) -> tuple[RunConfig, ...]:
 
 
 @cache
-def sampled(grid: Grid, sample: Sample) -> dict[int, tuple[RunConfig, ...]]:
-    """The configurations of a sample by shard: those of one train fraction, in the order they were drawn."""
-    drawn = sample.drawn(whole(grid))
+def drawn_shards(grid: Grid, draw: Draw) -> dict[int, tuple[RunConfig, ...]]:
+    """The configurations of a draw by shard: those of one train fraction, in the order they were drawn."""
+    drawn = draw.drawn(whole(grid))
     shards = {
-        sample.number(index): tuple(run for run in drawn if run.train_fraction == fraction)
+        draw.number(index): tuple(run for run in drawn if run.train_fraction == fraction)
         for index, fraction in enumerate(grid.fractions)
     }
     return {number: runs for number, runs in shards.items() if runs}

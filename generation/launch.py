@@ -22,7 +22,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from generation.grid import sampled
+from generation.grid import drawn_shards
 from generation.job import Job, add_options, check_preset, choose_preset, chosen_sample
 from generation.ray_tasks import cluster, import_ray, prepare, train
 from generation.task import named_task
@@ -80,8 +80,8 @@ def main(arguments: list[str] | None = None) -> None:
     task = named_task(options.task)
     chosen = None if options.shards is None else parse_shards(options.shards, task.grid.shards)
     check_preset(task, options.preset)
-    if (sample := chosen_sample(options)) is not None:
-        sampled(task.grid, sample)
+    if (draw := chosen_sample(options)) is not None:
+        drawn_shards(task.grid, draw)
     if options.device not in DEVICES:
         raise ValueError(f"--device {options.device!r}: Ray hands out the devices, name cpu or cuda")
     # Ray gives a task that ran out of memory to other workers forever unless it is limited

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from generation.data import ORIGIN_FILE
+from generation.word_vectors import ORIGIN_FILE
 from zoo.format.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest
 from zoo.format.shard import TIMING_FILE, Shard, ShardRecord
 from zoo.storage.atomic import write_atomically

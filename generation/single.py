@@ -9,6 +9,7 @@ import argparse
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -36,7 +37,7 @@ EVALUATION_CHUNK = 1000
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Weights of a run at one moment, and what was measured on these very weights."""
+    """Weights of a run after an epoch, and their measurements."""
 
     epoch: int
     weights: Float[Tensor, " d"]
@@ -46,12 +47,17 @@ class Checkpoint:
 
 
 @dataclass
-class Curves:
-    """One value per epoch: test accuracy and loss after it, mean loss of its batches during it."""
+class RunResult:
+    """A run: its checkpoints by label, none where it diverged, and its curves.
+
+    A curve has one value per epoch: test accuracy and loss after it, mean loss of its batches during it.
+    """
 
     test_accuracy: list[float] = field(default_factory=list)
     test_loss: list[float] = field(default_factory=list)
     train_loss: list[float] = field(default_factory=list)
+    checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
+    diverged: bool = False
 
     @property
     def best_epoch(self) -> int:
@@ -59,29 +65,15 @@ class Curves:
         return 1 + self.test_accuracy.index(max(self.test_accuracy)) if self.test_accuracy else 0
 
 
-@dataclass(frozen=True)
-class RunResult:
-    """A finished run: its checkpoints by label, none where it diverged, and its curves."""
-
-    config: RunConfig
-    diverged: bool
-    curves: Curves
-    checkpoints: dict[str, Checkpoint]
-
-
 def make_optimizer(config: RunConfig, model: ZooTransformer) -> optim.Optimizer:
     """The optimizer of a run; weight decay is the optimizer's own, added to the gradient."""
-    parameters, lr, decay = model.parameters(), config.learning_rate, config.weight_decay
-    match config.optimizer:
-        case "sgd":
-            return optim.SGD(parameters, lr=lr, weight_decay=decay)
-        case "sgd_momentum":
-            return optim.SGD(parameters, lr=lr, weight_decay=decay, momentum=MOMENTUM)
-        case "adam":
-            return optim.Adam(parameters, lr=lr, weight_decay=decay, betas=ADAM_BETAS, eps=EPSILON)
-        case "rmsprop":
-            return optim.RMSprop(parameters, lr=lr, weight_decay=decay, alpha=RMSPROP_ALPHA, eps=EPSILON)
-    raise AssertionError(config.optimizer)
+    make = {
+        "sgd": optim.SGD,
+        "sgd_momentum": partial(optim.SGD, momentum=MOMENTUM),
+        "adam": partial(optim.Adam, betas=ADAM_BETAS, eps=EPSILON),
+        "rmsprop": partial(optim.RMSprop, alpha=RMSPROP_ALPHA, eps=EPSILON),
+    }[config.optimizer]
+    return make(model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
 
 
 def make_model(spec: TransformerSpec, config: RunConfig, device: torch.device) -> ZooTransformer:
@@ -105,7 +97,7 @@ def train_single(
 ) -> RunResult:
     """Trains ``config`` on ``task``, for all epochs of its protocol or the first ``stop_after``.
 
-    ``on_epoch`` is told the epoch's number (from 1), the mean loss of its batches and the evaluation after it.
+    ``on_epoch`` is called with the epoch's number (from 1), the mean loss of its batches and the evaluation after it.
     """
     device = torch.device(device)
     task = task.to(device)
@@ -117,7 +109,7 @@ def train_single(
     optimizer = make_optimizer(config, model)
     inputs = TrainingInputs.prepare(task, protocol.crop_padding)
     subset = train_subset(len(task.train), config.train_fraction).to(device)
-    curves = Curves()
+    result = RunResult()
     snapshots: dict[str, tuple[int, torch.Tensor]] = {}
 
     for epoch in range(epochs):
@@ -126,29 +118,29 @@ def train_single(
         batches = epoch_batches(subset.cpu(), protocol, epoch).to(device)
         train_loss = float(train_batches(model, optimizer, inputs, batches).double().mean())
         evaluation = measure(model, task, task.test, EVALUATION_CHUNK)
-        curves.train_loss.append(train_loss)
-        curves.test_accuracy.append(evaluation.accuracy)
-        curves.test_loss.append(evaluation.loss)
+        result.train_loss.append(train_loss)
+        result.test_accuracy.append(evaluation.accuracy)
+        result.test_loss.append(evaluation.loss)
         if on_epoch is not None:
             on_epoch(epoch + 1, train_loss, evaluation)
 
-        flat = flatten(model)
+        flat = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
         if not (math.isfinite(train_loss) and math.isfinite(evaluation.loss) and bool(flat.isfinite().all())):
-            return RunResult(config, diverged=True, curves=curves, checkpoints={})
-        if curves.best_epoch == epoch + 1:
+            result.diverged = True
+            return result
+        if result.best_epoch == epoch + 1:
             snapshots[BEST] = (epoch + 1, flat)
         for label, at in protocol.checkpoints.items():
             if at == epoch + 1:
                 snapshots[label] = (epoch + 1, flat)
 
     trained_on = task.train[subset]
-    checkpoints = {}
     for label, (epoch, flat) in snapshots.items():
         model.load_state_dict(TransformerWeights.from_flat(task.spec, flat).state_dict())
         train_loss = measure(model, task, trained_on, EVALUATION_CHUNK).loss
-        accuracy, test_loss = curves.test_accuracy[epoch - 1], curves.test_loss[epoch - 1]
-        checkpoints[label] = Checkpoint(epoch, flat.cpu(), accuracy, test_loss, train_loss)
-    return RunResult(config, diverged=False, curves=curves, checkpoints=checkpoints)
+        accuracy, test_loss = result.test_accuracy[epoch - 1], result.test_loss[epoch - 1]
+        result.checkpoints[label] = Checkpoint(epoch, flat.cpu(), accuracy, test_loss, train_loss)
+    return result
 
 
 def train_batches(
@@ -166,11 +158,6 @@ def train_batches(
         optimizer.step()
         losses.append(loss.detach())
     return torch.stack(losses)
-
-
-def flatten(model: ZooTransformer) -> torch.Tensor:
-    """The model's weights as a new flat vector."""
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:

@@ -18,12 +18,50 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 
+from zoo.storage.atomic import write_atomically
 from zoo.tasks import WordEmbedding
+from zoo.tasks.embedding import VECTORS_FILE
+from zoo.tasks.formats import RawTexts
+from zoo.tasks.task_file import TaskFile
 
-SEED = 0
-EPOCHS = 10
-WINDOW = 5
-MIN_COUNT = 5
+ORIGIN_FILE = "embedding-origin.txt"
+SEED, EPOCHS, WINDOW, MIN_COUNT = 0, 10, 5, 5  # of Word2Vec
+LONGEST_HEADER, LONGEST_WORD, LONGEST_NUMBER = 100, 1000, 32  # bytes
+MOST_COMPRESSION = 10
+"""How many times its own size a gzipped file may hold: vectors are noise, and shrink to a half at best."""
+BUFFER_BYTES = 1 << 20
+
+
+def frozen_embedding(task: TaskFile, raw: RawTexts, folder: Path | None, vectors: str | None) -> WordEmbedding:
+    """The word vectors that all transformers of a zoo share: those in ``folder`` where there are some.
+
+    Else they are made from ``vectors`` (a file or a name that gensim knows), or trained on the training texts, and
+    saved in ``folder``.
+    """
+    dim = task.text_spec(raw.classes).dim
+    origin = f"trained on {raw.source}" if vectors is None else f"{vectors}, reduced by PCA"
+    if folder is not None and (folder / VECTORS_FILE).is_file():
+        check_origin(folder, origin)
+        embedding = WordEmbedding.load(folder)
+        if (found := embedding.table.shape[1]) != dim:
+            raise ValueError(f"{task.where}: [transformer] dim is {dim}, the word vectors in {folder} have {found}")
+        return embedding
+    texts = raw.train.texts
+    embedding = train_embedding(texts, dim) if vectors is None else reduce_vectors(vectors, texts, dim)
+    if folder is not None:
+        write_atomically(folder / ORIGIN_FILE, origin.encode())
+        embedding.save(folder)
+    return embedding
+
+
+def check_origin(folder: Path, origin: str) -> None:
+    """Refuses an embedding that was made from other vectors or texts than these; one put there by hand is accepted."""
+    recorded = folder / ORIGIN_FILE
+    if recorded.is_file() and (before := recorded.read_text(encoding="utf-8", errors="replace")) != origin:
+        raise ValueError(
+            f"the word vectors in {folder} are '{before}', these would be '{origin}': "
+            "choose another --out, since all runs of a zoo share one embedding"
+        )
 
 
 def train_embedding(texts: Sequence[str], dim: int) -> WordEmbedding:
@@ -94,12 +132,6 @@ def principal_components(vectors: np.ndarray, dim: int) -> np.ndarray:
     axes = np.linalg.eigh(covariance)[1][:, ::-1][:, :dim]
     signs = np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(dim)])
     return axes * signs
-
-
-LONGEST_HEADER, LONGEST_WORD, LONGEST_NUMBER = 100, 1000, 32  # bytes
-MOST_COMPRESSION = 10
-"""How many times its own size a gzipped file may hold: vectors are noise, and shrink to a half at best."""
-BUFFER_BYTES = 1 << 20
 
 
 def read_vectors(path: Path, least_dimensions: int) -> tuple[list[str], Float32[np.ndarray, "words dim"]]:

@@ -28,6 +28,16 @@ LINE = 128
 LOSS, TOTALS, FACTS = 16, 16, 64  # bytes of an example's loss, of the sums of losses, and of an example's facts
 WARP = 32
 NARROW_DIM, NARROW_HIDDEN = 32, 64  # rows of which leave registers for 16 warps
+OLDEST = (8, 0)  # compute capability: matrix units of this kind, copies beside the work
+NEWER = (9, 0)  # and stores of matrices, registers that move between warps
+BLOCKS_IN_REGISTERS, SIDES_IN_REGISTERS = 2, (32, 32, 64)
+"""Blocks whose ``dim``, heads together and ``hidden_dim`` are the paper's have their gradients in registers for a whole
+step: eight squares of 32 × 32 weights, one in each of eight warps or two in each of four. Those of others wait in
+device memory."""
+LARGEST_BATCH = 1 << 16
+LIMITS = {"tokens": 64, "classes": 16, "blocks": 4, "heads": 4}
+TILED_LIMITS = {"dim": 64, "key_dim": 64, "hidden_dim": 128}
+LARGEST_PATCH = LARGEST_INNER = 64  # numbers of a patch, and of a token's heads side by side
 
 
 def features(spec: TransformerSpec) -> int:
@@ -126,14 +136,6 @@ def token_sums(spec: TransformerSpec) -> int:
     return ROWS // TILE * spec.dim * FLOAT
 
 
-OLDEST = (8, 0)  # compute capability: matrix units of this kind, copies beside the work
-NEWER = (9, 0)  # and stores of matrices, registers that move between warps
-BLOCKS_IN_REGISTERS, SIDES_IN_REGISTERS = 2, (32, 32, 64)
-"""Blocks whose ``dim``, heads together and ``hidden_dim`` are the paper's have their gradients in registers for a whole
-step: eight squares of 32 × 32 weights, one in each of eight warps or two in each of four. Those of others wait in
-device memory."""
-
-
 @dataclass(frozen=True)
 class Variant:
     """A name for an amount of shared memory per thread block, and the least compute capability."""
@@ -219,12 +221,6 @@ def best_variant(spec: TransformerSpec, shared_bytes: int, capability: tuple[int
 
 def variant_named(name: str) -> Variant:
     return next(variant for variant in VARIANTS if variant.name == name)
-
-
-LARGEST_BATCH = 1 << 16
-LIMITS = {"tokens": 64, "classes": 16, "blocks": 4, "heads": 4}
-TILED_LIMITS = {"dim": 64, "key_dim": 64, "hidden_dim": 128}
-LARGEST_PATCH = LARGEST_INNER = 64  # numbers of a patch, and of a token's heads side by side
 
 
 def obstacle(

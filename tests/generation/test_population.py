@@ -47,10 +47,10 @@ def test_every_step_equals_the_slow_twins_for_every_optimizer(task: TaskData, ex
         for index, label in enumerate(checkpoint_labels(config)):
             expected, actual = twin.checkpoints[label].weights, trainer.state.checkpoints[index, row]
             assert float((actual - expected).norm() / expected.norm()) < 1e-6, (config.optimizer, label)
-        assert trainer.state.test_accuracy[row].tolist() == pytest.approx(twin.curves.test_accuracy)
-        assert trainer.state.test_loss[row].tolist() == pytest.approx(twin.curves.test_loss, rel=1e-5)
-        assert trainer.state.train_loss[row].tolist() == pytest.approx(twin.curves.train_loss, rel=1e-5)
-        assert int(trainer.state.best_epoch[row]) == twin.curves.best_epoch
+        assert trainer.state.test_accuracy[row].tolist() == pytest.approx(twin.test_accuracy)
+        assert trainer.state.test_loss[row].tolist() == pytest.approx(twin.test_loss, rel=1e-5)
+        assert trainer.state.train_loss[row].tolist() == pytest.approx(twin.train_loss, rel=1e-5)
+        assert int(trainer.state.best_epoch[row]) == twin.best_epoch
         losses = trainer.measure_checkpoints().train_loss[:, row].tolist()
         assert losses == pytest.approx(
             [twin.checkpoints[label].train_loss for label in checkpoint_labels(config)], rel=1e-5
@@ -84,7 +84,7 @@ def test_chosen_crops_and_checkpoints_are_those_of_the_slow_twin(photos: TaskDat
     assert {label: checkpoint.epoch for label, checkpoint in twin.checkpoints.items()} == {
         "epoch_1": 1,
         "epoch_3": 3,
-        "best": twin.curves.best_epoch,
+        "best": twin.best_epoch,
     }
     for index, label in enumerate(checkpoint_labels(config)):
         torch.testing.assert_close(trainer.state.checkpoints[index, 0], twin.checkpoints[label].weights)
@@ -177,7 +177,7 @@ def test_a_diverged_run_is_frozen_recorded_and_disturbs_nobody(digits: TaskData)
     assert not bool(trainer.state.checkpoints[3, 1].any())
     twin = train_single(wild, digits)
     assert twin.diverged
-    assert len(twin.curves.test_accuracy) == 1
+    assert len(twin.test_accuracy) == 1
     assert twin.checkpoints == {}
 
 
@@ -203,7 +203,7 @@ def test_with_dropout_losses_are_distributed_as_the_slow_twins() -> None:
         for optimizer, rate in {"sgd": 1e-1, "sgd_momentum": 3e-2, "adam": 1e-2, "rmsprop": 3e-3}.items()
         for std, dropout in ((0.1, 0.4), (0.2, 0.2))
     ]
-    twins = [train_single(config, task).curves for config in configs]
+    twins = [train_single(config, task) for config in configs]
     accuracy = torch.tensor([twin.test_accuracy[-1] for twin in twins])
     loss = torch.tensor([twin.train_loss for twin in twins]).mean(1)
     assert float(accuracy.max()) > 0.9, "nothing was learnt, so nothing was compared"
