@@ -21,13 +21,13 @@ from zoo.tasks.load import read_task, task_data
 from zoo.tasks.mnist import load_sample_digits
 from zoo.tasks.task_file import TaskFile
 
-DATA_SEED = 0
-SUBSET, ORDER, CROPS = 0, 1, 2  # the purposes that random numbers are drawn for
+_DATA_SEED = 0
+_SUBSET, _ORDER, _CROPS = 0, 1, 2  # the purposes that random numbers are drawn for
 
 
-def random_numbers(*key: int) -> np.random.Generator:
+def _random_numbers(*key: int) -> np.random.Generator:
     """A separate generator for every key, from the counter-based Philox."""
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence((DATA_SEED, *key))))
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence((_DATA_SEED, *key))))
 
 
 def train_subset(size: int, fraction: float) -> Int[Tensor, " n"]:
@@ -37,7 +37,7 @@ def train_subset(size: int, fraction: float) -> Int[Tensor, " n"]:
 
 def random_subset(size: int, count: int) -> Int[Tensor, " n"]:
     """``count`` of ``size`` rows in ascending order, always the same ones; a smaller choice lies within a larger."""
-    return torch.from_numpy(np.sort(random_numbers(SUBSET).permutation(size)[:count]))
+    return torch.from_numpy(np.sort(_random_numbers(_SUBSET).permutation(size)[:count]))
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ def epoch_batches(subset: Int[Tensor, " n"], protocol: Protocol, epoch: int) -> 
     steps, batch = len(subset) // protocol.batch_size, protocol.batch_size
     if steps == 0:
         raise ValueError(f"{len(subset)} training examples do not fill one batch of {batch}")
-    order = torch.from_numpy(random_numbers(ORDER, epoch).permutation(len(subset))[: steps * batch])
-    offsets = random_numbers(CROPS, epoch).integers(0, 2 * protocol.crop_padding + 1, size=(steps, batch, 2))
+    order = torch.from_numpy(_random_numbers(_ORDER, epoch).permutation(len(subset))[: steps * batch])
+    offsets = _random_numbers(_CROPS, epoch).integers(0, 2 * protocol.crop_padding + 1, size=(steps, batch, 2))
     return EpochBatches(subset[order].view(steps, batch), torch.from_numpy(offsets))
 
 
@@ -76,7 +76,7 @@ class TrainingInputs:
     def prepare(cls, task: TaskData, crop_padding: int = CROP_PADDING) -> "TrainingInputs":
         if task.embedding is not None:
             return cls(task, None, crop_padding)
-        return cls(task, pad(task.train.inputs, crop_padding), crop_padding)
+        return cls(task, _pad(task.train.inputs, crop_padding), crop_padding)
 
     def batch(self, batches: EpochBatches, step: int) -> Examples:
         """The examples of one step, images cropped, still as bytes or word ids."""
@@ -97,7 +97,7 @@ class TrainingInputs:
         return self.padded[rows[:, None, None], y[:, :, None], x[:, None, :]]
 
 
-def pad(
+def _pad(
     images: UInt8[Tensor, "n height width *channels"], margin: int
 ) -> UInt8[Tensor, "n padded_height padded_width *channels"]:
     """The images with ``margin`` zeros around them."""

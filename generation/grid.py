@@ -23,13 +23,13 @@ import pandas as pd
 from generation.protocol import RunConfig
 from zoo.reading.selection import Selection
 
-PERMUTATION_SEED = 2025
-DRAW_SEED = 2026  # keeps draws apart from the permutation that deals the grid to its shards
-SEED = 0  # the one that all runs share, unless they have their own
-DRAWS = 1000
-NUMBERS_PER_DRAW = 1_000_000
+_PERMUTATION_SEED = 2025
+_DRAW_SEED = 2026  # keeps draws apart from the permutation that deals the grid to its shards
+_SEED = 0  # the one that all runs share, unless they have their own
+_DRAWS = 1000
+_NUMBERS_PER_DRAW = 1_000_000
 FRACTIONS = 10  # room for the last digit of a shard's number
-CHOSEN_BASE, CHOSEN = 1_100_000_000, 100_000_000  # shard numbers of draws from a part of the grid
+_CHOSEN_BASE, _CHOSEN = 1_100_000_000, 100_000_000  # shard numbers of draws from a part of the grid
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Draw:
     def __post_init__(self) -> None:
         if self.count < 1:
             raise ValueError(f"a sample has at least 1 configuration, got {self.count}")
-        if not 0 <= self.seed < DRAWS:
-            raise ValueError(f"the seed of a sample must lie in 0 to {DRAWS - 1}, got {self.seed}")
+        if not 0 <= self.seed < _DRAWS:
+            raise ValueError(f"the seed of a sample must lie in 0 to {_DRAWS - 1}, got {self.seed}")
 
     def drawn(self, runs: Sequence[RunConfig]) -> list[RunConfig]:
         """The configurations drawn from all those of a grid: the head of a permutation."""
@@ -60,7 +60,7 @@ class Draw:
             runs = [runs[row] for row in chosen.tolist()]
         if self.count > len(runs):
             raise ValueError(f"{part} has {len(runs):,} configurations: a sample of {self.count:,} cannot be drawn")
-        return [runs[row] for row in permutation(len(runs), DRAW_SEED, self.seed)[: self.count]]
+        return [runs[row] for row in _permutation(len(runs), _DRAW_SEED, self.seed)[: self.count]]
 
     def number(self, fraction: int) -> int:
         """The number of the shard with the draw's runs of one train fraction, given by its index.
@@ -68,12 +68,12 @@ class Draw:
         (seed + 1)·10⁶ + 10·count + fraction: no two draws share a number, and none is that of a shard of the grid.
         Of a part of the grid it is 1.1·10⁹ + 10·h + fraction, where h is a hash of where, count and seed below 10⁸.
         """
-        assert FRACTIONS * self.count + fraction < NUMBERS_PER_DRAW
+        assert FRACTIONS * self.count + fraction < _NUMBERS_PER_DRAW
         assert 0 <= fraction < FRACTIONS
         if self.where is not None:
             digest = hashlib.sha256(f"{self.count} {self.seed} {self.where}".encode()).digest()
-            return CHOSEN_BASE + FRACTIONS * (int.from_bytes(digest[:8], "big") % CHOSEN) + fraction
-        return (self.seed + 1) * NUMBERS_PER_DRAW + FRACTIONS * self.count + fraction
+            return _CHOSEN_BASE + FRACTIONS * (int.from_bytes(digest[:8], "big") % _CHOSEN) + fraction
+        return (self.seed + 1) * _NUMBERS_PER_DRAW + FRACTIONS * self.count + fraction
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Grid:
     def of_fraction(self, fraction: float) -> list[RunConfig]:
         """All configurations of a train fraction, in the order of the tables, each once."""
         runs = (
-            RunConfig(self.task, optimizer, rate, decay, std, dropout, fraction, SEED, task_sha256=self.task_sha256)
+            RunConfig(self.task, optimizer, rate, decay, std, dropout, fraction, _SEED, task_sha256=self.task_sha256)
             for table in self.tables
             if fraction in table.train_fraction
             for optimizer, rate, decay, std, dropout in table.crossed()
@@ -126,19 +126,19 @@ class Grid:
             raise ValueError(f"shard {shard} does not exist: this sweep has {self.shards} shards, numbered 0 to {last}")
         part, index = divmod(shard, len(self.fractions))
         parts = self.shards // len(self.fractions)
-        runs = permuted(self, index)
+        runs = _permuted(self, index)
         return runs[part * len(runs) // parts : (part + 1) * len(runs) // parts]
 
 
-def permutation(size: int, *seed: int) -> list[int]:
+def _permutation(size: int, *seed: int) -> list[int]:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed))).permutation(size).tolist()
 
 
 @cache
-def permuted(grid: Grid, fraction_index: int) -> tuple[RunConfig, ...]:
+def _permuted(grid: Grid, fraction_index: int) -> tuple[RunConfig, ...]:
     """A train fraction's configurations in their fixed random order, the same for every task with as many."""
     runs = grid.of_fraction(grid.fractions[fraction_index])
-    return tuple(runs[row] for row in permutation(len(runs), PERMUTATION_SEED, fraction_index))
+    return tuple(runs[row] for row in _permutation(len(runs), _PERMUTATION_SEED, fraction_index))
 
 
 @cache

@@ -12,11 +12,11 @@ from zoo.terminal import PlainConsole
 Report = Callable[[int, int, str], None]
 """Called after each epoch with its number, how many there are, and a status line."""
 
-console = PlainConsole(stderr=True)
+_console = PlainConsole(stderr=True)
 
 
 def say(line: str) -> None:
-    console.print(line, soft_wrap=True)
+    _console.print(line, soft_wrap=True)
 
 
 def epoch_bar() -> Progress:
@@ -26,8 +26,8 @@ def epoch_bar() -> Progress:
         MofNCompleteColumn(),
         BarColumn(),
         TextColumn("{task.fields[status]}"),
-        console=console,
-        disable=not console.is_terminal,
+        console=_console,
+        disable=not _console.is_terminal,
     )
 
 

@@ -22,9 +22,9 @@ from zoo.storage.atomic import write_atomically
 from zoo.storage.cache import cache_folder
 from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
 
-EMBEDDING_FILES = (ORIGIN_FILE, VOCABULARY_FILE, VECTORS_FILE)
+_EMBEDDING_FILES = (ORIGIN_FILE, VOCABULARY_FILE, VECTORS_FILE)
 """In the order they are uploaded: the vectors come last, and stand for the whole."""
-PLACES = (
+_PLACES = (
     *("file", "local", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "tos", "hf"),
     *("hdfs", "webhdfs", "sftp", "ssh", "ftp", "smb", "webdav", "dbfs", "gdrive", "dropbox", "box", "lakefs"),
 )
@@ -51,8 +51,8 @@ class RemoteShards:
     def _root(self) -> tuple[Any, str]:
         import fsspec
 
-        if self.url.partition("://")[0] not in PLACES:
-            known = ", ".join(PLACES)
+        if self.url.partition("://")[0] not in _PLACES:
+            known = ", ".join(_PLACES)
             raise ValueError(f"--out {self.url} is not a place fsspec can write to for good: use one of {known}")
         with self.errors_named("cannot be opened"):
             return fsspec.url_to_fs(self.url)
@@ -122,7 +122,7 @@ class RemoteShards:
     def fetch_embedding(self, folder: Path) -> None:
         """Downloads the task's frozen embedding where one was made for an earlier shard; its origin may be unknown."""
         fs, _ = self._root
-        paths = {name: self.path(f"{folder.name}/{name}") for name in EMBEDDING_FILES}
+        paths = {name: self.path(f"{folder.name}/{name}") for name in _EMBEDDING_FILES}
         with self.errors_named("cannot be read"):
             if not fs.exists(paths[VECTORS_FILE]):
                 return
@@ -139,6 +139,6 @@ class RemoteShards:
             if fs.exists(self.path(f"{folder.name}/{VECTORS_FILE}")):
                 return
             fs.makedirs(self.path(folder.name), exist_ok=True)
-            for name in EMBEDDING_FILES:
+            for name in _EMBEDDING_FILES:
                 if (folder / name).is_file():
                     fs.put_file(str(folder / name), self.path(f"{folder.name}/{name}"))

@@ -24,8 +24,8 @@ from zoo.format.shard import ShardRecord, finished_record, write_shard
 from zoo.storage.atomic import remove_unfinished
 from zoo.version import VERSION
 
-LONG_SECONDS = 600.0  # a training that is worth announcing
-PROBED_EXAMPLES = 200
+_LONG_SECONDS = 600.0  # a training that is worth announcing
+_PROBED_EXAMPLES = 200
 
 
 def train_shard(job: Job, shard: int, report: Report | None = None) -> None:
@@ -37,7 +37,7 @@ def train_shard(job: Job, shard: int, report: Report | None = None) -> None:
     if job.remote:
         job.remote.try_writing()
     with job.lock(shard):
-        train_in_folder(job, shard, report)
+        _train_in_folder(job, shard, report)
     if job.remote:
         with job.lock(shard):
             # another process here may have been quicker, and cleared the folder away
@@ -46,9 +46,9 @@ def train_shard(job: Job, shard: int, report: Report | None = None) -> None:
         say(f"shard {shard} is uploaded to {job.place}")
 
 
-def train_in_folder(job: Job, shard: int, report: Report | None) -> None:
+def _train_in_folder(job: Job, shard: int, report: Report | None) -> None:
     """The finished shard in its local folder; call it with the lock held."""
-    folder, clock = job.folder(shard), Clock()
+    folder, clock = job.folder(shard), _Clock()
     remove_unfinished(folder)
     if job.accepts(shard, finished_record(folder), str(folder)):
         delete_snapshots(folder)
@@ -61,17 +61,17 @@ def train_in_folder(job: Job, shard: int, report: Report | None) -> None:
     )
     if note := record.data_note():
         say(f"note: {record.config} is trained on {note}; its manifest and card will say so")
-    if (seconds := estimated_seconds(trainer)) > LONG_SECONDS:
+    if (seconds := _estimated_seconds(trainer)) > _LONG_SECONDS:
         say(f"that will take about {duration(seconds)} on this CPU; --preset demo takes minutes, and a GPU far less")
     folder.mkdir(parents=True, exist_ok=True)
-    train_epochs(job, trainer, record, clock, report)
-    checkpoints = checkpoint_tables(trainer, trainer.measure_checkpoints())
-    write_shard(folder, record, checkpoints, runs_table(trainer, shard), lambda: timing(trainer, clock))
+    _train_epochs(job, trainer, record, clock, report)
+    checkpoints = _checkpoint_tables(trainer, trainer.measure_checkpoints())
+    write_shard(folder, record, checkpoints, _runs_table(trainer, shard), lambda: _timing(trainer, clock))
     delete_snapshots(folder)
     say(f"{folder}: {record.runs} runs, {trainer.diverged} of them diverged, in {clock.seconds():.0f} s")
 
 
-def estimated_seconds(trainer: PopulationTrainer) -> float:
+def _estimated_seconds(trainer: PopulationTrainer) -> float:
     """The whole training on a CPU, by timing one model's forward pass on a few examples; 0 on a GPU.
 
     Runs train one after the other on a CPU. A training step takes about three forward passes: one forward, and a
@@ -81,16 +81,16 @@ def estimated_seconds(trainer: PopulationTrainer) -> float:
         return 0.0
     state, task, first = trainer.state, trainer.task, torch.zeros_like(trainer.state.alive)
     first[0] = True
-    few = task.test[slice(0, PROBED_EXAMPLES)]
-    for _ in range(2):  # the first time warms up
-        start = time.perf_counter()
-        trainer.engine.evaluate(state.weights, first, few)
-        per_example = (time.perf_counter() - start) / len(few)
+    few = task.test[slice(0, _PROBED_EXAMPLES)]
+    trainer.engine.evaluate(state.weights, first, few)  # warms up
+    start = time.perf_counter()
+    trainer.engine.evaluate(state.weights, first, few)
+    per_example = (time.perf_counter() - start) / len(few)
     passes = 3 * len(trainer.engine.subset) + len(task.test)
     return per_example * passes * trainer.protocol.epochs * len(trainer.configs)
 
 
-class Clock:
+class _Clock:
     """How long a shard has taken, the processes before this one included."""
 
     def __init__(self) -> None:
@@ -100,8 +100,8 @@ class Clock:
         return self.earlier + time.monotonic() - self.start
 
 
-def train_epochs(
-    job: Job, trainer: PopulationTrainer, record: ShardRecord, clock: Clock, report: Report | None
+def _train_epochs(
+    job: Job, trainer: PopulationTrainer, record: ShardRecord, clock: _Clock, report: Report | None
 ) -> None:
     """Every epoch that is left, from the last snapshot where there is one."""
     folder = job.folder(record.shard)
@@ -128,7 +128,7 @@ def train_epochs(
                 last_snapshot = time.monotonic()
 
 
-def timing(trainer: PopulationTrainer, clock: Clock) -> dict[str, Any]:
+def _timing(trainer: PopulationTrainer, clock: _Clock) -> dict[str, Any]:
     """The content of ``timing.json``; the engine's time is known where one process trained the whole shard."""
     gpu = trainer.device.type == "cuda"
     return {
@@ -138,7 +138,7 @@ def timing(trainer: PopulationTrainer, clock: Clock) -> dict[str, Any]:
     }
 
 
-def checkpoint_tables(trainer: PopulationTrainer, measures: CheckpointMeasures) -> Iterator[pa.Table]:
+def _checkpoint_tables(trainer: PopulationTrainer, measures: CheckpointMeasures) -> Iterator[pa.Table]:
     """The checkpoints of each completed run, run by run, since their weights may be large."""
     state, labels = trainer.state, checkpoint_labels(trainer.configs[0])
     metadata_fields = list(checkpoint_schema(trainer.task.spec))[:-1]
@@ -161,7 +161,7 @@ def checkpoint_tables(trainer: PopulationTrainer, measures: CheckpointMeasures) 
         yield with_weights(pa.table(arrays, schema=pa.schema(metadata_fields)), weights)
 
 
-def runs_table(trainer: PopulationTrainer, shard: int) -> pa.Table:
+def _runs_table(trainer: PopulationTrainer, shard: int) -> pa.Table:
     """One row per run; the curves of a diverged run end where it diverged."""
     configs, state = trainer.configs, trainer.state
     # a run is measured up to and with the epoch it diverged in; losses may be NaN in that last one, accuracy never is

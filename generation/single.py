@@ -32,11 +32,11 @@ from zoo.transformer.onednn import fast_small_products
 from zoo.transformer.spec import TransformerSpec
 from zoo.transformer.weights import TransformerWeights
 
-EVALUATION_CHUNK = 1000
+_EVALUATION_CHUNK = 1000
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class _Checkpoint:
     """Weights of a run after an epoch, and their measurements."""
 
     epoch: int
@@ -47,7 +47,7 @@ class Checkpoint:
 
 
 @dataclass
-class RunResult:
+class _RunResult:
     """A run: its checkpoints by label, none where it diverged, and its curves.
 
     A curve has one value per epoch: test accuracy and loss after it, mean loss of its batches during it.
@@ -56,7 +56,7 @@ class RunResult:
     test_accuracy: list[float] = field(default_factory=list)
     test_loss: list[float] = field(default_factory=list)
     train_loss: list[float] = field(default_factory=list)
-    checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
+    checkpoints: dict[str, _Checkpoint] = field(default_factory=dict)
     diverged: bool = False
 
     @property
@@ -86,7 +86,7 @@ def make_model(spec: TransformerSpec, config: RunConfig, device: torch.device) -
 
 
 @fast_small_products()
-def train_single(
+def _train_single(
     config: RunConfig,
     task: TaskData,
     *,
@@ -94,7 +94,7 @@ def train_single(
     dtype: torch.dtype = torch.float32,
     stop_after: int | None = None,
     on_epoch: Callable[[int, float, Evaluation], None] | None = None,
-) -> RunResult:
+) -> _RunResult:
     """Trains ``config`` on ``task``, for all epochs of its protocol or the first ``stop_after``.
 
     ``on_epoch`` is called with the epoch's number (from 1), the mean loss of its batches and the evaluation after it.
@@ -109,7 +109,7 @@ def train_single(
     optimizer = make_optimizer(config, model)
     inputs = TrainingInputs.prepare(task, protocol.crop_padding)
     subset = train_subset(len(task.train), config.train_fraction).to(device)
-    result = RunResult()
+    result = _RunResult()
     snapshots: dict[str, tuple[int, torch.Tensor]] = {}
 
     for epoch in range(epochs):
@@ -117,7 +117,7 @@ def train_single(
             group["lr"] = protocol.learning_rate(config.learning_rate, epoch)
         batches = epoch_batches(subset.cpu(), protocol, epoch).to(device)
         train_loss = float(train_batches(model, optimizer, inputs, batches).double().mean())
-        evaluation = measure(model, task, task.test, EVALUATION_CHUNK)
+        evaluation = measure(model, task, task.test, _EVALUATION_CHUNK)
         result.train_loss.append(train_loss)
         result.test_accuracy.append(evaluation.accuracy)
         result.test_loss.append(evaluation.loss)
@@ -137,9 +137,9 @@ def train_single(
     trained_on = task.train[subset]
     for label, (epoch, flat) in snapshots.items():
         model.load_state_dict(TransformerWeights.from_flat(task.spec, flat).state_dict())
-        train_loss = measure(model, task, trained_on, EVALUATION_CHUNK).loss
+        train_loss = measure(model, task, trained_on, _EVALUATION_CHUNK).loss
         accuracy, test_loss = result.test_accuracy[epoch - 1], result.test_loss[epoch - 1]
-        result.checkpoints[label] = Checkpoint(epoch, flat.cpu(), accuracy, test_loss, train_loss)
+        result.checkpoints[label] = _Checkpoint(epoch, flat.cpu(), accuracy, test_loss, train_loss)
     return result
 
 
@@ -160,7 +160,7 @@ def train_batches(
     return torch.stack(losses)
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("generation.single", __doc__)
     parser.add_argument("--task", default="mnist", help=TASK_HELP)
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam", help="how to train")
@@ -183,7 +183,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 @command
 def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
+    options = _parse(arguments)
     task = named_task(options.task)
     config = RunConfig(
         task=task.name,
@@ -208,7 +208,7 @@ def main(arguments: list[str] | None = None) -> None:
             flush=True,
         )
 
-    result = train_single(config, data, device=device, stop_after=options.stop_after, on_epoch=report)
+    result = _train_single(config, data, device=device, stop_after=options.stop_after, on_epoch=report)
     if result.diverged:
         print("the run diverged")
     for label, checkpoint in result.checkpoints.items():

@@ -85,13 +85,13 @@ class Sweep:
     def _finish(self, run: RunConfig) -> list[RunConfig]:
         """The runs of a configuration under this sweep's protocol and seed policy."""
         if (repeats := repeats_of(self.seeds)) is not None:
-            seeds = repeat_seeds(run, repeats)
+            seeds = _repeat_seeds(run, repeats)
         else:
-            seeds = [run.seed if self.seeds == SHARED_SEED else own_seed(run)]
+            seeds = [run.seed if self.seeds == SHARED_SEED else _own_seed(run)]
         return [replace(run, protocol=self.preset.protocol, seed=seed) for seed in seeds]
 
 
-def own_seed(run: RunConfig, **repeat: int) -> int:
+def _own_seed(run: RunConfig, **repeat: int) -> int:
     """A 32-bit seed for this configuration alone, or for one repeat of it: a hash of the hyperparameters (and of
     ``repeat=k``), the same under every protocol."""
     content = {"task": run.task, **run.hyperparameters(), **repeat}
@@ -100,11 +100,11 @@ def own_seed(run: RunConfig, **repeat: int) -> int:
     return int.from_bytes(digest[:4], "big")
 
 
-def repeat_seeds(run: RunConfig, repeats: int) -> list[int]:
+def _repeat_seeds(run: RunConfig, repeats: int) -> list[int]:
     """The first different values of ``own_seed(run, repeat=k)``, k = 0, 1, …, so that more repeats change none."""
     seeds: dict[int, None] = {}
     for number in count():
         if len(seeds) == repeats:
             break
-        seeds[own_seed(run, repeat=number)] = None
+        seeds[_own_seed(run, repeat=number)] = None
     return list(seeds)

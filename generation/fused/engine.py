@@ -22,12 +22,12 @@ from generation.protocol import ADAM_BETAS, RunConfig
 from zoo.tasks import Examples, TaskData
 from zoo.transformer.model import sinusoidal_positions
 
-LAYER_NORM_EPSILON = 1e-5
-EXAMPLES_PER_PART = 500  # of an evaluation: a thread block loads a model's weights once for this many
+_LAYER_NORM_EPSILON = 1e-5
+_EXAMPLES_PER_PART = 500  # of an evaluation: a thread block loads a model's weights once for this many
 
 
 @runtime_checkable
-class Kernels(Protocol):
+class _Kernels(Protocol):
     """The two kernels, compiled for one task: ``CudaKernels``, or the emulator of the tests."""
 
     device: torch.device
@@ -47,16 +47,16 @@ class FusedEngine(Engine):
     exact_evaluation = False
     dtype = torch.float32
 
-    def __init__(self, configs: Sequence[RunConfig], task: TaskData, kernels: Kernels) -> None:
+    def __init__(self, configs: Sequence[RunConfig], task: TaskData, kernels: _Kernels) -> None:
         super().__init__(configs, task, kernels.device)
         self.kernels = kernels
         self.test_examples = evaluation_examples(self.task, self.task.test)
         self.positions = sinusoidal_positions(self.spec.tokens, self.spec.dim).to(self.device)
-        self.rules = optimizer_rules(configs, self.device)
+        self.rules = _optimizer_rules(configs, self.device)
         dropout = torch.tensor([config.dropout for config in configs], dtype=torch.float64)
         thresholds = [drop_threshold(config.dropout) - LOWEST for config in configs]  # the kernel compares unsigned
         # dropout's factor 1/(1 − p) is part of the LayerNorm that follows it: norm.cuh
-        self.epsilons = (LAYER_NORM_EPSILON * (1 - dropout) ** 2).float().to(self.device)
+        self.epsilons = (_LAYER_NORM_EPSILON * (1 - dropout) ** 2).float().to(self.device)
         self.thresholds = torch.tensor(thresholds, dtype=torch.int32, device=self.device)
         self.parked = torch.zeros(len(configs), kernels.parked_words, dtype=torch.int32, device=self.device)
         self.seeds = torch.tensor([config.seed for config in configs]).to(torch.uint32).to(self.device)
@@ -81,7 +81,7 @@ class FusedEngine(Engine):
             tokens=prepared.tokens,
             facts=prepared.facts,
             positions=self.positions,
-            corrections=adam_corrections(first_step, len(batches)).to(self.device),
+            corrections=_adam_corrections(first_step, len(batches)).to(self.device),
             rules=self.rules,
             epsilons=self.epsilons,
             thresholds=self.thresholds,
@@ -106,7 +106,7 @@ class FusedEngine(Engine):
     ) -> tuple[Float64[Tensor, " P"], Float64[Tensor, " P"]]:
         """Accuracy and mean loss on ``examples`` of every run that is alive, by products of halves; NaN for others."""
         prepared = self.test_examples if examples is self.task.test else evaluation_examples(self.task, examples)
-        parts = -(-len(prepared) // EXAMPLES_PER_PART)
+        parts = -(-len(prepared) // _EXAMPLES_PER_PART)
         correct = torch.zeros(len(self.configs), parts, dtype=torch.int32, device=self.device)
         losses = torch.zeros(len(self.configs), parts, dtype=torch.float64, device=self.device)
         arguments = EvaluateArguments(
@@ -118,7 +118,7 @@ class FusedEngine(Engine):
             correct=correct,
             losses=losses,
             examples=len(prepared),
-            part_size=EXAMPLES_PER_PART,
+            part_size=_EXAMPLES_PER_PART,
             parts=parts,
         )
         self.kernels.launch(arguments, models=len(self.configs), parts=parts)
@@ -126,7 +126,7 @@ class FusedEngine(Engine):
         return correct.sum(dim=1).double() / len(prepared) + dead, losses.sum(dim=1) / len(prepared) + dead
 
 
-def optimizer_rules(configs: Sequence[RunConfig], device: torch.device) -> Float32[Tensor, "P numbers"]:
+def _optimizer_rules(configs: Sequence[RunConfig], device: torch.device) -> Float32[Tensor, "P numbers"]:
     """What the kernel's ``Optimizer`` reads: learning rate (set each epoch), β, γ, α, 1 − α, weight decay, and whether
     the rule is adaptive and whether its moments are corrected."""
     rule = UpdateRule.of(configs, device)
@@ -135,7 +135,7 @@ def optimizer_rules(configs: Sequence[RunConfig], device: torch.device) -> Float
     return torch.cat([*numbers, rule.adaptive.float(), (rule.first_decay > 0).float()], dim=1).contiguous()
 
 
-def adam_corrections(first_step: int, steps: int) -> Float32[Tensor, "steps 2"]:
+def _adam_corrections(first_step: int, steps: int) -> Float32[Tensor, "steps 2"]:
     """c₁ = 1 − β₁ᵗ and √c₂ = √(1 − β₂ᵗ) for steps counted from 1, in float64 because 1 − 0.999 loses five digits."""
     t = torch.arange(first_step + 1, first_step + steps + 1, dtype=torch.float64)
     return torch.stack([1 - ADAM_BETAS[0] ** t, (1 - ADAM_BETAS[1] ** t).sqrt()], dim=1).float()

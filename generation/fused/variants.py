@@ -21,23 +21,23 @@ import torch
 from generation.protocol import RunConfig
 from zoo.transformer.spec import TransformerSpec
 
-HALF, FLOAT = 2, 4
+_HALF, _FLOAT = 2, 4
 TILE, ROWS = 16, 64  # token rows of a warp and of an example; also the classes there is room for
 RECENT = 16  # examples that the classifier's gradients are made of at a time
-LINE = 128
-LOSS, TOTALS, FACTS = 16, 16, 64  # bytes of an example's loss, of the sums of losses, and of an example's facts
-WARP = 32
-NARROW_DIM, NARROW_HIDDEN = 32, 64  # rows of which leave registers for 16 warps
-OLDEST = (8, 0)  # compute capability: matrix units of this kind, copies beside the work
-NEWER = (9, 0)  # and stores of matrices, registers that move between warps
-BLOCKS_IN_REGISTERS, SIDES_IN_REGISTERS = 2, (32, 32, 64)
+_LINE = 128
+_LOSS, _TOTALS, _FACTS = 16, 16, 64  # bytes of an example's loss, of the sums of losses, and of an example's facts
+_WARP = 32
+_NARROW_DIM, _NARROW_HIDDEN = 32, 64  # rows of which leave registers for 16 warps
+_OLDEST = (8, 0)  # compute capability: matrix units of this kind, copies beside the work
+_NEWER = (9, 0)  # and stores of matrices, registers that move between warps
+_BLOCKS_IN_REGISTERS, _SIDES_IN_REGISTERS = 2, (32, 32, 64)
 """Blocks whose ``dim``, heads together and ``hidden_dim`` are the paper's have their gradients in registers for a whole
 step: eight squares of 32 × 32 weights, one in each of eight warps or two in each of four. Those of others wait in
 device memory."""
-LARGEST_BATCH = 1 << 16
-LIMITS = {"tokens": 64, "classes": 16, "blocks": 4, "heads": 4}
-TILED_LIMITS = {"dim": 64, "key_dim": 64, "hidden_dim": 128}
-LARGEST_PATCH = LARGEST_INNER = 64  # numbers of a patch, and of a token's heads side by side
+_LARGEST_BATCH = 1 << 16
+_LIMITS = {"tokens": 64, "classes": 16, "blocks": 4, "heads": 4}
+_TILED_LIMITS = {"dim": 64, "key_dim": 64, "hidden_dim": 128}
+_LARGEST_PATCH = _LARGEST_INNER = 64  # numbers of a patch, and of a token's heads side by side
 
 
 def features(spec: TransformerSpec) -> int:
@@ -45,32 +45,32 @@ def features(spec: TransformerSpec) -> int:
     return spec.dim if spec.patch_size is None else spec.channels * spec.patch_size**2
 
 
-def pitch(columns: int) -> int:
+def _pitch(columns: int) -> int:
     """Bytes from a row to the next: its halves, rounded up to a power of two."""
-    return HALF << (max(columns, TILE) - 1).bit_length()
+    return _HALF << (max(columns, TILE) - 1).bit_length()
 
 
-def matrix(rows: int, columns: int) -> int:
-    return rows * pitch(columns)
+def _matrix(rows: int, columns: int) -> int:
+    return rows * _pitch(columns)
 
 
-def aligned(size: int, line: int = LINE) -> int:
+def _aligned(size: int, line: int = _LINE) -> int:
     return -(-size // line) * line
 
 
-def evaluate_groups(spec: TransformerSpec) -> int:
+def _evaluate_groups(spec: TransformerSpec) -> int:
     """Examples that a thread block measures at a time, with four warps each."""
-    narrow = max(spec.dim, inner(spec)) <= NARROW_DIM and spec.hidden_dim <= NARROW_HIDDEN
+    narrow = max(spec.dim, _inner(spec)) <= _NARROW_DIM and spec.hidden_dim <= _NARROW_HIDDEN
     return 4 if narrow else 2
 
 
-def inner(spec: TransformerSpec) -> int:
+def _inner(spec: TransformerSpec) -> int:
     """Columns of queries, keys and values: all heads side by side."""
     return spec.heads * spec.key_dim
 
 
 @dataclass(frozen=True)
-class SharedMemory:
+class _SharedMemory:
     """The contents of a thread block's shared memory, which decide how it works."""
 
     examples_at_once: int
@@ -84,35 +84,35 @@ class SharedMemory:
 
     def training(self, spec: TransformerSpec) -> int:
         buffers = 1 if spec.patch_size is None else 2
-        recent = 3 * matrix(TILE, spec.dim) + matrix(TILE, TILE)
-        group = token_sums(spec) + buffers * matrix(ROWS, features(spec))
+        recent = 3 * _matrix(TILE, spec.dim) + _matrix(TILE, TILE)
+        group = _token_sums(spec) + buffers * _matrix(ROWS, features(spec))
         losses = self.examples_at_once * ROWS // TILE
         if self.roles:
             recent, losses = 2 * recent, 2 * TILE
-            group += handouts(spec)
-        before = self.weights(spec) + recent + aligned(losses * LOSS + TOTALS) + self.examples_at_once * group
-        line = max(LINE, pitch(spec.hidden_dim))
-        return aligned(before, line) + self.examples_at_once * self.example(spec)
+            group += _handouts(spec)
+        before = self.weights(spec) + recent + _aligned(losses * _LOSS + _TOTALS) + self.examples_at_once * group
+        line = max(_LINE, _pitch(spec.hidden_dim))
+        return _aligned(before, line) + self.examples_at_once * self.example(spec)
 
     def evaluation(self, spec: TransformerSpec) -> int:
         """With room for the keys and values of one block; where there is more, those of all blocks lie apart."""
-        group = token_sums(spec) + matrix(ROWS, features(spec)) + keys_and_values(spec)
-        return self.weights(spec) + evaluate_groups(spec) * group
+        group = _token_sums(spec) + _matrix(ROWS, features(spec)) + _keys_and_values(spec)
+        return self.weights(spec) + _evaluate_groups(spec) * group
 
     def weights(self, spec: TransformerSpec) -> int:
         blocks = spec.blocks if self.all_weights else 1
-        attention = 3 * matrix(inner(spec), spec.dim) + matrix(spec.dim, inner(spec))
-        block = attention + matrix(spec.hidden_dim, spec.dim) + matrix(spec.dim, spec.hidden_dim)
-        embedding = 0 if spec.patch_size is None else matrix(spec.dim, features(spec))
-        classifier = matrix(spec.dim, spec.dim) + matrix(TILE, spec.dim)
+        attention = 3 * _matrix(_inner(spec), spec.dim) + _matrix(spec.dim, _inner(spec))
+        block = attention + _matrix(spec.hidden_dim, spec.dim) + _matrix(spec.dim, spec.hidden_dim)
+        embedding = 0 if spec.patch_size is None else _matrix(spec.dim, features(spec))
+        classifier = _matrix(spec.dim, spec.dim) + _matrix(TILE, spec.dim)
         biases = 2 * spec.dim + blocks * (spec.hidden_dim + spec.dim) + TILE
-        return aligned(blocks * block + embedding + classifier + biases * FLOAT)
+        return _aligned(blocks * block + embedding + classifier + biases * _FLOAT)
 
     def example(self, spec: TransformerSpec) -> int:
         """Token rows that a block keeps for its backward pass, and its gradients. A head's probabilities and their
         gradients share their memory with hidden rows; so do keys and values of the block before."""
-        rows, heads, hidden = (matrix(ROWS, columns) for columns in (spec.dim, inner(spec), spec.hidden_dim))
-        scores = matrix(ROWS, ROWS)
+        rows, heads, hidden = (_matrix(ROWS, columns) for columns in (spec.dim, _inner(spec), spec.hidden_dim))
+        scores = _matrix(ROWS, ROWS)
         kept = 2 * rows + heads
         gradients = 3 * heads + 2 * rows + max(heads, rows)
         if self.take_turns:
@@ -122,18 +122,18 @@ class SharedMemory:
         return kept + max(hidden, scores) + gradients + max(hidden, before)
 
 
-def keys_and_values(spec: TransformerSpec) -> int:
-    return 2 * matrix(ROWS, inner(spec))
+def _keys_and_values(spec: TransformerSpec) -> int:
+    return 2 * _matrix(ROWS, _inner(spec))
 
 
-def handouts(spec: TransformerSpec) -> int:
+def _handouts(spec: TransformerSpec) -> int:
     """Facts of an example and of the next one for its warps, and what they keep of a block."""
-    turn = FACTS + (1 + spec.blocks) * WARP * ROWS // TILE * FLOAT
-    return 2 * turn + (2 + spec.heads) * ROWS * FLOAT
+    turn = _FACTS + (1 + spec.blocks) * _WARP * ROWS // TILE * _FLOAT
+    return 2 * turn + (2 + spec.heads) * ROWS * _FLOAT
 
 
-def token_sums(spec: TransformerSpec) -> int:
-    return ROWS // TILE * spec.dim * FLOAT
+def _token_sums(spec: TransformerSpec) -> int:
+    return ROWS // TILE * spec.dim * _FLOAT
 
 
 @dataclass(frozen=True)
@@ -148,12 +148,12 @@ class Variant:
     def shared_bytes(self) -> int:
         return 1024 * self.shared_kibibytes
 
-    def use(self, spec: TransformerSpec) -> SharedMemory | None:
+    def use(self, spec: TransformerSpec) -> _SharedMemory | None:
         """The fastest way to use so much for this transformer; None if it is too little."""
-        runs = (use for use in ways(spec) if self.capability >= NEWER or not use.roles)  # roles: registers move
+        runs = (use for use in _ways(spec) if self.capability >= _NEWER or not use.roles)  # roles: registers move
         return next((use for use in runs if max(use.training(spec), use.evaluation(spec)) <= self.shared_bytes), None)
 
-    def shared_memory(self, spec: TransformerSpec) -> SharedMemory:
+    def shared_memory(self, spec: TransformerSpec) -> _SharedMemory:
         """The same for a transformer that is known to fit."""
         use = self.use(spec)
         assert use is not None, "obstacle was asked first"
@@ -162,7 +162,7 @@ class Variant:
     @property
     def suffix(self) -> str:
         """Of the architecture to compile for: registers that move between warps are not promised for later ones."""
-        return "a" if self.capability >= NEWER else ""
+        return "a" if self.capability >= _NEWER else ""
 
     def fits(self, spec: TransformerSpec, shared_bytes: int, capability: tuple[int, int]) -> bool:
         """Whether a GPU with so much shared memory per block can run it and it has room for this transformer."""
@@ -173,43 +173,43 @@ class Variant:
         """As ``model.cuh`` asks for them."""
         use = self.shared_memory(spec)
         numbers = {
-            "EVALUATE_GROUPS": evaluate_groups(spec),
+            "EVALUATE_GROUPS": _evaluate_groups(spec),
             "SHARED_BYTES": self.shared_bytes,
             "SAMPLES_AT_ONCE": use.examples_at_once,
             "ALL_WEIGHTS": int(use.all_weights),
             "TAKE_TURNS": int(use.take_turns),
-            "GRADIENTS_WAIT": int(gradients_wait(spec)),
-            "STORE_MATRICES": int(self.capability >= NEWER),
+            "GRADIENTS_WAIT": int(_gradients_wait(spec)),
+            "STORE_MATRICES": int(self.capability >= _NEWER),
         }
         return [(name, str(number)) for name, number in numbers.items()]
 
 
 VARIANTS = (
-    Variant("large", 227, capability=NEWER),
-    Variant("medium", 163, capability=OLDEST),
-    Variant("small", 99, capability=OLDEST),
+    Variant("large", 227, capability=_NEWER),
+    Variant("medium", 163, capability=_OLDEST),
+    Variant("small", 99, capability=_OLDEST),
 )
 """From the fastest to the one that needs least: H100, H200 and B200; A100; RTX 3090, 4090 and 5090, A40, L40S."""
-LARGEST, SMALLEST = VARIANTS[0], VARIANTS[-1]
+_LARGEST, _SMALLEST = VARIANTS[0], VARIANTS[-1]
 
 
-def gradients_wait(spec: TransformerSpec) -> bool:
+def _gradients_wait(spec: TransformerSpec) -> bool:
     """Whether weight gradients wait in device memory between examples, instead of staying in registers."""
-    sides = spec.dim, inner(spec), spec.hidden_dim
+    sides = spec.dim, _inner(spec), spec.hidden_dim
     patches = spec.patch_size is not None and features(spec) != TILE
-    return spec.blocks > BLOCKS_IN_REGISTERS or sides != SIDES_IN_REGISTERS or patches
+    return spec.blocks > _BLOCKS_IN_REGISTERS or sides != _SIDES_IN_REGISTERS or patches
 
 
-def ways(spec: TransformerSpec) -> list[SharedMemory]:
+def _ways(spec: TransformerSpec) -> list[_SharedMemory]:
     """From the fastest: more examples at a time are worth more than keeping the weights of all blocks at hand; where
     attention and MLP take turns, some warps have no gradients to add."""
-    if not gradients_wait(spec):
-        return [SharedMemory(examples, all_weights=True) for examples in (3, 2, 1)]
-    whole = [SharedMemory(examples, all_weights) for examples in (2, 1) for all_weights in (True, False)]
+    if not _gradients_wait(spec):
+        return [_SharedMemory(examples, all_weights=True) for examples in (3, 2, 1)]
+    whole = [_SharedMemory(examples, all_weights) for examples in (2, 1) for all_weights in (True, False)]
     return [*whole, replace(whole[-1], take_turns=True)]
 
 
-def smallest_variant(spec: TransformerSpec) -> Variant | None:
+def _smallest_variant(spec: TransformerSpec) -> Variant | None:
     """The one that needs least of a GPU and has room for this transformer."""
     return next((variant for variant in reversed(VARIANTS) if variant.use(spec)), None)
 
@@ -233,17 +233,17 @@ def obstacle(
     batch = configs[0].protocol.batch_size
     if found := misfits(spec):
         return "; ".join(found)
-    if batch % RECENT or batch >= LARGEST_BATCH:
-        return f"it needs a batch size that is a multiple of {RECENT} below {LARGEST_BATCH}, got {batch}"
+    if batch % RECENT or batch >= _LARGEST_BATCH:
+        return f"it needs a batch size that is a multiple of {RECENT} below {_LARGEST_BATCH}, got {batch}"
     if device.type != "cuda":
         return f"it needs a CUDA device, got {device}"
     properties = torch.cuda.get_device_properties(device)
     capability, shared_bytes = (properties.major, properties.minor), properties.shared_memory_per_block_optin
-    if capability < OLDEST:
-        needed = ".".join(map(str, OLDEST))
+    if capability < _OLDEST:
+        needed = ".".join(map(str, _OLDEST))
         return f"it needs compute capability {needed}, {properties.name} has {properties.major}.{properties.minor}"
     if best_variant(spec, shared_bytes, capability) is None:
-        least = smallest_variant(spec)
+        least = _smallest_variant(spec)
         assert least is not None, "whatever is within the limits fits the largest"
         return (
             f"it needs {least.shared_kibibytes} KiB of shared memory per block for this transformer, "
@@ -263,11 +263,11 @@ def missing_compiler() -> str | None:
 
 def misfits(spec: TransformerSpec) -> list[str]:
     """Dimensions of a transformer that the kernels cannot take, e.g. "it takes at most 4 blocks, this one has 6"."""
-    sizes = [(name, limit, getattr(spec, name)) for name, limit in LIMITS.items()]
+    sizes = [(name, limit, getattr(spec, name)) for name, limit in _LIMITS.items()]
     found = [f"it takes at most {limit} {name}, this one has {size}" for name, limit, size in sizes if size > limit]
-    tiled = [(f"a {name} that is", limit, getattr(spec, name)) for name, limit in TILED_LIMITS.items()]
+    tiled = [(f"a {name} that is", limit, getattr(spec, name)) for name, limit in _TILED_LIMITS.items()]
     if spec.patch_size is not None:
-        tiled.append(("patches whose channels × pixels are", LARGEST_PATCH, features(spec)))
+        tiled.append(("patches whose channels × pixels are", _LARGEST_PATCH, features(spec)))
     found += [
         f"it takes {what} a multiple of {TILE} up to {limit}, this one has {size}"
         for what, limit, size in tiled
@@ -275,8 +275,10 @@ def misfits(spec: TransformerSpec) -> list[str]:
     ]
     if spec.value_dim != spec.key_dim:
         found.append(f"it takes a value_dim that is the key_dim, this one has {spec.value_dim} and {spec.key_dim}")
-    elif inner(spec) > LARGEST_INNER and not found:
-        found.append(f"it takes heads of {LARGEST_INNER} together at most, this one has {spec.heads} of {spec.key_dim}")
+    elif _inner(spec) > _LARGEST_INNER and not found:
+        found.append(
+            f"it takes heads of {_LARGEST_INNER} together at most, this one has {spec.heads} of {spec.key_dim}"
+        )
     if spec.residual:
         found.append("it takes no residual connections, this one has them")
     return found

@@ -5,9 +5,9 @@ A run's result does not depend on its neighbors: nothing is summed over runs, an
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int16
@@ -33,13 +33,13 @@ from zoo.tasks import Examples, TaskData
 from zoo.transformer.onednn import fast_small_products
 from zoo.transformer.spec import AGNEWS, TransformerSpec
 
-Precision = Literal["float64", "float32", "bfloat16"]
+_Precision = Literal["float64", "float32", "bfloat16"]
 """What training multiplies matrices in. Weights are float32; float64 holds for both and is there to prove exactness."""
-EVALUATION_BATCH = 500
+_EVALUATION_BATCH = 500
 
 
 @contextmanager
-def quiet_compiler() -> Iterator[None]:
+def _quiet_compiler() -> Iterator[None]:
     """Hides the warnings of torch's compiler about its own choices, such as that float32 is slower than tf32."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor")
@@ -58,14 +58,14 @@ class TorchEngine(Engine):
         task: TaskData,
         *,
         device: torch.device | str = "cpu",
-        precision: Precision | None = None,
+        precision: _Precision | None = None,
         models_per_pass: int | None = None,
         compiled: bool | None = None,
     ) -> None:
         super().__init__(configs, task, torch.device(device))
         self.precision = precision or ("bfloat16" if self.device.type == "cuda" else "float32")
-        self.passes = plan_passes(
-            len(configs), models_per_pass or fitting_models(self.device, self.spec, self.protocol.batch_size)
+        self.passes = _plan_passes(
+            len(configs), models_per_pass or _fitting_models(self.device, self.spec, self.protocol.batch_size)
         )
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
         self.rule = UpdateRule.of(configs, self.device, self.dtype)
@@ -77,12 +77,12 @@ class TorchEngine(Engine):
         self.scales = torch.tensor([1 / (1 - p) for p in dropout], dtype=self.dtype, device=self.device)
         # A compiled step fuses everything between two matrix products. On a CPU it would need the user's C++ compiler.
         compiled = self.device.type == "cuda" if compiled is None else compiled
-        functions = (self._pass_losses, update, dropout_bits, self._evaluation_logits)
+        functions: tuple[Callable[..., Any], ...] = (self._pass_losses, update, dropout_bits, self._evaluation_logits)
         if compiled:
             functions = tuple(torch.compile(function, dynamic=False) for function in functions)
         self._losses, self._update, self._bits, self._logits = functions
 
-    @quiet_compiler()
+    @_quiet_compiler()
     @fast_small_products()
     def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:
         """The next epoch of every run that is alive, in place; the mean loss of each over the epoch's batches."""
@@ -160,7 +160,7 @@ class TorchEngine(Engine):
         return population_logits(self.spec, flat, x, mask, dtype=flat.dtype)
 
     @torch.no_grad()
-    @quiet_compiler()
+    @_quiet_compiler()
     @fast_small_products()
     def evaluate(
         self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples
@@ -168,8 +168,8 @@ class TorchEngine(Engine):
         """Accuracy and mean loss on ``examples`` of every run that is alive, in float32; NaN for the others."""
         correct = torch.zeros(len(self.configs), dtype=torch.float64, device=self.device)
         loss = torch.zeros_like(correct)
-        for start in range(0, len(examples), EVALUATION_BATCH):
-            part = examples[slice(start, start + EVALUATION_BATCH)]
+        for start in range(0, len(examples), _EVALUATION_BATCH):
+            part = examples[slice(start, start + _EVALUATION_BATCH)]
             x, mask = self.task.model_inputs(part.inputs)
             x = prepare_inputs(self.spec, x)
             for rows in self._living_passes(alive):
@@ -180,7 +180,7 @@ class TorchEngine(Engine):
         return correct / len(examples) + dead, loss / len(examples) + dead
 
 
-def plan_passes(population: int, at_most: int) -> tuple[slice, ...]:
+def _plan_passes(population: int, at_most: int) -> tuple[slice, ...]:
     """The population cut into as few passes as fit, all but the last of the same size."""
     assert at_most >= 1
     count = -(-population // at_most)
@@ -188,28 +188,28 @@ def plan_passes(population: int, at_most: int) -> tuple[slice, ...]:
     return tuple(slice(start, min(start + size, population)) for start in range(0, population, size))
 
 
-BYTES_PER_EXAMPLE = 400_000
+_BYTES_PER_EXAMPLE = 400_000
 """Memory of one model's activations, gradients and temporaries for one training example, a generous estimate for the
 paper's two transformers."""
 
 
-def bytes_per_example(spec: TransformerSpec) -> int:
+def _bytes_per_example(spec: TransformerSpec) -> int:
     """The same for any transformer: ``BYTES_PER_EXAMPLE``, or more in proportion to the activations."""
-    return int(BYTES_PER_EXAMPLE * max(1.0, activations(spec) / activations(AGNEWS)))
+    return int(_BYTES_PER_EXAMPLE * max(1.0, _activations(spec) / _activations(AGNEWS)))
 
 
-def activations(spec: TransformerSpec) -> int:
+def _activations(spec: TransformerSpec) -> int:
     """Numbers that one example's backward pass needs, about t·(D + blocks·(6D + 2h(2D_k + D_v) + 3ht + 2D_A))."""
     projections = spec.heads * (2 * spec.key_dim + spec.value_dim)
     block = 6 * spec.dim + 2 * projections + 3 * spec.heads * spec.tokens + 2 * spec.hidden_dim
     return spec.tokens * (spec.dim + spec.blocks * block)
 
 
-def fitting_models(device: torch.device, spec: TransformerSpec, batch_size: int) -> int:
+def _fitting_models(device: torch.device, spec: TransformerSpec, batch_size: int) -> int:
     """How many models one pass can hold. On a CPU one: its cores are busy with a single model's batch, and a run's
     arithmetic is then the same in any company, to the bit."""
     if device.type != "cuda":
         return 1
     # of the whole memory, not of what is free now: a resumed shard must cut its passes as before
     _, total = torch.cuda.mem_get_info(device)
-    return max(1, int(0.8 * total) // (bytes_per_example(spec) * batch_size))
+    return max(1, int(0.8 * total) // (_bytes_per_example(spec) * batch_size))

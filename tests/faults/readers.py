@@ -21,8 +21,8 @@ from benchmarks.submissions.predictions import read_predictions
 from benchmarks.submissions.submission import Submission, write_submission
 from generation.population.engine import PopulationState
 from generation.protocol import Protocol, RunConfig
-from generation.snapshot import read_snapshot, save_snapshot
-from generation.word_vectors import read_vectors
+from generation.snapshot import _read_snapshot, save_snapshot
+from generation.word_vectors import _read_vectors
 from nfn.predictors.conformal import ConformalInterval
 from nfn.predictors.pretrained import save_pretrained
 from nfn.predictors.storage import load_predictor, save_predictor
@@ -221,7 +221,7 @@ READERS = (
         "snapshot",
         f"state-{OWNER[:8]}-00000.safetensors",
         make_snapshot,
-        lambda folder: read_snapshot(folder / f"state-{OWNER[:8]}-00000.safetensors", OWNER, STATE),
+        lambda folder: _read_snapshot(folder / f"state-{OWNER[:8]}-00000.safetensors", OWNER, STATE),
         (spoil, spoil_safetensors),
     ),
     Reader(
@@ -249,7 +249,7 @@ READERS = (
     ),
     Reader("idx", "images", partial(make_idx, zipped=False), lambda folder: read_idx(folder / "images", 3)),
     Reader("idx.gz", "images.gz", partial(make_idx, zipped=True), lambda folder: read_idx(folder / "images.gz", 3)),
-    Reader("vectors", "vectors.txt", make_vectors, lambda folder: read_vectors(folder / "vectors.txt", 32)),
+    Reader("vectors", "vectors.txt", make_vectors, lambda folder: _read_vectors(folder / "vectors.txt", 32)),
     Reader("csv", "train.csv", make_csv, lambda folder: read_news(folder / "train.csv")),
     Reader("csv data", "train.csv", make_csv_data, CsvData(".", text=3, label=1).read),
     Reader("submission card", "guess/card.toml", make_submission, read_submission),

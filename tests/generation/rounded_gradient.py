@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from generation.fused.inputs import KernelExamples
+from generation.fused.inputs import _KernelExamples
 from generation.population.forward import (
     drop_threshold,
     dropout_bits,
@@ -57,7 +57,7 @@ class FactorsIn(TorchFunctionMode):
 
 
 def exact_gradient(
-    spec: TransformerSpec, weights: Tensor, samples: KernelExamples, order: Tensor, dropout: float, seed: int
+    spec: TransformerSpec, weights: Tensor, samples: _KernelExamples, order: Tensor, dropout: float, seed: int
 ) -> tuple[Tensor, Tensor]:
     """Loss and gradient by float64 autograd, from the very numbers that the kernel reads and with the same masks."""
     batch = len(samples)

@@ -22,10 +22,18 @@ from torch import Tensor
 
 import zoo
 from generation.data import TrainingInputs, epoch_batches
-from generation.fused.compiled import FLAT_TENSORS, KERNELS, SOURCES, EvaluateArguments, TrainArguments, layout, macros
-from generation.fused.engine import FusedEngine, adam_corrections, optimizer_rules
+from generation.fused.compiled import (
+    _FLAT_TENSORS,
+    KERNELS,
+    SOURCES,
+    EvaluateArguments,
+    TrainArguments,
+    _layout,
+    _macros,
+)
+from generation.fused.engine import FusedEngine, _adam_corrections, _optimizer_rules
 from generation.fused.inputs import epoch_examples, evaluation_examples
-from generation.fused.variants import LARGEST, SMALLEST, VARIANTS, Variant, best_variant, misfits, obstacle
+from generation.fused.variants import _LARGEST, _SMALLEST, VARIANTS, Variant, best_variant, misfits, obstacle
 from generation.population import trainer
 from generation.population.engine import PopulationState
 from generation.population.torch_engine import TorchEngine
@@ -130,16 +138,16 @@ def test_every_variant_gives_the_same_bytes(name: str, tasks: dict[str, TaskData
         measured = fused.evaluate(state.weights, state.alive, fused.task.test)
         return torch.cat([state.weights[0], state.first[0], state.second[0], trained, *measured])
 
-    expected = result(LARGEST)
+    expected = result(_LARGEST)
     for schedule, variant in enumerate(VARIANTS[1:], 1):
         assert torch.equal(result(variant, schedule), expected), variant.name
 
 
 def test_the_best_variant_is_the_first_that_fits() -> None:
     kib = 1024
-    assert best_variant(MNIST, 227 * kib, (9, 0)) == best_variant(MNIST, 227 * kib, (10, 0)) == LARGEST
+    assert best_variant(MNIST, 227 * kib, (9, 0)) == best_variant(MNIST, 227 * kib, (10, 0)) == _LARGEST
     assert best_variant(MNIST, 227 * kib, (8, 0)) == best_variant(MNIST, 163 * kib, (8, 0)) == VARIANTS[1]
-    assert best_variant(MNIST, 99 * kib, (8, 6)) == best_variant(MNIST, 99 * kib, (12, 0)) == SMALLEST
+    assert best_variant(MNIST, 99 * kib, (8, 6)) == best_variant(MNIST, 99 * kib, (12, 0)) == _SMALLEST
     assert best_variant(MNIST, 64 * kib, (7, 5)) is None
 
 
@@ -166,7 +174,7 @@ def test_evaluation_in_parts_is_that_of_every_model(
     name: str, tasks: dict[str, TaskData], engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three models, 60 examples in parts of 8, the last of them short."""
-    monkeypatch.setattr("generation.fused.engine.EXAMPLES_PER_PART", 8)
+    monkeypatch.setattr("generation.fused.engine._EXAMPLES_PER_PART", 8)
     runs, task = [config(name, init_std=std, seed=seed) for seed, std in enumerate((0.2, 0.3, 0.5))], tasks[name]
     fused, twin = engine(runs, task), TorchEngine(runs, task)
     weights, alive = PopulationState.initial(task.spec, runs, twin.device).weights, torch.tensor([True, True, True])
@@ -272,7 +280,9 @@ def test_samples_hold_what_the_batches_hold_and_texts_are_sorted_by_length(tasks
 
 
 def test_rules_of_the_optimizers_as_the_kernel_reads_them() -> None:
-    rules = optimizer_rules([config("mnist", optimizer, weight_decay=1e-3) for optimizer in RATES], torch.device("cpu"))
+    rules = _optimizer_rules(
+        [config("mnist", optimizer, weight_decay=1e-3) for optimizer in RATES], torch.device("cpu")
+    )
     decay = torch.tensor(1e-3).item()
     expected = {
         "sgd": [0, 0, 1, 0, 0, decay, 0, 0],
@@ -281,7 +291,7 @@ def test_rules_of_the_optimizers_as_the_kernel_reads_them() -> None:
         "rmsprop": [0, 0, 1, 0.99, 0.01, decay, 1, 0],
     }
     torch.testing.assert_close(rules, torch.tensor(list(expected.values())))
-    corrections = adam_corrections(first_step=9, steps=2)
+    corrections = _adam_corrections(first_step=9, steps=2)
     torch.testing.assert_close(corrections[0], torch.tensor([1 - 0.9**10, (1 - 0.999**10) ** 0.5]))
 
 
@@ -293,14 +303,14 @@ def test_the_kernels_and_python_agree_about_the_arguments(kind: type[TrainArgume
     body, _, _ = rest.partition("\n\n")
     members = re.findall(r"^ +(?:const )?\w+(\*?) (\w+);", body, flags=re.MULTILINE)
     assert len(members) == len(body.splitlines())
-    assert [(name, ctypes.c_void_p if star else ctypes.c_int32) for star, name in members] == layout(kind)._fields_
+    assert [(name, ctypes.c_void_p if star else ctypes.c_int32) for star, name in members] == _layout(kind)._fields_
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_the_kernels_know_every_tensor_of_the_flat_vector(spec: TransformerSpec) -> None:
     first_block_and_rest = {name for name in spec.tensors if not name.startswith("blocks.") or ".0." in name}
-    assert first_block_and_rest <= set(FLAT_TENSORS.values())
-    values = dict(macros(spec, LARGEST))
+    assert first_block_and_rest <= set(_FLAT_TENSORS.values())
+    values = dict(_macros(spec, _LARGEST))
     assert int(values["FLAT_FC2_BIAS"]) + int(values["BLOCK_STRIDE"]) == spec.tensors["blocks.1.fc2.bias"].offset
     assert ("FLAT_EMBEDDING" in values) == (spec.patch_size is not None)
 
@@ -350,8 +360,8 @@ def test_whatever_is_within_the_limits_has_room_in_the_largest_variant() -> None
     for tokens_of, dim, heads, hidden, blocks in product((MNIST, AGNEWS), (16, 48, 64), (1, 4), (16, 128), (1, 4)):
         spec = replace(tokens_of, dim=dim, heads=heads, hidden_dim=hidden, blocks=blocks)
         assert misfits(spec) == []
-        assert LARGEST.use(spec), spec
-    assert LARGEST.use(widest)
+        assert _LARGEST.use(spec), spec
+    assert _LARGEST.use(widest)
 
 
 def test_a_gpu_too_small_for_a_wide_transformer_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,7 +373,7 @@ def test_a_gpu_too_small_for_a_wide_transformer_is_told_so(monkeypatch: pytest.M
     )
     card.shared_memory_per_block_optin = 163 * 1024
     small, large = (
-        obstacle(wide, [config("agnews")], torch.device("cuda"), variant) for variant in (SMALLEST, LARGEST)
+        obstacle(wide, [config("agnews")], torch.device("cuda"), variant) for variant in (_SMALLEST, _LARGEST)
     )
     assert small == "its small variant does not fit this transformer or RTX 4090"
     assert large == "its large variant does not fit this transformer or RTX 4090"

@@ -18,12 +18,12 @@ from torch import Tensor
 from generation.fused.engine import FusedEngine
 from generation.fused.variants import (
     VARIANTS,
-    SharedMemory,
     Variant,
-    evaluate_groups,
-    gradients_wait,
-    keys_and_values,
-    smallest_variant,
+    _evaluate_groups,
+    _gradients_wait,
+    _keys_and_values,
+    _SharedMemory,
+    _smallest_variant,
 )
 from generation.population import trainer
 from generation.population.engine import PopulationState
@@ -90,20 +90,20 @@ def test_two_epochs_of_another_shape_follow_the_torch_engine(name: str, engine: 
 @pytest.mark.parametrize(
     ("name", "most", "least"),
     [
-        ("deep", SharedMemory(2, all_weights=True), SharedMemory(1, all_weights=False)),
+        ("deep", _SharedMemory(2, all_weights=True), _SharedMemory(1, all_weights=False)),
         (
             "wide",
-            SharedMemory(1, all_weights=False),
-            SharedMemory(1, all_weights=False, take_turns=True),
+            _SharedMemory(1, all_weights=False),
+            _SharedMemory(1, all_weights=False, take_turns=True),
         ),
     ],
 )
 def test_other_shapes_have_the_same_bytes_with_less_shared_memory(
-    name: str, most: SharedMemory, least: SharedMemory, engine: MakeEngine
+    name: str, most: _SharedMemory, least: _SharedMemory, engine: MakeEngine
 ) -> None:
     shape = SHAPES[name]
     task, run = shape.task(train=16, test=5), config(shape.spec.task, "adam", dropout=0.1, seed=3)
-    smallest = smallest_variant(shape.spec)
+    smallest = _smallest_variant(shape.spec)
     assert smallest is not None
     assert (LARGE.use(shape.spec), smallest.use(shape.spec)) == (most, least)
 
@@ -123,7 +123,7 @@ def test_the_kernels_take_as_much_shared_memory_as_python_says(shape: Shape) -> 
     assert use is not None
     assert kernels.shared_bytes["train_epoch"] == use.training(shape.spec)
     together = use.evaluation(shape.spec)
-    apart = together + (shape.spec.blocks - 1) * evaluate_groups(shape.spec) * keys_and_values(shape.spec)
+    apart = together + (shape.spec.blocks - 1) * _evaluate_groups(shape.spec) * _keys_and_values(shape.spec)
     assert kernels.shared_bytes["evaluate"] in (together, apart)
 
 
@@ -131,11 +131,11 @@ def test_the_kernels_take_as_much_shared_memory_as_python_says(shape: Shape) -> 
 def test_the_papers_transformers_are_trained_as_they_were_measured(spec: TransformerSpec) -> None:
     """Machine code was timed and profiled for these uses of shared memory."""
     assert [variant.use(spec) for variant in VARIANTS] == [
-        SharedMemory(3, all_weights=True),
-        SharedMemory(2, all_weights=True),
-        SharedMemory(1, all_weights=True),
+        _SharedMemory(3, all_weights=True),
+        _SharedMemory(2, all_weights=True),
+        _SharedMemory(1, all_weights=True),
     ]
-    assert not gradients_wait(spec)
+    assert not _gradients_wait(spec)
 
 
 def test_auto_takes_the_fused_engine_for_a_shape_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from generation.job import Job
-from generation.launch import MISSING, RUNNING, WAITING, StatusTable, check_cpus, main, parse_shards
+from generation.launch import _MISSING, _RUNNING, _WAITING, _check_cpus, _parse_shards, _StatusTable, main
 from generation.ray_tasks import import_ray
 from generation.remote import scratch_folder
 from generation.shard import train_shard
@@ -128,21 +128,21 @@ def test_a_second_launch_of_a_process_has_the_token_of_the_first(monkeypatch: py
 
 
 def test_the_table_shows_which_worker_died_and_which_took_its_shard() -> None:
-    table = StatusTable(SHARDS, "title")
+    table = _StatusTable(SHARDS, "title")
     assert table.report(1, "host pid 1", "", "") == "shard 1: running, on host pid 1"
     assert table.report(1, "host pid 1", "2/6", "0.5 model-epochs/s") is None
     assert table.report(1, "host pid 2", "", "") == "shard 1: running, on host pid 2, its worker died, host pid 1"
     assert table.shards[1].tries == 2
     assert table.report(1, "", "", "another process is at work") == "shard 1: waiting, another process is at work"
-    assert table.shards[1].state == WAITING
+    assert table.shards[1].state == _WAITING
     assert table.report(1, "host pid 3", "", "") == "shard 1: running, on host pid 3"
 
 
 def test_the_table_shows_every_shard_and_takes_brackets_for_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    table = StatusTable(range(3), "into [/runs]")
-    assert table.change(0, state=RUNNING, worker="host pid 1") == "shard 0: running, on host pid 1"
+    table = _StatusTable(range(3), "into [/runs]")
+    assert table.change(0, state=_RUNNING, worker="host pid 1") == "shard 0: running, on host pid 1"
     assert table.change(0, epochs="1/6") is None, "an epoch is for the table alone"
-    table.change(1, state=MISSING, remark="[/data] is missing", tries=2)
+    table.change(1, state=_MISSING, remark="[/data] is missing", tries=2)
     Console(width=100).print(table)
     shown = capsys.readouterr().out
     assert "[/data] is missing" in shown
@@ -150,10 +150,10 @@ def test_the_table_shows_every_shard_and_takes_brackets_for_what_they_are(capsys
 
 
 def test_shards_are_named_as_ranges() -> None:
-    assert parse_shards("0-3,8,2", 32) == [0, 1, 2, 3, 8]
+    assert _parse_shards("0-3,8,2", 32) == [0, 1, 2, 3, 8]
     for wrong in ("", "3-", "-3", "a", "0-32", "99999999999", "5-2", "40-50,3", "5-3,8"):
         with pytest.raises(ValueError, match=f"--shards '{wrong}'"):
-            parse_shards(wrong, 32)
+            _parse_shards(wrong, 32)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_more_cores_than_any_machine_has_are_refused(
     monkeypatch.setattr("generation.launch.cluster", lambda ray, address: nullcontext())
     line = refusal(main, ["--device", device, "--cpus", "5"], capsys)
     assert line == f"error: --cpus 5: the cluster's largest {largest} CPU cores\n"
-    check_cpus(ray, 2, device)
+    _check_cpus(ray, 2, device)
 
 
 def test_without_ray_one_line_names_the_extra(

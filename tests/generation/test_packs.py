@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from generation.data import TrainingInputs, epoch_batches
-from generation.fused.inputs import COUNT_SHIFT, RECENT, TILES_SHIFT, epoch_examples, make_packs
+from generation.fused.inputs import _COUNT_SHIFT, _TILES_SHIFT, RECENT, epoch_examples, make_packs
 from generation.protocol import Protocol
 from zoo.tasks import TaskData
 
@@ -17,7 +17,7 @@ def packs_of(lengths: list[list[int]], packs_at_once: int = 3) -> list[list[Pack
     """(first sample, samples, tiles of each) of every step."""
     packs = make_packs(torch.tensor(lengths), packs_at_once)
     return [
-        [(word & 0xFFFF, word >> COUNT_SHIFT & 0xFF, word >> TILES_SHIFT) for word in row[:count]]
+        [(word & 0xFFFF, word >> _COUNT_SHIFT & 0xFF, word >> _TILES_SHIFT) for word in row[:count]]
         for row, count in zip(packs.words.tolist(), packs.counts.tolist(), strict=True)
     ]
 

@@ -256,7 +256,7 @@ def test_a_long_training_is_announced_before_it_starts(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("generation.shard.train_epochs", interrupt)
+    monkeypatch.setattr("generation.shard._train_epochs", interrupt)
     write_digits(tmp_path / "data", train=512, test=100)
     arguments = ["--shard", "0", "--preset", "paper", "--data", str(tmp_path / "data"), "--device", "cpu"]
     with pytest.raises(SystemExit) as ended:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from generation.grid import Draw, whole
-from generation.sweep import PRESETS, Sweep, repeat_seeds
+from generation.sweep import PRESETS, Sweep, _repeat_seeds
 from generation.task import named_task
 from zoo.reading.selection import Selection
 
@@ -193,8 +193,8 @@ def test_repeats_are_runs_of_one_configuration_with_seeds_of_their_own() -> None
 
 
 def test_seeds_that_collide_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("generation.sweep.own_seed", lambda run, repeat: repeat // 2)
-    assert repeat_seeds(PAPER.shard(0)[0], 3) == [0, 1, 2]
+    monkeypatch.setattr("generation.sweep._own_seed", lambda run, repeat: repeat // 2)
+    assert _repeat_seeds(PAPER.shard(0)[0], 3) == [0, 1, 2]
 
 
 def test_a_sample_can_be_repeated() -> None:
