@@ -23,6 +23,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", [MNIST, AGNEWS], ids=["mnist", "agnews"])
 @pytest.mark.parametrize(
     ("kernel", "architecture", "variant"),
@@ -36,6 +37,7 @@ def test_kernels_compile(kernel: str, spec: TransformerSpec, architecture: str, 
     assert f"{kernel}_needs".encode() in code
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("blocks", "most_spilled"), [(1, 0), (4, 32)])
 def test_kernels_of_another_shape_compile_and_spill_no_more(blocks: int, most_spilled: int) -> None:
     """45 tokens of an image and 16 classes; of four blocks gradients wait in device memory."""
@@ -70,6 +72,7 @@ def test_a_cache_that_cannot_be_written_does_not_stop_a_run(cache: Path) -> None
         assert compiled._machine_code("evaluate", MNIST, "sm_90", _LARGEST).startswith(ELF)
 
 
+@pytest.mark.long
 def test_what_the_smallest_variant_takes() -> None:
     """One of the rows that ``python -m generation.fused.resources`` prints."""
     registers, spilled, threads, shared = _measure("train_epoch", MNIST, "sm_86", _SMALLEST)

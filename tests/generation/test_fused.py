@@ -76,6 +76,7 @@ def with_mistake(folder: Path, header: str, right: str, wrong: str) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_gradients_of_a_head_with_the_other_heads_sums_are_found(tasks: dict[str, TaskData], tmp_path: Path) -> None:
     """Tests the tester: of each score's gradient only δ is that of the other head."""
     right, wrong = "log_sum[head], delta[head], c", "log_sum[head], delta[1 - head], c"
@@ -126,6 +127,7 @@ def test_a_run_has_the_same_bytes_alone_in_company_and_whatever_the_order_of_war
     assert torch.equal(alone, result(company, schedule=2))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
 def test_every_variant_gives_the_same_bytes(name: str, tasks: dict[str, TaskData], engine: MakeEngine) -> None:
     """However many samples a thread block has at a time, they are added in the same order, in any order of warps."""
@@ -185,6 +187,7 @@ def test_evaluation_in_parts_is_that_of_every_model(
     torch.testing.assert_close(loss.cpu(), twin_loss, rtol=3e-3, atol=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("header", "right", "wrong"),
     [
@@ -238,6 +241,7 @@ def test_stored_numbers_are_measured_in_float32(tasks: dict[str, TaskData], engi
     assert float(measures.test_loss[-1, 0]) == pytest.approx(float(trainer.state.test_loss[0, -1]), rel=3e-3)
 
 
+@pytest.mark.long
 def test_a_resumed_run_ends_with_the_same_bytes(tasks: dict[str, TaskData], engine: MakeEngine, tmp_path: Path) -> None:
     run = config("agnews", "adam", dropout=0.1, seed=3, protocol=Protocol(epochs=3, warmup_epochs=1, batch_size=16))
 

@@ -67,18 +67,21 @@ SHAPES = {
 each_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 
 
+@pytest.mark.long
 @each_shape
 def test_gradients_of_other_shapes(shape: Shape, engine: MakeEngine) -> None:
     task = shape.task(train=16, test=1)
     check_gradients(lambda run: engine([run], task, variant=shape.variant), task, dropout=0.2, seed=shape.seed)
 
 
+@pytest.mark.long
 @each_shape
 def test_evaluation_of_other_shapes(shape: Shape, engine: MakeEngine) -> None:
     task, run = shape.task(train=16, test=30), config(shape.spec.task)
     check_evaluation(engine([run], task, variant=shape.variant), task, initial_weights(task, run))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["titles", "deep"])
 def test_two_epochs_of_another_shape_follow_the_torch_engine(name: str, engine: MakeEngine) -> None:
     """So the masks of every step are the torch engine's: of one block, and of more than eight places are enough for."""
@@ -87,6 +90,7 @@ def test_two_epochs_of_another_shape_follow_the_torch_engine(name: str, engine: 
     check_two_epochs(lambda configs: engine(configs, task, variant=shape.variant), task, ("sgd_momentum",))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "most", "least"),
     [
@@ -117,6 +121,7 @@ def test_other_shapes_have_the_same_bytes_with_less_shared_memory(
     assert torch.equal(result(smallest, schedule=1), result(LARGE, schedule=0))
 
 
+@pytest.mark.long
 @each_shape
 def test_the_kernels_take_as_much_shared_memory_as_python_says(shape: Shape) -> None:
     use, kernels = shape.variant.use(shape.spec), EmulatedKernels(shape.spec, variant=shape.variant)
@@ -138,6 +143,7 @@ def test_the_papers_transformers_are_trained_as_they_were_measured(spec: Transfo
     assert not _gradients_wait(spec)
 
 
+@pytest.mark.long
 def test_auto_takes_the_fused_engine_for_a_shape_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.core", reason="needs cuda-core")
     pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")

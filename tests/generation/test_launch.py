@@ -52,6 +52,7 @@ def plain_loop(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return job.out
 
 
+@pytest.mark.long
 def test_two_nodes_and_a_killed_worker_end_with_the_bytes_of_the_plain_loop(
     data: Path, plain_loop: Path, tmp_path: Path
 ) -> None:
@@ -65,6 +66,7 @@ def test_two_nodes_and_a_killed_worker_end_with_the_bytes_of_the_plain_loop(
     assert shard_contents(tmp_path) == shard_contents(plain_loop)
 
 
+@pytest.mark.long
 def test_a_shard_that_is_missing_is_named_and_finished_ones_are_skipped(
     data: Path, plain_loop: Path, tmp_path: Path
 ) -> None:
@@ -87,6 +89,7 @@ def test_a_shard_that_is_missing_is_named_and_finished_ones_are_skipped(
     }
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_a_ray_of_our_own_listens_on_loopback_asks_for_a_token_and_ends_with_its_driver(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -190,6 +190,7 @@ def test_stored_accuracy_can_be_measured_again_from_the_weights(digits: TaskData
         assert measured.loss == pytest.approx(float(trainer.state.test_loss[row, -1]), rel=1e-5)
 
 
+@pytest.mark.long
 def test_with_dropout_losses_are_distributed_as_the_slow_twins() -> None:
     """Eight configurations trained both ways, with masks of different generators.
 

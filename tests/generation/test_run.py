@@ -49,6 +49,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_resume_after_kills_reproduces_the_same_bytes(undisturbed: Path, tmp_path: Path) -> None:
     """SIGKILL at five random moments between the first snapshot and the end; the soak has a hundred."""
     folder, log = tmp_path / "mnist" / "shard-00005", tmp_path / "killed.log"
@@ -126,6 +127,7 @@ def test_stored_accuracy_is_measured_again_from_the_file(undisturbed: Path) -> N
         assert measured.loss == pytest.approx(row["test_loss"], rel=1e-4)
 
 
+@pytest.mark.long
 def test_a_damaged_snapshot_is_passed_over_for_the_one_before(undisturbed: Path, tmp_path: Path) -> None:
     folder = tmp_path / "mnist" / "shard-00005"
     process = start(train_tiny_shard, tmp_path)

@@ -21,8 +21,8 @@ AGNEWS = find_task("agnews")
 SCRIPT = """
 import sys
 from pathlib import Path
-from generation.word_vectors import train_embedding
-train_embedding(Path(sys.argv[1]).read_text().splitlines(), 32).save(Path(sys.argv[2]))
+from generation.word_vectors import _train_embedding
+_train_embedding(Path(sys.argv[1]).read_text().splitlines(), 32).save(Path(sys.argv[2]))
 """
 
 
