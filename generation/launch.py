@@ -26,7 +26,7 @@ from generation.grid import drawn_shards
 from generation.job import Job, add_options, check_preset, choose_preset, chosen_sample
 from generation.ray_tasks import cluster, import_ray, prepare, train
 from generation.task import named_task
-from zoo.command import command, command_parser, not_negative, one_line, positive
+from zoo.command import command, command_parser, how_many, not_negative, one_line, positive
 from zoo.storage.lock import Busy
 from zoo.terminal import PlainConsole, printable
 
@@ -255,7 +255,7 @@ def _summarize(job: Job, table: _StatusTable, before: int) -> bool:
     for shard in missing:
         print(f"error: shard {shard} is missing: {printable(table.shards[shard].remark)}", file=sys.stderr)
     print(
-        f"{len(table.shards)} shards into {job.place}: {len(finished)} finished, {before} of them before, "
+        f"{how_many(len(table.shards), 'shard')} into {job.place}: {len(finished)} finished, {before} of them before, "
         f"{len(missing)} missing"
     )
     return not missing

@@ -40,7 +40,7 @@ class EpochProgress:
 
     def describe(self, epoch: int, accuracy: Tensor, diverged: int) -> str:
         """After ``epoch`` epochs: model-epochs per second, the accuracies of the runs that are alive, the time left."""
-        # a clock too coarse to see the epoch pass is no reason to stop
+        # the clock may be too coarse to see the epoch pass
         elapsed = max(time.monotonic() - self.start, 1e-9)
         accuracy = accuracy[~accuracy.isnan()]
         parts = [f"{self.runs * (epoch - self.first_epoch) / elapsed:,.3g} model-epochs/s"]

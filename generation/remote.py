@@ -24,7 +24,7 @@ from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
 
 _EMBEDDING_FILES = (ORIGIN_FILE, VOCABULARY_FILE, VECTORS_FILE)
 """In the order they are uploaded: the vectors come last, and stand for the whole."""
-_PLACES = (
+_PROTOCOLS = (
     *("file", "local", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "tos", "hf"),
     *("hdfs", "webhdfs", "sftp", "ssh", "ftp", "smb", "webdav", "dbfs", "gdrive", "dropbox", "box", "lakefs"),
 )
@@ -51,9 +51,9 @@ class RemoteShards:
     def _root(self) -> tuple[Any, str]:
         import fsspec
 
-        if self.url.partition("://")[0] not in _PLACES:
-            known = ", ".join(_PLACES)
-            raise ValueError(f"--out {self.url} is not a place fsspec can write to for good: use one of {known}")
+        if self.url.partition("://")[0] not in _PROTOCOLS:
+            known = ", ".join(_PROTOCOLS)
+            raise ValueError(f"--out {self.url} is not a URL that fsspec can write to permanently: use one of {known}")
         with self.errors_named("cannot be opened"):
             return fsspec.url_to_fs(self.url)
 
@@ -76,7 +76,7 @@ class RemoteShards:
         return self.path(f"{self.config_name}/{folder.name}/{name}")
 
     def try_writing(self) -> None:
-        """Writes a small file and deletes it: what cannot be written to should be known before hours of training."""
+        """Writes a small file and deletes it, so that a store that refuses it is found before hours of training."""
         fs, _ = self._root
         content = secrets.token_hex(8).encode()
         folder = self.path(self.config_name)
@@ -90,7 +90,7 @@ class RemoteShards:
             raise OSError(f"--out {self.url} cannot be written to: what was written came back changed")
 
     def finished_record(self, folder: Path) -> ShardRecord | None:
-        """What a finished shard says about itself; None where it is not whole: no sound manifest, or a short file."""
+        """The record of a finished shard; None where it is not whole: no sound manifest, or a short file."""
         fs, _ = self._root
         path = self.shard_path(folder, MANIFEST_FILE)
         try:

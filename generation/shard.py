@@ -18,7 +18,7 @@ from generation.population.engine import checkpoint_labels
 from generation.population.trainer import CheckpointMeasures, PopulationTrainer
 from generation.progress import EpochProgress, Report, epoch_bar, say
 from generation.snapshot import delete_snapshots, fingerprint, load_snapshot, save_snapshot
-from zoo.command import duration
+from zoo.command import duration, how_many
 from zoo.format.schema import BEST, RUN_SCHEMA, checkpoint_schema, with_weights
 from zoo.format.shard import ShardRecord, finished_record, write_shard
 from zoo.storage.atomic import remove_unfinished
@@ -56,7 +56,7 @@ def _train_in_folder(job: Job, shard: int, report: Report | None) -> None:
         return
     trainer, record = job.prepare(shard)
     say(
-        f"{record.runs} runs of {record.task}, {job.sweep.title(shard)}, preset {record.preset}: "
+        f"{how_many(record.runs, 'run')} of {record.task}, {job.sweep.title(shard)}, preset {record.preset}: "
         f"{trainer.protocol.epochs} epochs on {trainer.device}, {record.engine} engine; data: {record.data_source}"
     )
     if note := record.data_note():
@@ -68,7 +68,7 @@ def _train_in_folder(job: Job, shard: int, report: Report | None) -> None:
     checkpoints = _checkpoint_tables(trainer, trainer.measure_checkpoints())
     write_shard(folder, record, checkpoints, _runs_table(trainer, shard), lambda: _timing(trainer, clock))
     delete_snapshots(folder)
-    say(f"{folder}: {record.runs} runs, {trainer.diverged} of them diverged, in {clock.seconds():.0f} s")
+    say(f"{folder}: {how_many(record.runs, 'run')}, {trainer.diverged} of them diverged, in {clock.seconds():.0f} s")
 
 
 def _estimated_seconds(trainer: PopulationTrainer) -> float:

@@ -1,8 +1,8 @@
 """Snapshots: a population's state on disk, so that a killed shard resumes where it was.
 
 Snapshots are safetensors files ``state-1f0c93ab-00042.safetensors``, named after the training they belong to and the
-epochs done. The two newest are kept: if the newest is damaged, training resumes from the one before. Those of
-another training in the same folder are neither read nor touched.
+epochs done. The two newest are kept: if the newest is damaged, training resumes from the one before. Snapshots
+of another training in the same folder are neither read nor touched.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ def save_snapshot(folder: Path, state: PopulationState, owner: str, seconds: flo
     metadata = facts | {"sha256": _digest(facts, tensors)}
     path = folder / _pattern(owner).replace("*", f"{state.epoch:05d}")
     if path.exists() and not path.is_file():
-        warnings.warn(f"no snapshot is written: {path} is there and is not a file", stacklevel=2)
+        warnings.warn(f"no snapshot is written: {path} exists and is not a file", stacklevel=2)
         return path
     write_atomically(path, safetensors.torch.save(tensors, metadata))
     for old in _snapshots(folder, _pattern(owner))[:-_KEPT]:
@@ -54,7 +54,7 @@ def save_snapshot(folder: Path, state: PopulationState, owner: str, seconds: flo
 
 
 def _snapshots(folder: Path, names: str) -> list[Path]:
-    """The files of these names, the oldest first; a folder or a pipe of such a name is none of ours."""
+    """The files of these names, the oldest first; a folder or a pipe of such a name is not a snapshot."""
     return [path for path in sorted(folder.glob(names)) if path.is_file()]
 
 
@@ -108,7 +108,7 @@ def delete_snapshots(folder: Path) -> None:
 
 
 def _digest(facts: dict[str, str], tensors: dict[str, Tensor]) -> str:
-    """SHA-256 over what a snapshot says about itself and over the names and bytes of its tensors."""
+    """SHA-256 of a snapshot's facts and of the names and bytes of its tensors."""
     total = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for name in sorted(tensors):
         total.update(name.encode())
