@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
+from torch.nn import functional as F
 
 from generation.protocol import CROP_PADDING, Protocol
 from generation.word_vectors import frozen_embedding
@@ -76,7 +77,9 @@ class TrainingInputs:
     def prepare(cls, task: TaskData, crop_padding: int = CROP_PADDING) -> "TrainingInputs":
         if task.embedding is not None:
             return cls(task, None, crop_padding)
-        return cls(task, _pad(task.train.inputs, crop_padding), crop_padding)
+        images = task.train.inputs
+        sides = (crop_padding,) * 4  # left and right, top and bottom
+        return cls(task, F.pad(images, (0, 0) * (images.ndim - 3) + sides), crop_padding)
 
     def batch(self, batches: EpochBatches, step: int) -> Examples:
         """The examples of one step, images cropped, still as bytes or word ids."""
@@ -95,16 +98,6 @@ class TrainingInputs:
         y = offsets[:, 0, None] + torch.arange(height, device=self.padded.device)
         x = offsets[:, 1, None] + torch.arange(width, device=self.padded.device)
         return self.padded[rows[:, None, None], y[:, :, None], x[:, None, :]]
-
-
-def _pad(
-    images: UInt8[Tensor, "n height width *channels"], margin: int
-) -> UInt8[Tensor, "n padded_height padded_width *channels"]:
-    """The images with ``margin`` zeros around them."""
-    n, height, width, *channels = images.shape
-    padded = images.new_zeros(n, height + 2 * margin, width + 2 * margin, *channels)
-    padded[:, margin : margin + height, margin : margin + width] = images
-    return padded
 
 
 def model_batch(
