@@ -19,11 +19,9 @@ from torch import Tensor
 from benchmarks import results
 from benchmarks.results import Result
 from benchmarks.tables.markdown import MISSING, table
-from generation.data.batches import random_subset
-from generation.data.task_data import load_task_data
-from generation.engines import make_engine
+from generation.data import load_task_data, random_subset
 from generation.population.torch_engine import TorchEngine
-from generation.population.trainer import Engine, PopulationTrainer
+from generation.population.trainer import Engine, PopulationTrainer, make_engine
 from generation.protocol import Protocol, RunConfig
 from generation.sweep import PRESETS, Sweep
 from generation.task import named_task

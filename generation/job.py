@@ -7,15 +7,15 @@ from pathlib import Path
 
 import torch
 
-from generation.data.task_data import frozen_embedding, read_training_data, with_fewer_examples
-from generation.engines import ENGINES, make_engine
-from generation.population.trainer import PopulationTrainer
+from generation.data import read_training_data, with_fewer_examples
+from generation.grid import Draw as Sample
+from generation.population.trainer import ENGINES, PopulationTrainer, make_engine
 from generation.progress import say
 from generation.protocol import RunConfig
-from generation.sample import Sample
-from generation.storage.remote import RemoteShards, is_url, scratch_folder
+from generation.remote import RemoteShards, is_url, scratch_folder
 from generation.sweep import PRESETS, Preset, Sweep, own_preset
 from generation.task import TrainingTask
+from generation.word_vectors import frozen_embedding
 from zoo.command import positive, seconds
 from zoo.device import choose_device
 from zoo.format.record import MAX_REPEATS, MIN_REPEATS, repeats_of

@@ -1,4 +1,4 @@
-"""What a user sees while a shard trains: lines on stderr, a progress bar on a terminal."""
+"""Progress of a shard while it trains: lines on stderr, a progress bar on a terminal."""
 
 import time
 from collections.abc import Callable
@@ -10,28 +10,24 @@ from zoo.command import duration
 from zoo.terminal import PlainConsole
 
 Report = Callable[[int, int, str], None]
-"""Told after each epoch: its number, how many there are, and how it goes."""
+"""Called after each epoch with its number, how many there are, and a status line."""
 
-console = PlainConsole(stderr=True)
-
-
-def no_report(epoch: int, epochs: int, status: str) -> None:
-    """For those who only want the shard."""
+_console = PlainConsole(stderr=True)
 
 
 def say(line: str) -> None:
-    console.print(line, soft_wrap=True)
+    _console.print(line, soft_wrap=True)
 
 
 def epoch_bar() -> Progress:
-    """Epochs done, and how it goes; silent where stderr is not a terminal."""
+    """Epochs done and the status line; silent where stderr is not a terminal."""
     return Progress(
         TextColumn("epoch"),
         MofNCompleteColumn(),
         BarColumn(),
         TextColumn("{task.fields[status]}"),
-        console=console,
-        disable=not console.is_terminal,
+        console=_console,
+        disable=not _console.is_terminal,
     )
 
 
@@ -43,8 +39,8 @@ class EpochProgress:
         self.start = time.monotonic()
 
     def describe(self, epoch: int, accuracy: Tensor, diverged: int) -> str:
-        """After ``epoch`` epochs: model-epochs per second, the accuracies of the living runs, the time left."""
-        # a clock too coarse to see the epoch pass is no reason to stop
+        """After ``epoch`` epochs: model-epochs per second, the accuracies of the runs that are alive, the time left."""
+        # the clock may be too coarse to see the epoch pass
         elapsed = max(time.monotonic() - self.start, 1e-9)
         accuracy = accuracy[~accuracy.isnan()]
         parts = [f"{self.runs * (epoch - self.first_epoch) / elapsed:,.3g} model-epochs/s"]

@@ -21,7 +21,7 @@ from zoo.device import choose_device
 from zoo.terminal import PlainConsole
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("generation.run", __doc__)
     parser.add_argument("--shard", type=int, help="which shard to train, from 0 on; the paper's tasks have 32")
     parser.add_argument("--list", action="store_true", help="list the shards and which of them are finished")
@@ -38,17 +38,17 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 @command
 def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
+    options = _parse(arguments)
     task = named_task(options.task)
     job = Job.of(options, task, choose_preset(task, options.preset, choose_device(options.device)), options.device)
     if options.list:
-        list_shards(job)
+        _list_shards(job)
     else:
         for shard in job.sweep.shards if options.sample is not None else (options.shard,):
             train_shard(job, shard)
 
 
-def list_shards(job: Job) -> None:
+def _list_shards(job: Job) -> None:
     sweep = job.sweep
     epochs = sweep.preset.protocol.epochs
     table = Table(title=f"{sweep.config_name}, preset {sweep.preset.name}: {epochs} epochs per run")

@@ -1,28 +1,35 @@
-"""Brings one shard of a job to its end: alone, from its last snapshot, and to the place where it belongs.
+"""Trains one shard of a job: alone, from its last snapshot, and uploaded where its destination is a URL.
 
 Idempotent: a finished shard is left alone. Killed at any moment and started again, it ends with the same bytes.
 """
 
 import time
+from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import torch
+from torch import Tensor
 
-from generation.estimate import estimated_seconds
 from generation.job import Job
-from generation.population.trainer import PopulationTrainer
-from generation.progress import EpochProgress, Report, epoch_bar, no_report, say
-from generation.storage.shard_tables import shard_tables
-from generation.storage.snapshot import delete_snapshots, fingerprint, load_snapshot, save_snapshot
-from zoo.command import duration
+from generation.population.engine import checkpoint_labels
+from generation.population.trainer import CheckpointMeasures, PopulationTrainer
+from generation.progress import EpochProgress, Report, epoch_bar, say
+from generation.snapshot import delete_snapshots, fingerprint, load_snapshot, save_snapshot
+from zoo.command import duration, how_many
+from zoo.format.schema import BEST, RUN_SCHEMA, checkpoint_schema, with_weights
 from zoo.format.shard import ShardRecord, finished_record, write_shard
 from zoo.storage.atomic import remove_unfinished
+from zoo.version import VERSION
 
-LONG_SECONDS = 600.0  # a training that is worth announcing
+_LONG_SECONDS = 600.0  # a training that is worth announcing
+_PROBED_EXAMPLES = 200
 
 
-def train_shard(job: Job, shard: int, report: Report = no_report) -> None:
-    """Trains a shard of the job and, where its place is a URL, uploads it. ``report`` hears of every epoch."""
+def train_shard(job: Job, shard: int, report: Report | None = None) -> None:
+    """Trains a shard of the job and, where it belongs at a URL, uploads it; ``report`` is called after every epoch."""
     job.configs(shard)  # a shard that does not exist is an error here, before a lock is made and a store is asked
     if job.remote and job.is_finished(shard):
         say(f"shard {shard} is finished already in {job.place}: nothing to do")
@@ -30,7 +37,7 @@ def train_shard(job: Job, shard: int, report: Report = no_report) -> None:
     if job.remote:
         job.remote.try_writing()
     with job.lock(shard):
-        train_in_folder(job, shard, report)
+        _train_in_folder(job, shard, report)
     if job.remote:
         with job.lock(shard):
             # another process here may have been quicker, and cleared the folder away
@@ -39,9 +46,9 @@ def train_shard(job: Job, shard: int, report: Report = no_report) -> None:
         say(f"shard {shard} is uploaded to {job.place}")
 
 
-def train_in_folder(job: Job, shard: int, report: Report) -> None:
+def _train_in_folder(job: Job, shard: int, report: Report | None) -> None:
     """The finished shard in its local folder; call it with the lock held."""
-    folder, clock = job.folder(shard), Clock()
+    folder, clock = job.folder(shard), _Clock()
     remove_unfinished(folder)
     if job.accepts(shard, finished_record(folder), str(folder)):
         delete_snapshots(folder)
@@ -49,21 +56,41 @@ def train_in_folder(job: Job, shard: int, report: Report) -> None:
         return
     trainer, record = job.prepare(shard)
     say(
-        f"{record.runs} runs of {record.task}, {job.sweep.title(shard)}, preset {record.preset}: "
+        f"{how_many(record.runs, 'run')} of {record.task}, {job.sweep.title(shard)}, preset {record.preset}: "
         f"{trainer.protocol.epochs} epochs on {trainer.device}, {record.engine} engine; data: {record.data_source}"
     )
     if note := record.data_note():
         say(f"note: {record.config} is trained on {note}; its manifest and card will say so")
-    if (seconds := estimated_seconds(trainer)) > LONG_SECONDS:
+    if (seconds := _estimated_seconds(trainer)) > _LONG_SECONDS:
         say(f"that will take about {duration(seconds)} on this CPU; --preset demo takes minutes, and a GPU far less")
     folder.mkdir(parents=True, exist_ok=True)
-    train_epochs(job, trainer, record, clock, report)
-    write_shard(folder, record, *shard_tables(trainer, shard), lambda: timing(trainer, clock))
+    _train_epochs(job, trainer, record, clock, report)
+    checkpoints = _checkpoint_tables(trainer, trainer.measure_checkpoints())
+    write_shard(folder, record, checkpoints, _runs_table(trainer, shard), lambda: _timing(trainer, clock))
     delete_snapshots(folder)
-    say(f"{folder}: {record.runs} runs, {trainer.diverged} of them diverged, in {clock.seconds():.0f} s")
+    say(f"{folder}: {how_many(record.runs, 'run')}, {trainer.diverged} of them diverged, in {clock.seconds():.0f} s")
 
 
-class Clock:
+def _estimated_seconds(trainer: PopulationTrainer) -> float:
+    """The whole training on a CPU, by timing one model's forward pass on a few examples; 0 on a GPU.
+
+    Runs train one after the other on a CPU. A training step takes about three forward passes: one forward, and a
+    backward pass of two.
+    """
+    if trainer.device.type != "cpu":
+        return 0.0
+    state, task, first = trainer.state, trainer.task, torch.zeros_like(trainer.state.alive)
+    first[0] = True
+    few = task.test[slice(0, _PROBED_EXAMPLES)]
+    trainer.engine.evaluate(state.weights, first, few)  # warms up
+    start = time.perf_counter()
+    trainer.engine.evaluate(state.weights, first, few)
+    per_example = (time.perf_counter() - start) / len(few)
+    passes = 3 * len(trainer.engine.subset) + len(task.test)
+    return per_example * passes * trainer.protocol.epochs * len(trainer.configs)
+
+
+class _Clock:
     """How long a shard has taken, the processes before this one included."""
 
     def __init__(self) -> None:
@@ -73,7 +100,9 @@ class Clock:
         return self.earlier + time.monotonic() - self.start
 
 
-def train_epochs(job: Job, trainer: PopulationTrainer, record: ShardRecord, clock: Clock, report: Report) -> None:
+def _train_epochs(
+    job: Job, trainer: PopulationTrainer, record: ShardRecord, clock: _Clock, report: Report | None
+) -> None:
     """Every epoch that is left, from the last snapshot where there is one."""
     folder = job.folder(record.shard)
     owner = fingerprint(trainer.configs, data=trainer.task.sha256, record=record.to_dict())
@@ -90,7 +119,8 @@ def train_epochs(job: Job, trainer: PopulationTrainer, record: ShardRecord, cloc
             accuracy = trainer.state.test_accuracy[:, epoch - 1].cpu()  # waits for the end of the epoch
             status = progress.describe(epoch, accuracy, trainer.diverged)
             bar.update(row, completed=epoch, status=status)
-            report(epoch, epochs, status)
+            if report:
+                report(epoch, epochs, status)
             if bar.disable:
                 say(f"epoch {epoch}/{epochs}  {status}")
             if time.monotonic() - last_snapshot >= job.snapshot_seconds and not trainer.finished:
@@ -98,14 +128,59 @@ def train_epochs(job: Job, trainer: PopulationTrainer, record: ShardRecord, cloc
                 last_snapshot = time.monotonic()
 
 
-def timing(trainer: PopulationTrainer, clock: Clock) -> dict[str, Any]:
-    """What ``timing.json`` says; the engine's time is known where one process trained the whole shard."""
+def _timing(trainer: PopulationTrainer, clock: _Clock) -> dict[str, Any]:
+    """The content of ``timing.json``; the engine's time is known where one process trained the whole shard."""
+    gpu = trainer.device.type == "cuda"
     return {
         "wall_seconds": round(clock.seconds(), 3),
-        "engine_seconds": None if clock.earlier else round(trainer.engine_time.seconds(), 3),
-        "device": device_name(trainer.device),
+        "engine_seconds": None if clock.earlier else round(trainer.engine_seconds, 3),
+        "device": torch.cuda.get_device_name(trainer.device) if gpu else f"CPU, {torch.get_num_threads()} threads",
     }
 
 
-def device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+def _checkpoint_tables(trainer: PopulationTrainer, measures: CheckpointMeasures) -> Iterator[pa.Table]:
+    """The checkpoints of each completed run, run by run, since their weights may be large."""
+    state, labels = trainer.state, checkpoint_labels(trainer.configs[0])
+    metadata_fields = list(checkpoint_schema(trainer.task.spec))[:-1]
+    alive = state.alive.cpu()
+    measured = {field.name: getattr(measures, field.name).T.tolist() for field in fields(measures)}
+    for run, config in enumerate(trainer.configs):
+        if not alive[run]:
+            continue
+        epochs = config.protocol.checkpoints | {BEST: int(state.best_epoch[run])}
+        columns = {
+            "run_id": [config.run_id] * len(labels),
+            "task": [config.task] * len(labels),
+            "checkpoint": list(labels),
+            "epoch": [epochs[label] for label in labels],
+            **{name: values[run] for name, values in measured.items()},
+            **{name: [value] * len(labels) for name, value in config.hyperparameters().items()},
+        }
+        arrays = [pa.array(columns[field.name]).cast(field.type) for field in metadata_fields]
+        weights = state.checkpoints[:, run].cpu().numpy().astype(np.float32)
+        yield with_weights(pa.table(arrays, schema=pa.schema(metadata_fields)), weights)
+
+
+def _runs_table(trainer: PopulationTrainer, shard: int) -> pa.Table:
+    """One row per run; the curves of a diverged run end where it diverged."""
+    configs, state = trainer.configs, trainer.state
+    # a run is measured up to and with the epoch it diverged in; losses may be NaN in that last one, accuracy never is
+    lengths = (~state.test_accuracy.isnan()).sum(dim=1).tolist()
+
+    def curves(values: Tensor) -> list[list[float]]:
+        return [row[:length].tolist() for row, length in zip(values.cpu(), lengths, strict=True)]
+
+    columns = {
+        "run_id": [config.run_id for config in configs],
+        "task": [config.task for config in configs],
+        "status": ["completed" if alive else "diverged" for alive in state.alive.tolist()],
+        **{name: [config.hyperparameters()[name] for config in configs] for name in configs[0].hyperparameters()},
+        "shard": [shard] * len(configs),
+        "epochs": [config.protocol.epochs for config in configs],
+        "best_epoch": state.best_epoch.tolist(),
+        "test_accuracy": curves(state.test_accuracy),
+        "test_loss": curves(state.test_loss),
+        "train_loss": curves(state.train_loss),
+        "code_version": [VERSION] * len(configs),
+    }
+    return pa.table([pa.array(columns[field.name], field.type) for field in RUN_SCHEMA], schema=RUN_SCHEMA)

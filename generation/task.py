@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta
 
-from generation.grid import Grid, GridTable, whole
+from generation.grid import FRACTIONS, Grid, GridTable, whole
 from generation.protocol import Epochs, Protocol
-from generation.sample import FRACTIONS
 from zoo.checked import Count, NotNegative, checked, shown
 from zoo.format.hyperparameters import CONFIGURATION, TYPES, Hyperparameters
 from zoo.format.record import MAX_REPEATS, MIN_REPEATS, SHARED_SEED

@@ -18,19 +18,18 @@ from benchmarks.models.schedule import EPOCHS, RECIPES
 from benchmarks.models.training_group import TrainingGroup, train_together
 from benchmarks.results import Result, Setting, describe_device
 from benchmarks.speed.measurements import WITH_EVALUATION, measure, say, speed_row
-from generation.data.batches import TrainingInputs, epoch_batches, train_subset
-from generation.engines import make_engine
+from generation.data import TrainingInputs, epoch_batches, train_subset
 from generation.fused.variants import VARIANTS, variant_named
-from generation.population.trainer import PopulationTrainer
+from generation.population.trainer import PopulationTrainer, make_engine
 from generation.protocol import Protocol, RunConfig
-from generation.reference import make_model, make_optimizer, train_batches
+from generation.single import make_model, make_optimizer, train_batches
 from nfn import PredictorEnsemble, TrainingStep, TransformerNFN, invariant_features
 from nfn.predictors import gauge_nfn
 from nfn.predictors.literal import literal_twin
 from zoo import TransformerSpec, TransformerWeights
 from zoo.command import duration, how_many
 from zoo.device import choose_device
-from zoo.format.hyperparameters import OPTIMIZERS
+from zoo.format.hyperparameters import OPTIMIZERS, Optimizer
 from zoo.format.record import SHARED_SEED
 from zoo.tasks import Examples, TaskData, WordEmbedding
 from zoo.tasks.identity import KNOWN
@@ -145,7 +144,7 @@ def _variant(name: str, dimensions: dict[str, int]) -> str:
     return ", ".join([name, *(f"{dimension} {size}" for dimension, size in dimensions.items())])
 
 
-def _run(config: str, optimizer: str, dropout: float, seed: int = 0) -> RunConfig:
+def _run(config: str, optimizer: Optimizer, dropout: float, seed: int = 0) -> RunConfig:
     return RunConfig(
         task=config,
         optimizer=optimizer,

@@ -1,28 +1,102 @@
-"""The kernels, compiled for the GPU at hand by NVIDIA's runtime compiler and kept on disk: no nvcc is needed.
+"""The kernels, compiled for the GPU at hand by NVIDIA's runtime compiler and kept on disk: nvcc is not needed.
 
 The file of compiled code is named after a hash of everything it was made of: sources, options, compiler.
+``TrainArguments`` and ``EvaluateArguments`` have the fields of the C++ structs of the same names, in the same order.
+A tensor is passed as its address, an integer as 32 bits.
 """
 
 import ctypes
 import hashlib
 import json
 import warnings
+from dataclasses import dataclass, fields
+from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Float16, Float32, Float64, Int32, UInt8, UInt32
+from torch import Tensor
 
-from generation.fused.arguments import KERNELS, Arguments, TrainArguments, layout, pack
-from generation.fused.shared_memory import features
-from generation.fused.variants import Variant, best_variant
+from generation.fused.variants import Variant, best_variant, features
 from generation.protocol import EPSILON
 from zoo.storage.atomic import write_atomically
 from zoo.storage.cache import cache_folder
 from zoo.transformer.spec import TransformerSpec
 
+
+@dataclass(frozen=True)
+class TrainArguments:
+    """One epoch of a population; weights, moments and losses are written in place."""
+
+    kernel: ClassVar[str] = "train_epoch"
+
+    tokens: Float16[Tensor, "examples tokens features"]
+    facts: Int32[Tensor, " examples"]
+    positions: Float32[Tensor, "tokens dim"]
+    corrections: Float32[Tensor, "steps 2"]
+    rules: Float32[Tensor, "models numbers"]
+    epsilons: Float32[Tensor, " models"]
+    thresholds: Int32[Tensor, " models"]
+    seeds: UInt32[Tensor, " models"]
+    alive: UInt8[Tensor, " models"]
+    weights: Float32[Tensor, "models parameters"]
+    first_moments: Float32[Tensor, "models parameters"]
+    second_moments: Float32[Tensor, "models parameters"]
+    losses: Float64[Tensor, " models"]
+    steps: int
+    batch: int
+    first_step: int
+    parked: Int32[Tensor, "models words"]
+    packs: Int32[Tensor, "steps batch"]
+    pack_counts: Int32[Tensor, " steps"]
+
+
+@dataclass(frozen=True)
+class EvaluateArguments:
+    """All examples through every model; correct answers and losses are written in place, one number per part."""
+
+    kernel: ClassVar[str] = "evaluate"
+
+    tokens: Float16[Tensor, "examples tokens features"]
+    facts: Int32[Tensor, " examples"]
+    positions: Float32[Tensor, "tokens dim"]
+    alive: UInt8[Tensor, " models"]
+    weights: Float32[Tensor, "models parameters"]
+    correct: Int32[Tensor, "models parts"]
+    losses: Float64[Tensor, "models parts"]
+    examples: int
+    part_size: int
+    parts: int
+
+
+Arguments = TrainArguments | EvaluateArguments
+KERNELS: tuple[type[TrainArguments] | type[EvaluateArguments], ...] = (TrainArguments, EvaluateArguments)
+
+
+@cache
+def _layout(kind: type[TrainArguments] | type[EvaluateArguments]) -> type[ctypes.Structure]:
+    """The struct as C lays it out."""
+    members = [(field.name, ctypes.c_int32 if field.type is int else ctypes.c_void_p) for field in fields(kind)]
+    return type(kind.__name__, (ctypes.Structure,), {"_fields_": members})
+
+
+def _pack(arguments: Arguments, device: torch.device) -> ctypes.Structure:
+    """The struct that a kernel takes by value. It holds no tensor: keep ``arguments`` until the kernel is launched."""
+    values: list[int] = []
+    for field in fields(arguments):
+        value = getattr(arguments, field.name)
+        if isinstance(value, Tensor):
+            assert value.is_contiguous(), f"{field.name} is not contiguous"
+            assert value.device == device, f"{field.name} is on {value.device}, the kernel on {device}"
+            value = value.data_ptr()
+        values.append(value)
+    return _layout(type(arguments))(*values)
+
+
 SOURCES = Path(__file__).parent / "kernels"
-FLAT_TENSORS = {
+_FLAT_TENSORS = {
     "FLAT_EMBEDDING": "embedding.weight",
     "FLAT_EMBEDDING_BIAS": "embedding.bias",
     "FLAT_QUERY": "blocks.0.query.weight",
@@ -46,7 +120,7 @@ def nvidia(module: str) -> Any:
     return import_module(module)
 
 
-def macros(spec: TransformerSpec, variant: Variant) -> list[tuple[str, str]]:
+def _macros(spec: TransformerSpec, variant: Variant) -> list[tuple[str, str]]:
     """The dimensions, the layout of the flat vector, the protocol's and the variant's numbers, for ``model.cuh``."""
     dimensions = {
         "DIM": spec.dim,
@@ -60,7 +134,7 @@ def macros(spec: TransformerSpec, variant: Variant) -> list[tuple[str, str]]:
         "BLOCK_STRIDE": spec.block_size,
         "PARAMETERS": spec.num_parameters,
     }
-    offsets = {name: spec.tensors[tensor].offset for name, tensor in FLAT_TENSORS.items() if tensor in spec.tensors}
+    offsets = {name: spec.tensors[tensor].offset for name, tensor in _FLAT_TENSORS.items() if tensor in spec.tensors}
     numbers = [(name, str(number)) for name, number in (dimensions | offsets).items()]
     floats = {"SCORE_SCALE": spec.key_dim**-0.5, "UPDATE_EPSILON": EPSILON}
     return [*numbers, *((name, f"{number}f") for name, number in floats.items()), *variant.macros(spec)]
@@ -70,12 +144,12 @@ def compiler_options(spec: TransformerSpec, architecture: str, variant: Variant)
     return {
         "std": "c++17",
         "arch": architecture + variant.suffix,
-        "define_macro": macros(spec, variant),
+        "define_macro": _macros(spec, variant),
         "device_as_default_execution_space": True,  # older compilers take a lambda without it for the host's
     }
 
 
-def machine_code(kernel: str, spec: TransformerSpec, architecture: str, variant: Variant) -> bytes:
+def _machine_code(kernel: str, spec: TransformerSpec, architecture: str, variant: Variant) -> bytes:
     """The kernel as a cubin for an architecture such as "sm_90", from the cache or compiled now. It needs no GPU."""
     core, nvrtc = nvidia("cuda.core"), nvidia("cuda.bindings.nvrtc")
     sources = {path.name: path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir())}
@@ -107,21 +181,21 @@ class CudaKernels:
             properties = torch.cuda.get_device_properties(self.device)
             capability = properties.major, properties.minor
             variant = variant or best_variant(spec, properties.shared_memory_per_block_optin, capability)
-            assert variant is not None, "fit.obstacle says so"
-            self.samples_at_once = variant.shared_memory(spec).samples_at_once
+            assert variant is not None, "obstacle was asked first"
+            self.examples_at_once = variant.shared_memory(spec).examples_at_once
             architecture = f"sm_{properties.major}{properties.minor}"
             self._kernels: dict[str, Any] = {}
             self._needs: dict[str, tuple[int, int]] = {}
             for kind in KERNELS:
                 name = kind.kernel
-                code = core.ObjectCode.from_cubin(machine_code(name, spec, architecture, variant), name=name)
+                code = core.ObjectCode.from_cubin(_machine_code(name, spec, architecture, variant), name=name)
                 threads, shared_bytes, argument_bytes, parked_words = self._ask_needs(code.get_kernel(f"{name}_needs"))
-                assert argument_bytes == ctypes.sizeof(layout(kind)), f"{name} and {kind.__name__} disagree"
+                assert argument_bytes == ctypes.sizeof(_layout(kind)), f"{name} and {kind.__name__} disagree"
                 if kind is TrainArguments:
                     self.parked_words = parked_words
                 self._kernels[name] = code.get_kernel(name)
                 self._needs[name] = threads, shared_bytes
-                allow_shared_memory(self._kernels[name], shared_bytes, self.device.index)
+                _allow_shared_memory(self._kernels[name], shared_bytes, self.device.index)
 
     def _ask_needs(self, describe: Any) -> list[int]:
         """Threads per block, bytes of shared memory and of arguments, words to park, by the kernel's source."""
@@ -132,7 +206,7 @@ class CudaKernels:
     def launch(self, arguments: Arguments, models: int, parts: int) -> None:
         threads, shared_bytes = self._needs[arguments.kernel]
         kernel = self._kernels[arguments.kernel]
-        self._start(kernel, (models, parts), threads, shared_bytes, pack(arguments, self.device))
+        self._start(kernel, (models, parts), threads, shared_bytes, _pack(arguments, self.device))
 
     def _start(
         self,
@@ -160,7 +234,7 @@ class CudaKernels:
             raise RuntimeError(f"the GPU refused to start {grid[0]} × {grid[1]} blocks of a kernel: {status.name}")
 
 
-def allow_shared_memory(kernel: Any, shared_bytes: int, device: int) -> None:
+def _allow_shared_memory(kernel: Any, shared_bytes: int, device: int) -> None:
     """Lets a kernel use more shared memory than the 48 KiB that every kernel may use."""
     driver = nvidia("cuda.bindings.driver")
     (status,) = driver.cuKernelSetAttribute(

@@ -11,45 +11,35 @@ import torch
 from jaxtyping import Bool, Float, Float32, Float64
 from torch import Tensor
 
-from generation.data.batches import TrainingInputs, epoch_batches, train_subset
-from generation.fused.arguments import Arguments, EvaluateArguments, TrainArguments
-from generation.fused.packs import make_packs
-from generation.fused.samples import Samples, epoch_samples, evaluation_samples
+from generation.data import epoch_batches
+from generation.fused.compiled import Arguments, CudaKernels, EvaluateArguments, TrainArguments
+from generation.fused.inputs import epoch_examples, evaluation_examples, make_packs
 from generation.fused.variants import Variant
-from generation.population.philox import LOWEST, drop_threshold
-from generation.population.state import PopulationState
+from generation.population.engine import Engine, PopulationState
+from generation.population.forward import LOWEST, drop_threshold
 from generation.population.update import UpdateRule
 from generation.protocol import ADAM_BETAS, RunConfig
 from zoo.tasks import Examples, TaskData
 from zoo.transformer.model import sinusoidal_positions
 
-LAYER_NORM_EPSILON = 1e-5
-EXAMPLES_PER_PART = 500  # of an evaluation: a thread block loads a model's weights once for this many
+_LAYER_NORM_EPSILON = 1e-5
+_EXAMPLES_PER_PART = 500  # of an evaluation: a thread block loads a model's weights once for this many
 
 
 @runtime_checkable
-class Kernels(Protocol):
-    """The two kernels, compiled for one task."""
+class _Kernels(Protocol):
+    """The two kernels, compiled for one task: ``CudaKernels``, or the emulator of the tests."""
 
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def parked_words(self) -> int:
-        """32-bit words of device memory that training one model needs for itself."""
-        ...
-
-    @property
-    def samples_at_once(self) -> int:
-        """Samples, or packs of short texts, that a thread block trains on at a time."""
-        ...
+    device: torch.device
+    parked_words: int  # 32-bit words of device memory that training one model needs for itself
+    examples_at_once: int  # examples, or packs of short texts, that a thread block trains on at a time
 
     def launch(self, arguments: Arguments, models: int, parts: int) -> None:
         """Starts ``models × parts`` thread blocks of the kernel that takes these arguments."""
         ...
 
 
-class FusedEngine:
+class FusedEngine(Engine):
     """Trains and measures a population with kernels that hold a model on one multiprocessor."""
 
     name = "fused"
@@ -57,19 +47,16 @@ class FusedEngine:
     exact_evaluation = False
     dtype = torch.float32
 
-    def __init__(self, configs: Sequence[RunConfig], task: TaskData, kernels: Kernels) -> None:
-        self.configs, self.kernels, self.device = tuple(configs), kernels, kernels.device
-        self.spec, self.protocol = task.spec, configs[0].protocol
-        self.task = task.to(self.device)
-        self.inputs = TrainingInputs.prepare(self.task, self.protocol.crop_padding)
-        self.subset = train_subset(len(task.train), configs[0].train_fraction)
-        self.test_samples = evaluation_samples(self.task, self.task.test)
+    def __init__(self, configs: Sequence[RunConfig], task: TaskData, kernels: _Kernels) -> None:
+        super().__init__(configs, task, kernels.device)
+        self.kernels = kernels
+        self.test_examples = evaluation_examples(self.task, self.task.test)
         self.positions = sinusoidal_positions(self.spec.tokens, self.spec.dim).to(self.device)
-        self.rules = optimizer_rules(configs, self.device)
+        self.rules = _optimizer_rules(configs, self.device)
         dropout = torch.tensor([config.dropout for config in configs], dtype=torch.float64)
         thresholds = [drop_threshold(config.dropout) - LOWEST for config in configs]  # the kernel compares unsigned
         # dropout's factor 1/(1 − p) is part of the LayerNorm that follows it: norm.cuh
-        self.epsilons = (LAYER_NORM_EPSILON * (1 - dropout) ** 2).float().to(self.device)
+        self.epsilons = (_LAYER_NORM_EPSILON * (1 - dropout) ** 2).float().to(self.device)
         self.thresholds = torch.tensor(thresholds, dtype=torch.int32, device=self.device)
         self.parked = torch.zeros(len(configs), kernels.parked_words, dtype=torch.int32, device=self.device)
         self.seeds = torch.tensor([config.seed for config in configs]).to(torch.uint32).to(self.device)
@@ -79,24 +66,22 @@ class FusedEngine:
         cls, configs: Sequence[RunConfig], task: TaskData, device: torch.device, variant: Variant | None = None
     ) -> "FusedEngine":
         """With kernels compiled for this GPU, in the best variant that fits unless one is given."""
-        from generation.fused.compiled import CudaKernels
-
         return cls(configs, task, CudaKernels(task.spec, device, variant))
 
     def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:
         """The next epoch of every run that is alive, in place; the mean loss of each over the epoch's batches."""
         batches = epoch_batches(self.subset, self.protocol, state.epoch).to(self.device)
-        samples = epoch_samples(self.inputs, batches)
-        packs = make_packs(samples.lengths.view(batches.rows.shape), self.kernels.samples_at_once)
+        prepared = epoch_examples(self.inputs, batches)
+        packs = make_packs(prepared.lengths.view(batches.rows.shape), self.kernels.examples_at_once)
         first_step = state.epoch * len(batches)
         rates = [self.protocol.learning_rate(config.learning_rate, state.epoch) for config in self.configs]
         self.rules[:, 0] = torch.tensor(rates)
         losses = torch.zeros(len(self.configs), dtype=torch.float64, device=self.device)
         arguments = TrainArguments(
-            tokens=samples.tokens,
-            facts=samples.facts,
+            tokens=prepared.tokens,
+            facts=prepared.facts,
             positions=self.positions,
-            corrections=adam_corrections(first_step, len(batches)).to(self.device),
+            corrections=_adam_corrections(first_step, len(batches)).to(self.device),
             rules=self.rules,
             epsilons=self.epsilons,
             thresholds=self.thresholds,
@@ -120,32 +105,28 @@ class FusedEngine:
         self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples
     ) -> tuple[Float64[Tensor, " P"], Float64[Tensor, " P"]]:
         """Accuracy and mean loss on ``examples`` of every run that is alive, by products of halves; NaN for others."""
-        samples = self.test_samples if examples is self.task.test else evaluation_samples(self.task, examples)
-        correct, losses = self._count(weights, alive, samples)
-        dead = torch.where(alive, 0.0, torch.nan)
-        return correct.sum(dim=1).double() / len(samples) + dead, losses.sum(dim=1) / len(samples) + dead
-
-    def _count(self, weights: Tensor, alive: Tensor, samples: Samples) -> tuple[Tensor, Tensor]:
-        parts = -(-len(samples) // EXAMPLES_PER_PART)
+        prepared = self.test_examples if examples is self.task.test else evaluation_examples(self.task, examples)
+        parts = -(-len(prepared) // _EXAMPLES_PER_PART)
         correct = torch.zeros(len(self.configs), parts, dtype=torch.int32, device=self.device)
         losses = torch.zeros(len(self.configs), parts, dtype=torch.float64, device=self.device)
         arguments = EvaluateArguments(
-            tokens=samples.tokens,
-            facts=samples.facts,
+            tokens=prepared.tokens,
+            facts=prepared.facts,
             positions=self.positions,
             alive=alive.to(torch.uint8),
             weights=weights,
             correct=correct,
             losses=losses,
-            examples=len(samples),
-            part_size=EXAMPLES_PER_PART,
+            examples=len(prepared),
+            part_size=_EXAMPLES_PER_PART,
             parts=parts,
         )
         self.kernels.launch(arguments, models=len(self.configs), parts=parts)
-        return correct, losses
+        dead = torch.where(alive, 0.0, torch.nan)
+        return correct.sum(dim=1).double() / len(prepared) + dead, losses.sum(dim=1) / len(prepared) + dead
 
 
-def optimizer_rules(configs: Sequence[RunConfig], device: torch.device) -> Float32[Tensor, "P numbers"]:
+def _optimizer_rules(configs: Sequence[RunConfig], device: torch.device) -> Float32[Tensor, "P numbers"]:
     """What the kernel's ``Optimizer`` reads: learning rate (set each epoch), β, γ, α, 1 − α, weight decay, and whether
     the rule is adaptive and whether its moments are corrected."""
     rule = UpdateRule.of(configs, device)
@@ -154,7 +135,7 @@ def optimizer_rules(configs: Sequence[RunConfig], device: torch.device) -> Float
     return torch.cat([*numbers, rule.adaptive.float(), (rule.first_decay > 0).float()], dim=1).contiguous()
 
 
-def adam_corrections(first_step: int, steps: int) -> Float32[Tensor, "steps 2"]:
+def _adam_corrections(first_step: int, steps: int) -> Float32[Tensor, "steps 2"]:
     """c₁ = 1 − β₁ᵗ and √c₂ = √(1 − β₂ᵗ) for steps counted from 1, in float64 because 1 − 0.999 loses five digits."""
     t = torch.arange(first_step + 1, first_step + steps + 1, dtype=torch.float64)
     return torch.stack([1 - ADAM_BETAS[0] ** t, (1 - ADAM_BETAS[1] ** t).sqrt()], dim=1).float()

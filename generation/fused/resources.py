@@ -10,15 +10,13 @@ import io
 import re
 from itertools import product
 
-from generation.fused.arguments import KERNELS
-from generation.fused.compiled import SOURCES, compiler_options, nvidia
-from generation.fused.fit import misfits, missing_compiler
-from generation.fused.variants import VARIANTS, Variant
+from generation.fused.compiled import KERNELS, SOURCES, compiler_options, nvidia
+from generation.fused.variants import VARIANTS, Variant, misfits, missing_compiler
 from zoo.command import command, command_parser
 from zoo.transformer.dimensions import add_dimensions, chosen_dimensions, with_dimensions
 from zoo.transformer.spec import SPECS, TransformerSpec
 
-ARCHITECTURES = {  # compute capability, and KiB of shared memory that a thread block may have
+_ARCHITECTURES = {  # compute capability, and KiB of shared memory that a thread block may have
     "sm_80": ((8, 0), 163),
     "sm_86": ((8, 6), 99),
     "sm_89": ((8, 9), 99),
@@ -26,28 +24,28 @@ ARCHITECTURES = {  # compute capability, and KiB of shared memory that a thread 
     "sm_100": ((10, 0), 227),
     "sm_120": ((12, 0), 99),
 }
-NUMBER = "\ntemplate <int N> __global__ void number() {}\n"
-CONSTANTS = {
+_NUMBER = "\ntemplate <int N> __global__ void number() {}\n"
+_CONSTANTS = {
     "train_epoch": ("TRAIN_THREADS", "TrainMemory::BYTES"),
     "evaluate": ("EVALUATE_THREADS", "EvaluateMemory::BYTES"),
 }
 """Threads per block and bytes of shared memory, as the kernels' sources call them."""
-ROW = "{:8} {:8} {:8} {:12} {:>9} {:>13} {:>10} {:>8}"
+_ROW = "{:8} {:8} {:8} {:12} {:>9} {:>13} {:>10} {:>8}"
 
 
-def fits(variant: Variant, architecture: str, spec: TransformerSpec) -> bool:
-    capability, kibibytes = ARCHITECTURES[architecture]
+def _fits(variant: Variant, architecture: str, spec: TransformerSpec) -> bool:
+    capability, kibibytes = _ARCHITECTURES[architecture]
     return variant.fits(spec, 1024 * kibibytes, capability)
 
 
-def measure(kernel: str, spec: TransformerSpec, architecture: str, variant: Variant) -> tuple[int, int, int, int]:
+def _measure(kernel: str, spec: TransformerSpec, architecture: str, variant: Variant) -> tuple[int, int, int, int]:
     """Registers per thread, bytes spilled per thread, threads per block and bytes of shared memory per block.
 
     The compiler's log says the first two. The others are constants of the source: a template's function is named after
     its number.
     """
     core = nvidia("cuda.core")
-    source = (SOURCES / f"{kernel}.cu").read_text(encoding="utf-8") + NUMBER
+    source = (SOURCES / f"{kernel}.cu").read_text(encoding="utf-8") + _NUMBER
     options = core.ProgramOptions(
         include_path=str(SOURCES),
         name=f"{kernel}.cu",
@@ -55,7 +53,7 @@ def measure(kernel: str, spec: TransformerSpec, architecture: str, variant: Vari
         **compiler_options(spec, architecture, variant),
     )
     log = io.StringIO()
-    names = [f"number<{constant}>" for constant in CONSTANTS[kernel]]
+    names = [f"number<{constant}>" for constant in _CONSTANTS[kernel]]
     code = core.Program(source, "c++", options).compile("cubin", name_expressions=names, logs=log)
     _, _, own = log.getvalue().partition(f"'{kernel}' for")
     registers, spilled = re.search(r"Used (\d+) registers", own), re.search(r"(\d+) bytes spill stores", own)
@@ -69,7 +67,7 @@ def measure(kernel: str, spec: TransformerSpec, architecture: str, variant: Vari
 def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("generation.fused.resources", __doc__)
     parser.add_argument(
-        "--architecture", nargs="+", choices=list(ARCHITECTURES), default=list(ARCHITECTURES), help="to compile for"
+        "--architecture", nargs="+", choices=list(_ARCHITECTURES), default=list(_ARCHITECTURES), help="to compile for"
     )
     parser.add_argument("--task", nargs="+", choices=list(SPECS), default=list(SPECS), help="whose transformers")
     add_dimensions(parser)
@@ -79,15 +77,15 @@ def main(arguments: list[str] | None = None) -> None:
         raise ValueError(f"the fused kernels cannot train that: {found[0]}")
     if missing := missing_compiler():
         raise ValueError(f"the fused engine cannot be compiled here: {missing}")
-    print(ROW.format("GPU", "variant", "task", "kernel", "registers", "bytes spilled", "threads", "shared"))
+    print(_ROW.format("GPU", "variant", "task", "kernel", "registers", "bytes spilled", "threads", "shared"))
     for architecture in options.architecture:
         for variant, spec in product(VARIANTS, specs):
-            for kind in KERNELS if fits(variant, architecture, spec) else ():
-                numbers = measure(kind.kernel, spec, architecture, variant)
-                print(ROW.format(architecture, variant.name, spec.task, kind.kernel, *numbers), flush=True)
-        too_large = [spec.task for spec in specs if not any(fits(variant, architecture, spec) for variant in VARIANTS)]
+            for kind in KERNELS if _fits(variant, architecture, spec) else ():
+                numbers = _measure(kind.kernel, spec, architecture, variant)
+                print(_ROW.format(architecture, variant.name, spec.task, kind.kernel, *numbers), flush=True)
+        too_large = [spec.task for spec in specs if not any(_fits(variant, architecture, spec) for variant in VARIANTS)]
         if too_large:
-            kibibytes = ARCHITECTURES[architecture][1]
+            kibibytes = _ARCHITECTURES[architecture][1]
             print(f"{architecture:8} no variant fits {', '.join(too_large)} in {kibibytes} KiB of shared memory")
 
 

@@ -7,43 +7,46 @@ A run's result does not depend on its neighbors: nothing is summed over runs, an
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int16
 from torch import Tensor
 
-from generation.data.batches import TrainingInputs, epoch_batches, model_batch, train_subset
+from generation.data import epoch_batches, model_batch
+from generation.population.engine import Engine, PopulationState
 from generation.population.forward import (
-    Dropout,
-    dropout_places,
+    ELEMENTS_PER_CALL,
+    counter_stride,
+    drop_threshold,
+    dropout_bits,
+    dropout_layers,
+    mask_dropout,
     no_dropout,
     population_logits,
     population_losses,
     prepare_inputs,
 )
-from generation.population.philox import ELEMENTS_PER_CALL, drop_threshold, dropout_bits, place_stride
-from generation.population.state import PopulationState
 from generation.population.update import UpdateRule, update
 from generation.protocol import RunConfig
 from zoo.tasks import Examples, TaskData
 from zoo.transformer.onednn import fast_small_products
 from zoo.transformer.spec import AGNEWS, TransformerSpec
 
-Precision = Literal["float64", "float32", "bfloat16"]
+_Precision = Literal["float64", "float32", "bfloat16"]
 """What training multiplies matrices in. Weights are float32; float64 holds for both and is there to prove exactness."""
-EVALUATION_BATCH = 500
+_EVALUATION_BATCH = 500
 
 
 @contextmanager
-def quiet_compiler() -> Iterator[None]:
-    """Hides what torch's compiler says about its own choices, such as that float32 is slower than tf32."""
+def _quiet_compiler() -> Iterator[None]:
+    """Hides the warnings of torch's compiler about its own choices, such as that float32 is slower than tf32."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor")
         yield
 
 
-class TorchEngine:
+class TorchEngine(Engine):
     """Trains and measures a population with torch's own operations."""
 
     name = "torch"
@@ -55,19 +58,14 @@ class TorchEngine:
         task: TaskData,
         *,
         device: torch.device | str = "cpu",
-        precision: Precision | None = None,
+        precision: _Precision | None = None,
         models_per_pass: int | None = None,
         compiled: bool | None = None,
     ) -> None:
-        self.configs = tuple(configs)
-        self.device = torch.device(device)
-        self.precision: Precision = precision or default_precision(self.device)
-        self.spec, self.protocol = task.spec, configs[0].protocol
-        self.task = task.to(self.device)
-        self.inputs = TrainingInputs.prepare(self.task, self.protocol.crop_padding)
-        self.subset = train_subset(len(task.train), configs[0].train_fraction)
-        self.passes = plan_passes(
-            len(configs), models_per_pass or fitting_models(self.device, self.spec, self.protocol.batch_size)
+        super().__init__(configs, task, torch.device(device))
+        self.precision = precision or ("bfloat16" if self.device.type == "cuda" else "float32")
+        self.passes = _plan_passes(
+            len(configs), models_per_pass or _fitting_models(self.device, self.spec, self.protocol.batch_size)
         )
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
         self.rule = UpdateRule.of(configs, self.device, self.dtype)
@@ -79,15 +77,15 @@ class TorchEngine:
         self.scales = torch.tensor([1 / (1 - p) for p in dropout], dtype=self.dtype, device=self.device)
         # A compiled step fuses everything between two matrix products. On a CPU it would need the user's C++ compiler.
         compiled = self.device.type == "cuda" if compiled is None else compiled
-        self._losses = optimized(self._pass_losses, compiled)
-        self._update = optimized(update, compiled)
-        self._bits = optimized(dropout_bits, compiled)
-        self._logits = optimized(self._evaluation_logits, compiled)
+        functions: tuple[Callable[..., Any], ...] = (self._pass_losses, update, dropout_bits, self._evaluation_logits)
+        if compiled:
+            functions = tuple(torch.compile(function, dynamic=False) for function in functions)
+        self._losses, self._update, self._bits, self._logits = functions
 
-    @quiet_compiler()
+    @_quiet_compiler()
     @fast_small_products()
     def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:
-        """The next epoch of every living run, in place; the mean loss of each over the epoch's batches."""
+        """The next epoch of every run that is alive, in place; the mean loss of each over the epoch's batches."""
         epoch = state.epoch
         batches = epoch_batches(self.subset, self.protocol, epoch).to(self.device)
         rates = [self.protocol.learning_rate(config.learning_rate, epoch) for config in self.configs]
@@ -109,7 +107,7 @@ class TorchEngine:
         learning_rate: Float[Tensor, "P 1"],
         losses: Float64[Tensor, " P"],
     ) -> None:
-        """One step of all living runs, in place; adds each run's loss to ``losses``."""
+        """One step of all runs that are alive, in place; adds each run's loss to ``losses``."""
         counter = torch.tensor(step, device=self.device)
         groups = torch.arange(-(-x.shape[0] * x.shape[1] * self.spec.dim // ELEMENTS_PER_CALL), device=self.device)
         shared_bits = self._all_bits(self.seeds[:1], counter, groups) if self.one_seed and self.drops else None
@@ -135,14 +133,14 @@ class TorchEngine:
             losses[rows] += pass_losses.detach()
 
     def _living_passes(self, alive: Bool[Tensor, " P"]) -> Iterator[slice]:
-        """The passes with a living run. Asking a GPU would stall it, so there all passes count as living."""
+        """The passes with a run that is alive. Asking a GPU would stall it, so there all passes count."""
         for rows in self.passes:
             if self.device.type == "cuda" or bool(alive[rows].any()):
                 yield rows
 
     def _all_bits(self, seeds: Tensor, step: Tensor, groups: Tensor) -> list[Int16[Tensor, "seeds n"]]:
-        places = dropout_places(self.spec)
-        return [self._bits(seeds, step * place_stride(places) + place, groups) for place in range(places)]
+        layers = dropout_layers(self.spec)
+        return [self._bits(seeds, step * counter_stride(layers) + layer, groups) for layer in range(layers)]
 
     def _pass_losses(
         self,
@@ -162,16 +160,16 @@ class TorchEngine:
         return population_logits(self.spec, flat, x, mask, dtype=flat.dtype)
 
     @torch.no_grad()
-    @quiet_compiler()
+    @_quiet_compiler()
     @fast_small_products()
     def evaluate(
         self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples
     ) -> tuple[Float64[Tensor, " P"], Float64[Tensor, " P"]]:
-        """Accuracy and mean loss of every living run on ``examples``, in float32; NaN for the others."""
+        """Accuracy and mean loss on ``examples`` of every run that is alive, in float32; NaN for the others."""
         correct = torch.zeros(len(self.configs), dtype=torch.float64, device=self.device)
         loss = torch.zeros_like(correct)
-        for start in range(0, len(examples), EVALUATION_BATCH):
-            part = examples[slice(start, start + EVALUATION_BATCH)]
+        for start in range(0, len(examples), _EVALUATION_BATCH):
+            part = examples[slice(start, start + _EVALUATION_BATCH)]
             x, mask = self.task.model_inputs(part.inputs)
             x = prepare_inputs(self.spec, x)
             for rows in self._living_passes(alive):
@@ -182,18 +180,7 @@ class TorchEngine:
         return correct / len(examples) + dead, loss / len(examples) + dead
 
 
-def mask_dropout(bits: list[Tensor], thresholds: Int16[Tensor, " p"], scales: Float[Tensor, " p"]) -> Dropout:
-    """Dropout of each run at its own rate, by the bits of each place."""
-
-    def dropout(place: int, x: Float[Tensor, "p b t D"]) -> Float[Tensor, "p b t D"]:
-        elements = x.shape[1:].numel()  # their bits come in fours, so up to three too many
-        keep = bits[place][:, :elements].view(-1, *x.shape[1:]) >= thresholds[:, None, None, None]
-        return torch.where(keep, x * scales.to(x.dtype)[:, None, None, None], 0.0)
-
-    return dropout
-
-
-def plan_passes(population: int, at_most: int) -> tuple[slice, ...]:
+def _plan_passes(population: int, at_most: int) -> tuple[slice, ...]:
     """The population cut into as few passes as fit, all but the last of the same size."""
     assert at_most >= 1
     count = -(-population // at_most)
@@ -201,36 +188,28 @@ def plan_passes(population: int, at_most: int) -> tuple[slice, ...]:
     return tuple(slice(start, min(start + size, population)) for start in range(0, population, size))
 
 
-BYTES_PER_EXAMPLE = 400_000
+_BYTES_PER_EXAMPLE = 400_000
 """Memory of one model's activations, gradients and temporaries for one training example, a generous estimate for the
 paper's two transformers."""
 
 
-def bytes_per_example(spec: TransformerSpec) -> int:
+def _bytes_per_example(spec: TransformerSpec) -> int:
     """The same for any transformer: ``BYTES_PER_EXAMPLE``, or more in proportion to the activations."""
-    return int(BYTES_PER_EXAMPLE * max(1.0, activations(spec) / activations(AGNEWS)))
+    return int(_BYTES_PER_EXAMPLE * max(1.0, _activations(spec) / _activations(AGNEWS)))
 
 
-def activations(spec: TransformerSpec) -> int:
+def _activations(spec: TransformerSpec) -> int:
     """Numbers that one example's backward pass needs, about t·(D + blocks·(6D + 2h(2D_k + D_v) + 3ht + 2D_A))."""
     projections = spec.heads * (2 * spec.key_dim + spec.value_dim)
     block = 6 * spec.dim + 2 * projections + 3 * spec.heads * spec.tokens + 2 * spec.hidden_dim
     return spec.tokens * (spec.dim + spec.blocks * block)
 
 
-def fitting_models(device: torch.device, spec: TransformerSpec, batch_size: int) -> int:
+def _fitting_models(device: torch.device, spec: TransformerSpec, batch_size: int) -> int:
     """How many models one pass can hold. On a CPU one: its cores are busy with a single model's batch, and a run's
     arithmetic is then the same in any company, to the bit."""
     if device.type != "cuda":
         return 1
     # of the whole memory, not of what is free now: a resumed shard must cut its passes as before
     _, total = torch.cuda.mem_get_info(device)
-    return max(1, int(0.8 * total) // (bytes_per_example(spec) * batch_size))
-
-
-def default_precision(device: torch.device) -> Precision:
-    return "bfloat16" if device.type == "cuda" else "float32"
-
-
-def optimized(function: Callable, compiled: bool) -> Callable:
-    return torch.compile(function, dynamic=False) if compiled else function
+    return max(1, int(0.8 * total) // (_bytes_per_example(spec) * batch_size))

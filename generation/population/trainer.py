@@ -1,25 +1,59 @@
 """Trains a population: all runs of a shard step in lockstep on one device, each by the protocol.
 
-An engine does the arithmetic of an epoch; what surrounds it is here: curves, checkpoints, and the end of runs that
-diverged.
+An engine, torch or the fused CUDA kernels, does the arithmetic of an epoch; what surrounds it is here: curves,
+checkpoints, and the end of runs that diverged.
 """
 
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from generation.population.engine import Engine
-from generation.population.state import PopulationState, checkpoint_labels
-from generation.population.stopwatch import Stopwatch
+from generation.fused.engine import FusedEngine
+from generation.fused.variants import Variant, obstacle
+from generation.population.engine import Engine, PopulationState, checkpoint_labels
 from generation.population.torch_engine import TorchEngine
+from generation.protocol import RunConfig
 from zoo.format.schema import BEST
+from zoo.tasks import TaskData
+
+ENGINES = ("auto", "fused", "torch")
+
+
+def make_engine(
+    name: str,
+    configs: Sequence[RunConfig],
+    task: TaskData,
+    device: torch.device,
+    models_per_pass: int | None = None,
+    variant: Variant | None = None,
+) -> Engine:
+    """The engine by name. ``auto`` is the fused one where it can train and no ``models_per_pass`` asks for torch.
+
+    The fused engine takes its best variant, unless one is given.
+    """
+    if name not in ENGINES:
+        raise ValueError(f"unknown engine {name!r}: one of {', '.join(ENGINES)}")
+    if name == "fused" and models_per_pass is not None:
+        raise ValueError("the fused engine trains all models at once: --models-per-pass is for --engine torch")
+    if name == "fused" or (name == "auto" and device.type == "cuda" and models_per_pass is None):
+        problem = obstacle(task.spec, configs, device, variant)
+        if problem is None:
+            return FusedEngine.on_cuda(configs, task, device, variant)
+        if name == "fused":
+            raise ValueError(f"the fused engine cannot train here: {problem}; use --engine torch")
+        warnings.warn(f"torch trains, several times slower than the fused engine: {problem}", stacklevel=2)
+    return TorchEngine(configs, task, device=device, models_per_pass=models_per_pass)
 
 
 @dataclass(frozen=True)
 class CheckpointMeasures:
-    """What was measured on the checkpoints themselves, [labels, P]: test numbers in float32."""
+    """Measurements of the checkpoints themselves, [labels, P]: test numbers in float32."""
 
     test_accuracy: Float64[Tensor, "labels P"]
     test_loss: Float64[Tensor, "labels P"]
@@ -36,7 +70,7 @@ class PopulationTrainer:
             raise ValueError(f"runs of one population share task, train fraction and protocol, got {len(shared)} kinds")
         self.protocol = self.configs[0].protocol
         self.state = PopulationState.initial(self.task.spec, self.configs, self.device, engine.dtype)
-        self.engine_time = Stopwatch(self.device)
+        self.engine_seconds = 0.0
 
     @property
     def finished(self) -> bool:
@@ -47,9 +81,18 @@ class PopulationTrainer:
         """How many runs have diverged so far."""
         return int((~self.state.alive).sum())
 
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Adds the time of the block to ``engine_seconds``, until the device is done."""
+        start = time.perf_counter()
+        yield
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.engine_seconds += time.perf_counter() - start
+
     def train_epoch(self) -> None:
-        """One epoch of training for every living run, then its evaluation and its checkpoints."""
-        with self.engine_time.running():
+        """One epoch of training for every run that is alive, then its evaluation and its checkpoints."""
+        with self._timed():
             train_loss = self.engine.train_epoch(self.state)
             accuracy, test_loss = self.engine.evaluate(self.state.weights, self.state.alive, self.task.test)
         self._record(train_loss, accuracy, test_loss)
@@ -77,7 +120,7 @@ class PopulationTrainer:
         uncropped and without dropout."""
         trained_on = self.task.train[self.engine.subset.to(self.device)]
         alive, checkpoints = self.state.alive, self.state.checkpoints
-        with self.engine_time.running():
+        with self._timed():
             trained = [self.engine.evaluate(weights, alive, trained_on) for weights in checkpoints]
         tested = self._curves_at_checkpoints() if self.engine.exact_evaluation else self._test_exactly()
         return CheckpointMeasures(*tested, torch.stack([loss for _, loss in trained]))

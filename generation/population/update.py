@@ -21,21 +21,21 @@ from torch import Tensor
 
 from generation.protocol import ADAM_BETAS, EPSILON, MOMENTUM, RMSPROP_ALPHA, RunConfig
 
-Column = Float[Tensor, "P 1"]
+_Column = Float[Tensor, "P 1"]
 
 
 @dataclass(frozen=True)
 class UpdateRule:
     """The coefficients of the table above, one row per run."""
 
-    beta: Column
-    gamma: Column
-    alpha: Column
-    one_minus_alpha: Column
+    beta: _Column
+    gamma: _Column
+    alpha: _Column
+    one_minus_alpha: _Column
     first_decay: Float64[Tensor, "P 1"]  # c₁ = 1 − first_decayᵗ, in float64 because 1 − 0.999 loses five digits
     second_decay: Float64[Tensor, "P 1"]  # c₂ = 1 − second_decayᵗ
     adaptive: Bool[Tensor, "P 1"]
-    weight_decay: Column
+    weight_decay: _Column
 
     @classmethod
     def of(cls, configs: Sequence[RunConfig], device: torch.device, dtype: torch.dtype = torch.float32) -> "UpdateRule":
@@ -65,7 +65,7 @@ def update(
     first: Float[Tensor, "P d"],
     second: Float[Tensor, "P d"],
     gradient: Float[Tensor, "P d"],
-    learning_rate: Column,
+    learning_rate: _Column,
     alive: Bool[Tensor, "P 1"],
     step: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -51,7 +51,7 @@ def taus(finished: Finished) -> dict[str, float]:
     return {trial.model: kendall_tau(outcome.predicted, outcome.truth) for trial, outcome in finished.outcomes.items()}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_only_transformer_nfn_finds_an_invariant_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Every checkpoint is moved by its own group element; the label is an invariant polynomial of the weights."""
     # many rows and few, large steps: the test is about what can be learned, not about how fast

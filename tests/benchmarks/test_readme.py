@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 EXPERIMENT = re.compile(r"^## Load and learn\n.*?^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_experiment_of_the_readme_prints_the_tau_it_names():
     """Chance gives 0. The weights it starts from are fixed, so that another machine differs by rounding alone."""
     match = EXPERIMENT.search((ROOT / "README.md").read_text(encoding="utf-8"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from generation.storage.snapshot import read_snapshot
+from generation.snapshot import _read_snapshot
 from tests.faults.readers import OWNER, SHARD, STATE, make_shard, make_snapshot, make_zoo
 from zoo.format.manifest import Manifest
 from zoo.format.published import PublishedZoo
@@ -26,7 +26,7 @@ class Target:
 
 def snapshot_found(folder: Path, path: Path) -> bool:
     try:
-        state, _ = read_snapshot(path, OWNER, STATE)
+        state, _ = _read_snapshot(path, OWNER, STATE)
     except ValueError:
         return True
     # a blank of the header that became another blank

@@ -17,10 +17,10 @@ from benchmarks.data.ranked import RankedRows, files_in
 from benchmarks.leaderboard.scoring import HeldOutRows
 from benchmarks.leaderboard.submission import Card, PredictionSet, Submission, _read_csv, write_submission
 from benchmarks.results import Result
-from generation.data.vectors_file import read_vectors
-from generation.population.state import PopulationState
+from generation.population.engine import PopulationState
 from generation.protocol import Protocol, RunConfig
-from generation.storage.snapshot import read_snapshot, save_snapshot
+from generation.snapshot import _read_snapshot, save_snapshot
+from generation.word_vectors import _read_vectors
 from nfn.predictors.conformal import ConformalInterval
 from nfn.predictors.pretrained import save_pretrained
 from nfn.predictors.storage import load_predictor, save_predictor
@@ -227,7 +227,7 @@ READERS = (
         "snapshot",
         f"state-{OWNER[:8]}-00000.safetensors",
         make_snapshot,
-        lambda folder: read_snapshot(folder / f"state-{OWNER[:8]}-00000.safetensors", OWNER, STATE),
+        lambda folder: _read_snapshot(folder / f"state-{OWNER[:8]}-00000.safetensors", OWNER, STATE),
         (spoil, spoil_safetensors),
     ),
     Reader(
@@ -255,7 +255,7 @@ READERS = (
     ),
     Reader("idx", "images", partial(make_idx, zipped=False), lambda folder: read_idx(folder / "images", 3)),
     Reader("idx.gz", "images.gz", partial(make_idx, zipped=True), lambda folder: read_idx(folder / "images.gz", 3)),
-    Reader("vectors", "vectors.txt", make_vectors, lambda folder: read_vectors(folder / "vectors.txt", 32)),
+    Reader("vectors", "vectors.txt", make_vectors, lambda folder: _read_vectors(folder / "vectors.txt", 32)),
     Reader("csv", "train.csv", make_csv, lambda folder: read_news(folder / "train.csv")),
     Reader("csv data", "train.csv", make_csv_data, CsvData(".", text=3, label=1).read),
     Reader("submission card", "guess/card.toml", make_submission, read_submission),

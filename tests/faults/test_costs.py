@@ -8,7 +8,7 @@ import pytest
 
 import zoo
 from benchmarks.experiments.trial_store import read as read_trials
-from generation.storage.snapshot import delete_snapshots, load_snapshot, save_snapshot
+from generation.snapshot import delete_snapshots, load_snapshot, save_snapshot
 from nfn.predictors.storage import load_predictor
 from tests.faults.limits import within_limits
 from tests.faults.readers import OWNER, STATE, make_predictor, make_shard, make_zoo

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import zoo
-from generation.data.word2vec import reduce_vectors
+from generation.word_vectors import _reduce_vectors
 from tests.faults.arrow_messages import bomb
 from tests.faults.limits import Outcome, within_limits
 from tests.faults.readers import make_shard, make_zoo, read_shard
@@ -154,7 +154,7 @@ def test_vectors_with_an_endless_line_or_word_are_refused(tmp_path: Path, start:
     zipped.write_bytes(gzip.compress(start + b"1" * (200 * MEGABYTE), 1))
     assert zipped.stat().st_size < MEGABYTE
     for path in (sparse(plain), zipped):
-        is_refused(within_limits(reduce_vectors, str(path), ["w1"], 32), "is damaged or not a word2vec file")
+        is_refused(within_limits(_reduce_vectors, str(path), ["w1"], 32), "is damaged or not a word2vec file")
 
 
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(folder: Path) -> None:

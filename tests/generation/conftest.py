@@ -7,7 +7,7 @@ from fused_checks import MakeEngine
 from small_tasks import few_digits, few_news, few_photos
 
 from generation.fused.engine import FusedEngine
-from generation.fused.variants import LARGEST, Variant
+from generation.fused.variants import _LARGEST, Variant
 from generation.protocol import RunConfig
 from zoo.tasks import Examples, TaskData
 from zoo.transformer.spec import MNIST
@@ -50,7 +50,7 @@ needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), 
 def engine(request: pytest.FixtureRequest) -> MakeEngine:
     """Makes an engine; ``schedule`` is the seed of the emulator's order of warps, which a GPU chooses for itself."""
 
-    def make(configs: list[RunConfig], task: TaskData, schedule: int = 0, variant: Variant = LARGEST) -> FusedEngine:
+    def make(configs: list[RunConfig], task: TaskData, schedule: int = 0, variant: Variant = _LARGEST) -> FusedEngine:
         if request.param == "cuda":
             return FusedEngine.on_cuda(configs, task, torch.device("cuda"), variant)
         return FusedEngine(configs, task, EmulatedKernels(task.spec, schedule, variant=variant))

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from generation.fused.arguments import KERNELS, Arguments, TrainArguments, layout, pack
-from generation.fused.compiled import SOURCES, macros
-from generation.fused.variants import LARGEST, Variant
+from generation.fused.compiled import KERNELS, SOURCES, Arguments, TrainArguments, _layout, _macros, _pack
+from generation.fused.variants import _LARGEST, Variant
 from zoo.storage.lock import exclusive
 from zoo.transformer.spec import TransformerSpec
 
@@ -24,7 +23,7 @@ def build(spec: TransformerSpec, variant: Variant, sources: Path = SOURCES) -> P
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("the emulator needs g++")
-    defines = [f"-D{name}={value}" for name, value in macros(spec, variant)]
+    defines = [f"-D{name}={value}" for name, value in _macros(spec, variant)]
     options = ["-O2", "-std=c++17", "-shared", "-fPIC", "-w", *defines]
     files = sorted([*EMULATOR.iterdir(), *sources.iterdir()])
     made_of = b"".join([*(path.read_bytes() for path in files), *(option.encode() for option in options)])
@@ -47,20 +46,20 @@ class EmulatedKernels:
     device = torch.device("cpu")
 
     def __init__(
-        self, spec: TransformerSpec, schedule: int = 0, sources: Path = SOURCES, variant: Variant = LARGEST
+        self, spec: TransformerSpec, schedule: int = 0, sources: Path = SOURCES, variant: Variant = _LARGEST
     ) -> None:
         self.library = ctypes.CDLL(str(build(spec, variant, sources)))
         self.schedule = schedule
-        self.samples_at_once = variant.shared_memory(spec).samples_at_once
+        self.examples_at_once = variant.shared_memory(spec).examples_at_once
         self.shared_bytes: dict[str, int] = {}
         for kind in KERNELS:
             needs = (ctypes.c_int32 * 4)()
             getattr(self.library, f"{kind.kernel}_needs")(needs)
             self.shared_bytes[kind.kernel] = needs[1]
-            assert needs[2] == ctypes.sizeof(layout(kind))
+            assert needs[2] == ctypes.sizeof(_layout(kind))
             if kind is TrainArguments:
                 self.parked_words = needs[3]
 
     def launch(self, arguments: Arguments, models: int, parts: int) -> None:
         emulate = getattr(self.library, f"emulate_{arguments.kernel}")
-        emulate(models, parts, ctypes.c_uint64(self.schedule), ctypes.byref(pack(arguments, self.device)))
+        emulate(models, parts, ctypes.c_uint64(self.schedule), ctypes.byref(_pack(arguments, self.device)))

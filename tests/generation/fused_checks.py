@@ -9,12 +9,13 @@ from rounded_gradient import FactorsIn, clear_of_zero, exact_gradient
 from torch import Tensor
 
 import zoo
-from generation.data.batches import TrainingInputs, epoch_batches
+from generation.data import TrainingInputs, epoch_batches
 from generation.fused.engine import FusedEngine
-from generation.fused.samples import epoch_samples
-from generation.population.state import PopulationState
+from generation.fused.inputs import epoch_examples
+from generation.population.engine import PopulationState
 from generation.population.torch_engine import TorchEngine
 from generation.protocol import Protocol, RunConfig
+from zoo.format.hyperparameters import Optimizer
 from zoo.tasks import TaskData
 
 RATES = {"sgd": 1e-2, "sgd_momentum": 1e-2, "adam": 1e-3, "rmsprop": 3e-4}
@@ -22,7 +23,7 @@ ONE_STEP = Protocol(epochs=1, warmup_epochs=1, batch_size=16)
 MakeEngine = Callable[..., FusedEngine]
 
 
-def config(task: str, optimizer: str = "sgd_momentum", *, dropout: float = 0.0, **changes) -> RunConfig:
+def config(task: str, optimizer: Optimizer = "sgd_momentum", *, dropout: float = 0.0, **changes) -> RunConfig:
     run = RunConfig(
         task=task, optimizer=optimizer, learning_rate=RATES[optimizer], init_std=0.3, dropout=dropout, protocol=ONE_STEP
     )
@@ -50,7 +51,7 @@ def check_gradients(
     spec = task.spec
     run = config(spec.task, dropout=dropout, seed=seed)
     fused = make(run)
-    samples = epoch_samples(TrainingInputs.prepare(task), epoch_batches(fused.subset, run.protocol, epoch=0))
+    samples = epoch_examples(TrainingInputs.prepare(task), epoch_batches(fused.subset, run.protocol, epoch=0))
     order = (samples.facts & 0xFFFF).argsort()  # back to the order of the batch
     weights = initial_weights(task, run) if weights is None else weights.clone()
 

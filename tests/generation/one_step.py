@@ -10,7 +10,7 @@ from emulated import EmulatedKernels
 from small_tasks import few_digits
 
 from generation.fused.engine import FusedEngine
-from generation.population.state import PopulationState
+from generation.population.engine import PopulationState
 from generation.protocol import Protocol, RunConfig
 from zoo.transformer.spec import MNIST
 

@@ -9,9 +9,15 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from generation.fused.samples import Samples
-from generation.population.forward import dropout_places, no_dropout, population_logits, population_losses
-from generation.population.philox import drop_threshold, dropout_bits
+from generation.fused.inputs import _KernelExamples
+from generation.population.forward import (
+    drop_threshold,
+    dropout_bits,
+    dropout_layers,
+    no_dropout,
+    population_logits,
+    population_losses,
+)
 from generation.population.torch_engine import mask_dropout
 from zoo.transformer.model import sinusoidal_positions
 from zoo.transformer.spec import TransformerSpec
@@ -51,7 +57,7 @@ class FactorsIn(TorchFunctionMode):
 
 
 def exact_gradient(
-    spec: TransformerSpec, weights: Tensor, samples: Samples, order: Tensor, dropout: float, seed: int
+    spec: TransformerSpec, weights: Tensor, samples: _KernelExamples, order: Tensor, dropout: float, seed: int
 ) -> tuple[Tensor, Tensor]:
     """Loss and gradient by float64 autograd, from the very numbers that the kernel reads and with the same masks."""
     batch = len(samples)
@@ -64,7 +70,7 @@ def exact_gradient(
     drop = no_dropout
     if dropout:
         groups = torch.arange(batch * spec.tokens * spec.dim // 4)
-        places = torch.arange(dropout_places(spec))  # of step 0
+        places = torch.arange(dropout_layers(spec))  # of step 0
         bits = [dropout_bits(torch.tensor([seed]), place, groups) for place in places]
         threshold = torch.tensor([drop_threshold(dropout)], dtype=torch.int16)
         drop = mask_dropout(bits, threshold, torch.tensor([1 / (1 - dropout)], dtype=torch.float64))

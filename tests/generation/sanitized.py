@@ -12,7 +12,7 @@ from small_tasks import few_digits, few_news, few_scans
 
 from generation.fused.engine import FusedEngine
 from generation.fused.variants import VARIANTS
-from generation.population.state import PopulationState
+from generation.population.engine import PopulationState
 from generation.protocol import Protocol, RunConfig
 from zoo.format.hyperparameters import OPTIMIZERS
 from zoo.transformer.spec import AGNEWS, TransformerSpec

@@ -5,8 +5,8 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from generation.data.batches import EpochBatches, TrainingInputs, epoch_batches, model_batch, train_subset
-from generation.population.initialization import initial_weights
+from generation.data import EpochBatches, TrainingInputs, epoch_batches, model_batch, train_subset
+from generation.population.engine import initial_weights
 from generation.protocol import Protocol
 from zoo.tasks import Examples, TaskData
 from zoo.transformer.spec import MNIST, TransformerSpec

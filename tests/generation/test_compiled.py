@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from generation.fused import compiled
-from generation.fused.resources import ARCHITECTURES, fits, main, measure
-from generation.fused.variants import LARGEST, SMALLEST, VARIANTS, Variant
+from generation.fused.resources import _ARCHITECTURES, _fits, _measure, main
+from generation.fused.variants import _LARGEST, _SMALLEST, VARIANTS, Variant
 from tests.refusal import refusal
 from zoo.storage.cache import CACHE_VARIABLE
 from zoo.transformer.spec import AGNEWS, MNIST, TransformerSpec
@@ -23,24 +23,26 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", [MNIST, AGNEWS], ids=["mnist", "agnews"])
 @pytest.mark.parametrize(
     ("kernel", "architecture", "variant"),
-    [("train_epoch", "sm_90", LARGEST), ("evaluate", "sm_100", LARGEST), ("evaluate", "sm_80", VARIANTS[1])],
+    [("train_epoch", "sm_90", _LARGEST), ("evaluate", "sm_100", _LARGEST), ("evaluate", "sm_80", VARIANTS[1])],
     ids=["train_epoch-sm_90", "evaluate-sm_100", "evaluate-sm_80"],
 )
 def test_kernels_compile(kernel: str, spec: TransformerSpec, architecture: str, variant: Variant) -> None:
-    code = compiled.machine_code(kernel, spec, architecture, variant)
+    code = compiled._machine_code(kernel, spec, architecture, variant)
     assert code.startswith(ELF)
     assert kernel.encode() in code
     assert f"{kernel}_needs".encode() in code
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("blocks", "most_spilled"), [(1, 0), (4, 32)])
 def test_kernels_of_another_shape_compile_and_spill_no_more(blocks: int, most_spilled: int) -> None:
     """45 tokens of an image and 16 classes; of four blocks gradients wait in device memory."""
     spec = TransformerSpec("strips", classes=16, tokens=45, patch_size=4, blocks=blocks)
-    registers, spilled, _, shared = measure("train_epoch", spec, "sm_80", VARIANTS[1])
+    registers, spilled, _, shared = _measure("train_epoch", spec, "sm_80", VARIANTS[1])
     assert registers <= 255
     assert spilled <= most_spilled
     assert 0 < shared <= VARIANTS[1].shared_bytes
@@ -49,11 +51,11 @@ def test_kernels_of_another_shape_compile_and_spill_no_more(blocks: int, most_sp
 def test_compiled_code_is_kept_and_named_after_everything_it_is_made_of(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = compiled.machine_code("evaluate", MNIST, "sm_90", LARGEST)
+    code = compiled._machine_code("evaluate", MNIST, "sm_90", _LARGEST)
     (kept,) = cache.iterdir()
     assert kept.read_bytes() == code
     kept.write_bytes(b"from the cache")
-    assert compiled.machine_code("evaluate", MNIST, "sm_90", LARGEST) == b"from the cache"
+    assert compiled._machine_code("evaluate", MNIST, "sm_90", _LARGEST) == b"from the cache"
     changed = tmp_path / "kernels"
     changed.mkdir()
     for source in compiled.SOURCES.iterdir():
@@ -61,24 +63,25 @@ def test_compiled_code_is_kept_and_named_after_everything_it_is_made_of(
     with (changed / "norm.cuh").open("a") as header:
         header.write("// changed\n")
     monkeypatch.setattr(compiled, "SOURCES", changed)
-    assert compiled.machine_code("evaluate", MNIST, "sm_90", LARGEST).startswith(ELF)
+    assert compiled._machine_code("evaluate", MNIST, "sm_90", _LARGEST).startswith(ELF)
 
 
 def test_a_cache_that_cannot_be_written_does_not_stop_a_run(cache: Path) -> None:
     cache.write_text("a file where the folder should be")
     with pytest.warns(UserWarning, match="compiled kernels cannot be kept"):
-        assert compiled.machine_code("evaluate", MNIST, "sm_90", LARGEST).startswith(ELF)
+        assert compiled._machine_code("evaluate", MNIST, "sm_90", _LARGEST).startswith(ELF)
 
 
+@pytest.mark.long
 def test_what_the_smallest_variant_takes() -> None:
     """One of the rows that ``python -m generation.fused.resources`` prints."""
-    registers, spilled, threads, shared = measure("train_epoch", MNIST, "sm_86", SMALLEST)
+    registers, spilled, threads, shared = _measure("train_epoch", MNIST, "sm_86", _SMALLEST)
     assert registers <= 255
     assert spilled < 256
     assert threads == 256
-    assert 0 < shared <= SMALLEST.shared_bytes
+    assert 0 < shared <= _SMALLEST.shared_bytes
     best = {
-        architecture: next(v.name for v in VARIANTS if fits(v, architecture, MNIST)) for architecture in ARCHITECTURES
+        architecture: next(v.name for v in VARIANTS if _fits(v, architecture, MNIST)) for architecture in _ARCHITECTURES
     }
     assert best == {
         "sm_80": "medium", "sm_86": "small", "sm_89": "small", "sm_90": "large", "sm_100": "large", "sm_120": "small",

@@ -21,20 +21,25 @@ from small_tasks import few_digits, few_news
 from torch import Tensor
 
 import zoo
-from generation import engines
-from generation.data.batches import TrainingInputs, epoch_batches
-from generation.engines import make_engine
-from generation.fused.arguments import KERNELS, EvaluateArguments, TrainArguments, layout
-from generation.fused.compiled import FLAT_TENSORS, SOURCES, macros
-from generation.fused.engine import FusedEngine, adam_corrections, optimizer_rules
-from generation.fused.fit import misfits, obstacle
-from generation.fused.samples import epoch_samples, evaluation_samples
-from generation.fused.variants import LARGEST, SMALLEST, VARIANTS, Variant, best_variant
-from generation.population.state import PopulationState
+from generation.data import TrainingInputs, epoch_batches
+from generation.fused.compiled import (
+    _FLAT_TENSORS,
+    KERNELS,
+    SOURCES,
+    EvaluateArguments,
+    TrainArguments,
+    _layout,
+    _macros,
+)
+from generation.fused.engine import FusedEngine, _adam_corrections, _optimizer_rules
+from generation.fused.inputs import epoch_examples, evaluation_examples
+from generation.fused.variants import _LARGEST, _SMALLEST, VARIANTS, Variant, best_variant, misfits, obstacle
+from generation.population import trainer
+from generation.population.engine import PopulationState
 from generation.population.torch_engine import TorchEngine
-from generation.population.trainer import PopulationTrainer
+from generation.population.trainer import PopulationTrainer, make_engine
 from generation.protocol import Protocol, RunConfig
-from generation.storage.snapshot import load_snapshot, save_snapshot
+from generation.snapshot import load_snapshot, save_snapshot
 from zoo.tasks import TaskData
 from zoo.transformer.spec import AGNEWS, MNIST, SPECS, TransformerSpec
 
@@ -71,6 +76,7 @@ def with_mistake(folder: Path, header: str, right: str, wrong: str) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_gradients_of_a_head_with_the_other_heads_sums_are_found(tasks: dict[str, TaskData], tmp_path: Path) -> None:
     """Tests the tester: of each score's gradient only δ is that of the other head."""
     right, wrong = "log_sum[head], delta[head], c", "log_sum[head], delta[1 - head], c"
@@ -83,7 +89,7 @@ def test_gradients_of_a_head_with_the_other_heads_sums_are_found(tasks: dict[str
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
 def test_the_reference_of_the_gradients_changes_nothing_but_the_rounding(name: str, tasks: dict[str, TaskData]) -> None:
     run, task, spec = config(name), tasks[name], SPECS[name]
-    samples = epoch_samples(TrainingInputs.prepare(task), epoch_batches(torch.arange(16), run.protocol, epoch=0))
+    samples = epoch_examples(TrainingInputs.prepare(task), epoch_batches(torch.arange(16), run.protocol, epoch=0))
     weights = PopulationState.initial(spec, [run], torch.device("cpu")).weights
     loss, gradient = exact_gradient(spec, weights, samples, torch.arange(16), 0.2, run.seed)
     with FactorsIn(torch.float64):
@@ -121,6 +127,7 @@ def test_a_run_has_the_same_bytes_alone_in_company_and_whatever_the_order_of_war
     assert torch.equal(alone, result(company, schedule=2))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
 def test_every_variant_gives_the_same_bytes(name: str, tasks: dict[str, TaskData], engine: MakeEngine) -> None:
     """However many samples a thread block has at a time, they are added in the same order, in any order of warps."""
@@ -133,16 +140,16 @@ def test_every_variant_gives_the_same_bytes(name: str, tasks: dict[str, TaskData
         measured = fused.evaluate(state.weights, state.alive, fused.task.test)
         return torch.cat([state.weights[0], state.first[0], state.second[0], trained, *measured])
 
-    expected = result(LARGEST)
+    expected = result(_LARGEST)
     for schedule, variant in enumerate(VARIANTS[1:], 1):
         assert torch.equal(result(variant, schedule), expected), variant.name
 
 
 def test_the_best_variant_is_the_first_that_fits() -> None:
     kib = 1024
-    assert best_variant(MNIST, 227 * kib, (9, 0)) == best_variant(MNIST, 227 * kib, (10, 0)) == LARGEST
+    assert best_variant(MNIST, 227 * kib, (9, 0)) == best_variant(MNIST, 227 * kib, (10, 0)) == _LARGEST
     assert best_variant(MNIST, 227 * kib, (8, 0)) == best_variant(MNIST, 163 * kib, (8, 0)) == VARIANTS[1]
-    assert best_variant(MNIST, 99 * kib, (8, 6)) == best_variant(MNIST, 99 * kib, (12, 0)) == SMALLEST
+    assert best_variant(MNIST, 99 * kib, (8, 6)) == best_variant(MNIST, 99 * kib, (12, 0)) == _SMALLEST
     assert best_variant(MNIST, 64 * kib, (7, 5)) is None
 
 
@@ -169,7 +176,7 @@ def test_evaluation_in_parts_is_that_of_every_model(
     name: str, tasks: dict[str, TaskData], engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three models, 60 examples in parts of 8, the last of them short."""
-    monkeypatch.setattr("generation.fused.engine.EXAMPLES_PER_PART", 8)
+    monkeypatch.setattr("generation.fused.engine._EXAMPLES_PER_PART", 8)
     runs, task = [config(name, init_std=std, seed=seed) for seed, std in enumerate((0.2, 0.3, 0.5))], tasks[name]
     fused, twin = engine(runs, task), TorchEngine(runs, task)
     weights, alive = PopulationState.initial(task.spec, runs, twin.device).weights, torch.tensor([True, True, True])
@@ -180,6 +187,7 @@ def test_evaluation_in_parts_is_that_of_every_model(
     torch.testing.assert_close(loss.cpu(), twin_loss, rtol=3e-3, atol=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("header", "right", "wrong"),
     [
@@ -233,6 +241,7 @@ def test_stored_numbers_are_measured_in_float32(tasks: dict[str, TaskData], engi
     assert float(measures.test_loss[-1, 0]) == pytest.approx(float(trainer.state.test_loss[0, -1]), rel=3e-3)
 
 
+@pytest.mark.long
 def test_a_resumed_run_ends_with_the_same_bytes(tasks: dict[str, TaskData], engine: MakeEngine, tmp_path: Path) -> None:
     run = config("agnews", "adam", dropout=0.1, seed=3, protocol=Protocol(epochs=3, warmup_epochs=1, batch_size=16))
 
@@ -259,7 +268,7 @@ def test_samples_hold_what_the_batches_hold_and_texts_are_sorted_by_length(tasks
     protocol = Protocol(batch_size=4)
     twin = TorchEngine([config("agnews")], task)
     batches = epoch_batches(twin.subset, protocol, epoch=1)
-    samples = epoch_samples(twin.inputs, batches)
+    samples = epoch_examples(twin.inputs, batches)
     ids = task.train.inputs[batches.rows.flatten()]
     lengths = (samples.facts >> 24).view(4, 4)
     assert bool((lengths.diff(dim=1) >= 0).all())
@@ -269,13 +278,15 @@ def test_samples_hold_what_the_batches_hold_and_texts_are_sorted_by_length(tasks
         assert torch.equal(lengths[step].long(), (ids.view(4, 4, -1)[step][places] != 0).sum(dim=1))
         labels = task.train.labels[batches.rows[step]][places]
         assert torch.equal((samples.facts.view(4, 4)[step] >> 16 & 0xFF).long(), labels)
-    images = evaluation_samples(tasks["mnist"], tasks["mnist"].test)
+    images = evaluation_examples(tasks["mnist"], tasks["mnist"].test)
     assert images.tokens.shape == (60, 49, 16)
     assert torch.equal(images.facts >> 24, torch.full((60,), 49, dtype=torch.int32))
 
 
 def test_rules_of_the_optimizers_as_the_kernel_reads_them() -> None:
-    rules = optimizer_rules([config("mnist", optimizer, weight_decay=1e-3) for optimizer in RATES], torch.device("cpu"))
+    rules = _optimizer_rules(
+        [config("mnist", optimizer, weight_decay=1e-3) for optimizer in RATES], torch.device("cpu")
+    )
     decay = torch.tensor(1e-3).item()
     expected = {
         "sgd": [0, 0, 1, 0, 0, decay, 0, 0],
@@ -284,7 +295,7 @@ def test_rules_of_the_optimizers_as_the_kernel_reads_them() -> None:
         "rmsprop": [0, 0, 1, 0.99, 0.01, decay, 1, 0],
     }
     torch.testing.assert_close(rules, torch.tensor(list(expected.values())))
-    corrections = adam_corrections(first_step=9, steps=2)
+    corrections = _adam_corrections(first_step=9, steps=2)
     torch.testing.assert_close(corrections[0], torch.tensor([1 - 0.9**10, (1 - 0.999**10) ** 0.5]))
 
 
@@ -296,14 +307,14 @@ def test_the_kernels_and_python_agree_about_the_arguments(kind: type[TrainArgume
     body, _, _ = rest.partition("\n\n")
     members = re.findall(r"^ +(?:const )?\w+(\*?) (\w+);", body, flags=re.MULTILINE)
     assert len(members) == len(body.splitlines())
-    assert [(name, ctypes.c_void_p if star else ctypes.c_int32) for star, name in members] == layout(kind)._fields_
+    assert [(name, ctypes.c_void_p if star else ctypes.c_int32) for star, name in members] == _layout(kind)._fields_
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_the_kernels_know_every_tensor_of_the_flat_vector(spec: TransformerSpec) -> None:
     first_block_and_rest = {name for name in spec.tensors if not name.startswith("blocks.") or ".0." in name}
-    assert first_block_and_rest <= set(FLAT_TENSORS.values())
-    values = dict(macros(spec, LARGEST))
+    assert first_block_and_rest <= set(_FLAT_TENSORS.values())
+    values = dict(_macros(spec, _LARGEST))
     assert int(values["FLAT_FC2_BIAS"]) + int(values["BLOCK_STRIDE"]) == spec.tensors["blocks.1.fc2.bias"].offset
     assert ("FLAT_EMBEDDING" in values) == (spec.patch_size is not None)
 
@@ -353,8 +364,8 @@ def test_whatever_is_within_the_limits_has_room_in_the_largest_variant() -> None
     for tokens_of, dim, heads, hidden, blocks in product((MNIST, AGNEWS), (16, 48, 64), (1, 4), (16, 128), (1, 4)):
         spec = replace(tokens_of, dim=dim, heads=heads, hidden_dim=hidden, blocks=blocks)
         assert misfits(spec) == []
-        assert LARGEST.use(spec), spec
-    assert LARGEST.use(widest)
+        assert _LARGEST.use(spec), spec
+    assert _LARGEST.use(widest)
 
 
 def test_a_gpu_too_small_for_a_wide_transformer_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,7 +377,7 @@ def test_a_gpu_too_small_for_a_wide_transformer_is_told_so(monkeypatch: pytest.M
     )
     card.shared_memory_per_block_optin = 163 * 1024
     small, large = (
-        obstacle(wide, [config("agnews")], torch.device("cuda"), variant) for variant in (SMALLEST, LARGEST)
+        obstacle(wide, [config("agnews")], torch.device("cuda"), variant) for variant in (_SMALLEST, _LARGEST)
     )
     assert small == "its small variant does not fit this transformer or RTX 4090"
     assert large == "its large variant does not fit this transformer or RTX 4090"
@@ -375,8 +386,8 @@ def test_a_gpu_too_small_for_a_wide_transformer_is_told_so(monkeypatch: pytest.M
 def test_samples_are_cropped_as_the_protocol_says(tasks: dict[str, TaskData]) -> None:
     task, protocol = tasks["mnist"], Protocol(batch_size=16, crop_padding=0)
     batches = epoch_batches(torch.arange(len(task.train)), protocol, epoch=0)
-    samples = epoch_samples(TrainingInputs.prepare(task, protocol.crop_padding), batches)
-    assert torch.equal(samples.tokens, evaluation_samples(task, task.train[batches.rows.flatten()]).tokens)
+    samples = epoch_examples(TrainingInputs.prepare(task, protocol.crop_padding), batches)
+    assert torch.equal(samples.tokens, evaluation_examples(task, task.train[batches.rows.flatten()]).tokens)
 
 
 @pytest.mark.parametrize("spec", [MNIST, replace(MNIST, task="digits", tokens=4, blocks=1)], ids=["mnist", "digits"])
@@ -411,17 +422,18 @@ def test_engines_by_name(tasks: dict[str, TaskData]) -> None:
 def test_auto_takes_the_fused_engine_where_it_can_train(
     tasks: dict[str, TaskData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cpu, runs, task = torch.device("cpu"), [config("mnist")], tasks["mnist"]
-    monkeypatch.setattr(engines, "obstacle", lambda spec, configs, device, variant: None)
+    gpu, runs, task = torch.device("cuda"), [config("mnist")], tasks["mnist"]
+    monkeypatch.setattr(trainer, "TorchEngine", lambda configs, task, **options: TorchEngine(configs, task))
+    monkeypatch.setattr(trainer, "obstacle", lambda spec, configs, device, variant: None)
     monkeypatch.setattr(
         FusedEngine,
         "on_cuda",
         lambda configs, task, device, variant: FusedEngine(configs, task, EmulatedKernels(task.spec)),
     )
-    assert make_engine("auto", runs, task, cpu).name == "fused"
-    assert make_engine("auto", runs, task, cpu, models_per_pass=4).name == "torch"
+    assert make_engine("auto", runs, task, gpu).name == "fused"
+    assert make_engine("auto", runs, task, gpu, models_per_pass=4).name == "torch"
     with pytest.raises(ValueError, match="--models-per-pass is for --engine torch"):
-        make_engine("fused", runs, task, cpu, models_per_pass=4)
+        make_engine("fused", runs, task, gpu, models_per_pass=4)
 
 
 @pytest.mark.gpu

@@ -15,11 +15,18 @@ from fused_checks import MakeEngine, check_evaluation, check_gradients, check_tw
 from small_tasks import few_news, few_scans
 from torch import Tensor
 
-from generation import engines
 from generation.fused.engine import FusedEngine
-from generation.fused.shared_memory import SharedMemory, evaluate_groups, keys_and_values
-from generation.fused.variants import VARIANTS, Variant, gradients_wait, smallest_variant
-from generation.population.state import PopulationState
+from generation.fused.variants import (
+    VARIANTS,
+    Variant,
+    _evaluate_groups,
+    _gradients_wait,
+    _keys_and_values,
+    _SharedMemory,
+    _smallest_variant,
+)
+from generation.population import trainer
+from generation.population.engine import PopulationState
 from generation.population.torch_engine import TorchEngine
 from generation.protocol import RunConfig
 from zoo.tasks import TaskData
@@ -60,18 +67,21 @@ SHAPES = {
 each_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 
 
+@pytest.mark.long
 @each_shape
 def test_gradients_of_other_shapes(shape: Shape, engine: MakeEngine) -> None:
     task = shape.task(train=16, test=1)
     check_gradients(lambda run: engine([run], task, variant=shape.variant), task, dropout=0.2, seed=shape.seed)
 
 
+@pytest.mark.long
 @each_shape
 def test_evaluation_of_other_shapes(shape: Shape, engine: MakeEngine) -> None:
     task, run = shape.task(train=16, test=30), config(shape.spec.task)
     check_evaluation(engine([run], task, variant=shape.variant), task, initial_weights(task, run))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["titles", "deep"])
 def test_two_epochs_of_another_shape_follow_the_torch_engine(name: str, engine: MakeEngine) -> None:
     """So the masks of every step are the torch engine's: of one block, and of more than eight places are enough for."""
@@ -80,23 +90,24 @@ def test_two_epochs_of_another_shape_follow_the_torch_engine(name: str, engine: 
     check_two_epochs(lambda configs: engine(configs, task, variant=shape.variant), task, ("sgd_momentum",))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "most", "least"),
     [
-        ("deep", SharedMemory(2, all_weights=True), SharedMemory(1, all_weights=False)),
+        ("deep", _SharedMemory(2, all_weights=True), _SharedMemory(1, all_weights=False)),
         (
             "wide",
-            SharedMemory(1, all_weights=False),
-            SharedMemory(1, all_weights=False, take_turns=True),
+            _SharedMemory(1, all_weights=False),
+            _SharedMemory(1, all_weights=False, take_turns=True),
         ),
     ],
 )
 def test_other_shapes_have_the_same_bytes_with_less_shared_memory(
-    name: str, most: SharedMemory, least: SharedMemory, engine: MakeEngine
+    name: str, most: _SharedMemory, least: _SharedMemory, engine: MakeEngine
 ) -> None:
     shape = SHAPES[name]
     task, run = shape.task(train=16, test=5), config(shape.spec.task, "adam", dropout=0.1, seed=3)
-    smallest = smallest_variant(shape.spec)
+    smallest = _smallest_variant(shape.spec)
     assert smallest is not None
     assert (LARGE.use(shape.spec), smallest.use(shape.spec)) == (most, least)
 
@@ -110,13 +121,14 @@ def test_other_shapes_have_the_same_bytes_with_less_shared_memory(
     assert torch.equal(result(smallest, schedule=1), result(LARGE, schedule=0))
 
 
+@pytest.mark.long
 @each_shape
 def test_the_kernels_take_as_much_shared_memory_as_python_says(shape: Shape) -> None:
     use, kernels = shape.variant.use(shape.spec), EmulatedKernels(shape.spec, variant=shape.variant)
     assert use is not None
     assert kernels.shared_bytes["train_epoch"] == use.training(shape.spec)
     together = use.evaluation(shape.spec)
-    apart = together + (shape.spec.blocks - 1) * evaluate_groups(shape.spec) * keys_and_values(shape.spec)
+    apart = together + (shape.spec.blocks - 1) * _evaluate_groups(shape.spec) * _keys_and_values(shape.spec)
     assert kernels.shared_bytes["evaluate"] in (together, apart)
 
 
@@ -124,13 +136,14 @@ def test_the_kernels_take_as_much_shared_memory_as_python_says(shape: Shape) -> 
 def test_the_papers_transformers_are_trained_as_they_were_measured(spec: TransformerSpec) -> None:
     """Machine code was timed and profiled for these uses of shared memory."""
     assert [variant.use(spec) for variant in VARIANTS] == [
-        SharedMemory(3, all_weights=True),
-        SharedMemory(2, all_weights=True),
-        SharedMemory(1, all_weights=True),
+        _SharedMemory(3, all_weights=True),
+        _SharedMemory(2, all_weights=True),
+        _SharedMemory(1, all_weights=True),
     ]
-    assert not gradients_wait(spec)
+    assert not _gradients_wait(spec)
 
 
+@pytest.mark.long
 def test_auto_takes_the_fused_engine_for_a_shape_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.core", reason="needs cuda-core")
     pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
@@ -139,12 +152,12 @@ def test_auto_takes_the_fused_engine_for_a_shape_of_ones_own(monkeypatch: pytest
     card = SimpleNamespace(name="A100", major=8, minor=0, shared_memory_per_block_optin=MEDIUM.shared_bytes)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
     monkeypatch.setattr(FusedEngine, "on_cuda", lambda configs, task, device, variant: made(configs, task))
-    monkeypatch.setattr(engines, "TorchEngine", lambda configs, task, **options: TorchEngine(configs, task))
+    monkeypatch.setattr(trainer, "TorchEngine", lambda configs, task, **options: TorchEngine(configs, task))
 
     def made(configs: list[RunConfig], task: TaskData) -> FusedEngine:
         return FusedEngine(configs, task, EmulatedKernels(task.spec, variant=MEDIUM))
 
     gpu = torch.device("cuda")
-    assert engines.make_engine("auto", [config("titles")], task, gpu).name == "fused"
+    assert trainer.make_engine("auto", [config("titles")], task, gpu).name == "fused"
     with pytest.warns(UserWarning, match="torch trains, .*: it takes at most 4 blocks, this one has 5"):
-        assert engines.make_engine("auto", [config("reviews")], deep, gpu).name == "torch"
+        assert trainer.make_engine("auto", [config("reviews")], deep, gpu).name == "torch"

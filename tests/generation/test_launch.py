@@ -11,15 +11,11 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from generation.cluster.guardian import PATIENCE_SECONDS
-from generation.cluster.heartbeats import Heartbeat
-from generation.cluster.launcher import Launcher, Resources
-from generation.cluster.ray_tasks import import_ray
-from generation.cluster.status_table import MISSING, RUNNING, WAITING, StatusTable
 from generation.job import Job
-from generation.launch import main, parse_shards
+from generation.launch import _MISSING, _RUNNING, _WAITING, _check_cpus, _parse_shards, _StatusTable, main
+from generation.ray_tasks import import_ray
+from generation.remote import scratch_folder
 from generation.shard import train_shard
-from generation.storage.remote import scratch_folder
 from generation.sweep import PRESETS, Sweep
 from generation.task import named_task
 from tests.faults.ray_nodes import (
@@ -56,6 +52,7 @@ def plain_loop(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return job.out
 
 
+@pytest.mark.long
 def test_two_nodes_and_a_killed_worker_end_with_the_bytes_of_the_plain_loop(
     data: Path, plain_loop: Path, tmp_path: Path
 ) -> None:
@@ -69,6 +66,7 @@ def test_two_nodes_and_a_killed_worker_end_with_the_bytes_of_the_plain_loop(
     assert shard_contents(tmp_path) == shard_contents(plain_loop)
 
 
+@pytest.mark.long
 def test_a_shard_that_is_missing_is_named_and_finished_ones_are_skipped(
     data: Path, plain_loop: Path, tmp_path: Path
 ) -> None:
@@ -91,6 +89,7 @@ def test_a_shard_that_is_missing_is_named_and_finished_ones_are_skipped(
     }
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_a_ray_of_our_own_listens_on_loopback_asks_for_a_token_and_ends_with_its_driver(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -115,7 +114,7 @@ def test_a_ray_of_our_own_listens_on_loopback_asks_for_a_token_and_ends_with_its
     finally:
         process.kill()
         process.communicate()
-    deadline = time.monotonic() + PATIENCE_SECONDS + 10
+    deadline = time.monotonic() + 15
     while (left := marked_processes(mark)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left
@@ -131,42 +130,22 @@ def test_a_second_launch_of_a_process_has_the_token_of_the_first(monkeypatch: py
     assert tokens[0] == tokens[1]
 
 
-class ActorHere:
-    """A Ray actor whose calls are made at once, in this process."""
-
-    def __init__(self, kind: type) -> None:
-        self.kind = kind
-
-    def remote(self) -> "ActorHere":
-        self.actor = self.kind()
-        return self
-
-    def __getattr__(self, name: str) -> SimpleNamespace:
-        return SimpleNamespace(remote=getattr(self.actor, name))
-
-
-def test_a_shard_whose_worker_died_waits_until_another_worker_reports() -> None:
-    ray = SimpleNamespace(remote=lambda **_: ActorHere, get=lambda answer, timeout: answer)
-    table, job = StatusTable(SHARDS, "title"), Job(Sweep(named_task("mnist"), PRESETS["demo"]), Path("runs"))
-    launch = Launcher(ray, job, table, Resources("cpu", 1, 3), log=lambda line: None, say=lambda line: None)
-
-    def status(worker: str | None = None) -> tuple[str, str]:
-        if worker:
-            launch.heartbeats.beat.remote(1, Heartbeat(worker))
-        launch.read_heartbeats({1})
-        return table.shards[1].state, table.shards[1].worker
-
-    assert status("host pid 1") == (RUNNING, "host pid 1")
-    assert launch.settle(1, None) == 0.0
-    assert status() == (WAITING, "")
-    assert status("host pid 2") == (RUNNING, "host pid 2")
+def test_the_table_shows_which_worker_died_and_which_took_its_shard() -> None:
+    table = _StatusTable(SHARDS, "title")
+    assert table.report(1, "host pid 1", "", "") == "shard 1: running, on host pid 1"
+    assert table.report(1, "host pid 1", "2/6", "0.5 model-epochs/s") is None
+    assert table.report(1, "host pid 2", "", "") == "shard 1: running, on host pid 2, its worker died, host pid 1"
+    assert table.shards[1].tries == 2
+    assert table.report(1, "", "", "another process is at work") == "shard 1: waiting, another process is at work"
+    assert table.shards[1].state == _WAITING
+    assert table.report(1, "host pid 3", "", "") == "shard 1: running, on host pid 3"
 
 
 def test_the_table_shows_every_shard_and_takes_brackets_for_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    table = StatusTable(range(3), "into [/runs]")
-    assert table.change(0, state=RUNNING, worker="host pid 1") == "shard 0: running, on host pid 1"
+    table = _StatusTable(range(3), "into [/runs]")
+    assert table.change(0, state=_RUNNING, worker="host pid 1") == "shard 0: running, on host pid 1"
     assert table.change(0, epochs="1/6") is None, "an epoch is for the table alone"
-    table.change(1, state=MISSING, remark="[/data] is missing", tries=2)
+    table.change(1, state=_MISSING, remark="[/data] is missing", tries=2)
     Console(width=100).print(table)
     shown = capsys.readouterr().out
     assert "[/data] is missing" in shown
@@ -174,10 +153,10 @@ def test_the_table_shows_every_shard_and_takes_brackets_for_what_they_are(capsys
 
 
 def test_shards_are_named_as_ranges() -> None:
-    assert parse_shards("0-3,8,2", 32) == [0, 1, 2, 3, 8]
+    assert _parse_shards("0-3,8,2", 32) == [0, 1, 2, 3, 8]
     for wrong in ("", "3-", "-3", "a", "0-32", "99999999999", "5-2", "40-50,3", "5-3,8"):
         with pytest.raises(ValueError, match=f"--shards '{wrong}'"):
-            parse_shards(wrong, 32)
+            _parse_shards(wrong, 32)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +203,7 @@ def test_more_cores_than_any_machine_has_are_refused(
     monkeypatch.setattr("generation.launch.cluster", lambda ray, address: nullcontext())
     line = refusal(main, ["--device", device, "--cpus", "5"], capsys)
     assert line == f"error: --cpus 5: the cluster's largest {largest} CPU cores\n"
-    Resources(device, cpus=2, retries=0).check(ray)
+    _check_cpus(ray, 2, device)
 
 
 def test_without_ray_one_line_names_the_extra(

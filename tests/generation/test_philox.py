@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from generation.population import philox
-from generation.population.philox import LOWEST, drop_threshold, dropout_bits, philox2x32, place_stride
+from generation.population import forward
+from generation.population.forward import LOWEST, _philox2x32, counter_stride, drop_threshold, dropout_bits
 
 
 def literal_philox(low: int, high: int, key: int, rounds: int) -> tuple[int, int]:
@@ -28,14 +28,14 @@ def test_ten_rounds_give_the_authors_known_answers(
     monkeypatch: pytest.MonkeyPatch, low: int, high: int, key: int, expected: tuple[int, int]
 ) -> None:
     assert literal_philox(low, high, key, rounds=10) == expected
-    monkeypatch.setattr(philox, "ROUNDS", 10)
-    words = philox2x32(torch.tensor(low), torch.tensor(high), torch.tensor(key))
+    monkeypatch.setattr(forward, "_ROUNDS", 10)
+    words = _philox2x32(torch.tensor(low), torch.tensor(high), torch.tensor(key))
     assert tuple(int(word) for word in words) == expected
 
 
 def test_bits_are_philox_of_seed_step_place_and_index() -> None:
     seeds = torch.tensor([5, 2**32 - 1])
-    bits = dropout_bits(seeds, torch.tensor(1234 * place_stride(5) + 3), torch.arange(10))
+    bits = dropout_bits(seeds, torch.tensor(1234 * counter_stride(5) + 3), torch.arange(10))
     assert bits.shape == (2, 40)
     for row, seed in enumerate(seeds.tolist()):
         for index in (0, 1, 17, 38, 39):
@@ -45,7 +45,7 @@ def test_bits_are_philox_of_seed_step_place_and_index() -> None:
 
 
 def test_steps_are_eight_places_apart_or_as_many_as_a_deep_transformer_needs() -> None:
-    assert [place_stride(1 + 2 * blocks) for blocks in (1, 2, 3, 4, 7, 8)] == [8, 8, 8, 16, 16, 32]
+    assert [counter_stride(1 + 2 * blocks) for blocks in (1, 2, 3, 4, 7, 8)] == [8, 8, 8, 16, 16, 32]
 
 
 @pytest.mark.parametrize("probability", [0.05, 0.1, 0.15, 0.2])

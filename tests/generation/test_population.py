@@ -8,16 +8,17 @@ from small_tasks import few_photos
 from torch import Tensor
 
 import zoo
+from generation.population.engine import checkpoint_labels
 from generation.population.forward import population_logits, population_losses, prepare_inputs
-from generation.population.state import checkpoint_labels
-from generation.population.torch_engine import TorchEngine, bytes_per_example, plan_passes
+from generation.population.torch_engine import TorchEngine, _bytes_per_example, _plan_passes
 from generation.population.trainer import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
-from generation.reference import train_single
-from generation.storage.shard_tables import checkpoint_tables
+from generation.shard import _checkpoint_tables
+from generation.single import _train_single
+from zoo.format.hyperparameters import Optimizer
 from zoo.tasks import TaskData
 
-OPTIMIZERS = {"sgd": 1e-2, "sgd_momentum": 1e-2, "adam": 1e-3, "rmsprop": 3e-4}
+OPTIMIZERS: dict[Optimizer, float] = {"sgd": 1e-2, "sgd_momentum": 1e-2, "adam": 1e-3, "rmsprop": 3e-4}
 
 
 def runs(task: str, protocol: Protocol, dropout: float = 0.0) -> list[RunConfig]:
@@ -51,14 +52,14 @@ def test_every_step_equals_the_slow_twins_for_every_optimizer(task: TaskData, ex
     configs = runs(task.spec.task, Protocol(epochs=5, warmup_epochs=2, batch_size=16))
     trainer = train(configs, task, precision="float64", models_per_pass=4)
     for row, config in enumerate(configs):
-        twin = train_single(config, task, dtype=torch.float64)
+        twin = _train_single(config, task, dtype=torch.float64)
         for index, label in enumerate(checkpoint_labels(config)):
             expected, actual = twin.checkpoints[label].weights, trainer.state.checkpoints[index, row]
             assert float((actual - expected).norm() / expected.norm()) < 1e-6, (config.optimizer, label)
-        assert trainer.state.test_accuracy[row].tolist() == pytest.approx(twin.curves.test_accuracy)
-        assert trainer.state.test_loss[row].tolist() == pytest.approx(twin.curves.test_loss, rel=1e-5)
-        assert trainer.state.train_loss[row].tolist() == pytest.approx(twin.curves.train_loss, rel=1e-5)
-        assert int(trainer.state.best_epoch[row]) == twin.curves.best_epoch
+        assert trainer.state.test_accuracy[row].tolist() == pytest.approx(twin.test_accuracy)
+        assert trainer.state.test_loss[row].tolist() == pytest.approx(twin.test_loss, rel=1e-5)
+        assert trainer.state.train_loss[row].tolist() == pytest.approx(twin.train_loss, rel=1e-5)
+        assert int(trainer.state.best_epoch[row]) == twin.best_epoch
         losses = trainer.measure_checkpoints().train_loss[:, row].tolist()
         assert losses == pytest.approx(
             [twin.checkpoints[label].train_loss for label in checkpoint_labels(config)], rel=1e-5
@@ -87,18 +88,18 @@ def test_gradients_are_those_of_the_model_itself_in_float64(task: TaskData) -> N
 def test_chosen_crops_and_checkpoints_are_those_of_the_slow_twin(photos: TaskData) -> None:
     protocol = Protocol(epochs=3, warmup_epochs=1, batch_size=32, crop_padding=0, checkpoint_epochs=(1, 3))
     config = runs("photos", protocol)[2]
-    trainer, twin = train([config], photos, precision="float64"), train_single(config, photos, dtype=torch.float64)
+    trainer, twin = train([config], photos, precision="float64"), _train_single(config, photos, dtype=torch.float64)
     assert checkpoint_labels(config) == ("epoch_1", "epoch_3", "best")
     assert {label: checkpoint.epoch for label, checkpoint in twin.checkpoints.items()} == {
         "epoch_1": 1,
         "epoch_3": 3,
-        "best": twin.curves.best_epoch,
+        "best": twin.best_epoch,
     }
     for index, label in enumerate(checkpoint_labels(config)):
         torch.testing.assert_close(trainer.state.checkpoints[index, 0], twin.checkpoints[label].weights)
     padded = train([replace(config, protocol=replace(protocol, crop_padding=2))], photos, precision="float64")
     assert not torch.allclose(padded.state.weights, trainer.state.weights)
-    tables = list(checkpoint_tables(trainer, trainer.measure_checkpoints()))
+    tables = list(_checkpoint_tables(trainer, trainer.measure_checkpoints()))
     assert [table["checkpoint"].to_pylist() for table in tables] == [["epoch_1", "epoch_3", "best"]]
     assert tables[0]["epoch"].to_pylist()[:2] == [1, 3]
     assert len(tables[0]["weights"][0]) == photos.spec.num_parameters
@@ -119,8 +120,8 @@ def test_dropout_of_nine_places_repeats_none_of_them(dim: int, photos: TaskData)
 
 
 def test_larger_transformers_share_a_pass_with_fewer() -> None:
-    assert bytes_per_example(zoo.MNIST) == bytes_per_example(zoo.AGNEWS) == 400_000
-    assert 800_000 < bytes_per_example(replace(zoo.AGNEWS, blocks=5)) < 1_100_000
+    assert _bytes_per_example(zoo.MNIST) == _bytes_per_example(zoo.AGNEWS) == 400_000
+    assert 800_000 < _bytes_per_example(replace(zoo.AGNEWS, blocks=5)) < 1_100_000
 
 
 def test_images_that_do_not_fit_the_transformer_are_refused(photos: TaskData) -> None:
@@ -132,7 +133,7 @@ def test_images_that_do_not_fit_the_transformer_are_refused(photos: TaskData) ->
 def test_float32_products_stay_near_the_slow_twin(digits: TaskData) -> None:
     config = runs("mnist", Protocol(epochs=1, warmup_epochs=1, batch_size=16))[1]
     trainer = train([config], digits)
-    expected = train_single(config, digits).checkpoints["epoch_100"].weights
+    expected = _train_single(config, digits).checkpoints["epoch_100"].weights
     assert float((trainer.state.weights[0] - expected).norm() / expected.norm()) < 1e-4
 
 
@@ -183,9 +184,9 @@ def test_a_diverged_run_is_frozen_recorded_and_disturbs_nobody(digits: TaskData)
     assert torch.equal(trainer.state.weights[[0, 2]], alone.state.weights)
     assert int((~trainer.state.test_accuracy[1].isnan()).sum()) == 1
     assert not bool(trainer.state.checkpoints[3, 1].any())
-    twin = train_single(wild, digits)
+    twin = _train_single(wild, digits)
     assert twin.diverged
-    assert len(twin.curves.test_accuracy) == 1
+    assert len(twin.test_accuracy) == 1
     assert twin.checkpoints == {}
 
 
@@ -198,6 +199,7 @@ def test_stored_accuracy_can_be_measured_again_from_the_weights(digits: TaskData
         assert measured.loss == pytest.approx(float(trainer.state.test_loss[row, -1]), rel=1e-5)
 
 
+@pytest.mark.long
 def test_with_dropout_losses_are_distributed_as_the_slow_twins() -> None:
     """Eight configurations trained both ways, with masks of different generators.
 
@@ -206,6 +208,7 @@ def test_with_dropout_losses_are_distributed_as_the_slow_twins() -> None:
     photos = few_photos(train=320, test=300)
     task = replace(photos, spec=replace(photos.spec, blocks=2))
     protocol = Protocol(epochs=5, warmup_epochs=1, batch_size=32)
+    rates: dict[Optimizer, float] = {"sgd": 1e-1, "sgd_momentum": 3e-2, "adam": 1e-2, "rmsprop": 3e-3}
     configs = [
         RunConfig(
             task="photos",
@@ -216,10 +219,10 @@ def test_with_dropout_losses_are_distributed_as_the_slow_twins() -> None:
             dropout=dropout,
             protocol=protocol,
         )
-        for optimizer, rate in {"sgd": 1e-1, "sgd_momentum": 3e-2, "adam": 1e-2, "rmsprop": 3e-3}.items()
+        for optimizer, rate in rates.items()
         for std, dropout in ((0.1, 0.4), (0.2, 0.2))
     ]
-    twins = [train_single(config, task).curves for config in configs]
+    twins = [_train_single(config, task) for config in configs]
     accuracy = torch.tensor([twin.test_accuracy[-1] for twin in twins])
     loss = torch.tensor([twin.train_loss for twin in twins]).mean(1)
     assert float(accuracy.max()) > 0.9, "nothing was learnt, so nothing was compared"
@@ -237,11 +240,11 @@ def test_with_dropout_losses_are_distributed_as_the_slow_twins() -> None:
 
 
 def test_passes_cover_the_population_evenly() -> None:
-    assert plan_passes(7, 3) == (slice(0, 3), slice(3, 6), slice(6, 7))
-    assert plan_passes(500, 4000) == (slice(0, 500),)
+    assert _plan_passes(7, 3) == (slice(0, 3), slice(3, 6), slice(6, 7))
+    assert _plan_passes(500, 4000) == (slice(0, 500),)
     with pytest.raises(AssertionError):
-        plan_passes(8, -1)
-    assert plan_passes(9, 4) == (slice(0, 3), slice(3, 6), slice(6, 9))
+        _plan_passes(8, -1)
+    assert _plan_passes(9, 4) == (slice(0, 3), slice(3, 6), slice(6, 9))
 
 
 def test_runs_that_cannot_share_batches_are_refused(digits: TaskData) -> None:

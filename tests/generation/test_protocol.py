@@ -8,7 +8,7 @@ import torch
 from torch import optim
 
 from generation.protocol import Protocol, RunConfig
-from generation.reference import make_model, make_optimizer
+from generation.single import make_model, make_optimizer
 from zoo.checked import checked
 from zoo.format.hyperparameters import Hyperparameters
 from zoo.transformer.spec import MNIST

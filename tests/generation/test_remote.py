@@ -8,9 +8,9 @@ import pytest
 
 from generation.job import Job
 from generation.protocol import Protocol
+from generation.remote import RemoteShards
 from generation.run import main
 from generation.shard import train_shard
-from generation.storage.remote import RemoteShards
 from generation.sweep import Preset, Sweep
 from generation.task import named_task
 from tests.generation.small_tasks import write_digits
@@ -105,7 +105,9 @@ def test_an_embedding_put_there_by_hand_has_no_origin_and_is_shared_all_the_same
 def test_a_place_fsspec_does_not_know_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--shard", "3", "--preset", "demo", "--out", "carrier-pigeon://roof"])
-    assert capsys.readouterr().err.startswith("error: --out carrier-pigeon://roof is not a place fsspec can write to")
+    assert capsys.readouterr().err.startswith(
+        "error: --out carrier-pigeon://roof is not a URL that fsspec can write to permanently"
+    )
 
 
 @pytest.mark.parametrize("url", ["memory://runs", "simplecache::memory://runs", "dir::memory://runs", "data://runs"])
@@ -114,7 +116,7 @@ def test_a_place_that_ends_with_the_process_is_refused_before_anything_is_traine
 ) -> None:
     monkeypatch.setattr(Job, "prepare", lambda self, shard: pytest.fail("trained"))
     job = Job(TINY, tmp_path / "scratch", url, data=data, device="cpu")
-    with pytest.raises(ValueError, match="is not a place fsspec can write to for good"):
+    with pytest.raises(ValueError, match="is not a URL that fsspec can write to permanently"):
         train_shard(job, 3)
 
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import zoo
-from generation.population.state import PopulationState
+from generation.population.engine import PopulationState
 from generation.progress import EpochProgress
 from generation.protocol import RunConfig
 from generation.run import main
-from generation.storage.snapshot import load_snapshot, save_snapshot
+from generation.snapshot import load_snapshot, save_snapshot
 from tests.faults.processes import finish as run_to_end
 from tests.faults.processes import start
 from tests.generation.small_tasks import few_digits, write_digits
@@ -49,6 +49,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_resume_after_kills_reproduces_the_same_bytes(undisturbed: Path, tmp_path: Path) -> None:
     """SIGKILL at five random moments between the first snapshot and the end; the soak has a hundred."""
     folder, log = tmp_path / "mnist" / "shard-00005", tmp_path / "killed.log"
@@ -126,6 +127,7 @@ def test_stored_accuracy_is_measured_again_from_the_file(undisturbed: Path) -> N
         assert measured.loss == pytest.approx(row["test_loss"], rel=1e-4)
 
 
+@pytest.mark.long
 def test_a_damaged_snapshot_is_passed_over_for_the_one_before(undisturbed: Path, tmp_path: Path) -> None:
     folder = tmp_path / "mnist" / "shard-00005"
     process = start(train_tiny_shard, tmp_path)
@@ -258,7 +260,7 @@ def test_a_long_training_is_announced_before_it_starts(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("generation.shard.train_epochs", interrupt)
+    monkeypatch.setattr("generation.shard._train_epochs", interrupt)
     write_digits(tmp_path / "data", train=512, test=100)
     arguments = ["--shard", "0", "--preset", "paper", "--data", str(tmp_path / "data"), "--device", "cpu"]
     with pytest.raises(SystemExit) as ended:

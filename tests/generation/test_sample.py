@@ -6,7 +6,7 @@ import pytest
 from small_tasks import write_digits
 
 from generation import launch, run
-from generation.sample import Sample
+from generation.grid import Draw
 from generation.sweep import PRESETS, Sweep
 from generation.task import named_task
 from zoo.publish import publish
@@ -26,7 +26,7 @@ def test_a_sample_is_trained_once_and_published_with_other_runs_only(
     runs = tmp_path / "runs"
     sample = ["--sample", "3", "--sample-seed", "7", *options, "--out", str(runs)]
     run.main(sample)
-    sweep = Sweep(named_task("mnist"), PRESETS["demo"], sample=Sample(3, 7))
+    sweep = Sweep(named_task("mnist"), PRESETS["demo"], draw=Draw(3, 7))
     assert {folder.name for folder in (runs / "mnist").glob("shard-*")} == {
         f"shard-{number:05d}" for number in sweep.shards
     }

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from generation.grid import whole
-from generation.sample import Sample
-from generation.sweep import PRESETS, Sweep, repeat_seeds
+from generation.grid import Draw, whole
+from generation.sweep import PRESETS, Sweep, _repeat_seeds
 from generation.task import named_task
 from zoo.reading.selection import Selection
 
@@ -97,7 +96,7 @@ def test_a_shard_that_does_not_exist_is_refused(index: int) -> None:
 
 
 def sampled(count: int, seed: int = 0, preset: str = "paper") -> Sweep:
-    return Sweep(named_task("mnist"), PRESETS[preset], sample=Sample(count, seed))
+    return Sweep(named_task("mnist"), PRESETS[preset], draw=Draw(count, seed))
 
 
 def test_a_sample_is_drawn_from_the_grid_and_cut_by_train_fraction() -> None:
@@ -165,18 +164,18 @@ def test_an_impossible_sample_is_refused(count: int, seed: int, fault: str) -> N
 
 def test_a_sample_can_be_drawn_from_a_part_of_the_grid() -> None:
     where = Selection.parse("learning_rate >= 0.01 and optimizer == 'adam'").expression
-    part = Sweep(MNIST, PRESETS["paper"], sample=Sample(60, 0, where))
+    part = Sweep(MNIST, PRESETS["paper"], draw=Draw(60, 0, where))
     runs = [run for number in part.shards for run in part.shard(number)]
     assert len(runs) == 60
     assert {run.optimizer for run in runs} == {"adam"}
     assert min(run.learning_rate for run in runs) == 0.01
-    others = [Sample(60, 1, where), Sample(61, 0, where), Sample(60, 0, "learning_rate >= 0.03"), Sample(60)]
-    assert all(sample.number(0) != Sample(60, 0, where).number(0) for sample in others)
+    others = [Draw(60, 1, where), Draw(61, 0, where), Draw(60, 0, "learning_rate >= 0.03"), Draw(60)]
+    assert all(sample.number(0) != Draw(60, 0, where).number(0) for sample in others)
     assert max(part.shards) < 2**31, "the column of shards is int32"
     with pytest.raises(ValueError, match=r"the part of the grid where .* has 1,500 configurations: a sample of 4,000"):
-        _ = Sweep(MNIST, PRESETS["paper"], sample=Sample(4000, 0, where)).shards
+        _ = Sweep(MNIST, PRESETS["paper"], draw=Draw(4000, 0, where)).shards
     with pytest.raises(ValueError, match="no column 'epoch': there are optimizer"):
-        _ = Sweep(MNIST, PRESETS["paper"], sample=Sample(4, 0, "epoch > 3")).shards
+        _ = Sweep(MNIST, PRESETS["paper"], draw=Draw(4, 0, "epoch > 3")).shards
 
 
 def test_repeats_are_runs_of_one_configuration_with_seeds_of_their_own() -> None:
@@ -194,12 +193,12 @@ def test_repeats_are_runs_of_one_configuration_with_seeds_of_their_own() -> None
 
 
 def test_seeds_that_collide_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("generation.sweep.own_seed", lambda run, repeat: repeat // 2)
-    assert repeat_seeds(PAPER.shard(0)[0], 3) == [0, 1, 2]
+    monkeypatch.setattr("generation.sweep._own_seed", lambda run, repeat: repeat // 2)
+    assert _repeat_seeds(PAPER.shard(0)[0], 3) == [0, 1, 2]
 
 
 def test_a_sample_can_be_repeated() -> None:
-    sweep = Sweep(named_task("agnews"), PRESETS["demo"], "3", Sample(10))
+    sweep = Sweep(named_task("agnews"), PRESETS["demo"], "3", Draw(10))
     assert sweep.config_name == "agnews-repeats"
     assert sum(len(sweep.shard(number)) for number in sweep.shards) == 30
 

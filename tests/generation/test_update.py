@@ -7,7 +7,7 @@ import torch
 
 from generation.population.update import UpdateRule, update
 from generation.protocol import RunConfig
-from generation.reference import make_model, make_optimizer
+from generation.single import make_model, make_optimizer
 from zoo.transformer.spec import MNIST
 
 CONFIGS = [

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from generation.data.task_data import load_task_data, with_fewer_examples
-from generation.data.word2vec import principal_components, reduce_vectors, train_embedding
+from generation.data import load_task_data, with_fewer_examples
+from generation.word_vectors import _principal_components, _reduce_vectors, _train_embedding
 from zoo.tasks import WordEmbedding
 from zoo.tasks.task_file import find_task
 
@@ -21,8 +21,8 @@ AGNEWS = find_task("agnews")
 SCRIPT = """
 import sys
 from pathlib import Path
-from generation.data.word2vec import train_embedding
-train_embedding(Path(sys.argv[1]).read_text().splitlines(), 32).save(Path(sys.argv[2]))
+from generation.word_vectors import _train_embedding
+_train_embedding(Path(sys.argv[1]).read_text().splitlines(), 32).save(Path(sys.argv[2]))
 """
 
 
@@ -44,7 +44,7 @@ def test_the_same_texts_give_the_same_bytes_whatever_the_hash_seed(tmp_path: Pat
 
 @pytest.mark.parametrize("dim", [32, 12])
 def test_vectors_have_the_dimensions_asked_for_and_frequent_words_come_first(dim: int) -> None:
-    embedding = train_embedding([*texts(), "rare"], dim)
+    embedding = _train_embedding([*texts(), "rare"], dim)
     assert embedding.table.shape == (len(embedding.vocabulary) + 2, dim)
     assert embedding.table.dtype == torch.float32
     assert "rare" not in embedding.vocabulary
@@ -54,13 +54,13 @@ def test_vectors_have_the_dimensions_asked_for_and_frequent_words_come_first(dim
 
 def test_too_little_text_is_refused() -> None:
     with pytest.raises(ValueError, match="no word occurs 5 times in the 2 texts"):
-        train_embedding(["one two", "three four"], 32)
+        _train_embedding(["one two", "three four"], 32)
 
 
 def test_principal_components_explain_the_most_variance() -> None:
     generator = np.random.default_rng(0)
     vectors = generator.normal(size=(500, 6)) * np.array([5, 4, 3, 0.1, 0.1, 0.1]) + 7
-    axes = principal_components(vectors, 3)
+    axes = _principal_components(vectors, 3)
     np.testing.assert_allclose(axes.T @ axes, np.eye(3), atol=1e-10)
     kept = ((vectors - vectors.mean(axis=0)) @ axes).var(axis=0)
     assert kept.sum() > 0.99 * vectors.var(axis=0).sum()
@@ -73,9 +73,9 @@ def test_given_vectors_are_reduced_and_kept_for_the_words_of_the_texts(tmp_path:
     lines = [f"{word} {' '.join(map(repr, map(float, row)))}" for word, row in zip(words, vectors, strict=True)]
     file = tmp_path / "vectors.txt"
     file.write_text("50 40\n" + "\n".join(lines) + "\n")
-    embedding = reduce_vectors(str(file), ["w3 w4 unknown", "w3"], 32)
+    embedding = _reduce_vectors(str(file), ["w3 w4 unknown", "w3"], 32)
     assert embedding.vocabulary == ("w3", "w4")
-    expected = (vectors[3:5] - vectors.mean(axis=0)) @ principal_components(vectors, 32)
+    expected = (vectors[3:5] - vectors.mean(axis=0)) @ _principal_components(vectors, 32)
     np.testing.assert_allclose(embedding.table[2:].numpy(), expected, atol=1e-4)
 
 
@@ -84,7 +84,7 @@ def test_binary_vectors_are_known_by_their_content_not_their_name(tmp_path: Path
     rows = b"".join(f"w{index} ".encode() + row.tobytes() + b"\n" for index, row in enumerate(vectors))
     file = tmp_path / "word2vec-google-news-300.gz"
     file.write_bytes(gzip.compress(b"40 35\n" + rows))
-    embedding = reduce_vectors(str(file), ["w7 w1"], 32)
+    embedding = _reduce_vectors(str(file), ["w7 w1"], 32)
     assert set(embedding.vocabulary) == {"w1", "w7"}
 
 
@@ -128,4 +128,4 @@ def test_a_file_without_sound_vectors_of_these_words_is_refused_by_name(
     for name, data in (("v.txt", content), ("v.txt.gz", gzip.compress(content))):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(ValueError, match=f"{re.escape(str(tmp_path / name))}.*{message}"):
-            reduce_vectors(str(tmp_path / name), ["w1"], 32)
+            _reduce_vectors(str(tmp_path / name), ["w1"], 32)

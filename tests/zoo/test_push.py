@@ -210,7 +210,7 @@ print({split: part.num_rows for split, part in rows.items()})
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_datasets_itself_reads_the_pushed_zoo_by_its_card(hub: Hub, runs: Path, tmp_path: Path) -> None:
     """Each command in a process of its own, with nothing but environment variables."""
     settings = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from rich.table import Table
 
-from generation.cluster.status_table import StatusTable
+from generation.launch import _StatusTable
 from zoo import describe, verify
 from zoo.command import one_line
 from zoo.format.card import DEFAULT_CARD, render_card
@@ -41,7 +41,7 @@ def test_text_is_shown_and_not_obeyed(text: str) -> None:
     shown = printable(text)
     assert shown.isprintable()
     assert one_line(ValueError(text)).isprintable()
-    for thing in (text, table_of(text), StatusTable([0], text)):
+    for thing in (text, table_of(text), _StatusTable([0], text)):
         out = StringIO()
         PlainConsole(file=out, force_terminal=True, width=100).print(thing)
         assert "\x1b]" not in out.getvalue()

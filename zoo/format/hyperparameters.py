@@ -12,6 +12,9 @@ from msgspec import Meta
 from zoo.checked import LARGEST, check_fields
 from zoo.command import Option
 
+Optimizer = Literal["sgd", "sgd_momentum", "adam", "rmsprop"]
+OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Hyperparameters:
@@ -20,10 +23,7 @@ class Hyperparameters:
     A field's type has its range, and its ``Option`` the meaning. A grid may leave out what has a default here.
     """
 
-    optimizer: Annotated[
-        Literal["sgd", "sgd_momentum", "adam", "rmsprop"],
-        Option("sgd, sgd_momentum, adam or rmsprop", default="adam"),
-    ]
+    optimizer: Annotated[Optimizer, Option("sgd, sgd_momentum, adam or rmsprop", default="adam")]
     learning_rate: Annotated[float, Meta(gt=0, le=LARGEST), Option("peak learning rate", default=1e-3)]
     weight_decay: Annotated[float, Meta(ge=0, le=LARGEST), Option("L2 coefficient", default=1e-6)] = 0.0
     init_std: Annotated[
@@ -50,7 +50,6 @@ TYPES: dict[str, Any] = {
 HYPERPARAMETERS = tuple(TYPES)
 CONFIGURATION = tuple(name for name in HYPERPARAMETERS if name != "seed")
 """What repeats of one configuration share; they differ in the seed."""
-OPTIMIZERS: tuple[str, ...] = get_args(get_args(TYPES["optimizer"])[0])
 
 
 def meaning_of(name: str) -> str:

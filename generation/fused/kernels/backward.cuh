@@ -4,7 +4,7 @@
 //
 //     dy ─ ·W_B ─ ReLU' ─ d_hidden ─ ·W_A ─ LayerNorm' ─ dropout' ─ da ─ ·W_O ─ d_joined
 //     p = 2^(score − log_sum)      ds = p ∘ (d_joined·Vᵀ − δ),  δ = Σ d_joined∘joined
-//     dQ = ds·K/√D_k               dK = dsᵀ·Q/√D_k        dV = pᵀ·d_joined    (they end in the places of Q, K and V)
+//     dQ = ds·K/√D_k               dK = dsᵀ·Q/√D_k        dV = pᵀ·d_joined    (they overwrite Q, K and V)
 //     dx = LayerNorm'(dQ·W_Q + dK·W_K + dV·W_V)
 #pragma once
 #include "forward.cuh"
@@ -133,7 +133,7 @@ DEVICE void backward_keys(
     }
 }
 
-// A head's columns as halves, in their place among those of all heads.
+// Stores a head's columns as halves, among the columns of all heads.
 DEVICE void pack_scaled(PackedRows<INNER>& a, int head, const Rows<HEAD_DIM>& rows, float scale) {
     #pragma unroll
     for (int i = 0; i < 4 * HEAD_TILES; i++) {

@@ -8,7 +8,7 @@
 // is about 1/TOKENS; this factor brings it back to order one. It is a power of two, so it rounds nothing.
 constexpr float LOSS_SCALE = 64.0f;
 
-// What the weight gradients of the classifier are made of: rows of the last 16 samples, in shared memory.
+// The factors of the classifier's weight gradients: rows of the last 16 samples, in shared memory.
 constexpr int RECENT = 16;
 struct RecentSamples {
     static constexpr u32 DZ = Matrix<RECENT, DIM>::BYTES, ACTIVE = 2 * DZ, D_LOGIT = 3 * DZ;
@@ -17,11 +17,11 @@ struct RecentSamples {
 
     DEVICE Matrix<RECENT, DIM> pooled() const { return {start, 0}; }        // means over tokens
     DEVICE Matrix<RECENT, DIM> dz() const { return {start, DZ}; }           // gradients in front of the ReLU
-    DEVICE Matrix<RECENT, DIM> active() const { return {start, ACTIVE}; }   // what the ReLU gave
+    DEVICE Matrix<RECENT, DIM> active() const { return {start, ACTIVE}; }   // output of the ReLU
     DEVICE Matrix<RECENT, TILE> d_logit() const { return {start, D_LOGIT}; }
 };
 
-// A group's sums over tokens in shared memory, those of its warps side by side.
+// A group's sums over tokens in shared memory, its warps' side by side.
 struct TokenSums {
     static constexpr u32 BYTES = GROUP_WARPS * DIM * FLOAT;
     u32 start;
@@ -154,7 +154,7 @@ DEVICE float cross_entropy(const Thread& me, const Rows<TILE>& logit, int label,
 }
 
 // From the group's sums over tokens to the gradient of their mean, in every row: `d` is LOSS_SCALE times that of x̂.
-// Returns the loss; what the weight gradients need becomes row `row` of `recent`.
+// Returns the loss; row `row` of `recent` gets the factors of the weight gradients.
 template <int TILES>
 DEVICE float classify_and_return(
     const Thread& me, const Tokens<TILES>& tokens, const Weights& weights, TokenSums sums, RecentSamples recent,

@@ -25,11 +25,11 @@ struct Dropout {
         first_group = (place_in_batch * TOKENS + row) * (DIM / 4) + me.pair / 4;
     }
 
-    // What is kept of the embedded tokens (0), and by attention and MLP of block b (1 + b).
+    // Masks of the embedded tokens (0), and of attention and MLP of block b (1 + b).
     DEVICE u32 drawn(int word) const { return load_word(masks + word * GROUP_THREADS * FLOAT); }
 };
 
-// A lane's elements of a row tile, one bit each; and those of two places in one word.
+// A lane's elements of a row tile, one bit each; and the bits of two layers in one word.
 constexpr int KEPT_BITS = DIM / 2;
 template <bool LONG> struct TwoPlaces { using Word = u32; };
 template <> struct TwoPlaces<true> { using Word = unsigned long long; };
@@ -70,7 +70,7 @@ DEVICE u32 drop(const Thread& me, Rows<DIM>& x, const Dropout& dropout, int plac
     return draw(me, dropout, place, [&](int j, int i, bool keep) { x[j][i] = keep ? x[j][i] : 0.0f; });
 }
 
-// Sets to zero what is not kept, of elements or of their gradients.
+// Sets elements, or their gradients, to zero unless they are kept.
 DEVICE void drop_others(Rows<DIM>& x, u32 kept) {
     #pragma unroll
     for (int j = 0; j < DIM / 8; j++) {

@@ -8,7 +8,7 @@
 
 constexpr int EVALUATE_THREADS = EVALUATE_GROUPS * GROUP_THREADS;
 
-// A group's keys and values: where there is room those of each block apart, so that no warp waits for the other block.
+// A group's keys and values. Where there is room, each block has its own, so that no warp waits for the other block.
 template <bool APART> struct KeysAndValues {
     static constexpr u32 BLOCK_BYTES = 2 * TokenRows<INNER>::BYTES, BYTES = (APART ? BLOCKS : 1) * BLOCK_BYTES;
     u32 start;
@@ -39,7 +39,7 @@ struct EvaluateMemory {
     DEVICE GroupKeys keys_and_values(int group) const { return {start + KEYS + group * GroupKeys::BYTES}; }
 };
 
-// What a launch passes, field by field as EvaluateArguments of arguments.py has it.
+// The arguments of a launch, field by field as EvaluateArguments of compiled.py has them.
 struct EvaluateArguments {
     const u16* tokens;            // [examples, TOKENS, FEATURES] halves
     const u32* facts;             // [examples] Facts
@@ -55,7 +55,7 @@ struct EvaluateArguments {
     DEVICE const u16* sample(int index) const { return tokens + (long long)index * TOKENS * FEATURES; }
 };
 
-// What a launch must provide: threads per block, bytes of shared memory, and bytes of arguments.
+// Requirements of a launch: threads per block, bytes of shared memory, and bytes of arguments.
 extern "C" __global__ void evaluate_needs(int* needs) {
     needs[0] = EVALUATE_THREADS;
     needs[1] = EvaluateMemory::BYTES;

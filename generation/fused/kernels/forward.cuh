@@ -11,14 +11,14 @@
 #include "sample.cuh"
 #include "weights.cuh"
 
-// What a lane remembers of a block for its backward pass.
+// Numbers of a block that a lane keeps for its backward pass.
 struct BlockMemory {
     PerRow<float> r1, r2;            // reciprocal deviations of the two LayerNorms
     PerRow<float> log_sum[HEADS];    // log₂ Σ 2^(score·SCORE_TO_POWER)
     KeptTwice kept;                  // dropout: attention's low bits, the MLP's above them; not with ROLES
 };
 
-// Drops behind attention (place 0) or behind the MLP (place 1) of a block.
+// Dropout after attention (0) or after the MLP (1) of a block.
 DEVICE void drop_in_block(
     const Thread& me, Rows<DIM>& x, const Dropout& dropout, int block, int place, BlockMemory& memory
 ) {
@@ -88,7 +88,7 @@ template <int TILES> struct Tokens {
     }
 };
 
-// A number that the compiler knows.
+// A number that is constant for the compiler.
 template <int NUMBER> struct Constant {
     static constexpr int value = NUMBER;
 };
@@ -119,7 +119,7 @@ template <class Code> DEVICE void with_tokens(const Thread& me, int length, cons
     else with_tiles<1>(pack.tiles, [&](auto tiles) { code(Tokens<tiles.value>(me, length, pack.samples)); });
 }
 
-// Keeps what a block's backward pass reads again: in shared memory, or in device memory while another block is there.
+// Keeps the rows that a block's backward pass reads again: in shared memory, or in device memory while another block is there.
 template <int N>
 DEVICE void keep_rows(
     const Thread& me, int block, TokenRows<N> matrix, const PackedRows<N>& rows, const Parking& parking, int place

@@ -141,7 +141,7 @@ DEVICE void group_barrier(int group) {
     asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory");
 }
 
-// A meeting of four warps that bring something, and need not wait, with four that await it.
+// A barrier between four warps that have written something, and go on at once, and four that wait for it.
 DEVICE void bring(int meeting) { asm volatile("bar.arrive %0, 256;" :: "r"(meeting) : "memory"); }
 DEVICE void await(int meeting) { asm volatile("bar.sync %0, 256;" :: "r"(meeting) : "memory"); }
 

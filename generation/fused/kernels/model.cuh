@@ -1,7 +1,7 @@
 // The zoo's transformer as the kernels see it: its dimensions, and how a thread block's warps share the work. Any
-// dimensions will do that divide into tiles and that the kernels have room for (fit.py).
+// dimensions will do that divide into tiles and that the kernels have room for (variants.py).
 //
-// The compiler's command line gives what zoo.TransformerSpec and the protocol say (macros in compiled.py):
+// The compiler's command line has the numbers of zoo.TransformerSpec and of the protocol (_macros in compiled.py):
 //
 //     DIM, HEADS, HEAD_DIM, HIDDEN, BLOCKS, TOKENS, CLASSES
 //     FEATURES                  numbers per token: the pixels of a patch, or a word vector with its position added
@@ -10,7 +10,7 @@
 //     FLAT_CLASSIFIER1 ...      where the classifier's tensors start; FLAT_EMBEDDING ... where there is an embedding
 //     PARAMETERS                the length of the flat vector
 //     SCORE_SCALE               1/√HEAD_DIM
-//     UPDATE_EPSILON            what an update adds to the root of the second moment
+//     UPDATE_EPSILON            an update adds it to the root of the second moment
 //
 // and what the GPU's shared memory allows (variants.py):
 //
@@ -55,7 +55,7 @@ static_assert(!TAKE_TURNS || GRADIENTS_WAIT, "gradients of one part are written 
 // also draw what dropout keeps.
 constexpr bool ROLES = SAMPLES_AT_ONCE == 3;
 static_assert(!(ROLES && GRADIENTS_WAIT), "the adders' registers hold all gradients");
-// Meetings of a sample's four warps with the adders: its rows are there, or have been used. They are numbered by group;
+// Barriers between a sample's four warps and the adders: its rows are there, or have been used. Numbered by group;
 // barriers 1 to SAMPLES_AT_ONCE are the groups' own.
 constexpr int MLP_THERE = 1 + SAMPLES_AT_ONCE, ATTENTION_THERE = MLP_THERE + SAMPLES_AT_ONCE;
 constexpr int MLP_USED = ATTENTION_THERE + SAMPLES_AT_ONCE, ATTENTION_USED = MLP_USED + SAMPLES_AT_ONCE;
@@ -70,7 +70,7 @@ constexpr float SCORE_TO_POWER = SCORE_SCALE * LOG2_E;   // exp(score/√D_k) = 
 
 constexpr u32 HALF = 2, FLOAT = 4, DOUBLE = 8;           // bytes
 
-// What goes backward at a time: a block as a whole, or the parts that take turns.
+// Either a whole block goes backward at a time, or its parts take turns.
 enum Part { WHOLE, MLP, ATTENTION };
 
 // Where a thread stands: its group's warps hold 16 token rows each; a lane holds columns 8j + pair, 8j + pair + 1 of

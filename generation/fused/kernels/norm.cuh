@@ -8,7 +8,7 @@
 #pragma once
 #include "matrices.cuh"
 
-// Normalizes in place; r is what the derivative needs.
+// Normalizes in place; the derivative needs r.
 DEVICE void normalize(Rows<DIM>& x, PerRow<float>& r, float epsilon, const PerRow<bool>& real) {
     #pragma unroll
     for (int half = 0; half < 2; half++) {

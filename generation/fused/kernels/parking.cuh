@@ -1,4 +1,4 @@
-// What waits in device memory while shared memory has no room for it: the rows that the backward pass of every block but
+// Data that waits in device memory while shared memory has no room for it: the rows that the backward pass of every block but
 // the last reads again (of all, where parts take turns), and of every block's MLP the hidden layer and its gradients
 // while attention goes backward (not with ROLES: adders use them at once). Where gradients wait (GRADIENTS_WAIT), so does
 // what each lane remembers of a block (BlockMemory).

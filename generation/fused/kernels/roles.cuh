@@ -26,7 +26,7 @@ static_assert(WORKERS * WORKER_REGISTERS + ADDERS * ADDER_REGISTERS <= 65536 / W
 DEVICE void take_step(const TrainArguments& arguments, const TrainMemory& memory, const float* gradients, int step) {
     const Optimizer now = optimizer_of(arguments, model_index()).at_step(arguments.corrections + 2 * step);
     block_barrier();
-    constexpr int AT_ONCE = 8;  // read before one is written: the compiler cannot know that they lie apart
+    constexpr int AT_ONCE = 8;  // read before one is written: the compiler cannot tell that they do not overlap
     #pragma unroll 1
     for (int first = thread_index(); first < PARAMETERS; first += AT_ONCE * TRAIN_THREADS) {
         float w[AT_ONCE], m[AT_ONCE], v[AT_ONCE], gradient[AT_ONCE];
@@ -145,7 +145,7 @@ DEVICE void add_up(const TrainArguments& arguments, const TrainMemory& memory, f
 
 // ---- workers --------------------------------------------------------------------------------------------------------
 
-// What a warp without tokens does while its group has a pack.
+// The work of a warp without tokens while its group has a pack.
 DEVICE void stand_by(int group) {
     #pragma unroll 1
     for (int block = 0; block < BLOCKS; block++) {

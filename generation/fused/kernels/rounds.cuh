@@ -1,9 +1,9 @@
 // Training in rounds of two samples or packs, or of one: each has four of eight warps (SAMPLES_AT_ONCE). After the backward
 // pass of a block, or of one of its parts (TAKE_TURNS), all eight add the samples to their weight gradients; at the end of
-// a step every warp updates the weights whose gradients it holds. Every 16 samples end with a round (packs.py).
+// a step every warp updates the weights whose gradients it holds. Every 16 samples end with a round (inputs.py).
 #pragma once
 
-// What there is to know of this warp's sample in pack k of a step.
+// Facts about this warp's sample in pack k of a step.
 DEVICE u32 facts_of(const Thread& me, const TrainArguments& arguments, int step, int k) {
     const Pack pack = arguments.pack(step, k);
     if (me.tile >= pack.all_tiles()) return 0;

@@ -1,8 +1,8 @@
-// A sample: what its word of facts says, and its rows in shared memory while it trains.
+// A sample: its word of facts, and its rows in shared memory while it trains.
 #pragma once
 #include "parking.cuh"
 
-// What a kernel is told about a sample besides its tokens, in one word (samples.py).
+// Facts about a sample besides its tokens, in one word (inputs.py).
 struct Facts {
     int place;   // in its batch, for its dropout
     int label;   // its class
@@ -11,7 +11,7 @@ struct Facts {
 };
 
 // Samples of a step that a group trains on together, side by side in its rows (PACKS): neighbors in the batch that take
-// the same number of tiles each, in one word (samples.py).
+// the same number of tiles each, in one word (inputs.py).
 struct Pack {
     int first;    // sample of the step
     int samples;
@@ -26,7 +26,7 @@ struct Pack {
 
 template <class Number> constexpr Number larger(Number a, Number b) { return a > b ? a : b; }
 
-// What a block's backward pass reads again.
+// Rows that a block's backward pass reads again.
 struct BlockRows {
     static constexpr u32 X1 = 0, JOINED = X1 + TokenRows<DIM>::BYTES, X2 = JOINED + TokenRows<INNER>::BYTES;
     static constexpr u32 HIDDEN_ROWS = X2 + TokenRows<DIM>::BYTES;

@@ -62,7 +62,7 @@ struct TrainMemory {
 static_assert(TrainMemory::BYTES <= SHARED_BYTES, "a block has no more shared memory");
 static_assert(TrainMemory::INPUTS % 128 == 0, "as rows in shared memory start (Matrix)");
 
-// What a launch passes, field by field as TrainArguments of arguments.py has it.
+// The arguments of a launch, field by field as TrainArguments of compiled.py has them.
 struct TrainArguments {
     const u16* tokens;            // [steps, batch, TOKENS, FEATURES] halves
     const u32* facts;             // [steps, batch] Facts
@@ -94,7 +94,7 @@ struct TrainArguments {
     }
 };
 
-// What a launch must provide: threads per block, bytes of shared memory, bytes of arguments, and a model's parked words.
+// Requirements of a launch: threads per block, bytes of shared memory, bytes of arguments, and a model's parked words.
 extern "C" __global__ void train_epoch_needs(int* needs) {
     needs[0] = TRAIN_THREADS;
     needs[1] = TrainMemory::BYTES;

@@ -12,7 +12,7 @@
 #include "update.cuh"
 #include "warps.cuh"
 
-// What a product dW = dyᵀ·x reads: for this lane, where columns 0-15 and 16-31 of a piece's factor start, and the bytes
+// Operands of a product dW = dyᵀ·x: for this lane, where columns 0-15 and 16-31 of a piece's factor start, and the bytes
 // from 16 rows to the next 16.
 struct Source {
     u32 start, next, step;
@@ -26,7 +26,7 @@ struct Source {
     DEVICE Source behind(u32 sample) const { return {sample + start, sample + next, step}; }
 };
 
-// One piece of a matrix: its place in the flat vector, and of which rows it is made.
+// One piece of a matrix: its offset in the flat vector, and the rows that it is a product of.
 struct PieceSource {
     Source left, right;
     int flat, columns;    // first weight, and the length of a row of its matrix
@@ -34,7 +34,7 @@ struct PieceSource {
     bool biased;
 };
 
-// SIDE × SIDE sums of a warp, and those of the biases.
+// SIDE × SIDE sums of a warp, and the sums of the biases.
 template <int SIDE> struct Piece {
     static constexpr int TILES = SIDE / TILE, SUMS = 2 * TILES * TILES + TILES, WORDS = SUMS * 4 * WARP;
     Sums square[TILES][2 * TILES], bias[TILES];
@@ -68,7 +68,7 @@ template <int SIDE> struct Piece {
         }
     }
 
-    // What the step's earlier samples gave; the first ones start from zero.
+    // Sums over the step's earlier samples; the first ones start from zero.
     DEVICE void start(const u32* place, bool biased, bool first) {
         if (first) clear_all();
         else read(place, biased);

@@ -8,7 +8,7 @@ static_assert(FLAT_KEY == FLAT_QUERY + INNER * DIM && FLAT_VALUE == FLAT_KEY + I
               "query, key and value are one matrix of DIM columns; output and fc1, too, if output has as many");
 
 struct Weights {
-    static constexpr int RESIDENT = ALL_WEIGHTS ? BLOCKS : 1;  // blocks that have a place
+    static constexpr int RESIDENT = ALL_WEIGHTS ? BLOCKS : 1;  // blocks whose weights are there at a time
     // a block's matrices, from the start of the block
     static constexpr u32 KEY = Matrix<INNER, DIM>::BYTES, VALUE = 2 * KEY, OUTPUT = 3 * KEY;
     static constexpr u32 FC1 = OUTPUT + Matrix<DIM, INNER>::BYTES, FC2 = FC1 + Matrix<HIDDEN, DIM>::BYTES;
@@ -116,7 +116,7 @@ DEVICE void load_block(const float* flat, Weights weights, const Worker& worker,
     load_biases(block_flat + FLAT_FC2_BIAS, block.fc2_bias(), worker);
 }
 
-// Where blocks take turns: brings in those of block b unless they are there. All threads of the block come here.
+// Where blocks take turns: loads the weights of block b unless they are there. All threads of the block come here.
 constexpr int NO_BLOCK = -1;
 DEVICE void bring_block(const float* flat, Weights weights, const Worker& worker, int b, int& there) {
     if (ALL_WEIGHTS || there == b) return;

@@ -15,16 +15,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from generation.data.task_data import ORIGIN_FILE
+from generation.word_vectors import ORIGIN_FILE
 from zoo.format.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest
 from zoo.format.shard import TIMING_FILE, Shard, ShardRecord
 from zoo.storage.atomic import write_atomically
 from zoo.storage.cache import cache_folder
 from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
 
-EMBEDDING_FILES = (ORIGIN_FILE, VOCABULARY_FILE, VECTORS_FILE)
+_EMBEDDING_FILES = (ORIGIN_FILE, VOCABULARY_FILE, VECTORS_FILE)
 """In the order they are uploaded: the vectors come last, and stand for the whole."""
-PLACES = (
+_PROTOCOLS = (
     *("file", "local", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "tos", "hf"),
     *("hdfs", "webhdfs", "sftp", "ssh", "ftp", "smb", "webdav", "dbfs", "gdrive", "dropbox", "box", "lakefs"),
 )
@@ -51,9 +51,9 @@ class RemoteShards:
     def _root(self) -> tuple[Any, str]:
         import fsspec
 
-        if self.url.partition("://")[0] not in PLACES:
-            known = ", ".join(PLACES)
-            raise ValueError(f"--out {self.url} is not a place fsspec can write to for good: use one of {known}")
+        if self.url.partition("://")[0] not in _PROTOCOLS:
+            known = ", ".join(_PROTOCOLS)
+            raise ValueError(f"--out {self.url} is not a URL that fsspec can write to permanently: use one of {known}")
         with self.errors_named("cannot be opened"):
             return fsspec.url_to_fs(self.url)
 
@@ -76,7 +76,7 @@ class RemoteShards:
         return self.path(f"{self.config_name}/{folder.name}/{name}")
 
     def try_writing(self) -> None:
-        """Writes a small file and deletes it: what cannot be written to should be known before hours of training."""
+        """Writes a small file and deletes it, so that a store that refuses it is found before hours of training."""
         fs, _ = self._root
         content = secrets.token_hex(8).encode()
         folder = self.path(self.config_name)
@@ -90,7 +90,7 @@ class RemoteShards:
             raise OSError(f"--out {self.url} cannot be written to: what was written came back changed")
 
     def finished_record(self, folder: Path) -> ShardRecord | None:
-        """What a finished shard says about itself; None where it is not whole: no sound manifest, or a short file."""
+        """The record of a finished shard; None where it is not whole: no sound manifest, or a short file."""
         fs, _ = self._root
         path = self.shard_path(folder, MANIFEST_FILE)
         try:
@@ -122,7 +122,7 @@ class RemoteShards:
     def fetch_embedding(self, folder: Path) -> None:
         """Downloads the task's frozen embedding where one was made for an earlier shard; its origin may be unknown."""
         fs, _ = self._root
-        paths = {name: self.path(f"{folder.name}/{name}") for name in EMBEDDING_FILES}
+        paths = {name: self.path(f"{folder.name}/{name}") for name in _EMBEDDING_FILES}
         with self.errors_named("cannot be read"):
             if not fs.exists(paths[VECTORS_FILE]):
                 return
@@ -139,6 +139,6 @@ class RemoteShards:
             if fs.exists(self.path(f"{folder.name}/{VECTORS_FILE}")):
                 return
             fs.makedirs(self.path(folder.name), exist_ok=True)
-            for name in EMBEDDING_FILES:
+            for name in _EMBEDDING_FILES:
                 if (folder / name).is_file():
                     fs.put_file(str(folder / name), self.path(f"{folder.name}/{name}"))

@@ -1,8 +1,8 @@
 """Snapshots: a population's state on disk, so that a killed shard resumes where it was.
 
 Snapshots are safetensors files ``state-1f0c93ab-00042.safetensors``, named after the training they belong to and the
-epochs done. The two newest are kept: if the newest is damaged, training resumes from the one before. Those of
-another training in the same folder are neither read nor touched.
+epochs done. The two newest are kept: if the newest is damaged, training resumes from the one before. Snapshots
+of another training in the same folder are neither read nor touched.
 """
 
 import hashlib
@@ -16,18 +16,18 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from generation.population.state import PopulationState
+from generation.population.engine import PopulationState
 from generation.protocol import RunConfig
 from zoo.storage.atomic import write_atomically
 from zoo.storage.bounded import refuse_larger
 from zoo.version import VERSION
 
-KEPT = 2
-PATTERN = "state-*.safetensors"
-LONGEST_HEADER = 1 << 20
+_KEPT = 2
+_PATTERN = "state-*.safetensors"
+_LONGEST_HEADER = 1 << 20
 
 
-def pattern(owner: str) -> str:
+def _pattern(owner: str) -> str:
     """The names of one training's snapshots, as a glob."""
     return f"state-{owner[:8]}-*.safetensors"
 
@@ -42,19 +42,19 @@ def save_snapshot(folder: Path, state: PopulationState, owner: str, seconds: flo
     """Writes the state, whole or not at all, and deletes all but the two newest snapshots."""
     tensors = {name: tensor.cpu().contiguous() for name, tensor in state.tensors().items()}
     facts = {"epoch": str(state.epoch), "owner": owner, "seconds": repr(seconds)}
-    metadata = facts | {"sha256": digest(facts, tensors)}
-    path = folder / pattern(owner).replace("*", f"{state.epoch:05d}")
+    metadata = facts | {"sha256": _digest(facts, tensors)}
+    path = folder / _pattern(owner).replace("*", f"{state.epoch:05d}")
     if path.exists() and not path.is_file():
-        warnings.warn(f"no snapshot is written: {path} is there and is not a file", stacklevel=2)
+        warnings.warn(f"no snapshot is written: {path} exists and is not a file", stacklevel=2)
         return path
     write_atomically(path, safetensors.torch.save(tensors, metadata))
-    for old in snapshots(folder, pattern(owner))[:-KEPT]:
+    for old in _snapshots(folder, _pattern(owner))[:-_KEPT]:
         old.unlink()
     return path
 
 
-def snapshots(folder: Path, names: str) -> list[Path]:
-    """The files of these names, the oldest first; a folder or a pipe of such a name is none of ours."""
+def _snapshots(folder: Path, names: str) -> list[Path]:
+    """The files of these names, the oldest first; a folder or a pipe of such a name is not a snapshot."""
     return [path for path in sorted(folder.glob(names)) if path.is_file()]
 
 
@@ -63,20 +63,20 @@ def load_snapshot(folder: Path, owner: str, like: PopulationState) -> tuple[Popu
 
     A damaged one is passed over with a warning.
     """
-    for path in sorted(folder.glob(pattern(owner)), reverse=True):
+    for path in sorted(folder.glob(_pattern(owner)), reverse=True):
         try:
-            return read_snapshot(path, owner, like)
+            return _read_snapshot(path, owner, like)
         except ValueError as error:
             warnings.warn(f"{path} is not used: {error}", stacklevel=2)
     return None
 
 
-def read_snapshot(path: Path, owner: str, like: PopulationState) -> tuple[PopulationState, float]:
+def _read_snapshot(path: Path, owner: str, like: PopulationState) -> tuple[PopulationState, float]:
     """One snapshot, on the device of ``like``, whose tensors it must match in name, shape and dtype."""
     if not path.is_file():
         raise ValueError("it is not a file")
     try:
-        refuse_larger(path, sum(tensor.nbytes for tensor in like.tensors().values()) + LONGEST_HEADER)
+        refuse_larger(path, sum(tensor.nbytes for tensor in like.tensors().values()) + _LONGEST_HEADER)
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("owner") != owner:
@@ -90,7 +90,7 @@ def read_snapshot(path: Path, owner: str, like: PopulationState) -> tuple[Popula
         if any(tensors[name].dtype != dtype for name, (_, dtype) in expected.items()):
             raise ValueError("its tensors are not those of this training")
         facts = {name: metadata[name] for name in ("epoch", "owner", "seconds")}
-        if digest(facts, tensors) != metadata.get("sha256"):
+        if _digest(facts, tensors) != metadata.get("sha256"):
             raise ValueError("its checksum does not fit: the file is damaged")
         epoch, seconds = int(metadata["epoch"]), float(metadata["seconds"])
         if not 0 <= epoch <= like.test_accuracy.shape[1] or not 0 <= seconds < float("inf"):
@@ -103,12 +103,12 @@ def read_snapshot(path: Path, owner: str, like: PopulationState) -> tuple[Popula
 
 
 def delete_snapshots(folder: Path) -> None:
-    for path in snapshots(folder, PATTERN):
+    for path in _snapshots(folder, _PATTERN):
         path.unlink()
 
 
-def digest(facts: dict[str, str], tensors: dict[str, Tensor]) -> str:
-    """SHA-256 over what a snapshot says about itself and over the names and bytes of its tensors."""
+def _digest(facts: dict[str, str], tensors: dict[str, Tensor]) -> str:
+    """SHA-256 of a snapshot's facts and of the names and bytes of its tensors."""
     total = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for name in sorted(tensors):
         total.update(name.encode())

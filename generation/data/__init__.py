@@ -1,1 +1,0 @@
-"""What the transformers are trained on: a task's examples, its word vectors, and the batches of each epoch."""

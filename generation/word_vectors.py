@@ -1,0 +1,203 @@
+"""The frozen word vectors of a task with texts: trained on these by gensim, or given ones reduced by PCA.
+
+Given ones are a file in the format of word2vec, as text or as bytes, gzipped or not: ``words dimensions`` on the first
+line, then each word, a blank, and its numbers. It is read here and not by gensim, which reads on until a line or a word
+ends, however long it is.
+"""
+
+import gzip
+import importlib
+import io
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+
+from zoo.storage.atomic import write_atomically
+from zoo.tasks import WordEmbedding
+from zoo.tasks.embedding import VECTORS_FILE
+from zoo.tasks.formats import RawTexts
+from zoo.tasks.task_file import TaskFile
+
+ORIGIN_FILE = "embedding-origin.txt"
+_SEED, _EPOCHS, _WINDOW, _MIN_COUNT = 0, 10, 5, 5  # of Word2Vec
+_LONGEST_HEADER, _LONGEST_WORD, _LONGEST_NUMBER = 100, 1000, 32  # bytes
+_MOST_COMPRESSION = 10
+"""How many times its own size a gzipped file may hold: vectors are noise, and shrink to a half at best."""
+_BUFFER_BYTES = 1 << 20
+
+
+def frozen_embedding(task: TaskFile, raw: RawTexts, folder: Path | None, vectors: str | None) -> WordEmbedding:
+    """The word vectors that all transformers of a zoo share: those in ``folder`` where there are some.
+
+    Else they are made from ``vectors`` (a file or a name that gensim knows), or trained on the training texts, and
+    saved in ``folder``.
+    """
+    dim = task.text_spec(raw.classes).dim
+    origin = f"trained on {raw.source}" if vectors is None else f"{vectors}, reduced by PCA"
+    if folder is not None and (folder / VECTORS_FILE).is_file():
+        _check_origin(folder, origin)
+        embedding = WordEmbedding.load(folder)
+        if (found := embedding.table.shape[1]) != dim:
+            raise ValueError(f"{task.where}: [transformer] dim is {dim}, the word vectors in {folder} have {found}")
+        return embedding
+    texts = raw.train.texts
+    embedding = _train_embedding(texts, dim) if vectors is None else _reduce_vectors(vectors, texts, dim)
+    if folder is not None:
+        write_atomically(folder / ORIGIN_FILE, origin.encode())
+        embedding.save(folder)
+    return embedding
+
+
+def _check_origin(folder: Path, origin: str) -> None:
+    """Refuses an embedding that was made from other vectors or texts than these; one put there by hand is accepted."""
+    recorded = folder / ORIGIN_FILE
+    if recorded.is_file() and (before := recorded.read_text(encoding="utf-8", errors="replace")) != origin:
+        raise ValueError(
+            f"the word vectors in {folder} are '{before}', these would be '{origin}': "
+            "choose another --out, since all runs of a zoo share one embedding"
+        )
+
+
+def _train_embedding(texts: Sequence[str], dim: int) -> WordEmbedding:
+    """Word2Vec (CBOW) on the whitespace tokens of ``texts``: the same texts give the same bytes.
+
+    One worker, because several would race; words ordered by count, then alphabetically, so no hash order enters.
+    """
+    Word2Vec = _import_gensim("gensim.models").Word2Vec
+    sentences = [text.split() for text in texts]
+    counts = Counter(word for sentence in sentences for word in sentence)
+    if max(counts.values(), default=0) < _MIN_COUNT:
+        raise ValueError(
+            f"no word occurs {_MIN_COUNT} times in the {len(texts):,} texts: too few to train word vectors on"
+        )
+    model = Word2Vec(vector_size=dim, window=_WINDOW, min_count=_MIN_COUNT, workers=1, seed=_SEED, epochs=_EPOCHS)
+    ordered = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+    model.build_vocab_from_freq(ordered, corpus_count=len(sentences))
+    model.train(sentences, total_examples=len(sentences), epochs=_EPOCHS)
+    words = [str(word) for word in model.wv.index_to_key]
+    return WordEmbedding.from_vectors(words, torch.from_numpy(model.wv.vectors.copy()))
+
+
+def _reduce_vectors(source: str, texts: Sequence[str], dim: int) -> WordEmbedding:
+    """Vectors of a word2vec file, or of a name gensim can download, for the words of ``texts``, reduced by PCA.
+
+    ``word2vec-google-news-300`` is what the paper used.
+    """
+    path = Path(source)
+    if not path.is_file():
+        path = Path(_download_vectors(source))
+    vocabulary, vectors = _read_vectors(path, least_dimensions=dim)
+    used = {word for text in texts for word in text.split()}
+    rows = [row for row, word in enumerate(vocabulary) if word in used]
+    if not rows:
+        raise ValueError(f"{path}: none of its {len(vocabulary):,} words occurs in the {len(texts):,} texts")
+    components = _principal_components(vectors, dim)
+    mean = vectors.mean(axis=0, dtype=np.float64)
+    reduced = (vectors[rows] - mean) @ components
+    return WordEmbedding.from_vectors([vocabulary[row] for row in rows], torch.from_numpy(reduced.astype(np.float32)))
+
+
+def _import_gensim(module: str) -> Any:
+    """A module of gensim, or the line that says how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ValueError(
+            "word vectors need gensim: `pip install 'small-transformer-zoo[generation]'`, or put a finished embedding "
+            "(embedding.safetensors, vocabulary.json) into the output folder"
+        ) from error
+
+
+def _download_vectors(name: str) -> str:
+    """Path of vectors fetched by gensim's downloader; the loader code that comes with them is not run."""
+    downloader = _import_gensim("gensim.downloader")
+    try:
+        return downloader.load(name, return_path=True)
+    except (OSError, ValueError) as error:
+        raise FileNotFoundError(
+            f"{name} is neither a word2vec file nor vectors that gensim could download: {error}"
+        ) from error
+
+
+def _principal_components(vectors: np.ndarray, dim: int) -> np.ndarray:
+    """The first ``dim`` principal axes as columns, each with its largest entry positive, from the covariance matrix."""
+    centered = vectors - vectors.mean(axis=0, dtype=np.float64).astype(vectors.dtype)
+    covariance = centered.T.astype(np.float64) @ centered / len(vectors)
+    axes = np.linalg.eigh(covariance)[1][:, ::-1][:, :dim]
+    signs = np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(dim)])
+    return axes * signs
+
+
+def _read_vectors(path: Path, least_dimensions: int) -> tuple[list[str], Float32[np.ndarray, "words dim"]]:
+    """The words, each once, and their vectors; whatever is wrong with the file is a ValueError that names it."""
+    try:
+        with _open_buffered(path) as file:
+            words, dim = _read_header(file)
+            if words < 1:
+                raise ValueError("it has no words")
+            if dim < least_dimensions:
+                raise ValueError(f"vectors of {dim} dimensions cannot be reduced to {least_dimensions}")
+            # a number takes two bytes at least, a digit and a blank
+            if words * dim * 2 > path.stat().st_size * (_MOST_COMPRESSION if path.suffix == ".gz" else 1):
+                raise ValueError(f"{words:,} vectors of {dim:,} numbers do not fit in it")
+            read_row = _read_text_row if _is_text(file) else _read_binary_row
+            vocabulary: dict[str, int] = {}
+            vectors = np.empty((words, dim), dtype=np.float32)
+            for _ in range(words):
+                word, vector = read_row(file, dim)
+                if not np.isfinite(vector).all():
+                    raise ValueError(f"a number of the vector of {word!r} is not finite")
+                vectors[vocabulary.setdefault(word, len(vocabulary))] = vector
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise ValueError(f"{path} is damaged or not a word2vec file: {error}") from error
+    return list(vocabulary), vectors[: len(vocabulary)]
+
+
+def _open_buffered(path: Path) -> io.BufferedReader:
+    raw: Any = gzip.GzipFile(path) if path.suffix == ".gz" else path.open("rb", buffering=0)
+    return io.BufferedReader(raw, _BUFFER_BYTES)
+
+
+def _read_header(file: io.BufferedReader) -> tuple[int, int]:
+    first = file.readline(_LONGEST_HEADER).split()
+    if len(first) != 2 or not all(part.isdigit() for part in first):
+        raise ValueError(f"its first line should be 'words dimensions', got {first}")
+    words, dim = (int(part) for part in first)
+    return words, dim
+
+
+def _is_text(file: io.BufferedReader) -> bool:
+    """Whether the numbers of the next row are written out; a name says little about it."""
+    try:
+        float(file.peek(_LONGEST_WORD)[:_LONGEST_WORD].split(maxsplit=2)[1].decode("ascii"))
+    except (ValueError, IndexError):
+        return False
+    return True
+
+
+def _read_text_row(file: io.BufferedReader, dim: int) -> tuple[str, np.ndarray]:
+    longest = _LONGEST_WORD + _LONGEST_NUMBER * dim
+    line = file.readline(longest)
+    word, *numbers = line.rstrip().split(b" ")
+    if len(numbers) != dim or len(line) == longest:
+        raise ValueError(f"a line of {len(numbers):,} numbers and {len(line):,} bytes where {dim} numbers should be")
+    return word.decode(), np.array([float(number) for number in numbers], dtype=np.float32)
+
+
+def _read_binary_row(file: io.BufferedReader, dim: int) -> tuple[str, np.ndarray]:
+    word = bytearray()
+    while (byte := file.read(1)) != b" ":
+        if not byte or len(word) == _LONGEST_WORD:
+            raise ValueError("a word without an end")
+        word += byte
+    data = file.read(4 * dim)
+    if len(data) < 4 * dim:
+        raise ValueError("it ends in the middle of a vector")
+    # some writers end each vector with a line break, which the next word then begins with
+    return word.lstrip(b"\n").decode(), np.frombuffer(data, dtype="<f4")
