@@ -5,15 +5,18 @@ To add one, give it a field with a default here, and use it where a run is train
 """
 
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
 from msgspec import Meta
 
 from zoo.checked import LARGEST, check_fields
 from zoo.command import Option
 
-Optimizer = Literal["sgd", "sgd_momentum", "adam", "rmsprop"]
-OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
+if TYPE_CHECKING:
+    Optimizer = str
+else:
+    Optimizer = Literal["sgd", "sgd_momentum", "adam", "rmsprop"]
+OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 
 
 @dataclass(frozen=True, kw_only=True)
