@@ -11,7 +11,7 @@ from generation.fused.variants import Variant
 from generation.population.engine import Engine
 from generation.population.torch_engine import TorchEngine
 from generation.protocol import RunConfig
-from zoo.tasks import TaskData
+from zoo.tasks.examples import TaskData
 
 ENGINES = ("auto", "fused", "torch")
 

@@ -17,8 +17,8 @@ from generation.data.batches import EpochBatches, TrainingInputs, epoch_batches,
 from generation.population.initialization import initial_weights
 from generation.protocol import ADAM_BETAS, EPSILON, MOMENTUM, RMSPROP_ALPHA, RunConfig
 from zoo.format.schema import BEST
-from zoo.tasks import TaskData
 from zoo.tasks.evaluation import Evaluation, measure
+from zoo.tasks.examples import TaskData
 from zoo.transformer.model import ZooTransformer
 from zoo.transformer.onednn import fast_small_products
 from zoo.transformer.spec import TransformerSpec

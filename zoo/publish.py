@@ -49,8 +49,7 @@ from zoo.reading.hub import check_login, push
 from zoo.reading.mapping import MappedCheckpoints
 from zoo.storage.atomic import write_atomically
 from zoo.storage.swap import replacing_folder
-from zoo.tasks import WordEmbedding
-from zoo.tasks.embedding import VECTORS_FILE
+from zoo.tasks.embedding import VECTORS_FILE, WordEmbedding
 from zoo.terminal import printable
 
 ROWS_PER_FILE = 512  # 38 MB; the paper's 43,900 training rows make 86 files

@@ -13,8 +13,9 @@ from zoo.format.schema import CHECKPOINTS, OPTIMIZERS, RUN_SCHEMA, WEIGHTS, chec
 from zoo.format.shard import ShardRecord, shard_folder, write_shard
 from zoo.format.splits import run_digest
 from zoo.format.table_file import ROWS_PER_BATCH
-from zoo.tasks import TaskData, WordEmbedding
+from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.evaluation import evaluate
+from zoo.tasks.examples import TaskData
 from zoo.transformer.model import build_model
 from zoo.transformer.spec import TransformerSpec
 

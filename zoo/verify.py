@@ -30,10 +30,10 @@ from zoo.format.splits import SPLITS, splits_of
 from zoo.format.table_file import read_table
 from zoo.reading.locate import DEFAULT_NAME, find_folder
 from zoo.reading.mapping import MappedCheckpoints
-from zoo.tasks import TaskData, WordEmbedding
+from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.evaluation import evaluate, load_task
-from zoo.tasks.load import task_data
-from zoo.tasks.mnist import SAMPLE_SOURCE, load_sample_digits
+from zoo.tasks.examples import TaskData
+from zoo.tasks.paper_data import SAMPLE_SOURCE, load_sample_digits, task_data
 from zoo.tasks.task_file import TaskFile
 from zoo.terminal import printable
 from zoo.transformer.model import build_model

@@ -30,7 +30,8 @@ from zoo.command import command, command_parser, duration, positive
 from zoo.device import choose_device
 from zoo.format.record import SEED_POLICIES, SHARED_SEED
 from zoo.format.schema import OPTIMIZERS
-from zoo.tasks import Examples, TaskData, WordEmbedding
+from zoo.tasks.embedding import WordEmbedding
+from zoo.tasks.examples import Examples, TaskData
 from zoo.tasks.identity import KNOWN
 from zoo.transformer.dimensions import add_dimensions, chosen_dimensions, with_dimensions
 from zoo.transformer.onednn import fast_small_products

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from generation.protocol import CROP_PADDING, Protocol
-from zoo.tasks import Examples, TaskData
+from zoo.tasks.examples import Examples, TaskData
 
 DATA_SEED = 0
 SUBSET, ORDER, CROPS = 0, 1, 2  # the purposes that random numbers are drawn for

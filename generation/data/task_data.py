@@ -7,11 +7,9 @@ from pathlib import Path
 from generation.data.batches import random_subset
 from generation.data.word2vec import reduce_vectors, train_embedding
 from zoo.storage.atomic import write_atomically
-from zoo.tasks import TaskData, WordEmbedding
-from zoo.tasks.embedding import VECTORS_FILE
-from zoo.tasks.formats import RawImages, RawTexts
-from zoo.tasks.load import read_task, task_data
-from zoo.tasks.mnist import load_sample_digits
+from zoo.tasks.embedding import VECTORS_FILE, WordEmbedding
+from zoo.tasks.examples import RawImages, RawTexts, TaskData
+from zoo.tasks.paper_data import load_sample_digits, read_task, task_data
 from zoo.tasks.task_file import TaskFile
 
 ORIGIN_FILE = "embedding-origin.txt"

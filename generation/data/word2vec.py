@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from generation.data.vectors_file import read_vectors
-from zoo.tasks import WordEmbedding
+from zoo.tasks.embedding import WordEmbedding
 
 SEED = 0
 EPOCHS = 10

@@ -20,7 +20,7 @@ from generation.population.philox import LOWEST, drop_threshold
 from generation.population.state import PopulationState
 from generation.population.update import UpdateRule
 from generation.protocol import ADAM_BETAS, RunConfig
-from zoo.tasks import Examples, TaskData
+from zoo.tasks.examples import Examples, TaskData
 from zoo.transformer.model import sinusoidal_positions
 
 LAYER_NORM_EPSILON = 1e-5

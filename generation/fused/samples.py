@@ -8,7 +8,7 @@ from torch import Tensor
 
 from generation.data.batches import EpochBatches, TrainingInputs
 from generation.population.forward import prepare_inputs
-from zoo.tasks import Examples, TaskData
+from zoo.tasks.examples import Examples, TaskData
 from zoo.transformer.model import sinusoidal_positions
 
 LABEL_SHIFT, LENGTH_SHIFT = 16, 24  # place in the batch, label, length: 16, 8 and 8 bits

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from generation.population.state import PopulationState
 from generation.protocol import RunConfig
-from zoo.tasks import Examples, TaskData
+from zoo.tasks.examples import Examples, TaskData
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ from benchmarks.tables.fidelity import fidelity_table
 from generation.protocol import Protocol
 from generation.sweep import PRESETS, Sweep
 from generation.task import named_task
-from zoo.tasks import Examples, TaskData
+from zoo.tasks.examples import Examples, TaskData
 from zoo.transformer.spec import MNIST
 
 

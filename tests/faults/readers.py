@@ -40,10 +40,9 @@ from zoo.publish import publish
 from zoo.reading.fitted_predictors import spec_read_by
 from zoo.reading.listed_file import ListedFile
 from zoo.reading.mapping import MappedCheckpoints
-from zoo.tasks import WordEmbedding
-from zoo.tasks.agnews import read_news
-from zoo.tasks.formats import CsvData, NpzData
-from zoo.tasks.formats.idx import read_idx
+from zoo.tasks.embedding import WordEmbedding
+from zoo.tasks.formats import CsvData, NpzData, _read_idx
+from zoo.tasks.paper_data import _read_news
 from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard
 from zoo.transformer.spec import MNIST
 from zoo.transformer.weights import TransformerWeights
@@ -247,10 +246,10 @@ READERS = (
         partial(results.read, "kendall"),
         (spoil, lambda data, changes: spoil_json(data.splitlines()[0], changes)),
     ),
-    Reader("idx", "images", partial(make_idx, zipped=False), lambda folder: read_idx(folder / "images", 3)),
-    Reader("idx.gz", "images.gz", partial(make_idx, zipped=True), lambda folder: read_idx(folder / "images.gz", 3)),
+    Reader("idx", "images", partial(make_idx, zipped=False), lambda folder: _read_idx(folder / "images", 3)),
+    Reader("idx.gz", "images.gz", partial(make_idx, zipped=True), lambda folder: _read_idx(folder / "images.gz", 3)),
     Reader("vectors", "vectors.txt", make_vectors, lambda folder: read_vectors(folder / "vectors.txt", 32)),
-    Reader("csv", "train.csv", make_csv, lambda folder: read_news(folder / "train.csv")),
+    Reader("csv", "train.csv", make_csv, lambda folder: _read_news(folder / "train.csv")),
     Reader("csv data", "train.csv", make_csv_data, CsvData(".", text=3, label=1).read),
     Reader("submission card", "guess/card.toml", make_submission, read_submission),
     Reader("predictions", "guess/mnist.csv", make_submission, read_submission),

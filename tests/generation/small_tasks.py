@@ -11,9 +11,9 @@ from generation.job import Job
 from generation.shard import train_shard
 from generation.sweep import Sweep
 from zoo.storage.cache import data_folder
-from zoo.tasks import Examples, TaskData, WordEmbedding
-from zoo.tasks.mnist import load_mnist, load_sample_digits
-from zoo.tasks.raw_data import LabelledTexts, RawTexts, identify_texts
+from zoo.tasks.embedding import WordEmbedding
+from zoo.tasks.examples import Examples, LabelledTexts, RawTexts, TaskData, identify_texts
+from zoo.tasks.paper_data import load_mnist, load_sample_digits
 from zoo.testing import TINY_PHOTOS
 from zoo.transformer.spec import AGNEWS, MNIST, TransformerSpec
 

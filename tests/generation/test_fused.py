@@ -35,7 +35,7 @@ from generation.population.torch_engine import TorchEngine
 from generation.population.trainer import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
 from generation.storage.snapshot import load_snapshot, save_snapshot
-from zoo.tasks import TaskData
+from zoo.tasks.examples import TaskData
 from zoo.transformer.spec import AGNEWS, MNIST, SPECS, TransformerSpec
 
 

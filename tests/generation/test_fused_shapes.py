@@ -22,7 +22,7 @@ from generation.fused.variants import VARIANTS, Variant, gradients_wait, smalles
 from generation.population.state import PopulationState
 from generation.population.torch_engine import TorchEngine
 from generation.protocol import RunConfig
-from zoo.tasks import TaskData
+from zoo.tasks.examples import TaskData
 from zoo.transformer.spec import SPECS, TransformerSpec
 
 LARGE, MEDIUM, SMALL = VARIANTS

@@ -9,7 +9,7 @@ from generation.data.batches import TrainingInputs, epoch_batches
 from generation.fused.packs import RECENT, SAMPLES_SHIFT, TILES_SHIFT, make_packs
 from generation.fused.samples import epoch_samples
 from generation.protocol import Protocol
-from zoo.tasks import TaskData
+from zoo.tasks.examples import TaskData
 
 Pack = tuple[int, int, int]
 

@@ -15,7 +15,7 @@ from generation.population.trainer import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
 from generation.reference import train_single
 from generation.storage.shard_tables import checkpoint_tables
-from zoo.tasks import TaskData
+from zoo.tasks.examples import TaskData
 
 OPTIMIZERS = {"sgd": 1e-2, "sgd_momentum": 1e-2, "adam": 1e-3, "rmsprop": 3e-4}
 

@@ -14,7 +14,7 @@ import torch
 
 from generation.data.task_data import load_task_data, with_fewer_examples
 from generation.data.word2vec import principal_components, reduce_vectors, train_embedding
-from zoo.tasks import WordEmbedding
+from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.task_file import find_task
 
 AGNEWS = find_task("agnews")

@@ -8,8 +8,9 @@ from torch.nn import functional as F
 
 import zoo
 from zoo.publish import publish
-from zoo.tasks import Examples, TaskData, WordEmbedding, normalize_pixels
+from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.evaluation import find_embedding
+from zoo.tasks.examples import Examples, TaskData, normalize_pixels
 from zoo.testing import fabricate_embedding, fabricate_shard
 
 

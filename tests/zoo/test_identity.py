@@ -13,9 +13,8 @@ from zoo.format.record import check_same_data
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA
 from zoo.join import join
 from zoo.publish import main, publish
-from zoo.tasks.examples import Examples, TaskData
+from zoo.tasks.examples import Examples, TaskData, identify_images
 from zoo.tasks.identity import KNOWN, DataIdentity, hash_images, hash_texts, shortfall, source_of
-from zoo.tasks.raw_data import identify_images
 from zoo.testing import TINY_MNIST, fabricate_shard
 from zoo.verify import verify, verify_accuracy
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from zoo.storage.cache import cache_folder, data_folder
-from zoo.tasks import WordEmbedding, load_mnist, load_news, normalize_pixels
-from zoo.tasks.mnist import download_mnist, load_sample_digits, read_mnist
+from zoo.tasks.embedding import WordEmbedding
+from zoo.tasks.examples import normalize_pixels
+from zoo.tasks.paper_data import _download_mnist, load_mnist, load_news, load_sample_digits
 
 
 def idx(array: torch.Tensor) -> bytes:
@@ -58,7 +59,7 @@ def test_mnist_is_read_gzipped_or_not(mnist_folder: Path) -> None:
 def test_damaged_mnist_names_the_file(mnist_folder: Path, name: str, content: bytes, message: str) -> None:
     (mnist_folder / "MNIST" / "raw" / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
-        read_mnist(mnist_folder)
+        load_mnist(mnist_folder)
 
 
 def test_missing_mnist_names_the_file_and_the_way_to_get_it(tmp_path: Path) -> None:
@@ -181,9 +182,9 @@ def test_a_download_of_mnist_is_there_whole_or_not_at_all(tmp_path: Path, monkey
     monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
     monkeypatch.setitem(sys.modules, "torchvision.datasets", module)
     with pytest.raises(FileNotFoundError, match="no mirror answers"):
-        download_mnist(tmp_path)
+        _download_mnist(tmp_path)
     assert not list(tmp_path.iterdir())
-    download_mnist(tmp_path)
+    _download_mnist(tmp_path)
     assert seen == [False, False]
     assert [path.name for path in tmp_path.iterdir()] == ["MNIST"]
 

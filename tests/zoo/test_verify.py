@@ -18,8 +18,7 @@ from zoo.format.table_file import read_table, write_table
 from zoo.join import join
 from zoo.publish import publish
 from zoo.reading.reader import open_zoo
-from zoo.tasks import Examples, RawImages, TaskData
-from zoo.tasks.raw_data import identify_images
+from zoo.tasks.examples import Examples, RawImages, TaskData, identify_images
 from zoo.testing import TINY_MNIST, fabricate_shard, generator_of
 from zoo.verify import check_files, main, verify
 

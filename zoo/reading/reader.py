@@ -20,8 +20,7 @@ from zoo.reading.locate import DEFAULT_NAME, find_folder
 from zoo.reading.mapping import MappedCheckpoints
 from zoo.reading.selection import Selection, Where, select, values_there_are
 from zoo.storage.held_file import HeldFile
-from zoo.tasks import WordEmbedding
-from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
+from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE, WordEmbedding
 from zoo.transformer.spec import TransformerSpec
 from zoo.transformer.weights import TransformerWeights
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from zoo.reading.reader import ZooReader
 from zoo.storage.cache import data_folder
-from zoo.tasks import TaskData, WordEmbedding
-from zoo.tasks.embedding import PADDING, RESERVED
+from zoo.tasks.embedding import PADDING, RESERVED, WordEmbedding
 from zoo.tasks.evaluation import load_task
-from zoo.tasks.mnist import load_sample_digits
+from zoo.tasks.examples import TaskData
+from zoo.tasks.paper_data import load_sample_digits
 from zoo.transformer.spec import MNIST, TransformerSpec
 
 MOST_WORDS = 24  # more do not fit beside each other

@@ -10,9 +10,10 @@ from torch.nn import functional as F
 
 from zoo.format.published import PublishedZoo
 from zoo.reading.locate import DEFAULT_NAME, find_folder
-from zoo.tasks import Examples, TaskData, WordEmbedding
-from zoo.tasks.formats import CsvData, RawImages
-from zoo.tasks.load import read_task, task_data
+from zoo.tasks.embedding import WordEmbedding
+from zoo.tasks.examples import Examples, RawImages, TaskData
+from zoo.tasks.formats import CsvData
+from zoo.tasks.paper_data import read_task, task_data
 from zoo.tasks.task_file import PAPER_TASKS, TaskFile, find_task
 from zoo.transformer.model import ZooTransformer
 from zoo.transformer.onednn import fast_small_products
