@@ -1,11 +1,14 @@
-"""Text from elsewhere on a terminal: escape sequences, invisible characters and rich's markup are shown, not obeyed."""
+"""Text from elsewhere on a terminal and in Markdown: escape sequences and markup are shown, not obeyed."""
 
+import re
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-LONGEST = 2000
+_LONGEST = 2000
+_MARKUP = re.compile(r"[\\`*\[\]<>&|~]|(?<=:)//|(?<=\bwww)\.|@", re.IGNORECASE)
+"""The beginning of markup, an entity, a cell, or an address that becomes a link by itself."""
 
 
 def printable(text: object) -> str:
@@ -15,15 +18,20 @@ def printable(text: object) -> str:
     the direction of what follows.
     """
     text = str(text)
-    if len(text) > LONGEST:
-        text = f"{text[:LONGEST]}… ({len(text):,} characters)"
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}… ({len(text):,} characters)"
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def plain_markdown(text: object) -> str:
+    """The text with every special character as an HTML entity, so that Markdown and HTML show it as it is."""
+    return _MARKUP.sub(lambda found: "".join(f"&#{ord(char)};" for char in found[0]), printable(text))
+
+
 class PlainConsole(Console):
-    """A console that takes every string as text: what styles it, says so with a ``Text`` of its own."""
+    """A console that takes every string as text; styled text is a ``Text``."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)

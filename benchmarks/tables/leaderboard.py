@@ -6,7 +6,7 @@ from typing import Any
 from benchmarks.submissions.card import URL
 from benchmarks.submissions.scoring import Score, Tau
 from benchmarks.tables.markdown import MISSING, number, table, threshold_title
-from zoo.format.markdown import plain_markdown
+from zoo.terminal import plain_markdown
 
 SHOWN_THRESHOLDS = (0.6, 0.8)
 

@@ -14,11 +14,10 @@ from zoo import describe, verify
 from zoo.command import one_line
 from zoo.format.card import DEFAULT_CARD, render_card
 from zoo.format.manifest import Manifest
-from zoo.format.markdown import plain_markdown
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
 from zoo.format.table_file import read_table, write_table
 from zoo.publish import publish
-from zoo.terminal import PlainConsole, printable
+from zoo.terminal import PlainConsole, plain_markdown, printable
 from zoo.testing import TINY_MNIST, fabricate_shard
 
 HOSTILE = (
