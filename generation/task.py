@@ -10,7 +10,7 @@ from generation.protocol import MAX_CROP_PADDING, Protocol
 from generation.sample import FRACTIONS
 from zoo.format.record import MAX_REPEATS, MIN_REPEATS, SEED_POLICIES, SHARED_SEED
 from zoo.format.schema import OPTIMIZERS
-from zoo.storage.numbers import is_finite
+from zoo.storage.untrusted import is_finite
 from zoo.tasks.task_file import TaskFile, find_task
 from zoo.tasks.toml_table import REQUIRED, TomlTable, shown
 

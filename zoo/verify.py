@@ -21,9 +21,8 @@ import pyarrow as pa
 import torch
 
 from zoo.command import Advance, any_seed, command, command_parser, how_many, progress_bar
-from zoo.format.edition import read_one_edition
 from zoo.format.faults import checkpoint_faults, fault_lines, run_faults
-from zoo.format.manifest import MANIFEST_FILE
+from zoo.format.manifest import MANIFEST_FILE, read_one_edition
 from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, files_of_no_config, surplus_entries
 from zoo.format.schema import CURVES, PUBLISHED_RUN_SCHEMA
 from zoo.format.splits import SPLITS, splits_of

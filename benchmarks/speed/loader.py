@@ -27,7 +27,7 @@ from zoo.format.splits import split_of
 from zoo.format.table_file import ROWS_PER_BATCH
 from zoo.publish import publish
 from zoo.reading.locate import find_folder
-from zoo.storage.held_file import HeldFile
+from zoo.storage.untrusted import HeldFile
 from zoo.testing import fabricate_shard, run_row
 from zoo.transformer.spec import spec_for
 

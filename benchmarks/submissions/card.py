@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.format.manifest import is_inside, is_sha256
-from zoo.storage.bounded import read_bounded
+from zoo.storage.untrusted import read_bounded
 from zoo.tasks.toml_table import TomlTable
 from zoo.tasks.toml_text import parse_toml, toml_text
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from zoo.storage.bounded import read_bounded
+from zoo.storage.untrusted import read_bounded
 
 HEADER = "run_id,checkpoint,predicted"
 MAX_BYTES = 16 << 20

@@ -16,7 +16,7 @@ from benchmarks.submissions.held_out import HeldOutRows
 from benchmarks.submissions.scoring import Score
 from benchmarks.submissions.submission import ForeignRows, Submission
 from zoo.storage.atomic import write_atomically
-from zoo.storage.json_text import read_json
+from zoo.storage.untrusted import read_json
 
 RANKING_FILE = "leaderboard.json"
 SCORE_KEYS = ("thresholds", "within", "r2")

@@ -16,8 +16,8 @@ from benchmarks.submissions.suspicion import suspicion
 from zoo.format.published import PublishedZoo
 from zoo.reading.locate import find_folder
 from zoo.storage.atomic import write_atomically
-from zoo.storage.bounded import read_bounded
 from zoo.storage.swap import replacing_folder
+from zoo.storage.untrusted import read_bounded
 
 
 class ForeignRows(ValueError):

@@ -22,7 +22,7 @@ from generation.cluster.heartbeats import Heartbeat
 from generation.job import Job
 from generation.shard import train_shard
 from zoo.command import one_line
-from zoo.storage.lock import Busy
+from zoo.storage.atomic import Busy
 
 OBJECT_STORE_BYTES = 100 << 20  # shards go through the file system: nothing is kept in Ray's object store
 CONNECT_SECONDS = 10

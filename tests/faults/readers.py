@@ -30,8 +30,7 @@ from tests.faults.arrow_messages import spoil_arrow
 from tests.faults.hostile import Change, spoil, spoil_json, spoil_safetensors
 from tests.faults.rewriting import change_manifest
 from zoo.export import to_safetensors
-from zoo.format.edition import edition_of
-from zoo.format.manifest import Manifest
+from zoo.format.manifest import Manifest, edition_of
 from zoo.format.published import PublishedZoo
 from zoo.format.schema import RUN_SCHEMA, checkpoint_schema
 from zoo.format.shard import Shard

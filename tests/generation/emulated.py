@@ -13,7 +13,7 @@ import torch
 from generation.fused.arguments import KERNELS, Arguments, TrainArguments, layout, pack
 from generation.fused.compiled import SOURCES, macros
 from generation.fused.variants import LARGEST, Variant
-from zoo.storage.lock import exclusive
+from zoo.storage.atomic import exclusive
 from zoo.transformer.spec import TransformerSpec
 
 EMULATOR = Path(__file__).parent / "emulator"

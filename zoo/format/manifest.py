@@ -1,19 +1,21 @@
 """``manifest.json``: what a folder holds, file by file, written last, so that a folder without one is not finished.
 
 It also carries a hash of itself: ``sha256`` is the SHA-256 of the file's own bytes with 64 zeros in that hash's place.
-Manifests of the first release have none and are read all the same.
+Manifests of the first release have none and are read all the same. An edition of a published zoo is one manifest:
+``read_one_edition`` reads all of a zoo from one edition, even when another is published meanwhile.
 """
 
 import hashlib
 import json
+import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from zoo.format.schema import SCHEMA_VERSION
 from zoo.storage.atomic import write_atomically
-from zoo.storage.bounded import read_bounded
-from zoo.storage.json_text import parse_json
+from zoo.storage.untrusted import parse_json, read_bounded
 from zoo.version import VERSION
 
 MANIFEST_FILE = "manifest.json"
@@ -23,6 +25,8 @@ MAX_MANIFEST_BYTES = 4 << 20
 MAX_COUNT = 1 << 62  # bytes and rows fit a machine's integers, also summed
 OWN_HASH, ZEROS = "sha256", "0" * 64
 LONGEST_LINE = 300
+ATTEMPTS = 5
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -149,3 +153,41 @@ def with_last(text: str, old: str, new: str) -> str:
 
 def is_sha256(text: Any) -> bool:
     return isinstance(text, str) and len(text) == 64 and set(text) <= set("0123456789abcdef")
+
+
+def edition_of(folder: Path) -> str:
+    """What tells two publications apart: the hash of the manifest, which holds the hash of everything else."""
+    return hashlib.sha256(read_manifest(folder)).hexdigest()
+
+
+def read_one_edition(folder: Path, read: Callable[[str], T], changed: Callable[[], None] = lambda: None) -> T:
+    """What ``read(edition)`` returns when the folder is the same one, with the same manifest, before and after it.
+
+    Publishing puts a new folder in the place of the old one, so all files that ``read`` opened by name then belong to
+    one edition. Otherwise ``changed`` is told, what ``read`` returned or raised does not count, and it is called again.
+    """
+    for _ in range(ATTEMPTS):
+        # held open, so that no later folder can get the same number from the file system
+        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            edition = edition_of(folder)
+            try:
+                result = read(edition)
+            except (OSError, ValueError):
+                if is_same(folder, held, edition):
+                    raise
+            else:
+                if is_same(folder, held, edition):
+                    return result
+        finally:
+            os.close(held)
+        changed()
+    raise ValueError(f"{folder} changed while reading, {ATTEMPTS} times: wait for publishing to end")
+
+
+def is_same(folder: Path, held: int, edition: str) -> bool:
+    """Whether the name still stands for the folder that is held open, and its manifest is still the one read."""
+    try:
+        return os.path.samestat(os.fstat(held), folder.stat()) and edition_of(folder) == edition
+    except (OSError, ValueError):
+        return False

@@ -13,8 +13,8 @@ from zoo.format.manifest import MANIFEST_FILE, MAX_COUNT, Manifest
 from zoo.format.record import TrainingRecord, config_name
 from zoo.format.splits import SPLITS
 from zoo.format.table_file import MAX_TABLE_BYTES
-from zoo.storage.held_file import HeldFile
-from zoo.storage.unlisted import unlisted_entries
+from zoo.storage.swap import unlisted_entries
+from zoo.storage.untrusted import HeldFile
 from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
 
 CARD_FILE = "README.md"

@@ -17,7 +17,7 @@ from zoo.format.record import TrainingRecord, config_name
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, RUN_SCHEMA, checkpoint_schema
 from zoo.format.table_file import read_table, write_table
 from zoo.storage.atomic import write_atomically
-from zoo.storage.json_text import read_json
+from zoo.storage.untrusted import read_json
 
 CHECKPOINTS_FILE, RUNS_FILE, TIMING_FILE = "checkpoints.arrow", "runs.arrow", "timing.json"
 KIND = "shard"

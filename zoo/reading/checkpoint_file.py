@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from zoo.storage.bounded import refuse_larger
+from zoo.storage.untrusted import refuse_larger
 from zoo.transformer.spec import TransformerSpec
 
 SAFETENSORS, TORCH = (".safetensors",), (".pt", ".pth", ".bin")

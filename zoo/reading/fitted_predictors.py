@@ -9,8 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from zoo.format.published import PREDICTORS_FOLDER, PublishedZoo
-from zoo.storage.bounded import refuse_larger
-from zoo.storage.json_text import parse_json
+from zoo.storage.untrusted import parse_json, refuse_larger
 
 SUFFIX, CARD_SUFFIX = ".safetensors", ".toml"
 MAX_BYTES = 64 << 20

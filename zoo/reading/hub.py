@@ -8,7 +8,7 @@ from pathlib import Path
 from zoo.format.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest
 from zoo.format.published import CARD_FILE, EMBEDDING_FILES, PREDICTORS_FOLDER, PublishedZoo, configs_of
 from zoo.format.record import task_of
-from zoo.storage.bounded import read_bounded
+from zoo.storage.untrusted import read_bounded
 
 FILES_OF_A_NEW_REPOSITORY = frozenset({".gitattributes", CARD_FILE, "LICENSE"})
 """What a repository may have from the start, when it is made on the hub's website."""

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from zoo.format.edition import edition_of
-from zoo.format.manifest import FileEntry
+from zoo.format.manifest import FileEntry, edition_of
+from zoo.format.table_file import BufferSource, MessageSource, read_batches
 from zoo.reading.fetch import ServedSource
-from zoo.storage.arrow_stream import BufferSource, MessageSource, read_batches
-from zoo.storage.held_file import HeldFile
+from zoo.storage.untrusted import HeldFile
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from zoo.format.edition import read_one_edition
-from zoo.format.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest
+from zoo.format.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, read_one_edition
 from zoo.format.published import RUNS_FILE, PublishedZoo, configs_of, filled_splits, split_files
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
 from zoo.reading.fetch import fetch_small

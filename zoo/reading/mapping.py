@@ -22,8 +22,8 @@ from torch import Tensor
 
 from zoo.format.faults import name_faults, refuse
 from zoo.format.schema import WEIGHTS, checkpoint_schema
-from zoo.storage.arrow_stream import BufferSource, read_batches
-from zoo.storage.held_file import HeldFile
+from zoo.format.table_file import BufferSource, read_batches
+from zoo.storage.untrusted import HeldFile
 from zoo.transformer.spec import TransformerSpec
 
 Piece = tuple[int, slice]

@@ -12,14 +12,14 @@ import torch
 from jaxtyping import Float, Integer
 from torch import Tensor
 
-from zoo.format.edition import read_one_edition
+from zoo.format.manifest import read_one_edition
 from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, parse_splits
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, WEIGHTS
-from zoo.format.table_file import read_held_table
+from zoo.format.table_file import read_table
 from zoo.reading.locate import DEFAULT_NAME, find_folder
 from zoo.reading.mapping import MappedCheckpoints
 from zoo.reading.selection import Selection, Where, select, values_there_are
-from zoo.storage.held_file import HeldFile
+from zoo.storage.untrusted import HeldFile
 from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE, WordEmbedding
 from zoo.transformer.spec import TransformerSpec
 from zoo.transformer.weights import TransformerWeights
@@ -96,7 +96,7 @@ class ZooReader:
     @cached_property
     def runs(self) -> pd.DataFrame:
         """One row per run of this config, diverged ones and all splits included, with its curves."""
-        return read_held_table(self._runs, PUBLISHED_RUN_SCHEMA).to_pandas()
+        return read_table(self._runs, PUBLISHED_RUN_SCHEMA).to_pandas()
 
     @cached_property
     def embedding(self) -> WordEmbedding | None:

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.site.packing import plain
-from zoo.storage.bounded import read_bounded
-from zoo.storage.json_text import parse_json
-from zoo.storage.numbers import is_finite
+from zoo.storage.untrusted import is_finite, parse_json, read_bounded
 
 MAX_BYTES = 64 << 20
 REQUIRED = 5  # fields without a default, which come first

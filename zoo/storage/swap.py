@@ -12,13 +12,11 @@ import secrets
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from zoo.storage.atomic import flush_folder
-from zoo.storage.lock import exclusive
-from zoo.storage.unlisted import unlisted_entries
+from zoo.storage.atomic import exclusive, flush_folder
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
@@ -146,3 +144,21 @@ def unfinished(target: Path) -> str:
 def previous(target: Path) -> Path:
     """Where the old folder is for the moment between two renames."""
     return target.with_name(f".{target.name}.previous")
+
+
+def unlisted_entries(folder: Path, files: Collection[str]) -> Iterator[str]:
+    """Every entry but these files and the folders they lie in, by relative name; hidden ones are entries like others.
+
+    A folder that has none of the files is named as a whole. So is a link to a folder, even in the place of one that
+    should have some: what is behind it lies elsewhere.
+    """
+    known, folders = set(files), {parent.as_posix() for name in files for parent in PurePosixPath(name).parents}
+    for root, directories, names in os.walk(folder):
+        place = Path(root)
+        for name in sorted(directories):
+            entry = (place / name).relative_to(folder).as_posix()
+            if entry not in folders or (place / name).is_symlink():
+                directories.remove(name)
+                yield entry
+        entries = ((place / name).relative_to(folder).as_posix() for name in sorted(names))
+        yield from (entry for entry in entries if entry not in known)

@@ -14,8 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from zoo.storage.atomic import write_atomically
-from zoo.storage.held_file import HeldFile
-from zoo.storage.json_text import parse_json
+from zoo.storage.untrusted import HeldFile, parse_json
 
 PADDING, UNKNOWN = 0, 1
 RESERVED = 2  # rows of the table that are not words: padding and unknown, both zero

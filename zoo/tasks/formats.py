@@ -20,7 +20,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from zoo.storage.bounded import MOST_DEFLATION, refuse_larger
+from zoo.storage.untrusted import MOST_DEFLATION, refuse_larger
 from zoo.tasks.examples import (
     MAX_BYTES,
     MOST_CLASSES,
