@@ -20,8 +20,8 @@ from benchmarks.submissions.submission import ForeignRows
 from benchmarks.tables.headline import main_setting, runs
 from benchmarks.tables.result_index import ResultIndex
 from zoo.command import command, command_parser
-from zoo.page import add_options, run
-from zoo.site import Predictions
+from zoo.page.predictions import Predictions
+from zoo.page.writing import add_options, run
 from zoo.terminal import printable
 
 LEADERBOARD = Path(__file__).parent / "leaderboard"

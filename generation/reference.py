@@ -16,11 +16,11 @@ from torch.nn import functional as F
 from generation.data.batches import EpochBatches, TrainingInputs, epoch_batches, model_batch, train_subset
 from generation.population.initialization import initial_weights
 from generation.protocol import ADAM_BETAS, EPSILON, MOMENTUM, RMSPROP_ALPHA, RunConfig
+from zoo.device import fast_small_products
 from zoo.format.schema import BEST
 from zoo.tasks.evaluation import Evaluation, measure
 from zoo.tasks.examples import TaskData
 from zoo.transformer.model import ZooTransformer
-from zoo.transformer.onednn import fast_small_products
 from zoo.transformer.spec import TransformerSpec
 from zoo.transformer.weights import TransformerWeights
 

@@ -10,8 +10,13 @@ from benchmarks.speed.__main__ import BENCHMARKS
 from zoo.__main__ import VERBS
 
 COMMANDS = [
-    *(module for module, _ in VERBS.values() if module not in ("benchmarks.speed", "benchmarks.leaderboard")),
+    *(
+        module
+        for module, _ in VERBS.values()
+        if module not in ("benchmarks.speed", "benchmarks.leaderboard", "zoo.page")
+    ),
     "benchmarks.leaderboard.__main__",
+    "zoo.page.__main__",
     *(f"benchmarks.speed.{name}" for name in BENCHMARKS),
     "generation.fused.resources",
     "tests.soak",

@@ -44,9 +44,8 @@ from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
 from zoo.format.shard import RUNS_FILE as SHARD_RUNS_FILE
 from zoo.format.splits import SPLITS, run_digest, splits_of
 from zoo.format.table_file import ROWS_PER_BATCH, write_table
-from zoo.reading.fitted_predictors import fitted_predictors
-from zoo.reading.hub import check_login, push
-from zoo.reading.mapping import MappedCheckpoints
+from zoo.reading.hub import check_login, fitted_predictors, push
+from zoo.reading.reader import MappedCheckpoints
 from zoo.storage.atomic import write_atomically
 from zoo.storage.swap import replacing_folder
 from zoo.tasks.embedding import VECTORS_FILE, WordEmbedding

@@ -28,7 +28,7 @@ from zoo.format.schema import CURVES, PUBLISHED_RUN_SCHEMA
 from zoo.format.splits import SPLITS, splits_of
 from zoo.format.table_file import read_table
 from zoo.reading.locate import DEFAULT_NAME, find_folder
-from zoo.reading.mapping import MappedCheckpoints
+from zoo.reading.reader import MappedCheckpoints
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.evaluation import evaluate, load_task
 from zoo.tasks.examples import TaskData
@@ -163,7 +163,7 @@ def check_rows(
     run_ids, checkpoints = (rows.column(column).to_pylist() for column in ("run_id", "checkpoint"))
     if len(rows) != zoo.manifest.files[name].rows:
         yield f"{path} has {len(rows):,} rows, the manifest says {zoo.manifest.files[name].rows}"
-    finite = [torch.isfinite(block.tensor).all(dim=1).numpy() for block in mapped.blocks]
+    finite = [torch.isfinite(batch.tensor).all(dim=1).numpy() for batch in mapped.batches]
     placed = splits_of(lambda name: rows.column(name).to_pylist(), repeats=details.repeats is not None)
     misplaced = np.array([right != split for right in placed], dtype=bool)
     faults = (

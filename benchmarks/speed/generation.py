@@ -27,14 +27,13 @@ from generation.population.trainer import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
 from generation.reference import make_model, make_optimizer, train_batches
 from zoo.command import command, command_parser, duration, positive
-from zoo.device import choose_device
+from zoo.device import choose_device, fast_small_products
 from zoo.format.record import SEED_POLICIES, SHARED_SEED
 from zoo.format.schema import OPTIMIZERS
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import Examples, TaskData
 from zoo.tasks.identity import KNOWN
 from zoo.transformer.dimensions import add_dimensions, chosen_dimensions, with_dimensions
-from zoo.transformer.onednn import fast_small_products
 from zoo.transformer.spec import SPECS, TransformerSpec
 
 STEPS_OF_MNIST = 468

@@ -21,7 +21,7 @@ from nfn import PredictorEnsemble, TrainingStep, TransformerNFN
 from nfn.predictors.literal import literal_twin
 from zoo import TransformerSpec, TransformerWeights
 from zoo.command import command
-from zoo.transformer.onednn import fast_small_products
+from zoo.device import fast_small_products
 from zoo.transformer.spec import SPECS
 
 BATCHES = (16, 256)

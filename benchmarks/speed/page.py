@@ -17,11 +17,10 @@ from benchmarks.results import Result, Setting
 from benchmarks.speed.record import Record, say
 from benchmarks.speed.timing import Timing, measure
 from zoo.command import command, command_parser, positive
+from zoo.page.writing import PAGE_FILE, write_page
 from zoo.publish import publish
 from zoo.reading.locate import DEFAULT_NAME, find_folder
 from zoo.reading.reader import open_zoo
-from zoo.site import write_page
-from zoo.site.writing import PAGE_FILE
 from zoo.testing import TINY_MNIST, fabricate_shard
 
 CONFIG = "mnist"

@@ -17,8 +17,8 @@ from generation.fused.arguments import KERNELS, Arguments, TrainArguments, layou
 from generation.fused.shared_memory import features
 from generation.fused.variants import Variant, best_variant
 from generation.protocol import EPSILON
+from zoo.reading.locate import cache_folder
 from zoo.storage.atomic import write_atomically
-from zoo.storage.cache import cache_folder
 from zoo.transformer.spec import TransformerSpec
 
 SOURCES = Path(__file__).parent / "kernels"

@@ -26,8 +26,8 @@ from generation.population.philox import ELEMENTS_PER_CALL, drop_threshold, drop
 from generation.population.state import PopulationState
 from generation.population.update import UpdateRule, update
 from generation.protocol import RunConfig
+from zoo.device import fast_small_products
 from zoo.tasks.examples import Examples, TaskData
-from zoo.transformer.onednn import fast_small_products
 from zoo.transformer.spec import AGNEWS, TransformerSpec
 
 Precision = Literal["float64", "float32", "bfloat16"]

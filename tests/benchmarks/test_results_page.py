@@ -17,8 +17,8 @@ from benchmarks.tables.headline import main_setting
 from benchmarks.tables.result_index import ResultIndex
 from tests.refusal import refusal
 from tests.zoo.written_page import head_of
+from zoo.page import html
 from zoo.publish import publish
-from zoo.site import html
 from zoo.testing import TINY_MNIST, fabricate_shard
 
 ROWS = results.COMMITTED

@@ -36,9 +36,9 @@ from zoo.format.schema import RUN_SCHEMA, checkpoint_schema
 from zoo.format.shard import Shard
 from zoo.format.table_file import read_table
 from zoo.publish import publish
-from zoo.reading.fitted_predictors import spec_read_by
-from zoo.reading.listed_file import ListedFile
-from zoo.reading.mapping import MappedCheckpoints
+from zoo.reading.hub import _spec_read_by
+from zoo.reading.manifest_builder import ListedFile
+from zoo.reading.reader import MappedCheckpoints
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.formats import CsvData, NpzData, _read_idx
 from zoo.tasks.paper_data import _read_news
@@ -185,7 +185,7 @@ def make_fitted(folder: Path) -> None:
 
 def read_fitted(folder: Path) -> None:
     nfn.load_pretrained(folder / "a.safetensors")
-    spec_read_by(folder / "a.safetensors")
+    _spec_read_by(folder / "a.safetensors")
 
 
 def make_checkpoint_file(folder: Path) -> None:

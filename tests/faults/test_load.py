@@ -21,7 +21,7 @@ from zoo.format.published import PublishedZoo
 from zoo.format.schema import checkpoint_schema
 from zoo.publish import publish
 from zoo.reading import fetch
-from zoo.reading.listed_file import ListedFile
+from zoo.reading.manifest_builder import ListedFile
 from zoo.testing import TINY_MNIST, fabricate_shard
 
 READERS = 8
@@ -227,6 +227,8 @@ def test_streaming_from_the_hub_reads_what_the_manifest_of_one_commit_lists(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(folder, {"well": 1}) as (address, _):
-        monkeypatch.setattr("zoo.reading.hub.address", lambda name, revision, token: (address, {"user-agent": "zoo"}))
+        monkeypatch.setattr(
+            "zoo.reading.loading.hub_address", lambda name, revision, token: (address, {"user-agent": "zoo"})
+        )
         rows = list(zoo.load_dataset("owner/zoo", "mnist", split="test", streaming=True))
     assert [row["run_id"] for row in rows] == list(zoo.open(folder, "mnist", split="test").metadata["run_id"])

@@ -10,7 +10,7 @@ import torch
 from generation.job import Job
 from generation.shard import train_shard
 from generation.sweep import Sweep
-from zoo.storage.cache import data_folder
+from zoo.reading.locate import data_folder
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import Examples, LabelledTexts, RawTexts, TaskData, identify_texts
 from zoo.tasks.paper_data import load_mnist, load_sample_digits

@@ -18,7 +18,7 @@ from zoo.format.schema import CHECKPOINTS
 from zoo.format.shard import CHECKPOINTS_FILE, Shard
 from zoo.format.splits import SPLITS, split_of
 from zoo.publish import main, publish
-from zoo.reading.mapping import MappedCheckpoints
+from zoo.reading.reader import MappedCheckpoints
 from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents
 from zoo.verify import verify
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.storage.cache import cache_folder, data_folder
+from zoo.reading.locate import cache_folder, data_folder
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import normalize_pixels
 from zoo.tasks.paper_data import _download_mnist, load_mnist, load_news, load_sample_digits

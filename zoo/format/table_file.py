@@ -154,6 +154,7 @@ def _grow(source: MessageSource, count: int) -> pa.Buffer:
 def _body_length(message: bytes, kind: int) -> int:
     """How many bytes follow a message's metadata; a message that our writer would not write is a ValueError."""
     root = _flatbuffer_table(message, 0)
+    _refuse_but(root, _VERSION, _HEADER_TYPE, _HEADER, _BODY_LENGTH)
     if _number(message, root.get(_VERSION), "<h") != _METADATA_V5:
         raise ValueError("it is not of Arrow's metadata version 5")
     if (got := _number(message, root.get(_HEADER_TYPE), "<B")) != kind:
@@ -162,15 +163,14 @@ def _body_length(message: bytes, kind: int) -> int:
         raise ValueError("a message without content")
     body = _number(message, root.get(_BODY_LENGTH), "<q")
     header = _flatbuffer_table(message, root[_HEADER])
-    if kind == _RECORD_BATCH and _COMPRESSION in header:
-        raise ValueError("it is compressed, and the zoo's files are plain Arrow streams")
-    known = {_ENDIANNESS, _FIELDS, _SCHEMA_METADATA} if kind == _SCHEMA else {_LENGTH, _NODES, _BUFFERS}
-    if root.keys() - {_VERSION, _HEADER_TYPE, _HEADER, _BODY_LENGTH} or header.keys() - known:
-        raise ValueError("a message with features that the zoo's files do not have")
     if kind == _SCHEMA:
+        _refuse_but(header, _ENDIANNESS, _FIELDS, _SCHEMA_METADATA)
         if body or _number(message, header.get(_ENDIANNESS), "<h"):
             raise ValueError("a schema with a body or of big-endian numbers")
         return 0
+    if _COMPRESSION in header:
+        raise ValueError("it is compressed, and the zoo's files are plain Arrow streams")
+    _refuse_but(header, _LENGTH, _NODES, _BUFFERS)
     end = 0
     for start, length in _pairs(message, header.get(_BUFFERS)):
         if start < end or length < 0:
@@ -179,6 +179,11 @@ def _body_length(message: bytes, kind: int) -> int:
     if end > body:
         raise ValueError("buffers outside the message they belong to")
     return body
+
+
+def _refuse_but(fields: dict[int, int], *known: int) -> None:
+    if fields.keys() - set(known):
+        raise ValueError("a message with features that the zoo's files do not have")
 
 
 def _flatbuffer_table(data: bytes, reference: int) -> dict[int, int]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional as F
 
+from zoo.device import fast_small_products
 from zoo.format.published import PublishedZoo
 from zoo.reading.locate import DEFAULT_NAME, find_folder
 from zoo.tasks.embedding import WordEmbedding
@@ -16,7 +17,6 @@ from zoo.tasks.formats import CsvData
 from zoo.tasks.paper_data import read_task, task_data
 from zoo.tasks.task_file import PAPER_TASKS, TaskFile, find_task
 from zoo.transformer.model import ZooTransformer
-from zoo.transformer.onednn import fast_small_products
 
 TILE = 100
 """Examples the model sees at once. Matrix products round differently for different shapes, so the shape is fixed."""

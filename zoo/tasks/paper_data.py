@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from zoo.storage.cache import data_folder
+from zoo.reading.locate import data_folder
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import (
     Examples,

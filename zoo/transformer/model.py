@@ -72,15 +72,18 @@ class Block(nn.Module):
 
     def attention(self, x: Float[Tensor, "b t D"], mask: Bool[Tensor, "b t"] | None) -> Float[Tensor, "b t D"]:
         """Σ_s softmax(X·W_Q·(X·W_K)ᵀ/√D_k)·X·W_V·W_O over heads s (eq:multihead)."""
-        query, key, value = (
-            projection(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for projection in (self.query, self.key, self.value)
-        )
-        scores = query @ key.mT * self.scale
+        heads = self.attention_map(x, mask) @ self._per_head(self.value, x)
+        return self.output(heads.transpose(1, 2).flatten(-2))
+
+    def attention_map(self, x: Float[Tensor, "b t D"], mask: Bool[Tensor, "b t"] | None) -> Float[Tensor, "b h t t"]:
+        """softmax(X·W_Q·(X·W_K)ᵀ/√D_k) of every head: row i is what token i attends to; rows sum to 1."""
+        scores = self._per_head(self.query, x) @ self._per_head(self.key, x).mT * self.scale
         if mask is not None:
             scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
-        heads = torch.softmax(scores, dim=-1) @ value
-        return self.output(heads.transpose(1, 2).flatten(-2))
+        return torch.softmax(scores, dim=-1)
+
+    def _per_head(self, projection: nn.Linear, x: Float[Tensor, "b t D"]) -> Float[Tensor, "b h t d"]:
+        return projection(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
 class Classifier(nn.Module):

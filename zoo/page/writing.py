@@ -6,23 +6,23 @@ runs/0-00012.js           the pictures of one run's checkpoints: the thirteenth 
 manifest.json             which files these are
 """
 
+import argparse
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from zoo.command import Advance, how_many
+from zoo.command import Advance, how_many, progress_bar
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
 from zoo.format.published import PublishedZoo, zoo_files
-from zoo.reading.locate import find_folder
+from zoo.page.html import render
+from zoo.page.pictures import Example, attention_refusal, find_example, picture
+from zoo.page.predictions import Predictions
+from zoo.page.tables import band, checkpoint_columns, curves, hyperparameters, packed, run_columns
+from zoo.reading.locate import DEFAULT_NAME, find_folder
 from zoo.reading.reader import ZooReader
-from zoo.site.example import Example, find_example
-from zoo.site.html import render
-from zoo.site.insides import insides, refusal
-from zoo.site.packing import packed
-from zoo.site.predictions import Predictions
-from zoo.site.tables import band, checkpoint_columns, curves, hyperparameters, run_columns
 from zoo.storage.atomic import write_atomically
 from zoo.storage.swap import replacing_folder
 from zoo.terminal import printable
@@ -90,7 +90,7 @@ def write_config(
     folder: Path, place: int, reader: ZooReader, found: Example | str, pictured: int, advance: Advance
 ) -> dict[str, Any]:
     """Writes the files of one config and returns its tables; ``found`` is an example, or why there is none."""
-    missing = refusal(reader.spec, found) if isinstance(found, Example) else found
+    missing = attention_refusal(reader.spec, found) if isinstance(found, Example) else found
     example = found if isinstance(found, Example) and missing is None else None
     runs = reader.runs
     for number, start in enumerate(range(0, len(runs), RUNS_PER_FILE)):
@@ -134,9 +134,12 @@ def pictures(
 ) -> dict[str, Any]:
     """The pictures of a run's checkpoints, by their labels."""
     numbers = np.flatnonzero(np.array(rows["run"]) == run).tolist()
-    weights = [TransformerWeights.from_flat(reader.spec, flat) for flat in reader.weights(numbers)]
-    labels = [rows["labels"][rows["label"][row]] for row in numbers]
-    return dict(zip(labels, insides(model, weights, example), strict=True))
+    return {
+        rows["labels"][rows["label"][row]]: picture(
+            model, TransformerWeights.from_flat(reader.spec, reader.weights(row)), example
+        )
+        for row in numbers
+    }
 
 
 def write_script(path: Path, value: Any) -> None:
@@ -159,3 +162,37 @@ def summary(readers: dict[str, ZooReader]) -> list[list[str]]:
         numbers = [f"{accuracy.median():.4f}", f"{accuracy.max():.4f}"] if len(reader) else ["–", "–"]
         lines.append([config, f"{len(reader.runs):,}", f"{len(reader):,}", *numbers])
     return lines
+
+
+def add_options(options: argparse.ArgumentParser) -> None:
+    """The options of every command that writes a page."""
+    options.add_argument("zoo", metavar="ZOO", help=f"folder of the zoo, or its name on the hub, e.g. {DEFAULT_NAME}")
+    options.add_argument("out", type=Path, metavar="OUT", help="folder of the page; an older page is replaced")
+    options.add_argument(
+        "--data", type=Path, metavar="DIR", help="folder of the tasks' data, for an example (default: as evaluation)"
+    )
+    options.add_argument(
+        "--pictures", type=int, default=PICTURED_RUNS, metavar="N", help="runs of each config to look into"
+    )
+
+
+def run(options: argparse.Namespace, predictions: Sequence[Predictions]) -> None:
+    """Writes the page that the options ask for and says where it is."""
+    if options.pictures < 0:
+        raise ValueError(f"--pictures must be at least 0, got {options.pictures}")
+    if options.data is not None and not options.data.is_dir():
+        raise ValueError(f"{options.data} is not a folder: --data names the folder of the tasks' data")
+    with progress_bar() as bar:
+        task = bar.add_task("looking into runs", total=None)
+        manifest = write_page(
+            options.zoo,
+            options.out,
+            predictions=predictions,
+            data=options.data,
+            pictured=options.pictures,
+            advance=functools.partial(bar.advance, task),
+        )
+    size = sum(entry.bytes for entry in manifest.files.values())
+    page = manifest.files[PAGE_FILE].bytes
+    where = printable(options.out / PAGE_FILE)
+    print(f"{where}: {page / 1e6:,.1f} MB; {len(manifest.files):,} files, {size / 1e6:,.1f} MB; open it in a browser")
