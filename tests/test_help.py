@@ -7,12 +7,12 @@ import re
 import pytest
 
 from benchmarks.speed.__main__ import BENCHMARKS
-from zoo.__main__ import VERBS
+from zoo.__main__ import _VERBS
 
 COMMANDS = [
     *(
         module
-        for module, _ in VERBS.values()
+        for module, _ in _VERBS.values()
         if module not in ("benchmarks.speed", "benchmarks.leaderboard", "zoo.page")
     ),
     "benchmarks.leaderboard.__main__",

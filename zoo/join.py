@@ -20,7 +20,7 @@ from zoo.storage.atomic import atomic_file
 from zoo.storage.swap import replacing_folder
 
 
-def join(parts: Sequence[Path], out: Path, *, card: Path = DEFAULT_CARD, name: str | None = None) -> Manifest:
+def _join(parts: Sequence[Path], out: Path, *, card: Path = DEFAULT_CARD, name: str | None = None) -> Manifest:
     """Publishes the configs of all ``parts`` as the folder ``out``; no two of them may have the same config.
 
     ``name`` is what the card calls the zoo, by default the name of the folder.
@@ -41,13 +41,13 @@ def join(parts: Sequence[Path], out: Path, *, card: Path = DEFAULT_CARD, name: s
         files: dict[str, FileEntry] = {}
         for zoo in zoos:
             for file in zoo.manifest.files.keys() - {CARD_FILE}:
-                copy_file(zoo, file, folder, files)
+                _copy_file(zoo, file, folder, files)
         return write_card_and_manifest(
             folder, dict(sorted(files.items())), dict(sorted(configs.items())), template, name or out.name
         )
 
 
-def copy_file(zoo: PublishedZoo, name: str, folder: Path, files: dict[str, FileEntry]) -> None:
+def _copy_file(zoo: PublishedZoo, name: str, folder: Path, files: dict[str, FileEntry]) -> None:
     """One whole file of a zoo; a task's embedding may come from several, but must be the same in all."""
     zoo.manifest.check_file(zoo.folder, name)
     entry = zoo.manifest.files[name]
@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
     options.add_argument("parts", type=Path, nargs="+", metavar="ZOO", help="published zoos, no config in two of them")
     options.add_argument("out", type=Path, metavar="OUT", help="folder of the joined zoo; an older zoo is replaced")
     chosen = options.parse_args(arguments)
-    report(join(chosen.parts, chosen.out), chosen.out)
+    report(_join(chosen.parts, chosen.out), chosen.out)
 
 
 if __name__ == "__main__":

@@ -37,28 +37,28 @@ from zoo.tasks.task_file import TaskFile
 from zoo.terminal import printable
 from zoo.transformer.model import build_model
 
-FAULTY = 1
-ACCURACY_TOLERANCE = 0.002
+_FAULTY = 1
+_ACCURACY_TOLERANCE = 0.002
 """Another device rounds differently and may decide a few of the test set's examples otherwise."""
 
 
-def verify(folder: Path, advance: Advance = lambda done: None) -> list[str]:
+def _verify(folder: Path, advance: Advance = lambda done: None) -> list[str]:
     """Every fault of a published zoo, one line each; none when all is well. ``advance`` is told of bytes checked.
 
     A file that fails its hash is named and not looked into. A manifest that cannot be read raises a ValueError. A zoo
     that is published again meanwhile is read again.
     """
-    return read_one_edition(folder, lambda _: verify_edition(folder, advance), partial(say_changed, folder))
+    return read_one_edition(folder, lambda _: _verify_edition(folder, advance), partial(_say_changed, folder))
 
 
-def say_changed(folder: Path) -> None:
+def _say_changed(folder: Path) -> None:
     warnings.warn(f"{folder} changed while reading: it is read again", stacklevel=2)
 
 
-def verify_edition(folder: Path, advance: Advance) -> list[str]:
+def _verify_edition(folder: Path, advance: Advance) -> list[str]:
     """The faults of a zoo that nobody publishes meanwhile."""
     zoo = PublishedZoo.read(folder)
-    faults = check_files(zoo, advance)
+    faults = _check_files(zoo, advance)
     damaged = set(faults)
     problems = [
         *faults.values(),
@@ -67,11 +67,11 @@ def verify_edition(folder: Path, advance: Advance) -> list[str]:
     with suppress(ValueError):  # a split whose files are not all there, which is said below
         problems += [f"{zoo.folder} lists {name!r}, a file of no config" for name in files_of_no_config(zoo)]
     for config in zoo.configs:
-        problems += check_config(zoo, config, damaged)
+        problems += _check_config(zoo, config, damaged)
     return problems
 
 
-def check_files(zoo: PublishedZoo, advance: Advance = lambda done: None) -> dict[str, str]:
+def _check_files(zoo: PublishedZoo, advance: Advance = lambda done: None) -> dict[str, str]:
     """Files that are missing or whose size or hash is not the recorded one, and what is wrong with each."""
     faults = {}
     for name, entry in zoo.manifest.files.items():
@@ -83,7 +83,7 @@ def check_files(zoo: PublishedZoo, advance: Advance = lambda done: None) -> dict
     return faults
 
 
-def check_config(zoo: PublishedZoo, config: str, damaged: set[str]) -> Iterator[str]:
+def _check_config(zoo: PublishedZoo, config: str, damaged: set[str]) -> Iterator[str]:
     """Faults in the content of one config's undamaged files."""
     details = zoo.config(config)
     name = f"{config}/{RUNS_FILE}"
@@ -97,10 +97,10 @@ def check_config(zoo: PublishedZoo, config: str, damaged: set[str]) -> Iterator[
     except ValueError as error:
         yield str(error)
         return
-    yield from check_runs(zoo.folder / name, table, details, zoo.manifest.files[name].rows)
+    yield from _check_runs(zoo.folder / name, table, details, zoo.manifest.files[name].rows)
     runs = table.drop_columns([field.name for field in CURVES])
     if details.embedding_sha256 is not None:
-        yield from check_embedding(zoo.folder / details.task, details, damaged)
+        yield from _check_embedding(zoo.folder / details.task, details, damaged)
     seen: dict[tuple[str, str], str] = {}
     for split in SPLITS:
         try:
@@ -112,7 +112,7 @@ def check_config(zoo: PublishedZoo, config: str, damaged: set[str]) -> Iterator[
         for name in names:
             rows += zoo.manifest.files[name].rows or 0
             if name not in damaged:
-                yield from check_rows(zoo, details, name, split, runs, seen)
+                yield from _check_rows(zoo, details, name, split, runs, seen)
         if rows != details.rows[split]:
             yield f"{config}/{split} has {rows:,} rows, its manifest says {details.rows[split]:,}"
     if not damaged:
@@ -123,7 +123,7 @@ def check_config(zoo: PublishedZoo, config: str, damaged: set[str]) -> Iterator[
             yield f"{config} has no {lost[0]}, a completed one, and {len(lost) - 1:,} more checkpoints are missing"
 
 
-def check_runs(path: Path, runs: pa.Table, details: ConfigDetails, rows: int | None) -> Iterator[str]:
+def _check_runs(path: Path, runs: pa.Table, details: ConfigDetails, rows: int | None) -> Iterator[str]:
     """Faults in a table of runs."""
     if len(runs) != rows:
         yield f"{path} has {len(runs):,} rows, the manifest says {rows}"
@@ -133,7 +133,7 @@ def check_runs(path: Path, runs: pa.Table, details: ConfigDetails, rows: int | N
         yield f"{path} has runs {counted}, the manifest says {details.runs}"
 
 
-def check_embedding(folder: Path, details: ConfigDetails, damaged: set[str]) -> Iterator[str]:
+def _check_embedding(folder: Path, details: ConfigDetails, damaged: set[str]) -> Iterator[str]:
     """Faults in the frozen embedding."""
     if any(name.startswith(f"{details.task}/") and not name.endswith(".arrow") for name in damaged):
         return
@@ -144,7 +144,7 @@ def check_embedding(folder: Path, details: ConfigDetails, damaged: set[str]) -> 
         yield str(error)
 
 
-def check_rows(
+def _check_rows(
     zoo: PublishedZoo,
     details: ConfigDetails,
     name: str,
@@ -179,43 +179,43 @@ def check_rows(
         seen[key] = f"{path}, row {number}"
 
 
-def verify_accuracy(
+def _verify_accuracy(
     folder: Path, count: int, data: Path | None, seed: int = 0, advance: Advance = lambda done: None
 ) -> list[str]:
     """Measures ``count`` random rows of each config again, and returns one line for each that differs."""
-    measure = partial(measure_edition, folder, count, data, seed, advance)
-    return read_one_edition(folder, lambda _: measure(), partial(say_changed, folder))
+    measure = partial(_measure_edition, folder, count, data, seed, advance)
+    return read_one_edition(folder, lambda _: measure(), partial(_say_changed, folder))
 
 
-def measure_edition(folder: Path, count: int, data: Path | None, seed: int, advance: Advance) -> list[str]:
+def _measure_edition(folder: Path, count: int, data: Path | None, seed: int, advance: Advance) -> list[str]:
     zoo = PublishedZoo.read(folder)
     problems = []
     for config, details in zoo.configs.items():
         mapped = MappedCheckpoints(zoo.paths(config, SPLITS), details.spec)
-        task = load_test_set(folder, details, data)
+        task = _load_test_set(folder, details, data)
         chosen = np.random.default_rng(seed).permutation(len(mapped))[:count]
         for row in chosen.tolist():
             stored = float(mapped.table.column("test_accuracy")[row].as_py())
             model = build_model(details.spec, torch.from_numpy(mapped.gather(np.array([row]))[0]))
             measured = evaluate(model, task).accuracy
-            if abs(measured - stored) > ACCURACY_TOLERANCE:
+            if abs(measured - stored) > _ACCURACY_TOLERANCE:
                 path, number = mapped.locate(row)
                 problems.append(f"{path}, row {number}: stored accuracy {stored:.4f}, measured {measured:.4f}")
             advance(1)
     return problems
 
 
-def load_test_set(folder: Path, details: ConfigDetails, data: Path | None) -> TaskData:
+def _load_test_set(folder: Path, details: ConfigDetails, data: Path | None) -> TaskData:
     """The data the config was measured on; any other would not compare."""
     definition = details.definition(Path.cwd())
-    if same_test_set(details.data_source, SAMPLE_SOURCE) and data is None:
+    if _same_test_set(details.data_source, SAMPLE_SOURCE) and data is None:
         task = task_data(definition, load_sample_digits())
     else:
-        task = find_data(definition, data, folder / details.task)
+        task = _find_data(definition, data, folder / details.task)
     if details.data and task.identity:
         same = details.data.test_sha256 == task.identity.test_sha256
     else:
-        same = same_test_set(details.data_source, task.source)
+        same = _same_test_set(details.data_source, task.source)
     if not same:
         raise ValueError(
             f"the zoo was measured on {details.data_source!r}, but the data at hand is {task.source!r}, with another "
@@ -224,7 +224,7 @@ def load_test_set(folder: Path, details: ConfigDetails, data: Path | None) -> Ta
     return task
 
 
-def find_data(definition: TaskFile, data: Path | None, embedding: Path) -> TaskData:
+def _find_data(definition: TaskFile, data: Path | None, embedding: Path) -> TaskData:
     """The data of a task; where a file of one's own task is missing, the remedy is said."""
     try:
         return load_task(definition, data, lambda: embedding)
@@ -234,7 +234,7 @@ def find_data(definition: TaskFile, data: Path | None, embedding: Path) -> TaskD
         raise FileNotFoundError(f"{error}; name the folder that {definition.name}'s data lie in with --data") from error
 
 
-def same_test_set(recorded: str, source: str) -> bool:
+def _same_test_set(recorded: str, source: str) -> bool:
     """Whether two sources have one test set, for zoos that recorded no hash of it.
 
     A preset may train on a part of the training set, and says so behind a comma; the test set is always whole.
@@ -242,7 +242,7 @@ def same_test_set(recorded: str, source: str) -> bool:
     return recorded == source or recorded.startswith(f"{source}, ")
 
 
-def parser() -> argparse.ArgumentParser:
+def _parser() -> argparse.ArgumentParser:
     options = command_parser("zoo.verify", __doc__)
     options.add_argument(
         "zoo", nargs="?", default=DEFAULT_NAME, metavar="DIR", help="folder of the zoo, or its name on the hub"
@@ -262,7 +262,7 @@ def parser() -> argparse.ArgumentParser:
 
 @command
 def main(arguments: list[str] | None = None) -> None:
-    options = parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     if options.evaluate < 0:
         raise ValueError(f"--evaluate takes a number of rows, got {options.evaluate}")
     folder = find_folder(options.zoo)
@@ -270,10 +270,10 @@ def main(arguments: list[str] | None = None) -> None:
     size = sum(entry.bytes for entry in zoo.manifest.files.values())
     with progress_bar() as bar:
         hashing = bar.add_task("checking bytes", total=size)
-        problems = verify(folder, advance=lambda done: bar.advance(hashing, done))
+        problems = _verify(folder, advance=lambda done: bar.advance(hashing, done))
         if options.evaluate and not problems:
             measuring = bar.add_task("measuring accuracy", total=options.evaluate * len(zoo.configs))
-            problems = verify_accuracy(
+            problems = _verify_accuracy(
                 folder, options.evaluate, options.data, options.seed, lambda done: bar.advance(measuring, done)
             )
     if zoo.manifest.sha256 is None:
@@ -282,13 +282,13 @@ def main(arguments: list[str] | None = None) -> None:
     for problem in problems:
         print(f"error: {printable(problem)}", file=sys.stderr)
     if problems:
-        sys.exit(FAULTY)
+        sys.exit(_FAULTY)
     rows = sum(sum(config.rows.values()) for config in zoo.configs.values())
     counted = f"{rows:,} rows in {len(zoo.manifest.files)} files, {size / 1e6:,.1f} MB"
     print(f"{printable(folder)}: {', '.join(zoo.configs)}; {counted}: all well")
     if options.evaluate:
         drawn = how_many(options.evaluate, "random row")
-        print(f"accuracy of {drawn} per config measured again: all within {ACCURACY_TOLERANCE}")
+        print(f"accuracy of {drawn} per config measured again: all within {_ACCURACY_TOLERANCE}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from benchmarks import kendall, predict, pretrain
 from benchmarks.leaderboard.__main__ import main as leaderboard
 from benchmarks.statistics.ranking import kendall_tau
 from tests.refusal import refusal
-from zoo.export import export_checkpoints
+from zoo.export import _export_checkpoints
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
 
@@ -69,7 +69,7 @@ def test_the_sample_is_ranked_with_the_predictor_of_its_config(tmp_path: Path, c
 
 def test_files_are_ranked_as_their_rows_are(tmp_path: Path, capsys) -> None:
     reader = zoo.open(SAMPLE, "agnews", split="test")
-    export_checkpoints(reader, tmp_path / "files", "safetensors", "checkpoint == 'best'")
+    _export_checkpoints(reader, tmp_path / "files", "safetensors", "checkpoint == 'best'")
     first = reader.rows("checkpoint == 'best'")[0]
     model = zoo.build_model(zoo.AGNEWS, reader.weights(int(first)))
     torch.save(model.state_dict(), tmp_path / "model.pt")

@@ -54,7 +54,7 @@ def test_submissions_about_the_zoo_itself_are_there_with_their_tau() -> None:
 
 
 def test_the_command_writes_a_page_with_them(small_zoo: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(html, "charting_library", lambda: "")
+    monkeypatch.setattr(html, "_charting_library", lambda: "")
     page.main([str(small_zoo), str(tmp_path / "site"), "--results", str(ROWS)])
     assert {entry["predictor"] for entry in head_of(tmp_path / "site")["predictions"]} >= {"MLP", "Transformer-NFN"}
     page.main([str(small_zoo), str(tmp_path / "site"), "--results", str(tmp_path / "none")])

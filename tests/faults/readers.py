@@ -29,7 +29,7 @@ from nfn.predictors.storage import load_predictor, save_predictor
 from tests.faults.arrow_messages import spoil_arrow
 from tests.faults.hostile import Change, spoil, spoil_json, spoil_safetensors
 from tests.faults.rewriting import change_manifest
-from zoo.export import to_safetensors
+from zoo.export import _to_safetensors
 from zoo.format.manifest import Manifest, edition_of
 from zoo.format.published import PublishedZoo
 from zoo.format.schema import RUN_SCHEMA, checkpoint_schema
@@ -45,7 +45,7 @@ from zoo.tasks.paper_data import _read_news
 from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard
 from zoo.transformer.spec import MNIST
 from zoo.transformer.weights import TransformerWeights
-from zoo.verify import verify
+from zoo.verify import _verify
 
 Spoil = Callable[[bytes, list[Change]], bytes]
 OWNER = "0" * 64
@@ -107,7 +107,7 @@ def read_runs(folder: Path) -> None:
 
 
 def read_zoo(folder: Path) -> None:
-    verify(folder / "zoo")
+    _verify(folder / "zoo")
     for config in PublishedZoo.read(folder / "zoo").configs:
         reader = zoo.open(folder / "zoo", config, split="all")
         assert len(reader.runs) >= 0
@@ -190,7 +190,7 @@ def read_fitted(folder: Path) -> None:
 
 def make_checkpoint_file(folder: Path) -> None:
     state = TransformerWeights.from_flat(TINY_MNIST, torch.zeros(TINY_MNIST.num_parameters)).state_dict()
-    data = to_safetensors({name: tensor.clone() for name, tensor in state.items()}, {"test_accuracy": "0.5"})
+    data = _to_safetensors({name: tensor.clone() for name, tensor in state.items()}, {"test_accuracy": "0.5"})
     (folder / "a.safetensors").write_bytes(data)
 
 

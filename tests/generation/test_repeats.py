@@ -8,7 +8,7 @@ from small_tasks import write_digits
 
 import zoo
 from generation import run
-from zoo.format.splits import CONFIGURATION
+from zoo.format.splits import _CONFIGURATION
 from zoo.publish import publish
 from zoo.verify import main as verify
 
@@ -24,7 +24,7 @@ def test_repeats_are_trained_published_and_not_mixed(tmp_path: Path, capsys: pyt
     verify([str(tmp_path / "zoo"), "--evaluate", "4", "--data", str(data)])
     table = zoo.open(tmp_path / "zoo", "mnist-repeats", split="all").runs
     assert len(set(table["seed"])) == 4
-    configurations = zip(*(table[name] for name in CONFIGURATION), strict=True)
+    configurations = zip(*(table[name] for name in _CONFIGURATION), strict=True)
     assert sorted(Counter(configurations).values()) == [2, 2]
     capsys.readouterr()
     with pytest.raises(SystemExit):

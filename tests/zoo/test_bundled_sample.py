@@ -8,7 +8,7 @@ import zoo
 from zoo.format.published import RUNS_FILE, PublishedZoo
 from zoo.format.schema import HYPERPARAMETERS, PUBLISHED_RUN_SCHEMA
 from zoo.format.table_file import read_table
-from zoo.verify import verify
+from zoo.verify import _verify
 
 ROOT = Path(__file__).parent.parent.parent
 SAMPLE, GENERATED = ROOT / "small-transformer-zoo", ROOT / "benchmarks" / "results" / "generated"
@@ -21,7 +21,7 @@ def runs_of(folder: Path, config: str) -> dict[str, dict]:
 
 
 def test_nothing_is_wrong_with_it():
-    assert verify(SAMPLE) == []
+    assert _verify(SAMPLE) == []
 
 
 @pytest.mark.parametrize("config", CONFIGS)

@@ -12,7 +12,7 @@ from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE
 from zoo.publish import publish
 from zoo.storage.atomic import atomic_file
 from zoo.testing import folder_contents
-from zoo.verify import verify
+from zoo.verify import _verify
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_no_name_from_a_file_leads_out_of_the_folder(spoilt, tmp_path, run_id):
     with pytest.raises(SystemExit):
         main([str(spoilt), "mnist", str(tmp_path / "deep" / "out")])
     assert sorted(tmp_path.rglob("*")) == before
-    assert any("row 0: the run_id is not 16 hexadecimal digits" in line for line in verify(spoilt))
+    assert any("row 0: the run_id is not 16 hexadecimal digits" in line for line in _verify(spoilt))
 
 
 @pytest.mark.parametrize("name", [RUNS_FILE, CHECKPOINTS_FILE])

@@ -25,13 +25,13 @@ from zoo.page.__main__ import main
 from zoo.page.pictures import _look_through, find_example
 from zoo.page.predictions import Predictions, read_predictions
 from zoo.page.tables import as_bytes, packed, plain
-from zoo.page.writing import pictured_runs, write_page
+from zoo.page.writing import _pictured_runs, write_page
 from zoo.publish import publish
 from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents
 from zoo.transformer.model import Block, build_model, layer_norm
 from zoo.transformer.spec import TransformerSpec
 
-LIBRARY = html.charting_library
+LIBRARY = html._charting_library
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -41,7 +41,7 @@ def _nothing_at_hand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setenv("SMALL_TRANSFORMER_ZOO_DATA", str(tmp_path_factory.mktemp("none") / "data"))
         patch.setitem(sys.modules, "mlxtend", None)
         patch.setitem(sys.modules, "mlxtend.data", None)
-        patch.setattr(html, "charting_library", lambda: "/* the charting library */")
+        patch.setattr(html, "_charting_library", lambda: "/* the charting library */")
         yield
 
 
@@ -189,9 +189,9 @@ def test_a_task_whose_data_are_not_at_hand_has_no_example(tmp_path: Path) -> Non
 def test_pictured_runs_are_spread_over_the_accuracies() -> None:
     accuracies = [0.5, 0.1, 0.9, 0.3, 0.7, 0.2]
     rows = {"run": [0, 1, 2, 3, 4, 0], "test_accuracy": accuracies}
-    assert pictured_runs(rows, 100) == [0, 1, 2, 3, 4]
-    assert pictured_runs(rows, 3) == [0, 1, 2], "the worst, the middle and the best"
-    assert pictured_runs(rows, 0) == pictured_runs({"run": [], "test_accuracy": []}, 9) == []
+    assert _pictured_runs(rows, 100) == [0, 1, 2, 3, 4]
+    assert _pictured_runs(rows, 3) == [0, 1, 2], "the worst, the middle and the best"
+    assert _pictured_runs(rows, 0) == _pictured_runs({"run": [], "test_accuracy": []}, 9) == []
 
 
 class Tags(HTMLParser):

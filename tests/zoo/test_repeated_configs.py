@@ -10,8 +10,8 @@ import zoo
 from zoo import describe, verify
 from zoo.format.manifest import MANIFEST_FILE, Manifest
 from zoo.format.record import config_name, repeats_of, task_of
-from zoo.format.splits import CONFIGURATION, SPLITS, split_of, splits_of
-from zoo.join import join
+from zoo.format.splits import _CONFIGURATION, SPLITS, split_of, splits_of
+from zoo.join import _join
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
 
@@ -42,7 +42,7 @@ def test_all_repeats_of_a_configuration_are_in_one_split(folder: Path) -> None:
         rows = zoo.open(folder, "mnist-repeats", split=split).metadata
         assert len(rows), split
         best = rows.loc[rows["checkpoint"] == "best"]
-        for values in zip(*(best[name] for name in CONFIGURATION), strict=True):
+        for values in zip(*(best[name] for name in _CONFIGURATION), strict=True):
             seen.setdefault(values, set()).add(split)
             runs[values] += 1
     assert len(seen) == 48
@@ -51,7 +51,7 @@ def test_all_repeats_of_a_configuration_are_in_one_split(folder: Path) -> None:
 
 
 def test_the_split_is_the_hash_of_the_configuration() -> None:
-    row = dict(zip(CONFIGURATION, ("mnist", "adam", 1e-3, 1e-8, 0.1, 0.0, 0.7), strict=True)) | {"run_id": "a"}
+    row = dict(zip(_CONFIGURATION, ("mnist", "adam", 1e-3, 1e-8, 0.1, 0.0, 0.7), strict=True)) | {"run_id": "a"}
     text = '["mnist","adam",0.001,1e-08,0.1,0.0,0.7]'
     assert splits_of(lambda name: [row[name]], repeats=True) == [split_of(text)]
     assert splits_of(lambda name: [row[name]], repeats=False) == [split_of("a")]
@@ -74,7 +74,7 @@ def test_it_is_verified_described_and_loaded(folder: Path, capsys: pytest.Captur
 def test_it_is_joined_with_other_configs(folder: Path, tmp_path: Path) -> None:
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=8)
     publish(tmp_path / "runs", tmp_path / "mnist")
-    manifest = join([folder, tmp_path / "mnist"], tmp_path / "both")
+    manifest = _join([folder, tmp_path / "mnist"], tmp_path / "both")
     assert list(manifest.details["configs"]) == ["mnist", "mnist-repeats"]
     verify.main([str(tmp_path / "both")])
 

@@ -60,14 +60,14 @@ def write_card_and_manifest(
     ``name`` is what a reader of the card types to load the zoo.
     """
     recorded = {"kind": "zoo", "configs": {name: config.to_dict() for name, config in configs.items()}}
-    card = render_card(template, Manifest(files, recorded), name)
+    card = _render_card(template, Manifest(files, recorded), name)
     write_atomically(folder / CARD_FILE, card.encode())
     manifest = Manifest(files | {CARD_FILE: FileEntry.of(folder / CARD_FILE)}, recorded)
     manifest.write(folder)
     return manifest
 
 
-def render_card(template: str, manifest: Manifest, name: str) -> str:
+def _render_card(template: str, manifest: Manifest, name: str) -> str:
     """Fills the places of a template, such as ``{{configs}}``; an unknown one is an error."""
     environment = SandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined

@@ -22,7 +22,7 @@ RUNS_FILE = "runs.arrow"
 EMBEDDING_FILES = (VECTORS_FILE, VOCABULARY_FILE)
 PREDICTORS_FOLDER = "predictors"
 """Where fitted predictors lie beside a zoo on the hub; they are no part of it, and the manifest does not list them."""
-BESIDE_A_ZOO = frozenset({".git", ".gitattributes", ".gitignore", ".cache", PREDICTORS_FOLDER})
+_BESIDE_A_ZOO = frozenset({".git", ".gitattributes", ".gitignore", ".cache", PREDICTORS_FOLDER})
 """What git, the hub's client and we ourselves put beside a zoo. It is no fault of the zoo, and no part of it either:
 ``zoo.verify`` passes over it, and publishing, which would delete it, refuses as for any other file."""
 
@@ -159,5 +159,5 @@ def surplus_entries(folder: Path, manifest: Manifest) -> list[str]:
 
     Listed files may lie behind a link to a folder.
     """
-    surplus = set(unlisted_entries(folder, [*manifest.files, MANIFEST_FILE])) - BESIDE_A_ZOO
+    surplus = set(unlisted_entries(folder, [*manifest.files, MANIFEST_FILE])) - _BESIDE_A_ZOO
     return sorted(name for name in surplus if not any(file.startswith(f"{name}/") for file in manifest.files))

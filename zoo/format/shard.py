@@ -20,8 +20,8 @@ from zoo.storage.atomic import write_atomically
 from zoo.storage.untrusted import read_json
 
 CHECKPOINTS_FILE, RUNS_FILE, TIMING_FILE = "checkpoints.arrow", "runs.arrow", "timing.json"
-KIND = "shard"
-LONGEST = 1e9  # seconds; a shard takes hours
+_KIND = "shard"
+_LONGEST = 1e9  # seconds; a shard takes hours
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ShardRecord(TrainingRecord):
     def of_manifest(cls, manifest: Manifest, where: str | Path) -> "ShardRecord":
         """The record in a shard's manifest; any other manifest is a ValueError that names ``where`` it lies."""
         details = manifest.details
-        if details.get("kind") != KIND:
+        if details.get("kind") != _KIND:
             raise ValueError(f"{where} does not belong to a shard: its kind is {details.get('kind')!r}")
         try:
             return cls.from_dict({name: value for name, value in details.items() if name != "kind"})
@@ -74,7 +74,7 @@ def write_shard(
         RUNS_FILE: write_table(folder / RUNS_FILE, RUN_SCHEMA, [runs]),
     }
     write_atomically(folder / TIMING_FILE, json.dumps(timing(), indent=2).encode() + b"\n")
-    Manifest(files, {"kind": KIND, **record.to_dict()}).write(folder)
+    Manifest(files, {"kind": _KIND, **record.to_dict()}).write(folder)
 
 
 def finished_record(folder: Path) -> ShardRecord | None:
@@ -135,7 +135,7 @@ class Shard:
 
     def _timed(self, name: str) -> float:
         seconds = self._timing.get(name)
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < LONGEST:
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < _LONGEST:
             raise ValueError(f"{self.folder / TIMING_FILE} does not say {name}: {seconds!r}")
         return float(seconds)
 
@@ -167,11 +167,11 @@ def find_shards(runs: Path) -> tuple[dict[str, list[Shard]], list[Path]]:
         raise ValueError(f"{runs} holds {state} shards and none to publish: run `python -m generation.run` to its end")
     for shards in configs.values():
         shards.sort(key=lambda shard: shard.record.shard)
-        check_agreement(shards)
+        _check_agreement(shards)
     return configs, unfinished
 
 
-def check_agreement(shards: Sequence[Shard]) -> None:
+def _check_agreement(shards: Sequence[Shard]) -> None:
     """Refuses shards that were not trained alike: their rows would not belong in one config."""
     first = shards[0]
     expected = first.record.training()

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 SPLITS = ("train", "validation", "test")
-TRAIN_SHARE, VALIDATION_SHARE = 0.70, 0.15
-CONFIGURATION = ("task", "optimizer", "learning_rate", "weight_decay", "init_std", "dropout", "train_fraction")
+_TRAIN_SHARE, _VALIDATION_SHARE = 0.70, 0.15
+_CONFIGURATION = ("task", "optimizer", "learning_rate", "weight_decay", "init_std", "dropout", "train_fraction")
 """The columns that repeats of one configuration share; they differ in the seed."""
 
 
@@ -25,17 +25,17 @@ def run_digest(run_id: str) -> bytes:
 def split_of(run_id: str) -> str:
     """The first 64 bits of the digest, as a number in [0, 1): below 0.70 train, below 0.85 validation, else test."""
     position = int.from_bytes(run_digest(run_id)[:8], "big") / 2**64
-    if position < TRAIN_SHARE:
+    if position < _TRAIN_SHARE:
         return "train"
-    return "validation" if position < TRAIN_SHARE + VALIDATION_SHARE else "test"
+    return "validation" if position < _TRAIN_SHARE + _VALIDATION_SHARE else "test"
 
 
 def splits_of(column: Callable[[str], Sequence[Any]], *, repeats: bool) -> list[str]:
     """The split of every row of a table; ``column`` gives the values of a column by its name.
 
-    With ``repeats`` it is ``split_of`` of the configuration, written as a JSON list in the order of ``CONFIGURATION``.
+    With ``repeats`` it is ``split_of`` of the configuration, written as a JSON list in the order of ``_CONFIGURATION``.
     """
     if not repeats:
         return [split_of(run) for run in column("run_id")]
-    rows = zip(*(column(name) for name in CONFIGURATION), strict=True)
+    rows = zip(*(column(name) for name in _CONFIGURATION), strict=True)
     return [split_of(json.dumps(row, separators=(",", ":"))) for row in rows]

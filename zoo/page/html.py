@@ -28,7 +28,7 @@ _EXPORTED = "window.vegaEmbed = vegaEmbed;"
 
 
 @functools.cache
-def charting_library() -> str:
+def _charting_library() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script, after their licenses; one clear line where vl-convert is absent."""
     try:
         import vl_convert
@@ -51,7 +51,7 @@ def render(title: str, head: Mapping[str, Any], configs: Sequence[str], summary:
 
     ``summary`` is the table that readers without JavaScript see: a line of headings, then a line per config.
     """
-    scripts = [_in_script(charting_library()), _in_script(_page_script())]
+    scripts = [_in_script(_charting_library()), _in_script(_page_script())]
     page = Environment(autoescape=True, keep_trailing_newline=True).from_string(_read("page.html"))
     return page.render(
         title=title,

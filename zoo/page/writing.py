@@ -30,9 +30,9 @@ from zoo.transformer.model import ZooTransformer, build_model
 from zoo.transformer.spec import TransformerSpec
 from zoo.transformer.weights import TransformerWeights
 
-PAGE_FILE, KIND = "index.html", "page"
-RUNS_PER_FILE = 64
-PICTURED_RUNS = 100
+PAGE_FILE, _KIND = "index.html", "page"
+_RUNS_PER_FILE = 64
+_PICTURED_RUNS = 100
 
 
 def write_page(
@@ -41,7 +41,7 @@ def write_page(
     *,
     predictions: Sequence[Predictions] = (),
     data: Path | None = None,
-    pictured: int = PICTURED_RUNS,
+    pictured: int = _PICTURED_RUNS,
     advance: Advance = lambda checkpoints: None,
 ) -> Manifest:
     """Writes the page of a zoo, given as ``zoo.open`` takes it, as the folder ``out``.
@@ -50,16 +50,16 @@ def write_page(
     that were. ``out`` is replaced whole where it is an older page; a folder with anything else in it is left alone.
     """
     folder, out = find_folder(zoo), out.resolve()
-    check_target(out, folder.resolve())
+    _check_target(out, folder.resolve())
     readers = {config: ZooReader(folder, config, "all") for config in PublishedZoo.read(folder).configs}
     name = str(zoo) if not Path(zoo).is_dir() else folder.name
     head = {
         "name": printable(name),
-        "summary": counts(readers),
+        "summary": _counts(readers),
         "open": str(zoo),
         "configs": list(readers),
         "predictions": [entry.shown() for entry in predictions],
-        "runs_per_file": RUNS_PER_FILE,
+        "runs_per_file": _RUNS_PER_FILE,
     }
     with replacing_folder(out, zoo_files) as new:
         examples: dict[TransformerSpec, Example | str] = {}
@@ -67,39 +67,39 @@ def write_page(
         for place, reader in enumerate(readers.values()):
             if reader.spec not in examples:
                 examples[reader.spec] = find_example(reader, data)
-            tables.append(packed(write_config(new, place, reader, examples[reader.spec], pictured, advance)))
-        page = render(f"{printable(name)}: trained small transformers", head, tables, summary(readers))
+            tables.append(packed(_write_config(new, place, reader, examples[reader.spec], pictured, advance)))
+        page = render(f"{printable(name)}: trained small transformers", head, tables, _summary(readers))
         write_atomically(new / PAGE_FILE, page.encode())
         names = sorted(path.relative_to(new).as_posix() for path in new.rglob("*") if path.is_file())
-        manifest = Manifest({name: FileEntry.of(new / name) for name in names}, {"kind": KIND})
+        manifest = Manifest({name: FileEntry.of(new / name) for name in names}, {"kind": _KIND})
         manifest.write(new)
     return manifest
 
 
-def check_target(out: Path, zoo: Path) -> None:
+def _check_target(out: Path, zoo: Path) -> None:
     """Refuses a folder inside the zoo, and one that holds something else than an older page."""
     if zoo in out.parents:
         raise ValueError(f"{out} lies inside the zoo {zoo}, which holds only what was published: name another folder")
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
-    if not out.is_dir() or not (out / MANIFEST_FILE).is_file() or Manifest.read(out).details.get("kind") != KIND:
+    if not out.is_dir() or not (out / MANIFEST_FILE).is_file() or Manifest.read(out).details.get("kind") != _KIND:
         raise ValueError(f"{out} is there and is not a page of a zoo: name a folder that is empty or not there yet")
 
 
-def write_config(
+def _write_config(
     folder: Path, place: int, reader: ZooReader, found: Example | str, pictured: int, advance: Advance
 ) -> dict[str, Any]:
     """Writes the files of one config and returns its tables; ``found`` is an example, or why there is none."""
     missing = attention_refusal(reader.spec, found) if isinstance(found, Example) else found
     example = found if isinstance(found, Example) and missing is None else None
     runs = reader.runs
-    for number, start in enumerate(range(0, len(runs), RUNS_PER_FILE)):
-        write_script(folder / "curves" / f"{place}-{number:03d}.js", curves(runs.iloc[start : start + RUNS_PER_FILE]))
+    for number, start in enumerate(range(0, len(runs), _RUNS_PER_FILE)):
+        _write_script(folder / "curves" / f"{place}-{number:03d}.js", curves(runs.iloc[start : start + _RUNS_PER_FILE]))
     rows = checkpoint_columns(reader)
-    chosen = pictured_runs(rows, pictured)
+    chosen = _pictured_runs(rows, pictured)
     model = build_model(reader.spec, np.zeros(reader.spec.num_parameters, dtype=np.float32))
     for run in chosen:
-        write_script(folder / "runs" / f"{place}-{run:05d}.js", pictures(reader, rows, run, model, example))
+        _write_script(folder / "runs" / f"{place}-{run:05d}.js", _pictures(reader, rows, run, model, example))
         advance(1)
     details = reader.details
     return {
@@ -116,7 +116,7 @@ def write_config(
     }
 
 
-def pictured_runs(rows: dict[str, Any], count: int) -> list[int]:
+def _pictured_runs(rows: dict[str, Any], count: int) -> list[int]:
     """The numbers of ``count`` runs, spread evenly over the order of their best accuracies; of all, if there are less.
 
     The first and the last are always among them.
@@ -129,7 +129,7 @@ def pictured_runs(rows: dict[str, Any], count: int) -> list[int]:
     return sorted(order[place] for place in places)
 
 
-def pictures(
+def _pictures(
     reader: ZooReader, rows: dict[str, Any], run: int, model: ZooTransformer, example: Example | None
 ) -> dict[str, Any]:
     """The pictures of a run's checkpoints, by their labels."""
@@ -142,19 +142,19 @@ def pictures(
     }
 
 
-def write_script(path: Path, value: Any) -> None:
+def _write_script(path: Path, value: Any) -> None:
     """Data as a script that hands it to the page: a page on a disk may load scripts beside it, but no other file."""
     write_atomically(path, f'zooFile("{path.parent.name}/{path.stem}", "{packed(value)}");\n'.encode())
 
 
-def counts(readers: dict[str, ZooReader]) -> str:
+def _counts(readers: dict[str, ZooReader]) -> str:
     """What a zoo holds, in one line."""
     runs, rows = sum(len(reader.runs) for reader in readers.values()), sum(map(len, readers.values()))
     configs = how_many(len(readers), "config")
     return f"{rows:,} checkpoints of {runs:,} trained small transformers in {configs}"
 
 
-def summary(readers: dict[str, ZooReader]) -> list[list[str]]:
+def _summary(readers: dict[str, ZooReader]) -> list[list[str]]:
     """A line of headings, and how much each config holds."""
     lines = [["config", "runs", "checkpoints", "median accuracy", "best accuracy"]]
     for config, reader in readers.items():
@@ -172,7 +172,7 @@ def add_options(options: argparse.ArgumentParser) -> None:
         "--data", type=Path, metavar="DIR", help="folder of the tasks' data, for an example (default: as evaluation)"
     )
     options.add_argument(
-        "--pictures", type=int, default=PICTURED_RUNS, metavar="N", help="runs of each config to look into"
+        "--pictures", type=int, default=_PICTURED_RUNS, metavar="N", help="runs of each config to look into"
     )
 
 

@@ -15,11 +15,11 @@ from torch import Tensor
 from zoo.storage.untrusted import refuse_larger
 from zoo.transformer.spec import TransformerSpec
 
-SAFETENSORS, TORCH = (".safetensors",), (".pt", ".pth", ".bin")
-SUFFIXES = SAFETENSORS + TORCH
-MAX_BYTES = 64 << 20
+_SAFETENSORS, _TORCH = (".safetensors",), (".pt", ".pth", ".bin")
+SUFFIXES = _SAFETENSORS + _TORCH
+_MAX_BYTES = 64 << 20
 """A checkpoint of the paper's zoo has 75 kB."""
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class CheckpointFile(NamedTuple):
@@ -33,13 +33,13 @@ class CheckpointFile(NamedTuple):
     def read(cls, path: Path) -> "CheckpointFile":
         if path.suffix not in SUFFIXES:
             raise ValueError(f"{path} is no file of a checkpoint: it should end in {', '.join(SUFFIXES)}")
-        refuse_larger(path, MAX_BYTES)
-        if path.suffix in SAFETENSORS:
-            state, metadata = read_safetensors(path)
+        refuse_larger(path, _MAX_BYTES)
+        if path.suffix in _SAFETENSORS:
+            state, metadata = _read_safetensors(path)
         else:
-            state, metadata = read_torch(path), {}
+            state, metadata = _read_torch(path), {}
         for name, tensor in state.items():
-            if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.dtype not in FLOATS:
+            if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.dtype not in _FLOATS:
                 raise ValueError(f"{path} is no state_dict of floating-point tensors: {str(name)[:80]!r} is not one")
         return cls(path, state, metadata)
 
@@ -54,7 +54,7 @@ class CheckpointFile(NamedTuple):
         return f"{surplus[0][:80]} is unknown" if surplus else None
 
 
-def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
@@ -62,15 +62,15 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise ValueError(f"{path} is damaged: {error}") from error
 
 
-def read_torch(path: Path) -> dict[str, Tensor]:
+def _read_torch(path: Path) -> dict[str, Tensor]:
     """A state_dict; anything that would need code to be read is refused by torch, an unpacking bomb here."""
     try:
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(entry.file_size for entry in archive.infolist())
     except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
         raise ValueError(f"{path} is not a file that torch.save writes: {error}") from error
-    if unpacked > MAX_BYTES:
-        raise ValueError(f"{path} is damaged: {unpacked:,} bytes unpacked, at most {MAX_BYTES:,} are read")
+    if unpacked > _MAX_BYTES:
+        raise ValueError(f"{path} is damaged: {unpacked:,} bytes unpacked, at most {_MAX_BYTES:,} are read")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     # torch raises a different type for each way in which a file can be wrong

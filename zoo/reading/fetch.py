@@ -1,9 +1,9 @@
 """Bytes from a web server that may drop the connection, send too little, too much, or hardly anything.
 
-A server may keep us waiting ``GRACE_SECONDS`` in all, and then one second more for every ``LOWEST_RATE`` bytes it has
+A server may keep us waiting ``_GRACE_SECONDS`` in all, and then one second more for every ``_LOWEST_RATE`` bytes it has
 sent; what it sends is limited, and so is the time that a whole file can take. Only time spent waiting counts: a reader
 may take as long as it likes between two batches. A connection that drops is opened again where it broke off, at most
-``ATTEMPTS`` times without a further byte; the pause before an attempt is waiting, too.
+``_ATTEMPTS`` times without a further byte; the pause before an attempt is waiting, too.
 """
 
 import http.client
@@ -20,21 +20,21 @@ import pyarrow as pa
 
 from zoo.command import one_line
 
-GRACE_SECONDS = 30.0
-LOWEST_RATE = 64 << 10
-ATTEMPTS = 5
-FIRST_PAUSE_SECONDS = 0.5
+_GRACE_SECONDS = 30.0
+_LOWEST_RATE = 64 << 10
+_ATTEMPTS = 5
+_FIRST_PAUSE_SECONDS = 0.5
 """Before the second attempt; each further pause is twice as long."""
-CHUNK = 1 << 16
-TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
-FAULTS = (OSError, http.client.HTTPException)
+_CHUNK = 1 << 16
+_TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
+_FAULTS = (OSError, http.client.HTTPException)
 
 
-class TooSlow(ConnectionError):
+class _TooSlow(ConnectionError):
     """The server keeps us waiting longer than it may."""
 
 
-class Patience:
+class _Patience:
     """Counts the seconds a server keeps us waiting and the bytes it sends, in all its answers together."""
 
     def __init__(self) -> None:
@@ -42,9 +42,9 @@ class Patience:
 
     def left(self) -> float:
         """The seconds it may still take until its next byte."""
-        left = GRACE_SECONDS + self.received / LOWEST_RATE - self.waited
+        left = _GRACE_SECONDS + self.received / _LOWEST_RATE - self.waited
         if left <= 0:
-            raise TooSlow(f"only {self.received:,} bytes in {self.waited:.0f} s, {LOWEST_RATE:,} per second are due")
+            raise _TooSlow(f"only {self.received:,} bytes in {self.waited:.0f} s, {_LOWEST_RATE:,} per second are due")
         return left
 
     def wait(self, work: Callable[[], Any]) -> Any:
@@ -56,10 +56,10 @@ class Patience:
             self.waited += time.monotonic() - start
 
 
-class PatientFile(io.RawIOBase):
+class _PatientFile(io.RawIOBase):
     """What arrives at a socket, as a file each read of which is limited by the patience left."""
 
-    def __init__(self, socket: Any, patience: Patience) -> None:
+    def __init__(self, socket: Any, patience: _Patience) -> None:
         self.socket, self.patience = socket, patience
         self.file = socket.makefile("rb", buffering=0)
 
@@ -77,16 +77,16 @@ class PatientFile(io.RawIOBase):
         super().close()
 
 
-class PatientAnswer(http.client.HTTPResponse):
+class _PatientAnswer(http.client.HTTPResponse):
     """An answer whose head, too, must arrive in time."""
 
-    def __init__(self, socket: Any, *arguments: Any, patience: Patience, **named: Any) -> None:
+    def __init__(self, socket: Any, *arguments: Any, patience: _Patience, **named: Any) -> None:
         super().__init__(socket, *arguments, **named)
         self.fp.close()
-        self.fp = io.BufferedReader(PatientFile(socket, patience))
+        self.fp = io.BufferedReader(_PatientFile(socket, patience))
 
 
-def patient(kind: type[http.client.HTTPConnection], patience: Patience) -> Callable[..., http.client.HTTPConnection]:
+def _patient(kind: type[http.client.HTTPConnection], patience: _Patience) -> Callable[..., http.client.HTTPConnection]:
     """A maker of connections that keep to the patience from the first packet on."""
 
     def connect(host: str, **options: Any) -> http.client.HTTPConnection:
@@ -94,27 +94,27 @@ def patient(kind: type[http.client.HTTPConnection], patience: Patience) -> Calla
         connection = kind(host, **options)
         open_socket = connection.connect
         connection.connect = lambda: patience.wait(open_socket)
-        connection.response_class = partial(PatientAnswer, patience=patience)  # pyright: ignore[reportAttributeAccessIssue]
+        connection.response_class = partial(_PatientAnswer, patience=patience)  # pyright: ignore[reportAttributeAccessIssue]
         return connection
 
     return connect
 
 
-class PatientHandler(request.HTTPHandler, request.HTTPSHandler):
+class _PatientHandler(request.HTTPHandler, request.HTTPSHandler):
     """http and https, and nothing else: not what a redirection to ``file:`` or ``ftp:`` would need."""
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, patience: _Patience) -> None:
         request.HTTPSHandler.__init__(self)
         self.patience = patience
 
     def http_open(self, req: request.Request) -> Any:
-        return self.do_open(patient(http.client.HTTPConnection, self.patience), req)
+        return self.do_open(_patient(http.client.HTTPConnection, self.patience), req)
 
     def https_open(self, req: request.Request) -> Any:
-        return self.do_open(patient(http.client.HTTPSConnection, self.patience), req)
+        return self.do_open(_patient(http.client.HTTPSConnection, self.patience), req)
 
 
-class Redirections(request.HTTPRedirectHandler):
+class _Redirections(request.HTTPRedirectHandler):
     """Follows a server's redirections, but takes no token to another host."""
 
     def redirect_request(
@@ -126,7 +126,7 @@ class Redirections(request.HTTPRedirectHandler):
         return new
 
 
-def open_address(address: str, patience: Patience, headers: Mapping[str, str]) -> http.client.HTTPResponse:
+def _open_address(address: str, patience: _Patience, headers: Mapping[str, str]) -> http.client.HTTPResponse:
     """The answer to a GET; whatever else the server answers with is an OSError."""
     opener = request.OpenerDirector()
     for handler in (
@@ -134,8 +134,8 @@ def open_address(address: str, patience: Patience, headers: Mapping[str, str]) -
         request.UnknownHandler(),
         request.HTTPDefaultErrorHandler(),
         request.HTTPErrorProcessor(),
-        Redirections(),
-        PatientHandler(patience),
+        _Redirections(),
+        _PatientHandler(patience),
     ):
         opener.add_handler(handler)
     return opener.open(request.Request(address, headers=dict(headers)))
@@ -143,27 +143,27 @@ def open_address(address: str, patience: Patience, headers: Mapping[str, str]) -
 
 def fetch_small(address: str, limit: int, headers: Mapping[str, str] | None = None) -> bytes:
     """A whole small file; one of more than ``limit`` bytes is a ValueError, a server that fails a ConnectionError."""
-    patience = Patience()
-    trials = Trials(address, patience)
+    patience = _Patience()
+    trials = _Trials(address, patience)
     while True:
         try:
-            with open_address(address, patience, headers or {}) as answer:
+            with _open_address(address, patience, headers or {}) as answer:
                 data = b""
-                while chunk := answer.read(min(CHUNK, limit + 1 - len(data))):
+                while chunk := answer.read(min(_CHUNK, limit + 1 - len(data))):
                     data += chunk
                 if len(data) > limit:
                     raise ValueError(f"{address} is damaged: more than {limit:,} bytes")
                 if answer.length:
                     raise ConnectionError(f"it broke off after {len(data):,} bytes")
                 return data
-        except FAULTS as error:
+        except _FAULTS as error:
             trials.failed(error)
 
 
-class Trials:
+class _Trials:
     """How often a file was tried since its last byte arrived, and whether to try again."""
 
-    def __init__(self, address: str, patience: Patience) -> None:
+    def __init__(self, address: str, patience: _Patience) -> None:
         self.address, self.patience, self.failures = address, patience, 0
 
     def failed(self, error: Exception) -> None:
@@ -172,13 +172,13 @@ class Trials:
         if isinstance(error, HTTPError):
             error.close()  # it is an answer, too, and holds its connection
         reason = error.reason if isinstance(error, URLError) else error
-        refused = isinstance(error, HTTPError) and error.code not in TEMPORARY
-        if refused or isinstance(reason, TooSlow | TimeoutError) or self.failures == ATTEMPTS:
+        refused = isinstance(error, HTTPError) and error.code not in _TEMPORARY
+        if refused or isinstance(reason, _TooSlow | TimeoutError) or self.failures == _ATTEMPTS:
             reason = one_line(reason) if isinstance(reason, Exception) else reason
             tried = f" in {self.failures} attempts" if self.failures > 1 else ""
             raise ConnectionError(f"{self.address} does not answer{tried}: {reason}") from error
         # counted too: a server that hangs up after every byte would otherwise hold us for as many pauses
-        self.patience.wait(partial(time.sleep, FIRST_PAUSE_SECONDS * 2 ** (self.failures - 1)))
+        self.patience.wait(partial(time.sleep, _FIRST_PAUSE_SECONDS * 2 ** (self.failures - 1)))
 
 
 class ServedSource:
@@ -188,8 +188,8 @@ class ServedSource:
         self.address, self.size, self.headers = address, size, dict(headers or {})
         self.message = pa.py_buffer(b"")
         self.position = 0
-        self.patience = Patience()
-        self.trials = Trials(address, self.patience)
+        self.patience = _Patience()
+        self.trials = _Trials(address, self.patience)
         self.answer: http.client.HTTPResponse | None = None
 
     @property
@@ -211,14 +211,16 @@ class ServedSource:
         """The next bytes of the file; where the connection drops it is opened again."""
         while len(view):
             try:
-                if self.patience.received > ATTEMPTS * (self.size + CHUNK):
-                    raise TooSlow(f"{self.patience.received:,} bytes sent, and the {self.size:,} of the file not whole")
+                if self.patience.received > _ATTEMPTS * (self.size + _CHUNK):
+                    raise _TooSlow(
+                        f"{self.patience.received:,} bytes sent, and not the whole {self.size:,} of the file"
+                    )
                 if self.answer is None:
                     self.answer = self.open_at(self.position)
                 count = self.answer.readinto(view)
                 if count == 0:
                     raise ConnectionError(f"it broke off after {self.position:,} of {self.size:,} bytes")
-            except FAULTS as error:
+            except _FAULTS as error:
                 self.close()
                 self.trials.failed(error)
             else:
@@ -228,14 +230,14 @@ class ServedSource:
 
     def open_at(self, position: int) -> http.client.HTTPResponse:
         """An answer whose next byte is the one at ``position``; a server that knows no ranges sends all before it."""
-        answer = open_address(self.address, self.patience, self.headers | {"Range": f"bytes={position}-"})
+        answer = _open_address(self.address, self.patience, self.headers | {"Range": f"bytes={position}-"})
         try:
             skip = position
             if answer.status == 206:
                 if not str(answer.headers["Content-Range"]).startswith(f"bytes {position}-"):
                     raise ConnectionError(f"byte {position:,} was asked for, {answer.headers['Content-Range']} came")
                 skip = 0
-            while skip and (data := answer.read(min(CHUNK, skip))):
+            while skip and (data := answer.read(min(_CHUNK, skip))):
                 skip -= len(data)
         except BaseException:
             answer.close()

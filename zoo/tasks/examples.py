@@ -77,11 +77,11 @@ class TaskData:
         """
         if self.embedding is not None:
             return self.embedding(inputs)
-        pixels = normalize_pixels(inputs)
+        pixels = _normalize_pixels(inputs)
         return pixels[:, None] if pixels.ndim == 3 else pixels.movedim(-1, 1), None
 
 
-def normalize_pixels(images: UInt8[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def _normalize_pixels(images: UInt8[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Bytes 0 … 255 to [−1, 1], as torchvision's ToTensor and Normalize([0.5], [0.5]) do."""
     return (images.float() / 255 - 0.5) / 0.5
 

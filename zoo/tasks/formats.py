@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import chain
 from math import prod
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
@@ -115,7 +116,7 @@ def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, where: str) -
         return np.lib.format.read_array(file, allow_pickle=False)
 
 
-def _read_header(file: zipfile.ZipExtFile, allowed: str, where: str) -> tuple[int, tuple[int, ...], np.dtype]:
+def _read_header(file: IO[bytes], allowed: str, where: str) -> tuple[int, tuple[int, ...], np.dtype]:
     """The length of an npy header, and the shape and type that it promises."""
     try:
         shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)

@@ -44,7 +44,7 @@ _NEWS_CLASSES = ("1", "2", "3", "4")  # World, Sports, Business, Sci/Tech
 def read_task(task: TaskFile, folder: Path | None) -> RawImages | RawTexts:
     """The data as its files hold it. ``folder`` takes the place of the one that the file's paths start from."""
     if task.is_paper:
-        return load_mnist(folder) if task.name == MNIST.task else load_news(folder)
+        return _load_mnist(folder) if task.name == MNIST.task else _load_news(folder)
     return task.data.read(folder or task.base)
 
 
@@ -56,7 +56,7 @@ def task_data(task: TaskFile, raw: RawImages | RawTexts, embedding: WordEmbeddin
     return raw.as_task(task.image_spec(*raw.size, raw.classes))
 
 
-def load_mnist(folder: Path | None = None) -> RawImages:
+def _load_mnist(folder: Path | None = None) -> RawImages:
     """The whole of MNIST; its source is ``mnist`` only if that is what the files hold.
 
     With a folder, its IDX files in torchvision's layout (``folder/MNIST/raw``, gzipped or not) or an error. With none,
@@ -134,7 +134,7 @@ def _parsed_once(mnist_data: Callable[[], tuple[np.ndarray, np.ndarray]]) -> Exa
     return Examples(torch.from_numpy(pixels).to(torch.uint8).view(-1, _SIDE, _SIDE), torch.from_numpy(digits).long())
 
 
-def load_news(folder: Path | None = None) -> RawTexts:
+def _load_news(folder: Path | None = None) -> RawTexts:
     """AG News as text.
 
     With a folder, ``folder/ag_news/train.csv`` and ``test.csv`` or an error; the source is ``ag_news`` only if that is

@@ -31,7 +31,7 @@ def sinusoidal_positions(tokens: int, dim: int) -> Float[Tensor, "tokens dim"]:
     return table.float()
 
 
-class Dropout(nn.Module):
+class _Dropout(nn.Module):
     """Inverted dropout whose masks come from a generator that is handed in, so that training needs no global state."""
 
     def __init__(self, probability: float, generator: torch.Generator | None) -> None:
@@ -49,7 +49,7 @@ class Dropout(nn.Module):
 class Block(nn.Module):
     """Attention, then MLP, each behind a LayerNorm and in front of a dropout."""
 
-    def __init__(self, spec: TransformerSpec, dropout: Dropout) -> None:
+    def __init__(self, spec: TransformerSpec, dropout: _Dropout) -> None:
         super().__init__()
         self.heads = spec.heads
         self.scale = 1 / math.sqrt(spec.key_dim)
@@ -86,7 +86,7 @@ class Block(nn.Module):
         return projection(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
-class Classifier(nn.Module):
+class _Classifier(nn.Module):
     """Two linear layers with a ReLU between them."""
 
     def __init__(self, spec: TransformerSpec) -> None:
@@ -114,9 +114,9 @@ class ZooTransformer(nn.Module):
         self.spec = spec
         patch = spec.patch_size
         self.embedding = nn.Conv2d(spec.channels, spec.dim, patch, patch) if patch else None
-        self.dropout = Dropout(dropout, dropout_generator)
+        self.dropout = _Dropout(dropout, dropout_generator)
         self.blocks = nn.ModuleList(Block(spec, self.dropout) for _ in range(spec.blocks))
-        self.classifier = Classifier(spec)
+        self.classifier = _Classifier(spec)
         self.register_buffer("positions", sinusoidal_positions(spec.tokens, spec.dim), persistent=False)
 
     def forward(self, x: Float[Tensor, "b ..."], mask: Bool[Tensor, "b t"] | None = None) -> Float[Tensor, "b classes"]:
