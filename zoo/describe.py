@@ -1,4 +1,4 @@
-"""What a zoo holds: every config on one line; in detail counts, a histogram and marginals per hyperparameter.
+"""Describes a zoo: every config on one line; in detail counts, a histogram and marginals per hyperparameter.
 
 python -m zoo.describe small-transformer-zoo
 python -m zoo.describe small-transformer-zoo --config mnist --where "checkpoint == 'epoch_75'" --png histogram.png
@@ -140,7 +140,7 @@ def main(arguments: list[str] | None = None) -> None:
     }
     if not any(len(rows) for _, rows in selected.values()):
         for reader in readers.values():
-            reader.rows(options.where)  # an error that says what there is to choose from
+            reader.rows(options.where)  # an error that lists the values there are
     console = PlainConsole()
     if options.details or options.config:
         for config, (reader, rows) in selected.items():
@@ -167,7 +167,7 @@ def _print_details(console: PlainConsole, config: str, reader: ZooReader, rows: 
 def _draw(
     selected: dict[str, tuple[ZooReader, pd.DataFrame]], histograms: Path | None, folder: Path | None
 ) -> Iterator[Path]:
-    """The pictures that were asked for, of the configs that have checkpoints: all runs of one may have diverged."""
+    """Draws the wanted pictures of the configs that have checkpoints: all runs of one may have diverged."""
     drawn = {config: (reader, rows) for config, (reader, rows) in selected.items() if len(rows)}
     if not drawn:
         return

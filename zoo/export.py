@@ -79,7 +79,7 @@ def _to_safetensors(state: dict[str, torch.Tensor], metadata: dict[str, str]) ->
 
 
 def _to_torch(state: dict[str, torch.Tensor]) -> bytes:
-    """What ``torch.load(path, weights_only=True)`` reads."""
+    """A file for ``torch.load(path, weights_only=True)``."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()
@@ -118,13 +118,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _form_of(out: Path) -> str:
-    """What a name asks for; a folder, or a name without a suffix, for safetensors."""
+    """The format by the name of the output; safetensors for a folder or a name without a suffix."""
     for form, suffix in _SUFFIXES.items():
         if out.suffix == suffix:
             return form
     if out.suffix and not out.is_dir():
         endings = " or ".join(_SUFFIXES.values())
-        raise ValueError(f"the name {out} does not say what to write: end it in {endings}, or choose a --format")
+        raise ValueError(f"the name {out} does not tell the format: end it in {endings}, or choose a --format")
     return "safetensors"
 
 

@@ -75,11 +75,11 @@ def plot_marginals(name: str, rows: pd.DataFrame, path: Path) -> Path:
             printable(value).replace("$", r"\$"): group["test_accuracy"].to_numpy()
             for value, group in rows.groupby(hyperparameter)
         }
-        for place, values in enumerate(groups.values()):
+        for column, values in enumerate(groups.values()):
             low, lower, middle, upper, high = np.quantile(values, [0.05, 0.25, 0.5, 0.75, 0.95])
-            axis.vlines(place, low, high, color=_COLOR, linewidth=1)
-            axis.vlines(place, lower, upper, color=_COLOR, linewidth=6)
-            axis.plot(place, middle, marker="o", color="white", markeredgecolor="black", markersize=6, zorder=3)
+            axis.vlines(column, low, high, color=_COLOR, linewidth=1)
+            axis.vlines(column, lower, upper, color=_COLOR, linewidth=6)
+            axis.plot(column, middle, marker="o", color="white", markeredgecolor="black", markersize=6, zorder=3)
         axis.set_xticks(range(len(groups)), list(groups), rotation=40, fontsize=7)
         axis.set(xlabel=hyperparameter, ylim=(0, 1))
     for axis in axes[:, 0]:

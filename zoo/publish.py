@@ -64,7 +64,7 @@ def publish(
     name: str | None = None,
     advance: Advance = lambda rows: None,
 ) -> Manifest:
-    """Publishes every finished shard below ``runs`` as the folder ``out``; ``advance`` is told of rows written.
+    """Publishes every finished shard below ``runs`` as the folder ``out``; ``advance`` gets the number of rows.
 
     With ``first`` a sample: that many completed runs of each config, from its shards in turn. ``name`` is what the card
     calls the zoo, by default the name of the folder.
@@ -149,10 +149,10 @@ def _check_runs(shards: Sequence[Shard], tables: Sequence[pa.Table], all_runs: p
     for row, run in enumerate(all_runs.column("run_id").to_pylist()):
         if first.setdefault(run, row) == row:
             continue
-        (here, place), (there, _) = locate(row), locate(first[run])
+        (here, number), (there, _) = locate(row), locate(first[run])
         if here != there:
             raise ValueError(
-                f"{here}, row {place}: the run is there twice, also in {there.parent.name}: a sample may share runs "
+                f"{here}, row {number}: the run is there twice, also in {there.parent.name}: a sample may share runs "
                 "with shards of the grid and with other samples; publish them apart"
             )
     foreign = numbers_of(all_runs, "shard") != np.repeat(numbers, lengths)
@@ -173,7 +173,7 @@ def _sample_runs(config: str, shards: Sequence[pa.Table], count: int) -> pa.Tabl
     Neighboring shards differ in their train fraction, so a sample from a single shard would have only one of them.
     """
     completed = [np.flatnonzero(np.array(table.column("status").to_pylist()) == "completed") for table in shards]
-    in_turn = sorted((place, shard) for shard, rows in enumerate(completed) for place in range(len(rows)))
+    in_turn = sorted((rank, shard) for shard, rows in enumerate(completed) for rank in range(len(rows)))
     if not 1 <= count <= len(in_turn):
         raise ValueError(f"{config} has {len(in_turn)} completed runs: a sample of {count} cannot be cut from them")
     taken = Counter(shard for _, shard in in_turn[:count])

@@ -110,7 +110,7 @@ def run_row(config: str, spec: TransformerSpec, shard: int, index: int, complete
 
 
 def repeated(config: str, shard: int, number: int, repeat: int) -> dict[str, Any]:
-    """What makes a run a repeat of a configuration, given by its number in the shard."""
+    """The columns of a repeat of a configuration, given by its number in the shard."""
     random = generator_of(f"{config}/{shard}/{number}/configuration")
     return {
         "optimizer": OPTIMIZERS[int(random.integers(len(OPTIMIZERS)))],

@@ -43,7 +43,7 @@ _ACCURACY_TOLERANCE = 0.002
 
 
 def _verify(folder: Path, advance: Advance = lambda done: None) -> list[str]:
-    """Every fault of a published zoo, one line each; none when all is well. ``advance`` is told of bytes checked.
+    """Every fault of a published zoo, one line each; none for a sound zoo. ``advance`` gets numbers of bytes.
 
     A file that fails its hash is named and not looked into. A manifest that cannot be read raises a ValueError. A zoo
     that is published again meanwhile is read again.
@@ -64,7 +64,7 @@ def _verify_edition(folder: Path, advance: Advance) -> list[str]:
         *faults.values(),
         *(f"{folder / name} is not listed in the manifest" for name in surplus_entries(folder, zoo.manifest)),
     ]
-    with suppress(ValueError):  # a split whose files are not all there, which is said below
+    with suppress(ValueError):  # a split whose files are not all there, which is reported below
         problems += [f"{zoo.folder} lists {name!r}, a file of no config" for name in files_of_no_config(zoo)]
     for config in zoo.configs:
         problems += _check_config(zoo, config, damaged)
@@ -225,7 +225,7 @@ def _load_test_set(folder: Path, details: ConfigDetails, data: Path | None) -> T
 
 
 def _find_data(definition: TaskFile, data: Path | None, embedding: Path) -> TaskData:
-    """The data of a task; where a file of one's own task is missing, the remedy is said."""
+    """The data of a task; the error about a missing file of one's own task names the option."""
     try:
         return load_task(definition, data, lambda: embedding)
     except FileNotFoundError as error:
@@ -237,7 +237,7 @@ def _find_data(definition: TaskFile, data: Path | None, embedding: Path) -> Task
 def _same_test_set(recorded: str, source: str) -> bool:
     """Whether two sources have one test set, for zoos that recorded no hash of it.
 
-    A preset may train on a part of the training set, and says so behind a comma; the test set is always whole.
+    A preset may train on a part of the training set, named after a comma; the test set is always whole.
     """
     return recorded == source or recorded.startswith(f"{source}, ")
 
@@ -285,7 +285,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(_FAULTY)
     rows = sum(sum(config.rows.values()) for config in zoo.configs.values())
     counted = f"{rows:,} rows in {len(zoo.manifest.files)} files, {size / 1e6:,.1f} MB"
-    print(f"{printable(folder)}: {', '.join(zoo.configs)}; {counted}: all well")
+    print(f"{printable(folder)}: {', '.join(zoo.configs)}; {counted}: no faults")
     if options.evaluate:
         drawn = how_many(options.evaluate, "random row")
         print(f"accuracy of {drawn} per config measured again: all within {_ACCURACY_TOLERANCE}")

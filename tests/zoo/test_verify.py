@@ -55,7 +55,7 @@ def test_a_zoo_that_is_published_meanwhile_is_read_again(tmp_path, monkeypatch):
 
 def test_a_sound_zoo_is_all_well(zoo_folder, capsys):
     main([str(zoo_folder)])
-    assert capsys.readouterr().out.endswith(": all well\n")
+    assert capsys.readouterr().out.endswith(": no faults\n")
     assert _verify(zoo_folder) == []
 
 
@@ -312,7 +312,7 @@ def test_a_manifest_without_a_hash_is_read_and_verify_says_so(spoilt, capsys):
     change_manifest(spoilt, lambda manifest: None)
     main([str(spoilt)])
     said = capsys.readouterr()
-    assert said.out.endswith(": all well\n")
+    assert said.out.endswith(": no faults\n")
     assert said.err == f"note: {spoilt / 'manifest.json'} has no hash of itself: changes to it go unnoticed\n"
     Manifest.read(spoilt).write(spoilt)
     main([str(spoilt)])

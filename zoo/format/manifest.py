@@ -21,7 +21,7 @@ from zoo.version import VERSION
 MANIFEST_FILE = "manifest.json"
 _HASH_CHUNK = 1 << 22
 MAX_MANIFEST_BYTES = 4 << 20
-"""That of the paper's whole grid has 100 kB; Python's objects may take thirty times the text."""
+"""The manifest of the paper's whole grid has 100 kB; Python's objects may take thirty times the text."""
 MAX_COUNT = 1 << 62  # bytes and rows fit a machine's integers, also summed
 _OWN_HASH, _ZEROS = "sha256", "0" * 64
 _LONGEST_LINE = 300
@@ -49,7 +49,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The files of a folder by relative name, and how they were made; ``sha256`` is known of one that was read."""
+    """The files of a folder by relative name, and how they were made; ``sha256`` is set when it was read."""
 
     files: dict[str, FileEntry]
     details: dict[str, Any]
@@ -156,15 +156,15 @@ def is_sha256(text: Any) -> bool:
 
 
 def edition_of(folder: Path) -> str:
-    """What tells two publications apart: the hash of the manifest, which holds the hash of everything else."""
+    """The hash of the manifest, which holds the hash of everything else: two publications differ in it."""
     return hashlib.sha256(_read_manifest(folder)).hexdigest()
 
 
 def read_one_edition(folder: Path, read: Callable[[str], _T], changed: Callable[[], None] = lambda: None) -> _T:
-    """What ``read(edition)`` returns when the folder is the same one, with the same manifest, before and after it.
+    """Returns ``read(edition)`` once the folder is the same one, with the same manifest, before and after the call.
 
     Publishing puts a new folder in the place of the old one, so all files that ``read`` opened by name then belong to
-    one edition. Otherwise ``changed`` is told, what ``read`` returned or raised does not count, and it is called again.
+    one edition. Otherwise the outcome is dropped, ``changed`` is called, and ``read`` is called again.
     """
     for _ in range(_ATTEMPTS):
         # held open, so that no later folder can get the same number from the file system

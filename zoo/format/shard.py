@@ -26,7 +26,7 @@ _LONGEST = 1e9  # seconds; a shard takes hours
 
 @dataclass(frozen=True)
 class ShardRecord(TrainingRecord):
-    """What a shard's manifest says about how it was made."""
+    """How a shard was made, from its manifest."""
 
     config: str
     shard: int
@@ -49,7 +49,7 @@ class ShardRecord(TrainingRecord):
         try:
             return cls.from_dict({name: value for name, value in details.items() if name != "kind"})
         except KeyError as error:
-            raise ValueError(f"{where} does not say the shard's {error.args[0]}") from error
+            raise ValueError(f"{where} lacks the shard's {error.args[0]}") from error
         except (TypeError, ValueError) as error:
             raise ValueError(f"{where} is damaged: {error}") from error
 
@@ -67,7 +67,7 @@ def write_shard(
 ) -> None:
     """Writes a finished shard: the same runs, the same bytes, except for ``timing.json``, which the manifest omits.
 
-    ``timing`` is asked after the tables are written, so that writing them can be part of it.
+    ``timing`` is called after the tables are written, so that writing them can be part of it.
     """
     files = {
         CHECKPOINTS_FILE: write_table(folder / CHECKPOINTS_FILE, checkpoint_schema(record.spec), checkpoints),
@@ -78,7 +78,7 @@ def write_shard(
 
 
 def finished_record(folder: Path) -> ShardRecord | None:
-    """What a finished shard says about itself; None where it is not finished. A file that is cut short is an error."""
+    """The record of a finished shard; None where it is not finished. A file that is cut short is an error."""
     if not (folder / MANIFEST_FILE).exists():
         return None
     shard = Shard.read(folder)
@@ -123,20 +123,20 @@ class Shard:
         return table.append_column(PUBLISHED_RUN_SCHEMA.field("wall_seconds"), pa.array([seconds] * len(table)))
 
     def wall_seconds(self) -> float:
-        return self._timed("wall_seconds")
+        return self._seconds("wall_seconds")
 
     def engine_seconds(self) -> float | None:
-        """What its engine took; None where the shard was interrupted, or is from a version that did not say."""
-        return None if self._timing.get("engine_seconds") is None else self._timed("engine_seconds")
+        """The time its engine took; None where it was interrupted, or an old version did not record it."""
+        return None if self._timing.get("engine_seconds") is None else self._seconds("engine_seconds")
 
     def device(self) -> str:
-        """What it was trained on."""
+        """The device it was trained on."""
         return str(self._timing.get("device", "unknown"))
 
-    def _timed(self, name: str) -> float:
+    def _seconds(self, name: str) -> float:
         seconds = self._timing.get(name)
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < _LONGEST:
-            raise ValueError(f"{self.folder / TIMING_FILE} does not say {name}: {seconds!r}")
+            raise ValueError(f"{self.folder / TIMING_FILE} has no valid {name}: {seconds!r}")
         return float(seconds)
 
     @cached_property

@@ -18,7 +18,7 @@ _CONFIGURATION = ("task", "optimizer", "learning_rate", "weight_decay", "init_st
 
 
 def run_digest(run_id: str) -> bytes:
-    """The hash that places a run; in the order of these digests any stretch of runs is a random sample of them."""
+    """The hash that decides the split of a run; in the order of these digests any stretch of runs is a random one."""
     return hashlib.sha256(run_id.encode()).digest()
 
 

@@ -104,7 +104,7 @@ def _text_example(task: TaskData) -> Example:
 
 
 def _sentence_example(spec: TransformerSpec, embedding: WordEmbedding) -> Example:
-    """A sentence of our own in the words that the embedding knows, else the first words of its vocabulary."""
+    """A sentence of our own in the words that the embedding has, else the first words of its vocabulary."""
     known = [word for word in _SENTENCE.split() if word in embedding.ids]
     words, source = known, "a sentence of our own, not of the data"
     if len(known) < _FEWEST_WORDS:

@@ -1,4 +1,4 @@
-"""Predicted beside measured accuracies, from whoever has made predictions, in a file of JSON.
+"""Predicted beside measured accuracies, from any predictor, in a JSON file.
 
 [{"config": "mnist", "predictor": "Transformer-NFN", "data": "test split of 2,000 runs",
   "predicted": [0.91, …], "measured": [0.93, …], "tau": 0.845, "interval": [0.816, 0.870], "reads_weights": true}, …]
@@ -39,7 +39,7 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 @dataclass(frozen=True)
 class Predictions:
-    """What one predictor says about the checkpoints of a config, in the order of what was measured.
+    """The accuracies that one predictor predicts for checkpoints of a config, in the order of the measured ones.
 
     ``tau`` is Kendall's rank correlation of the two and ``interval`` its 95% interval, over several fits where there
     are more than the one shown; ``data`` says which checkpoints these are, since they may be of another zoo than the

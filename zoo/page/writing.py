@@ -1,4 +1,4 @@
-"""Writes the folder of a page: index.html, and beside it what is only read when somebody asks for it.
+"""Writes the folder of a page: index.html, and beside it the data that is read on demand.
 
 index.html                the page with the tables of all configs
 curves/0-003.js           the learning curves of 64 runs: the fourth 64 of the first config
@@ -46,8 +46,8 @@ def write_page(
 ) -> Manifest:
     """Writes the page of a zoo, given as ``zoo.open`` takes it, as the folder ``out``.
 
-    ``pictured`` is the number of runs of each config whose checkpoints are looked into; ``advance`` is told of those
-    that were. ``out`` is replaced whole where it is an older page; a folder with anything else in it is left alone.
+    ``pictured`` is the number of runs of each config with pictures of their checkpoints; ``advance`` is called with 1
+    for each. ``out`` is replaced whole where it is an older page; a folder with anything else in it is left alone.
     """
     folder, out = find_folder(zoo), out.resolve()
     _check_target(out, folder.resolve())
@@ -64,10 +64,10 @@ def write_page(
     with replacing_folder(out, zoo_files) as new:
         examples: dict[TransformerSpec, Example | str] = {}
         tables = []
-        for place, reader in enumerate(readers.values()):
+        for index, reader in enumerate(readers.values()):
             if reader.spec not in examples:
                 examples[reader.spec] = find_example(reader, data)
-            tables.append(packed(_write_config(new, place, reader, examples[reader.spec], pictured, advance)))
+            tables.append(packed(_write_config(new, index, reader, examples[reader.spec], pictured, advance)))
         page = render(f"{printable(name)}: trained small transformers", head, tables, _summary(readers))
         write_atomically(new / PAGE_FILE, page.encode())
         names = sorted(path.relative_to(new).as_posix() for path in new.rglob("*") if path.is_file())
@@ -87,19 +87,19 @@ def _check_target(out: Path, zoo: Path) -> None:
 
 
 def _write_config(
-    folder: Path, place: int, reader: ZooReader, found: Example | str, pictured: int, advance: Advance
+    folder: Path, index: int, reader: ZooReader, found: Example | str, pictured: int, advance: Advance
 ) -> dict[str, Any]:
     """Writes the files of one config and returns its tables; ``found`` is an example, or why there is none."""
     missing = attention_refusal(reader.spec, found) if isinstance(found, Example) else found
     example = found if isinstance(found, Example) and missing is None else None
     runs = reader.runs
     for number, start in enumerate(range(0, len(runs), _RUNS_PER_FILE)):
-        _write_script(folder / "curves" / f"{place}-{number:03d}.js", curves(runs.iloc[start : start + _RUNS_PER_FILE]))
+        _write_script(folder / "curves" / f"{index}-{number:03d}.js", curves(runs.iloc[start : start + _RUNS_PER_FILE]))
     rows = checkpoint_columns(reader)
     chosen = _pictured_runs(rows, pictured)
     model = build_model(reader.spec, np.zeros(reader.spec.num_parameters, dtype=np.float32))
     for run in chosen:
-        _write_script(folder / "runs" / f"{place}-{run:05d}.js", _pictures(reader, rows, run, model, example))
+        _write_script(folder / "runs" / f"{index}-{run:05d}.js", _pictures(reader, rows, run, model, example))
         advance(1)
     details = reader.details
     return {
@@ -117,7 +117,7 @@ def _write_config(
 
 
 def _pictured_runs(rows: dict[str, Any], count: int) -> list[int]:
-    """The numbers of ``count`` runs, spread evenly over the order of their best accuracies; of all, if there are less.
+    """The numbers of ``count`` runs, spread evenly over the order of their best accuracies; of all, if there are fewer.
 
     The first and the last are always among them.
     """
@@ -125,8 +125,8 @@ def _pictured_runs(rows: dict[str, Any], count: int) -> list[int]:
     for run, accuracy in zip(rows["run"], rows["test_accuracy"], strict=True):
         best[run] = max(best.get(run, 0.0), accuracy or 0.0)
     order = sorted(best, key=lambda run: (best[run], run))
-    places = np.unique(np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int))
-    return sorted(order[place] for place in places)
+    ranks = np.unique(np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int))
+    return sorted(order[rank] for rank in ranks)
 
 
 def _pictures(
@@ -143,12 +143,12 @@ def _pictures(
 
 
 def _write_script(path: Path, value: Any) -> None:
-    """Data as a script that hands it to the page: a page on a disk may load scripts beside it, but no other file."""
+    """Data as a script that hands it to the page: a page on a disk may load no other files beside it."""
     write_atomically(path, f'zooFile("{path.parent.name}/{path.stem}", "{packed(value)}");\n'.encode())
 
 
 def _counts(readers: dict[str, ZooReader]) -> str:
-    """What a zoo holds, in one line."""
+    """The size of a zoo, in one line."""
     runs, rows = sum(len(reader.runs) for reader in readers.values()), sum(map(len, readers.values()))
     configs = how_many(len(readers), "config")
     return f"{rows:,} checkpoints of {runs:,} trained small transformers in {configs}"
@@ -177,7 +177,7 @@ def add_options(options: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, predictions: Sequence[Predictions]) -> None:
-    """Writes the page that the options ask for and says where it is."""
+    """Writes a page according to the options and prints where it is."""
     if options.pictures < 0:
         raise ValueError(f"--pictures must be at least 0, got {options.pictures}")
     if options.data is not None and not options.data.is_dir():

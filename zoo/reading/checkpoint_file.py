@@ -23,7 +23,7 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class CheckpointFile(NamedTuple):
-    """The tensors of a file by name, and what its header says; a torch file has none."""
+    """The tensors of a file by name, and the metadata of its header, which a torch file does not have."""
 
     path: Path
     state: Mapping[str, Tensor]
@@ -32,7 +32,7 @@ class CheckpointFile(NamedTuple):
     @classmethod
     def read(cls, path: Path) -> "CheckpointFile":
         if path.suffix not in SUFFIXES:
-            raise ValueError(f"{path} is no file of a checkpoint: it should end in {', '.join(SUFFIXES)}")
+            raise ValueError(f"{path} is not a checkpoint file: its name should end in {', '.join(SUFFIXES)}")
         refuse_larger(path, _MAX_BYTES)
         if path.suffix in _SAFETENSORS:
             state, metadata = _read_safetensors(path)
@@ -40,7 +40,7 @@ class CheckpointFile(NamedTuple):
             state, metadata = _read_torch(path), {}
         for name, tensor in state.items():
             if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.dtype not in _FLOATS:
-                raise ValueError(f"{path} is no state_dict of floating-point tensors: {str(name)[:80]!r} is not one")
+                raise ValueError(f"{path} is not a state_dict of floating-point tensors: {str(name)[:80]!r} is not one")
         return cls(path, state, metadata)
 
     def misfit(self, spec: TransformerSpec) -> str | None:
@@ -75,10 +75,10 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     # torch raises a different type for each way in which a file can be wrong
     except Exception as error:
-        if type(error).__name__ == "UnpicklingError":  # torch's own words tell how to read it all the same
+        if type(error).__name__ == "UnpicklingError":  # torch's own message explains how to read it all the same
             raise ValueError(f"{path} holds more than tensors and is not read: save model.state_dict()") from error
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path} cannot be read as tensors alone: {first[:200]}") from error
     if not isinstance(state, Mapping):
-        raise ValueError(f"{path} is no state_dict but a {type(state).__name__}: save model.state_dict()")
+        raise ValueError(f"{path} is not a state_dict but a {type(state).__name__}: save model.state_dict()")
     return dict(state)

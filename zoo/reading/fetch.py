@@ -1,7 +1,7 @@
 """Bytes from a web server that may drop the connection, send too little, too much, or hardly anything.
 
-A server may keep us waiting ``_GRACE_SECONDS`` in all, and then one second more for every ``_LOWEST_RATE`` bytes it has
-sent; what it sends is limited, and so is the time that a whole file can take. Only time spent waiting counts: a reader
+A server may keep us waiting ``_GRACE_SECONDS`` in all, and one second more per ``_LOWEST_RATE`` bytes it has sent;
+the bytes it sends are limited, and so is the time that a whole file can take. Only time spent waiting counts: a reader
 may take as long as it likes between two batches. A connection that drops is opened again where it broke off, at most
 ``_ATTEMPTS`` times without a further byte; the pause before an attempt is waiting, too.
 """
@@ -35,10 +35,10 @@ class _TooSlow(ConnectionError):
 
 
 class _Patience:
-    """Counts the seconds a server keeps us waiting and the bytes it sends, in all its answers together."""
+    """Counts the seconds a server keeps us waiting, the bytes it sends, and its failures since the last byte."""
 
-    def __init__(self) -> None:
-        self.waited, self.received = 0.0, 0
+    def __init__(self, address: str) -> None:
+        self.address, self.waited, self.received, self.failures = address, 0.0, 0, 0
 
     def left(self) -> float:
         """The seconds it may still take until its next byte."""
@@ -48,16 +48,30 @@ class _Patience:
         return left
 
     def wait(self, work: Callable[[], Any]) -> Any:
-        """What ``work`` returns; the time it takes is counted."""
+        """Returns the result of ``work`` and counts the time it takes."""
         start = time.monotonic()
         try:
             return work()
         finally:
             self.waited += time.monotonic() - start
 
+    def failed(self, error: Exception) -> None:
+        """Waits a little before the next attempt; raises a ConnectionError where there will be none."""
+        self.failures += 1
+        if isinstance(error, HTTPError):
+            error.close()  # it is an answer, too, and holds its connection
+        reason = error.reason if isinstance(error, URLError) else error
+        refused = isinstance(error, HTTPError) and error.code not in _TEMPORARY
+        if refused or isinstance(reason, _TooSlow | TimeoutError) or self.failures == _ATTEMPTS:
+            reason = one_line(reason) if isinstance(reason, Exception) else reason
+            tried = f" in {self.failures} attempts" if self.failures > 1 else ""
+            raise ConnectionError(f"{self.address} does not answer{tried}: {reason}") from error
+        # counted too: a server that hangs up after every byte would otherwise hold us for as many pauses
+        self.wait(partial(time.sleep, _FIRST_PAUSE_SECONDS * 2 ** (self.failures - 1)))
+
 
 class _PatientFile(io.RawIOBase):
-    """What arrives at a socket, as a file each read of which is limited by the patience left."""
+    """A socket as a file; each of its reads is limited by the patience left."""
 
     def __init__(self, socket: Any, patience: _Patience) -> None:
         self.socket, self.patience = socket, patience
@@ -78,7 +92,7 @@ class _PatientFile(io.RawIOBase):
 
 
 class _PatientAnswer(http.client.HTTPResponse):
-    """An answer whose head, too, must arrive in time."""
+    """A response whose head must arrive in time, too."""
 
     def __init__(self, socket: Any, *arguments: Any, patience: _Patience, **named: Any) -> None:
         super().__init__(socket, *arguments, **named)
@@ -87,7 +101,7 @@ class _PatientAnswer(http.client.HTTPResponse):
 
 
 def _patient(kind: type[http.client.HTTPConnection], patience: _Patience) -> Callable[..., http.client.HTTPConnection]:
-    """A maker of connections that keep to the patience from the first packet on."""
+    """Makes connections that are limited by the patience from the first packet on."""
 
     def connect(host: str, **options: Any) -> http.client.HTTPConnection:
         options["timeout"] = patience.left()
@@ -101,7 +115,7 @@ def _patient(kind: type[http.client.HTTPConnection], patience: _Patience) -> Cal
 
 
 class _PatientHandler(request.HTTPHandler, request.HTTPSHandler):
-    """http and https, and nothing else: not what a redirection to ``file:`` or ``ftp:`` would need."""
+    """http and https only, so that a redirection to ``file:`` or ``ftp:`` fails."""
 
     def __init__(self, patience: _Patience) -> None:
         request.HTTPSHandler.__init__(self)
@@ -115,7 +129,7 @@ class _PatientHandler(request.HTTPHandler, request.HTTPSHandler):
 
 
 class _Redirections(request.HTTPRedirectHandler):
-    """Follows a server's redirections, but takes no token to another host."""
+    """Follows redirections, without the token where they lead to another host."""
 
     def redirect_request(
         self, req: request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
@@ -127,7 +141,7 @@ class _Redirections(request.HTTPRedirectHandler):
 
 
 def _open_address(address: str, patience: _Patience, headers: Mapping[str, str]) -> http.client.HTTPResponse:
-    """The answer to a GET; whatever else the server answers with is an OSError."""
+    """The response to a GET; any status but success is an OSError."""
     opener = request.OpenerDirector()
     for handler in (
         request.ProxyHandler(),
@@ -143,8 +157,7 @@ def _open_address(address: str, patience: _Patience, headers: Mapping[str, str])
 
 def fetch_small(address: str, limit: int, headers: Mapping[str, str] | None = None) -> bytes:
     """A whole small file; one of more than ``limit`` bytes is a ValueError, a server that fails a ConnectionError."""
-    patience = _Patience()
-    trials = _Trials(address, patience)
+    patience = _Patience(address)
     while True:
         try:
             with _open_address(address, patience, headers or {}) as answer:
@@ -157,28 +170,7 @@ def fetch_small(address: str, limit: int, headers: Mapping[str, str] | None = No
                     raise ConnectionError(f"it broke off after {len(data):,} bytes")
                 return data
         except _FAULTS as error:
-            trials.failed(error)
-
-
-class _Trials:
-    """How often a file was tried since its last byte arrived, and whether to try again."""
-
-    def __init__(self, address: str, patience: _Patience) -> None:
-        self.address, self.patience, self.failures = address, patience, 0
-
-    def failed(self, error: Exception) -> None:
-        """Waits a little before the next attempt; raises a ConnectionError where there will be none."""
-        self.failures += 1
-        if isinstance(error, HTTPError):
-            error.close()  # it is an answer, too, and holds its connection
-        reason = error.reason if isinstance(error, URLError) else error
-        refused = isinstance(error, HTTPError) and error.code not in _TEMPORARY
-        if refused or isinstance(reason, _TooSlow | TimeoutError) or self.failures == _ATTEMPTS:
-            reason = one_line(reason) if isinstance(reason, Exception) else reason
-            tried = f" in {self.failures} attempts" if self.failures > 1 else ""
-            raise ConnectionError(f"{self.address} does not answer{tried}: {reason}") from error
-        # counted too: a server that hangs up after every byte would otherwise hold us for as many pauses
-        self.patience.wait(partial(time.sleep, _FIRST_PAUSE_SECONDS * 2 ** (self.failures - 1)))
+            patience.failed(error)
 
 
 class ServedSource:
@@ -188,8 +180,7 @@ class ServedSource:
         self.address, self.size, self.headers = address, size, dict(headers or {})
         self.message = pa.py_buffer(b"")
         self.position = 0
-        self.patience = _Patience()
-        self.trials = _Trials(address, self.patience)
+        self.patience = _Patience(address)
         self.answer: http.client.HTTPResponse | None = None
 
     @property
@@ -222,20 +213,20 @@ class ServedSource:
                     raise ConnectionError(f"it broke off after {self.position:,} of {self.size:,} bytes")
             except _FAULTS as error:
                 self.close()
-                self.trials.failed(error)
+                self.patience.failed(error)
             else:
                 self.position += count
-                self.trials.failures = 0
+                self.patience.failures = 0
                 view = view[count:]
 
     def open_at(self, position: int) -> http.client.HTTPResponse:
-        """An answer whose next byte is the one at ``position``; a server that knows no ranges sends all before it."""
+        """An answer whose next byte is the one at ``position``; a server without ranges sends all bytes before it."""
         answer = _open_address(self.address, self.patience, self.headers | {"Range": f"bytes={position}-"})
         try:
             skip = position
             if answer.status == 206:
                 if not str(answer.headers["Content-Range"]).startswith(f"bytes {position}-"):
-                    raise ConnectionError(f"byte {position:,} was asked for, {answer.headers['Content-Range']} came")
+                    raise ConnectionError(f"byte {position:,} was requested, {answer.headers['Content-Range']} came")
                 skip = 0
             while skip and (data := answer.read(min(_CHUNK, skip))):
                 skip -= len(data)

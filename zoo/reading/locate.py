@@ -1,6 +1,6 @@
 """Finding a zoo by name, from any folder: a path, ``$SMALL_TRANSFORMER_ZOO``, the bundled sample, the Hugging Face hub.
 
-Also what else has a place of its own: downloaded data and whatever can be made again, in the user's cache.
+Also the folders of downloaded data and of files that can be made again, in the user's cache.
 """
 
 import os
@@ -127,7 +127,7 @@ def hub_answering(failure: str) -> Iterator[None]:
         raise OSError(f"{failure}: the hub answered with HTTP {status}, try again later") from error
     except ValueError as error:
         raise ValueError(f"{failure}: {error}") from error
-    # its transport has changed twice, and each raises types of its own for one fact, that there is no connection
+    # its transport has changed twice, and each raises its own types where there is no connection
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
             raise  # a full disk, say

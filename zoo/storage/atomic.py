@@ -18,7 +18,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """A file to write to; it takes the name ``path`` only when the ``with`` ends without an exception.
 
     The bytes go to a temporary name in the same folder, are flushed to the disk, and only then renamed over ``path``.
-    The temporary file is locked for as long as its writer lives, so that what a killed one left can be told from it.
+    The temporary file is locked for as long as its writer lives, so that leftovers of killed ones can be recognized.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_UNFINISHED}")
@@ -33,8 +33,8 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
             os.replace(temporary, path)  # before the lock goes
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        # a full disk is noticed in the middle of a write, where the system does not say of which file; and of two names
-        # the temporary one says nothing to whoever reads the message
+        # a full disk is noticed in the middle of a write, where the system's error names no file; where it names the
+        # temporary file, the message should name the real one
         unnamed = (None, temporary, str(temporary))
         if isinstance(error, OSError) and error.errno is not None and error.filename in unnamed:
             raise OSError(error.errno, error.strerror, str(path)) from error
@@ -43,15 +43,15 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """``data`` under the name ``path``, or nothing."""
+    """Writes a file whole, or not at all."""
     with atomic_file(path) as file:
         file.write(data)
 
 
 def remove_unfinished(folder: Path, names: str = ".+") -> None:
-    """Deletes what killed processes left half-written of the files whose names match the regular expression ``names``.
+    """Deletes half-written files of killed processes whose names match the regular expression ``names``.
 
-    What a living process writes is left alone.
+    Files that a living process writes are left alone.
     """
     for path in folder.glob(f".*{_UNFINISHED}"):
         parts = _TEMPORARY.fullmatch(path.name)

@@ -1,7 +1,7 @@
 """Replaces a folder so that at every moment its name stands for the whole old one or the whole new one.
 
-Of the old folder only the files that are known as ours are deleted. Anything else in it is refused before it is
-replaced, and what is put there in the last moment is kept beside the new one.
+Only files that are listed as ours are deleted from the old folder. A folder with any other file is not replaced, and a
+file that is put there in the last moment is kept beside the new folder.
 """
 
 import ctypes
@@ -21,20 +21,20 @@ from zoo.storage.atomic import exclusive, flush_folder
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h
 _UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
 _FilesOf = Callable[[Path], Sequence[str] | None]
-"""The files of a finished folder by relative name, the one that says so last; None for a folder that is not finished,
-which is then ours as a whole."""
+"""The files of a finished folder by relative name, the one that lists the others last; None for an unfinished folder,
+which is ours as a whole."""
 
 
 @contextmanager
 def replacing_folder(target: Path, files_of: _FilesOf, *, wait: bool = False) -> Iterator[Path]:
-    """An empty folder to fill; it takes the name ``target`` when the block ends without an exception.
+    """An empty folder to fill; it takes the name ``target`` when the ``with`` ends without an exception.
 
-    The new folder is built beside the old one and changes places with it in one system call (Linux's
+    The new folder is built beside the old one and is exchanged with it in one system call (Linux's
     ``renameat2(RENAME_EXCHANGE)``), whatever signal or power cut comes; the old one is deleted after that. Where the
     system or the file system has no such call (macOS, NFS, some FUSE mounts) it takes two renames: for that moment
     there is no ``target``, readers that open it then find nothing, and killed in it, the next call here brings the old
-    one back first. One writer at a time: another is refused, or waits where it should ``wait``; what a killed one left
-    behind is deleted.
+    one back first. One writer at a time: another is refused, or waits where it should ``wait``; the leftovers of a
+    killed one are deleted.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     busy = None if wait else f"another publish into {target.parent} is under way: wait for it to end"
@@ -65,7 +65,7 @@ def _check_replaceable(target: Path, files_of: _FilesOf) -> None:
     if not target.exists():
         return
     for folder in (target, *_folders_in(target)):
-        # root may write anywhere, but whoever took away everybody's right to write meant it
+        # root may write anywhere, but a folder that nobody may write to was protected on purpose
         if not folder.stat().st_mode & 0o222 or not os.access(folder, os.W_OK | os.X_OK):
             raise ValueError(f"{folder} is write-protected, so {target} is not replaced: chmod it or move it away")
     for name in unlisted_entries(target, files_of(target) or ()):
@@ -78,7 +78,7 @@ def _folders_in(folder: Path) -> list[Path]:
 
 
 def _discard(folder: Path, target: Path, files_of: _FilesOf) -> None:
-    """Deletes a folder of ours that once was, or should have become, ``target``; what is not ours is kept."""
+    """Deletes a folder of ours that once was, or should have become, ``target``; files that are not ours are kept."""
     try:
         files = files_of(folder)
     except ValueError:
@@ -93,7 +93,7 @@ def _discard(folder: Path, target: Path, files_of: _FilesOf) -> None:
                 (folder / name).unlink(missing_ok=True)
             for inner in _folders_in(folder):
                 inner.rmdir()
-            # the last file says that the others are ours, so it goes when nothing else is left
+            # the last file lists the others as ours, so it goes when nothing else is left
             if os.listdir(folder) == list(files[-1:]):
                 shutil.rmtree(folder)
     if folder.exists():
@@ -101,7 +101,7 @@ def _discard(folder: Path, target: Path, files_of: _FilesOf) -> None:
 
 
 def _keep(folder: Path, target: Path) -> None:
-    """Gives a folder that was not deleted a name that people see, and says so."""
+    """Gives a folder that was not deleted a visible name, with a warning."""
     names = (target.with_name(f"{target.name}.kept-{number}") for number in itertools.count(1))
     kept = next(name for name in names if not name.exists())
     with suppress(OSError):
@@ -113,7 +113,7 @@ def _keep(folder: Path, target: Path) -> None:
 
 
 def _exchange(a: Path, b: Path) -> bool:
-    """Two names change places at once; False where that cannot be done."""
+    """Exchanges two names at once; False where the system cannot."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
     if renameat2 is None:
         return False
@@ -125,7 +125,7 @@ def _exchange(a: Path, b: Path) -> bool:
 
 
 def _recover(target: Path, files_of: _FilesOf) -> None:
-    """Undoes half a replacement and deletes what killed writers left; call it with the lock held."""
+    """Undoes half a replacement and deletes the leftovers of killed writers; call it with the lock held."""
     if _previous(target).exists():
         if target.exists():
             _discard(_previous(target), target, files_of)
@@ -149,16 +149,16 @@ def _previous(target: Path) -> Path:
 def unlisted_entries(folder: Path, files: Collection[str]) -> Iterator[str]:
     """Every entry but these files and the folders they lie in, by relative name; hidden ones are entries like others.
 
-    A folder that has none of the files is named as a whole. So is a link to a folder, even in the place of one that
-    should have some: what is behind it lies elsewhere.
+    A folder that has none of the files is named as a whole. So is a link to a folder, even where a folder
+    with files should be: its content lies elsewhere.
     """
     known, folders = set(files), {parent.as_posix() for name in files for parent in PurePosixPath(name).parents}
     for root, directories, names in os.walk(folder):
-        place = Path(root)
+        inner = Path(root)
         for name in sorted(directories):
-            entry = (place / name).relative_to(folder).as_posix()
-            if entry not in folders or (place / name).is_symlink():
+            entry = (inner / name).relative_to(folder).as_posix()
+            if entry not in folders or (inner / name).is_symlink():
                 directories.remove(name)
                 yield entry
-        entries = ((place / name).relative_to(folder).as_posix() for name in sorted(names))
+        entries = ((inner / name).relative_to(folder).as_posix() for name in sorted(names))
         yield from (entry for entry in entries if entry not in known)

@@ -21,7 +21,7 @@ _MAX_JSON_BYTES = 1 << 20
 class HeldFile:
     """One regular file, kept open: it can be read and mapped again after another file has taken its name.
 
-    Where its ``size`` is known, a file of any other is a ValueError. So is a folder, a pipe or a device, which is not
+    A file that does not have the given ``size`` is a ValueError. So is a folder, a pipe or a device, which is not
     waited for.
     """
 

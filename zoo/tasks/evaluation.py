@@ -71,7 +71,7 @@ def _define_task(name: str | Path, zoo: str | Path) -> TaskFile:
 
 def load_task(task: TaskFile, data: str | Path | None, embedding: Callable[[], str | Path | WordEmbedding]) -> TaskData:
     """A task's data. ``embedding`` gives the one that its texts are read by, or the folder it lies in."""
-    # what is missing of the two should be said before a long download of the data
+    # a missing embedding should be reported before a long download of the data
     found = embedding() if isinstance(task.data, CsvData) else None
     raw = read_task(task, None if data is None else Path(data))
     if isinstance(raw, RawImages):

@@ -1,6 +1,6 @@
 """The examples of a task: as its files hold them, and as the tensors that trainers and evaluation read.
 
-The checks here hold for every format. A fault is one line that says where it is: file, array or column, and row.
+The checks here hold for every format. A fault is one line that names file, array or column, and row.
 """
 
 import hashlib

@@ -76,7 +76,7 @@ def source_of(task: str, data: DataIdentity) -> str:
 
 
 def name_of(title: str, data: DataIdentity) -> str:
-    """The same of data read by a task file: the known name if they are the whole of known data, else title and hash."""
+    """The name of data read by a task file: the known name if it is the whole of known data, else title and hash."""
     known = (known.source for known in KNOWN.values() if known.is_complete(data))
     return next(known, None) or _with_hash(title, data)
 
@@ -87,7 +87,7 @@ def _with_hash(title: str, data: DataIdentity) -> str:
 
 
 def shortfall(task: str, source: str, data: DataIdentity | None) -> str | None:
-    """What sets the data apart from the whole of the task's own, as the end of "was trained on"; None if nothing."""
+    """How the data differ from the whole of the task's own, as the end of "was trained on"; None if they do not."""
     known = KNOWN.get(task)
     if known is None or data is None or known.is_complete(data):
         return None

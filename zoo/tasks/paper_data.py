@@ -139,7 +139,7 @@ def _load_news(folder: Path | None = None) -> RawTexts:
 
     With a folder, ``folder/ag_news/train.csv`` and ``test.csv`` or an error; the source is ``ag_news`` only if that is
     what they hold. With none, those files in the default folder, else a download through ``datasets``; the hub's copy
-    joins title and description, and the source says so.
+    joins title and description, as its source records.
     """
     if folder is None and not (data_folder() / "ag_news" / "train.csv").is_file():
         return _download_news()

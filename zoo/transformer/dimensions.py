@@ -14,7 +14,7 @@ def add_dimensions(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_dimensions(options: argparse.Namespace) -> dict[str, int]:
-    """Those that were given, by name."""
+    """The given dimensions, by name."""
     return {name: value for name in _DIMENSIONS if (value := getattr(options, name)) is not None}
 
 

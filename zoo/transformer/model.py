@@ -5,7 +5,7 @@
     X  ← dropout(ReLU(LN(X)·W_A + b_A)·W_B + b_B)
     y  = W₂·ReLU(W₁·mean_tokens(LN(X)) + b₁) + b₂
 
-The paper's transformers have no residual connections; where ``spec.residual`` asks for them, both steps of a block are
+The paper's transformers have no residual connections; with ``spec.residual``, both steps of a block are
 X ← X + dropout(…). LN has no affine parameters; attention has no biases. With a mask, padded tokens are neither
 attended to nor pooled.
 """
@@ -67,7 +67,7 @@ class Block(nn.Module):
         return self.add(x, self.dropout(self.fc2(F.relu(self.fc1(layer_norm(x))))))
 
     def add(self, x: Float[Tensor, "b t D"], step: Float[Tensor, "b t D"]) -> Float[Tensor, "b t D"]:
-        """What the next LayerNorm reads: the step, on top of ``x`` where the transformer is residual."""
+        """The input of the next LayerNorm: the step, on top of ``x`` where the transformer is residual."""
         return x + step if self.residual else step
 
     def attention(self, x: Float[Tensor, "b t D"], mask: Bool[Tensor, "b t"] | None) -> Float[Tensor, "b t D"]:

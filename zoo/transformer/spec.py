@@ -1,4 +1,4 @@
-"""What a zoo transformer is: its dimensions and the layout of its flat weight vector.
+"""A zoo transformer: its dimensions and the layout of its flat weight vector.
 
 The flat vector concatenates, row-major, the tensors of ``TransformerSpec.tensors`` in torch's own orientation
 (``[out, in]``). Head ``s`` owns rows ``s·D_k`` to ``(s+1)·D_k − 1`` of query and key; with ``D_v`` likewise of
@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 Component = Literal["embedding", "encoder", "classifier"]
 _MAX_BLOCKS, _MAX_TOKENS, _MAX_PARAMETERS = 1 << 10, 1 << 12, 1 << 28
-"""Far above any zoo; a spec that came with a file cannot ask for more."""
+"""Far above any zoo; a spec that came with a file cannot exceed them."""
 _LATER = {"channels": 1, "residual": False}
 """Fields that the first files do not have, and what they are there."""
 COMPONENTS: tuple[Component, ...] = ("embedding", "encoder", "classifier")
@@ -79,7 +79,7 @@ class TransformerSpec:
         return embedding + encoder + (self.dim + 1) * (self.dim + self.classes)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What is cached below cannot be copied or pickled; the dimensions say it all.
+        # Cached properties cannot be copied or pickled; the dimensions determine them.
         return type(self), tuple(asdict(self).values())
 
     @cached_property
