@@ -21,19 +21,8 @@ from zoo.transformer.spec import TransformerSpec
 
 TINY_MNIST = TransformerSpec("mnist", classes=10, tokens=49, patch_size=4, dim=4, key_dim=2, value_dim=2, hidden_dim=4)
 TINY_AGNEWS = TransformerSpec("agnews", classes=4, tokens=64, dim=4, key_dim=2, value_dim=2, hidden_dim=4)
-TINY_PHOTOS = TransformerSpec(
-    "photos",
-    3,
-    tokens=6,
-    patch_size=4,
-    dim=10,
-    key_dim=3,
-    value_dim=4,
-    hidden_dim=7,
-    blocks=4,
-    channels=3,
-    residual=True,
-)
+_SIZES = {"dim": 10, "key_dim": 3, "value_dim": 4, "hidden_dim": 7, "blocks": 4, "channels": 3}
+TINY_PHOTOS = TransformerSpec("photos", 3, tokens=6, patch_size=4, residual=True, **_SIZES)
 """Nothing like the paper's: residual, deeper, for color images of 8 × 12 or 12 × 8 pixels."""
 EPOCHS = 100
 
@@ -128,14 +117,9 @@ def checkpoint_tables(spec: TransformerSpec, rows: list[dict[str, Any]], task: T
     runs_at_once = ROWS_PER_BATCH // len(CHECKPOINTS)
     for start in range(0, len(rows), runs_at_once):
         part = rows[start : start + runs_at_once]
-        weights = np.concatenate(
-            [
-                generator_of(row["run_id"] + "weights").standard_normal(
-                    (len(CHECKPOINTS), spec.num_parameters), dtype=np.float32
-                )
-                for row in part
-            ]
-        )
+        shape = (len(CHECKPOINTS), spec.num_parameters)
+        generators = [generator_of(row["run_id"] + "weights") for row in part]
+        weights = np.concatenate([random.standard_normal(shape, dtype=np.float32) for random in generators])
         weights *= 0.3
         records = [checkpoint_row(spec, row, name) for row in part for name in CHECKPOINTS]
         if task is not None:

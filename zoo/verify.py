@@ -23,7 +23,14 @@ import torch
 from zoo.command import Advance, any_seed, command, command_parser, how_many, progress_bar
 from zoo.format.faults import checkpoint_faults, fault_lines, run_faults
 from zoo.format.manifest import MANIFEST_FILE, read_one_edition
-from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, files_of_no_config, surplus_entries
+from zoo.format.published import (
+    EMBEDDING_FILES,
+    RUNS_FILE,
+    ConfigDetails,
+    PublishedZoo,
+    files_of_no_config,
+    surplus_entries,
+)
 from zoo.format.schema import CURVES, PUBLISHED_RUN_SCHEMA
 from zoo.format.splits import SPLITS, splits_of
 from zoo.format.table_file import read_table
@@ -33,7 +40,6 @@ from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.evaluation import evaluate, load_task
 from zoo.tasks.examples import TaskData
 from zoo.tasks.paper_data import SAMPLE_SOURCE, load_sample_digits, task_data
-from zoo.tasks.task_file import TaskFile
 from zoo.terminal import printable
 from zoo.transformer.model import build_model
 
@@ -48,27 +54,23 @@ def _verify(folder: Path, advance: Advance = lambda done: None) -> list[str]:
     A file that fails its hash is named and not looked into. A manifest that cannot be read raises a ValueError. A zoo
     that is published again meanwhile is read again.
     """
-    return read_one_edition(folder, lambda _: _verify_edition(folder, advance), partial(_say_changed, folder))
+
+    def find_faults(_edition: str) -> list[str]:
+        zoo = PublishedZoo.read(folder)
+        damaged = _check_files(zoo, advance)
+        unlisted = surplus_entries(folder, zoo.manifest)
+        problems = [*damaged.values(), *(f"{folder / name} is not listed in the manifest" for name in unlisted)]
+        with suppress(ValueError):  # a split whose files are not all there, which is reported below
+            problems += [f"{zoo.folder} lists {name!r}, a file of no config" for name in files_of_no_config(zoo)]
+        for config in zoo.configs:
+            problems += _check_config(zoo, config, set(damaged))
+        return problems
+
+    return read_one_edition(folder, find_faults, partial(_warn_of_change, folder))
 
 
-def _say_changed(folder: Path) -> None:
+def _warn_of_change(folder: Path) -> None:
     warnings.warn(f"{folder} changed while reading: it is read again", stacklevel=2)
-
-
-def _verify_edition(folder: Path, advance: Advance) -> list[str]:
-    """The faults of a zoo that nobody publishes meanwhile."""
-    zoo = PublishedZoo.read(folder)
-    faults = _check_files(zoo, advance)
-    damaged = set(faults)
-    problems = [
-        *faults.values(),
-        *(f"{folder / name} is not listed in the manifest" for name in surplus_entries(folder, zoo.manifest)),
-    ]
-    with suppress(ValueError):  # a split whose files are not all there, which is reported below
-        problems += [f"{zoo.folder} lists {name!r}, a file of no config" for name in files_of_no_config(zoo)]
-    for config in zoo.configs:
-        problems += _check_config(zoo, config, damaged)
-    return problems
 
 
 def _check_files(zoo: PublishedZoo, advance: Advance = lambda done: None) -> dict[str, str]:
@@ -99,8 +101,14 @@ def _check_config(zoo: PublishedZoo, config: str, damaged: set[str]) -> Iterator
         return
     yield from _check_runs(zoo.folder / name, table, details, zoo.manifest.files[name].rows)
     runs = table.drop_columns([field.name for field in CURVES])
-    if details.embedding_sha256 is not None:
-        yield from _check_embedding(zoo.folder / details.task, details, damaged)
+    embedding_damaged = any(f"{details.task}/{file}" in damaged for file in EMBEDDING_FILES)
+    if details.embedding_sha256 is not None and not embedding_damaged:
+        folder = zoo.folder / details.task
+        try:
+            if WordEmbedding.load(folder).sha256 != details.embedding_sha256:
+                yield f"{folder} holds another embedding than the one its transformers were trained with"
+        except (ValueError, OSError) as error:
+            yield str(error)
     seen: dict[tuple[str, str], str] = {}
     for split in SPLITS:
         try:
@@ -131,17 +139,6 @@ def _check_runs(path: Path, runs: pa.Table, details: ConfigDetails, rows: int | 
     counted = dict(Counter(runs.column("status").to_pylist()))
     if counted != details.runs:
         yield f"{path} has runs {counted}, the manifest says {details.runs}"
-
-
-def _check_embedding(folder: Path, details: ConfigDetails, damaged: set[str]) -> Iterator[str]:
-    """Faults in the frozen embedding."""
-    if any(name.startswith(f"{details.task}/") and not name.endswith(".arrow") for name in damaged):
-        return
-    try:
-        if WordEmbedding.load(folder).sha256 != details.embedding_sha256:
-            yield f"{folder} holds another embedding than the one its transformers were trained with"
-    except (ValueError, OSError) as error:
-        yield str(error)
 
 
 def _check_rows(
@@ -183,26 +180,24 @@ def _verify_accuracy(
     folder: Path, count: int, data: Path | None, seed: int = 0, advance: Advance = lambda done: None
 ) -> list[str]:
     """Measures ``count`` random rows of each config again, and returns one line for each that differs."""
-    measure = partial(_measure_edition, folder, count, data, seed, advance)
-    return read_one_edition(folder, lambda _: measure(), partial(_say_changed, folder))
 
+    def measure_again(_edition: str) -> list[str]:
+        zoo = PublishedZoo.read(folder)
+        problems = []
+        for config, details in zoo.configs.items():
+            mapped = MappedCheckpoints(zoo.paths(config, SPLITS), details.spec)
+            task = _load_test_set(folder, details, data)
+            for row in np.random.default_rng(seed).permutation(len(mapped))[:count].tolist():
+                stored = float(mapped.table.column("test_accuracy")[row].as_py())
+                model = build_model(details.spec, torch.from_numpy(mapped.gather(np.array([row]))[0]))
+                measured = evaluate(model, task).accuracy
+                if abs(measured - stored) > _ACCURACY_TOLERANCE:
+                    path, number = mapped.locate(row)
+                    problems.append(f"{path}, row {number}: stored accuracy {stored:.4f}, measured {measured:.4f}")
+                advance(1)
+        return problems
 
-def _measure_edition(folder: Path, count: int, data: Path | None, seed: int, advance: Advance) -> list[str]:
-    zoo = PublishedZoo.read(folder)
-    problems = []
-    for config, details in zoo.configs.items():
-        mapped = MappedCheckpoints(zoo.paths(config, SPLITS), details.spec)
-        task = _load_test_set(folder, details, data)
-        chosen = np.random.default_rng(seed).permutation(len(mapped))[:count]
-        for row in chosen.tolist():
-            stored = float(mapped.table.column("test_accuracy")[row].as_py())
-            model = build_model(details.spec, torch.from_numpy(mapped.gather(np.array([row]))[0]))
-            measured = evaluate(model, task).accuracy
-            if abs(measured - stored) > _ACCURACY_TOLERANCE:
-                path, number = mapped.locate(row)
-                problems.append(f"{path}, row {number}: stored accuracy {stored:.4f}, measured {measured:.4f}")
-            advance(1)
-    return problems
+    return read_one_edition(folder, measure_again, partial(_warn_of_change, folder))
 
 
 def _load_test_set(folder: Path, details: ConfigDetails, data: Path | None) -> TaskData:
@@ -211,7 +206,12 @@ def _load_test_set(folder: Path, details: ConfigDetails, data: Path | None) -> T
     if _same_test_set(details.data_source, SAMPLE_SOURCE) and data is None:
         task = task_data(definition, load_sample_digits())
     else:
-        task = _find_data(definition, data, folder / details.task)
+        try:
+            task = load_task(definition, data, lambda: folder / details.task)
+        except FileNotFoundError as error:
+            if definition.is_paper:
+                raise
+            raise FileNotFoundError(f"{error}; name the folder of {definition.name}'s data with --data") from error
     if details.data and task.identity:
         same = details.data.test_sha256 == task.identity.test_sha256
     else:
@@ -222,16 +222,6 @@ def _load_test_set(folder: Path, details: ConfigDetails, data: Path | None) -> T
             "test set: name the folder of the same data with --data"
         )
     return task
-
-
-def _find_data(definition: TaskFile, data: Path | None, embedding: Path) -> TaskData:
-    """The data of a task; the error about a missing file of one's own task names the option."""
-    try:
-        return load_task(definition, data, lambda: embedding)
-    except FileNotFoundError as error:
-        if definition.is_paper:
-            raise
-        raise FileNotFoundError(f"{error}; name the folder that {definition.name}'s data lie in with --data") from error
 
 
 def _same_test_set(recorded: str, source: str) -> bool:

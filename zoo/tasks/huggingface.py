@@ -67,7 +67,7 @@ class HuggingFaceData:
         folder = base / self.path
         local = folder.is_dir()
         where = str(folder) if local else " ".join(filter(None, (self.path, self.config)))
-        loaded = _load_folder(folder, self.config) if local else _load_from_hub(self.path, folder, self.config)
+        loaded = _load(self.path, folder, self.config)
         for split in (self.train, self.test):
             if split not in loaded:
                 raise ValueError(f"{where} has no split {split!r}: it has {', '.join(map(str, loaded))}")
@@ -162,40 +162,32 @@ def _described(pixels: np.ndarray) -> str:
     return f"{pixels.shape[0]}×{pixels.shape[1]} {'gray' if pixels.ndim == 2 else 'RGB'}"
 
 
-def _load_folder(folder: Path, config: str | None) -> "DatasetDict":
+def _load(name: str, folder: Path, config: str | None) -> "DatasetDict":
+    """The data set in a folder, or where there is none, under this name on the hub or in the hub's cache."""
     from datasets import DatasetDict, load_dataset, load_from_disk
 
+    local = folder.is_dir()
     saved = any((folder / name).is_file() for name in _SAVED_FILES)
     if saved and config is not None:
         raise ValueError(f"{folder} was written by save_to_disk and has no config: leave config out, got {config!r}")
+    if not local and not _HUB_NAME.fullmatch(name):
+        raise FileNotFoundError(f"{folder} is not a folder, and {name!r} is not a name on the hub such as OWNER/NAME")
+    if not local and Path(name).exists():
+        # datasets would take it for the data, whatever it is
+        raise ValueError(f"{name!r} is not a folder beside the task file, but there is one in the working directory")
     try:
-        loaded = load_from_disk(str(folder)) if saved else load_dataset(str(folder), config)
-    # datasets raises many types for one fact, that it cannot read the folder
+        loaded = load_from_disk(str(folder)) if saved else load_dataset(str(folder) if local else name, config)
+    # datasets and the hub client raise many types for one fact, that there is no data set to read
     except Exception as error:
-        raise ValueError(f"datasets cannot load {folder}: {_reason(error)}") from error
+        if local:
+            raise ValueError(f"datasets cannot load {folder}: {_reason(error)}") from error
+        raise FileNotFoundError(
+            f"{folder} is not a folder, and datasets cannot load {name!r} from the hub: {_reason(error)}"
+        ) from error
     if not isinstance(loaded, DatasetDict):
         raise ValueError(
             f"{folder} holds rows without splits: save a DatasetDict, with one split to train on, one to test"
         )
-    return loaded
-
-
-def _load_from_hub(name: str, folder: Path, config: str | None) -> "DatasetDict":
-    from datasets import DatasetDict, load_dataset
-
-    if not _HUB_NAME.fullmatch(name):
-        raise FileNotFoundError(f"{folder} is not a folder, and {name!r} is not a name on the hub such as OWNER/NAME")
-    if Path(name).exists():
-        # datasets would take it for the data, whatever it is
-        raise ValueError(f"{name!r} is not a folder beside the task file, but there is one in the working directory")
-    try:
-        loaded = load_dataset(name, config)
-    # datasets and the hub client raise many types for one fact, that the hub did not answer
-    except Exception as error:
-        raise FileNotFoundError(
-            f"{folder} is not a folder, and datasets cannot load {name!r} from the hub: {_reason(error)}"
-        ) from error
-    assert isinstance(loaded, DatasetDict)
     return loaded
 
 

@@ -66,17 +66,11 @@ class TransformerSpec:
             raise ValueError(f"residual must be true or false, got {self.residual!r}")
         if self.patch_size is None and self.channels != 1:
             raise ValueError(f"channels are those of images, which need a patch_size: got {self.channels} without one")
-        if self.blocks > _MAX_BLOCKS or self.tokens > _MAX_TOKENS or self._count() > _MAX_PARAMETERS:
+        if self.blocks > _MAX_BLOCKS or self.tokens > _MAX_TOKENS or self.num_parameters > _MAX_PARAMETERS:
             raise ValueError(
-                f"a transformer of {self.blocks:,} blocks, {self.tokens:,} tokens and {self._count():,} weights is not "
-                f"a small one: at most {_MAX_BLOCKS:,}, {_MAX_TOKENS:,} and {_MAX_PARAMETERS:,}"
+                f"a transformer of {self.blocks:,} blocks, {self.tokens:,} tokens and {self.num_parameters:,} weights "
+                f"is not a small one: at most {_MAX_BLOCKS:,}, {_MAX_TOKENS:,} and {_MAX_PARAMETERS:,}"
             )
-
-    def _count(self) -> int:
-        """The number of weights, without the list of tensors, which a forged spec could make too long to write."""
-        embedding = self.dim * (self.channels * self.patch_size**2 + 1) if self.patch_size else 0
-        encoder = self.blocks * sum(prod(shape) for shape in self._block_shapes.values())
-        return embedding + encoder + (self.dim + 1) * (self.dim + self.classes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Cached properties cannot be copied or pickled; the dimensions determine them.
@@ -117,8 +111,12 @@ class TransformerSpec:
 
     @cached_property
     def num_parameters(self) -> int:
-        """Length d of the flat vector: every trainable parameter."""
-        return sum(slot.size for slot in self.tensors.values())
+        """Length d of the flat vector: every trainable parameter.
+
+        Counted without the list of tensors, which a forged spec could make too long to write.
+        """
+        embedding = self.dim * (self.channels * self.patch_size**2 + 1) if self.patch_size else 0
+        return embedding + self.blocks * self.block_size + (self.dim + 1) * (self.dim + self.classes)
 
     @cached_property
     def block_size(self) -> int:
