@@ -21,33 +21,6 @@ from zoo.terminal import plain_markdown
 DEFAULT_CARD = Path(__file__).parent / "card_template.md"
 _PARTS = Path(__file__).parent / "card_parts.md"
 _UNSAFE = re.compile(r"[^\w./ -]")  # in a name that stands in YAML, Markdown and code
-_MEANINGS = {
-    "run_id": "hash of the run's configuration; the same configuration always has the same id",
-    "task": "the data it was trained on",
-    "epoch": "the epoch the weights were taken at",
-    "test_accuracy": "share of the whole test set that these very weights classify correctly, in [0, 1]",
-    "test_loss": "mean cross entropy on the test set",
-    "train_loss": "mean training loss of that epoch",
-    "optimizer": "sgd, sgd_momentum, adam or rmsprop",
-    "learning_rate": "peak learning rate",
-    "weight_decay": "L2 coefficient",
-    "init_std": "standard deviation of the truncated normal the weights start from",
-    "dropout": "dropout probability",
-    "train_fraction": "share of the training set used",
-    "seed": "seed of initialization and dropout; subsets, batches and crops are the same for all runs",
-    "weights": "all trainable parameters, flat; the order of the tensors is below",
-}
-_RUN_MEANINGS = _MEANINGS | {
-    "status": "completed, or diverged: a weight or a loss was no longer finite",
-    "shard": "the part of the grid it was trained in",
-    "epochs": "how many epochs it was trained",
-    "best_epoch": "the epoch of the checkpoint `best`",
-    "test_accuracy": "after every epoch",
-    "test_loss": "after every epoch",
-    "train_loss": "mean over every epoch",
-    "code_version": "version of the package that trained it",
-    "wall_seconds": "its share of the time its shard took",
-}
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 """The hub's own words for numbers of rows."""
 
@@ -105,8 +78,6 @@ def _facts(manifest: Manifest, details: dict[str, ConfigDetails]) -> dict[str, A
         "CHECKPOINTS": CHECKPOINTS,
         "SHARED_SEED": SHARED_SEED,
         "SHORT_HASH": SHORT_HASH,
-        "MEANINGS": _MEANINGS,
-        "RUN_MEANINGS": _RUN_MEANINGS,
         "checkpoint_columns": checkpoint_schema(specs[0]),
         "run_schema": PUBLISHED_RUN_SCHEMA,
         "lengths": " or ".join(sorted({f"{spec.num_parameters:,}" for spec in specs})),
