@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from itertools import chain
 from math import prod
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import torch
@@ -107,6 +106,7 @@ def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, where: str) -
     if member.compress_size > Path(archive.filename).stat().st_size or member.file_size > most:
         raise ValueError(f"{where} is damaged: {member.file_size:,} bytes do not fit in it")
     with archive.open(member) as file:
+        assert isinstance(file, zipfile.ZipExtFile)
         length, shape, dtype = _read_header(file, _IMAGES if member.filename.startswith("x") else _LABELS, where)
         size = prod(shape) * dtype.itemsize
         if length + size != member.file_size:
@@ -116,7 +116,7 @@ def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, where: str) -
         return np.lib.format.read_array(file, allow_pickle=False)
 
 
-def _read_header(file: IO[bytes], allowed: str, where: str) -> tuple[int, tuple[int, ...], np.dtype]:
+def _read_header(file: zipfile.ZipExtFile, allowed: str, where: str) -> tuple[int, tuple[int, ...], np.dtype]:
     """The length of an npy header, and the shape and type that it promises."""
     try:
         shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
