@@ -219,7 +219,7 @@ def test_a_redirection_leads_to_web_servers_only_and_takes_no_token_along() -> N
         assert new.has_header("User-agent")
     for address in ("file:///etc/passwd", "ftp://127.0.0.1/file"):
         with pytest.raises(OSError, match="unknown url type"):
-            fetch._open_address(address, fetch._Patience(), {})
+            fetch._open_address(address, fetch._Patience(address), {})
 
 
 @pytest.mark.usefixtures("impatient")
