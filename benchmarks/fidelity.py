@@ -27,7 +27,7 @@ from generation.sweep import PRESETS, Sweep
 from generation.task import named_task
 from zoo.command import command, command_parser, positive, progress_bar
 from zoo.device import choose_device
-from zoo.tasks import TaskData
+from zoo.tasks.examples import TaskData
 from zoo.tasks.task_file import find_task
 
 _STABLE = 0.02  # a configuration is stable if the accuracies of torch's two seeds differ by at most this

@@ -19,8 +19,8 @@ from benchmarks.report import first_predictions
 from benchmarks.results import ResultIndex
 from benchmarks.tables.kendall import count_runs, main_setting
 from zoo.command import command, command_parser
-from zoo.page import add_options, run
-from zoo.site import Predictions
+from zoo.page.predictions import Predictions
+from zoo.page.writing import add_options, run
 from zoo.terminal import printable
 
 _SUBMISSIONS = Path(__file__).parent / "submissions"

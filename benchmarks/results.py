@@ -19,11 +19,8 @@ from typing import Any, Self
 import torch
 
 from zoo.reading.selection import Selection
-from zoo.storage.atomic import write_atomically
-from zoo.storage.bounded import read_bounded
-from zoo.storage.json_text import parse_json
-from zoo.storage.lock import exclusive
-from zoo.storage.numbers import is_finite
+from zoo.storage.atomic import exclusive, write_atomically
+from zoo.storage.untrusted import is_finite, parse_json, read_bounded
 
 COMMITTED = Path(__file__).parent / "results"
 FOLDER = COMMITTED if COMMITTED.is_dir() else Path("results")

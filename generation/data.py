@@ -16,10 +16,9 @@ from torch.nn import functional as F
 
 from generation.protocol import Protocol
 from generation.word_vectors import frozen_embedding
-from zoo.tasks import Examples, TaskData
+from zoo.tasks.examples import Examples, TaskData
 from zoo.tasks.formats import RawImages, RawTexts
-from zoo.tasks.load import read_task, task_data
-from zoo.tasks.mnist import load_sample_digits
+from zoo.tasks.paper_data import load_sample_digits, read_task, task_data
 from zoo.tasks.task_file import TaskFile
 
 _DATA_SEED = 0

@@ -21,10 +21,10 @@ from zoo.device import choose_device
 from zoo.format.record import MAX_REPEATS, MIN_REPEATS, repeats_of
 from zoo.format.shard import ShardRecord, finished_record, shard_folder
 from zoo.reading.selection import Selection
-from zoo.storage.lock import exclusive
-from zoo.tasks import TaskData
-from zoo.tasks.formats import IdxData, NpzData, RawImages
-from zoo.tasks.load import task_data
+from zoo.storage.atomic import exclusive
+from zoo.tasks.examples import RawImages, TaskData
+from zoo.tasks.formats import IdxData, NpzData
+from zoo.tasks.paper_data import task_data
 from zoo.tasks.task_file import PAPER_TASKS
 
 SNAPSHOT_SECONDS = 60.0

@@ -27,7 +27,7 @@ from generation.job import Job, add_options, check_preset, choose_preset, chosen
 from generation.ray_tasks import cluster, import_ray, prepare, train
 from generation.task import named_task
 from zoo.command import command, command_parser, how_many, not_negative, one_line, positive
-from zoo.storage.lock import Busy
+from zoo.storage.atomic import Busy
 from zoo.terminal import PlainConsole, printable
 
 _UNFINISHED = 1

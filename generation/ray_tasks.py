@@ -23,7 +23,7 @@ import torch
 from generation.job import Job
 from generation.shard import train_shard
 from zoo.command import one_line
-from zoo.storage.lock import Busy
+from zoo.storage.atomic import Busy
 
 _OBJECT_STORE_BYTES = 100 << 20  # shards go through the file system: nothing is kept in Ray's object store
 _CONNECT_SECONDS = 10

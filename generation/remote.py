@@ -18,8 +18,8 @@ from typing import Any
 from generation.word_vectors import ORIGIN_FILE
 from zoo.format.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest
 from zoo.format.shard import TIMING_FILE, Shard, ShardRecord
+from zoo.reading.locate import cache_folder
 from zoo.storage.atomic import write_atomically
-from zoo.storage.cache import cache_folder
 from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
 
 _EMBEDDING_FILES = (ORIGIN_FILE, VOCABULARY_FILE, VECTORS_FILE)

@@ -23,13 +23,12 @@ from generation.population.engine import initial_weights
 from generation.protocol import ADAM_BETAS, EPSILON, MOMENTUM, RMSPROP_ALPHA, RunConfig
 from generation.task import named_task
 from zoo.command import command, command_parser, positive
-from zoo.device import choose_device
+from zoo.device import choose_device, fast_small_products
 from zoo.format.hyperparameters import OPTIMIZERS
 from zoo.format.schema import BEST
-from zoo.tasks import TaskData
 from zoo.tasks.evaluation import Evaluation, measure
+from zoo.tasks.examples import TaskData
 from zoo.transformer.model import ZooTransformer
-from zoo.transformer.onednn import fast_small_products
 from zoo.transformer.spec import TransformerSpec
 from zoo.transformer.weights import TransformerWeights
 

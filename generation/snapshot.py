@@ -19,7 +19,7 @@ from torch import Tensor
 from generation.population.engine import PopulationState
 from generation.protocol import RunConfig
 from zoo.storage.atomic import write_atomically
-from zoo.storage.bounded import refuse_larger
+from zoo.storage.untrusted import refuse_larger
 from zoo.version import VERSION
 
 _KEPT = 2

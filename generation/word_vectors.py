@@ -19,8 +19,7 @@ import torch
 from jaxtyping import Float32
 
 from zoo.storage.atomic import write_atomically
-from zoo.tasks import WordEmbedding
-from zoo.tasks.embedding import VECTORS_FILE
+from zoo.tasks.embedding import VECTORS_FILE, WordEmbedding
 from zoo.tasks.formats import RawTexts
 from zoo.tasks.task_file import TaskFile
 

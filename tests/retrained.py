@@ -26,7 +26,7 @@ from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
 from zoo.format.splits import SPLITS
 from zoo.format.table_file import read_table
 from zoo.storage.atomic import write_atomically
-from zoo.storage.json_text import read_json
+from zoo.storage.untrusted import read_json
 
 ROOT = Path(__file__).parent.parent
 CURVES, SAMPLE = ROOT / "benchmarks" / "results" / "generated", ROOT / "small-transformer-zoo"

@@ -6,12 +6,17 @@ import re
 
 import pytest
 
-from zoo.__main__ import VERBS
+from zoo.__main__ import _VERBS
 
 COMMANDS = [
-    *(module for module, _ in VERBS.values() if module not in ("benchmarks.speed", "benchmarks.leaderboard")),
+    *(
+        module
+        for module, _ in _VERBS.values()
+        if module not in ("benchmarks.speed", "benchmarks.leaderboard", "zoo.page")
+    ),
     "benchmarks.leaderboard.__main__",
     "benchmarks.speed.__main__",
+    "zoo.page.__main__",
     "generation.fused.resources",
     "tests.soak",
 ]

@@ -137,7 +137,7 @@ def test_data_that_are_elsewhere_are_asked_for(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):
         verify([str(folder / "digits-zoo"), "--evaluate", "1"])
-    assert "name the folder that digits's data lie in with --data" in capsys.readouterr().err
+    assert "name the folder of digits's data with --data" in capsys.readouterr().err
     verify([str(folder / "digits-zoo"), "--evaluate", "1", "--data", str(folder)])
 
 

@@ -7,7 +7,7 @@ python -m zoo VERB [OPTIONS]                    the same
 import runpy
 import sys
 
-VERBS = {
+_VERBS = {
     "generate": ("generation.run", "train one shard of a zoo"),
     "launch": ("generation.launch", "train many shards through Ray"),
     "single": ("generation.single", "train one transformer, slowly"),
@@ -39,14 +39,14 @@ def main() -> None:
     verb = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if verb in ("-h", "--help"):
         print(__doc__)
-        for name, (_, what) in VERBS.items():
+        for name, (_, what) in _VERBS.items():
             print(f"  {name:13s} {what}")
         sys.exit(0 if len(sys.argv) > 1 else 2)
-    if verb not in VERBS:
-        print(f"error: unknown verb {verb!r}: one of {', '.join(VERBS)}", file=sys.stderr)
+    if verb not in _VERBS:
+        print(f"error: unknown verb {verb!r}: one of {', '.join(_VERBS)}", file=sys.stderr)
         sys.exit(2)
     del sys.argv[1]
-    runpy.run_module(VERBS[verb][0], run_name="__main__", alter_sys=True)
+    runpy.run_module(_VERBS[verb][0], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

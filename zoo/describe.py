@@ -1,4 +1,4 @@
-"""What a zoo holds: every config on one line; in detail counts, a histogram and marginals per hyperparameter.
+"""Describes a zoo: every config on one line; in detail counts, a histogram and marginals per hyperparameter.
 
 python -m zoo.describe small-transformer-zoo
 python -m zoo.describe small-transformer-zoo --config mnist --where "checkpoint == 'epoch_75'" --png histogram.png
@@ -27,26 +27,26 @@ from zoo.reading.reader import ZooReader, open_zoo
 from zoo.reading.selection import select
 from zoo.terminal import PlainConsole
 
-BAR_WIDTH = 50
-SPARKS = " ▁▂▃▄▅▆▇█"
-THRESHOLDS = (0.2, 0.4, 0.6, 0.8)  # of the paper's tables
+_BAR_WIDTH = 50
+_SPARKS = " ▁▂▃▄▅▆▇█"
+_THRESHOLDS = (0.2, 0.4, 0.6, 0.8)  # of the paper's tables
 
 
-def histogram(accuracies: Float[np.ndarray, " n"], bins: int = BINS) -> Integer[np.ndarray, " bins"]:
+def _histogram(accuracies: Float[np.ndarray, " n"], bins: int = BINS) -> Integer[np.ndarray, " bins"]:
     """Checkpoints in each of ``bins`` equal stretches of [0, 1]."""
     return np.histogram(accuracies, bins=bins, range=(0.0, 1.0))[0]
 
 
-def counts_table(name: str, reader: ZooReader, rows: pd.DataFrame) -> Table:
+def _counts_table(name: str, reader: ZooReader, rows: pd.DataFrame) -> Table:
     """Rows and runs of each split, and the share of checkpoints above each threshold of the paper."""
     table = Table(title=f"{name}: {len(rows):,} checkpoints of {len(set(rows['run_id'])):,} runs", title_justify="left")
-    for heading in ("split", "rows", "runs", "mean accuracy", *(f"≥ {threshold:.0%}" for threshold in THRESHOLDS)):
+    for heading in ("split", "rows", "runs", "mean accuracy", *(f"≥ {threshold:.0%}" for threshold in _THRESHOLDS)):
         table.add_column(heading, justify="left" if heading == "split" else "right")
-    splits = np.array(row_splits(reader, rows), dtype=str)
+    splits = np.array(_row_splits(reader, rows), dtype=str)
     for split in (*SPLITS, "all"):
         part = rows if split == "all" else rows[splits == split]
         accuracy = part["test_accuracy"]
-        shares = [f"{(accuracy >= threshold).mean():.1%}" if len(part) else "–" for threshold in THRESHOLDS]
+        shares = [f"{(accuracy >= threshold).mean():.1%}" if len(part) else "–" for threshold in _THRESHOLDS]
         mean = f"{accuracy.mean():.4f}" if len(part) else "–"
         table.add_row(split, f"{len(part):,}", f"{len(set(part['run_id'])):,}", mean, *shares)
     statuses = reader.runs["status"].value_counts()
@@ -54,32 +54,32 @@ def counts_table(name: str, reader: ZooReader, rows: pd.DataFrame) -> Table:
     return table
 
 
-def row_splits(reader: ZooReader, rows: pd.DataFrame) -> list[str]:
+def _row_splits(reader: ZooReader, rows: pd.DataFrame) -> list[str]:
     """The split of each row."""
     return splits_of(lambda name: rows[name].tolist(), repeats=reader.details.repeats is not None)
 
 
-def histogram_lines(counts: Integer[np.ndarray, " bins"]) -> list[str]:
+def _histogram_lines(counts: Integer[np.ndarray, " bins"]) -> list[str]:
     """The histogram as text; a bar's length is the logarithm of its count."""
     top = math.log10(1 + max(1, int(counts.max())))
     lines = []
     for index, count in enumerate(counts.tolist()):
-        width = round(BAR_WIDTH * math.log10(1 + count) / top)
+        width = round(_BAR_WIDTH * math.log10(1 + count) / top)
         lines.append(f"{index / len(counts):5.2f} {'█' * width or ('▏' if count else '')} {count:,}")
     return lines
 
 
-def marginals_table(rows: pd.DataFrame) -> Table:
+def _marginals_table(rows: pd.DataFrame) -> Table:
     """Number of checkpoints and their accuracy for each value of each hyperparameter."""
     table = Table(title="accuracy by hyperparameter", title_justify="left")
     for heading in ("hyperparameter", "value", "rows", "mean", "median", "min", "max"):
         table.add_column(heading, justify="left" if heading in ("hyperparameter", "value") else "right")
     for name in ("checkpoint", *HYPERPARAMETERS):
         groups = dict(iter(rows.groupby(name)["test_accuracy"]))
-        if name == "seed" and len(groups) > len(THRESHOLDS):
+        if name == "seed" and len(groups) > len(_THRESHOLDS):
             table.add_row(name, f"{len(groups):,} values", f"{len(rows):,}", "", "", "", "", end_section=True)
             continue
-        order = sorted(groups, key=checkpoint_order) if name == "checkpoint" else list(groups)
+        order = sorted(groups, key=_checkpoint_order) if name == "checkpoint" else list(groups)
         for value in order:
             group = groups[value]
             numbers = (group.mean(), group.median(), group.min(), group.max())
@@ -88,12 +88,12 @@ def marginals_table(rows: pd.DataFrame) -> Table:
     return table
 
 
-def checkpoint_order(label: object) -> tuple[bool, int]:
+def _checkpoint_order(label: object) -> tuple[bool, int]:
     """By epochs, the best last."""
     return label == BEST, int(str(label).removeprefix("epoch_")) if label != BEST else 0
 
 
-def overview_table(folder: Path, selected: dict[str, tuple[ZooReader, pd.DataFrame]]) -> Table:
+def _overview_table(folder: Path, selected: dict[str, tuple[ZooReader, pd.DataFrame]]) -> Table:
     """One line per config: how much there is, and how accurate."""
     table = Table(title=str(folder), title_justify="left", box=SIMPLE, padding=(0, 1), pad_edge=False)
     for heading in ("config", "runs", "checkpoints", "median", "best", "accuracy, 0 to 1"):
@@ -101,22 +101,22 @@ def overview_table(folder: Path, selected: dict[str, tuple[ZooReader, pd.DataFra
         table.add_column(heading, justify="left" if left else "right", no_wrap=True)
     for config, (reader, rows) in selected.items():
         accuracy = rows["test_accuracy"].to_numpy()
-        splits = row_splits(reader, rows)
+        splits = _row_splits(reader, rows)
         counts = " / ".join(f"{splits.count(split):,}" for split in SPLITS)
         numbers = (f"{np.median(accuracy):.3f}", f"{accuracy.max():.3f}") if len(rows) else ("–", "–")
         runs = f"{len(set(rows['run_id'])):,}"
-        table.add_row(config, runs, counts, *numbers, sparkline(histogram(accuracy)))
+        table.add_row(config, runs, counts, *numbers, _sparkline(_histogram(accuracy)))
     return table
 
 
-def sparkline(counts: Integer[np.ndarray, " bins"]) -> str:
+def _sparkline(counts: Integer[np.ndarray, " bins"]) -> str:
     """A histogram in one line; a bar's height is the logarithm of its count."""
     top = math.log10(1 + max(1, int(counts.max())))
-    heights = [math.ceil((len(SPARKS) - 1) * math.log10(1 + count) / top) for count in counts.tolist()]
-    return "".join(SPARKS[height] for height in heights)
+    heights = [math.ceil((len(_SPARKS) - 1) * math.log10(1 + count) / top) for count in counts.tolist()]
+    return "".join(_SPARKS[height] for height in heights)
 
 
-def parser() -> argparse.ArgumentParser:
+def _parser() -> argparse.ArgumentParser:
     options = command_parser("zoo.describe", __doc__)
     options.add_argument(
         "zoo", nargs="?", default=DEFAULT_NAME, metavar="DIR", help="folder of the zoo, or its name on the hub"
@@ -131,7 +131,7 @@ def parser() -> argparse.ArgumentParser:
 
 @command
 def main(arguments: list[str] | None = None) -> None:
-    options = parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     folder = find_folder(options.zoo, options.config)
     configs = [options.config] if options.config else list(PublishedZoo.read(folder).configs)
     readers = {config: open_zoo(folder, config, "all") for config in configs}
@@ -141,34 +141,34 @@ def main(arguments: list[str] | None = None) -> None:
     }
     if not any(len(rows) for _, rows in selected.values()):
         for reader in readers.values():
-            reader.rows(options.where)  # an error that says what there is to choose from
+            reader.rows(options.where)  # an error that lists the values there are
     console = PlainConsole()
     if options.details or options.config:
         for config, (reader, rows) in selected.items():
-            print_details(console, config, reader, rows)
+            _print_details(console, config, reader, rows)
     else:
-        console.print(overview_table(folder, selected))
+        console.print(_overview_table(folder, selected))
         console.print(
             f"checkpoints: {' / '.join(SPLITS)}; bars on a logarithmic scale; "
             "more with --details, --config CONFIG or --plots DIR",
         )
-    for path in draw(selected, options.png, options.plots):
+    for path in _draw(selected, options.png, options.plots):
         console.print(f"drawn: {path}", soft_wrap=True)
 
 
-def print_details(console: PlainConsole, config: str, reader: ZooReader, rows: pd.DataFrame) -> None:
-    console.print(counts_table(config, reader, rows))
+def _print_details(console: PlainConsole, config: str, reader: ZooReader, rows: pd.DataFrame) -> None:
+    console.print(_counts_table(config, reader, rows))
     console.print("\ntest accuracy, bars on a logarithmic scale")
-    for line in histogram_lines(histogram(rows["test_accuracy"].to_numpy())):
+    for line in _histogram_lines(_histogram(rows["test_accuracy"].to_numpy())):
         console.print(line)
     console.print()
-    console.print(marginals_table(rows))
+    console.print(_marginals_table(rows))
 
 
-def draw(
+def _draw(
     selected: dict[str, tuple[ZooReader, pd.DataFrame]], histograms: Path | None, folder: Path | None
 ) -> Iterator[Path]:
-    """The pictures that were asked for, of the configs that have checkpoints: all runs of one may have diverged."""
+    """Draws the wanted pictures of the configs that have checkpoints: all runs of one may have diverged."""
     drawn = {config: (reader, rows) for config, (reader, rows) in selected.items() if len(rows)}
     if not drawn:
         return

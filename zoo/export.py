@@ -28,9 +28,9 @@ from zoo.reading.selection import Where, select
 from zoo.storage.atomic import atomic_file, remove_unfinished, write_atomically
 from zoo.transformer.weights import TransformerWeights
 
-SUFFIXES = {"safetensors": ".safetensors", "torch": ".pt"}
-PARQUET_SUFFIX = ".parquet"
-LENGTH_BYTES = 8
+_SUFFIXES = {"safetensors": ".safetensors", "torch": ".pt"}
+_PARQUET_SUFFIX = ".parquet"
+_LENGTH_BYTES = 8
 
 
 def export_checkpoints(
@@ -40,12 +40,12 @@ def export_checkpoints(
 
     A single one goes to the file ``out`` where that name has a suffix; several go into the folder ``out``.
     """
-    suffix = SUFFIXES[form]
-    if out.suffix in SUFFIXES.values() and out.suffix != suffix:
+    suffix = _SUFFIXES[form]
+    if out.suffix in _SUFFIXES.values() and out.suffix != suffix:
         raise ValueError(f"{out} would be a {form} file: name it *{suffix}, or choose another --format")
     rows = reader.rows(where)
     single = len(rows) == 1 and out.suffix != ""
-    if not single and (out.suffix in SUFFIXES.values() or out.is_file()):
+    if not single and (out.suffix in _SUFFIXES.values() or out.is_file()):
         raise ValueError(f"{len(rows):,} checkpoints do not fit in the one file {out}: name a folder")
     if single:
         remove_unfinished(out.parent, re.escape(out.name))
@@ -58,34 +58,34 @@ def export_checkpoints(
         # a copy of each tensor: the views of one flat vector would each be stored with the whole of it
         weights = TransformerWeights.from_flat(reader.spec, reader.weights(row))
         state = {name: tensor.clone() for name, tensor in weights.state_dict().items()}
-        write_atomically(path, to_safetensors(state, metadata) if form == "safetensors" else to_torch(state))
+        write_atomically(path, _to_safetensors(state, metadata) if form == "safetensors" else _to_torch(state))
         paths.append(path)
         advance(1)
     return paths
 
 
-def to_safetensors(state: dict[str, torch.Tensor], metadata: dict[str, str]) -> bytes:
+def _to_safetensors(state: dict[str, torch.Tensor], metadata: dict[str, str]) -> bytes:
     """The same bytes every time: the library writes the metadata in an order that changes, so it is sorted after it.
 
     A safetensors file is the length of its header as eight bytes, the header as JSON, and the tensors.
     """
     data = safetensors.torch.save(state, metadata=metadata)
-    end = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
-    header = json.loads(data[LENGTH_BYTES:end])
+    end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+    header = json.loads(data[_LENGTH_BYTES:end])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % LENGTH_BYTES)  # the tensors begin at a multiple of eight
-    return len(text).to_bytes(LENGTH_BYTES, "little") + text + data[end:]
+    text += b" " * (-len(text) % _LENGTH_BYTES)  # the tensors begin at a multiple of eight
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text + data[end:]
 
 
-def to_torch(state: dict[str, torch.Tensor]) -> bytes:
-    """What ``torch.load(path, weights_only=True)`` reads."""
+def _to_torch(state: dict[str, torch.Tensor]) -> bytes:
+    """A file for ``torch.load(path, weights_only=True)``."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()
 
 
-def export_parquet(reader: ZooReader, path: Path, where: Where = None, advance: Advance = lambda rows: None) -> int:
+def _export_parquet(reader: ZooReader, path: Path, where: Where = None, advance: Advance = lambda rows: None) -> int:
     """Writes the chosen rows with all columns to one Parquet file, and returns their number."""
     import pyarrow.parquet as pq
 
@@ -102,35 +102,37 @@ def export_parquet(reader: ZooReader, path: Path, where: Where = None, advance: 
     return len(rows)
 
 
-def parser() -> argparse.ArgumentParser:
+def _parser() -> argparse.ArgumentParser:
     options = command_parser("zoo.export", __doc__)
     options.add_argument("zoo", metavar="DIR", help=f"folder of the zoo, or its name on the hub, e.g. {DEFAULT_NAME}")
     options.add_argument("config", metavar="CONFIG", help="mnist, agnews, …")
     options.add_argument("out", type=Path, metavar="OUT", help="file or folder to write")
     options.add_argument(
-        "--format", choices=[*SUFFIXES, "parquet"], help="what to write (default: what OUT's name says, or safetensors)"
+        "--format",
+        choices=[*_SUFFIXES, "parquet"],
+        help="what to write (default: by OUT's name, else safetensors)",
     )
     options.add_argument("--split", default="all", help="train, validation, test, joined by +, or all")
     options.add_argument("--where", metavar="EXPRESSION", help="only these rows, e.g. \"optimizer == 'adam'\"")
     return options
 
 
-def form_of(out: Path) -> str:
-    """What a name asks for; a folder, or a name without a suffix, for safetensors."""
-    for form, suffix in SUFFIXES.items():
+def _form_of(out: Path) -> str:
+    """The format by the name of the output; safetensors for a folder or a name without a suffix."""
+    for form, suffix in _SUFFIXES.items():
         if out.suffix == suffix:
             return form
     if out.suffix and not out.is_dir():
-        endings = " or ".join(SUFFIXES.values())
-        raise ValueError(f"the name {out} does not say what to write: end it in {endings}, or choose a --format")
+        endings = " or ".join(_SUFFIXES.values())
+        raise ValueError(f"the name {out} does not tell the format: end it in {endings}, or choose a --format")
     return "safetensors"
 
 
 @command
 def main(arguments: list[str] | None = None) -> None:
-    options = parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     splits = parse_splits(options.split)
-    form = options.format or form_of(options.out)
+    form = options.format or _form_of(options.out)
     reader = open_zoo(options.zoo, options.config, options.split)
     with progress_bar() as bar:
         task = bar.add_task("exporting", total=len(reader.rows(options.where)))
@@ -138,15 +140,15 @@ def main(arguments: list[str] | None = None) -> None:
             paths = export_checkpoints(reader, options.out, form, options.where, lambda rows: bar.advance(task, rows))
             rows = len(paths)
         else:
-            if options.out.is_file() or options.out.suffix == PARQUET_SUFFIX:
+            if options.out.is_file() or options.out.suffix == _PARQUET_SUFFIX:
                 raise ValueError(f"{options.out} names a file: Parquet goes into a folder, one file per split")
             rows = 0
             for split in splits:
                 part = open_zoo(options.zoo, options.config, split)
                 if not select(part.metadata, options.where).any():
                     continue
-                path = options.out / f"{options.config}-{split}{PARQUET_SUFFIX}"
-                rows += export_parquet(part, path, options.where, lambda done: bar.advance(task, done))
+                path = options.out / f"{options.config}-{split}{_PARQUET_SUFFIX}"
+                rows += _export_parquet(part, path, options.where, lambda done: bar.advance(task, done))
     print(f"{how_many(rows, 'checkpoint')} in {options.out}")
 
 

@@ -1,9 +1,9 @@
-"""Joins published zoos of different configs into one, where several machines each published a part.
+"""Joins published zoos of different configs into one, where several machines each published one.
 
     python -m zoo.join mnist-zoo agnews-zoo small-transformer-zoo
 
-Every file is compared with its hash and copied as it is, so the rows are those of the parts; card and manifest are made
-again. OUT is replaced whole, as by zoo.publish, and may be one of the parts.
+Every file is compared with its hash and copied as it is, so the rows stay the same; card and manifest are made
+again. OUT is replaced whole, as by zoo.publish, and may be one of the zoos.
 """
 
 import shutil
@@ -20,14 +20,14 @@ from zoo.storage.atomic import atomic_file
 from zoo.storage.swap import replacing_folder
 
 
-def join(parts: Sequence[Path], out: Path, *, card: Path = DEFAULT_CARD, name: str | None = None) -> Manifest:
-    """Publishes the configs of all ``parts`` as the folder ``out``; no two of them may have the same config.
+def _join(folders: Sequence[Path], out: Path, *, card: Path = DEFAULT_CARD, name: str | None = None) -> Manifest:
+    """Publishes the configs of all zoos in ``folders`` as the folder ``out``; no two of them may have the same config.
 
     ``name`` is what the card calls the zoo, by default the name of the folder.
     """
-    zoos = [PublishedZoo.read(part) for part in parts]
+    zoos = [PublishedZoo.read(folder) for folder in folders]
     out = out.resolve()
-    check_target([part.resolve() for part in parts if part.resolve() != out], out)
+    check_target([folder.resolve() for folder in folders if folder.resolve() != out], out)
     template = card.read_text(encoding="utf-8")
     configs: dict[str, ConfigDetails] = {}
     for zoo in zoos:
@@ -41,13 +41,13 @@ def join(parts: Sequence[Path], out: Path, *, card: Path = DEFAULT_CARD, name: s
         files: dict[str, FileEntry] = {}
         for zoo in zoos:
             for file in zoo.manifest.files.keys() - {CARD_FILE}:
-                copy_file(zoo, file, folder, files)
+                _copy_file(zoo, file, folder, files)
         return write_card_and_manifest(
             folder, dict(sorted(files.items())), dict(sorted(configs.items())), template, name or out.name
         )
 
 
-def copy_file(zoo: PublishedZoo, name: str, folder: Path, files: dict[str, FileEntry]) -> None:
+def _copy_file(zoo: PublishedZoo, name: str, folder: Path, files: dict[str, FileEntry]) -> None:
     """One whole file of a zoo; a task's embedding may come from several, but must be the same in all."""
     zoo.manifest.check_file(zoo.folder, name)
     entry = zoo.manifest.files[name]
@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
     options.add_argument("parts", type=Path, nargs="+", metavar="ZOO", help="published zoos, no config in two of them")
     options.add_argument("out", type=Path, metavar="OUT", help="folder of the joined zoo; an older zoo is replaced")
     chosen = options.parse_args(arguments)
-    report(join(chosen.parts, chosen.out), chosen.out)
+    report(_join(chosen.parts, chosen.out), chosen.out)
 
 
 if __name__ == "__main__":

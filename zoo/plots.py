@@ -13,8 +13,8 @@ from zoo.storage.atomic import write_atomically
 from zoo.terminal import printable
 
 BINS = 20
-COLOR = "#4878a8"
-MOST_CURVES = 100  # per panel: more would be one gray patch
+_COLOR = "#4878a8"
+_MOST_CURVES = 100  # per panel: more would be one gray patch
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -39,7 +39,7 @@ def plot_histograms(accuracies: Mapping[str, np.ndarray], path: Path, *, counted
     figure = new_figure(5.0 * len(accuracies), 3.5)
     axes = figure.subplots(1, len(accuracies), squeeze=False)[0]
     for axis, (title, values) in zip(axes, accuracies.items(), strict=True):
-        axis.hist(values, bins=BINS, range=(0, 1), log=True, color=COLOR, edgecolor="white", linewidth=0.5)
+        axis.hist(values, bins=BINS, range=(0, 1), log=True, color=_COLOR, edgecolor="white", linewidth=0.5)
         axis.set(title=title, xlabel="test accuracy", ylabel=counted, xlim=(0, 1))
     return save(figure, path)
 
@@ -52,8 +52,8 @@ def plot_curves(name: str, runs: pd.DataFrame, path: Path) -> Path:
     for axis, optimizer in zip(axes, optimizers, strict=True):
         group = runs[runs["optimizer"] == optimizer]
         curves = [np.asarray(curve, dtype=np.float64) for curve in group["test_accuracy"]]
-        for curve in curves[:: -(-len(curves) // MOST_CURVES)]:
-            axis.plot(np.arange(1, len(curve) + 1), curve, color=COLOR, linewidth=0.5, alpha=0.35)
+        for curve in curves[:: -(-len(curves) // _MOST_CURVES)]:
+            axis.plot(np.arange(1, len(curve) + 1), curve, color=_COLOR, linewidth=0.5, alpha=0.35)
         longest = max(map(len, curves))
         padded = np.array([np.pad(curve, (0, longest - len(curve)), constant_values=np.nan) for curve in curves])
         axis.plot(np.arange(1, longest + 1), np.nanmedian(padded, axis=0), color="black", linewidth=2, label="median")
@@ -75,11 +75,11 @@ def plot_marginals(name: str, rows: pd.DataFrame, path: Path) -> Path:
             printable(value).replace("$", r"\$"): group["test_accuracy"].to_numpy()
             for value, group in rows.groupby(hyperparameter)
         }
-        for place, values in enumerate(groups.values()):
+        for column, values in enumerate(groups.values()):
             low, lower, middle, upper, high = np.quantile(values, [0.05, 0.25, 0.5, 0.75, 0.95])
-            axis.vlines(place, low, high, color=COLOR, linewidth=1)
-            axis.vlines(place, lower, upper, color=COLOR, linewidth=6)
-            axis.plot(place, middle, marker="o", color="white", markeredgecolor="black", markersize=6, zorder=3)
+            axis.vlines(column, low, high, color=_COLOR, linewidth=1)
+            axis.vlines(column, lower, upper, color=_COLOR, linewidth=6)
+            axis.plot(column, middle, marker="o", color="white", markeredgecolor="black", markersize=6, zorder=3)
         axis.set_xticks(range(len(groups)), list(groups), rotation=40, fontsize=7)
         axis.set(xlabel=hyperparameter, ylim=(0, 1))
     for axis in axes[:, 0]:

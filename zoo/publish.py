@@ -44,17 +44,15 @@ from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
 from zoo.format.shard import RUNS_FILE as SHARD_RUNS_FILE
 from zoo.format.splits import SPLITS, run_digest, splits_of
 from zoo.format.table_file import ROWS_PER_BATCH, write_table
-from zoo.reading.fitted_predictors import fitted_predictors
-from zoo.reading.hub import check_login, push
-from zoo.reading.mapping import MappedCheckpoints
+from zoo.reading.hub import check_login, fitted_predictors, push
+from zoo.reading.reader import MappedCheckpoints
 from zoo.storage.atomic import write_atomically
 from zoo.storage.swap import replacing_folder
-from zoo.tasks import WordEmbedding
-from zoo.tasks.embedding import VECTORS_FILE
+from zoo.tasks.embedding import VECTORS_FILE, WordEmbedding
 from zoo.terminal import printable
 
-ROWS_PER_FILE = 512  # 38 MB; the paper's 43,900 training rows make 86 files
-FILES_OF_A_SMALL_SPLIT = 4  # what streaming readers share among their workers is files
+_ROWS_PER_FILE = 512  # 38 MB; the paper's 43,900 training rows make 86 files
+_FILES_OF_A_SMALL_SPLIT = 4  # what streaming readers share among their workers is files
 
 
 def publish(
@@ -66,7 +64,7 @@ def publish(
     name: str | None = None,
     advance: Advance = lambda rows: None,
 ) -> Manifest:
-    """Publishes every finished shard below ``runs`` as the folder ``out``; ``advance`` is told of rows written.
+    """Publishes every finished shard below ``runs`` as the folder ``out``; ``advance`` gets the number of rows.
 
     With ``first`` a sample: that many completed runs of each config, from its shards in turn. ``name`` is what the card
     calls the zoo, by default the name of the folder.
@@ -80,10 +78,10 @@ def publish(
         files: dict[str, FileEntry] = {}
         details: dict[str, ConfigDetails] = {}
         for config, shards in configs.items():
-            entries, details[config] = write_config(folder, config, shards, first, advance)
+            entries, details[config] = _write_config(folder, config, shards, first, advance)
             files |= entries
             if shards[0].record.spec.patch_size is None:
-                files |= copy_embedding(runs, folder, shards[0])
+                files |= _copy_embedding(runs, folder, shards[0])
         return write_card_and_manifest(folder, files, details, template, name or out.name)
 
 
@@ -103,7 +101,7 @@ def check_target(sources: Sequence[Path], out: Path) -> None:
     configs_of(Manifest.read(out), out)
 
 
-def write_config(
+def _write_config(
     folder: Path, config: str, shards: Sequence[Shard], first: int | None, advance: Advance
 ) -> tuple[dict[str, FileEntry], ConfigDetails]:
     """Writes the splits and the runs of one config."""
@@ -111,17 +109,17 @@ def write_config(
         shard.check_files()
     tables = [shard.runs() for shard in shards]
     all_runs = pa.concat_tables(tables)
-    check_runs(shards, tables, all_runs)
-    runs = all_runs if first is None else sample_runs(config, tables, first)
+    _check_runs(shards, tables, all_runs)
+    runs = all_runs if first is None else _sample_runs(config, tables, first)
     rows = MappedCheckpoints([shard.folder / CHECKPOINTS_FILE for shard in shards], shards[0].record.spec)
-    by_split = assign_rows(rows, all_runs, set(runs.column("run_id").to_pylist()), shards[0].record)
-    check_rows(rows, [row for split in SPLITS for row in by_split[split]], runs, shards[0].record)
+    by_split = _assign_rows(rows, all_runs, set(runs.column("run_id").to_pylist()), shards[0].record)
+    _check_rows(rows, [row for split in SPLITS for row in by_split[split]], runs, shards[0].record)
     files: dict[str, FileEntry] = {}
     for split in SPLITS:
-        parts = cut(by_split[split])
+        parts = _cut(by_split[split])
         for index, part in enumerate(parts):
             name = split_file(config, split, index, len(parts))
-            files[name] = write_table(folder / name, checkpoint_schema(rows.spec), in_batches(rows, part, advance))
+            files[name] = write_table(folder / name, checkpoint_schema(rows.spec), _in_batches(rows, part, advance))
     name = f"{config}/{RUNS_FILE}"
     files[name] = write_table(folder / name, PUBLISHED_RUN_SCHEMA, [runs])
     numbers = set(runs.column("shard").to_pylist())
@@ -138,7 +136,7 @@ def write_config(
     )
 
 
-def check_runs(shards: Sequence[Shard], tables: Sequence[pa.Table], all_runs: pa.Table) -> None:
+def _check_runs(shards: Sequence[Shard], tables: Sequence[pa.Table], all_runs: pa.Table) -> None:
     """Refuses runs that ``zoo.verify`` would find fault with, and a table that is not of its shard."""
     numbers, lengths = [shard.record.shard for shard in shards], [len(runs) for runs in tables]
     starts = np.cumsum([0, *lengths])
@@ -151,10 +149,10 @@ def check_runs(shards: Sequence[Shard], tables: Sequence[pa.Table], all_runs: pa
     for row, run in enumerate(all_runs.column("run_id").to_pylist()):
         if first.setdefault(run, row) == row:
             continue
-        (here, place), (there, _) = locate(row), locate(first[run])
+        (here, number), (there, _) = locate(row), locate(first[run])
         if here != there:
             raise ValueError(
-                f"{here}, row {place}: the run is there twice, also in {there.parent.name}: a sample may share runs "
+                f"{here}, row {number}: the run is there twice, also in {there.parent.name}: a sample may share runs "
                 "with shards of the grid and with other samples; publish them apart"
             )
     foreign = numbers_of(all_runs, "shard") != np.repeat(numbers, lengths)
@@ -162,20 +160,20 @@ def check_runs(shards: Sequence[Shard], tables: Sequence[pa.Table], all_runs: pa
     refuse((*faults, (foreign, "the shard is not the one it lies in")), locate)
 
 
-def check_rows(rows: MappedCheckpoints, chosen: list[int], runs: pa.Table, record: TrainingRecord) -> None:
+def _check_rows(rows: MappedCheckpoints, chosen: list[int], runs: pa.Table, record: TrainingRecord) -> None:
     """Refuses checkpoints that ``zoo.verify`` would find fault with."""
     metadata = pc.take(rows.table, pa.array(chosen, pa.int64()))
     recorded = runs.drop_columns([field.name for field in CURVES])
     refuse(checkpoint_faults(metadata, recorded, record), lambda row: rows.locate(chosen[row]))
 
 
-def sample_runs(config: str, shards: Sequence[pa.Table], count: int) -> pa.Table:
+def _sample_runs(config: str, shards: Sequence[pa.Table], count: int) -> pa.Table:
     """The first ``count`` completed runs, as evenly from the shards as can be, and those that diverged before them.
 
     Neighboring shards differ in their train fraction, so a sample from a single shard would have only one of them.
     """
     completed = [np.flatnonzero(np.array(table.column("status").to_pylist()) == "completed") for table in shards]
-    in_turn = sorted((place, shard) for shard, rows in enumerate(completed) for place in range(len(rows)))
+    in_turn = sorted((rank, shard) for shard, rows in enumerate(completed) for rank in range(len(rows)))
     if not 1 <= count <= len(in_turn):
         raise ValueError(f"{config} has {len(in_turn)} completed runs: a sample of {count} cannot be cut from them")
     taken = Counter(shard for _, shard in in_turn[:count])
@@ -183,7 +181,7 @@ def sample_runs(config: str, shards: Sequence[pa.Table], count: int) -> pa.Table
     return pa.concat_tables(parts)
 
 
-def assign_rows(
+def _assign_rows(
     rows: MappedCheckpoints, runs: pa.Table, published: set[str], record: TrainingRecord
 ) -> dict[str, list[int]]:
     """The rows of each split, in the order of their runs' digests; every completed run with all its checkpoints."""
@@ -211,14 +209,14 @@ def assign_rows(
     return by_split
 
 
-def cut(rows: Sequence[int]) -> list[Sequence[int]]:
+def _cut(rows: Sequence[int]) -> list[Sequence[int]]:
     """One list of rows per file, at least one: 512 in each, or a quarter of a small split in whole batches of 64."""
-    quarter = -(-len(rows) // (FILES_OF_A_SMALL_SPLIT * ROWS_PER_BATCH)) * ROWS_PER_BATCH
-    size = min(ROWS_PER_FILE, max(ROWS_PER_BATCH, quarter))
+    quarter = -(-len(rows) // (_FILES_OF_A_SMALL_SPLIT * ROWS_PER_BATCH)) * ROWS_PER_BATCH
+    size = min(_ROWS_PER_FILE, max(ROWS_PER_BATCH, quarter))
     return [rows[start : start + size] for start in range(0, max(1, len(rows)), size)]
 
 
-def in_batches(rows: MappedCheckpoints, selected: Sequence[int], advance: Advance) -> Iterator[pa.Table]:
+def _in_batches(rows: MappedCheckpoints, selected: Sequence[int], advance: Advance) -> Iterator[pa.Table]:
     """The selected rows as tables of 64; refuses weights that are not finite."""
     for start in range(0, len(selected), ROWS_PER_BATCH):
         indices = np.array(selected[start : start + ROWS_PER_BATCH])
@@ -231,7 +229,7 @@ def in_batches(rows: MappedCheckpoints, selected: Sequence[int], advance: Advanc
         advance(len(indices))
 
 
-def copy_embedding(runs: Path, folder: Path, shard: Shard) -> dict[str, FileEntry]:
+def _copy_embedding(runs: Path, folder: Path, shard: Shard) -> dict[str, FileEntry]:
     """Puts the task's frozen embedding beside its rows, if it is the one the shard was trained with."""
     task = shard.record.task
     if WordEmbedding.load(runs / task).sha256 != shard.record.embedding_sha256:
@@ -257,7 +255,7 @@ def report(manifest: Manifest, out: Path) -> None:
     print(f"{printable(out)}: {len(manifest.files)} files, {size:,.1f} MB")
 
 
-def parser() -> argparse.ArgumentParser:
+def _parser() -> argparse.ArgumentParser:
     options = command_parser("zoo.publish", __doc__)
     options.add_argument("runs", type=Path, metavar="RUNS", help="folder that generation wrote its shards to")
     options.add_argument("out", type=Path, metavar="OUT", help="folder of the published zoo; an older zoo is replaced")
@@ -276,7 +274,7 @@ def parser() -> argparse.ArgumentParser:
 
 @command
 def main(arguments: list[str] | None = None) -> None:
-    options = parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     if options.push_to_hub:
         check_login(options.push_to_hub)
     elif options.private or options.predictors:

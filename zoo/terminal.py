@@ -1,11 +1,20 @@
-"""Text from elsewhere on a terminal: escape sequences, invisible characters and rich's markup are shown, not obeyed."""
+"""Text from elsewhere on a terminal and in Markdown: escape sequences and markup are shown, not obeyed."""
 
+import re
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from zoo.command import printable
+
+_MARKUP = re.compile(r"[\\`*\[\]<>&|~]|(?<=:)//|(?<=\bwww)\.|@", re.IGNORECASE)
+"""The beginning of markup, an entity, a cell, or an address that becomes a link by itself."""
+
+
+def plain_markdown(text: object) -> str:
+    """The text with every special character as an HTML entity, so that Markdown and HTML show it as it is."""
+    return _MARKUP.sub(lambda found: "".join(f"&#{ord(char)};" for char in found[0]), printable(text))
 
 
 class PlainConsole(Console):

@@ -14,26 +14,16 @@ from zoo.format.schema import CHECKPOINTS, RUN_SCHEMA, WEIGHTS, checkpoint_schem
 from zoo.format.shard import ShardRecord, shard_folder, write_shard
 from zoo.format.splits import run_digest
 from zoo.format.table_file import ROWS_PER_BATCH
-from zoo.tasks import TaskData, WordEmbedding
+from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.evaluation import evaluate
+from zoo.tasks.examples import TaskData
 from zoo.transformer.model import build_model
 from zoo.transformer.spec import TransformerSpec
 
 TINY_MNIST = TransformerSpec("mnist", classes=10, tokens=49, patch_size=4, dim=4, key_dim=2, value_dim=2, hidden_dim=4)
 TINY_AGNEWS = TransformerSpec("agnews", classes=4, tokens=64, dim=4, key_dim=2, value_dim=2, hidden_dim=4)
-TINY_PHOTOS = TransformerSpec(
-    "photos",
-    3,
-    tokens=6,
-    patch_size=4,
-    dim=10,
-    key_dim=3,
-    value_dim=4,
-    hidden_dim=7,
-    blocks=4,
-    channels=3,
-    residual=True,
-)
+_SIZES = {"dim": 10, "key_dim": 3, "value_dim": 4, "hidden_dim": 7, "blocks": 4, "channels": 3}
+TINY_PHOTOS = TransformerSpec("photos", 3, tokens=6, patch_size=4, residual=True, **_SIZES)
 """Nothing like the paper's: residual, deeper, for color images of 8 × 12 or 12 × 8 pixels."""
 EPOCHS = 100
 
@@ -110,7 +100,7 @@ def run_row(config: str, spec: TransformerSpec, shard: int, index: int, complete
 
 
 def repeated(config: str, shard: int, number: int, repeat: int) -> dict[str, Any]:
-    """What makes a run a repeat of a configuration, given by its number in the shard."""
+    """The columns of a repeat of a configuration, given by its number in the shard."""
     random = generator_of(f"{config}/{shard}/{number}/configuration")
     return {
         "optimizer": OPTIMIZERS[int(random.integers(len(OPTIMIZERS)))],
@@ -128,14 +118,9 @@ def checkpoint_tables(spec: TransformerSpec, rows: list[dict[str, Any]], task: T
     runs_at_once = ROWS_PER_BATCH // len(CHECKPOINTS)
     for start in range(0, len(rows), runs_at_once):
         part = rows[start : start + runs_at_once]
-        weights = np.concatenate(
-            [
-                generator_of(row["run_id"] + "weights").standard_normal(
-                    (len(CHECKPOINTS), spec.num_parameters), dtype=np.float32
-                )
-                for row in part
-            ]
-        )
+        shape = (len(CHECKPOINTS), spec.num_parameters)
+        generators = [generator_of(row["run_id"] + "weights") for row in part]
+        weights = np.concatenate([random.standard_normal(shape, dtype=np.float32) for random in generators])
         weights *= 0.3
         records = [checkpoint_row(spec, row, name) for row in part for name in CHECKPOINTS]
         if task is not None:

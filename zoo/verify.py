@@ -21,58 +21,59 @@ import pyarrow as pa
 import torch
 
 from zoo.command import Advance, any_seed, command, command_parser, how_many, progress_bar
-from zoo.format.edition import read_one_edition
 from zoo.format.faults import checkpoint_faults, fault_lines, run_faults
-from zoo.format.manifest import MANIFEST_FILE
-from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, files_of_no_config, surplus_entries
+from zoo.format.manifest import MANIFEST_FILE, read_one_edition
+from zoo.format.published import (
+    EMBEDDING_FILES,
+    RUNS_FILE,
+    ConfigDetails,
+    PublishedZoo,
+    files_of_no_config,
+    surplus_entries,
+)
 from zoo.format.schema import CURVES, PUBLISHED_RUN_SCHEMA
 from zoo.format.splits import SPLITS, splits_of
 from zoo.format.table_file import read_table
 from zoo.reading.locate import DEFAULT_NAME, find_folder
-from zoo.reading.mapping import MappedCheckpoints
-from zoo.tasks import TaskData, WordEmbedding
+from zoo.reading.reader import MappedCheckpoints
+from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.evaluation import evaluate, load_task
-from zoo.tasks.load import task_data
-from zoo.tasks.mnist import SAMPLE_SOURCE, load_sample_digits
-from zoo.tasks.task_file import TaskFile
+from zoo.tasks.examples import TaskData
+from zoo.tasks.paper_data import SAMPLE_SOURCE, load_sample_digits, task_data
 from zoo.terminal import printable
 from zoo.transformer.model import build_model
 
-FAULTY = 1
-ACCURACY_TOLERANCE = 0.002
+_FAULTY = 1
+_ACCURACY_TOLERANCE = 0.002
 """Another device rounds differently and may decide a few of the test set's examples otherwise."""
 
 
-def verify(folder: Path, advance: Advance = lambda done: None) -> list[str]:
-    """Every fault of a published zoo, one line each; none when all is well. ``advance`` is told of bytes checked.
+def _verify(folder: Path, advance: Advance = lambda done: None) -> list[str]:
+    """Every fault of a published zoo, one line each; none for a sound zoo. ``advance`` gets numbers of bytes.
 
     A file that fails its hash is named and not looked into. A manifest that cannot be read raises a ValueError. A zoo
     that is published again meanwhile is read again.
     """
-    return read_one_edition(folder, lambda _: verify_edition(folder, advance), partial(say_changed, folder))
+
+    def find_faults(_edition: str) -> list[str]:
+        zoo = PublishedZoo.read(folder)
+        damaged = _check_files(zoo, advance)
+        unlisted = surplus_entries(folder, zoo.manifest)
+        problems = [*damaged.values(), *(f"{folder / name} is not listed in the manifest" for name in unlisted)]
+        with suppress(ValueError):  # a split whose files are not all there, which is reported below
+            problems += [f"{zoo.folder} lists {name!r}, a file of no config" for name in files_of_no_config(zoo)]
+        for config in zoo.configs:
+            problems += _check_config(zoo, config, set(damaged))
+        return problems
+
+    return read_one_edition(folder, find_faults, partial(_warn_of_change, folder))
 
 
-def say_changed(folder: Path) -> None:
+def _warn_of_change(folder: Path) -> None:
     warnings.warn(f"{folder} changed while reading: it is read again", stacklevel=2)
 
 
-def verify_edition(folder: Path, advance: Advance) -> list[str]:
-    """The faults of a zoo that nobody publishes meanwhile."""
-    zoo = PublishedZoo.read(folder)
-    faults = check_files(zoo, advance)
-    damaged = set(faults)
-    problems = [
-        *faults.values(),
-        *(f"{folder / name} is not listed in the manifest" for name in surplus_entries(folder, zoo.manifest)),
-    ]
-    with suppress(ValueError):  # a split whose files are not all there, which is said below
-        problems += [f"{zoo.folder} lists {name!r}, a file of no config" for name in files_of_no_config(zoo)]
-    for config in zoo.configs:
-        problems += check_config(zoo, config, damaged)
-    return problems
-
-
-def check_files(zoo: PublishedZoo, advance: Advance = lambda done: None) -> dict[str, str]:
+def _check_files(zoo: PublishedZoo, advance: Advance = lambda done: None) -> dict[str, str]:
     """Files that are missing or whose size or hash is not the recorded one, and what is wrong with each."""
     faults = {}
     for name, entry in zoo.manifest.files.items():
@@ -84,7 +85,7 @@ def check_files(zoo: PublishedZoo, advance: Advance = lambda done: None) -> dict
     return faults
 
 
-def check_config(zoo: PublishedZoo, config: str, damaged: set[str]) -> Iterator[str]:
+def _check_config(zoo: PublishedZoo, config: str, damaged: set[str]) -> Iterator[str]:
     """Faults in the content of one config's undamaged files."""
     details = zoo.config(config)
     name = f"{config}/{RUNS_FILE}"
@@ -98,10 +99,16 @@ def check_config(zoo: PublishedZoo, config: str, damaged: set[str]) -> Iterator[
     except ValueError as error:
         yield str(error)
         return
-    yield from check_runs(zoo.folder / name, table, details, zoo.manifest.files[name].rows)
+    yield from _check_runs(zoo.folder / name, table, details, zoo.manifest.files[name].rows)
     runs = table.drop_columns([field.name for field in CURVES])
-    if details.embedding_sha256 is not None:
-        yield from check_embedding(zoo.folder / details.task, details, damaged)
+    embedding_damaged = any(f"{details.task}/{file}" in damaged for file in EMBEDDING_FILES)
+    if details.embedding_sha256 is not None and not embedding_damaged:
+        folder = zoo.folder / details.task
+        try:
+            if WordEmbedding.load(folder).sha256 != details.embedding_sha256:
+                yield f"{folder} holds another embedding than the one its transformers were trained with"
+        except (ValueError, OSError) as error:
+            yield str(error)
     seen: dict[tuple[str, str], str] = {}
     for split in SPLITS:
         try:
@@ -113,7 +120,7 @@ def check_config(zoo: PublishedZoo, config: str, damaged: set[str]) -> Iterator[
         for name in names:
             rows += zoo.manifest.files[name].rows or 0
             if name not in damaged:
-                yield from check_rows(zoo, details, name, split, runs, seen)
+                yield from _check_rows(zoo, details, name, split, runs, seen)
         if rows != details.rows[split]:
             yield f"{config}/{split} has {rows:,} rows, its manifest says {details.rows[split]:,}"
     if not damaged:
@@ -124,7 +131,7 @@ def check_config(zoo: PublishedZoo, config: str, damaged: set[str]) -> Iterator[
             yield f"{config} has no {lost[0]}, a completed one, and {len(lost) - 1:,} more checkpoints are missing"
 
 
-def check_runs(path: Path, runs: pa.Table, details: ConfigDetails, rows: int | None) -> Iterator[str]:
+def _check_runs(path: Path, runs: pa.Table, details: ConfigDetails, rows: int | None) -> Iterator[str]:
     """Faults in a table of runs."""
     if len(runs) != rows:
         yield f"{path} has {len(runs):,} rows, the manifest says {rows}"
@@ -134,18 +141,7 @@ def check_runs(path: Path, runs: pa.Table, details: ConfigDetails, rows: int | N
         yield f"{path} has runs {counted}, the manifest says {details.runs}"
 
 
-def check_embedding(folder: Path, details: ConfigDetails, damaged: set[str]) -> Iterator[str]:
-    """Faults in the frozen embedding."""
-    if any(name.startswith(f"{details.task}/") and not name.endswith(".arrow") for name in damaged):
-        return
-    try:
-        if WordEmbedding.load(folder).sha256 != details.embedding_sha256:
-            yield f"{folder} holds another embedding than the one its transformers were trained with"
-    except (ValueError, OSError) as error:
-        yield str(error)
-
-
-def check_rows(
+def _check_rows(
     zoo: PublishedZoo,
     details: ConfigDetails,
     name: str,
@@ -164,7 +160,7 @@ def check_rows(
     run_ids, checkpoints = (rows.column(column).to_pylist() for column in ("run_id", "checkpoint"))
     if len(rows) != zoo.manifest.files[name].rows:
         yield f"{path} has {len(rows):,} rows, the manifest says {zoo.manifest.files[name].rows}"
-    finite = [torch.isfinite(block.tensor).all(dim=1).numpy() for block in mapped.blocks]
+    finite = [torch.isfinite(batch.tensor).all(dim=1).numpy() for batch in mapped.batches]
     placed = splits_of(lambda name: rows.column(name).to_pylist(), repeats=details.repeats is not None)
     misplaced = np.array([right != split for right in placed], dtype=bool)
     faults = (
@@ -180,43 +176,46 @@ def check_rows(
         seen[key] = f"{path}, row {number}"
 
 
-def verify_accuracy(
+def _verify_accuracy(
     folder: Path, count: int, data: Path | None, seed: int = 0, advance: Advance = lambda done: None
 ) -> list[str]:
     """Measures ``count`` random rows of each config again, and returns one line for each that differs."""
-    measure = partial(measure_edition, folder, count, data, seed, advance)
-    return read_one_edition(folder, lambda _: measure(), partial(say_changed, folder))
+
+    def measure_again(_edition: str) -> list[str]:
+        zoo = PublishedZoo.read(folder)
+        problems = []
+        for config, details in zoo.configs.items():
+            mapped = MappedCheckpoints(zoo.paths(config, SPLITS), details.spec)
+            task = _load_test_set(folder, details, data)
+            for row in np.random.default_rng(seed).permutation(len(mapped))[:count].tolist():
+                stored = float(mapped.table.column("test_accuracy")[row].as_py())
+                model = build_model(details.spec, torch.from_numpy(mapped.gather(np.array([row]))[0]))
+                measured = evaluate(model, task).accuracy
+                if abs(measured - stored) > _ACCURACY_TOLERANCE:
+                    path, number = mapped.locate(row)
+                    problems.append(f"{path}, row {number}: stored accuracy {stored:.4f}, measured {measured:.4f}")
+                advance(1)
+        return problems
+
+    return read_one_edition(folder, measure_again, partial(_warn_of_change, folder))
 
 
-def measure_edition(folder: Path, count: int, data: Path | None, seed: int, advance: Advance) -> list[str]:
-    zoo = PublishedZoo.read(folder)
-    problems = []
-    for config, details in zoo.configs.items():
-        mapped = MappedCheckpoints(zoo.paths(config, SPLITS), details.spec)
-        task = load_test_set(folder, details, data)
-        chosen = np.random.default_rng(seed).permutation(len(mapped))[:count]
-        for row in chosen.tolist():
-            stored = float(mapped.table.column("test_accuracy")[row].as_py())
-            model = build_model(details.spec, torch.from_numpy(mapped.gather(np.array([row]))[0]))
-            measured = evaluate(model, task).accuracy
-            if abs(measured - stored) > ACCURACY_TOLERANCE:
-                path, number = mapped.locate(row)
-                problems.append(f"{path}, row {number}: stored accuracy {stored:.4f}, measured {measured:.4f}")
-            advance(1)
-    return problems
-
-
-def load_test_set(folder: Path, details: ConfigDetails, data: Path | None) -> TaskData:
+def _load_test_set(folder: Path, details: ConfigDetails, data: Path | None) -> TaskData:
     """The data the config was measured on; any other would not compare."""
     definition = details.definition(Path.cwd())
-    if same_test_set(details.data_source, SAMPLE_SOURCE) and data is None:
+    if _same_test_set(details.data_source, SAMPLE_SOURCE) and data is None:
         task = task_data(definition, load_sample_digits())
     else:
-        task = find_data(definition, data, folder / details.task)
+        try:
+            task = load_task(definition, data, lambda: folder / details.task)
+        except FileNotFoundError as error:
+            if definition.is_paper:
+                raise
+            raise FileNotFoundError(f"{error}; name the folder of {definition.name}'s data with --data") from error
     if details.data and task.identity:
         same = details.data.test_sha256 == task.identity.test_sha256
     else:
-        same = same_test_set(details.data_source, task.source)
+        same = _same_test_set(details.data_source, task.source)
     if not same:
         raise ValueError(
             f"the zoo was measured on {details.data_source!r}, but the data at hand is {task.source!r}, with another "
@@ -225,25 +224,15 @@ def load_test_set(folder: Path, details: ConfigDetails, data: Path | None) -> Ta
     return task
 
 
-def find_data(definition: TaskFile, data: Path | None, embedding: Path) -> TaskData:
-    """The data of a task; where a file of one's own task is missing, the remedy is said."""
-    try:
-        return load_task(definition, data, lambda: embedding)
-    except FileNotFoundError as error:
-        if definition.is_paper:
-            raise
-        raise FileNotFoundError(f"{error}; name the folder that {definition.name}'s data lie in with --data") from error
-
-
-def same_test_set(recorded: str, source: str) -> bool:
+def _same_test_set(recorded: str, source: str) -> bool:
     """Whether two sources have one test set, for zoos that recorded no hash of it.
 
-    A preset may train on a part of the training set, and says so behind a comma; the test set is always whole.
+    A preset may train on a part of the training set, named after a comma; the test set is always whole.
     """
     return recorded == source or recorded.startswith(f"{source}, ")
 
 
-def parser() -> argparse.ArgumentParser:
+def _parser() -> argparse.ArgumentParser:
     options = command_parser("zoo.verify", __doc__)
     options.add_argument(
         "zoo", nargs="?", default=DEFAULT_NAME, metavar="DIR", help="folder of the zoo, or its name on the hub"
@@ -263,7 +252,7 @@ def parser() -> argparse.ArgumentParser:
 
 @command
 def main(arguments: list[str] | None = None) -> None:
-    options = parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     if options.evaluate < 0:
         raise ValueError(f"--evaluate takes a number of rows, got {options.evaluate}")
     folder = find_folder(options.zoo)
@@ -271,10 +260,10 @@ def main(arguments: list[str] | None = None) -> None:
     size = sum(entry.bytes for entry in zoo.manifest.files.values())
     with progress_bar() as bar:
         hashing = bar.add_task("checking bytes", total=size)
-        problems = verify(folder, advance=lambda done: bar.advance(hashing, done))
+        problems = _verify(folder, advance=lambda done: bar.advance(hashing, done))
         if options.evaluate and not problems:
             measuring = bar.add_task("measuring accuracy", total=options.evaluate * len(zoo.configs))
-            problems = verify_accuracy(
+            problems = _verify_accuracy(
                 folder, options.evaluate, options.data, options.seed, lambda done: bar.advance(measuring, done)
             )
     if zoo.manifest.sha256 is None:
@@ -283,13 +272,13 @@ def main(arguments: list[str] | None = None) -> None:
     for problem in problems:
         print(f"error: {printable(problem)}", file=sys.stderr)
     if problems:
-        sys.exit(FAULTY)
+        sys.exit(_FAULTY)
     rows = sum(sum(config.rows.values()) for config in zoo.configs.values())
     counted = f"{rows:,} rows in {len(zoo.manifest.files)} files, {size / 1e6:,.1f} MB"
-    print(f"{printable(folder)}: {', '.join(zoo.configs)}; {counted}: all well")
+    print(f"{printable(folder)}: {', '.join(zoo.configs)}; {counted}: no faults")
     if options.evaluate:
         drawn = how_many(options.evaluate, "random row")
-        print(f"accuracy of {drawn} per config measured again: all within {ACCURACY_TOLERANCE}")
+        print(f"accuracy of {drawn} per config measured again: all within {_ACCURACY_TOLERANCE}")
 
 
 if __name__ == "__main__":

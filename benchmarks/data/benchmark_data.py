@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Integer
 
 from benchmarks.data.checkpoints import Checkpoints, require_rows
-from zoo.format.edition import edition_of
+from zoo.format.manifest import edition_of
 from zoo.format.published import ConfigDetails, PublishedZoo
 from zoo.format.splits import SPLITS
 from zoo.reading.locate import find_folder

@@ -15,8 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from benchmarks.experiments.trial import Outcome, Trial
-from zoo.storage.atomic import write_atomically
-from zoo.storage.lock import exclusive
+from zoo.storage.atomic import exclusive, write_atomically
 
 FOLDER = "cells"
 ARRAYS = ("predicted", "truth", "runs")

@@ -28,6 +28,7 @@ from benchmarks.leaderboard.submission import (
     READS,
     Card,
     PredictionSet,
+    Reads,
     Submission,
     card_with,
     check_name,
@@ -140,7 +141,7 @@ def _submit(options: argparse.Namespace) -> None:
     print(f"written: {options.out}; look at its card.toml, then: python -m benchmarks.leaderboard check {options.out}")
 
 
-def _reads_of(model: BenchmarkModel) -> list[str]:
+def _reads_of(model: BenchmarkModel) -> list[Reads]:
     """What a model reads of a checkpoint, in the words of a card."""
     reads = (model.reads_weights, model.reads_hyperparameters, model.name == "probes")
     return [word for word, read in zip(READS, reads, strict=False) if read]

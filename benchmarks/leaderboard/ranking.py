@@ -12,9 +12,9 @@ from typing import Any
 from benchmarks.leaderboard.scoring import HeldOutRows, tau_text
 from benchmarks.leaderboard.submission import URL, ForeignRows, PredictionSet, Submission
 from benchmarks.tables.markdown import number, table, threshold_title
-from zoo.format.markdown import plain_markdown
 from zoo.storage.atomic import write_atomically
-from zoo.storage.json_text import read_json
+from zoo.storage.untrusted import read_json
+from zoo.terminal import plain_markdown
 
 _RANKING_FILE = "leaderboard.json"
 _SHOWN_THRESHOLDS = (0.6, 0.8)

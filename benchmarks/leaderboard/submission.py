@@ -25,12 +25,12 @@ from zoo.format.manifest import is_inside
 from zoo.format.published import PublishedZoo
 from zoo.reading.locate import find_folder
 from zoo.storage.atomic import write_atomically
-from zoo.storage.bounded import read_bounded
 from zoo.storage.swap import replacing_folder
+from zoo.storage.untrusted import read_bounded
 from zoo.tasks.toml_text import parse_toml, toml_text
 
-_Reads = Literal["weights", "hyperparameters", "probes", "real_inputs"]
-READS: tuple[str, ...] = get_args(_Reads)
+Reads = Literal["weights", "hyperparameters", "probes", "real_inputs"]
+READS: tuple[Reads, ...] = get_args(Reads)
 URL = re.compile(r"https://[\w.-]+(/[\w.~/%#?=&:+-]*)?", re.ASCII)
 _CARD_FILE = "card.toml"
 _CARD_BYTES, _CSV_BYTES = 1 << 16, 16 << 20  # the test rows of the paper's whole grid take half a megabyte
@@ -78,7 +78,7 @@ class Card:
 
     name: Text
     authors: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=50)]
-    reads: Annotated[tuple[_Reads, ...], Meta(min_length=1)]
+    reads: Annotated[tuple[Reads, ...], Meta(min_length=1)]
     predictions: tuple[PredictionSet, ...]
     paper: Text | None = None
     code: Text | None = None

@@ -20,12 +20,11 @@ from zoo.export import export_checkpoints
 from zoo.format.published import PublishedZoo
 from zoo.format.splits import split_of
 from zoo.format.table_file import ROWS_PER_BATCH
+from zoo.page.writing import PAGE_FILE, write_page
 from zoo.publish import publish
 from zoo.reading.locate import DEFAULT_NAME, find_folder
 from zoo.reading.reader import open_zoo
-from zoo.site import write_page
-from zoo.site.writing import PAGE_FILE
-from zoo.storage.held_file import HeldFile
+from zoo.storage.untrusted import HeldFile
 from zoo.testing import TINY_MNIST, fabricate_shard, run_row
 from zoo.transformer.spec import spec_for
 

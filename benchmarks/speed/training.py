@@ -28,13 +28,13 @@ from nfn.predictors import gauge_nfn
 from nfn.predictors.literal import literal_twin
 from zoo import TransformerSpec, TransformerWeights
 from zoo.command import duration, how_many
-from zoo.device import choose_device
+from zoo.device import choose_device, fast_small_products
 from zoo.format.hyperparameters import OPTIMIZERS, Optimizer
 from zoo.format.record import SHARED_SEED
-from zoo.tasks import Examples, TaskData, WordEmbedding
+from zoo.tasks.embedding import WordEmbedding
+from zoo.tasks.examples import Examples, TaskData
 from zoo.tasks.identity import KNOWN
 from zoo.transformer.dimensions import chosen_dimensions, with_dimensions
-from zoo.transformer.onednn import fast_small_products
 from zoo.transformer.spec import SPECS
 
 FUSED_VARIANTS = [variant.name for variant in VARIANTS]

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from generation.fused.variants import Variant, best_variant, features
 from generation.protocol import EPSILON
+from zoo.reading.locate import cache_folder
 from zoo.storage.atomic import write_atomically
-from zoo.storage.cache import cache_folder
 from zoo.transformer.spec import TransformerSpec
 
 

@@ -19,7 +19,7 @@ from generation.population.engine import Engine, PopulationState
 from generation.population.forward import LOWEST, drop_threshold
 from generation.population.update import UpdateRule
 from generation.protocol import ADAM_BETAS, RunConfig
-from zoo.tasks import Examples, TaskData
+from zoo.tasks.examples import Examples, TaskData
 from zoo.transformer.model import sinusoidal_positions
 
 _LAYER_NORM_EPSILON = 1e-5

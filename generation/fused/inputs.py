@@ -9,7 +9,7 @@ from torch import Tensor
 from generation.data import EpochBatches, TrainingInputs
 from generation.fused.variants import RECENT, ROWS, TILE
 from generation.population.forward import prepare_inputs
-from zoo.tasks import Examples, TaskData
+from zoo.tasks.examples import Examples, TaskData
 from zoo.transformer.model import sinusoidal_positions
 
 _LABEL_SHIFT, _LENGTH_SHIFT = 16, 24  # rank in the batch, label, length: 16, 8 and 8 bits

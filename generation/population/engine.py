@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from generation.data import TrainingInputs, train_subset
 from generation.protocol import RunConfig
 from zoo.format.schema import BEST
-from zoo.tasks import Examples, TaskData
+from zoo.tasks.examples import Examples, TaskData
 from zoo.transformer.spec import TransformerSpec
 
 _CUT = 2.0

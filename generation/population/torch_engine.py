@@ -29,8 +29,8 @@ from generation.population.forward import (
 )
 from generation.population.update import UpdateRule, update
 from generation.protocol import RunConfig
-from zoo.tasks import Examples, TaskData
-from zoo.transformer.onednn import fast_small_products
+from zoo.device import fast_small_products
+from zoo.tasks.examples import Examples, TaskData
 from zoo.transformer.spec import AGNEWS, TransformerSpec
 
 _Precision = Literal["float64", "float32", "bfloat16"]

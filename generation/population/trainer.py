@@ -20,7 +20,7 @@ from generation.population.engine import Engine, PopulationState, checkpoint_lab
 from generation.population.torch_engine import TorchEngine
 from generation.protocol import RunConfig
 from zoo.format.schema import BEST
-from zoo.tasks import TaskData
+from zoo.tasks.examples import TaskData
 
 ENGINES = ("auto", "fused", "torch")
 

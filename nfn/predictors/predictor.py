@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nfn.layers.seeding import generator_or_default
 from zoo import TransformerSpec, TransformerWeights
-from zoo.transformer.onednn import fast_small_products
+from zoo.device import fast_small_products
 from zoo.transformer.spec import differences
 
 

@@ -21,8 +21,7 @@ from nfn.predictors.predictor import Predictor
 from nfn.predictors.storage import build_predictor, expected_shapes, read_tensors, storable
 from zoo import TransformerSpec, TransformerWeights
 from zoo.storage.atomic import write_atomically
-from zoo.storage.bounded import read_bounded, refuse_larger
-from zoo.storage.json_text import parse_json
+from zoo.storage.untrusted import parse_json, read_bounded, refuse_larger
 from zoo.tasks.toml_text import parse_toml
 
 FOLDER = Path(__file__).parent.parent / "pretrained"

@@ -19,8 +19,7 @@ from nfn.predictors.statnn import StatNN
 from nfn.predictors.transformer_nfn import TransformerNFN
 from zoo import TransformerSpec
 from zoo.storage.atomic import write_atomically
-from zoo.storage.bounded import refuse_larger
-from zoo.storage.json_text import read_json
+from zoo.storage.untrusted import read_json, refuse_larger
 
 KINDS: dict[str, type[Predictor]] = {
     cls.kind: cls for cls in (TransformerNFN, MLPPredictor, StatNN, GaugeNFN, RawMomentsPredictor, ProbeNFN)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from nfn.predictors.predictor import Predictor
-from zoo.transformer.onednn import fast_small_products
+from zoo.device import fast_small_products
 
 READ_AT_ONCE = 256  # checkpoints in one forward pass: 1 GB of hidden layers for five Transformer-NFN
 

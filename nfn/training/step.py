@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from nfn.training.cuda_graph import record
 from nfn.training.ensemble import PredictorEnsemble
-from zoo.transformer.onednn import fast_small_products
+from zoo.device import fast_small_products
 
 
 class TrainingStep:

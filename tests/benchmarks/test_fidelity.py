@@ -12,7 +12,7 @@ from benchmarks.fidelity import _agreement, _compare, fidelity_table
 from generation.protocol import Protocol
 from generation.sweep import PRESETS, Sweep
 from generation.task import named_task
-from zoo.tasks import Examples, TaskData
+from zoo.tasks.examples import Examples, TaskData
 from zoo.transformer.spec import MNIST
 
 

@@ -189,7 +189,7 @@ FAULTS = {
         "weights hold NaN or infinity, first in embedding.bias",
     ),
     "whole.numbers.pt": (lambda path: torch.save({"a": torch.zeros(3, dtype=torch.int64)}, path), "'a' is not one"),
-    "list.pt": (lambda path: torch.save([torch.zeros(3)], path), "is no state_dict but a list"),
+    "list.pt": (lambda path: torch.save([torch.zeros(3)], path), "is not a state_dict but a list"),
     "hostile.pt": (hostile, "holds more than tensors and is not read: save model.state_dict()"),
     "bomb.pt": (bomb, "bytes unpacked, at most 67,108,864 are read"),
     "text.pt": (lambda path: path.write_text("weights"), "is not a file that torch.save writes"),

@@ -18,8 +18,8 @@ from benchmarks.speed.__main__ import main as speed
 from benchmarks.tables.kendall import main_setting
 from tests.refusal import refusal
 from tests.zoo.written_page import head_of
+from zoo.page import html
 from zoo.publish import publish
-from zoo.site import html
 from zoo.testing import TINY_MNIST, fabricate_shard
 
 ROWS = results.COMMITTED
@@ -55,7 +55,7 @@ def test_submissions_about_the_zoo_itself_are_there_with_their_tau() -> None:
 
 
 def test_the_command_writes_a_page_with_them(small_zoo: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(html, "charting_library", lambda: "")
+    monkeypatch.setattr(html, "_charting_library", lambda: "")
     page.main([str(small_zoo), str(tmp_path / "site"), "--results", str(ROWS)])
     assert {entry["predictor"] for entry in head_of(tmp_path / "site")["predictions"]} >= {"MLP", "Transformer-NFN"}
     page.main([str(small_zoo), str(tmp_path / "site"), "--results", str(tmp_path / "none")])

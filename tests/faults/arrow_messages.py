@@ -7,21 +7,24 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from tests.faults.hostile import EXTREMES, Change
-from zoo.storage.arrow_stream import (
-    BODY_LENGTH,
-    BUFFERS,
-    CONTINUATION,
-    HEADER,
-    HEADER_TYPE,
-    METADATA_V5,
-    NODES,
-    PREFIX_BYTES,
-    RECORD_BATCH,
-    VERSION,
-    Table,
+from zoo.format.table_file import (
+    _BODY_LENGTH,
+    _BUFFERS,
+    _CONTINUATION,
+    _HEADER,
+    _HEADER_TYPE,
+    _LENGTH,
+    _METADATA_V5,
+    _NODES,
+    _PREFIX_BYTES,
+    _RECORD_BATCH,
+    _VERSION,
+    _flatbuffer_table,
+    _number,
+    _pairs,
 )
 
-END = CONTINUATION + bytes(4)
+END = _CONTINUATION + bytes(4)
 Pair = tuple[int, int]
 
 
@@ -33,7 +36,7 @@ class BatchMessage:
     nodes: tuple[Pair, ...]
     buffers: tuple[Pair, ...]
     body: bytes
-    version: int = METADATA_V5
+    version: int = _METADATA_V5
     body_length: int | None = None
     metadata: dict[str, str] = field(default_factory=dict)
     compression: int | None = None
@@ -43,7 +46,7 @@ class BatchMessage:
         length = len(self.body) if self.body_length is None else self.body_length
         pairs = list(self.metadata.items())
         message = out.table(
-            ("h", self.version), ("B", RECORD_BATCH), ("I", 0), ("q", length), ("I", 0) if pairs else None
+            ("h", self.version), ("B", _RECORD_BATCH), ("I", 0), ("q", length), ("I", 0) if pairs else None
         )
         out.point(0, message.place)
         codec = None if self.compression is None else ("I", 0)
@@ -62,7 +65,7 @@ class BatchMessage:
                 for number, text in enumerate(texts):
                     out.point(entry.fields[number], out.text(text))
         metadata = out.padded()
-        return CONTINUATION + struct.pack("<i", len(metadata)) + metadata + self.body
+        return _CONTINUATION + struct.pack("<i", len(metadata)) + metadata + self.body
 
 
 @dataclass(frozen=True)
@@ -133,17 +136,17 @@ def take_apart(stream: bytes) -> tuple[bytes, list[BatchMessage]]:
     parts = list(messages(stream))
     batches = []
     for whole, metadata_bytes in parts[1:]:
-        metadata = whole[PREFIX_BYTES : PREFIX_BYTES + metadata_bytes]
-        root = Table.at(metadata, 0)
-        assert root.number(HEADER_TYPE, "<B") == RECORD_BATCH
-        header = root.table(HEADER)
+        metadata = whole[_PREFIX_BYTES : _PREFIX_BYTES + metadata_bytes]
+        root = _flatbuffer_table(metadata, 0)
+        assert _number(metadata, root[_HEADER_TYPE], "<B") == _RECORD_BATCH
+        header = _flatbuffer_table(metadata, root[_HEADER])
         batches.append(
             BatchMessage(
-                header.number(0, "<q"),
-                tuple(header.pairs(NODES)),
-                tuple(header.pairs(BUFFERS)),
-                whole[PREFIX_BYTES + metadata_bytes :],
-                root.number(VERSION, "<h"),
+                _number(metadata, header.get(_LENGTH), "<q"),
+                tuple(_pairs(metadata, header.get(_NODES))),
+                tuple(_pairs(metadata, header.get(_BUFFERS))),
+                whole[_PREFIX_BYTES + metadata_bytes :],
+                _number(metadata, root[_VERSION], "<h"),
             )
         )
     return parts[0][0], batches
@@ -154,8 +157,9 @@ def messages(stream: bytes) -> Iterator[tuple[bytes, int]]:
     place = 0
     while stream[place : place + 8] not in (END, b""):
         (length,) = struct.unpack_from("<i", stream, place + 4)
-        metadata = stream[place + PREFIX_BYTES : place + PREFIX_BYTES + length]
-        end = place + PREFIX_BYTES + length + Table.at(metadata, 0).number(BODY_LENGTH, "<q")
+        metadata = stream[place + _PREFIX_BYTES : place + _PREFIX_BYTES + length]
+        body_length = _number(metadata, _flatbuffer_table(metadata, 0).get(_BODY_LENGTH), "<q")
+        end = place + _PREFIX_BYTES + length + body_length
         yield stream[place:end], length
         place = end
 

@@ -19,7 +19,7 @@ from zoo.format.shard import CHECKPOINTS_FILE
 from zoo.format.splits import SPLITS
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
-from zoo.verify import verify
+from zoo.verify import _verify
 
 NUMBERS = (None, math.nan, math.inf, -math.inf, -0.1, -1.0, 0.5, 1.7, 1e30)
 VALUES: dict[Any, tuple[Any, ...]] = {
@@ -62,7 +62,7 @@ def outcomes(folder: Path, cells: list[Cell]) -> Iterator[tuple[Cell, list[str]]
         key: dict[str, Any] = {}
         rewrite(folder / "zoo", names[cell.file], lambda rows, cell=cell, key=key: change_first(rows, cell, key))
         rewrite(shard, cell.file, lambda rows, cell=cell, key=key: change_same(rows, cell, key))
-        found = verify(folder / "zoo")
+        found = _verify(folder / "zoo")
         try:
             publish(folder / "runs", folder / "again")
             refusal = None
@@ -70,7 +70,7 @@ def outcomes(folder: Path, cells: list[Cell]) -> Iterator[tuple[Cell, list[str]]
             refusal = str(error)
             assert str(shard) in refusal or key["run_id"] in refusal, refusal
         assert bool(found) == bool(refusal), f"{cell}: verify says {found}, publish says {refusal}"
-        assert refusal or verify(folder / "again") == []
+        assert refusal or _verify(folder / "again") == []
         for path, data in sound.items():
             path.write_bytes(data)
         yield cell, found

@@ -11,7 +11,7 @@ from generation.snapshot import _read_snapshot
 from tests.faults.readers import OWNER, SHARD, STATE, make_shard, make_snapshot, make_zoo
 from zoo.format.manifest import Manifest
 from zoo.format.published import PublishedZoo
-from zoo.verify import check_files
+from zoo.verify import _check_files
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def shard_found(folder: Path, path: Path) -> bool:
 
 
 def zoo_found(folder: Path, path: Path) -> bool:
-    faults = check_files(PublishedZoo.read(folder / "zoo"))
+    faults = _check_files(PublishedZoo.read(folder / "zoo"))
     return list(faults) == [path.relative_to(folder / "zoo").as_posix()]
 
 

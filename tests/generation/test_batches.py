@@ -8,7 +8,7 @@ from torch import Tensor
 from generation.data import EpochBatches, TrainingInputs, epoch_batches, model_batch, train_subset
 from generation.population.engine import initial_weights
 from generation.protocol import Protocol
-from zoo.tasks import Examples, TaskData
+from zoo.tasks.examples import Examples, TaskData
 from zoo.transformer.spec import MNIST, TransformerSpec
 from zoo.transformer.weights import TransformerWeights
 

@@ -9,7 +9,7 @@ from generation.fused import compiled
 from generation.fused.resources import _ARCHITECTURES, _fits, _measure, main
 from generation.fused.variants import _LARGEST, _SMALLEST, VARIANTS, Variant
 from tests.refusal import refusal
-from zoo.storage.cache import CACHE_VARIABLE
+from zoo.reading.locate import _CACHE_VARIABLE
 from zoo.transformer.spec import AGNEWS, MNIST, TransformerSpec
 
 pytest.importorskip("cuda.core", reason="needs cuda-core")
@@ -19,7 +19,7 @@ ELF = b"\x7fELF"
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(_CACHE_VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 

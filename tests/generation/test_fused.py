@@ -40,7 +40,7 @@ from generation.population.torch_engine import TorchEngine
 from generation.population.trainer import PopulationTrainer, make_engine
 from generation.protocol import Protocol, RunConfig
 from generation.snapshot import load_snapshot, save_snapshot
-from zoo.tasks import TaskData
+from zoo.tasks.examples import TaskData
 from zoo.transformer.spec import AGNEWS, MNIST, SPECS, TransformerSpec
 
 

@@ -29,7 +29,7 @@ from generation.population import trainer
 from generation.population.engine import PopulationState
 from generation.population.torch_engine import TorchEngine
 from generation.protocol import RunConfig
-from zoo.tasks import TaskData
+from zoo.tasks.examples import TaskData
 from zoo.transformer.spec import SPECS, TransformerSpec
 
 LARGE, MEDIUM, SMALL = VARIANTS

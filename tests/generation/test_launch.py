@@ -30,7 +30,7 @@ from tests.faults.ray_nodes import (
 )
 from tests.generation.small_tasks import write_digits
 from tests.refusal import refusal
-from zoo.storage.lock import exclusive
+from zoo.storage.atomic import exclusive
 
 pytest.importorskip("ray")
 SHARDS = range(4)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from generation.data import TrainingInputs, epoch_batches
 from generation.fused.inputs import _COUNT_SHIFT, _TILES_SHIFT, RECENT, epoch_examples, make_packs
 from generation.protocol import Protocol
-from zoo.tasks import TaskData
+from zoo.tasks.examples import TaskData
 
 Pack = tuple[int, int, int]
 

@@ -16,7 +16,7 @@ from generation.protocol import Protocol, RunConfig
 from generation.shard import _checkpoint_tables
 from generation.single import _train_single
 from zoo.format.hyperparameters import Optimizer
-from zoo.tasks import TaskData
+from zoo.tasks.examples import TaskData
 
 OPTIMIZERS: dict[Optimizer, float] = {"sgd": 1e-2, "sgd_momentum": 1e-2, "adam": 1e-3, "rmsprop": 3e-4}
 

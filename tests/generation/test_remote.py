@@ -16,7 +16,7 @@ from generation.task import named_task
 from tests.generation.small_tasks import write_digits
 from tests.refusal import refusal
 from zoo.format.manifest import MANIFEST_FILE
-from zoo.tasks import WordEmbedding
+from zoo.tasks.embedding import WordEmbedding
 from zoo.testing import TINY_AGNEWS, fabricate_embedding
 
 TINY = Sweep(named_task("mnist"), Preset("tiny", Protocol(epochs=4, warmup_epochs=1, batch_size=16), runs_per_shard=1))

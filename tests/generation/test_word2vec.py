@@ -14,7 +14,7 @@ import torch
 
 from generation.data import load_task_data, with_fewer_examples
 from generation.word_vectors import _principal_components, _reduce_vectors, _train_embedding
-from zoo.tasks import WordEmbedding
+from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.task_file import find_task
 
 AGNEWS = find_task("agnews")

@@ -15,7 +15,7 @@ from nfn.predictors.probes import probe_shape
 from zoo import MNIST, TransformerSpec, TransformerWeights, build_model
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import TaskData
-from zoo.tasks.mnist import load_sample_digits
+from zoo.tasks.paper_data import load_sample_digits
 from zoo.testing import TINY_PHOTOS
 from zoo.transformer import model
 from zoo.transformer.model import ZooTransformer

@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 
 import zoo
+from zoo.format.card import DEFAULT_CARD, _render_card
 from zoo.format.hyperparameters import CONFIGURATION
+from zoo.format.manifest import Manifest
 from zoo.format.published import RUNS_FILE, PublishedZoo
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA
 from zoo.format.table_file import read_table
-from zoo.verify import verify
+from zoo.verify import _verify
 
 ROOT = Path(__file__).parent.parent.parent
 SAMPLE, GENERATED = ROOT / "small-transformer-zoo", ROOT / "benchmarks" / "results" / "generated"
@@ -22,7 +24,14 @@ def runs_of(folder: Path, config: str) -> dict[str, dict]:
 
 
 def test_nothing_is_wrong_with_it():
-    assert verify(SAMPLE) == []
+    assert _verify(SAMPLE) == []
+
+
+def test_both_copies_of_its_card_are_rendered_from_its_manifest():
+    template = DEFAULT_CARD.read_text(encoding="utf-8")
+    card = _render_card(template, Manifest.read(SAMPLE), SAMPLE.name).encode()
+    assert (SAMPLE / "README.md").read_bytes() == card
+    assert (ROOT / "DATASET_CARD.md").read_bytes() == card
 
 
 @pytest.mark.parametrize("config", CONFIGS)

@@ -84,7 +84,11 @@ def test_words_fill_the_fields_of_a_class():
     ],
 )
 def test_a_wrong_argument_is_one_line_too(capsys, words, message):
-    said = refusal(lambda arguments=None: parsed(*arguments), words.split(), capsys)
+    @Command(__name__, "zoo.fly", "Flies.", Options)
+    def main(options: Options) -> None:
+        pass
+
+    said = refusal(main, words.split(), capsys)
     assert said.startswith(f"error: {message}")
     assert "\x1b" not in said
 
@@ -115,7 +119,7 @@ def test_a_verb_has_options_of_its_own(capsys):
     assert command.parse(["walk", "--steps", "3"]) == Walk(3)
     assert command.parse(["fly", "a"]) == Options((Path("a"),))
     for words, message in (([], "the following arguments are required: verb"), (["swim"], "argument verb: invalid")):
-        said = refusal(lambda arguments=None: command.parse(arguments), words, capsys)
+        said = refusal(command(lambda options: None), words, capsys)
         assert said.startswith(f"error: {message}")
 
 

@@ -5,7 +5,7 @@ import pytest
 
 import zoo
 from tests.refusal import refusal
-from zoo.describe import histogram, histogram_lines, main, sparkline
+from zoo.describe import _histogram, _histogram_lines, _sparkline, main
 
 
 def test_all_of_it_for_every_config(zoo_folder, tmp_path, capsys):
@@ -49,9 +49,9 @@ def test_a_selection_from_one_config_leaves_the_others_empty(zoo_folder, capsys)
 
 
 def test_bars_grow_with_the_logarithm_of_the_count():
-    counts = histogram(np.array([0.0, *[0.11] * 9, *[0.51] * 99, 1.0]), bins=10)
+    counts = _histogram(np.array([0.0, *[0.11] * 9, *[0.51] * 99, 1.0]), bins=10)
     assert counts.tolist() == [1, 9, 0, 0, 0, 99, 0, 0, 0, 1]
-    lines = histogram_lines(counts)
+    lines = _histogram_lines(counts)
     lengths = [line.count("█") for line in lines]
     assert lengths[5] == 50
     assert lengths[1] == 25
@@ -82,4 +82,4 @@ def test_the_overview_is_one_screen_with_a_line_for_every_config(zoo_folder, tmp
 
 
 def test_the_highest_bar_of_a_sparkline_is_the_largest_count():
-    assert sparkline(np.array([0, 1, 9, 99])) == " ▂▄█"
+    assert _sparkline(np.array([0, 1, 9, 99])) == " ▂▄█"

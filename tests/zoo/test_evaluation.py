@@ -8,8 +8,9 @@ from torch.nn import functional as F
 
 import zoo
 from zoo.publish import publish
-from zoo.tasks import Examples, TaskData, WordEmbedding, normalize_pixels
-from zoo.tasks.evaluation import find_embedding
+from zoo.tasks.embedding import WordEmbedding
+from zoo.tasks.evaluation import _find_embedding
+from zoo.tasks.examples import Examples, TaskData, _normalize_pixels
 from zoo.testing import fabricate_embedding, fabricate_shard
 
 
@@ -37,7 +38,7 @@ def test_the_same_number_to_the_bit_at_every_batch_size(model: zoo.ZooTransforme
 def test_accuracy_and_loss_are_what_they_are_called(model: zoo.ZooTransformer) -> None:
     task = digits(130)
     with torch.no_grad():
-        logits = model(normalize_pixels(task.test.inputs)[:, None])
+        logits = model(_normalize_pixels(task.test.inputs)[:, None])
     accuracy, loss = zoo.evaluate(model, task)
     assert accuracy == pytest.approx(float((logits.argmax(dim=1) == task.test.labels).float().mean()))
     assert loss == pytest.approx(float(F.cross_entropy(logits, task.test.labels)), rel=1e-5)
@@ -80,7 +81,7 @@ def test_another_zoo_has_another_embedding(tmp_path: Path) -> None:
     embedding = fabricate_embedding(zoo.AGNEWS)
     fabricate_shard(tmp_path / "runs", zoo.AGNEWS, count=20, embedding=embedding)
     publish(tmp_path / "runs", tmp_path / "mine")
-    folder = find_embedding(tmp_path / "mine", "agnews")
+    folder = _find_embedding(tmp_path / "mine", "agnews")
     assert folder is not None
     assert WordEmbedding.load(folder).sha256 == embedding.sha256
 

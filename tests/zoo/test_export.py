@@ -12,7 +12,7 @@ from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE
 from zoo.publish import publish
 from zoo.storage.atomic import atomic_file
 from zoo.testing import folder_contents
-from zoo.verify import verify
+from zoo.verify import _verify
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_a_whole_config_as_parquet(zoo_folder, tmp_path):
         (["mnist", "out.safetensors"], "do not fit in the one file"),
         (["mnist", "out.safetensors", "--format", "torch"], "out.safetensors would be a torch file: name it *.pt"),
         (["mnist", "out.parquet"], "end it in .safetensors or .pt, or choose a --format"),
-        (["mnist", "out.npz", "--where", "checkpoint == 'best'"], "the name out.npz does not say what to write"),
+        (["mnist", "out.npz", "--where", "checkpoint == 'best'"], "the name out.npz does not tell the format"),
         (["mnist", "out.parquet", "--format", "parquet"], "Parquet goes into a folder"),
         (["chess", "out"], "has no config 'chess'"),
         (["mnist", "out", "--where", "import os"], "cannot read"),
@@ -133,7 +133,7 @@ def test_no_name_from_a_file_leads_out_of_the_folder(spoilt, tmp_path, run_id):
     with pytest.raises(SystemExit):
         main([str(spoilt), "mnist", str(tmp_path / "deep" / "out")])
     assert sorted(tmp_path.rglob("*")) == before
-    assert any("row 0: the run_id is not 16 hexadecimal digits" in line for line in verify(spoilt))
+    assert any("row 0: the run_id is not 16 hexadecimal digits" in line for line in _verify(spoilt))
 
 
 @pytest.mark.parametrize("name", [RUNS_FILE, CHECKPOINTS_FILE])

@@ -14,7 +14,7 @@ import zoo
 from zoo.format.manifest import Manifest
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
-from zoo.verify import verify
+from zoo.verify import _verify
 
 GOLDEN = Path(__file__).parent / "golden" / "published"
 CARD = "---\n{{configs}}\n---\n"
@@ -44,7 +44,7 @@ def without_versions(manifest: bytes) -> dict:
 
 def test_a_zoo_of_the_first_release_is_read():
     assert Manifest.read(GOLDEN).sha256 is None
-    assert verify(GOLDEN) == []
+    assert _verify(GOLDEN) == []
     reader = zoo.open(GOLDEN, "mnist", split="all")
     assert len(reader) == 12
     assert len(set(reader.metadata["run_id"])) == 3

@@ -6,7 +6,7 @@ import pytest
 
 from tests.refusal import refusal
 from zoo import describe, publish
-from zoo.reading.hub import hub_answering
+from zoo.reading.locate import hub_answering
 
 CLOSED = "http://127.0.0.1:9"  # where nobody listens
 

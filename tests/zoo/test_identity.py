@@ -11,13 +11,12 @@ import zoo
 from zoo.format.published import PublishedZoo
 from zoo.format.record import check_same_data
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA
-from zoo.join import join
+from zoo.join import _join
 from zoo.publish import main, publish
-from zoo.tasks.examples import Examples, TaskData
+from zoo.tasks.examples import Examples, TaskData, identify_images
 from zoo.tasks.identity import KNOWN, DataIdentity, hash_images, hash_texts, shortfall, source_of
-from zoo.tasks.raw_data import identify_images
 from zoo.testing import TINY_MNIST, fabricate_shard
-from zoo.verify import verify, verify_accuracy
+from zoo.verify import _verify, _verify_accuracy
 
 NEWS = KNOWN["agnews"]
 PART = DataIdentity(48_000, 7_600, "a" * 64, NEWS.test_sha256)
@@ -94,7 +93,7 @@ def test_configs_of_one_task_share_their_data(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="mnist and mnist-seeds were trained on different data"):
         publish(tmp_path / "runs", tmp_path / "out")
     with pytest.raises(ValueError, match="mnist and mnist-seeds were trained on different data"):
-        join([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+        _join([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -118,17 +117,17 @@ def test_accuracy_is_measured_again_only_on_the_same_test_set(tmp_path: Path, mo
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=6, task=task)
     publish(tmp_path / "runs", tmp_path / "zoo")
     monkeypatch.setattr("zoo.verify.load_task", lambda *_: task)
-    assert verify_accuracy(tmp_path / "zoo", 2, tmp_path) == []
+    assert _verify_accuracy(tmp_path / "zoo", 2, tmp_path) == []
     monkeypatch.setattr("zoo.verify.load_task", lambda *_: replace(invented_digits(1), source="mnist"))
     with pytest.raises(ValueError, match="with another test set"):
-        verify_accuracy(tmp_path / "zoo", 2, tmp_path)
+        _verify_accuracy(tmp_path / "zoo", 2, tmp_path)
 
 
 def test_a_zoo_with_an_empty_split_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=3)
     main([str(tmp_path / "runs"), str(tmp_path / "zoo")])
     assert "mnist: no run belongs in test yet" in capsys.readouterr().out
-    assert verify(tmp_path / "zoo") == []
+    assert _verify(tmp_path / "zoo") == []
     assert len(zoo.open(tmp_path / "zoo", "mnist", split="test")) == 0
     for load in (datasets.load_dataset, zoo.load_dataset):
         loaded = load(str(tmp_path / "zoo"), "mnist", cache_dir=str(tmp_path / "cache"))

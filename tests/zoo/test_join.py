@@ -7,10 +7,10 @@ import pytest
 from tests.faults.rewriting import record
 from zoo.format.manifest import FileEntry
 from zoo.format.published import PublishedZoo
-from zoo.join import join, main
+from zoo.join import _join, main
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
-from zoo.verify import verify
+from zoo.verify import _verify
 
 
 @pytest.fixture
@@ -30,13 +30,13 @@ def parts(made, tmp_path):
 
 def test_joined_is_what_is_published_at_once(made, parts, tmp_path):
     assert len(parts) > 1
-    join(parts[::-1], tmp_path / "small-transformer-zoo")
+    _join(parts[::-1], tmp_path / "small-transformer-zoo")
     assert folder_contents(tmp_path / "small-transformer-zoo") == folder_contents(made / "small-transformer-zoo")
-    verify(tmp_path / "small-transformer-zoo")
+    _verify(tmp_path / "small-transformer-zoo")
 
 
 def test_the_target_may_be_one_of_the_parts(made, parts):
-    join(parts, parts[0], name="small-transformer-zoo")
+    _join(parts, parts[0], name="small-transformer-zoo")
     assert folder_contents(parts[0]) == folder_contents(made / "small-transformer-zoo")
 
 
@@ -55,7 +55,7 @@ def test_another_embedding_is_refused(made, parts, tmp_path):
     (other / name).write_bytes((agnews / name).read_bytes().replace(b"[", b"[ ", 1))
     record(other, name, FileEntry.of(other / name))
     with pytest.raises(ValueError, match=r"vocabulary\.json is not the one of an earlier zoo"):
-        join([agnews, other], tmp_path / "out")
+        _join([agnews, other], tmp_path / "out")
 
 
 STRANGE = [
@@ -76,9 +76,9 @@ def test_a_part_adds_no_file_to_another_config(parts, tmp_path, name):
     shutil.copy(mnist / "mnist/train-00000-of-00004.arrow", mnist / name)
     record(mnist, name, FileEntry.of(mnist / name, 64))
     with pytest.raises(ValueError, match=r"belongs to none of its configs|where .* should be"):
-        join([agnews, mnist], tmp_path / "out")
+        _join([agnews, mnist], tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    assert verify(mnist) != []
+    assert _verify(mnist) != []
 
 
 def test_damage_is_found_before_it_is_copied(parts, tmp_path):
@@ -87,5 +87,5 @@ def test_damage_is_found_before_it_is_copied(parts, tmp_path):
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     with pytest.raises(ValueError, match=r"runs\.arrow is damaged"):
-        join(parts, tmp_path / "out")
+        _join(parts, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -22,7 +22,7 @@ from zoo.format.schema import checkpoint_schema
 from zoo.format.splits import SPLITS
 from zoo.format.table_file import write_table
 from zoo.publish import publish
-from zoo.reading.locate import BUNDLED, resolve
+from zoo.reading.locate import _BUNDLED, resolve
 from zoo.testing import TINY_MNIST, fabricate_shard
 
 OFFLINE = """
@@ -77,9 +77,9 @@ def test_plain_datasets_loads_a_published_folder_without_a_network(made, tmp_pat
     check_against_reader(made, tmp_path)
 
 
-@pytest.mark.skipif(not (BUNDLED / MANIFEST_FILE).is_file(), reason="this checkout has no sample")
+@pytest.mark.skipif(not (_BUNDLED / MANIFEST_FILE).is_file(), reason="this checkout has no sample")
 def test_plain_datasets_loads_the_sample_from_the_root_of_a_clone(tmp_path):
-    check_against_reader(BUNDLED.parent, tmp_path)
+    check_against_reader(_BUNDLED.parent, tmp_path)
 
 
 @pytest.fixture
@@ -185,9 +185,9 @@ def test_a_zoo_is_found_by_path_variable_and_hub_name(zoo_folder, tmp_path, monk
     monkeypatch.setenv("SMALL_TRANSFORMER_ZOO", "owner/zoo")
     assert resolve("small-transformer-zoo") == "owner/zoo"
     monkeypatch.delenv("SMALL_TRANSFORMER_ZOO")
-    monkeypatch.setattr("zoo.reading.locate.BUNDLED", zoo_folder)
+    monkeypatch.setattr("zoo.reading.locate._BUNDLED", zoo_folder)
     assert resolve("small-transformer-zoo") == zoo_folder
-    monkeypatch.setattr("zoo.reading.locate.BUNDLED", tmp_path / "absent")
+    monkeypatch.setattr("zoo.reading.locate._BUNDLED", tmp_path / "absent")
     for name in ("small-transformer-zoo", tmp_path / "absent", "absent"):
         with pytest.raises(FileNotFoundError, match="give the folder of one"):
             resolve(name)

@@ -19,19 +19,19 @@ import torch
 
 import zoo
 from tests.zoo.hostile_text import HOSTILE, make_hostile
-from tests.zoo.written_page import config_of, file_beside, head_of, page_text, policy_of
-from zoo.page import main
+from tests.zoo.written_page import config_of, file_beside, head_of, page_text, policy_of, unpacked
+from zoo.page import html
+from zoo.page.__main__ import main
+from zoo.page.pictures import _look_through, find_example
+from zoo.page.predictions import Predictions, read_predictions
+from zoo.page.tables import as_bytes, packed, plain
+from zoo.page.writing import _pictured_runs, write_page
 from zoo.publish import publish
-from zoo.site import Predictions, html, read_predictions, write_page
-from zoo.site.example import find_example
-from zoo.site.insides import attention_of, look_through
-from zoo.site.packing import as_bytes, packed, plain, unpacked
-from zoo.site.writing import pictured_runs
 from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents
 from zoo.transformer.model import Block, build_model, layer_norm
 from zoo.transformer.spec import TransformerSpec
 
-LIBRARY = html.charting_library
+LIBRARY = html._charting_library
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -41,7 +41,7 @@ def _nothing_at_hand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setenv("SMALL_TRANSFORMER_ZOO_DATA", str(tmp_path_factory.mktemp("none") / "data"))
         patch.setitem(sys.modules, "mlxtend", None)
         patch.setitem(sys.modules, "mlxtend.data", None)
-        patch.setattr(html, "charting_library", lambda: "/* the charting library */")
+        patch.setattr(html, "_charting_library", lambda: "/* the charting library */")
         yield
 
 
@@ -103,7 +103,7 @@ def test_attention_is_what_the_block_multiplies_its_values_by() -> None:
     block = model.blocks[0]
     assert isinstance(block, Block)
     normed = layer_norm(x)
-    maps = attention_of(block, normed, mask)
+    maps = block.attention_map(normed, mask)
     values = block.value(normed).unflatten(-1, (TINY_AGNEWS.heads, -1)).transpose(1, 2)
     torch.testing.assert_close(block.output((maps @ values).transpose(1, 2).flatten(-2)), block.attention(normed, mask))
     assert maps.sum(dim=-1).allclose(torch.ones(2, TINY_AGNEWS.heads, 9))
@@ -111,7 +111,7 @@ def test_attention_is_what_the_block_multiplies_its_values_by() -> None:
 
     images = torch.randn(3, 1, 28, 28)
     model = build_model(TINY_MNIST, torch.randn(TINY_MNIST.num_parameters))
-    maps, logits = look_through(model, images, None)
+    maps, logits = _look_through(model, images, None)
     assert maps.shape == (3, TINY_MNIST.blocks, TINY_MNIST.heads, 49, 49)
     torch.testing.assert_close(logits, model(images))
 
@@ -135,7 +135,7 @@ def test_pictures_show_the_filters_and_the_attention_of_the_right_checkpoint(zoo
     assert "not of the data" in held["example"]["source"]
     run = held["pictured"][0]
     row = int(reader.rows(f"run_id == '{held['runs']['id'][run]}' and checkpoint == 'best'")[0])
-    maps, _ = look_through(build_model(reader.spec, reader.weights(row)), example.inputs, example.mask)
+    maps, _ = _look_through(build_model(reader.spec, reader.weights(row)), example.inputs, example.mask)
     assert file_beside(site, f"runs/0-{run:05d}")["best"]["attention"] == as_bytes(maps[0])
 
 
@@ -189,9 +189,9 @@ def test_a_task_whose_data_are_not_at_hand_has_no_example(tmp_path: Path) -> Non
 def test_pictured_runs_are_spread_over_the_accuracies() -> None:
     accuracies = [0.5, 0.1, 0.9, 0.3, 0.7, 0.2]
     rows = {"run": [0, 1, 2, 3, 4, 0], "test_accuracy": accuracies}
-    assert pictured_runs(rows, 100) == [0, 1, 2, 3, 4]
-    assert pictured_runs(rows, 3) == [0, 1, 2], "the worst, the middle and the best"
-    assert pictured_runs(rows, 0) == pictured_runs({"run": [], "test_accuracy": []}, 9) == []
+    assert _pictured_runs(rows, 100) == [0, 1, 2, 3, 4]
+    assert _pictured_runs(rows, 3) == [0, 1, 2], "the worst, the middle and the best"
+    assert _pictured_runs(rows, 0) == _pictured_runs({"run": [], "test_accuracy": []}, 9) == []
 
 
 class Tags(HTMLParser):
@@ -228,15 +228,15 @@ def test_hostile_text_of_a_zoo_stays_text(zoo_folder: Path, tmp_path: Path, monk
 
 
 def test_the_pages_own_code_asks_nobody_and_makes_no_html() -> None:
-    policy = html.policy([])
+    policy = html._policy([])
     assert policy.startswith("default-src 'none'; ")
     assert "http" not in policy
     assert "unsafe-eval" not in policy
-    own = html.page_script() + (html.FOLDER / "page.css").read_text() + (html.FOLDER / "page.html").read_text()
+    own = html._page_script() + (html._FOLDER / "page.css").read_text() + (html._FOLDER / "page.html").read_text()
     for forbidden in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "http:", "https:"):
         assert forbidden not in own
-    listed = {f"{name}.js" for name in html.SCRIPTS}
-    assert listed == {path.name for path in (html.FOLDER / "js").iterdir()}
+    listed = {f"{name}.js" for name in html._SCRIPTS}
+    assert listed == {path.name for path in (html._FOLDER / "js").iterdir()}
 
 
 def test_the_page_can_be_understood_without_javascript(site: Path) -> None:
@@ -304,7 +304,7 @@ def test_a_page_that_fails_leaves_the_old_one(zoo_folder: Path, tmp_path: Path, 
     site = tmp_path / "site"
     write_page(zoo_folder, site, pictured=0)
     before = folder_contents(site.parent)
-    monkeypatch.setattr("zoo.site.writing.render", lambda *_: 1 / 0)
+    monkeypatch.setattr("zoo.page.writing.render", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         write_page(zoo_folder, site, pictured=0)
     assert folder_contents(site.parent) == before

@@ -19,7 +19,8 @@ import zoo
 from benchmarks.browser import DRAWN, launched, missing, show
 from tests.zoo.hostile_text import HOSTILE, make_hostile
 from tests.zoo.written_page import page_text
-from zoo.site import Predictions, write_page
+from zoo.page.predictions import Predictions
+from zoo.page.writing import write_page
 
 if reason := missing():
     pytest.skip(reason, allow_module_level=True)

@@ -18,9 +18,9 @@ from zoo.format.schema import CHECKPOINTS
 from zoo.format.shard import CHECKPOINTS_FILE, Shard
 from zoo.format.splits import SPLITS, split_of
 from zoo.publish import main, publish
-from zoo.reading.mapping import MappedCheckpoints
+from zoo.reading.reader import MappedCheckpoints
 from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents
-from zoo.verify import verify
+from zoo.verify import _verify
 
 
 def test_published_twice_is_the_same_bytes(made, tmp_path):
@@ -66,7 +66,7 @@ def test_a_sample_is_the_first_completed_runs_of_all_shards_in_turn(made, tmp_pa
     ]
     assert sample.runs[sample.runs["status"] == "completed"]["run_id"].tolist() == first
     assert Counter(sample.metadata["run_id"]) == Counter(dict.fromkeys(first, len(CHECKPOINTS)))
-    assert verify(tmp_path / "sample") == []
+    assert _verify(tmp_path / "sample") == []
 
 
 @pytest.mark.parametrize("count", [0, 78])
@@ -79,7 +79,7 @@ def test_a_config_whose_runs_all_diverged_keeps_others_readable(tmp_path):
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=2, diverged=2)
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=8, seeds="distinct")
     publish(tmp_path / "runs", tmp_path / "zoo")
-    assert verify(tmp_path / "zoo") == []
+    assert _verify(tmp_path / "zoo") == []
     configs = yaml.safe_load((tmp_path / "zoo" / "README.md").read_text().split("---\n")[1])["configs"]
     assert [config["config_name"] for config in configs] == ["mnist-runs", "mnist-seeds", "mnist-seeds-runs"]
     assert all(config["data_files"] for config in configs)

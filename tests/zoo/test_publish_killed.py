@@ -10,7 +10,7 @@ import pytest
 
 from zoo.publish import publish
 from zoo.storage import swap
-from zoo.storage.swap import recover, replacing_folder
+from zoo.storage.swap import _recover, replacing_folder
 from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
 
 KILLS = 30
@@ -81,7 +81,7 @@ def test_an_exception_leaves_the_old_folder_and_nothing_else(tmp_path):
 @pytest.mark.parametrize("atomic", [True, False], ids=["exchange", "two renames"])
 def test_a_folder_is_replaced_with_and_without_the_system_call(tmp_path, monkeypatch, atomic):
     if not atomic:
-        monkeypatch.setattr(swap, "exchange", lambda a, b: False)
+        monkeypatch.setattr(swap, "_exchange", lambda a, b: False)
     for text in ("first", "second"):
         with replacing_folder(tmp_path / "zoo", its_file) as new:
             (new / "file").write_text(text)
@@ -92,8 +92,8 @@ def test_a_folder_is_replaced_with_and_without_the_system_call(tmp_path, monkeyp
 def test_the_old_folder_comes_back_after_a_kill_between_two_renames(tmp_path):
     fill(tmp_path / "zoo", "old")
     fill(tmp_path / ".zoo.part-1", "new")
-    (tmp_path / "zoo").rename(swap.previous(tmp_path / "zoo"))
-    recover(tmp_path / "zoo", its_file)
+    (tmp_path / "zoo").rename(swap._previous(tmp_path / "zoo"))
+    _recover(tmp_path / "zoo", its_file)
     assert (tmp_path / "zoo" / "file").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["zoo"]
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import zoo
-from zoo.format.edition import read_one_edition
+from zoo.format.manifest import read_one_edition
 from zoo.publish import publish
 from zoo.reading.selection import Selection
 from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents

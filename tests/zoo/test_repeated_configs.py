@@ -12,7 +12,7 @@ from zoo.format.hyperparameters import CONFIGURATION
 from zoo.format.manifest import MANIFEST_FILE, Manifest
 from zoo.format.record import config_name, repeats_of, task_of
 from zoo.format.splits import SPLITS, split_of, splits_of
-from zoo.join import join
+from zoo.join import _join
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
 
@@ -52,9 +52,8 @@ def test_all_repeats_of_a_configuration_are_in_one_split(folder: Path) -> None:
 
 
 def test_the_split_is_the_hash_of_the_configuration() -> None:
-    row = dict(zip(("task", *CONFIGURATION), ("mnist", "adam", 1e-3, 1e-8, 0.1, 0.0, 0.7), strict=True)) | {
-        "run_id": "a"
-    }
+    names = ("run_id", "task", *CONFIGURATION)
+    row = dict(zip(names, ("a", "mnist", "adam", 1e-3, 1e-8, 0.1, 0.0, 0.7), strict=True))
     text = '["mnist","adam",0.001,1e-08,0.1,0.0,0.7]'
     assert splits_of(lambda name: [row[name]], repeats=True) == [split_of(text)]
     assert splits_of(lambda name: [row[name]], repeats=False) == [split_of("a")]
@@ -77,7 +76,7 @@ def test_it_is_verified_described_and_loaded(folder: Path, capsys: pytest.Captur
 def test_it_is_joined_with_other_configs(folder: Path, tmp_path: Path) -> None:
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=8)
     publish(tmp_path / "runs", tmp_path / "mnist")
-    manifest = join([folder, tmp_path / "mnist"], tmp_path / "both")
+    manifest = _join([folder, tmp_path / "mnist"], tmp_path / "both")
     assert list(manifest.details["configs"]) == ["mnist", "mnist-repeats"]
     verify.main([str(tmp_path / "both")])
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from zoo.join import join
+from zoo.join import _join
 from zoo.publish import publish
 from zoo.storage import swap
 from zoo.storage.atomic import write_atomically
 from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
-from zoo.verify import verify
+from zoo.verify import _verify
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_a_file_that_cannot_take_its_name_is_called_by_it(tmp_path):
 def test_a_zoo_that_is_a_git_clone_keeps_its_history(shards, old, tmp_path):
     subprocess.run(["git", "init", "--quiet", str(old)], check=True)
     before = folder_contents(old)
-    for replace in (lambda: publish(shards, old), lambda: join([old], old)):
+    for replace in (lambda: publish(shards, old), lambda: _join([old], old)):
         with pytest.raises(ValueError, match=r"\.git is not part of the zoo and would be lost: move it away first"):
             replace()
         assert folder_contents(old) == before
@@ -84,16 +84,16 @@ def test_a_file_put_into_an_empty_target_while_publishing_is_found(shards, tmp_p
 
 @pytest.mark.parametrize("atomic", [True, False], ids=["exchange", "two renames"])
 def test_a_file_put_there_in_the_last_moment_is_kept_beside_the_new_zoo(shards, old, tmp_path, monkeypatch, atomic):
-    before, exchange = folder_contents(old), swap.exchange
+    before, exchange = folder_contents(old), swap._exchange
 
     def late(a: Path, b: Path) -> bool:
         (b / "mnist" / "late.txt").write_text("mine")
         return atomic and exchange(a, b)
 
-    monkeypatch.setattr(swap, "exchange", late)
+    monkeypatch.setattr(swap, "_exchange", late)
     with pytest.warns(UserWarning, match=r"the old zoo is kept in .*zoo\.kept-1"):
         publish(shards, old)
-    assert verify(old) == []
+    assert _verify(old) == []
     assert folder_contents(old) != before
     assert folder_contents(tmp_path / "zoo.kept-1") == before | {"mnist/late.txt": b"mine"}
     monkeypatch.undo()

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from zoo.storage.cache import cache_folder, data_folder
-from zoo.tasks import WordEmbedding, load_mnist, load_news, normalize_pixels
-from zoo.tasks.mnist import download_mnist, load_sample_digits, read_mnist
+from zoo.reading.locate import cache_folder, data_folder
+from zoo.tasks.embedding import WordEmbedding
+from zoo.tasks.examples import _normalize_pixels
+from zoo.tasks.paper_data import _download_mnist, _load_mnist, _load_news, load_sample_digits
 
 
 def idx(array: torch.Tensor) -> bytes:
@@ -36,7 +37,7 @@ def mnist_folder(tmp_path: Path) -> Path:
 
 
 def test_mnist_is_read_gzipped_or_not(mnist_folder: Path) -> None:
-    task = load_mnist(mnist_folder)
+    task = _load_mnist(mnist_folder)
     assert torch.equal(task.train.inputs, IMAGES.to(torch.uint8))
     assert torch.equal(task.train.labels, LABELS)
     assert len(task.test) == 2
@@ -58,16 +59,16 @@ def test_mnist_is_read_gzipped_or_not(mnist_folder: Path) -> None:
 def test_damaged_mnist_names_the_file(mnist_folder: Path, name: str, content: bytes, message: str) -> None:
     (mnist_folder / "MNIST" / "raw" / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
-        read_mnist(mnist_folder)
+        _load_mnist(mnist_folder)
 
 
 def test_missing_mnist_names_the_file_and_the_way_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"train-images-idx3-ubyte\[.gz\] is missing: fetch it with"):
-        load_mnist(tmp_path)
+        _load_mnist(tmp_path)
 
 
 def test_pixels_are_normalized_as_torchvision_does() -> None:
-    pixels = normalize_pixels(torch.tensor([0, 255, 51], dtype=torch.uint8))
+    pixels = _normalize_pixels(torch.tensor([0, 255, 51], dtype=torch.uint8))
     torch.testing.assert_close(pixels, torch.tensor([-1.0, 1.0, -0.6]))
 
 
@@ -102,7 +103,7 @@ def write_news(folder: Path, text: str) -> None:
 
 def test_news_are_descriptions_and_classes(tmp_path: Path) -> None:
     write_news(tmp_path, '"3","Title, with comma","He said ""yes"""\n"1","",""\n')
-    news = load_news(tmp_path)
+    news = _load_news(tmp_path)
     assert list(news.train.texts) == ['He said "yes"', ""]
     assert list(news.train.labels) == [2, 0]
 
@@ -119,12 +120,12 @@ def test_news_are_descriptions_and_classes(tmp_path: Path) -> None:
 def test_damaged_news_name_file_and_row(tmp_path: Path, text: str, message: str) -> None:
     write_news(tmp_path, text)
     with pytest.raises(ValueError, match=message):
-        load_news(tmp_path)
+        _load_news(tmp_path)
 
 
 def test_missing_news_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"train.csv is missing: AG News is"):
-        load_news(tmp_path)
+        _load_news(tmp_path)
 
 
 @pytest.fixture
@@ -181,9 +182,9 @@ def test_a_download_of_mnist_is_there_whole_or_not_at_all(tmp_path: Path, monkey
     monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
     monkeypatch.setitem(sys.modules, "torchvision.datasets", module)
     with pytest.raises(FileNotFoundError, match="no mirror answers"):
-        download_mnist(tmp_path)
+        _download_mnist(tmp_path)
     assert not list(tmp_path.iterdir())
-    download_mnist(tmp_path)
+    _download_mnist(tmp_path)
     assert seen == [False, False]
     assert [path.name for path in tmp_path.iterdir()] == ["MNIST"]
 
@@ -202,4 +203,4 @@ def test_one_rule_says_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setenv("SMALL_TRANSFORMER_ZOO_DATA", str(tmp_path / "data"))
     assert data_folder() == tmp_path / "data"
     with pytest.raises(FileNotFoundError, match=str(tmp_path / "data")):
-        load_news()
+        _load_news()

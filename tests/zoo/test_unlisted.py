@@ -44,7 +44,7 @@ def test_what_git_and_the_hub_put_beside_a_zoo_is_no_fault_of_it_and_is_not_dele
 ) -> None:
     put(spoilt, name)
     verify([str(spoilt)])
-    assert "all well" in capsys.readouterr().out
+    assert "no faults" in capsys.readouterr().out
     before = folder_contents(spoilt)
     entry = spoilt / name.split("/")[0]
     assert f"{entry} is not part of the zoo" in refusal(publish, [str(made / "runs"), str(spoilt)], capsys)
@@ -65,5 +65,5 @@ def test_files_behind_a_link_are_read_but_not_replaced(
     (spoilt / "mnist").rename(tmp_path / "elsewhere")
     (spoilt / "mnist").symlink_to(tmp_path / "elsewhere")
     verify([str(spoilt)])
-    assert "all well" in capsys.readouterr().out
+    assert "no faults" in capsys.readouterr().out
     assert f"{spoilt / 'mnist'} is not part of the zoo" in refusal(publish, [str(made / "runs"), str(spoilt)], capsys)

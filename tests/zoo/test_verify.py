@@ -15,13 +15,12 @@ from zoo.format.published import PublishedZoo
 from zoo.format.schema import checkpoint_schema
 from zoo.format.splits import split_of
 from zoo.format.table_file import read_table, write_table
-from zoo.join import join
+from zoo.join import _join
 from zoo.publish import publish
 from zoo.reading.reader import open_zoo
-from zoo.tasks import Examples, RawImages, TaskData
-from zoo.tasks.raw_data import identify_images
+from zoo.tasks.examples import Examples, RawImages, TaskData, identify_images
 from zoo.testing import TINY_MNIST, fabricate_shard, generator_of
-from zoo.verify import check_files, main, verify
+from zoo.verify import _check_files, _verify, main
 
 FLIPS = 1000
 TRAIN = "mnist/train-00001-of-00004.arrow"
@@ -47,17 +46,17 @@ def test_a_zoo_that_is_published_meanwhile_is_read_again(tmp_path, monkeypatch):
     def check_meanwhile(zoo, advance):
         for name in turns:
             publish(tmp_path / name, tmp_path / "zoo")
-        return check_files(zoo, advance)
+        return _check_files(zoo, advance)
 
-    monkeypatch.setattr("zoo.verify.check_files", check_meanwhile)
+    monkeypatch.setattr("zoo.verify._check_files", check_meanwhile)
     with pytest.warns(UserWarning, match="zoo changed while reading: it is read again"):
-        assert verify(tmp_path / "zoo") == []
+        assert _verify(tmp_path / "zoo") == []
 
 
 def test_a_sound_zoo_is_all_well(zoo_folder, capsys):
     main([str(zoo_folder)])
-    assert capsys.readouterr().out.endswith(": all well\n")
-    assert verify(zoo_folder) == []
+    assert capsys.readouterr().out.endswith(": no faults\n")
+    assert _verify(zoo_folder) == []
 
 
 def test_every_single_flipped_byte_is_found_and_named(spoilt):
@@ -72,12 +71,12 @@ def test_every_single_flipped_byte_is_found_and_named(spoilt):
         place, change = int(random.integers(len(data))), int(random.integers(1, 256))
         data[place] ^= change
         (spoilt / name).write_bytes(data)
-        faults = check_files(zoo)
+        faults = _check_files(zoo)
         assert list(faults) == [name], f"byte {place} of {name}"
         assert str(spoilt / name) in faults[name]
         data[place] ^= change
         (spoilt / name).write_bytes(data)
-    assert verify(spoilt) == []
+    assert _verify(spoilt) == []
 
 
 def test_a_flipped_byte_makes_the_command_fail_with_one_line(spoilt, capsys):
@@ -163,7 +162,7 @@ FOREIGN_RUN = next(run for run in (f"{number:016x}" for number in range(100)) if
 )
 def test_a_fault_in_a_row_is_named_even_where_the_hash_fits(spoilt, change, row, message):
     rewrite(spoilt, TRAIN, change)
-    matching = [line for line in verify(spoilt) if message in line]
+    matching = [line for line in _verify(spoilt) if message in line]
     assert matching
     if row is not None:
         assert matching[0].startswith(f"{spoilt / TRAIN}, row {row}")
@@ -180,7 +179,7 @@ def test_a_fault_in_a_row_is_named_even_where_the_hash_fits(spoilt, change, row,
 )
 def test_a_fault_in_the_runs_is_named(spoilt, change, message):
     rewrite(spoilt, "mnist/runs.arrow", change)
-    assert any(message in line for line in verify(spoilt))
+    assert any(message in line for line in _verify(spoilt))
 
 
 def test_foreign_content_with_the_right_hash_is_named(spoilt):
@@ -194,7 +193,7 @@ def test_foreign_content_with_the_right_hash_is_named(spoilt):
     for kind, write in foreign.items():
         (spoilt / TRAIN).write_bytes(whole)
         record(spoilt, TRAIN, write())
-        assert any(line.startswith(f"{spoilt / TRAIN} ") for line in verify(spoilt)), kind
+        assert any(line.startswith(f"{spoilt / TRAIN} ") for line in _verify(spoilt)), kind
 
 
 def compress(path: Path) -> FileEntry:
@@ -209,7 +208,7 @@ def test_another_embedding_is_named(spoilt):
     path = spoilt / "agnews" / "vocabulary.json"
     path.write_text(json.dumps(json.loads(path.read_bytes())[::-1]))
     record(spoilt, "agnews/vocabulary.json", FileEntry.of(path))
-    assert any("embedding" in line or "vocabulary" in line for line in verify(spoilt))
+    assert any("embedding" in line or "vocabulary" in line for line in _verify(spoilt))
 
 
 @pytest.fixture
@@ -272,7 +271,7 @@ NO_DIGITS = Examples(torch.zeros(0, 28, 28, dtype=torch.uint8), torch.zeros(0, d
 def test_a_manifest_with_values_of_the_wrong_kind_is_damaged(spoilt, change):
     change_manifest(spoilt, lambda manifest: manifest["details"]["configs"]["mnist"].update(change))
     with pytest.raises(ValueError, match="is damaged"):
-        verify(spoilt)
+        _verify(spoilt)
 
 
 def test_every_flipped_byte_of_the_manifest_is_found(spoilt):
@@ -284,7 +283,7 @@ def test_every_flipped_byte_of_the_manifest_is_found(spoilt):
         with pytest.raises(ValueError, match=r"manifest\.json"):
             Manifest.read(spoilt)
     path.write_bytes(whole)
-    assert verify(spoilt) == []
+    assert _verify(spoilt) == []
 
 
 @pytest.mark.parametrize(
@@ -303,7 +302,7 @@ def test_no_reader_takes_a_manifest_that_is_not_the_one_that_was_written(made, s
     path.write_bytes(change(path.read_bytes()))
     (line,) = faults(capsys, spoilt)
     assert f"{path} is damaged" in line
-    readers = (open_zoo, lambda folder: publish(made / "runs", folder), lambda folder: join([folder], folder))
+    readers = (open_zoo, lambda folder: publish(made / "runs", folder), lambda folder: _join([folder], folder))
     for read in readers:
         with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
             read(spoilt)
@@ -313,7 +312,7 @@ def test_a_manifest_without_a_hash_is_read_and_verify_says_so(spoilt, capsys):
     change_manifest(spoilt, lambda manifest: None)
     main([str(spoilt)])
     said = capsys.readouterr()
-    assert said.out.endswith(": all well\n")
+    assert said.out.endswith(": no faults\n")
     assert said.err == f"note: {spoilt / 'manifest.json'} has no hash of itself: changes to it go unnoticed\n"
     Manifest.read(spoilt).write(spoilt)
     main([str(spoilt)])

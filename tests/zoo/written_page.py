@@ -1,12 +1,17 @@
 """Reads a page that was written, without a browser: the data that it holds."""
 
+import base64
+import gzip
 import html
 import json
 import re
 from pathlib import Path
 from typing import Any
 
-from zoo.site.packing import unpacked
+
+def unpacked(text: str) -> Any:
+    """The inverse of ``zoo.page.tables.packed``."""
+    return json.loads(gzip.decompress(base64.b64decode(text)))
 
 
 def block(site: Path, name: str) -> str:

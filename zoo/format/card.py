@@ -1,26 +1,29 @@
-"""The published README.md: a template with its marked places filled from the manifest."""
+"""The published README.md: a Jinja template with the places that ``card_parts.md`` fills from the manifest."""
 
 import hashlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from zoo.format import card_parts
+import pyarrow as pa
+from jinja2 import StrictUndefined, TemplateSyntaxError, meta
+from jinja2.sandbox import SandboxedEnvironment
+
+from zoo.format.hyperparameters import HYPERPARAMETERS, meaning_of
 from zoo.format.manifest import FileEntry, Manifest
-from zoo.format.published import (
-    CARD_FILE,
-    RUNS_FILE,
-    ConfigDetails,
-    configs_of,
-    filled_splits,
-    split_files,
-    split_pattern,
-)
+from zoo.format.published import CARD_FILE, ConfigDetails, configs_of, filled_splits, split_files, split_pattern
+from zoo.format.record import DISTINCT_SEEDS, SHARED_SEED
+from zoo.format.schema import CHECKPOINTS, PUBLISHED_RUN_SCHEMA, checkpoint_schema
+from zoo.format.splits import SPLITS
 from zoo.storage.atomic import write_atomically
+from zoo.tasks.identity import KNOWN, SHORT_HASH
+from zoo.terminal import plain_markdown
 
 DEFAULT_CARD = Path(__file__).parent / "card_template.md"
-PLACE = re.compile(r"\{\{(\w+)\}\}")
-UNSAFE = re.compile(r"[^\w./ -]")  # in a name that stands in YAML, Markdown and code
+_PARTS = Path(__file__).parent / "card_parts.md"
+_UNSAFE = re.compile(r"[^\w./ -]")  # in a name that stands in YAML, Markdown and code
+_SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
+"""The hub's own words for numbers of rows."""
 
 
 def write_card_and_manifest(
@@ -31,80 +34,108 @@ def write_card_and_manifest(
     ``name`` is what a reader of the card types to load the zoo.
     """
     recorded = {"kind": "zoo", "configs": {name: config.to_dict() for name, config in configs.items()}}
-    card = render_card(template, Manifest(files, recorded), name)
+    card = _render_card(template, Manifest(files, recorded), name)
     write_atomically(folder / CARD_FILE, card.encode())
     manifest = Manifest(files | {CARD_FILE: FileEntry.of(folder / CARD_FILE)}, recorded)
     manifest.write(folder)
     return manifest
 
 
-def render_card(template: str, manifest: Manifest, name: str) -> str:
-    """Fills the marked places of a template, such as ``{{configs}}``; an unknown one is an error."""
+def _render_card(template: str, manifest: Manifest, name: str) -> str:
+    """Fills the places of a template, such as ``{{configs}}``; an unknown one is an error."""
+    environment = SandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
+    )
+    environment.filters |= {"comma": "{:,}".format, "plain": plain_markdown, "total": lambda runs: sum(runs.values())}
     details = configs_of(manifest, "the zoo")
     first, config = next(iter(details.items()))
-    contents = {
-        "name": UNSAFE.sub("_", name),
+    rows = sum(sum(config.rows.values()) for config in details.values())
+    parts = environment.from_string(_PARTS.read_text(encoding="utf-8")).make_module(_facts(manifest, details))
+    contents = {part: str(text).strip("\n") for part, text in vars(parts).items() if not part.startswith("_")} | {
+        "name": _UNSAFE.sub("_", name),
         "config": first,
         "checkpoint": config.checkpoints[len(config.checkpoints) // 2 - 1],
         "weights": str(config.spec.num_parameters),
-        "configs": "\n".join(yaml_configs(manifest, details)),
-        "size": size_category(sum(sum(config.rows.values()) for config in details.values())),
-        "summary": card_parts.summary(details),
-        "notice": card_parts.notice(details),
-        "counts": "\n".join(card_parts.counts_table(manifest, details)),
-        "checkpoints": card_parts.checkpoints(details),
-        "seeds": card_parts.seeds(details),
-        "residual": card_parts.residual(details),
-        "task_files": card_parts.task_files(details),
-        "columns": "\n".join(card_parts.columns_table(details)),
-        "run_columns": "\n".join(card_parts.run_columns_table(details)),
-        "transformers": "\n".join(card_parts.transformers_table(details)),
-        "layout": "\n".join(card_parts.layout_table(details)),
-        "data": "\n".join(card_parts.data_table(details)),
-        "provenance": "\n".join(card_parts.provenance_table(details)),
-        "sources": card_parts.sources(details),
+        "size": next((name for limit, name in _SIZES if rows < limit), "1M<n<10M"),
+        "task_files": _task_files(details),
     }
-    if unknown := set(PLACE.findall(template)) - contents.keys():
+    try:
+        places = meta.find_undeclared_variables(environment.parse(template))
+    except TemplateSyntaxError as error:
+        raise ValueError(f"line {error.lineno} of the card is not a Jinja template: {error.message}") from error
+    if unknown := places - contents.keys():
         raise ValueError(f"the card has unknown places {sorted(unknown)}: it may have {sorted(contents)}")
-    if "configs" not in PLACE.findall(template):
+    if "configs" not in places:
         raise ValueError("the card lacks {{configs}} in its YAML head, without which `datasets` finds no config")
-    return PLACE.sub(lambda place: contents[place[1]], template)
+    return environment.from_string(template).render(contents)
 
 
-def yaml_configs(manifest: Manifest, details: dict[str, ConfigDetails]) -> Iterator[str]:
-    """What `datasets` needs to find the splits; the runs of a config are a config of their own.
+def _facts(manifest: Manifest, details: dict[str, ConfigDetails]) -> dict[str, Any]:
+    """The names that ``card_parts.md`` refers to."""
+    specs = [config.spec for config in details.values()]
+    return {
+        "details": details,
+        "splits": SPLITS,
+        "CHECKPOINTS": CHECKPOINTS,
+        "hyperparameter_meanings": {name: meaning_of(name) for name in HYPERPARAMETERS},
+        "SHARED_SEED": SHARED_SEED,
+        "SHORT_HASH": SHORT_HASH,
+        "checkpoint_columns": checkpoint_schema(specs[0]),
+        "run_schema": PUBLISHED_RUN_SCHEMA,
+        "lengths": " or ".join(sorted({f"{spec.num_parameters:,}" for spec in specs})),
+        "epochs": " or ".join(sorted({plain_markdown(config.protocol.get("epochs")) for config in details.values()})),
+        "by_seeds": _configs_by_seeds(details),
+        # of the blocks, which are alike, the first; a config without an embedding must not put it last
+        "tensors": sorted(
+            dict.fromkeys(name for spec in specs for name in spec.tensors if not re.match(r"blocks\.[^0]", name)),
+            key=lambda name: not name.startswith("embedding."),
+        ),
+        "title": lambda task: KNOWN[task].title if task in KNOWN else task,
+        "column_type": _column_type,
+        "filled_splits": filled_splits,
+        "split_pattern": lambda config, split: split_pattern(split_files(manifest, config, split)),
+        "edition": lambda config: _config_edition(manifest, config),
+        "megabytes": lambda config: f"{sum(entry.bytes for entry in _files_of(manifest, config).values()) / 1e6:,.1f}",
+        "whole": _whole,
+    }
 
-    A split without rows is left out, and so is a config without splits: `datasets` refuses them. It keys its cache by
-    this text and looks at no file, so the text must change whenever the rows do: each config names the edition of its
-    files.
-    """
-    yield "configs:"
-    for config in details:
-        edition = f"  description: edition {config_edition(manifest, config)}"
-        splits = filled_splits(details[config])
-        if splits:
-            yield f"- config_name: {config}"
-            yield edition
-            yield "  data_files:"
-        for split in splits:
-            yield f"  - split: {split}"
-            yield f"    path: {split_pattern(split_files(manifest, config, split))}"
-        yield f"- config_name: {config}-runs"
-        yield edition
-        yield "  data_files:"
-        yield "  - split: runs"
-        yield f"    path: {config}/{RUNS_FILE}"
+
+def _files_of(manifest: Manifest, config: str) -> dict[str, FileEntry]:
+    return {name: entry for name, entry in sorted(manifest.files.items()) if name.startswith(f"{config}/")}
 
 
-def config_edition(manifest: Manifest, config: str) -> str:
+def _config_edition(manifest: Manifest, config: str) -> str:
     """A short hash of everything in a config's files."""
-    hashes = [
-        f"{name} {entry.sha256}" for name, entry in sorted(manifest.files.items()) if name.startswith(f"{config}/")
-    ]
+    hashes = [f"{name} {entry.sha256}" for name, entry in _files_of(manifest, config).items()]
     return hashlib.sha256("\n".join(hashes).encode()).hexdigest()[:16]
 
 
-def size_category(rows: int) -> str:
-    """The hub's own word for a number of rows."""
-    steps = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
-    return next((name for limit, name in steps if rows < limit), "1M<n<10M")
+def _configs_by_seeds(details: dict[str, ConfigDetails]) -> dict[str, list[str]]:
+    """How runs are seeded, in words, and the configs where they are."""
+    kinds = {SHARED_SEED: "all runs share one seed", DISTINCT_SEEDS: "every run has a seed of its own"}
+    configs: dict[str, list[str]] = {}
+    for name, config in details.items():
+        repeated = f"each configuration was trained {config.repeats} times, each time with a seed of its own"
+        configs.setdefault(kinds.get(config.seeds, repeated), []).append(f"`{name}`")
+    return configs
+
+
+def _column_type(kind: pa.DataType, length: str) -> str:
+    return f"{length} × {kind.value_type}" if isinstance(kind, pa.FixedSizeListType | pa.ListType) else str(kind)
+
+
+def _whole(config: ConfigDetails) -> str:
+    """``of 60,000`` where the transformers saw a part of a known training set."""
+    known, data = KNOWN.get(config.task), config.data
+    part = known and data and known.recognizes(data) and not known.is_complete(data)
+    return f" of {known.train_rows:,}" if known and part else ""
+
+
+def _task_files(details: dict[str, ConfigDetails]) -> str:
+    """The files of tasks that are not the paper's, each once, in a fence of code that no line of it can end."""
+    texts = {config.task: config.task_file for config in details.values() if config.task_file is not None}
+    listed = ""
+    for task, text in texts.items():
+        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+        listed += f"\n\nThe task file of `{task}`:\n\n{fence}toml\n{text.rstrip()}\n{fence}"
+    return listed

@@ -1,28 +1,32 @@
 """``manifest.json``: what a folder holds, file by file, written last, so that a folder without one is not finished.
 
 It also carries a hash of itself: ``sha256`` is the SHA-256 of the file's own bytes with 64 zeros in that hash's place.
-Manifests of the first release have none and are read all the same.
+Manifests of the first release have none and are read all the same. An edition of a published zoo is one manifest:
+``read_one_edition`` reads all of a zoo from one edition, even when another is published meanwhile.
 """
 
 import hashlib
 import json
+import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from zoo.format.schema import SCHEMA_VERSION
 from zoo.storage.atomic import write_atomically
-from zoo.storage.bounded import read_bounded
-from zoo.storage.json_text import parse_json
+from zoo.storage.untrusted import parse_json, read_bounded
 from zoo.version import VERSION
 
 MANIFEST_FILE = "manifest.json"
-HASH_CHUNK = 1 << 22
+_HASH_CHUNK = 1 << 22
 MAX_MANIFEST_BYTES = 4 << 20
-"""That of the paper's whole grid has 100 kB; Python's objects may take thirty times the text."""
+"""The manifest of the paper's whole grid has 100 kB; Python's objects may take thirty times the text."""
 MAX_COUNT = 1 << 62  # bytes and rows fit a machine's integers, also summed
-OWN_HASH, ZEROS = "sha256", "0" * 64
-LONGEST_LINE = 300
+_OWN_HASH, _ZEROS = "sha256", "0" * 64
+_LONGEST_LINE = 300
+_ATTEMPTS = 5
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -38,14 +42,14 @@ class FileEntry:
         """Measures a file that is on disk."""
         digest = hashlib.sha256()
         with path.open("rb") as file:
-            while chunk := file.read(HASH_CHUNK):
+            while chunk := file.read(_HASH_CHUNK):
                 digest.update(chunk)
         return cls(path.stat().st_size, digest.hexdigest(), rows)
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The files of a folder by relative name, and how they were made; ``sha256`` is known of one that was read."""
+    """The files of a folder by relative name, and how they were made; ``sha256`` is set when it was read."""
 
     files: dict[str, FileEntry]
     details: dict[str, Any]
@@ -55,13 +59,13 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Puts the manifest in place, with a hash of itself; call it after every file it names is."""
-        text = json.dumps(asdict(self) | {OWN_HASH: ZEROS}, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-        write_atomically(folder / MANIFEST_FILE, with_last(text, ZEROS, sha256_of(text)).encode())
+        text = json.dumps(asdict(self) | {_OWN_HASH: _ZEROS}, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        write_atomically(folder / MANIFEST_FILE, _with_last(text, _ZEROS, _sha256_of(text)).encode())
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
         """Reads and validates; whatever is wrong with it is a ValueError that names the file."""
-        return cls.parse(read_manifest(folder), str(folder / MANIFEST_FILE))
+        return cls.parse(_read_manifest(folder), str(folder / MANIFEST_FILE))
 
     @classmethod
     def parse(cls, text: bytes, path: str) -> "Manifest":
@@ -71,13 +75,13 @@ class Manifest:
         raw = parse_json(text, path)
         try:
             files = {name: FileEntry(**entry) for name, entry in raw["files"].items()}
-            manifest = cls(files, raw["details"], raw["schema_version"], raw["code_version"], raw.get(OWN_HASH))
+            manifest = cls(files, raw["details"], raw["schema_version"], raw["code_version"], raw.get(_OWN_HASH))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
         if surplus := raw.keys() - {field.name for field in fields(cls)}:
-            raise ValueError(f"{path} is damaged: unknown field {sorted(surplus)[0]!r}"[:LONGEST_LINE])
-        if OWN_HASH in raw:
-            check_own_hash(text, raw[OWN_HASH], path)
+            raise ValueError(f"{path} is damaged: unknown field {sorted(surplus)[0]!r}"[:_LONGEST_LINE])
+        if _OWN_HASH in raw:
+            _check_own_hash(text, raw[_OWN_HASH], path)
         manifest.validate(path)
         return manifest
 
@@ -111,7 +115,7 @@ class Manifest:
             raise ValueError(f"{folder / name} is damaged: its SHA-256 is not the one in {MANIFEST_FILE}")
 
 
-def read_manifest(folder: Path) -> bytes:
+def _read_manifest(folder: Path) -> bytes:
     """The bytes of a folder's manifest, which are not read where they are too many."""
     path = folder / MANIFEST_FILE
     if not path.is_file():
@@ -129,19 +133,19 @@ def is_inside(name: str) -> bool:
     return clean and not pure.is_absolute() and pure.parts != () and ".." not in pure.parts
 
 
-def check_own_hash(text: bytes, recorded: Any, path: str) -> None:
+def _check_own_hash(text: bytes, recorded: Any, path: str) -> None:
     """Raises a ValueError unless ``recorded`` is the hash of the text with zeros in its place."""
     if not is_sha256(recorded):
-        raise ValueError(f"{path} is damaged: its own SHA-256 is {recorded!r}"[:LONGEST_LINE])
-    if sha256_of(with_last(text.decode(), recorded, ZEROS)) != recorded:
+        raise ValueError(f"{path} is damaged: its own SHA-256 is {recorded!r}"[:_LONGEST_LINE])
+    if _sha256_of(_with_last(text.decode(), recorded, _ZEROS)) != recorded:
         raise ValueError(f"{path} is damaged: its own SHA-256 is not that of its content")
 
 
-def sha256_of(text: str) -> str:
+def _sha256_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def with_last(text: str, old: str, new: str) -> str:
+def _with_last(text: str, old: str, new: str) -> str:
     """The text with the last ``old`` in it replaced; a manifest's own hash is the last thing in it."""
     before, _, after = text.rpartition(old)
     return f"{before}{new}{after}"
@@ -149,3 +153,41 @@ def with_last(text: str, old: str, new: str) -> str:
 
 def is_sha256(text: Any) -> bool:
     return isinstance(text, str) and len(text) == 64 and set(text) <= set("0123456789abcdef")
+
+
+def edition_of(folder: Path) -> str:
+    """The hash of the manifest, which holds the hash of everything else: two publications differ in it."""
+    return hashlib.sha256(_read_manifest(folder)).hexdigest()
+
+
+def read_one_edition(folder: Path, read: Callable[[str], _T], changed: Callable[[], None] = lambda: None) -> _T:
+    """Returns ``read(edition)`` once the folder is the same one, with the same manifest, before and after the call.
+
+    Publishing puts a new folder in the place of the old one, so all files that ``read`` opened by name then belong to
+    one edition. Otherwise the outcome is dropped, ``changed`` is called, and ``read`` is called again.
+    """
+    for _ in range(_ATTEMPTS):
+        # held open, so that no later folder can get the same number from the file system
+        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            edition = edition_of(folder)
+            try:
+                result = read(edition)
+            except (OSError, ValueError):
+                if _is_same(folder, held, edition):
+                    raise
+            else:
+                if _is_same(folder, held, edition):
+                    return result
+        finally:
+            os.close(held)
+        changed()
+    raise ValueError(f"{folder} changed while reading, {_ATTEMPTS} times: wait for publishing to end")
+
+
+def _is_same(folder: Path, held: int, edition: str) -> bool:
+    """Whether the name still stands for the folder that is held open, and its manifest is still the one read."""
+    try:
+        return os.path.samestat(os.fstat(held), folder.stat()) and edition_of(folder) == edition
+    except (OSError, ValueError):
+        return False

@@ -1,4 +1,4 @@
-"""The published folder: the names of its files, and what its manifest says about each config.
+"""The published folder: the names of its files, and the details of each config in its manifest.
 
 manifest.json  README.md
 mnist/train-00000-of-00086.arrow …  mnist/validation-…  mnist/test-…  mnist/runs.arrow
@@ -14,18 +14,18 @@ from zoo.format.manifest import MANIFEST_FILE, Manifest
 from zoo.format.record import TrainingRecord, config_name
 from zoo.format.splits import SPLITS
 from zoo.format.table_file import MAX_TABLE_BYTES
-from zoo.storage.held_file import HeldFile
-from zoo.storage.unlisted import unlisted_entries
+from zoo.storage.swap import unlisted_entries
+from zoo.storage.untrusted import HeldFile
 from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
 
 CARD_FILE = "README.md"
 RUNS_FILE = "runs.arrow"
 EMBEDDING_FILES = (VECTORS_FILE, VOCABULARY_FILE)
 PREDICTORS_FOLDER = "predictors"
-"""Where fitted predictors lie beside a zoo on the hub; they are no part of it, and the manifest does not list them."""
-BESIDE_A_ZOO = frozenset({".git", ".gitattributes", ".gitignore", ".cache", PREDICTORS_FOLDER})
-"""What git, the hub's client and we ourselves put beside a zoo. It is no fault of the zoo, and no part of it either:
-``zoo.verify`` passes over it, and publishing, which would delete it, refuses as for any other file."""
+"""Where fitted predictors lie beside a zoo on the hub; they are not part of it, and the manifest does not list them."""
+_BESIDE_A_ZOO = frozenset({".git", ".gitattributes", ".gitignore", ".cache", PREDICTORS_FOLDER})
+"""Entries that git, the hub's client and we ourselves put beside a zoo. They are not part of it: ``zoo.verify`` ignores
+them, and publishing, which would delete them, refuses as for any other file."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class PublishedZoo:
 
 
 def configs_of(manifest: Manifest, folder: Path | str) -> dict[str, ConfigDetails]:
-    """What the manifest of a published zoo says about its configs; any other manifest is an error."""
+    """The configs in the manifest of a published zoo; any other manifest is an error."""
     where = f"{folder}/{MANIFEST_FILE}"
     if manifest.details.get("kind") != "zoo":
         raise ValueError(f"{where} does not belong to a published zoo: make one with `python -m zoo.publish RUNS OUT`")
@@ -122,7 +122,7 @@ def split_files(manifest: Manifest, config: str, split: str) -> list[str]:
 
 
 def files_of_no_config(zoo: PublishedZoo) -> list[str]:
-    """What the manifest lists beside the card and the files of its own configs."""
+    """The files that the manifest lists beside the card and the files of its own configs."""
     known = {CARD_FILE}
     for config, details in zoo.configs.items():
         known |= {f"{config}/{RUNS_FILE}", *(name for split in SPLITS for name in zoo.files(config, split))}
@@ -151,9 +151,9 @@ def zoo_files(folder: Path) -> list[str] | None:
 
 
 def surplus_entries(folder: Path, manifest: Manifest) -> list[str]:
-    """What lies in a zoo's folder and neither is listed by its manifest nor may lie beside it.
+    """The entries of a zoo's folder that its manifest does not list and that may not lie beside it.
 
     Listed files may lie behind a link to a folder.
     """
-    surplus = set(unlisted_entries(folder, [*manifest.files, MANIFEST_FILE])) - BESIDE_A_ZOO
+    surplus = set(unlisted_entries(folder, [*manifest.files, MANIFEST_FILE])) - _BESIDE_A_ZOO
     return sorted(name for name in surplus if not any(file.startswith(f"{name}/") for file in manifest.files))

@@ -17,16 +17,16 @@ from zoo.format.record import TrainingRecord, config_name
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, RUN_SCHEMA, checkpoint_schema
 from zoo.format.table_file import read_table, write_table
 from zoo.storage.atomic import write_atomically
-from zoo.storage.json_text import read_json
+from zoo.storage.untrusted import read_json
 
 CHECKPOINTS_FILE, RUNS_FILE, TIMING_FILE = "checkpoints.arrow", "runs.arrow", "timing.json"
-KIND = "shard"
-LONGEST = 1e9  # seconds; a shard takes hours
+_KIND = "shard"
+_LONGEST = 1e9  # seconds; a shard takes hours
 
 
 @dataclass(frozen=True)
 class ShardRecord(TrainingRecord):
-    """What a shard's manifest says about how it was made."""
+    """How a shard was made, from its manifest."""
 
     config: str
     shard: int
@@ -38,7 +38,7 @@ class ShardRecord(TrainingRecord):
     def of_manifest(cls, manifest: Manifest, where: str | Path) -> "ShardRecord":
         """The record in a shard's manifest; any other manifest is a ValueError that names ``where`` it lies."""
         details = manifest.details
-        if details.get("kind") != KIND:
+        if details.get("kind") != _KIND:
             raise ValueError(f"{where} does not belong to a shard: its kind is {details.get('kind')!r}")
         try:
             return cls.from_dict({name: value for name, value in details.items() if name != "kind"})
@@ -59,18 +59,18 @@ def write_shard(
 ) -> None:
     """Writes a finished shard: the same runs, the same bytes, except for ``timing.json``, which the manifest omits.
 
-    ``timing`` is asked after the tables are written, so that writing them can be part of it.
+    ``timing`` is called after the tables are written, so that writing them can be part of it.
     """
     files = {
         CHECKPOINTS_FILE: write_table(folder / CHECKPOINTS_FILE, checkpoint_schema(record.spec), checkpoints),
         RUNS_FILE: write_table(folder / RUNS_FILE, RUN_SCHEMA, [runs]),
     }
     write_atomically(folder / TIMING_FILE, json.dumps(timing(), indent=2).encode() + b"\n")
-    Manifest(files, {"kind": KIND, **record.to_dict()}).write(folder)
+    Manifest(files, {"kind": _KIND, **record.to_dict()}).write(folder)
 
 
 def finished_record(folder: Path) -> ShardRecord | None:
-    """What a finished shard says about itself; None where it is not finished. A file that is cut short is an error."""
+    """The record of a finished shard; None where it is not finished. A file that is cut short is an error."""
     if not (folder / MANIFEST_FILE).exists():
         return None
     shard = Shard.read(folder)
@@ -115,20 +115,20 @@ class Shard:
         return table.append_column(PUBLISHED_RUN_SCHEMA.field("wall_seconds"), pa.array([seconds] * len(table)))
 
     def wall_seconds(self) -> float:
-        return self._timed("wall_seconds")
+        return self._seconds("wall_seconds")
 
     def engine_seconds(self) -> float | None:
-        """What its engine took; None where the shard was interrupted, or is from a version that did not say."""
-        return None if self._timing.get("engine_seconds") is None else self._timed("engine_seconds")
+        """The time its engine took; None where it was interrupted, or an old version did not record it."""
+        return None if self._timing.get("engine_seconds") is None else self._seconds("engine_seconds")
 
     def device(self) -> str:
-        """What it was trained on."""
+        """The device it was trained on."""
         return str(self._timing.get("device", "unknown"))
 
-    def _timed(self, name: str) -> float:
+    def _seconds(self, name: str) -> float:
         seconds = self._timing.get(name)
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < LONGEST:
-            raise ValueError(f"{self.folder / TIMING_FILE} does not say {name}: {seconds!r}")
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < _LONGEST:
+            raise ValueError(f"{self.folder / TIMING_FILE} has no valid {name}: {seconds!r}")
         return float(seconds)
 
     @cached_property
@@ -159,11 +159,11 @@ def find_shards(runs: Path) -> tuple[dict[str, list[Shard]], list[Path]]:
         raise ValueError(f"{runs} holds {state} shards and none to publish: run `python -m generation.run` to its end")
     for shards in configs.values():
         shards.sort(key=lambda shard: shard.record.shard)
-        check_agreement(shards)
+        _check_agreement(shards)
     return configs, unfinished
 
 
-def check_agreement(shards: Sequence[Shard]) -> None:
+def _check_agreement(shards: Sequence[Shard]) -> None:
     """Refuses shards that were not trained alike: their rows would not belong in one config."""
     first = shards[0]
     expected = first.record.training()

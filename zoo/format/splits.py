@@ -14,20 +14,20 @@ from typing import Any
 from zoo.format.hyperparameters import CONFIGURATION
 
 SPLITS = ("train", "validation", "test")
-TRAIN_SHARE, VALIDATION_SHARE = 0.70, 0.15
+_TRAIN_SHARE, _VALIDATION_SHARE = 0.70, 0.15
 
 
 def run_digest(run_id: str) -> bytes:
-    """The hash that places a run; in the order of these digests any stretch of runs is a random sample of them."""
+    """The hash that decides the split of a run; in the order of these digests any stretch of runs is a random one."""
     return hashlib.sha256(run_id.encode()).digest()
 
 
 def split_of(run_id: str) -> str:
     """The first 64 bits of the digest, as a number in [0, 1): below 0.70 train, below 0.85 validation, else test."""
     position = int.from_bytes(run_digest(run_id)[:8], "big") / 2**64
-    if position < TRAIN_SHARE:
+    if position < _TRAIN_SHARE:
         return "train"
-    return "validation" if position < TRAIN_SHARE + VALIDATION_SHARE else "test"
+    return "validation" if position < _TRAIN_SHARE + _VALIDATION_SHARE else "test"
 
 
 def splits_of(column: Callable[[str], Sequence[Any]], *, repeats: bool) -> list[str]:

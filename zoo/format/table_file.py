@@ -1,23 +1,44 @@
-"""Arrow stream files: written atomically in record batches of 64 rows, the same bytes for the same rows."""
+"""Arrow stream files: written atomically in record batches of 64 rows, read without trusting what their headers say.
 
-from collections.abc import Iterable
+Arrow's reader trusts a file: a text column whose offsets point past its end is only found when it is looked at, which
+may end the process, and a compressed buffer is unpacked to whatever size it claims. So Arrow sees only messages that
+our own writer could have written: of metadata version 5, without metadata of their own (an older version hides a
+compression there), uncompressed, with buffers that lie one after the other inside a body that is there. A batch is
+passed on only after a full validation.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from zoo.format.faults import name_faults, refuse
 from zoo.format.manifest import FileEntry
-from zoo.storage.arrow_stream import BufferSource, read_batches
 from zoo.storage.atomic import atomic_file
-from zoo.storage.held_file import HeldFile
+from zoo.storage.untrusted import HeldFile
 
 ROWS_PER_BATCH = 64
 MAX_TABLE_BYTES = 256 << 20
-"""Of a table that is read whole. The runs of the paper's whole grid, with their curves, have 25 MB."""
+"""The largest table that is read whole. The runs of the paper's whole grid, with their curves, have 25 MB."""
+
+_CONTINUATION = b"\xff\xff\xff\xff"
+_PREFIX_BYTES = 8  # the continuation and the length of the metadata, which is 0 at the end of a stream
+_LONGEST_METADATA = 1 << 16  # a stream of checkpoints has 2 kB
+# Numbers of Arrow's Message.fbs and Schema.fbs; the fields of a flatbuffer table are counted from 0.
+_VERSION, _HEADER_TYPE, _HEADER, _BODY_LENGTH = range(4)
+_SCHEMA, _RECORD_BATCH = 1, 3
+_LENGTH, _NODES, _BUFFERS, _COMPRESSION = range(4)
+_ENDIANNESS, _FIELDS, _SCHEMA_METADATA = range(3)
+_METADATA_V5 = 4
 
 
 def write_table(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> FileEntry:
-    """Writes the rows of ``tables``, one after the other, in batches of 64; the last batch alone may be shorter."""
+    """Writes the rows of ``tables``, one after the other, in batches of 64; only the last batch may be shorter.
+
+    The same rows always give the same bytes.
+    """
     rows = 0
     with atomic_file(path) as file, pa.ipc.new_stream(file, schema) as writer:
         pending = schema.empty_table()
@@ -34,15 +55,171 @@ def write_table(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> Fi
     return FileEntry.of(path, rows)
 
 
-def read_table(path: Path, schema: pa.Schema) -> pa.Table:
-    """The rows of a small file, in memory; anything but this schema, or a strange name, is an error that names it."""
-    return read_held_table(HeldFile(path), schema)
-
-
-def read_held_table(file: HeldFile, schema: pa.Schema) -> pa.Table:
-    """The same of a file that is open already."""
+def read_table(file: Path | HeldFile, schema: pa.Schema) -> pa.Table:
+    """The rows of a small file, in memory; another schema, or a name that is not ours, is an error that names it."""
+    file = HeldFile(file) if isinstance(file, Path) else file
     data = pa.py_buffer(file.read(MAX_TABLE_BYTES))
     table = pa.Table.from_batches(list(read_batches(BufferSource(data), schema, str(file.path))), schema)
     if "run_id" in schema.names:
         refuse(name_faults(table), lambda row: (file.path, row))
     return table
+
+
+@runtime_checkable
+class MessageSource(Protocol):
+    """The bytes of a stream in order, gathered into one message after the other."""
+
+    @property
+    def remaining(self) -> int:
+        """Bytes of the stream that are in no message yet."""
+        ...
+
+    def grow(self, count: int) -> pa.Buffer:
+        """The present message so far, with ``count`` more bytes, at most ``remaining``."""
+        ...
+
+    def next(self) -> None:
+        """The next byte begins a new message."""
+        ...
+
+    def close(self) -> None:
+        """No more bytes are needed."""
+        ...
+
+
+class BufferSource:
+    """A whole stream in memory or on a map; its messages are views of it."""
+
+    def __init__(self, buffer: pa.Buffer) -> None:
+        self.buffer, self.start, self.end = buffer, 0, 0
+
+    @property
+    def remaining(self) -> int:
+        return self.buffer.size - self.end
+
+    def grow(self, count: int) -> pa.Buffer:
+        self.end += count
+        return self.buffer.slice(self.start, self.end - self.start)
+
+    def next(self) -> None:
+        self.start = self.end
+
+    def close(self) -> None:
+        """Messages stay valid: they hold the memory themselves."""
+
+
+def read_batches(source: MessageSource, schema: pa.Schema, where: str) -> Iterator[pa.RecordBatch]:
+    """The batches of a whole stream of this schema, views of the source's messages; anything else is a ValueError."""
+    if source.remaining == 0:
+        raise ValueError(f"{where} is empty")
+    try:
+        message = _next_message(source, _SCHEMA)
+        if message is None:
+            raise ValueError("it has no schema")
+        if not (got := pa.ipc.read_schema(message)).equals(schema):
+            raise ValueError(_schema_difference(got, schema))
+        while (message := _next_message(source, _RECORD_BATCH)) is not None:
+            batch = pa.ipc.read_record_batch(message, schema)
+            batch.validate(full=True)
+            yield batch
+        if source.remaining:
+            raise ValueError(f"{source.remaining:,} bytes after its end")
+    except ConnectionError:
+        raise
+    # Arrow reports a damaged stream as ArrowInvalid or as OSError, according to where the damage is
+    except (pa.ArrowException, ValueError, OSError, struct.error) as error:
+        raise ValueError(f"{where} is damaged: {error}") from error
+
+
+def _next_message(source: MessageSource, kind: int) -> pa.Message | None:
+    """The next message, which must be of this kind; None at the end of the stream."""
+    source.next()
+    prefix = _grow(source, _PREFIX_BYTES).to_pybytes()
+    length = int.from_bytes(prefix[4:], "little")
+    if not prefix.startswith(_CONTINUATION) or length > _LONGEST_METADATA:
+        raise ValueError("no message where one should begin")
+    if length == 0:
+        return None
+    metadata = _grow(source, length).to_pybytes()[_PREFIX_BYTES:]
+    return pa.ipc.read_message(_grow(source, _body_length(metadata, kind)))
+
+
+def _grow(source: MessageSource, count: int) -> pa.Buffer:
+    # a stream cut between two batches would read as a shorter one
+    if count > source.remaining:
+        raise ValueError("it is not a whole Arrow stream")
+    return source.grow(count)
+
+
+def _body_length(message: bytes, kind: int) -> int:
+    """How many bytes follow a message's metadata; a message that our writer would not write is a ValueError."""
+    root = _flatbuffer_table(message, 0)
+    _refuse_but(root, _VERSION, _HEADER_TYPE, _HEADER, _BODY_LENGTH)
+    if _number(message, root.get(_VERSION), "<h") != _METADATA_V5:
+        raise ValueError("it is not of Arrow's metadata version 5")
+    if (got := _number(message, root.get(_HEADER_TYPE), "<B")) != kind:
+        raise ValueError(f"a message of type {got} where one of type {kind} should be")
+    if _HEADER not in root:
+        raise ValueError("a message without content")
+    body = _number(message, root.get(_BODY_LENGTH), "<q")
+    header = _flatbuffer_table(message, root[_HEADER])
+    if kind == _SCHEMA:
+        _refuse_but(header, _ENDIANNESS, _FIELDS, _SCHEMA_METADATA)
+        if body or _number(message, header.get(_ENDIANNESS), "<h"):
+            raise ValueError("a schema with a body or of big-endian numbers")
+        return 0
+    if _COMPRESSION in header:
+        raise ValueError("it is compressed, and the zoo's files are plain Arrow streams")
+    _refuse_but(header, _LENGTH, _NODES, _BUFFERS)
+    end = 0
+    for start, length in _pairs(message, header.get(_BUFFERS)):
+        if start < end or length < 0:
+            raise ValueError("buffers that overlap")
+        end = start + length
+    if end > body:
+        raise ValueError("buffers outside the message they belong to")
+    return body
+
+
+def _refuse_but(fields: dict[int, int], *known: int) -> None:
+    if fields.keys() - set(known):
+        raise ValueError("a message with features that the zoo's files do not have")
+
+
+def _flatbuffer_table(data: bytes, reference: int) -> dict[int, int]:
+    """The fields that a flatbuffer table has and their positions; the offset at ``reference`` leads to the table."""
+    table = reference + struct.unpack_from("<I", data, reference)[0]
+    layout = table - struct.unpack_from("<i", data, table)[0]
+    if layout < 0:
+        raise struct.error("a table that begins before the message")
+    (layout_bytes,) = struct.unpack_from("<H", data, layout)
+    offsets = struct.unpack_from(f"<{max(0, layout_bytes - 4) // 2}H", data, layout + 4)
+    return {number: table + offset for number, offset in enumerate(offsets) if offset}
+
+
+def _number(data: bytes, position: int | None, form: str) -> int:
+    """The number at a position; a field that is absent is 0."""
+    return 0 if position is None else struct.unpack_from(form, data, position)[0]
+
+
+def _pairs(data: bytes, reference: int | None) -> Iterator[tuple[int, int]]:
+    """The pairs of eight-byte numbers in a flatbuffer vector; the offset at ``reference`` leads to it."""
+    if reference is None:
+        return iter(())
+    vector = reference + struct.unpack_from("<I", data, reference)[0]
+    (count,) = struct.unpack_from("<I", data, vector)
+    if vector + 4 + 16 * count > len(data):
+        raise struct.error("a vector that ends after the message")
+    return struct.iter_unpack("<qq", data[vector + 4 : vector + 4 + 16 * count])
+
+
+def _schema_difference(got: pa.Schema, expected: pa.Schema) -> str:
+    """The first column in which two schemas differ, in words."""
+    for column in expected:
+        if column.name not in got.names:
+            return f"no column {column.name}"
+        if got.names.count(column.name) > 1:
+            return f"column {column.name} is there twice"
+        if not got.field(column.name).equals(column):
+            return f"column {column.name} is {got.field(column.name).type}, not {column.type}"
+    return f"its columns are {', '.join(got.names)}"

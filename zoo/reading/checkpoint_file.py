@@ -12,18 +12,18 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from zoo.storage.bounded import refuse_larger
+from zoo.storage.untrusted import refuse_larger
 from zoo.transformer.spec import TransformerSpec
 
-SAFETENSORS, TORCH = (".safetensors",), (".pt", ".pth", ".bin")
-SUFFIXES = SAFETENSORS + TORCH
-MAX_BYTES = 64 << 20
+_SAFETENSORS, _TORCH = (".safetensors",), (".pt", ".pth", ".bin")
+SUFFIXES = _SAFETENSORS + _TORCH
+_MAX_BYTES = 64 << 20
 """A checkpoint of the paper's zoo has 75 kB."""
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class CheckpointFile(NamedTuple):
-    """The tensors of a file by name, and what its header says; a torch file has none."""
+    """The tensors of a file by name, and the metadata of its header, which a torch file does not have."""
 
     path: Path
     state: Mapping[str, Tensor]
@@ -32,15 +32,15 @@ class CheckpointFile(NamedTuple):
     @classmethod
     def read(cls, path: Path) -> "CheckpointFile":
         if path.suffix not in SUFFIXES:
-            raise ValueError(f"{path} is no file of a checkpoint: it should end in {', '.join(SUFFIXES)}")
-        refuse_larger(path, MAX_BYTES)
-        if path.suffix in SAFETENSORS:
-            state, metadata = read_safetensors(path)
+            raise ValueError(f"{path} is not a checkpoint file: its name should end in {', '.join(SUFFIXES)}")
+        refuse_larger(path, _MAX_BYTES)
+        if path.suffix in _SAFETENSORS:
+            state, metadata = _read_safetensors(path)
         else:
-            state, metadata = read_torch(path), {}
+            state, metadata = _read_torch(path), {}
         for name, tensor in state.items():
-            if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.dtype not in FLOATS:
-                raise ValueError(f"{path} is no state_dict of floating-point tensors: {str(name)[:80]!r} is not one")
+            if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.dtype not in _FLOATS:
+                raise ValueError(f"{path} is not a state_dict of floating-point tensors: {str(name)[:80]!r} is not one")
         return cls(path, state, metadata)
 
     def misfit(self, spec: TransformerSpec) -> str | None:
@@ -54,7 +54,7 @@ class CheckpointFile(NamedTuple):
         return f"{surplus[0][:80]} is unknown" if surplus else None
 
 
-def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
@@ -62,23 +62,23 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise ValueError(f"{path} is damaged: {error}") from error
 
 
-def read_torch(path: Path) -> dict[str, Tensor]:
+def _read_torch(path: Path) -> dict[str, Tensor]:
     """A state_dict; anything that would need code to be read is refused by torch, an unpacking bomb here."""
     try:
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(entry.file_size for entry in archive.infolist())
     except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
         raise ValueError(f"{path} is not a file that torch.save writes: {error}") from error
-    if unpacked > MAX_BYTES:
-        raise ValueError(f"{path} is damaged: {unpacked:,} bytes unpacked, at most {MAX_BYTES:,} are read")
+    if unpacked > _MAX_BYTES:
+        raise ValueError(f"{path} is damaged: {unpacked:,} bytes unpacked, at most {_MAX_BYTES:,} are read")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     # torch raises a different type for each way in which a file can be wrong
     except Exception as error:
-        if type(error).__name__ == "UnpicklingError":  # torch's own words tell how to read it all the same
+        if type(error).__name__ == "UnpicklingError":  # torch's own message explains how to read it all the same
             raise ValueError(f"{path} holds more than tensors and is not read: save model.state_dict()") from error
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path} cannot be read as tensors alone: {first[:200]}") from error
     if not isinstance(state, Mapping):
-        raise ValueError(f"{path} is no state_dict but a {type(state).__name__}: save model.state_dict()")
+        raise ValueError(f"{path} is not a state_dict but a {type(state).__name__}: save model.state_dict()")
     return dict(state)

@@ -1,9 +1,9 @@
 """Bytes from a web server that may drop the connection, send too little, too much, or hardly anything.
 
-A server may keep us waiting ``GRACE_SECONDS`` in all, and then one second more for every ``LOWEST_RATE`` bytes it has
-sent; what it sends is limited, and so is the time that a whole file can take. Only time spent waiting counts: a reader
+A server may keep us waiting ``_GRACE_SECONDS`` in all, and one second more per ``_LOWEST_RATE`` bytes it has sent;
+the bytes it sends are limited, and so is the time that a whole file can take. Only time spent waiting counts: a reader
 may take as long as it likes between two batches. A connection that drops is opened again where it broke off, at most
-``ATTEMPTS`` times without a further byte; the pause before an attempt is waiting, too.
+``_ATTEMPTS`` times without a further byte; the pause before an attempt is waiting, too.
 """
 
 import http.client
@@ -20,46 +20,60 @@ import pyarrow as pa
 
 from zoo.command import one_line
 
-GRACE_SECONDS = 30.0
-LOWEST_RATE = 64 << 10
-ATTEMPTS = 5
-FIRST_PAUSE_SECONDS = 0.5
+_GRACE_SECONDS = 30.0
+_LOWEST_RATE = 64 << 10
+_ATTEMPTS = 5
+_FIRST_PAUSE_SECONDS = 0.5
 """Before the second attempt; each further pause is twice as long."""
-CHUNK = 1 << 16
-TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
-FAULTS = (OSError, http.client.HTTPException)
+_CHUNK = 1 << 16
+_TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
+_FAULTS = (OSError, http.client.HTTPException)
 
 
-class TooSlow(ConnectionError):
+class _TooSlow(ConnectionError):
     """The server keeps us waiting longer than it may."""
 
 
-class Patience:
-    """Counts the seconds a server keeps us waiting and the bytes it sends, in all its answers together."""
+class _Patience:
+    """Counts the seconds a server keeps us waiting, the bytes it sends, and its failures since the last byte."""
 
-    def __init__(self) -> None:
-        self.waited, self.received = 0.0, 0
+    def __init__(self, address: str) -> None:
+        self.address, self.waited, self.received, self.failures = address, 0.0, 0, 0
 
     def left(self) -> float:
         """The seconds it may still take until its next byte."""
-        left = GRACE_SECONDS + self.received / LOWEST_RATE - self.waited
+        left = _GRACE_SECONDS + self.received / _LOWEST_RATE - self.waited
         if left <= 0:
-            raise TooSlow(f"only {self.received:,} bytes in {self.waited:.0f} s, {LOWEST_RATE:,} per second are due")
+            raise _TooSlow(f"only {self.received:,} bytes in {self.waited:.0f} s, {_LOWEST_RATE:,} per second are due")
         return left
 
     def wait(self, work: Callable[[], Any]) -> Any:
-        """What ``work`` returns; the time it takes is counted."""
+        """Returns the result of ``work`` and counts the time it takes."""
         start = time.monotonic()
         try:
             return work()
         finally:
             self.waited += time.monotonic() - start
 
+    def failed(self, error: Exception) -> None:
+        """Waits a little before the next attempt; raises a ConnectionError where there will be none."""
+        self.failures += 1
+        if isinstance(error, HTTPError):
+            error.close()  # it is an answer, too, and holds its connection
+        reason = error.reason if isinstance(error, URLError) else error
+        refused = isinstance(error, HTTPError) and error.code not in _TEMPORARY
+        if refused or isinstance(reason, _TooSlow | TimeoutError) or self.failures == _ATTEMPTS:
+            reason = one_line(reason) if isinstance(reason, Exception) else reason
+            tried = f" in {self.failures} attempts" if self.failures > 1 else ""
+            raise ConnectionError(f"{self.address} does not answer{tried}: {reason}") from error
+        # counted too: a server that hangs up after every byte would otherwise hold us for as many pauses
+        self.wait(partial(time.sleep, _FIRST_PAUSE_SECONDS * 2 ** (self.failures - 1)))
 
-class PatientFile(io.RawIOBase):
-    """What arrives at a socket, as a file each read of which is limited by the patience left."""
 
-    def __init__(self, socket: Any, patience: Patience) -> None:
+class _PatientFile(io.RawIOBase):
+    """A socket as a file; each of its reads is limited by the patience left."""
+
+    def __init__(self, socket: Any, patience: _Patience) -> None:
         self.socket, self.patience = socket, patience
         self.file = socket.makefile("rb", buffering=0)
 
@@ -77,45 +91,45 @@ class PatientFile(io.RawIOBase):
         super().close()
 
 
-class PatientAnswer(http.client.HTTPResponse):
-    """An answer whose head, too, must arrive in time."""
+class _PatientAnswer(http.client.HTTPResponse):
+    """A response whose head must arrive in time, too."""
 
-    def __init__(self, socket: Any, *arguments: Any, patience: Patience, **named: Any) -> None:
+    def __init__(self, socket: Any, *arguments: Any, patience: _Patience, **named: Any) -> None:
         super().__init__(socket, *arguments, **named)
         self.fp.close()
-        self.fp = io.BufferedReader(PatientFile(socket, patience))
+        self.fp = io.BufferedReader(_PatientFile(socket, patience))
 
 
-def patient(kind: type[http.client.HTTPConnection], patience: Patience) -> Callable[..., http.client.HTTPConnection]:
-    """A maker of connections that keep to the patience from the first packet on."""
+def _patient(kind: type[http.client.HTTPConnection], patience: _Patience) -> Callable[..., http.client.HTTPConnection]:
+    """Makes connections that are limited by the patience from the first packet on."""
 
     def connect(host: str, **options: Any) -> http.client.HTTPConnection:
         options["timeout"] = patience.left()
         connection = kind(host, **options)
         open_socket = connection.connect
         connection.connect = lambda: patience.wait(open_socket)
-        connection.response_class = partial(PatientAnswer, patience=patience)  # pyright: ignore[reportAttributeAccessIssue]
+        connection.response_class = partial(_PatientAnswer, patience=patience)  # pyright: ignore[reportAttributeAccessIssue]
         return connection
 
     return connect
 
 
-class PatientHandler(request.HTTPHandler, request.HTTPSHandler):
-    """http and https, and nothing else: not what a redirection to ``file:`` or ``ftp:`` would need."""
+class _PatientHandler(request.HTTPHandler, request.HTTPSHandler):
+    """http and https only, so that a redirection to ``file:`` or ``ftp:`` fails."""
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, patience: _Patience) -> None:
         request.HTTPSHandler.__init__(self)
         self.patience = patience
 
     def http_open(self, req: request.Request) -> Any:
-        return self.do_open(patient(http.client.HTTPConnection, self.patience), req)
+        return self.do_open(_patient(http.client.HTTPConnection, self.patience), req)
 
     def https_open(self, req: request.Request) -> Any:
-        return self.do_open(patient(http.client.HTTPSConnection, self.patience), req)
+        return self.do_open(_patient(http.client.HTTPSConnection, self.patience), req)
 
 
-class Redirections(request.HTTPRedirectHandler):
-    """Follows a server's redirections, but takes no token to another host."""
+class _Redirections(request.HTTPRedirectHandler):
+    """Follows redirections, without the token where they lead to another host."""
 
     def redirect_request(
         self, req: request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
@@ -126,16 +140,16 @@ class Redirections(request.HTTPRedirectHandler):
         return new
 
 
-def open_address(address: str, patience: Patience, headers: Mapping[str, str]) -> http.client.HTTPResponse:
-    """The answer to a GET; whatever else the server answers with is an OSError."""
+def _open_address(address: str, patience: _Patience, headers: Mapping[str, str]) -> http.client.HTTPResponse:
+    """The response to a GET; any status but success is an OSError."""
     opener = request.OpenerDirector()
     for handler in (
         request.ProxyHandler(),
         request.UnknownHandler(),
         request.HTTPDefaultErrorHandler(),
         request.HTTPErrorProcessor(),
-        Redirections(),
-        PatientHandler(patience),
+        _Redirections(),
+        _PatientHandler(patience),
     ):
         opener.add_handler(handler)
     return opener.open(request.Request(address, headers=dict(headers)))
@@ -143,42 +157,20 @@ def open_address(address: str, patience: Patience, headers: Mapping[str, str]) -
 
 def fetch_small(address: str, limit: int, headers: Mapping[str, str] | None = None) -> bytes:
     """A whole small file; one of more than ``limit`` bytes is a ValueError, a server that fails a ConnectionError."""
-    patience = Patience()
-    trials = Trials(address, patience)
+    patience = _Patience(address)
     while True:
         try:
-            with open_address(address, patience, headers or {}) as answer:
+            with _open_address(address, patience, headers or {}) as answer:
                 data = b""
-                while chunk := answer.read(min(CHUNK, limit + 1 - len(data))):
+                while chunk := answer.read(min(_CHUNK, limit + 1 - len(data))):
                     data += chunk
                 if len(data) > limit:
                     raise ValueError(f"{address} is damaged: more than {limit:,} bytes")
                 if answer.length:
                     raise ConnectionError(f"it broke off after {len(data):,} bytes")
                 return data
-        except FAULTS as error:
-            trials.failed(error)
-
-
-class Trials:
-    """How often a file was tried since its last byte arrived, and whether to try again."""
-
-    def __init__(self, address: str, patience: Patience) -> None:
-        self.address, self.patience, self.failures = address, patience, 0
-
-    def failed(self, error: Exception) -> None:
-        """Waits a little before the next attempt; raises a ConnectionError where there will be none."""
-        self.failures += 1
-        if isinstance(error, HTTPError):
-            error.close()  # it is an answer, too, and holds its connection
-        reason = error.reason if isinstance(error, URLError) else error
-        refused = isinstance(error, HTTPError) and error.code not in TEMPORARY
-        if refused or isinstance(reason, TooSlow | TimeoutError) or self.failures == ATTEMPTS:
-            reason = one_line(reason) if isinstance(reason, Exception) else reason
-            tried = f" in {self.failures} attempts" if self.failures > 1 else ""
-            raise ConnectionError(f"{self.address} does not answer{tried}: {reason}") from error
-        # counted too: a server that hangs up after every byte would otherwise hold us for as many pauses
-        self.patience.wait(partial(time.sleep, FIRST_PAUSE_SECONDS * 2 ** (self.failures - 1)))
+        except _FAULTS as error:
+            patience.failed(error)
 
 
 class ServedSource:
@@ -188,8 +180,7 @@ class ServedSource:
         self.address, self.size, self.headers = address, size, dict(headers or {})
         self.message = pa.py_buffer(b"")
         self.position = 0
-        self.patience = Patience()
-        self.trials = Trials(address, self.patience)
+        self.patience = _Patience(address)
         self.answer: http.client.HTTPResponse | None = None
 
     @property
@@ -211,31 +202,33 @@ class ServedSource:
         """The next bytes of the file; where the connection drops it is opened again."""
         while len(view):
             try:
-                if self.patience.received > ATTEMPTS * (self.size + CHUNK):
-                    raise TooSlow(f"{self.patience.received:,} bytes sent, and the {self.size:,} of the file not whole")
+                if self.patience.received > _ATTEMPTS * (self.size + _CHUNK):
+                    raise _TooSlow(
+                        f"{self.patience.received:,} bytes sent, and not the whole {self.size:,} of the file"
+                    )
                 if self.answer is None:
                     self.answer = self.open_at(self.position)
                 count = self.answer.readinto(view)
                 if count == 0:
                     raise ConnectionError(f"it broke off after {self.position:,} of {self.size:,} bytes")
-            except FAULTS as error:
+            except _FAULTS as error:
                 self.close()
-                self.trials.failed(error)
+                self.patience.failed(error)
             else:
                 self.position += count
-                self.trials.failures = 0
+                self.patience.failures = 0
                 view = view[count:]
 
     def open_at(self, position: int) -> http.client.HTTPResponse:
-        """An answer whose next byte is the one at ``position``; a server that knows no ranges sends all before it."""
-        answer = open_address(self.address, self.patience, self.headers | {"Range": f"bytes={position}-"})
+        """An answer whose next byte is the one at ``position``; a server without ranges sends all bytes before it."""
+        answer = _open_address(self.address, self.patience, self.headers | {"Range": f"bytes={position}-"})
         try:
             skip = position
             if answer.status == 206:
                 if not str(answer.headers["Content-Range"]).startswith(f"bytes {position}-"):
-                    raise ConnectionError(f"byte {position:,} was asked for, {answer.headers['Content-Range']} came")
+                    raise ConnectionError(f"byte {position:,} was requested, {answer.headers['Content-Range']} came")
                 skip = 0
-            while skip and (data := answer.read(min(CHUNK, skip))):
+            while skip and (data := answer.read(min(_CHUNK, skip))):
                 skip -= len(data)
         except BaseException:
             answer.close()

@@ -1,28 +1,31 @@
-"""The Hugging Face hub: uploading a published zoo, downloading one config of it."""
+"""Uploading a published zoo to the Hugging Face hub, with fitted predictors (``benchmarks.pretrain``) beside it.
 
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+The format of predictors is that of ``nfn.load_pretrained``. Here they only need the name of a config and a header that
+says which transformers they read.
+"""
+
+from collections.abc import Mapping
 from pathlib import Path
 
-from zoo.format.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest
-from zoo.format.published import CARD_FILE, EMBEDDING_FILES, PREDICTORS_FOLDER, PublishedZoo, configs_of
-from zoo.format.record import task_of
-from zoo.storage.bounded import read_bounded
+from safetensors import SafetensorError, safe_open
 
-FILES_OF_A_NEW_REPOSITORY = frozenset({".gitattributes", CARD_FILE, "LICENSE"})
-"""What a repository may have from the start, when it is made on the hub's website."""
-CHANGED_MEANWHILE = 412
-HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-LOGIN = "run `hf auth login`, or set HF_TOKEN to a token of https://huggingface.co/settings/tokens"
+from zoo.format.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest
+from zoo.format.published import CARD_FILE, PREDICTORS_FOLDER, PublishedZoo, configs_of
+from zoo.reading.locate import HUB_NAME, LOGIN, hub_answering
+from zoo.storage.untrusted import parse_json, read_bounded, refuse_larger
+
+_FILES_OF_A_NEW_REPOSITORY = frozenset({".gitattributes", CARD_FILE, "LICENSE"})
+"""Files that a repository may have from the start, when it is made on the hub's website."""
+_PREDICTOR_SUFFIX, _PREDICTOR_CARD_SUFFIX = ".safetensors", ".toml"
+_MAX_PREDICTOR_BYTES = 64 << 20
 
 
 def check_login(name: str) -> None:
-    """What can be known of a push before any work is done for it: that it names a repository and there is a token."""
+    """Checks before any work is done for a push that it names a repository and there is a token."""
     from huggingface_hub import get_token
 
     if not HUB_NAME.fullmatch(name):
-        raise ValueError(f"{name!r} names no repository: it should be OWNER/NAME")
+        raise ValueError(f"{name!r} is not the name of a repository: it should be OWNER/NAME")
     if get_token() is None:
         raise ValueError(f"pushing to {name} needs a login: {LOGIN}")
 
@@ -46,7 +49,7 @@ def push(folder: Path, name: str, *, private: bool = False, beside: Mapping[str,
         api.create_repo(name, repo_type="dataset", exist_ok=True, private=private)
         before = api.dataset_info(name)
         there = {sibling.rfilename for sibling in before.siblings or []}
-        removed = sorted(files_of_older_zoo(name, before.sha, there) - files.keys())
+        removed = sorted(_files_of_older_zoo(name, before.sha, there) - files.keys())
         commit = api.create_commit(
             repo_id=name,
             repo_type="dataset",
@@ -60,15 +63,15 @@ def push(folder: Path, name: str, *, private: bool = False, beside: Mapping[str,
     return str(commit)
 
 
-def files_of_older_zoo(name: str, revision: str | None, there: set[str]) -> set[str]:
-    """Those files of a repository that its zoo's manifest lists, and the predictors beside it.
+def _files_of_older_zoo(name: str, revision: str | None, there: set[str]) -> set[str]:
+    """The files of a repository that its zoo's manifest lists, and the predictors beside it.
 
     None where it is as good as new; one with other files and no zoo is an error.
     """
     from huggingface_hub import hf_hub_download
 
     if MANIFEST_FILE not in there:
-        for file in sorted(there - FILES_OF_A_NEW_REPOSITORY):
+        for file in sorted(there - _FILES_OF_A_NEW_REPOSITORY):
             raise ValueError(f"it holds {file} and is not a zoo (no {MANIFEST_FILE}): name another repository")
         return set()
     path = hf_hub_download(name, MANIFEST_FILE, repo_type="dataset", revision=revision)
@@ -77,62 +80,29 @@ def files_of_older_zoo(name: str, revision: str | None, there: set[str]) -> set[
     return {file for file in there if file in manifest.files or file.startswith(f"{PREDICTORS_FOLDER}/")}
 
 
-def address(name: str, revision: str | None = None, token: bool | str | None = None) -> tuple[str, dict[str, str]]:
-    """Where the newest commit of a repository (or this revision) is served, and the headers that ask for it."""
-    from huggingface_hub import HfApi, constants
-    from huggingface_hub.utils import build_hf_headers
-
-    with hub_answering(f"{name} could not be read from the hub"):
-        commit = HfApi().dataset_info(name, revision=revision, token=token).sha
-    return f"{constants.ENDPOINT}/datasets/{name}/resolve/{commit}", build_hf_headers(token=token)
-
-
-def download(
-    name: str, config: str | None = None, revision: str | None = None, token: bool | str | None = None
-) -> Path:
-    """The folder in the hub's own cache that holds this config (or the whole zoo), fetched where it is absent."""
-    from huggingface_hub import snapshot_download
-
-    wanted = None
-    if config is not None:
-        # the frozen embedding lies with its task: agnews-seeds needs agnews/vocabulary.json
-        task = task_of(config)
-        wanted = [MANIFEST_FILE, f"{config}/*", *(f"{task}/{file}" for file in EMBEDDING_FILES)]
-    beside = f"{PREDICTORS_FOLDER}/*"
-    with hub_answering(f"{name} could not be read from the hub, and is not in its cache here"):
-        return Path(
-            snapshot_download(
-                name,
-                repo_type="dataset",
-                allow_patterns=wanted,
-                ignore_patterns=beside,
-                revision=revision,
-                token=token,
-            )
+def fitted_predictors(folder: Path, zoo: PublishedZoo) -> dict[str, Path]:
+    """Name in the repository → file, for each config of the zoo that a predictor with a card in the folder reads."""
+    found: dict[str, Path] = {}
+    for config, details in zoo.configs.items():
+        path = folder / f"{config}{_PREDICTOR_SUFFIX}"
+        card = path.with_suffix(_PREDICTOR_CARD_SUFFIX)
+        if path.is_file() and card.is_file() and _spec_read_by(path) == details.spec.to_dict():
+            found |= {f"{PREDICTORS_FOLDER}/{file.name}": file for file in (path, card)}
+    if not found:
+        raise ValueError(
+            f"{folder} holds no fitted predictor for {', '.join(zoo.configs)}: files such as "
+            f"{next(iter(zoo.configs))}{_PREDICTOR_SUFFIX} with a card, of transformers with these dimensions"
         )
+    return found
 
 
-@contextmanager
-def hub_answering(failure: str) -> Iterator[None]:
-    """Says in one line what failed and what to do about it, whatever the hub's client raises."""
-    from huggingface_hub.errors import HfHubHTTPError
-
+def _spec_read_by(path: Path) -> object:
+    """The dimensions of the transformers that a predictor reads, from its header; None where they are not there."""
+    refuse_larger(path, _MAX_PREDICTOR_BYTES)
     try:
-        yield
-    except HfHubHTTPError as error:
-        status = error.response.status_code
-        if status in (401, 403, 404):
-            raise ValueError(
-                f"{failure}: it does not exist, or your token may not use it (HTTP {status}): {LOGIN}"
-            ) from error
-        if status == CHANGED_MEANWHILE:
-            raise OSError(f"{failure}: somebody else changed it meanwhile, try again") from error
-        raise OSError(f"{failure}: the hub answered with HTTP {status}, try again later") from error
-    except ValueError as error:
-        raise ValueError(f"{failure}: {error}") from error
-    # its transport has changed twice, and each raises types of its own for one fact, that there is no connection
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
-            raise  # a full disk, say
-        reason = type(error.__cause__ or error).__name__
-        raise OSError(f"{failure}: no connection to the hub ({reason}), try again with a network") from error
+        with safe_open(path, framework="np") as file:
+            header = file.metadata() or {}
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    config = parse_json(header.get("config", "{}").encode(), f"the config of {path}")
+    return config.get("spec") if isinstance(config, dict) else None

@@ -6,8 +6,10 @@ message is checked before Arrow sees it, and the names in its rows after; the ro
 manifest. So however a split is written (``train+test``, ``train[:100%]``), rows that are missing are an error.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -16,11 +18,47 @@ from datasets.builder import Key
 from datasets.table import table_cast
 
 from zoo.format.faults import name_faults, refuse
-from zoo.reading.listed_file import ListedFile
+from zoo.format.manifest import FileEntry, edition_of
+from zoo.format.table_file import BufferSource, MessageSource, read_batches
+from zoo.reading.fetch import ServedSource
+from zoo.storage.untrusted import HeldFile
+
+
+@dataclass(frozen=True)
+class ListedFile:
+    """An Arrow file that a manifest lists, in a folder or on a web server, with its entry and the zoo's edition."""
+
+    location: str | Path
+    name: str
+    entry: FileEntry
+    edition: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.location}/{self.name}"
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The batches, checked; a file with more or fewer rows than the manifest says ends in a ValueError."""
+        rows = 0
+        with closing(self._source()) as source:
+            for batch in read_batches(source, schema, str(self)):
+                rows += len(batch)
+                yield batch
+        if rows != self.entry.rows:
+            raise ValueError(f"{self} is damaged: {rows:,} rows, the manifest says {self.entry.rows:,}")
+
+    def _source(self) -> MessageSource:
+        if isinstance(self.location, str):
+            return ServedSource(str(self), self.entry.bytes, self.headers)
+        mapped = HeldFile(self.location / self.name, self.entry.bytes).map()
+        # a file that was opened before the manifest is read again belongs to that manifest
+        if edition_of(self.location) != self.edition:
+            raise ValueError(f"{self.location} was published again since it was loaded: load it again")
+        return BufferSource(pa.py_buffer(mapped))
 
 
 @dataclass
-class ManifestConfig(datasets.BuilderConfig):
+class _ManifestConfig(datasets.BuilderConfig):
     """``files`` are those of each split; ``schema`` is what each of them must have."""
 
     files: dict[str, list[ListedFile]] = field(default_factory=dict)
@@ -31,11 +69,11 @@ class ManifestConfig(datasets.BuilderConfig):
 class ManifestBuilder(datasets.ArrowBasedBuilder):
     """Rows of a published zoo, from a folder or a web server."""
 
-    BUILDER_CONFIG_CLASS = ManifestConfig
+    BUILDER_CONFIG_CLASS = _ManifestConfig
 
     @property
-    def listed(self) -> ManifestConfig:
-        assert isinstance(self.config, ManifestConfig)
+    def listed(self) -> _ManifestConfig:
+        assert isinstance(self.config, _ManifestConfig)
         return self.config
 
     def _info(self) -> datasets.DatasetInfo:

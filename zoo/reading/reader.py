@@ -1,31 +1,141 @@
-"""``zoo.open``: checkpoints straight from memory-mapped files, without a copy where the file's layout allows it."""
+"""``zoo.open``: checkpoints straight from memory-mapped files, without a copy where the file's layout allows it.
 
+A record batch of an Arrow stream holds the weights of its 64 rows in one piece; between two such pieces lie the next
+batch's header and other columns. So rows inside one record batch are one tensor on the map, others are not.
+
+A tensor on the map may be written to: the map is private, so nothing reaches the file, and torch counts the writes to a
+tensor and all its views. A record batch that was written to is mapped again before it is read again. So a reader always
+returns what the file holds, and a write is seen only where it was made. (A write that torch does not see, such as
+through ``tensor.numpy()``, is not noticed.)
+"""
+
+import mmap
 import operator
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import torch
-from jaxtyping import Float, Integer
+from jaxtyping import Float, Float32, Integer
 from torch import Tensor
 
-from zoo.format.edition import read_one_edition
+from zoo.format.faults import name_faults, refuse
+from zoo.format.manifest import read_one_edition
 from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, parse_splits
-from zoo.format.schema import PUBLISHED_RUN_SCHEMA, WEIGHTS
-from zoo.format.table_file import read_held_table
+from zoo.format.schema import PUBLISHED_RUN_SCHEMA, WEIGHTS, checkpoint_schema
+from zoo.format.table_file import BufferSource, read_batches, read_table
 from zoo.reading.locate import DEFAULT_NAME, find_folder
-from zoo.reading.mapping import MappedCheckpoints
 from zoo.reading.selection import Selection, Where, select, values_there_are
-from zoo.storage.held_file import HeldFile
-from zoo.tasks import WordEmbedding
-from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
+from zoo.storage.untrusted import HeldFile
+from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE, WordEmbedding
 from zoo.transformer.spec import TransformerSpec
 from zoo.transformer.weights import TransformerWeights
 
-Rows = int | np.integer | slice | Sequence[int] | np.ndarray | Tensor | pd.Index
+_Rows = int | np.integer | slice | Sequence[int] | np.ndarray | Tensor | pd.Index
+_Piece = tuple[int, slice]
+"""Consecutive rows in one record batch: the batch's number, and the rows in it."""
+_AHEAD = 128
+"""Batches prepared in one go, except for copies of weights: that takes 40 µs per batch, and 100 when megabytes of
+weights go through the caches in between."""
+
+
+class _BatchWeights:
+    """The weights of one record batch: where they lie in their file, and the same memory as array and as tensor."""
+
+    def __init__(self, file: HeldFile, mapped: mmap.mmap, offset: int, shape: tuple[int, int]) -> None:
+        self.file, self.offset, self.shape = file, offset, shape
+        self._map(mapped)
+
+    def _map(self, mapped: mmap.mmap) -> None:
+        flat = np.frombuffer(mapped, dtype="<f4", count=prod(self.shape), offset=self.offset)
+        self.array = flat.reshape(self.shape)
+        self.tensor = torch.from_numpy(self.array)
+
+    def unwritten(self) -> "_BatchWeights":
+        """The weights as in the file: mapped again where the tensor was written to."""
+        if self.tensor._version:
+            self._map(self.file.map())
+        return self
+
+
+class MappedCheckpoints:
+    """The rows of several files, numbered through.
+
+    Headers and metadata are read, and checked, when a file is mapped; weights come from the disk when they are touched.
+    """
+
+    def __init__(self, paths: Sequence[Path], spec: TransformerSpec) -> None:
+        self.spec = spec
+        self.paths = tuple(paths)
+        self.batches: list[_BatchWeights] = []
+        tables = [checkpoint_schema(spec).empty_table().drop_columns([WEIGHTS])]
+        rows_per_file = []
+        for path in self.paths:
+            batches = _map_batches(HeldFile(path), spec)
+            self.batches += [weights for weights, _ in batches]
+            tables += [pa.Table.from_batches([metadata]) for _, metadata in batches]
+            rows_per_file.append(sum(len(metadata) for _, metadata in batches))
+        self.table = pa.concat_tables(tables)
+        self.file_starts = np.cumsum([0, *rows_per_file])
+        self.batch_starts = np.cumsum([0, *(len(batch.tensor) for batch in self.batches)])
+        refuse(name_faults(self.table), self.locate)
+
+    def __len__(self) -> int:
+        return int(self.batch_starts[-1])
+
+    def locate(self, row: int) -> tuple[Path, int]:
+        """The file a row is in, and its number there."""
+        file = int(np.searchsorted(self.file_starts, row, side="right")) - 1
+        return self.paths[file], row - int(self.file_starts[file])
+
+    def pieces(self, rows: Integer[np.ndarray, " n"], cuts: Sequence[slice]) -> list[_Piece | None]:
+        """For each cut where ``rows[cut]`` lie on the map, or None where they are not in one piece there."""
+        starts, ends = (np.array([getattr(cut, end) for cut in cuts]) for end in ("start", "stop"))
+        jumps = np.concatenate([[0], np.cumsum(np.diff(rows) != 1)])
+        first, last = rows[starts], rows[ends - 1]
+        batches = np.searchsorted(self.batch_starts, first, side="right") - 1
+        fits = (jumps[starts] == jumps[ends - 1]) & (last < self.batch_starts[batches + 1])
+        offsets = first - self.batch_starts[batches]
+        found = zip(fits.tolist(), batches.tolist(), offsets.tolist(), (ends - starts).tolist(), strict=True)
+        return [(batch, slice(offset, offset + size)) if fit else None for fit, batch, offset, size in found]
+
+    def view(self, piece: _Piece) -> Float[Tensor, "n d"]:
+        """A piece of the map as a tensor."""
+        batch, rows = piece
+        return self.batches[batch].unwritten().tensor[rows]
+
+    def gather(self, rows: Integer[np.ndarray, " n"]) -> Float32[np.ndarray, "n d"]:
+        """A copy of any rows in any order: one copy per row, as fast as memory."""
+        d = self.spec.num_parameters
+        if not len(rows):
+            return np.empty((0, d), dtype=np.float32)
+        batches = np.searchsorted(self.batch_starts, rows, side="right") - 1
+        within = rows - self.batch_starts[batches]
+        found = zip(batches.tolist(), within.tolist(), strict=True)
+        return np.concatenate([self.batches[batch].unwritten().array[row] for batch, row in found]).reshape(-1, d)
+
+
+def _map_batches(file: HeldFile, spec: TransformerSpec) -> list[tuple[_BatchWeights, pa.RecordBatch]]:
+    """For each record batch its weights on the map, and its other columns."""
+    mapped = file.map()
+    buffer = pa.py_buffer(mapped)
+    found = []
+    for batch in read_batches(BufferSource(buffer), checkpoint_schema(spec), str(file.path)):
+        column = batch.column(WEIGHTS)
+        values = column.values
+        if column.null_count or values.null_count:
+            raise ValueError(f"{file.path} is damaged: a checkpoint without weights")
+        offset = values.buffers()[1].address - buffer.address
+        if not 0 <= offset <= len(mapped) - 4 * len(values):
+            raise ValueError(f"{file.path} is damaged: weights that are not in the file")
+        weights = _BatchWeights(file, mapped, offset, (len(column), column.type.list_size))
+        found.append((weights, batch.drop_columns([WEIGHTS])))
+    return found
 
 
 class Batch(NamedTuple):
@@ -33,11 +143,6 @@ class Batch(NamedTuple):
 
     weights: TransformerWeights
     metadata: pd.DataFrame
-
-
-AHEAD = 128
-"""Batches prepared in one go, except for copies of weights: that takes 40 µs per batch, and 100 when megabytes of
-weights go through the caches in between."""
 
 
 def open_zoo(name: str | Path = DEFAULT_NAME, config: str = "mnist", split: str = "train") -> "ZooReader":
@@ -97,7 +202,7 @@ class ZooReader:
     @cached_property
     def runs(self) -> pd.DataFrame:
         """One row per run of this config, diverged ones and all splits included, with its curves."""
-        return read_held_table(self._runs, PUBLISHED_RUN_SCHEMA).to_pandas()
+        return read_table(self._runs, PUBLISHED_RUN_SCHEMA).to_pandas()
 
     @cached_property
     def embedding(self) -> WordEmbedding | None:
@@ -107,33 +212,35 @@ class ZooReader:
     def rows(self, where: Where = None) -> Integer[np.ndarray, " n"]:
         """The numbers of the rows that ``where`` chooses (see ``zoo.reading.selection``), ascending.
 
-        To choose nothing is an error, here and so in every command: it says what values there are.
+        To choose nothing is an error that lists the values there are.
         """
+        if where is None:
+            return np.arange(len(self))
         rows = np.flatnonzero(select(self.metadata, where))
-        if where is not None and not len(rows):
+        if not len(rows):
             values = values_there_are(self.metadata, where)
             split = "all splits" if self.split == "all" else f"split {self.split}"
-            raise ValueError(f"no checkpoint of {self.config}, {split}, fits {describe_where(where)}: {values}")
+            raise ValueError(f"no checkpoint of {self.config}, {split}, fits {_describe_where(where)}: {values}")
         return rows
 
-    def weights(self, rows: Rows) -> Float[Tensor, "*n d"]:
+    def weights(self, rows: _Rows) -> Float[Tensor, "*n d"]:
         """The flat weights of some rows, [n, d]; of a single row number, [d].
 
         Consecutive rows inside one record batch (rows 0–63, 64–127, … of a file) are a view of the file; any others are
         copied once. They may be written to: neither the file nor a later read changes.
         """
-        if (row := one_row(rows)) is not None:
+        if (row := _one_row(rows)) is not None:
             return self.weights([row])[0]
         numbers = self._numbers(rows)
         piece = self._rows.pieces(numbers, [slice(0, len(numbers))])[0] if len(numbers) else None
         return torch.from_numpy(self._rows.gather(numbers)) if piece is None else self._rows.view(piece)
 
-    def __getitem__(self, rows: Rows) -> dict[str, Any]:
+    def __getitem__(self, rows: _Rows) -> dict[str, Any]:
         """A row as ``datasets`` has it, {column: value, …, "weights": tensor [d]}; of several rows, a list per column.
 
         So ``torch.utils.data.DataLoader(reader, batch_size=16, shuffle=True)`` works; ``batches`` is many times faster.
         """
-        if (number := one_row(rows)) is not None:
+        if (number := _one_row(rows)) is not None:
             if not -len(self) <= number < len(self):
                 raise IndexError(f"row {number} does not exist: {self.config} {self.split} has {len(self):,} rows")
             row = self.metadata.iloc[number]
@@ -168,8 +275,8 @@ class ZooReader:
         pieces = self._rows.pieces(rows, cuts)
         whole_file = len(rows) == len(self) and bool((np.diff(rows) == 1).all())
         metadata = self._sliceable_metadata if whole_file else self._sliceable_metadata.iloc[rows]
-        for start in range(0, len(cuts), AHEAD):
-            some = slice(start, start + AHEAD)
+        for start in range(0, len(cuts), _AHEAD):
+            some = slice(start, start + _AHEAD)
             frames = [metadata.iloc[cut] for cut in cuts[some]]
             views = [None if piece is None else self._wrap(self._rows.view(piece)) for piece in pieces[some]]
             for cut, piece, view, frame in zip(cuts[some], pieces[some], views, frames, strict=True):
@@ -189,7 +296,7 @@ class ZooReader:
         text = self.metadata.select_dtypes(exclude="number").columns
         return self.metadata.astype(dict.fromkeys(text, object)).copy()
 
-    def _numbers(self, rows: Rows) -> np.ndarray:
+    def _numbers(self, rows: _Rows) -> np.ndarray:
         """Row numbers as an array, checked; a mask of bools is taken as the rows where it is True."""
         if isinstance(rows, slice):
             return np.arange(len(self))[rows]
@@ -208,15 +315,15 @@ class ZooReader:
         return numbers
 
 
-def one_row(rows: Rows) -> int | None:
+def _one_row(rows: _Rows) -> int | None:
     """The number of a single row, of whatever kind: an int, one of numpy's such as ``rows`` returns, or a tensor's."""
     if isinstance(rows, np.ndarray | Tensor):
         return operator.index(rows) if rows.ndim == 0 else None
     return operator.index(rows) if isinstance(rows, int | np.integer) else None
 
 
-def describe_where(where: Where) -> str:
-    """An expression as it was written; of a function or a mask there is nothing to show."""
+def _describe_where(where: Where) -> str:
+    """An expression as it was written; a function or a mask has no text to show."""
     if isinstance(where, Selection):
         where = where.expression
     return repr(where) if isinstance(where, str) else "the given where"

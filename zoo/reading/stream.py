@@ -42,7 +42,7 @@ class CheckpointStream(IterableDataset):
         world_size: int | None = None,
     ) -> None:
         super().__init__()
-        default_rank, default_size = distributed_place()
+        default_rank, default_size = _rank_and_world_size()
         self.rank = default_rank if rank is None else rank
         self.world_size = default_size if world_size is None else world_size
         if not 0 <= self.rank < self.world_size:
@@ -70,8 +70,8 @@ class CheckpointStream(IterableDataset):
         return self.reader.read_batches(rows, self.cuts[self.rank :: self.world_size][first::step])
 
 
-def join_batches(batches: Sequence[Batch], *, collate_fn_map: object = None) -> Batch:
-    """What a ``DataLoader`` makes of the stream's batches: one as it is (its default), several one after the other."""
+def _join_batches(batches: Sequence[Batch], *, collate_fn_map: object = None) -> Batch:
+    """Joins the stream's batches in a ``DataLoader``: one stays as it is (its default), several are concatenated."""
     if len(batches) == 1:
         return batches[0]
     weights = [batch.weights for batch in batches]
@@ -80,10 +80,10 @@ def join_batches(batches: Sequence[Batch], *, collate_fn_map: object = None) -> 
     return Batch(joined, pd.concat([batch.metadata for batch in batches]))
 
 
-default_collate_fn_map[Batch] = join_batches  # torch's own way to tell a DataLoader about a type
+default_collate_fn_map[Batch] = _join_batches  # torch's own way to register a type
 
 
-def distributed_place() -> tuple[int, int]:
+def _rank_and_world_size() -> tuple[int, int]:
     """This process's rank and the number of ranks; alone, 0 of 1."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()

@@ -1,1 +1,1 @@
-"""Bytes on disk: files and folders that are whole or absent, locks, and readers that trust nothing they read."""
+"""Bytes on disk: files and folders that are whole or absent, locks, and files from anywhere, read with limits."""

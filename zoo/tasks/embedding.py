@@ -14,13 +14,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from zoo.storage.atomic import write_atomically
-from zoo.storage.held_file import HeldFile
-from zoo.storage.json_text import parse_json
+from zoo.storage.untrusted import HeldFile, parse_json
 
-PADDING, UNKNOWN = 0, 1
+PADDING, _UNKNOWN = 0, 1
 RESERVED = 2  # rows of the table that are not words: padding and unknown, both zero
 VECTORS_FILE, VOCABULARY_FILE = "embedding.safetensors", "vocabulary.json"
-MAX_VECTORS_BYTES, MAX_VOCABULARY_BYTES = 256 << 20, 16 << 20  # a million words have half of that
+_MAX_VECTORS_BYTES, _MAX_VOCABULARY_BYTES = 256 << 20, 16 << 20  # a million words have half of that
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class WordEmbedding:
         rows = torch.zeros(len(texts), tokens, dtype=torch.int32)
         ids = self.ids
         for row, text in zip(rows, texts, strict=True):
-            words = [ids.get(word, UNKNOWN) for word in text.split()[:tokens]] or [UNKNOWN]
+            words = [ids.get(word, _UNKNOWN) for word in text.split()[:tokens]] or [_UNKNOWN]
             row[: len(words)] = torch.tensor(words, dtype=torch.int32)
         return rows
 
@@ -81,19 +80,22 @@ class WordEmbedding:
     @classmethod
     def load(cls, folder: Path) -> "WordEmbedding":
         """Reads what ``save`` wrote and checks that vocabulary and vectors belong together."""
-        return cls.read(*open_embedding(folder))
+        for name in (VECTORS_FILE, VOCABULARY_FILE):
+            if not (folder / name).is_file():
+                both = f"{VECTORS_FILE} and {VOCABULARY_FILE}"
+                raise FileNotFoundError(f"{folder / name} is missing: the frozen embedding is two files, {both}")
+        return cls.read(HeldFile(folder / VECTORS_FILE), HeldFile(folder / VOCABULARY_FILE))
 
     @classmethod
     def read(cls, vectors: HeldFile, words: HeldFile) -> "WordEmbedding":
-        """The same of files that are open already."""
+        """Like ``load``, for files that are open already."""
         folder = vectors.path.parent
-        if vectors.size > MAX_VECTORS_BYTES:
-            raise ValueError(f"{vectors.path} has {vectors.size:,} bytes, at most {MAX_VECTORS_BYTES:,} are read")
+        vectors.refuse_larger(_MAX_VECTORS_BYTES)
         try:
-            vocabulary = parse_json(words.read(MAX_VOCABULARY_BYTES), str(words.path))
+            vocabulary = parse_json(words.read(_MAX_VOCABULARY_BYTES), str(words.path))
             with safetensors.safe_open(vectors.alias, framework="pt") as file:
                 recorded = (file.metadata() or {}).get("sha256")
-                # asked for before the tensor is made, since torch cannot make one of every type a header may name
+                # checked before the tensor is made, since torch cannot make one of every type a header may name
                 header = file.get_slice("table")
                 if header.get_dtype() != "F32" or len(header.get_shape()) != 2:
                     raise ValueError(f"its table is {header.get_dtype()} {header.get_shape()}, not F32 [words, D]")
@@ -110,13 +112,3 @@ class WordEmbedding:
         if sha256 != recorded:
             raise ValueError(f"{words.path} and {vectors.path.name} do not belong together, or one of them is damaged")
         return embedding
-
-
-def open_embedding(folder: Path) -> tuple[HeldFile, HeldFile]:
-    """The two files of an embedding: its vectors and its words."""
-    for name in (VECTORS_FILE, VOCABULARY_FILE):
-        if not (folder / name).is_file():
-            raise FileNotFoundError(
-                f"{folder / name} is missing: the frozen embedding is two files, {VECTORS_FILE} and {VOCABULARY_FILE}"
-            )
-    return HeldFile(folder / VECTORS_FILE), HeldFile(folder / VOCABULARY_FILE)

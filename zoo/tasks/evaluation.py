@@ -8,16 +8,17 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional as F
 
+from zoo.device import fast_small_products
 from zoo.format.published import PublishedZoo
 from zoo.reading.locate import DEFAULT_NAME, find_folder
-from zoo.tasks import Examples, TaskData, WordEmbedding
-from zoo.tasks.formats import CsvData, RawImages
-from zoo.tasks.load import read_task, task_data
+from zoo.tasks.embedding import WordEmbedding
+from zoo.tasks.examples import Examples, RawImages, TaskData
+from zoo.tasks.formats import CsvData
+from zoo.tasks.paper_data import read_task, task_data
 from zoo.tasks.task_file import PAPER_TASKS, TaskFile, find_task
 from zoo.transformer.model import ZooTransformer
-from zoo.transformer.onednn import fast_small_products
 
-TILE = 100
+_TILE = 100
 """Examples the model sees at once. Matrix products round differently for different shapes, so the shape is fixed."""
 
 
@@ -43,20 +44,20 @@ def evaluate(
     ``zoo``, or data that is loaded already; ``data`` is the folder that the paths of its data start from. A transformer
     of texts reads words by the frozen embedding it was trained with: that of ``zoo``, the zoo it is from, found by name
     as ``zoo.open`` finds it; an ``embedding`` without a zoo is given itself, or the folder it lies in. ``batch_size``
-    examples go to the device at a time; the model itself always sees tiles of ``TILE``, the last one filled up, so the
+    examples go to the device at a time; the model itself always sees tiles of ``_TILE``, the last one filled up, so the
     result is the same at every batch size, to the bit.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     if not isinstance(task, TaskData):
-        file = define_task(task, zoo)
-        task = load_task(file, data, lambda: find_embedding(zoo, file.name) if embedding is None else embedding)
+        file = _define_task(task, zoo)
+        task = load_task(file, data, lambda: _find_embedding(zoo, file.name) if embedding is None else embedding)
     if task.spec.task != model.spec.task:
         raise ValueError(f"a transformer of {model.spec.task} cannot be evaluated on {task.spec.task}")
-    return measure(model, task, task.test, max(1, batch_size // TILE) * TILE)
+    return measure(model, task, task.test, max(1, batch_size // _TILE) * _TILE)
 
 
-def define_task(name: str | Path, zoo: str | Path) -> TaskFile:
+def _define_task(name: str | Path, zoo: str | Path) -> TaskFile:
     """The file of a task: the paper's by name, one by its path, or by name the one in the manifest of a zoo."""
     if str(name) in PAPER_TASKS or Path(name).suffix == ".toml":
         return find_task(name)
@@ -70,7 +71,7 @@ def define_task(name: str | Path, zoo: str | Path) -> TaskFile:
 
 def load_task(task: TaskFile, data: str | Path | None, embedding: Callable[[], str | Path | WordEmbedding]) -> TaskData:
     """A task's data. ``embedding`` gives the one that its texts are read by, or the folder it lies in."""
-    # what is missing of the two should be said before a long download of the data
+    # a missing embedding should be reported before a long download of the data
     found = embedding() if isinstance(task.data, CsvData) else None
     raw = read_task(task, None if data is None else Path(data))
     if isinstance(raw, RawImages):
@@ -79,7 +80,7 @@ def load_task(task: TaskFile, data: str | Path | None, embedding: Callable[[], s
     return task_data(task, raw, found if isinstance(found, WordEmbedding) else WordEmbedding.load(Path(found)))
 
 
-def find_embedding(zoo: str | Path, task: str) -> Path:
+def _find_embedding(zoo: str | Path, task: str) -> Path:
     """The folder of the frozen embedding that a zoo's transformers read words by."""
     try:
         return find_folder(zoo, task) / task
@@ -93,7 +94,7 @@ def find_embedding(zoo: str | Path, task: str) -> Path:
 @torch.no_grad()
 @fast_small_products()
 def measure(model: ZooTransformer, task: TaskData, examples: Examples, chunk: int) -> Evaluation:
-    """Accuracy and loss over ``examples``, moved to the model's device ``chunk`` (a multiple of ``TILE``) at a time."""
+    """Accuracy and loss over ``examples``, moved to the model's device ``chunk`` at a time, a multiple of ``_TILE``."""
     was_training = model.training
     model.eval()
     device, dtype = model.positions.device, model.classifier.fc1.weight.dtype
@@ -101,12 +102,12 @@ def measure(model: ZooTransformer, task: TaskData, examples: Examples, chunk: in
     correct, loss = 0, 0.0
     for start in range(0, len(examples), chunk):
         part = examples[slice(start, start + chunk)].to(device)
-        for tile_start in range(0, len(part), TILE):
-            tile = part[slice(tile_start, tile_start + TILE)]
+        for tile_start in range(0, len(part), _TILE):
+            tile = part[slice(tile_start, tile_start + _TILE)]
             count = len(tile)
             inputs = tile.inputs
-            if count < TILE:
-                inputs = torch.cat([inputs, inputs[:1].expand(TILE - count, *inputs.shape[1:])])
+            if count < _TILE:
+                inputs = torch.cat([inputs, inputs[:1].expand(_TILE - count, *inputs.shape[1:])])
             x, mask = task.model_inputs(inputs)
             logits = model(x.to(dtype), mask)[:count]
             correct += int((logits.argmax(dim=1) == tile.labels).sum())

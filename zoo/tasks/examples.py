@@ -1,6 +1,11 @@
-"""A task's data as tensors: what trainers read and what evaluation measures on."""
+"""The examples of a task: as its files hold them, and as the tensors that trainers and evaluation read.
+
+The checks here hold for every format. A fault is one line that names file, array or column, and row.
+"""
 
 import hashlib
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -9,8 +14,15 @@ from jaxtyping import Bool, Float, Int, Integer, UInt8
 from torch import Tensor
 
 from zoo.tasks.embedding import WordEmbedding
-from zoo.tasks.identity import DataIdentity
+from zoo.tasks.identity import DataIdentity, hash_images, hash_texts, name_of
+from zoo.tasks.toml_table import shown
 from zoo.transformer.spec import TransformerSpec
+
+MOST_CLASSES = 256
+"""A label is hashed as one byte."""
+MAX_BYTES = 1 << 30
+"""The most that the images of a data set may take, in memory or on disk."""
+_WHOLE_NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -59,16 +71,152 @@ class TaskData:
         return digest.hexdigest()
 
     def model_inputs(self, inputs: Tensor) -> tuple[Float[Tensor, "b ..."], Bool[Tensor, "b t"] | None]:
-        """What a ``ZooTransformer`` takes for these raw inputs.
+        """The input of a ``ZooTransformer`` for these raw inputs.
 
         Pixels in [−1, 1] as [b, channels, height, width], or word vectors and their mask.
         """
         if self.embedding is not None:
             return self.embedding(inputs)
-        pixels = normalize_pixels(inputs)
+        pixels = _normalize_pixels(inputs)
         return pixels[:, None] if pixels.ndim == 3 else pixels.movedim(-1, 1), None
 
 
-def normalize_pixels(images: UInt8[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def _normalize_pixels(images: UInt8[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Bytes 0 … 255 to [−1, 1], as torchvision's ToTensor and Normalize([0.5], [0.5]) do."""
     return (images.float() / 255 - 0.5) / 0.5
+
+
+@dataclass(frozen=True)
+class RawImages:
+    """Images as bytes [n, h, w], or [n, h, w, c] with several channels, and labels 0 … ``classes`` − 1."""
+
+    train: Examples
+    test: Examples
+    source: str
+    identity: DataIdentity
+    classes: int
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """Height, width and channels."""
+        height, width, *channels = self.train.inputs.shape[1:]
+        return height, width, channels[0] if channels else 1
+
+    def as_task(self, spec: TransformerSpec) -> TaskData:
+        return TaskData(spec, self.train, self.test, self.source, identity=self.identity)
+
+
+@dataclass(frozen=True)
+class LabelledTexts:
+    """Texts and the numbers of their classes."""
+
+    texts: Sequence[str]
+    labels: Sequence[int]
+
+
+@dataclass(frozen=True)
+class RawTexts:
+    """Texts with labels 0 … ``classes`` − 1."""
+
+    train: LabelledTexts
+    test: LabelledTexts
+    source: str
+    identity: DataIdentity
+    classes: int
+
+    def encode(self, embedding: WordEmbedding, spec: TransformerSpec) -> TaskData:
+        """The texts as word ids of this embedding, ``spec.tokens`` per text."""
+        train, test = (
+            Examples(embedding.encode(split.texts, spec.tokens), torch.tensor(split.labels, dtype=torch.long))
+            for split in (self.train, self.test)
+        )
+        return TaskData(spec, train, test, self.source, embedding, self.identity)
+
+
+def identify_images(train: Examples, test: Examples) -> DataIdentity:
+    hashes = (hash_images(examples.inputs, examples.labels) for examples in (train, test))
+    return DataIdentity(len(train), len(test), *hashes)
+
+
+def identify_texts(train: LabelledTexts, test: LabelledTexts) -> DataIdentity:
+    hashes = (hash_texts(split.texts, split.labels) for split in (train, test))
+    return DataIdentity(len(train.texts), len(test.texts), *hashes)
+
+
+@dataclass(frozen=True)
+class ImageSplit:
+    """Images and labels of a split, and what to call the two in a message."""
+
+    images: UInt8[Tensor, "n height width *channels"]
+    labels: Integer[Tensor, " m"]
+    images_at: str
+    labels_at: str
+
+    def examples(self) -> Examples:
+        """The images with their labels, checked; a single channel has no axis of its own."""
+        images, labels = self.images, self.labels
+        if len(images) != len(labels):
+            raise ValueError(
+                f"{self.labels_at} holds {len(labels):,} labels for the {len(images):,} images of {self.images_at}"
+            )
+        if images.numel() == 0:
+            raise ValueError(f"{self.images_at} is empty: its shape is {tuple(images.shape)}")
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or high >= MOST_CLASSES:
+            got = low if low < 0 else high
+            raise ValueError(f"{self.labels_at} must hold labels from 0 to {MOST_CLASSES - 1}, got {got}")
+        return Examples(images[..., 0] if images.ndim == 4 and images.shape[3] == 1 else images, labels.long())
+
+
+def join_images(title: str, train: ImageSplit, test: ImageSplit, classes: int | None = None) -> RawImages:
+    """The two splits of a data set of images; without ``classes``, the largest training label is the last class."""
+    seen, unseen = train.examples(), test.examples()
+    if seen.inputs.shape[1:] != unseen.inputs.shape[1:]:
+        raise ValueError(
+            f"{test.images_at} holds images {size_of(unseen)}, those of {train.images_at} are {size_of(seen)}"
+        )
+    _check_classes(seen.labels, unseen.labels, train.labels_at, test.labels_at)
+    identity = identify_images(seen, unseen)
+    return RawImages(seen, unseen, name_of(title, identity), identity, classes or int(seen.labels.max()) + 1)
+
+
+def size_of(examples: Examples) -> str:
+    """The size of the images, such as 28×28."""
+    return "×".join(map(str, examples.inputs.shape[1:]))
+
+
+def join_texts(
+    title: str, train: LabelledTexts, test: LabelledTexts, classes: int, train_at: str, test_at: str
+) -> RawTexts:
+    """The two splits of a data set of texts; ``train_at`` and ``test_at`` name their labels in a message."""
+    _check_classes(torch.tensor(train.labels), torch.tensor(test.labels), train_at, test_at)
+    identity = identify_texts(train, test)
+    return RawTexts(train, test, name_of(title, identity), identity, classes)
+
+
+def _check_classes(train: Integer[Tensor, " n"], test: Integer[Tensor, " m"], train_at: str, test_at: str) -> None:
+    """There must be at least two classes, and none in the test set that the training set does not have."""
+    known = torch.unique(train)
+    if len(known) < 2:
+        raise ValueError(f"{train_at} holds only the class {int(known[0])}: a task has at least two")
+    strange = test[~torch.isin(test, known)]
+    if len(strange):
+        raise ValueError(f"{test_at} holds the class {int(strange[0])}, which {train_at} does not have")
+
+
+def class_names(labels: Sequence[str | int], where: str) -> list[str | int]:
+    """The distinct labels of a training set: sorted as numbers where all are whole numbers, else as text."""
+    names = set(labels)
+    if len(names) > MOST_CLASSES:
+        raise ValueError(f"{where} holds {len(names):,} different labels, at most {MOST_CLASSES} are possible")
+    whole = all(isinstance(name, int) or _WHOLE_NUMBER.fullmatch(name) for name in names)
+    return sorted(names, key=lambda name: (int(name) if whole else 0, str(name)))
+
+
+def class_numbers(labels: Sequence[str | int], names: Sequence[str | int], where: str) -> list[int]:
+    """The index of each label among the names of the classes."""
+    numbers = {name: number for number, name in enumerate(names)}
+    for row, label in enumerate(labels, start=1):
+        if label not in numbers:
+            raise ValueError(f"{where}, row {row:,}: {shown(label)} is none of the classes {shown([*names])}")
+    return [numbers[label] for label in labels]

@@ -31,7 +31,7 @@ class DataIdentity:
 
 
 @dataclass(frozen=True)
-class KnownData:
+class _KnownData:
     """A data set whose content is known. ``train_sha256`` is None where we never held the whole training set."""
 
     title: str
@@ -52,7 +52,7 @@ class KnownData:
 
 
 KNOWN = {
-    "mnist": KnownData(
+    "mnist": _KnownData(
         "MNIST",
         "mnist",
         60_000,
@@ -60,7 +60,7 @@ KNOWN = {
         "0afc076648809c9cccb437285a18c5499c10f94016bccaaeb34d9576fb51506c",
         "b0f4375d4c54f964c3a5b23a15274a58a8f20a4745359f3280bed40c5b2f0cea",
     ),
-    "agnews": KnownData(
+    "agnews": _KnownData(
         "AG News",
         "ag_news",
         120_000,
@@ -74,22 +74,22 @@ KNOWN = {
 def source_of(task: str, data: DataIdentity) -> str:
     """The name of the data: the known one, or one made from the hash, so that two data sets never share a name."""
     known = KNOWN[task]
-    return known.source if known.recognizes(data) else with_hash(f"other data than {known.title}", data)
+    return known.source if known.recognizes(data) else _with_hash(f"other data than {known.title}", data)
 
 
 def name_of(title: str, data: DataIdentity) -> str:
-    """The same of data read by a task file: the known name if they are the whole of known data, else title and hash."""
+    """The name of data read by a task file: the known name if it is the whole of known data, else title and hash."""
     known = (known.source for known in KNOWN.values() if known.is_complete(data))
-    return next(known, None) or with_hash(title, data)
+    return next(known, None) or _with_hash(title, data)
 
 
-def with_hash(title: str, data: DataIdentity) -> str:
+def _with_hash(title: str, data: DataIdentity) -> str:
     digest = hashlib.sha256(f"{data.train_sha256}{data.test_sha256}".encode()).hexdigest()
     return f"{title}, {digest[:SHORT_HASH]}"
 
 
 def shortfall(task: str, source: str, data: DataIdentity | None) -> str | None:
-    """What sets the data apart from the whole of the task's own, as the end of "was trained on"; None if nothing."""
+    """How the data differ from the whole of the task's own, as the end of "was trained on"; None if they do not."""
     known = KNOWN.get(task)
     if known is None or data is None or known.is_complete(data):
         return None

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from zoo.storage.numbers import is_finite
+from zoo.storage.untrusted import is_finite
 
 T = TypeVar("T")
 REQUIRED: Any = object()

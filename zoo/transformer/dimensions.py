@@ -5,17 +5,17 @@ from dataclasses import replace
 
 from zoo.transformer.spec import TransformerSpec
 
-DIMENSIONS = ("dim", "heads", "key_dim", "hidden_dim", "blocks")
+_DIMENSIONS = ("dim", "heads", "key_dim", "hidden_dim", "blocks")
 
 
 def add_dimensions(parser: argparse.ArgumentParser) -> None:
-    for dimension in DIMENSIONS:
+    for dimension in _DIMENSIONS:
         parser.add_argument(f"--{dimension.replace('_', '-')}", type=int, help="instead of the paper's")
 
 
 def chosen_dimensions(options: argparse.Namespace) -> dict[str, int]:
-    """Those that were given, by name."""
-    return {name: value for name in DIMENSIONS if (value := getattr(options, name)) is not None}
+    """The given dimensions, by name."""
+    return {name: value for name in _DIMENSIONS if (value := getattr(options, name)) is not None}
 
 
 def with_dimensions(spec: TransformerSpec, dimensions: dict[str, int]) -> TransformerSpec:

@@ -5,7 +5,7 @@
     X  ← dropout(ReLU(LN(X)·W_A + b_A)·W_B + b_B)
     y  = W₂·ReLU(W₁·mean_tokens(LN(X)) + b₁) + b₂
 
-The paper's transformers have no residual connections; where ``spec.residual`` asks for them, both steps of a block are
+The paper's transformers have no residual connections; with ``spec.residual``, both steps of a block are
 X ← X + dropout(…). LN has no affine parameters; attention has no biases. With a mask, padded tokens are neither
 attended to nor pooled.
 """
@@ -31,7 +31,7 @@ def sinusoidal_positions(tokens: int, dim: int) -> Float[Tensor, "tokens dim"]:
     return table.float()
 
 
-class Dropout(nn.Module):
+class _Dropout(nn.Module):
     """Inverted dropout whose masks come from a generator that is handed in, so that training needs no global state."""
 
     def __init__(self, probability: float, generator: torch.Generator | None) -> None:
@@ -49,7 +49,7 @@ class Dropout(nn.Module):
 class Block(nn.Module):
     """Attention, then MLP, each behind a LayerNorm and in front of a dropout."""
 
-    def __init__(self, spec: TransformerSpec, dropout: Dropout) -> None:
+    def __init__(self, spec: TransformerSpec, dropout: _Dropout) -> None:
         super().__init__()
         self.heads = spec.heads
         self.scale = 1 / math.sqrt(spec.key_dim)
@@ -67,23 +67,26 @@ class Block(nn.Module):
         return self.add(x, self.dropout(self.fc2(F.relu(self.fc1(layer_norm(x))))))
 
     def add(self, x: Float[Tensor, "b t D"], step: Float[Tensor, "b t D"]) -> Float[Tensor, "b t D"]:
-        """What the next LayerNorm reads: the step, on top of ``x`` where the transformer is residual."""
+        """The input of the next LayerNorm: the step, on top of ``x`` where the transformer is residual."""
         return x + step if self.residual else step
 
     def attention(self, x: Float[Tensor, "b t D"], mask: Bool[Tensor, "b t"] | None) -> Float[Tensor, "b t D"]:
         """Σ_s softmax(X·W_Q·(X·W_K)ᵀ/√D_k)·X·W_V·W_O over heads s (eq:multihead)."""
-        query, key, value = (
-            projection(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for projection in (self.query, self.key, self.value)
-        )
-        scores = query @ key.mT * self.scale
-        if mask is not None:
-            scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
-        heads = torch.softmax(scores, dim=-1) @ value
+        heads = self.attention_map(x, mask) @ self._per_head(self.value, x)
         return self.output(heads.transpose(1, 2).flatten(-2))
 
+    def attention_map(self, x: Float[Tensor, "b t D"], mask: Bool[Tensor, "b t"] | None) -> Float[Tensor, "b h t t"]:
+        """softmax(X·W_Q·(X·W_K)ᵀ/√D_k) of every head: row i is what token i attends to; rows sum to 1."""
+        scores = self._per_head(self.query, x) @ self._per_head(self.key, x).mT * self.scale
+        if mask is not None:
+            scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
+        return torch.softmax(scores, dim=-1)
 
-class Classifier(nn.Module):
+    def _per_head(self, projection: nn.Linear, x: Float[Tensor, "b t D"]) -> Float[Tensor, "b h t d"]:
+        return projection(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+class _Classifier(nn.Module):
     """Two linear layers with a ReLU between them."""
 
     def __init__(self, spec: TransformerSpec) -> None:
@@ -111,9 +114,9 @@ class ZooTransformer(nn.Module):
         self.spec = spec
         patch = spec.patch_size
         self.embedding = nn.Conv2d(spec.channels, spec.dim, patch, patch) if patch else None
-        self.dropout = Dropout(dropout, dropout_generator)
+        self.dropout = _Dropout(dropout, dropout_generator)
         self.blocks = nn.ModuleList(Block(spec, self.dropout) for _ in range(spec.blocks))
-        self.classifier = Classifier(spec)
+        self.classifier = _Classifier(spec)
         self.register_buffer("positions", sinusoidal_positions(spec.tokens, spec.dim), persistent=False)
 
     def forward(self, x: Float[Tensor, "b ..."], mask: Bool[Tensor, "b t"] | None = None) -> Float[Tensor, "b classes"]:

@@ -1,4 +1,4 @@
-"""What a zoo transformer is: its dimensions and the layout of its flat weight vector.
+"""A zoo transformer: its dimensions and the layout of its flat weight vector.
 
 The flat vector concatenates, row-major, the tensors of ``TransformerSpec.tensors`` in torch's own orientation
 (``[out, in]``). Head ``s`` owns rows ``s·D_k`` to ``(s+1)·D_k − 1`` of query and key; with ``D_v`` likewise of
@@ -12,14 +12,14 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 Component = Literal["embedding", "encoder", "classifier"]
-MAX_BLOCKS, MAX_TOKENS, MAX_PARAMETERS = 1 << 10, 1 << 12, 1 << 28
-"""Far above any zoo; a spec that came with a file cannot ask for more."""
-LATER = {"channels": 1, "residual": False}
+_MAX_BLOCKS, _MAX_TOKENS, _MAX_PARAMETERS = 1 << 10, 1 << 12, 1 << 28
+"""Far above any zoo; a spec that came with a file cannot exceed them."""
+_LATER = {"channels": 1, "residual": False}
 """Fields that the first files do not have, and what they are there."""
 COMPONENTS: tuple[Component, ...] = ("embedding", "encoder", "classifier")
 
 
-class TensorSlot(NamedTuple):
+class _TensorSlot(NamedTuple):
     """Where one tensor lives in the flat vector."""
 
     shape: tuple[int, ...]
@@ -66,24 +66,18 @@ class TransformerSpec:
             raise ValueError(f"residual must be true or false, got {self.residual!r}")
         if self.patch_size is None and self.channels != 1:
             raise ValueError(f"channels are those of images, which need a patch_size: got {self.channels} without one")
-        if self.blocks > MAX_BLOCKS or self.tokens > MAX_TOKENS or self._count() > MAX_PARAMETERS:
+        if self.blocks > _MAX_BLOCKS or self.tokens > _MAX_TOKENS or self.num_parameters > _MAX_PARAMETERS:
             raise ValueError(
-                f"a transformer of {self.blocks:,} blocks, {self.tokens:,} tokens and {self._count():,} weights is not "
-                f"a small one: at most {MAX_BLOCKS:,}, {MAX_TOKENS:,} and {MAX_PARAMETERS:,}"
+                f"a transformer of {self.blocks:,} blocks, {self.tokens:,} tokens and {self.num_parameters:,} weights "
+                f"is not a small one: at most {_MAX_BLOCKS:,}, {_MAX_TOKENS:,} and {_MAX_PARAMETERS:,}"
             )
 
-    def _count(self) -> int:
-        """The number of weights, without the list of tensors, which a forged spec could make too long to write."""
-        embedding = self.dim * (self.channels * self.patch_size**2 + 1) if self.patch_size else 0
-        encoder = self.blocks * sum(prod(shape) for shape in self._block_shapes.values())
-        return embedding + encoder + (self.dim + 1) * (self.dim + self.classes)
-
     def __reduce__(self) -> tuple[Any, ...]:
-        # What is cached below cannot be copied or pickled; the dimensions say it all.
+        # Cached properties cannot be copied or pickled; the dimensions determine them.
         return type(self), tuple(asdict(self).values())
 
     @cached_property
-    def tensors(self) -> MappingProxyType[str, TensorSlot]:
+    def tensors(self) -> MappingProxyType[str, _TensorSlot]:
         """Name → shape and offset, in the order of the flat vector."""
         shapes: dict[str, tuple[int, ...]] = {}
         if self.patch_size is not None:
@@ -95,10 +89,10 @@ class TransformerSpec:
         shapes["classifier.fc1.bias"] = (self.dim,)
         shapes["classifier.fc2.weight"] = (self.classes, self.dim)
         shapes["classifier.fc2.bias"] = (self.classes,)
-        slots: dict[str, TensorSlot] = {}
+        slots: dict[str, _TensorSlot] = {}
         offset = 0
         for name, shape in shapes.items():
-            slots[name] = TensorSlot(shape, offset)
+            slots[name] = _TensorSlot(shape, offset)
             offset += prod(shape)
         return MappingProxyType(slots)
 
@@ -117,8 +111,12 @@ class TransformerSpec:
 
     @cached_property
     def num_parameters(self) -> int:
-        """Length d of the flat vector: every trainable parameter."""
-        return sum(slot.size for slot in self.tensors.values())
+        """Length d of the flat vector: every trainable parameter.
+
+        Counted without the list of tensors, which a forged spec could make too long to write.
+        """
+        embedding = self.dim * (self.channels * self.patch_size**2 + 1) if self.patch_size else 0
+        return embedding + self.blocks * self.block_size + (self.dim + 1) * (self.dim + self.classes)
 
     @cached_property
     def block_size(self) -> int:
@@ -143,7 +141,7 @@ class TransformerSpec:
 
         One channel and no residual connections are left unsaid, as in files older than these two fields.
         """
-        return {name: value for name, value in asdict(self).items() if (name, value) not in LATER.items()}
+        return {name: value for name, value in asdict(self).items() if (name, value) not in _LATER.items()}
 
 
 def differences(expected: TransformerSpec, actual: TransformerSpec) -> str:

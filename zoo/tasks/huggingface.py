@@ -1,7 +1,6 @@
 """Images or texts that ``datasets`` can load: by a name on the Hugging Face hub, or from a folder."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,24 +10,25 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from zoo.tasks.formats.checks import (
+from zoo.tasks.examples import (
     MAX_BYTES,
     ImageSplit,
-    TextSplit,
+    LabelledTexts,
+    RawImages,
+    RawTexts,
     class_names,
     class_numbers,
     join_images,
     join_texts,
 )
-from zoo.tasks.raw_data import RawImages, RawTexts
 from zoo.tasks.toml_table import TomlTable, shown
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
-SAVED_FILES = ("dataset_dict.json", "state.json")
-"""What ``save_to_disk`` writes; such a folder is read by ``load_from_disk`` alone."""
+_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+_SAVED_FILES = ("dataset_dict.json", "state.json")
+"""Written by ``save_to_disk``; such a folder is read by ``load_from_disk`` alone."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,18 @@ class HuggingFaceData:
     def read(self, base: Path) -> RawImages | RawTexts:
         folder = base / self.path
         local = folder.is_dir()
-        place = str(folder) if local else " ".join(filter(None, (self.path, self.config)))
-        loaded = load_folder(folder, self.config) if local else load_from_hub(self.path, folder, self.config)
-        train, test = (find_split(loaded, split, place) for split in (self.train, self.test))
+        where = str(folder) if local else " ".join(filter(None, (self.path, self.config)))
+        loaded = _load(self.path, folder, self.config)
+        for split in (self.train, self.test):
+            if split not in loaded:
+                raise ValueError(f"{where} has no split {split!r}: it has {', '.join(map(str, loaded))}")
+            if len(loaded[split]) == 0:
+                raise ValueError(f"{where}: the split {split!r} is empty")
+        train, test = (_Split(loaded[split], f"{where}: {split}") for split in (self.train, self.test))
         column = self.input or train.only_input(self.label)
-        check_columns(train, test, (column, self.label))
-        labels, test_labels, classes = read_labels(train, test, self.label)
-        title = folder.resolve().name if local else place
+        _check_columns(train, test, (column, self.label))
+        labels, test_labels, classes = _read_labels(train, test, self.label)
+        title = folder.resolve().name if local else where
         at, test_at = (split.at(self.label) for split in (train, test))
         if train.holds_images(column):
             return join_images(
@@ -81,23 +86,22 @@ class HuggingFaceData:
                 ImageSplit(test.images(column), torch.tensor(test_labels), test.at(column), test_at),
                 classes,
             )
-        return join_texts(
-            title,
-            TextSplit(train.texts(column), labels, at),
-            TextSplit(test.texts(column), test_labels, test_at),
-            classes,
-        )
+        if not train.holds_texts(column):
+            raise ValueError(f"{train.at(column)} holds neither images nor texts")
+        texts, test_texts = (split.values(column) for split in (train, test))
+        seen, unseen = LabelledTexts(texts, labels), LabelledTexts(test_texts, test_labels)
+        return join_texts(title, seen, unseen, classes, at, test_at)
 
 
 @dataclass(frozen=True)
-class Split:
+class _Split:
     """The rows of a split, and what to call them in a message."""
 
     rows: "Dataset"
-    place: str
+    where: str
 
     def at(self, column: str) -> str:
-        return f"{self.place}, column {column}"
+        return f"{self.where}, column {column}"
 
     def holds_images(self, column: str) -> bool:
         from datasets import Image
@@ -113,36 +117,38 @@ class Split:
         found = [column for column in columns if self.holds_images(column)]
         found = found or [column for column in columns if self.holds_texts(column)]
         if not found:
-            raise ValueError(f"{self.place} has no column of images or texts: it has {', '.join(columns)}")
+            raise ValueError(f"{self.where} has no column of images or texts: it has {', '.join(columns)}")
         if len(found) > 1:
-            raise ValueError(f"{self.place} has several columns to read, {', '.join(found)}: name one as input")
+            raise ValueError(f"{self.where} has several columns to read, {', '.join(found)}: name one as input")
         return found[0]
 
     def images(self, column: str) -> UInt8[Tensor, "n height width *channels"]:
         """The images as bytes; those that are neither gray nor RGB become RGB."""
-        images = None
-        for row, image in self.decoded_images(column):
+        rows, images = self.rows.select_columns(column), None
+        for row in range(len(rows)):
+            try:
+                image = rows[row][column]
+            # Pillow raises many types for an image that it cannot read
+            except Exception as error:
+                raise ValueError(f"{self.at(column)}, row {row + 1:,} cannot be read: {_reason(error)}") from error
+            if image is None:
+                raise ValueError(f"{self.at(column)}, row {row + 1:,} is empty")
             pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
             if images is None:
-                if pixels.size * len(self.rows) > MAX_BYTES:
+                if pixels.size * len(rows) > MAX_BYTES:
                     raise ValueError(
-                        f"{self.at(column)} holds {len(self.rows):,} images of {pixels.size:,} bytes each, "
-                        f"at most {MAX_BYTES:,} bytes are read"
+                        f"{self.at(column)} holds {len(rows):,} images of {pixels.size:,} bytes each, at most "
+                        f"{MAX_BYTES:,} bytes are read"
                     )
-                images = np.empty((len(self.rows), *pixels.shape), dtype=np.uint8)
+                images = np.empty((len(rows), *pixels.shape), dtype=np.uint8)
             if pixels.shape != images.shape[1:]:
                 raise ValueError(
-                    f"{self.at(column)} must hold images of one size and mode: row {row:,} is {described(pixels)}, "
-                    f"the first is {described(images[0])}"
+                    f"{self.at(column)} must hold images of one size and mode: row {row + 1:,} is "
+                    f"{_described(pixels)}, the first is {_described(images[0])}"
                 )
-            images[row - 1] = pixels
+            images[row] = pixels
         assert images is not None, "a split has rows"
         return torch.from_numpy(images)
-
-    def texts(self, column: str) -> list[str]:
-        if not self.holds_texts(column):
-            raise ValueError(f"{self.at(column)} holds neither images nor texts")
-        return self.values(column)
 
     def values(self, column: str) -> list[Any]:
         """The texts or labels of a column."""
@@ -151,36 +157,33 @@ class Split:
             raise ValueError(f"{self.at(column)}, row {values.index(None) + 1:,} is empty")
         return values
 
-    def decoded_images(self, column: str) -> Iterator[tuple[int, Any]]:
-        """The images of a column, one at a time, and their rows from 1."""
-        rows = self.rows.select_columns(column)
-        for row in range(len(rows)):
-            try:
-                image = rows[row][column]
-            # Pillow raises many types for an image that it cannot read
-            except Exception as error:
-                raise ValueError(f"{self.at(column)}, row {row + 1:,} cannot be read: {reason(error)}") from error
-            if image is None:
-                raise ValueError(f"{self.at(column)}, row {row + 1:,} is empty")
-            yield row + 1, image
 
-
-def described(pixels: np.ndarray) -> str:
+def _described(pixels: np.ndarray) -> str:
     return f"{pixels.shape[0]}×{pixels.shape[1]} {'gray' if pixels.ndim == 2 else 'RGB'}"
 
 
-def load_folder(folder: Path, config: str | None) -> "DatasetDict":
-    """What ``datasets`` makes of a folder."""
+def _load(name: str, folder: Path, config: str | None) -> "DatasetDict":
+    """The data set in a folder, or where there is none, under this name on the hub or in the hub's cache."""
     from datasets import DatasetDict, load_dataset, load_from_disk
 
-    saved = any((folder / name).is_file() for name in SAVED_FILES)
+    local = folder.is_dir()
+    saved = any((folder / name).is_file() for name in _SAVED_FILES)
     if saved and config is not None:
         raise ValueError(f"{folder} was written by save_to_disk and has no config: leave config out, got {config!r}")
+    if not local and not _HUB_NAME.fullmatch(name):
+        raise FileNotFoundError(f"{folder} is not a folder, and {name!r} is not a name on the hub such as OWNER/NAME")
+    if not local and Path(name).exists():
+        # datasets would take it for the data, whatever it is
+        raise ValueError(f"{name!r} is not a folder beside the task file, but there is one in the working directory")
     try:
-        loaded = load_from_disk(str(folder)) if saved else load_dataset(str(folder), config)
-    # datasets raises many types for one fact, that it cannot read the folder
+        loaded = load_from_disk(str(folder)) if saved else load_dataset(str(folder) if local else name, config)
+    # datasets and the hub client raise many types for one fact, that there is no data set to read
     except Exception as error:
-        raise ValueError(f"datasets cannot load {folder}: {reason(error)}") from error
+        if local:
+            raise ValueError(f"datasets cannot load {folder}: {_reason(error)}") from error
+        raise FileNotFoundError(
+            f"{folder} is not a folder, and datasets cannot load {name!r} from the hub: {_reason(error)}"
+        ) from error
     if not isinstance(loaded, DatasetDict):
         raise ValueError(
             f"{folder} holds rows without splits: save a DatasetDict, with one split to train on, one to test"
@@ -188,52 +191,24 @@ def load_folder(folder: Path, config: str | None) -> "DatasetDict":
     return loaded
 
 
-def load_from_hub(name: str, folder: Path, config: str | None) -> "DatasetDict":
-    """What the hub, or the cache of it, has under a name."""
-    from datasets import DatasetDict, load_dataset
-
-    if not HUB_NAME.fullmatch(name):
-        raise FileNotFoundError(f"{folder} is not a folder, and {name!r} is not a name on the hub such as OWNER/NAME")
-    if Path(name).exists():
-        # datasets would take it for the data, whatever it is
-        raise ValueError(f"{name!r} is no folder beside the task file, but there is one in the working directory")
-    try:
-        loaded = load_dataset(name, config)
-    # datasets and the hub client raise many types for one fact, that the hub did not answer
-    except Exception as error:
-        raise FileNotFoundError(
-            f"{folder} is not a folder, and datasets cannot load {name!r} from the hub: {reason(error)}"
-        ) from error
-    assert isinstance(loaded, DatasetDict)
-    return loaded
-
-
-def reason(error: Exception) -> str:
-    """The type of an error and the first line of it."""
+def _reason(error: Exception) -> str:
+    """The type of an error and its first line."""
     return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
 
 
-def find_split(loaded: "DatasetDict", split: str, place: str) -> Split:
-    if split not in loaded:
-        raise ValueError(f"{place} has no split {split!r}: it has {', '.join(map(str, loaded))}")
-    if len(loaded[split]) == 0:
-        raise ValueError(f"{place}: the split {split!r} is empty")
-    return Split(loaded[split], f"{place}: {split}")
-
-
-def check_columns(train: Split, test: Split, columns: tuple[str, ...]) -> None:
-    """Each column is in both splits and of one type."""
+def _check_columns(train: _Split, test: _Split, columns: tuple[str, ...]) -> None:
+    """Refuses a column that is not in both splits, or is of two types."""
     for column in columns:
         for split in (train, test):
             if column not in split.rows.features:
                 raise ValueError(
-                    f"{split.place} has no column {shown(column)}: it has {', '.join(split.rows.column_names)}"
+                    f"{split.where} has no column {shown(column)}: it has {', '.join(split.rows.column_names)}"
                 )
         if train.rows.features[column] != test.rows.features[column]:
             raise ValueError(f"{test.at(column)} is of another type than {train.at(column)}")
 
 
-def read_labels(train: Split, test: Split, column: str) -> tuple[list[int], list[int], int]:
+def _read_labels(train: _Split, test: _Split, column: str) -> tuple[list[int], list[int], int]:
     """The labels of both splits as numbers, and how many classes there are."""
     from datasets import ClassLabel
 

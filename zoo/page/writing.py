@@ -1,4 +1,4 @@
-"""Writes the folder of a page: index.html, and beside it what is only read when somebody asks for it.
+"""Writes the folder of a page: index.html, and beside it the data that is read on demand.
 
 index.html                the page with the tables of all configs
 curves/0-003.js           the learning curves of 64 runs: the fourth 64 of the first config
@@ -6,23 +6,23 @@ runs/0-00012.js           the pictures of one run's checkpoints: the thirteenth 
 manifest.json             which files these are
 """
 
+import argparse
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from zoo.command import Advance, how_many
+from zoo.command import Advance, how_many, progress_bar
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
 from zoo.format.published import PublishedZoo, zoo_files
-from zoo.reading.locate import find_folder
+from zoo.page.html import render
+from zoo.page.pictures import Example, attention_refusal, find_example, picture
+from zoo.page.predictions import Predictions
+from zoo.page.tables import band, checkpoint_columns, curves, hyperparameters, packed, run_columns
+from zoo.reading.locate import DEFAULT_NAME, find_folder
 from zoo.reading.reader import ZooReader
-from zoo.site.example import Example, find_example
-from zoo.site.html import render
-from zoo.site.insides import insides, refusal
-from zoo.site.packing import packed
-from zoo.site.predictions import Predictions
-from zoo.site.tables import band, checkpoint_columns, curves, hyperparameters, run_columns
 from zoo.storage.atomic import write_atomically
 from zoo.storage.swap import replacing_folder
 from zoo.terminal import printable
@@ -30,9 +30,9 @@ from zoo.transformer.model import ZooTransformer, build_model
 from zoo.transformer.spec import TransformerSpec
 from zoo.transformer.weights import TransformerWeights
 
-PAGE_FILE, KIND = "index.html", "page"
-RUNS_PER_FILE = 64
-PICTURED_RUNS = 100
+PAGE_FILE, _KIND = "index.html", "page"
+_RUNS_PER_FILE = 64
+_PICTURED_RUNS = 100
 
 
 def write_page(
@@ -41,65 +41,65 @@ def write_page(
     *,
     predictions: Sequence[Predictions] = (),
     data: Path | None = None,
-    pictured: int = PICTURED_RUNS,
+    pictured: int = _PICTURED_RUNS,
     advance: Advance = lambda checkpoints: None,
 ) -> Manifest:
     """Writes the page of a zoo, given as ``zoo.open`` takes it, as the folder ``out``.
 
-    ``pictured`` is the number of runs of each config whose checkpoints are looked into; ``advance`` is told of those
-    that were. ``out`` is replaced whole where it is an older page; a folder with anything else in it is left alone.
+    ``pictured`` is the number of runs of each config with pictures of their checkpoints; ``advance`` is called with 1
+    for each. ``out`` is replaced whole where it is an older page; a folder with anything else in it is left alone.
     """
     folder, out = find_folder(zoo), out.resolve()
-    check_target(out, folder.resolve())
+    _check_target(out, folder.resolve())
     readers = {config: ZooReader(folder, config, "all") for config in PublishedZoo.read(folder).configs}
     name = str(zoo) if not Path(zoo).is_dir() else folder.name
     head = {
         "name": printable(name),
-        "summary": counts(readers),
+        "summary": _counts(readers),
         "open": str(zoo),
         "configs": list(readers),
         "predictions": [entry.shown() for entry in predictions],
-        "runs_per_file": RUNS_PER_FILE,
+        "runs_per_file": _RUNS_PER_FILE,
     }
     with replacing_folder(out, zoo_files) as new:
         examples: dict[TransformerSpec, Example | str] = {}
         tables = []
-        for place, reader in enumerate(readers.values()):
+        for index, reader in enumerate(readers.values()):
             if reader.spec not in examples:
                 examples[reader.spec] = find_example(reader, data)
-            tables.append(packed(write_config(new, place, reader, examples[reader.spec], pictured, advance)))
-        page = render(f"{printable(name)}: trained small transformers", head, tables, summary(readers))
+            tables.append(packed(_write_config(new, index, reader, examples[reader.spec], pictured, advance)))
+        page = render(f"{printable(name)}: trained small transformers", head, tables, _summary(readers))
         write_atomically(new / PAGE_FILE, page.encode())
         names = sorted(path.relative_to(new).as_posix() for path in new.rglob("*") if path.is_file())
-        manifest = Manifest({name: FileEntry.of(new / name) for name in names}, {"kind": KIND})
+        manifest = Manifest({name: FileEntry.of(new / name) for name in names}, {"kind": _KIND})
         manifest.write(new)
     return manifest
 
 
-def check_target(out: Path, zoo: Path) -> None:
+def _check_target(out: Path, zoo: Path) -> None:
     """Refuses a folder inside the zoo, and one that holds something else than an older page."""
     if zoo in out.parents:
         raise ValueError(f"{out} lies inside the zoo {zoo}, which holds only what was published: name another folder")
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
-    if not out.is_dir() or not (out / MANIFEST_FILE).is_file() or Manifest.read(out).details.get("kind") != KIND:
+    if not out.is_dir() or not (out / MANIFEST_FILE).is_file() or Manifest.read(out).details.get("kind") != _KIND:
         raise ValueError(f"{out} is there and is not a page of a zoo: name a folder that is empty or not there yet")
 
 
-def write_config(
-    folder: Path, place: int, reader: ZooReader, found: Example | str, pictured: int, advance: Advance
+def _write_config(
+    folder: Path, index: int, reader: ZooReader, found: Example | str, pictured: int, advance: Advance
 ) -> dict[str, Any]:
     """Writes the files of one config and returns its tables; ``found`` is an example, or why there is none."""
-    missing = refusal(reader.spec, found) if isinstance(found, Example) else found
+    missing = attention_refusal(reader.spec, found) if isinstance(found, Example) else found
     example = found if isinstance(found, Example) and missing is None else None
     runs = reader.runs
-    for number, start in enumerate(range(0, len(runs), RUNS_PER_FILE)):
-        write_script(folder / "curves" / f"{place}-{number:03d}.js", curves(runs.iloc[start : start + RUNS_PER_FILE]))
+    for number, start in enumerate(range(0, len(runs), _RUNS_PER_FILE)):
+        _write_script(folder / "curves" / f"{index}-{number:03d}.js", curves(runs.iloc[start : start + _RUNS_PER_FILE]))
     rows = checkpoint_columns(reader)
-    chosen = pictured_runs(rows, pictured)
+    chosen = _pictured_runs(rows, pictured)
     model = build_model(reader.spec, np.zeros(reader.spec.num_parameters, dtype=np.float32))
     for run in chosen:
-        write_script(folder / "runs" / f"{place}-{run:05d}.js", pictures(reader, rows, run, model, example))
+        _write_script(folder / "runs" / f"{index}-{run:05d}.js", _pictures(reader, rows, run, model, example))
         advance(1)
     details = reader.details
     return {
@@ -116,8 +116,8 @@ def write_config(
     }
 
 
-def pictured_runs(rows: dict[str, Any], count: int) -> list[int]:
-    """The numbers of ``count`` runs, spread evenly over the order of their best accuracies; of all, if there are less.
+def _pictured_runs(rows: dict[str, Any], count: int) -> list[int]:
+    """The numbers of ``count`` runs, spread evenly over the order of their best accuracies; of all, if there are fewer.
 
     The first and the last are always among them.
     """
@@ -125,33 +125,36 @@ def pictured_runs(rows: dict[str, Any], count: int) -> list[int]:
     for run, accuracy in zip(rows["run"], rows["test_accuracy"], strict=True):
         best[run] = max(best.get(run, 0.0), accuracy or 0.0)
     order = sorted(best, key=lambda run: (best[run], run))
-    places = np.unique(np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int))
-    return sorted(order[place] for place in places)
+    ranks = np.unique(np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int))
+    return sorted(order[rank] for rank in ranks)
 
 
-def pictures(
+def _pictures(
     reader: ZooReader, rows: dict[str, Any], run: int, model: ZooTransformer, example: Example | None
 ) -> dict[str, Any]:
     """The pictures of a run's checkpoints, by their labels."""
     numbers = np.flatnonzero(np.array(rows["run"]) == run).tolist()
-    weights = [TransformerWeights.from_flat(reader.spec, flat) for flat in reader.weights(numbers)]
-    labels = [rows["labels"][rows["label"][row]] for row in numbers]
-    return dict(zip(labels, insides(model, weights, example), strict=True))
+    return {
+        rows["labels"][rows["label"][row]]: picture(
+            model, TransformerWeights.from_flat(reader.spec, reader.weights(row)), example
+        )
+        for row in numbers
+    }
 
 
-def write_script(path: Path, value: Any) -> None:
-    """Data as a script that hands it to the page: a page on a disk may load scripts beside it, but no other file."""
+def _write_script(path: Path, value: Any) -> None:
+    """Data as a script that hands it to the page: a page on a disk may load no other files beside it."""
     write_atomically(path, f'zooFile("{path.parent.name}/{path.stem}", "{packed(value)}");\n'.encode())
 
 
-def counts(readers: dict[str, ZooReader]) -> str:
-    """What a zoo holds, in one line."""
+def _counts(readers: dict[str, ZooReader]) -> str:
+    """The size of a zoo, in one line."""
     runs, rows = sum(len(reader.runs) for reader in readers.values()), sum(map(len, readers.values()))
     configs = how_many(len(readers), "config")
     return f"{rows:,} checkpoints of {runs:,} trained small transformers in {configs}"
 
 
-def summary(readers: dict[str, ZooReader]) -> list[list[str]]:
+def _summary(readers: dict[str, ZooReader]) -> list[list[str]]:
     """A line of headings, and how much each config holds."""
     lines = [["config", "runs", "checkpoints", "median accuracy", "best accuracy"]]
     for config, reader in readers.items():
@@ -159,3 +162,37 @@ def summary(readers: dict[str, ZooReader]) -> list[list[str]]:
         numbers = [f"{accuracy.median():.4f}", f"{accuracy.max():.4f}"] if len(reader) else ["–", "–"]
         lines.append([config, f"{len(reader.runs):,}", f"{len(reader):,}", *numbers])
     return lines
+
+
+def add_options(options: argparse.ArgumentParser) -> None:
+    """The options of every command that writes a page."""
+    options.add_argument("zoo", metavar="ZOO", help=f"folder of the zoo, or its name on the hub, e.g. {DEFAULT_NAME}")
+    options.add_argument("out", type=Path, metavar="OUT", help="folder of the page; an older page is replaced")
+    options.add_argument(
+        "--data", type=Path, metavar="DIR", help="folder of the tasks' data, for an example (default: as evaluation)"
+    )
+    options.add_argument(
+        "--pictures", type=int, default=_PICTURED_RUNS, metavar="N", help="runs of each config to look into"
+    )
+
+
+def run(options: argparse.Namespace, predictions: Sequence[Predictions]) -> None:
+    """Writes a page according to the options and prints where it is."""
+    if options.pictures < 0:
+        raise ValueError(f"--pictures must be at least 0, got {options.pictures}")
+    if options.data is not None and not options.data.is_dir():
+        raise ValueError(f"{options.data} is not a folder: --data names the folder of the tasks' data")
+    with progress_bar() as bar:
+        task = bar.add_task("looking into runs", total=None)
+        manifest = write_page(
+            options.zoo,
+            options.out,
+            predictions=predictions,
+            data=options.data,
+            pictured=options.pictures,
+            advance=functools.partial(bar.advance, task),
+        )
+    size = sum(entry.bytes for entry in manifest.files.values())
+    page = manifest.files[PAGE_FILE].bytes
+    where = printable(options.out / PAGE_FILE)
+    print(f"{where}: {page / 1e6:,.1f} MB; {len(manifest.files):,} files, {size / 1e6:,.1f} MB; open it in a browser")

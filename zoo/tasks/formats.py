@@ -1,0 +1,327 @@
+"""The ``[data]`` table of a task file, and the formats it may name: npz, idx, csv, huggingface. Nothing is unpickled.
+
+section = data_section(TomlTable("digits.toml", "data", {"format": "npz", "path": "digits.npz"}))
+data = section.read(base=Path("folder of digits.toml"))
+"""
+
+import csv
+import gzip
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from zoo.storage.untrusted import MOST_DEFLATION, refuse_larger
+from zoo.tasks.examples import (
+    MAX_BYTES,
+    MOST_CLASSES,
+    ImageSplit,
+    LabelledTexts,
+    RawImages,
+    RawTexts,
+    class_names,
+    class_numbers,
+    join_images,
+    join_texts,
+)
+from zoo.tasks.huggingface import HuggingFaceData
+from zoo.tasks.toml_table import TomlTable, shown
+
+_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+_IMAGES = "images are [n, h, w] or [n, h, w, c], as uint8, or as floats from 0 to 1"
+_LABELS = f"labels are whole numbers from 0 to {MOST_CLASSES - 1} of an integer type, in one dimension"
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_PIXELS_AT_ONCE = 1 << 20
+_IDX_STEMS = {"train": "train", "test": "t10k"}
+_UNSIGNED_BYTE = 0x08
+_FIELD_LIMIT = 1 << 20
+_MAX_CSV_BYTES = 256 << 20
+_MOST_COLUMNS = 1000
+
+
+@dataclass(frozen=True)
+class NpzData:
+    """A file with ``x_train`` [n, h, w] or [n, h, w, c], ``y_train`` [n], ``x_test`` and ``y_test``.
+
+    Images are uint8, or floats in [0, 1], which become ⌊255·x⌉:
+    ``np.savez("digits.npz", x_train=…, y_train=…, x_test=…, y_test=…)``.
+    """
+
+    path: str
+
+    @classmethod
+    def from_table(cls, table: TomlTable) -> "NpzData":
+        return cls(table.text("path"))
+
+    def read(self, base: Path) -> RawImages:
+        path = base / self.path
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} is missing: npz data are one file with the arrays {', '.join(_ARRAYS)}")
+        arrays = _read_arrays(path)
+        train, test = (
+            ImageSplit(
+                _pixels(arrays[f"x_{split}"], f"{path}: x_{split}"),
+                torch.from_numpy(arrays[f"y_{split}"].astype(np.int64)),
+                f"{path}: x_{split}",
+                f"{path}: y_{split}",
+            )
+            for split in ("train", "test")
+        )
+        return join_images(path.stem, train, test)
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The four arrays. Their sizes are compared with the archive before memory is allocated for them."""
+    refuse_larger(path, MAX_BYTES)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+            for name in _ARRAYS:
+                if name not in members:
+                    raise ValueError(f"{path}: {name} is missing: an npz file must hold {', '.join(_ARRAYS)}")
+            total = sum(members[name].file_size for name in _ARRAYS)
+            if total > MAX_BYTES:
+                raise ValueError(f"{path}: its arrays unpack to {total:,} bytes, at most {MAX_BYTES:,} are read")
+            return {name: _read_array(archive, members[name], f"{path}: {name}") for name in _ARRAYS}
+    # zipfile has no error of its own for encrypted members (RuntimeError) and for offsets out of range
+    except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"{path} is damaged or not an npz file: {error}") from error
+
+
+def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, where: str) -> np.ndarray:
+    """One array, read by NumPy once its header is known to be true."""
+    assert archive.filename is not None
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{where} is packed by a method that NumPy does not use: write the file with np.savez")
+    most = member.compress_size * (MOST_DEFLATION if member.compress_type == zipfile.ZIP_DEFLATED else 1)
+    if member.compress_size > Path(archive.filename).stat().st_size or member.file_size > most:
+        raise ValueError(f"{where} is damaged: {member.file_size:,} bytes do not fit in it")
+    with archive.open(member) as file:
+        assert isinstance(file, zipfile.ZipExtFile)
+        length, shape, dtype = _read_header(file, _IMAGES if member.filename.startswith("x") else _LABELS, where)
+        size = prod(shape) * dtype.itemsize
+        if length + size != member.file_size:
+            held = member.file_size - length
+            raise ValueError(f"{where} is damaged: its header promises {size:,} bytes, it holds {held:,}")
+    with archive.open(member) as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def _read_header(file: zipfile.ZipExtFile, allowed: str, where: str) -> tuple[int, tuple[int, ...], np.dtype]:
+    """The length of an npy header, and the shape and type that it promises."""
+    try:
+        shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
+    except (zipfile.BadZipFile, zlib.error):
+        raise
+    # NumPy evaluates the header as a literal, which has many ways to fail
+    except Exception as error:
+        raise ValueError(f"{where} is not a plain NumPy array: {allowed}") from error
+    images = allowed == _IMAGES
+    if not (dtype.kind == "f" or dtype == np.uint8 if images else dtype.kind in "iu"):
+        held = "Python objects, which are not read" if dtype.hasobject else dtype.name
+        raise ValueError(f"{where} holds {held}: {allowed}")
+    if len(shape) not in ((3, 4) if images else (1,)) or not all(0 <= side <= MAX_BYTES for side in shape):
+        raise ValueError(f"{where} has the shape {shown(shape)}: {allowed}")
+    if 0 in shape:
+        raise ValueError(f"{where} is empty: its shape is {shape}")
+    return file.tell(), shape, dtype
+
+
+def _pixels(images: np.ndarray, where: str) -> UInt8[Tensor, "n height width *channels"]:
+    """Bytes as they are, floats in [0, 1] as ⌊255·x⌉, some rows at a time."""
+    if images.dtype == np.uint8:
+        return torch.from_numpy(np.ascontiguousarray(images))
+    rounded = np.empty(images.shape, dtype=np.uint8)
+    rows = max(1, _PIXELS_AT_ONCE // prod(images.shape[1:]))
+    for start in range(0, len(images), rows):
+        part = images[start : start + rows].astype(np.float64)
+        inside = (part >= 0) & (part <= 1)
+        if not inside.all():
+            raise ValueError(f"{where} holds {part[~inside][0]:g}: {_IMAGES}")
+        rounded[start : start + rows] = np.rint(255 * part)
+    return torch.from_numpy(rounded)
+
+
+@dataclass(frozen=True)
+class IdxData:
+    """A folder with the four files of MNIST, Fashion-MNIST or KMNIST, each plain or gzipped; images of any size.
+
+    An IDX file is a magic number, the sizes as big-endian integers, then bytes.
+    """
+
+    path: str
+
+    @classmethod
+    def from_table(cls, table: TomlTable) -> "IdxData":
+        return cls(table.text("path"))
+
+    def read(self, base: Path) -> RawImages:
+        folder = base / self.path
+        missing = "idx data are a folder with images and labels to train and to test on, named like those of MNIST"
+        train, test = (read_idx_split(folder, split, missing) for split in _IDX_STEMS)
+        return join_images(folder.resolve().name, train, test)
+
+
+def find_idx(folder: Path, stem: str) -> Path | None:
+    """``stem`` in ``folder``, plain or gzipped; None where there is neither."""
+    return next((path for path in (folder / stem, folder / f"{stem}.gz") if path.is_file()), None)
+
+
+def read_idx_split(folder: Path, split: str, missing: str) -> ImageSplit:
+    """Images and labels of a split; ``missing`` ends the message about a file that is not there."""
+    stem, paths = _IDX_STEMS[split], []
+    for name in (f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte"):
+        if (path := find_idx(folder, name)) is None:
+            raise FileNotFoundError(f"{folder / name}[.gz] is missing: {missing}")
+        paths.append(path)
+    images, labels = paths
+    return ImageSplit(_read_idx(images, 3), _read_idx(labels, 1), str(images), str(labels))
+
+
+def _read_idx(path: Path, dimensions: int) -> Tensor:
+    """The bytes of an IDX file, gzipped or not, as a uint8 tensor with the given number of dimensions."""
+    zipped = path.suffix == ".gz"
+    length, stored = 4 + 4 * dimensions, path.stat().st_size
+    try:
+        with gzip.open(path) if zipped else path.open("rb") as file:
+            header = file.read(length)
+            if len(header) < length or header[:4] != bytes([0, 0, _UNSIGNED_BYTE, dimensions]):
+                raise ValueError(
+                    f"{path} is not an IDX file of bytes in {dimensions} dimensions; delete it and fetch it again"
+                )
+            shape = struct.unpack(f">{dimensions}I", header[4:])
+            size = prod(shape)
+            if size > MAX_BYTES:
+                raise ValueError(f"{path} holds {size:,} bytes, at most {MAX_BYTES:,} are read")
+            # a few kilobytes of gzip may unpack to megabytes, and may be followed by gigabytes of padding
+            if zipped:
+                held = "less" if size > MOST_DEFLATION * stored else "more" if stored > 2 * size + 1024 else None
+            else:
+                held = None if stored == length + size else f"{stored - length:,}"
+            content = b"" if held else file.read(size + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is damaged: {error}; delete it and fetch it again") from error
+    if held or len(content) != size:
+        held = held or ("more" if len(content) > size else f"{len(content):,}")
+        raise ValueError(
+            f"{path} is damaged: its header promises {size:,} bytes of data, it holds {held}; delete it and fetch it "
+            "again"
+        )
+    return torch.from_numpy(np.frombuffer(content, dtype=np.uint8).reshape(shape).copy())
+
+
+@dataclass(frozen=True)
+class CsvData:
+    """A folder with a CSV file to train on and one to test on: one column is the text, one its label.
+
+    ``text`` and ``label`` are names of columns, and then the first line of each file is a header, or numbers of columns
+    from 1, and then there is none. The classes are the distinct labels of the training set.
+    """
+
+    path: str
+    text: str | int
+    label: str | int
+    train: str = "train.csv"
+    test: str = "test.csv"
+
+    @classmethod
+    def from_table(cls, table: TomlTable) -> "CsvData":
+        section = cls(
+            table.text("path"),
+            table.text_or_integer("text", most=_MOST_COLUMNS),
+            table.text_or_integer("label", most=_MOST_COLUMNS),
+            table.text("train", cls.train),
+            table.text("test", cls.test),
+        )
+        if isinstance(section.text, str) != isinstance(section.label, str):
+            kind = "column's name" if isinstance(section.text, str) else "column's number"
+            raise table.fault("label", f"must be a {kind} as text is, got {shown(section.label)}")
+        if section.text == section.label:
+            raise table.fault("label", f"must be another column than text, got {shown(section.label)} for both")
+        if section.train == section.test:
+            raise table.fault("test", f"must be another file than train, got {shown(section.test)} for both")
+        return section
+
+    def read(self, base: Path) -> RawTexts:
+        folder = base / self.path
+        paths = (folder / self.train, folder / self.test)
+        (texts, labels), (test_texts, test_labels) = (read_columns(path, self.text, self.label) for path in paths)
+        at, test_at = (f"{path}, column {self.label}" for path in paths)
+        names = class_names(labels, at)
+        train = LabelledTexts(texts, class_numbers(labels, names, at))
+        test = LabelledTexts(test_texts, class_numbers(test_labels, names, test_at))
+        return join_texts(folder.resolve().name, train, test, len(names), at, test_at)
+
+
+def read_columns(
+    path: Path, text: str | int, label: str | int, *, width: int | None = None
+) -> tuple[list[str], list[str]]:
+    """The texts and labels of a file whose rows all have ``width`` columns, or as many as the first."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: csv data are a folder with a file to train on and one to test on")
+    refuse_larger(path, _MAX_CSV_BYTES)
+    rows = _read_rows(path, width)
+    first = next(rows, [])
+    if not first:
+        raise ValueError(f"{path} is empty")
+    columns = [_find_column(column, first, path) for column in (text, label)]
+    if isinstance(text, int):
+        rows = chain([first], rows)
+    pairs = [[row[column] for column in columns] for row in rows]
+    if not pairs:
+        raise ValueError(f"{path} is empty: it has a header and no rows")
+    texts, labels = map(list, zip(*pairs, strict=True))
+    if "" in labels:
+        raise ValueError(f"{path} has no label in row {labels.index('') + 1:,}")
+    return texts, labels
+
+
+def _read_rows(path: Path, width: int | None) -> Iterator[list[str]]:
+    """The rows of a file that are not blank, one at a time."""
+    csv.field_size_limit(_FIELD_LIMIT)
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        try:
+            for number, row in enumerate(filter(None, csv.reader(file)), start=1):
+                width = width or len(row)
+                if len(row) != width:
+                    raise ValueError(f"row {number:,} is not {width} columns, but {len(row)}")
+                yield row
+        except (csv.Error, ValueError) as error:
+            raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def _find_column(column: str | int, first: list[str], path: Path) -> int:
+    """The index of a column; names are looked up in the first row."""
+    if isinstance(column, int):
+        if column > len(first):
+            raise ValueError(f"{path} has no column {column}: it has {len(first)}")
+        return column - 1
+    if first.count(column) != 1:
+        found = "no column" if column not in first else "more than one column"
+        raise ValueError(f"{path} has {found} {shown(column)}: its first line is {shown(','.join(first))}")
+    return first.index(column)
+
+
+DataSection = NpzData | IdxData | HuggingFaceData | CsvData
+_FORMATS: dict[str, type[DataSection]] = {
+    "npz": NpzData,
+    "idx": IdxData,
+    "huggingface": HuggingFaceData,
+    "csv": CsvData,
+}
+
+
+def data_section(table: TomlTable) -> DataSection:
+    """The content of a ``[data]`` table; its keys depend on its ``format``."""
+    section = _FORMATS[table.text("format", choices=tuple(_FORMATS))].from_table(table)
+    table.finish()
+    return section

