@@ -10,7 +10,7 @@ from textwrap import fill
 import numpy as np
 
 from benchmarks.models.registry import MODELS, known_models, weight_models
-from benchmarks.statistics.ranking import kendall_tau
+from benchmarks.statistics import kendall_tau
 from benchmarks.tables import paper
 from benchmarks.tables.headline import headline_models, main_setting
 from benchmarks.tables.result_index import ResultIndex, thresholds_of

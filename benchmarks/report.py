@@ -28,11 +28,10 @@ from benchmarks.documents.blocks import (
 from benchmarks.documents.claims import problems
 from benchmarks.documents.facts import Facts
 from benchmarks.documents.generated_runs import final_runs
-from benchmarks.experiments.trial import Trial
-from benchmarks.experiments.trial_store import TrialStore
 from benchmarks.models.registry import known_models
 from benchmarks.plots import headline_plot, scatter, tau_by_rows, tau_by_threshold
 from benchmarks.tables.result_index import ResultIndex, thresholds_of
+from benchmarks.trial import Trial, TrialStore
 from zoo.command import command, command_parser
 from zoo.plots import plot_histograms
 from zoo.storage.atomic import write_atomically

@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.models.own import check_models
-from benchmarks.models.registry import MODELS, known_models, own_models
+from benchmarks.models.registry import MODELS, check_models, known_models, own_models
 from benchmarks.report import find_clone, rendered
 from benchmarks.submissions.card import NAME, READS, Card, PredictionSet
 from benchmarks.submissions.fitting import OWN_AUTHORS, PAPERS, code_of, fit_predictions, reads_of

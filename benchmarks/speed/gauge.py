@@ -13,10 +13,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from benchmarks.data.checkpoints import Checkpoints
+from benchmarks.data import Checkpoints
 from benchmarks.models.registry import builder
-from benchmarks.models.schedule import EPOCHS, RECIPES
-from benchmarks.models.training_group import TrainingGroup, train_together
+from benchmarks.models.training import EPOCHS, RECIPES, TrainingGroup, train_together
 from benchmarks.results import Result
 from benchmarks.speed.options import read_options
 from benchmarks.speed.timing import Timing, measure

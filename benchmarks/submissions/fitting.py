@@ -8,11 +8,10 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from benchmarks.data.benchmark_data import BenchmarkData
-from benchmarks.experiments.average import average
-from benchmarks.experiments.execution import fit_and_judge
-from benchmarks.experiments.trial import Trial
+from benchmarks.data import BenchmarkData
+from benchmarks.execution import average, fit_and_judge
 from benchmarks.models.registry import MODELS, BenchmarkModel, known_models
+from benchmarks.trial import Trial
 
 ROOT = Path(__file__).parent.parent.parent
 OWN_AUTHORS = ("The Small Transformer Zoo authors",)

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Integer
 
-from benchmarks.data.benchmark_data import chosen_checkpoint, count_test_examples
-from benchmarks.data.checkpoints import Checkpoints
+from benchmarks.data import Checkpoints, chosen_checkpoint, count_test_examples
 from benchmarks.submissions.predictions import Key
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import open_zoo

@@ -13,9 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from benchmarks.statistics.ranking import kendall_tau
-from benchmarks.statistics.uncertainty import Interval, bootstrap_taus, coefficient_of_determination, resample_runs
-from benchmarks.statistics.within import resampled_means, taus_within
+from benchmarks.statistics import (
+    Interval,
+    bootstrap_taus,
+    coefficient_of_determination,
+    kendall_tau,
+    resample_runs,
+    resampled_means,
+    taus_within,
+)
 from benchmarks.submissions.held_out import HeldOutRows
 from benchmarks.tables.paper import THRESHOLDS
 

@@ -11,8 +11,7 @@ still miss the measured number by its sampling error, and would reach only the Ï
 import numpy as np
 from jaxtyping import Float
 
-from benchmarks.statistics.ranking import kendall_tau
-from benchmarks.statistics.uncertainty import noise_ceiling
+from benchmarks.statistics import kendall_tau, noise_ceiling
 from benchmarks.submissions.held_out import HeldOutRows
 
 MOST_EQUAL = 0.5

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from benchmarks.data.benchmark_data import MIN_ROWS
+from benchmarks.data import MIN_ROWS
 from benchmarks.models.registry import MODELS, known_models, weight_models
 from benchmarks.tables import paper
 from benchmarks.tables.markdown import MISSING, number, table, tau_cell, tau_text, threshold_title, with_error

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.documents.blocks import DOCUMENTS
 from benchmarks.leaderboard import __main__ as leaderboard
 from benchmarks.leaderboard.__main__ import main
-from benchmarks.statistics.ranking import kendall_tau
+from benchmarks.statistics import kendall_tau
 from benchmarks.submissions.card import Card, PredictionSet
 from benchmarks.submissions.held_out import HeldOutRows
 from benchmarks.submissions.predictions import predictions_text

@@ -32,7 +32,9 @@ _OPERATORS: dict[str, Callable] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_SYMBOLS = dict(zip((ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE), _OPERATORS, strict=True))
+_SYMBOLS: dict[type[ast.cmpop], str] = dict(
+    zip((ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE), _OPERATORS, strict=True)
+)
 _MIRROR = str.maketrans("<>", "><")
 
 _Mask = Bool[np.ndarray, " n"]
