@@ -7,11 +7,9 @@ This is tab:ablation-hidden-dim. Writes OUT/ablation_width.jsonl and OUT/ablatio
 not computed again.
 """
 
-from functools import partial
-
 from benchmarks.experiment import Experiment, read_options, table_parser
 from benchmarks.results import Result
-from benchmarks.summary import Entry
+from benchmarks.summary import Entry, entries_of
 from benchmarks.tables import paper
 from benchmarks.tables.ablation import MODEL, width_table
 from nfn import TransformerNFN
@@ -30,7 +28,7 @@ def _parse_width(text: str) -> tuple[int, ...]:
     return channels
 
 
-def _encoder_parameters(spec: TransformerSpec, entry: Entry) -> Result:
+def _encoder_parameters(entry: Entry, spec: TransformerSpec) -> Result:
     """Counted as in the paper: the parameters of the part that reads the encoder, not of the whole predictor."""
     assert entry.trial.channels is not None
     part = TransformerNFN(spec, channels=entry.trial.channels).parts["encoder"]
@@ -55,7 +53,8 @@ def main(arguments: list[str] | None = None) -> None:
     for config in options.configs:
         data = options.data(config)
         trials = [trial for width in widths for trial in options.trials("ablation_width", data, MODEL, channels=width)]
-        experiment.run(trials, data, partial(_encoder_parameters, data.train.spec))
+        entries = entries_of(experiment.run(trials, data).outcomes)
+        experiment.add([_encoder_parameters(entry, data.train.spec) for entry in entries])
         experiment.write(f"ablation_width.{config}.md", width_table(experiment.index(config), config), config)
     experiment.end()
 

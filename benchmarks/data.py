@@ -74,15 +74,15 @@ class Checkpoints:
         """A number for each row, the same for rows with the same hyperparameters."""
         return self.hyperparameters.groupby(list(HYPERPARAMETERS)).ngroup().to_numpy(dtype=np.int32)
 
-    def of_other_runs(self, seen: "Checkpoints") -> Integer[np.ndarray, " m"]:
-        """The indices of the rows whose run has no row in ``seen``."""
-        return np.flatnonzero(~np.isin(self.runs, seen.runs))
-
-    def of_other_configurations(self, seen: "Checkpoints") -> Integer[np.ndarray, " m"]:
-        """The indices of the rows whose hyperparameters are those of no row of ``seen``."""
-        known = set(seen.hyperparameters[list(HYPERPARAMETERS)].itertuples(index=False, name=None))
-        own = self.hyperparameters[list(HYPERPARAMETERS)].itertuples(index=False, name=None)
-        return np.flatnonzero([configuration not in known for configuration in own])
+    def apart_from(self, seen: "Checkpoints", configurations_too: bool) -> "Checkpoints":
+        """The rows whose run has no row in ``seen``, and if asked whose hyperparameters are those of no row either."""
+        columns = list(HYPERPARAMETERS)
+        apart = ~np.isin(self.runs, seen.runs)
+        if configurations_too:
+            known = set(seen.hyperparameters[columns].itertuples(index=False, name=None))
+            own = self.hyperparameters[columns].itertuples(index=False, name=None)
+            apart &= np.array([configuration not in known for configuration in own], dtype=bool)
+        return self.take(np.flatnonzero(apart))
 
     def first_by_hash(self, count: int) -> Integer[np.ndarray, " m"]:
         """The indices of ``count`` rows, or of all: those of the runs whose ids have the lowest hashes.
@@ -260,20 +260,18 @@ class BenchmarkData:
         Twice: on the rows of configurations that are not in this train split, and on the rows of all configurations.
         No run of this train split is among either.
         """
-
-        def open_apart(unseen: bool) -> Checkpoints:
-            test = other.open_test()
-            apart = test.of_other_runs(self.train)
-            return test.take(np.intersect1d(apart, test.of_other_configurations(self.train)) if unseen else apart)
-
         added = {
             Elsewhere(other.config, other.checkpoint, other.fingerprint, unseen): replace(
-                other, open_test=lambda unseen=unseen: open_apart(unseen)
+                other, open_test=lambda unseen=unseen: other.open_test().apart_from(self.train, unseen)
             )
             for unseen in (True, False)
         }
         self.elsewhere |= added
         return list(added)
+
+    def rows_at_least(self, threshold: float) -> tuple[int, int]:
+        """The number of rows of train and of validation whose accuracy reaches the threshold."""
+        return len(self.train.at_least(threshold)), len(self.validation.at_least(threshold))
 
     def with_train_rows(self, count: int) -> "BenchmarkData":
         """The same data with the first ``count`` rows of the train split, in an order that the runs' hashes give.

@@ -33,8 +33,6 @@ class Finished:
     outcomes: dict[Trial, Outcome] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     """Model → why it cannot be computed here, or has no finite predictions."""
-    rows: dict[float, dict[str, int]] = field(default_factory=dict)
-    """Threshold → rows of train and validation."""
 
 
 def compute(
@@ -43,13 +41,6 @@ def compute(
     """The outcomes of the trials; those in the store are not computed again."""
     finished = Finished(outcomes=_known(trials, data, store))
     advance("reading finished trials", len(finished.outcomes))
-    finished.rows = {
-        threshold: {
-            "train_rows": len(data.train.at_least(threshold)),
-            "validation_rows": len(data.validation.at_least(threshold)),
-        }
-        for threshold in dict.fromkeys(trial.threshold for trial in trials)
-    }
     wanted = set(trials)
     for group in groups(to_fit(trials, data, store), data):
         model = known_models()[group[0].model]
@@ -58,7 +49,7 @@ def compute(
         if missing is not None:
             finished.skipped[model.name] = missing
         else:
-            possible = [trial for trial in group if min(finished.rows[trial.threshold].values()) >= MIN_ROWS]
+            possible = [trial for trial in group if min(data.rows_at_least(trial.threshold)) >= MIN_ROWS]
             try:
                 outcomes = fit_and_judge(possible, data, jobs) if possible else {}
             except NotFinite as error:

@@ -13,16 +13,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from benchmarks import results
-from benchmarks.data import MIN_ROWS, BenchmarkData, Checkpoints
+from benchmarks.data import MIN_ROWS, BenchmarkData
 from benchmarks.execution import Finished, compute, fit_neural, groups, to_fit
-from benchmarks.models.registry import MODELS, check_models, known_models
-from benchmarks.models.training import BATCH_SIZE, EPOCHS, RECIPES
+from benchmarks.models.registry import MODELS, BenchmarkModel, check_models, known_models
+from benchmarks.models.training import EPOCHS, RECIPES
 from benchmarks.results import Result
-from benchmarks.summary import Entry, entries_of, summarize
+from benchmarks.summary import summarize
 from benchmarks.tables.data_note import with_data_notes
 from benchmarks.tables.markdown import for_terminal
 from benchmarks.tables.result_index import ResultIndex
@@ -37,7 +36,6 @@ _SEEDS = 5
 _SOME_SKIPPED = 3  # the exit code when models were left out
 _WORTH_A_PROBE = 50_000  # rows times epochs: less is over in a minute or two
 _PROBE_ROWS, _PROBE_EPOCHS, _PROBE_FEATURES = 64, 2, 256
-_READING = 1 / 3  # the forward pass, as a share of a training step
 _CONVERGED_EPOCHS = 100  # of the predictors that train until validation stops improving; 97 in the committed rows
 
 
@@ -190,10 +188,8 @@ class Experiment:
     trained_on: dict[str, str | None] = field(default_factory=dict)
     """Config → the part of its task's data that its transformers were trained on, if not all."""
 
-    def run(
-        self, trials: Sequence[Trial], data: BenchmarkData, extra: Callable[[Entry], Result] | None = None
-    ) -> Finished:
-        """Computes the trials on one data set and stores their rows, with one ``extra`` row per entry if given."""
+    def run(self, trials: Sequence[Trial], data: BenchmarkData) -> Finished:
+        """Computes the trials on one data set and stores their rows."""
         self.trained_on[data.config] = data.trained_on
         trials = list(dict.fromkeys(trial.normalized() for trial in trials))
         store = TrialStore(self.options.out)
@@ -208,10 +204,7 @@ class Experiment:
                 advance=lambda text, count: bar.update(task, description=text, advance=count),
             )
         self.skipped |= finished.skipped
-        rows = summarize(finished, data, trials)
-        if extra is not None:
-            rows += [extra(entry) for entry in entries_of(finished.outcomes)]
-        self.add(rows)
+        self.add(summarize(finished.outcomes, data, trials))
         return finished
 
     def add(self, rows: Sequence[Result]) -> None:
@@ -285,47 +278,50 @@ class _FitTimes:
     def of(self, group: Sequence[Trial]) -> float:
         """The seconds of trials that are fitted in one go; 0 where they cannot be fitted."""
         model = known_models()[group[0].model]
-        splits = [[len(split.at_least(trial.threshold)) for trial in group] for split in self._splits()]
-        if model.missing() is not None or min(map(min, splits)) < MIN_ROWS:
+        counts = [self.data.rows_at_least(trial.threshold) for trial in group]
+        if model.missing() is not None or min(map(min, counts)) < MIN_ROWS:
             return 0.0
         key = (model.name, group[0].components, group[0].channels, len(group) if model.neural else 1)
         if key not in self.measured:
-            self.measured[key] = self._of_a_neural_row(group) if model.neural else self._of_another_row(model.name)
-        train, validation = map(max, splits)
-        rows = (train + _READING * validation) * _epochs_of(group[0]) if model.neural else train * len(group)
-        return self.measured[key] * rows
-
-    def _splits(self) -> tuple[Checkpoints, Checkpoints]:
-        return self.data.train, self.data.validation
+            self.measured[key] = self._of_a_neural_row(group) if model.neural else self._of_another_row(model)
+        rows = max(map(sum, counts))
+        return self.measured[key] * rows * (_epochs_of(group[0]) if model.neural else len(group))
 
     def _of_a_neural_row(self, group: Sequence[Trial]) -> float:
-        """Two fits on a few rows differ by some epochs only: neither has to be warmed up or prepared."""
-        highest = max(trial.threshold for trial in group)
-        train, validation = (split.take(split.at_least(highest)[:_PROBE_ROWS]) for split in self._splits())
-        few = replace(self.data, train=train, validation=validation.take(np.arange(min(BATCH_SIZE, len(validation)))))
+        """Two fits on a few rows differ by some epochs only: what they take to begin does not count."""
+        few = self._few_rows(max(trial.threshold for trial in group))
+        recipe = "paper" if RECIPES[group[0].recipe].converged else group[0].recipe
 
         def seconds(epochs: int) -> float:
-            recipe = "paper" if RECIPES[group[0].recipe].converged else group[0].recipe
             trials = [replace(trial, recipe=recipe, epochs=epochs) for trial in group]
             return _seconds(lambda: fit_neural(trials, few))
 
         seconds(1)  # warms up
-        rows = len(few.train) + _READING * len(few.validation)
+        rows = len(few.train) + len(few.validation)
         return max(0.0, seconds(1 + _PROBE_EPOCHS) - seconds(1)) / (_PROBE_EPOCHS * rows)
 
-    def _of_another_row(self, name: str) -> float:
+    def _of_another_row(self, model: BenchmarkModel) -> float:
         """Trees are fitted on a few features, as their time grows with these; a model of the user's on a few rows."""
-        model, splits, features = known_models()[name], self._splits(), 1.0
-        assert model.fit is not None
+        data, features, fit = self.data, 1.0, model.fit
+        assert fit is not None
         if model.library is not None:
             importlib.import_module(model.library)
-        if name not in MODELS:
-            splits = tuple(split.take(np.arange(min(_PROBE_ROWS, len(split)))) for split in splits)
+        if model.name not in MODELS:
+            data = self._few_rows(0.0)
         elif model.reads_weights:
-            features = max(1.0, self.data.train.weights.shape[1] / _PROBE_FEATURES)
-            splits = tuple(replace(split, weights=split.weights[:, :_PROBE_FEATURES]) for split in splits)
-        fit, (train, validation) = model.fit, splits
-        return _seconds(lambda: fit(train, validation, [0], self.jobs)) * features / len(train)
+            features = max(1.0, data.train.weights.shape[1] / _PROBE_FEATURES)
+            narrow = (
+                replace(rows, weights=rows.weights[:, :_PROBE_FEATURES]) for rows in (data.train, data.validation)
+            )
+            data = replace(data, **dict(zip(("train", "validation"), narrow, strict=True)))
+        seconds = _seconds(lambda: fit(data.train, data.validation, [0], self.jobs))
+        return seconds * features / (len(data.train) + len(data.validation))
+
+    def _few_rows(self, threshold: float) -> BenchmarkData:
+        train, validation = (
+            rows.take(rows.at_least(threshold)[:_PROBE_ROWS]) for rows in (self.data.train, self.data.validation)
+        )
+        return replace(self.data, train=train, validation=validation)
 
 
 def _seconds(call: Callable[[], object]) -> float:

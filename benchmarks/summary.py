@@ -9,7 +9,6 @@ from importlib import metadata
 import numpy as np
 
 from benchmarks.data import BenchmarkData, Outcome
-from benchmarks.execution import Finished
 from benchmarks.models.registry import known_models, weight_models
 from benchmarks.results import Result
 from benchmarks.statistics import (
@@ -114,28 +113,29 @@ def entries_of(outcomes: Mapping[Trial, Outcome]) -> list[Entry]:
     return [Entry(trials[0], tuple(outcomes[trial] for trial in trials)) for trials in by_seed]
 
 
-def summarize(finished: Finished, data: BenchmarkData, trials: Sequence[Trial]) -> list[Result]:
+def summarize(outcomes: Mapping[Trial, Outcome], data: BenchmarkData, trials: Sequence[Trial]) -> list[Result]:
     """All rows of a table: those of the data in each column, and those of every entry."""
 
     def column_of(trial: Trial) -> tuple:
         return tuple(getattr(trial, name) for name in _COLUMN)
 
     rows: list[Result] = []
-    entries = entries_of(finished.outcomes)
+    entries = entries_of(outcomes)
     columns: dict[tuple, Trial] = {}
     for trial in trials:
         columns.setdefault(column_of(trial), trial)
     for column, first in columns.items():
         in_column = [entry for entry in entries if column_of(entry.trial) == column]
-        rows += _data_rows(first, in_column, finished, data)
+        rows += _data_rows(first, in_column, data)
         rows += _entry_rows([entry for entry in in_column if entry.rankable])
     return rows
 
 
-def _data_rows(first: Trial, entries: Sequence[Entry], finished: Finished, data: BenchmarkData) -> list[Result]:
+def _data_rows(first: Trial, entries: Sequence[Entry], data: BenchmarkData) -> list[Result]:
     """The number of rows in each split, and the noise ceiling of τ."""
     setting = {name: value for name, value in first.setting().items() if name not in _OF_ONE_MODEL}
-    values: dict[str, float | None] = {**finished.rows[first.threshold]}
+    train_rows, validation_rows = data.rows_at_least(first.threshold)
+    values: dict[str, float | None] = {"train_rows": train_rows, "validation_rows": validation_rows}
     if entries:
         entry = entries[0]
         values["test_rows"] = len(entry.truth)

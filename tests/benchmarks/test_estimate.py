@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import ablation_width, augmentation, execution, experiment, kendall, rows, transfer
-from benchmarks.experiment import _CONVERGED_EPOCHS, _READING, _FitTimes, _row_epochs
+from benchmarks.experiment import _CONVERGED_EPOCHS, _FitTimes, _row_epochs
 from benchmarks.models import hyperparameters
 from benchmarks.models.registry import MODELS
 from benchmarks.trial import Trial
@@ -34,10 +34,7 @@ def test_every_model_is_measured_once_and_its_time_grows_with_the_work(
     if MODELS[model].kind is not None:
         assert times.of([trial(model, epochs=30)]) == pytest.approx(3 * once)
         assert times.of([trial(model, recipe="converged")]) == pytest.approx(once * _CONVERGED_EPOCHS / 10)
-        train, validation = (len(split.at_least(0.5)) for split in (DATA.train, DATA.validation))
-        assert half / once == pytest.approx((train + _READING * validation) / (120 + _READING * 30))
-    else:
-        assert half / once == pytest.approx(len(DATA.train.at_least(0.5)) / 120)
+    assert half / once == pytest.approx(sum(DATA.rows_at_least(0.5)) / (120 + 30))
     assert next(ticks) == probes - 1, "it was measured again"
     assert times.of([trial(model, threshold=0.9999)]) == 0.0, "too few rows to fit"
     assert times.total([trial(model), trial(model, threshold=0.5)]) == pytest.approx(once + half)
