@@ -26,7 +26,7 @@ from zoo.tasks.identity import KNOWN
 HYPERPARAMETERS = ("optimizer", "learning_rate", "weight_decay", "init_std", "dropout", "train_fraction")
 MIN_ROWS = 2  # with fewer, a split has no pair to rank
 TEST_FILES = "test_files"
-"""The note of an outcome that says on which test rows it was measured."""
+"""The note of an outcome with a digest of the test rows it was measured on."""
 _MOVED_AT_ONCE = 256  # group elements act in float64: this many checkpoints stay within 100 MB
 _FINGERPRINT_DIGITS = 16
 _INVARIANCE_SEED, _AUGMENTATION_SEED = 1, 2
@@ -75,7 +75,7 @@ class Checkpoints:
         return self.hyperparameters.groupby(list(HYPERPARAMETERS)).ngroup().to_numpy(dtype=np.int32)
 
     def apart_from(self, seen: "Checkpoints", configurations_too: bool) -> "Checkpoints":
-        """The rows whose run has no row in ``seen``, and if asked whose hyperparameters are those of no row either."""
+        """The rows whose run is not in ``seen``, or with ``configurations_too`` neither run nor configuration."""
         columns = list(HYPERPARAMETERS)
         apart = ~np.isin(self.runs, seen.runs)
         if configurations_too:

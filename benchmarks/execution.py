@@ -193,18 +193,18 @@ def _judged(trial: Trial, fitted: FittedModel, data: BenchmarkData, cost: dict[s
 def average(outcomes: Sequence[Outcome], training_accuracies: Float[np.ndarray, " m"]) -> Outcome:
     """The average of several predictors, from their finished outcomes: nothing is fitted, nothing chosen.
 
-        p(x) = F⁻¹((1/k)·Σ_i F(p_i(x)))     F(a): the place of accuracy a among the training accuracies, from 0 to 1
+        p(x) = F⁻¹((1/k)·Σ_i F(p_i(x)))     F(a): the rank of accuracy a among the training accuracies, from 0 to 1
 
     Accuracies themselves would be averaged badly: a predictor whose predictions are spread more widely would decide the
-    order alone, and half a point means much near the best runs and nothing among the failed ones. Places are what
-    Gauge-NFN and the trees on hyperparameters are fitted to predict: where one of them is unsure, it predicts a place
-    near the middle and so weighs less. And the place of a row does not depend on the other test rows, as its rank among
-    the predictions of the test split would.
+    order alone, and half a point means much near the best runs and nothing among the failed ones. Ranks are what
+    Gauge-NFN and the trees on hyperparameters are fitted to predict: where one of them is unsure, it predicts a rank
+    near the middle and so weighs less. And this rank of a row does not depend on the other test rows, as one among the
+    predictions of the test split would.
     """
     first = outcomes[0]
     assert all(np.array_equal(outcome.truth, first.truth) for outcome in outcomes), "they are of the same test rows"
     ranks = Ranks.among(training_accuracies)
-    places = np.mean([ranks.of(outcome.predicted) for outcome in outcomes], axis=0)
+    mean_ranks = np.mean([ranks.of(outcome.predicted) for outcome in outcomes], axis=0)
 
     def total(note: str) -> float | None:
         values = [outcome.notes[note] for outcome in outcomes]
@@ -213,7 +213,7 @@ def average(outcomes: Sequence[Outcome], training_accuracies: Float[np.ndarray, 
 
     notes = first.notes | dict.fromkeys(("validation_tau", "epoch", "epochs", "mean_change", "fitted_together"))
     notes |= {note: total(note) for note in ("parameters", "wall_seconds")}
-    return replace(first, predicted=ranks.accuracy_at(places).astype(np.float32), notes=notes)
+    return replace(first, predicted=ranks.accuracy_at(mean_ranks).astype(np.float32), notes=notes)
 
 
 def _reset_peak_memory(device: torch.device) -> float | None:

@@ -1,4 +1,4 @@
-"""What all table commands share: their options, and one run of them.
+"""The options that all table commands share, and one run of them.
 
 A run computes what is missing, writes rows, tables and plots, and names the models that were left out. Before long fits
 it measures short ones and prints how long the table will take.

@@ -96,7 +96,7 @@ def main(arguments: list[str] | None = None) -> None:
         choices=COLUMN_RECIPES,
         help="how neural predictors train: paper, a fixed number of epochs; converged, until validation stops "
         "improving; scaled, like paper, on weights brought to unit size; place, like paper, to predict an accuracy's "
-        "place among the training accuracies",
+        "rank among the training accuracies",
     )
     options = read_options(parser.parse_args(arguments))
     _require_trials(options)

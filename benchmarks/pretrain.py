@@ -114,7 +114,7 @@ def _card(
             "test_rows": test.sha256,
         },
         "recipe": {
-            "text": "targets are places among the training accuracies; principal components of the invariants of the "
+            "text": "targets are ranks among the training accuracies; principal components of the invariants of the "
             "whole group; Adam with weight decay; the epoch with the best validation τ",
             "recipe": MODELS[_MODEL].recipe,
             "epochs": options.epochs,

@@ -143,7 +143,7 @@ def coefficient_of_determination(predicted: Float[np.ndarray, " n"], truth: Floa
 
 
 def noise_ceiling(accuracy: Float[np.ndarray, " n"], test_examples: int, seed: int = 0) -> float | None:
-    """The τ of a predictor that knows every true accuracy but not the sampling error of the measured one.
+    """The τ of a perfect predictor of true accuracies, which cannot predict the sampling error of measured ones.
 
     An accuracy measured on N examples scatters around the true one like a binomial: this is the mean τ between the
     accuracies and N fresh coin flips for each. It is an estimate for two reasons: the measured accuracies stand in for

@@ -10,10 +10,10 @@ on its own test split, on its other checkpoints, and on every other config of th
 tested on mnist-seeds, and the reverse. Each predictor is fitted once for all of them.
 
 Two configs may have the same configurations with other seeds, and these lie in different splits. A test run whose
-configuration was fitted on is not new: its accuracy is nearly that of the run that the predictor knows. So τ is given
-on the test rows whose configuration is not in the train split, and beside it on all of them. Configurations of the
-validation split stay in: it chooses the epoch or the number of trees, and nothing else. A run of the train split is
-never tested on.
+configuration was fitted on is not new: its accuracy is nearly that of the run in the train split. So τ is given on the
+test rows whose configuration is not in the train split, and beside it on all of them. Configurations of the validation
+split stay in: it chooses the epoch or the number of trees, and nothing else. A run of the train split is never tested
+on.
 
 Writes OUT/transfer.jsonl and OUT/transfer.CONFIG.md; finished trials are not computed again.
 """

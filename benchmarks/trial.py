@@ -94,7 +94,7 @@ class Trial:
 
     @property
     def fit(self) -> "Trial":
-        """The same for trials that are one fit tested in several places."""
+        """The same for trials that are one fit tested on several test splits."""
         return replace(self, elsewhere=None)
 
     def to_dict(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ EPOCHS = 50
 _WARMUP = 10
 _PEAK_RATE, _LAST_RATE = 1e-3, 1e-5
 _PATIENCE, _MAX_EPOCHS, _DROP = 10, 400, 0.1
-_UNDEFINED = -2.0  # in place of a τ that is not defined: worse than any other
+_UNDEFINED = -2.0  # instead of a τ that is not defined: worse than any other
 
 
 @dataclass
@@ -89,7 +89,7 @@ class PlateauSchedule:
 class Recipe:
     """``converged`` trains until validation stops improving, ``scaled`` first brings what is read to unit size.
 
-    ``place`` trains to predict an accuracy's place among the training accuracies, and maps the prediction back.
+    ``place`` trains to predict an accuracy's rank among the training accuracies, and maps the prediction back.
     """
 
     converged: bool = False
@@ -127,7 +127,7 @@ class TrainingGroup:
 
 @dataclass(frozen=True)
 class FittedPredictor:
-    """A trained network at the epoch that did best on validation, and what maps its places to accuracies, if any.
+    """A trained network at the epoch that did best on validation, and the map from its ranks to accuracies, if any.
 
     ``scale`` brings weights to unit size for a network that cannot do so itself.
     """
@@ -159,8 +159,8 @@ def train_together(
     """The fitted predictors of each group, in the order of its seeds.
 
     A seed decides the first parameters and the order of the rows, whatever else trains at the same time. By a scaled
-    recipe each group brings what it reads to unit size, by its training rows; by one of places its targets are the
-    places of accuracies among those of its training rows.
+    recipe each group brings what it reads to unit size, by its training rows; by one of ranks its targets are the
+    ranks of accuracies among those of its training rows.
     """
     predictors, targets = [], []
     all_ranks = [recipe.ranks(train.truth()[group.rows]) for group in groups]
@@ -200,7 +200,7 @@ def train_together(
 
 
 def _targets_of(rows: Checkpoints, ranks: Ranks | None) -> Float[Tensor, " n"]:
-    """The accuracies, or their places among those that ``ranks`` were made of."""
+    """The accuracies, or their ranks."""
     return rows.accuracy if ranks is None else torch.from_numpy(ranks.of(rows.truth())).to(rows.accuracy)
 
 

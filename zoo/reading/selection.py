@@ -63,7 +63,7 @@ class Selection:
 
     @property
     def file_suffix(self) -> str:
-        """What tells the files of this selection apart from those of others: the start of a hash."""
+        """The start of a hash, which keeps the files of this selection apart from those of others."""
         return hashlib.sha256(self.expression.encode()).hexdigest()[:_FILE_NAME_DIGITS]
 
 
@@ -85,7 +85,7 @@ def select(metadata: pd.DataFrame, where: Where) -> _Mask:
 
 
 def values_there_are(metadata: pd.DataFrame, where: Where) -> str:
-    """What the columns that an expression names hold, for a message to someone who chose nothing."""
+    """The values of the columns that an expression names, for the message where it chose no row."""
     if isinstance(where, str):
         where = Selection.parse(where)
     if not isinstance(where, Selection):
@@ -223,7 +223,7 @@ def _comparison(column: _Column, symbol: str, other: _Column | _Constant) -> _Co
     def mask(table: pd.DataFrame) -> _Mask:
         left = _column(table, column.name)
         right = _column(table, other.name) if isinstance(other, _Column) else other
-        if _is_text(left) != _is_text(right):  # pandas would quietly say that they differ
+        if _is_text(left) != _is_text(right):  # pandas would quietly find them unequal
             text, number = (column, other) if _is_text(left) else (other, column)
             raise ValueError(
                 f"{_as_text(text)} is text and {_as_text(number)} is a number: "
