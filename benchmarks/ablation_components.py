@@ -9,27 +9,21 @@ seven. Writes OUT/ablation_components.jsonl and OUT/ablation_components.md; fini
 
 from itertools import combinations
 
-from benchmarks.data.benchmark_data import BenchmarkData
-from benchmarks.experiments.experiment import Experiment
-from benchmarks.experiments.options import TableOptions, read_options, table_parser
-from benchmarks.experiments.trial import Trial
+from benchmarks.data import BenchmarkData
+from benchmarks.experiment import Experiment, TableOptions, read_options, table_parser
 from benchmarks.tables.ablation import MODEL, components_table
-from zoo import TransformerSpec
+from benchmarks.trial import Trial
 from zoo.command import command
 
 
-def choices(spec: TransformerSpec) -> list[tuple[str, ...]]:
-    """Every non-empty choice of the components that the spec has."""
-    names = tuple(spec.components)
-    return [chosen for size in range(1, len(names) + 1) for chosen in combinations(names, size)]
-
-
-def plan(options: TableOptions, data: BenchmarkData) -> list[Trial]:
+def _plan(options: TableOptions, data: BenchmarkData) -> list[Trial]:
+    """Transformer-NFN on every non-empty choice of the components that the spec has."""
     everything = tuple(data.train.spec.components)
+    choices = [chosen for size in range(1, len(everything) + 1) for chosen in combinations(everything, size)]
+    # with all components it is the predictor of the other tables, whose trials may be finished already
     return [
         trial
-        for chosen in choices(data.train.spec)
-        # with all components it is the predictor of the other tables, whose trials may be finished already
+        for chosen in choices
         for trial in options.trials(
             "ablation_components", data, MODEL, components=None if chosen == everything else chosen
         )
@@ -49,7 +43,7 @@ def main(arguments: list[str] | None = None) -> None:
     experiment = Experiment(options, data_sets=len(options.configs))
     for config in options.configs:
         data = options.data(config)
-        experiment.run(plan(options, data), data)
+        experiment.run(_plan(options, data), data)
     indexes = {config: experiment.index(config) for config in options.configs}
     experiment.write("ablation_components.md", components_table(indexes), *options.configs)
     experiment.end()

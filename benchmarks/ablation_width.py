@@ -7,12 +7,9 @@ This is tab:ablation-hidden-dim. Writes OUT/ablation_width.jsonl and OUT/ablatio
 not computed again.
 """
 
-from benchmarks.data.benchmark_data import BenchmarkData
-from benchmarks.experiments.experiment import Experiment
-from benchmarks.experiments.options import TableOptions, read_options, table_parser
-from benchmarks.experiments.summary import Entry
-from benchmarks.experiments.trial import Trial
+from benchmarks.experiment import Experiment, read_options, table_parser
 from benchmarks.results import Result
+from benchmarks.summary import Entry, entries_of
 from benchmarks.tables import paper
 from benchmarks.tables.ablation import MODEL, width_table
 from nfn import TransformerNFN
@@ -20,7 +17,7 @@ from zoo import TransformerSpec
 from zoo.command import command
 
 
-def parse_width(text: str) -> tuple[int, ...]:
+def _parse_width(text: str) -> tuple[int, ...]:
     """The channels of each layer: ``10`` or ``10,10``."""
     try:
         channels = tuple(int(part) for part in text.split(","))
@@ -31,11 +28,7 @@ def parse_width(text: str) -> tuple[int, ...]:
     return channels
 
 
-def plan(options: TableOptions, data: BenchmarkData, widths: list[tuple[int, ...]]) -> list[Trial]:
-    return [trial for width in widths for trial in options.trials("ablation_width", data, MODEL, channels=width)]
-
-
-def encoder_parameters(entry: Entry, spec: TransformerSpec) -> Result:
+def _encoder_parameters(entry: Entry, spec: TransformerSpec) -> Result:
     """Counted as in the paper: the parameters of the part that reads the encoder, not of the whole predictor."""
     assert entry.trial.channels is not None
     part = TransformerNFN(spec, channels=entry.trial.channels).parts["encoder"]
@@ -55,12 +48,13 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parsed = parser.parse_args(arguments)
     options = read_options(parsed)
-    widths = [parse_width(text) for text in parsed.widths] if parsed.widths else list(paper.WIDTHS)
+    widths = [_parse_width(text) for text in parsed.widths] if parsed.widths else list(paper.WIDTHS)
     experiment = Experiment(options, data_sets=len(options.configs))
     for config in options.configs:
         data = options.data(config)
-        spec = data.train.spec
-        experiment.run(plan(options, data, widths), data, lambda entry, spec=spec: encoder_parameters(entry, spec))
+        trials = [trial for width in widths for trial in options.trials("ablation_width", data, MODEL, channels=width)]
+        entries = entries_of(experiment.run(trials, data).outcomes)
+        experiment.add([_encoder_parameters(entry, data.train.spec) for entry in entries])
         experiment.write(f"ablation_width.{config}.md", width_table(experiment.index(config), config), config)
     experiment.end()
 

@@ -8,22 +8,11 @@ uniform in ±1, ±10 or ±100. Train, validation and test are all doubled, with 
 Writes OUT/augmentation.jsonl and OUT/augmentation.CONFIG.md; finished trials are not computed again.
 """
 
-from benchmarks.data.benchmark_data import BenchmarkData
-from benchmarks.experiments.experiment import Experiment
-from benchmarks.experiments.options import TableOptions, read_options, table_parser
-from benchmarks.experiments.trial import Trial
+from benchmarks.experiment import Experiment, read_options, table_parser
 from benchmarks.models.registry import SIX_MODELS, own_models
 from benchmarks.tables import paper
 from benchmarks.tables.ablation import augmentation_table
 from zoo.command import command
-
-
-def plan(options: TableOptions, data: BenchmarkData, entry_range: float | None) -> list[Trial]:
-    return [
-        trial
-        for model in options.models
-        for trial in options.trials("augmentation", data, model, entry_range=entry_range)
-    ]
 
 
 @command
@@ -44,7 +33,12 @@ def main(arguments: list[str] | None = None) -> None:
     for config in options.configs:
         for size in ranges:
             data = options.data(config, entry_range=size)
-            experiment.run(plan(options, data, size), data)
+            trials = [
+                trial
+                for model in options.models
+                for trial in options.trials("augmentation", data, model, entry_range=size)
+            ]
+            experiment.run(trials, data)
         experiment.write(f"augmentation.{config}.md", augmentation_table(experiment.index(config), config), config)
     experiment.end()
 

@@ -13,21 +13,20 @@ missing, or that predicts NaN or infinity, is left out; the exit code is then 3.
 
 import numpy as np
 
-from benchmarks.data.benchmark_data import BenchmarkData
-from benchmarks.experiments.execution import Finished
-from benchmarks.experiments.experiment import Experiment
-from benchmarks.experiments.options import TableOptions, read_options, table_parser
-from benchmarks.experiments.trial import Trial
+from benchmarks.data import BenchmarkData
+from benchmarks.execution import Finished
+from benchmarks.experiment import Experiment, TableOptions, read_options, table_parser
 from benchmarks.models.registry import USUAL_MODELS, known_models, own_models
-from benchmarks.models.schedule import COLUMN_RECIPES
+from benchmarks.models.training import COLUMN_RECIPES
 from benchmarks.plots import scatter, tau_by_threshold
 from benchmarks.tables import paper
 from benchmarks.tables.kendall import kendall_tables
+from benchmarks.trial import Trial
 from zoo.command import command
 from zoo.plots import plot_histograms
 
 
-def recipes_of(options: TableOptions, model: str, threshold: float) -> list[str]:
+def _recipes_of(options: TableOptions, model: str, threshold: float) -> list[str]:
     """How a model is trained at a threshold. Only in the first column are neural predictors also trained by recipes
     other than the paper's.
 
@@ -41,20 +40,20 @@ def recipes_of(options: TableOptions, model: str, threshold: float) -> list[str]
     return [own if recipe == "paper" else recipe for recipe in recipes]
 
 
-def plan(options: TableOptions, data: BenchmarkData) -> list[Trial]:
+def _plan(options: TableOptions, data: BenchmarkData) -> list[Trial]:
     """All trials."""
     return [
         trial
         for model in options.models
         for threshold in options.thresholds
-        for recipe in recipes_of(options, model, threshold)
+        for recipe in _recipes_of(options, model, threshold)
         for trial in options.trials("kendall", data, model, threshold=threshold, recipe=recipe)
     ]
 
 
-def require_trials(options: TableOptions) -> None:
+def _require_trials(options: TableOptions) -> None:
     """A named model that the chosen recipes never train is a ValueError; the usual models are not named."""
-    idle = [model for model in options.models if not recipes_of(options, model, options.thresholds[0])]
+    idle = [model for model in options.models if not _recipes_of(options, model, options.thresholds[0])]
     if idle and options.models != USUAL_MODELS:
         raise ValueError(
             f"--recipes {' '.join(options.recipes)} trains no {' or '.join(idle)}: "
@@ -62,7 +61,7 @@ def require_trials(options: TableOptions) -> None:
         )
 
 
-def draw(experiment: Experiment, finished: Finished, data: BenchmarkData) -> None:
+def _draw(experiment: Experiment, finished: Finished, data: BenchmarkData) -> None:
     """Draws the plots; the scatter plot is of the first seed."""
     file, config = experiment.options.file, data.config
     first = experiment.options.thresholds[0]
@@ -97,16 +96,16 @@ def main(arguments: list[str] | None = None) -> None:
         choices=COLUMN_RECIPES,
         help="how neural predictors train: paper, a fixed number of epochs; converged, until validation stops "
         "improving; scaled, like paper, on weights brought to unit size; place, like paper, to predict an accuracy's "
-        "place among the training accuracies",
+        "rank among the training accuracies",
     )
     options = read_options(parser.parse_args(arguments))
-    require_trials(options)
+    _require_trials(options)
     experiment = Experiment(options, data_sets=len(options.configs))
     for config in options.configs:
         data = options.data(config)
-        finished = experiment.run(plan(options, data), data)
+        finished = experiment.run(_plan(options, data), data)
         experiment.write(f"kendall.{config}.md", kendall_tables(experiment.index(config), config), config)
-        draw(experiment, finished, data)
+        _draw(experiment, finished, data)
     experiment.end()
 
 

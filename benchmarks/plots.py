@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.models.registry import MODELS, known_models, weight_models
 from benchmarks.results import ResultIndex, Value
-from benchmarks.statistics.ranking import kendall_tau
+from benchmarks.statistics import kendall_tau
 from benchmarks.tables import paper
 from benchmarks.tables.generalization import curve_of, end_of_curves, sizes_of, tau_of_paper
 from benchmarks.tables.kendall import headline_models, main_setting

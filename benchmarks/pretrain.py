@@ -3,7 +3,7 @@
 python -m benchmarks.pretrain --zoo DIR --config mnist --out nfn/pretrained/mnist.safetensors
 
 Gauge-NFN by its own recipe, on the checkpoints of the training split, or one per run (--checkpoint); the epoch is
-chosen and the interval is calibrated on validation, and the file as stored is asked once about the test split.
+chosen and the interval is calibrated on validation, and the file as stored is tested once on the test split.
 `nfn.load_pretrained` reads it, `python -m benchmarks.predict` ranks checkpoints with it.
 """
 
@@ -19,20 +19,17 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from benchmarks.data.benchmark_data import MIN_ROWS, BenchmarkData, Verdict
-from benchmarks.data.checkpoints import Checkpoints, require_rows
-from benchmarks.experiments.execution import fit_neural
-from benchmarks.experiments.trial import Trial
+from benchmarks.data import MIN_ROWS, BenchmarkData, Checkpoints, Outcome, require_rows
+from benchmarks.execution import fit_neural
 from benchmarks.leaderboard.scoring import HeldOutRows
 from benchmarks.models.registry import MODELS
-from benchmarks.models.schedule import EPOCHS
-from benchmarks.models.training_group import FittedPredictor
+from benchmarks.models.training import EPOCHS, FittedPredictor
 from benchmarks.results import current_commit, describe_device
-from benchmarks.statistics.ranking import kendall_tau
-from benchmarks.statistics.uncertainty import Interval, bootstrap_taus, resample_runs
+from benchmarks.statistics import Interval, bootstrap_taus, kendall_tau, resample_runs
+from benchmarks.trial import Trial
 from nfn import Pretrained, load_pretrained
 from nfn.predictors.conformal import LEVEL, ConformalInterval
-from nfn.predictors.pretrained import CARD_SUFFIX, SUFFIX, save_pretrained
+from nfn.predictors.storage import CARD_SUFFIX, SUFFIX, save_pretrained
 from nfn.training.ensemble import READ_AT_ONCE
 from zoo.command import any_seed, command, command_parser, positive
 from zoo.device import choose_device
@@ -41,9 +38,9 @@ from zoo.reading.locate import DEFAULT_NAME
 from zoo.storage.atomic import write_atomically
 from zoo.tasks.toml_text import toml_text
 
-MODEL = "gauge_nfn"
-MAX_FILE = 3_000_000
-LIMITS = (
+_MODEL = "gauge_nfn"
+_MAX_FILE = 3_000_000
+_LIMITS = (
     "For transformers of exactly these dimensions, trained by the protocol of this zoo on its data: the weights of any "
     "other give a number that means nothing. It may have learned which configurations train well rather than how "
     "a network behaves, so it must not stand in for a measurement on test data, decide about a model in use, or "
@@ -52,7 +49,7 @@ LIMITS = (
 
 
 @dataclass(frozen=True)
-class Reader:
+class _StoredPredictor:
     """A stored predictor as a table's model, on the CPU, where most will use it; the rows may be on a GPU."""
 
     pretrained: Pretrained
@@ -62,48 +59,48 @@ class Reader:
         return torch.cat([self.pretrained(weights.flat().cpu()) for weights in rows.pieces(READ_AT_ONCE)]).numpy()
 
 
-def fit(data: BenchmarkData, seed: int, epochs: int) -> FittedPredictor:
+def _fit(data: BenchmarkData, seed: int, epochs: int) -> FittedPredictor:
     """Gauge-NFN on train, at the epoch that did best on validation."""
-    recipe = MODELS[MODEL].recipe
+    recipe = MODELS[_MODEL].recipe
     trial = Trial(
-        "kendall", data.config, MODEL, seed, data.fingerprint, checkpoint=data.checkpoint, recipe=recipe, epochs=epochs
+        "kendall", data.config, _MODEL, seed, data.fingerprint, checkpoint=data.checkpoint, recipe=recipe, epochs=epochs
     )
     (fitted,) = fit_neural([trial], data).values()
     assert isinstance(fitted, FittedPredictor)
     return fitted
 
 
-def calibrate(fitted: FittedPredictor, validation: Checkpoints) -> ConformalInterval:
+def _calibrate(fitted: FittedPredictor, validation: Checkpoints) -> ConformalInterval:
     return ConformalInterval.fit(torch.from_numpy(fitted.predict(validation)), torch.from_numpy(validation.truth()))
 
 
-def measured(verdict: Verdict, pretrained: Pretrained) -> dict[str, Any]:
-    """What the stored predictor reaches on the test split."""
-    units = verdict.runs if verdict.configurations is None else verdict.configurations
-    resamples = bootstrap_taus([verdict.predicted], verdict.truth, resample_runs(units))
-    low, high = (end.numpy() for end in pretrained.interval(torch.from_numpy(verdict.predicted)))
+def _measured(outcome: Outcome, pretrained: Pretrained) -> dict[str, Any]:
+    """The accuracy of the stored predictor on the test split."""
+    units = outcome.runs if outcome.configurations is None else outcome.configurations
+    resamples = bootstrap_taus([outcome.predicted], outcome.truth, resample_runs(units))
+    low, high = (end.numpy() for end in pretrained.interval(torch.from_numpy(outcome.predicted)))
     interval = Interval.of(resamples)
     return {
-        "tau": round(kendall_tau(verdict.predicted, verdict.truth), 4),
+        "tau": round(kendall_tau(outcome.predicted, outcome.truth), 4),
         **({} if interval is None else {"tau_low": round(interval.low, 4), "tau_high": round(interval.high, 4)}),
-        "mean_absolute_error": round(float(np.abs(verdict.predicted - verdict.truth).mean()), 4),
-        "share_inside_interval": round(float(((low <= verdict.truth) & (verdict.truth <= high)).mean()), 4),
-        "rows": len(verdict.truth),
-        "runs": len(np.unique(verdict.runs)),
+        "mean_absolute_error": round(float(np.abs(outcome.predicted - outcome.truth).mean()), 4),
+        "share_inside_interval": round(float(((low <= outcome.truth) & (outcome.truth <= high)).mean()), 4),
+        "rows": len(outcome.truth),
+        "runs": len(np.unique(outcome.runs)),
     }
 
 
-def card(
+def _card(
     options: argparse.Namespace, data: BenchmarkData, test: HeldOutRows, fitted: FittedPredictor, file: Path
 ) -> dict[str, Any]:
-    """Everything one must know to use the file, or to make it again."""
+    """Everything needed to use the file, or to make it again."""
     pretrained = load_pretrained(file)
-    before, after = (data.judge(model, 0.0, MODEL) for model in (fitted, Reader(pretrained)))
+    before, after = (data.judge(model, 0.0, _MODEL) for model in (fitted, _StoredPredictor(pretrained)))
     stored_change = float(np.abs(before.predicted - after.predicted).max())
     return {
         "name": file.stem,
-        "predictor": MODELS[MODEL].title,
-        "limits": LIMITS,
+        "predictor": MODELS[_MODEL].title,
+        "limits": _LIMITS,
         "data": {
             "zoo": Path(options.zoo).name,
             "config": data.config,
@@ -117,9 +114,9 @@ def card(
             "test_rows": test.sha256,
         },
         "recipe": {
-            "text": "targets are places among the training accuracies; principal components of the invariants of the "
+            "text": "targets are ranks among the training accuracies; principal components of the invariants of the "
             "whole group; Adam with weight decay; the epoch with the best validation τ",
-            "recipe": MODELS[MODEL].recipe,
+            "recipe": MODELS[_MODEL].recipe,
             "epochs": options.epochs,
             "best_epoch": fitted.epoch,
             "seed": options.seed,
@@ -135,7 +132,7 @@ def card(
             "text": "split-conformal: the quantile of the errors on the validation split, in bins of predicted value. "
             "Validation also chose the epoch, and the checkpoints of a run are alike, so the level is approximate.",
         },
-        "test": measured(after, pretrained),
+        "test": _measured(after, pretrained),
         "storage": {
             "bytes": file.stat().st_size,
             "tau_before_storing": round(kendall_tau(before.predicted, before.truth), 4),
@@ -144,7 +141,7 @@ def card(
     }
 
 
-def replace_pair(path: Path, predictor: bytes, card: bytes) -> None:
+def _replace_pair(path: Path, predictor: bytes, card: bytes) -> None:
     """Writes a predictor and its card. Two files cannot change at once: killed in between, there is no card.
 
     A predictor without a card is still of use; one with another's card would be believed.
@@ -176,14 +173,14 @@ def main(arguments: list[str] | None = None) -> None:
     held_out = HeldOutRows.read(options.zoo, data.config, data.checkpoint)
     counts = (len(data.train), len(data.validation), len(held_out.keys))
     require_rows(data.config, dict(zip(SPLITS, counts, strict=True)), MIN_ROWS)
-    fitted = fit(data, options.seed, options.epochs)
+    fitted = _fit(data, options.seed, options.epochs)
     with tempfile.TemporaryDirectory(prefix="pretrain-") as scratch:
         file = Path(scratch) / options.out.name
-        size = save_pretrained(fitted.predictor, calibrate(fitted, data.validation), file)
-        written = card(options, data, held_out, fitted, file)
-        replace_pair(options.out, file.read_bytes(), toml_text(written).encode())
-    if size > MAX_FILE:
-        print(f"note: {options.out} has {size:,} bytes; the package takes at most {MAX_FILE:,}", file=sys.stderr)
+        size = save_pretrained(fitted.predictor, _calibrate(fitted, data.validation), file)
+        written = _card(options, data, held_out, fitted, file)
+        _replace_pair(options.out, file.read_bytes(), toml_text(written).encode())
+    if size > _MAX_FILE:
+        print(f"note: {options.out} has {size:,} bytes; the package takes at most {_MAX_FILE:,}", file=sys.stderr)
     test = written["test"]
     print(
         f"{options.out}: τ {test['tau']:.3f} on {test['rows']:,} test rows, {test['share_inside_interval']:.0%} of "

@@ -25,12 +25,11 @@ from benchmarks.documents import (
     render,
     without_variants,
 )
-from benchmarks.experiments.trial import Trial
-from benchmarks.experiments.trial_store import TrialStore
 from benchmarks.models.registry import known_models
 from benchmarks.plots import headline_plot, scatter, tau_by_rows, tau_by_threshold
 from benchmarks.results import ResultIndex
 from benchmarks.tables.kendall import main_setting
+from benchmarks.trial import Trial, TrialStore
 from zoo.command import command, command_parser
 from zoo.plots import plot_histograms
 from zoo.storage.atomic import write_atomically

@@ -6,28 +6,39 @@ python -m benchmarks.rows --sizes 100 200 400 --models mlp hyperparameters --qui
 
 Fits every predictor on 250, 500, 1,000, 2,000 and all rows of the train split. The rows are taken in the order of their
 runs' hashes, so a smaller part lies in every larger one; validation and test stay whole, so that nothing else changes.
-Sizes that the train split does not have are left out. To the means a curve is fitted, τ(n) = τ∞ − a·n^(−b), and
-continued to --towards rows with the interval of a bootstrap; it needs three sizes.
+Sizes that the train split does not have are left out. To the means a curve is fitted and continued to --towards rows
+with the interval of a bootstrap; it needs three sizes:
+
+    τ(n) = τ∞ − a·n^(−b)     τ∞ ≤ 1,  a ≥ 0,  0.05 ≤ b ≤ 3
 
 Writes OUT/rows.jsonl, OUT/rows.CONFIG.md and OUT/rows.CONFIG.png; finished trials are not computed again, and those on
 all rows are the trials of benchmarks.kendall.
 """
 
-from benchmarks.data.benchmark_data import MIN_ROWS, BenchmarkData
-from benchmarks.experiments.experiment import Experiment
-from benchmarks.experiments.extrapolation import curve_rows
-from benchmarks.experiments.options import TableOptions, read_options, table_parser
-from benchmarks.experiments.trial import Outcome, Trial
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float
+
+from benchmarks.data import MIN_ROWS, BenchmarkData, Outcome
+from benchmarks.experiment import Experiment, TableOptions, read_options, table_parser
 from benchmarks.models.registry import USUAL_MODELS, known_models, own_models
 from benchmarks.plots import tau_by_rows
+from benchmarks.results import Result
+from benchmarks.statistics import bootstrap_taus
+from benchmarks.summary import Entry, entries_of
 from benchmarks.tables import paper
 from benchmarks.tables.generalization import ROWS_NOTE, rows_table
+from benchmarks.trial import Trial
 from zoo.command import command
 
-SIZES = (250, 500, 1000, 2000)
+_SIZES = (250, 500, 1000, 2000)
+_LEAST_SIZES = 3  # as many as the curve has parameters
+_EXPONENTS = np.geomspace(0.05, 3.0, 800)
 
 
-def plan(options: TableOptions, data: BenchmarkData, size: int | None) -> list[Trial]:
+def _plan(options: TableOptions, data: BenchmarkData, size: int | None) -> list[Trial]:
     """Every model by the recipe of its main column."""
     return [
         trial
@@ -36,12 +47,90 @@ def plan(options: TableOptions, data: BenchmarkData, size: int | None) -> list[T
     ]
 
 
+@dataclass(frozen=True)
+class _LearningCurves:
+    """One curve per line of τ that it was fitted to.
+
+    For a given b the curve is linear in τ∞ and a, so the least squares over them have a closed form, and b is the best
+    of a fine grid: no starting point, no step that fails, and the thousand curves of a bootstrap at once. A small b is
+    close to a logarithm; the bounds keep it from leading beyond the τ that a ranking can have.
+    """
+
+    limit: Float[np.ndarray, " m"]
+    scale: Float[np.ndarray, " m"]
+    exponent: Float[np.ndarray, " m"]
+
+    @classmethod
+    def fit(cls, sizes: Sequence[int], taus: Float[np.ndarray, "m s"]) -> "_LearningCurves":
+        """The least squares of each line; every size counts alike."""
+        if len(set(sizes)) < _LEAST_SIZES:
+            raise ValueError(f"a learning curve needs {_LEAST_SIZES} different numbers of rows, got {sorted(sizes)}")
+        n = np.asarray(sizes, dtype=np.float64)
+        unit = n.min()  # so that the powers of any b are near one
+        x = (n[None, :] / unit) ** -_EXPONENTS[:, None]
+        mean_x, mean_tau = x.mean(1)[:, None], taus.mean(1)[None, :]
+        slope = (x - mean_x) @ (taus - taus.mean(1, keepdims=True)).T / np.square(x - mean_x).sum(1)[:, None]
+        scale = np.maximum(0.0, -slope)
+        limit = mean_tau + scale * mean_x
+        below_one = (x @ (1 - taus).T) / np.square(x).sum(1)[:, None]  # the best a where τ∞ is held at 1
+        held = limit > 1
+        scale, limit = np.where(held, np.maximum(0.0, below_one), scale), np.minimum(limit, 1.0)
+        residual = limit[:, :, None] - scale[:, :, None] * x[:, None, :] - taus[None, :, :]
+        best = np.square(residual).sum(2).argmin(0)
+        lines = np.arange(len(taus))
+        exponent = _EXPONENTS[best]
+        return cls(limit[best, lines], scale[best, lines] * unit**exponent, exponent)
+
+    def at(self, size: int) -> Float[np.ndarray, " m"]:
+        return self.limit - self.scale * size**-self.exponent
+
+
+def _curve_rows(outcomes: Mapping[Trial, Outcome], all_rows: int, towards: int) -> list[Result]:
+    """The curve of every model that was fitted on enough different numbers of rows, and its τ at ``towards`` rows.
+
+    ``all_rows`` is the number of rows of trials that were fitted on all. The result rows have the setting of a fit on
+    ``towards`` rows. Their interval is the middle 95 % of a bootstrap: each resample draws test runs, the same for
+    every number of rows, and seeds, anew for each; the curve is fitted to its means. It does not cover which training
+    rows the smaller subsets happen to have, nor whether τ goes on along such a curve.
+    """
+    by_model: dict[Trial, dict[int, Entry]] = {}
+    for entry in entries_of(outcomes):
+        if entry.rankable:
+            size = all_rows if entry.trial.rows is None else entry.trial.rows
+            by_model.setdefault(replace(entry.trial, rows=towards, seed=0), {})[size] = entry
+    enough = {trial: entries for trial, entries in by_model.items() if len(entries) >= _LEAST_SIZES}
+    return [row for trial, entries in enough.items() for row in _rows_of_one(trial, entries, towards)]
+
+
+def _rows_of_one(trial: Trial, entries: Mapping[int, Entry], towards: int) -> Iterable[Result]:
+    sizes = list(entries)
+    (largest,) = (entries[size] for size in sizes if size == max(sizes))
+    beyond = Entry(trial, largest.outcomes)
+    curve = _LearningCurves.fit(sizes, np.array([[float(np.mean(entry.taus())) for entry in entries.values()]]))
+    resampled = np.stack([_resampled_means(entry) for entry in entries.values()], axis=1)
+    whole = np.isfinite(resampled).all(axis=1)
+    continued = np.full(len(resampled), np.nan)
+    continued[whole] = _LearningCurves.fit(sizes, resampled[whole]).at(towards)
+    yield beyond.row("tau_extrapolated", float(curve.at(towards)[0]))
+    yield from beyond.interval_rows("tau_extrapolated", continued)
+    for name in ("limit", "scale", "exponent"):
+        yield beyond.row(f"curve_{name}", float(getattr(curve, name)[0]))
+
+
+def _resampled_means(entry: Entry) -> Float[np.ndarray, " b"]:
+    """The mean τ of as many seeds, drawn with replacement, in every resample of the test runs."""
+    counts = entry.resamples()
+    per_seed = np.stack([bootstrap_taus([outcome.predicted], entry.truth, counts) for outcome in entry.outcomes])
+    draw = np.random.default_rng(entry.trial.rows or 0)  # other seeds for each number of rows
+    return np.take_along_axis(per_seed, draw.integers(len(per_seed), size=per_seed.shape), axis=0).mean(axis=0)
+
+
 @command
 @own_models()
 def main(arguments: list[str] | None = None) -> None:
     parser = table_parser("benchmarks.rows", __doc__ or "", configs=("mnist",), models=USUAL_MODELS, thresholds=(0.0,))
     parser.add_argument(
-        "--sizes", nargs="+", type=int, default=list(SIZES), metavar="N", help="numbers of training rows besides all"
+        "--sizes", nargs="+", type=int, default=list(_SIZES), metavar="N", help="numbers of training rows besides all"
     )
     parser.add_argument(
         "--towards", type=int, default=paper.TRAIN_ROWS, metavar="N", help="number of rows that the curve goes on to"
@@ -59,8 +148,8 @@ def main(arguments: list[str] | None = None) -> None:
         experiment.data_sets += len(smaller)
         for size in (*smaller, None):
             part = data if size is None else data.with_train_rows(size)
-            outcomes |= experiment.run(plan(options, part, size), part).outcomes
-        experiment.add(curve_rows(outcomes, len(data.train), parsed.towards))
+            outcomes |= experiment.run(_plan(options, part, size), part).outcomes
+        experiment.add(_curve_rows(outcomes, len(data.train), parsed.towards))
         index = experiment.index(config)
         experiment.write(f"rows.{config}.md", f"{rows_table(index, config)}\n\n{ROWS_NOTE}", config)
         if index:

@@ -10,41 +10,40 @@ on its own test split, on its other checkpoints, and on every other config of th
 tested on mnist-seeds, and the reverse. Each predictor is fitted once for all of them.
 
 Two configs may have the same configurations with other seeds, and these lie in different splits. A test run whose
-configuration was fitted on is not new: its accuracy is nearly that of the run that the predictor knows. So τ is given
-on the test rows whose configuration is not in the train split, and beside it on all of them. Configurations of the
-validation split stay in: it chooses the epoch or the number of trees, and nothing else. A run of the train split is
-never tested on.
+configuration was fitted on is not new: its accuracy is nearly that of the run in the train split. So τ is given on the
+test rows whose configuration is not in the train split, and beside it on all of them. Configurations of the validation
+split stay in: it chooses the epoch or the number of trees, and nothing else. A run of the train split is never tested
+on.
 
 Writes OUT/transfer.jsonl and OUT/transfer.CONFIG.md; finished trials are not computed again.
 """
 
 from collections.abc import Sequence
 
-from benchmarks.data.benchmark_data import BenchmarkData, Elsewhere
-from benchmarks.experiments.experiment import Experiment
-from benchmarks.experiments.options import TableOptions, read_options, table_parser
-from benchmarks.experiments.trial import Trial
+from benchmarks.data import BenchmarkData, Elsewhere
+from benchmarks.experiment import Experiment, TableOptions, read_options, table_parser
 from benchmarks.models.registry import USUAL_MODELS, known_models, own_models
 from benchmarks.tables.generalization import TRANSFER_NOTE, transfer_table
+from benchmarks.trial import Trial
 from zoo.command import command
 from zoo.format.published import PublishedZoo
 from zoo.reading.locate import find_folder
 
-KINDS = ("checkpoints", "configs")
+_KINDS = ("checkpoints", "configs")
 
 
-def plan(options: TableOptions, data: BenchmarkData, places: Sequence[Elsewhere]) -> list[Trial]:
-    """Every model by the recipe of its main column; without a place it is tested on its own test split."""
+def _plan(options: TableOptions, data: BenchmarkData, others: Sequence[Elsewhere]) -> list[Trial]:
+    """Every model by the recipe of its main column, tested on its own test split and on the others."""
     return [
         trial
         for model in options.models
-        for place in (None, *places)
-        for trial in options.trials("transfer", data, model, recipe=known_models()[model].recipe, elsewhere=place)
+        for other in (None, *others)
+        for trial in options.trials("transfer", data, model, recipe=known_models()[model].recipe, elsewhere=other)
     ]
 
 
-def targets(
-    zoo: PublishedZoo, config: str, fitted_at: str, configs: Sequence[str], kinds: Sequence[str] = KINDS
+def _targets(
+    zoo: PublishedZoo, config: str, fitted_at: str, configs: Sequence[str], kinds: Sequence[str] = _KINDS
 ) -> list[tuple[str, str]]:
     """Config and checkpoint of the other test splits: the config's own checkpoints, then configs that are alike."""
     details = zoo.config(config)
@@ -60,7 +59,7 @@ def targets(
             for name, other in ((name, zoo.config(name)) for name in alike)
         ],
     }
-    return [target for kind in KINDS if kind in kinds for target in found[kind]]
+    return [target for kind in _KINDS if kind in kinds for target in found[kind]]
 
 
 @command
@@ -70,21 +69,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--tested-on",
         nargs="+",
-        default=list(KINDS),
-        choices=KINDS,
+        default=list(_KINDS),
+        choices=_KINDS,
         help="which other test splits predictors are tested on",
     )
     parsed = parser.parse_args(arguments)
     options = read_options(parsed)
     zoo = PublishedZoo.read(find_folder(options.zoo, *options.configs[:1]))
     configs = options.configs or tuple(zoo.configs)
-    places = {
-        config: targets(
+    others = {
+        config: _targets(
             zoo, config, options.checkpoint or zoo.config(config).usual_checkpoint, configs, parsed.tested_on
         )
         for config in configs
     }
-    if not any(places.values()):
+    if not any(others.values()):
         reason = (
             "no other config alike" if parsed.tested_on == ["configs"] else "one checkpoint and no other config alike"
         )
@@ -92,8 +91,8 @@ def main(arguments: list[str] | None = None) -> None:
     experiment = Experiment(options, data_sets=len(configs))
     for config in configs:
         data = options.data(config)
-        tested = [data.test_elsewhere(options.data(name, checkpoint=label)) for name, label in places[config]]
-        experiment.run(plan(options, data, [place for pair in tested for place in pair]), data)
+        tested = [data.test_elsewhere(options.data(name, checkpoint=label)) for name, label in others[config]]
+        experiment.run(_plan(options, data, [other for pair in tested for other in pair]), data)
         table = transfer_table(experiment.index(config), config)
         experiment.write(f"transfer.{config}.md", f"{table}\n\n{TRANSFER_NOTE}", config)
     experiment.end()

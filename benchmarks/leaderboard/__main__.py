@@ -18,10 +18,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.data.benchmark_data import BenchmarkData
-from benchmarks.experiments.average import average
-from benchmarks.experiments.execution import fit_and_judge
-from benchmarks.experiments.trial import Outcome, Trial
+from benchmarks.data import BenchmarkData, Outcome
+from benchmarks.execution import average, fit_and_judge
 from benchmarks.leaderboard.ranking import rank, read_ranking, write_ranking
 from benchmarks.leaderboard.scoring import HeldOutRows, Score, tau_text
 from benchmarks.leaderboard.submission import (
@@ -35,10 +33,10 @@ from benchmarks.leaderboard.submission import (
     submissions_in,
     write_submission,
 )
-from benchmarks.models.own import check_models
-from benchmarks.models.registry import MODELS, BenchmarkModel, known_models, own_models
+from benchmarks.models.registry import MODELS, BenchmarkModel, check_models, known_models, own_models
 from benchmarks.report import find_clone, write_documents
 from benchmarks.tables.markdown import number, threshold_title
+from benchmarks.trial import Trial
 from zoo.command import any_seed, command, command_parser, positive
 from zoo.device import choose_device
 from zoo.reading.locate import DEFAULT_NAME

@@ -17,17 +17,17 @@ import numpy as np
 import torch
 from jaxtyping import Float, Integer
 
-from benchmarks.data.benchmark_data import chosen_checkpoint, count_test_examples
-from benchmarks.data.checkpoints import Checkpoints
-from benchmarks.statistics.ranking import kendall_tau
-from benchmarks.statistics.uncertainty import (
+from benchmarks.data import Checkpoints, chosen_checkpoint, count_test_examples
+from benchmarks.statistics import (
     Interval,
     bootstrap_taus,
     coefficient_of_determination,
+    kendall_tau,
     noise_ceiling,
     resample_runs,
+    resampled_means,
+    taus_within,
 )
-from benchmarks.statistics.within import resampled_means, taus_within
 from benchmarks.tables.markdown import MISSING
 from benchmarks.tables.paper import THRESHOLDS
 from zoo.reading.locate import find_folder

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from benchmarks.data.checkpoints import HYPERPARAMETERS, Checkpoints
-from benchmarks.statistics.ranking import kendall_tau
+from benchmarks.data import HYPERPARAMETERS, Checkpoints
+from benchmarks.statistics import kendall_tau
 from nfn.predictors.places import Ranks
 from zoo.format.hyperparameters import OPTIMIZERS
 
-ROUNDS, RATE, LEAVES, LEAF_ROWS = 2000, 0.05, 15, 5
+_ROUNDS, _RATE, _LEAVES, _LEAF_ROWS = 2000, 0.05, 15, 5
 
 
 @dataclass(frozen=True)
-class FittedHyperparameters:
+class _FittedHyperparameters:
     """Boosted trees on the hyperparameters, up to the round that did best on validation."""
 
     model: Any
@@ -30,25 +30,25 @@ class FittedHyperparameters:
     epoch: int
     parameters: int
     validation_tau: float
-    epochs: int = ROUNDS
+    epochs: int = _ROUNDS
 
     def predict(self, rows: Checkpoints) -> Float[np.ndarray, " n"]:
-        (last,) = islice(self.model.staged_predict(table(rows)), self.epoch - 1, self.epoch)
+        (last,) = islice(self.model.staged_predict(_table(rows)), self.epoch - 1, self.epoch)
         return self.ranks.accuracy_at(last)
 
 
 def fit_hyperparameters(
     train: Checkpoints, validation: Checkpoints, seeds: Sequence[int], jobs: int
-) -> list[FittedHyperparameters]:
+) -> list[_FittedHyperparameters]:
     """The number of rounds is the one with the highest τ on validation. Nothing is random: all seeds are the same."""
     from sklearn.ensemble import HistGradientBoostingRegressor
     from threadpoolctl import threadpool_limits
 
     settings: dict[str, Any] = {
-        "learning_rate": RATE,
-        "max_iter": ROUNDS,
-        "max_leaf_nodes": LEAVES,
-        "min_samples_leaf": LEAF_ROWS,
+        "learning_rate": _RATE,
+        "max_iter": _ROUNDS,
+        "max_leaf_nodes": _LEAVES,
+        "min_samples_leaf": _LEAF_ROWS,
         "categorical_features": [HYPERPARAMETERS.index("optimizer")],
         "early_stopping": False,
         "random_state": 0,
@@ -57,16 +57,16 @@ def fit_hyperparameters(
     ranks = Ranks.among(train.truth())
     # six columns are too little work for several threads: they would wait for each other, on a busy machine for minutes
     with threadpool_limits(1):
-        model.fit(table(train), ranks.of(train.truth()))
-    by_round = model.staged_predict(table(validation))
+        model.fit(_table(train), ranks.of(train.truth()))
+    by_round = model.staged_predict(_table(validation))
     taus = [kendall_tau(ranks.accuracy_at(predicted), validation.truth()) for predicted in by_round]
     best = int(np.nan_to_num(taus, nan=-2.0).argmax())  # an undefined τ is worse than any other
     leaves = [tree.get_n_leaf_nodes() for (tree,) in model._predictors[: best + 1]]
     nodes = sum(2 * count - 1 for count in leaves)
-    return [FittedHyperparameters(model, ranks, best + 1, nodes, taus[best]) for _ in seeds]
+    return [_FittedHyperparameters(model, ranks, best + 1, nodes, taus[best]) for _ in seeds]
 
 
-def table(rows: Checkpoints) -> Float[np.ndarray, "n 6"]:
+def _table(rows: Checkpoints) -> Float[np.ndarray, "n 6"]:
     """The hyperparameters as numbers, the optimizer as its index in the list. Trees need no logarithms."""
     columns = [
         rows.hyperparameters[name].map(OPTIMIZERS.index) if name == "optimizer" else rows.hyperparameters[name]

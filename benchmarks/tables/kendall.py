@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from benchmarks.data.benchmark_data import MIN_ROWS
+from benchmarks.data import MIN_ROWS
 from benchmarks.models.registry import MODELS, SIX_MODELS, known_models, weight_models
 from benchmarks.results import ResultIndex
 from benchmarks.tables import paper

@@ -1,15 +1,26 @@
-"""Predictors on disk: ``config.json`` is the architecture, ``model.safetensors`` its parameters and buffers."""
+"""Predictors on disk, in two forms.
+
+A folder of ``save_predictor``: ``config.json`` is the architecture, ``model.safetensors`` its parameters and buffers.
+
+A fitted predictor in one small file, like those that come with this package: ``NAME.safetensors`` has the architecture
+in its header, the parameters, and the interval around predictions; the large matrices are stored in half precision,
+everything else in float32. ``NAME.toml`` is its card: the data it was fitted on, the recipe, its accuracy on the test
+split, and what it must not be used for.
+"""
 
 import json
 import math
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import nn
+from torch import Tensor, nn
 
+from nfn.predictors.conformal import MOST_BINS, ConformalInterval
 from nfn.predictors.gauge_nfn import GaugeNFN
 from nfn.predictors.mlp import MLPPredictor
 from nfn.predictors.predictor import Predictor
@@ -17,41 +28,47 @@ from nfn.predictors.probes import ProbeNFN
 from nfn.predictors.raw_moments import RawMomentsPredictor
 from nfn.predictors.statnn import StatNN
 from nfn.predictors.transformer_nfn import TransformerNFN
-from zoo import TransformerSpec
+from zoo import TransformerSpec, TransformerWeights
 from zoo.storage.atomic import write_atomically
-from zoo.storage.untrusted import read_json, refuse_larger
+from zoo.storage.untrusted import parse_json, read_bounded, read_json, refuse_larger
+from zoo.tasks.toml_text import parse_toml
 
-KINDS: dict[str, type[Predictor]] = {
+SUFFIX, CARD_SUFFIX = ".safetensors", ".toml"
+_KINDS: dict[str, type[Predictor]] = {
     cls.kind: cls for cls in (TransformerNFN, MLPPredictor, StatNN, GaugeNFN, RawMomentsPredictor, ProbeNFN)
 }
-CONFIG = "config.json"
-TENSORS = "model.safetensors"
-LONGEST_HEADER = 1 << 20
-FLOATS = {"F16", "BF16", "F32", "F64"}
+_CONFIG, _TENSORS = "config.json", "model.safetensors"
+_LONGEST_HEADER = 1 << 20
+_FLOATS = {"F16", "BF16", "F32", "F64"}
+_PRETRAINED = Path(__file__).parent.parent / "pretrained"
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
+_MAX_BYTES, _MAX_CARD_BYTES = 64 << 20, 1 << 16
+_HALVED = 1 << 16  # matrices with at least this many numbers are stored in half precision
+_EDGES, _WIDTHS = "interval.edges", "interval.half_widths"
 
 
 def save_predictor(predictor: nn.Module, folder: Path | str) -> None:
     """Writes a predictor into a folder, which is created if it does not exist.
 
-    A class of one's own can be saved if it derives from ``Predictor`` and has a ``kind`` that no other class has.
+    A class of your own can be saved if it derives from ``Predictor`` and has a ``kind`` that no other class has.
     """
-    folder, predictor = Path(folder), storable(predictor)
+    folder, predictor = Path(folder), _storable(predictor)
     tensors = {name: tensor.detach().contiguous() for name, tensor in predictor.state_dict().items()}
-    write_atomically(folder / TENSORS, save(tensors))
-    write_atomically(folder / CONFIG, json.dumps(predictor.config(), indent=2).encode() + b"\n")
+    write_atomically(folder / _TENSORS, save(tensors))
+    write_atomically(folder / _CONFIG, json.dumps(predictor.config(), indent=2).encode() + b"\n")
 
 
-def storable(predictor: nn.Module) -> Predictor:
+def _storable(predictor: nn.Module) -> Predictor:
     """The predictor, unless its class lacks what it takes to build it again."""
     name = type(predictor).__name__
     if not isinstance(predictor, Predictor):
         raise ValueError(
-            f"{name} cannot be saved: it must derive from nfn.Predictor, have a kind, and tell its options in config()"
+            f"{name} cannot be saved: it must derive from nfn.Predictor, have a kind, and give its options in config()"
         )
     own = type(predictor)
     if not hasattr(own, "kind"):
         raise ValueError(f'{name} cannot be saved: it needs a kind, such as kind = "my_predictor"')
-    if (other := KINDS.get(own.kind, own)) is not own:
+    if (other := _KINDS.get(own.kind, own)) is not own:
         raise ValueError(
             f"{name} cannot be saved: its kind {own.kind!r} is that of {other.__name__}, give it one of its own"
         )
@@ -61,56 +78,56 @@ def storable(predictor: nn.Module) -> Predictor:
 def load_predictor(folder: Path | str, own: type[Predictor] | None = None) -> Predictor:
     """The predictor that ``save_predictor`` wrote, on the CPU, in the dtype it had.
 
-    A predictor of a class of one's own needs that class as ``own``: nothing is imported because a file says so.
+    A predictor of a class of your own needs that class as ``own``: nothing is imported because a file names it.
     """
     folder = Path(folder)
-    for name in (CONFIG, TENSORS):
+    for name in (_CONFIG, _TENSORS):
         if not (folder / name).is_file():
-            raise FileNotFoundError(f"{folder} holds no predictor: {name} is missing")
-    config = read_json(folder / CONFIG)
-    tensors = read_tensors(folder / TENSORS, expected_shapes(config, own))
+            raise FileNotFoundError(f"{folder} does not hold a predictor: {name} is missing")
+    config = read_json(folder / _CONFIG)
+    tensors = _read_tensors(folder / _TENSORS, _expected_shapes(config, own))
     if len(dtypes := {str(tensor.dtype) for tensor in tensors.values()}) != 1:
-        raise ValueError(f"{TENSORS} in {folder} holds {', '.join(sorted(dtypes))}, not one kind of float")
-    predictor = build_predictor(config, own)
+        raise ValueError(f"{_TENSORS} in {folder} holds {', '.join(sorted(dtypes))}, not one kind of float")
+    predictor = _build_predictor(config, own)
     predictor.to(next(iter(tensors.values())).dtype).load_state_dict(tensors)
     return predictor
 
 
-def expected_shapes(config: dict[str, Any], own: type[Predictor] | None = None) -> dict[str, list[int]]:
+def _expected_shapes(config: dict[str, Any], own: type[Predictor] | None = None) -> dict[str, list[int]]:
     """The tensors that a predictor of this architecture has.
 
     Made without memory: a forged config may ask for any amount of it, but the file must hold as much.
     """
     with torch.device("meta"):
-        plan = build_predictor(config, own)
+        plan = _build_predictor(config, own)
     return {name: list(tensor.shape) for name, tensor in plan.state_dict().items()}
 
 
-def read_tensors(path: Path, expected: dict[str, list[int]]) -> dict[str, torch.Tensor]:
+def _read_tensors(path: Path, expected: dict[str, list[int]]) -> dict[str, torch.Tensor]:
     """The tensors of a file, which must be these, of floats."""
     try:
-        refuse_larger(path, sum(8 * math.prod(shape) for shape in expected.values()) + LONGEST_HEADER)
+        refuse_larger(path, sum(8 * math.prod(shape) for shape in expected.values()) + _LONGEST_HEADER)
         with safe_open(path, framework="pt") as file:
             headers = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             stored = {name: header.get_shape() for name, header in headers.items()}
             if expected != stored:
                 names = expected.keys() | stored.keys()
                 wrong = sorted(name for name in names if expected.get(name) != stored.get(name))
-                raise ValueError(f"{path.name} in {path.parent} does not fit its {CONFIG}: {wrong[0]} differs")
-            if not (dtypes := {header.get_dtype() for header in headers.values()}) <= FLOATS:
+                raise ValueError(f"{path.name} in {path.parent} does not fit its {_CONFIG}: {wrong[0]} differs")
+            if not (dtypes := {header.get_dtype() for header in headers.values()}) <= _FLOATS:
                 raise ValueError(f"{path.name} in {path.parent} holds {', '.join(sorted(dtypes))}, not floats")
             return {name: file.get_tensor(name) for name in headers}
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is damaged ({error}): save the predictor again") from error
 
 
-def build_predictor(config: dict[str, Any], own: type[Predictor] | None = None) -> Predictor:
-    """A new predictor of the architecture that a config describes, one of the ``KINDS`` or of one's own class."""
+def _build_predictor(config: dict[str, Any], own: type[Predictor] | None = None) -> Predictor:
+    """A new predictor of the architecture that a config describes, one of the ``_KINDS`` or of the class ``own``."""
     if not isinstance(config, dict):
         raise ValueError(f"the config of a predictor is an object, got a {type(config).__name__}")
     options = dict(config)
     kind = options.pop("kind", None)
-    kinds = KINDS if own is None else KINDS | {own.kind: own}
+    kinds = _KINDS if own is None else _KINDS | {own.kind: own}
     if kind not in tuple(kinds):
         raise ValueError(f"unknown kind of predictor {kind!r}: one of {', '.join(kinds)}")
     try:
@@ -118,3 +135,94 @@ def build_predictor(config: dict[str, Any], own: type[Predictor] | None = None) 
     # What torch raises for impossible widths: a RuntimeError for a negative one, an OverflowError past 64 bits.
     except (TypeError, KeyError, AttributeError, RuntimeError, OverflowError, ZeroDivisionError) as error:
         raise ValueError(f"the config of a {kind} predictor does not fit: {error}") from error
+
+
+class Prediction(NamedTuple):
+    """Predicted accuracies and the ends of their intervals."""
+
+    accuracy: Float[Tensor, "*batch"]
+    low: Float[Tensor, "*batch"]
+    high: Float[Tensor, "*batch"]
+
+
+class Pretrained(nn.Module):
+    """A fitted predictor: called, it predicts accuracies like any other; ``predict`` gives intervals too."""
+
+    def __init__(self, predictor: Predictor, interval: ConformalInterval, card: dict[str, Any]) -> None:
+        super().__init__()
+        self.predictor, self.interval, self.card = predictor, interval, card
+
+    @property
+    def spec(self) -> TransformerSpec:
+        """The dimensions of the transformers it reads."""
+        return self.predictor.spec
+
+    def logits(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
+        """The prediction before the sigmoid."""
+        return self.predictor.logits(weights)
+
+    def forward(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
+        """The predicted accuracy of each checkpoint."""
+        return self.predictor(weights)
+
+    @torch.no_grad()
+    def predict(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Prediction:
+        """The predicted accuracy of each checkpoint, and the ends of its interval; without gradients."""
+        accuracy = self(weights)
+        return Prediction(accuracy, *self.interval(accuracy))
+
+
+def save_pretrained(predictor: nn.Module, interval: ConformalInterval, path: Path) -> int:
+    """Writes the file of a predictor and returns its size; the card beside it is written by whoever measured it."""
+    predictor = _storable(predictor)
+    tensors = {
+        name: tensor.detach().to(torch.float16 if tensor.numel() >= _HALVED else torch.float32).contiguous()
+        for name, tensor in predictor.state_dict().items()
+    }
+    tensors |= {_EDGES: interval.edges.float(), _WIDTHS: interval.half_widths.float()}
+    data = save(tensors, metadata={"config": json.dumps(predictor.config(), sort_keys=True)})
+    write_atomically(path, data)
+    return len(data)
+
+
+def load_pretrained(name: str | Path) -> Pretrained:
+    """A fitted predictor of this package by name (``pretrained_names``), or any by the path of its file; float32."""
+    path = Path(name) if Path(name).suffix == SUFFIX else _packaged(str(name))
+    try:
+        refuse_larger(path, _MAX_BYTES)
+        with safe_open(path, framework="pt") as file:
+            config = parse_json((file.metadata() or {}).get("config", "").encode(), f"the config of {path}")
+            shapes = {key: file.get_slice(key).get_shape() for key in (_EDGES, _WIDTHS) if key in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged ({error}): fit it again with python -m benchmarks.pretrain") from error
+    bins = shapes.get(_WIDTHS, [0])[0] if shapes.get(_WIDTHS) else 0
+    if not 1 <= bins <= MOST_BINS or shapes.get(_EDGES) != [bins - 1]:
+        raise ValueError(f"{path} has no interval: it is not a file of python -m benchmarks.pretrain")
+    tensors = _read_tensors(path, _expected_shapes(config) | {_EDGES: [bins - 1], _WIDTHS: [bins]})
+    single = {key: tensor.float() for key, tensor in tensors.items()}
+    interval = ConformalInterval(single.pop(_EDGES), single.pop(_WIDTHS))
+    predictor = _build_predictor(config)
+    predictor.load_state_dict(single)
+    return Pretrained(predictor.eval(), interval, _read_card(path.with_suffix(CARD_SUFFIX))).eval()
+
+
+def _packaged(name: str) -> Path:
+    path = _PRETRAINED / f"{name}{SUFFIX}"
+    if not _NAME.fullmatch(name) or not path.is_file():
+        raise ValueError(
+            f"no fitted predictor called {name!r}: there are {', '.join(pretrained_names())}; "
+            f"one of your own is named by its file, which ends in {SUFFIX}"
+        )
+    return path
+
+
+def pretrained_names() -> list[str]:
+    """The fitted predictors that come with this package."""
+    return sorted(path.stem for path in _PRETRAINED.glob(f"*{SUFFIX}"))
+
+
+def _read_card(path: Path) -> dict[str, Any]:
+    """The card of a predictor; empty where it has none."""
+    if not path.is_file():
+        return {}
+    return parse_toml(read_bounded(path, _MAX_CARD_BYTES), str(path))

@@ -7,8 +7,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from benchmarks.data.benchmark_data import BenchmarkData
-from benchmarks.data.checkpoints import Checkpoints
+from benchmarks.data import BenchmarkData, Checkpoints
 from zoo import TransformerSpec, TransformerWeights
 from zoo.format.hyperparameters import OPTIMIZERS
 

@@ -7,18 +7,15 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from benchmarks import kendall, results
-from benchmarks.experiments import execution
-from benchmarks.experiments.average import average
-from benchmarks.experiments.execution import to_fit
-from benchmarks.experiments.summary import Entry, entry_rows
-from benchmarks.experiments.trial import Trial
-from benchmarks.experiments.trial_store import TrialStore
+from benchmarks import execution, kendall, results
+from benchmarks.execution import average, to_fit
 from benchmarks.models import hyperparameters
 from benchmarks.models.registry import MODELS, weight_models
 from benchmarks.results import ResultIndex
-from benchmarks.statistics.ranking import kendall_tau
+from benchmarks.statistics import kendall_tau
+from benchmarks.summary import Entry, _entry_rows
 from benchmarks.tables.kendall import kendall_tables
+from benchmarks.trial import Trial, TrialStore
 from nfn.predictors.places import Ranks
 from tests.benchmarks.synthetic import invent_data, random_label
 from tests.benchmarks.test_experiments import outcome, run
@@ -42,7 +39,7 @@ def test_the_average_is_that_of_places_among_the_training_accuracies() -> None:
 
 
 def test_an_average_needs_no_fit_of_parts_that_are_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hyperparameters, "ROUNDS", 20)
+    monkeypatch.setattr(hyperparameters, "_ROUNDS", 20)
     data = invent_data(60, 20, 30, random_label)
     both = [Trial("kendall", "mnist", AVERAGE, seed, "z", epochs=1, recipe="gauge").normalized() for seed in (0, 1)]
     parts = [part for trial in both for part in trial.parts]
@@ -88,7 +85,7 @@ def test_the_paired_interval_above_hyperparameters_covers_and_is_narrower_than_t
         truth = draw.uniform(size=120)
         shared = truth + 0.3 * draw.normal(size=120)
         weights, reference = (shared + 0.1 * draw.normal(size=120) for _ in range(2))
-        rows = entry_rows([entry("mlp", weights, truth), entry("hyperparameters", reference, truth)])
+        rows = _entry_rows([entry("mlp", weights, truth), entry("hyperparameters", reference, truth)])
         index = ResultIndex.latest(rows, "mnist")
         above = index.value("tau_above_hyperparameters", "mlp")
         interval = index.interval("tau_above_hyperparameters", "mlp")
@@ -108,7 +105,7 @@ def test_the_paired_interval_above_hyperparameters_covers_and_is_narrower_than_t
 def test_the_average_is_shown_with_its_lead_and_never_as_the_leader(
     tiny_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hyperparameters, "ROUNDS", 20)
+    monkeypatch.setattr(hyperparameters, "_ROUNDS", 20)
     assert AVERAGE not in weight_models()
     options = ["--zoo", str(tiny_zoo), "--out", str(tmp_path), "--epochs", "1", "--quick", "--jobs", "1"]
     kendall.main([*options, "--models", "gauge_nfn", "hyperparameters"])

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import ablation_width, augmentation, kendall, rows, transfer
-from benchmarks.experiments import estimate, execution, experiment
-from benchmarks.experiments.estimate import CONVERGED_EPOCHS, FitTimes, row_epochs, steps_per_epoch
-from benchmarks.experiments.trial import Trial
+from benchmarks import ablation_width, augmentation, execution, experiment, kendall, rows, transfer
+from benchmarks.experiment import _CONVERGED_EPOCHS, _FitTimes, _row_epochs
 from benchmarks.models import hyperparameters
 from benchmarks.models.registry import MODELS
+from benchmarks.trial import Trial
 from tests.benchmarks.synthetic import invent_data, random_label
 from zoo.command import Main
 
@@ -26,24 +25,23 @@ def test_every_model_is_measured_once_and_its_time_grows_with_the_work(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = iter(range(1000, 0, -1))
-    monkeypatch.setattr(estimate, "seconds", lambda call: float(next(ticks)))
-    times = FitTimes(DATA, jobs=1)
+    monkeypatch.setattr(experiment, "_seconds", lambda call: float(next(ticks)))
+    times = _FitTimes(DATA, jobs=1)
     once = times.of([trial(model)])
     probes = next(ticks)
     assert times.of([trial(model, seed=1)]) == once
     half = times.of([trial(model, threshold=0.5)])
     if MODELS[model].kind is not None:
         assert times.of([trial(model, epochs=30)]) == pytest.approx(3 * once)
-        assert times.of([trial(model, recipe="converged")]) == pytest.approx(once * CONVERGED_EPOCHS / 10)
-        rows = [len(split.at_least(0.5)) for split in (DATA.train, DATA.validation)]
-        assert half / once == pytest.approx(steps_per_epoch(*rows) / steps_per_epoch(120, 30))
+        assert times.of([trial(model, recipe="converged")]) == pytest.approx(once * _CONVERGED_EPOCHS / 10)
+    assert half / once == pytest.approx(sum(DATA.rows_at_least(0.5)) / (120 + 30))
     assert next(ticks) == probes - 1, "it was measured again"
     assert times.of([trial(model, threshold=0.9999)]) == 0.0, "too few rows to fit"
     assert times.total([trial(model), trial(model, threshold=0.5)]) == pytest.approx(once + half)
 
 
 def test_the_size_of_the_work_needs_no_measurement() -> None:
-    assert row_epochs([trial("mlp"), trial("mlp", recipe="converged")], DATA) == 120 * (10 + CONVERGED_EPOCHS)
+    assert _row_epochs([trial("mlp"), trial("mlp", recipe="converged")], DATA) == 120 * (10 + _CONVERGED_EPOCHS)
 
 
 @pytest.fixture
@@ -54,7 +52,7 @@ def cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(execution, "fit_and_judge", interrupted)
-    monkeypatch.setattr(hyperparameters, "ROUNDS", 20)
+    monkeypatch.setattr(hyperparameters, "_ROUNDS", 20)
 
 
 @pytest.mark.usefixtures("cut_off")
@@ -108,7 +106,7 @@ def test_a_table_says_how_long_it_takes_before_the_first_fit(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(experiment, "WORTH_A_PROBE", 0)
+    monkeypatch.setattr(experiment, "_WORTH_A_PROBE", 0)
     with pytest.raises(SystemExit) as ended:
         command([*words, "--zoo", str(tiny_zoo), "--out", str(tmp_path)])
     assert ended.value.code == 130
@@ -127,7 +125,7 @@ def test_a_short_table_is_not_probed(tiny_zoo: Path, tmp_path: Path, capsys: pyt
 def test_a_table_begins_at_once_where_no_estimate_is_wanted(
     tiny_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(experiment, "WORTH_A_PROBE", 0)
+    monkeypatch.setattr(experiment, "_WORTH_A_PROBE", 0)
     with pytest.raises(SystemExit):
         kendall.main(["--quick", "--no-estimate", "--zoo", str(tiny_zoo), "--out", str(tmp_path)])
     assert capsys.readouterr().err == "interrupted\n"

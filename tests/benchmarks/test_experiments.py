@@ -8,25 +8,22 @@ import numpy as np
 import pytest
 
 import benchmarks
-from benchmarks import results
-from benchmarks.data.benchmark_data import BenchmarkData, Elsewhere
-from benchmarks.data.checkpoints import Checkpoints
-from benchmarks.experiments import execution
-from benchmarks.experiments.execution import Finished, compute
-from benchmarks.experiments.summary import AVERAGED_NOTES, Entry
-from benchmarks.experiments.trial import Outcome, Trial
-from benchmarks.experiments.trial_store import TrialStore
-from benchmarks.models import schedule, training_group
+from benchmarks import execution, results
+from benchmarks.data import BenchmarkData, Checkpoints, Elsewhere, Outcome
+from benchmarks.execution import Finished, compute
+from benchmarks.models import training
 from benchmarks.models.registry import MODELS, SIX_MODELS
 from benchmarks.results import ResultIndex
-from benchmarks.statistics.ranking import kendall_tau
+from benchmarks.statistics import kendall_tau
+from benchmarks.summary import _AVERAGED_NOTES, Entry
+from benchmarks.trial import Trial, TrialStore
 from tests.benchmarks.synthetic import invariant_label, invent, invent_data, random_label
 
 PLACES = [("agnews", "best", "z", True), ("agnews", "best", "z", False), ("agnews", "best", "y", True)]
 
 
 def outcome(predicted: list[float], truth: list[float], **notes: float | str | None) -> Outcome:
-    all_notes = {"device": "cpu", **dict.fromkeys(AVERAGED_NOTES), **notes}
+    all_notes = {"device": "cpu", **dict.fromkeys(_AVERAGED_NOTES), **notes}
     numbers = [np.array(values, dtype=np.float32) for values in (predicted, truth)]
     return Outcome(numbers[0], numbers[1], np.arange(len(truth)), all_notes)
 
@@ -55,8 +52,8 @@ def taus(finished: Finished) -> dict[str, float]:
 def test_only_transformer_nfn_finds_an_invariant_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Every checkpoint is moved by its own group element; the label is an invariant polynomial of the weights."""
     # many rows and few, large steps: the test is about what can be learned, not about how fast
-    monkeypatch.setattr(training_group, "BATCH_SIZE", 256)
-    monkeypatch.setattr(schedule, "PEAK_RATE", 5e-3)
+    monkeypatch.setattr(training, "BATCH_SIZE", 256)
+    monkeypatch.setattr(training, "_PEAK_RATE", 5e-3)
     data = invent_data(10_000, 150, 200, invariant_label, move=True)
     finished = run(trials_of(("transformer_nfn", "mlp"), epochs=8), data, tmp_path)
     tau_of = taus(finished)
@@ -95,7 +92,7 @@ def test_no_test_row_is_seen_before_every_choice_is_made(tmp_path: Path, monkeyp
 
         return fit
 
-    for name in ("fit_neural", "fit_other"):
+    for name in ("fit_neural", "_fit_other"):
         monkeypatch.setattr(execution, name, watched(getattr(execution, name)))
     for model in MODELS:
         # new data for each model, since an opened split is kept
@@ -116,7 +113,7 @@ def test_no_test_row_is_seen_before_every_choice_is_made(tmp_path: Path, monkeyp
 
 def test_only_judge_opens_the_test_split_and_only_one_function_calls_it():
     """Checked in the source code."""
-    users: dict[str, set[tuple[str, str]]] = {"_test": set(), "_moved_test": set(), "_open_test": set(), "judge": set()}
+    users: dict[str, set[tuple[str, str]]] = {"_test": set(), "_moved_test": set(), "open_test": set(), "judge": set()}
     for path in Path(benchmarks.__path__[0]).rglob("*.py"):
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(function, ast.FunctionDef):
@@ -124,11 +121,10 @@ def test_only_judge_opens_the_test_split_and_only_one_function_calls_it():
                     if isinstance(node, ast.Attribute) and node.attr in users:
                         users[node.attr].add((path.name, function.name))
     # a fitted predictor that comes with the package says on its card how it did on the test split
-    assert users["judge"] == {("execution.py", "judged"), ("pretrain.py", "card")}
-    assert users["_test"] == {("benchmark_data.py", "judge"), ("benchmark_data.py", "_moved_test")}
-    assert users["_moved_test"] == {("benchmark_data.py", "judge")}
-    passed_on = {("benchmark_data.py", name) for name in ("apart_from", "open_apart", "with_train_rows")}
-    assert users["_open_test"] == {("benchmark_data.py", "__init__"), ("benchmark_data.py", "_test"), *passed_on}
+    assert users["judge"] == {("execution.py", "_judged"), ("pretrain.py", "_card")}
+    assert users["_test"] == {("data.py", "judge"), ("data.py", "_moved_test")}
+    assert users["_moved_test"] == {("data.py", "judge")}
+    assert users["open_test"] == {("data.py", "_test"), ("data.py", "test_elsewhere")}
 
 
 def test_the_same_trial_twice_gives_the_same_numbers_and_is_computed_once(tmp_path: Path):
@@ -153,7 +149,7 @@ def test_a_threshold_with_too_few_rows_is_left_out(tmp_path: Path):
     data = invent_data(60, 20, 30, random_label)
     finished = run(trials_of(("mlp",), epochs=1, threshold=0.999), data, tmp_path)
     assert not finished.outcomes
-    assert finished.rows[0.999]["train_rows"] < 2
+    assert len(data.train.at_least(0.999)) < 2
 
 
 def test_a_damaged_file_of_trials_is_one_clear_line(tmp_path: Path):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.data.checkpoints import Checkpoints
-from benchmarks.experiments.trial import Trial
+from benchmarks.data import Checkpoints
 from benchmarks.models.hyperparameters import fit_hyperparameters
 from benchmarks.models.registry import MODELS
-from benchmarks.statistics.ranking import kendall_tau
+from benchmarks.statistics import kendall_tau
+from benchmarks.trial import Trial
 from nfn.predictors.places import Ranks
 from tests.benchmarks.synthetic import invent, random_label
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.leaderboard.scoring import HeldOutRows
 from benchmarks.leaderboard.submission import Card, PredictionSet, Submission, submissions_in, write_submission
-from benchmarks.pretrain import replace_pair
+from benchmarks.pretrain import _replace_pair
 from tests.faults.kill_points import KillPoint, run_to_kill_point
 from tests.faults.killing import KILLED
 from tests.faults.processes import finish
@@ -65,9 +65,9 @@ def test_a_killed_submission_is_the_old_one_or_the_new_one(earlier: bool, tmp_pa
 def test_a_killed_fit_leaves_no_predictor_with_the_card_of_another(tmp_path: Path) -> None:
     file = tmp_path / "fitted.safetensors"
     left = set()
-    for point in kills("predictor", replace_pair, (file, b"new", b"new"), tmp_path / "moments"):
-        replace_pair(file, b"old", b"old")
-        assert finish(run_to_kill_point, replace_pair, (file, b"new", b"new"), point) == KILLED
+    for point in kills("predictor", _replace_pair, (file, b"new", b"new"), tmp_path / "moments"):
+        _replace_pair(file, b"old", b"old")
+        assert finish(run_to_kill_point, _replace_pair, (file, b"new", b"new"), point) == KILLED
         card = file.with_suffix(".toml")
         left.add((file.read_bytes(), card.read_bytes() if card.exists() else None))
     assert left == {(b"old", None), (b"new", None), (b"new", b"new")}

@@ -16,7 +16,7 @@ from benchmarks.leaderboard.__main__ import main
 from benchmarks.leaderboard.ranking import leaderboard_tables, rank, read_ranking
 from benchmarks.leaderboard.scoring import HeldOutRows, leaked_labels, score
 from benchmarks.leaderboard.submission import Card, PredictionSet, _csv_text, submissions_in, write_submission
-from benchmarks.statistics.ranking import kendall_tau
+from benchmarks.statistics import kendall_tau
 from tests.refusal import refusal
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard

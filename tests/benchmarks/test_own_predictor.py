@@ -10,17 +10,21 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import augmentation, kendall, results
-from benchmarks.experiments import execution
-from benchmarks.experiments.trial import Trial
+from benchmarks import augmentation, execution, kendall, results
 from benchmarks.leaderboard.__main__ import main as leaderboard
-from benchmarks.models.own import check_models, load_model
-from benchmarks.models.registry import MODELS, BenchmarkModel, known_models, own_models, register
-from benchmarks.models.schedule import Recipe
-from benchmarks.models.training_apart import train_apart
-from benchmarks.models.training_group import TrainingGroup, train_together
+from benchmarks.models.registry import (
+    MODELS,
+    BenchmarkModel,
+    _load_model,
+    _register,
+    check_models,
+    known_models,
+    own_models,
+)
+from benchmarks.models.training import Recipe, TrainingGroup, train_one_by_one, train_together
 from benchmarks.plots import _COLORS, _color_of
 from benchmarks.results import ResultIndex
+from benchmarks.trial import Trial
 from nfn import MLPPredictor, load_predictor, save_predictor
 from tests.benchmarks.synthetic import SMALL, invariant_label, invent
 from tests.refusal import refusal
@@ -163,7 +167,7 @@ def test_a_predictor_trained_alone_comes_out_as_trained_together():
     group = TrainingGroup(np.arange(90), np.arange(40), (0, 1))
     for recipe in (Recipe(), Recipe(scaled=True), Recipe(place=True, weight_decay=0.01)):
         (together,), (apart,) = (
-            fit(build, [group], train, validation, recipe, epochs=3) for fit in (train_together, train_apart)
+            fit(build, [group], train, validation, recipe, epochs=3) for fit in (train_together, train_one_by_one)
         )
         for one, other in zip(together, apart, strict=True):
             np.testing.assert_allclose(one.predict(validation), other.predict(validation), atol=1e-4)
@@ -172,10 +176,10 @@ def test_a_predictor_trained_alone_comes_out_as_trained_together():
 
 
 def test_a_predictor_with_inputs_and_logits_trains_stacked_without_a_scaled_column(write: Write):
-    model = load_model(f"{write(STACKED)}:Stacked")
+    model = _load_model(f"{write(STACKED)}:Stacked")
     assert model.kind is not None
     assert not model.scalable
-    assert load_model(f"{write(NETWORK.format(width=3))}:Network").module is not None
+    assert _load_model(f"{write(NETWORK.format(width=3))}:Network").module is not None
 
 
 def test_predict_never_sees_an_accuracy(write: Write):
@@ -189,7 +193,7 @@ class Cheat:
         assert rows.accuracy.isnan().all()
         return rows.weights[:, self.seed].numpy()
 """
-    model = load_model(f"{write(source)}:Cheat")
+    model = _load_model(f"{write(source)}:Cheat")
     assert model.fit is not None
     assert model.seeded
     rows = invent(10, 0, invariant_label)
@@ -273,10 +277,10 @@ def test_predictions_that_are_not_finite_leave_out_their_model_alone_and_are_not
 def test_own_models_are_forgotten_and_have_colors():
     with own_models():
         own = BenchmarkModel("my_module:Mine", "Mine", kind=MLPPredictor, source="0")
-        register(own)
+        _register(own)
         assert list(known_models()) == [*MODELS, own.name]
         with pytest.raises(ValueError, match="comes with the benchmarks"):
-            register(MODELS["mlp"])
+            _register(MODELS["mlp"])
     assert known_models() == MODELS
     colors = [_color_of(number) for number in range(30)]
     assert tuple(colors[: len(_COLORS)]) == _COLORS
@@ -285,7 +289,7 @@ def test_own_models_are_forgotten_and_have_colors():
 
 
 def test_a_predictor_of_ones_own_is_saved_or_the_line_says_what_is_missing(write: Write, tmp_path: Path):
-    own = load_model(f"{write(STACKED)}:Stacked").kind
+    own = _load_model(f"{write(STACKED)}:Stacked").kind
     assert own is not None
     predictor = own(SMALL, generator=torch.Generator().manual_seed(0))
     save_predictor(predictor, tmp_path / "saved")
@@ -293,7 +297,7 @@ def test_a_predictor_of_ones_own_is_saved_or_the_line_says_what_is_missing(write
     torch.testing.assert_close(load_predictor(tmp_path / "saved", own)(weights), predictor(weights))
     with pytest.raises(ValueError, match="unknown kind of predictor 'stacked'"):
         load_predictor(tmp_path / "saved")
-    plain = load_model(f"{write(NETWORK.format(width=3))}:Network").module
+    plain = _load_model(f"{write(NETWORK.format(width=3))}:Network").module
     assert plain is not None
     built = plain(SMALL, generator=torch.Generator())  # pyright: ignore[reportCallIssue]
     with pytest.raises(ValueError, match=r"Network cannot be saved: it must derive from nfn\.Predictor"):

@@ -14,7 +14,7 @@ import nfn
 import zoo
 from benchmarks import kendall, predict, pretrain
 from benchmarks.leaderboard.__main__ import main as leaderboard
-from benchmarks.statistics.ranking import kendall_tau
+from benchmarks.statistics import kendall_tau
 from tests.refusal import refusal
 from zoo.export import export_checkpoints
 from zoo.publish import publish
@@ -156,7 +156,7 @@ def test_a_predictor_that_cannot_be_judged_leaves_the_old_one_and_its_card(
     def fail(*_: object) -> None:
         raise ValueError("not judged")
 
-    monkeypatch.setattr(pretrain, "measured", fail)
+    monkeypatch.setattr(pretrain, "_measured", fail)
     words = ["--zoo", str(tiny_zoo), "--config", "mnist", "--epochs", "1", "--out", str(out)]
     assert "not judged" in refusal(pretrain.main, words, capsys)
     assert [path.read_text() for path in (out, out.with_suffix(".toml"))] == ["old", "old"]

@@ -11,11 +11,13 @@ import torch
 from hypothesis import given
 from scipy.stats import kendalltau
 
-from benchmarks.statistics.ranking import kendall_tau, many_kendall_taus, resampled_taus
-from benchmarks.statistics.uncertainty import (
+from benchmarks.statistics import (
     Interval,
+    _resampled_taus,
     bootstrap_taus,
     coefficient_of_determination,
+    kendall_tau,
+    many_kendall_taus,
     noise_ceiling,
     resample_runs,
     standard_error,
@@ -37,7 +39,7 @@ def test_every_tau_equals_that_of_scipy_with_ties(pairs: list[tuple[int, int]]):
     np.testing.assert_allclose(
         many_kendall_taus(torch.tensor(x)[None], torch.tensor(y)).numpy(), [expected], atol=1e-12
     )
-    np.testing.assert_allclose(resampled_taus(x, y, np.ones((1, len(x)))), [expected], atol=1e-12)
+    np.testing.assert_allclose(_resampled_taus(x, y, np.ones((1, len(x)))), [expected], atol=1e-12)
 
 
 @pytest.mark.parametrize("decimals", [1, 6])
@@ -46,7 +48,7 @@ def test_taus_of_resamples_equal_those_of_scipy_on_repeated_rows(decimals: int):
     x, y = np.round(random.normal(size=(2, 40)), decimals)
     counts = resample_runs(np.arange(40), resamples=20)
     expected = [scipy_tau(np.repeat(x, count.astype(int)), np.repeat(y, count.astype(int))) for count in counts]
-    np.testing.assert_allclose(resampled_taus(x, y, counts), expected, atol=1e-12)
+    np.testing.assert_allclose(_resampled_taus(x, y, counts), expected, atol=1e-12)
 
 
 def direct_taus(x: np.ndarray, y: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -61,7 +63,7 @@ def test_taus_of_thousands_of_rows_are_the_direct_formulas_to_the_last_bit(decim
     random = np.random.default_rng(4)
     x, y = np.round(random.normal(size=(2, 2500)), decimals).astype(np.float32)
     counts = resample_runs(np.repeat(np.arange(500), 5), resamples=8)
-    assert np.array_equal(resampled_taus(x, y, counts), direct_taus(x, y, counts))
+    assert np.array_equal(_resampled_taus(x, y, counts), direct_taus(x, y, counts))
 
 
 def test_the_memory_of_resampled_taus_does_not_grow_with_the_square_of_the_rows():
@@ -70,7 +72,7 @@ def test_the_memory_of_resampled_taus_does_not_grow_with_the_square_of_the_rows(
     counts = resample_runs(np.arange(rows), resamples=4)
     tracemalloc.start()
     try:
-        resampled_taus(x, y, counts)
+        _resampled_taus(x, y, counts)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

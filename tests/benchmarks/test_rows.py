@@ -5,14 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import report, results, rows
+from benchmarks import execution, report, results, rows
+from benchmarks.data import Outcome
 from benchmarks.documents import _Contents
-from benchmarks.experiments import execution, extrapolation
-from benchmarks.experiments.extrapolation import curve_rows
-from benchmarks.experiments.trial import Outcome, Trial
 from benchmarks.models import hyperparameters
 from benchmarks.results import ResultIndex
-from benchmarks.statistics.learning_curve import LearningCurves
+from benchmarks.rows import _curve_rows, _LearningCurves
+from benchmarks.trial import Trial
 from tests.benchmarks.synthetic import invent_data, random_label
 from tests.benchmarks.test_experiments import outcome
 from tests.benchmarks.test_report import write_templates
@@ -23,7 +22,7 @@ SIZES = [250, 500, 1000, 2000, 8000]
 @pytest.mark.parametrize(("limit", "scale", "exponent"), [(0.91, 3.0, 0.5), (0.95, 40.0, 1.0), (0.88, 1.2, 0.25)])
 def test_the_curve_recovers_known_parameters(limit: float, scale: float, exponent: float) -> None:
     taus = limit - scale * np.array(SIZES, dtype=np.float64) ** -exponent
-    curve = LearningCurves.fit(SIZES, taus[None])
+    curve = _LearningCurves.fit(SIZES, taus[None])
     assert curve.limit[0] == pytest.approx(limit, abs=2e-3)
     assert curve.exponent[0] == pytest.approx(exponent, rel=0.01)
     assert curve.scale[0] == pytest.approx(scale, rel=0.05)
@@ -32,12 +31,12 @@ def test_the_curve_recovers_known_parameters(limit: float, scale: float, exponen
 
 def test_a_curve_neither_falls_nor_leads_beyond_one() -> None:
     falling, steep = np.linspace(0.9, 0.5, 5), 0.2 * np.log10(SIZES) + 0.1
-    curves = LearningCurves.fit(SIZES, np.stack([falling, steep]))
+    curves = _LearningCurves.fit(SIZES, np.stack([falling, steep]))
     assert curves.at(11_200)[0] == pytest.approx(falling.mean())
     assert curves.limit[1] == 1
     assert steep.mean() < curves.at(11_200)[1] < 1
     with pytest.raises(ValueError, match="needs 3 different numbers of rows"):
-        LearningCurves.fit([10, 20, 20], np.zeros((1, 3)))
+        _LearningCurves.fit([10, 20, 20], np.zeros((1, 3)))
 
 
 def test_a_smaller_part_lies_in_a_larger_and_only_train_shrinks() -> None:
@@ -71,7 +70,7 @@ def test_the_interval_of_the_continuation_holds_the_point_and_widens_with_the_no
             for size in (250, 500, 1000, 2000, None)
             for seed in (0, 1, 2)
         )
-        index = ResultIndex.latest(curve_rows(outcomes, 4000, 11_200), "mnist")
+        index = ResultIndex.latest(_curve_rows(outcomes, 4000, 11_200), "mnist")
         tau = index.value("tau_extrapolated", "mlp", rows=11_200)
         interval = index.interval("tau_extrapolated", "mlp", rows=11_200)
         assert tau is not None
@@ -81,17 +80,17 @@ def test_the_interval_of_the_continuation_holds_the_point_and_widens_with_the_no
         assert index.value("curve_limit", "mlp", rows=11_200) is not None
     assert widths[0] < widths[1]
     undefined = np.where(np.arange(1000) % 10 < 6, np.nan, 0.5)
-    monkeypatch.setattr(extrapolation, "resampled_means", lambda entry: undefined)
-    index = ResultIndex.latest(curve_rows(outcomes, 4000, 11_200), "mnist")
+    monkeypatch.setattr(rows, "_resampled_means", lambda entry: undefined)
+    index = ResultIndex.latest(_curve_rows(outcomes, 4000, 11_200), "mnist")
     assert index.interval("tau_extrapolated", "mlp", rows=11_200) is None, "most resamples cannot be ranked"
     few = {trial: made for trial, made in outcomes.items() if trial.rows in (250, None)}
-    assert curve_rows(few, 4000, 11_200) == [], "two sizes make no curve"
+    assert _curve_rows(few, 4000, 11_200) == [], "two sizes make no curve"
 
 
 def test_the_command_writes_rows_table_and_plot_and_shares_trials_on_all_rows(
     tiny_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hyperparameters, "ROUNDS", 20)
+    monkeypatch.setattr(hyperparameters, "_ROUNDS", 20)
     options = ["--zoo", str(tiny_zoo), "--out", str(tmp_path), "--quick", "--jobs", "1", "--models", "hyperparameters"]
     rows.main([*options, "--sizes", "30", "12", "20", "5000"])
     index = ResultIndex.latest(results.read("rows", tmp_path), "mnist")

@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import ablation_components, ablation_width, augmentation, kendall, results
-from benchmarks.data.benchmark_data import BenchmarkData
-from benchmarks.data.checkpoints import Checkpoints
-from benchmarks.experiments import execution
-from benchmarks.experiments.options import read_options, table_parser
+from benchmarks import ablation_components, ablation_width, augmentation, execution, kendall, results
+from benchmarks.data import BenchmarkData, Checkpoints
+from benchmarks.experiment import read_options, table_parser
 from benchmarks.models.registry import SIX_MODELS, USUAL_MODELS
 from benchmarks.results import ResultIndex
 from benchmarks.tables import paper
@@ -248,8 +246,8 @@ def test_bad_widths_and_ranges_are_one_clear_line(capsys: pytest.CaptureFixture[
 def test_recipes_that_some_of_the_usual_models_have_train_only_those(tiny_zoo: Path):
     parsed = table_parser("kendall", "", configs=("mnist",), models=USUAL_MODELS, thresholds=(0.0, 0.5)).parse_args([])
     options = replace(read_options(parsed), recipes=("converged",), seeds=1)
-    kendall.require_trials(options)
-    trials = kendall.plan(options, BenchmarkData.from_zoo(tiny_zoo, "mnist"))
+    kendall._require_trials(options)
+    trials = kendall._plan(options, BenchmarkData.from_zoo(tiny_zoo, "mnist"))
     assert [(trial.model, trial.threshold) for trial in trials] == [
         ("mlp", 0.0),
         ("statnn", 0.0),

@@ -9,10 +9,18 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from benchmarks.models import training_group
-from benchmarks.models.schedule import RECIPES, PaperSchedule, PlateauSchedule, Recipe
-from benchmarks.models.training_group import FittedPredictor, TrainingGroup, epoch_batches, train_together
-from benchmarks.statistics.ranking import kendall_tau
+from benchmarks.models import training
+from benchmarks.models.training import (
+    RECIPES,
+    FittedPredictor,
+    PaperSchedule,
+    PlateauSchedule,
+    Recipe,
+    TrainingGroup,
+    _epoch_batches,
+    train_together,
+)
+from benchmarks.statistics import kendall_tau
 from nfn import GaugeNFN, MLPPredictor, Predictor, StatNN, TransformerNFN
 from tests.benchmarks.synthetic import SMALL, invariant_label, invent
 from zoo import TransformerWeights
@@ -68,7 +76,7 @@ def test_a_member_is_trained_as_by_a_plain_loop_in_torch(kind: type[Predictor], 
         rate = schedule.rate()
         assert rate is not None
         optimizer.param_groups[0]["lr"] = rate
-        for rows in epoch_batches(group, epoch, torch.device("cpu"))[0][:, 0]:
+        for rows in _epoch_batches(group, epoch, torch.device("cpu"))[0][:, 0]:
             optimizer.zero_grad()
             votes = predictor.votes(predictor.inputs(TransformerWeights.from_flat(SMALL, TRAIN.weights[rows])))
             F.binary_cross_entropy_with_logits(votes, TRAIN.accuracy[rows, None].expand_as(votes)).backward()
@@ -83,8 +91,8 @@ def test_a_member_is_trained_as_by_a_plain_loop_in_torch(kind: type[Predictor], 
 
 def test_an_epoch_has_every_row_once_and_padding_has_weight_zero():
     group = TrainingGroup(np.arange(10, 45), np.arange(1), (0, 7))
-    index, row_weights = epoch_batches(group, 3, torch.device("cpu"))
-    assert index.shape == row_weights.shape == (3, 2, training_group.BATCH_SIZE)
+    index, row_weights = _epoch_batches(group, 3, torch.device("cpu"))
+    assert index.shape == row_weights.shape == (3, 2, training.BATCH_SIZE)
     for member in range(2):
         real = index[:, member][row_weights[:, member] > 0]
         assert sorted(real.tolist()) == list(range(10, 45))

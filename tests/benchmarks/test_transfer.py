@@ -7,14 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import results, transfer
-from benchmarks.data.benchmark_data import BenchmarkData
-from benchmarks.data.checkpoints import HYPERPARAMETERS, Checkpoints
+from benchmarks import execution, results, statistics, transfer
+from benchmarks.data import HYPERPARAMETERS, BenchmarkData, Checkpoints
 from benchmarks.documents import _Contents
-from benchmarks.experiments import execution
 from benchmarks.models import hyperparameters
 from benchmarks.results import ResultIndex
-from benchmarks.statistics import uncertainty
 from benchmarks.tables.generalization import transfer_table
 from tests.benchmarks.synthetic import invent, random_label
 from tests.benchmarks.test_report import row
@@ -79,11 +76,11 @@ def test_rows_whose_configuration_was_fitted_on_do_not_count_and_those_of_its_ru
 def test_every_predictor_is_fitted_once_and_tested_everywhere(
     two_zoos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(hyperparameters, "ROUNDS", 20)
-    monkeypatch.setattr(uncertainty, "CEILING_DRAWS", 2)
+    monkeypatch.setattr(hyperparameters, "_ROUNDS", 20)
+    monkeypatch.setattr(statistics, "_CEILING_DRAWS", 2)
     fits = []
-    original = execution.fit_other
-    monkeypatch.setattr(execution, "fit_other", lambda trials, *rest: fits.extend(trials) or original(trials, *rest))
+    original = execution._fit_other
+    monkeypatch.setattr(execution, "_fit_other", lambda trials, *rest: fits.extend(trials) or original(trials, *rest))
     options = ["--zoo", str(two_zoos), "--out", str(tmp_path), "--quick", "--jobs", "1", "--models", "hyperparameters"]
     transfer.main(options)
     assert [(fit.config, fit.checkpoint, fit.elsewhere) for fit in fits] == [
@@ -117,9 +114,9 @@ def test_every_predictor_is_fitted_once_and_tested_everywhere(
 def test_other_checkpoints_or_other_configs_alone(two_zoos: Path) -> None:
     zoo, configs = PublishedZoo.read(two_zoos), ("mnist", "mnist-seeds")
     others = [("mnist", label) for label in ("epoch_50", "epoch_100", "best")]
-    assert transfer.targets(zoo, "mnist", "epoch_75", configs, ["checkpoints"]) == others
-    assert transfer.targets(zoo, "mnist", "epoch_75", configs, ["configs"]) == [("mnist-seeds", "epoch_75")]
-    assert transfer.targets(zoo, "mnist", "epoch_75", configs) == [*others, ("mnist-seeds", "epoch_75")]
+    assert transfer._targets(zoo, "mnist", "epoch_75", configs, ["checkpoints"]) == others
+    assert transfer._targets(zoo, "mnist", "epoch_75", configs, ["configs"]) == [("mnist-seeds", "epoch_75")]
+    assert transfer._targets(zoo, "mnist", "epoch_75", configs) == [*others, ("mnist-seeds", "epoch_75")]
 
 
 def test_a_place_without_seen_configurations_has_one_number() -> None:

@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import kendall, results
-from benchmarks.data.benchmark_data import BenchmarkData
-from benchmarks.experiments import execution
-from benchmarks.experiments.options import TableOptions, read_options, table_parser
-from benchmarks.experiments.trial import Trial
-from benchmarks.experiments.trial_store import TrialStore
+from benchmarks import execution, kendall, results
+from benchmarks.data import BenchmarkData
+from benchmarks.experiment import TableOptions, read_options, table_parser
 from benchmarks.results import Result, ResultIndex
+from benchmarks.trial import Trial, TrialStore
 from tests.benchmarks.synthetic import invent_data, random_label
 from zoo.reading.selection import Selection
 

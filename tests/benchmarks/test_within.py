@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from benchmarks import kendall, results
-from benchmarks.experiments.trial import Outcome
-from benchmarks.experiments.trial_store import pack, read
+from benchmarks.data import Outcome
 from benchmarks.results import ResultIndex
-from benchmarks.statistics.ranking import kendall_tau
-from benchmarks.statistics.uncertainty import noise_ceiling
-from benchmarks.statistics.within import noise_ceiling_within, resampled_means, taus_within
+from benchmarks.statistics import kendall_tau, noise_ceiling, noise_ceiling_within, resampled_means, taus_within
+from benchmarks.trial import _pack, _read
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
 
@@ -66,8 +64,8 @@ def test_stored_trials_keep_the_configurations_where_there_are_any(tmp_path: Pat
         "without": Outcome(numbers, numbers, runs, {}),
     }
     path = tmp_path / "cells"
-    path.write_bytes(pack(outcomes))
-    stored = read(path)
+    path.write_bytes(_pack(outcomes))
+    stored = _read(path)
     assert stored["with"].configurations is not None
     assert stored["with"].configurations.tolist() == [0, 0, 1]
     assert stored["without"].configurations is None

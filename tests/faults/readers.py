@@ -13,17 +13,16 @@ import torch
 import nfn
 import zoo
 from benchmarks import results
-from benchmarks.data.ranked import RankedRows, files_in
 from benchmarks.leaderboard.scoring import HeldOutRows
 from benchmarks.leaderboard.submission import Card, PredictionSet, Submission, _read_csv, write_submission
+from benchmarks.predict import _files_in, _Rows
 from benchmarks.results import Result
 from generation.population.engine import PopulationState
 from generation.protocol import Protocol, RunConfig
 from generation.snapshot import _read_snapshot, save_snapshot
 from generation.word_vectors import _read_vectors
 from nfn.predictors.conformal import ConformalInterval
-from nfn.predictors.pretrained import save_pretrained
-from nfn.predictors.storage import load_predictor, save_predictor
+from nfn.predictors.storage import load_predictor, save_predictor, save_pretrained
 from tests.faults.arrow_messages import spoil_arrow
 from tests.faults.hostile import Change, spoil, spoil_json, spoil_safetensors
 from tests.faults.rewriting import change_manifest
@@ -201,9 +200,9 @@ def make_checkpoint_file(folder: Path) -> None:
 
 
 def read_checkpoint_file(folder: Path, name: str = "a.safetensors") -> None:
-    (file,) = files_in(folder / name)
+    (file,) = _files_in(folder / name)
     if file.misfit(TINY_MNIST) is None:
-        RankedRows.of_files(TINY_MNIST, [file])
+        _Rows.of_files(TINY_MNIST, [file])
 
 
 def make_torch_file(folder: Path) -> None:

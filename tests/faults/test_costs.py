@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import zoo
-from benchmarks.experiments.trial_store import read as read_trials
+from benchmarks.trial import _read as read_trials
 from generation.snapshot import delete_snapshots, load_snapshot, save_snapshot
 from nfn.predictors.storage import load_predictor
 from tests.faults.limits import within_limits

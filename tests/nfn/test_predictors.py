@@ -204,7 +204,7 @@ def test_save_and_load_give_the_same_predictor(kind: type[Predictor], dtype: tor
 
 
 def test_damaged_files_are_refused_in_one_clear_line(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match=r"holds no predictor: config.json is missing"):
+    with pytest.raises(FileNotFoundError, match=r"does not hold a predictor: config.json is missing"):
         load_predictor(tmp_path)
     save_predictor(StatNN(MNIST), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())

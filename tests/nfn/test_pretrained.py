@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 import nfn
 import zoo
 from nfn.predictors.conformal import LEVEL, ConformalInterval, rank_of
-from nfn.predictors.pretrained import FOLDER, packaged, pretrained_names, save_pretrained
+from nfn.predictors.storage import _PRETRAINED, _packaged, pretrained_names, save_pretrained
 from zoo.testing import TINY_MNIST
 
 MAX_BYTES = 3_000_000
@@ -25,11 +25,11 @@ def tiny(path: Path, components: int = 4) -> nfn.GaugeNFN:
 def test_the_package_has_a_small_predictor_with_a_card_for_each_config_of_the_sample() -> None:
     assert pretrained_names() == ["agnews", "mnist", "mnist-seeds"]
     for name in pretrained_names():
-        assert packaged(name).stat().st_size <= MAX_BYTES
-        card = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+        assert _packaged(name).stat().st_size <= MAX_BYTES
+        card = tomllib.loads((_PRETRAINED / f"{name}.toml").read_text(encoding="utf-8"))
         assert card["data"]["config"] == name
         assert card["test"]["tau_low"] < card["test"]["tau"] < card["test"]["tau_high"]
-        assert card["storage"]["bytes"] == packaged(name).stat().st_size
+        assert card["storage"]["bytes"] == _packaged(name).stat().st_size
         assert abs(card["storage"]["tau_before_storing"] - card["test"]["tau"]) < 0.005
         assert "must not" in card["limits"]
 

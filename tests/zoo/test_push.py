@@ -15,7 +15,7 @@ from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
 import nfn
 import zoo
 from nfn.predictors.conformal import ConformalInterval
-from nfn.predictors.pretrained import save_pretrained
+from nfn.predictors.storage import save_pretrained
 from tests.hub_server import TOKEN, Hub, Repository, serving
 from zoo import publish, verify
 from zoo.format.manifest import MANIFEST_FILE, Manifest

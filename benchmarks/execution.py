@@ -1,30 +1,29 @@
 """Computes the trials that are not finished yet: fit on train, choose on validation, judge on test, store."""
 
+import ctypes
+import gc
 import importlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import nn
 
-from benchmarks.data.benchmark_data import MIN_ROWS, BenchmarkData, NotFinite
-from benchmarks.experiments.average import average
-from benchmarks.experiments.memory import measured_memory
-from benchmarks.experiments.trial import Outcome, Trial
-from benchmarks.experiments.trial_store import TrialStore
+from benchmarks.data import MIN_ROWS, TEST_FILES, BenchmarkData, NotFinite, Outcome
 from benchmarks.models.registry import FittedModel, builder, known_models
-from benchmarks.models.schedule import EPOCHS, RECIPES
-from benchmarks.models.training_apart import train_apart
-from benchmarks.models.training_group import TrainingGroup, train_together
+from benchmarks.models.training import EPOCHS, RECIPES, TrainingGroup, train_one_by_one, train_together
 from benchmarks.results import describe_device
-from benchmarks.tables.markdown import threshold_title
+from benchmarks.trial import Trial, TrialStore
+from nfn.predictors.places import Ranks
 
-TEST_FILES = "test_files"  # the note that says on which test rows a trial was judged
-Advance = Callable[[str, int], None]
-"""Receives what is being computed and how many more trials are done."""
+_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_Advance = Callable[[str, int], None]
+"""Called with the work under way and how many more trials are done."""
 
 
 @dataclass
@@ -34,32 +33,23 @@ class Finished:
     outcomes: dict[Trial, Outcome] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     """Model → why it cannot be computed here, or has no finite predictions."""
-    rows: dict[float, dict[str, int]] = field(default_factory=dict)
-    """Threshold → rows of train and validation."""
 
 
 def compute(
-    trials: Sequence[Trial], data: BenchmarkData, store: TrialStore, *, jobs: int, advance: Advance
+    trials: Sequence[Trial], data: BenchmarkData, store: TrialStore, *, jobs: int, advance: _Advance
 ) -> Finished:
     """The outcomes of the trials; those in the store are not computed again."""
-    finished = Finished(outcomes=known(trials, data, store))
+    finished = Finished(outcomes=_known(trials, data, store))
     advance("reading finished trials", len(finished.outcomes))
-    finished.rows = {
-        threshold: {
-            "train_rows": len(data.train.at_least(threshold)),
-            "validation_rows": len(data.validation.at_least(threshold)),
-        }
-        for threshold in dict.fromkeys(trial.threshold for trial in trials)
-    }
     wanted = set(trials)
     for group in groups(to_fit(trials, data, store), data):
         model = known_models()[group[0].model]
-        advance(label(group), 0)
+        advance(_label(group), 0)
         missing = model.missing()
         if missing is not None:
             finished.skipped[model.name] = missing
         else:
-            possible = [trial for trial in group if min(finished.rows[trial.threshold].values()) >= MIN_ROWS]
+            possible = [trial for trial in group if min(data.rows_at_least(trial.threshold)) >= MIN_ROWS]
             try:
                 outcomes = fit_and_judge(possible, data, jobs) if possible else {}
             except NotFinite as error:
@@ -67,17 +57,17 @@ def compute(
             else:
                 store.add(outcomes)
                 finished.outcomes |= {trial: outcome for trial, outcome in outcomes.items() if trial in wanted}
-        advance(label(group), len(wanted.intersection(group)))
-    averages = averaged([trial for trial in trials if trial.parts and trial not in finished.outcomes], data, store)
+        advance(_label(group), len(wanted.intersection(group)))
+    averages = _averaged([trial for trial in trials if trial.parts and trial not in finished.outcomes], data, store)
     finished.outcomes |= averages
     advance("averaging", len(averages))
     return finished
 
 
-def known(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> dict[Trial, Outcome]:
-    """Those of the trials that are finished: in the store, and not judged on test rows that the zoo had before.
+def _known(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> dict[Trial, Outcome]:
+    """The finished ones among the trials: in the store, and not judged on test rows that the zoo had before.
 
-    Those that were stored before trials said what they were judged on are taken as they are.
+    A trial from before this was noted is taken as it is.
     """
 
     def is_current(trial: Trial, outcome: Outcome) -> bool:
@@ -87,16 +77,16 @@ def known(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> di
 
 
 def to_fit(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> list[Trial]:
-    """The trials that are not finished; in place of an average, those of its parts that are not."""
-    finished = known(trials, data, store)
+    """The trials that are not finished; in place of an average, its unfinished parts."""
+    finished = _known(trials, data, store)
     fits = {fit: None for trial in trials if trial not in finished for fit in trial.parts or (trial,)}
-    fitted = known(list(fits), data, store)
+    fitted = _known(list(fits), data, store)
     return [fit for fit in fits if fit not in fitted]
 
 
-def averaged(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> dict[Trial, Outcome]:
+def _averaged(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> dict[Trial, Outcome]:
     """The averages whose parts are all finished; they are stored like any other outcome."""
-    found = known([part for trial in trials for part in trial.parts], data, store)
+    found = _known([part for trial in trials for part in trial.parts], data, store)
     outcomes = {
         trial: average([found[part] for part in trial.parts], data.train.truth()[data.train.at_least(trial.threshold)])
         for trial in trials
@@ -127,9 +117,9 @@ def groups(trials: Sequence[Trial], data: BenchmarkData) -> Iterator[list[Trial]
     yield from together.values()
 
 
-def label(group: Sequence[Trial]) -> str:
+def _label(group: Sequence[Trial]) -> str:
     thresholds = sorted({trial.threshold for trial in group})
-    suffix = "" if thresholds == [0.0] else f", {', '.join(map(threshold_title, thresholds))}"
+    suffix = "" if thresholds == [0.0] else f", ≥ {', '.join(f'{threshold:.0%}' for threshold in thresholds)}"
     return f"{group[0].config}: {known_models()[group[0].model].title}{suffix}"
 
 
@@ -140,17 +130,16 @@ def fit_and_judge(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> di
     if benchmark_model.library is not None:
         importlib.import_module(benchmark_model.library)  # before the clock starts
     fits = list(dict.fromkeys(trial.fit for trial in trials))
-    with measured_memory(device) as memory:
-        start = time.perf_counter()
-        fitted = fit_neural(fits, data) if benchmark_model.neural else fit_other(fits, data, jobs)
-        seconds = time.perf_counter() - start
+    before = _reset_peak_memory(device)
+    start = time.perf_counter()
+    fitted = fit_neural(fits, data) if benchmark_model.neural else _fit_other(fits, data, jobs)
     cost = {
-        "wall_seconds": seconds / len(fits),
-        "peak_memory_megabytes": memory.megabytes,
+        "wall_seconds": (time.perf_counter() - start) / len(fits),
+        "peak_memory_megabytes": None if before is None else max(0.0, _peak_memory(device) - before),
         "fitted_together": len(fits),
         "device": describe_device(device),
     }
-    return {trial: judged(trial, fitted[trial.fit], data, cost) for trial in trials}
+    return {trial: _judged(trial, fitted[trial.fit], data, cost) for trial in trials}
 
 
 def fit_neural(trials: Sequence[Trial], data: BenchmarkData) -> Mapping[Trial, FittedModel]:
@@ -170,7 +159,7 @@ def fit_neural(trials: Sequence[Trial], data: BenchmarkData) -> Mapping[Trial, F
         build = builder(first.model, data.train.spec, first.channels, first.components)
         train = partial(train_together, build)
     else:
-        train = partial(train_apart, lambda generator: module(data.train.spec, generator=generator))
+        train = partial(train_one_by_one, lambda generator: module(data.train.spec, generator=generator))
     fitted = train(training_groups, data.train, data.validation, RECIPES[first.recipe], first.epochs or EPOCHS)
     return {
         trial: predictor
@@ -179,7 +168,7 @@ def fit_neural(trials: Sequence[Trial], data: BenchmarkData) -> Mapping[Trial, F
     }
 
 
-def fit_other(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> Mapping[Trial, FittedModel]:
+def _fit_other(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> Mapping[Trial, FittedModel]:
     """The trials of one model and threshold."""
     first = trials[0]
     fit = known_models()[first.model].fit
@@ -190,15 +179,64 @@ def fit_other(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> Mappin
     return dict(zip(trials, fitted, strict=True))
 
 
-def judged(trial: Trial, fitted: FittedModel, data: BenchmarkData, cost: dict[str, float | str | None]) -> Outcome:
-    tested = data.tested_on(trial.elsewhere)
-    verdict = tested.judge(fitted, trial.threshold, trial.model)
+def _judged(trial: Trial, fitted: FittedModel, data: BenchmarkData, cost: dict[str, float | str | None]) -> Outcome:
+    outcome = data.tested_on(trial.elsewhere).judge(fitted, trial.threshold, trial.model)
     notes = {
-        TEST_FILES: tested.test_files,
         "validation_tau": fitted.validation_tau if np.isfinite(fitted.validation_tau) else None,
         "epoch": fitted.epoch,
         "epochs": fitted.epochs,
         "parameters": fitted.parameters,
-        "mean_change": verdict.mean_change,
     }
-    return Outcome(verdict.predicted, verdict.truth, verdict.runs, notes | cost, verdict.configurations)
+    return replace(outcome, notes=outcome.notes | notes | cost)
+
+
+def average(outcomes: Sequence[Outcome], training_accuracies: Float[np.ndarray, " m"]) -> Outcome:
+    """The average of several predictors, from their finished outcomes: nothing is fitted, nothing chosen.
+
+        p(x) = F⁻¹((1/k)·Σ_i F(p_i(x)))     F(a): the rank of accuracy a among the training accuracies, from 0 to 1
+
+    Accuracies themselves would be averaged badly: a predictor whose predictions are spread more widely would decide the
+    order alone, and half a point means much near the best runs and nothing among the failed ones. Ranks are what
+    Gauge-NFN and the trees on hyperparameters are fitted to predict: where one of them is unsure, it predicts a rank
+    near the middle and so weighs less. And this rank of a row does not depend on the other test rows, as one among the
+    predictions of the test split would.
+    """
+    first = outcomes[0]
+    assert all(np.array_equal(outcome.truth, first.truth) for outcome in outcomes), "they are of the same test rows"
+    ranks = Ranks.among(training_accuracies)
+    mean_ranks = np.mean([ranks.of(outcome.predicted) for outcome in outcomes], axis=0)
+
+    def total(note: str) -> float | None:
+        values = [outcome.notes[note] for outcome in outcomes]
+        numbers = [value for value in values if isinstance(value, int | float)]
+        return float(sum(numbers)) if len(numbers) == len(values) else None
+
+    notes = first.notes | dict.fromkeys(("validation_tau", "epoch", "epochs", "mean_change", "fitted_together"))
+    notes |= {note: total(note) for note in ("parameters", "wall_seconds")}
+    return replace(first, predicted=ranks.accuracy_at(mean_ranks).astype(np.float32), notes=notes)
+
+
+def _reset_peak_memory(device: torch.device) -> float | None:
+    """Counts the peak from here on, and returns the megabytes in use; None where the system does not report them.
+
+    On a GPU it is the memory of the device, on a CPU that of the process, after returning what earlier work freed.
+    """
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return torch.cuda.memory_allocated(device) / 2**20
+    try:
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
+        _RESET.write_text("5")
+        return _resident("VmRSS")
+    except (OSError, AttributeError):
+        return None
+
+
+def _peak_memory(device: torch.device) -> float:
+    return torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else _resident("VmHWM")
+
+
+def _resident(name: str) -> float:
+    line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(f"{name}:"))
+    return int(line.split()[1]) / 1024

@@ -1,0 +1,340 @@
+"""The rows that models are fitted and tested on: train and validation are open, the test split only gives a verdict."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor
+
+from nfn import GroupElement
+from zoo import TransformerSpec, TransformerWeights, ZooReader
+from zoo.format.manifest import edition_of
+from zoo.format.published import ConfigDetails, PublishedZoo
+from zoo.format.splits import SPLITS
+from zoo.reading.locate import find_folder
+from zoo.reading.reader import open_zoo
+from zoo.reading.selection import Selection
+from zoo.tasks.identity import KNOWN
+
+HYPERPARAMETERS = ("optimizer", "learning_rate", "weight_decay", "init_std", "dropout", "train_fraction")
+MIN_ROWS = 2  # with fewer, a split has no pair to rank
+TEST_FILES = "test_files"
+"""The note of an outcome with a digest of the test rows it was measured on."""
+_MOVED_AT_ONCE = 256  # group elements act in float64: this many checkpoints stay within 100 MB
+_FINGERPRINT_DIGITS = 16
+_INVARIANCE_SEED, _AUGMENTATION_SEED = 1, 2
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Checkpoints, one per row. ``runs`` are their run ids; splits are by run, so no run is in two of them."""
+
+    spec: TransformerSpec
+    weights: Float[Tensor, "n d"]
+    accuracy: Float[Tensor, " n"]
+    runs: np.ndarray
+    hyperparameters: pd.DataFrame
+
+    @classmethod
+    def read(
+        cls, reader: ZooReader, checkpoint: str, device: torch.device, where: Selection | None = None
+    ) -> "Checkpoints":
+        """The rows of a reader at one checkpoint (or ``all``) that ``where`` chooses, copied to the device."""
+        require_rows(reader.config, {reader.split: len(reader)})
+        at_checkpoint = reader.rows(None if checkpoint == "all" else f"checkpoint == '{checkpoint}'")
+        rows = np.intersect1d(at_checkpoint, reader.rows(where))
+        metadata = reader.metadata.iloc[rows].reset_index(drop=True)
+        return cls(
+            spec=reader.spec,
+            # a copy: the reader's tensors are views of a file that may be replaced
+            weights=reader.weights(rows).to(device, copy=True),
+            accuracy=torch.from_numpy(metadata["test_accuracy"].to_numpy(dtype=np.float32, copy=True)).to(device),
+            runs=metadata["run_id"].to_numpy(dtype=str),
+            hyperparameters=metadata[list(HYPERPARAMETERS)],
+        )
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def at_least(self, threshold: float) -> Integer[np.ndarray, " m"]:
+        """The indices of the rows whose accuracy reaches the threshold."""
+        return np.flatnonzero(self.truth() >= np.float32(threshold))
+
+    def truth(self) -> Float[np.ndarray, " n"]:
+        return self.accuracy.cpu().numpy()
+
+    def configurations(self) -> Integer[np.ndarray, " n"]:
+        """A number for each row, the same for rows with the same hyperparameters."""
+        return self.hyperparameters.groupby(list(HYPERPARAMETERS)).ngroup().to_numpy(dtype=np.int32)
+
+    def apart_from(self, seen: "Checkpoints", configurations_too: bool) -> "Checkpoints":
+        """The rows whose run is not in ``seen``, or with ``configurations_too`` neither run nor configuration."""
+        columns = list(HYPERPARAMETERS)
+        apart = ~np.isin(self.runs, seen.runs)
+        if configurations_too:
+            known = set(seen.hyperparameters[columns].itertuples(index=False, name=None))
+            own = self.hyperparameters[columns].itertuples(index=False, name=None)
+            apart &= np.array([configuration not in known for configuration in own], dtype=bool)
+        return self.take(np.flatnonzero(apart))
+
+    def first_by_hash(self, count: int) -> Integer[np.ndarray, " m"]:
+        """The indices of ``count`` rows, or of all: those of the runs whose ids have the lowest hashes.
+
+        The hash is not the one that divides runs into splits, so a few rows are like the whole split.
+        """
+        hashes = [hashlib.sha256(f"subset {run}".encode()).digest() for run in self.runs]
+        order = sorted(range(len(self)), key=lambda row: (hashes[row], row))
+        return np.sort(np.array(order[:count], dtype=np.int64))
+
+    def take(self, rows: Integer[np.ndarray, " m"]) -> "Checkpoints":
+        """Some of the rows; not copied if they are all, in order."""
+        if np.array_equal(rows, np.arange(len(self))):
+            return self
+        index = torch.from_numpy(rows).to(self.weights.device)
+        return replace(
+            self,
+            weights=self.weights[index],
+            accuracy=self.accuracy[index],
+            runs=self.runs[rows],
+            hyperparameters=self.hyperparameters.iloc[rows].reset_index(drop=True),
+        )
+
+    def digest(self) -> str:
+        """A hash of the rows alone, however they are divided into files."""
+        digest = hashlib.sha256("\n".join(self.runs).encode())
+        for tensor in (self.accuracy, self.weights):
+            digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
+        return digest.hexdigest()
+
+    def pieces(self, size: int) -> Iterator[TransformerWeights]:
+        """The weights, ``size`` rows at a time."""
+        for part in self.weights.split(size):
+            yield TransformerWeights.from_flat(self.spec, part, check_finite=False)
+
+    def moved(self, seed: int, entry_range: float | None = None) -> "Checkpoints":
+        """Every checkpoint acted on by its own random group element: other weights, the same function.
+
+        Drawn on the CPU, so that a seed gives the same elements on every device.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        moved = []
+        for weights in self.pieces(_MOVED_AT_ONCE):
+            g = GroupElement.sample(self.spec, tuple(weights.batch_shape), generator=generator, entry_range=entry_range)
+            moved.append(g.map(lambda tensor: tensor.to(self.weights.device)).act(weights).flat())
+        return replace(self, weights=torch.cat(moved)) if moved else self
+
+    def doubled(self, seed: int, entry_range: float) -> "Checkpoints":
+        """The checkpoints, followed by a moved copy of each (tab:augmented_agnews)."""
+        moved = self.moved(seed, entry_range)
+        return replace(
+            self,
+            weights=torch.cat([self.weights, moved.weights]),
+            accuracy=torch.cat([self.accuracy, self.accuracy]),
+            runs=np.concatenate([self.runs, self.runs]),
+            hyperparameters=pd.concat([self.hyperparameters, self.hyperparameters], ignore_index=True),
+        )
+
+
+class NotFinite(ValueError):
+    """A model predicts NaN or infinity."""
+
+
+class Fitted(Protocol):
+    """A model for which every choice has been made."""
+
+    def predict(self, rows: Checkpoints) -> Float[np.ndarray, " n"]: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Predictions of a fitted model for the test rows beside the truth, and notes on the fit.
+
+    The note ``mean_change`` is how much predictions change, on average, when a random group element acts on each
+    checkpoint: zero for a model that recognizes different weights of the same function. ``configurations`` numbers the
+    configuration of each row; None unless the zoo has several runs of each.
+    """
+
+    predicted: Float[np.ndarray, " n"]
+    truth: Float[np.ndarray, " n"]
+    runs: Integer[np.ndarray, " n"]
+    notes: dict[str, float | str | None]
+    configurations: Integer[np.ndarray, " n"] | None = None
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Other data that a fitted model is tested on: the test split of a config at a checkpoint.
+
+    With ``tested_unseen`` only rows count whose configuration is not among those it was fitted on.
+    """
+
+    tested_config: str
+    tested_checkpoint: str
+    tested_zoo: str
+    tested_unseen: bool
+
+
+@dataclass
+class BenchmarkData:
+    """Train and validation as they are, and a test split that only ``judge`` opens.
+
+    ``elsewhere`` has other data to test on. ``test_files`` is a digest of the files of the test split, taken from
+    the zoo's manifest without opening them; None where the rows do not come from a zoo.
+    """
+
+    train: Checkpoints
+    validation: Checkpoints
+    open_test: Callable[[], Checkpoints]
+    config: str
+    fingerprint: str
+    test_examples: int
+    checkpoint: str = "epoch_75"
+    test_files: str | None = None
+    trained_on: str | None = None
+    repeats: bool = False
+    elsewhere: "dict[Elsewhere, BenchmarkData]" = field(default_factory=dict, init=False)
+
+    @classmethod
+    def from_zoo(
+        cls,
+        name: str | Path,
+        config: str,
+        *,
+        checkpoint: str | None = None,
+        where: Selection | None = None,
+        device: torch.device | str = "cpu",
+        entry_range: float | None = None,
+    ) -> "BenchmarkData":
+        """A config of a published zoo, at one checkpoint or ``all``. With ``entry_range`` every split is doubled.
+
+        Without a ``checkpoint`` it is the one nearest to 75 % of the epochs, as in the paper. ``where`` chooses rows of
+        every split by their metadata.
+        """
+        folder = find_folder(name, config)
+        published = PublishedZoo.read(folder)
+        details = published.config(config)
+        checkpoint = chosen_checkpoint(details, config, checkpoint)
+        require_rows(config, details.rows)
+        edition = edition_of(folder)
+
+        def read(split: str) -> Checkpoints:
+            rows = Checkpoints.read(open_zoo(folder, config, split), checkpoint, torch.device(device), where)
+            if edition_of(folder) != edition:
+                raise ValueError(f"{folder} was published again while the benchmark ran: run the benchmark again")
+            return rows
+
+        def doubled(rows: Checkpoints, split: str) -> Checkpoints:
+            if entry_range is None:
+                return rows
+            # a different seed for each split, so that no two checkpoints are moved by the same element
+            return rows.doubled(_AUGMENTATION_SEED + 10 * SPLITS.index(split), entry_range)
+
+        train, validation = read("train"), read("validation")
+        return cls(
+            doubled(train, "train"),
+            doubled(validation, "validation"),
+            lambda: doubled(read("test"), "test"),
+            config=config,
+            checkpoint=checkpoint,
+            fingerprint=_combined(train.digest(), validation.digest()),
+            test_files=_combined(*(published.manifest.files[file].sha256 for file in published.files(config, "test"))),
+            test_examples=count_test_examples(details),
+            trained_on=details.data_note(),
+            repeats=details.repeats is not None,
+        )
+
+    def tested_on(self, elsewhere: Elsewhere | None) -> "BenchmarkData":
+        """The data whose test split a trial is judged on."""
+        return self if elsewhere is None else self.elsewhere[elsewhere]
+
+    def test_elsewhere(self, other: "BenchmarkData") -> list[Elsewhere]:
+        """Makes models that are fitted on these data testable on the test split of others.
+
+        Twice: on the rows of configurations that are not in this train split, and on the rows of all configurations.
+        No run of this train split is among either.
+        """
+        added = {
+            Elsewhere(other.config, other.checkpoint, other.fingerprint, unseen): replace(
+                other, open_test=lambda unseen=unseen: other.open_test().apart_from(self.train, unseen)
+            )
+            for unseen in (True, False)
+        }
+        self.elsewhere |= added
+        return list(added)
+
+    def rows_at_least(self, threshold: float) -> tuple[int, int]:
+        """The number of rows of train and of validation whose accuracy reaches the threshold."""
+        return len(self.train.at_least(threshold)), len(self.validation.at_least(threshold))
+
+    def with_train_rows(self, count: int) -> "BenchmarkData":
+        """The same data with the first ``count`` rows of the train split, in an order that the runs' hashes give.
+
+        So a smaller number of rows lies in a larger one. Validation and test stay whole, and so does the fingerprint: a
+        trial has the number of rows besides.
+        """
+        return replace(self, train=self.train.take(self.train.first_by_hash(count)))
+
+    def judge(self, fitted: Fitted, threshold: float, name: str) -> Outcome:
+        """Tests a fitted model on the test rows at or above a threshold. Nothing else opens them.
+
+        One that predicts NaN or infinity, or what is infinite in single precision, is a ``NotFinite`` with its name.
+        """
+        rows = self._test.at_least(threshold)
+        test, moved = self._test.take(rows), self._moved_test.take(rows)
+        if not len(rows):
+            predicted, change = np.empty((2, 0), np.float32), 0.0
+        else:
+            both = np.stack([fitted.predict(test), fitted.predict(moved)])
+            with np.errstate(over="ignore"):
+                predicted = both.astype(np.float32)
+            if wrong := int((~np.isfinite(predicted)).any(axis=0).sum()):
+                raise NotFinite(f"{name} predicts NaN or infinity for {wrong:,} of {len(rows):,} test rows")
+            change = float(np.abs(both[1].astype(np.float64) - both[0]).mean())
+        return Outcome(
+            predicted=predicted[0],
+            truth=test.truth(),
+            runs=np.unique(test.runs, return_inverse=True)[1].astype(np.int32),
+            notes={TEST_FILES: self.test_files, "mean_change": change},
+            configurations=test.configurations() if self.repeats else None,
+        )
+
+    @cached_property
+    def _test(self) -> Checkpoints:
+        return self.open_test()
+
+    @cached_property
+    def _moved_test(self) -> Checkpoints:
+        return self._test.moved(_INVARIANCE_SEED)
+
+
+def require_rows(config: str, rows: Mapping[str, int], least: int = 1) -> None:
+    """A split that has fewer rows is a ValueError: a small zoo may have no run in one. ``rows`` counts each split's."""
+    for split, count in rows.items():
+        if count < least:
+            found = {0: "no rows", 1: "1 row"}.get(count, f"{count:,} rows")
+            raise ValueError(f"the {split} split of {config} has {found}, at least {least} needed: add runs to the zoo")
+
+
+def chosen_checkpoint(details: ConfigDetails, config: str, checkpoint: str | None) -> str:
+    """A checkpoint that the config has, or ``all``; without a choice the one nearest to 75 % of the epochs."""
+    checkpoint = checkpoint or details.usual_checkpoint
+    if checkpoint not in (*details.checkpoints, "all"):
+        raise ValueError(f"unknown checkpoint {checkpoint!r}: {config} has {', '.join(details.checkpoints)}, or all")
+    return checkpoint
+
+
+def count_test_examples(details: ConfigDetails) -> int:
+    """How many examples each test accuracy was measured on."""
+    return details.data.test_rows if details.data else KNOWN[details.task].test_rows
+
+
+def _combined(*digests: str) -> str:
+    """One short digest of several."""
+    return hashlib.sha256("".join(digests).encode()).hexdigest()[:_FINGERPRINT_DIGITS]

@@ -1,1 +1,0 @@
-"""The checkpoints a table is made from: train and validation are open to all, the test split is used once."""

@@ -1,0 +1,406 @@
+"""Trains neural predictors: for how long, at what learning rate, to what target, and which epoch is kept.
+
+``train_together`` trains predictors of one architecture at once: several seeds and several thresholds, each with its
+own rows. Every step trains all of them. Each training group (the members with the same rows) goes through its own
+epochs, as long as its rows last, so no group waits for another; members that are done stay in the step with a learning
+rate of zero. After each of its epochs a group is read on validation, and each member keeps the parameters of its best
+epoch. ``train_one_by_one`` does the same for plain networks, which may have what cannot be stacked: dropout, batch
+normalization, branches. Nothing here sees a test row.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks.data import Checkpoints
+from benchmarks.statistics import kendall_tau, many_kendall_taus
+from nfn import GaugeNFN, Predictor, PredictorEnsemble, TrainingStep
+from nfn.predictors.places import PlaceTable, Ranks
+from nfn.predictors.scaling import WeightScale
+from nfn.training.ensemble import READ_AT_ONCE
+from zoo import TransformerWeights
+
+BATCH_SIZE = 16
+EPOCHS = 50
+_WARMUP = 10
+_PEAK_RATE, _LAST_RATE = 1e-3, 1e-5
+_PATIENCE, _MAX_EPOCHS, _DROP = 10, 400, 0.1
+_UNDEFINED = -2.0  # instead of a τ that is not defined: worse than any other
+
+
+@dataclass
+class PaperSchedule:
+    """Linear warm-up over the first fifth of the epochs to 1e-3, then a cosine to 1e-5 (appendix:training-details).
+
+    The rate changes between epochs. The paper has 50 epochs and so 10 of warm-up.
+    """
+
+    epochs: int = EPOCHS
+    epoch: int = 0
+
+    def rate(self) -> float | None:
+        """The rate of the coming epoch; None when training is over."""
+        if self.epoch >= self.epochs:
+            return None
+        warmup = max(1, round(self.epochs * _WARMUP / EPOCHS))
+        if self.epoch < warmup:
+            return _PEAK_RATE * (self.epoch + 1) / warmup
+        progress = (self.epoch - warmup + 1) / max(1, self.epochs - warmup)
+        return _LAST_RATE + (_PEAK_RATE - _LAST_RATE) * (1 + math.cos(math.pi * progress)) / 2
+
+    def advance(self, improved: bool) -> None:
+        self.epoch += 1
+
+
+@dataclass
+class PlateauSchedule:
+    """The same warm-up, then the peak rate until validation has not improved for 10 epochs, then a tenth of it, …
+
+    Training ends when the rate falls below the last rate of the paper, 1e-5, or after 400 epochs: every model gets as
+    many epochs as it still learns from.
+    """
+
+    epoch: int = 0
+    level: float = _PEAK_RATE
+    idle: int = 0
+
+    def rate(self) -> float | None:
+        if self.epoch >= _MAX_EPOCHS or self.level < _LAST_RATE * 0.99:
+            return None
+        return self.level * min(1.0, (self.epoch + 1) / _WARMUP)
+
+    def advance(self, improved: bool) -> None:
+        self.epoch += 1
+        self.idle = 0 if improved or self.epoch < _WARMUP else self.idle + 1
+        if self.idle >= _PATIENCE:
+            self.level *= _DROP
+            self.idle = 0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """``converged`` trains until validation stops improving, ``scaled`` first brings what is read to unit size.
+
+    ``place`` trains to predict an accuracy's rank among the training accuracies, and maps the prediction back.
+    """
+
+    converged: bool = False
+    scaled: bool = False
+    place: bool = False
+    weight_decay: float = 0.0
+
+    def schedule(self, epochs: int) -> PaperSchedule | PlateauSchedule:
+        return PlateauSchedule() if self.converged else PaperSchedule(epochs)
+
+    def ranks(self, accuracies: Float[np.ndarray, " n"]) -> Ranks | None:
+        return Ranks.among(accuracies) if self.place else None
+
+
+# The paper's recipe is a fixed number of epochs on the weights as they are. The other columns' recipes change one thing
+# each; "gauge" is what Gauge-NFN is trained by.
+RECIPES = {
+    "paper": Recipe(),
+    "converged": Recipe(converged=True),
+    "scaled": Recipe(scaled=True),
+    "place": Recipe(place=True),
+    "gauge": Recipe(place=True, scaled=True, weight_decay=1e-2),
+}
+COLUMN_RECIPES = ("paper", "converged", "scaled", "place")
+
+
+@dataclass(frozen=True)
+class TrainingGroup:
+    """Members that train on the same rows and are read on the same validation rows, one per seed."""
+
+    rows: Integer[np.ndarray, " n"]
+    validation: Integer[np.ndarray, " v"]
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FittedPredictor:
+    """A trained network at the epoch that did best on validation, and the map from its ranks to accuracies, if any.
+
+    ``scale`` brings weights to unit size for a network that cannot do so itself.
+    """
+
+    predictor: Any
+    epoch: int
+    epochs: int
+    validation_tau: float
+    places: PlaceTable | None = None
+    scale: WeightScale | None = None
+
+    def predict(self, rows: Checkpoints) -> Float[np.ndarray, " n"]:
+        predicted = torch.sigmoid(_read(self.predictor, self.scale, rows)).cpu()
+        return (predicted if self.places is None else self.places(predicted.double())).numpy()
+
+    @property
+    def parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.predictor.parameters())
+
+
+def train_together(
+    build: Callable[[torch.Generator], Predictor],
+    groups: Sequence[TrainingGroup],
+    train: Checkpoints,
+    validation: Checkpoints,
+    recipe: Recipe,
+    epochs: int = EPOCHS,
+) -> list[list[FittedPredictor]]:
+    """The fitted predictors of each group, in the order of its seeds.
+
+    A seed decides the first parameters and the order of the rows, whatever else trains at the same time. By a scaled
+    recipe each group brings what it reads to unit size, by its training rows; by one of ranks its targets are the
+    ranks of accuracies among those of its training rows.
+    """
+    predictors, targets = [], []
+    all_ranks = [recipe.ranks(train.truth()[group.rows]) for group in groups]
+    for group, ranks in zip(groups, all_ranks, strict=True):
+        unseeded = build(torch.Generator()).to(train.weights.device)
+        if recipe.scaled:
+            rows = train.take(group.rows).weights
+            unseeded.fit_scale(TransformerWeights.from_flat(train.spec, rows, check_finite=False))
+        for seed in group.seeds:
+            predictor = build(torch.Generator().manual_seed(seed))
+            if recipe.scaled:
+                predictor.load_state_dict(dict(unseeded.named_buffers()), strict=False)
+            predictors.append(predictor)
+            targets.append(_targets_of(train, ranks))
+    ensemble = PredictorEnsemble(predictors, train.weights.device)
+    step = TrainingStep(
+        ensemble,
+        train.weights,
+        torch.stack(targets),
+        batch_size=BATCH_SIZE,
+        weight_decay=recipe.weight_decay,
+        seeds=[seed for group in groups for seed in group.seeds],
+    )
+    all_progress, start = [], 0
+    for group, ranks in zip(groups, all_ranks, strict=True):
+        members = slice(start, start + len(group.seeds))
+        held_out = validation.take(group.validation)
+        all_progress.append(_GroupProgress(group, members, step, held_out, recipe, epochs, ranks))
+        start = members.stop
+    while any(progress.running for progress in all_progress):
+        for progress in all_progress:
+            progress.before_step()
+        step()
+        for progress in all_progress:
+            progress.after_step()
+    return [progress.fitted() for progress in all_progress]
+
+
+def _targets_of(rows: Checkpoints, ranks: Ranks | None) -> Float[Tensor, " n"]:
+    """The accuracies, or their ranks."""
+    return rows.accuracy if ranks is None else torch.from_numpy(ranks.of(rows.truth())).to(rows.accuracy)
+
+
+class _GroupProgress:
+    """How far one group, the given members of the ensemble, has come through its epochs."""
+
+    def __init__(
+        self,
+        group: TrainingGroup,
+        members: slice,
+        step: TrainingStep,
+        validation: Checkpoints,
+        recipe: Recipe,
+        epochs: int,
+        ranks: Ranks | None,
+    ) -> None:
+        self.group, self.members, self.step = group, members, step
+        self.recipe, self.ranks = recipe, ranks
+        self.schedules = [recipe.schedule(epochs) for _ in group.seeds]
+        self.ensemble = step.ensemble
+        self.validation_inputs = self.ensemble.inputs(validation.weights, members)
+        self.validation_truth, self.validation_targets = validation.accuracy, _targets_of(validation, ranks)
+        self.epoch = self.position = 0
+        self.steps = math.ceil(len(group.rows) / BATCH_SIZE)
+        self.index = self.row_weights = torch.empty(0)
+        device = self.ensemble.parameters.device
+        count = len(group.seeds)
+        self.best_tau = torch.full((count,), -math.inf, dtype=torch.float64, device=device)
+        self.best_loss = torch.full((count,), math.inf, dtype=torch.float64, device=device)
+        self.best_epoch = torch.zeros(count, dtype=torch.long, device=device)
+        self.best = self.ensemble.parameters.detach()[members].clone()
+        self.ended = [0] * count
+        self.running = True
+        self._set_rates()
+
+    def before_step(self) -> None:
+        if not self.running:
+            return
+        if self.position == 0:
+            self.index, self.row_weights = _epoch_batches(self.group, self.epoch, self.ensemble.parameters.device)
+        self.step.set_batches(self.index[self.position], self.row_weights[self.position], self.members)
+
+    def after_step(self) -> None:
+        if not self.running:
+            return
+        self.position += 1
+        if self.position < self.steps:
+            return
+        self.position, self.epoch = 0, self.epoch + 1
+        better = self._keep_best()
+        # only a schedule that depends on validation makes the host wait for the device
+        all_improved = better.tolist() if self.recipe.converged else [False] * len(self.schedules)
+        for schedule, improved in zip(self.schedules, all_improved, strict=True):
+            if schedule.rate() is not None:
+                schedule.advance(improved)
+        self._set_rates()
+
+    def fitted(self) -> list[FittedPredictor]:
+        places = None if self.ranks is None else PlaceTable.of(self.ranks)
+        fitted = []
+        for number, (tau, epoch) in enumerate(zip(self.best_tau.tolist(), self.best_epoch.tolist(), strict=True)):
+            predictor = self.ensemble.member(self.members.start + number, self.best[number])
+            if self.ranks is not None and isinstance(predictor, GaugeNFN):
+                predictor.places.fit(self.ranks)
+            fitted.append(FittedPredictor(predictor, epoch, self.ended[number], _defined(tau), places))
+        return fitted
+
+    def _set_rates(self) -> None:
+        rates = [schedule.rate() for schedule in self.schedules]
+        for number, rate in enumerate(rates):
+            if rate is None and not self.ended[number]:
+                self.ended[number] = self.epoch
+        self.running = any(rate is not None for rate in rates)
+        self.step.set_rates(torch.tensor([rate or 0.0 for rate in rates]), self.members)
+
+    def _keep_best(self) -> Tensor:
+        """Reads the group on validation, keeps the parameters of members that improved, and returns which did.
+
+        Better is a higher τ, and at equal τ a lower loss. Members whose training has ended no longer improve.
+        """
+        logits = self.ensemble.read_inputs(self.validation_inputs, self.members).double()
+        targets = self.validation_targets.double().expand_as(logits)
+        tau = many_kendall_taus(logits, self.validation_truth).nan_to_num(nan=_UNDEFINED)
+        loss = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").mean(1)
+        training = torch.tensor([ended == 0 for ended in self.ended]).to(tau.device, non_blocking=True)
+        better = ((tau > self.best_tau) | ((tau == self.best_tau) & (loss < self.best_loss))) & training
+        self.best_tau = torch.where(better, tau, self.best_tau)
+        self.best_loss = torch.where(better, loss, self.best_loss)
+        self.best_epoch = torch.where(better, self.epoch, self.best_epoch)
+        self.best = torch.where(better[:, None], self.ensemble.parameters.detach()[self.members], self.best)
+        return better
+
+
+def _epoch_batches(
+    group: TrainingGroup, epoch: int, device: torch.device
+) -> tuple[Integer[Tensor, "s m b"], Float[Tensor, "s m b"]]:
+    """The batches of one epoch, all rows in a new order for each seed, and what each row counts in its batch's mean.
+
+    The last batch is filled up with rows of weight 0: a recorded step has one shape.
+    """
+    count = len(group.rows)
+    steps = math.ceil(count / BATCH_SIZE)
+    index = np.zeros((len(group.seeds), steps * BATCH_SIZE), dtype=np.int64)
+    for member, seed in enumerate(group.seeds):
+        index[member, :count] = np.random.default_rng([seed, epoch]).permutation(group.rows)
+    real = (np.arange(steps * BATCH_SIZE) < count).reshape(steps, 1, BATCH_SIZE)
+    row_weights = np.broadcast_to(real / real.sum(-1, keepdims=True), (steps, len(group.seeds), BATCH_SIZE))
+    batches = index.reshape(len(group.seeds), steps, BATCH_SIZE).swapaxes(0, 1)
+    return (
+        torch.from_numpy(batches.copy()).to(device, non_blocking=True),
+        torch.from_numpy(row_weights.astype(np.float32)).to(device, non_blocking=True),
+    )
+
+
+def _defined(tau: float) -> float:
+    return tau if tau >= -1 else math.nan
+
+
+def train_one_by_one(
+    build: Callable[[torch.Generator], nn.Module],
+    groups: Sequence[TrainingGroup],
+    train: Checkpoints,
+    validation: Checkpoints,
+    recipe: Recipe,
+    epochs: int = EPOCHS,
+) -> list[list[FittedPredictor]]:
+    """The fitted networks of each group, in the order of its seeds.
+
+    Batches, targets, learning rates and the choice of the epoch are those of ``train_together``.
+    """
+
+    def fit(group: TrainingGroup, seed: int) -> FittedPredictor:
+        device = train.weights.device
+        # torch's own random numbers, which dropout draws from, follow the seed and are put back afterwards
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            module = build(torch.Generator().manual_seed(seed)).to(device)
+            return _train_one(module, replace(group, seeds=(seed,)), train, validation, recipe, epochs)
+
+    return [[fit(group, seed) for seed in group.seeds] for group in groups]
+
+
+def _train_one(
+    module: nn.Module,
+    group: TrainingGroup,
+    train: Checkpoints,
+    validation: Checkpoints,
+    recipe: Recipe,
+    epochs: int,
+) -> FittedPredictor:
+    """The network at its best epoch: that of the highest τ on validation, and at equal τ of the lowest loss."""
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise ValueError(f"{type(module).__name__} has no parameters to train: give it fit and predict instead")
+    rows, validation = train.take(group.rows), validation.take(group.validation)
+    ranks, scale = recipe.ranks(rows.truth()), None
+    if recipe.scaled:
+        scale = WeightScale(train.spec).to(train.weights.device)
+        scale.fit(TransformerWeights.from_flat(train.spec, rows.weights, check_finite=False))
+    optimizer = torch.optim.Adam(parameters, weight_decay=recipe.weight_decay, decoupled_weight_decay=True)
+    targets, validation_targets = _targets_of(train, ranks), _targets_of(validation, ranks).double()
+    schedule, epoch = recipe.schedule(epochs), 0
+    best, best_epoch, best_merit = copy.deepcopy(module.state_dict()), 0, (-math.inf, -math.inf)
+    while (rate := schedule.rate()) is not None:
+        optimizer.param_groups[0]["lr"] = rate
+        module.train()
+        index, row_weights = _epoch_batches(group, epoch, train.weights.device)
+        for padded, counted in zip(index[:, 0], row_weights[:, 0] > 0, strict=True):
+            batch = padded[counted]
+            weights = TransformerWeights.from_flat(train.spec, train.weights[batch], check_finite=False)
+            loss = F.binary_cross_entropy_with_logits(_logits(module, scale, weights), targets[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        epoch += 1
+        predicted = _read(module, scale, validation).double()
+        tau = np.nan_to_num(kendall_tau(predicted.cpu().numpy(), validation.truth()), nan=_UNDEFINED)
+        merit = (float(tau), -float(F.binary_cross_entropy_with_logits(predicted, validation_targets)))
+        if merit > best_merit:
+            best, best_epoch, best_merit = copy.deepcopy(module.state_dict()), epoch, merit
+        schedule.advance(best_epoch == epoch)
+    module.load_state_dict(best)
+    places = None if ranks is None else PlaceTable.of(ranks)
+    return FittedPredictor(module, best_epoch, epoch, _defined(best_merit[0]), places, scale)
+
+
+@torch.no_grad()
+def _read(module: nn.Module, scale: WeightScale | None, rows: Checkpoints) -> Float[Tensor, " n"]:
+    """The logits of all rows, a few hundred at a time, as the network predicts and not as it trains."""
+    module.eval()
+    return torch.cat([_logits(module, scale, weights) for weights in rows.pieces(READ_AT_ONCE)])
+
+
+def _logits(module: nn.Module, scale: WeightScale | None, weights: TransformerWeights) -> Float[Tensor, " b"]:
+    """One number for each checkpoint; anything else that a network of the user's returns is a ValueError."""
+    network: Any = module
+    result = network.logits(weights if scale is None else scale(weights))
+    expected = list(weights.batch_shape)
+    if not isinstance(result, Tensor) or list(result.shape) != expected:
+        got = f"shape {list(result.shape)}" if isinstance(result, Tensor) else f"a {type(result).__name__}"
+        name = type(module).__name__
+        raise ValueError(f"{name}.logits must return one number per checkpoint, {expected} here, got {got}")
+    return result

@@ -1,0 +1,202 @@
+"""Kendall's τ-b, the measure of every table, and how uncertain it is.
+
+    τ_b = Σ_{i<j} s_ij / √(Σ_{i<j} |x_ij| · Σ_{i<j} |y_ij|)     x_ij = sign(x_i − x_j),  y_ij = sign(y_i − y_j),
+                                                                s_ij = x_ij·y_ij
+
+``kendall_tau`` is scipy's, the reference. The other two follow the formula, with n² signs: slower for one ranking of
+thousands of rows, and far faster for the many rankings of an epoch or the thousand resamples of a bootstrap.
+
+Seeds alone understate the error, since they all share one test set. The interval resamples the runs of the test set,
+with all checkpoints of a run together, since these are not independent measurements.
+
+Within a configuration τ shows whether a model tells apart runs that differ in nothing but their seed:
+
+    τ_within = mean over configurations c of τ_b(predictions of the runs of c, their accuracies)
+
+A model that reads nothing but hyperparameters predicts one value for all runs of a configuration, so its τ_within is 0
+by construction: what is above 0 was read from weights. Configurations count with two runs or more, unless their
+accuracies are all the same: then there is nothing to rank. A constant prediction ranks nothing and counts as 0.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor
+
+_SIGNS_AT_ONCE = 2**21  # 16 MB
+_RESAMPLES = 1000
+_COVERAGE = 0.95
+_CEILING_DRAWS = 200
+
+
+def kendall_tau(predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"]) -> float:
+    """τ-b of one prediction; NaN if either side is constant or there are fewer than two rows."""
+    from scipy.stats import kendalltau
+
+    if len(truth) < 2 or np.ptp(predicted) == 0 or np.ptp(truth) == 0:
+        return math.nan
+    result: Any = kendalltau(predicted, truth)
+    return float(result.statistic)
+
+
+def many_kendall_taus(predicted: Float[Tensor, "m n"], truth: Float[Tensor, " n"]) -> Float[Tensor, " m"]:
+    """τ-b of m predictions of the same rows, on the device they are on; NaN where it is undefined."""
+    y = torch.sign(truth[:, None] - truth[None, :])
+    untied = y.abs().sum(dtype=torch.float64)
+    taus = []
+    for row in predicted:
+        x = torch.sign(row[:, None] - row[None, :])
+        taus.append((x * y).sum(dtype=torch.float64) / (x.abs().sum(dtype=torch.float64) * untied).sqrt())
+    return torch.stack(taus)
+
+
+def _resampled_taus(
+    predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"], counts: Float[np.ndarray, "b n"]
+) -> Float[np.ndarray, " b"]:
+    """τ-b of b resamples of the rows; ``counts[k, i]`` is how often row i is in resample k.
+
+    Copies of one row are tied with each other on both sides, so with c the counts Σ_{i<j} s_ij = ½·cᵀSc, and likewise
+    for the ties: matrix products for all resamples instead of b rankings. NaN where τ of a resample is undefined.
+    """
+    agreeing = _quadratic_form(lambda columns: _signs(predicted, columns) * _signs(truth, columns), counts)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return agreeing / np.sqrt(_untied_pairs(predicted, counts) * _untied_pairs(truth, counts))
+
+
+def _untied_pairs(values: Float[np.ndarray, " n"], counts: Float[np.ndarray, "b n"]) -> Float[np.ndarray, " b"]:
+    """cᵀ|S|c: ordered pairs of different values in each resample. Without ties, all but those of a row with itself."""
+    if len(np.unique(values)) == len(values):
+        return counts.sum(1) ** 2 - (counts**2).sum(1)
+    return _quadratic_form(lambda columns: np.abs(_signs(values, columns)), counts)
+
+
+def _quadratic_form(matrix: Callable[[slice], np.ndarray], counts: Float[np.ndarray, "b n"]) -> Float[np.ndarray, " b"]:
+    """cᵀSc = Σ_j c_j·(cᵀS)_j of each resample, with so few columns of S at a time that memory does not grow as n².
+
+    Signs and counts are whole numbers, so every partial sum is exact, however the columns are grouped.
+    """
+    rows, total = counts.shape[1], np.zeros(len(counts))
+    width = max(1, _SIGNS_AT_ONCE // max(1, rows))
+    for start in range(0, rows, width):
+        columns = slice(start, start + width)
+        total += np.einsum("bj,bj->b", counts @ matrix(columns), counts[:, columns])
+    return total
+
+
+def _signs(values: Float[np.ndarray, " n"], columns: slice) -> Float[np.ndarray, "n k"]:
+    """sign(x_i − x_j) for all rows i and some j."""
+    return np.sign(values[:, None] - values[None, columns]).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The middle 95 % of the values of a bootstrap."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Float[np.ndarray, " b"]) -> "Interval | None":
+        """None if too few resamples have a value."""
+        defined = values[np.isfinite(values)]
+        if len(defined) < len(values) / 2 or len(defined) < 2:
+            return None
+        low, high = np.quantile(defined, [(1 - _COVERAGE) / 2, (1 + _COVERAGE) / 2])
+        return cls(float(low), float(high))
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    """s/√n with s² = Σ(x − mean)²/(n − 1); None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    return float(np.std(values, ddof=1) / math.sqrt(len(values)))
+
+
+def resample_runs(runs: Integer[np.ndarray, " n"], seed: int = 0, resamples: int = _RESAMPLES) -> np.ndarray:
+    """How often each row is in each resample [b, n]: runs are drawn with replacement, with all their rows."""
+    _, numbers = np.unique(runs, return_inverse=True)
+    return _drawn(int(numbers.max()) + 1, seed, resamples)[:, numbers].astype(np.float64)
+
+
+def bootstrap_taus(
+    predictions: Sequence[Float[np.ndarray, " n"]], truth: Float[np.ndarray, " n"], counts: Float[np.ndarray, "b n"]
+) -> Float[np.ndarray, " b"]:
+    """The mean τ over seeds in every resample; ``predictions`` has one per seed. A constant prediction counts as 0."""
+    per_seed = [
+        np.zeros(len(counts)) if np.ptp(predicted) == 0 else _resampled_taus(predicted, truth, counts)
+        for predicted in predictions
+    ]
+    return np.mean(per_seed, axis=0)
+
+
+def coefficient_of_determination(predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"]) -> float:
+    """R² = 1 − Σ(y − ŷ)² / Σ(y − mean y)²; NaN if the truth is constant."""
+    spread = float(np.square(truth - truth.mean(dtype=np.float64)).sum())
+    if spread == 0:
+        return math.nan
+    return 1 - float(np.square(truth.astype(np.float64) - predicted).sum()) / spread
+
+
+def noise_ceiling(accuracy: Float[np.ndarray, " n"], test_examples: int, seed: int = 0) -> float | None:
+    """The τ of a perfect predictor of true accuracies, which cannot predict the sampling error of measured ones.
+
+    An accuracy measured on N examples scatters around the true one like a binomial: this is the mean τ between the
+    accuracies and N fresh coin flips for each. It is an estimate for two reasons: the measured accuracies stand in for
+    the unknown true ones and are slightly more spread out (too high), and runs share their test examples, so that part
+    of the scatter cancels in a comparison (too low). None if no draw can be ranked.
+    """
+    generator = np.random.default_rng(seed)
+    clipped = np.clip(accuracy.astype(np.float64), 0, 1)
+    draws = generator.binomial(test_examples, clipped, size=(_CEILING_DRAWS, len(accuracy))) / test_examples
+    taus = [kendall_tau(drawn, accuracy) for drawn in draws]
+    defined = [tau for tau in taus if not math.isnan(tau)]
+    return float(np.mean(defined)) if defined else None
+
+
+def taus_within(
+    predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"], configurations: Integer[np.ndarray, " n"]
+) -> Float[np.ndarray, " m"]:
+    """τ-b of each configuration that can be ranked, in the order of their numbers."""
+    taus = [kendall_tau(predicted[rows], truth[rows]) for rows in _rankable(truth, configurations)]
+    return np.array([0.0 if math.isnan(tau) else tau for tau in taus], dtype=np.float64)
+
+
+def noise_ceiling_within(
+    truth: Float[np.ndarray, " n"], configurations: Integer[np.ndarray, " n"], test_examples: int
+) -> float | None:
+    """The mean noise ceiling of the configurations that can be ranked; None where there are none.
+
+    Too high where runs of a configuration differ by little more than the sampling error, since the measured accuracies
+    stand in for the true ones. Simulated for 16 runs measured on 10,000 examples: 0.58 instead of 0.43 where the true
+    accuracies have a standard deviation of 0.002, 0.72 instead of 0.66 at 0.005, 0.850 instead of 0.844 at 0.01.
+    """
+    ceilings = [noise_ceiling(truth[rows], test_examples) for rows in _rankable(truth, configurations)]
+    known = [ceiling for ceiling in ceilings if ceiling is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _rankable(
+    truth: Float[np.ndarray, " n"], configurations: Integer[np.ndarray, " n"]
+) -> Iterator[Integer[np.ndarray, " k"]]:
+    """The rows of each configuration whose accuracies are not all the same."""
+    for number in np.unique(configurations):
+        rows = np.flatnonzero(configurations == number)
+        if np.ptp(truth[rows]) > 0:
+            yield rows
+
+
+def resampled_means(
+    taus: Float[np.ndarray, " m"], seed: int = 0, resamples: int = _RESAMPLES
+) -> Float[np.ndarray, " b"]:
+    """The mean τ of each resample: as many configurations, drawn with replacement."""
+    return _drawn(len(taus), seed, resamples) @ taus / len(taus)
+
+
+def _drawn(count: int, seed: int, resamples: int) -> Integer[np.ndarray, "b n"]:
+    """How often each of ``count`` is drawn in each resample, with replacement."""
+    return np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=resamples)

@@ -1,1 +1,0 @@
-"""Kendall's τ and its uncertainty."""
