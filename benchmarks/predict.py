@@ -33,7 +33,7 @@ from nfn import load_predictor, load_pretrained
 from nfn.predictors.conformal import LEVEL, ConformalInterval
 from nfn.predictors.predictor import differences
 from nfn.predictors.pretrained import pretrained_names
-from nfn.training.ensemble import READ_AT_ONCE
+from nfn.training import READ_AT_ONCE
 from zoo import TransformerSpec
 from zoo.command import command, command_parser, how_many, positive
 from zoo.format.manifest import MANIFEST_FILE

@@ -22,8 +22,7 @@ from nfn.symmetry.invariants import Invariants, invariants
 from nfn.symmetry.match import Match
 from nfn.symmetry.paper_matching import find_group_element, match_paper_group
 from nfn.symmetry.parts import available_parts
-from nfn.training.ensemble import PredictorEnsemble
-from nfn.training.step import TrainingStep
+from nfn.training import PredictorEnsemble, TrainingStep
 
 __all__ = [
     "EquivariantLayer",

@@ -23,7 +23,7 @@ from benchmarks.models.training_group import TrainingGroup, epoch_batches, targe
 from benchmarks.statistics.ranking import kendall_tau
 from nfn.predictors.places import PlaceTable, Ranks
 from nfn.predictors.scaling import WeightScale
-from nfn.training.ensemble import READ_AT_ONCE
+from nfn.training import READ_AT_ONCE
 from zoo import TransformerWeights
 
 

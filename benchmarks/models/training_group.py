@@ -21,7 +21,7 @@ from benchmarks.models.schedule import EPOCHS, Recipe, Schedule
 from benchmarks.statistics.ranking import many_kendall_taus
 from nfn import GaugeNFN, Predictor, PredictorEnsemble, TrainingStep
 from nfn.predictors.places import PlaceTable, Ranks
-from nfn.training.ensemble import READ_AT_ONCE
+from nfn.training import READ_AT_ONCE
 from zoo import TransformerWeights
 
 BATCH_SIZE = 16
