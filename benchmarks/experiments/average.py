@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from benchmarks.experiments.trial import Outcome
-from nfn.predictors.places import Ranks
+from nfn.predictors.ranks import Ranks
 
 
 def average(outcomes: Sequence[Outcome], training_accuracies: Float[np.ndarray, " m"]) -> Outcome:

@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from benchmarks.data.checkpoints import HYPERPARAMETERS, Checkpoints
 from benchmarks.statistics.ranking import kendall_tau
-from nfn.predictors.places import Ranks
+from nfn.predictors.ranks import Ranks
 from zoo.format.schema import OPTIMIZERS
 
 ROUNDS, RATE, LEAVES, LEAF_ROWS = 2000, 0.05, 15, 5

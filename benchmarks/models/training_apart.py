@@ -21,7 +21,7 @@ from benchmarks.data.checkpoints import Checkpoints
 from benchmarks.models.schedule import EPOCHS, Recipe, Schedule
 from benchmarks.models.training_group import TrainingGroup, epoch_batches, targets_of
 from benchmarks.statistics.ranking import kendall_tau
-from nfn.predictors.places import PlaceTable, Ranks
+from nfn.predictors.ranks import Ranks, RankTable
 from nfn.predictors.scaling import WeightScale
 from nfn.training import READ_AT_ONCE
 from zoo import TransformerWeights
@@ -36,7 +36,7 @@ class FittedModule:
     epoch: int
     epochs: int
     validation_tau: float
-    places: PlaceTable | None = None
+    places: RankTable | None = None
 
     def predict(self, rows: Checkpoints) -> Float[np.ndarray, " n"]:
         predicted = torch.sigmoid(read(self.module, self.scale, rows)).cpu()
@@ -110,7 +110,7 @@ def train_one(
             best, best_epoch, best_merit = copy.deepcopy(module.state_dict()), epoch, merit
         schedule.advance(best_epoch == epoch)
     module.load_state_dict(best)
-    places = None if ranks is None else PlaceTable.of(ranks)
+    places = None if ranks is None else RankTable.of(ranks)
     return FittedModule(module, scale, best_epoch, epoch, best_merit[0] if best_merit[0] >= -1 else math.nan, places)
 
 

@@ -20,7 +20,7 @@ from benchmarks.data.checkpoints import Checkpoints
 from benchmarks.models.schedule import EPOCHS, Recipe, Schedule
 from benchmarks.statistics.ranking import many_kendall_taus
 from nfn import GaugeNFN, Predictor, PredictorEnsemble, TrainingStep
-from nfn.predictors.places import PlaceTable, Ranks
+from nfn.predictors.ranks import Ranks, RankTable
 from nfn.training import READ_AT_ONCE
 from zoo import TransformerWeights
 
@@ -44,7 +44,7 @@ class FittedPredictor:
     epoch: int
     epochs: int
     validation_tau: float
-    places: PlaceTable | None = None
+    places: RankTable | None = None
 
     @torch.no_grad()
     def predict(self, rows: Checkpoints) -> Float[np.ndarray, " n"]:
@@ -167,7 +167,7 @@ class GroupProgress:
         self._set_rates()
 
     def fitted(self) -> list[FittedPredictor]:
-        places = None if self.ranks is None else PlaceTable.of(self.ranks)
+        places = None if self.ranks is None else RankTable.of(self.ranks)
         fitted = []
         for number, (tau, epoch) in enumerate(zip(self.best_tau.tolist(), self.best_epoch.tolist(), strict=True)):
             predictor = self.ensemble.member(self.members.start + number, self.best[number])

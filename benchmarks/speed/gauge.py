@@ -21,7 +21,8 @@ from benchmarks.results import Result
 from benchmarks.speed.options import read_options
 from benchmarks.speed.timing import Timing, measure
 from nfn import invariant_features
-from nfn.predictors import gauge_nfn
+from nfn.predictors.gauge_nfn import CACHE
+from nfn.predictors.input_cache import READ_AT_ONCE
 from zoo import TransformerSpec, TransformerWeights
 from zoo.command import command
 from zoo.transformer.spec import SPECS
@@ -43,14 +44,14 @@ def measure_case(config: str, device: torch.device, repeats: int) -> Iterator[Re
     group = TrainingGroup(np.arange(TRAIN), np.arange(VALIDATION), (0,))
 
     def read() -> None:
-        for part in train.weights[:READ].double().split(gauge_nfn.READ_AT_ONCE):
+        for part in train.weights[:READ].double().split(READ_AT_ONCE):
             invariant_features(TransformerWeights.from_flat(spec, part, check_finite=False))
 
     def fit() -> None:
         train_together(builder("gauge_nfn", spec, None, None), [group], train, validation, RECIPES["gauge"], EPOCHS)
 
     def fit_from_nothing() -> None:
-        gauge_nfn.CACHE.clear()
+        CACHE.clear()
         fit()
 
     with torch.no_grad():

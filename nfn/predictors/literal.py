@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from nfn.layers.block_channels import encoder_as_one_channel
 from nfn.layers.equivariant import EquivariantLayer, relu_on_mlp
 from nfn.layers.literal import LiteralEquivariantLayer, LiteralInvariantLayer
-from nfn.predictors.encoder import InvariantEncoder
-from nfn.predictors.transformer_nfn import TransformerNFN
+from nfn.predictors.transformer_nfn import InvariantEncoder, TransformerNFN
 from zoo import TransformerWeights
 
 

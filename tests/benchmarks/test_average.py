@@ -19,7 +19,7 @@ from benchmarks.models.registry import MODELS, weight_models
 from benchmarks.statistics.ranking import kendall_tau
 from benchmarks.tables.kendall import kendall_tables
 from benchmarks.tables.result_index import ResultIndex
-from nfn.predictors.places import Ranks
+from nfn.predictors.ranks import Ranks
 from tests.benchmarks.synthetic import invent_data, random_label
 from tests.benchmarks.test_experiments import outcome, run
 

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from nfn import FullGroupElement, ProbeNFN, RawMomentsPredictor
-from nfn.predictors.raw_moments import raw_moments
 from nfn.symmetry.parts import PARTS
 from tests.nfn.conftest import ODD_SPECS, Bundled, weights_of
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights, build_model
@@ -12,9 +11,9 @@ from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights, build_model
 
 def test_moments_are_three_of_each_matrix_and_one_of_each_bias():
     weights = weights_of(MNIST)
-    moments = raw_moments(weights)
+    moments = RawMomentsPredictor(MNIST).inputs(weights)
     assert moments.shape == (6, 52)
-    assert raw_moments(weights_of(AGNEWS)).shape == (6, 48)
+    assert RawMomentsPredictor(AGNEWS).inputs(weights_of(AGNEWS)).shape == (6, 48)
     undone = torch.expm1(moments.abs()) / 10 * moments.sign()
     filters = weights["embedding.weight"].flatten(1)
     torch.testing.assert_close(undone[:, 0], filters.mean(1), rtol=1e-4, atol=1e-6)
