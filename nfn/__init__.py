@@ -1,8 +1,7 @@
 """Neural functional networks that respect the symmetries of a transformer's weights, baselines, and symmetry tests."""
 
 from nfn import testing
-from nfn.layers.equivariant import EquivariantLayer
-from nfn.layers.invariant import InvariantLayer
+from nfn.layers.polynomial import EquivariantLayer, InvariantLayer
 from nfn.predictors.baselines import MLPPredictor, RawMomentsPredictor, StatNN
 from nfn.predictors.component_predictor import flat_features
 from nfn.predictors.gauge_nfn import GaugeNFN

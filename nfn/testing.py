@@ -19,8 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nfn.layers.block_channels import TENSOR_NAMES
-from nfn.layers.terms import AXES, sizes
+from nfn.layers.terms import AXES, TENSOR_NAMES, sizes
 from nfn.symmetry.full_group import FullGroupElement
 from nfn.symmetry.group import GroupElement
 from nfn.symmetry.parts import check_parts

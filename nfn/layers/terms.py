@@ -16,11 +16,13 @@ Where the paper's formula and pseudocode disagree, the choice that is equivarian
 - I(U): the bullet formula sums twice over the heads s; thm:invariant_layer and the einsum sum once.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from math import prod
 
-from zoo import TransformerSpec
+from zoo import BlockWeights, TransformerSpec
+
+TENSOR_NAMES = tuple(field.name for field in fields(BlockWeights))
 
 # The axes of every source; the same names stand for the axes of the targets.
 AXES: dict[str, tuple[str, ...]] = {
@@ -78,6 +80,11 @@ class Term:
         inputs, output = self.einsum.split("->")
         *source, coefficient = inputs.split(",")
         return "".join(source).lstrip("bd"), coefficient.lstrip("ed"), output.lstrip("be")
+
+    @cached_property
+    def source_letters(self) -> str:
+        """The letters of the source's axes; products come summed over heads."""
+        return self._operands[0].removeprefix("h") if self.source in INNER else self._operands[0]
 
     @cached_property
     def target_letters(self) -> str:

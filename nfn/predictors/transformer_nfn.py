@@ -8,9 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nfn.layers.equivariant import EquivariantLayer
 from nfn.layers.factored import apply_equivariant, apply_invariant, apply_relu, factor_checkpoints
-from nfn.layers.invariant import InvariantLayer
+from nfn.layers.polynomial import EquivariantLayer, InvariantLayer
 from nfn.predictors.component_predictor import (
     ComponentPredictor,
     ComponentReader,

@@ -1,18 +1,18 @@
 """The polynomial layers: equivariant, invariant, equal to the pseudocode, and no more symmetric than they should be."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import pytest
 import torch
 from torch import Tensor
 
 from nfn import EquivariantLayer, GroupElement, InvariantLayer, TransformerNFN
-from nfn.layers.block_channels import TENSOR_NAMES, encoder_as_one_channel
-from nfn.layers.equivariant import relu_on_mlp
-from nfn.layers.literal import LiteralEquivariantLayer, LiteralInvariantLayer
-from nfn.layers.terms import EQUIVARIANT_TERMS, INVARIANT_TERMS, Term, sizes
-from nfn.predictors.literal import literal_twin
+from nfn.layers.polynomial import encoder_as_one_channel, relu_on_mlp
+from nfn.layers.term_products import _CHUNK_ROWS, _product_in_chunks
+from nfn.layers.terms import EQUIVARIANT_TERMS, INVARIANT_TERMS, TENSOR_NAMES, Term, sizes
+from nfn.predictors.literal import _literal_equivariant, _literal_invariant, literal_twin
 from nfn.testing import assert_equivariant, assert_invariant, random_block_weights
 from tests.nfn.conftest import ODD_SPECS, random_weights
 from zoo import MNIST, BlockWeights, TransformerSpec, TransformerWeights
@@ -51,7 +51,7 @@ def test_equivariant_layer_equals_its_literal_twin(spec: TransformerSpec, d: int
         result = module(u)
         return torch.stack([(getattr(result, name) * getattr(probe, name)).sum() for name in TENSOR_NAMES])
 
-    assert_twins(layer, LiteralEquivariantLayer(layer), score, weights)
+    assert_twins(layer, partial(_literal_equivariant, layer), score, weights)
 
 
 @pytest.mark.parametrize(("d", "e", "out"), [(1, 2, 1), (3, 2, 4)])
@@ -60,10 +60,12 @@ def test_invariant_layer_equals_its_literal_twin(
 ):
     layer = randomized(InvariantLayer(spec, d, e, out), generator)
     weights = random_block_weights(spec, d, 3, generator)
-    assert_twins(layer, LiteralInvariantLayer(layer), lambda module, u: module(u), weights)
+    assert_twins(layer, partial(_literal_invariant, layer), lambda module, u: module(u), weights)
 
 
-def assert_twins(layer: torch.nn.Module, twin: torch.nn.Module, score: Callable[..., Tensor], u: BlockWeights) -> None:
+def assert_twins(
+    layer: torch.nn.Module, twin: Callable[..., Any], score: Callable[..., Tensor], u: BlockWeights
+) -> None:
     """The same outputs, the same gradients of parameters, the same gradients of inputs."""
     outcomes = []
     for module in (layer, twin):
@@ -266,3 +268,14 @@ def only(
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:
     return float((torch.linalg.norm(actual - expected) / torch.linalg.norm(expected)).detach())
+
+
+def test_product_in_chunks_equals_the_plain_product_and_its_gradients(generator: torch.Generator):
+    """The GPU's way of multiplying many rows by a small matrix."""
+    shapes = ((2, 3 * _CHUNK_ROWS, 34), (2, 34, 10))
+    factors = [torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    plain, chunked = torch.bmm(*factors), _product_in_chunks(*factors)
+    torch.testing.assert_close(chunked, plain, rtol=1e-12, atol=1e-12)
+    upstream = torch.randn(plain.shape, generator=generator, dtype=torch.float64)
+    gradients = [torch.autograd.grad(product, factors, upstream) for product in (chunked, plain)]
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-11, atol=1e-11)
