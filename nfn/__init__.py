@@ -16,8 +16,7 @@ from nfn.symmetry.full_matching import match_weights
 from nfn.symmetry.group import GroupElement
 from nfn.symmetry.invariant_features import invariant_features, named_features
 from nfn.symmetry.invariants import Invariants, invariants
-from nfn.symmetry.match import Match
-from nfn.symmetry.paper_matching import find_group_element, match_paper_group
+from nfn.symmetry.paper_matching import Match, find_group_element, match_paper_group
 from nfn.symmetry.parts import available_parts
 from nfn.training import PredictorEnsemble, TrainingStep
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import zoo
 from nfn import FullGroupElement, GaugeNFN, canonicalize, invariant_features, invariants, named_features
-from nfn.symmetry.full_group import random_rotations
+from nfn.symmetry.full_group import _random_rotations
 from nfn.symmetry.invariant_features import feature_layout
 from nfn.symmetry.parts import PARTS, available_parts
 from tests.nfn.conftest import ODD_SPECS, random_weights
@@ -123,7 +123,7 @@ def test_named_tensors_change_only_in_the_order_of_heads_and_units(real: Transfo
 
 
 def rotate_writers_alone(state: dict[str, Tensor], name: str) -> None:
-    state[name] = random_rotations((), state[name].shape[-2], torch.Generator().manual_seed(1)) @ state[name]
+    state[name] = _random_rotations((), state[name].shape[-2], torch.Generator().manual_seed(1)) @ state[name]
 
 
 def exchange_values_of_heads(state: dict[str, Tensor]) -> None:
