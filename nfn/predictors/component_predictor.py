@@ -71,7 +71,8 @@ class ComponentReader(nn.Module):
         network: nn.Module,
     ) -> None:
         super().__init__()
-        self.features, self.component, self.network = features, component, network
+        self.features, self.network = features, network
+        self.component: Component = component
 
     def forward(self, weights: TransformerWeights) -> Tensor:
         return self.network(self.features(weights, self.component))

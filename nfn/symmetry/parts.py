@@ -63,9 +63,8 @@ def available_parts(spec: TransformerSpec) -> tuple[Part, ...]:
     and no boundary scales. Gains and biases of LayerNorms, tensors with ``norm`` in their name, pin the basis and give
     LN's output a mean: no rotations and no reader shifts. Any other tensor is refused, since nothing is known of it.
     """
-    missing: set[Part] = set()
-    if spec.residual:
-        missing |= {"rotations", "boundary_scales"}
+    pinned = all(boundary.pinned for boundary in _boundaries(spec))
+    missing: set[Part] = {"rotations", "boundary_scales"} if pinned else set()
     for name in spec.tensors:
         if "norm" in name:
             missing |= {"rotations", "reader_shifts"}
@@ -92,7 +91,7 @@ def check_parts(spec: TransformerSpec, parts: Iterable[str] | None) -> tuple[Par
 
 
 @dataclass(frozen=True)
-class Boundary:
+class _Boundary:
     """One LayerNorm. Names are those of ``spec.tensors``; a frozen embedding writes too but has no name there.
 
     Writers have the D axis first, readers last, as torch stores them. The basis of a ``pinned`` boundary is fixed from
@@ -104,7 +103,7 @@ class Boundary:
     pinned: bool
 
 
-def boundaries(spec: TransformerSpec) -> tuple[Boundary, ...]:
+def _boundaries(spec: TransformerSpec) -> tuple[_Boundary, ...]:
     """All boundaries in order. With residual connections whatever was written before is read at every later one."""
     embedding = tuple(name for name in spec.tensors if name.startswith("embedding."))
     written: list[tuple[str, ...]] = [embedding]
@@ -117,7 +116,7 @@ def boundaries(spec: TransformerSpec) -> tuple[Boundary, ...]:
         written.append((f"{prefix}.fc2.weight", f"{prefix}.fc2.bias"))
     read.append(("classifier.fc1.weight",))
     return tuple(
-        Boundary(
+        _Boundary(
             writers=sum(written[: index + 1], ()) if spec.residual else written[index],
             readers=readers,
             pinned=spec.residual or index == 0,
@@ -137,19 +136,17 @@ def shift_component(
     """
     spec, flat = weights.spec, weights.flat()
     axes: dict[str, int] = {}
-    for boundary in boundaries(spec):
+    for boundary in _boundaries(spec):
         if "writer_shifts" in parts:
             axes |= {name: -len(spec.tensors[name].shape) for name in boundary.writers}
         if "reader_shifts" in parts:
             axes |= dict.fromkeys(boundary.readers, -1)
     if "logits" in parts:
         axes |= {"classifier.fc2.weight": -2, "classifier.fc2.bias": -1}
-    pieces = []
-    for name, slot in spec.tensors.items():
-        tensor = weights[name]
-        shift = tensor.mean(axes[name], keepdim=True) if name in axes else torch.zeros_like(tensor)
-        pieces.append(shift.expand_as(tensor).reshape(*flat.shape[:-1], slot.size))
-    return torch.cat(pieces, dim=-1)
+    shifts = TransformerWeights.from_flat(spec, torch.zeros_like(flat), check_finite=False)
+    for name, axis in axes.items():
+        shifts[name].copy_(weights[name].mean(axis, keepdim=True))
+    return shifts.flat()
 
 
 def centered(

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nfn import FullGroupElement, GroupElement
-from nfn.symmetry.parts import PARTS, Part, available_parts, boundaries, centered, shift_component
+from nfn.symmetry.parts import PARTS, Part, _boundaries, available_parts, centered, shift_component
 from tests.nfn.conftest import Bundled, assert_group_axioms, change, inputs_of, logits, random_weights
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights
 from zoo.testing import TINY_PHOTOS
@@ -189,8 +189,8 @@ def test_centering_removes_shifts_and_nothing_else(spec: TransformerSpec, genera
 def test_residual_connections_leave_what_the_input_does_not_pin(generator: torch.Generator):
     missing = {"rotations", "boundary_scales"}
     assert set(available_parts(TINY_PHOTOS)) == set(PARTS) - missing
-    assert all(boundary.pinned for boundary in boundaries(TINY_PHOTOS))
-    assert boundaries(TINY_PHOTOS)[2].writers[:3] == ("embedding.weight", "embedding.bias", "blocks.0.output.weight")
+    assert all(boundary.pinned for boundary in _boundaries(TINY_PHOTOS))
+    assert _boundaries(TINY_PHOTOS)[2].writers[:3] == ("embedding.weight", "embedding.bias", "blocks.0.output.weight")
     with pytest.raises(ValueError, match="a transformer of photos has no rotations: it has heads"):
         FullGroupElement.sample(TINY_PHOTOS, generator=generator, parts=["rotations"])
     u, free = random_weights(TINY_PHOTOS, (), generator), replace(TINY_PHOTOS, residual=False)

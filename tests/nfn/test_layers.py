@@ -12,9 +12,10 @@ from nfn import EquivariantLayer, GroupElement, InvariantLayer, TransformerNFN
 from nfn.layers.polynomial import encoder_as_one_channel, relu_on_mlp
 from nfn.layers.term_products import _CHUNK_ROWS, _product_in_chunks
 from nfn.layers.terms import EQUIVARIANT_TERMS, INVARIANT_TERMS, TENSOR_NAMES, Term, sizes
-from nfn.predictors.literal import _literal_equivariant, _literal_invariant, literal_twin
+from nfn.predictors.literal import _literal_targets, literal_twin
 from nfn.testing import assert_equivariant, assert_invariant, random_block_weights
 from tests.nfn.conftest import ODD_SPECS, random_weights
+from tests.nfn.pseudocode import pseudocode_equivariant, pseudocode_invariant
 from zoo import MNIST, BlockWeights, TransformerSpec, TransformerWeights
 
 SPEC = ODD_SPECS[0]
@@ -42,7 +43,7 @@ def test_whole_network_is_invariant(spec: TransformerSpec, channels: tuple[int, 
 
 
 @pytest.mark.parametrize(("d", "e"), [(1, 2), (3, 2)])
-def test_equivariant_layer_equals_its_literal_twin(spec: TransformerSpec, d: int, e: int, generator: torch.Generator):
+def test_equivariant_layer_equals_the_pseudocode(spec: TransformerSpec, d: int, e: int, generator: torch.Generator):
     layer = randomized(EquivariantLayer(spec, d, e), generator)
     weights = random_block_weights(spec, d, 3, generator)
     probe = random_block_weights(spec, e, 3, generator)
@@ -51,16 +52,19 @@ def test_equivariant_layer_equals_its_literal_twin(spec: TransformerSpec, d: int
         result = module(u)
         return torch.stack([(getattr(result, name) * getattr(probe, name)).sum() for name in TENSOR_NAMES])
 
-    assert_twins(layer, partial(_literal_equivariant, layer), score, weights)
+    assert_twins(layer, partial(pseudocode_equivariant, layer), score, weights)
+    torch.testing.assert_close(_literal_targets(layer, weights), vars(pseudocode_equivariant(layer, weights)))
 
 
 @pytest.mark.parametrize(("d", "e", "out"), [(1, 2, 1), (3, 2, 4)])
-def test_invariant_layer_equals_its_literal_twin(
+def test_invariant_layer_equals_the_pseudocode(
     spec: TransformerSpec, d: int, e: int, out: int, generator: torch.Generator
 ):
     layer = randomized(InvariantLayer(spec, d, e, out), generator)
     weights = random_block_weights(spec, d, 3, generator)
-    assert_twins(layer, partial(_literal_invariant, layer), lambda module, u: module(u), weights)
+    assert_twins(layer, partial(pseudocode_invariant, layer), lambda module, u: module(u), weights)
+    literal = _literal_targets(layer, weights)["invariant"].transpose(1, 2)
+    torch.testing.assert_close(literal, pseudocode_invariant(layer, weights))
 
 
 def assert_twins(
