@@ -92,7 +92,7 @@ def apply_invariant(layer: InvariantLayer, x: _FactoredWeights) -> Float[Tensor,
     row_sum = (x.maps.alpha + dim * x.maps.beta)[..., None, None]
     coefficients["vo"] = (x.maps.value * row_sum).flatten(1, 2).mT @ coefficients["vo"]
     constant = coefficients.pop("one")
-    sources = Sources({"qk": x.qk, "vo": x.vo} | x.mlp)
+    sources = Sources({"qk": x.qk.unsqueeze(2), "vo": x.vo.unsqueeze(2)} | x.mlp)
     features = [sources.reduced(name, group.inputs[name].summed).flatten(2) for name in coefficients]
     result = torch.baddbmm(constant, torch.cat(features, dim=-1), torch.cat(list(coefficients.values()), dim=1))
     return result.unflatten(-1, (layer.out_channels, layer.out_dim)).transpose(0, 1)

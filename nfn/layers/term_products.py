@@ -19,36 +19,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nfn.layers.terms import ATTENTION, AXES, INNER, Term
+from nfn.layers.terms import ATTENTION, Term
 
 _CHUNK_ROWS = 256
 
 
-def _source_rank(name: str) -> int:
-    return len(AXES[name]) - (name in INNER)
-
-
 @dataclass(frozen=True)
 class _InputSlice:
-    """The rows of a group's matrix that read one source: which axes of the source are kept, and which contracted."""
+    """The rows of a group's matrix that read one source, and how the source becomes [*kept, d, *contracted].
 
-    source: str
-    kept: tuple[int, ...]
-    contracted: tuple[int, ...]
+    The axes ``summed`` of the source are summed; [blocks, batch, d, *remaining axes] are then permuted by ``order``.
+    """
+
     rows: slice
-
-    @cached_property
-    def summed(self) -> tuple[int, ...]:
-        return tuple(
-            axis for axis in range(_source_rank(self.source)) if axis not in self.kept and axis not in self.contracted
-        )
-
-    @cached_property
-    def order(self) -> tuple[int, ...]:
-        """The permutation of [blocks, batch, d, *remaining axes] that puts kept axes before d and contracted after."""
-        remaining = sorted((*self.kept, *self.contracted))
-        kept, contracted = ([3 + remaining.index(axis) for axis in axes] for axes in (self.kept, self.contracted))
-        return (0, 1, *kept, 2, *contracted)
+    summed: tuple[int, ...]
+    order: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -100,17 +85,10 @@ def _group_terms(
         outputs: dict[str, _OutputSlice] = {}
         rows = columns = 0
         for term in members:
-            letters = term.source_letters
-            positions = (
-                tuple(letters.index(x) for x in term.kept),
-                tuple(letters.index(x) for x in letters if x in term.contracted),
-            )
+            read = _input_slice(term, size, in_channels, rows)
             if term.source not in inputs:
-                count = 1 if term.source == "one" else in_channels
-                count *= prod(size[term.axis[x]] for x in term.contracted)
-                inputs[term.source] = _InputSlice(term.source, *positions, slice(rows, rows + count))
-                rows += count
-            assert (inputs[term.source].kept, inputs[term.source].contracted) == positions, term.name
+                inputs[term.source], rows = read, read.rows.stop
+            assert (inputs[term.source].summed, inputs[term.source].order) == (read.summed, read.order), term.name
             if term.target not in outputs:
                 outputs[term.target] = _output_slice(term, size, out_channels, columns)
                 columns = outputs[term.target].columns.stop
@@ -118,6 +96,18 @@ def _group_terms(
         kept = tuple(size[members[0].axis[x]] for x in members[0].kept)
         groups.append(_TermGroup(name, kept, inputs, outputs, tuple(members), rows, columns))
     return tuple(groups)
+
+
+def _input_slice(term: Term, size: dict[str, int], in_channels: int, start: int) -> _InputSlice:
+    """How a term's source is read, its rows beginning at ``start``."""
+    contracted = [letter for letter in term.source_letters if letter in term.contracted]
+    remaining = [letter for letter in term.source_letters if letter in [*term.kept, *contracted]]
+    count = (1 if term.source == "one" else in_channels) * prod(size[term.axis[letter]] for letter in contracted)
+    return _InputSlice(
+        rows=slice(start, start + count),
+        summed=tuple(axis for axis, letter in enumerate(term.source_letters) if letter not in remaining),
+        order=(0, 1, *(3 + remaining.index(x) for x in term.kept), 2, *(3 + remaining.index(x) for x in contracted)),
+    )
 
 
 def _output_slice(term: Term, size: dict[str, int], out_channels: int, start: int) -> _OutputSlice:
@@ -150,19 +140,9 @@ class Sources:
         columns = self[right].mT if name == "qk" else self[right]
         return rows @ columns.flatten(-3, -2)
 
-    def vo_row_sums(self) -> Tensor:
-        """Σ_{s,q} [WW]^(VO,s)_{p,q}, without the product where nothing else needs it."""
-        if "vo" in self._tensors:
-            return self._tensors["vo"].sum(-1)
-        return (self["value"] @ self["output"].sum(-1, keepdim=True)).squeeze(-1).sum(-2)
-
     def reduced(self, name: str, summed: Sequence[int]) -> Tensor:
-        """A source summed over some of its axes."""
-        if name == "vo" and tuple(summed) == (1,):
-            return self.vo_row_sums()
-        tensor = self[name]
-        first = tensor.ndim - _source_rank(name)
-        return tensor.sum([first + axis for axis in summed]) if summed else tensor
+        """A source summed over some of its axes, counted after [blocks, batch, channels]."""
+        return self[name].sum([3 + axis for axis in summed]) if summed else self[name]
 
 
 class TermProducts(nn.Module):
@@ -239,11 +219,11 @@ class TermProducts(nn.Module):
         """The group's addend to each target, [blocks, batch, e, *axes] with length 1 where it is broadcast."""
         matrix = self.matrices[group.name]
         features = []
-        for input_slice in group.inputs.values():
-            if input_slice.source == "one":
+        for source, input_slice in group.inputs.items():
+            if source == "one":
                 features.append(matrix.new_ones(matrix.shape[0], batch, 1))
             else:
-                x = sources.reduced(input_slice.source, input_slice.summed)
+                x = sources.reduced(source, input_slice.summed)
                 features.append(x.permute(input_slice.order).flatten(2 + len(group.kept)))
         rows = features[0] if len(features) == 1 else torch.cat(features, dim=-1)
         rows = rows.flatten(1, -2)
@@ -261,8 +241,8 @@ class TermProducts(nn.Module):
 
     def _mix_channels(self, group: _TermGroup, sources: Sources, total: Tensor | None) -> Tensor:
         """``total`` plus the addend of a group that mixes channels at every kept position."""
-        (input_slice,), (output_slice,) = group.inputs.values(), group.outputs.values()
-        x = sources.reduced(input_slice.source, input_slice.summed)
+        ((source, input_slice),), (output_slice,) = group.inputs.items(), group.outputs.values()
+        x = sources.reduced(source, input_slice.summed)
         x = x.reshape(*x.shape[:3], *group.kept, *output_slice.shape[1:])
         coefficient = self.matrices[group.name].mT[(slice(None), None, ..., *(None,) * (x.ndim - 3))]
         if self.in_channels == 1:

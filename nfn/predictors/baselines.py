@@ -8,18 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nfn.predictors.component_predictor import (
-    ComponentPredictor,
-    ComponentReader,
-    component_size,
-    component_weights,
-)
-from nfn.predictors.predictor import Predictor, dense, linear, normalized_network
+from nfn.predictors.component_predictor import ComponentPredictor, ComponentReader
+from nfn.predictors.predictor import Predictor, dense, normalized_network
 from nfn.predictors.scaling import Standardization
 from zoo import TransformerSpec, TransformerWeights
 from zoo.transformer.spec import Component
 
-_STATISTICS = ("mean", "variance", "minimum", "quantile_25", "median", "quantile_75", "maximum")
+_STATISTICS = 7  # mean, variance, minimum, three quartiles, maximum
 
 
 class MLPPredictor(ComponentPredictor):
@@ -39,11 +34,8 @@ class MLPPredictor(ComponentPredictor):
         super().__init__(spec, components=components, generator=generator)
 
     def build_reader(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
-        inputs, width = component_size(self.spec, component), self.width
-        if component == "embedding":
-            return ComponentReader(component_weights, component, linear(inputs, width, generator)), width
-        hidden = {"encoder": 1, "classifier": 2}[component]
-        return ComponentReader(component_weights, component, dense([inputs, *[width] * (hidden + 1)], generator)), width
+        layers = {"embedding": 1, "encoder": 2, "classifier": 3}[component]
+        return self.flat_reader(component, [self.width] * layers, generator)
 
     def config(self) -> dict[str, Any]:
         return super().config() | {"width": self.width}
@@ -69,28 +61,25 @@ class StatNN(ComponentPredictor):
 
     def build_reader(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
         if component == "embedding":
-            inputs = component_size(self.spec, component)
-            return ComponentReader(
-                component_weights, component, linear(inputs, self.embedding_width, generator)
-            ), self.embedding_width
-        inputs = len(_component_tensors(self.spec, component)) * len(_STATISTICS)
+            return self.flat_reader(component, [self.embedding_width], generator)
+        inputs = len(_component_tensors(self.spec, component)) * _STATISTICS
         return ComponentReader(_statistics, component, dense([inputs, self.width, self.width], generator)), self.width
 
     def config(self) -> dict[str, Any]:
         return super().config() | {"width": self.width, "embedding_width": self.embedding_width}
 
 
-def _component_tensors(spec: TransformerSpec, component: Component) -> tuple[str, ...]:
-    """The names of a component's tensors."""
+def _component_tensors(spec: TransformerSpec, component: Component) -> list[slice]:
+    """The slices of the flat vector that a component's tensors have."""
     owned = spec.components[component]
-    return tuple(name for name, slot in spec.tensors.items() if owned.start <= slot.offset < owned.stop)
+    return [slot.slice for slot in spec.tensors.values() if owned.start <= slot.offset < owned.stop]
 
 
 def _statistics(weights: TransformerWeights, component: Component) -> Float[Tensor, "*batch features"]:
     """Mean, variance and the 0, 25, 50, 75, 100 % quantiles of each tensor of a component (STATNN)."""
     numbers = []
-    for name in _component_tensors(weights.spec, component):
-        tensor = weights.flat()[..., weights.spec.tensors[name].slice]
+    for owned in _component_tensors(weights.spec, component):
+        tensor = weights.flat()[..., owned]
         variance = tensor.var(-1, correction=min(1, tensor.shape[-1] - 1))  # of a single number, 0
         numbers += [tensor.mean(-1), variance, *_quartiles(tensor)]
     return torch.stack(numbers, dim=-1)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nfn.predictors.predictor import Predictor, linear
+from nfn.predictors.predictor import Predictor, dense, linear
 from nfn.predictors.scaling import WeightScale
 from zoo import TransformerSpec, TransformerWeights
 from zoo.transformer.spec import COMPONENTS, Component
@@ -43,6 +43,17 @@ class ComponentPredictor(Predictor):
         """The module that reads a component from (scaled) weights, and its number of outputs."""
         raise NotImplementedError
 
+    def flat_reader(
+        self, component: Component, widths: Sequence[int], generator: torch.Generator
+    ) -> tuple[nn.Module, int]:
+        """Layers of these widths, with a ReLU after each, on flattened weights; one linear layer on the embedding."""
+        owned = self.spec.components[component]
+        if component == "embedding":
+            network = linear(owned.stop - owned.start, widths[-1], generator)
+        else:
+            network = dense([owned.stop - owned.start, *widths], generator)
+        return ComponentReader(_component_weights, component, network), widths[-1]
+
     def logits_of(self, inputs: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch"]:
         batch = inputs.shape[:-1]
         read = self.read_components(inputs.reshape(batch.numel(), inputs.shape[-1]))
@@ -62,7 +73,7 @@ class ComponentPredictor(Predictor):
 
 
 class ComponentReader(nn.Module):
-    """A network on some features of one component, such as ``component_weights``."""
+    """A network on some features of one component."""
 
     def __init__(
         self,
@@ -78,15 +89,9 @@ class ComponentReader(nn.Module):
         return self.network(self.features(weights, self.component))
 
 
-def component_weights(weights: TransformerWeights, component: Component) -> Float[Tensor, "*batch size"]:
+def _component_weights(weights: TransformerWeights, component: Component) -> Float[Tensor, "*batch size"]:
     """The flattened weights of one component. A view."""
     return weights.flat()[..., weights.spec.components[component]]
-
-
-def component_size(spec: TransformerSpec, component: Component) -> int:
-    """The number of weights in a component."""
-    owned = spec.components[component]
-    return owned.stop - owned.start
 
 
 def _check_components(spec: TransformerSpec, components: Sequence[str] | None) -> tuple[Component, ...]:
@@ -113,5 +118,5 @@ def flat_features(
     chosen = _check_components(weights.spec, components)
     if chosen == tuple(weights.spec.components):
         return weights.flat()
-    pieces = [component_weights(weights, name) for name in chosen]
+    pieces = [_component_weights(weights, name) for name in chosen]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)

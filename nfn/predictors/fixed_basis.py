@@ -67,8 +67,7 @@ class InvariantClassifierNFN(TransformerNFN):
     def build_reader(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
         if component != "classifier":
             return super().build_reader(component, generator)
-        outputs = 10
-        return dense([classifier_feature_count(self.spec), 10, 10, outputs], generator), outputs
+        return dense([classifier_feature_count(self.spec), 10, 10, 10], generator), 10
 
     def inputs(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch inputs"]:
         """The weights and behind them the invariants of the classifier; NaN where a weight is not finite."""

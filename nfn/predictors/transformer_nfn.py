@@ -10,17 +10,12 @@ from torch.nn import functional as F
 
 from nfn.layers.factored import apply_equivariant, apply_invariant, apply_relu, factor_checkpoints
 from nfn.layers.polynomial import EquivariantLayer, InvariantLayer
-from nfn.predictors.component_predictor import (
-    ComponentPredictor,
-    ComponentReader,
-    component_size,
-    component_weights,
-)
-from nfn.predictors.predictor import dense, linear
+from nfn.predictors.component_predictor import ComponentPredictor
+from nfn.predictors.predictor import linear
 from zoo import TransformerSpec, TransformerWeights
 from zoo.transformer.spec import Component
 
-_HEAD_WIDTH = 10
+_WIDTH = 10
 _MAX_LAYERS = 16
 """Far more than any predictor has; a file that asks for thousands would keep its reader busy for a long time."""
 
@@ -46,13 +41,9 @@ class TransformerNFN(ComponentPredictor):
         super().__init__(spec, components=components, generator=generator)
 
     def build_reader(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
-        outputs = 10
         if component == "encoder":
-            return InvariantEncoder(self.spec, self.channels, outputs, generator), outputs
-        inputs = component_size(self.spec, component)
-        if component == "embedding":
-            return ComponentReader(component_weights, component, linear(inputs, outputs, generator)), outputs
-        return ComponentReader(component_weights, component, dense([inputs, 10, 10, outputs], generator)), outputs
+            return InvariantEncoder(self.spec, self.channels, _WIDTH, generator), _WIDTH
+        return self.flat_reader(component, [_WIDTH] * 3, generator)
 
     def config(self) -> dict[str, Any]:
         return super().config() | {"channels": list(self.channels)}
@@ -83,13 +74,13 @@ class InvariantEncoder(nn.Module):
         read = spec.blocks * widths[-1]
         self.head = nn.Sequential(
             nn.LayerNorm(read),
-            linear(read, _HEAD_WIDTH, generator),
-            nn.LayerNorm(_HEAD_WIDTH),
+            linear(read, _WIDTH, generator),
+            nn.LayerNorm(_WIDTH),
             nn.ReLU(),
-            linear(_HEAD_WIDTH, _HEAD_WIDTH, generator),
-            nn.LayerNorm(_HEAD_WIDTH),
+            linear(_WIDTH, _WIDTH, generator),
+            nn.LayerNorm(_WIDTH),
             nn.ReLU(),
-            linear(_HEAD_WIDTH, outputs, generator),
+            linear(_WIDTH, outputs, generator),
         )
 
     def forward(self, weights: TransformerWeights) -> Float[Tensor, "b outputs"]:

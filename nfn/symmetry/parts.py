@@ -47,14 +47,6 @@ Part = Literal[
 ]
 PARTS: tuple[Part, ...] = get_args(Part)
 
-_BLOCK_TENSORS = {f"{name}.weight" for name in ("query", "key", "value", "output", "fc1", "fc2")} | {
-    "fc1.bias",
-    "fc2.bias",
-}
-_OTHER_TENSORS = {"embedding.weight", "embedding.bias"} | {
-    f"classifier.{layer}.{kind}" for layer in ("fc1", "fc2") for kind in ("weight", "bias")
-}
-
 
 def available_parts(spec: TransformerSpec) -> tuple[Part, ...]:
     """The parts that leave the accuracy of such a transformer alone, in the order of ``PARTS``.
@@ -63,16 +55,16 @@ def available_parts(spec: TransformerSpec) -> tuple[Part, ...]:
     and no boundary scales. Gains and biases of LayerNorms, tensors with ``norm`` in their name, pin the basis and give
     LN's output a mean: no rotations and no reader shifts. Any other tensor is refused, since nothing is known of it.
     """
-    pinned = all(boundary.pinned for boundary in _boundaries(spec))
+    all_boundaries = _boundaries(spec)
+    at_boundaries = {name for boundary in all_boundaries for name in (*boundary.writers, *boundary.readers)}
+    pinned = all(boundary.pinned for boundary in all_boundaries)
     missing: set[Part] = {"rotations", "boundary_scales"} if pinned else set()
     for name in spec.tensors:
         if "norm" in name:
             missing |= {"rotations", "reader_shifts"}
-        elif name not in _OTHER_TENSORS and not (
-            name.startswith("blocks.") and name.split(".", maxsplit=2)[2] in _BLOCK_TENSORS
-        ):
+        elif name not in at_boundaries and not name.endswith("fc1.bias") and not name.startswith("classifier.fc2."):
             raise ValueError(
-                f"the symmetry of a transformer of {spec.task} is not known: nothing is written about {name} here"
+                f"the symmetry of a transformer of {spec.task} is not known: no rule covers its tensor {name}"
             )
     return tuple(part for part in PARTS if part not in missing)
 
