@@ -42,6 +42,9 @@ class _PolynomialLayer(nn.Module):
         """The paper's coefficient of a term, [blocks, e, d, …]: a view of the parameters."""
         return self.merged.coefficient(term)
 
+    def extra_repr(self) -> str:
+        return f"{self.in_channels}, {self.out_channels}, out_dim={self.out_dim}, blocks={self.spec.blocks}"
+
     def _targets(self, weights: BlockWeights) -> tuple[dict[str, Tensor], torch.Size]:
         """The sums of terms, [blocks, batch, e, …], and the batch shape of the weights."""
         batch = self._check(weights)
@@ -91,9 +94,6 @@ class EquivariantLayer(_PolynomialLayer):
             )
         )
 
-    def extra_repr(self) -> str:
-        return f"{self.in_channels}, {self.out_channels}, blocks={self.spec.blocks}"
-
 
 class InvariantLayer(_PolynomialLayer):
     """I: U^d → R^{e×D'} with I(gU) = I(U) for every g of the group G_U of each block (thm:invariant_layer).
@@ -120,9 +120,6 @@ class InvariantLayer(_PolynomialLayer):
         targets, batch = self._targets(weights)
         result = targets["invariant"].movedim(0, 1)
         return result.reshape(*batch, *result.shape[1:])
-
-    def extra_repr(self) -> str:
-        return f"{self.in_channels}, {self.out_channels}, out_dim={self.out_dim}, blocks={self.spec.blocks}"
 
 
 def relu_on_mlp(weights: BlockWeights) -> BlockWeights:

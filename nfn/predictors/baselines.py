@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from math import ceil, floor
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -31,14 +30,11 @@ class MLPPredictor(ComponentPredictor):
         generator: torch.Generator | None = None,
     ) -> None:
         self.width = width
-        super().__init__(spec, components=components, generator=generator)
+        super().__init__(spec, components=components, generator=generator, options={"width": width})
 
     def build_reader(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
         layers = {"embedding": 1, "encoder": 2, "classifier": 3}[component]
         return self.flat_reader(component, [self.width] * layers, generator)
-
-    def config(self) -> dict[str, Any]:
-        return super().config() | {"width": self.width}
 
 
 class StatNN(ComponentPredictor):
@@ -55,18 +51,15 @@ class StatNN(ComponentPredictor):
         components: Sequence[str] | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        self.width = width
-        self.embedding_width = embedding_width
-        super().__init__(spec, components=components, generator=generator)
+        self.width, self.embedding_width = width, embedding_width
+        options = {"width": width, "embedding_width": embedding_width}
+        super().__init__(spec, components=components, generator=generator, options=options)
 
     def build_reader(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
         if component == "embedding":
             return self.flat_reader(component, [self.embedding_width], generator)
         inputs = len(_component_tensors(self.spec, component)) * _STATISTICS
         return ComponentReader(_statistics, component, dense([inputs, self.width, self.width], generator)), self.width
-
-    def config(self) -> dict[str, Any]:
-        return super().config() | {"width": self.width, "embedding_width": self.embedding_width}
 
 
 def _component_tensors(spec: TransformerSpec, component: Component) -> list[slice]:
@@ -103,7 +96,7 @@ class RawMomentsPredictor(Predictor):
 
     def __init__(self, spec: TransformerSpec, *, width: int = 256, generator: torch.Generator | None = None) -> None:
         self.width = width
-        super().__init__(spec, generator=generator)
+        super().__init__(spec, generator=generator, options={"width": width})
 
     def build(self, generator: torch.Generator) -> None:
         count = sum(_moment_count(slot.shape) for slot in self.spec.tensors.values())
@@ -119,9 +112,6 @@ class RawMomentsPredictor(Predictor):
     def fit_scale(self, weights: TransformerWeights | Float[Tensor, "n d"]) -> None:
         """Fits mean and standard deviation of every moment to training checkpoints."""
         self.scale.fit(self.inputs(weights))
-
-    def config(self) -> dict[str, Any]:
-        return super().config() | {"width": self.width}
 
 
 def _moment_count(shape: tuple[int, ...]) -> int:

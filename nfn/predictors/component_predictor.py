@@ -4,7 +4,7 @@ The networks' outputs are concatenated and read by one linear layer (appendix:tr
 choice of components can be read.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,9 +26,10 @@ class ComponentPredictor(Predictor):
         *,
         components: Sequence[str] | None = None,
         generator: torch.Generator | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self.components = _check_components(spec, components)
-        super().__init__(spec, generator=generator)
+        super().__init__(spec, generator=generator, options={"components": list(self.components), **(options or {})})
 
     def build(self, generator: torch.Generator) -> None:
         self.scale = WeightScale(self.spec)
@@ -67,9 +68,6 @@ class ComponentPredictor(Predictor):
     def fit_scale(self, weights: TransformerWeights | Float[Tensor, "n d"]) -> None:
         """Fits the input scales to training checkpoints; without this the weights are read as they are."""
         self.scale.fit(self._checked(weights))
-
-    def config(self) -> dict[str, Any]:
-        return super().config() | {"components": list(self.components)}
 
 
 class ComponentReader(nn.Module):

@@ -1,7 +1,5 @@
 """Gauge-NFN: reads only what the whole symmetry of the zoo's transformer leaves."""
 
-from typing import Any
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -42,7 +40,8 @@ class GaugeNFN(Predictor):
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout is a share of at least 0 and below 1, got {dropout!r}")
         self.components, self.width, self.networks, self.dropout = components, width, networks, dropout
-        super().__init__(spec, generator=generator)
+        options = {"components": components, "width": width, "networks": networks, "dropout": dropout}
+        super().__init__(spec, generator=generator, options=options)
 
     def build(self, generator: torch.Generator) -> None:
         self.principal = PrincipalComponents(tuple(feature_layout(self.spec).values()), self.components, generator)
@@ -85,14 +84,6 @@ class GaugeNFN(Predictor):
     def fit_scale(self, weights: TransformerWeights | Float[Tensor, "n d"]) -> None:
         """Fits mean and size of every invariant, and their principal components, to training checkpoints."""
         self.principal.fit(self.features(weights))
-
-    def config(self) -> dict[str, Any]:
-        return super().config() | {
-            "components": self.components,
-            "width": self.width,
-            "networks": self.networks,
-            "dropout": self.dropout,
-        }
 
 
 class _StackedLayer(nn.Module):

@@ -6,7 +6,7 @@ parameter, so they are computed once per checkpoint however long a predictor tra
 predictor may be several networks: then each of its ``votes`` is trained on its own, and the prediction is their mean.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import sqrt
 from typing import Any, ClassVar
@@ -29,9 +29,16 @@ class Predictor(nn.Module):
     """Whether ``inputs`` depend on what ``fit_scale`` has fitted, and so differ between predictors of one kind."""
     dropout: float = 0.0
 
-    def __init__(self, spec: TransformerSpec, *, generator: torch.Generator | None = None) -> None:
+    def __init__(
+        self,
+        spec: TransformerSpec,
+        *,
+        generator: torch.Generator | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``options`` are the other arguments of a subclass, as JSON-ready data, which ``config`` then has."""
         super().__init__()
-        self.spec = spec
+        self.spec, self._options = spec, dict(options or {})
         # A seed of its own, so that the same call makes the same predictor.
         self.build(generator or torch.Generator().manual_seed(0))
 
@@ -64,7 +71,7 @@ class Predictor(nn.Module):
 
     def config(self) -> dict[str, Any]:
         """All that it takes to build the same architecture again, as JSON-ready data."""
-        return {"kind": self.kind, "spec": self.spec.to_dict()}
+        return {"kind": self.kind, "spec": self.spec.to_dict(), **self._options}
 
     def forward(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
         """The predicted accuracy of each checkpoint, in [0, 1]; flat vectors [..., d] are read by its spec."""

@@ -6,7 +6,6 @@ the logits alone, no hidden states.
 """
 
 from math import isqrt
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -40,7 +39,7 @@ class ProbeNFN(Predictor):
         generator: torch.Generator | None = None,
     ) -> None:
         self.count, self.width = probes, width
-        super().__init__(spec, generator=generator)
+        super().__init__(spec, generator=generator, options={"probes": probes, "width": width})
 
     def build(self, generator: torch.Generator) -> None:
         noise = torch.empty(self.count, *_probe_shape(self.spec), device=torch.get_default_device())
@@ -73,9 +72,6 @@ class ProbeNFN(Predictor):
     def fit_scale(self, weights: TransformerWeights | Float[Tensor, "n d"]) -> None:
         """Nothing to fit: weights are run as they are, and logits are read on a logarithmic scale."""
         self._checked(weights)
-
-    def config(self) -> dict[str, Any]:
-        return super().config() | {"probes": self.count, "width": self.width}
 
 
 def _probe_shape(spec: TransformerSpec) -> tuple[int, ...]:

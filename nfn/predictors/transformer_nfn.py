@@ -1,7 +1,6 @@
 """Transformer-NFN, the paper's model."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -38,15 +37,12 @@ class TransformerNFN(ComponentPredictor):
         generator: torch.Generator | None = None,
     ) -> None:
         self.channels = tuple(channels)
-        super().__init__(spec, components=components, generator=generator)
+        super().__init__(spec, components=components, generator=generator, options={"channels": list(channels)})
 
     def build_reader(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
         if component == "encoder":
             return InvariantEncoder(self.spec, self.channels, _WIDTH, generator), _WIDTH
         return self.flat_reader(component, [_WIDTH] * 3, generator)
-
-    def config(self) -> dict[str, Any]:
-        return super().config() | {"channels": list(self.channels)}
 
 
 class InvariantEncoder(nn.Module):

@@ -70,7 +70,9 @@ def _align(u: TransformerWeights, v: TransformerWeights) -> FullGroupElement:
     spec = u.spec
     known = torch.eye(spec.dim, dtype=torch.float64)[None]
     written: _Pair = (known, known)
-    rotate, rescale = (_in_place, _in_scale) if spec.residual else (_procrustes, _ratio)
+    rotate, rescale = _procrustes, _ratio
+    if spec.residual:  # basis and scale are pinned at every boundary
+        rotate, rescale = lambda pairs: known, lambda above, below: torch.ones_like(above)
     found: dict[str, list[Tensor]] = {
         name: [] for name in ("rotations", "boundary_scales", "heads", "m", "n", "units", "unit_scales")
     }
@@ -170,16 +172,6 @@ def _procrustes(pairs: list[_Pair]) -> Float[Tensor, "1 D D"]:
     )
     u, _, vt = torch.linalg.svd(first, full_matrices=False)
     return closest_orthogonal(second @ vt.mT @ u.mT + 1 / first.shape[-2])
-
-
-def _in_place(pairs: list[_Pair]) -> Float[Tensor, "1 D D"]:
-    """The R of a boundary whose basis is pinned."""
-    return torch.eye(pairs[0][0].shape[-2], dtype=torch.float64)[None]
-
-
-def _in_scale(above: Tensor, below: Tensor) -> Tensor:
-    """The c of a boundary whose scale is pinned."""
-    return torch.ones_like(above)
 
 
 def _check_agreement(moved: TransformerWeights, wanted: TransformerWeights, tolerance: float) -> None:

@@ -1,11 +1,8 @@
 """The invariants of a transformer under its whole symmetry, and the matrices composed so that its bases cancel.
 
-Every LayerNorm of the zoo is a *boundary*: LN(x) = √D·Cx/‖Cx‖ up to its ε, C = I − 11ᵀ/D, without gain and bias. The
-matrices that write into a boundary may be rotated by any R ∈ O(D) with R1 = 1 if those that read from it are rotated
-back, shifted along 1, and scaled by any c > 0; only the basis before the first block is pinned, by the positions and
-the word vectors. A ReLU unit may be scaled, (row, bias)·λ and column/λ. Here each boundary is centered and divided by
-its size, and each unit enters through products in which λ cancels. What is left in the tensors of ``ComposedBlock`` is
-the order of heads and of units, and a rotation on the axes marked D.
+Each boundary (``parts.py`` has the group) is centered, C = I − 11ᵀ/D, and divided by its size, and each ReLU unit
+enters through products in which its scale λ cancels. What is left in the tensors of ``ComposedBlock`` is the order of
+heads and of units, and a rotation on the axes marked D.
 
     a_j = ρ_j·κ_j                  the weight of unit j: ρ_j = ‖(C·row_j, bias_j)‖ reads, κ_j = ‖C·column_j‖ writes
     S                              [filters | bias | positions] before block 0, [column_j·ρ_j | bias] later, centered

@@ -13,7 +13,7 @@ from nfn.layers.polynomial import encoder_as_one_channel, relu_on_mlp
 from nfn.layers.term_products import _CHUNK_ROWS, _product_in_chunks
 from nfn.layers.terms import EQUIVARIANT_TERMS, INVARIANT_TERMS, TENSOR_NAMES, Term, sizes
 from nfn.predictors.literal import _literal_targets, literal_twin
-from nfn.testing import assert_equivariant, assert_invariant, random_block_weights
+from nfn.testing import _random_block_weights, assert_equivariant, assert_invariant
 from tests.nfn.conftest import ODD_SPECS, random_weights
 from tests.nfn.pseudocode import pseudocode_equivariant, pseudocode_invariant
 from zoo import MNIST, BlockWeights, TransformerSpec, TransformerWeights
@@ -45,8 +45,8 @@ def test_whole_network_is_invariant(spec: TransformerSpec, channels: tuple[int, 
 @pytest.mark.parametrize(("d", "e"), [(1, 2), (3, 2)])
 def test_equivariant_layer_equals_the_pseudocode(spec: TransformerSpec, d: int, e: int, generator: torch.Generator):
     layer = randomized(EquivariantLayer(spec, d, e), generator)
-    weights = random_block_weights(spec, d, 3, generator)
-    probe = random_block_weights(spec, e, 3, generator)
+    weights = _random_block_weights(spec, d, 3, generator)
+    probe = _random_block_weights(spec, e, 3, generator)
 
     def score(module: Callable[[BlockWeights], BlockWeights], u: BlockWeights) -> Tensor:
         result = module(u)
@@ -61,7 +61,7 @@ def test_invariant_layer_equals_the_pseudocode(
     spec: TransformerSpec, d: int, e: int, out: int, generator: torch.Generator
 ):
     layer = randomized(InvariantLayer(spec, d, e, out), generator)
-    weights = random_block_weights(spec, d, 3, generator)
+    weights = _random_block_weights(spec, d, 3, generator)
     assert_twins(layer, partial(pseudocode_invariant, layer), lambda module, u: module(u), weights)
     literal = _literal_targets(layer, weights)["invariant"].transpose(1, 2)
     torch.testing.assert_close(literal, pseudocode_invariant(layer, weights))
@@ -109,7 +109,7 @@ def test_network_equals_its_literal_twin(
 def test_each_equivariant_term_alone_reaches_its_target_and_no_other(term: Term, generator: torch.Generator):
     layer = EquivariantLayer(SPEC, 2, 3).double()
     only(layer, term, generator)
-    u, v = (random_block_weights(SPEC, 2, 2, generator) for _ in range(2))
+    u, v = (_random_block_weights(SPEC, 2, 2, generator) for _ in range(2))
     first, second = layer(u), layer(v)
     for name in TENSOR_NAMES:
         tensor = getattr(first, name)
@@ -125,7 +125,7 @@ def test_each_equivariant_term_alone_reaches_its_target_and_no_other(term: Term,
 def test_each_invariant_term_alone_changes_the_output(term: Term, generator: torch.Generator):
     layer = InvariantLayer(SPEC, 2, 3, 2).double()
     only(layer, term, generator)
-    first, second = (layer(random_block_weights(SPEC, 2, 2, generator)) for _ in range(2))
+    first, second = (layer(_random_block_weights(SPEC, 2, 2, generator)) for _ in range(2))
     assert bool((first != 0).all())
     assert torch.equal(first, second) == (term.source == "one")
 
@@ -136,7 +136,7 @@ def test_each_term_of_each_block_reads_and_writes_its_own_block(term: Term, gene
     make = InvariantLayer if term.target == "invariant" else EquivariantLayer
     layer = make(spec, 1, 2).double()
     only(layer, term, generator, block=1)
-    result = layer(random_block_weights(spec, 1, 2, generator))
+    result = layer(_random_block_weights(spec, 1, 2, generator))
     tensor = result if isinstance(result, Tensor) else getattr(result, term.target).movedim(2, 1)
     assert bool(tensor[:, 1].any())
     assert not bool(tensor[:, [0, 2]].any())
@@ -181,7 +181,7 @@ def test_broken_coupling_is_noticed(factor: str, left_behind: str, generator: to
 def test_blocks_do_not_share_coefficients_or_inputs(generator: torch.Generator):
     spec = ODD_SPECS[1]
     layer = randomized(InvariantLayer(spec, 1, 1), generator)
-    u = random_block_weights(spec, 1, 1, generator)
+    u = _random_block_weights(spec, 1, 1, generator)
     same = u.map(lambda tensor: tensor[:, :, :1].expand_as(tensor))
     result = layer(same)[0, :, 0, 0]
     assert len(set(result.tolist())) == spec.blocks
@@ -190,7 +190,7 @@ def test_blocks_do_not_share_coefficients_or_inputs(generator: torch.Generator):
 @pytest.mark.parametrize("spec", [MNIST, ODD_SPECS[2]], ids=lambda spec: spec.task)
 @pytest.mark.parametrize(("d", "e"), [(1, 10), (3, 3)])
 def test_initial_outputs_are_of_order_one(spec: TransformerSpec, d: int, e: int, generator: torch.Generator):
-    u = random_block_weights(spec, d, 8, generator)
+    u = _random_block_weights(spec, d, 8, generator)
     with torch.no_grad():
         hidden = EquivariantLayer(spec, d, e, generator=generator).double()(u)
         invariants = InvariantLayer(spec, d, e, generator=generator).double()(u)
@@ -224,7 +224,7 @@ def test_same_generator_makes_the_same_layer_and_none_touches_the_global_one():
 
 def test_unbatched_and_doubly_batched_weights(generator: torch.Generator):
     layer, invariant = EquivariantLayer(SPEC, 2, 3).double(), InvariantLayer(SPEC, 2, 3).double()
-    u = random_block_weights(SPEC, 2, 6, generator)
+    u = _random_block_weights(SPEC, 2, 6, generator)
     single, double = u.select(0, 4), u.map(lambda tensor: tensor.unflatten(0, (2, 3)))
     for name in TENSOR_NAMES:
         whole = getattr(layer(u), name)
@@ -237,10 +237,10 @@ def test_unbatched_and_doubly_batched_weights(generator: torch.Generator):
 def test_wrong_channels_dimensions_and_dtype_are_refused_in_one_clear_line(generator: torch.Generator):
     layer = EquivariantLayer(SPEC, 2, 3).double()
     with pytest.raises(ValueError, match=r"query must be \[\*batch, 2, 1, 3, 7, 2\].*got \[2, 1, 1, 3, 7, 2\]"):
-        layer(random_block_weights(SPEC, 1, 2, generator))
+        layer(_random_block_weights(SPEC, 1, 2, generator))
     with pytest.raises(ValueError, match="query must be"):
-        layer(random_block_weights(ODD_SPECS[1], 2, 2, generator))
-    u = random_block_weights(SPEC, 2, 2, generator)
+        layer(_random_block_weights(ODD_SPECS[1], 2, 2, generator))
+    u = _random_block_weights(SPEC, 2, 2, generator)
     with pytest.raises(ValueError, match=r"query is torch.float32 but the layer is torch.float64: convert"):
         layer(u.map(Tensor.float))
     mixed = BlockWeights(**{**vars(u), "bias_b": u.bias_b.float()})
