@@ -8,7 +8,7 @@
 With ``parts`` it is the whole symmetry group of the transformer, or some of its parts, instead of the paper's.
 Everything is measured in float64, with random weights and with M and N that are well conditioned but not orthogonal:
 orthogonal ones would hide a mix-up of transpose and inverse. Each factor of the group is tried on its own first, so
-that a failure says which symmetry is broken.
+that a failure names the symmetry that is broken.
 """
 
 import copy

@@ -46,9 +46,9 @@ class PredictorEnsemble:
         return len(self.parameters)
 
     def inputs(self, flat: Float[Tensor, "*batch d"], members: slice = slice(None)) -> Float[Tensor, "*rows inputs"]:
-        """What the members read of checkpoints, which depends on no parameter.
+        """The inputs that the members read from checkpoints, which depend on no parameter.
 
-        It is the same for all of them, except that where inputs are fitted each member has its own: [m, n, inputs].
+        They are the same for all members, unless inputs are fitted: then each member has its own, [m, n, inputs].
         """
         if flat.ndim != 2:
             raise ValueError(f"an ensemble reads checkpoints [n, d], got {list(flat.shape)}")
@@ -102,7 +102,7 @@ class PredictorEnsemble:
 
 
 class _Votes(nn.Module):
-    """A predictor whose forward are its votes, for ``functional_call``."""
+    """A predictor whose ``forward`` returns its votes, for ``functional_call``."""
 
     def __init__(self, predictor: Predictor) -> None:
         super().__init__()
@@ -119,8 +119,8 @@ class TrainingStep:
     members have targets of their own. ``index`` [m, b] are the rows of the coming batches, ``row_weights`` [m, b] what
     each row counts in the mean of its batch, and ``rates`` [m] the learning rates. A recorded step reads these very
     tensors again at every replay, and overwrites the losses it returned: change them in place, with ``set_batches`` and
-    ``set_rates``. ``weight_decay`` is AdamW's, ``seeds`` draw each member's dropout, if it has any. ``graph`` says
-    whether to record; by default every step on a GPU is.
+    ``set_rates``. ``weight_decay`` is AdamW's, ``seeds`` draw each member's dropout, if it has any. ``graph``
+    turns recording on or off; by default every step on a GPU is recorded.
     """
 
     def __init__(

@@ -123,7 +123,7 @@ def _output_slice(term: Term, size: dict[str, int], out_channels: int, start: in
 
 
 class Sources:
-    """What the terms read: the eight weight tensors and the two products, summed over heads as all terms need them."""
+    """The inputs of the terms: the eight weight tensors, and the two products, summed over heads as all need them."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = dict(tensors)

@@ -29,8 +29,8 @@ class MLPPredictor(ComponentPredictor):
         components: Sequence[str] | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        self.width = width
-        super().__init__(spec, components=components, generator=generator, options={"width": width})
+        self.width, self._options = width, {"width": width}
+        super().__init__(spec, components=components, generator=generator)
 
     def build_reader(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
         layers = {"embedding": 1, "encoder": 2, "classifier": 3}[component]
@@ -52,8 +52,8 @@ class StatNN(ComponentPredictor):
         generator: torch.Generator | None = None,
     ) -> None:
         self.width, self.embedding_width = width, embedding_width
-        options = {"width": width, "embedding_width": embedding_width}
-        super().__init__(spec, components=components, generator=generator, options=options)
+        self._options = {"width": width, "embedding_width": embedding_width}
+        super().__init__(spec, components=components, generator=generator)
 
     def build_reader(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
         if component == "embedding":
@@ -95,8 +95,8 @@ class RawMomentsPredictor(Predictor):
     kind = "raw_moments"
 
     def __init__(self, spec: TransformerSpec, *, width: int = 256, generator: torch.Generator | None = None) -> None:
-        self.width = width
-        super().__init__(spec, generator=generator, options={"width": width})
+        self.width, self._options = width, {"width": width}
+        super().__init__(spec, generator=generator)
 
     def build(self, generator: torch.Generator) -> None:
         count = sum(_moment_count(slot.shape) for slot in self.spec.tensors.values())

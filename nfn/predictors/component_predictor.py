@@ -4,8 +4,7 @@ The networks' outputs are concatenated and read by one linear layer (appendix:tr
 choice of components can be read.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -26,10 +25,10 @@ class ComponentPredictor(Predictor):
         *,
         components: Sequence[str] | None = None,
         generator: torch.Generator | None = None,
-        options: Mapping[str, Any] | None = None,
     ) -> None:
         self.components = _check_components(spec, components)
-        super().__init__(spec, generator=generator, options={"components": list(self.components), **(options or {})})
+        self._options = {"components": list(self.components), **self._options}
+        super().__init__(spec, generator=generator)
 
     def build(self, generator: torch.Generator) -> None:
         self.scale = WeightScale(self.spec)

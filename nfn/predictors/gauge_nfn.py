@@ -40,8 +40,8 @@ class GaugeNFN(Predictor):
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout is a share of at least 0 and below 1, got {dropout!r}")
         self.components, self.width, self.networks, self.dropout = components, width, networks, dropout
-        options = {"components": components, "width": width, "networks": networks, "dropout": dropout}
-        super().__init__(spec, generator=generator, options=options)
+        self._options = {"components": components, "width": width, "networks": networks, "dropout": dropout}
+        super().__init__(spec, generator=generator)
 
     def build(self, generator: torch.Generator) -> None:
         self.principal = PrincipalComponents(tuple(feature_layout(self.spec).values()), self.components, generator)

@@ -1,4 +1,4 @@
-"""What was computed from checkpoints, kept by their content: a benchmark fits the same rows many times."""
+"""A cache of what is computed from checkpoints, by their content: a benchmark fits the same rows many times."""
 
 import hashlib
 from collections import OrderedDict

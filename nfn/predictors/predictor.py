@@ -9,6 +9,7 @@ predictor may be several networks: then each of its ``votes`` is trained on its 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import sqrt
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -22,23 +23,18 @@ from zoo.transformer.spec import differences
 
 
 class Predictor(nn.Module):
-    """What all predictors share. Subclasses say what they consist of, what they read, and how that is scaled."""
+    """The base of all predictors. Subclasses define ``build``, ``logits_of``, ``fit_scale``, some also ``inputs``."""
 
     kind: ClassVar[str]
     own_inputs: ClassVar[bool] = False
     """Whether ``inputs`` depend on what ``fit_scale`` has fitted, and so differ between predictors of one kind."""
     dropout: float = 0.0
+    _options: Mapping[str, Any] = MappingProxyType({})
+    """The constructor's other arguments as JSON-ready data, for ``config``."""
 
-    def __init__(
-        self,
-        spec: TransformerSpec,
-        *,
-        generator: torch.Generator | None = None,
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
-        """``options`` are the other arguments of a subclass, as JSON-ready data, which ``config`` then has."""
+    def __init__(self, spec: TransformerSpec, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        self.spec, self._options = spec, dict(options or {})
+        self.spec = spec
         # A seed of its own, so that the same call makes the same predictor.
         self.build(generator or torch.Generator().manual_seed(0))
 
@@ -47,7 +43,7 @@ class Predictor(nn.Module):
         raise NotImplementedError
 
     def inputs(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch inputs"]:
-        """What is read of each checkpoint: by default its flat weights, as they are."""
+        """The numbers that are read from each checkpoint: by default its flat weights, as they are."""
         return self._checked(weights).flat()
 
     def logits_of(self, inputs: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch"]:

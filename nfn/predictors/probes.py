@@ -1,6 +1,6 @@
 """The probing baseline: learned inputs are fed to the checkpoint's transformer, and what it answers is read.
 
-Such a predictor knows a checkpoint by what it does and not by its weights, so it is unchanged by every symmetry that
+Such a predictor reads what a checkpoint does and not its weights, so it is unchanged by every symmetry that
 keeps the function. Others report probes as strong on large zoos (ProbeGen, HiddenProbe). This one is the plain form:
 the logits alone, no hidden states.
 """
@@ -38,8 +38,8 @@ class ProbeNFN(Predictor):
         width: int = 128,
         generator: torch.Generator | None = None,
     ) -> None:
-        self.count, self.width = probes, width
-        super().__init__(spec, generator=generator, options={"probes": probes, "width": width})
+        self.count, self.width, self._options = probes, width, {"probes": probes, "width": width}
+        super().__init__(spec, generator=generator)
 
     def build(self, generator: torch.Generator) -> None:
         noise = torch.empty(self.count, *_probe_shape(self.spec), device=torch.get_default_device())
@@ -51,7 +51,7 @@ class ProbeNFN(Predictor):
 
     def logits_of(self, inputs: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
         rows = inputs.reshape(-1, self.spec.num_parameters)
-        answers = torch.cat([self.answers(part) for part in rows.split(_RUN_AT_ONCE)])
+        answers = torch.cat([self.answers(piece) for piece in rows.split(_RUN_AT_ONCE)])
         answers = answers - answers.mean(-1, keepdim=True)
         # Logits of different checkpoints differ in size by orders of magnitude.
         read = (answers.sign() * torch.log1p(answers.abs())).flatten(1)

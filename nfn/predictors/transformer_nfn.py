@@ -36,8 +36,8 @@ class TransformerNFN(ComponentPredictor):
         components: Sequence[str] | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        self.channels = tuple(channels)
-        super().__init__(spec, components=components, generator=generator, options={"channels": list(channels)})
+        self.channels, self._options = tuple(channels), {"channels": list(channels)}
+        super().__init__(spec, components=components, generator=generator)
 
     def build_reader(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
         if component == "encoder":
@@ -87,7 +87,7 @@ class InvariantEncoder(nn.Module):
         return self.read(apply_invariant(self.invariant, hidden))
 
     def read(self, invariants: Float[Tensor, "b blocks e 1"]) -> Float[Tensor, "b outputs"]:
-        """What follows the invariant layer."""
+        """Everything after the invariant layer."""
         return self.head(self.block_norm(invariants.squeeze(-1)).flatten(1))
 
 

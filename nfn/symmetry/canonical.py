@@ -14,7 +14,7 @@
     logits           Σ_units ρ_j²γ_j² + ‖b‖² = 1 in the last layer, centered over the classes
 
 The closest orthogonal matrix (Procrustes) needs no gaps: unlike singular vectors it does not jump where singular values
-cross, so equal singular values are no exception. What is undecided, or decided by rounding:
+cross, so equal singular values are handled like any others. What is undecided, or decided by rounding:
 
 - Units of equal size, and heads of equal size, keep the order they come in.
 - What adds nothing to the function becomes zero, with all that belongs to it: units with ρ_j·γ_j ≤ ``_DEAD``, singular
@@ -204,7 +204,7 @@ def _balanced(
 def _remove_unwritten(written: Float[Tensor, "b D sources"], attention: BlockWeights) -> None:
     """Takes out of the matrices that read, in place, what lies along directions into which nothing is written.
 
-    The direction 1 stays: shifts are another part's business.
+    The direction 1 stays: it belongs to the shifts.
     """
     few = written.shape[-1] < written.shape[-2]
     u, singular, _ = torch.linalg.svd(written - written.mean(-2, keepdim=True), full_matrices=few)

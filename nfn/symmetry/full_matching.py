@@ -165,7 +165,7 @@ def _procrustes(pairs: list[_Pair]) -> Float[Tensor, "1 D D"]:
     """R with R1 = 1 that carries the first of each pair of vectors [1, D, n] close to the second.
 
     With A = UΣVᵀ the first and B = RA the second, BAᵀ = R·UΣ²Uᵀ gives R by least squares, and B·(UVᵀ)ᵀ = R·UΣUᵀ gives
-    the same R, but knows directions of small σ to σ instead of σ². A pair counts for its size, at most for 1.
+    the same R, but resolves directions of small σ to σ instead of σ². A pair counts for its size, at most for 1.
     """
     first, second = (
         torch.cat([x / (1 + torch.linalg.matrix_norm(x)) for x in group], dim=-1) for group in zip(*pairs, strict=True)

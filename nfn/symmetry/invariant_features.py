@@ -87,7 +87,7 @@ def named_features(weights: TransformerWeights) -> dict[str, Float[Tensor, "*bat
 
 
 def _named_classifier_features(weights: TransformerWeights) -> dict[str, Float[Tensor, "*batch count"]]:
-    """Those of the classifier, without the filters of the embedding at the other end."""
+    """The features of the classifier, without the filters of the embedding at the other end."""
     features = _classifier_features(compose(weights), weights.spec)
     return {name: values for name, values in features.items() if name != "products of filters"}
 
@@ -152,7 +152,7 @@ def _unit_features(units: Units, source_factor: Float[Tensor, "*batch D D"]) -> 
 
 
 def _input_features(composed: ComposedTransformer, spec: TransformerSpec) -> dict[str, Float[Tensor, "*batch count"]]:
-    """What block 0 does to pixels, bias and slow modes of the positions, or to the coordinates of word vectors."""
+    """Products of inputs in block 0: pixels, bias and slow modes of the positions, or coordinates of word vectors."""
     root, block, units = sqrt(spec.dim), composed.blocks[0], composed.blocks[0].units
     inputs = _pinned_inputs(block.source, spec)
     per_head = inputs[..., None, :, :]
@@ -222,7 +222,7 @@ def _grid_modes(rows: int, columns: int, modes: Sequence[tuple[int, int]]) -> Fl
 
 
 def _class_features(composed: ComposedTransformer, spec: TransformerSpec) -> dict[str, Float[Tensor, "*batch count"]]:
-    """What classes read from every boundary, from the last back to the first, as products of classes."""
+    """Products of what classes read from every boundary, from the last back to the first."""
     root, classifier = sqrt(spec.dim), composed.classifier
     reading = classifier.columns.mT @ classifier.rows
     features = {

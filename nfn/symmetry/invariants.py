@@ -188,8 +188,8 @@ def norm(x: Float[Tensor, "..."], dims: tuple[int, ...]) -> Float[Tensor, "..."]
 
 
 @dataclass(frozen=True)
-class BlockInvariants:
-    """What is left of one block. Its writers are the heads, and what is carried where connections are residual."""
+class _BlockInvariants:
+    """The invariants of one block. Its writers are the heads, and what is carried where connections are residual."""
 
     source_products: Float[Tensor, "*batch sources sources"]  # Aᵀ·A
     scores: Float[Tensor, "*batch h sources sources"]  # Aᵀ·M_s·A, attention scores between sources
@@ -200,8 +200,8 @@ class BlockInvariants:
 
 
 @dataclass(frozen=True)
-class ClassifierInvariants:
-    """What is left of the classifier. Classes have names, so their axis is never permuted."""
+class _ClassifierInvariants:
+    """The invariants of the classifier. Classes have names, so their axis is never permuted."""
 
     source_products: Float[Tensor, "*batch sources sources"]
     readings: Float[Tensor, "*batch units sources"]  # row_j/ρ_j·A
@@ -213,10 +213,10 @@ class ClassifierInvariants:
 
 @dataclass(frozen=True)
 class Invariants:
-    """What the whole symmetry leaves of a transformer, block by block and for its classifier."""
+    """The invariants of a transformer under its whole symmetry, block by block and for its classifier."""
 
-    blocks: tuple[BlockInvariants, ...]
-    classifier: ClassifierInvariants
+    blocks: tuple[_BlockInvariants, ...]
+    classifier: _ClassifierInvariants
 
 
 def invariants(weights: TransformerWeights) -> Invariants:
@@ -232,7 +232,7 @@ def invariants(weights: TransformerWeights) -> Invariants:
         heads_and_sources = (writes.shape[-3], block.source.shape[-1])
         products = written.mT @ written
         blocks.append(
-            BlockInvariants(
+            _BlockInvariants(
                 source_products=block.source.mT @ block.source,
                 scores=source.mT @ block.scores @ source,
                 write_products=products.unflatten(-1, heads_and_sources).unflatten(-3, heads_and_sources),
@@ -242,7 +242,7 @@ def invariants(weights: TransformerWeights) -> Invariants:
             )
         )
     units = composed.classifier
-    classifier = ClassifierInvariants(
+    classifier = _ClassifierInvariants(
         source_products=composed.source.mT @ composed.source,
         readings=units.rows @ composed.source,
         unit_biases=units.biases,

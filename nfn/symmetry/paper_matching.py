@@ -1,4 +1,4 @@
-"""Are two transformers the same by symmetry? Finds the group element that carries one to the other, or says why not.
+"""Are two transformers the same by symmetry? Finds the group element that carries one to the other, or why not.
 
 By thm:multihead_equality two sets of attention weights, under its conditions (a) to (d), define the same multi-head
 map exactly when some τ, M and N carry one to the other, and then
@@ -30,14 +30,14 @@ from zoo import BlockWeights, TransformerWeights
 
 # How many roundings of its dtype each weight may have gone through: one on storage, a few in whatever applied M and N.
 _ROUNDINGS = 4
-Element = TypeVar("Element")
+_Element = TypeVar("_Element")
 
 
 @dataclass(frozen=True)
-class Match(Generic[Element]):
+class Match(Generic[_Element]):
     """The element g with g·u = v, or the reason why there is none."""
 
-    element: Element | None
+    element: _Element | None
     reason: str | None
 
     def __bool__(self) -> bool:
@@ -51,9 +51,9 @@ class NoMatch(Exception):
 def match_pair(
     u: TransformerWeights,
     v: TransformerWeights,
-    search: Callable[[TransformerWeights, TransformerWeights, float], Element],
-) -> Match[Element]:
-    """What ``search`` finds for two single checkpoints, given their rounding error ε, or why it raised ``NoMatch``.
+    search: Callable[[TransformerWeights, TransformerWeights, float], _Element],
+) -> Match[_Element]:
+    """The result of ``search`` for two single checkpoints and their rounding error ε, or why it raised ``NoMatch``.
 
     Refuses what is not two single checkpoints of finite weights and the same dimensions.
     """
@@ -73,7 +73,7 @@ def match_pair(
 
 
 def find_group_element(u: TransformerWeights, v: TransformerWeights) -> GroupElement | None:
-    """The g with g·u = v, or None: are these the same function by symmetry? ``match_paper_group`` also says why not."""
+    """The g with g·u = v, or None: are these the same by symmetry? ``match_paper_group`` also gives the reason."""
     return match_paper_group(u, v).element
 
 

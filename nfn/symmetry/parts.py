@@ -45,11 +45,11 @@ Part = Literal[
     "boundary_scales",
     "logits",
 ]
-PARTS: tuple[Part, ...] = get_args(Part)
+_PARTS: tuple[Part, ...] = get_args(Part)
 
 
 def available_parts(spec: TransformerSpec) -> tuple[Part, ...]:
-    """The parts that leave the accuracy of such a transformer alone, in the order of ``PARTS``.
+    """The parts that leave the accuracy of such a transformer alone, in the order of ``_PARTS``.
 
     Residual connections x + f(LN(x)) join all boundaries to the first, whose basis and scale are pinned: no rotations
     and no boundary scales. Gains and biases of LayerNorms, tensors with ``norm`` in their name, pin the basis and give
@@ -66,17 +66,17 @@ def available_parts(spec: TransformerSpec) -> tuple[Part, ...]:
             raise ValueError(
                 f"the symmetry of a transformer of {spec.task} is not known: no rule covers its tensor {name}"
             )
-    return tuple(part for part in PARTS if part not in missing)
+    return tuple(part for part in _PARTS if part not in missing)
 
 
 def check_parts(spec: TransformerSpec, parts: Iterable[str] | None) -> tuple[Part, ...]:
-    """The parts in the order of ``PARTS``; for None all that leave the function alone, which is all but ``logits``."""
+    """The parts in the order of ``_PARTS``; for None all that leave the function alone, which is all but ``logits``."""
     available = available_parts(spec)
     if parts is None:
         return tuple(part for part in available if part != "logits")
     wanted = {parts} if isinstance(parts, str) else set(parts)
-    if unknown := sorted(wanted - set(PARTS)):
-        raise ValueError(f"the group has no part {unknown[0]!r}: its parts are {', '.join(PARTS)}")
+    if unknown := sorted(wanted - set(_PARTS)):
+        raise ValueError(f"the group has no part {unknown[0]!r}: its parts are {', '.join(_PARTS)}")
     if absent := sorted(wanted - set(available)):
         raise ValueError(f"a transformer of {spec.task} has no {absent[0]}: it has {', '.join(available)}")
     return tuple(part for part in available if part in wanted)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nfn import FullGroupElement, ProbeNFN, RawMomentsPredictor
-from nfn.symmetry.parts import PARTS
+from nfn.symmetry.parts import _PARTS
 from tests.nfn.conftest import ODD_SPECS, Bundled, weights_of
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights, build_model
 
@@ -42,7 +42,7 @@ def test_probes_are_answered_by_the_checkpoints_own_transformer(spec: Transforme
 
 def test_probes_see_the_function_and_nothing_else(bundled: Bundled, generator: torch.Generator):
     predictor = ProbeNFN(bundled.spec, probes=4, generator=generator).double()
-    parts = [part for part in PARTS if part not in ("boundary_scales", "logits")]
+    parts = [part for part in _PARTS if part not in ("boundary_scales", "logits")]
     moved = FullGroupElement.sample(bundled.spec, generator=generator, parts=parts).act(bundled.weights)
     with torch.no_grad():
         before = predictor(bundled.weights)
