@@ -19,7 +19,7 @@ from benchmarks.models.registry import FittedModel, builder, known_models
 from benchmarks.models.training import EPOCHS, RECIPES, TrainingGroup, train_one_by_one, train_together
 from benchmarks.results import describe_device
 from benchmarks.trial import Trial, TrialStore
-from nfn.predictors.places import Ranks
+from nfn.predictors.ranks import Ranks
 
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _Advance = Callable[[str, int], None]

@@ -31,7 +31,7 @@ from nfn import load_predictor, load_pretrained
 from nfn.predictors.conformal import LEVEL, ConformalInterval
 from nfn.predictors.predictor import differences
 from nfn.predictors.storage import pretrained_names
-from nfn.training.ensemble import READ_AT_ONCE
+from nfn.training import READ_AT_ONCE
 from zoo import TransformerSpec, TransformerWeights, ZooReader
 from zoo.command import command, command_parser, how_many, positive
 from zoo.format.manifest import MANIFEST_FILE

@@ -30,7 +30,7 @@ from benchmarks.trial import Trial
 from nfn import Pretrained, load_pretrained
 from nfn.predictors.conformal import LEVEL, ConformalInterval
 from nfn.predictors.storage import CARD_SUFFIX, SUFFIX, save_pretrained
-from nfn.training.ensemble import READ_AT_ONCE
+from nfn.training import READ_AT_ONCE
 from zoo.command import any_seed, command, command_parser, positive
 from zoo.device import choose_device
 from zoo.format.splits import SPLITS

@@ -1,57 +1,27 @@
 """Neural functional networks that respect the symmetries of a transformer's weights, baselines, and symmetry tests."""
 
-from nfn import testing
-from nfn.layers.equivariant import EquivariantLayer
-from nfn.layers.invariant import InvariantLayer
-from nfn.predictors.features import flat_features
-from nfn.predictors.gauge_nfn import GaugeNFN
-from nfn.predictors.mlp import MLPPredictor
-from nfn.predictors.predictor import Predictor
-from nfn.predictors.probes import ProbeNFN
-from nfn.predictors.raw_moments import RawMomentsPredictor
-from nfn.predictors.statnn import StatNN
-from nfn.predictors.storage import Pretrained, load_predictor, load_pretrained, save_predictor
-from nfn.predictors.transformer_nfn import TransformerNFN
-from nfn.symmetry.canonical import canonicalize
-from nfn.symmetry.full_group import FullGroupElement
-from nfn.symmetry.full_matching import match_weights
-from nfn.symmetry.group import GroupElement
-from nfn.symmetry.invariant_features import invariant_features, named_features
-from nfn.symmetry.invariants import Invariants, invariants
-from nfn.symmetry.match import Match
-from nfn.symmetry.paper_matching import find_group_element, match_paper_group
-from nfn.symmetry.parts import available_parts
-from nfn.training.ensemble import PredictorEnsemble
-from nfn.training.step import TrainingStep
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "EquivariantLayer",
-    "FullGroupElement",
-    "GaugeNFN",
-    "GroupElement",
-    "InvariantLayer",
-    "Invariants",
-    "MLPPredictor",
-    "Match",
-    "Predictor",
-    "PredictorEnsemble",
-    "Pretrained",
-    "ProbeNFN",
-    "RawMomentsPredictor",
-    "StatNN",
-    "TrainingStep",
-    "TransformerNFN",
-    "available_parts",
-    "canonicalize",
-    "find_group_element",
-    "flat_features",
-    "invariant_features",
-    "invariants",
-    "load_predictor",
-    "load_pretrained",
-    "match_paper_group",
-    "match_weights",
-    "named_features",
-    "save_predictor",
-    "testing",
-]
+from zoo.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from nfn import testing
+    from nfn.layers.polynomial import EquivariantLayer, InvariantLayer
+    from nfn.predictors.baselines import MLPPredictor, RawMomentsPredictor, StatNN
+    from nfn.predictors.component_predictor import flat_features
+    from nfn.predictors.gauge_nfn import GaugeNFN
+    from nfn.predictors.predictor import Predictor
+    from nfn.predictors.probes import ProbeNFN
+    from nfn.predictors.storage import Pretrained, load_predictor, load_pretrained, save_predictor
+    from nfn.predictors.transformer_nfn import TransformerNFN
+    from nfn.symmetry.canonical import canonicalize
+    from nfn.symmetry.full_group import FullGroupElement
+    from nfn.symmetry.full_matching import match_weights
+    from nfn.symmetry.group import GroupElement
+    from nfn.symmetry.invariant_features import invariant_features, named_features
+    from nfn.symmetry.invariants import Invariants, invariants
+    from nfn.symmetry.paper_matching import Match, find_group_element, match_paper_group
+    from nfn.symmetry.parts import available_parts
+    from nfn.training import PredictorEnsemble, TrainingStep
+
+__all__, __getattr__ = lazy_names(__name__, __file__)

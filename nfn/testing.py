@@ -8,7 +8,7 @@
 With ``parts`` it is the whole symmetry group of the transformer, or some of its parts, instead of the paper's.
 Everything is measured in float64, with random weights and with M and N that are well conditioned but not orthogonal:
 orthogonal ones would hide a mix-up of transpose and inverse. Each factor of the group is tried on its own first, so
-that a failure says which symmetry is broken.
+that a failure names the symmetry that is broken.
 """
 
 import copy
@@ -19,15 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nfn.layers.block_channels import TENSOR_NAMES
-from nfn.layers.terms import AXES, sizes
+from nfn.layers.terms import AXES, TENSOR_NAMES, sizes
 from nfn.symmetry.full_group import FullGroupElement
 from nfn.symmetry.group import GroupElement
 from nfn.symmetry.parts import check_parts
 from zoo import BlockWeights, TransformerSpec, TransformerWeights
 
-TOLERANCE = 1e-9
-FACTORS = {
+_TOLERANCE = 1e-9
+_FACTORS = {
     "heads": "the order of the heads, τ",
     "m": "M on queries and keys",
     "n": "N on values and outputs",
@@ -44,21 +43,21 @@ def assert_equivariant(
     channels: int = 1,
     batch: int = 2,
     seed: int = 0,
-    tolerance: float = TOLERANCE,
+    tolerance: float = _TOLERANCE,
 ) -> None:
     """Raises AssertionError unless ‖E(gU) − gE(U)‖ ≤ tolerance·‖gE(U)‖ for every tensor and every kind of g.
 
     ``layer`` maps weights in U^d, ``BlockWeights`` of tensors [batch, d, blocks, …], to weights in U^e. A module is
     tested as a float64 copy of itself.
     """
-    layer = in_double(layer)
+    layer = _in_double(layer)
     generator = torch.Generator().manual_seed(seed)
-    weights = random_block_weights(spec, channels, batch, generator)
+    weights = _random_block_weights(spec, channels, batch, generator)
     result = layer(weights)
-    for symmetry, element in elements_of_each_factor(spec, generator):
+    for symmetry, element in _elements_of_each_factor(spec, generator):
         moved_before, moved_after = layer(element.act_on_blocks(weights)), element.act_on_blocks(result)
         for name in TENSOR_NAMES:
-            check_close(
+            _check_close(
                 getattr(moved_before, name),
                 getattr(moved_after, name),
                 tolerance,
@@ -74,7 +73,7 @@ def assert_invariant(
     channels: int | None = 1,
     batch: int = 2,
     seed: int = 0,
-    tolerance: float = TOLERANCE,
+    tolerance: float = _TOLERANCE,
     parts: Iterable[str] | None = None,
 ) -> None:
     """Raises AssertionError unless ‖I(gU) − I(U)‖ ≤ tolerance·‖I(U)‖ for every kind of g.
@@ -85,36 +84,36 @@ def assert_invariant(
     """
     if parts is not None and channels is not None:
         raise ValueError("the whole group acts on whole transformers: with parts, channels must be None")
-    function = in_double(function)
+    function = _in_double(function)
     generator = torch.Generator().manual_seed(seed)
     if channels is None:
         flat = torch.randn(batch, spec.num_parameters, generator=generator, dtype=torch.float64)
         weights = TransformerWeights.from_flat(spec, flat)
     else:
-        weights = random_block_weights(spec, channels, batch, generator)
+        weights = _random_block_weights(spec, channels, batch, generator)
     result = function(weights)
     if parts is not None:
-        elements: Iterator[tuple[str, GroupElement | FullGroupElement]] = elements_of_each_part(spec, generator, parts)
+        elements: Iterator[tuple[str, GroupElement | FullGroupElement]] = _elements_of_each_part(spec, generator, parts)
     else:
-        elements = elements_of_each_factor(spec, generator)
+        elements = _elements_of_each_factor(spec, generator)
     for symmetry, element in elements:
         if isinstance(weights, TransformerWeights):
             moved = element.act(weights)
         else:
             assert isinstance(element, GroupElement)
             moved = element.act_on_blocks(weights)
-        check_close(function(moved), result, tolerance, f"not invariant under {symmetry}: I(gU) and I(U) differ")
+        _check_close(function(moved), result, tolerance, f"not invariant under {symmetry}: I(gU) and I(U) differ")
 
 
-def elements_of_each_factor(spec: TransformerSpec, generator: torch.Generator) -> Iterator[tuple[str, GroupElement]]:
+def _elements_of_each_factor(spec: TransformerSpec, generator: torch.Generator) -> Iterator[tuple[str, GroupElement]]:
     """Group elements that move one factor each, then one that moves all, with the name of what they move."""
     everything, nothing = GroupElement.sample(spec, generator=generator), GroupElement.identity(spec)
     for field in fields(GroupElement):
-        yield FACTORS[field.name], replace(nothing, **{field.name: getattr(everything, field.name)})
+        yield _FACTORS[field.name], replace(nothing, **{field.name: getattr(everything, field.name)})
     yield "the whole group", everything
 
 
-def elements_of_each_part(
+def _elements_of_each_part(
     spec: TransformerSpec, generator: torch.Generator, parts: Iterable[str]
 ) -> Iterator[tuple[str, FullGroupElement]]:
     """The same for the whole group: elements of one part each, then one of all these parts."""
@@ -124,7 +123,7 @@ def elements_of_each_part(
     yield " and ".join(chosen), FullGroupElement.sample(spec, generator=generator, parts=chosen)
 
 
-def random_block_weights(spec: TransformerSpec, channels: int, batch: int, generator: torch.Generator) -> BlockWeights:
+def _random_block_weights(spec: TransformerSpec, channels: int, batch: int, generator: torch.Generator) -> BlockWeights:
     """Random weights in U^channels in float64, entries standard normal."""
     size = sizes(spec)
 
@@ -135,7 +134,7 @@ def random_block_weights(spec: TransformerSpec, channels: int, batch: int, gener
     return BlockWeights(**{name: tensor(name) for name in TENSOR_NAMES})
 
 
-def check_close(actual: Tensor, expected: Tensor, tolerance: float, message: str) -> None:
+def _check_close(actual: Tensor, expected: Tensor, tolerance: float, message: str) -> None:
     if actual.shape != expected.shape:
         raise AssertionError(f"{message} in shape, {tuple(actual.shape)} and {tuple(expected.shape)}")
     error, size = float(torch.linalg.norm(actual - expected)), float(torch.linalg.norm(expected))
@@ -144,6 +143,6 @@ def check_close(actual: Tensor, expected: Tensor, tolerance: float, message: str
         raise AssertionError(f"{message} by {error / size if size else error:.1e}, allowed {tolerance:.0e}")
 
 
-def in_double(function: Callable[..., Any]) -> Callable[..., Any]:
+def _in_double(function: Callable[..., Any]) -> Callable[..., Any]:
     """A float64 copy of a module; anything else as it is."""
     return copy.deepcopy(function).double() if isinstance(function, nn.Module) else function

@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from benchmarks.data import HYPERPARAMETERS, Checkpoints
 from benchmarks.statistics import kendall_tau
-from nfn.predictors.places import Ranks
+from nfn.predictors.ranks import Ranks
 from zoo.format.hyperparameters import OPTIMIZERS
 
 _ROUNDS, _RATE, _LEAVES, _LEAF_ROWS = 2000, 0.05, 15, 5

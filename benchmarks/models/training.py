@@ -23,9 +23,9 @@ from torch.nn import functional as F
 from benchmarks.data import Checkpoints
 from benchmarks.statistics import kendall_tau, many_kendall_taus
 from nfn import GaugeNFN, Predictor, PredictorEnsemble, TrainingStep
-from nfn.predictors.places import PlaceTable, Ranks
+from nfn.predictors.ranks import Ranks, RankTable
 from nfn.predictors.scaling import WeightScale
-from nfn.training.ensemble import READ_AT_ONCE
+from nfn.training import READ_AT_ONCE
 from zoo import TransformerWeights
 
 BATCH_SIZE = 16
@@ -136,7 +136,7 @@ class FittedPredictor:
     epoch: int
     epochs: int
     validation_tau: float
-    places: PlaceTable | None = None
+    places: RankTable | None = None
     scale: WeightScale | None = None
 
     def predict(self, rows: Checkpoints) -> Float[np.ndarray, " n"]:
@@ -259,7 +259,7 @@ class _GroupProgress:
         self._set_rates()
 
     def fitted(self) -> list[FittedPredictor]:
-        places = None if self.ranks is None else PlaceTable.of(self.ranks)
+        places = None if self.ranks is None else RankTable.of(self.ranks)
         fitted = []
         for number, (tau, epoch) in enumerate(zip(self.best_tau.tolist(), self.best_epoch.tolist(), strict=True)):
             predictor = self.ensemble.member(self.members.start + number, self.best[number])
@@ -383,7 +383,7 @@ def _train_one(
             best, best_epoch, best_merit = copy.deepcopy(module.state_dict()), epoch, merit
         schedule.advance(best_epoch == epoch)
     module.load_state_dict(best)
-    places = None if ranks is None else PlaceTable.of(ranks)
+    places = None if ranks is None else RankTable.of(ranks)
     return FittedPredictor(module, best_epoch, epoch, _defined(best_merit[0]), places, scale)
 
 

@@ -23,7 +23,7 @@ from generation.population.trainer import PopulationTrainer, make_engine
 from generation.protocol import Protocol, RunConfig
 from generation.single import make_model, make_optimizer, train_batches
 from nfn import PredictorEnsemble, TrainingStep, TransformerNFN, invariant_features
-from nfn.predictors import gauge_nfn
+from nfn.predictors import input_cache
 from nfn.predictors.literal import literal_twin
 from zoo import TransformerSpec, TransformerWeights
 from zoo.command import duration, how_many
@@ -268,7 +268,7 @@ def _fits(config: str, device: torch.device, repeats: int) -> Iterator[Result]:
 
     @torch.no_grad()
     def read() -> None:
-        for part in train.weights[:_READ].double().split(gauge_nfn.READ_AT_ONCE):
+        for part in train.weights[:_READ].double().split(input_cache.READ_AT_ONCE):
             invariant_features(TransformerWeights.from_flat(train.spec, part, check_finite=False))
 
     def fit() -> None:

@@ -20,16 +20,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from nfn.layers.block_channels import blocks_first, encoder_as_one_channel
-from nfn.layers.equivariant import EquivariantLayer
-from nfn.layers.invariant import InvariantLayer
+from nfn.layers.polynomial import EquivariantLayer, InvariantLayer, blocks_first, encoder_as_one_channel
 from nfn.layers.term_products import Sources
 from nfn.layers.terms import ATTENTION
 from zoo import TransformerWeights
 
 
 @dataclass(frozen=True)
-class AttentionMaps:
+class _AttentionMaps:
     """How the hidden Q, K, V and O follow from those of the checkpoints, after the layers so far."""
 
     query: Float[Tensor, "blocks d D D"]  # Ψ^Q
@@ -40,7 +38,7 @@ class AttentionMaps:
 
 
 @dataclass(frozen=True)
-class FactoredWeights:
+class _FactoredWeights:
     """A hidden layer for a batch of checkpoints: products of the checkpoints, the maps, the MLP's tensors.
 
     The input layer has one channel and no maps.
@@ -48,15 +46,15 @@ class FactoredWeights:
 
     qk: Float[Tensor, "blocks b D D"]
     vo: Float[Tensor, "blocks b D D"]
-    maps: AttentionMaps | None
+    maps: _AttentionMaps | None
     mlp: dict[str, Tensor]  # weight_a, weight_b, bias_a, bias_b: [blocks, b, d, …]
 
 
-def factor_checkpoints(weights: TransformerWeights) -> FactoredWeights:
+def factor_checkpoints(weights: TransformerWeights) -> _FactoredWeights:
     """A batch [b, d] of checkpoints as the input layer."""
     tensors = vars(blocks_first(encoder_as_one_channel(weights), weights.batch_shape))
     sources = Sources(tensors)
-    return FactoredWeights(
+    return _FactoredWeights(
         qk=sources["qk"].squeeze(2),
         vo=sources["vo"].squeeze(2),
         maps=None,
@@ -65,26 +63,26 @@ def factor_checkpoints(weights: TransformerWeights) -> FactoredWeights:
     )
 
 
-def apply_equivariant(layer: EquivariantLayer, x: FactoredWeights) -> FactoredWeights:
+def apply_equivariant(layer: EquivariantLayer, x: _FactoredWeights) -> _FactoredWeights:
     """``layer`` on a hidden layer."""
     groups = [group for group in layer.merged.groups if not group.outputs.keys() & set(ATTENTION)]
-    mlp = layer.merged(Sources(products(x) | x.mlp), x.qk.shape[1], groups)
-    return replace(x, maps=compose_maps(layer, x.maps), mlp=mlp)
+    mlp = layer.merged(Sources(_products(x) | x.mlp), x.qk.shape[1], groups)
+    return replace(x, maps=_compose_maps(layer, x.maps), mlp=mlp)
 
 
-def apply_relu(x: FactoredWeights) -> FactoredWeights:
+def apply_relu(x: _FactoredWeights) -> _FactoredWeights:
     """``relu_on_mlp`` on a hidden layer."""
     return replace(x, mlp={name: F.relu(tensor) for name, tensor in x.mlp.items()})
 
 
-def apply_invariant(layer: InvariantLayer, x: FactoredWeights) -> Float[Tensor, "b blocks e out"]:
+def apply_invariant(layer: InvariantLayer, x: _FactoredWeights) -> Float[Tensor, "b blocks e out"]:
     """``layer`` on a hidden layer. The maps are folded into the coefficients, which are few, not into the batch."""
     assert x.maps is not None, "an invariant layer follows an equivariant one"
     (group,) = layer.merged.groups
     matrix = layer.merged.matrices[group.name]
     blocks, _, dim, _ = x.qk.shape
     channels, width = layer.in_channels, group.column_count
-    lengths = [part.rows.stop - part.rows.start for part in group.inputs.values()]
+    lengths = [read.rows.stop - read.rows.start for read in group.inputs.values()]
     coefficients = dict(zip(group.inputs, matrix.split(lengths, dim=1), strict=True))
     # Σ_d (Ψ^Q_d)ᵀ·Φ_d·Ψ^K_d, first over p, then over (d, q): [blocks, p, q, outputs]
     left = (x.maps.query.mT @ coefficients["qk"].view(blocks, channels, dim, dim * width)).unflatten(-1, (dim, width))
@@ -94,13 +92,13 @@ def apply_invariant(layer: InvariantLayer, x: FactoredWeights) -> Float[Tensor, 
     row_sum = (x.maps.alpha + dim * x.maps.beta)[..., None, None]
     coefficients["vo"] = (x.maps.value * row_sum).flatten(1, 2).mT @ coefficients["vo"]
     constant = coefficients.pop("one")
-    sources = Sources({"qk": x.qk, "vo": x.vo} | x.mlp)
+    sources = Sources({"qk": x.qk.unsqueeze(2), "vo": x.vo.unsqueeze(2)} | x.mlp)
     features = [sources.reduced(name, group.inputs[name].summed).flatten(2) for name in coefficients]
     result = torch.baddbmm(constant, torch.cat(features, dim=-1), torch.cat(list(coefficients.values()), dim=1))
     return result.unflatten(-1, (layer.out_channels, layer.out_dim)).transpose(0, 1)
 
 
-def compose_maps(layer: EquivariantLayer, maps: AttentionMaps | None) -> AttentionMaps:
+def _compose_maps(layer: EquivariantLayer, maps: _AttentionMaps | None) -> _AttentionMaps:
     """The maps after one more layer: Ψ'_e = Σ_d Φ_{e,d}·Ψ_d, and the same for α·1 + β·11ᵀ."""
     dim = layer.spec.dim
     query, key, value, summed, same = (
@@ -109,17 +107,17 @@ def compose_maps(layer: EquivariantLayer, maps: AttentionMaps | None) -> Attenti
     )
     if maps is None:
         query, key, value = (matrix.unflatten(1, (-1, dim)) for matrix in (query, key, value))
-        return AttentionMaps(query, key, value, alpha=same.squeeze(-1), beta=summed.squeeze(-1))
+        return _AttentionMaps(query, key, value, alpha=same.squeeze(-1), beta=summed.squeeze(-1))
     query, key, value = (
         (matrix @ psi.flatten(1, 2)).unflatten(1, (-1, dim))
         for matrix, psi in ((query, maps.query), (key, maps.key), (value, maps.value))
     )
     alpha, beta = maps.alpha.unsqueeze(-1), maps.beta.unsqueeze(-1)
     mixed = same @ beta + summed @ (alpha + dim * beta)
-    return AttentionMaps(query, key, value, alpha=(same @ alpha).squeeze(-1), beta=mixed.squeeze(-1))
+    return _AttentionMaps(query, key, value, alpha=(same @ alpha).squeeze(-1), beta=mixed.squeeze(-1))
 
 
-def products(x: FactoredWeights) -> dict[str, Tensor]:
+def _products(x: _FactoredWeights) -> dict[str, Tensor]:
     """qk and vo of every channel, [blocks, b, d, D, D]."""
     if x.maps is None:
         return {"qk": x.qk.unsqueeze(2), "vo": x.vo.unsqueeze(2)}

@@ -1,4 +1,9 @@
-"""The terms of the table, a whole group of them computed as one matrix product.
+"""The terms of the table, whole groups of them computed as one matrix product.
+
+Terms are grouped by the indices they keep. A term that keeps the hidden index (D_A), say, does the same thing to each
+hidden neuron: it multiplies what the sources hold for that neuron with its coefficient. All terms of a group read the
+same rows of features and write side by side, so their coefficients are submatrices of one matrix [features, outputs].
+Because the terms are a complete basis, they fill all of it.
 
 The parameters are the matrices of the term groups; the paper's coefficients are views of them. Transformer blocks, each
 with its own coefficients, are one more dimension of the matrix. Tensors in this file are [blocks, batch, channels,
@@ -6,18 +11,119 @@ with its own coefficients, are one more dimension of the matrix. Tensors in this
 """
 
 from collections.abc import Mapping, Sequence
-from math import sqrt
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod, sqrt
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nfn.layers.term_groups import TermGroup, group_terms, source_letters, source_rank
-from nfn.layers.terms import Term
+from nfn.layers.terms import ATTENTION, Term
+
+_CHUNK_ROWS = 256
+
+
+@dataclass(frozen=True)
+class _InputSlice:
+    """The rows of a group's matrix that read one source, and how the source becomes [*kept, d, *contracted].
+
+    The axes ``summed`` of the source are summed; [blocks, batch, d, *remaining axes] are then permuted by ``order``.
+    """
+
+    rows: slice
+    summed: tuple[int, ...]
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _OutputSlice:
+    """The columns of a group's matrix that write one target, and how [*kept, columns] becomes [e, *target axes].
+
+    The columns are unflattened to ``shape``, which ends in a 1 for every axis that is broadcast, then permuted by
+    ``order``.
+    """
+
+    columns: slice
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _TermGroup:
+    """Terms computed as one matrix product: rows of the matrix by source, columns by target."""
+
+    name: str
+    kept: tuple[int, ...]
+    inputs: Mapping[str, _InputSlice]
+    outputs: Mapping[str, _OutputSlice]
+    terms: tuple[Term, ...]
+    row_count: int
+    column_count: int
+
+    @cached_property
+    def mixes_channels_only(self) -> bool:
+        """Coefficients [e, d] and nothing else, applied at every kept position."""
+        return bool(self.kept) and not any(term.coefficient_letters for term in self.terms)
+
+
+def _group_name(term: Term) -> str:
+    kept = "_".join(term.axis[letter] for letter in term.kept) or "all"
+    return f"{term.target}_{kept}" if term.target in ATTENTION else kept
+
+
+def _group_terms(
+    terms: Sequence[Term], size: dict[str, int], in_channels: int, out_channels: int
+) -> tuple[_TermGroup, ...]:
+    """Groups the terms and gives every term its submatrix of its group's matrix."""
+    by_name: dict[str, list[Term]] = {}
+    for term in terms:
+        by_name.setdefault(_group_name(term), []).append(term)
+    groups = []
+    for name, members in by_name.items():
+        inputs: dict[str, _InputSlice] = {}
+        outputs: dict[str, _OutputSlice] = {}
+        rows = columns = 0
+        for term in members:
+            read = _input_slice(term, size, in_channels, rows)
+            if term.source not in inputs:
+                inputs[term.source], rows = read, read.rows.stop
+            assert (inputs[term.source].summed, inputs[term.source].order) == (read.summed, read.order), term.name
+            if term.target not in outputs:
+                outputs[term.target] = _output_slice(term, size, out_channels, columns)
+                columns = outputs[term.target].columns.stop
+        assert len(members) == len(inputs) * len(outputs), f"term group {name} has an empty submatrix"
+        kept = tuple(size[members[0].axis[x]] for x in members[0].kept)
+        groups.append(_TermGroup(name, kept, inputs, outputs, tuple(members), rows, columns))
+    return tuple(groups)
+
+
+def _input_slice(term: Term, size: dict[str, int], in_channels: int, start: int) -> _InputSlice:
+    """How a term's source is read, its rows beginning at ``start``."""
+    contracted = [letter for letter in term.source_letters if letter in term.contracted]
+    remaining = [letter for letter in term.source_letters if letter in [*term.kept, *contracted]]
+    count = (1 if term.source == "one" else in_channels) * prod(size[term.axis[letter]] for letter in contracted)
+    return _InputSlice(
+        rows=slice(start, start + count),
+        summed=tuple(axis for axis, letter in enumerate(term.source_letters) if letter not in remaining),
+        order=(0, 1, *(3 + remaining.index(x) for x in term.kept), 2, *(3 + remaining.index(x) for x in contracted)),
+    )
+
+
+def _output_slice(term: Term, size: dict[str, int], out_channels: int, start: int) -> _OutputSlice:
+    """Where and how a term's target is written, its columns beginning at ``start``."""
+    created = [size[term.axis[letter]] for letter in term.created]
+    broadcast = [letter for letter in term.target_letters if letter not in term.kept + term.created]
+    present = [*term.kept, "e", *term.created, *broadcast]
+    return _OutputSlice(
+        columns=slice(start, start + out_channels * prod(created)),
+        shape=(out_channels, *created, *(1 for _ in broadcast)),
+        order=(0, 1, *(2 + present.index(letter) for letter in ("e", *term.target_letters))),
+    )
 
 
 class Sources:
-    """What the terms read: the eight weight tensors and the two products, summed over heads as all terms need them."""
+    """The inputs of the terms: the eight weight tensors, and the two products, summed over heads as all need them."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = dict(tensors)
@@ -34,19 +140,9 @@ class Sources:
         columns = self[right].mT if name == "qk" else self[right]
         return rows @ columns.flatten(-3, -2)
 
-    def vo_row_sums(self) -> Tensor:
-        """Σ_{s,q} [WW]^(VO,s)_{p,q}, without the product where nothing else needs it."""
-        if "vo" in self._tensors:
-            return self._tensors["vo"].sum(-1)
-        return (self["value"] @ self["output"].sum(-1, keepdim=True)).squeeze(-1).sum(-2)
-
     def reduced(self, name: str, summed: Sequence[int]) -> Tensor:
-        """A source summed over some of its axes."""
-        if name == "vo" and tuple(summed) == (1,):
-            return self.vo_row_sums()
-        tensor = self[name]
-        first = tensor.ndim - source_rank(name)
-        return tensor.sum([first + axis for axis in summed]) if summed else tensor
+        """A source summed over some of its axes, counted after [blocks, batch, channels]."""
+        return self[name].sum([3 + axis for axis in summed]) if summed else self[name]
 
 
 class TermProducts(nn.Module):
@@ -70,7 +166,7 @@ class TermProducts(nn.Module):
         self.size = dict(size)
         self.in_channels = in_channels
         self.out_channels = out_channels
-        self.groups = group_terms(terms, size, in_channels, out_channels)
+        self.groups = _group_terms(terms, size, in_channels, out_channels)
         self.matrices = nn.ParameterDict(
             {
                 group.name: nn.Parameter(torch.empty(blocks, group.row_count, group.column_count))
@@ -93,61 +189,60 @@ class TermProducts(nn.Module):
     def coefficient(self, term: Term) -> Float[Tensor, "blocks e ..."]:
         """The paper's coefficient of one term for every block, [blocks, e, d, …]: a view of the group's matrix."""
         group = next(group for group in self.groups if term in group.terms)
-        block = self.matrices[group.name][:, group.inputs[term.source].rows, group.outputs[term.target].columns]
-        contracted = [letter for letter in source_letters(term) if letter in term.contracted]
+        matrix = self.matrices[group.name][:, group.inputs[term.source].rows, group.outputs[term.target].columns]
+        contracted = [letter for letter in term.source_letters if letter in term.contracted]
         length = {letter: self.size[axis] for letter, axis in term.axis.items()}
-        block = block.unflatten(-1, [self.out_channels, *(length[x] for x in term.created)])
-        channels = [] if term.source == "one" else [self.in_channels]
-        block = block.unflatten(1, [*channels, *(length[x] for x in contracted)] or [1])
-        order = ["d"] * len(channels) + contracted + ["e", *term.created]
-        if term.source == "one":
-            block = block.squeeze(1)
-        wanted = ["e"] + ["d"] * len(channels) + list(term.coefficient_letters)
-        return block.permute(0, *(1 + order.index(letter) for letter in wanted))
+        matrix = matrix.unflatten(-1, [self.out_channels, *(length[x] for x in term.created)])
+        channels = [] if term.source == "one" else ["d"]
+        rows = [*(self.in_channels for _ in channels), *(length[x] for x in contracted)]
+        matrix = matrix.unflatten(1, rows) if rows else matrix.squeeze(1)
+        order = [*channels, *contracted, "e", *term.created]
+        wanted = ["e", *channels, *term.coefficient_letters]
+        return matrix.permute(0, *(1 + order.index(letter) for letter in wanted))
 
-    def forward(self, sources: Sources, batch: int, groups: Sequence[TermGroup] | None = None) -> dict[str, Tensor]:
+    def forward(self, sources: Sources, batch: int, groups: Sequence[_TermGroup] | None = None) -> dict[str, Tensor]:
         """Every target of the given term groups; all groups for None."""
         groups = self.groups if groups is None else groups
-        parts: dict[str, list[Tensor]] = {}
+        addends: dict[str, list[Tensor]] = {}
         for group in groups:
             if not group.mixes_channels_only:
-                for target, part in self._multiply(group, sources, batch).items():
-                    parts.setdefault(target, []).append(part)
-        totals = {target: sum_of(addends) for target, addends in parts.items()}
+                for target, addend in self._multiply(group, sources, batch).items():
+                    addends.setdefault(target, []).append(addend)
+        totals = {target: _sum_of(tensors) for target, tensors in addends.items()}
         for group in groups:
             if group.mixes_channels_only:
                 (target,) = group.outputs
                 totals[target] = self._mix_channels(group, sources, totals.get(target))
         return totals
 
-    def _multiply(self, group: TermGroup, sources: Sources, batch: int) -> dict[str, Tensor]:
-        """The group's part of each target, [blocks, batch, e, *axes] with length 1 where it is broadcast."""
+    def _multiply(self, group: _TermGroup, sources: Sources, batch: int) -> dict[str, Tensor]:
+        """The group's addend to each target, [blocks, batch, e, *axes] with length 1 where it is broadcast."""
         matrix = self.matrices[group.name]
         features = []
-        for input_slice in group.inputs.values():
-            if input_slice.source == "one":
+        for source, input_slice in group.inputs.items():
+            if source == "one":
                 features.append(matrix.new_ones(matrix.shape[0], batch, 1))
             else:
-                x = sources.reduced(input_slice.source, input_slice.summed)
+                x = sources.reduced(source, input_slice.summed)
                 features.append(x.permute(input_slice.order).flatten(2 + len(group.kept)))
         rows = features[0] if len(features) == 1 else torch.cat(features, dim=-1)
         rows = rows.flatten(1, -2)
         widths = [output_slice.columns.stop - output_slice.columns.start for output_slice in group.outputs.values()]
         # Whichever is smaller is split: the gradient of a split is a copy.
         if rows.shape[1] > group.row_count:
-            products = [tall_product(rows, part) for part in matrix.split(widths, dim=-1)]
+            products = [_tall_product(rows, columns) for columns in matrix.split(widths, dim=-1)]
         else:
             products = torch.bmm(rows, matrix).split(widths, dim=-1)
-        parts = {}
+        addends = {}
         for (target, output_slice), product in zip(group.outputs.items(), products, strict=True):
             shape = (len(matrix), batch, *group.kept, *output_slice.shape)
-            parts[target] = product.view(shape).permute(output_slice.order)
-        return parts
+            addends[target] = product.view(shape).permute(output_slice.order)
+        return addends
 
-    def _mix_channels(self, group: TermGroup, sources: Sources, total: Tensor | None) -> Tensor:
-        """``total`` plus the part of a group that mixes channels at every kept position."""
-        (input_slice,), (output_slice,) = group.inputs.values(), group.outputs.values()
-        x = sources.reduced(input_slice.source, input_slice.summed)
+    def _mix_channels(self, group: _TermGroup, sources: Sources, total: Tensor | None) -> Tensor:
+        """``total`` plus the addend of a group that mixes channels at every kept position."""
+        ((source, input_slice),), (output_slice,) = group.inputs.items(), group.outputs.values()
+        x = sources.reduced(source, input_slice.summed)
         x = x.reshape(*x.shape[:3], *group.kept, *output_slice.shape[1:])
         coefficient = self.matrices[group.name].mT[(slice(None), None, ..., *(None,) * (x.ndim - 3))]
         if self.in_channels == 1:
@@ -157,34 +252,31 @@ class TermProducts(nn.Module):
         return mixed if total is None else total + mixed
 
 
-CHUNK_ROWS = 256
-
-
-def tall_product(
+def _tall_product(
     rows: Float[Tensor, "blocks n inputs"], matrix: Float[Tensor, "blocks inputs outputs"]
 ) -> Float[Tensor, "blocks n outputs"]:
     """``rows @ matrix`` for many rows and a small matrix, in chunks of rows.
 
     The matrix's gradient sums over all rows. As one product it has so few entries that most of a GPU would be idle
-    while a few of its processors go through the rows; in chunks each processor has its own part, and the parts are
-    added up at the end.
+    while a few of its processors go through the rows; in chunks each processor has its own rows, and the sums of
+    all are added up at the end.
     """
-    if rows.shape[1] % CHUNK_ROWS or rows.device.type == "cpu":
+    if rows.shape[1] % _CHUNK_ROWS or rows.device.type == "cpu":
         return torch.bmm(rows, matrix)
-    return product_in_chunks(rows, matrix)
+    return _product_in_chunks(rows, matrix)
 
 
-def product_in_chunks(
+def _product_in_chunks(
     rows: Float[Tensor, "blocks n inputs"], matrix: Float[Tensor, "blocks inputs outputs"]
 ) -> Float[Tensor, "blocks n outputs"]:
-    """The same product, one chunk at a time; the number of rows is a multiple of ``CHUNK_ROWS``."""
-    return (rows.unflatten(1, (-1, CHUNK_ROWS)) @ matrix.unsqueeze(1)).flatten(1, 2)
+    """The same product, one chunk at a time; the number of rows is a multiple of ``_CHUNK_ROWS``."""
+    return (rows.unflatten(1, (-1, _CHUNK_ROWS)) @ matrix.unsqueeze(1)).flatten(1, 2)
 
 
-def sum_of(parts: Sequence[Tensor]) -> Tensor:
-    """The sum, smallest first: broadcast parts are added up, contiguous in memory, before the full tensor is added."""
-    *small, largest = sorted(parts, key=Tensor.numel)
+def _sum_of(addends: Sequence[Tensor]) -> Tensor:
+    """The sum, smallest first: broadcast tensors are added up, contiguous in memory, before the full one is added."""
+    *small, largest = sorted(addends, key=Tensor.numel)
     total = None
-    for part in small:
-        total = part.contiguous() if total is None else total + part.contiguous()
+    for addend in small:
+        total = addend.contiguous() if total is None else total + addend.contiguous()
     return largest if total is None else total + largest

@@ -16,11 +16,13 @@ Where the paper's formula and pseudocode disagree, the choice that is equivarian
 - I(U): the bullet formula sums twice over the heads s; thm:invariant_layer and the einsum sum once.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from math import prod
 
-from zoo import TransformerSpec
+from zoo import BlockWeights, TransformerSpec
+
+TENSOR_NAMES = tuple(field.name for field in fields(BlockWeights))
 
 # The axes of every source; the same names stand for the axes of the targets.
 AXES: dict[str, tuple[str, ...]] = {
@@ -39,7 +41,7 @@ AXES: dict[str, tuple[str, ...]] = {
 }
 ATTENTION = ("query", "key", "value", "output")
 # The inner dimension of a product: each of its entries is a sum of that many products of weights.
-INNER = {"qk": "D_k", "vo": "D_v"}
+_INNER = {"qk": "D_k", "vo": "D_v"}
 
 
 def sizes(spec: TransformerSpec, invariant_dim: int = 1) -> dict[str, int]:
@@ -78,6 +80,11 @@ class Term:
         inputs, output = self.einsum.split("->")
         *source, coefficient = inputs.split(",")
         return "".join(source).lstrip("bd"), coefficient.lstrip("ed"), output.lstrip("be")
+
+    @cached_property
+    def source_letters(self) -> str:
+        """The letters of the source's axes; products come summed over heads."""
+        return self._operands[0].removeprefix("h") if self.source in _INNER else self._operands[0]
 
     @cached_property
     def target_letters(self) -> str:
@@ -119,7 +126,7 @@ class Term:
         """How many products of independent weights one output entry sums: d times every axis that is not kept."""
         source, _, _ = self._operands
         summed = prod(size[self.axis[letter]] for letter in source if letter not in self.kept)
-        return in_channels * summed * (size[INNER[self.source]] if self.source in INNER else 1)
+        return in_channels * summed * (size[_INNER[self.source]] if self.source in _INNER else 1)
 
 
 EQUIVARIANT_TERMS: tuple[Term, ...] = (

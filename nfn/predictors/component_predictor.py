@@ -1,26 +1,23 @@
-"""Predictors that read each component of the transformer (embedding, encoder, classifier) by a part of their own.
+"""Predictors that read each component of the transformer (embedding, encoder, classifier) by a network of its own.
 
-The parts' outputs are concatenated and read by one linear layer (appendix:transformer-nfn, appendix:baselines). Any
+The networks' outputs are concatenated and read by one linear layer (appendix:transformer-nfn, appendix:baselines). Any
 choice of components can be read.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nfn.predictors.dense import linear
-from nfn.predictors.features import check_components
-from nfn.predictors.predictor import Predictor
+from nfn.predictors.predictor import Predictor, dense, linear
 from nfn.predictors.scaling import WeightScale
 from zoo import TransformerSpec, TransformerWeights
-from zoo.transformer.spec import Component
+from zoo.transformer.spec import COMPONENTS, Component
 
 
 class ComponentPredictor(Predictor):
-    """A part for each component, one linear layer on top. Subclasses say what the parts are."""
+    """A reader for each component, one linear layer on top. Subclasses define the readers in ``build_reader``."""
 
     def __init__(
         self,
@@ -29,36 +26,94 @@ class ComponentPredictor(Predictor):
         components: Sequence[str] | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        self.components = check_components(spec, components)
+        self.components = _check_components(spec, components)
+        self._options = {"components": list(self.components), **self._options}
         super().__init__(spec, generator=generator)
 
     def build(self, generator: torch.Generator) -> None:
         self.scale = WeightScale(self.spec)
-        self.parts = nn.ModuleDict()
+        self.parts = nn.ModuleDict()  # named in the files of saved predictors
         width = 0
         for component in self.components:
-            part, outputs = self.build_part(component, generator)
-            self.parts[component] = part
+            self.parts[component], outputs = self.build_reader(component, generator)
             width += outputs
         self.head = linear(width, 1, generator)
 
-    def build_part(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
+    def build_reader(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
         """The module that reads a component from (scaled) weights, and its number of outputs."""
         raise NotImplementedError
 
+    def flat_reader(
+        self, component: Component, widths: Sequence[int], generator: torch.Generator
+    ) -> tuple[nn.Module, int]:
+        """Layers of these widths, with a ReLU after each, on flattened weights; one linear layer on the embedding."""
+        owned = self.spec.components[component]
+        if component == "embedding":
+            network = linear(owned.stop - owned.start, widths[-1], generator)
+        else:
+            network = dense([owned.stop - owned.start, *widths], generator)
+        return ComponentReader(_component_weights, component, network), widths[-1]
+
     def logits_of(self, inputs: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch"]:
         batch = inputs.shape[:-1]
-        read = self.read_parts(inputs.reshape(batch.numel(), inputs.shape[-1]))
+        read = self.read_components(inputs.reshape(batch.numel(), inputs.shape[-1]))
         return self.head(torch.cat(read, dim=-1)).reshape(batch)
 
-    def read_parts(self, inputs: Float[Tensor, "b inputs"]) -> list[Float[Tensor, "b outputs"]]:
-        """The outputs of every part, from inputs."""
+    def read_components(self, inputs: Float[Tensor, "b inputs"]) -> list[Float[Tensor, "b outputs"]]:
+        """The outputs of every reader, from inputs."""
         scaled = self.scale(TransformerWeights.from_flat(self.spec, inputs, check_finite=False))
-        return [part(scaled) for part in self.parts.values()]
+        return [reader(scaled) for reader in self.parts.values()]
 
     def fit_scale(self, weights: TransformerWeights | Float[Tensor, "n d"]) -> None:
         """Fits the input scales to training checkpoints; without this the weights are read as they are."""
         self.scale.fit(self._checked(weights))
 
-    def config(self) -> dict[str, Any]:
-        return super().config() | {"components": list(self.components)}
+
+class ComponentReader(nn.Module):
+    """A network on some features of one component."""
+
+    def __init__(
+        self,
+        features: Callable[[TransformerWeights, Component], Tensor],
+        component: Component,
+        network: nn.Module,
+    ) -> None:
+        super().__init__()
+        self.features, self.network = features, network
+        self.component: Component = component
+
+    def forward(self, weights: TransformerWeights) -> Tensor:
+        return self.network(self.features(weights, self.component))
+
+
+def _component_weights(weights: TransformerWeights, component: Component) -> Float[Tensor, "*batch size"]:
+    """The flattened weights of one component. A view."""
+    return weights.flat()[..., weights.spec.components[component]]
+
+
+def _check_components(spec: TransformerSpec, components: Sequence[str] | None) -> tuple[Component, ...]:
+    """The components in the order of the flat vector; for None all that the spec has."""
+    if components is None:
+        return tuple(spec.components)
+    unknown = [name for name in components if name not in COMPONENTS]
+    if unknown or not components:
+        raise ValueError(
+            f"components must be some of {', '.join(COMPONENTS)}, got {', '.join(unknown) if unknown else 'none'}"
+        )
+    absent = [name for name in components if name not in spec.components]
+    if absent:
+        raise ValueError(
+            f"{spec.task} transformers have no trainable {absent[0]}: choose from {', '.join(spec.components)}"
+        )
+    return tuple(name for name in spec.components if name in components)
+
+
+def flat_features(
+    weights: TransformerWeights, components: Sequence[str] | None = None
+) -> Float[Tensor, "*batch features"]:
+    """The weights of some components side by side, as the tree models read them. A view where they are contiguous."""
+    chosen = _check_components(weights.spec, components)
+    if chosen == tuple(weights.spec.components):
+        return weights.flat()
+    pieces = [_component_weights(weights, name) for name in chosen]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 LEVEL = 0.9
-ROWS_PER_BIN, MOST_BINS = 25, 8
+_ROWS_PER_BIN, MOST_BINS = 25, 8
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class ConformalInterval:
     def fit(cls, predicted: Float[Tensor, " n"], accuracy: Float[Tensor, " n"]) -> "ConformalInterval":
         if len(predicted) == 0:
             raise ValueError("an interval is fitted to rows beside the training rows: there are none")
-        bins = min(MOST_BINS, max(1, len(predicted) // ROWS_PER_BIN))
+        bins = min(MOST_BINS, max(1, len(predicted) // _ROWS_PER_BIN))
         order = predicted.argsort()
-        parts = order.tensor_split(bins)
-        edges = [(predicted[below[-1]] + predicted[above[0]]) / 2 for below, above in pairwise(parts)]
+        rows_of_bins = order.tensor_split(bins)
+        edges = [(predicted[below[-1]] + predicted[above[0]]) / 2 for below, above in pairwise(rows_of_bins)]
         errors = (accuracy - predicted).abs()
-        widths = [errors[part].sort().values[rank_of(len(part)) - 1] for part in parts]
+        widths = [errors[rows].sort().values[_error_rank(len(rows)) - 1] for rows in rows_of_bins]
         return cls(torch.stack(edges) if edges else predicted.new_empty(0), torch.stack(widths))
 
     def __call__(self, predicted: Float[Tensor, "*batch"]) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
@@ -47,6 +47,6 @@ class ConformalInterval:
         return (predicted - half_width).clamp(0, 1), (predicted + half_width).clamp(0, 1)
 
 
-def rank_of(count: int) -> int:
+def _error_rank(count: int) -> int:
     """Which of the sorted errors is the half-width."""
     return min(count, math.ceil((count + 1) * LEVEL))

@@ -2,7 +2,7 @@
 
 Transformer-NFN reads the classifier as flat weights. But the order and the scales of its units are free, and the basis
 of what it reads is free too: the last block and the classifier can be turned together. These variants read the same
-encoder by the same layers and change the classifier alone, or give both parts canonical weights.
+encoder by the same layers and change the classifier alone, or give all components canonical weights.
 """
 
 from typing import ClassVar
@@ -11,16 +11,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nfn.predictors.dense import dense
 from nfn.predictors.input_cache import InputCache
+from nfn.predictors.predictor import dense
 from nfn.predictors.transformer_nfn import TransformerNFN
 from nfn.symmetry.canonical import canonicalize
 from nfn.symmetry.invariant_features import classifier_feature_count, classifier_invariants
-from zoo import TransformerSpec, TransformerWeights
+from zoo import TransformerWeights
 from zoo.transformer.spec import Component
 
-READ_AT_ONCE = 128  # checkpoints at once, in float64
-CANONICAL, INVARIANTS = InputCache(), InputCache()
+
+def _canonical_where_finite(weights: TransformerWeights) -> Float[Tensor, "n d"]:
+    rows = weights.flat()
+    finite = torch.isfinite(rows).all(-1, keepdim=True)
+    usable = TransformerWeights.from_flat(weights.spec, torch.where(finite, rows, 0.0), check_finite=False)
+    return torch.where(finite, canonicalize(usable).flat(), rows)
+
+
+_CANONICAL, _INVARIANTS = InputCache(_canonical_where_finite), InputCache(classifier_invariants)
 
 
 class CanonicalNFN(TransformerNFN):
@@ -34,20 +41,15 @@ class CanonicalNFN(TransformerNFN):
     """The components whose weights are replaced by the canonical ones."""
 
     def inputs(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-        flat = self._checked(weights).flat()
-        rows = flat.detach().reshape(-1, self.spec.num_parameters)
-        canonical = CANONICAL.rows(self.spec, rows, self._canonical).reshape(flat.shape)
-        result = flat.clone()
+        checked = self._checked(weights)
+        canonical, result = _CANONICAL(checked), checked.flat().clone()
         for component in self.fixed:
-            if (place := self.spec.components.get(component)) is not None:
-                result[..., place] = canonical[..., place]
+            if (owned := self.spec.components.get(component)) is not None:
+                result[..., owned] = canonical[..., owned]
         return result
 
     def fit_scale(self, weights: TransformerWeights | Float[Tensor, "n d"]) -> None:
         super().fit_scale(self.inputs(weights))
-
-    def _canonical(self, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        return torch.cat([canonical_where_finite(self.spec, part) for part in rows.split(READ_AT_ONCE)])
 
 
 class CanonicalClassifierNFN(CanonicalNFN):
@@ -58,37 +60,21 @@ class CanonicalClassifierNFN(CanonicalNFN):
 
 
 class InvariantClassifierNFN(TransformerNFN):
-    """Transformer-NFN whose classifier part reads the classifier's invariants in place of its weights."""
+    """Transformer-NFN that reads the classifier's invariants in place of its weights."""
 
     kind = "invariant_classifier_nfn"
 
-    def build_part(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
+    def build_reader(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
         if component != "classifier":
-            return super().build_part(component, generator)
-        outputs = 10
-        return dense([classifier_feature_count(self.spec), 10, 10, outputs], generator), outputs
+            return super().build_reader(component, generator)
+        return dense([classifier_feature_count(self.spec), 10, 10, 10], generator), 10
 
     def inputs(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch inputs"]:
         """The weights and behind them the invariants of the classifier; NaN where a weight is not finite."""
-        flat = self._checked(weights).flat()
-        rows = flat.detach().reshape(-1, self.spec.num_parameters)
-        read = INVARIANTS.rows(self.spec, rows, self._invariants)
-        return torch.cat([flat, read.reshape(*flat.shape[:-1], read.shape[-1])], dim=-1)
+        checked = self._checked(weights)
+        return torch.cat([checked.flat(), _INVARIANTS(checked)], dim=-1)
 
-    def read_parts(self, inputs: Float[Tensor, "b inputs"]) -> list[Float[Tensor, "b outputs"]]:
+    def read_components(self, inputs: Float[Tensor, "b inputs"]) -> list[Float[Tensor, "b outputs"]]:
         flat, invariants = inputs.split([self.spec.num_parameters, inputs.shape[-1] - self.spec.num_parameters], dim=-1)
         scaled = self.scale(TransformerWeights.from_flat(self.spec, flat, check_finite=False))
-        return [part(invariants if name == "classifier" else scaled) for name, part in self.parts.items()]
-
-    def _invariants(self, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n features"]:
-        parts = [
-            classifier_invariants(TransformerWeights.from_flat(self.spec, part.double(), check_finite=False))
-            for part in rows.split(READ_AT_ONCE)
-        ]
-        return torch.cat(parts).to(rows.dtype)
-
-
-def canonical_where_finite(spec: TransformerSpec, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    finite = torch.isfinite(rows).all(-1, keepdim=True)
-    usable = TransformerWeights.from_flat(spec, torch.where(finite, rows, 0.0), check_finite=False)
-    return torch.where(finite, canonicalize(usable).flat(), rows)
+        return [reader(invariants if name == "classifier" else scaled) for name, reader in self.parts.items()]

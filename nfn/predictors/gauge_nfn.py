@@ -1,21 +1,18 @@
 """Gauge-NFN: reads only what the whole symmetry of the zoo's transformer leaves."""
 
-from typing import Any
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nfn.predictors.input_cache import InputCache
-from nfn.predictors.places import PlaceTable
 from nfn.predictors.predictor import Predictor
-from nfn.predictors.principal import PrincipalComponents
+from nfn.predictors.ranks import RankTable
+from nfn.predictors.scaling import PrincipalComponents
 from nfn.symmetry.invariant_features import feature_layout, invariant_features
 from zoo import TransformerSpec, TransformerWeights
 
-READ_AT_ONCE = 128  # checkpoints whose invariants are computed at once: about 100 MB
-CACHE = InputCache()
+CACHE = InputCache(invariant_features)
 
 
 class GaugeNFN(Predictor):
@@ -23,7 +20,7 @@ class GaugeNFN(Predictor):
 
     Invariants are computed in float64, once per checkpoint, and reduced to the principal components of the training
     checkpoints' by ``fit_scale``. Each network has two hidden layers with LayerNorm and GELU. Checkpoints that are one
-    function up to the group give the same prediction. A predictor trained on places instead of accuracies answers in
+    function up to the group give the same prediction. A predictor trained on ranks instead of accuracies answers in
     accuracies once ``places`` is fitted.
     """
 
@@ -43,14 +40,15 @@ class GaugeNFN(Predictor):
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout is a share of at least 0 and below 1, got {dropout!r}")
         self.components, self.width, self.networks, self.dropout = components, width, networks, dropout
+        self._options = {"components": components, "width": width, "networks": networks, "dropout": dropout}
         super().__init__(spec, generator=generator)
 
     def build(self, generator: torch.Generator) -> None:
         self.principal = PrincipalComponents(tuple(feature_layout(self.spec).values()), self.components, generator)
-        self.places = PlaceTable()
-        self.first = StackedLayer(self.networks, self.components, self.width, generator)
-        self.second = StackedLayer(self.networks, self.width, self.width, generator)
-        self.last = StackedLayer(self.networks, self.width, 1, generator, normalized=False)
+        self.places = RankTable()  # named in the files of fitted predictors
+        self.first = _StackedLayer(self.networks, self.components, self.width, generator)
+        self.second = _StackedLayer(self.networks, self.width, self.width, generator)
+        self.last = _StackedLayer(self.networks, self.width, 1, generator, normalized=False)
 
     @property
     def dropped_units(self) -> int:
@@ -62,11 +60,7 @@ class GaugeNFN(Predictor):
 
     def features(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch features"]:
         """The invariants of each checkpoint, from memory where it was read before."""
-        flat = self._checked(weights).flat()
-        if flat.requires_grad and torch.is_grad_enabled():
-            return self._compute(flat)
-        rows = CACHE.rows(self.spec, flat.detach().reshape(-1, self.spec.num_parameters), self._compute)
-        return rows.reshape(*flat.shape[:-1], rows.shape[-1])
+        return CACHE(self._checked(weights))
 
     def logits_of(self, inputs: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch"]:
         return self.votes(inputs).mean(-1)
@@ -91,25 +85,8 @@ class GaugeNFN(Predictor):
         """Fits mean and size of every invariant, and their principal components, to training checkpoints."""
         self.principal.fit(self.features(weights))
 
-    def config(self) -> dict[str, Any]:
-        return super().config() | {
-            "components": self.components,
-            "width": self.width,
-            "networks": self.networks,
-            "dropout": self.dropout,
-        }
 
-    def _compute(self, flat: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch features"]:
-        rows = flat.reshape(-1, self.spec.num_parameters)
-        parts = [
-            invariant_features(TransformerWeights.from_flat(self.spec, part.double(), check_finite=False))
-            for part in rows.split(READ_AT_ONCE)
-        ]
-        features = torch.cat(parts).to(flat.dtype)
-        return features.reshape(*flat.shape[:-1], features.shape[-1])
-
-
-class StackedLayer(nn.Module):
+class _StackedLayer(nn.Module):
     """A linear layer of several networks at once, for hidden layers followed by LayerNorm and GELU."""
 
     def __init__(

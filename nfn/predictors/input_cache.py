@@ -1,4 +1,4 @@
-"""What was computed from checkpoints, kept by their content: a benchmark fits the same rows many times."""
+"""A cache of what is computed from checkpoints, by their content: a benchmark fits the same rows many times."""
 
 import hashlib
 from collections import OrderedDict
@@ -9,16 +9,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from zoo import TransformerSpec
+from zoo import TransformerSpec, TransformerWeights
 
-MAX_ROWS = 1 << 14  # about 300 MB of invariants
+READ_AT_ONCE = 128  # checkpoints whose invariants are computed at once: about 100 MB
+_MAX_ROWS = 1 << 14  # about 300 MB of invariants
 
 
 class InputCache:
-    """Rows of inputs by the bytes of the checkpoints they were computed from; beyond 16,384 the oldest go."""
+    """A function of checkpoints that keeps its results by the bytes of each; beyond 16,384 rows the oldest go.
 
-    def __init__(self, max_rows: int = MAX_ROWS) -> None:
-        self.max_rows = max_rows
+    ``function`` is called with float64 weights, a few checkpoints at a time; its results are rounded once, to the dtype
+    of the weights.
+    """
+
+    def __init__(self, function: Callable[[TransformerWeights], Tensor], max_rows: int = _MAX_ROWS) -> None:
+        self.function, self.max_rows = function, max_rows
         self._rows: OrderedDict[tuple[TransformerSpec, torch.dtype, bytes], Tensor] = OrderedDict()
 
     def __len__(self) -> int:
@@ -27,24 +32,34 @@ class InputCache:
     def clear(self) -> None:
         self._rows.clear()
 
-    def rows(
-        self, spec: TransformerSpec, flat: Float[Tensor, "n d"], compute: Callable[[Tensor], Tensor]
-    ) -> Float[Tensor, "n inputs"]:
-        """``compute(flat)``, called only for the checkpoints that are not known yet."""
-        if not len(flat):
-            return compute(flat)  # [0, inputs]
-        contents = np.ascontiguousarray(flat.detach().cpu().numpy())
-        keys = [(spec, flat.dtype, hashlib.blake2b(row.data, digest_size=16).digest()) for row in contents]
+    def __call__(self, weights: TransformerWeights) -> Float[Tensor, "*batch inputs"]:
+        """The results, computed only for checkpoints that are not known yet, or for all where a gradient is needed."""
+        spec, flat = weights.spec, weights.flat()
+        rows = flat.reshape(-1, spec.num_parameters)
+        needs_gradient = flat.requires_grad and torch.is_grad_enabled()
+        results = self._compute(spec, rows) if needs_gradient or not len(rows) else self._known(spec, rows.detach())
+        return results.reshape(*flat.shape[:-1], results.shape[-1])
+
+    def _known(self, spec: TransformerSpec, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n inputs"]:
+        contents = np.ascontiguousarray(rows.cpu().numpy())
+        keys = [(spec, rows.dtype, hashlib.blake2b(row.data, digest_size=16).digest()) for row in contents]
         known = {key: self._rows[key] for key in keys if key in self._rows}
         new = {key: number for number, key in enumerate(keys) if key not in known}
         if new:
-            computed = compute(flat[list(new.values())])
+            computed = self._compute(spec, rows[list(new.values())])
             # each row by itself: a view would keep all that were computed with it
             known |= {key: row.clone() for key, row in zip(new, computed.cpu(), strict=True)}
-        result = torch.stack([known[key] for key in keys]).to(flat.device)
+        result = torch.stack([known[key] for key in keys]).to(rows.device)
         for key in keys:
             self._rows[key] = known[key]
             self._rows.move_to_end(key)
         while len(self._rows) > self.max_rows:
             self._rows.popitem(last=False)
         return result
+
+    def _compute(self, spec: TransformerSpec, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n inputs"]:
+        pieces = [
+            self.function(TransformerWeights.from_flat(spec, piece.double(), check_finite=False))
+            for piece in rows.split(READ_AT_ONCE)
+        ]
+        return torch.cat(pieces).to(rows.dtype)

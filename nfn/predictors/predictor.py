@@ -6,37 +6,44 @@ parameter, so they are computed once per checkpoint however long a predictor tra
 predictor may be several networks: then each of its ``votes`` is trained on its own, and the prediction is their mean.
 """
 
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import sqrt
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
-from nfn.layers.seeding import generator_or_default
 from zoo import TransformerSpec, TransformerWeights
 from zoo.device import fast_small_products
 from zoo.transformer.spec import differences
 
 
 class Predictor(nn.Module):
-    """What all predictors share. Subclasses say what they consist of, what they read, and how that is scaled."""
+    """The base of all predictors. Subclasses define ``build``, ``logits_of``, ``fit_scale``, some also ``inputs``."""
 
     kind: ClassVar[str]
     own_inputs: ClassVar[bool] = False
     """Whether ``inputs`` depend on what ``fit_scale`` has fitted, and so differ between predictors of one kind."""
     dropout: float = 0.0
+    _options: Mapping[str, Any] = MappingProxyType({})
+    """The constructor's other arguments as JSON-ready data, for ``config``."""
 
     def __init__(self, spec: TransformerSpec, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.spec = spec
-        self.build(generator_or_default(generator))
+        # A seed of its own, so that the same call makes the same predictor.
+        self.build(generator or torch.Generator().manual_seed(0))
 
     def build(self, generator: torch.Generator) -> None:
         """Makes the layers, their first parameters drawn from the generator."""
         raise NotImplementedError
 
     def inputs(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch inputs"]:
-        """What is read of each checkpoint: by default its flat weights, as they are."""
+        """The numbers that are read from each checkpoint: by default its flat weights, as they are."""
         return self._checked(weights).flat()
 
     def logits_of(self, inputs: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch"]:
@@ -60,7 +67,7 @@ class Predictor(nn.Module):
 
     def config(self) -> dict[str, Any]:
         """All that it takes to build the same architecture again, as JSON-ready data."""
-        return {"kind": self.kind, "spec": self.spec.to_dict()}
+        return {"kind": self.kind, "spec": self.spec.to_dict(), **self._options}
 
     def forward(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
         """The predicted accuracy of each checkpoint, in [0, 1]; flat vectors [..., d] are read by its spec."""
@@ -87,3 +94,30 @@ class Predictor(nn.Module):
                 f"weights are {weights.flat().dtype} but the predictor is {dtype}: convert one of them with .to()"
             )
         return weights
+
+
+def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
+    """torch's default initialization, weights and bias uniform in ±1/√inputs, drawn from ``generator``."""
+    layer = skip_init(nn.Linear, inputs, outputs, device=torch.get_default_device())
+    assert isinstance(layer, nn.Linear)
+    bound = 1 / sqrt(inputs)
+    with torch.no_grad():
+        layer.weight.uniform_(-bound, bound, generator=generator)
+        layer.bias.uniform_(-bound, bound, generator=generator)
+    return layer
+
+
+def dense(widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:
+    """Linear layers between the given widths, a ReLU after each."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [linear(inputs, outputs, generator), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+def normalized_network(widths: Sequence[int], generator: torch.Generator) -> nn.Sequential:
+    """Linear layers between the given widths, LayerNorm and GELU after each, and a linear layer to one number."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [linear(inputs, outputs, generator), nn.LayerNorm(outputs), nn.GELU()]
+    return nn.Sequential(*layers, linear(widths[-1], 1, generator))

@@ -1,12 +1,11 @@
 """The probing baseline: learned inputs are fed to the checkpoint's transformer, and what it answers is read.
 
-Such a predictor knows a checkpoint by what it does and not by its weights, so it is unchanged by every symmetry that
+Such a predictor reads what a checkpoint does and not its weights, so it is unchanged by every symmetry that
 keeps the function. Others report probes as strong on large zoos (ProbeGen, HiddenProbe). This one is the plain form:
 the logits alone, no hidden states.
 """
 
 from math import isqrt
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -14,13 +13,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
-from nfn.predictors.dense import normalized_network
-from nfn.predictors.predictor import Predictor
+from nfn.predictors.predictor import Predictor, normalized_network
 from zoo import TransformerSpec, TransformerWeights
 from zoo.transformer.model import ZooTransformer, sinusoidal_positions
 
-PROBE_TOKENS = 16  # of a probe made of word vectors; shorter than most texts, and a quarter of the work
-RUN_AT_ONCE = 32  # checkpoints whose answers are computed at once
+_PROBE_TOKENS = 16  # of a probe made of word vectors; shorter than most texts, and a quarter of the work
+_RUN_AT_ONCE = 32  # checkpoints whose answers are computed at once
 
 
 class ProbeNFN(Predictor):
@@ -40,20 +38,20 @@ class ProbeNFN(Predictor):
         width: int = 128,
         generator: torch.Generator | None = None,
     ) -> None:
-        self.count, self.width = probes, width
+        self.count, self.width, self._options = probes, width, {"probes": probes, "width": width}
         super().__init__(spec, generator=generator)
 
     def build(self, generator: torch.Generator) -> None:
-        noise = torch.empty(self.count, *probe_shape(self.spec), device=torch.get_default_device())
+        noise = torch.empty(self.count, *_probe_shape(self.spec), device=torch.get_default_device())
         self.probes = nn.Parameter(noise.normal_(generator=generator))
         self.network = normalized_network([self.count * self.spec.classes, self.width, self.width], generator)
         self.register_buffer("positions", sinusoidal_positions(self.spec.tokens, self.spec.dim))
         # In a tuple, since its weights are those of checkpoints and no parameters of this predictor.
-        self._transformer = (empty_transformer(self.spec),)
+        self._transformer = (_empty_transformer(self.spec),)
 
     def logits_of(self, inputs: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
         rows = inputs.reshape(-1, self.spec.num_parameters)
-        answers = torch.cat([self.answers(part) for part in rows.split(RUN_AT_ONCE)])
+        answers = torch.cat([self.answers(piece) for piece in rows.split(_RUN_AT_ONCE)])
         answers = answers - answers.mean(-1, keepdim=True)
         # Logits of different checkpoints differ in size by orders of magnitude.
         read = (answers.sign() * torch.log1p(answers.abs())).flatten(1)
@@ -75,29 +73,26 @@ class ProbeNFN(Predictor):
         """Nothing to fit: weights are run as they are, and logits are read on a logarithmic scale."""
         self._checked(weights)
 
-    def config(self) -> dict[str, Any]:
-        return super().config() | {"probes": self.count, "width": self.width}
 
-
-def probe_shape(spec: TransformerSpec) -> tuple[int, ...]:
+def _probe_shape(spec: TransformerSpec) -> tuple[int, ...]:
     """The shape of one input of such a transformer."""
     if spec.patch_size is None:
-        return min(PROBE_TOKENS, spec.tokens), spec.dim
+        return min(_PROBE_TOKENS, spec.tokens), spec.dim
     # the transformer reads patches one after the other: any rectangle of the right number of them will do
     rows = next(count for count in range(isqrt(spec.tokens), 0, -1) if spec.tokens % count == 0)
     return spec.channels, spec.patch_size * rows, spec.patch_size * (spec.tokens // rows)
 
 
-def empty_transformer(spec: TransformerSpec) -> ZooTransformer:
+def _empty_transformer(spec: TransformerSpec) -> ZooTransformer:
     """The zoo's transformer without memory for weights, to be run with those of any checkpoint."""
     with torch.device("meta"):
         transformer = ZooTransformer(spec).eval()
         if spec.patch_size is not None:
-            transformer.embedding = PatchEmbedding(spec.channels, spec.dim, spec.patch_size, spec.patch_size)
+            transformer.embedding = _PatchEmbedding(spec.channels, spec.dim, spec.patch_size, spec.patch_size)
     return transformer
 
 
-class PatchEmbedding(nn.Conv2d):
+class _PatchEmbedding(nn.Conv2d):
     """The convolution of ``ZooTransformer`` as a matrix product, which many checkpoints do in one."""
 
     def forward(self, input: Float[Tensor, "k c height width"]) -> Float[Tensor, "k D rows columns"]:

@@ -1,17 +1,22 @@
 """Transformer-NFN, the paper's model."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
 
+from nfn.layers.factored import apply_equivariant, apply_invariant, apply_relu, factor_checkpoints
+from nfn.layers.polynomial import EquivariantLayer, InvariantLayer
 from nfn.predictors.component_predictor import ComponentPredictor
-from nfn.predictors.dense import dense, linear
-from nfn.predictors.encoder import InvariantEncoder
-from nfn.predictors.parts import FlatPart, component_size
-from zoo import TransformerSpec
+from nfn.predictors.predictor import linear
+from zoo import TransformerSpec, TransformerWeights
 from zoo.transformer.spec import Component
+
+_WIDTH = 10
+_MAX_LAYERS = 16
+"""Far more than any predictor has; a file that asks for thousands would keep its reader busy for a long time."""
 
 
 class TransformerNFN(ComponentPredictor):
@@ -31,17 +36,68 @@ class TransformerNFN(ComponentPredictor):
         components: Sequence[str] | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        self.channels = tuple(channels)
+        self.channels, self._options = tuple(channels), {"channels": list(channels)}
         super().__init__(spec, components=components, generator=generator)
 
-    def build_part(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
-        outputs = 10
+    def build_reader(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
         if component == "encoder":
-            return InvariantEncoder(self.spec, self.channels, outputs, generator), outputs
-        inputs = component_size(self.spec, component)
-        if component == "embedding":
-            return FlatPart(component, linear(inputs, outputs, generator)), outputs
-        return FlatPart(component, dense([inputs, 10, 10, outputs], generator)), outputs
+            return InvariantEncoder(self.spec, self.channels, _WIDTH, generator), _WIDTH
+        return self.flat_reader(component, [_WIDTH] * 3, generator)
 
-    def config(self) -> dict[str, Any]:
-        return super().config() | {"channels": list(self.channels)}
+
+class InvariantEncoder(nn.Module):
+    """Equivariant layers, ReLU on the MLP's weights after each, an invariant layer, normalization, an MLP.
+
+    The invariant layer gives one number per channel and block. These are normalized over the channels of each block,
+    then all together, and read by three linear layers of width 10 (the paper does not mention them, but its parameter
+    counts include them).
+    """
+
+    def __init__(
+        self, spec: TransformerSpec, channels: Sequence[int], outputs: int, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        if not 1 <= len(channels) <= _MAX_LAYERS:
+            raise ValueError(f"Transformer-NFN has 1 to {_MAX_LAYERS} equivariant layers, got {len(channels)} channels")
+        if channels[-1] < 2:
+            raise ValueError(f"the last layer needs 2 channels or more to normalize over, got {channels[-1]}")
+        widths = [1, *channels]
+        self.equivariant = nn.ModuleList(
+            EquivariantLayer(spec, widths[i], widths[i + 1], generator=generator) for i in range(len(channels))
+        )
+        self.invariant = InvariantLayer(spec, widths[-1], widths[-1], generator=generator)
+        self.block_norm = _BlockNorm(spec.blocks, widths[-1])
+        read = spec.blocks * widths[-1]
+        self.head = nn.Sequential(
+            nn.LayerNorm(read),
+            linear(read, _WIDTH, generator),
+            nn.LayerNorm(_WIDTH),
+            nn.ReLU(),
+            linear(_WIDTH, _WIDTH, generator),
+            nn.LayerNorm(_WIDTH),
+            nn.ReLU(),
+            linear(_WIDTH, outputs, generator),
+        )
+
+    def forward(self, weights: TransformerWeights) -> Float[Tensor, "b outputs"]:
+        hidden = factor_checkpoints(weights)
+        for layer in self.equivariant:
+            assert isinstance(layer, EquivariantLayer)
+            hidden = apply_relu(apply_equivariant(layer, hidden))
+        return self.read(apply_invariant(self.invariant, hidden))
+
+    def read(self, invariants: Float[Tensor, "b blocks e 1"]) -> Float[Tensor, "b outputs"]:
+        """Everything after the invariant layer."""
+        return self.head(self.block_norm(invariants.squeeze(-1)).flatten(1))
+
+
+class _BlockNorm(nn.Module):
+    """LayerNorm over the channels of each transformer block, with separate weights for each."""
+
+    def __init__(self, blocks: int, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(blocks, channels))
+        self.bias = nn.Parameter(torch.zeros(blocks, channels))
+
+    def forward(self, x: Float[Tensor, "b blocks channels"]) -> Float[Tensor, "b blocks channels"]:
+        return F.layer_norm(x, x.shape[-1:]) * self.weight + self.bias

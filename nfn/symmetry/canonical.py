@@ -14,10 +14,10 @@
     logits           Σ_units ρ_j²γ_j² + ‖b‖² = 1 in the last layer, centered over the classes
 
 The closest orthogonal matrix (Procrustes) needs no gaps: unlike singular vectors it does not jump where singular values
-cross, so equal singular values are no exception. What is undecided, or decided by rounding:
+cross, so equal singular values are handled like any others. What is undecided, or decided by rounding:
 
 - Units of equal size, and heads of equal size, keep the order they come in.
-- What adds nothing to the function becomes zero, with all that belongs to it: units with ρ_j·γ_j ≤ ``DEAD``, singular
+- What adds nothing to the function becomes zero, with all that belongs to it: units with ρ_j·γ_j ≤ ``_DEAD``, singular
   values of heads, and boundaries into which less than ``DEAD_BOUNDARY`` is written, which ε of the LayerNorm silences.
 - Directions between two blocks into which nothing is written are taken out of the matrices that read there.
 - A template that is orthogonal to what is compared with it, a set of measure zero.
@@ -35,12 +35,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from nfn.symmetry.boundaries import centered
 from nfn.symmetry.group import pick
-from nfn.symmetry.parts import Part, check_parts
+from nfn.symmetry.parts import Part, centered, check_parts
 from zoo import BlockWeights, TransformerWeights
 
-DEAD = 1e-12
+_DEAD = 1e-12
 """Below this a singular value of a head, and the size of a unit relative to its layer, count as zero.
 
 Rounding leaves up to 1e-15; attention scores, or what LayerNorm makes of the rest, move by no more than this.
@@ -60,12 +59,7 @@ def canonicalize(weights: TransformerWeights, parts: Iterable[str] | None = None
     chosen = check_parts(spec, parts)
     flat = weights.flat().reshape(batch.numel(), spec.num_parameters).double()
     # The tensors of ``result`` are written in place from here on; centering has made it a copy.
-    result = centered(
-        TransformerWeights.from_flat(spec, flat),
-        writers="writer_shifts" in chosen,
-        readers="reader_shifts" in chosen,
-        logits="logits" in chosen,
-    )
+    result = centered(TransformerWeights.from_flat(spec, flat), chosen)
     layers = [UnitLayer.named(result, f"blocks.{block}") for block in range(spec.blocks)]
     classifier = UnitLayer.named(result, "classifier")
     if "boundary_scales" in chosen:
@@ -74,26 +68,26 @@ def canonicalize(weights: TransformerWeights, parts: Iterable[str] | None = None
     if "logits" in chosen:
         classifier.scale_to(1.0, 0.0)
     for layer in (*layers, classifier):
-        fix_units(layer, chosen)
+        _fix_units(layer, chosen)
     for block, layer in enumerate(layers):
         attention = result.blocks[block]
         if block > 0 and "rotations" in chosen:
-            remove_unwritten(layers[block - 1].written(), attention)
-        fix_sizes_of_heads(attention, chosen)
+            _remove_unwritten(layers[block - 1].written(), attention)
+        _fix_sizes_of_heads(attention, chosen)
         if block > 0 and "rotations" in chosen:
             written = layers[block - 1].written()
-            rotation = canonical_rotation([written, *pulled_back(written, attention)])
+            rotation = _canonical_rotation([written, *pulled_back(written, attention)])
             layers[block - 1].rotate_output(rotation)
             for tensor in (attention.query, attention.key, attention.value):
                 tensor.copy_(rotation[:, None] @ tensor)
-        fix_bases_of_heads(attention, chosen)
+        _fix_bases_of_heads(attention, chosen)
         if "rotations" in chosen:
             output = attention.output.flatten(1, 2).mT
-            rotation = canonical_rotation([output, layer.rows.mT])
+            rotation = _canonical_rotation([output, layer.rows.mT])
             attention.output.copy_(attention.output @ rotation[:, None].mT)
             layer.rows.copy_(layer.rows @ rotation.mT)
     if "rotations" in chosen:
-        rotation = canonical_rotation([layers[-1].written(), classifier.rows.mT])
+        rotation = _canonical_rotation([layers[-1].written(), classifier.rows.mT])
         layers[-1].rotate_output(rotation)
         classifier.rows.copy_(classifier.rows @ rotation.mT)
     fixed = result.flat().reshape(*batch, spec.num_parameters).to(dtype)
@@ -124,8 +118,8 @@ class UnitLayer:
 
     def size(self) -> Float[Tensor, " b"]:
         """√(Σ_j ρ_j²γ_j² + ‖b‖²), unchanged by scales and order of the units."""
-        parts = torch.cat([self.reading() * self.writing(), self.out_bias], dim=-1)
-        return torch.linalg.vector_norm(parts, dim=-1)
+        sizes = torch.cat([self.reading() * self.writing(), self.out_bias], dim=-1)
+        return torch.linalg.vector_norm(sizes, dim=-1)
 
     def written(self) -> Float[Tensor, "b out sources"]:
         """Columns and bias side by side: all that the layer writes."""
@@ -148,12 +142,12 @@ class UnitLayer:
         self.out_bias.copy_((rotation @ self.out_bias[..., None])[..., 0])
 
 
-def fix_units(layer: UnitLayer, parts: tuple[Part, ...]) -> None:
+def _fix_units(layer: UnitLayer, parts: tuple[Part, ...]) -> None:
     """Scales and order of the units, in place."""
     reading, writing = layer.reading(), layer.writing()
     size = reading * writing
     if "unit_scales" in parts:
-        alive = size > DEAD * layer.size()[:, None]
+        alive = size > _DEAD * layer.size()[:, None]
         size = torch.where(alive, size, 0)
         to_rows, to_columns = (size.sqrt() / torch.where(alive, now, 1) for now in (reading, writing))
         layer.rows.mul_(to_rows[..., None])
@@ -166,7 +160,7 @@ def fix_units(layer: UnitLayer, parts: tuple[Part, ...]) -> None:
         layer.columns.copy_(pick(layer.columns, order[..., None, :], -1))
 
 
-def fix_sizes_of_heads(attention: BlockWeights, parts: tuple[Part, ...]) -> None:
+def _fix_sizes_of_heads(attention: BlockWeights, parts: tuple[Part, ...]) -> None:
     """The scale of what a block's attention writes, and the order of its heads, in place."""
     writing = torch.linalg.matrix_norm(attention.value @ attention.output)
     size = torch.linalg.vector_norm(writing, dim=-1, keepdim=True)
@@ -182,40 +176,40 @@ def fix_sizes_of_heads(attention: BlockWeights, parts: tuple[Part, ...]) -> None
             tensor.copy_(pick(tensor, order, -3))
 
 
-def fix_bases_of_heads(attention: BlockWeights, parts: tuple[Part, ...]) -> None:
+def _fix_bases_of_heads(attention: BlockWeights, parts: tuple[Part, ...]) -> None:
     """M and N of each head, in place. What the block reads has its final basis already, what it writes has not."""
     if "query_key" in parts:
-        query, key = balanced(attention.query, attention.key)
-        basis = closest_orthogonal(query.mT @ template_like(query) + key.mT @ template_like(key, offset=1))
+        query, key = _balanced(attention.query, attention.key)
+        basis = closest_orthogonal(query.mT @ _template_like(query) + key.mT @ _template_like(key, offset=1))
         attention.query.copy_(query @ basis)
         attention.key.copy_(key @ basis)
     if "value_output" in parts:
-        value, output = balanced(attention.value, attention.output.mT)
-        basis = closest_orthogonal(value.mT @ template_like(value))
+        value, output = _balanced(attention.value, attention.output.mT)
+        basis = closest_orthogonal(value.mT @ _template_like(value))
         attention.value.copy_(value @ basis)
         attention.output.copy_((output @ basis).mT)
 
 
-def balanced(
+def _balanced(
     left: Float[Tensor, "*batch D r"], right: Float[Tensor, "*batch D r"]
 ) -> tuple[Float[Tensor, "*batch D r"], Float[Tensor, "*batch D r"]]:
     """U√Σ and V√Σ of left·rightᵀ = UΣVᵀ, filled up with zeros to the same width."""
     (left_basis, left_factor), (right_basis, right_factor) = torch.linalg.qr(left), torch.linalg.qr(right)
     u, singular, vt = torch.linalg.svd(left_factor @ right_factor.mT)
-    root = torch.where(singular > DEAD, singular, 0).sqrt()[..., None, :]
+    root = torch.where(singular > _DEAD, singular, 0).sqrt()[..., None, :]
     missing = (0, left.shape[-1] - singular.shape[-1])
     return F.pad(left_basis @ u * root, missing), F.pad(right_basis @ vt.mT * root, missing)
 
 
-def remove_unwritten(written: Float[Tensor, "b D sources"], attention: BlockWeights) -> None:
+def _remove_unwritten(written: Float[Tensor, "b D sources"], attention: BlockWeights) -> None:
     """Takes out of the matrices that read, in place, what lies along directions into which nothing is written.
 
-    The direction 1 stays: shifts are another part's business.
+    The direction 1 stays: it belongs to the shifts.
     """
     few = written.shape[-1] < written.shape[-2]
     u, singular, _ = torch.linalg.svd(written - written.mean(-2, keepdim=True), full_matrices=few)
     singular = F.pad(singular, (0, u.shape[-1] - singular.shape[-1]))
-    dead = singular <= DEAD * singular[..., :1]
+    dead = singular <= _DEAD * singular[..., :1]
     onto = (u * dead[..., None, :]) @ u.mT
     onto = onto - onto.mean(-2, keepdim=True)
     for tensor in (attention.query, attention.key, attention.value):
@@ -236,10 +230,10 @@ def pulled_back(
     return first, second, third
 
 
-def canonical_rotation(groups: list[Float[Tensor, "b D _"]]) -> Float[Tensor, "b D D"]:
+def _canonical_rotation(groups: list[Float[Tensor, "b D _"]]) -> Float[Tensor, "b D D"]:
     """R with R1 = 1 that brings groups of vectors closest to the template. A group counts for its size, at most 1."""
     vectors = torch.cat([group / (1 + torch.linalg.matrix_norm(group)[:, None, None]) for group in groups], dim=-1)
-    target = template_like(vectors)
+    target = _template_like(vectors)
     # 1 is orthogonal to centered vectors, so that adding 1 everywhere makes it a singular vector on both sides.
     return closest_orthogonal((target - target.mean(0)) @ (vectors - vectors.mean(-2, keepdim=True)).mT + 1)
 
@@ -250,17 +244,12 @@ def closest_orthogonal(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*b
     return u @ vt
 
 
-def template(rows: int, columns: int, device: torch.device, offset: int = 0) -> Float[Tensor, "rows columns"]:
-    """A fixed matrix without any structure that weights could share: √2·cos(2π·φ·i·(j + offset·columns)²).
+def _template_like(matrix: Float[Tensor, "*batch D r"], offset: int = 0) -> Float[Tensor, "D r"]:
+    """A fixed matrix without any structure that weights could share: √2·cos(2π·φ·i·(j + offset·r)²).
 
     φ is the golden ratio; a formula, and not random numbers, so that it is the same everywhere and for ever.
     """
-    golden = (1 + sqrt(5)) / 2
-    i = torch.arange(1, rows + 1, dtype=torch.float64, device=device)[:, None]
-    j = torch.arange(1, columns + 1, dtype=torch.float64, device=device) + offset * columns
+    (rows, columns), golden = matrix.shape[-2:], (1 + sqrt(5)) / 2
+    i = torch.arange(1, rows + 1, dtype=torch.float64, device=matrix.device)[:, None]
+    j = torch.arange(1, columns + 1, dtype=torch.float64, device=matrix.device) + offset * columns
     return sqrt(2) * torch.cos(2 * pi * torch.frac(golden * i * j.square()))
-
-
-def template_like(matrix: Float[Tensor, "*batch D r"], offset: int = 0) -> Float[Tensor, "D r"]:
-    """The template of this matrix's shape."""
-    return template(matrix.shape[-2], matrix.shape[-1], matrix.device, offset)

@@ -12,23 +12,22 @@ s is a shift: constant along the D axis of every writer and reader (``shift_comp
 because R1 = 1, so that (g∘h)·w = L_g L_h(w) + (L_g(s_h) + s_g).
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from math import log, sqrt
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nfn.symmetry.boundaries import shift_component
-from nfn.symmetry.group import GroupElement, pick
-from nfn.symmetry.parts import Part, check_parts
+from nfn.symmetry.group import Element, GroupElement, pick
+from nfn.symmetry.parts import Part, check_parts, shift_component
 from zoo import BlockWeights, TransformerSpec, TransformerWeights
 
 
 @dataclass(frozen=True)
-class FullGroupElement:
-    """One g of the whole group, with any leading dimensions. Real numbers are float64 whatever they act on.
+class FullGroupElement(Element):
+    """One g of the whole group, with any leading dimensions.
 
     ``heads``, ``m`` and ``n`` are those of ``GroupElement``. New unit j is old unit ``units[j]`` times the scale of
     that old unit. ``rotations`` and ``boundary_scales`` are those of boundaries 1, 2, …, 2·blocks.
@@ -47,11 +46,6 @@ class FullGroupElement:
     shifts: Float[Tensor, "*batch d"]
     logit_scale: Float[Tensor, "*batch"]
 
-    def __post_init__(self) -> None:
-        for name, tensor in self.tensors().items():
-            if tensor.is_floating_point() and tensor.dtype != torch.float64:
-                raise ValueError(f"{name} must be float64, got {tensor.dtype}: convert with .double()")
-
     @staticmethod
     def identity(
         spec: TransformerSpec, batch_shape: tuple[int, ...] = (), *, device: torch.device | str = "cpu"
@@ -65,10 +59,7 @@ class FullGroupElement:
         eye = torch.eye(spec.dim, dtype=torch.float64, device=device)
         return FullGroupElement(
             spec=spec,
-            heads=paper.heads,
-            m=paper.m,
-            n=paper.n,
-            units=paper.neurons,
+            **_block_fields(paper),
             unit_scales=ones(spec.blocks, spec.hidden_dim),
             classifier_units=torch.arange(spec.dim, device=device).expand(*batch_shape, spec.dim),
             classifier_unit_scales=ones(spec.dim),
@@ -114,7 +105,7 @@ class FullGroupElement:
                 "unit_scales": scales(spec.blocks, spec.hidden_dim),
                 "classifier_unit_scales": scales(spec.dim),
             },
-            "rotations": {"rotations": random_rotations((*batch_shape, 2 * spec.blocks), spec.dim, generator)},
+            "rotations": {"rotations": _random_rotations((*batch_shape, 2 * spec.blocks), spec.dim, generator)},
             "boundary_scales": {"boundary_scales": scales(2 * spec.blocks)},
             "logits": {"logit_scale": scales()},
         }
@@ -122,15 +113,10 @@ class FullGroupElement:
             *batch_shape, spec.num_parameters, generator=generator, device=generator.device, dtype=torch.float64
         )
         # The mean of n normal numbers has size 1/√n; shifts of size 1 are far from nothing beside any weights.
-        shifts = shift_component(
-            TransformerWeights.from_flat(spec, normal * sqrt(spec.dim), check_finite=False),
-            writers="writer_shifts" in chosen,
-            readers="reader_shifts" in chosen,
-            logits="logits" in chosen,
-        )
+        normal = TransformerWeights.from_flat(spec, normal * sqrt(spec.dim), check_finite=False)
         drawn = {name: tensor for part in chosen for name, tensor in everything.get(part, {}).items()}
         nothing = FullGroupElement.identity(spec, batch_shape, device=generator.device)
-        return replace(nothing, shifts=shifts, **drawn)
+        return replace(nothing, shifts=shift_component(normal, chosen), **drawn)
 
     @staticmethod
     def from_paper(spec: TransformerSpec, element: GroupElement) -> "FullGroupElement":
@@ -140,9 +126,7 @@ class FullGroupElement:
         nothing = FullGroupElement.identity(spec, batch, device=device)
         rotations = nothing.rotations.clone()
         rotations[..., 0::2, :, :] = torch.eye(spec.dim, dtype=torch.float64, device=device)[element.features]
-        return replace(
-            nothing, heads=element.heads, m=element.m, n=element.n, units=element.neurons, rotations=rotations
-        )
+        return replace(nothing, rotations=rotations, **_block_fields(element))
 
     def act(self, weights: TransformerWeights) -> TransformerWeights:
         """g·w: a copy of the weights that computes the same function. Batches of g and of weights are broadcast.
@@ -165,10 +149,7 @@ class FullGroupElement:
         paper = self._blocks().compose(first._blocks())
         return FullGroupElement(
             spec=self.spec,
-            heads=paper.heads,
-            m=paper.m,
-            n=paper.n,
-            units=paper.neurons,
+            **_block_fields(paper),
             unit_scales=pick(self.unit_scales, first.units.argsort(dim=-1), -1) * first.unit_scales,
             classifier_units=pick(first.classifier_units, self.classifier_units, -1),
             classifier_unit_scales=pick(self.classifier_unit_scales, first.classifier_units.argsort(dim=-1), -1)
@@ -184,10 +165,7 @@ class FullGroupElement:
         paper = self._blocks().inverse()
         linear = FullGroupElement(
             spec=self.spec,
-            heads=paper.heads,
-            m=paper.m,
-            n=paper.n,
-            units=paper.neurons,
+            **_block_fields(paper),
             unit_scales=1 / pick(self.unit_scales, self.units, -1),
             classifier_units=self.classifier_units.argsort(dim=-1),
             classifier_unit_scales=1 / pick(self.classifier_unit_scales, self.classifier_units, -1),
@@ -197,14 +175,6 @@ class FullGroupElement:
             logit_scale=1 / self.logit_scale,
         )
         return replace(linear, shifts=-linear._linear(self.shifts))
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> "FullGroupElement":
-        """``function`` applied to each tensor, e.g. to move to a device or to pick one of a batch."""
-        return FullGroupElement(self.spec, **{name: function(tensor) for name, tensor in self.tensors().items()})
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Every field but the spec, by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "spec"}
 
     def _blocks(self) -> GroupElement:
         """Heads, M, N and the order of the units, as an element of the paper's group that permutes no features."""
@@ -218,15 +188,14 @@ class FullGroupElement:
             self.spec, flat.double().expand(*batch, self.spec.num_parameters), check_finite=False
         )
         new = old.with_encoder(self._linear_encoder(old.encoder))
-        state = {name: new[name] for name in self.spec.tensors if name.startswith("classifier.")}
         order, scale = self.classifier_units, pick(self.classifier_unit_scales, self.classifier_units, -1)
         logit_scale = self.logit_scale[..., None]
         first = pick(old["classifier.fc1.weight"], order, -2) * scale[..., None]
-        state["classifier.fc1.weight"].copy_(first @ self.rotations[..., -1, :, :].mT)
-        state["classifier.fc1.bias"].copy_(pick(old["classifier.fc1.bias"], order, -1) * scale)
+        new["classifier.fc1.weight"].copy_(first @ self.rotations[..., -1, :, :].mT)
+        new["classifier.fc1.bias"].copy_(pick(old["classifier.fc1.bias"], order, -1) * scale)
         last = pick(old["classifier.fc2.weight"], order[..., None, :], -1) / scale[..., None, :]
-        state["classifier.fc2.weight"].copy_(last * logit_scale[..., None])
-        state["classifier.fc2.bias"].copy_(old["classifier.fc2.bias"] * logit_scale)
+        new["classifier.fc2.weight"].copy_(last * logit_scale[..., None])
+        new["classifier.fc2.bias"].copy_(old["classifier.fc2.bias"] * logit_scale)
         return new.flat()
 
     def _linear_encoder(self, old: BlockWeights) -> BlockWeights:
@@ -249,17 +218,22 @@ class FullGroupElement:
         )
 
 
-def random_rotations(shape: tuple[int, ...], dim: int, generator: torch.Generator) -> Float[Tensor, "*shape D D"]:
+def _block_fields(element: GroupElement) -> dict[str, Tensor]:
+    """What the paper's group has in common with the whole one, by the names of the latter."""
+    return {"heads": element.heads, "m": element.m, "n": element.n, "units": element.neurons}
+
+
+def _random_rotations(shape: tuple[int, ...], dim: int, generator: torch.Generator) -> Float[Tensor, "*shape D D"]:
     """R = B·Q·Bᵀ + 11ᵀ/D with Q uniform in O(D−1), reflections included, B an orthonormal basis orthogonal to 1."""
     gaussian = torch.randn(*shape, dim - 1, dim - 1, generator=generator, device=generator.device, dtype=torch.float64)
     q, r = torch.linalg.qr(gaussian)
     # Without the signs of the diagonal Q would not be uniform, and its determinant always the same.
     q = q * torch.sign(r.diagonal(dim1=-2, dim2=-1))[..., None, :]
-    basis = centered_basis(dim, generator.device)
+    basis = _centered_basis(dim, generator.device)
     return basis @ q @ basis.mT + 1 / dim
 
 
-def centered_basis(dim: int, device: torch.device) -> Float[Tensor, "D rest"]:
+def _centered_basis(dim: int, device: torch.device) -> Float[Tensor, "D rest"]:
     """The Helmert basis: D−1 orthonormal columns that sum to zero."""
     columns = torch.tril(torch.ones(dim, dim, dtype=torch.float64, device=device), -1).mT[:, 1:].clone()
     count = torch.arange(1, dim, dtype=torch.float64, device=device)

@@ -27,21 +27,20 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nfn.symmetry.boundaries import centered, shift_component
 from nfn.symmetry.canonical import DEAD_BOUNDARY, UnitLayer, closest_orthogonal, pulled_back
 from nfn.symmetry.full_group import FullGroupElement
-from nfn.symmetry.match import Match, NoMatch, check_pair
-from nfn.symmetry.paper_matching import factor, in_head_order
+from nfn.symmetry.paper_matching import Match, NoMatch, assign, factor, in_head_order, match_pair
+from nfn.symmetry.parts import centered, shift_component
 from zoo import BlockWeights, TransformerWeights
 
-TOLERANCE = 1e3
+_TOLERANCE = 1e3
 """How many roundings of its dtype a unit or a head may be off: it passes through R, which is estimated."""
-REFINEMENTS = 2
-LARGEST_CONDITION = 1e10
+_REFINEMENTS = 2
+_LARGEST_CONDITION = 1e10
 
-Pair = tuple[Tensor, Tensor]
+_Pair = tuple[Tensor, Tensor]
 """The same thing of the first checkpoint and of the second."""
-Rotate = Callable[[list[Pair]], Tensor]
+_Rotate = Callable[[list[_Pair]], Tensor]
 
 
 def match_weights(u: TransformerWeights, v: TransformerWeights) -> Match[FullGroupElement]:
@@ -49,38 +48,40 @@ def match_weights(u: TransformerWeights, v: TransformerWeights) -> Match[FullGro
 
     All parts of the group that leave the function alone are searched: not ``logits``, which changes the loss.
     """
-    check_pair(u, v)
-    epsilon = max(torch.finfo(weights.flat().dtype).eps for weights in (u, v))
+    return match_pair(u, v, _search)
+
+
+def _search(u: TransformerWeights, v: TransformerWeights, epsilon: float) -> FullGroupElement:
+    """The element, or ``NoMatch``."""
     # A batch of one, as the functions of the canonical form expect.
     first, second = (
         TransformerWeights.from_flat(w.spec, w.flat().detach().double().cpu()[None], check_finite=False) for w in (u, v)
     )
-    try:
-        element = align(centered(first), centered(second))
-        rest = second.flat() - element.act(first).flat()
-        shifts = shift_component(TransformerWeights.from_flat(u.spec, rest, check_finite=False))
-        element = replace(element, shifts=shifts)
-        check_agreement(element.act(first), second, TOLERANCE * epsilon)
-    except NoMatch as failure:
-        return Match(None, str(failure))
-    return Match(element.map(lambda tensor: tensor[0]), None)
+    element = _align(centered(first), centered(second))
+    rest = second.flat() - element.act(first).flat()
+    shifts = shift_component(TransformerWeights.from_flat(u.spec, rest, check_finite=False))
+    element = replace(element, shifts=shifts)
+    _check_agreement(element.act(first), second, _TOLERANCE * epsilon)
+    return element.map(lambda tensor: tensor[0])
 
 
-def align(u: TransformerWeights, v: TransformerWeights) -> FullGroupElement:
+def _align(u: TransformerWeights, v: TransformerWeights) -> FullGroupElement:
     """The best candidate for centered weights, without shifts."""
     spec = u.spec
     known = torch.eye(spec.dim, dtype=torch.float64)[None]
-    written: Pair = (known, known)
-    rotate, rescale = (in_place, in_scale) if spec.residual else (procrustes, ratio)
+    written: _Pair = (known, known)
+    rotate, rescale = _procrustes, _ratio
+    if spec.residual:  # basis and scale are pinned at every boundary
+        rotate, rescale = lambda pairs: known, lambda above, below: torch.ones_like(above)
     found: dict[str, list[Tensor]] = {
         name: [] for name in ("rotations", "boundary_scales", "heads", "m", "n", "units", "unit_scales")
     }
     for block in range(spec.blocks):
         ours, theirs = u.blocks[block], v.blocks[block]
-        heads = match_heads(written, ours, theirs)
+        heads = _match_heads(written, ours, theirs)
         ours = in_head_order(ours.select(0, 0), heads).map(lambda tensor: tensor[None])
         if block > 0:
-            rotation = rotate([written, *zip(pulled(written[0], ours), pulled(written[1], theirs), strict=True)])
+            rotation = rotate([written, *zip(_pulled(written[0], ours), _pulled(written[1], theirs), strict=True)])
             found["rotations"].append(rotation)
             turned = {name: rotation[:, None] @ getattr(ours, name) for name in ("query", "key", "value")}
             ours = replace(ours, **turned)
@@ -88,24 +89,24 @@ def align(u: TransformerWeights, v: TransformerWeights) -> FullGroupElement:
         values = [(attention.value @ attention.output).flatten(1, 2).mT for attention in (ours, theirs)]
         scale = rescale(torch.linalg.matrix_norm(values[1]), torch.linalg.matrix_norm(values[0]))
         layers = UnitLayer.named(u, f"blocks.{block}"), UnitLayer.named(v, f"blocks.{block}")
-        rotation, units, unit_scales = align_units(rotate, (unit_size(values[0]), unit_size(values[1])), *layers)
+        rotation, units, unit_scales = _align_units(rotate, (_unit_size(values[0]), _unit_size(values[1])), *layers)
         ours = replace(ours, output=scale * ours.output @ rotation[:, None].mT)
         m = factor(ours.query[0], theirs.query[0], theirs.key[0], ours.key[0]).mT
         n = factor(ours.value[0], theirs.value[0], theirs.output[0].mT, ours.output[0].mT)
         found["heads"].append(heads)
-        found["m"].append(invertible(m)[heads.argsort()])
-        found["n"].append(invertible(n)[heads.argsort()])
+        found["m"].append(_invertible(m)[heads.argsort()])
+        found["n"].append(_invertible(n)[heads.argsort()])
         found["units"].append(units)
         found["unit_scales"].append(unit_scales)
         found["rotations"].append(rotation)
         found["boundary_scales"] += [scale, rescale(layers[1].size(), layers[0].size())]
         if not spec.residual:
             written = (
-                unit_size(layers[0].written_in_unit_size(units)),
-                unit_size(layers[1].written_in_unit_size()),
+                _unit_size(layers[0].written_in_unit_size(units)),
+                _unit_size(layers[1].written_in_unit_size()),
             )
     layers = UnitLayer.named(u, "classifier"), UnitLayer.named(v, "classifier")
-    rotation, units, unit_scales = align_units(rotate, written, *layers)
+    rotation, units, unit_scales = _align_units(rotate, written, *layers)
     found["rotations"].append(rotation)
     joined = {
         name: torch.cat(tensors)[None] if name in ("rotations", "boundary_scales") else torch.stack(tensors)[None]
@@ -119,13 +120,13 @@ def align(u: TransformerWeights, v: TransformerWeights) -> FullGroupElement:
     )
 
 
-def pulled(written: Float[Tensor, "1 D n"], attention: BlockWeights) -> tuple[Tensor, Tensor, Tensor]:
+def _pulled(written: Float[Tensor, "1 D n"], attention: BlockWeights) -> tuple[Tensor, Tensor, Tensor]:
     """``pulled_back`` with the scale of what attention writes divided out."""
     size = torch.linalg.vector_norm(attention.value @ attention.output)
-    return pulled_back(written, replace(attention, output=attention.output * inverse(size)))
+    return pulled_back(written, replace(attention, output=attention.output * _inverse(size)))
 
 
-def match_heads(written: Pair, ours: BlockWeights, theirs: BlockWeights) -> Int[Tensor, " h"]:
+def _match_heads(written: _Pair, ours: BlockWeights, theirs: BlockWeights) -> Int[Tensor, " h"]:
     """τ: their head i is our head τ(i).
 
     WᵀW_Qᵀ W_K W and Wᵀ(W_O W_V)ᵀ(W_O W_V)W of what is written, W, depend on no basis.
@@ -134,37 +135,37 @@ def match_heads(written: Pair, ours: BlockWeights, theirs: BlockWeights) -> Int[
     def seen(w: Tensor, attention: BlockWeights) -> Float[Tensor, "h n"]:
         heads = attention.query.shape[1]
         return torch.cat(
-            [(w.mT @ x).unflatten(-1, (heads, -1)).transpose(1, 2)[0].flatten(1) for x in pulled(w, attention)], dim=-1
+            [(w.mT @ x).unflatten(-1, (heads, -1)).transpose(1, 2)[0].flatten(1) for x in _pulled(w, attention)], dim=-1
         )
 
     return assign(torch.cdist(seen(written[1], theirs), seen(written[0], ours)))
 
 
-def align_units(
-    rotate: Rotate, written: Pair, ours: UnitLayer, theirs: UnitLayer
+def _align_units(
+    rotate: _Rotate, written: _Pair, ours: UnitLayer, theirs: UnitLayer
 ) -> tuple[Float[Tensor, "1 D D"], Int[Tensor, " units"], Float[Tensor, " units"]]:
     """R of the boundary that units read from, their π, and their λ by old unit."""
-    sizes = [(layer.reading() * layer.writing() * inverse(layer.size()))[0, :, None] for layer in (ours, theirs)]
+    sizes = [(layer.reading() * layer.writing() * _inverse(layer.size()))[0, :, None] for layer in (ours, theirs)]
     our_reading, their_reading = (
-        torch.cat([layer.rows, layer.bias[..., None]], dim=-1)[0] * inverse(layer.reading())[0, :, None]
+        torch.cat([layer.rows, layer.bias[..., None]], dim=-1)[0] * _inverse(layer.reading())[0, :, None]
         for layer in (ours, theirs)
     )
     rotation = rotate([written])
     units = torch.arange(len(our_reading))
-    for _ in range(REFINEMENTS):
+    for _ in range(_REFINEMENTS):
         turned = torch.cat([our_reading[:, :-1] @ rotation[0].mT, our_reading[:, -1:]], dim=-1)
         units = assign(torch.cdist(their_reading, turned) + torch.cdist(sizes[1], sizes[0]))
         rows = ((our_reading * sizes[0])[units, :-1].mT[None], (their_reading * sizes[1])[:, :-1].mT[None])
         rotation = rotate([written, rows])
-    scales = ratio(theirs.reading()[0], ours.reading()[0, units])
+    scales = _ratio(theirs.reading()[0], ours.reading()[0, units])
     return rotation, units, scales[units.argsort()]
 
 
-def procrustes(pairs: list[Pair]) -> Float[Tensor, "1 D D"]:
+def _procrustes(pairs: list[_Pair]) -> Float[Tensor, "1 D D"]:
     """R with R1 = 1 that carries the first of each pair of vectors [1, D, n] close to the second.
 
     With A = UΣVᵀ the first and B = RA the second, BAᵀ = R·UΣ²Uᵀ gives R by least squares, and B·(UVᵀ)ᵀ = R·UΣUᵀ gives
-    the same R, but knows directions of small σ to σ instead of σ². A pair counts for its size, at most for 1.
+    the same R, but resolves directions of small σ to σ instead of σ². A pair counts for its size, at most for 1.
     """
     first, second = (
         torch.cat([x / (1 + torch.linalg.matrix_norm(x)) for x in group], dim=-1) for group in zip(*pairs, strict=True)
@@ -173,27 +174,7 @@ def procrustes(pairs: list[Pair]) -> Float[Tensor, "1 D D"]:
     return closest_orthogonal(second @ vt.mT @ u.mT + 1 / first.shape[-2])
 
 
-def in_place(pairs: list[Pair]) -> Float[Tensor, "1 D D"]:
-    """The R of a boundary whose basis is pinned."""
-    return torch.eye(pairs[0][0].shape[-2], dtype=torch.float64)[None]
-
-
-def in_scale(above: Tensor, below: Tensor) -> Tensor:
-    """The c of a boundary whose scale is pinned."""
-    return torch.ones_like(above)
-
-
-def assign(unlike: Float[Tensor, "n n"]) -> Int[Tensor, " n"]:
-    """p, one to one, with unlike[i, p(i)] small: the closest pair first, then the closest of the rest, and so on."""
-    chosen, taken = [-1] * len(unlike), [False] * len(unlike)
-    for index in unlike.flatten().argsort(stable=True).tolist():
-        row, column = divmod(index, len(unlike))
-        if chosen[row] < 0 and not taken[column]:
-            chosen[row], taken[column] = column, True
-    return torch.tensor(chosen)
-
-
-def check_agreement(moved: TransformerWeights, wanted: TransformerWeights, tolerance: float) -> None:
+def _check_agreement(moved: TransformerWeights, wanted: TransformerWeights, tolerance: float) -> None:
     """Raises ``NoMatch`` for the first unit, head or tensor that differs by more than rounding explains.
 
     Sizes are those of the weights as they are, with their shifts, since that is what was rounded.
@@ -214,11 +195,11 @@ def check_agreement(moved: TransformerWeights, wanted: TransformerWeights, toler
             apart = torch.linalg.matrix_norm(products[0] - products[1]) > tolerance * size.amax(-1)
             if bool(apart.any()):
                 raise NoMatch(f"block {block}: {letters} of head {int(apart[0].int().argmax())} has no partner")
-        check_units(moved, wanted, f"blocks.{block}", f"block {block}", tolerance)
-    check_units(moved, wanted, "classifier", "classifier", tolerance)
+        _check_units(moved, wanted, f"blocks.{block}", f"block {block}", tolerance)
+    _check_units(moved, wanted, "classifier", "classifier", tolerance)
 
 
-def check_units(
+def _check_units(
     moved: TransformerWeights, wanted: TransformerWeights, prefix: str, where: str, tolerance: float
 ) -> None:
     """The same for the units of one layer. An error counts for what becomes of it: in a row times what is written."""
@@ -235,25 +216,25 @@ def check_units(
         raise NoMatch(f"{where}: the bias of what it writes differs")
 
 
-def invertible(matrices: Float[Tensor, "h r r"]) -> Float[Tensor, "h r r"]:
+def _invertible(matrices: Float[Tensor, "h r r"]) -> Float[Tensor, "h r r"]:
     """The identity instead of matrices that are singular in practice."""
     good = matrices.isfinite().all(-1).all(-1)
     safe = torch.where(good[:, None, None], matrices, 0)
-    good &= torch.linalg.cond(safe) <= LARGEST_CONDITION
+    good &= torch.linalg.cond(safe) <= _LARGEST_CONDITION
     return torch.where(good[:, None, None], matrices, torch.eye(matrices.shape[-1], dtype=matrices.dtype))
 
 
-def unit_size(x: Float[Tensor, "1 D n"]) -> Float[Tensor, "1 D n"]:
+def _unit_size(x: Float[Tensor, "1 D n"]) -> Float[Tensor, "1 D n"]:
     """x / ‖x‖; zero, which is anything below ``DEAD_BOUNDARY``, becomes zero."""
-    return x * inverse(torch.linalg.vector_norm(x))
+    return x * _inverse(torch.linalg.vector_norm(x))
 
 
-def inverse(size: Tensor) -> Tensor:
+def _inverse(size: Tensor) -> Tensor:
     """1 / size, and 0 where nothing but rounding is left."""
     return torch.where(size > DEAD_BOUNDARY, 1 / torch.where(size > 0, size, 1), 0)
 
 
-def ratio(above: Tensor, below: Tensor) -> Tensor:
+def _ratio(above: Tensor, below: Tensor) -> Tensor:
     """above / below, and 1 where either is no more than rounding: a scale has to be positive."""
     good = (above > DEAD_BOUNDARY) & (below > DEAD_BOUNDARY)
     return torch.where(good, above / torch.where(good, below, 1), 1)

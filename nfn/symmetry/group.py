@@ -13,8 +13,9 @@ do not have, add a block's input to what attention writes: there π_O is the ide
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import log
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -23,22 +24,37 @@ from torch import Tensor
 from zoo import BlockWeights, TransformerSpec, TransformerWeights
 
 # Beyond this condition number a float32 weight keeps fewer than three digits of the product it takes part in.
-MAX_CONDITION = 1e4
+_MAX_CONDITION = 1e4
+_Element = TypeVar("_Element", bound="Element")
 
 
 @dataclass(frozen=True)
-class GroupElement:
-    """One g for every block, with any leading dimensions. M and N are kept in float64 whatever they act on."""
+class Element:
+    """An element of either group: a few tensors, with real numbers in float64 whatever they act on."""
+
+    def __post_init__(self) -> None:
+        for name, tensor in self.tensors().items():
+            if tensor.is_floating_point() and tensor.dtype != torch.float64:
+                raise ValueError(f"{name} must be float64, got {tensor.dtype}: convert with .double()")
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor by the name of its field."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+
+    def map(self: _Element, function: Callable[[Tensor], Tensor]) -> _Element:
+        """``function`` applied to each tensor, e.g. to move to a device or to pick one of a batch."""
+        return replace(self, **{name: function(tensor) for name, tensor in self.tensors().items()})
+
+
+@dataclass(frozen=True)
+class GroupElement(Element):
+    """One g for every block, with any leading dimensions."""
 
     heads: Int[Tensor, "*batch blocks h"]  # τ
     m: Float[Tensor, "*batch blocks h D_k D_k"]
     n: Float[Tensor, "*batch blocks h D_v D_v"]
     features: Int[Tensor, "*batch blocks D"]  # π_O
     neurons: Int[Tensor, "*batch blocks D_A"]  # π_A
-
-    def __post_init__(self) -> None:
-        if self.m.dtype != torch.float64 or self.n.dtype != torch.float64:
-            raise ValueError(f"M and N must be float64, got {self.m.dtype} and {self.n.dtype}: convert with .double()")
 
     @staticmethod
     def identity(
@@ -86,7 +102,7 @@ class GroupElement:
 
         def matrix(count: int) -> Tensor:
             size = (*shape, spec.heads, count, count)
-            return well_conditioned(size, generator) if entry_range is None else uniform(size, entry_range, generator)
+            return _well_conditioned(size, generator) if entry_range is None else _uniform(size, entry_range, generator)
 
         drawn = GroupElement(
             heads=permutation(spec.heads),
@@ -162,10 +178,6 @@ class GroupElement:
             neurons=self.neurons.argsort(dim=-1),
         )
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> "GroupElement":
-        """``function`` applied to each of the five tensors, e.g. to move to a device or to pick one of a batch."""
-        return GroupElement(**{field.name: function(getattr(self, field.name)) for field in fields(self)})
-
     def _check_fits(self, weights: BlockWeights) -> None:
         dimensions = (*weights.query.shape[-4:], weights.value.shape[-1], weights.weight_a.shape[-1])
         blocks, heads = self.heads.shape[-2:]
@@ -193,7 +205,7 @@ def pick(tensor: Tensor, index: Tensor, dim: int) -> Tensor:
     )
 
 
-def well_conditioned(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+def _well_conditioned(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """U·diag(s)·Vᵀ with s log-uniform in [1/2, 2] and U, V random orthogonal."""
     gaussian = torch.randn(2, *shape, generator=generator, device=generator.device, dtype=torch.float64)
     left, right = torch.linalg.qr(gaussian).Q
@@ -201,7 +213,7 @@ def well_conditioned(shape: tuple[int, ...], generator: torch.Generator) -> Tens
     return (left * torch.exp(exponent * log(2.0)).unsqueeze(-2)) @ right
 
 
-def uniform(shape: tuple[int, ...], entry_range: float, generator: torch.Generator) -> Tensor:
+def _uniform(shape: tuple[int, ...], entry_range: float, generator: torch.Generator) -> Tensor:
     """Entries uniform in [−r, r]; matrices that are singular in practice are drawn again, the others stay."""
     matrices = torch.empty(shape, dtype=torch.float64, device=generator.device)
     bad = torch.ones(shape[:-2], dtype=torch.bool, device=generator.device)
@@ -210,5 +222,5 @@ def uniform(shape: tuple[int, ...], entry_range: float, generator: torch.Generat
             int(bad.sum()), *shape[-2:], generator=generator, device=generator.device, dtype=torch.float64
         )
         matrices[bad] = (drawn * 2 - 1) * entry_range
-        bad = torch.linalg.cond(matrices) > MAX_CONDITION
+        bad = torch.linalg.cond(matrices) > _MAX_CONDITION
     return matrices

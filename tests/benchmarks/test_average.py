@@ -16,7 +16,7 @@ from benchmarks.statistics import kendall_tau
 from benchmarks.summary import Entry, _entry_rows
 from benchmarks.tables.kendall import kendall_tables
 from benchmarks.trial import Trial, TrialStore
-from nfn.predictors.places import Ranks
+from nfn.predictors.ranks import Ranks
 from tests.benchmarks.synthetic import invent_data, random_label
 from tests.benchmarks.test_experiments import outcome, run
 

@@ -11,7 +11,7 @@ from benchmarks.models.hyperparameters import fit_hyperparameters
 from benchmarks.models.registry import MODELS
 from benchmarks.statistics import kendall_tau
 from benchmarks.trial import Trial
-from nfn.predictors.places import Ranks
+from nfn.predictors.ranks import Ranks
 from tests.benchmarks.synthetic import invent, random_label
 
 

@@ -49,7 +49,7 @@ class Network(nn.Module):
 STACKED = """
 from torch import nn
 from nfn import Predictor
-from nfn.predictors.dense import linear
+from nfn.predictors.predictor import linear
 
 class Stacked(Predictor):
     kind = "stacked"

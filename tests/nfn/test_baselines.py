@@ -4,17 +4,16 @@ import pytest
 import torch
 
 from nfn import FullGroupElement, ProbeNFN, RawMomentsPredictor
-from nfn.predictors.raw_moments import raw_moments
-from nfn.symmetry.parts import PARTS
+from nfn.symmetry.parts import _PARTS
 from tests.nfn.conftest import ODD_SPECS, Bundled, weights_of
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights, build_model
 
 
 def test_moments_are_three_of_each_matrix_and_one_of_each_bias():
     weights = weights_of(MNIST)
-    moments = raw_moments(weights)
+    moments = RawMomentsPredictor(MNIST).inputs(weights)
     assert moments.shape == (6, 52)
-    assert raw_moments(weights_of(AGNEWS)).shape == (6, 48)
+    assert RawMomentsPredictor(AGNEWS).inputs(weights_of(AGNEWS)).shape == (6, 48)
     undone = torch.expm1(moments.abs()) / 10 * moments.sign()
     filters = weights["embedding.weight"].flatten(1)
     torch.testing.assert_close(undone[:, 0], filters.mean(1), rtol=1e-4, atol=1e-6)
@@ -43,7 +42,7 @@ def test_probes_are_answered_by_the_checkpoints_own_transformer(spec: Transforme
 
 def test_probes_see_the_function_and_nothing_else(bundled: Bundled, generator: torch.Generator):
     predictor = ProbeNFN(bundled.spec, probes=4, generator=generator).double()
-    parts = [part for part in PARTS if part not in ("boundary_scales", "logits")]
+    parts = [part for part in _PARTS if part not in ("boundary_scales", "logits")]
     moved = FullGroupElement.sample(bundled.spec, generator=generator, parts=parts).act(bundled.weights)
     with torch.no_grad():
         before = predictor(bundled.weights)

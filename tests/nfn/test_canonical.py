@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from nfn import FullGroupElement, canonicalize
-from nfn.symmetry.parts import PARTS, Part, available_parts
+from nfn.symmetry.parts import _PARTS, Part, available_parts
 from tests.nfn.conftest import ODD_SPECS, Bundled, change, logits, random_weights
 from zoo import MNIST, TransformerSpec, TransformerWeights
 
-EXACT = tuple(part for part in PARTS if part not in ("boundary_scales", "logits"))
+EXACT = tuple(part for part in _PARTS if part not in ("boundary_scales", "logits"))
 
 
 def assert_canonical(
@@ -49,7 +49,7 @@ def test_representative_represents_itself_and_no_other_checkpoint(bundled: Bundl
     assert float(apart[~torch.eye(4, dtype=torch.bool)].min()) > 1
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", _PARTS)
 def test_each_part_can_be_fixed_alone(part: Part, generator: torch.Generator):
     for spec in ODD_SPECS[:3]:
         assert_canonical(random_weights(spec, (2,), generator), generator, (part,))
@@ -87,7 +87,7 @@ def test_equal_singular_values_are_decided(generator: torch.Generator):
     u = with_state(random_weights(MNIST, (), generator), **heads)
     scores = u.blocks[0].query @ u.blocks[0].key.mT
     torch.testing.assert_close(torch.linalg.svdvals(scores)[:, :16], torch.ones(2, 16, dtype=torch.float64))
-    parts = tuple(part for part in PARTS if part not in ("heads", "reader_shifts", "writer_shifts"))
+    parts = tuple(part for part in _PARTS if part not in ("heads", "reader_shifts", "writer_shifts"))
     assert_canonical(u, generator, parts)
 
 

@@ -8,14 +8,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nfn import FullGroupElement, GroupElement
-from nfn.symmetry.boundaries import boundaries, centered, shift_component
-from nfn.symmetry.parts import PARTS, Part, available_parts
+from nfn.symmetry.parts import _PARTS, Part, _boundaries, available_parts, centered, shift_component
 from tests.nfn.conftest import Bundled, assert_group_axioms, change, inputs_of, logits, random_weights
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights
 from zoo.testing import TINY_PHOTOS
 from zoo.transformer import model
 
-EXACT = tuple(part for part in PARTS if part not in ("boundary_scales", "logits"))
+EXACT = tuple(part for part in _PARTS if part not in ("boundary_scales", "logits"))
 
 
 def assert_same_element(g: FullGroupElement, h: FullGroupElement) -> None:
@@ -189,9 +188,9 @@ def test_centering_removes_shifts_and_nothing_else(spec: TransformerSpec, genera
 
 def test_residual_connections_leave_what_the_input_does_not_pin(generator: torch.Generator):
     missing = {"rotations", "boundary_scales"}
-    assert set(available_parts(TINY_PHOTOS)) == set(PARTS) - missing
-    assert all(boundary.pinned for boundary in boundaries(TINY_PHOTOS))
-    assert boundaries(TINY_PHOTOS)[2].writers[:3] == ("embedding.weight", "embedding.bias", "blocks.0.output.weight")
+    assert set(available_parts(TINY_PHOTOS)) == set(_PARTS) - missing
+    assert all(boundary.pinned for boundary in _boundaries(TINY_PHOTOS))
+    assert _boundaries(TINY_PHOTOS)[2].writers[:3] == ("embedding.weight", "embedding.bias", "blocks.0.output.weight")
     with pytest.raises(ValueError, match="a transformer of photos has no rotations: it has heads"):
         FullGroupElement.sample(TINY_PHOTOS, generator=generator, parts=["rotations"])
     u, free = random_weights(TINY_PHOTOS, (), generator), replace(TINY_PHOTOS, residual=False)
@@ -215,7 +214,7 @@ class BiasSpec(TransformerSpec):
 
 def test_gains_leave_what_needs_no_basis(bundled: Bundled, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch):
     missing = {"rotations", "reader_shifts"}
-    assert set(available_parts(GainSpec("gains", 10, 49, 4))) == set(PARTS) - missing
+    assert set(available_parts(GainSpec("gains", 10, 49, 4))) == set(_PARTS) - missing
     gain, bias = torch.rand(2, 32, generator=generator, dtype=torch.float64)
     u = bundled.checkpoint(0)
 

@@ -1,4 +1,4 @@
-"""What Gauge-NFN is made of: places, principal components, a memory of what was read."""
+"""What Gauge-NFN is made of: ranks, principal components, a memory of what was read."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,10 @@ import torch
 
 from nfn import GaugeNFN
 from nfn.predictors.input_cache import InputCache
-from nfn.predictors.places import PlaceTable, Ranks
-from nfn.predictors.principal import PrincipalComponents
+from nfn.predictors.ranks import Ranks, RankTable
+from nfn.predictors.scaling import PrincipalComponents
 from tests.nfn.conftest import weights_of
-from zoo import AGNEWS, MNIST, TransformerSpec
+from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights
 
 
 @pytest.mark.parametrize("spec", [MNIST, AGNEWS], ids=lambda spec: spec.task)
@@ -22,15 +22,15 @@ def test_dropout_must_be_a_share():
         GaugeNFN(MNIST, dropout=1.5)
 
 
-def test_places_become_accuracies_in_the_same_order():
+def test_ranks_become_accuracies_in_the_same_order():
     accuracy = np.random.default_rng(0).beta(8, 1, 400).round(3)
-    ranks, table = Ranks.among(accuracy), PlaceTable().double()
-    places = torch.linspace(0, 1, 101, dtype=torch.float64)
-    assert torch.equal(table(places), places), "nothing is mapped before it is fitted"
-    table.fit(ranks)
-    expected = ranks.accuracy_at(places.numpy())
-    np.testing.assert_allclose(table(places).numpy(), expected, atol=0.01)
-    assert bool((table(places).diff() >= 0).all())
+    among, table = Ranks.among(accuracy), RankTable().double()
+    ranks = torch.linspace(0, 1, 101, dtype=torch.float64)
+    assert torch.equal(table(ranks), ranks), "nothing is mapped before it is fitted"
+    table.fit(among)
+    expected = among.accuracy_at(ranks.numpy())
+    np.testing.assert_allclose(table(ranks).numpy(), expected, atol=0.01)
+    assert bool((table(ranks).diff() >= 0).all())
     assert table(torch.tensor([0.0, 1.0]).double()).tolist() == [accuracy.min(), accuracy.max()]
     assert bool(table(torch.tensor(float("nan")).double()).isnan())
 
@@ -69,23 +69,27 @@ def test_a_large_group_of_features_does_not_outweigh_a_small_one(generator: torc
 
 
 def test_what_was_read_is_not_computed_again():
-    cache, computed = InputCache(max_rows=4), []
+    computed = []
 
-    def compute(flat: torch.Tensor) -> torch.Tensor:
-        computed.append(len(flat))
-        return flat[:, :3] * 2
+    def compute(weights: TransformerWeights) -> torch.Tensor:
+        computed.append(len(weights.flat()))
+        return weights.flat()[:, :3] * 2
 
-    flat = weights_of(MNIST, 4).flat()
+    cache, flat = InputCache(compute, max_rows=4), weights_of(MNIST, 4).flat()
+
+    def read(rows: torch.Tensor) -> torch.Tensor:
+        return cache(TransformerWeights.from_flat(MNIST, rows))
+
     expected = flat[:, :3] * 2
-    assert torch.equal(cache.rows(MNIST, flat, compute), expected)
-    assert torch.equal(cache.rows(MNIST, flat[[2, 0, 2]].clone(), compute), expected[[2, 0, 2]])
+    assert torch.equal(read(flat), expected)
+    assert torch.equal(read(flat[[2, 0, 2]].clone()), expected[[2, 0, 2]])
     assert computed == [4]
     changed = flat.clone()
     changed[1, 5] += 1e-6
-    cache.rows(MNIST, changed, compute)
+    read(changed)
     assert computed == [4, 1]
     assert len(cache) == 4, "the oldest goes when a fifth comes"
-    cache.rows(MNIST, flat.double(), compute)
+    read(flat.double())
     assert computed == [4, 1, 4], "another dtype is another input"
     sizes = {row.untyped_storage().nbytes() for row in cache._rows.values()}
     assert sizes == {3 * torch.float64.itemsize}, "a row does not keep those that were computed with it"

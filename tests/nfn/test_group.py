@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nfn import GroupElement
-from nfn.layers.block_channels import TENSOR_NAMES
+from nfn.layers.terms import TENSOR_NAMES
 from tests.nfn.conftest import assert_group_axioms, inputs_of, random_weights
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights, build_model
 from zoo.testing import TINY_PHOTOS

@@ -10,9 +10,9 @@ from torch import Tensor
 
 import zoo
 from nfn import FullGroupElement, GaugeNFN, canonicalize, invariant_features, invariants, named_features
-from nfn.symmetry.full_group import random_rotations
+from nfn.symmetry.full_group import _random_rotations
 from nfn.symmetry.invariant_features import feature_layout
-from nfn.symmetry.parts import PARTS, available_parts
+from nfn.symmetry.parts import _PARTS, available_parts
 from tests.nfn.conftest import ODD_SPECS, random_weights
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights
 from zoo.testing import TINY_PHOTOS
@@ -52,7 +52,7 @@ def predictor(real: TransformerWeights) -> GaugeNFN:
     return predictor
 
 
-def move(weights: TransformerWeights, seed: int, parts: Iterable[str] = PARTS) -> TransformerWeights:
+def move(weights: TransformerWeights, seed: int, parts: Iterable[str] = _PARTS) -> TransformerWeights:
     """Every checkpoint moved by an element of its own."""
     generator = torch.Generator().manual_seed(seed)
     return FullGroupElement.sample(
@@ -61,9 +61,9 @@ def move(weights: TransformerWeights, seed: int, parts: Iterable[str] = PARTS) -
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("part", [*PARTS, "all"])
+@pytest.mark.parametrize("part", [*_PARTS, "all"])
 def test_gauge_nfn_does_not_move_under_any_part_of_the_group(real: TransformerWeights, predictor: GaugeNFN, part: str):
-    moved = move(real, 11, PARTS if part == "all" else (part,))
+    moved = move(real, 11, _PARTS if part == "all" else (part,))
     assert float((moved.flat() - real.flat()).abs().amax()) > 0.01, "this part moves the weights"
     for read in (predictor, predictor.logits, predictor.features):
         assert float((read(moved) - read(real)).abs().amax()) <= TOLERANCE
@@ -73,7 +73,7 @@ def test_collapsed_checkpoints_do_not_move_where_the_symmetry_is_exact():
     """Where the weights have decayed to almost nothing, LN's ε has taken the scale of boundaries out of the group."""
     collapsed = read_real("mnist", lambda accuracy: accuracy < 0.12, 30)
     assert bool((collapsed["blocks.1.query.weight"].flatten(-2).abs().amax(-1) < 1e-20).any())
-    exact = tuple(part for part in PARTS if part != "boundary_scales")
+    exact = tuple(part for part in _PARTS if part != "boundary_scales")
     change = invariant_features(move(collapsed, 11, exact)) - invariant_features(collapsed)
     assert float(change.abs().amax()) <= 1e-8
 
@@ -105,7 +105,7 @@ def test_large_patches_and_long_word_vectors_do_not_flood_the_features():
 
 
 def test_named_tensors_change_only_in_the_order_of_heads_and_units(real: TransformerWeights):
-    rest = tuple(part for part in PARTS if part not in ("units", "heads"))
+    rest = tuple(part for part in _PARTS if part not in ("units", "heads"))
     before, after = invariants(real), invariants(move(real, 5, rest))
     for one, other in zip((*before.blocks, before.classifier), (*after.blocks, after.classifier), strict=True):
         for field in fields(one):
@@ -123,7 +123,7 @@ def test_named_tensors_change_only_in_the_order_of_heads_and_units(real: Transfo
 
 
 def rotate_writers_alone(state: dict[str, Tensor], name: str) -> None:
-    state[name] = random_rotations((), state[name].shape[-2], torch.Generator().manual_seed(1)) @ state[name]
+    state[name] = _random_rotations((), state[name].shape[-2], torch.Generator().manual_seed(1)) @ state[name]
 
 
 def exchange_values_of_heads(state: dict[str, Tensor]) -> None:

@@ -1,20 +1,21 @@
 """The polynomial layers: equivariant, invariant, equal to the pseudocode, and no more symmetric than they should be."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import pytest
 import torch
 from torch import Tensor
 
 from nfn import EquivariantLayer, GroupElement, InvariantLayer, TransformerNFN
-from nfn.layers.block_channels import TENSOR_NAMES, encoder_as_one_channel
-from nfn.layers.equivariant import relu_on_mlp
-from nfn.layers.literal import LiteralEquivariantLayer, LiteralInvariantLayer
-from nfn.layers.terms import EQUIVARIANT_TERMS, INVARIANT_TERMS, Term, sizes
-from nfn.predictors.literal import literal_twin
-from nfn.testing import assert_equivariant, assert_invariant, random_block_weights
+from nfn.layers.polynomial import encoder_as_one_channel, relu_on_mlp
+from nfn.layers.term_products import _CHUNK_ROWS, _product_in_chunks
+from nfn.layers.terms import EQUIVARIANT_TERMS, INVARIANT_TERMS, TENSOR_NAMES, Term, sizes
+from nfn.predictors.literal import _literal_targets, literal_twin
+from nfn.testing import _random_block_weights, assert_equivariant, assert_invariant
 from tests.nfn.conftest import ODD_SPECS, random_weights
+from tests.nfn.pseudocode import pseudocode_equivariant, pseudocode_invariant
 from zoo import MNIST, BlockWeights, TransformerSpec, TransformerWeights
 
 SPEC = ODD_SPECS[0]
@@ -42,28 +43,33 @@ def test_whole_network_is_invariant(spec: TransformerSpec, channels: tuple[int, 
 
 
 @pytest.mark.parametrize(("d", "e"), [(1, 2), (3, 2)])
-def test_equivariant_layer_equals_its_literal_twin(spec: TransformerSpec, d: int, e: int, generator: torch.Generator):
+def test_equivariant_layer_equals_the_pseudocode(spec: TransformerSpec, d: int, e: int, generator: torch.Generator):
     layer = randomized(EquivariantLayer(spec, d, e), generator)
-    weights = random_block_weights(spec, d, 3, generator)
-    probe = random_block_weights(spec, e, 3, generator)
+    weights = _random_block_weights(spec, d, 3, generator)
+    probe = _random_block_weights(spec, e, 3, generator)
 
     def score(module: Callable[[BlockWeights], BlockWeights], u: BlockWeights) -> Tensor:
         result = module(u)
         return torch.stack([(getattr(result, name) * getattr(probe, name)).sum() for name in TENSOR_NAMES])
 
-    assert_twins(layer, LiteralEquivariantLayer(layer), score, weights)
+    assert_twins(layer, partial(pseudocode_equivariant, layer), score, weights)
+    torch.testing.assert_close(_literal_targets(layer, weights), vars(pseudocode_equivariant(layer, weights)))
 
 
 @pytest.mark.parametrize(("d", "e", "out"), [(1, 2, 1), (3, 2, 4)])
-def test_invariant_layer_equals_its_literal_twin(
+def test_invariant_layer_equals_the_pseudocode(
     spec: TransformerSpec, d: int, e: int, out: int, generator: torch.Generator
 ):
     layer = randomized(InvariantLayer(spec, d, e, out), generator)
-    weights = random_block_weights(spec, d, 3, generator)
-    assert_twins(layer, LiteralInvariantLayer(layer), lambda module, u: module(u), weights)
+    weights = _random_block_weights(spec, d, 3, generator)
+    assert_twins(layer, partial(pseudocode_invariant, layer), lambda module, u: module(u), weights)
+    literal = _literal_targets(layer, weights)["invariant"].transpose(1, 2)
+    torch.testing.assert_close(literal, pseudocode_invariant(layer, weights))
 
 
-def assert_twins(layer: torch.nn.Module, twin: torch.nn.Module, score: Callable[..., Tensor], u: BlockWeights) -> None:
+def assert_twins(
+    layer: torch.nn.Module, twin: Callable[..., Any], score: Callable[..., Tensor], u: BlockWeights
+) -> None:
     """The same outputs, the same gradients of parameters, the same gradients of inputs."""
     outcomes = []
     for module in (layer, twin):
@@ -103,7 +109,7 @@ def test_network_equals_its_literal_twin(
 def test_each_equivariant_term_alone_reaches_its_target_and_no_other(term: Term, generator: torch.Generator):
     layer = EquivariantLayer(SPEC, 2, 3).double()
     only(layer, term, generator)
-    u, v = (random_block_weights(SPEC, 2, 2, generator) for _ in range(2))
+    u, v = (_random_block_weights(SPEC, 2, 2, generator) for _ in range(2))
     first, second = layer(u), layer(v)
     for name in TENSOR_NAMES:
         tensor = getattr(first, name)
@@ -119,7 +125,7 @@ def test_each_equivariant_term_alone_reaches_its_target_and_no_other(term: Term,
 def test_each_invariant_term_alone_changes_the_output(term: Term, generator: torch.Generator):
     layer = InvariantLayer(SPEC, 2, 3, 2).double()
     only(layer, term, generator)
-    first, second = (layer(random_block_weights(SPEC, 2, 2, generator)) for _ in range(2))
+    first, second = (layer(_random_block_weights(SPEC, 2, 2, generator)) for _ in range(2))
     assert bool((first != 0).all())
     assert torch.equal(first, second) == (term.source == "one")
 
@@ -130,7 +136,7 @@ def test_each_term_of_each_block_reads_and_writes_its_own_block(term: Term, gene
     make = InvariantLayer if term.target == "invariant" else EquivariantLayer
     layer = make(spec, 1, 2).double()
     only(layer, term, generator, block=1)
-    result = layer(random_block_weights(spec, 1, 2, generator))
+    result = layer(_random_block_weights(spec, 1, 2, generator))
     tensor = result if isinstance(result, Tensor) else getattr(result, term.target).movedim(2, 1)
     assert bool(tensor[:, 1].any())
     assert not bool(tensor[:, [0, 2]].any())
@@ -175,7 +181,7 @@ def test_broken_coupling_is_noticed(factor: str, left_behind: str, generator: to
 def test_blocks_do_not_share_coefficients_or_inputs(generator: torch.Generator):
     spec = ODD_SPECS[1]
     layer = randomized(InvariantLayer(spec, 1, 1), generator)
-    u = random_block_weights(spec, 1, 1, generator)
+    u = _random_block_weights(spec, 1, 1, generator)
     same = u.map(lambda tensor: tensor[:, :, :1].expand_as(tensor))
     result = layer(same)[0, :, 0, 0]
     assert len(set(result.tolist())) == spec.blocks
@@ -184,7 +190,7 @@ def test_blocks_do_not_share_coefficients_or_inputs(generator: torch.Generator):
 @pytest.mark.parametrize("spec", [MNIST, ODD_SPECS[2]], ids=lambda spec: spec.task)
 @pytest.mark.parametrize(("d", "e"), [(1, 10), (3, 3)])
 def test_initial_outputs_are_of_order_one(spec: TransformerSpec, d: int, e: int, generator: torch.Generator):
-    u = random_block_weights(spec, d, 8, generator)
+    u = _random_block_weights(spec, d, 8, generator)
     with torch.no_grad():
         hidden = EquivariantLayer(spec, d, e, generator=generator).double()(u)
         invariants = InvariantLayer(spec, d, e, generator=generator).double()(u)
@@ -218,7 +224,7 @@ def test_same_generator_makes_the_same_layer_and_none_touches_the_global_one():
 
 def test_unbatched_and_doubly_batched_weights(generator: torch.Generator):
     layer, invariant = EquivariantLayer(SPEC, 2, 3).double(), InvariantLayer(SPEC, 2, 3).double()
-    u = random_block_weights(SPEC, 2, 6, generator)
+    u = _random_block_weights(SPEC, 2, 6, generator)
     single, double = u.select(0, 4), u.map(lambda tensor: tensor.unflatten(0, (2, 3)))
     for name in TENSOR_NAMES:
         whole = getattr(layer(u), name)
@@ -231,10 +237,10 @@ def test_unbatched_and_doubly_batched_weights(generator: torch.Generator):
 def test_wrong_channels_dimensions_and_dtype_are_refused_in_one_clear_line(generator: torch.Generator):
     layer = EquivariantLayer(SPEC, 2, 3).double()
     with pytest.raises(ValueError, match=r"query must be \[\*batch, 2, 1, 3, 7, 2\].*got \[2, 1, 1, 3, 7, 2\]"):
-        layer(random_block_weights(SPEC, 1, 2, generator))
+        layer(_random_block_weights(SPEC, 1, 2, generator))
     with pytest.raises(ValueError, match="query must be"):
-        layer(random_block_weights(ODD_SPECS[1], 2, 2, generator))
-    u = random_block_weights(SPEC, 2, 2, generator)
+        layer(_random_block_weights(ODD_SPECS[1], 2, 2, generator))
+    u = _random_block_weights(SPEC, 2, 2, generator)
     with pytest.raises(ValueError, match=r"query is torch.float32 but the layer is torch.float64: convert"):
         layer(u.map(Tensor.float))
     mixed = BlockWeights(**{**vars(u), "bias_b": u.bias_b.float()})
@@ -266,3 +272,14 @@ def only(
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:
     return float((torch.linalg.norm(actual - expected) / torch.linalg.norm(expected)).detach())
+
+
+def test_product_in_chunks_equals_the_plain_product_and_its_gradients(generator: torch.Generator):
+    """The GPU's way of multiplying many rows by a small matrix."""
+    shapes = ((2, 3 * _CHUNK_ROWS, 34), (2, 34, 10))
+    factors = [torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    plain, chunked = torch.bmm(*factors), _product_in_chunks(*factors)
+    torch.testing.assert_close(chunked, plain, rtol=1e-12, atol=1e-12)
+    upstream = torch.randn(plain.shape, generator=generator, dtype=torch.float64)
+    gradients = [torch.autograd.grad(product, factors, upstream) for product in (chunked, plain)]
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-11, atol=1e-11)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nfn import GroupElement, find_group_element, match_paper_group
-from nfn.layers.block_channels import TENSOR_NAMES
+from nfn.layers.terms import TENSOR_NAMES
 from tests.nfn.conftest import ODD_SPECS, random_weights
 from zoo import MNIST, BlockWeights, TransformerSpec, TransformerWeights
 

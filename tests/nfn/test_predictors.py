@@ -20,8 +20,8 @@ from nfn import (
     load_predictor,
     save_predictor,
 )
+from nfn.predictors.baselines import _statistics
 from nfn.predictors.component_predictor import ComponentPredictor
-from nfn.predictors.features import statistics
 from nfn.symmetry.parts import available_parts
 from nfn.testing import assert_invariant
 from tests.nfn.conftest import ODD_SPECS, weights_of
@@ -264,7 +264,7 @@ def test_the_variance_of_a_single_number_is_zero():
 
 def test_statistics_are_the_seven_of_each_tensor():
     weights = weights_of(AGNEWS, 3)
-    features = statistics(weights, "classifier")
+    features = _statistics(weights, "classifier")
     assert features.shape == (3, 4 * 7)
     tensor = weights["classifier.fc1.bias"]
     expected = torch.stack(

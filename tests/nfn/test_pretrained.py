@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 import nfn
 import zoo
-from nfn.predictors.conformal import LEVEL, ConformalInterval, rank_of
+from nfn.predictors.conformal import LEVEL, ConformalInterval, _error_rank
 from nfn.predictors.storage import _PRETRAINED, _packaged, pretrained_names, save_pretrained
 from zoo.testing import TINY_MNIST
 
@@ -74,7 +74,7 @@ def test_an_interval_has_the_share_of_new_rows_inside_that_it_says() -> None:
 
 
 def test_with_few_rows_the_largest_error_is_the_half_width() -> None:
-    assert [rank_of(count) for count in (1, 8, 9, 19)] == [1, 8, 9, 18]
+    assert [_error_rank(count) for count in (1, 8, 9, 19)] == [1, 8, 9, 18]
     interval = ConformalInterval.fit(torch.tensor([0.2, 0.6]), torch.tensor([0.3, 0.65]))
     assert interval.half_widths.tolist() == pytest.approx([0.1])
     with pytest.raises(ValueError, match="there are none"):

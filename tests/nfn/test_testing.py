@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from nfn import EquivariantLayer, InvariantLayer, MLPPredictor, ProbeNFN, TransformerNFN, available_parts, canonicalize
-from nfn.layers.equivariant import relu_on_mlp
+from nfn.layers.polynomial import relu_on_mlp
 from nfn.testing import assert_equivariant, assert_invariant
 from tests.nfn.conftest import ODD_SPECS
 from zoo import BlockWeights, TransformerSpec

@@ -18,7 +18,6 @@ from nfn import (
     TrainingStep,
     TransformerNFN,
 )
-from nfn.training import ensemble as ensemble_module
 from tests.nfn.conftest import ODD_SPECS, weights_of
 from zoo import MNIST, TransformerWeights
 
@@ -114,7 +113,7 @@ def test_rows_of_weight_zero_do_not_count():
 
 
 def test_members_can_be_set_and_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ensemble_module, "READ_AT_ONCE", 4)
+    monkeypatch.setattr("nfn.training.READ_AT_ONCE", 4)
     members = [StatNN(MNIST, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
     ensemble, weights = PredictorEnsemble(members), weights_of(MNIST, 10)
     expected = torch.stack([member.logits(weights) for member in members]).detach()
@@ -138,8 +137,8 @@ def test_ensemble_and_step_refuse_what_does_not_fit():
     with pytest.raises(ValueError, match="at least one predictor"):
         PredictorEnsemble([])
     ensemble, flat = PredictorEnsemble([StatNN(MNIST)] * 2), weights_of(MNIST).flat()
-    with pytest.raises(ValueError, match=r"reads checkpoints \[batch, d\] or \[2, batch, d\], got \[3, 2, 18506\]"):
-        ensemble.logits(flat.unflatten(0, (3, 2)))
+    with pytest.raises(ValueError, match=r"reads checkpoints \[n, d\], got \[3, 2, 18506\]"):
+        ensemble.read(flat.unflatten(0, (3, 2)))
     with pytest.raises(ValueError, match=r"one target, got weights \[6, 18506\] and targets \[5\]"):
         TrainingStep(ensemble, flat, torch.rand(5), batch_size=2)
     with pytest.raises(ValueError, match="at least one row, got batch_size 0"):

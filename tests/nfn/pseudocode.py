@@ -1,49 +1,31 @@
-"""The slow twin of the layers: the paper's pseudocode, line by line, block by block.
+"""The layers as the paper's pseudocode has them, line by line, block by block.
 
 Written out from appendix:pseudocode_equivariant and appendix:pseudocode_invariant, not from the table, so that table,
-grouping and layers are checked against something that shares none of them. It reads the parameters of the layer it
-is the twin of. Use it to check, never to train.
+grouping and layers are checked against something that shares none of them.
 """
 
 import torch
-from torch import Tensor, einsum, nn
+from torch import Tensor, einsum
 
-from nfn.layers.equivariant import EquivariantLayer
-from nfn.layers.invariant import InvariantLayer
+from nfn import EquivariantLayer, InvariantLayer
 from zoo import BlockWeights
 
 
-class LiteralEquivariantLayer(nn.Module):
-    """``EquivariantLayer`` term by term, with the same parameters."""
-
-    def __init__(self, layer: EquivariantLayer) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, weights: BlockWeights) -> BlockWeights:
-        """[b, d, blocks, …] → [b, e, blocks, …], one batch dimension."""
-        blocks = [
-            equivariant_block(coefficients(self.layer, block), weights.select(2, block))
-            for block in range(self.layer.spec.blocks)
-        ]
-        names = vars(blocks[0])
-        return BlockWeights(**{name: torch.stack([getattr(block, name) for block in blocks], dim=2) for name in names})
+def pseudocode_equivariant(layer: EquivariantLayer, weights: BlockWeights) -> BlockWeights:
+    """``EquivariantLayer`` with its parameters: [b, d, blocks, …] → [b, e, blocks, …], one batch dimension."""
+    blocks = [
+        equivariant_block(coefficients(layer, block), weights.select(2, block)) for block in range(layer.spec.blocks)
+    ]
+    names = vars(blocks[0])
+    return BlockWeights(**{name: torch.stack([getattr(block, name) for block in blocks], dim=2) for name in names})
 
 
-class LiteralInvariantLayer(nn.Module):
-    """``InvariantLayer`` term by term, with the same parameters."""
-
-    def __init__(self, layer: InvariantLayer) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, weights: BlockWeights) -> Tensor:
-        """[b, d, blocks, …] → [b, blocks, e, D'], one batch dimension."""
-        blocks = [
-            invariant_block(coefficients(self.layer, block), weights.select(2, block))
-            for block in range(self.layer.spec.blocks)
-        ]
-        return torch.stack(blocks, dim=1)
+def pseudocode_invariant(layer: InvariantLayer, weights: BlockWeights) -> Tensor:
+    """``InvariantLayer`` with its parameters: [b, d, blocks, …] → [b, blocks, e, D'], one batch dimension."""
+    blocks = [
+        invariant_block(coefficients(layer, block), weights.select(2, block)) for block in range(layer.spec.blocks)
+    ]
+    return torch.stack(blocks, dim=1)
 
 
 def coefficients(layer: EquivariantLayer | InvariantLayer, block: int) -> dict[str, Tensor]:

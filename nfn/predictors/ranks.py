@@ -1,8 +1,8 @@
-"""Places: an accuracy's rank among the training accuracies, from 0 to 1, as the target of a predictor.
+"""An accuracy's rank among the training accuracies, from 0 to 1, as the target of a predictor.
 
 Most runs of a zoo end within a few percent of each other. The binary cross entropy of accuracies is dominated by the
-few that failed; that of places treats every part of the order alike. A predicted place becomes an accuracy again
-through the inverse of the training accuracies' distribution.
+few that failed; that of ranks treats the whole order alike. A predicted rank becomes an accuracy again through the
+inverse of the training accuracies' distribution.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-STEPS = 256
+_STEPS = 256
 
 
 @dataclass(frozen=True)
@@ -35,32 +35,32 @@ class Ranks:
         return np.interp(rank, self.rank, self.accuracy)
 
 
-class PlaceTable(nn.Module):
-    """Place → accuracy as a predictor stores it, at 257 places and linear between them; the place itself until ``fit``.
+class RankTable(nn.Module):
+    """Rank → accuracy as a predictor stores it, at 257 ranks and linear between them; the rank itself until ``fit``.
 
-    ``accuracies[i]`` is the training accuracy at place i/256.
+    ``accuracies[i]`` is the training accuracy at rank i/256.
     """
 
     accuracies: Float[Tensor, " steps"]
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("accuracies", torch.linspace(0, 1, STEPS + 1))
+        self.register_buffer("accuracies", torch.linspace(0, 1, _STEPS + 1))
 
     @classmethod
-    def of(cls, ranks: Ranks) -> "PlaceTable":
-        """In float64: where accuracies are dense, places that differ would become the same float32 accuracy."""
+    def of(cls, ranks: Ranks) -> "RankTable":
+        """In float64: where accuracies are dense, ranks that differ would become the same float32 accuracy."""
         table = cls().double()
         table.fit(ranks)
         return table
 
     def fit(self, ranks: Ranks) -> None:
         """Stores the inverse of the training accuracies' distribution."""
-        accuracies = ranks.accuracy_at(np.linspace(0, 1, STEPS + 1))
+        accuracies = ranks.accuracy_at(np.linspace(0, 1, _STEPS + 1))
         self.accuracies.copy_(torch.from_numpy(np.asarray(accuracies, dtype=np.float64)))
 
-    def forward(self, places: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-        """The accuracies at places in [0, 1]; NaN stays NaN."""
-        position = places * STEPS
-        below = position.detach().nan_to_num(nan=0.0).floor().clamp(0, STEPS - 1).long()
+    def forward(self, ranks: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+        """The accuracies at ranks in [0, 1]; NaN stays NaN."""
+        position = ranks * _STEPS
+        below = position.detach().nan_to_num(nan=0.0).floor().clamp(0, _STEPS - 1).long()
         return torch.lerp(self.accuracies[below], self.accuracies[below + 1], position - below)

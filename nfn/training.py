@@ -1,0 +1,258 @@
+"""Predictors of one architecture trained together: ``PredictorEnsemble`` holds them, ``TrainingStep`` trains them.
+
+On a GPU a predictor this small leaves most of the device idle; five of them together take hardly longer than one. The
+ensemble is one matrix of parameters, one row per predictor, because then Adam is one kernel per predictor. Nothing
+mixes the rows: each member has its own batch, its own Adam and its own learning rate, and is trained exactly as it
+would be alone. On a GPU the whole step is recorded once as a CUDA graph and then replayed: at this size launching the
+kernels takes many times longer than running them.
+"""
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from nfn.predictors.predictor import Predictor
+from zoo.device import fast_small_products
+
+READ_AT_ONCE = 256  # checkpoints in one forward pass: 1 GB of hidden layers for five Transformer-NFN
+_WARMUP_STEPS = 3
+
+
+class PredictorEnsemble:
+    """Predictors of one architecture, trained and read together: ``parameters`` is [m, p] for m predictors.
+
+    Parameters and buffers are copies of those of ``predictors``, on ``device``; for None, on that of the first one.
+    """
+
+    def __init__(self, predictors: Sequence[Predictor], device: torch.device | None = None) -> None:
+        if not predictors or any(predictor.config() != predictors[0].config() for predictor in predictors):
+            raise ValueError("an ensemble needs at least one predictor, all of the same architecture")
+        first = predictors[0]
+        device = next(first.parameters()).device if device is None else device
+        self.spec = first.spec
+        self._shapes = {name: parameter.shape for name, parameter in first.named_parameters()}
+        self._sizes = [shape.numel() for shape in self._shapes.values()]
+        self._skeleton = copy.deepcopy(first).to(device).requires_grad_(False)
+        rows = [torch.cat([p.detach().flatten() for p in predictor.parameters()]) for predictor in predictors]
+        self.parameters = torch.stack(rows).to(device).requires_grad_(True)
+        buffers = [dict(predictor.named_buffers()) for predictor in predictors]
+        self._buffers = {name: torch.stack([own[name] for own in buffers]).to(device) for name in buffers[0]}
+
+    def __len__(self) -> int:
+        return len(self.parameters)
+
+    def inputs(self, flat: Float[Tensor, "*batch d"], members: slice = slice(None)) -> Float[Tensor, "*rows inputs"]:
+        """The inputs that the members read from checkpoints, which depend on no parameter.
+
+        They are the same for all members, unless inputs are fitted: then each member has its own, [m, n, inputs].
+        """
+        if flat.ndim != 2:
+            raise ValueError(f"an ensemble reads checkpoints [n, d], got {list(flat.shape)}")
+        if not self._skeleton.own_inputs:
+            return self._skeleton.inputs(flat)
+        return torch.stack([self.member(number).inputs(flat) for number in range(len(self))[members]])
+
+    def votes(
+        self,
+        inputs: Float[Tensor, "*batch inputs"],
+        members: slice = slice(None),
+        keep: Float[Tensor, "m b units"] | None = None,
+    ) -> Float[Tensor, "m b votes"]:
+        """The logits of each network of each member, from inputs [b, inputs] or [m, b, inputs], with its dropout."""
+        pieces = self.parameters[members].split(self._sizes, dim=1)
+        state = {
+            f"predictor.{name}": piece.unflatten(1, shape)
+            for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)
+        } | {f"predictor.{name}": buffers[members] for name, buffers in self._buffers.items()}
+
+        def member_votes(state: dict[str, Tensor], inputs: Tensor, keep: Tensor | None) -> Tensor:
+            return functional_call(_Votes(self._skeleton), state, (inputs, keep))
+
+        axes = (0, 0 if inputs.ndim == 3 else None, None if keep is None else 0)
+        return vmap(member_votes, in_dims=axes)(state, inputs, keep)
+
+    @property
+    def dropout(self) -> tuple[int, float]:
+        """How many activations of a member have a dropout, and its probability."""
+        return self._skeleton.dropped_units, self._skeleton.dropout
+
+    def read(self, flat: Float[Tensor, "*batch d"], members: slice = slice(None)) -> Float[Tensor, "m n"]:
+        """The members' logits of any number of checkpoints, a few hundred at a time, without gradients."""
+        with torch.no_grad():
+            return self.read_inputs(self.inputs(flat, members), members)
+
+    @torch.no_grad()
+    @fast_small_products()
+    def read_inputs(self, inputs: Float[Tensor, "*m n inputs"], members: slice = slice(None)) -> Float[Tensor, "m n"]:
+        """The same from inputs."""
+        return torch.cat([self.votes(rows, members).mean(-1) for rows in inputs.split(READ_AT_ONCE, dim=-2)], dim=1)
+
+    def member(self, index: int, parameters: Float[Tensor, " p"] | None = None) -> Predictor:
+        """One predictor on its own, as it is now or with the given parameters."""
+        row = self.parameters[index] if parameters is None else parameters
+        pieces = row.detach().split(self._sizes)
+        state = {name: piece.view(shape) for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)}
+        predictor = copy.deepcopy(self._skeleton).requires_grad_(True)
+        predictor.load_state_dict(state | {name: buffers[index] for name, buffers in self._buffers.items()})
+        return predictor
+
+
+class _Votes(nn.Module):
+    """A predictor whose ``forward`` returns its votes, for ``functional_call``."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        super().__init__()
+        self.predictor = predictor
+
+    def forward(self, inputs: Tensor, keep: Tensor | None) -> Tensor:
+        return self.predictor.votes(inputs, keep)
+
+
+class TrainingStep:
+    """``step()`` trains every member on one batch, by binary cross entropy, and returns the losses [m].
+
+    Batches are rows of ``weights`` [n, d], flat checkpoints, and of ``targets`` [n], their accuracies, or [m, n] where
+    members have targets of their own. ``index`` [m, b] are the rows of the coming batches, ``row_weights`` [m, b] what
+    each row counts in the mean of its batch, and ``rates`` [m] the learning rates. A recorded step reads these very
+    tensors again at every replay, and overwrites the losses it returned: change them in place, with ``set_batches`` and
+    ``set_rates``. ``weight_decay`` is AdamW's, ``seeds`` draw each member's dropout, if it has any. ``graph``
+    turns recording on or off; by default every step on a GPU is recorded.
+    """
+
+    def __init__(
+        self,
+        ensemble: PredictorEnsemble,
+        weights: Float[Tensor, "n d"],
+        targets: Float[Tensor, "*members k"],
+        *,
+        batch_size: int,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 0.0,
+        seeds: Sequence[int] | None = None,
+        graph: bool | None = None,
+    ) -> None:
+        device = ensemble.parameters.device
+        if len(weights) != targets.shape[-1] or targets.ndim > 2 or targets.shape[:-1] not in ((), (len(ensemble),)):
+            raise ValueError(
+                f"every checkpoint needs one target, got weights {list(weights.shape)} "
+                f"and targets {list(targets.shape)}"
+            )
+        if batch_size < 1:
+            raise ValueError(f"a batch needs at least one row, got batch_size {batch_size}")
+        self.graph = device.type == "cuda" if graph is None else graph
+        if self.graph and device.type != "cuda":
+            raise ValueError(f"only a CUDA device can record a graph, and the ensemble is on {device}: use graph=False")
+        if seeds is not None and len(seeds) != len(ensemble):
+            raise ValueError(f"seeds must have one for each of the {len(ensemble)} members, got {len(seeds)}")
+        self.ensemble, self.inputs = ensemble, ensemble.inputs(weights)
+        self.targets = targets.expand(len(ensemble), -1)
+        members, dtype = len(ensemble), ensemble.parameters.dtype
+        self._members = torch.arange(members, device=device)
+        self.index: Int[Tensor, "m b"] = torch.zeros(members, batch_size, dtype=torch.long, device=device)
+        self.row_weights: Float[Tensor, "m b"] = torch.full(
+            (members, batch_size), 1 / batch_size, dtype=dtype, device=device
+        )
+        self.rates: Float[Tensor, " m"] = torch.full((members,), learning_rate, device=device)
+        # Each row of the matrix again as a separate parameter in the same memory: Adam then has a rate for each row.
+        self._rows = [nn.Parameter(row) for row in ensemble.parameters.detach()]
+        self._optimizer = torch.optim.Adam(
+            [{"params": [row], "lr": rate} for row, rate in zip(self._rows, self.rates, strict=True)],
+            fused=True,
+            capturable=device.type == "cuda",
+            weight_decay=weight_decay,
+            decoupled_weight_decay=True,
+        )
+        units, self._dropout = ensemble.dropout
+        self.keep = torch.ones(members, batch_size, units, dtype=dtype, device=device) if units else None
+        self._generators = [
+            torch.Generator().manual_seed(seed) for seed in (range(members) if seeds is None else seeds)
+        ]
+        self._recorded: torch.cuda.CUDAGraph | None = None
+        self._losses = torch.empty(0)
+
+    def set_batches(
+        self,
+        index: Int[Tensor, "... b"],
+        row_weights: Float[Tensor, "... b"] | None = None,
+        members: slice = slice(None),
+    ) -> None:
+        """Sets the next batches of some members: [m, b], or [b] for the same batch in all of them.
+
+        Without ``row_weights`` every row counts the same. A batch with too few rows is filled up with any rows of
+        weight 0, because a recorded step has one shape.
+        """
+        expected = self.index[members].shape
+        for tensor in (index,) if row_weights is None else (index, row_weights):
+            if tensor.shape not in (expected, expected[1:]):
+                raise ValueError(
+                    f"this step takes batches of shape {list(expected)} or {list(expected[1:])}, "
+                    f"got {list(tensor.shape)}: fill up a smaller batch with rows of weight 0"
+                )
+        self.index[members] = index
+        self.row_weights[members] = 1 / expected[1] if row_weights is None else row_weights
+
+    def set_rates(self, rates: float | Float[Tensor, " m"], members: slice = slice(None)) -> None:
+        """Sets the learning rates of some members, from the next step on."""
+        self.rates[members] = rates
+
+    def draw_dropout(self) -> None:
+        """Draws which units the next step keeps, each member's from its own generator, on the CPU on every device."""
+        if self.keep is not None:
+            drawn = torch.stack([torch.rand(self.keep.shape[1:], generator=own) for own in self._generators])
+            self.keep.copy_((drawn >= self._dropout).to(self.keep.dtype) / (1 - self._dropout))
+
+    def __call__(self) -> Float[Tensor, " m"]:
+        self.draw_dropout()
+        if not self.graph:
+            return self._step()
+        if self._recorded is None:
+            self._recorded, self._losses = self._record()
+        self._recorded.replay()
+        return self._losses
+
+    def _record(self) -> tuple[torch.cuda.CUDAGraph, Float[Tensor, " m"]]:
+        """The step as a CUDA graph, and its losses, which every replay overwrites.
+
+        CUDA needs a step warmed up before it is recorded. The warm-up trains, so parameters and optimizer are put back.
+        """
+        device, before = self.ensemble.parameters.device, self.ensemble.parameters.detach().clone()
+        stream = torch.cuda.Stream(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            for _ in range(_WARMUP_STEPS):
+                self._step()
+            with torch.no_grad():
+                self.ensemble.parameters.copy_(before)
+                for state in self._optimizer.state.values():
+                    for tensor in state.values():
+                        tensor.zero_()
+        torch.cuda.current_stream(device).wait_stream(stream)
+        # Dropped before the recording begins, so that it allocates new gradients in its own memory.
+        self._optimizer.zero_grad(set_to_none=True)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(device), torch.cuda.graph(graph):
+            losses = self._step()
+        return graph, losses
+
+    def _step(self) -> Float[Tensor, " m"]:
+        losses = self.gradients()
+        self._optimizer.step()
+        return losses
+
+    @fast_small_products()
+    def gradients(self) -> Float[Tensor, " m"]:
+        """Forward and backward without the update: the losses, and fresh gradients for the optimizer."""
+        own = self.inputs.ndim == 3
+        rows = self.inputs[self._members[:, None], self.index] if own else self.inputs[self.index]
+        votes = self.ensemble.votes(rows, keep=self.keep)
+        targets = self.targets.gather(1, self.index)[..., None].expand_as(votes)
+        entropy = nn.functional.binary_cross_entropy_with_logits(votes, targets, reduction="none").mean(-1)
+        losses = (entropy * self.row_weights).sum(-1)
+        (gradient,) = torch.autograd.grad(losses.sum(), self.ensemble.parameters)
+        for row, row_gradient in zip(self._rows, gradient, strict=True):
+            row.grad = row_gradient
+        return losses.detach()

@@ -1,1 +1,0 @@
-"""Training several predictors at once: their parameters stacked, their step recorded as a CUDA graph."""
