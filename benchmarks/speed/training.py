@@ -276,7 +276,7 @@ def _fits(config: str, device: torch.device, repeats: int) -> Iterator[Result]:
         train_together(build, [group], train, validation, RECIPES["gauge"], EPOCHS)
 
     def first_fit() -> None:
-        gauge_nfn.CACHE.clear()
+        input_cache.CACHE.clear()
         fit()
 
     for metric, call, warmup in (
