@@ -23,7 +23,7 @@ from generation.population.trainer import PopulationTrainer, make_engine
 from generation.protocol import Protocol, RunConfig
 from generation.single import make_model, make_optimizer, train_batches
 from nfn import PredictorEnsemble, TrainingStep, TransformerNFN, invariant_features
-from nfn.predictors import input_cache
+from nfn.predictors import gauge_nfn, input_cache
 from nfn.predictors.literal import literal_twin
 from zoo import TransformerSpec, TransformerWeights
 from zoo.command import duration, how_many
@@ -276,7 +276,7 @@ def _fits(config: str, device: torch.device, repeats: int) -> Iterator[Result]:
         train_together(build, [group], train, validation, RECIPES["gauge"], EPOCHS)
 
     def first_fit() -> None:
-        input_cache.CACHE.clear()
+        gauge_nfn.CACHE.clear()
         fit()
 
     for metric, call, warmup in (
