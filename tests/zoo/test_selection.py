@@ -114,6 +114,7 @@ def test_errors_name_the_place_and_what_there_is():
         Selection.parse("3 == optimizer").mask(TABLE)
 
 
+@pytest.mark.long
 @given(st.text(max_size=40) | st.text(alphabet="epoch=<>!and or not in()[],'\"0123456789.-", max_size=40))
 def test_any_text_is_a_mask_or_a_value_error(text):
     try:

@@ -59,6 +59,7 @@ def test_a_sound_zoo_is_all_well(zoo_folder, capsys):
     assert _verify(zoo_folder) == []
 
 
+@pytest.mark.long
 def test_every_single_flipped_byte_is_found_and_named(spoilt):
     zoo = PublishedZoo.read(spoilt)
     names = sorted(zoo.manifest.files)
@@ -274,6 +275,7 @@ def test_a_manifest_with_values_of_the_wrong_kind_is_damaged(spoilt, change):
         _verify(spoilt)
 
 
+@pytest.mark.long
 def test_every_flipped_byte_of_the_manifest_is_found(spoilt):
     path = spoilt / "manifest.json"
     whole, random = path.read_bytes(), generator_of("manifest flips")
