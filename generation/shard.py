@@ -4,7 +4,7 @@ Idempotent: a finished shard is left alone. Killed at any moment and started aga
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -16,23 +16,25 @@ from torch import Tensor
 from generation.job import Job
 from generation.population.engine import checkpoint_labels
 from generation.population.trainer import CheckpointMeasures, PopulationTrainer
-from generation.progress import EpochProgress, Report, epoch_bar, say
 from generation.snapshot import delete_snapshots, fingerprint, load_snapshot, save_snapshot
-from zoo.command import duration, how_many
+from zoo.command import duration, how_many, progress_bar
 from zoo.format.schema import BEST, RUN_SCHEMA, checkpoint_schema, with_weights
 from zoo.format.shard import ShardRecord, finished_record, write_shard
 from zoo.storage.atomic import remove_unfinished
+from zoo.terminal import say
 from zoo.version import VERSION
 
 _LONG_SECONDS = 600.0  # a training that is worth announcing
 _PROBED_EXAMPLES = 200
+_Report = Callable[[int, int, str], None]
+"""Called after each epoch with its number, how many there are, and a status line."""
 
 
-def train_shard(job: Job, shard: int, report: Report | None = None) -> None:
+def train_shard(job: Job, shard: int, report: _Report | None = None) -> None:
     """Trains a shard of the job and, where it belongs at a URL, uploads it; ``report`` is called after every epoch."""
     job.configs(shard)  # a shard that does not exist is an error here, before a lock is made and a store is asked
     if job.remote and job.is_finished(shard):
-        say(f"shard {shard} is finished already in {job.place}: nothing to do")
+        say(f"shard {shard} is finished already in {job.destination}: nothing to do")
         return
     if job.remote:
         job.remote.try_writing()
@@ -43,10 +45,10 @@ def train_shard(job: Job, shard: int, report: Report | None = None) -> None:
             # another process here may have been quicker, and cleared the folder away
             if not job.is_finished(shard):
                 job.remote.upload(job.folder(shard))
-        say(f"shard {shard} is uploaded to {job.place}")
+        say(f"shard {shard} is uploaded to {job.destination}")
 
 
-def _train_in_folder(job: Job, shard: int, report: Report | None) -> None:
+def _train_in_folder(job: Job, shard: int, report: _Report | None) -> None:
     """The finished shard in its local folder; call it with the lock held."""
     folder, clock = job.folder(shard), _Clock()
     remove_unfinished(folder)
@@ -101,7 +103,7 @@ class _Clock:
 
 
 def _train_epochs(
-    job: Job, trainer: PopulationTrainer, record: ShardRecord, clock: _Clock, report: Report | None
+    job: Job, trainer: PopulationTrainer, record: ShardRecord, clock: _Clock, report: _Report | None
 ) -> None:
     """Every epoch that is left, from the last snapshot where there is one."""
     folder = job.folder(record.shard)
@@ -110,15 +112,15 @@ def _train_epochs(
         trainer.state, clock.earlier = snapshot
         say(f"resumed after epoch {trainer.state.epoch} of {trainer.protocol.epochs}")
     last_snapshot, epochs = time.monotonic(), trainer.protocol.epochs
-    progress = EpochProgress(record.runs, epochs, trainer.state.epoch)
-    with epoch_bar() as bar:
-        row = bar.add_task("", total=epochs, completed=trainer.state.epoch, status="")
+    progress = _EpochProgress(record.runs, epochs, trainer.state.epoch)
+    with progress_bar() as bar:
+        row = bar.add_task("epoch", total=epochs, completed=trainer.state.epoch)
         while not trainer.finished:
             trainer.train_epoch()
             epoch = trainer.state.epoch
             accuracy = trainer.state.test_accuracy[:, epoch - 1].cpu()  # waits for the end of the epoch
             status = progress.describe(epoch, accuracy, trainer.diverged)
-            bar.update(row, completed=epoch, status=status)
+            bar.update(row, completed=epoch, description=status)
             if report:
                 report(epoch, epochs, status)
             if bar.disable:
@@ -126,6 +128,29 @@ def _train_epochs(
             if time.monotonic() - last_snapshot >= job.snapshot_seconds and not trainer.finished:
                 save_snapshot(folder, trainer.state, owner, clock.seconds())
                 last_snapshot = time.monotonic()
+
+
+class _EpochProgress:
+    """How fast a population trains, by the epochs of this process alone: a resumed shard's rate is not flattered."""
+
+    def __init__(self, runs: int, epochs: int, first_epoch: int) -> None:
+        self.runs, self.epochs, self.first_epoch = runs, epochs, first_epoch
+        self.start = time.monotonic()
+
+    def describe(self, epoch: int, accuracy: Tensor, diverged: int) -> str:
+        """After ``epoch`` epochs: model-epochs per second, the accuracies of the runs that are alive, the time left."""
+        # the clock may be too coarse to see the epoch pass
+        elapsed = max(time.monotonic() - self.start, 1e-9)
+        accuracy = accuracy[~accuracy.isnan()]
+        parts = [f"{self.runs * (epoch - self.first_epoch) / elapsed:,.3g} model-epochs/s"]
+        if len(accuracy):
+            parts.append(f"accuracy best {float(accuracy.max()):.3f} median {float(accuracy.median()):.3f}")
+        if diverged:
+            parts.append(f"{diverged} diverged")
+        if epoch < self.epochs:
+            left = elapsed / (epoch - self.first_epoch) * (self.epochs - epoch)
+            parts.append(f"{duration(left)} left")
+        return "  ".join(parts)
 
 
 def _timing(trainer: PopulationTrainer, clock: _Clock) -> dict[str, Any]:

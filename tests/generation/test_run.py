@@ -14,9 +14,9 @@ import torch
 
 import zoo
 from generation.population.engine import PopulationState
-from generation.progress import EpochProgress
 from generation.protocol import RunConfig
 from generation.run import main
+from generation.shard import _EpochProgress
 from generation.snapshot import load_snapshot, save_snapshot
 from tests.faults.processes import finish as run_to_end
 from tests.faults.processes import start
@@ -171,13 +171,16 @@ def test_snapshots_of_another_training_are_neither_used_nor_lost(tmp_path: Path)
         (["--shard", "3", "--data", "nowhere"], "error: nowhere/MNIST/raw/train-images-idx3-ubyte[.gz] is missing"),
         (["--shard", "3", "--device", "abacus"], "error: unknown device 'abacus'"),
         (["--task", "agnews", "--shard", "3"], "error: AG News is not in"),
-        (["--shard", "3", "--runs", "0"], "error: argument --runs: must be at least 1, got 0"),
-        (["--shard", "3", "--models-per-pass", "-1"], "error: argument --models-per-pass: must be at least 1, got -1"),
+        (["--shard", "3", "--runs", "0"], "error: argument --runs: must be a whole number of at least 1, got '0'"),
+        (
+            ["--shard", "3", "--models-per-pass", "-1"],
+            "error: argument --models-per-pass: must be a whole number of at least 1, got '-1'",
+        ),
         (["--shard", "3", "--device", "cuda:99"], "error: there is no device 'cuda:99'"),
         (["--shard", "3", "--preset", "lite"], "error: MNIST is not in"),
         (
             ["--shard", "3", "--snapshot-seconds", "nan"],
-            "error: argument --snapshot-seconds: must be a number of seconds",
+            "error: argument --snapshot-seconds: must be a number of at least 0, got 'nan'",
         ),
         (["--shard", "3", "--list"], "error: --list shows all shards: leave out --shard"),
         ([], "error: name a shard with --shard"),
@@ -283,7 +286,7 @@ def test_durations_are_said_as_a_person_would(seconds: float, words: str) -> Non
 def test_a_resumed_trainings_rate_counts_its_own_epochs_only(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([100.0, 110.0, 120.0])
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
-    progress = EpochProgress(runs=50, epochs=100, first_epoch=80)
+    progress = _EpochProgress(runs=50, epochs=100, first_epoch=80)
     accuracy = torch.tensor([0.5, float("nan"), 0.7])
     assert progress.describe(81, accuracy, 1) == (
         "5 model-epochs/s  accuracy best 0.700 median 0.500  1 diverged  3 min left"

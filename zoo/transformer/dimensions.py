@@ -1,21 +1,35 @@
 """Options of the commands that measure transformers with other dimensions than the paper's: --dim 64 --blocks 4."""
 
 import argparse
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from typing import Annotated
 
+from zoo.checked import Count
+from zoo.command import Option
 from zoo.transformer.spec import TransformerSpec
 
-_DIMENSIONS = ("dim", "heads", "key_dim", "hidden_dim", "blocks")
+_Dimension = Annotated[Count | None, Option("instead of the paper's", "N")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dimensions:
+    """The dimensions of a transformer that may be chosen; None is the paper's."""
+
+    dim: _Dimension = None
+    heads: _Dimension = None
+    key_dim: _Dimension = None
+    hidden_dim: _Dimension = None
+    blocks: _Dimension = None
 
 
 def add_dimensions(parser: argparse.ArgumentParser) -> None:
-    for dimension in _DIMENSIONS:
-        parser.add_argument(f"--{dimension.replace('_', '-')}", type=int, help="instead of the paper's")
+    for field in fields(Dimensions):
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=int, help="instead of the paper's")
 
 
-def chosen_dimensions(options: argparse.Namespace) -> dict[str, int]:
+def chosen_dimensions(options: Dimensions | argparse.Namespace) -> dict[str, int]:
     """The given dimensions, by name."""
-    return {name: value for name in _DIMENSIONS if (value := getattr(options, name)) is not None}
+    return {field.name: value for field in fields(Dimensions) if (value := getattr(options, field.name)) is not None}
 
 
 def with_dimensions(spec: TransformerSpec, dimensions: dict[str, int]) -> TransformerSpec:
