@@ -44,7 +44,7 @@ from generation.population.engine import PopulationState
 from generation.population.torch_engine import TorchEngine
 from generation.population.trainer import PopulationTrainer, make_engine
 from generation.protocol import Protocol, RunConfig
-from generation.snapshot import load_snapshot, save_snapshot
+from generation.shard import _load_snapshot, _save_snapshot
 from zoo.tasks.examples import TaskData
 from zoo.transformer.spec import AGNEWS, MNIST, SPECS, TransformerSpec
 
@@ -257,9 +257,9 @@ def test_a_resumed_run_ends_with_the_same_bytes(tasks: dict[str, TaskData], engi
     while not undisturbed.finished:
         undisturbed.train_epoch()
         if undisturbed.state.epoch == 1:
-            save_snapshot(tmp_path, undisturbed.state, "owner", seconds=1.0)
+            _save_snapshot(tmp_path, undisturbed.state, "owner", seconds=1.0)
     resumed = trainer()
-    snapshot = load_snapshot(tmp_path, "owner", resumed.state)
+    snapshot = _load_snapshot(tmp_path, "owner", resumed.state)
     assert snapshot is not None
     resumed.state, _ = snapshot
     while not resumed.finished:

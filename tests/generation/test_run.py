@@ -16,8 +16,7 @@ import zoo
 from generation.population.engine import PopulationState
 from generation.protocol import RunConfig
 from generation.run import main
-from generation.shard import _EpochProgress
-from generation.snapshot import load_snapshot, save_snapshot
+from generation.shard import _EpochProgress, _load_snapshot, _save_snapshot
 from tests.faults.processes import finish as run_to_end
 from tests.faults.processes import start
 from tests.generation.small_tasks import few_digits, write_digits
@@ -150,14 +149,14 @@ def test_snapshots_of_another_training_are_neither_used_nor_lost(tmp_path: Path)
     state = PopulationState.initial(MNIST, [config], torch.device("cpu"))
     for epoch in (90, 91):
         state.epoch = epoch
-        save_snapshot(tmp_path, state, "a" * 64, seconds=1.0)
+        _save_snapshot(tmp_path, state, "a" * 64, seconds=1.0)
     for epoch in (1, 2, 3):
         state.epoch = epoch
-        save_snapshot(tmp_path, state, "b" * 64, seconds=1.0)
-    snapshot = load_snapshot(tmp_path, "b" * 64, state)
+        _save_snapshot(tmp_path, state, "b" * 64, seconds=1.0)
+    snapshot = _load_snapshot(tmp_path, "b" * 64, state)
     assert snapshot is not None
     assert snapshot[0].epoch == 3
-    other = load_snapshot(tmp_path, "a" * 64, state)
+    other = _load_snapshot(tmp_path, "a" * 64, state)
     assert other is not None
     assert other[0].epoch == 91
     assert len(list(tmp_path.glob("state-*"))) == 4
@@ -250,9 +249,9 @@ def test_a_snapshot_of_an_impossible_epoch_is_refused(tmp_path: Path) -> None:
         MNIST, [RunConfig(task="mnist", optimizer="sgd", learning_rate=1e-3, init_std=0.1)], torch.device("cpu")
     )
     state.epoch = 101
-    save_snapshot(tmp_path, state, "a" * 64, seconds=1.0)
+    _save_snapshot(tmp_path, state, "a" * 64, seconds=1.0)
     with pytest.warns(UserWarning, match=r"epoch 101 after 1\.0 s does not belong to this training"):
-        assert load_snapshot(tmp_path, "a" * 64, state) is None
+        assert _load_snapshot(tmp_path, "a" * 64, state) is None
 
 
 def test_a_long_training_is_announced_before_it_starts(
