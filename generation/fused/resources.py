@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from zoo.command import Command, Option
-from zoo.transformer.dimensions import Dimensions, chosen_dimensions, with_dimensions
+from zoo.transformer.dimensions import DimensionOptions, chosen_dimensions, with_dimensions
 from zoo.transformer.spec import SPECS, TransformerSpec
 
 _ARCHITECTURES = {  # compute capability, and KiB of shared memory that a thread block may have
@@ -23,7 +23,7 @@ _ARCHITECTURES = {  # compute capability, and KiB of shared memory that a thread
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Options(Dimensions):
+class _Options(DimensionOptions):
     architecture: Annotated[tuple[str, ...], Option("to compile for", choices=tuple(_ARCHITECTURES))] = tuple(
         _ARCHITECTURES
     )

@@ -53,8 +53,7 @@ class Hyperparameters:
     def hashed(self) -> dict[str, Any]:
         """What ids and seeds of runs are made of: without the later hyperparameters where they have their defaults,
         so that the runs of the first zoos keep theirs."""
-        later = {name: getattr(Hyperparameters, name) for name in LATER}
-        return {name: value for name, value in self.hyperparameters().items() if (name, value) not in later.items()}
+        return {name: value for name, value in self.hyperparameters().items() if (name, value) not in LATER.items()}
 
 
 TYPES: dict[str, Any] = {
@@ -64,8 +63,8 @@ TYPES: dict[str, Any] = {
 HYPERPARAMETERS = tuple(TYPES)
 CONFIGURATION = tuple(name for name in HYPERPARAMETERS if name != "seed")
 """What repeats of one configuration share; they differ in the seed."""
-LATER = HYPERPARAMETERS[HYPERPARAMETERS.index("seed") + 1 :]
-"""Hyperparameters that the first zoos did not have. A table without one of them has its default in every row."""
+LATER = {name: getattr(Hyperparameters, name) for name in HYPERPARAMETERS[HYPERPARAMETERS.index("seed") + 1 :]}
+"""Hyperparameters that the first zoos did not have, and their defaults, which all rows of a table without them have."""
 SHARED_SEED, DISTINCT_SEEDS = "shared", "distinct"
 SEED_POLICIES = (SHARED_SEED, DISTINCT_SEEDS)
 """The policies that have a name. A number of repeats is a policy, too."""

@@ -2,19 +2,17 @@
 
 import argparse
 from dataclasses import dataclass, fields, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from zoo.checked import Count
 from zoo.command import Option
 from zoo.transformer.spec import TransformerSpec
 
-_Dimension = Annotated[Count | None, Option("instead of the paper's", "N")]
+_Dimension = Annotated[Count | None, Option("instead of the paper's")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dimensions:
-    """The dimensions of a transformer that may be chosen; None is the paper's."""
-
+class DimensionOptions:
     dim: _Dimension = None
     heads: _Dimension = None
     key_dim: _Dimension = None
@@ -22,14 +20,17 @@ class Dimensions:
     blocks: _Dimension = None
 
 
+_DIMENSIONS = tuple(field.name for field in fields(DimensionOptions))
+
+
 def add_dimensions(parser: argparse.ArgumentParser) -> None:
-    for field in fields(Dimensions):
-        parser.add_argument(f"--{field.name.replace('_', '-')}", type=int, help="instead of the paper's")
+    for dimension in _DIMENSIONS:
+        parser.add_argument(f"--{dimension.replace('_', '-')}", type=int, help="instead of the paper's")
 
 
-def chosen_dimensions(options: Dimensions | argparse.Namespace) -> dict[str, int]:
+def chosen_dimensions(options: Any) -> dict[str, int]:
     """The given dimensions, by name."""
-    return {field.name: value for field in fields(Dimensions) if (value := getattr(options, field.name)) is not None}
+    return {name: value for name in _DIMENSIONS if (value := getattr(options, name)) is not None}
 
 
 def with_dimensions(spec: TransformerSpec, dimensions: dict[str, int]) -> TransformerSpec:
