@@ -38,10 +38,10 @@ from benchmarks.tables.ablation import augmentation_table, components_table, var
 from benchmarks.tables.generalization import ROWS_NOTE, TRANSFER_NOTE, rows_table, transfer_table
 from benchmarks.tables.kendall import headline_table, kendall_tables, seeds_table
 from benchmarks.tables.markdown import table, with_data_notes
-from zoo.format.hyperparameters import HYPERPARAMETERS
+from zoo.format.hyperparameters import DISTINCT_SEEDS, HYPERPARAMETERS
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import RUNS_FILE, PublishedZoo
-from zoo.format.record import DISTINCT_SEEDS, config_name, task_of
+from zoo.format.record import config_name, task_of
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA
 from zoo.format.table_file import read_table
 from zoo.reading.selection import select

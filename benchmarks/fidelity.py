@@ -22,8 +22,8 @@ from benchmarks.tables.markdown import MISSING, table
 from generation.data import load_task_data, random_subset
 from generation.population.torch_engine import TorchEngine
 from generation.population.trainer import Engine, PopulationTrainer, make_engine
-from generation.protocol import Protocol, RunConfig
-from generation.sweep import PRESETS, Sweep
+from generation.protocol import PRESETS, Protocol, RunConfig
+from generation.sweep import Sweep
 from generation.task import named_task
 from zoo.command import command, command_parser, positive, progress_bar
 from zoo.device import choose_device

@@ -39,7 +39,7 @@ from zoo.format.published import (
     zoo_files,
 )
 from zoo.format.record import TrainingRecord, check_same_data
-from zoo.format.schema import CURVES, PUBLISHED_RUN_SCHEMA, checkpoint_schema, with_weights
+from zoo.format.schema import CURVES, PUBLISHED_RUN_SCHEMA, checkpoint_schema, stored_schema, with_weights
 from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
 from zoo.format.shard import RUNS_FILE as SHARD_RUNS_FILE
 from zoo.format.splits import SPLITS, run_digest, splits_of
@@ -115,13 +115,14 @@ def _write_config(
     by_split = _assign_rows(rows, all_runs, set(runs.column("run_id").to_pylist()), shards[0].record)
     _check_rows(rows, [row for split in SPLITS for row in by_split[split]], runs, shards[0].record)
     files: dict[str, FileEntry] = {}
+    schema, run_schema = (stored_schema(each, runs) for each in (checkpoint_schema(rows.spec), PUBLISHED_RUN_SCHEMA))
     for split in SPLITS:
         parts = _cut(by_split[split])
         for index, part in enumerate(parts):
             name = split_file(config, split, index, len(parts))
-            files[name] = write_table(folder / name, checkpoint_schema(rows.spec), _in_batches(rows, part, advance))
+            files[name] = write_table(folder / name, schema, _in_batches(rows, part, advance))
     name = f"{config}/{RUNS_FILE}"
-    files[name] = write_table(folder / name, PUBLISHED_RUN_SCHEMA, [runs])
+    files[name] = write_table(folder / name, run_schema, [runs])
     numbers = set(runs.column("shard").to_pylist())
     shards = [shard for shard in shards if shard.record.shard in numbers]
     records = [shard.record for shard in shards]

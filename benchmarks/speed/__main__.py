@@ -20,7 +20,7 @@ from benchmarks.speed.measurements import line_of
 from benchmarks.speed.reading import MIN_CHECKPOINTS, loader, page
 from benchmarks.speed.training import FUSED_VARIANTS, gauge, generation, nfn
 from zoo.command import command, command_parser, positive
-from zoo.format.record import SEED_POLICIES, SHARED_SEED
+from zoo.format.hyperparameters import SEED_POLICIES, SHARED_SEED
 from zoo.transformer.dimensions import add_dimensions
 from zoo.transformer.spec import SPECS
 

@@ -10,11 +10,12 @@ passed on only after a full validation.
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from zoo.format.faults import name_faults, refuse
+from zoo.format.hyperparameters import LATER
 from zoo.format.manifest import FileEntry
 from zoo.storage.atomic import atomic_file
 from zoo.storage.untrusted import HeldFile
@@ -37,13 +38,13 @@ _METADATA_V5 = 4
 def write_table(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> FileEntry:
     """Writes the rows of ``tables``, one after the other, in batches of 64; only the last batch may be shorter.
 
-    The same rows always give the same bytes.
+    The same rows always give the same bytes. Columns that the schema does not have are left out.
     """
     rows = 0
     with atomic_file(path) as file, pa.ipc.new_stream(file, schema) as writer:
         pending = schema.empty_table()
         for table in tables:
-            pending = pa.concat_tables([pending, table.cast(schema)]).combine_chunks()
+            pending = pa.concat_tables([pending, table.select(schema.names).cast(schema)]).combine_chunks()
             whole = len(pending) // ROWS_PER_BATCH * ROWS_PER_BATCH
             for start in range(0, whole, ROWS_PER_BATCH):
                 writer.write_table(pending.slice(start, ROWS_PER_BATCH))
@@ -109,19 +110,24 @@ class BufferSource:
 
 
 def read_batches(source: MessageSource, schema: pa.Schema, where: str) -> Iterator[pa.RecordBatch]:
-    """The batches of a whole stream of this schema, views of the source's messages; anything else is a ValueError."""
+    """The batches of a whole stream of this schema, views of the source's messages; anything else is a ValueError.
+
+    Only the later hyperparameters may be missing: they are filled in with their defaults.
+    """
     if source.remaining == 0:
         raise ValueError(f"{where} is empty")
     try:
         message = _next_message(source, _SCHEMA)
         if message is None:
             raise ValueError("it has no schema")
-        if not (got := pa.ipc.read_schema(message)).equals(schema):
+        got = pa.ipc.read_schema(message)
+        absent = {name: LATER[name] for name in schema.names if name in LATER and name not in got.names}
+        if not got.equals(pa.schema([field for field in schema if field.name not in absent])):
             raise ValueError(_schema_difference(got, schema))
         while (message := _next_message(source, _RECORD_BATCH)) is not None:
-            batch = pa.ipc.read_record_batch(message, schema)
+            batch = pa.ipc.read_record_batch(message, got)
             batch.validate(full=True)
-            yield batch
+            yield _with_columns(batch, absent, schema) if absent else batch
         if source.remaining:
             raise ValueError(f"{source.remaining:,} bytes after its end")
     except ConnectionError:
@@ -129,6 +135,13 @@ def read_batches(source: MessageSource, schema: pa.Schema, where: str) -> Iterat
     # Arrow reports a damaged stream as ArrowInvalid or as OSError, according to where the damage is
     except (pa.ArrowException, ValueError, OSError, struct.error) as error:
         raise ValueError(f"{where} is damaged: {error}") from error
+
+
+def _with_columns(batch: pa.RecordBatch, values: dict[str, Any], schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with columns that have one value in all rows, each where the schema has it."""
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    columns |= {name: pa.array([value] * len(batch), schema.field(name).type) for name, value in values.items()}
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
 def _next_message(source: MessageSource, kind: int) -> pa.Message | None:
