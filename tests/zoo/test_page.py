@@ -367,7 +367,7 @@ def test_many_predictions_are_thinned_out(tmp_path: Path) -> None:
         (["~nobody/zoo", "site"], "no zoo called '~nobody/zoo'"),
         (["https://example.org/zoo", "site"], "is not a folder"),
         (["ZOO", "site", "--data", "nowhere"], "nowhere is not a folder"),
-        (["ZOO", "site", "--pictures", "-1"], "--pictures must be at least 0"),
+        (["ZOO", "site", "--pictures", "-1"], "argument --pictures: must be a whole number of at least 0"),
     ],
 )
 def test_bad_input_is_one_line(zoo_folder: Path, tmp_path: Path, monkeypatch, capsys, words, problem) -> None:
