@@ -13,7 +13,7 @@ class PageOptions:
     zoo: Annotated[str, Argument(f"folder of the zoo, or its name on the hub, e.g. {DEFAULT_NAME}", "ZOO")]
     out: Annotated[Path, Argument("folder of the page; an older page is replaced", "OUT")]
     data: Annotated[
-        Path | None, Option("folder of the tasks' data, for an example (default: as evaluation)", "DIR")
+        Path | None, Option("folder of the tasks' data, for an example (default: where evaluation looks)", "DIR")
     ] = None
     pictures: Annotated[CountOrZero, Option("runs of each config with pictures of their checkpoints", "N")] = 100
 
