@@ -41,6 +41,4 @@ def _toml_value(value: Any) -> str:
         return f"[{', '.join(map(_toml_value, value))}]"
     if isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    raise ValueError(
-        f"{value!r} cannot stand in a task file: use text, true, false, numbers, or an array of them"
-    )
+    raise ValueError(f"{value!r} cannot stand in a task file: use text, true, false, numbers, or an array of them")
