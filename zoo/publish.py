@@ -16,7 +16,7 @@ publishing again after a kill in it brings the old one back.) A file in OUT that
 import functools
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -50,7 +50,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
-from zoo.format.faults import checkpoint_faults, numbers_of, refuse, run_faults
+from zoo.format.faults import Fault, checkpoint_faults, numbers_of, run_faults
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
 from zoo.format.published import (
     EMBEDDING_FILES,
@@ -181,14 +181,22 @@ def _check_runs(shards: Sequence[Shard], tables: Sequence[pa.Table], all_runs: p
             )
     foreign = numbers_of(all_runs, "shard") != np.repeat(numbers, lengths)
     faults = run_faults(all_runs, shards[0].record.task, numbers)
-    refuse((*faults, (foreign, "the shard is not the one it lies in")), locate)
+    _refuse((*faults, (foreign, "the shard is not the one it lies in")), locate)
 
 
 def _check_rows(rows: MappedCheckpoints, chosen: list[int], runs: pa.Table, record: TrainingRecord) -> None:
     """Refuses checkpoints that ``zoo.verify`` would find fault with."""
     metadata = pc.take(rows.table, pa.array(chosen, pa.int64()))
     recorded = runs.drop_columns([field.name for field in CURVES])
-    refuse(checkpoint_faults(metadata, recorded, record), lambda row: rows.locate(chosen[row]))
+    _refuse(checkpoint_faults(metadata, recorded, record), lambda row: rows.locate(chosen[row]))
+
+
+def _refuse(faults: Iterable[Fault], locate: Callable[[int], tuple[Path, int]]) -> None:
+    """Raises a ValueError that names the file and the row of the first fault; ``locate`` finds them by the row."""
+    for faulty, fault in faults:
+        if faulty.any():
+            path, row = locate(int(faulty.argmax()))
+            raise ValueError(f"{path}, row {row}: {fault}")
 
 
 def _sample_runs(config: str, shards: Sequence[pa.Table], count: int) -> pa.Table:

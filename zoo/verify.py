@@ -10,7 +10,7 @@ measured again on the real test set. Exit code 1 and one line on stderr for each
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -38,7 +38,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from zoo.format.faults import checkpoint_faults, fault_lines, run_faults
+from zoo.format.faults import Fault, checkpoint_faults, run_faults
 from zoo.format.manifest import MANIFEST_FILE, read_one_edition
 from zoo.format.published import (
     EMBEDDING_FILES,
@@ -152,7 +152,7 @@ def _check_runs(path: Path, runs: pa.Table, details: ConfigDetails, rows: int | 
     """Faults in a table of runs."""
     if len(runs) != rows:
         yield f"{path} has {len(runs):,} rows, the manifest says {rows}"
-    yield from fault_lines(path, run_faults(runs, details.task, details.shards))
+    yield from _fault_lines(path, run_faults(runs, details.task, details.shards))
     counted = dict(Counter(runs.column("status").to_pylist()))
     if counted != details.runs:
         yield f"{path} has runs {counted}, the manifest says {details.runs}"
@@ -185,12 +185,21 @@ def _check_rows(
         (misplaced, f"the run does not belong in {split}"),
         *checkpoint_faults(rows, runs, details),
     )
-    yield from fault_lines(path, faults)
+    yield from _fault_lines(path, faults)
     for number, key in enumerate(zip(run_ids, checkpoints, strict=True)):
         if key in seen:
             yield f"{path}, row {number}: {key[1]} of run {key[0]} is also in {seen[key]}"
             break
         seen[key] = f"{path}, row {number}"
+
+
+def _fault_lines(path: Path, faults: Iterable[Fault]) -> Iterator[str]:
+    """One line for each broken rule; it names the first row that breaks it, and how many there are."""
+    for faulty, fault in faults:
+        rows = np.flatnonzero(faulty)
+        if len(rows):
+            more = f" (and {len(rows) - 1:,} more)" if len(rows) > 1 else ""
+            yield f"{path}, row {rows[0]}{more}: {fault}"
 
 
 def _verify_accuracy(

@@ -73,8 +73,8 @@ class Manifest:
             raise ValueError(f"{path} is damaged: more than {MAX_MANIFEST_BYTES:,} bytes")
         damaged = f"{path} is damaged: "
         raw = checked(parse_json(text, path), dict[str, Any], damaged)
-        if raw.get("schema_version") != SCHEMA_VERSION:
-            version = shown(raw.get("schema_version"))
+        version = checked(raw.get("schema_version"), int, f"{damaged}schema_version ")
+        if version != SCHEMA_VERSION:
             raise ValueError(f"{path} has schema version {version}, this code reads {SCHEMA_VERSION}")
         files = {}
         for name, entry in checked(raw.get("files"), dict[str, Any], f"{damaged}files ").items():

@@ -25,7 +25,6 @@ from jaxtyping import Float, Float32, Integer
 from torch import Tensor
 
 from zoo.command import DEFAULT_NAME
-from zoo.format.faults import name_faults, refuse
 from zoo.format.manifest import read_one_edition
 from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, parse_splits
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, WEIGHTS, checkpoint_schema
@@ -84,7 +83,6 @@ class MappedCheckpoints:
         self.table = pa.concat_tables(tables)
         self.file_starts = np.cumsum([0, *rows_per_file])
         self.batch_starts = np.cumsum([0, *(len(batch.tensor) for batch in self.batches)])
-        refuse(name_faults(self.table), self.locate)
 
     def __len__(self) -> int:
         return int(self.batch_starts[-1])
