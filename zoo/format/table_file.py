@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from zoo.format.faults import name_faults, refuse
 from zoo.format.hyperparameters import LATER
 from zoo.format.manifest import FileEntry
+from zoo.format.schema import CHECKPOINT, STATUSES
 from zoo.storage.atomic import atomic_file
 from zoo.storage.untrusted import HeldFile
 
@@ -24,6 +25,12 @@ ROWS_PER_BATCH = 64
 MAX_TABLE_BYTES = 256 << 20
 """The largest table that is read whole. The runs of the paper's whole grid, with their curves, have 25 MB."""
 
+_NAMES = {
+    "run_id": ("[0-9a-f]{16}", "the run_id is not 16 hexadecimal digits"),
+    "checkpoint": (CHECKPOINT, "the checkpoint is neither epoch_N nor best"),
+    "status": ("|".join(STATUSES), f"the status is none of {', '.join(STATUSES)}"),
+}
+"""Columns of names, what each of them matches, and what is wrong with one that does not."""
 _CONTINUATION = b"\xff\xff\xff\xff"
 _PREFIX_BYTES = 8  # the continuation and the length of the metadata, which is 0 at the end of a stream
 _LONGEST_METADATA = 1 << 16  # a stream of checkpoints has 2 kB
@@ -60,10 +67,7 @@ def read_table(file: Path | HeldFile, schema: pa.Schema) -> pa.Table:
     """The rows of a small file, in memory; another schema, or a name that is not ours, is an error that names it."""
     file = HeldFile(file) if isinstance(file, Path) else file
     data = pa.py_buffer(file.read(MAX_TABLE_BYTES))
-    table = pa.Table.from_batches(list(read_batches(BufferSource(data), schema, str(file.path))), schema)
-    if "run_id" in schema.names:
-        refuse(name_faults(table), lambda row: (file.path, row))
-    return table
+    return pa.Table.from_batches(list(read_batches(BufferSource(data), schema, str(file.path))), schema)
 
 
 @runtime_checkable
@@ -112,8 +116,22 @@ class BufferSource:
 def read_batches(source: MessageSource, schema: pa.Schema, where: str) -> Iterator[pa.RecordBatch]:
     """The batches of a whole stream of this schema, views of the source's messages; anything else is a ValueError.
 
-    Only the later hyperparameters may be missing: they are filled in with their defaults.
+    Only the later hyperparameters may be missing: they are filled in with their defaults. Names end up in paths and on
+    terminals, so they are checked here, before anyone can use them.
     """
+    rows = 0
+    for batch in _valid_batches(source, schema, where):
+        for name, (pattern, fault) in _NAMES.items():
+            if name in schema.names:
+                options = pc.MatchSubstringOptions(rf"\A({pattern})\z")
+                fits = pc.call_function("match_substring_regex", [batch.column(name)], options)
+                if not (good := pc.fill_null(fits, False).to_numpy(zero_copy_only=False)).all():
+                    raise ValueError(f"{where}, row {rows + int(good.argmin())}: {fault}")
+        rows += len(batch)
+        yield batch
+
+
+def _valid_batches(source: MessageSource, schema: pa.Schema, where: str) -> Iterator[pa.RecordBatch]:
     if source.remaining == 0:
         raise ValueError(f"{where} is empty")
     try:
