@@ -7,7 +7,8 @@
     {{ tau("mnist", ["mlp", "statnn"]).max() }}       a list makes an array over its choices
     {{ value("census", "mnist", "shards", "runs") }}  a row of any benchmark, by its model or variant and its metric
     {{ runs("mnist")|length }}                        2,000: the final test accuracies of the generated runs, an array
-    {{ kendall_tables("mnist") }}                     a table
+    {{ table("kendall", "mnist") }}                   a layout of templates/tables/, here from the rows of kendall
+    {{ data_note("agnews") }}                         what the readers of its tables must know about its data
 
 ``_Contents.names`` has all names that a template can use. A float is written with three digits
 (others: ``|digits(1)``), an integer as 2,000. A call that finds no row, or more than one, is an error that names the
@@ -18,7 +19,6 @@ import itertools
 import os
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import cache, partial, wraps
 from pathlib import Path
 from typing import Any
@@ -27,17 +27,12 @@ import jinja2
 import numpy as np
 import pandas as pd
 
-from benchmarks import results
+from benchmarks import paper, results
 from benchmarks.census import census_table
-from benchmarks.leaderboard.ranking import leaderboard_tables, read_ranking
+from benchmarks.leaderboard.ranking import read_ranking
 from benchmarks.models.registry import MODELS, SIX_MODELS
-from benchmarks.results import ResultIndex, Value
-from benchmarks.speed.measurements import speed_table
-from benchmarks.tables import paper
-from benchmarks.tables.ablation import augmentation_table, components_table, variants_table, width_table
-from benchmarks.tables.generalization import ROWS_NOTE, TRANSFER_NOTE, rows_table, transfer_table
-from benchmarks.tables.kendall import headline_table, kendall_tables, seeds_table
-from benchmarks.tables.markdown import table, with_data_notes
+from benchmarks.results import Result, ResultIndex, Value
+from benchmarks.tables import render_table, table, with_data_notes, without_variants
 from zoo.format.hyperparameters import HYPERPARAMETERS
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import RUNS_FILE, PublishedZoo
@@ -60,7 +55,6 @@ CONFIGS = ("mnist", "agnews")
 _IN_BOTH = {"mnist": "train_fraction >= 0.8", "agnews": "train_fraction >= 0.9"}
 """Config → the part of its grid that was trained with either kind of seeds: three and two of its first four shards."""
 _WITH_SEEDS = {config: config_name(config, DISTINCT_SEEDS) for config in CONFIGS}
-_GOOD = "test_accuracy >= 0.8"  # the last threshold of the paper's tables
 _GENERATED = "generated"  # folder beside the rows: a published zoo without its weights
 _RUN_COLUMNS = ("status", *HYPERPARAMETERS, "test_accuracy")
 _ACCURACY_EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)
@@ -152,19 +146,14 @@ class _Contents:
             "widths_of_paper": [tau for tau, _ in paper.WIDTHS.values()],
         }
         tables = {
-            "headline": self.headline,
-            "kendall_tables": self.kendall_tables,
-            "seeds_tables": self.seeds_tables,
-            "components_tables": self.components_tables,
-            "width_tables": partial(self.one_by_one, "ablation_width", width_table),
-            "augmentation_tables": partial(self.one_by_one, "augmentation", augmentation_table),
-            "transfer_tables": partial(self.of_all_configs, "transfer", transfer_table, TRANSFER_NOTE),
-            "rows_tables": partial(self.of_all_configs, "rows", rows_table, ROWS_NOTE),
+            "table": self.table,
+            "headline": lambda: render_table("headline", headline_zoos(self.folder)),
             "leaderboard": self.leaderboard,
-            "census": lambda: census_table(results.read("census", self.folder)),
+            "census": lambda: census_table(self.rows("census")),
             "accuracies": lambda: _accuracies_table({name: self.runs(name) for name in self.final_runs()}),
-            "speed": self.speed,
-            "fidelity": self.fidelity,
+            "speed": lambda: render_table("speed", rows=self.rows("speed.generation", "speed.nfn", "speed.loader")),
+            "fidelity": lambda: render_table("fidelity", rows=self.rows("fidelity")),
+            "data_note": self.data_note,
         }
         others = {"runs": self.runs, "with_interval": _with_interval, "spread": np.ptp}
         return {name: _over_lists(function) for name, function in numbers.items()} | constants | tables | others
@@ -217,61 +206,31 @@ class _Contents:
         runs = self.final_runs()[config]
         return runs["test_accuracy"].to_numpy()[select(runs, where)]
 
-    def noted(self, text: str, *configs: str) -> str:
-        """A table, and what its reader must know about the data of its configs."""
+    def rows(self, *benchmarks: str) -> list[Result]:
+        return [row for name in benchmarks for row in results.read(name, self.folder)]
+
+    def table(self, layout: str, *configs: str, benchmark: str = "", where: str | None = None) -> str:
+        """A layout filled with the rows of some configs, or of all that have rows."""
+        benchmark = benchmark or layout
+        found = configs or all_configs(benchmark, self.folder)
+        indexes = {config: self.index(benchmark, config, where) for config in found}
+        if benchmark == "kendall" and layout != "variants":
+            indexes = {config: without_variants(index) for config, index in indexes.items()}
+        return render_table(layout, indexes)
+
+    def data_note(self, *configs: str) -> str:
+        """A sentence about the configs whose transformers did not see all data of their task."""
         notes = {}
         if (self.folder / _GENERATED / MANIFEST_FILE).is_file():
             zoo = PublishedZoo.read(self.folder / _GENERATED)
             notes = {name: config.data_note() for name, config in zoo.configs.items()}
         # configs with other seeds have the same data
-        return with_data_notes(text, {config: notes.get(task_of(config)) for config in configs})
-
-    def headline(self) -> str:
-        return self.noted(headline_table(headline_zoos(self.folder)), *CONFIGS, *_WITH_SEEDS.values())
-
-    def kendall_tables(self, config: str, where: str | None = None) -> str:
-        return self.noted(kendall_tables(without_variants(self.index("kendall", config, where)), config), config)
-
-    def seeds_tables(self, config: str) -> str:
-        """The same configurations of both zoos of a task, then the whole table of the second."""
-        distinct_config = _WITH_SEEDS[config]
-        shared, distinct = (
-            without_variants(self.index("kendall", name, _IN_BOTH[config])) for name in (config, distinct_config)
-        )
-        tables = [seeds_table(shared, distinct, config), kendall_tables(distinct, distinct_config)]
-        return self.noted("\n\n".join(tables), config, distinct_config)
-
-    def components_tables(self) -> str:
-        """The table of all rows; then, for AG News, that of the good ones and that of Transformer-NFN's variants."""
-        whole = {config: self.index("ablation_components", config) for config in CONFIGS}
-        good = {"agnews": self.index("ablation_components", "agnews", _GOOD)}
-        variants = variants_table(self.index("kendall", "agnews"), "agnews")
-        return self.noted("\n\n".join([components_table(whole), components_table(good), variants]), *CONFIGS)
-
-    def one_by_one(self, benchmark: str, layout: Callable[[ResultIndex, str], str]) -> str:
-        """The tables of both tasks, that of the paper first."""
-        configs = ("agnews", "mnist")
-        return "\n\n".join(self.noted(layout(self.index(benchmark, config), config), config) for config in configs)
-
-    def of_all_configs(self, benchmark: str, layout: Callable[[ResultIndex, str], str], note: str) -> str:
-        """The tables of every config that has rows, then the note that they share."""
-        indexes = all_configs(benchmark, self.folder)
-        tables = [layout(index, config) for config, index in indexes.items()]
-        return self.noted("\n\n".join([*tables, note]), *indexes)
+        return with_data_notes("", {config: notes.get(task_of(config)) for config in configs}).strip()
 
     def leaderboard(self, top: int | None = None) -> str:
         """All rankings, or the best of each."""
         rankings = [ranking | {"entries": ranking["entries"][:top]} for ranking in read_ranking(self.folder)]
-        return leaderboard_tables(rankings)
-
-    def speed(self) -> str:
-        names = ("generation", "nfn", "loader")
-        return speed_table([row for name in names for row in results.read(f"speed.{name}", self.folder)])
-
-    def fidelity(self) -> str:
-        from benchmarks.fidelity import fidelity_table  # which imports the generator
-
-        return fidelity_table(results.read("fidelity", self.folder))
+        return render_table("leaderboard", rankings=rankings)
 
 
 def _of_paper(config: str, who: str, threshold: float = 0.0) -> float:
@@ -297,12 +256,6 @@ def all_configs(benchmark: str, folder: Path) -> dict[str, ResultIndex]:
     """Config → its rows, for every config that has some."""
     configs = dict.fromkeys(row.config for row in results.read(benchmark, folder) if row.setting.get("where") is None)
     return {config: _index_of(folder, benchmark, config) for config in configs}
-
-
-def without_variants(index: ResultIndex) -> ResultIndex:
-    """All rows but those of variants, which are shown beside the model that they change."""
-    variants = {name for name, model in MODELS.items() if model.variant_of}
-    return replace(index, rows=tuple(row for row in index.rows if row.model not in variants))
 
 
 def headline_zoos(folder: Path) -> dict[str, ResultIndex]:

@@ -9,7 +9,6 @@ torch trains a second time with other seeds, and the differences between its two
 """
 
 import argparse
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from torch import Tensor
 
 from benchmarks import results
 from benchmarks.results import Result
-from benchmarks.tables.markdown import MISSING, table
 from generation.data import load_task_data, random_subset
 from generation.population.torch_engine import TorchEngine
 from generation.population.trainer import Engine, PopulationTrainer, make_engine
@@ -32,11 +30,6 @@ from zoo.tasks.task_file import find_task
 
 _STABLE = 0.02  # a configuration is stable if the accuracies of torch's two seeds differ by at most this
 _METRICS = ("mean_difference", "mean_distance", "distribution_distance")
-_COMPARISONS = {
-    "fused and float32": "fused kernels − torch in float32",
-    "float32, two seeds": "torch in float32: one seed − another",
-    "fused and float32, stable": "fused − float32, where the two seeds agree within {stable_within}",
-}
 
 
 def _agreement(first: Tensor, second: Tensor) -> dict[str, float]:
@@ -115,25 +108,6 @@ def _train(engine: Engine, configs: list[RunConfig], task: TaskData) -> Tensor:
             trainer.train_epoch()
             bar.update(row, completed=trainer.state.epoch)
     return trainer.state.test_accuracy[:, -1].nan_to_num(0.0).cpu()
-
-
-def fidelity_table(rows: Iterable[Result]) -> str:
-    """Final test accuracies of two trainings of the same configurations, one line per pair; the last setting of each
-    config."""
-    rows = list(rows)
-    lines = []
-    for config in dict.fromkeys(row.config for row in rows):
-        of_config = [row for row in rows if row.config == config]
-        setting = of_config[-1].setting
-        latest = {(row.variant, row.metric): row for row in of_config if row.setting == setting}
-        what = f"{config}, {setting['epochs']} epochs on {setting['train_examples']:,} examples: "
-        for variant, words in _COMPARISONS.items():
-            measured = [latest.get((variant, metric)) for metric in _METRICS]
-            if (first := measured[0]) is not None:
-                numbers = [MISSING if row is None else f"{row.value:.4f}" for row in measured]
-                lines.append((what + words.format_map(setting), str(first.n), *numbers))
-    headings = ["final test accuracies", "configurations", "mean difference", "mean distance", "between distributions"]
-    return table(headings, lines)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from benchmarks.leaderboard.submission import ForeignRows, submissions_in
 from benchmarks.models.registry import known_models
 from benchmarks.report import first_predictions
 from benchmarks.results import ResultIndex
-from benchmarks.tables.kendall import count_runs, main_setting
+from benchmarks.tables import count_runs, main_setting
 from zoo.command import command, command_parser
 from zoo.page.predictions import Predictions
 from zoo.page.writing import add_options, run

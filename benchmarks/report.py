@@ -23,12 +23,11 @@ from benchmarks.documents import (
     final_runs,
     headline_zoos,
     render,
-    without_variants,
 )
 from benchmarks.models.registry import known_models
 from benchmarks.plots import headline_plot, scatter, tau_by_rows, tau_by_threshold
 from benchmarks.results import ResultIndex
-from benchmarks.tables.kendall import main_setting
+from benchmarks.tables import main_setting, without_variants
 from benchmarks.trial import Trial, TrialStore
 from zoo.command import command, command_parser
 from zoo.plots import plot_histograms

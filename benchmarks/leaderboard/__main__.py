@@ -35,7 +35,7 @@ from benchmarks.leaderboard.submission import (
 )
 from benchmarks.models.registry import MODELS, BenchmarkModel, check_models, known_models, own_models
 from benchmarks.report import find_clone, write_documents
-from benchmarks.tables.markdown import number, threshold_title
+from benchmarks.tables import number, threshold_title
 from benchmarks.trial import Trial
 from zoo.command import any_seed, command, command_parser, positive
 from zoo.device import choose_device

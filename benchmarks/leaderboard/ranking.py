@@ -1,4 +1,4 @@
-"""All submissions in order, one ranking for each set of test rows: ``leaderboard.json``, and the tables made from it.
+"""All submissions in order, one ranking for each set of test rows: ``leaderboard.json``.
 
 A zoo may be too large to be at hand. A score is then kept for as long as the file of predictions and the hash of the
 test rows are the ones it was made from; everything else is read from the card again.
@@ -9,15 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.leaderboard.scoring import HeldOutRows, tau_text
-from benchmarks.leaderboard.submission import URL, ForeignRows, PredictionSet, Submission
-from benchmarks.tables.markdown import number, table, threshold_title
+from benchmarks.leaderboard.scoring import HeldOutRows
+from benchmarks.leaderboard.submission import ForeignRows, PredictionSet, Submission
 from zoo.storage.atomic import write_atomically
 from zoo.storage.untrusted import read_json
-from zoo.terminal import plain_markdown
 
 _RANKING_FILE = "leaderboard.json"
-_SHOWN_THRESHOLDS = (0.6, 0.8)
 
 
 def read_ranking(folder: Path) -> list[dict[str, Any]]:
@@ -77,41 +74,3 @@ def _unscored(submission: Submission, predictions: PredictionSet) -> dict[str, A
         "change_under_group": predictions.change_under_group,
         "predictions_sha256": submission.sha256(predictions),
     }
-
-
-def leaderboard_tables(rankings: Sequence[dict[str, Any]]) -> str:
-    """Every ranking as Markdown; τ is of all test rows, with the 95 % interval of a bootstrap over test runs."""
-    return "\n\n".join(map(_ranking_table, rankings))
-
-
-def _ranking_table(ranking: dict[str, Any]) -> str:
-    checkpoint = "all checkpoints" if ranking["checkpoint"] == "all" else plain_markdown(ranking["checkpoint"])
-    title = (
-        f"**{plain_markdown(ranking['config'])}** of {plain_markdown(ranking['zoo'])}, {checkpoint}: "
-        f"{ranking['rows']:,} test rows `{ranking['test_rows'][:12]}`"
-    )
-    within = any(entry["within"] for entry in ranking["entries"])
-    headings = ["predictor", "reads", "parameters", "τ", *map(threshold_title, _SHOWN_THRESHOLDS)]
-    headings += [*(["τ within"] if within else []), "moves under the group"]
-    return f"{title}\n\n{table(headings, [_entry_row(entry, within) for entry in ranking['entries']])}"
-
-
-def _entry_row(entry: dict[str, Any], within: bool) -> list[str]:
-    """One line: the name links to the submission, followed by its paper and code where there are any."""
-    name = f"[{plain_markdown(entry['name'])}](submissions/{entry['submission']}/card.toml)"
-    links = [_link(word, entry[word]) for word in ("paper", "code") if entry[word]]
-    taus = {tau["threshold"]: tau for tau in entry["thresholds"]}
-    return [
-        " · ".join([name, *links]),
-        ", ".join(word.replace("_", " ") for word in entry["reads"]),
-        number(entry["parameters"]),
-        tau_text(taus[0.0]),
-        *(number(taus[at]["value"], ".3f") for at in _SHOWN_THRESHOLDS),
-        *([tau_text(entry["within"])] if within else []),
-        number(entry["change_under_group"], ".2g"),
-    ]
-
-
-def _link(word: str, target: str) -> str:
-    """To the web, or from a document in benchmarks/ to a file of this repository."""
-    return f"[{word}]({target if URL.fullmatch(target) else f'../{target}'})"

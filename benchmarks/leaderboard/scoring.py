@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float, Integer
 
 from benchmarks.data import Checkpoints, chosen_checkpoint, count_test_examples
+from benchmarks.paper import THRESHOLDS
 from benchmarks.statistics import (
     Interval,
     bootstrap_taus,
@@ -28,8 +29,7 @@ from benchmarks.statistics import (
     resampled_means,
     taus_within,
 )
-from benchmarks.tables.markdown import MISSING
-from benchmarks.tables.paper import THRESHOLDS
+from benchmarks.tables import MISSING
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import open_zoo
 

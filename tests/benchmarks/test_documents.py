@@ -113,10 +113,12 @@ def test_a_template_writes_the_number_of_its_row(tmp_path: Path, rows: Path, cal
         ),
         pytest.param('\n{{ tau("chess", "mlp") }}', "line 2: .* has no rows of kendall --config chess", id="no config"),
         pytest.param(
-            '\n{{ kendall_tables("chess") }}', "line 2: .* has no rows of kendall --config chess", id="no table"
+            '\n{{ table("kendall", "chess") }}', "line 2: .* has no rows of kendall --config chess", id="no table"
         ),
         pytest.param(
-            "\n{{ width_tables() }}", "line 2: .* has no rows of ablation_width --config agnews", id="no widths"
+            '\n{{ table("ablation_width", "agnews") }}',
+            "line 2: .* has no rows of ablation_width --config agnews",
+            id="no widths",
         ),
         pytest.param('\n\n{{ tua("mnist") }}', "line 3: 'tua' is undefined", id="undefined name"),
         pytest.param('{{ tau("mnist", "mlp" }}', "line 1: ", id="syntax"),

@@ -13,10 +13,11 @@ import pytest
 from benchmarks.documents import DOCUMENTS, TEMPLATES
 from benchmarks.leaderboard import __main__ as leaderboard
 from benchmarks.leaderboard.__main__ import main
-from benchmarks.leaderboard.ranking import leaderboard_tables, rank, read_ranking
+from benchmarks.leaderboard.ranking import rank, read_ranking
 from benchmarks.leaderboard.scoring import HeldOutRows, leaked_labels, score
 from benchmarks.leaderboard.submission import Card, PredictionSet, _csv_text, submissions_in, write_submission
 from benchmarks.statistics import kendall_tau
+from benchmarks.tables import render_table
 from tests.refusal import refusal
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
@@ -193,7 +194,7 @@ def test_scores_are_kept_where_the_zoo_is_not_at_hand_until_the_predictions_chan
 def test_what_a_card_says_cannot_become_markup(tiny_zoo: Path, tmp_path: Path) -> None:
     invented(tmp_path / "guess", tiny_zoo)
     card('name = "guess"', 'name = "a | b <img src=x> [c](http://d)"')(tmp_path / "guess")
-    table = leaderboard_tables(rank(submissions_in(tmp_path), [str(tiny_zoo)], []))
+    table = render_table("leaderboard", rankings=rank(submissions_in(tmp_path), [str(tiny_zoo)], []))
     assert "<img" not in table
     (row,) = (line for line in table.splitlines() if "submissions/guess/card.toml" in line)
     assert row.count("|") == 8

@@ -15,7 +15,7 @@ from benchmarks.leaderboard.ranking import read_ranking
 from benchmarks.results import ResultIndex
 from benchmarks.speed import reading
 from benchmarks.speed.__main__ import main as speed
-from benchmarks.tables.kendall import main_setting
+from benchmarks.tables import main_setting
 from tests.refusal import refusal
 from tests.zoo.written_page import head_of
 from zoo.page import html
