@@ -29,7 +29,7 @@ import pandas as pd
 
 from benchmarks import paper, results
 from benchmarks.census import census_table
-from benchmarks.leaderboard.ranking import read_ranking
+from benchmarks.leaderboard.submission import read_ranking
 from benchmarks.models.registry import MODELS, SIX_MODELS
 from benchmarks.results import Result, ResultIndex, Value
 from benchmarks.tables import render_table, table, with_data_notes, without_variants

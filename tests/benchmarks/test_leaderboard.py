@@ -13,9 +13,9 @@ import pytest
 from benchmarks.documents import DOCUMENTS, TEMPLATES
 from benchmarks.leaderboard import __main__ as leaderboard
 from benchmarks.leaderboard.__main__ import main
-from benchmarks.leaderboard.ranking import rank, read_ranking
+from benchmarks.leaderboard.card import Card, PredictionSet
 from benchmarks.leaderboard.scoring import HeldOutRows, leaked_labels, score
-from benchmarks.leaderboard.submission import Card, PredictionSet, _csv_text, submissions_in, write_submission
+from benchmarks.leaderboard.submission import _csv_text, rank, read_ranking, submissions_in, write_submission
 from benchmarks.statistics import kendall_tau
 from benchmarks.tables import render_table
 from tests.refusal import refusal
@@ -258,8 +258,8 @@ def test_following_contributing_adds_both_submissions(clone: Path, capsys) -> No
     ("words", "message"),
     [
         (["--paper", "ftp://arxiv.org"], "paper must be an address that begins with https://"),
-        (["--seed", "-1"], "--seed: must lie in [0, 2^32), got -1"),
-        (["--jobs", "-3"], "--jobs: must be at least 1, got -3"),
+        (["--seed", "-1"], "--seed: must be a whole number from 0 to 4,294,967,295, got '-1'"),
+        (["--jobs", "-3"], "--jobs: must be a whole number of at least 1, got '-3'"),
         (["--out", "foreign"], "foreign/card.toml is missing"),
         (["--out", "file"], "file is not a folder"),
     ],

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import page, results
 from benchmarks.browser import missing, take_picture
-from benchmarks.leaderboard.ranking import read_ranking
+from benchmarks.leaderboard.submission import read_ranking
 from benchmarks.results import ResultIndex
 from benchmarks.speed import reading
 from benchmarks.speed.__main__ import main as speed
