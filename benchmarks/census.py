@@ -3,15 +3,30 @@
 python -m benchmarks.census [RUNS]              counts every finished shard below RUNS and stores the rows
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
+
+from zoo.command import Argument, Command, Option
+
+
+@dataclass(frozen=True)
+class _Options:
+    runs: Annotated[Path, Argument("folder with the generated shards", "RUNS")] = Path("runs")
+    out: Annotated[
+        Path | None, Option("folder of the rows (default: the committed ones of a clone, else results)", "DIR")
+    ] = None
+    dry_run: Annotated[bool, Option("print the table without storing its rows")] = False
+
+
+_command = Command(__name__, "benchmarks.census", __doc__, _Options)
+
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 from benchmarks import results
 from benchmarks.results import Result
 from benchmarks.tables import render_table
-from zoo.command import command, command_parser
 from zoo.format.record import task_of
 from zoo.format.schema import CHECKPOINTS
 from zoo.format.shard import Shard, find_shards
@@ -21,27 +36,15 @@ _RUNS_PER_TASK = 16_000  # the paper's grid
 _BYTES_PER_WEIGHT = 4
 
 
-@command
-def main(arguments: list[str] | None = None) -> None:
-    parser = command_parser("benchmarks.census", __doc__)
-    parser.add_argument(
-        "runs",
-        type=Path,
-        nargs="?",
-        default=Path("runs"),
-        metavar="RUNS",
-        help="folder with the generated shards",
-    )
-    parser.add_argument("--out", type=Path, default=results.FOLDER, metavar="DIR", help="folder of the rows")
-    parser.add_argument("--dry-run", action="store_true", help="print the table, store nothing")
-    options = parser.parse_args(arguments)
+@_command
+def main(options: _Options) -> None:
     configs, unfinished = find_shards(options.runs)
     for folder in unfinished:
         print(f"not counted because it is unfinished: {folder}")
     rows = [row for config, shards in configs.items() for row in _count(config, shards)]
     print(census_table(rows))
     if not options.dry_run:
-        results.append(rows, options.out)
+        results.append(rows, options.out or results.FOLDER)
 
 
 def _count(config: str, shards: Sequence[Shard]) -> list[Result]:

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import Meta
 
 from zoo.checked import CountOrZero, NotNegative, Sha256, Text, checked
-from zoo.format.manifest import is_inside
 from zoo.storage.untrusted import read_bounded
 from zoo.tasks.toml_text import parse_toml, toml_text
 
@@ -26,7 +25,7 @@ _LINE_RULE = f"one line of at most {_LONGEST} printable characters"
 _URL_RULE = "an address that begins with https://"
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _FILE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}\.csv")
-_PATH = re.compile(r"[\w./-]+", re.ASCII)
+_PATH = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -116,4 +115,4 @@ def _is_line(text: str) -> bool:
 
 
 def _is_url_or_file(text: str) -> bool:
-    return bool(_URL.fullmatch(text) or (is_inside(text) and _PATH.fullmatch(text)))
+    return bool(_URL.fullmatch(text) or _PATH.fullmatch(text))

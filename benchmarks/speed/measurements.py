@@ -3,40 +3,24 @@
 Warm up, synchronize, repeat; a row has the median and the spread.
 """
 
-import math
-import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from statistics import median
 from typing import TypeVar
 
 import torch
 
 from benchmarks.results import Result, Scalar, Setting
+from benchmarks.statistics import standard_error
 from zoo.command import duration
 
 WITH_EVALUATION = "us_per_model_step_with_evaluation"
 _Name = TypeVar("_Name")
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Repeated measurements of one thing, such as seconds per call."""
-
-    values: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.values)
-
-    @property
-    def stderr(self) -> float | None:
-        """Standard error of the mean; None for a single sample."""
-        return statistics.stdev(self.values) / math.sqrt(len(self.values)) if len(self.values) > 1 else None
-
-    def map(self, function: Callable[[float], float]) -> "Samples":
-        return Samples(tuple(map(function, self.values)))
+Samples = Sequence[float]
+"""Repeated measurements of one thing, such as seconds per call."""
 
 
 def measure(
@@ -57,7 +41,7 @@ def measure(
         if (expected := sum(warm) * calls_per_sample * repeats) > 5:
             say(f"  about {duration(expected)}")
     rounds = [[_seconds(call, device, calls_per_sample) for call in calls.values()] for _ in range(repeats)]
-    return {name: Samples(values) for name, values in zip(calls, zip(*rounds, strict=True), strict=True)}
+    return dict(zip(calls, zip(*rounds, strict=True), strict=True))
 
 
 def _seconds(call: Callable[[], object], device: torch.device, calls: int = 1) -> float:
@@ -96,9 +80,9 @@ def speed_row(
         f"speed.{benchmark}",
         config,
         metric,
-        samples.median,
-        stderr=samples.stderr,
-        n=len(samples.values),
+        median(samples),
+        stderr=standard_error(samples),
+        n=len(samples),
         device=device,
         variant=variant,
         setting=setting,

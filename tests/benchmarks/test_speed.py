@@ -130,15 +130,15 @@ def test_gauge_nfn_is_timed_reading_and_learning(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["gauge", "--repeats", "1"], "--repeats: must be at least 2"),
-        (["nfn", "--repeats", "1"], "--repeats: must be at least 2"),
+        (["gauge", "--repeats", "1"], "--repeats: must be a whole number of at least 2, got '1'"),
+        (["nfn", "--repeats", "1"], "--repeats: must be a whole number of at least 2, got '1'"),
         (["nfn", "--config", "cifar"], "invalid choice"),
-        (["nfn", "--threads", "0"], "--threads: must be at least 1, got 0"),
-        (["loader", "--threads", "0"], "--threads: must be at least 1, got 0"),
-        (["page", "--runs", "0"], "--runs: must be at least 1, got 0"),
-        (["generation", "--models", "0"], "--models: must be at least 1, got 0"),
-        (["generation", "--steps", "0"], "--steps: must be at least 1, got 0"),
-        (["generation", "--repeats", "0"], "--repeats: must be at least 1, got 0"),
+        (["nfn", "--threads", "0"], "--threads: must be a whole number of at least 1, got '0'"),
+        (["loader", "--threads", "0"], "--threads: must be a whole number of at least 1, got '0'"),
+        (["page", "--runs", "0"], "--runs: must be a whole number of at least 1, got '0'"),
+        (["generation", "--models", "0"], "--models: each value must be a whole number of at least 1, got '0'"),
+        (["generation", "--steps", "0"], "--steps: must be a whole number of at least 1, got '0'"),
+        (["generation", "--repeats", "0"], "--repeats: must be a whole number of at least 1, got '0'"),
         (["nfn", "--device", "cuda"], "torch sees 0 CUDA devices here, try cpu"),
     ],
 )
