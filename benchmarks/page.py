@@ -106,7 +106,7 @@ def find_chromium() -> str | None:
     return next((path for name in _NAMES if (path := shutil.which(name))), None)
 
 
-def missing() -> str | None:
+def _missing() -> str | None:
     """Which of chromium and Playwright, which drives it, is not installed, and how to install it; None if both are."""
     if importlib.util.find_spec("playwright") is None:
         return "playwright is not installed: run make browser"
@@ -115,7 +115,7 @@ def missing() -> str | None:
 
 def _require_browser() -> None:
     """A ValueError if something is missing."""
-    if reason := missing():
+    if reason := _missing():
         raise ValueError(f"this needs a browser, and {reason}")
 
 
@@ -137,7 +137,7 @@ def show(tab: Any, site: Path, address: str = "") -> None:
     tab.wait_for_selector(_DRAWN)
 
 
-def take_picture(site: Path, address: str, picture: Path, *, width: int = 1280, height: int = 860) -> None:
+def _take_picture(site: Path, address: str, picture: Path, *, width: int = 1280, height: int = 860) -> None:
     """A screenshot as PNG."""
     with launched() as browser:
         tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme="light")
@@ -152,7 +152,7 @@ def main(options: _Options) -> None:
     rows = options.results or results.FOLDER
     run(options, [*_predictions(rows), *_submitted(options.leaderboard, options.zoo)])
     if options.picture:
-        take_picture(options.out, options.show, options.picture)
+        _take_picture(options.out, options.show, options.picture)
         print(f"drawn: {printable(options.picture)}")
 
 

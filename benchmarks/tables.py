@@ -3,7 +3,7 @@
     render_table("kendall", {"mnist": index})       templates/tables/kendall.md.j2, from config → its rows
     render_table("speed", rows=rows)                other layouts take other values
 
-A template can call every function that ``_FUNCTIONS`` lists, also as a filter.
+A template can call every function that ``_FUNCTIONS`` lists, without its underscore and also as a filter.
 """
 
 import functools
@@ -40,10 +40,10 @@ def render_table(layout: str, indexes: Mapping[str, ResultIndex] | None = None, 
 def table(headings: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table; the first column is text, the others numbers."""
     first, *others = headings
-    return "\n".join([heading(first, others), *(f"| {' | '.join(row)} |" for row in rows)])
+    return "\n".join([_heading(first, others), *(f"| {' | '.join(row)} |" for row in rows)])
 
 
-def heading(first: str, others: Iterable[str]) -> str:
+def _heading(first: str, others: Iterable[str]) -> str:
     """The first two lines of a table."""
     headings = [first, *others]
     return f"| {' | '.join(headings)} |\n| {' | '.join(['---', *['---:'] * (len(headings) - 1)])} |"
@@ -96,35 +96,35 @@ def threshold_title(threshold: float) -> str:
     return "no threshold" if threshold == 0 else f"≥ {threshold * 100:g}%"
 
 
-def with_error(value: float, stderr: float | None) -> str:
+def _with_error(value: float, stderr: float | None) -> str:
     """0.905 ± 0.002, or without the error if there is none."""
     return f"{value:.3f}" if stderr is None else f"{value:.3f} ± {stderr:.3f}"
 
 
-def tau_text(row: Result | None) -> str:
-    return MISSING if row is None else with_error(row.value, row.stderr)
+def _tau_text(row: Result | None) -> str:
+    return MISSING if row is None else _with_error(row.value, row.stderr)
 
 
-def interval_text(interval: Sequence[float] | None) -> str:
+def _interval_text(interval: Sequence[float] | None) -> str:
     """[0.907, 0.933], or nothing if it was not measured."""
     return "" if interval is None else "[{:.3f}, {:.3f}]".format(*interval)
 
 
 def with_interval(value: float | None, interval: Sequence[float] | None) -> str:
     """0.921 [0.907, 0.933], or without the interval if there is none."""
-    return f"{number(value, '.3f')} {interval_text(interval)}".strip()
+    return f"{number(value, '.3f')} {_interval_text(interval)}".strip()
 
 
-def tau_cell(
+def _tau_cell(
     index: ResultIndex, model: str, paper: tuple[float, float] | None = None, *, best: bool = False, **setting: Value
 ) -> str:
     """Our τ with its error, its interval, and the τ of the paper; in bold if it is the best."""
-    ours = tau_text(index.find("tau", model, **setting))
-    lines = [f"**{ours}**" if best else ours, interval_text(index.interval("tau", model, **setting))]
-    return "<br>".join(filter(None, [*lines, f"paper {with_error(*paper)}" if paper else ""]))
+    ours = _tau_text(index.find("tau", model, **setting))
+    lines = [f"**{ours}**" if best else ours, _interval_text(index.interval("tau", model, **setting))]
+    return "<br>".join(filter(None, [*lines, f"paper {_with_error(*paper)}" if paper else ""]))
 
 
-def models_in(index: ResultIndex, **setting: Value) -> dict[str, BenchmarkModel]:
+def _models_in(index: ResultIndex, **setting: Value) -> dict[str, BenchmarkModel]:
     """The models that have a τ here by the recipe of their main column, in the order of the tables."""
     models = known_models().items()
     return {name: model for name, model in models if index.find("tau", name, recipe=model.recipe, **setting)}
@@ -135,7 +135,7 @@ def main_setting(name: str, threshold: float = 0.0) -> dict[str, float | str]:
     return {"threshold": threshold, "recipe": known_models()[name].recipe}
 
 
-def leader(index: ResultIndex, threshold: float) -> str | None:
+def _leader(index: ResultIndex, threshold: float) -> str | None:
     """The best of the models that read weights."""
     taus = {name: index.value("tau", name, **main_setting(name, threshold)) for name in weight_models()}
     known = {name: tau for name, tau in taus.items() if tau is not None}
@@ -148,7 +148,7 @@ def count_runs(index: ResultIndex) -> str:
     return number(None if None in counts else sum(count or 0.0 for count in counts))
 
 
-def row_counts(index: ResultIndex, threshold: float) -> str:
+def _row_counts(index: ResultIndex, threshold: float) -> str:
     """The number of rows in each split."""
     return " / ".join(number(index.value(f"{split}_rows", "data", threshold=threshold)) for split in SPLITS)
 
@@ -159,11 +159,11 @@ def headline_models(zoos: Mapping[str, ResultIndex]) -> list[str]:
     return [name for name in names if any(index.find("tau", name, **main_setting(name)) for index in zoos.values())]
 
 
-def has(index: ResultIndex, metric: str) -> bool:
+def _has(index: ResultIndex, metric: str) -> bool:
     return any(row.metric == metric for row in index.rows)
 
 
-def having(index: ResultIndex, **setting: Value) -> ResultIndex:
+def _having(index: ResultIndex, **setting: Value) -> ResultIndex:
     """The rows with this setting."""
     rows = (row for row in index.rows if all(row.setting.get(name) == value for name, value in setting.items()))
     return replace(index, rows=tuple(rows))
@@ -174,7 +174,7 @@ def without_variants(index: ResultIndex) -> ResultIndex:
     return replace(index, rows=tuple(row for row in index.rows if row.model not in _variants()))
 
 
-def variants_in(index: ResultIndex) -> ResultIndex:
+def _variants_in(index: ResultIndex) -> ResultIndex:
     rows = tuple(row for row in index.rows if row.model in _variants())
     if not rows:
         raise ValueError(f"there are no rows of a variant of {MODEL}: name some with --models")
@@ -185,14 +185,14 @@ def _variants() -> list[str]:
     return [name for name, model in MODELS.items() if model.variant_of]
 
 
-def converged_text(index: ResultIndex, name: str, threshold: float) -> str:
+def _converged_text(index: ResultIndex, name: str, threshold: float) -> str:
     """τ of a model that was trained until validation stops improving, and its epochs."""
     setting = {"threshold": threshold, "recipe": "converged"}
     row, epochs = index.find("tau", name, **setting), index.value("epochs", name, **setting)
-    return MISSING if row is None else f"{tau_text(row)} ({number(epochs)} epochs)"
+    return MISSING if row is None else f"{_tau_text(row)} ({number(epochs)} epochs)"
 
 
-def constant_models(index: ResultIndex) -> dict[str, list[float]]:
+def _constant_models(index: ResultIndex) -> dict[str, list[float]]:
     """Which models predict a constant, at which thresholds. Trees do if two leaves of 50 rows cannot be made."""
     found = {
         name: [at for at in index.thresholds if index.value("constant_seeds", name, **main_setting(name, at))]
@@ -201,7 +201,7 @@ def constant_models(index: ResultIndex) -> dict[str, list[float]]:
     return {name: thresholds for name, thresholds in found.items() if thresholds}
 
 
-def too_few_rows(index: ResultIndex) -> list[float]:
+def _too_few_rows(index: ResultIndex) -> list[float]:
     """Thresholds where no model has τ because of the rows: too few to fit, or to rank those of the test split.
 
     Elsewhere a missing τ means that a model could not be computed, which is reported otherwise.
@@ -216,7 +216,7 @@ def too_few_rows(index: ResultIndex) -> list[float]:
     return found
 
 
-def component_cell(index: ResultIndex, config: str, components: tuple[str, ...]) -> str:
+def _component_cell(index: ResultIndex, config: str, components: tuple[str, ...]) -> str:
     """τ of some components. Result rows of all components together have no ``components`` in their setting.
 
     All components are known for the paper's tasks, and taken from the rows for another.
@@ -228,10 +228,10 @@ def component_cell(index: ResultIndex, config: str, components: tuple[str, ...])
         tried = {name for names in settings if isinstance(names, list | tuple) for name in names}
         everything = tuple(name for name in COMPONENTS if name in tried)
     printed = paper.COMPONENTS.get(config, {}).get(components) if index.whole else None
-    return tau_cell(index, MODEL, printed, components=None if components == everything else components)
+    return _tau_cell(index, MODEL, printed, components=None if components == everything else components)
 
 
-def lead_of_nfn(index: ResultIndex, entry_range: float | None) -> str:
+def _lead_of_nfn(index: ResultIndex, entry_range: float | None) -> str:
     """How far Transformer-NFN is above the best of the paper's others."""
     taus = {name: index.value("tau", name, entry_range=entry_range) for name in SIX_MODELS}
     ours = taus.pop(MODEL)
@@ -265,7 +265,7 @@ def tau_of_paper(index: ResultIndex, config: str, name: str, end: int) -> tuple[
     return paper.KENDALL.get(config, {}).get(name, {}).get(0.0) if index.whole and end == paper.TRAIN_ROWS else None
 
 
-def tested_elsewhere(index: ResultIndex) -> list[tuple[dict[str, Value], dict[str, Value], list[float | None]]]:
+def _tested_elsewhere(index: ResultIndex) -> list[tuple[dict[str, Value], dict[str, Value], list[float | None]]]:
     """The other test splits: the setting of rows on unseen configurations, that on all, and how many rows both have."""
     settings = [row.setting for row in index.rows if "tested_config" in row.setting]
     tested = dict.fromkeys((str(one["tested_config"]), str(one["tested_checkpoint"])) for one in settings)
@@ -277,7 +277,7 @@ def tested_elsewhere(index: ResultIndex) -> list[tuple[dict[str, Value], dict[st
     return columns
 
 
-def last_measured(
+def _last_measured(
     rows: Sequence[Result], metric: str, variant: str, device: str, config: str = "mnist", **setting: Any
 ) -> list[Result]:
     """The rows of a metric and variant on such a device, the last one first."""
@@ -291,10 +291,10 @@ def last_measured(
 
 
 _FUNCTIONS = (
-    *(heading, number, threshold_title, with_error, interval_text, with_interval, tau_text, tau_cell, models_in),
-    *(main_setting, leader, count_runs, row_counts, headline_models, has, having, variants_in, converged_text),
-    *(constant_models, too_few_rows, component_cell, lead_of_nfn, sizes_of, end_of_curves, curve_of, tau_of_paper),
-    *(tested_elsewhere, last_measured, known_models, plain_markdown),
+    *(_heading, number, threshold_title, _with_error, _interval_text, with_interval, _tau_text, _tau_cell, _models_in),
+    *(main_setting, _leader, count_runs, _row_counts, headline_models, _has, _having, _variants_in, _converged_text),
+    *(_constant_models, _too_few_rows, _component_cell, _lead_of_nfn, sizes_of, end_of_curves, curve_of, tau_of_paper),
+    *(_tested_elsewhere, _last_measured, known_models, plain_markdown),
 )
 
 
@@ -303,9 +303,16 @@ def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_LAYOUTS), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    functions = {function.__name__: function for function in _FUNCTIONS}
+    functions = {function.__name__.removeprefix("_"): function for function in _FUNCTIONS}
+    numbers = {
+        "kendall": paper.KENDALL,
+        "components": paper.COMPONENTS,
+        "widths": paper.WIDTHS,
+        "ranges": paper.RANGES,
+        "augmentation": paper.AUGMENTATION,
+    }
     trees = [name for name, model in MODELS.items() if not model.neural]
     environment.filters |= functions
-    environment.globals |= functions | {"paper": paper, "MODELS": MODELS, "SIX_MODELS": SIX_MODELS, "TREES": trees}
+    environment.globals |= functions | {"paper": numbers, "MODELS": MODELS, "SIX_MODELS": SIX_MODELS, "TREES": trees}
     environment.globals |= {"MODEL": MODEL, "MISSING": MISSING, "SPLITS": SPLITS}
     return environment

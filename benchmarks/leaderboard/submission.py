@@ -175,9 +175,7 @@ def _read_csv(path: Path) -> dict[tuple[str, str], float]:
         run, checkpoint, text = parts.groups()
         if (run, checkpoint) in predictions:
             raise ValueError(f"{where}: {checkpoint} of run {run} is there twice")
-        if not _NUMBER.fullmatch(text):
-            raise ValueError(f"{where}: a prediction must be a finite number, got {text!r}")
-        if not _LEAST <= float(text) <= _MOST:
+        if not (_NUMBER.fullmatch(text) and _LEAST <= float(text) <= _MOST):
             allowed = f"a share from 0 to 1; {_LEAST:g} to {_MOST:g} is read"
             raise ValueError(f"{where}: a prediction is an accuracy, {allowed}, got {text}")
         predictions[run, checkpoint] = float(text)

@@ -15,7 +15,6 @@ from benchmarks.results import Result, Scalar, Setting
 from benchmarks.statistics import standard_error
 from zoo.command import duration
 
-WITH_EVALUATION = "us_per_model_step_with_evaluation"
 _Name = TypeVar("_Name")
 
 
@@ -33,14 +32,18 @@ def measure(
 ) -> dict[_Name, Samples]:
     """Seconds per call of each function. They take turns, so that a busy moment of the machine affects all of them.
 
-    ``calls_per_sample`` calls share one synchronization, for work that a GPU queues.
+    ``calls_per_sample`` calls share one synchronization, for work that a GPU queues. If the first samples show that the
+    others will take more than some seconds, this is announced.
     """
     device = torch.device(device)
-    if warmup:
-        warm = [min(_seconds(call, device) for _ in range(warmup)) for call in calls.values()]
-        if (expected := sum(warm) * calls_per_sample * repeats) > 5:
-            say(f"  about {duration(expected)}")
-    rounds = [[_seconds(call, device, calls_per_sample) for call in calls.values()] for _ in range(repeats)]
+    for call in calls.values():
+        for _ in range(warmup):
+            _seconds(call, device)
+    rounds: list[list[float]] = []
+    for left in range(repeats - 1, -1, -1):
+        rounds.append([_seconds(call, device, calls_per_sample) for call in calls.values()])
+        if len(rounds) == 1 and (expected := sum(rounds[0]) * calls_per_sample * left) > 5:
+            say(f"  about {duration(expected)} more")
     return dict(zip(calls, zip(*rounds, strict=True), strict=True))
 
 

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks import results
 from benchmarks.data import Checkpoints
 from benchmarks.models.registry import builder
 from benchmarks.models.training import EPOCHS, RECIPES, TrainingGroup, train_together
-from benchmarks.results import Result, Setting, describe_device
-from benchmarks.speed.measurements import WITH_EVALUATION, measure, say, speed_row
+from benchmarks.results import Result, Setting
+from benchmarks.speed.measurements import measure, say, speed_row
 from generation.data import TrainingInputs, epoch_batches, train_subset
 from generation.fused.variants import variant_named
 from generation.population.trainer import PopulationTrainer, make_engine
@@ -26,7 +25,7 @@ from nfn import PredictorEnsemble, TrainingStep, TransformerNFN, invariant_featu
 from nfn.predictors import gauge_nfn, input_cache
 from nfn.predictors.literal import literal_twin
 from zoo import TransformerSpec, TransformerWeights
-from zoo.command import duration, how_many
+from zoo.command import how_many
 from zoo.device import choose_device, fast_small_products
 from zoo.format.hyperparameters import OPTIMIZERS, Optimizer
 from zoo.format.record import SHARED_SEED
@@ -102,8 +101,7 @@ def _population(
     """Times whole epochs with their evaluation and the evaluation alone; the difference is the training."""
     variant = _variant(", ".join(filter(None, [_POPULATIONS[engine_name], fused_variant])), dimensions)
     epochs = f"{repeats + 1} epochs of {how_many(steps, 'step')}"
-    time = _expected(config, variant, device, models * steps * (repeats + 1), results.read("speed.generation"))
-    say(f"{config}: {models:,} models at once, {engine_name} engine, {epochs}, {time}")
+    say(f"{config}: {models:,} models at once, {engine_name} engine, {epochs}; the first compiles")
     tests = max(100, round(KNOWN[config].test_rows * min(1.0, steps / _STEPS_OF_MNIST)))
     task = _random_task(with_dimensions(SPECS[config], dimensions), steps * Protocol().batch_size, tests)
     kinds = zip(range(models), itertools.cycle(OPTIMIZERS), itertools.cycle(_DROPOUTS), strict=False)
@@ -112,7 +110,7 @@ def _population(
     kernels = None if fused_variant is None else variant_named(fused_variant)
     engine = make_engine(engine_name, runs, task, device, variant=kernels)
     trainer = PopulationTrainer(engine)
-    trainer.train_epoch()  # compiles
+    trainer.train_epoch()
     row = partial(
         speed_row,
         "generation",
@@ -133,19 +131,10 @@ def _population(
         engine.evaluate(trainer.state.weights, trainer.state.alive, trainer.task.test)
 
     epoch = measure({"epoch": trainer.train_epoch}, device=device, repeats=repeats, warmup=0)["epoch"]
-    yield row(WITH_EVALUATION, [seconds * 1e6 / models / steps for seconds in epoch])
+    yield row("us_per_model_step_with_evaluation", [seconds * 1e6 / models / steps for seconds in epoch])
     evaluation = measure({"test": evaluate}, device=device, repeats=repeats, warmup=0)["test"]
     yield row("us_per_128_evaluated", [seconds * 1e6 * 128 / models / tests for seconds in evaluation])
     yield row("us_per_model_step", [(seconds - median(evaluation)) * 1e6 / models / steps for seconds in epoch])
-
-
-def _expected(config: str, variant: str, device: torch.device, model_steps: int, known: Sequence[Result]) -> str:
-    """How long so many steps take by the last row of their kind on such a device; no row includes compiling."""
-    kind = (config, variant, WITH_EVALUATION, describe_device(device))
-    micros = [row.value for row in known if (row.config, row.variant, row.metric, row.device) == kind]
-    time = f"about {duration(micros[-1] * 1e-6 * model_steps)}" if micros else "no row of this device says how long"
-    compiled = device.type == "cuda" and variant.startswith(_POPULATIONS["torch"])
-    return f"{time}{', and a minute or two before that to compile' if compiled else ''}"
 
 
 def _variant(name: str, dimensions: dict[str, int]) -> str:

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.documents import DOCUMENTS, TEMPLATES
 from benchmarks.leaderboard import __main__ as leaderboard
 from benchmarks.leaderboard.__main__ import main
 from benchmarks.leaderboard.card import Card, PredictionSet
 from benchmarks.leaderboard.scoring import HeldOutRows, leaked_labels, score
 from benchmarks.leaderboard.submission import _csv_text, rank, read_ranking, submissions_in, write_submission
+from benchmarks.report import _DOCUMENTS, _TEMPLATES
 from benchmarks.statistics import kendall_tau
 from benchmarks.tables import render_table
 from tests.refusal import refusal
@@ -74,7 +74,7 @@ FAULTS = {
     "a row is missing": (lines(lambda rows: rows[:-2]), "is missing, as are 2 in all; there are "),
     "a foreign run": (lines(lambda rows: [*rows, "0123456789abcdef,best,0.5"]), "is not a test row"),
     "a row twice": (lines(lambda rows: [*rows, rows[1]]), "is there twice"),
-    "not a number": (lines(predicted("nan")), "must be a finite number, got 'nan'"),
+    "not a number": (lines(predicted("nan")), "to 1.5 is read, got nan"),
     "infinite": (lines(predicted("1e999")), "got 1e999"),
     "in percent": (lines(predicted("87.5")), "a prediction is an accuracy, a share from 0 to 1"),
     "no header": (lines(lambda rows: rows[1:]), "line 1: must be run_id,checkpoint,predicted"),
@@ -211,10 +211,10 @@ def test_the_committed_ranking_is_that_of_the_committed_submissions() -> None:
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What a contributor changes of this repository, with the bundled sample beside it."""
-    for document in DOCUMENTS:
+    for document in _DOCUMENTS:
         (tmp_path / document).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / document, tmp_path / document)
-    shutil.copytree(ROOT / TEMPLATES, tmp_path / TEMPLATES)
+    shutil.copytree(ROOT / _TEMPLATES, tmp_path / _TEMPLATES)
     for folder in ("submissions", "results"):
         shutil.copytree(ROOT / "benchmarks" / folder, tmp_path / "benchmarks" / folder)
     (tmp_path / "small-transformer-zoo").symlink_to(ROOT / "small-transformer-zoo")

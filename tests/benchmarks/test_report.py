@@ -9,7 +9,7 @@ import pytest
 
 import zoo
 from benchmarks import kendall, report, results
-from benchmarks.documents import DOCUMENTS, TEMPLATES, _accuracies_table, _Contents, final_runs
+from benchmarks.report import _DOCUMENTS, _TEMPLATES, _accuracies_table, _Contents, _final_runs
 from benchmarks.results import Result, ResultIndex
 from benchmarks.tables import for_terminal, render_table
 from zoo.publish import publish
@@ -18,16 +18,16 @@ from zoo.testing import TINY_MNIST, fabricate_shard
 
 def write_templates(root: Path, text: str) -> dict[str, Path]:
     """A clone whose templates are all the same; the documents do not exist yet."""
-    for document, template in DOCUMENTS.items():
-        for path in (root / document, root / TEMPLATES / template):
+    for document, template in _DOCUMENTS.items():
+        for path in (root / document, root / _TEMPLATES / template):
             path.parent.mkdir(exist_ok=True, parents=True)
-        (root / TEMPLATES / template).write_text(text)
-    return {document: root / document for document in DOCUMENTS}
+        (root / _TEMPLATES / template).write_text(text)
+    return {document: root / document for document in _DOCUMENTS}
 
 
 def test_the_documents_are_what_the_rows_say(capsys: pytest.CaptureFixture[str]):
     report.main(["--check"])
-    assert f"{', '.join(DOCUMENTS)}: up to date" in capsys.readouterr().out
+    assert f"{', '.join(_DOCUMENTS)}: up to date" in capsys.readouterr().out
 
 
 def test_stale_documents_are_found_and_made_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -48,8 +48,8 @@ def test_stale_documents_are_found_and_made_anew(tmp_path: Path, capsys: pytest.
         report.main([*arguments, "--check"])
     assert ended.value.code == 1
     assert capsys.readouterr().err.splitlines() == [
-        f"{document}, line 3 is out of date: edit {TEMPLATES}/{template}, then run python -m benchmarks.report"
-        for document, template in DOCUMENTS.items()
+        f"{document}, line 3 is out of date: edit {_TEMPLATES}/{template}, then run python -m benchmarks.report"
+        for document, template in _DOCUMENTS.items()
     ]
     assert {path: path.read_text() for path in paths.values()} == before, "--check writes nothing"
     report.main(arguments)
@@ -91,7 +91,7 @@ def test_the_spread_of_accuracies_is_that_of_completed_runs(tmp_path: Path):
     runs = zoo.open(tmp_path / "generated", "mnist").runs
     completed = runs[runs["status"] == "completed"]
     assert 0 < len(completed) < len(runs)
-    (name, found), *others = final_runs(tmp_path).items()
+    (name, found), *others = _final_runs(tmp_path).items()
     assert name == "mnist"
     assert not others
     assert found["test_accuracy"].tolist() == [curve[-1] for curve in completed["test_accuracy"]]

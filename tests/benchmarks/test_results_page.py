@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import page, results
 from benchmarks.leaderboard.submission import read_ranking
-from benchmarks.page import missing, take_picture
+from benchmarks.page import _missing, _take_picture
 from benchmarks.results import ResultIndex
 from benchmarks.speed import reading
 from benchmarks.speed.__main__ import main as speed
@@ -62,7 +62,7 @@ def test_the_command_writes_a_page_with_them(small_zoo: Path, tmp_path: Path, mo
     assert head_of(tmp_path / "site")["predictions"] == []
 
 
-@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.skipif(_missing() is not None, reason=_missing() or "")
 def test_size_and_speed_of_a_page_become_rows(small_zoo: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     stored: list[results.Result] = []
     monkeypatch.setattr(results, "append", stored.extend)
@@ -105,6 +105,6 @@ def test_a_picture_is_taken_of_a_page_with_a_relative_path(tmp_path: Path, monke
         yield SimpleNamespace(new_page=lambda **options: tab)
 
     monkeypatch.setattr("benchmarks.page.launched", launched)
-    take_picture(Path("site"), "#mnist", Path("docs/page.png"))
+    _take_picture(Path("site"), "#mnist", Path("docs/page.png"))
     assert opened == [f"{(tmp_path / 'site' / 'index.html').as_uri()}#mnist"]
     assert Path("docs/page.png").read_bytes() == b"png"

@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks import execution, report, results, rows
 from benchmarks.data import Outcome
-from benchmarks.documents import _Contents
 from benchmarks.models import hyperparameters
+from benchmarks.report import _Contents
 from benchmarks.results import ResultIndex
 from benchmarks.rows import _curve_rows, _LearningCurves
 from benchmarks.trial import Trial

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks import execution, results, statistics, transfer
 from benchmarks.data import HYPERPARAMETERS, BenchmarkData, Checkpoints
-from benchmarks.documents import _Contents
 from benchmarks.models import hyperparameters
+from benchmarks.report import _Contents
 from benchmarks.results import ResultIndex
 from benchmarks.tables import render_table
 from tests.benchmarks.synthetic import invent, random_label

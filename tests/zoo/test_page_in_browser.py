@@ -16,13 +16,13 @@ import pandas as pd
 import pytest
 
 import zoo
-from benchmarks.page import _DRAWN, launched, missing, show
+from benchmarks.page import _DRAWN, _missing, launched, show
 from tests.zoo.hostile_text import HOSTILE, make_hostile
 from tests.zoo.written_page import page_text
 from zoo.page.predictions import Predictions
 from zoo.page.writing import write_page
 
-if reason := missing():
+if reason := _missing():
     pytest.skip(reason, allow_module_level=True)
 
 
