@@ -24,8 +24,8 @@ class _Options(PageOptions):
     leaderboard: Annotated[Path, Option("folder of the submissions", "DIR")] = Path(__file__).parent / "submissions"
     picture: Annotated[Path | None, Option("also take a picture of the page, as PNG", "FILE")] = None
     show: Annotated[
-        str, Option("what is in the picture, e.g. #mnist/checkpoint (default: the first view)", "ADDRESS")
-    ] = ""
+        str | None, Option("what is in the picture, e.g. #mnist/checkpoint (default: the first view)", "ADDRESS")
+    ] = None
 
 
 _command = Command(__name__, "benchmarks.page", __doc__, _Options)
@@ -152,7 +152,7 @@ def main(options: _Options) -> None:
     rows = options.results or results.FOLDER
     run(options, [*_predictions(rows), *_submitted(options.leaderboard, options.zoo)])
     if options.picture:
-        _take_picture(options.out, options.show, options.picture)
+        _take_picture(options.out, options.show or "", options.picture)
         print(f"drawn: {printable(options.picture)}")
 
 

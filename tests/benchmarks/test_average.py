@@ -119,4 +119,4 @@ def test_the_average_is_shown_with_its_lead_and_never_as_the_leader(
     assert "| Gauge-NFN averaged with hyperparameters only | 0.990" in table
     assert "| Gauge-NFN | **" in table
     assert "| τ behind the leader (bold) | τ above hyperparameters only |" in table
-    assert "the mean of the places that both predict" in table
+    assert "the mean of the ranks that both predict" in table
