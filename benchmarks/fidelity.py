@@ -41,8 +41,8 @@ from benchmarks.results import Result
 from generation.data import load_task_data, random_subset
 from generation.population.torch_engine import TorchEngine
 from generation.population.trainer import Engine, PopulationTrainer, make_engine
-from generation.protocol import Protocol, RunConfig
-from generation.sweep import PRESETS, Sweep
+from generation.protocol import PRESETS, Protocol, RunConfig
+from generation.sweep import Sweep
 from generation.task import named_task
 from zoo.command import progress_bar
 from zoo.device import choose_device

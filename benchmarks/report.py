@@ -61,10 +61,10 @@ from benchmarks.plots import headline_plot, scatter, tau_by_rows, tau_by_thresho
 from benchmarks.results import Result, ResultIndex, Value
 from benchmarks.tables import main_setting, render_table, table, with_data_notes, without_variants
 from benchmarks.trial import Trial, TrialStore
-from zoo.format.hyperparameters import HYPERPARAMETERS
+from zoo.format.hyperparameters import DISTINCT_SEEDS, HYPERPARAMETERS
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import RUNS_FILE, PublishedZoo
-from zoo.format.record import DISTINCT_SEEDS, config_name, task_of
+from zoo.format.record import config_name, task_of
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA
 from zoo.format.table_file import read_table
 from zoo.plots import plot_histograms

@@ -9,52 +9,56 @@ Finished shards are skipped; one whose worker died is given to another and resum
 DIR is a folder that all machines share. Exit code 1 if any shard is missing in the end; give the command again.
 """
 
-import argparse
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from generation.options import TrainingOptions
+from zoo.checked import Count, CountOrZero
+from zoo.command import Command, Option
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options(TrainingOptions):
+    shards: Annotated[str | None, Option("such as 5, 0-31, or 0-3,8,10-12 (default: all)")] = None
+    address: Annotated[
+        str | None, Option("a running Ray cluster: auto, or HOST:PORT (default: this machine alone)")
+    ] = None
+    cpus: Annotated[Count, Option("CPU cores, and threads, per shard", "N")] = 1
+    retries: Annotated[CountOrZero, Option("new workers for a shard whose worker died", "N")] = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shards is not None and self.sample is not None:
+            raise ValueError("--sample takes the place of --shards: give one of them")
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise ValueError(f"--device {self.device!r}: Ray hands out the devices, name cpu or cuda")
+
+
+_command = Command(__name__, "generation.launch", __doc__, _Options)
+
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from generation.grid import drawn_shards
-from generation.job import Job, add_options, check_preset, choose_preset, chosen_sample
+from generation.job import Job, chosen_draw
 from generation.ray_tasks import cluster, import_ray, prepare, train
+from generation.sweep import drawn_shards
 from generation.task import named_task
-from zoo.command import command, command_parser, how_many, not_negative, one_line, positive
+from zoo.command import how_many, one_line, printable
 from zoo.storage.atomic import Busy
-from zoo.terminal import PlainConsole, printable
+from zoo.terminal import PlainConsole
 
 _UNFINISHED = 1
-_RETRIES = 3
 _POLL_SECONDS = 0.5
-_DEVICES = ("auto", "cpu", "cuda")
 _WAITING, _RUNNING, _FINISHED, _MISSING = "waiting", "running", "finished", "missing"
 _STYLES = {_WAITING: "dim", _RUNNING: "cyan", _FINISHED: "green", _MISSING: "bold red"}
 _Print = Callable[[str], None]
-
-
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = command_parser("generation.launch", __doc__)
-    parser.add_argument("--shards", help="such as 5, 0-31, or 0-3,8,10-12 (default: all)")
-    parser.add_argument("--address", help="a running Ray cluster: auto, or HOST:PORT (default: this machine alone)")
-    parser.add_argument("--cpus", type=positive, default=1, help="CPU cores, and threads, per shard")
-    parser.add_argument(
-        "--retries",
-        type=not_negative,
-        default=_RETRIES,
-        help="new workers for a shard whose worker died",
-    )
-    add_options(parser)
-    options = parser.parse_args(arguments)
-    if options.shards is not None and options.sample is not None:
-        parser.error("--sample takes the place of --shards: give one of them")
-    return options
 
 
 def _parse_shards(text: str, count: int) -> list[int]:
@@ -73,26 +77,22 @@ def _parse_shards(text: str, count: int) -> list[int]:
     return sorted(shards)
 
 
-@command
-def main(arguments: list[str] | None = None) -> None:
-    options = _parse(arguments)
+@_command
+def main(options: _Options) -> None:
     # what is wrong with any of these should be known before a cluster starts
-    task = named_task(options.task)
-    chosen = None if options.shards is None else _parse_shards(options.shards, task.grid.shards)
-    check_preset(task, options.preset)
-    if (draw := chosen_sample(options)) is not None:
-        drawn_shards(task.grid, draw)
-    if options.device not in _DEVICES:
-        raise ValueError(f"--device {options.device!r}: Ray hands out the devices, name cpu or cuda")
+    grid = named_task(options.task).grid
+    chosen = None if options.shards is None else _parse_shards(options.shards, grid.shards)
+    if (draw := chosen_draw(options)) is not None:
+        drawn_shards(grid, draw)
     # Ray gives a task that ran out of memory to other workers forever unless it is limited
     os.environ.setdefault("RAY_task_oom_retries", str(options.retries))
     ray = import_ray(options.address)
     with cluster(ray, options.address):
         device = _choose_cluster_device(ray, options.device)
         _check_cpus(ray, options.cpus, device)
-        job = Job.of(options, task, choose_preset(task, options.preset, torch.device(device)), device).anywhere()
+        job = Job.of(options, device).anywhere()
         shards = chosen or list(job.sweep.shards)
-        table = _StatusTable(shards, f"{job.sweep.config_name}, preset {job.sweep.preset.name}, into {job.place}")
+        table = _StatusTable(shards, f"{job.sweep.config_name}, preset {job.sweep.preset.name}, into {job.destination}")
         before = [shard for shard in shards if job.is_finished(shard)]
         for shard in before:
             table.change(shard, state=_FINISHED, remark="finished already")
@@ -245,17 +245,18 @@ def _fault_of(ray: Any, reference: Any) -> str | None:
 
 def _summarize(job: Job, table: _StatusTable, before: int) -> bool:
     """Looks for the finished shards, prints how many there are and which are missing, and returns whether all are."""
+    where = job.destination
     for shard in table.in_state(_FINISHED):
         try:
             if not job.is_finished(shard):
-                table.change(shard, state=_MISSING, remark=f"not in {job.place}: is that a folder all machines share?")
+                table.change(shard, state=_MISSING, remark=f"not in {where}: is that a folder all machines share?")
         except (ValueError, OSError) as error:
             table.change(shard, state=_MISSING, remark=one_line(error))
     finished, missing = table.in_state(_FINISHED), table.in_state(_MISSING)
     for shard in missing:
         print(f"error: shard {shard} is missing: {printable(table.shards[shard].remark)}", file=sys.stderr)
     print(
-        f"{how_many(len(table.shards), 'shard')} into {job.place}: {len(finished)} finished, {before} of them before, "
+        f"{how_many(len(table.shards), 'shard')} into {where}: {len(finished)} finished, {before} of them before, "
         f"{len(missing)} missing"
     )
     return not missing

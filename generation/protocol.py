@@ -1,4 +1,4 @@
-"""How every run of the zoo is trained, and what makes one run differ from another."""
+"""How the runs of a zoo are trained, the presets, and what tells one run from another."""
 
 import hashlib
 import json
@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from zoo.checked import NotNegative, check_fields
-from zoo.format.hyperparameters import HYPERPARAMETERS, Hyperparameters
+from zoo.format.hyperparameters import Hyperparameters
 
-CHECKPOINT_SHARES = {"epoch_50": 0.50, "epoch_75": 0.75, "epoch_100": 1.00}
+_CHECKPOINT_SHARES = {"epoch_50": 0.50, "epoch_75": 0.75, "epoch_100": 1.00}
 
 MOMENTUM = 0.9
 ADAM_BETAS = (0.9, 0.999)
@@ -48,13 +48,13 @@ class Protocol:
     @classmethod
     def shortened(cls, epochs: int) -> "Protocol":
         """The same protocol in fewer epochs, a tenth of them warm-up as in the paper."""
-        return cls(epochs=epochs, warmup_epochs=warmup_share(epochs))
+        return cls(epochs=epochs, warmup_epochs=_warmup_share(epochs))
 
     def lasting(self, epochs: int) -> "Protocol":
         """The same protocol in another number of epochs, with the paper's shares of warm-up and checkpoints."""
         if epochs == self.epochs:
             return self
-        return replace(self, epochs=epochs, warmup_epochs=warmup_share(epochs), checkpoint_epochs=None)
+        return replace(self, epochs=epochs, warmup_epochs=_warmup_share(epochs), checkpoint_epochs=None)
 
     def learning_rate(self, peak: float, epoch: int) -> float:
         """The learning rate throughout ``epoch``, counted from 0.
@@ -78,7 +78,7 @@ class Protocol:
         """
         if self.checkpoint_epochs is not None:
             return {f"epoch_{epoch}": epoch for epoch in self.checkpoint_epochs}
-        return {label: max(1, round(share * self.epochs)) for label, share in CHECKPOINT_SHARES.items()}
+        return {label: max(1, round(share * self.epochs)) for label, share in _CHECKPOINT_SHARES.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-ready data. The later fields are left out at their defaults: the first runs keep their ids."""
@@ -88,9 +88,36 @@ class Protocol:
         return plain
 
 
-def warmup_share(epochs: int) -> int:
+def _warmup_share(epochs: int) -> int:
     """A tenth, as in the paper."""
     return max(1, epochs // 10)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How much of the paper's work a sweep does: all of it, fewer epochs, or a small taste."""
+
+    name: str
+    protocol: Protocol
+    runs_per_shard: int | None = None  # None: all
+    train_examples: int | None = None  # None: the whole training set
+
+    @property
+    def summary(self) -> str:
+        """The work of a shard, for a help text."""
+        runs = "all runs" if self.runs_per_shard is None else f"{self.runs_per_shard} runs"
+        examples = "" if self.train_examples is None else f" on {self.train_examples:,} examples"
+        return f"{self.name}, {runs} of {self.protocol.epochs} epochs{examples}"
+
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        Preset("paper", Protocol(), runs_per_shard=500),
+        Preset("lite", Protocol.shortened(20), runs_per_shard=500),
+        Preset("demo", Protocol.shortened(6), runs_per_shard=8, train_examples=4000),
+    )
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,15 +133,11 @@ class RunConfig(Hyperparameters):
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as plain JSON-ready data."""
-        plain = vars(self) | {"protocol": self.protocol.to_dict()}
-        return {name: value for name, value in plain.items() if name != "task_sha256" or value is not None}
+        own_task = {} if self.task_sha256 is None else {"task_sha256": self.task_sha256}
+        return {**self.hashed(), "task": self.task, "protocol": self.protocol.to_dict(), **own_task}
 
     @property
     def run_id(self) -> str:
         """The first 16 hexadecimal digits of the SHA-256 of the configuration as canonical JSON."""
         canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
-
-    def hyperparameters(self) -> dict[str, Any]:
-        """The columns of the zoo that tell this run from others."""
-        return {name: getattr(self, name) for name in HYPERPARAMETERS}

@@ -31,10 +31,6 @@ _PROTOCOLS = (
 """Protocols whose files outlive this process and can be written to. ``memory://`` would drop the only copy."""
 
 
-def is_url(out: str) -> bool:
-    return "://" in out
-
-
 def scratch_folder(url: str, scratch: Path | None) -> Path:
     """A local folder for this URL alone."""
     return (scratch or cache_folder() / "scratch") / hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:12]

@@ -9,42 +9,45 @@
 A run that is killed resumes from its last snapshot when the same command is given again, and ends with the same bytes.
 """
 
-import argparse
+from dataclasses import dataclass
+from typing import Annotated
+
+from generation.options import TrainingOptions
+from zoo.command import Command, Option
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options(TrainingOptions):
+    shard: Annotated[int | None, Option("which shard to train, from 0 on; the paper's tasks have 32", "N")] = None
+    list: Annotated[bool, Option("list the shards and which of them are finished")] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shard is not None and self.sample is not None:
+            raise ValueError("--sample takes the place of --shard: give one of them")
+        if self.shard is not None and self.list:
+            raise ValueError("--list shows all shards: leave out --shard")
+        if self.shard is None and self.sample is None and not self.list:
+            raise ValueError("name a shard with --shard 0, 1, …, draw a --sample, or --list them")
+
+
+_command = Command(__name__, "generation.run", __doc__, _Options)
 
 from rich.table import Table
 
-from generation.job import Job, add_options, choose_preset
+from generation.job import Job
 from generation.shard import train_shard
-from generation.task import named_task
-from zoo.command import command, command_parser
 from zoo.device import choose_device
 from zoo.terminal import PlainConsole
 
 
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = command_parser("generation.run", __doc__)
-    parser.add_argument("--shard", type=int, help="which shard to train, from 0 on; the paper's tasks have 32")
-    parser.add_argument("--list", action="store_true", help="list the shards and which of them are finished")
-    add_options(parser)
-    options = parser.parse_args(arguments)
-    if options.shard is not None and options.sample is not None:
-        parser.error("--sample takes the place of --shard: give one of them")
-    if options.shard is not None and options.list:
-        parser.error("--list shows all shards: leave out --shard")
-    if options.shard is None and options.sample is None and not options.list:
-        parser.error("name a shard with --shard 0, 1, …, draw a --sample, or --list them")
-    return options
-
-
-@command
-def main(arguments: list[str] | None = None) -> None:
-    options = _parse(arguments)
-    task = named_task(options.task)
-    job = Job.of(options, task, choose_preset(task, options.preset, choose_device(options.device)), options.device)
+@_command
+def main(options: _Options) -> None:
+    job = Job.of(options, str(choose_device(options.device)))
     if options.list:
         _list_shards(job)
     else:
-        for shard in job.sweep.shards if options.sample is not None else (options.shard,):
+        for shard in job.sweep.shards if options.shard is None else (options.shard,):
             train_shard(job, shard)
 
 

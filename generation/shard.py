@@ -1,38 +1,54 @@
 """Trains one shard of a job: alone, from its last snapshot, and uploaded where its destination is a URL.
 
 Idempotent: a finished shard is left alone. Killed at any moment and started again, it ends with the same bytes.
+
+Snapshots are safetensors files ``state-1f0c93ab-00042.safetensors``, named after the training they belong to and the
+epochs done. The two newest are kept: if the newest is damaged, training resumes from the one before. Snapshots
+of another training in the same folder are neither read nor touched.
 """
 
+import hashlib
+import json
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import safetensors
+import safetensors.torch
 import torch
 from torch import Tensor
 
 from generation.job import Job
-from generation.population.engine import checkpoint_labels
+from generation.population.engine import PopulationState, checkpoint_labels
 from generation.population.trainer import CheckpointMeasures, PopulationTrainer
-from generation.progress import EpochProgress, Report, epoch_bar, say
-from generation.snapshot import delete_snapshots, fingerprint, load_snapshot, save_snapshot
-from zoo.command import duration, how_many
+from generation.protocol import RunConfig
+from zoo.command import duration, how_many, progress_bar
 from zoo.format.schema import BEST, RUN_SCHEMA, checkpoint_schema, with_weights
 from zoo.format.shard import ShardRecord, finished_record, write_shard
-from zoo.storage.atomic import remove_unfinished
+from zoo.storage.atomic import remove_unfinished, write_atomically
+from zoo.storage.untrusted import refuse_larger
+from zoo.terminal import say
 from zoo.version import VERSION
 
+_KEPT = 2  # snapshots
+_PATTERN = "state-*.safetensors"
+_LONGEST_HEADER = 1 << 20  # bytes, of a snapshot
 _LONG_SECONDS = 600.0  # a training that is worth announcing
 _PROBED_EXAMPLES = 200
+_Report = Callable[[int, int, str], None]
+"""Called after each epoch with its number, how many there are, and a status line."""
 
 
-def train_shard(job: Job, shard: int, report: Report | None = None) -> None:
+def train_shard(job: Job, shard: int, report: _Report | None = None) -> None:
     """Trains a shard of the job and, where it belongs at a URL, uploads it; ``report`` is called after every epoch."""
     job.configs(shard)  # a shard that does not exist is an error here, before a lock is made and a store is asked
     if job.remote and job.is_finished(shard):
-        say(f"shard {shard} is finished already in {job.place}: nothing to do")
+        say(f"shard {shard} is finished already in {job.destination}: nothing to do")
         return
     if job.remote:
         job.remote.try_writing()
@@ -43,15 +59,15 @@ def train_shard(job: Job, shard: int, report: Report | None = None) -> None:
             # another process here may have been quicker, and cleared the folder away
             if not job.is_finished(shard):
                 job.remote.upload(job.folder(shard))
-        say(f"shard {shard} is uploaded to {job.place}")
+        say(f"shard {shard} is uploaded to {job.destination}")
 
 
-def _train_in_folder(job: Job, shard: int, report: Report | None) -> None:
+def _train_in_folder(job: Job, shard: int, report: _Report | None) -> None:
     """The finished shard in its local folder; call it with the lock held."""
     folder, clock = job.folder(shard), _Clock()
     remove_unfinished(folder)
     if job.accepts(shard, finished_record(folder), str(folder)):
-        delete_snapshots(folder)
+        _delete_snapshots(folder)
         say(f"{folder} is finished already: nothing to do")
         return
     trainer, record = job.prepare(shard)
@@ -67,7 +83,7 @@ def _train_in_folder(job: Job, shard: int, report: Report | None) -> None:
     _train_epochs(job, trainer, record, clock, report)
     checkpoints = _checkpoint_tables(trainer, trainer.measure_checkpoints())
     write_shard(folder, record, checkpoints, _runs_table(trainer, shard), lambda: _timing(trainer, clock))
-    delete_snapshots(folder)
+    _delete_snapshots(folder)
     say(f"{folder}: {how_many(record.runs, 'run')}, {trainer.diverged} of them diverged, in {clock.seconds():.0f} s")
 
 
@@ -101,31 +117,54 @@ class _Clock:
 
 
 def _train_epochs(
-    job: Job, trainer: PopulationTrainer, record: ShardRecord, clock: _Clock, report: Report | None
+    job: Job, trainer: PopulationTrainer, record: ShardRecord, clock: _Clock, report: _Report | None
 ) -> None:
     """Every epoch that is left, from the last snapshot where there is one."""
     folder = job.folder(record.shard)
-    owner = fingerprint(trainer.configs, data=trainer.task.sha256, record=record.to_dict())
-    if (snapshot := load_snapshot(folder, owner, trainer.state)) is not None:
+    owner = _fingerprint(trainer.configs, data=trainer.task.sha256, record=record.to_dict())
+    if (snapshot := _load_snapshot(folder, owner, trainer.state)) is not None:
         trainer.state, clock.earlier = snapshot
         say(f"resumed after epoch {trainer.state.epoch} of {trainer.protocol.epochs}")
     last_snapshot, epochs = time.monotonic(), trainer.protocol.epochs
-    progress = EpochProgress(record.runs, epochs, trainer.state.epoch)
-    with epoch_bar() as bar:
-        row = bar.add_task("", total=epochs, completed=trainer.state.epoch, status="")
+    progress = _EpochProgress(record.runs, epochs, trainer.state.epoch)
+    with progress_bar() as bar:
+        row = bar.add_task("epoch", total=epochs, completed=trainer.state.epoch)
         while not trainer.finished:
             trainer.train_epoch()
             epoch = trainer.state.epoch
             accuracy = trainer.state.test_accuracy[:, epoch - 1].cpu()  # waits for the end of the epoch
             status = progress.describe(epoch, accuracy, trainer.diverged)
-            bar.update(row, completed=epoch, status=status)
+            bar.update(row, completed=epoch, description=status)
             if report:
                 report(epoch, epochs, status)
             if bar.disable:
                 say(f"epoch {epoch}/{epochs}  {status}")
             if time.monotonic() - last_snapshot >= job.snapshot_seconds and not trainer.finished:
-                save_snapshot(folder, trainer.state, owner, clock.seconds())
+                _save_snapshot(folder, trainer.state, owner, clock.seconds())
                 last_snapshot = time.monotonic()
+
+
+class _EpochProgress:
+    """How fast a population trains, by the epochs of this process alone: a resumed shard's rate is not flattered."""
+
+    def __init__(self, runs: int, epochs: int, first_epoch: int) -> None:
+        self.runs, self.epochs, self.first_epoch = runs, epochs, first_epoch
+        self.start = time.monotonic()
+
+    def describe(self, epoch: int, accuracy: Tensor, diverged: int) -> str:
+        """After ``epoch`` epochs: model-epochs per second, the accuracies of the runs that are alive, the time left."""
+        # the clock may be too coarse to see the epoch pass
+        elapsed = max(time.monotonic() - self.start, 1e-9)
+        accuracy = accuracy[~accuracy.isnan()]
+        parts = [f"{self.runs * (epoch - self.first_epoch) / elapsed:,.3g} model-epochs/s"]
+        if len(accuracy):
+            parts.append(f"accuracy best {float(accuracy.max()):.3f} median {float(accuracy.median()):.3f}")
+        if diverged:
+            parts.append(f"{diverged} diverged")
+        if epoch < self.epochs:
+            left = elapsed / (epoch - self.first_epoch) * (self.epochs - epoch)
+            parts.append(f"{duration(left)} left")
+        return "  ".join(parts)
 
 
 def _timing(trainer: PopulationTrainer, clock: _Clock) -> dict[str, Any]:
@@ -184,3 +223,92 @@ def _runs_table(trainer: PopulationTrainer, shard: int) -> pa.Table:
         "code_version": [VERSION] * len(configs),
     }
     return pa.table([pa.array(columns[field.name], field.type) for field in RUN_SCHEMA], schema=RUN_SCHEMA)
+
+
+def _pattern(owner: str) -> str:
+    """The names of one training's snapshots, as a glob."""
+    return f"state-{owner[:8]}-*.safetensors"
+
+
+def _fingerprint(configs: Sequence[RunConfig], **surroundings: object) -> str:
+    """A hash of everything that a population's future depends on besides its state."""
+    content = {"runs": [config.to_dict() for config in configs], "code": VERSION, **surroundings}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _save_snapshot(folder: Path, state: PopulationState, owner: str, seconds: float) -> Path:
+    """Writes the state, whole or not at all, and deletes all but the two newest snapshots."""
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in state.tensors().items()}
+    facts = {"epoch": str(state.epoch), "owner": owner, "seconds": repr(seconds)}
+    metadata = facts | {"sha256": _digest(facts, tensors)}
+    path = folder / _pattern(owner).replace("*", f"{state.epoch:05d}")
+    if path.exists() and not path.is_file():
+        warnings.warn(f"no snapshot is written: {path} exists and is not a file", stacklevel=2)
+        return path
+    write_atomically(path, safetensors.torch.save(tensors, metadata))
+    for old in _snapshots(folder, _pattern(owner))[:-_KEPT]:
+        old.unlink()
+    return path
+
+
+def _snapshots(folder: Path, names: str) -> list[Path]:
+    """The files of these names, the oldest first; a folder or a pipe of such a name is not a snapshot."""
+    return [path for path in sorted(folder.glob(names)) if path.is_file()]
+
+
+def _load_snapshot(folder: Path, owner: str, like: PopulationState) -> tuple[PopulationState, float] | None:
+    """The newest undamaged snapshot of this very training and the seconds it took, or None.
+
+    A damaged one is passed over with a warning.
+    """
+    for path in sorted(folder.glob(_pattern(owner)), reverse=True):
+        try:
+            return _read_snapshot(path, owner, like)
+        except ValueError as error:
+            warnings.warn(f"{path} is not used: {error}", stacklevel=2)
+    return None
+
+
+def _read_snapshot(path: Path, owner: str, like: PopulationState) -> tuple[PopulationState, float]:
+    """One snapshot, on the device of ``like``, whose tensors it must match in name, shape and dtype."""
+    if not path.is_file():
+        raise ValueError("it is not a file")
+    try:
+        refuse_larger(path, sum(tensor.nbytes for tensor in like.tensors().values()) + _LONGEST_HEADER)
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("owner") != owner:
+                raise ValueError("it belongs to another training: other runs, data, precision or code")
+            expected = {name: (tensor.shape, tensor.dtype) for name, tensor in like.tensors().items()}
+            # shapes are compared before anything is read, so a forged header cannot ask for memory
+            headers = {name: torch.Size(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            if headers != {name: shape for name, (shape, _) in expected.items()}:
+                raise ValueError("its tensors are not those of this training")
+            tensors = {name: file.get_tensor(name) for name in headers}
+        if any(tensors[name].dtype != dtype for name, (_, dtype) in expected.items()):
+            raise ValueError("its tensors are not those of this training")
+        facts = {name: metadata[name] for name in ("epoch", "owner", "seconds")}
+        if _digest(facts, tensors) != metadata.get("sha256"):
+            raise ValueError("its checksum does not fit: the file is damaged")
+        epoch, seconds = int(metadata["epoch"]), float(metadata["seconds"])
+        if not 0 <= epoch <= like.test_accuracy.shape[1] or not 0 <= seconds < float("inf"):
+            raise ValueError(f"epoch {epoch} after {seconds} s does not belong to this training")
+    # a data type that torch does not know is a KeyError or an AttributeError, according to its name
+    except (safetensors.SafetensorError, OSError, KeyError, AttributeError) as error:
+        raise ValueError(f"the file is damaged ({error})") from error
+    device = like.weights.device
+    return PopulationState(epoch=epoch, **{name: tensor.to(device) for name, tensor in tensors.items()}), seconds
+
+
+def _delete_snapshots(folder: Path) -> None:
+    for path in _snapshots(folder, _PATTERN):
+        path.unlink()
+
+
+def _digest(facts: dict[str, str], tensors: dict[str, Tensor]) -> str:
+    """SHA-256 of a snapshot's facts and of the names and bytes of its tensors."""
+    total = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for name in sorted(tensors):
+        total.update(name.encode())
+        total.update(tensors[name].numpy().data)
+    return total.hexdigest()

@@ -5,12 +5,30 @@
 The trainer that makes the zoo trains thousands of runs at once and is tested against this, weight by weight.
 """
 
-import argparse
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from generation.options import DATA_HELP, TaskName
+from zoo.checked import Count
+from zoo.command import Command, Device, Option
+from zoo.format.hyperparameters import Hyperparameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options(Hyperparameters):
+    task: TaskName = "mnist"
+    epochs: Annotated[Count | None, Option("length of the schedule (default: the task's, 100 in the paper)")] = None
+    stop_after: Annotated[Count | None, Option("stop after this many epochs (default: the whole schedule)")] = None
+    data: Annotated[Path | None, Option(f"{DATA_HELP[:-1]}, MNIST as 5,000 digits)")] = None
+    device: Device = "cpu"
+
+
+_command = Command(__name__, "generation.single", __doc__, _Options)
+
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import torch
 from jaxtyping import Float
@@ -18,13 +36,10 @@ from torch import Tensor, optim
 from torch.nn import functional as F
 
 from generation.data import EpochBatches, TrainingInputs, epoch_batches, load_task_data, model_batch, train_subset
-from generation.job import DATA_HELP, TASK_HELP
 from generation.population.engine import initial_weights
 from generation.protocol import ADAM_BETAS, EPSILON, MOMENTUM, RMSPROP_ALPHA, RunConfig
 from generation.task import named_task
-from zoo.command import command, command_parser, positive
 from zoo.device import choose_device, fast_small_products
-from zoo.format.hyperparameters import OPTIMIZERS
 from zoo.format.schema import BEST
 from zoo.tasks.evaluation import Evaluation, measure
 from zoo.tasks.examples import TaskData
@@ -160,40 +175,12 @@ def train_batches(
     return torch.stack(losses)
 
 
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = command_parser("generation.single", __doc__)
-    parser.add_argument("--task", default="mnist", help=TASK_HELP)
-    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam", help="how to train")
-    parser.add_argument("--learning-rate", type=float, default=1e-3, help="the highest of the schedule")
-    parser.add_argument(
-        "--weight-decay", type=float, default=1e-6, help="share of the weights that the optimizer takes away"
-    )
-    parser.add_argument("--init-std", type=float, default=0.1, help="standard deviation of the initial weights")
-    parser.add_argument("--dropout", type=float, default=0.1, help="share of activations set to zero")
-    parser.add_argument("--train-fraction", type=float, default=1.0, help="share of the training examples")
-    parser.add_argument("--seed", type=int, default=0, help="of the initial weights and of dropout")
-    parser.add_argument(
-        "--epochs", type=positive, help="length of the schedule (default: the task's, 100 in the paper)"
-    )
-    parser.add_argument("--stop-after", type=int, help="stop after this many epochs (default: the whole schedule)")
-    parser.add_argument("--data", type=Path, help=f"{DATA_HELP[:-1]}, MNIST as 5,000 digits)")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, or auto: the GPU where there is one")
-    return parser.parse_args(arguments)
-
-
-@command
-def main(arguments: list[str] | None = None) -> None:
-    options = _parse(arguments)
+@_command
+def main(options: _Options) -> None:
     task = named_task(options.task)
     config = RunConfig(
+        **options.hyperparameters(),
         task=task.name,
-        optimizer=options.optimizer,
-        learning_rate=options.learning_rate,
-        weight_decay=options.weight_decay,
-        init_std=options.init_std,
-        dropout=options.dropout,
-        train_fraction=options.train_fraction,
-        seed=options.seed,
         protocol=task.protocol.lasting(options.epochs or task.protocol.epochs),
         task_sha256=task.grid.task_sha256,
     )

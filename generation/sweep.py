@@ -1,47 +1,82 @@
-"""The runs of a zoo: a task's grid, or a draw from it, under a protocol and a seed policy."""
+"""The runs of a zoo: a task's grid, or a draw from it, under a preset's protocol and a seed policy.
+
+A draw of any size takes the place of the grid's shards, for a small zoo without bias: it is drawn from the whole grid
+and cut by train fraction into shards, which have numbers of their own.
+"""
 
 import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import count
 
-from generation.grid import Draw, drawn_shards
-from generation.protocol import Protocol, RunConfig
-from generation.task import TrainingTask
-from zoo.format.record import SHARED_SEED, config_name, repeats_of
+import numpy as np
+import pandas as pd
+
+from generation.options import SampleSeed
+from generation.protocol import Preset, RunConfig
+from generation.task import MAX_FRACTIONS, Grid, TrainingTask, permutation, whole
+from zoo.checked import Count, check_fields
+from zoo.format.hyperparameters import SHARED_SEED, repeats_of
+from zoo.format.record import config_name
+from zoo.reading.selection import Selection
+
+_DRAW_SEED = 2026  # keeps draws apart from the permutation that deals the grid to its shards
+_NUMBERS_PER_DRAW = 1_000_000
+_CHOSEN_BASE, _CHOSEN = 1_100_000_000, 100_000_000  # shard numbers of draws from a part of the grid
 
 
 @dataclass(frozen=True)
-class Preset:
-    """How much of the paper's work a sweep does: all of it, fewer epochs, or a small taste."""
+class Draw:
+    """``count`` configurations of a grid, each set of that size equally likely.
 
-    name: str
-    protocol: Protocol
-    runs_per_shard: int | None = None  # None: all
-    train_examples: int | None = None  # None: the whole training set
+    A smaller draw of the same seed is the beginning of a larger one. Draws of different seeds are independent, so they
+    may share configurations. With ``where``, an expression in its canonical form, the grid is that part of it.
+    """
 
-    @property
-    def summary(self) -> str:
-        """The work of a shard, for a help text."""
-        runs = "all runs" if self.runs_per_shard is None else f"{self.runs_per_shard} runs"
-        examples = "" if self.train_examples is None else f" on {self.train_examples:,} examples"
-        return f"{self.name}, {runs} of {self.protocol.epochs} epochs{examples}"
+    count: Count
+    seed: SampleSeed = 0
+    where: str | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def drawn(self, runs: Sequence[RunConfig]) -> list[RunConfig]:
+        """The configurations drawn from all those of a grid: the head of a permutation."""
+        part = "the grid"
+        if self.where is not None:
+            part = f"the part of the grid where {self.where}"
+            table = pd.DataFrame([run.hyperparameters() for run in runs]).drop(columns="seed")
+            chosen = np.flatnonzero(Selection.parse(self.where).mask(table))
+            runs = [runs[row] for row in chosen.tolist()]
+        if self.count > len(runs):
+            raise ValueError(f"{part} has {len(runs):,} configurations: a sample of {self.count:,} cannot be drawn")
+        return [runs[row] for row in permutation(len(runs), _DRAW_SEED, self.seed)[: self.count]]
+
+    def number(self, fraction: int) -> int:
+        """The number of the shard with the draw's runs of one train fraction, given by its index.
+
+        (seed + 1)·10⁶ + 10·count + fraction: no two draws share a number, and none is that of a shard of the grid.
+        Of a part of the grid it is 1.1·10⁹ + 10·h + fraction, where h is a hash of where, count and seed below 10⁸.
+        """
+        assert MAX_FRACTIONS * self.count + fraction < _NUMBERS_PER_DRAW
+        assert 0 <= fraction < MAX_FRACTIONS
+        if self.where is not None:
+            digest = hashlib.sha256(f"{self.count} {self.seed} {self.where}".encode()).digest()
+            return _CHOSEN_BASE + MAX_FRACTIONS * (int.from_bytes(digest[:8], "big") % _CHOSEN) + fraction
+        return (self.seed + 1) * _NUMBERS_PER_DRAW + MAX_FRACTIONS * self.count + fraction
 
 
-PRESETS = {
-    preset.name: preset
-    for preset in (
-        Preset("paper", Protocol(), runs_per_shard=500),
-        Preset("lite", Protocol.shortened(20), runs_per_shard=500),
-        Preset("demo", Protocol.shortened(6), runs_per_shard=8, train_examples=4000),
-    )
-}
-
-
-def own_preset(task: TrainingTask) -> Preset:
-    """The protocol of a task file in place of a preset of the paper's."""
-    return Preset("own", task.protocol)
+@cache
+def drawn_shards(grid: Grid, draw: Draw) -> dict[int, tuple[RunConfig, ...]]:
+    """The configurations of a draw by shard: those of one train fraction, in the order they were drawn."""
+    drawn = draw.drawn(whole(grid))
+    shards = {
+        draw.number(index): tuple(run for run in drawn if run.train_fraction == fraction)
+        for index, fraction in enumerate(grid.fractions)
+    }
+    return {number: runs for number, runs in shards.items() if runs}
 
 
 @dataclass(frozen=True)
@@ -94,7 +129,7 @@ class Sweep:
 def _own_seed(run: RunConfig, **repeat: int) -> int:
     """A 32-bit seed for this configuration alone, or for one repeat of it: a hash of the hyperparameters (and of
     ``repeat=k``), the same under every protocol."""
-    content = {"task": run.task, **run.hyperparameters(), **repeat}
+    content = {"task": run.task, **run.hashed(), **repeat}
     del content["seed"]
     digest = hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).digest()
     return int.from_bytes(digest[:4], "big")

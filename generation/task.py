@@ -1,19 +1,39 @@
-"""The sections of a task file about training: its grid, its seeds and its protocol."""
+"""A task file's sections about training: its grid of configurations, its seeds and its protocol.
 
+A grid is a union of tables; in each, all values are crossed. Runs of one train fraction share their batches, so a shard
+holds one train fraction: of F of them, shard i has that of index i mod F. Inside a train fraction a fixed pseudo-random
+permutation deals the configurations to its shards, so that the first shards, F at a time, are an unbiased sample of the
+grid. The paper's has 16,000 configurations, 8,000 for {sgd, sgd_momentum} and 8,000 for {adam, rmsprop}
+(table:zoo_hyperparameters_configurations), four train fractions, and 32 shards of 500.
+"""
+
+from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from functools import cache
+from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
+import numpy as np
 from msgspec import Meta
 
-from generation.grid import FRACTIONS, Grid, GridTable, whole
-from generation.protocol import Epochs, Protocol
+from generation.protocol import Epochs, Protocol, RunConfig
 from zoo.checked import Count, NotNegative, checked, shown
-from zoo.format.hyperparameters import CONFIGURATION, TYPES, Hyperparameters
-from zoo.format.record import MAX_REPEATS, MIN_REPEATS, SHARED_SEED
+from zoo.format.hyperparameters import (
+    CONFIGURATION,
+    MAX_REPEATS,
+    MIN_REPEATS,
+    SHARED_SEED,
+    TYPES,
+    Hyperparameters,
+)
 from zoo.tasks.task_file import TaskFile, find_task
 
+_PERMUTATION_SEED = 2025
+_SEED = 0  # the one that all runs share, unless they have their own
+_TRAIN_FRACTION = CONFIGURATION.index("train_fraction")
+MAX_FRACTIONS = 10
 _MAX_CONFIGURATIONS = 99_999
 _DEFAULTS = {
     each.name: field() if each.default is MISSING else field(default=(each.default,))
@@ -60,6 +80,80 @@ class _ProtocolSection:
 
 
 @dataclass(frozen=True)
+class _GridTable:
+    """Values to cross, one ``[grid]`` of a task file: those of each hyperparameter but the seed, in their order."""
+
+    values: tuple[tuple[Any, ...], ...]
+
+    def __len__(self) -> int:
+        """The number of configurations."""
+        return prod(map(len, self.values))
+
+    @property
+    def train_fraction(self) -> tuple[float, ...]:
+        return self.values[_TRAIN_FRACTION]
+
+    def crossed(self, fraction: float) -> Iterator[dict[str, Any]]:
+        """The configurations of a train fraction."""
+        values = [*self.values]
+        values[_TRAIN_FRACTION] = (fraction,)
+        return (dict(zip(CONFIGURATION, crossed, strict=True)) for crossed in product(*values))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The configurations of a task, by name and by the hash of its file where it is not one of the paper's."""
+
+    task: str
+    task_sha256: str | None
+    tables: tuple[_GridTable, ...]
+    shards: int
+
+    @property
+    def fractions(self) -> tuple[float, ...]:
+        """The train fractions of all tables, in the order they are named."""
+        return tuple(dict.fromkeys(fraction for table in self.tables for fraction in table.train_fraction))
+
+    def of_fraction(self, fraction: float) -> list[RunConfig]:
+        """All configurations of a train fraction, in the order of the tables, each once."""
+        runs = (
+            RunConfig(task=self.task, **configuration, seed=_SEED, task_sha256=self.task_sha256)
+            for table in self.tables
+            if fraction in table.train_fraction
+            for configuration in table.crossed(fraction)
+        )
+        return list(dict.fromkeys(runs))
+
+    def dealt(self, shard: int) -> tuple[RunConfig, ...]:
+        """The configurations that the fixed permutation deals to a shard."""
+        if not 0 <= shard < self.shards:
+            last = self.shards - 1
+            raise ValueError(f"shard {shard} does not exist: this sweep has {self.shards} shards, numbered 0 to {last}")
+        part, index = divmod(shard, len(self.fractions))
+        parts = self.shards // len(self.fractions)
+        runs = _dealing_order(self, index)
+        return runs[part * len(runs) // parts : (part + 1) * len(runs) // parts]
+
+
+@cache
+def _dealing_order(grid: Grid, fraction_index: int) -> tuple[RunConfig, ...]:
+    """A train fraction's configurations in their fixed random order, the same for every task with as many."""
+    runs = grid.of_fraction(grid.fractions[fraction_index])
+    return tuple(runs[row] for row in permutation(len(runs), _PERMUTATION_SEED, fraction_index))
+
+
+@cache
+def whole(grid: Grid) -> tuple[RunConfig, ...]:
+    """All configurations, one train fraction after the other."""
+    return tuple(run for fraction in grid.fractions for run in grid.of_fraction(fraction))
+
+
+def permutation(size: int, *seed: int) -> list[int]:
+    """The rows 0 to size − 1 in an order that depends on the seed alone."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed))).permutation(size).tolist()
+
+
+@dataclass(frozen=True)
 class TrainingTask:
     """A task file as the generator reads it."""
 
@@ -81,7 +175,7 @@ def named_task(name: str | Path) -> TrainingTask:
 @cache
 def training_task(file: TaskFile) -> TrainingTask:
     sections = [checked(raw, _GridSection, f"{file.where}: [grid] ") for raw in file.content.grid]
-    values = tuple(GridTable(_distinct(section, file.where)) for section in sections)
+    values = tuple(_GridTable(_distinct(section, file.where)) for section in sections)
     for later in sections[1:]:
         for key in ("shards", "seeds"):
             if getattr(later, key) is not None:
@@ -89,8 +183,8 @@ def training_task(file: TaskFile) -> TrainingTask:
     if (count := sum(map(len, values))) > _MAX_CONFIGURATIONS:
         raise _grid_fault(file, f"is too large: {count:,} configurations, at most {_MAX_CONFIGURATIONS:,}")
     fractions = len({fraction for table in values for fraction in table.train_fraction})
-    if fractions > FRACTIONS:
-        raise _grid_fault(file, f"train_fraction may have {FRACTIONS} values at most, got {fractions}")
+    if fractions > MAX_FRACTIONS:
+        raise _grid_fault(file, f"train_fraction may have {MAX_FRACTIONS} values at most, got {fractions}")
     shards = sections[0].shards or fractions
     if shards % fractions:
         raise _grid_fault(

@@ -15,8 +15,9 @@ from pathlib import Path
 from benchmarks import results
 from benchmarks.results import Result
 from generation.job import Job
+from generation.protocol import PRESETS
 from generation.shard import train_shard
-from generation.sweep import PRESETS, Sweep
+from generation.sweep import Sweep
 from generation.task import named_task
 from tests.faults.cells import all_cells, outcomes
 from tests.faults.flips import TARGETS, flip

@@ -28,7 +28,7 @@ import sys
 import types
 import typing
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NoReturn, Protocol, TypeVar, runtime_checkable
 
 from zoo.checked import checked
@@ -56,7 +56,7 @@ class Option:
 
     help: str
     metavar: str | None = None
-    choices: Iterable[str] | None = None
+    choices: tuple[str, ...] | None = None
     default: Any = None
     """For the command line alone; None is the field's own default."""
 
@@ -179,13 +179,13 @@ def seconds(text: str) -> float:
 
 
 def _fields_of(options: type) -> dict[str, tuple[dataclasses.Field[Any], Any, Option]]:
-    """The fields with their types and what is said about them on the command line."""
+    """The fields with their types and what is said about them on the command line, inherited ones last."""
     hints = typing.get_type_hints(options, include_extras=True)
+    fields = {field.name: field for field in dataclasses.fields(options)}
     found = {}
-    for field in dataclasses.fields(options):
-        hint = hints[field.name]
-        (said,) = (each for each in typing.get_args(hint)[1:] if isinstance(each, Option))
-        found[field.name] = field, hint, said
+    for name in (name for cls in options.__mro__ for name in vars(cls).get("__annotations__", ())):
+        (said,) = (each for each in typing.get_args(hints[name])[1:] if isinstance(each, Option))
+        found.setdefault(name, (fields[name], hints[name], said))
     return found
 
 
@@ -208,7 +208,7 @@ def _add_options(parser: argparse.ArgumentParser, options: type) -> None:
         else:
             given |= {"required": required, "nargs": "+" if several else None}
         if typing.get_origin(value) is Literal or said.choices:
-            given["choices"] = tuple(said.choices or typing.get_args(value))
+            given["choices"] = said.choices or typing.get_args(value)
         parser.add_argument(flag, **given)
 
 

@@ -69,7 +69,9 @@ def plot_marginals(name: str, rows: pd.DataFrame, path: Path) -> Path:
     names = CONFIGURATION
     figure = new_figure(10.5, 6.0)
     axes = figure.subplots(2, -(-len(names) // 2), squeeze=False, sharey=True)
-    for axis, hyperparameter in zip(axes.flat, names, strict=True):
+    for unused in axes.flat[len(names) :]:
+        unused.remove()
+    for axis, hyperparameter in zip(axes.flat, names, strict=False):
         # a dollar sign would begin a formula
         groups = {
             printable(value).replace("$", r"\$"): group["test_accuracy"].to_numpy()

@@ -26,3 +26,8 @@ class PlainConsole(Console):
     def render_str(self, text: str, **options: Any) -> Text:  # pyright: ignore[reportIncompatibleMethodOverride]
         options |= {"markup": False, "emoji": False}
         return super().render_str("\n".join(printable(line) for line in text.split("\n")), **options)
+
+
+def say(line: str) -> None:
+    """Prints a line about the progress of a command, on stderr."""
+    PlainConsole(stderr=True).print(line, soft_wrap=True)

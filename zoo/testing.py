@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from zoo.format.hyperparameters import OPTIMIZERS
-from zoo.format.record import config_name, repeats_of
+from zoo.format.hyperparameters import LATER, OPTIMIZERS, repeats_of
+from zoo.format.record import config_name
 from zoo.format.schema import CHECKPOINTS, RUN_SCHEMA, WEIGHTS, checkpoint_schema, with_weights
 from zoo.format.shard import ShardRecord, shard_folder, write_shard
 from zoo.format.splits import run_digest
@@ -89,6 +89,7 @@ def run_row(config: str, spec: TransformerSpec, shard: int, index: int, complete
         "dropout": float(random.choice([0.0, 0.2])),
         "train_fraction": 1.0,
         "seed": shard,
+        **LATER,
         "shard": shard,
         "epochs": epochs,
         "best_epoch": int(random.integers(1, epochs + 1)),

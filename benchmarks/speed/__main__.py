@@ -20,11 +20,11 @@ from msgspec import Meta
 
 from zoo.checked import Count
 from zoo.command import Command, Device, DryRun, Option
+from zoo.transformer.dimensions import DimensionOptions
 from zoo.transformer.spec import SPECS
 
 _AtLeastTwo = Annotated[int, Meta(ge=2)]  # to have a spread
 _Threads = Annotated[Count | None, Option("CPU threads (default: torch's own choice)")]
-_Dimension = Annotated[Count | None, Option("instead of the paper's")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class _Gauge(_Nfn):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Generation(_Shared):
+class _Generation(DimensionOptions, _Shared):
     repeats: Annotated[Count, Option("epochs timed")] = 3
     device: Device = "auto"
     config: Annotated[tuple[str, ...], Option("tasks", choices=tuple(SPECS))] = tuple(SPECS)
@@ -69,11 +69,6 @@ class _Generation(_Shared):
         Literal["large", "medium", "small"] | None,
         Option("the fused engine's variant (default: the best that fits this GPU)"),
     ] = None
-    dim: _Dimension = None
-    heads: _Dimension = None
-    key_dim: _Dimension = None
-    hidden_dim: _Dimension = None
-    blocks: _Dimension = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,8 +27,7 @@ from nfn.predictors.literal import literal_twin
 from zoo import TransformerSpec, TransformerWeights
 from zoo.command import how_many
 from zoo.device import choose_device, fast_small_products
-from zoo.format.hyperparameters import OPTIMIZERS, Optimizer
-from zoo.format.record import SHARED_SEED
+from zoo.format.hyperparameters import OPTIMIZERS, SHARED_SEED, Optimizer
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import Examples, TaskData
 from zoo.tasks.identity import KNOWN

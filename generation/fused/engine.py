@@ -1,28 +1,30 @@
 """The fused engine: one thread block per model, a whole epoch in one launch, activations and gradients on the chip.
 
-The kernels are in ``kernels/``; this file gives them their arguments. Training multiplies in half precision with sums
+The kernels are in ``kernels/``; this file gives them their arguments, among them the examples in the layout they read:
+tokens as halves, one word of facts each, short texts in packs. Training multiplies in half precision with sums
 and weights in float32, and so does the evaluation after each epoch.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Float32, Float64
+from jaxtyping import Bool, Float, Float16, Float32, Float64, Int, Int32
 from torch import Tensor
 
-from generation.data import epoch_batches
+from generation.data import EpochBatches, TrainingInputs, epoch_batches
 from generation.fused.compiled import Arguments, CudaKernels, EvaluateArguments, TrainArguments
-from generation.fused.inputs import epoch_examples, evaluation_examples, make_packs
-from generation.fused.variants import Variant
-from generation.population.engine import Engine, PopulationState
-from generation.population.forward import LOWEST, drop_threshold
-from generation.population.update import UpdateRule
+from generation.fused.variants import RECENT, ROWS, TILE, Variant
+from generation.population.engine import Engine, PopulationState, UpdateRule
+from generation.population.forward import LOWEST, drop_threshold, prepare_inputs
 from generation.protocol import ADAM_BETAS, RunConfig
 from zoo.tasks.examples import Examples, TaskData
 from zoo.transformer.model import sinusoidal_positions
 
 _LAYER_NORM_EPSILON = 1e-5
+_LABEL_SHIFT, _LENGTH_SHIFT = 16, 24  # rank in the batch, label, length: 16, 8 and 8 bits
+_COUNT_SHIFT, _TILES_SHIFT = 16, 24  # first example of the step, examples, tiles of each: 16, 8 and 8 bits
 _EXAMPLES_PER_PART = 500  # of an evaluation: a thread block loads a model's weights once for this many
 
 
@@ -50,7 +52,7 @@ class FusedEngine(Engine):
     def __init__(self, configs: Sequence[RunConfig], task: TaskData, kernels: _Kernels) -> None:
         super().__init__(configs, task, kernels.device)
         self.kernels = kernels
-        self.test_examples = evaluation_examples(self.task, self.task.test)
+        self.test_examples = _evaluation_examples(self.task, self.task.test)
         self.positions = sinusoidal_positions(self.spec.tokens, self.spec.dim).to(self.device)
         self.rules = _optimizer_rules(configs, self.device)
         dropout = torch.tensor([config.dropout for config in configs], dtype=torch.float64)
@@ -71,8 +73,8 @@ class FusedEngine(Engine):
     def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:
         """The next epoch of every run that is alive, in place; the mean loss of each over the epoch's batches."""
         batches = epoch_batches(self.subset, self.protocol, state.epoch).to(self.device)
-        prepared = epoch_examples(self.inputs, batches)
-        packs = make_packs(prepared.lengths.view(batches.rows.shape), self.kernels.examples_at_once)
+        prepared = _epoch_examples(self.inputs, batches)
+        packs = _make_packs(prepared.lengths.view(batches.rows.shape), self.kernels.examples_at_once)
         first_step = state.epoch * len(batches)
         rates = [self.protocol.learning_rate(config.learning_rate, state.epoch) for config in self.configs]
         self.rules[:, 0] = torch.tensor(rates)
@@ -105,7 +107,7 @@ class FusedEngine(Engine):
         self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples
     ) -> tuple[Float64[Tensor, " P"], Float64[Tensor, " P"]]:
         """Accuracy and mean loss on ``examples`` of every run that is alive, by products of halves; NaN for others."""
-        prepared = self.test_examples if examples is self.task.test else evaluation_examples(self.task, examples)
+        prepared = self.test_examples if examples is self.task.test else _evaluation_examples(self.task, examples)
         parts = -(-len(prepared) // _EXAMPLES_PER_PART)
         correct = torch.zeros(len(self.configs), parts, dtype=torch.int32, device=self.device)
         losses = torch.zeros(len(self.configs), parts, dtype=torch.float64, device=self.device)
@@ -139,3 +141,97 @@ def _adam_corrections(first_step: int, steps: int) -> Float32[Tensor, "steps 2"]
     """c₁ = 1 − β₁ᵗ and √c₂ = √(1 − β₂ᵗ) for steps counted from 1, in float64 because 1 − 0.999 loses five digits."""
     t = torch.arange(first_step + 1, first_step + steps + 1, dtype=torch.float64)
     return torch.stack([1 - ADAM_BETAS[0] ** t, (1 - ADAM_BETAS[1] ** t).sqrt()], dim=1).float()
+
+
+@dataclass(frozen=True)
+class _KernelExamples:
+    """``tokens`` are the pixels of patches, or word vectors with their positions added."""
+
+    tokens: Float16[Tensor, "n tokens features"]
+    facts: Int32[Tensor, " n"]
+
+    def __len__(self) -> int:
+        return len(self.facts)
+
+    @property
+    def lengths(self) -> Int32[Tensor, " n"]:
+        return self.facts >> _LENGTH_SHIFT
+
+
+def _evaluation_examples(task: TaskData, examples: Examples) -> _KernelExamples:
+    """All examples in their order; the rank in a batch matters only for dropout."""
+    return _arrange(task, examples, torch.zeros_like(examples.labels))
+
+
+def _epoch_examples(inputs: TrainingInputs, batches: EpochBatches) -> _KernelExamples:
+    """The examples of an epoch, step by step. Within a step texts are sorted by length, so that those that a thread
+    block works on at a time take equally long; each keeps its rank in the batch for its dropout."""
+    task, (steps, batch) = inputs.task, batches.rows.shape
+    ranks = torch.arange(batch, device=batches.rows.device).repeat(steps)
+    rows, offsets = batches.rows.flatten(), batches.offsets.flatten(0, 1)
+    labels = task.train.labels[rows]
+    if inputs.padded is not None:
+        return _arrange(task, Examples(inputs.crop(rows, offsets), labels), ranks)
+    ids = task.train.inputs[rows]
+    lengths = (ids != 0).sum(dim=1).view(steps, batch)
+    order = lengths.argsort(dim=1, stable=True) + batch * torch.arange(steps, device=lengths.device)[:, None]
+    order = order.flatten()
+    return _arrange(task, Examples(ids[order], labels[order]), ranks[order])
+
+
+def _arrange(task: TaskData, examples: Examples, ranks: Int[Tensor, " n"]) -> _KernelExamples:
+    x, mask = task.model_inputs(examples.inputs)
+    x = prepare_inputs(task.spec, x)
+    if mask is None:
+        lengths = torch.full_like(examples.labels, task.spec.tokens)
+    else:
+        x = x + sinusoidal_positions(task.spec.tokens, task.spec.dim).to(x)
+        lengths = mask.sum(dim=1)
+    facts = ranks | examples.labels << _LABEL_SHIFT | lengths << _LENGTH_SHIFT
+    return _KernelExamples(x.half().contiguous(), facts.to(torch.int32))
+
+
+@dataclass(frozen=True)
+class _Packs:
+    """``counts[s]`` packs of step ``s`` stand at the front of ``words[s]``, in the order of their examples."""
+
+    words: Int32[Tensor, "steps batch"]
+    counts: Int32[Tensor, " steps"]
+
+
+def _make_packs(lengths: Int[Tensor, "steps batch"], packs_at_once: int) -> _Packs:
+    """Neighbors that take the same number of tiles of 16 rows, as many as fit: four of one tile, two of two.
+
+    A step's lengths must be ascending, or all the same. Kernels that work in rounds, of one pack or two, want every 16
+    examples to end with a round (``rounds.cuh``).
+    """
+    steps, batch = lengths.shape
+    tiles = (lengths + TILE - 1) // TILE
+    if packs_at_once == 3:
+        leads = _leaders(tiles)
+    else:
+        leads = _leaders(tiles.view(-1, RECENT))
+        if packs_at_once == 2:
+            _split_odd(leads)
+        leads = leads.view(steps, batch)
+    rank = torch.arange(batch, device=lengths.device).expand(steps, batch)
+    next_lead = torch.where(leads, rank, batch).flip(1).cummin(dim=1).values.flip(1)[:, 1:]
+    next_lead = torch.nn.functional.pad(next_lead, (0, 1), value=batch)
+    words = rank | (next_lead - rank) << _COUNT_SHIFT | tiles << _TILES_SHIFT
+    front = leads.logical_not().to(torch.uint8).argsort(dim=1, stable=True)
+    return _Packs(words.gather(1, front).to(torch.int32), leads.sum(dim=1, dtype=torch.int32))
+
+
+def _leaders(tiles: Int[Tensor, "rows examples"]) -> Bool[Tensor, "rows examples"]:
+    """Marks the examples of a row that begin a pack."""
+    rank = torch.arange(tiles.shape[1], device=tiles.device)
+    rank_among_equals = rank - torch.searchsorted(tiles.contiguous(), tiles.contiguous())
+    return rank_among_equals % (ROWS // TILE // tiles) == 0
+
+
+def _split_odd(leads: Bool[Tensor, "rows examples"]) -> None:
+    """Cuts a pack of each row with an odd number of them in two, in place. Since the number of examples is even, a row
+    with an odd number of packs has one to cut."""
+    rows = (leads.sum(dim=1) % 2 == 1).nonzero()[:, 0]
+    last_follower = leads.shape[1] - 1 - leads[rows].flip(1).to(torch.uint8).argmin(dim=1)
+    leads[rows, last_follower] = True

@@ -1,19 +1,15 @@
-"""What every variant of the kernels takes on every architecture it can run on, without a GPU.
+"""The registers and the memory that each variant of the kernels takes on each architecture; it needs no GPU.
 
 python -m generation.fused.resources                            a table: registers, spilled bytes, shared memory
 python -m generation.fused.resources --architecture sm_80 sm_90 --task mnist
 python -m generation.fused.resources --dim 64 --hidden-dim 128  of transformers with other dimensions than the paper's
 """
 
-import argparse
-import io
-import re
-from itertools import product
+from dataclasses import dataclass
+from typing import Annotated
 
-from generation.fused.compiled import KERNELS, SOURCES, compiler_options, nvidia
-from generation.fused.variants import VARIANTS, Variant, misfits, missing_compiler
-from zoo.command import command, command_parser
-from zoo.transformer.dimensions import add_dimensions, chosen_dimensions, with_dimensions
+from zoo.command import Command, Option
+from zoo.transformer.dimensions import DimensionOptions, chosen_dimensions, with_dimensions
 from zoo.transformer.spec import SPECS, TransformerSpec
 
 _ARCHITECTURES = {  # compute capability, and KiB of shared memory that a thread block may have
@@ -24,6 +20,25 @@ _ARCHITECTURES = {  # compute capability, and KiB of shared memory that a thread
     "sm_100": ((10, 0), 227),
     "sm_120": ((12, 0), 99),
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options(DimensionOptions):
+    architecture: Annotated[tuple[str, ...], Option("to compile for", choices=tuple(_ARCHITECTURES))] = tuple(
+        _ARCHITECTURES
+    )
+    task: Annotated[tuple[str, ...], Option("whose transformers", choices=tuple(SPECS))] = tuple(SPECS)
+
+
+_command = Command(__name__, "generation.fused.resources", __doc__, _Options)
+
+import io
+import re
+from itertools import product
+
+from generation.fused.compiled import KERNELS, SOURCES, compiler_options, nvidia
+from generation.fused.variants import VARIANTS, Variant, misfits, missing_compiler
+
 _NUMBER = "\ntemplate <int N> __global__ void number() {}\n"
 _CONSTANTS = {
     "train_epoch": ("TRAIN_THREADS", "TrainMemory::BYTES"),
@@ -63,15 +78,8 @@ def _measure(kernel: str, spec: TransformerSpec, architecture: str, variant: Var
     return int(registers[1]), int(spilled[1]), threads, shared
 
 
-@command
-def main(arguments: list[str] | None = None) -> None:
-    parser = command_parser("generation.fused.resources", __doc__)
-    parser.add_argument(
-        "--architecture", nargs="+", choices=list(_ARCHITECTURES), default=list(_ARCHITECTURES), help="to compile for"
-    )
-    parser.add_argument("--task", nargs="+", choices=list(SPECS), default=list(SPECS), help="whose transformers")
-    add_dimensions(parser)
-    options: argparse.Namespace = parser.parse_args(arguments)
+@_command
+def main(options: _Options) -> None:
     specs = [with_dimensions(SPECS[task], chosen_dimensions(options)) for task in options.task]
     if found := [line for spec in specs for line in misfits(spec)]:
         raise ValueError(f"the fused kernels cannot train that: {found[0]}")

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Float64, Int16
 from torch import Tensor
 
 from generation.data import epoch_batches, model_batch
-from generation.population.engine import Engine, PopulationState
+from generation.population.engine import Engine, PopulationState, UpdateRule, update
 from generation.population.forward import (
     ELEMENTS_PER_CALL,
     counter_stride,
@@ -27,7 +27,6 @@ from generation.population.forward import (
     population_losses,
     prepare_inputs,
 )
-from generation.population.update import UpdateRule, update
 from generation.protocol import RunConfig
 from zoo.device import fast_small_products
 from zoo.tasks.examples import Examples, TaskData

@@ -16,13 +16,12 @@ from torch import Tensor
 
 from generation.fused.engine import FusedEngine
 from generation.fused.variants import Variant, obstacle
+from generation.options import ENGINES
 from generation.population.engine import Engine, PopulationState, checkpoint_labels
 from generation.population.torch_engine import TorchEngine
 from generation.protocol import RunConfig
 from zoo.format.schema import BEST
 from zoo.tasks.examples import TaskData
-
-ENGINES = ("auto", "fused", "torch")
 
 
 def make_engine(

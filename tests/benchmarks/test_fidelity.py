@@ -10,8 +10,8 @@ from scipy.stats import ks_2samp
 from benchmarks import results
 from benchmarks.fidelity import _agreement, _compare
 from benchmarks.tables import render_table
-from generation.protocol import Protocol
-from generation.sweep import PRESETS, Sweep
+from generation.protocol import PRESETS, Protocol
+from generation.sweep import Sweep
 from generation.task import named_task
 from zoo.tasks.examples import Examples, TaskData
 from zoo.transformer.spec import MNIST

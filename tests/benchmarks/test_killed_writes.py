@@ -15,6 +15,8 @@ from tests.faults.killing import KILLED
 from tests.faults.processes import finish
 from zoo.testing import folder_contents
 
+pytestmark = pytest.mark.long
+
 ROWS = HeldOutRows(
     "mnist", "all", (("1", "best"), ("2", "best")), np.zeros(2, np.float32), np.arange(2), None, 100, "a" * 64
 )

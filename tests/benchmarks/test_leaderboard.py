@@ -223,6 +223,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_following_contributing_adds_both_submissions(clone: Path, capsys) -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     example = EXAMPLE.search((ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from generation.snapshot import _read_snapshot
+from generation.shard import _read_snapshot
 from tests.faults.readers import OWNER, SHARD, STATE, make_shard, make_snapshot, make_zoo
 from zoo.format.manifest import Manifest
 from zoo.format.published import PublishedZoo

@@ -20,7 +20,7 @@ from benchmarks.predict import _files_in, _Rows
 from benchmarks.results import Result
 from generation.population.engine import PopulationState
 from generation.protocol import Protocol, RunConfig
-from generation.snapshot import _read_snapshot, save_snapshot
+from generation.shard import _read_snapshot, _save_snapshot
 from generation.word_vectors import _read_vectors
 from nfn.predictors.conformal import ConformalInterval
 from nfn.predictors.storage import load_predictor, save_predictor, save_pretrained
@@ -139,7 +139,7 @@ def make_vectors(folder: Path) -> None:
 
 
 def make_snapshot(folder: Path) -> None:
-    save_snapshot(folder, STATE, OWNER, seconds=1.5)
+    _save_snapshot(folder, STATE, OWNER, seconds=1.5)
 
 
 def make_predictor(folder: Path) -> None:

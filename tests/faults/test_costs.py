@@ -8,7 +8,7 @@ import pytest
 
 import zoo
 from benchmarks.trial import _read as read_trials
-from generation.snapshot import delete_snapshots, load_snapshot, save_snapshot
+from generation.shard import _delete_snapshots, _load_snapshot, _save_snapshot
 from nfn.predictors.storage import load_predictor
 from tests.faults.limits import within_limits
 from tests.faults.readers import OWNER, STATE, make_predictor, make_shard, make_zoo
@@ -25,9 +25,9 @@ def resume(arguments: list[str] | None = None) -> None:
     """Looks for a snapshot in a folder and writes a new one, as training does."""
     assert arguments is not None
     folder = Path(arguments[0])
-    print("nothing" if load_snapshot(folder, OWNER, STATE) is None else "resumed")
-    save_snapshot(folder, STATE, OWNER, seconds=1.0)
-    delete_snapshots(folder)
+    print("nothing" if _load_snapshot(folder, OWNER, STATE) is None else "resumed")
+    _save_snapshot(folder, STATE, OWNER, seconds=1.0)
+    _delete_snapshots(folder)
 
 
 @command

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 import zoo
-from generation.protocol import Protocol
-from generation.sweep import Preset, Sweep
+from generation.protocol import Preset, Protocol
+from generation.sweep import Sweep
 from generation.task import named_task
 from tests.generation.small_tasks import few_digits, train_small_shard
 from zoo.command import command

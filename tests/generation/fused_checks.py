@@ -10,8 +10,7 @@ from torch import Tensor
 
 import zoo
 from generation.data import TrainingInputs, epoch_batches
-from generation.fused.engine import FusedEngine
-from generation.fused.inputs import epoch_examples
+from generation.fused.engine import FusedEngine, _epoch_examples
 from generation.population.engine import PopulationState
 from generation.population.torch_engine import TorchEngine
 from generation.protocol import Protocol, RunConfig
@@ -51,7 +50,7 @@ def check_gradients(
     spec = task.spec
     run = config(spec.task, dropout=dropout, seed=seed)
     fused = make(run)
-    samples = epoch_examples(TrainingInputs.prepare(task), epoch_batches(fused.subset, run.protocol, epoch=0))
+    samples = _epoch_examples(TrainingInputs.prepare(task), epoch_batches(fused.subset, run.protocol, epoch=0))
     order = (samples.facts & 0xFFFF).argsort()  # back to the order of the batch
     weights = initial_weights(task, run) if weights is None else weights.clone()
 

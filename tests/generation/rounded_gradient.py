@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from generation.fused.inputs import _KernelExamples
+from generation.fused.engine import _KernelExamples
 from generation.population.forward import (
     drop_threshold,
     dropout_bits,

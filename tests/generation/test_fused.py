@@ -31,15 +31,20 @@ from generation.fused.compiled import (
     _layout,
     _macros,
 )
-from generation.fused.engine import FusedEngine, _adam_corrections, _optimizer_rules
-from generation.fused.inputs import epoch_examples, evaluation_examples
+from generation.fused.engine import (
+    FusedEngine,
+    _adam_corrections,
+    _epoch_examples,
+    _evaluation_examples,
+    _optimizer_rules,
+)
 from generation.fused.variants import _LARGEST, _SMALLEST, VARIANTS, Variant, best_variant, misfits, obstacle
 from generation.population import trainer
 from generation.population.engine import PopulationState
 from generation.population.torch_engine import TorchEngine
 from generation.population.trainer import PopulationTrainer, make_engine
 from generation.protocol import Protocol, RunConfig
-from generation.snapshot import load_snapshot, save_snapshot
+from generation.shard import _load_snapshot, _save_snapshot
 from zoo.tasks.examples import TaskData
 from zoo.transformer.spec import AGNEWS, MNIST, SPECS, TransformerSpec
 
@@ -89,7 +94,7 @@ def test_gradients_of_a_head_with_the_other_heads_sums_are_found(tasks: dict[str
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
 def test_the_reference_of_the_gradients_changes_nothing_but_the_rounding(name: str, tasks: dict[str, TaskData]) -> None:
     run, task, spec = config(name), tasks[name], SPECS[name]
-    samples = epoch_examples(TrainingInputs.prepare(task), epoch_batches(torch.arange(16), run.protocol, epoch=0))
+    samples = _epoch_examples(TrainingInputs.prepare(task), epoch_batches(torch.arange(16), run.protocol, epoch=0))
     weights = PopulationState.initial(spec, [run], torch.device("cpu")).weights
     loss, gradient = exact_gradient(spec, weights, samples, torch.arange(16), 0.2, run.seed)
     with FactorsIn(torch.float64):
@@ -252,9 +257,9 @@ def test_a_resumed_run_ends_with_the_same_bytes(tasks: dict[str, TaskData], engi
     while not undisturbed.finished:
         undisturbed.train_epoch()
         if undisturbed.state.epoch == 1:
-            save_snapshot(tmp_path, undisturbed.state, "owner", seconds=1.0)
+            _save_snapshot(tmp_path, undisturbed.state, "owner", seconds=1.0)
     resumed = trainer()
-    snapshot = load_snapshot(tmp_path, "owner", resumed.state)
+    snapshot = _load_snapshot(tmp_path, "owner", resumed.state)
     assert snapshot is not None
     resumed.state, _ = snapshot
     while not resumed.finished:
@@ -268,7 +273,7 @@ def test_samples_hold_what_the_batches_hold_and_texts_are_sorted_by_length(tasks
     protocol = Protocol(batch_size=4)
     twin = TorchEngine([config("agnews")], task)
     batches = epoch_batches(twin.subset, protocol, epoch=1)
-    samples = epoch_examples(twin.inputs, batches)
+    samples = _epoch_examples(twin.inputs, batches)
     ids = task.train.inputs[batches.rows.flatten()]
     lengths = (samples.facts >> 24).view(4, 4)
     assert bool((lengths.diff(dim=1) >= 0).all())
@@ -278,7 +283,7 @@ def test_samples_hold_what_the_batches_hold_and_texts_are_sorted_by_length(tasks
         assert torch.equal(lengths[step].long(), (ids.view(4, 4, -1)[step][places] != 0).sum(dim=1))
         labels = task.train.labels[batches.rows[step]][places]
         assert torch.equal((samples.facts.view(4, 4)[step] >> 16 & 0xFF).long(), labels)
-    images = evaluation_examples(tasks["mnist"], tasks["mnist"].test)
+    images = _evaluation_examples(tasks["mnist"], tasks["mnist"].test)
     assert images.tokens.shape == (60, 49, 16)
     assert torch.equal(images.facts >> 24, torch.full((60,), 49, dtype=torch.int32))
 
@@ -386,8 +391,8 @@ def test_a_gpu_too_small_for_a_wide_transformer_is_told_so(monkeypatch: pytest.M
 def test_samples_are_cropped_as_the_protocol_says(tasks: dict[str, TaskData]) -> None:
     task, protocol = tasks["mnist"], Protocol(batch_size=16, crop_padding=0)
     batches = epoch_batches(torch.arange(len(task.train)), protocol, epoch=0)
-    samples = epoch_examples(TrainingInputs.prepare(task, protocol.crop_padding), batches)
-    assert torch.equal(samples.tokens, evaluation_examples(task, task.train[batches.rows.flatten()]).tokens)
+    samples = _epoch_examples(TrainingInputs.prepare(task, protocol.crop_padding), batches)
+    assert torch.equal(samples.tokens, _evaluation_examples(task, task.train[batches.rows.flatten()]).tokens)
 
 
 @pytest.mark.parametrize("spec", [MNIST, replace(MNIST, task="digits", tokens=4, blocks=1)], ids=["mnist", "digits"])

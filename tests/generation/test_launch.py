@@ -13,10 +13,11 @@ from rich.console import Console
 
 from generation.job import Job
 from generation.launch import _MISSING, _RUNNING, _WAITING, _check_cpus, _parse_shards, _StatusTable, main
+from generation.protocol import PRESETS
 from generation.ray_tasks import import_ray
 from generation.remote import scratch_folder
 from generation.shard import train_shard
-from generation.sweep import PRESETS, Sweep
+from generation.sweep import Sweep
 from generation.task import named_task
 from tests.faults.ray_nodes import (
     LOOPBACK,

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from generation.data import TrainingInputs, epoch_batches
-from generation.fused.inputs import _COUNT_SHIFT, _TILES_SHIFT, RECENT, epoch_examples, make_packs
+from generation.fused.engine import _COUNT_SHIFT, _TILES_SHIFT, _epoch_examples, _make_packs
+from generation.fused.variants import RECENT
 from generation.protocol import Protocol
 from zoo.tasks.examples import TaskData
 
@@ -15,7 +16,7 @@ Pack = tuple[int, int, int]
 
 def packs_of(lengths: list[list[int]], packs_at_once: int = 3) -> list[list[Pack]]:
     """(first sample, samples, tiles of each) of every step."""
-    packs = make_packs(torch.tensor(lengths), packs_at_once)
+    packs = _make_packs(torch.tensor(lengths), packs_at_once)
     return [
         [(word & 0xFFFF, word >> _COUNT_SHIFT & 0xFF, word >> _TILES_SHIFT) for word in row[:count]]
         for row, count in zip(packs.words.tolist(), packs.counts.tolist(), strict=True)
@@ -59,6 +60,6 @@ def test_every_sample_is_in_one_pack_that_has_room_for_it(packs_at_once: int, se
 
 def test_the_news_that_the_kernels_are_tested_with_come_in_packs_of_every_kind(news: TaskData) -> None:
     batches = epoch_batches(torch.arange(len(news.train)), Protocol(batch_size=RECENT), epoch=0)
-    lengths = epoch_examples(TrainingInputs.prepare(news), batches).lengths.view(batches.rows.shape)
+    lengths = _epoch_examples(TrainingInputs.prepare(news), batches).lengths.view(batches.rows.shape)
     kinds = {(samples, tiles) for step in packs_of(lengths.tolist()) for _, samples, tiles in step}
     assert kinds == {(1, 1), (2, 1), (3, 1), (4, 1), (1, 2), (2, 2), (1, 3), (1, 4)}

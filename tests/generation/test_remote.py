@@ -7,11 +7,11 @@ import fsspec
 import pytest
 
 from generation.job import Job
-from generation.protocol import Protocol
+from generation.protocol import Preset, Protocol
 from generation.remote import RemoteShards
 from generation.run import main
 from generation.shard import train_shard
-from generation.sweep import Preset, Sweep
+from generation.sweep import Sweep
 from generation.task import named_task
 from tests.generation.small_tasks import write_digits
 from tests.refusal import refusal

@@ -32,4 +32,4 @@ def test_repeats_are_trained_published_and_not_mixed(tmp_path: Path, capsys: pyt
     assert "holds a finished shard with seeds 2, not 4" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run.main(["--seeds", "1", *options])
-    assert "argument --seeds: unknown seeds '1': shared, distinct, or how often" in capsys.readouterr().err
+    assert "error: unknown seeds '1': shared, distinct, or how often" in capsys.readouterr().err

@@ -14,10 +14,9 @@ import torch
 
 import zoo
 from generation.population.engine import PopulationState
-from generation.progress import EpochProgress
 from generation.protocol import RunConfig
 from generation.run import main
-from generation.snapshot import load_snapshot, save_snapshot
+from generation.shard import _EpochProgress, _load_snapshot, _save_snapshot
 from tests.faults.processes import finish as run_to_end
 from tests.faults.processes import start
 from tests.generation.small_tasks import few_digits, write_digits
@@ -150,14 +149,14 @@ def test_snapshots_of_another_training_are_neither_used_nor_lost(tmp_path: Path)
     state = PopulationState.initial(MNIST, [config], torch.device("cpu"))
     for epoch in (90, 91):
         state.epoch = epoch
-        save_snapshot(tmp_path, state, "a" * 64, seconds=1.0)
+        _save_snapshot(tmp_path, state, "a" * 64, seconds=1.0)
     for epoch in (1, 2, 3):
         state.epoch = epoch
-        save_snapshot(tmp_path, state, "b" * 64, seconds=1.0)
-    snapshot = load_snapshot(tmp_path, "b" * 64, state)
+        _save_snapshot(tmp_path, state, "b" * 64, seconds=1.0)
+    snapshot = _load_snapshot(tmp_path, "b" * 64, state)
     assert snapshot is not None
     assert snapshot[0].epoch == 3
-    other = load_snapshot(tmp_path, "a" * 64, state)
+    other = _load_snapshot(tmp_path, "a" * 64, state)
     assert other is not None
     assert other[0].epoch == 91
     assert len(list(tmp_path.glob("state-*"))) == 4
@@ -171,13 +170,16 @@ def test_snapshots_of_another_training_are_neither_used_nor_lost(tmp_path: Path)
         (["--shard", "3", "--data", "nowhere"], "error: nowhere/MNIST/raw/train-images-idx3-ubyte[.gz] is missing"),
         (["--shard", "3", "--device", "abacus"], "error: unknown device 'abacus'"),
         (["--task", "agnews", "--shard", "3"], "error: AG News is not in"),
-        (["--shard", "3", "--runs", "0"], "error: argument --runs: must be at least 1, got 0"),
-        (["--shard", "3", "--models-per-pass", "-1"], "error: argument --models-per-pass: must be at least 1, got -1"),
+        (["--shard", "3", "--runs", "0"], "error: argument --runs: must be a whole number of at least 1, got '0'"),
+        (
+            ["--shard", "3", "--models-per-pass", "-1"],
+            "error: argument --models-per-pass: must be a whole number of at least 1, got '-1'",
+        ),
         (["--shard", "3", "--device", "cuda:99"], "error: there is no device 'cuda:99'"),
         (["--shard", "3", "--preset", "lite"], "error: MNIST is not in"),
         (
             ["--shard", "3", "--snapshot-seconds", "nan"],
-            "error: argument --snapshot-seconds: must be a number of seconds",
+            "error: argument --snapshot-seconds: must be a number of at least 0, got 'nan'",
         ),
         (["--shard", "3", "--list"], "error: --list shows all shards: leave out --shard"),
         ([], "error: name a shard with --shard"),
@@ -247,9 +249,9 @@ def test_a_snapshot_of_an_impossible_epoch_is_refused(tmp_path: Path) -> None:
         MNIST, [RunConfig(task="mnist", optimizer="sgd", learning_rate=1e-3, init_std=0.1)], torch.device("cpu")
     )
     state.epoch = 101
-    save_snapshot(tmp_path, state, "a" * 64, seconds=1.0)
+    _save_snapshot(tmp_path, state, "a" * 64, seconds=1.0)
     with pytest.warns(UserWarning, match=r"epoch 101 after 1\.0 s does not belong to this training"):
-        assert load_snapshot(tmp_path, "a" * 64, state) is None
+        assert _load_snapshot(tmp_path, "a" * 64, state) is None
 
 
 def test_a_long_training_is_announced_before_it_starts(
@@ -283,7 +285,7 @@ def test_durations_are_said_as_a_person_would(seconds: float, words: str) -> Non
 def test_a_resumed_trainings_rate_counts_its_own_epochs_only(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([100.0, 110.0, 120.0])
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
-    progress = EpochProgress(runs=50, epochs=100, first_epoch=80)
+    progress = _EpochProgress(runs=50, epochs=100, first_epoch=80)
     accuracy = torch.tensor([0.5, float("nan"), 0.7])
     assert progress.describe(81, accuracy, 1) == (
         "5 model-epochs/s  accuracy best 0.700 median 0.500  1 diverged  3 min left"

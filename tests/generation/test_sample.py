@@ -6,8 +6,8 @@ import pytest
 from small_tasks import write_digits
 
 from generation import launch, run
-from generation.grid import Draw
-from generation.sweep import PRESETS, Sweep
+from generation.protocol import PRESETS
+from generation.sweep import Draw, Sweep
 from generation.task import named_task
 from zoo.publish import publish
 from zoo.testing import folder_contents
@@ -48,10 +48,10 @@ def test_a_sample_is_trained_once_and_published_with_other_runs_only(
     ("arguments", "fault"),
     [
         (["--sample", "5", "--shard", "0"], "--sample takes the place of --shard"),
-        (["--sample", "0"], "must be at least 1, got 0"),
+        (["--sample", "0"], "--sample: must be a whole number of at least 1, got '0'"),
         (["--sample", "17000"], "the grid has 16,000 configurations: a sample of 17,000 cannot be drawn"),
         (["--shard", "0", "--sample-seed", "3"], "--sample-seed is about a sample"),
-        (["--sample", "5", "--sample-seed", "1000"], "must lie in 0 to 999, got 1000"),
+        (["--sample", "5", "--sample-seed", "1000"], "--sample-seed: must be a whole number from 0 to 999, got '1000'"),
     ],
 )
 def test_a_bad_sample_is_one_line(arguments: list[str], fault: str, capsys: pytest.CaptureFixture[str]) -> None:

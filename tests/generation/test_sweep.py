@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from generation.grid import Draw, whole
-from generation.sweep import PRESETS, Sweep, _repeat_seeds
-from generation.task import named_task
+from generation.protocol import PRESETS
+from generation.sweep import Draw, Sweep, _repeat_seeds
+from generation.task import named_task, whole
 from zoo.reading.selection import Selection
 
 MNIST = named_task("mnist")
@@ -151,10 +151,10 @@ def test_a_sample_has_its_size_under_every_preset_and_only_shards_with_runs() ->
 @pytest.mark.parametrize(
     ("count", "seed", "fault"),
     [
-        (0, 0, "at least 1 configuration, got 0"),
+        (0, 0, "count must be a whole number of at least 1, got 0"),
         (16_001, 0, "the grid has 16,000 configurations: a sample of 16,001 cannot be drawn"),
-        (5, 1000, "must lie in 0 to 999, got 1000"),
-        (5, -1, "must lie in 0 to 999, got -1"),
+        (5, 1000, "seed must be a whole number from 0 to 999, got 1000"),
+        (5, -1, "seed must be a whole number from 0 to 999, got -1"),
     ],
 )
 def test_an_impossible_sample_is_refused(count: int, seed: int, fault: str) -> None:

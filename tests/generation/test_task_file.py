@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from generation.grid import whole
-from generation.protocol import Protocol
+from generation.protocol import Preset, Protocol
 from generation.run import main
-from generation.sweep import Sweep, own_preset
-from generation.task import named_task
+from generation.sweep import Sweep
+from generation.task import named_task, whole
 from zoo.tasks.task_file import TaskFile, find_task
 from zoo.transformer.spec import AGNEWS, MNIST
 
@@ -89,7 +88,7 @@ def test_a_file_survives_being_written_out_again(tmp_path: Path) -> None:
 
 def test_shards_deal_out_every_configuration_once(tmp_path: Path) -> None:
     task = named_task(write(tmp_path, SMALL.replace("[0.1]", "[0.1, 0.2, 0.3, 0.4, 0.5]") + "shards = 6"))
-    sweep = Sweep(task, own_preset(task))
+    sweep = Sweep(task, Preset("own", task.protocol))
     shards = [sweep.shard(index) for index in range(6)]
     assert [len(shard) for shard in shards] == [6, 6, 7, 7, 7, 7]
     dealt = sorted(run.run_id for shard in shards for run in shard)
@@ -119,7 +118,7 @@ def test_a_union_has_each_configuration_once(tmp_path: Path) -> None:
 )
 def test_seeds_name_the_config(tmp_path: Path, seeds: str, config: str, runs: int) -> None:
     task = named_task(write(tmp_path, SMALL + seeds))
-    sweep = Sweep(task, own_preset(task), task.seeds)
+    sweep = Sweep(task, Preset("own", task.protocol), task.seeds)
     assert sweep.config_name == config
     assert len(sweep.shard(0)) == len({run.run_id for run in sweep.shard(0)}) == runs
 
@@ -139,8 +138,8 @@ WRONG = {
         "'optimizer' is not a key: there are name, data, grid, transformer, protocol",
     ),
     "no data": (SMALL.replace("[data]", "[date]"), "'date' is not a key: there are name, data, grid"),
-    "an unknown format": (SMALL.replace('"npz"', '"hdf5"'), "[data] format must be one of npz, idx, huggingface, csv"),
-    "a key of no format": (SMALL.replace("path =", "file ="), "[data] path is missing"),
+    "an unknown format": (SMALL.replace('"npz"', '"hdf5"'), "[data] format must be one of csv, huggingface, idx, npz"),
+    "a key of no format": (SMALL.replace("path =", "file ="), "[data] 'file' is not a key: there are path"),
     "an unknown dimension": (
         SMALL.replace("patch_size", "patchsize"),
         "[transformer] 'patchsize' is not a key: there are patch_size",
@@ -228,7 +227,7 @@ WRONG = {
         ),
         "[grid] is too large: 360,000 configurations, at most 99,999",
     ),
-    "a date": (SMALL.replace("[0.1]", "[2025-01-01]"), "is no value of a task file"),
+    "a date": (SMALL.replace("[0.1]", "[2025-01-01]"), "cannot stand in a task file"),
 }
 
 
@@ -272,7 +271,7 @@ def test_data_that_do_not_fit_are_one_line(
     ("arguments", "message"),
     [
         (["--task", "cifar"], "there is no task 'cifar': mnist, agnews, or the path of a TOML file"),
-        (["--task", "FILE", "--preset", "demo"], "--preset is for the paper's tasks: the protocol of small is in"),
+        (["--task", "FILE", "--preset", "demo"], "--preset is for the paper's tasks: leave it out, the protocol is in"),
         (["--task", "FILE", "--shard", "2"], "shard 2 does not exist: this sweep has 2 shards, numbered 0 to 1"),
     ],
 )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from generation.population.update import UpdateRule, update
+from generation.population.engine import UpdateRule, update
 from generation.protocol import RunConfig
 from generation.single import make_model, make_optimizer
 from zoo.transformer.spec import MNIST

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from generation.protocol import Protocol
-from generation.sweep import Preset, Sweep
+from generation.protocol import Preset, Protocol
+from generation.sweep import Sweep
 from generation.task import named_task
 from tests.generation.small_tasks import few_digits, train_small_shard
 

@@ -22,6 +22,8 @@ from tests.zoo.written_page import page_text
 from zoo.page.predictions import Predictions
 from zoo.page.writing import write_page
 
+pytestmark = pytest.mark.long
+
 if reason := _missing():
     pytest.skip(reason, allow_module_level=True)
 

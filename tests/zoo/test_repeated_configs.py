@@ -8,9 +8,9 @@ import pytest
 
 import zoo
 from zoo import describe, verify
-from zoo.format.hyperparameters import CONFIGURATION
+from zoo.format.hyperparameters import CONFIGURATION, repeats_of
 from zoo.format.manifest import MANIFEST_FILE, Manifest
-from zoo.format.record import config_name, repeats_of, task_of
+from zoo.format.record import config_name, task_of
 from zoo.format.splits import SPLITS, split_of, splits_of
 from zoo.join import _join
 from zoo.publish import publish

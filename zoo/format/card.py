@@ -9,10 +9,9 @@ import pyarrow as pa
 from jinja2 import StrictUndefined, TemplateSyntaxError, meta
 from jinja2.sandbox import SandboxedEnvironment
 
-from zoo.format.hyperparameters import HYPERPARAMETERS, meaning_of
+from zoo.format.hyperparameters import DISTINCT_SEEDS, HYPERPARAMETERS, SHARED_SEED, meaning_of
 from zoo.format.manifest import FileEntry, Manifest
 from zoo.format.published import CARD_FILE, ConfigDetails, configs_of, filled_splits, split_files, split_pattern
-from zoo.format.record import DISTINCT_SEEDS, SHARED_SEED
 from zoo.format.schema import CHECKPOINTS, PUBLISHED_RUN_SCHEMA, checkpoint_schema
 from zoo.format.splits import SPLITS
 from zoo.storage.atomic import write_atomically

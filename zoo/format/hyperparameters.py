@@ -1,7 +1,8 @@
 """The hyperparameters of a run: the one table that schema, grids, checks, card and command line read.
 
-To add one, give it a field with a default here, and use it where a run is trained: in ``generation/reference.py``, in
-``generation/population`` and in the kernels.
+To add one, give it a field with a default below ``seed``, and use it where a run is trained: in
+``generation/single.py``, in ``generation/population``, and in the kernels or ``obstacle`` of
+``generation/fused/variants.py``, which names what they cannot train.
 """
 
 from dataclasses import dataclass, fields
@@ -45,6 +46,15 @@ class Hyperparameters:
     def __post_init__(self) -> None:
         check_fields(self)
 
+    def hyperparameters(self) -> dict[str, Any]:
+        """The columns of the zoo that tell a run from others."""
+        return {name: getattr(self, name) for name in HYPERPARAMETERS}
+
+    def hashed(self) -> dict[str, Any]:
+        """What ids and seeds of runs are made of: without the later hyperparameters where they have their defaults,
+        so that the runs of the first zoos keep theirs."""
+        return {name: value for name, value in self.hyperparameters().items() if (name, value) not in LATER.items()}
+
 
 TYPES: dict[str, Any] = {
     field.name: get_type_hints(Hyperparameters, include_extras=True)[field.name] for field in fields(Hyperparameters)
@@ -53,8 +63,28 @@ TYPES: dict[str, Any] = {
 HYPERPARAMETERS = tuple(TYPES)
 CONFIGURATION = tuple(name for name in HYPERPARAMETERS if name != "seed")
 """What repeats of one configuration share; they differ in the seed."""
+LATER = {name: getattr(Hyperparameters, name) for name in HYPERPARAMETERS[HYPERPARAMETERS.index("seed") + 1 :]}
+"""Hyperparameters that the first zoos did not have, and their defaults, which all rows of a table without them have."""
+SHARED_SEED, DISTINCT_SEEDS = "shared", "distinct"
+SEED_POLICIES = (SHARED_SEED, DISTINCT_SEEDS)
+"""The policies that have a name. A number of repeats is a policy, too."""
+MIN_REPEATS, MAX_REPEATS = 2, 1000
 
 
 def meaning_of(name: str) -> str:
     """What a hyperparameter means, as the card of a zoo and ``--help`` put it."""
     return next(each.help for each in get_args(TYPES[name]) if isinstance(each, Option))
+
+
+def repeats_of(seeds: str) -> int | None:
+    """How often each configuration is trained, each time with another seed; None where it is trained once."""
+    if seeds in SEED_POLICIES:
+        return None
+    # few digits: a manifest may hold any text
+    number = int(seeds) if seeds.isascii() and seeds.isdecimal() and len(seeds) <= len(str(MAX_REPEATS)) else 0
+    if not MIN_REPEATS <= number <= MAX_REPEATS or str(number) != seeds:
+        raise ValueError(
+            f"unknown seeds {seeds[:80]!r}: {', '.join(SEED_POLICIES)}, or how often to train each configuration, "
+            f"{MIN_REPEATS} to {MAX_REPEATS}"
+        )
+    return number

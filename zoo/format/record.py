@@ -8,15 +8,12 @@ from typing import Annotated, Any, TypeVar
 from msgspec import Meta
 
 from zoo.checked import Sha256, checked
+from zoo.format.hyperparameters import DISTINCT_SEEDS, repeats_of
 from zoo.format.schema import BEST, CHECKPOINTS
 from zoo.tasks.identity import SHORT_HASH, DataIdentity, shortfall
 from zoo.tasks.task_file import PAPER_TASKS, TaskFile
 from zoo.transformer.spec import TransformerSpec
 
-SHARED_SEED, DISTINCT_SEEDS = "shared", "distinct"
-SEED_POLICIES = (SHARED_SEED, DISTINCT_SEEDS)
-"""The policies that have a name. A number of repeats is a policy, too."""
-MIN_REPEATS, MAX_REPEATS = 2, 1000
 _SEEDS_SUFFIX, _REPEATS_SUFFIX = "-seeds", "-repeats"
 _R = TypeVar("_R", bound="TrainingRecord")
 _Epochs = Annotated[tuple[Annotated[int, Meta(ge=1, lt=10**5)], ...], Meta(min_length=1)] | None
@@ -36,20 +33,6 @@ def config_name(task: str, seeds: str) -> str:
 def task_of(config: str) -> str:
     """The task of a config: ``mnist`` for ``mnist``, ``mnist-seeds`` and ``mnist-repeats``."""
     return config.removesuffix(_SEEDS_SUFFIX).removesuffix(_REPEATS_SUFFIX)
-
-
-def repeats_of(seeds: str) -> int | None:
-    """How often each configuration is trained, each time with another seed; None where it is trained once."""
-    if seeds in SEED_POLICIES:
-        return None
-    # few digits: a manifest may hold any text
-    number = int(seeds) if seeds.isascii() and seeds.isdecimal() and len(seeds) <= len(str(MAX_REPEATS)) else 0
-    if not MIN_REPEATS <= number <= MAX_REPEATS or str(number) != seeds:
-        raise ValueError(
-            f"unknown seeds {seeds[:80]!r}: {', '.join(SEED_POLICIES)}, or how often to train each configuration, "
-            f"{MIN_REPEATS} to {MAX_REPEATS}"
-        )
-    return number
 
 
 @dataclass(frozen=True)

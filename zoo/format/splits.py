@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from zoo.format.hyperparameters import CONFIGURATION
+from zoo.format.hyperparameters import CONFIGURATION, LATER
 
 SPLITS = ("train", "validation", "test")
 _TRAIN_SHARE, _VALIDATION_SHARE = 0.70, 0.15
@@ -33,9 +33,14 @@ def split_of(run_id: str) -> str:
 def splits_of(column: Callable[[str], Sequence[Any]], *, repeats: bool) -> list[str]:
     """The split of every row of a table; ``column`` gives the values of a column by its name.
 
-    With ``repeats`` it is ``split_of`` of the configuration, written as a JSON list: task, hyperparameters.
+    With ``repeats`` it is ``split_of`` of the configuration, written as a JSON list: task, hyperparameters, and the
+    name and value of each later one that differs from its default.
     """
     if not repeats:
         return [split_of(run) for run in column("run_id")]
-    rows = zip(*(column(name) for name in ("task", *CONFIGURATION)), strict=True)
+    first = ["task", *(name for name in CONFIGURATION if name not in LATER)]
+    rows = [list(row) for row in zip(*(column(name) for name in first), strict=True)]
+    for name, default in LATER.items():
+        for row, value in zip(rows, column(name), strict=True):
+            row += [] if value == default else [name, value]
     return [split_of(json.dumps(row, separators=(",", ":"))) for row in rows]

@@ -7,15 +7,17 @@ compression there), uncompressed, with buffers that lie one after the other insi
 passed on only after a full validation.
 """
 
+import re
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from zoo.format.faults import name_faults, refuse
+from zoo.format.hyperparameters import LATER
 from zoo.format.manifest import FileEntry
+from zoo.format.schema import CHECKPOINT, STATUSES
 from zoo.storage.atomic import atomic_file
 from zoo.storage.untrusted import HeldFile
 
@@ -23,6 +25,12 @@ ROWS_PER_BATCH = 64
 MAX_TABLE_BYTES = 256 << 20
 """The largest table that is read whole. The runs of the paper's whole grid, with their curves, have 25 MB."""
 
+_NAMES = {
+    "run_id": (re.compile("[0-9a-f]{16}"), "the run_id is not 16 hexadecimal digits"),
+    "checkpoint": (re.compile(CHECKPOINT), "the checkpoint is neither epoch_N nor best"),
+    "status": (re.compile("|".join(STATUSES)), f"the status is none of {', '.join(STATUSES)}"),
+}
+"""Columns of names, what each of them matches, and what is wrong with one that does not."""
 _CONTINUATION = b"\xff\xff\xff\xff"
 _PREFIX_BYTES = 8  # the continuation and the length of the metadata, which is 0 at the end of a stream
 _LONGEST_METADATA = 1 << 16  # a stream of checkpoints has 2 kB
@@ -37,13 +45,13 @@ _METADATA_V5 = 4
 def write_table(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> FileEntry:
     """Writes the rows of ``tables``, one after the other, in batches of 64; only the last batch may be shorter.
 
-    The same rows always give the same bytes.
+    The same rows always give the same bytes. Columns that the schema does not have are left out.
     """
     rows = 0
     with atomic_file(path) as file, pa.ipc.new_stream(file, schema) as writer:
         pending = schema.empty_table()
         for table in tables:
-            pending = pa.concat_tables([pending, table.cast(schema)]).combine_chunks()
+            pending = pa.concat_tables([pending, table.select(schema.names).cast(schema)]).combine_chunks()
             whole = len(pending) // ROWS_PER_BATCH * ROWS_PER_BATCH
             for start in range(0, whole, ROWS_PER_BATCH):
                 writer.write_table(pending.slice(start, ROWS_PER_BATCH))
@@ -59,10 +67,7 @@ def read_table(file: Path | HeldFile, schema: pa.Schema) -> pa.Table:
     """The rows of a small file, in memory; another schema, or a name that is not ours, is an error that names it."""
     file = HeldFile(file) if isinstance(file, Path) else file
     data = pa.py_buffer(file.read(MAX_TABLE_BYTES))
-    table = pa.Table.from_batches(list(read_batches(BufferSource(data), schema, str(file.path))), schema)
-    if "run_id" in schema.names:
-        refuse(name_faults(table), lambda row: (file.path, row))
-    return table
+    return pa.Table.from_batches(list(read_batches(BufferSource(data), schema, str(file.path))), schema)
 
 
 @runtime_checkable
@@ -109,19 +114,37 @@ class BufferSource:
 
 
 def read_batches(source: MessageSource, schema: pa.Schema, where: str) -> Iterator[pa.RecordBatch]:
-    """The batches of a whole stream of this schema, views of the source's messages; anything else is a ValueError."""
+    """The batches of a whole stream of this schema, views of the source's messages; anything else is a ValueError.
+
+    Only the later hyperparameters may be missing: they are filled in with their defaults. Names end up in paths and on
+    terminals, so they are checked here, before anyone can use them.
+    """
+    rows = 0
+    for batch in _valid_batches(source, schema, where):
+        for name, (pattern, fault) in _NAMES.items():
+            if name in schema.names:
+                for row, value in enumerate(batch.column(name).to_pylist()):
+                    if value is None or not pattern.fullmatch(value):
+                        raise ValueError(f"{where}, row {rows + row}: {fault}")
+        rows += len(batch)
+        yield batch
+
+
+def _valid_batches(source: MessageSource, schema: pa.Schema, where: str) -> Iterator[pa.RecordBatch]:
     if source.remaining == 0:
         raise ValueError(f"{where} is empty")
     try:
         message = _next_message(source, _SCHEMA)
         if message is None:
             raise ValueError("it has no schema")
-        if not (got := pa.ipc.read_schema(message)).equals(schema):
+        got = pa.ipc.read_schema(message)
+        absent = {name: LATER[name] for name in schema.names if name in LATER and name not in got.names}
+        if not got.equals(pa.schema([field for field in schema if field.name not in absent])):
             raise ValueError(_schema_difference(got, schema))
         while (message := _next_message(source, _RECORD_BATCH)) is not None:
-            batch = pa.ipc.read_record_batch(message, schema)
+            batch = pa.ipc.read_record_batch(message, got)
             batch.validate(full=True)
-            yield batch
+            yield _with_columns(batch, absent, schema) if absent else batch
         if source.remaining:
             raise ValueError(f"{source.remaining:,} bytes after its end")
     except ConnectionError:
@@ -129,6 +152,13 @@ def read_batches(source: MessageSource, schema: pa.Schema, where: str) -> Iterat
     # Arrow reports a damaged stream as ArrowInvalid or as OSError, according to where the damage is
     except (pa.ArrowException, ValueError, OSError, struct.error) as error:
         raise ValueError(f"{where} is damaged: {error}") from error
+
+
+def _with_columns(batch: pa.RecordBatch, values: dict[str, Any], schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with columns that have one value in all rows, each where the schema has it."""
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    columns |= {name: pa.array([value] * len(batch), schema.field(name).type) for name, value in values.items()}
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
 def _next_message(source: MessageSource, kind: int) -> pa.Message | None:

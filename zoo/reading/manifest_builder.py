@@ -17,7 +17,6 @@ import pyarrow as pa
 from datasets.builder import Key
 from datasets.table import table_cast
 
-from zoo.format.faults import name_faults, refuse
 from zoo.format.manifest import FileEntry, edition_of
 from zoo.format.table_file import BufferSource, MessageSource, read_batches
 from zoo.reading.fetch import ServedSource
@@ -90,11 +89,8 @@ class ManifestBuilder(datasets.ArrowBasedBuilder):
         self, files: list[ListedFile]
     ) -> Generator[tuple[Key, pa.Table], Any, None]:
         for number, file in enumerate(files):
-            before = 0
             for index, batch in enumerate(file.batches(self.listed.schema)):
                 table = pa.Table.from_batches([batch])
-                refuse(name_faults(table), lambda row, file=file, before=before: (str(file), before + row))
-                before += len(table)
                 if self.listed.features is not None:
                     table = table_cast(table, self.listed.features.arrow_schema)
                 yield Key(number, index), table

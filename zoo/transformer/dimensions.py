@@ -1,19 +1,28 @@
 """Options of the commands that measure transformers with other dimensions than the paper's: --dim 64 --blocks 4."""
 
-import argparse
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any
 
+from zoo.checked import Count
+from zoo.command import Option
 from zoo.transformer.spec import TransformerSpec
 
-_DIMENSIONS = ("dim", "heads", "key_dim", "hidden_dim", "blocks")
+_Dimension = Annotated[Count | None, Option("instead of the paper's")]
 
 
-def add_dimensions(parser: argparse.ArgumentParser) -> None:
-    for dimension in _DIMENSIONS:
-        parser.add_argument(f"--{dimension.replace('_', '-')}", type=int, help="instead of the paper's")
+@dataclass(frozen=True, kw_only=True)
+class DimensionOptions:
+    dim: _Dimension = None
+    heads: _Dimension = None
+    key_dim: _Dimension = None
+    hidden_dim: _Dimension = None
+    blocks: _Dimension = None
 
 
-def chosen_dimensions(options: argparse.Namespace) -> dict[str, int]:
+_DIMENSIONS = tuple(field.name for field in fields(DimensionOptions))
+
+
+def chosen_dimensions(options: Any) -> dict[str, int]:
     """The given dimensions, by name."""
     return {name: value for name in _DIMENSIONS if (value := getattr(options, name)) is not None}
 

@@ -1,6 +1,6 @@
 // Training in rounds of two samples or packs, or of one: each has four of eight warps (SAMPLES_AT_ONCE). After the backward
 // pass of a block, or of one of its parts (TAKE_TURNS), all eight add the samples to their weight gradients; at the end of
-// a step every warp updates the weights whose gradients it holds. Every 16 samples end with a round (inputs.py).
+// a step every warp updates the weights whose gradients it holds. Every 16 samples end with a round (engine.py).
 #pragma once
 
 // Facts about this warp's sample in pack k of a step.

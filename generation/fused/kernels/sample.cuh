@@ -2,7 +2,7 @@
 #pragma once
 #include "parking.cuh"
 
-// Facts about a sample besides its tokens, in one word (inputs.py).
+// Facts about a sample besides its tokens, in one word (engine.py).
 struct Facts {
     int place;   // in its batch, for its dropout
     int label;   // its class
@@ -11,7 +11,7 @@ struct Facts {
 };
 
 // Samples of a step that a group trains on together, side by side in its rows (PACKS): neighbors in the batch that take
-// the same number of tiles each, in one word (inputs.py).
+// the same number of tiles each, in one word (engine.py).
 struct Pack {
     int first;    // sample of the step
     int samples;
