@@ -11,7 +11,7 @@ from itertools import combinations
 
 from benchmarks.data import BenchmarkData
 from benchmarks.experiment import Experiment, TableOptions, read_options, table_parser
-from benchmarks.tables.ablation import MODEL, components_table
+from benchmarks.tables import MODEL, render_table
 from benchmarks.trial import Trial
 from zoo.command import command
 
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
         data = options.data(config)
         experiment.run(_plan(options, data), data)
     indexes = {config: experiment.index(config) for config in options.configs}
-    experiment.write("ablation_components.md", components_table(indexes), *options.configs)
+    experiment.write("ablation_components.md", render_table("ablation_components", indexes), *options.configs)
     experiment.end()
 
 

@@ -7,11 +7,11 @@ This is tab:ablation-hidden-dim. Writes OUT/ablation_width.jsonl and OUT/ablatio
 not computed again.
 """
 
+from benchmarks import paper
 from benchmarks.experiment import Experiment, read_options, table_parser
 from benchmarks.results import Result
 from benchmarks.summary import Entry, entries_of
-from benchmarks.tables import paper
-from benchmarks.tables.ablation import MODEL, width_table
+from benchmarks.tables import MODEL, render_table
 from nfn import TransformerNFN
 from zoo import TransformerSpec
 from zoo.command import command
@@ -55,7 +55,9 @@ def main(arguments: list[str] | None = None) -> None:
         trials = [trial for width in widths for trial in options.trials("ablation_width", data, MODEL, channels=width)]
         entries = entries_of(experiment.run(trials, data).outcomes)
         experiment.add([_encoder_parameters(entry, data.train.spec) for entry in entries])
-        experiment.write(f"ablation_width.{config}.md", width_table(experiment.index(config), config), config)
+        experiment.write(
+            f"ablation_width.{config}.md", render_table("ablation_width", {config: experiment.index(config)}), config
+        )
     experiment.end()
 
 

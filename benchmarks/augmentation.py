@@ -8,10 +8,10 @@ uniform in ±1, ±10 or ±100. Train, validation and test are all doubled, with 
 Writes OUT/augmentation.jsonl and OUT/augmentation.CONFIG.md; finished trials are not computed again.
 """
 
+from benchmarks import paper
 from benchmarks.experiment import Experiment, read_options, table_parser
 from benchmarks.models.registry import SIX_MODELS, own_models
-from benchmarks.tables import paper
-from benchmarks.tables.ablation import augmentation_table
+from benchmarks.tables import render_table
 from zoo.command import command
 
 
@@ -39,7 +39,9 @@ def main(arguments: list[str] | None = None) -> None:
                 for trial in options.trials("augmentation", data, model, entry_range=size)
             ]
             experiment.run(trials, data)
-        experiment.write(f"augmentation.{config}.md", augmentation_table(experiment.index(config), config), config)
+        experiment.write(
+            f"augmentation.{config}.md", render_table("augmentation", {config: experiment.index(config)}), config
+        )
     experiment.end()
 
 

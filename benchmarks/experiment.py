@@ -22,7 +22,7 @@ from benchmarks.models.registry import MODELS, BenchmarkModel, check_models, kno
 from benchmarks.models.training import EPOCHS, RECIPES
 from benchmarks.results import Result, ResultIndex
 from benchmarks.summary import summarize
-from benchmarks.tables.markdown import for_terminal, with_data_notes
+from benchmarks.tables import for_terminal, with_data_notes
 from benchmarks.trial import Trial, TrialStore
 from zoo.command import command_parser, duration, how_many, progress_bar
 from zoo.device import choose_device

@@ -13,14 +13,14 @@ missing, or that predicts NaN or infinity, is left out; the exit code is then 3.
 
 import numpy as np
 
+from benchmarks import paper
 from benchmarks.data import BenchmarkData
 from benchmarks.execution import Finished
 from benchmarks.experiment import Experiment, TableOptions, read_options, table_parser
 from benchmarks.models.registry import USUAL_MODELS, known_models, own_models
 from benchmarks.models.training import COLUMN_RECIPES
 from benchmarks.plots import scatter, tau_by_threshold
-from benchmarks.tables import paper
-from benchmarks.tables.kendall import kendall_tables
+from benchmarks.tables import render_table
 from benchmarks.trial import Trial
 from zoo.command import command
 from zoo.plots import plot_histograms
@@ -104,7 +104,7 @@ def main(arguments: list[str] | None = None) -> None:
     for config in options.configs:
         data = options.data(config)
         finished = experiment.run(_plan(options, data), data)
-        experiment.write(f"kendall.{config}.md", kendall_tables(experiment.index(config), config), config)
+        experiment.write(f"kendall.{config}.md", render_table("kendall", {config: experiment.index(config)}), config)
         _draw(experiment, finished, data)
     experiment.end()
 

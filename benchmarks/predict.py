@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from benchmarks.data import require_rows
 from benchmarks.statistics import Interval, bootstrap_taus, kendall_tau, resample_runs
-from benchmarks.tables.markdown import MISSING, for_terminal, table
+from benchmarks.tables import MISSING, for_terminal, table
 from nfn import load_predictor, load_pretrained
 from nfn.predictors.conformal import LEVEL, ConformalInterval
 from nfn.predictors.predictor import differences

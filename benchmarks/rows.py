@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float
 
+from benchmarks import paper
 from benchmarks.data import MIN_ROWS, BenchmarkData, Outcome
 from benchmarks.experiment import Experiment, TableOptions, read_options, table_parser
 from benchmarks.models.registry import USUAL_MODELS, known_models, own_models
@@ -28,8 +29,7 @@ from benchmarks.plots import tau_by_rows
 from benchmarks.results import Result
 from benchmarks.statistics import bootstrap_taus
 from benchmarks.summary import Entry, entries_of
-from benchmarks.tables import paper
-from benchmarks.tables.generalization import ROWS_NOTE, rows_table
+from benchmarks.tables import render_table
 from benchmarks.trial import Trial
 from zoo.command import command
 
@@ -151,7 +151,7 @@ def main(arguments: list[str] | None = None) -> None:
             outcomes |= experiment.run(_plan(options, part, size), part).outcomes
         experiment.add(_curve_rows(outcomes, len(data.train), parsed.towards))
         index = experiment.index(config)
-        experiment.write(f"rows.{config}.md", f"{rows_table(index, config)}\n\n{ROWS_NOTE}", config)
+        experiment.write(f"rows.{config}.md", render_table("rows", {config: index}), config)
         if index:
             experiment.announce(tau_by_rows(index, config, options.file(f"rows.{config}.png")))
     experiment.end()

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from benchmarks.data import BenchmarkData, Elsewhere
 from benchmarks.experiment import Experiment, TableOptions, read_options, table_parser
 from benchmarks.models.registry import USUAL_MODELS, known_models, own_models
-from benchmarks.tables.generalization import TRANSFER_NOTE, transfer_table
+from benchmarks.tables import render_table
 from benchmarks.trial import Trial
 from zoo.command import command
 from zoo.format.published import PublishedZoo
@@ -93,8 +93,8 @@ def main(arguments: list[str] | None = None) -> None:
         data = options.data(config)
         tested = [data.test_elsewhere(options.data(name, checkpoint=label)) for name, label in others[config]]
         experiment.run(_plan(options, data, [other for pair in tested for other in pair]), data)
-        table = transfer_table(experiment.index(config), config)
-        experiment.write(f"transfer.{config}.md", f"{table}\n\n{TRANSFER_NOTE}", config)
+        table = render_table("transfer", {config: experiment.index(config)})
+        experiment.write(f"transfer.{config}.md", table, config)
     experiment.end()
 
 

@@ -14,7 +14,7 @@ from benchmarks.models.registry import MODELS, weight_models
 from benchmarks.results import ResultIndex
 from benchmarks.statistics import kendall_tau
 from benchmarks.summary import Entry, _entry_rows
-from benchmarks.tables.kendall import kendall_tables
+from benchmarks.tables import render_table
 from benchmarks.trial import Trial, TrialStore
 from nfn.predictors.ranks import Ranks
 from tests.benchmarks.synthetic import invent_data, random_label
@@ -115,8 +115,8 @@ def test_the_average_is_shown_with_its_lead_and_never_as_the_leader(
     best = [row for row in rows if row.metric == "tau" and row.model == AVERAGE]
     assert len(best) == 1
     index = ResultIndex.latest([*rows, replace(best[0], value=0.99)], "mnist")
-    table = kendall_tables(index, "mnist")
+    table = render_table("kendall", {"mnist": index})
     assert "| Gauge-NFN averaged with hyperparameters only | 0.990" in table
     assert "| Gauge-NFN | **" in table
     assert "| τ behind the leader (bold) | τ above hyperparameters only |" in table
-    assert "the mean of the places that both predict" in table
+    assert "the mean of the ranks that both predict" in table

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import results
 from benchmarks.results import Result
-from benchmarks.speed.measurements import measure
+from benchmarks.speed.measurements import measure, speed_row
 
 
 @pytest.fixture
@@ -69,6 +69,7 @@ def test_timing_counts_calls_and_takes_the_median():
 
     times = measure({"a": lambda: count("a"), "b": lambda: count("b")}, repeats=5, warmup=2, calls_per_sample=3)
     assert calls == {"a": 17, "b": 17}
-    assert len(times["a"].values) == 5
-    assert min(times["a"].values) <= times["a"].median <= max(times["a"].values)
-    assert measure({"": lambda: None}, repeats=1)[""].stderr is None
+    assert len(times["a"]) == 5
+    row = speed_row("nfn", "mnist", "a", "seconds", times["a"], setting={})
+    assert min(times["a"]) <= row.value <= max(times["a"])
+    assert speed_row("nfn", "mnist", "a", "seconds", times["a"][:1], setting={}).stderr is None

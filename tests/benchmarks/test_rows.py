@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks import execution, report, results, rows
 from benchmarks.data import Outcome
-from benchmarks.documents import _Contents
 from benchmarks.models import hyperparameters
+from benchmarks.report import _Contents
 from benchmarks.results import ResultIndex
 from benchmarks.rows import _curve_rows, _LearningCurves
 from benchmarks.trial import Trial
@@ -100,7 +100,7 @@ def test_the_command_writes_rows_table_and_plot_and_shares_trials_on_all_rows(
     assert f"by training rows | 12 | 20 | 30 | all {every:.0f} | 11,200 (the curve) | curve |" in table
     assert "·n^(−" in table
     assert (tmp_path / "rows.mnist.png").read_bytes().startswith(b"\x89PNG")
-    assert "by training rows | 12 |" in _Contents(tmp_path).names()["rows_tables"]()
+    assert "by training rows | 12 |" in _Contents(tmp_path).table("rows")
     document = write_templates(tmp_path / "clone", "{{ plots }}/rows.mnist.png")["benchmarks/README.md"]
     report.main(["--root", str(tmp_path / "clone"), "--results", str(tmp_path)])
     assert (document.parent / document.read_text()).resolve() == tmp_path.resolve() / "plots" / "rows.mnist.png"

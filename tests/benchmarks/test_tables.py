@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import ablation_components, ablation_width, augmentation, execution, kendall, results
+from benchmarks import ablation_components, ablation_width, augmentation, execution, kendall, paper, results
 from benchmarks.data import BenchmarkData, Checkpoints
 from benchmarks.experiment import read_options, table_parser
 from benchmarks.models.registry import SIX_MODELS, USUAL_MODELS
 from benchmarks.results import ResultIndex
-from benchmarks.tables import paper
-from benchmarks.tables.markdown import for_terminal, threshold_title
+from benchmarks.tables import for_terminal, threshold_title
 from tests.faults.rewriting import Rows, rewrite
 from tests.refusal import refusal
 from zoo.reading.reader import open_zoo

@@ -9,10 +9,10 @@ import pytest
 
 from benchmarks import execution, results, statistics, transfer
 from benchmarks.data import HYPERPARAMETERS, BenchmarkData, Checkpoints
-from benchmarks.documents import _Contents
 from benchmarks.models import hyperparameters
+from benchmarks.report import _Contents
 from benchmarks.results import ResultIndex
-from benchmarks.tables.generalization import transfer_table
+from benchmarks.tables import render_table
 from tests.benchmarks.synthetic import invent, random_label
 from tests.benchmarks.test_report import row
 from zoo.format.published import PublishedZoo
@@ -105,7 +105,7 @@ def test_every_predictor_is_fitted_once_and_tested_everywhere(
     monkeypatch.setattr(execution, "fit_and_judge", None)
     transfer.main(options)
     assert (tmp_path / "transfer.mnist.md").read_text() == table, "nothing was fitted again"
-    block = _Contents(tmp_path).names()["transfer_tables"]()
+    block = _Contents(tmp_path).table("transfer")
     assert "fitted on mnist-seeds, epoch_75" in block
     assert block.count("is not in the train split") == 1
     capsys.readouterr()
@@ -124,7 +124,7 @@ def test_a_place_without_seen_configurations_has_one_number() -> None:
     rows = [row("tau", 0.5, checkpoint="epoch_75", recipe="paper")]
     for unseen, tau in ((True, 0.4), (False, 0.6)):
         rows.append(row("tau", tau, checkpoint="epoch_75", tested_unseen=unseen, **there))
-    text = transfer_table(ResultIndex.latest(rows, "mnist"), "mnist")
+    text = render_table("transfer", {"mnist": ResultIndex.latest(rows, "mnist")})
     assert "| MLP | 0.500 ± 0.010 | 0.400 ± 0.010 |" in text
 
 

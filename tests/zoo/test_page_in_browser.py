@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 import zoo
-from benchmarks.browser import DRAWN, launched, missing, show
+from benchmarks.page import _DRAWN, _missing, launched, show
 from tests.zoo.hostile_text import HOSTILE, make_hostile
 from tests.zoo.written_page import page_text
 from zoo.page.predictions import Predictions
@@ -24,7 +24,7 @@ from zoo.page.writing import write_page
 
 pytestmark = pytest.mark.long
 
-if reason := missing():
+if reason := _missing():
     pytest.skip(reason, allow_module_level=True)
 
 
@@ -72,7 +72,7 @@ class OpenPage:
         show(self.tab, site, address)
 
     def drawn(self) -> "OpenPage":
-        self.tab.wait_for_selector(DRAWN)
+        self.tab.wait_for_selector(_DRAWN)
         return self
 
     def until(self, expression: str, value: Any) -> None:
