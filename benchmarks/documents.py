@@ -30,7 +30,8 @@ import pandas as pd
 from benchmarks import results
 from benchmarks.census import census_table
 from benchmarks.leaderboard.ranking import leaderboard_tables, read_ranking
-from benchmarks.models.registry import MODELS, SIX_MODELS
+from benchmarks.models.registry import MODELS
+from benchmarks.options import SIX_MODELS
 from benchmarks.results import ResultIndex, Value
 from benchmarks.speed.measurements import speed_table
 from benchmarks.tables import paper

@@ -4,67 +4,60 @@ import ctypes
 import gc
 import importlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import nn
 
-from benchmarks.data import MIN_ROWS, TEST_FILES, BenchmarkData, NotFinite, Outcome
-from benchmarks.models.registry import FittedModel, builder, known_models
-from benchmarks.models.training import EPOCHS, RECIPES, TrainingGroup, train_one_by_one, train_together
+from benchmarks.data import MIN_ROWS, TEST_FILES, BenchmarkData, Fitted, NotFinite, Outcome
+from benchmarks.models.registry import builder, known_models
+from benchmarks.models.training import RECIPES, TrainingGroup, train_one_by_one, train_together
+from benchmarks.options import EPOCHS
 from benchmarks.results import describe_device
 from benchmarks.trial import Trial, TrialStore
 from nfn.predictors.ranks import Ranks
 
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+Outcomes = dict[Trial, Outcome]
 _Advance = Callable[[str, int], None]
 """Called with the work under way and how many more trials are done."""
 
 
-@dataclass
-class Finished:
-    """All outcomes of a plan, and why some trials have none."""
-
-    outcomes: dict[Trial, Outcome] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
-    """Model → why it cannot be computed here, or has no finite predictions."""
-
-
 def compute(
     trials: Sequence[Trial], data: BenchmarkData, store: TrialStore, *, jobs: int, advance: _Advance
-) -> Finished:
-    """The outcomes of the trials; those in the store are not computed again."""
-    finished = Finished(outcomes=_known(trials, data, store))
-    advance("reading finished trials", len(finished.outcomes))
+) -> tuple[Outcomes, dict[str, str]]:
+    """The outcomes of the trials, and model → why it cannot be computed here, or has no finite predictions.
+
+    Trials that are in the store are not computed again.
+    """
+    finished, skipped = _known(trials, data, store), {}
+    advance("reading finished trials", len(finished))
     wanted = set(trials)
     for group in groups(to_fit(trials, data, store), data):
         model = known_models()[group[0].model]
         advance(_label(group), 0)
-        missing = model.missing()
-        if missing is not None:
-            finished.skipped[model.name] = missing
-        else:
-            possible = [trial for trial in group if min(data.rows_at_least(trial.threshold)) >= MIN_ROWS]
+        possible = [trial for trial in group if min(data.rows_at_least(trial.threshold)) >= MIN_ROWS]
+        if missing := model.missing():
+            skipped[model.name] = missing
+        elif possible:
             try:
-                outcomes = fit_and_judge(possible, data, jobs) if possible else {}
+                outcomes = fit_and_judge(possible, data, jobs)
             except NotFinite as error:
-                finished.skipped[model.name] = str(error)
+                skipped[model.name] = str(error)
             else:
                 store.add(outcomes)
-                finished.outcomes |= {trial: outcome for trial, outcome in outcomes.items() if trial in wanted}
+                finished |= {trial: outcome for trial, outcome in outcomes.items() if trial in wanted}
         advance(_label(group), len(wanted.intersection(group)))
-    averages = _averaged([trial for trial in trials if trial.parts and trial not in finished.outcomes], data, store)
-    finished.outcomes |= averages
+    averages = _averaged([trial for trial in trials if trial.parts and trial not in finished], data, store)
     advance("averaging", len(averages))
-    return finished
+    return finished | averages, skipped
 
 
-def _known(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> dict[Trial, Outcome]:
+def _known(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> Outcomes:
     """The finished ones among the trials: in the store, and not judged on test rows that the zoo had before.
 
     A trial from before this was noted is taken as it is.
@@ -84,7 +77,7 @@ def to_fit(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> l
     return [fit for fit in fits if fit not in fitted]
 
 
-def _averaged(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> dict[Trial, Outcome]:
+def _averaged(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> Outcomes:
     """The averages whose parts are all finished; they are stored like any other outcome."""
     found = _known([part for trial in trials for part in trial.parts], data, store)
     outcomes = {
@@ -97,24 +90,20 @@ def _averaged(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -
     return outcomes
 
 
-def groups(trials: Sequence[Trial], data: BenchmarkData) -> Iterator[list[Trial]]:
+def groups(trials: Sequence[Trial], data: BenchmarkData) -> list[list[Trial]]:
     """Trials that are fitted in one go.
 
     On a GPU all seeds and thresholds of a neural predictor train together. On a CPU that gains nothing, and the last
     digits of a trial that is fitted alone do not depend on the others: a table that is interrupted and started again
     comes out the same. Trees of the same rows share the work of preparing them.
     """
-    together: dict[tuple, list[Trial]] = {}
+    together: dict[Trial, list[Trial]] = {}
     for trial in trials:
-        apart: tuple = ()
-        benchmark_model = known_models()[trial.model]
-        if not benchmark_model.neural:
-            apart = (trial.threshold,)
-        elif data.train.weights.device.type == "cpu" or benchmark_model.module is not None:
-            apart = (trial.threshold, trial.seed)
-        key = (trial.model, trial.recipe, trial.epochs, trial.components, trial.channels, apart)
-        together.setdefault(key, []).append(trial)
-    yield from together.values()
+        model = known_models()[trial.model]
+        alone = model.neural and (data.train.weights.device.type == "cpu" or not model.stacked)
+        shared = {} if alone else {"seed": 0, "threshold": 0.0} if model.neural else {"seed": 0}
+        together.setdefault(replace(trial.fit, **shared), []).append(trial)
+    return list(together.values())
 
 
 def _label(group: Sequence[Trial]) -> str:
@@ -123,16 +112,16 @@ def _label(group: Sequence[Trial]) -> str:
     return f"{group[0].config}: {known_models()[group[0].model].title}{suffix}"
 
 
-def fit_and_judge(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> dict[Trial, Outcome]:
+def fit_and_judge(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> Outcomes:
     """Fits the trials of one group. Only when every choice is made is each judged on test, once."""
-    benchmark_model = known_models()[trials[0].model]
-    device = data.train.weights.device if benchmark_model.neural else torch.device("cpu")
-    if benchmark_model.library is not None:
-        importlib.import_module(benchmark_model.library)  # before the clock starts
+    model = known_models()[trials[0].model]
+    device = data.train.weights.device if model.neural else torch.device("cpu")
+    if model.library is not None:
+        importlib.import_module(model.library)  # before the clock starts
     fits = list(dict.fromkeys(trial.fit for trial in trials))
     before = _reset_peak_memory(device)
     start = time.perf_counter()
-    fitted = fit_neural(fits, data) if benchmark_model.neural else _fit_other(fits, data, jobs)
+    fitted = fit(fits, data, jobs)
     cost = {
         "wall_seconds": (time.perf_counter() - start) / len(fits),
         "peak_memory_megabytes": None if before is None else max(0.0, _peak_memory(device) - before),
@@ -142,44 +131,30 @@ def fit_and_judge(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> di
     return {trial: _judged(trial, fitted[trial.fit], data, cost) for trial in trials}
 
 
-def fit_neural(trials: Sequence[Trial], data: BenchmarkData) -> Mapping[Trial, FittedModel]:
-    first = trials[0]
-    by_threshold = {
-        threshold: [trial for trial in trials if trial.threshold == threshold]
-        for threshold in dict.fromkeys(trial.threshold for trial in trials)
-    }
+def fit(trials: Sequence[Trial], data: BenchmarkData, jobs: int = 1) -> dict[Trial, Fitted]:
+    """The trials of one group, fitted: one model by one recipe, at several seeds and perhaps thresholds."""
+    first, model = trials[0], known_models()[trials[0].model]
+    by_threshold: dict[float, list[Trial]] = {}
+    for trial in trials:
+        by_threshold.setdefault(trial.threshold, []).append(trial)
     training_groups = [
-        TrainingGroup(
-            data.train.at_least(threshold), data.validation.at_least(threshold), tuple(trial.seed for trial in members)
-        )
-        for threshold, members in by_threshold.items()
+        TrainingGroup(data.train.at_least(at), data.validation.at_least(at), tuple(trial.seed for trial in members))
+        for at, members in by_threshold.items()
     ]
-    module: Callable[..., nn.Module] | None = known_models()[first.model].module
-    if module is None:
-        build = builder(first.model, data.train.spec, first.channels, first.components)
-        train = partial(train_together, build)
+    if model.fit is not None:
+        fitted = [
+            model.fit(data.train.take(each.rows), data.validation.take(each.validation), each.seeds, jobs)
+            for each in training_groups
+        ]
     else:
-        train = partial(train_one_by_one, lambda generator: module(data.train.spec, generator=generator))
-    fitted = train(training_groups, data.train, data.validation, RECIPES[first.recipe], first.epochs or EPOCHS)
-    return {
-        trial: predictor
-        for members, predictors in zip(by_threshold.values(), fitted, strict=True)
-        for trial, predictor in zip(members, predictors, strict=True)
-    }
+        train = train_together if model.stacked else train_one_by_one
+        build = builder(model.name, data.train.spec, first.channels, first.components)
+        recipe = RECIPES[first.recipe]
+        fitted = train(build, training_groups, data.train, data.validation, recipe, first.epochs or EPOCHS)
+    return dict(zip(chain(*by_threshold.values()), chain(*fitted), strict=True))
 
 
-def _fit_other(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> Mapping[Trial, FittedModel]:
-    """The trials of one model and threshold."""
-    first = trials[0]
-    fit = known_models()[first.model].fit
-    assert fit is not None
-    train = data.train.take(data.train.at_least(first.threshold))
-    validation = data.validation.take(data.validation.at_least(first.threshold))
-    fitted = fit(train, validation, [trial.seed for trial in trials], jobs)
-    return dict(zip(trials, fitted, strict=True))
-
-
-def _judged(trial: Trial, fitted: FittedModel, data: BenchmarkData, cost: dict[str, float | str | None]) -> Outcome:
+def _judged(trial: Trial, fitted: Fitted, data: BenchmarkData, cost: dict[str, float | str | None]) -> Outcome:
     outcome = data.tested_on(trial.elsewhere).judge(fitted, trial.threshold, trial.model)
     notes = {
         "validation_tau": fitted.validation_tau if np.isfinite(fitted.validation_tau) else None,

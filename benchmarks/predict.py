@@ -11,11 +11,34 @@ were measured, Kendall's tau of the ranking is printed with its interval. A file
 anything in it.
 """
 
-import argparse
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from zoo.checked import Count
+from zoo.command import Argument, Command, Option
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    paths: Annotated[
+        tuple[str, ...],
+        Argument("zoo such as small-transformer-zoo, files of checkpoints, or folders of them", "PATH"),
+    ]
+    config: Annotated[str | None, Option("config of a zoo (default: that of the predictor, or the only one)")] = None
+    split: Annotated[str | None, Option("of a zoo: train, validation, test, joined by +, or all (default: test)")] = (
+        None
+    )
+    where: Annotated[str | None, Option("of a zoo: only these rows, e.g. \"optimizer == 'adam'\"", "EXPRESSION")] = None
+    predictor: Annotated[str | None, Option("a name of this package, or a file or folder of your own", "NAME")] = None
+    top: Annotated[Count, Option("how many rows to print", "N")] = 20
+    out: Annotated[Path | None, Option("also write all rows to this CSV file", "FILE")] = None
+
+
+_command = Command(__name__, "benchmarks.predict", __doc__, _Options)
+
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,16 +56,14 @@ from nfn.predictors.predictor import differences
 from nfn.predictors.storage import pretrained_names
 from nfn.training import READ_AT_ONCE
 from zoo import TransformerSpec, TransformerWeights, ZooReader
-from zoo.command import command, command_parser, how_many, positive
+from zoo.command import how_many, printable
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import PublishedZoo
 from zoo.reading.checkpoint_file import SUFFIXES, CheckpointFile
-from zoo.reading.locate import DEFAULT_NAME, find_folder
+from zoo.reading.locate import find_folder
 from zoo.reading.reader import open_zoo
 from zoo.storage.atomic import write_atomically
-from zoo.terminal import printable
 
-_SHOWN = 20
 _WRITTEN = ["checkpoint", "predicted", "low", "high", "measured"]
 
 
@@ -168,7 +189,7 @@ def _verdict(ranking: pd.DataFrame) -> str:
     return f"{line}; {((low <= truth) & (truth <= high)).mean():.0%} of them are inside the interval"
 
 
-def _zoo_ranking(path: str, options: argparse.Namespace) -> tuple[str, pd.DataFrame]:
+def _zoo_ranking(path: str, options: _Options) -> tuple[str, pd.DataFrame]:
     """A title and the ranking of the chosen rows of a zoo, by the fitted predictor of its config, its task, or any."""
     ranker = None if options.predictor is None else _Ranker.load(options.predictor)
     folder = find_folder(path, options.config)
@@ -211,19 +232,8 @@ def _is_zoo(path: str) -> bool:
     return Path(path).suffix not in SUFFIXES
 
 
-@command
-def main(arguments: list[str] | None = None) -> None:
-    parser = command_parser("benchmarks.predict", __doc__)
-    parser.add_argument(
-        "paths", nargs="+", metavar="PATH", help=f"zoo such as {DEFAULT_NAME}, files of checkpoints, or folders of them"
-    )
-    parser.add_argument("--config", help="config of a zoo (default: that of the predictor, or the only one)")
-    parser.add_argument("--split", help="of a zoo: train, validation, test, joined by +, or all (default: test)")
-    parser.add_argument("--where", metavar="EXPRESSION", help="of a zoo: only these rows, e.g. \"optimizer == 'adam'\"")
-    parser.add_argument("--predictor", metavar="NAME", help="a name of this package, or a file or folder of your own")
-    parser.add_argument("--top", type=positive, default=_SHOWN, metavar="N", help="how many rows to print")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="also write all rows to this CSV file")
-    options = parser.parse_args(arguments)
+@_command
+def main(options: _Options) -> None:
     zoos = [path for path in options.paths if _is_zoo(path)]
     files = [file for path in options.paths if path not in zoos for file in _files_in(Path(path))]
     if not zoos and (options.where or options.config or options.split):

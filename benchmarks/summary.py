@@ -166,10 +166,9 @@ def _entry_rows(entries: Sequence[Entry]) -> list[Result]:
         bootstrap_taus([outcome.predicted for outcome in entry.outcomes], entry.truth, counts) for entry in entries
     ]
     means = [float(np.mean(entry.taus())) for entry in entries]
-    models = known_models()
     merits = [
-        (entry.trial.recipe == models[entry.trial.model].recipe, entry.trial.model in weight_models(), mean)
-        for entry, mean in zip(entries, means, strict=True)
+        (trial.recipe == known_models()[trial.model].recipe, trial.model in weight_models(), mean)
+        for trial, mean in zip((entry.trial for entry in entries), means, strict=True)
     ]
     leader = merits.index(max(merits))
     reference = next((number for number, entry in enumerate(entries) if entry.trial.model == _REFERENCE), None)
@@ -200,16 +199,12 @@ def _entry_rows(entries: Sequence[Entry]) -> list[Result]:
     return rows
 
 
+_distributions = functools.cache(metadata.packages_distributions)
+"""The distributions that each module came with: ``sklearn`` is of ``scikit-learn``. Searched once per process."""
+
+
 @functools.cache
 def _packages_of(model: str) -> list[str]:
     """The distributions that were used. The library that fitted may be missing on the machine that only summarizes."""
-    models = [known_models()[name] for name in (model, *known_models()[model].parts)]
-    wanted = ("torch", "numpy", *(each.library for each in models if each.library))
-    installed = _installed()
-    return [installed[module][0] for module in wanted if module in installed]
-
-
-@functools.cache
-def _installed() -> Mapping[str, list[str]]:
-    """The distributions that each module came with: ``sklearn`` is of ``scikit-learn``. Searched once per process."""
-    return metadata.packages_distributions()
+    libraries = [known_models()[name].library for name in (model, *known_models()[model].parts)]
+    return [_distributions()[module][0] for module in ("torch", "numpy", *libraries) if module in _distributions()]

@@ -6,6 +6,7 @@ repeats, the numbers of the configurations. Its header has one line of JSON per 
 trials are added.
 """
 
+import functools
 import hashlib
 import json
 from dataclasses import asdict, dataclass, fields, replace
@@ -27,7 +28,7 @@ from zoo.storage.atomic import exclusive, write_atomically
 _PROTOCOL = 2
 _STANDARD_CHANNELS = (10,)  # the default of Transformer-NFN
 _FOLDER = "cells"
-_ARRAYS, _OPTIONAL = ("predicted", "truth", "runs"), ("configurations",)
+_ARRAYS = ("predicted", "truth", "runs", "configurations")
 
 
 @dataclass(frozen=True)
@@ -59,30 +60,25 @@ class Trial:
     @property
     def key(self) -> str:
         """The same for trials of different benchmarks that are the same fit."""
+        model = known_models()[self.model]
         what = self.to_dict() | {"protocol": _PROTOCOL}
         del what["benchmark"], what["where"]  # the fingerprint is of the very rows
         if self.channels == _STANDARD_CHANNELS:
             what["channels"] = None
-        benchmark_model = known_models()[self.model]
-        if benchmark_model.edition > 1:
-            what["edition"] = benchmark_model.edition
-        if benchmark_model.source is not None:
-            what["source"] = benchmark_model.source
-        if benchmark_model.parts:
-            what["parts"] = [part.key for part in self.parts]
-        text = json.dumps(what, sort_keys=True)
+        edition = model.edition if model.edition > 1 else None
+        others = {"edition": edition, "source": model.source, "parts": [part.key for part in self.parts] or None}
+        text = json.dumps(what | {name: value for name, value in others.items() if value is not None}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def normalized(self) -> "Trial":
         """The same without values that its model does not use: the seed of boosting, the epochs of trees or of
         training until convergence."""
-        benchmark_model = known_models()[self.model]
-        fixed_epochs = benchmark_model.neural and not RECIPES[self.recipe].converged
+        model = known_models()[self.model]
         return replace(
             self,
-            epochs=self.epochs if fixed_epochs else None,
-            seed=self.seed if benchmark_model.seeded else 0,
-            recipe=self.recipe if benchmark_model.neural else "paper",
+            epochs=self.epochs if model.neural and not RECIPES[self.recipe].converged else None,
+            seed=self.seed if model.seeded else 0,
+            recipe=self.recipe if model.neural else "paper",
         )
 
     @property
@@ -155,7 +151,7 @@ def _pack(outcomes: dict[str, Outcome]) -> bytes:
     arrays: dict[str, np.ndarray] = {}
     header = {}
     for key, outcome in outcomes.items():
-        present = {name: array for name in (*_ARRAYS, *_OPTIONAL) if (array := getattr(outcome, name)) is not None}
+        present = {name: array for name in _ARRAYS if (array := getattr(outcome, name)) is not None}
         # the same name for the same numbers, so that they are stored once
         names = {
             name: hashlib.sha256(array.dtype.str.encode() + array.tobytes()).hexdigest()[:16]
@@ -173,15 +169,13 @@ def _read(path: Path) -> dict[str, Outcome]:
     if not path.is_file():
         raise ValueError(f"{path} is not a file: move it away, trials are stored under this name")
 
-    def outcome(trial: dict[str, Any], arrays: dict[str, np.ndarray]) -> Outcome:
-        names = (*_ARRAYS, *(name for name in _OPTIONAL if name in trial["arrays"]))
-        return Outcome(**{name: arrays[trial["arrays"][name]] for name in names}, notes=trial["notes"])
-
     try:
         with safe_open(path, framework="np") as file:
+            read = functools.cache(lambda name: np.array(file.get_tensor(name)))
             trials = {key: json.loads(text) for key, text in (file.metadata() or {}).items()}
-            names = {name for trial in trials.values() for name in trial["arrays"].values()}
-            arrays = {name: np.array(file.get_tensor(name)) for name in names}
-            return {key: outcome(trial, arrays) for key, trial in trials.items()}
+            return {
+                key: Outcome(**{name: read(of) for name, of in trial["arrays"].items()}, notes=trial["notes"])
+                for key, trial in trials.items()
+            }
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it, its trials are then computed again") from error

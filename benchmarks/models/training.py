@@ -20,7 +20,8 @@ from jaxtyping import Float, Integer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.data import Checkpoints
+from benchmarks.data import Checkpoints, Fitted
+from benchmarks.options import EPOCHS
 from benchmarks.statistics import kendall_tau, many_kendall_taus
 from nfn import GaugeNFN, Predictor, PredictorEnsemble, TrainingStep
 from nfn.predictors.ranks import Ranks, RankTable
@@ -29,7 +30,6 @@ from nfn.training import READ_AT_ONCE
 from zoo import TransformerWeights
 
 BATCH_SIZE = 16
-EPOCHS = 50
 _WARMUP = 10
 _PEAK_RATE, _LAST_RATE = 1e-3, 1e-5
 _PATIENCE, _MAX_EPOCHS, _DROP = 10, 400, 0.1
@@ -113,7 +113,6 @@ RECIPES = {
     "place": Recipe(place=True),
     "gauge": Recipe(place=True, scaled=True, weight_decay=1e-2),
 }
-COLUMN_RECIPES = ("paper", "converged", "scaled", "place")
 
 
 @dataclass(frozen=True)
@@ -125,27 +124,21 @@ class TrainingGroup:
     seeds: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class FittedPredictor:
-    """A trained network at the epoch that did best on validation, and the map from its ranks to accuracies, if any.
+def _fitted(
+    network: nn.Module, epoch: int, epochs: int, tau: float, ranks: Ranks | None, scale: WeightScale | None = None
+) -> Fitted:
+    """A trained network at the epoch that did best on validation; ``ranks`` map what it predicts to accuracies.
 
     ``scale`` brings weights to unit size for a network that cannot do so itself.
     """
+    table = None if ranks is None else RankTable.of(ranks)
 
-    predictor: Any
-    epoch: int
-    epochs: int
-    validation_tau: float
-    places: RankTable | None = None
-    scale: WeightScale | None = None
+    def predict(rows: Checkpoints) -> Float[np.ndarray, " n"]:
+        predicted = torch.sigmoid(_read(network, scale, rows)).cpu()
+        return (predicted if table is None else table(predicted.double())).numpy()
 
-    def predict(self, rows: Checkpoints) -> Float[np.ndarray, " n"]:
-        predicted = torch.sigmoid(_read(self.predictor, self.scale, rows)).cpu()
-        return (predicted if self.places is None else self.places(predicted.double())).numpy()
-
-    @property
-    def parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.predictor.parameters())
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    return Fitted(predict, tau if tau >= -1 else math.nan, epoch, epochs, parameters, network)
 
 
 def train_together(
@@ -155,7 +148,7 @@ def train_together(
     validation: Checkpoints,
     recipe: Recipe,
     epochs: int = EPOCHS,
-) -> list[list[FittedPredictor]]:
+) -> list[list[Fitted]]:
     """The fitted predictors of each group, in the order of its seeds.
 
     A seed decides the first parameters and the order of the rows, whatever else trains at the same time. By a scaled
@@ -258,14 +251,13 @@ class _GroupProgress:
                 schedule.advance(improved)
         self._set_rates()
 
-    def fitted(self) -> list[FittedPredictor]:
-        places = None if self.ranks is None else RankTable.of(self.ranks)
+    def fitted(self) -> list[Fitted]:
         fitted = []
         for number, (tau, epoch) in enumerate(zip(self.best_tau.tolist(), self.best_epoch.tolist(), strict=True)):
             predictor = self.ensemble.member(self.members.start + number, self.best[number])
             if self.ranks is not None and isinstance(predictor, GaugeNFN):
                 predictor.places.fit(self.ranks)
-            fitted.append(FittedPredictor(predictor, epoch, self.ended[number], _defined(tau), places))
+            fitted.append(_fitted(predictor, epoch, self.ended[number], tau, self.ranks))
         return fitted
 
     def _set_rates(self) -> None:
@@ -315,10 +307,6 @@ def _epoch_batches(
     )
 
 
-def _defined(tau: float) -> float:
-    return tau if tau >= -1 else math.nan
-
-
 def train_one_by_one(
     build: Callable[[torch.Generator], nn.Module],
     groups: Sequence[TrainingGroup],
@@ -326,13 +314,13 @@ def train_one_by_one(
     validation: Checkpoints,
     recipe: Recipe,
     epochs: int = EPOCHS,
-) -> list[list[FittedPredictor]]:
+) -> list[list[Fitted]]:
     """The fitted networks of each group, in the order of its seeds.
 
     Batches, targets, learning rates and the choice of the epoch are those of ``train_together``.
     """
 
-    def fit(group: TrainingGroup, seed: int) -> FittedPredictor:
+    def fit(group: TrainingGroup, seed: int) -> Fitted:
         device = train.weights.device
         # torch's own random numbers, which dropout draws from, follow the seed and are put back afterwards
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -350,7 +338,7 @@ def _train_one(
     validation: Checkpoints,
     recipe: Recipe,
     epochs: int,
-) -> FittedPredictor:
+) -> Fitted:
     """The network at its best epoch: that of the highest τ on validation, and at equal τ of the lowest loss."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not parameters:
@@ -383,8 +371,7 @@ def _train_one(
             best, best_epoch, best_merit = copy.deepcopy(module.state_dict()), epoch, merit
         schedule.advance(best_epoch == epoch)
     module.load_state_dict(best)
-    places = None if ranks is None else RankTable.of(ranks)
-    return FittedPredictor(module, best_epoch, epoch, _defined(best_merit[0]), places, scale)
+    return _fitted(module, best_epoch, epoch, best_merit[0], ranks, scale)
 
 
 @torch.no_grad()

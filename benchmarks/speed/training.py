@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from benchmarks import results
 from benchmarks.data import Checkpoints
 from benchmarks.models.registry import builder
-from benchmarks.models.training import EPOCHS, RECIPES, TrainingGroup, train_together
+from benchmarks.models.training import RECIPES, TrainingGroup, train_together
+from benchmarks.options import EPOCHS
 from benchmarks.results import Result, Setting, describe_device
 from benchmarks.speed.measurements import WITH_EVALUATION, measure, say, speed_row
 from generation.data import TrainingInputs, epoch_batches, train_subset

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from benchmarks.models.registry import MODELS, SIX_MODELS, known_models
+from benchmarks.models.registry import MODELS, known_models
+from benchmarks.options import SIX_MODELS
 from benchmarks.results import ResultIndex
 from benchmarks.tables import paper
 from benchmarks.tables.markdown import MISSING, number, table, tau_cell, threshold_title

@@ -5,7 +5,8 @@ from dataclasses import replace
 from functools import partial
 
 from benchmarks.data import MIN_ROWS
-from benchmarks.models.registry import MODELS, SIX_MODELS, known_models, weight_models
+from benchmarks.models.registry import MODELS, known_models, weight_models
+from benchmarks.options import SIX_MODELS
 from benchmarks.results import ResultIndex
 from benchmarks.tables import paper
 from benchmarks.tables.markdown import (

@@ -55,13 +55,13 @@ def test_an_average_needs_no_fit_of_parts_that_are_finished(tmp_path: Path, monk
     assert to_fit(both, data, store) == []
     monkeypatch.setattr(execution, "fit_and_judge", None)
     finished = run(both, data, tmp_path)
-    assert list(finished.outcomes) == both, "parts that were not asked for have no row"
+    assert list(finished) == both, "parts that were not asked for have no row"
     ranks = Ranks.among(data.train.truth())
     found = store.find(parts)
     for trial in both:
         places = [ranks.of(found[part].predicted) for part in trial.parts]
         expected = rankdata(np.round(sum(places), 5))
-        assert kendall_tau(finished.outcomes[trial].predicted, expected) > 0.99
+        assert kendall_tau(finished[trial].predicted, expected) > 0.99
     assert store.find(both).keys() == set(both)
 
 

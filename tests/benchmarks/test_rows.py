@@ -115,8 +115,8 @@ def test_the_command_writes_rows_table_and_plot_and_shares_trials_on_all_rows(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--sizes", "0"], "--sizes and --towards must be at least 2 rows, got 0 11200"),
-        (["--towards", "-3"], "--sizes and --towards must be at least 2 rows"),
+        (["--sizes", "0"], "argument --sizes: each value must be a whole number of at least 2, got '0'"),
+        (["--towards", "-3"], "argument --towards: must be a whole number of at least 2, got '-3'"),
         (["--config", "chess"], "has no config 'chess'"),
     ],
 )

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from benchmarks.data import Fitted
 from benchmarks.models import training
 from benchmarks.models.training import (
     RECIPES,
-    FittedPredictor,
     PaperSchedule,
     PlateauSchedule,
     Recipe,
@@ -38,7 +38,7 @@ def build(kind: type[Predictor], generator: torch.Generator, *, dropout: bool = 
 
 def fit(
     kind: type[Predictor], groups: list[TrainingGroup], epochs: int = 3, *, scaled: bool = False, dropout: bool = True
-) -> list[list[FittedPredictor]]:
+) -> list[list[Fitted]]:
     return train_together(
         lambda generator: build(kind, generator, dropout=dropout),
         groups,
@@ -177,6 +177,7 @@ def test_places_as_target_are_mapped_back_to_accuracies(kind: type[Predictor]):
     predicted = fitted.predict(validation)
     assert train.truth().min() <= predicted.min() < predicted.max() <= train.truth().max()
     with torch.no_grad():
+        assert isinstance(fitted.predictor, Predictor)
         places = torch.sigmoid(fitted.predictor.logits(validation.weights)).numpy()
         assert np.ptp(places) > 0.02, "before they are mapped back, predictions are places in [0, 1]"
         assert bool((np.diff(predicted[places.argsort()]) > 0).all()), "in the same order, without ties"
