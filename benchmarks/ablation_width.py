@@ -42,9 +42,8 @@ def _parse_width(text: str) -> tuple[int, ...]:
 
 _command = Command(__name__, "benchmarks.ablation_width", __doc__, _Options)
 
-from benchmarks.experiment import Experiment
+from benchmarks.experiment import Entry, Experiment, entries_of
 from benchmarks.results import Result
-from benchmarks.summary import Entry, entries_of
 from benchmarks.tables.ablation import MODEL, width_table
 from nfn import TransformerNFN
 from zoo import TransformerSpec

@@ -61,12 +61,11 @@ _command = Command(__name__, "benchmarks.kendall", __doc__, _Options)
 import numpy as np
 
 from benchmarks.data import BenchmarkData
-from benchmarks.execution import Outcomes
 from benchmarks.experiment import Experiment
 from benchmarks.models.registry import check_models, known_models, own_models
 from benchmarks.plots import scatter, tau_by_threshold
 from benchmarks.tables.kendall import kendall_tables
-from benchmarks.trial import Trial
+from benchmarks.trial import Outcomes, Trial
 from zoo.plots import plot_histograms
 
 

@@ -45,12 +45,11 @@ import torch
 from jaxtyping import Float
 
 from benchmarks.data import MIN_ROWS, BenchmarkData, Checkpoints, Fitted, Outcome, require_rows
-from benchmarks.execution import fit
 from benchmarks.leaderboard.scoring import HeldOutRows
 from benchmarks.models.registry import MODELS
 from benchmarks.results import current_commit, describe_device
 from benchmarks.statistics import Interval, bootstrap_taus, kendall_tau, resample_runs
-from benchmarks.trial import Trial
+from benchmarks.trial import Trial, fit
 from nfn import Pretrained, load_pretrained
 from nfn.predictors.conformal import LEVEL, ConformalInterval
 from nfn.predictors.storage import CARD_SUFFIX, save_pretrained

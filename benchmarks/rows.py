@@ -41,15 +41,13 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from jaxtyping import Float
 
-from benchmarks.execution import Outcomes
-from benchmarks.experiment import Experiment
+from benchmarks.experiment import Entry, Experiment, entries_of
 from benchmarks.models.registry import check_models, known_models, own_models
 from benchmarks.plots import tau_by_rows
 from benchmarks.results import Result
 from benchmarks.statistics import bootstrap_taus
-from benchmarks.summary import Entry, entries_of
 from benchmarks.tables.generalization import ROWS_NOTE, rows_table
-from benchmarks.trial import Trial
+from benchmarks.trial import Outcomes, Trial
 
 _LEAST_SIZES = 3  # as many as the curve has parameters
 _EXPONENTS = np.geomspace(0.05, 3.0, 800)

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 
 from benchmarks.data import BenchmarkData, Outcome
-from benchmarks.execution import average, fit_and_judge
 from benchmarks.leaderboard.ranking import rank, read_ranking, write_ranking
 from benchmarks.leaderboard.scoring import HeldOutRows, Score, tau_text
 from benchmarks.leaderboard.submission import (
@@ -36,7 +35,7 @@ from benchmarks.leaderboard.submission import (
 from benchmarks.models.registry import MODELS, BenchmarkModel, check_models, known_models, own_models
 from benchmarks.report import find_clone, write_documents
 from benchmarks.tables.markdown import number, threshold_title
-from benchmarks.trial import Trial
+from benchmarks.trial import Trial, average, fit_and_judge
 from zoo.command import any_seed, command, command_parser, positive
 from zoo.device import choose_device
 from zoo.reading.locate import DEFAULT_NAME

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import ablation_width, augmentation, execution, experiment, kendall, rows, transfer
+from benchmarks import ablation_width, augmentation, experiment, kendall, rows, transfer
+from benchmarks import trial as trial_module
 from benchmarks.experiment import _CONVERGED_EPOCHS, _row_epochs, _seconds_of
 from benchmarks.models import hyperparameters
 from benchmarks.models.registry import MODELS
@@ -55,7 +56,7 @@ def cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(execution, "fit_and_judge", interrupted)
+    monkeypatch.setattr(trial_module, "fit_and_judge", interrupted)
     monkeypatch.setattr(hyperparameters, "_ROUNDS", 20)
 
 

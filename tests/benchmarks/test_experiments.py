@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 import benchmarks
-from benchmarks import execution, results
+from benchmarks import results
+from benchmarks import trial as trial_module
 from benchmarks.data import BenchmarkData, Checkpoints, Elsewhere, Outcome
-from benchmarks.execution import Outcomes, compute
+from benchmarks.experiment import _AVERAGED_NOTES, Entry
 from benchmarks.models import training
 from benchmarks.models.registry import MODELS
 from benchmarks.options import SIX_MODELS
 from benchmarks.results import ResultIndex
 from benchmarks.statistics import kendall_tau
-from benchmarks.summary import _AVERAGED_NOTES, Entry
-from benchmarks.trial import Trial, TrialStore
+from benchmarks.trial import Outcomes, Trial, TrialStore, compute
 from tests.benchmarks.synthetic import invariant_label, invent, invent_data, random_label
 
 PLACES = [("agnews", "best", "z", True), ("agnews", "best", "z", False), ("agnews", "best", "y", True)]
@@ -93,7 +93,7 @@ def test_no_test_row_is_seen_before_every_choice_is_made(tmp_path: Path, monkeyp
 
         return fit
 
-    monkeypatch.setattr(execution, "fit", watched(execution.fit))
+    monkeypatch.setattr(trial_module, "fit", watched(trial_module.fit))
     for model in MODELS:
         # new data for each model, since an opened split is kept
         sealed = BenchmarkData(
@@ -121,7 +121,7 @@ def test_only_judge_opens_the_test_split_and_only_one_function_calls_it():
                     if isinstance(node, ast.Attribute) and node.attr in users:
                         users[node.attr].add((path.name, function.name))
     # a fitted predictor that comes with the package says on its card how it did on the test split
-    assert users["judge"] == {("execution.py", "_judged"), ("pretrain.py", "_card")}
+    assert users["judge"] == {("trial.py", "_judged"), ("pretrain.py", "_card")}
     assert users["_test"] == {("data.py", "judge"), ("data.py", "_moved_test")}
     assert users["_moved_test"] == {("data.py", "judge")}
     assert users["open_test"] == {("data.py", "_test"), ("data.py", "test_elsewhere")}
@@ -205,12 +205,12 @@ def test_on_a_gpu_seeds_and_thresholds_of_a_predictor_are_one_group():
     data_on_gpu = BenchmarkData(
         on_gpu, data.validation, lambda: on_gpu, config="mnist", fingerprint="invented", test_examples=1000
     )
-    assert sorted(len(group) for group in execution.groups(trials, data)) == [1, 1, 1, 1, 1, 1, 3, 3]
-    assert sorted(len(group) for group in execution.groups(trials, data_on_gpu)) == [3, 3, 6]
+    assert sorted(len(group) for group in trial_module.groups(trials, data)) == [1, 1, 1, 1, 1, 1, 3, 3]
+    assert sorted(len(group) for group in trial_module.groups(trials, data_on_gpu)) == [3, 3, 6]
     neural = [trial for trial in trials if trial.model == "mlp"]
-    together = execution.fit(neural, data)
+    together = trial_module.fit(neural, data)
     for trial in neural:
-        alone = execution.fit([trial], data)[trial]
+        alone = trial_module.fit([trial], data)[trial]
         np.testing.assert_allclose(
             together[trial].predict(data.validation), alone.predict(data.validation), atol=1e-3, err_msg=str(trial)
         )

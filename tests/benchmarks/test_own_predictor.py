@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import augmentation, execution, kendall, results
+from benchmarks import augmentation, kendall, results
+from benchmarks import trial as trial_module
 from benchmarks.leaderboard.__main__ import main as leaderboard
 from benchmarks.models.registry import (
     MODELS,
@@ -126,7 +127,7 @@ def test_the_example_of_the_readme_gets_rows_tables_plots_and_trials(
     def fail(*_: object) -> None:
         raise AssertionError("a finished trial was computed again")
 
-    monkeypatch.setattr(execution, "fit_and_judge", fail)
+    monkeypatch.setattr(trial_module, "fit_and_judge", fail)
     kendall.main(arguments)
     assert (tmp_path / "kendall.mnist.md").read_text() == table
 

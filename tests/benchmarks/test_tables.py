@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import ablation_components, ablation_width, augmentation, execution, kendall, results
+from benchmarks import ablation_components, ablation_width, augmentation, kendall, results
+from benchmarks import trial as trial_module
 from benchmarks.data import BenchmarkData, Checkpoints
 from benchmarks.experiment import Experiment
 from benchmarks.models.registry import MODELS
@@ -68,7 +69,7 @@ def test_kendall_writes_rows_tables_and_plots_and_computes_nothing_twice(
     def fail(*_: object) -> None:
         raise AssertionError("a finished trial was computed again")
 
-    monkeypatch.setattr(execution, "fit_and_judge", fail)
+    monkeypatch.setattr(trial_module, "fit_and_judge", fail)
     kendall.main(arguments)
     assert (tmp_path / "kendall.mnist.md").read_text() == table
     assert results.read("kendall", tmp_path) == rows, "there is nothing new, so no row was added"

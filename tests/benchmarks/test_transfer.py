@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import execution, results, statistics, transfer
+from benchmarks import results, statistics, transfer
+from benchmarks import trial as trial_module
 from benchmarks.data import BenchmarkData, Checkpoints, Fitted
 from benchmarks.documents import _Contents
 from benchmarks.models import hyperparameters
@@ -80,8 +81,8 @@ def test_every_predictor_is_fitted_once_and_tested_everywhere(
     monkeypatch.setattr(hyperparameters, "_ROUNDS", 20)
     monkeypatch.setattr(statistics, "_CEILING_DRAWS", 2)
     fits = []
-    original = execution.fit
-    monkeypatch.setattr(execution, "fit", lambda trials, *rest: fits.extend(trials) or original(trials, *rest))
+    original = trial_module.fit
+    monkeypatch.setattr(trial_module, "fit", lambda trials, *rest: fits.extend(trials) or original(trials, *rest))
     options = ["--zoo", str(two_zoos), "--out", str(tmp_path), "--quick", "--jobs", "1", "--models", "hyperparameters"]
     transfer.main(options)
     assert [(fit.config, fit.checkpoint, fit.elsewhere) for fit in fits] == [
@@ -103,7 +104,7 @@ def test_every_predictor_is_fitted_once_and_tested_everywhere(
     assert f"{unseen:.0f}<br>all {every:.0f} |" in table
     assert "is not in the train split" in table
     assert mnist.fingerprint != seeds.fingerprint
-    monkeypatch.setattr(execution, "fit_and_judge", None)
+    monkeypatch.setattr(trial_module, "fit_and_judge", None)
     transfer.main(options)
     assert (tmp_path / "transfer.mnist.md").read_text() == table, "nothing was fitted again"
     block = _Contents(tmp_path).names()["transfer_tables"]()

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import execution, kendall, results
+from benchmarks import kendall, results
+from benchmarks import trial as trial_module
 from benchmarks.data import BenchmarkData
 from benchmarks.experiment import Experiment
 from benchmarks.options import TableOptions
@@ -85,7 +86,7 @@ def test_another_spelling_computes_nothing_and_adds_no_row(
     def fail(*_: object) -> None:
         raise AssertionError("a finished trial was computed again")
 
-    monkeypatch.setattr(execution, "fit_and_judge", fail)
+    monkeypatch.setattr(trial_module, "fit_and_judge", fail)
     kendall.main([*shared, "--where", 'optimizer in ("adam","sgd","sgd")'])
     assert results.read("kendall", tmp_path) == rows
     assert sorted(tmp_path.iterdir()) == files
