@@ -16,7 +16,7 @@ from benchmarks import results
 from benchmarks.leaderboard.card import Card, PredictionSet
 from benchmarks.leaderboard.scoring import HeldOutRows
 from benchmarks.leaderboard.submission import Submission, _read_csv, write_submission
-from benchmarks.predict import _files_in, _Rows
+from benchmarks.predict import _files_in
 from benchmarks.results import Result
 from generation.population.engine import PopulationState
 from generation.protocol import Protocol, RunConfig
@@ -36,7 +36,7 @@ from zoo.format.table_file import read_table
 from zoo.publish import publish
 from zoo.reading.hub import _spec_read_by
 from zoo.reading.manifest_builder import ListedFile
-from zoo.reading.reader import MappedCheckpoints
+from zoo.reading.reader import MappedCheckpoints, _Rows
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.formats import CsvData, NpzData, _read_idx
 from zoo.tasks.paper_data import _read_news
