@@ -384,4 +384,5 @@ _distributions = functools.cache(metadata.packages_distributions)
 def _packages_of(model: str) -> list[str]:
     """The distributions that were used. The library that fitted may be missing on the machine that only summarizes."""
     libraries = [known_models()[name].library for name in (model, *known_models()[model].parts)]
-    return [_distributions()[module][0] for module in ("torch", "numpy", *libraries) if module in _distributions()]
+    modules = ("torch", "numpy", *filter(None, libraries))
+    return [_distributions()[module][0] for module in modules if module in _distributions()]

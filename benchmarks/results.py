@@ -24,8 +24,8 @@ from zoo.reading.selection import Selection
 from zoo.storage.atomic import exclusive, write_atomically
 from zoo.storage.untrusted import parse_json, read_bounded
 
-COMMITTED = Path(__file__).parent / "results"
-FOLDER = COMMITTED if COMMITTED.is_dir() else Path("results")
+_COMMITTED = Path(__file__).parent / "results"
+FOLDER = _COMMITTED if _COMMITTED.is_dir() else Path("results")
 """The folder of rows: the committed ones of a clone; for an installed package, a folder in the current one."""
 _MAX_BYTES = 64 << 20
 """The most that is read from a file of rows; the largest has 6 MB."""
@@ -185,7 +185,7 @@ def current_commit() -> str:
 @functools.cache
 def _commit_of_git() -> str:
     try:
-        git = ["git", "-C", str(COMMITTED.parent)]
+        git = ["git", "-C", str(_COMMITTED.parent)]
         commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
         changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "*.py"], capture_output=True, check=False)
     except (OSError, subprocess.CalledProcessError):

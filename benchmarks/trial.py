@@ -222,7 +222,16 @@ def compute(
                 store.add(outcomes)
                 finished |= {trial: outcome for trial, outcome in outcomes.items() if trial in wanted}
         advance(_label(group), len(wanted.intersection(group)))
-    averages = _averaged([trial for trial in trials if trial.parts and trial not in finished], data, store)
+    # of averages whose parts are all finished; they are stored like any other outcome
+    parts = {trial: trial.parts for trial in trials if trial.parts and trial not in finished}
+    found = _known(list(chain(*parts.values())), data, store)
+    averages = {
+        trial: average([found[part] for part in own], data.train.truth()[data.train.at_least(trial.threshold)])
+        for trial, own in parts.items()
+        if found.keys() >= set(own)
+    }
+    if averages:
+        store.add(averages)
     advance("averaging", len(averages))
     return finished | averages, skipped
 
@@ -245,19 +254,6 @@ def to_fit(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> l
     fits = {fit: None for trial in trials if trial not in finished for fit in trial.parts or (trial,)}
     fitted = _known(list(fits), data, store)
     return [fit for fit in fits if fit not in fitted]
-
-
-def _averaged(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> Outcomes:
-    """The averages whose parts are all finished; they are stored like any other outcome."""
-    found = _known([part for trial in trials for part in trial.parts], data, store)
-    outcomes = {
-        trial: average([found[part] for part in trial.parts], data.train.truth()[data.train.at_least(trial.threshold)])
-        for trial in trials
-        if all(part in found for part in trial.parts)
-    }
-    if outcomes:
-        store.add(outcomes)
-    return outcomes
 
 
 def groups(trials: Sequence[Trial], data: BenchmarkData) -> list[list[Trial]]:

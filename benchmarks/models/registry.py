@@ -34,7 +34,7 @@ from nfn import GaugeNFN, MLPPredictor, Predictor, ProbeNFN, RawMomentsPredictor
 from nfn.predictors.fixed_basis import CanonicalClassifierNFN, CanonicalNFN, InvariantClassifierNFN
 from zoo import TransformerSpec
 
-Fit = Callable[[Checkpoints, Checkpoints, Sequence[int], int], Sequence[Fitted]]
+_Fit = Callable[[Checkpoints, Checkpoints, Sequence[int], int], Sequence[Fitted]]
 """Train, validation, seeds and threads → one fitted model per seed."""
 
 
@@ -53,7 +53,7 @@ class BenchmarkModel:
     name: str
     title: str
     kind: type[nn.Module] | None = None
-    fit: Fit | None = None
+    fit: _Fit | None = None
     parts: tuple[str, ...] = ()
     library: str | None = None
     seeded: bool = True
@@ -244,7 +244,7 @@ def _import_named(name: str) -> Any:
         raise ValueError(f"importing {name} failed: {type(error).__name__}: {error}") from error
 
 
-def _fit_of(name: str, own: Any, takes_seed: bool) -> Fit:
+def _fit_of(name: str, own: Any, takes_seed: bool) -> _Fit:
     """Fits a new object for each seed: an instance of the class, or a copy of the object."""
 
     def build(seed: int) -> Any:
@@ -288,6 +288,7 @@ def _source_digest(names: set[str]) -> str:
         beside = [each.stem for each in folder.iterdir()] if "site-packages" in folder.parts else _THIS_PROJECT
         finder = ModuleFinder([str(folder)], excludes=[other for other in beside if other != package])
         finder.import_hook(name)
-        found |= {each: Path(file).read_bytes() for each, module in finder.modules.items() if (file := module.__file__)}
+        files = {each: getattr(module, "__file__", None) for each, module in finder.modules.items()}
+        found |= {each: Path(file).read_bytes() for each, file in files.items() if file}
     hashes = (f"{name} {hashlib.sha256(source).hexdigest()}" for name, source in sorted(found.items()))
     return hashlib.sha256("\n".join(hashes).encode()).hexdigest()[:_DIGITS]

@@ -29,7 +29,7 @@ from nfn.predictors.scaling import WeightScale
 from nfn.training import READ_AT_ONCE
 from zoo import TransformerWeights
 
-BATCH_SIZE = 16
+_BATCH_SIZE = 16
 _WARMUP = 10
 _PEAK_RATE, _LAST_RATE = 1e-3, 1e-5
 _PATIENCE, _MAX_EPOCHS, _DROP = 10, 400, 0.1
@@ -77,7 +77,7 @@ def _following(rates: _Rates, improved: bool) -> float | None:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class _Recipe:
     """``converged`` trains until validation stops improving, ``scaled`` first brings what is read to unit size.
 
     ``place`` trains to predict an accuracy's rank among the training accuracies, and maps the prediction back.
@@ -98,11 +98,11 @@ class Recipe:
 # The paper's recipe is a fixed number of epochs on the weights as they are. The other columns' recipes change one thing
 # each; "gauge" is what Gauge-NFN is trained by.
 RECIPES = {
-    "paper": Recipe(),
-    "converged": Recipe(converged=True),
-    "scaled": Recipe(scaled=True),
-    "place": Recipe(place=True),
-    "gauge": Recipe(place=True, scaled=True, weight_decay=1e-2),
+    "paper": _Recipe(),
+    "converged": _Recipe(converged=True),
+    "scaled": _Recipe(scaled=True),
+    "place": _Recipe(place=True),
+    "gauge": _Recipe(place=True, scaled=True, weight_decay=1e-2),
 }
 
 
@@ -137,7 +137,7 @@ def train_together(
     groups: Sequence[TrainingGroup],
     train: Checkpoints,
     validation: Checkpoints,
-    recipe: Recipe,
+    recipe: _Recipe,
     epochs: int = EPOCHS,
 ) -> list[list[Fitted]]:
     """The fitted predictors of each group, in the order of its seeds.
@@ -164,7 +164,7 @@ def train_together(
         ensemble,
         train.weights,
         torch.stack(targets),
-        batch_size=BATCH_SIZE,
+        batch_size=_BATCH_SIZE,
         weight_decay=recipe.weight_decay,
         seeds=[seed for group in groups for seed in group.seeds],
     )
@@ -197,7 +197,7 @@ class _GroupProgress:
         members: slice,
         step: TrainingStep,
         validation: Checkpoints,
-        recipe: Recipe,
+        recipe: _Recipe,
         epochs: int,
         ranks: Ranks | None,
     ) -> None:
@@ -209,7 +209,7 @@ class _GroupProgress:
         self.validation_inputs = self.ensemble.inputs(validation.weights, members)
         self.validation_truth, self.validation_targets = validation.accuracy, _targets_of(validation, ranks)
         self.epoch = self.position = 0
-        self.steps = math.ceil(len(group.rows) / BATCH_SIZE)
+        self.steps = math.ceil(len(group.rows) / _BATCH_SIZE)
         self.index = self.row_weights = torch.empty(0)
         device = self.ensemble.parameters.device
         count = len(group.seeds)
@@ -283,13 +283,13 @@ def _epoch_batches(
     The last batch is filled up with rows of weight 0: a recorded step has one shape.
     """
     count = len(group.rows)
-    steps = math.ceil(count / BATCH_SIZE)
-    index = np.zeros((len(group.seeds), steps * BATCH_SIZE), dtype=np.int64)
+    steps = math.ceil(count / _BATCH_SIZE)
+    index = np.zeros((len(group.seeds), steps * _BATCH_SIZE), dtype=np.int64)
     for member, seed in enumerate(group.seeds):
         index[member, :count] = np.random.default_rng([seed, epoch]).permutation(group.rows)
-    real = (np.arange(steps * BATCH_SIZE) < count).reshape(steps, 1, BATCH_SIZE)
-    row_weights = np.broadcast_to(real / real.sum(-1, keepdims=True), (steps, len(group.seeds), BATCH_SIZE))
-    batches = index.reshape(len(group.seeds), steps, BATCH_SIZE).swapaxes(0, 1)
+    real = (np.arange(steps * _BATCH_SIZE) < count).reshape(steps, 1, _BATCH_SIZE)
+    row_weights = np.broadcast_to(real / real.sum(-1, keepdims=True), (steps, len(group.seeds), _BATCH_SIZE))
+    batches = index.reshape(len(group.seeds), steps, _BATCH_SIZE).swapaxes(0, 1)
     return (
         torch.from_numpy(batches.copy()).to(device, non_blocking=True),
         torch.from_numpy(row_weights.astype(np.float32)).to(device, non_blocking=True),
@@ -301,7 +301,7 @@ def train_one_by_one(
     groups: Sequence[TrainingGroup],
     train: Checkpoints,
     validation: Checkpoints,
-    recipe: Recipe,
+    recipe: _Recipe,
     epochs: int = EPOCHS,
 ) -> list[list[Fitted]]:
     """The fitted networks of each group, in the order of its seeds.
@@ -321,7 +321,7 @@ def train_one_by_one(
 
 
 def _train_one(
-    module: nn.Module, group: TrainingGroup, train: Checkpoints, validation: Checkpoints, recipe: Recipe, epochs: int
+    module: nn.Module, group: TrainingGroup, train: Checkpoints, validation: Checkpoints, recipe: _Recipe, epochs: int
 ) -> Fitted:
     """The network at its best epoch: that of the highest τ on validation, and at equal τ of the lowest loss."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]

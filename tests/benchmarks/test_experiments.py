@@ -53,7 +53,7 @@ def taus(outcomes: Outcomes) -> dict[str, float]:
 def test_only_transformer_nfn_finds_an_invariant_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Every checkpoint is moved by its own group element; the label is an invariant polynomial of the weights."""
     # many rows and few, large steps: the test is about what can be learned, not about how fast
-    monkeypatch.setattr(training, "BATCH_SIZE", 256)
+    monkeypatch.setattr(training, "_BATCH_SIZE", 256)
     monkeypatch.setattr(training, "_PEAK_RATE", 5e-3)
     data = invent_data(10_000, 150, 200, invariant_label, move=True)
     finished = run(trials_of(("transformer_nfn", "mlp"), epochs=8), data, tmp_path)

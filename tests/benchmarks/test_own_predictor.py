@@ -20,7 +20,7 @@ from benchmarks.models.registry import (
     known_models,
     own_models,
 )
-from benchmarks.models.training import Recipe, TrainingGroup, train_one_by_one, train_together
+from benchmarks.models.training import TrainingGroup, _Recipe, train_one_by_one, train_together
 from benchmarks.plots import _COLORS, _color_of
 from benchmarks.results import ResultIndex
 from benchmarks.trial import Trial
@@ -164,7 +164,7 @@ def test_a_predictor_trained_alone_comes_out_as_trained_together():
         return MLPPredictor(SMALL, generator=generator)
 
     group = TrainingGroup(np.arange(90), np.arange(40), (0, 1))
-    for recipe in (Recipe(), Recipe(scaled=True), Recipe(place=True, weight_decay=0.01)):
+    for recipe in (_Recipe(), _Recipe(scaled=True), _Recipe(place=True, weight_decay=0.01)):
         (together,), (apart,) = (
             fit(build, [group], train, validation, recipe, epochs=3) for fit in (train_together, train_one_by_one)
         )

@@ -13,12 +13,12 @@ from benchmarks.data import Fitted
 from benchmarks.models import training
 from benchmarks.models.training import (
     RECIPES,
-    Recipe,
     TrainingGroup,
     _epoch_batches,
     _following,
     _paper_rates,
     _plateau_rates,
+    _Recipe,
     train_together,
 )
 from benchmarks.statistics import kendall_tau
@@ -45,7 +45,7 @@ def fit(
         groups,
         TRAIN,
         VALIDATION,
-        Recipe(scaled=scaled),
+        _Recipe(scaled=scaled),
         epochs,
     )
 
@@ -83,14 +83,14 @@ def test_a_member_is_trained_as_by_a_plain_loop_in_torch(kind: type[Predictor], 
         with torch.no_grad():
             read.append(predictor(TransformerWeights.from_flat(SMALL, VALIDATION.weights)).numpy())
         taus.append(kendall_tau(read[-1], VALIDATION.truth()))
-    np.testing.assert_allclose(fitted.predict(VALIDATION), read[fitted.epoch - 1], atol=1e-4)
+    np.testing.assert_allclose(fitted.predict(VALIDATION), read[(fitted.epoch or 0) - 1], atol=1e-4)
     assert fitted.validation_tau == pytest.approx(max(taus), abs=1e-6)
 
 
 def test_an_epoch_has_every_row_once_and_padding_has_weight_zero():
     group = TrainingGroup(np.arange(10, 45), np.arange(1), (0, 7))
     index, row_weights = _epoch_batches(group, 3, torch.device("cpu"))
-    assert index.shape == row_weights.shape == (3, 2, training.BATCH_SIZE)
+    assert index.shape == row_weights.shape == (3, 2, training._BATCH_SIZE)
     for member in range(2):
         real = index[:, member][row_weights[:, member] > 0]
         assert sorted(real.tolist()) == list(range(10, 45))
@@ -125,6 +125,8 @@ def test_a_longer_training_is_never_worse_on_validation():
         RECIPES["converged"],
     )
     for fitted in all_fitted:
+        assert fitted.epoch is not None
+        assert fitted.epochs is not None
         assert 39 <= fitted.epochs <= 400
         assert 1 <= fitted.epoch <= fitted.epochs
         tau = kendall_tau(fitted.predict(VALIDATION), VALIDATION.truth())
@@ -142,7 +144,7 @@ def test_the_recorded_step_trains_like_the_one_on_the_cpu(kind: type[Predictor])
         replace(rows, weights=rows.weights.to(device), accuracy=rows.accuracy.to(device))
         for rows in (TRAIN, VALIDATION)
     )
-    on_gpu = train_together(lambda generator: kind(SMALL, generator=generator), groups, train, validation, Recipe(), 3)
+    on_gpu = train_together(lambda generator: kind(SMALL, generator=generator), groups, train, validation, _Recipe(), 3)
     for fitted, reference in zip(chain(*on_gpu), chain(*fit(kind, groups)), strict=True):
         np.testing.assert_allclose(fitted.predict(validation), reference.predict(VALIDATION), atol=5e-2)
         assert fitted.epochs == reference.epochs == 3
@@ -162,7 +164,7 @@ def test_places_as_target_are_mapped_back_to_accuracies(kind: type[Predictor]):
         [group],
         train,
         validation,
-        Recipe(place=True),
+        _Recipe(place=True),
         epochs=3,
     )
     predicted = fitted.predict(validation)

@@ -16,7 +16,7 @@ from benchmarks import results
 from benchmarks.leaderboard.card import Card, PredictionSet
 from benchmarks.leaderboard.scoring import HeldOutRows
 from benchmarks.leaderboard.submission import Submission, _read_csv, write_submission
-from benchmarks.predict import _files_in
+from benchmarks.predict import _accuracy_of, _files_in, _flat_of
 from benchmarks.results import Result
 from generation.population.engine import PopulationState
 from generation.protocol import Protocol, RunConfig
@@ -36,7 +36,7 @@ from zoo.format.table_file import read_table
 from zoo.publish import publish
 from zoo.reading.hub import _spec_read_by
 from zoo.reading.manifest_builder import ListedFile
-from zoo.reading.reader import MappedCheckpoints, _Rows
+from zoo.reading.reader import MappedCheckpoints
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.formats import CsvData, NpzData, _read_idx
 from zoo.tasks.paper_data import _read_news
@@ -203,7 +203,7 @@ def make_checkpoint_file(folder: Path) -> None:
 def read_checkpoint_file(folder: Path, name: str = "a.safetensors") -> None:
     (file,) = _files_in(folder / name)
     if file.misfit(TINY_MNIST) is None:
-        _Rows.of_files(TINY_MNIST, [file])
+        _accuracy_of(file), _flat_of(TINY_MNIST, file)
 
 
 def make_torch_file(folder: Path) -> None:
