@@ -6,6 +6,7 @@ an ``nn.Module`` with ``logits(weights)`` is trained like the neural predictors 
 folder or from where packages are installed; only names on a command line are, never names read from a file.
 """
 
+import ast
 import copy
 import hashlib
 import importlib.util
@@ -13,11 +14,10 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
-from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
 
@@ -279,16 +279,33 @@ def _predictions(name: str, predictor: Any, rows: Checkpoints) -> Float[np.ndarr
 def _source_digest(names: set[str]) -> str:
     """A hash of the source of these modules and of those that they import from the same package, or from the same
     folder of the user's: changed code is fitted again. This project's own models have editions."""
+    homes = {(name.partition(".")[0], _top_folder(name)) for name in names}
+    packages = {package for package, _ in homes}
+    folders = {folder for _, folder in homes if folder is not None and "site-packages" not in folder.parts}
     found: dict[str, bytes] = {}
-    for name in names:
-        package, path = name.partition(".")[0], Path(getattr(sys.modules.get(name), "__file__", None) or "")
-        if path.suffix != ".py":
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        package, folder = name.partition(".")[0], _top_folder(name)
+        beside = folder in folders and package not in _THIS_PROJECT
+        if name in found or folder is None or not (package in packages or beside):
             continue
-        folder = path.resolve().parents[name.count(".") + (path.stem == "__init__")]
-        beside = [each.stem for each in folder.iterdir()] if "site-packages" in folder.parts else _THIS_PROJECT
-        finder = ModuleFinder([str(folder)], excludes=[other for other in beside if other != package])
-        finder.import_hook(name)
-        files = {each: getattr(module, "__file__", None) for each, module in finder.modules.items()}
-        found |= {each: Path(file).read_bytes() for each, file in files.items() if file}
+        found[name] = Path(sys.modules[name].__file__ or "").read_bytes()
+        for node in ast.walk(ast.parse(found[name])):
+            if isinstance(node, ast.Import):
+                waiting += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                with suppress(ImportError):  # beyond the package: an import that fails
+                    relative = "." * node.level + (node.module or "")
+                    start = importlib.util.resolve_name(relative, sys.modules[name].__package__)
+                    waiting += [start, *(f"{start}.{alias.name}" for alias in node.names)]
     hashes = (f"{name} {hashlib.sha256(source).hexdigest()}" for name, source in sorted(found.items()))
     return hashlib.sha256("\n".join(hashes).encode()).hexdigest()[:_DIGITS]
+
+
+def _top_folder(name: str) -> Path | None:
+    """The folder that the first name of a loaded module lies in; None for one without source."""
+    path = Path(getattr(sys.modules.get(name), "__file__", None) or "").resolve()
+    if path.suffix != ".py" or not path.is_file():
+        return None
+    return path.parents[name.count(".") + (path.stem == "__init__")]

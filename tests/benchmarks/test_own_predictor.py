@@ -156,6 +156,13 @@ def test_a_changed_source_is_another_trial_also_where_it_imports_from_beside_it(
     assert len({first, changed, imported, key()}) == 4
 
 
+def test_a_folder_of_data_named_like_an_import_does_not_matter(write: Write):
+    name = write("import numpy\n" + NETWORK.format(width=3))
+    alone = _load_model(f"{name}:Network").source
+    Path("numpy").mkdir()
+    assert _load_model(f"{name}:Network").source == alone
+
+
 def test_a_predictor_trained_alone_comes_out_as_trained_together():
     """The loop for plain networks is the slow twin of the one that trains many together."""
     train, validation = invent(96, 0, invariant_label), invent(40, 1, invariant_label)
