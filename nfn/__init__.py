@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nfn.predictors.probes import ProbeNFN
     from nfn.predictors.raw_moments import RawMomentsPredictor
     from nfn.predictors.statnn import StatNN
-    from nfn.predictors.storage import Pretrained, load_predictor, load_pretrained, save_predictor
+    from nfn.predictors.storage import Prediction, Pretrained, load_predictor, load_pretrained, save_predictor
     from nfn.predictors.transformer_nfn import TransformerNFN
     from nfn.symmetry.canonical import canonicalize
     from nfn.symmetry.full_group import FullGroupElement

@@ -2,10 +2,10 @@
 
 import pytest
 
-from zoo.command import Main
+from zoo.command import _Main
 
 
-def refusal(main: Main, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+def refusal(main: _Main, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """The one line with which a command refuses its arguments."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)

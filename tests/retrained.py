@@ -12,14 +12,15 @@ import hashlib
 import json
 import sys
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 
 import zoo
-from zoo.command import command, command_parser
+from zoo.command import Argument, Command, Option
 from zoo.format.published import PublishedZoo
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, WEIGHTS, checkpoint_schema
 from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
@@ -84,15 +85,20 @@ def digest_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:DIGITS]
 
 
-@command
-def main(arguments: list[str] | None = None) -> None:
-    parser = command_parser("tests.retrained", __doc__)
-    parser.add_argument("runs", type=Path, nargs="?", metavar="RUNS", help="folder of shards that were trained again")
-    parser.add_argument("--digests", type=Path, metavar="FILE", help="of what was published; without RUNS, to write")
-    options = parser.parse_args(arguments)
-    if options.runs is None and options.digests is None:
-        parser.error("name a folder of shards, or a file to write digests to")
+@dataclass(frozen=True)
+class Options:
+    runs: Annotated[Path | None, Argument("folder of shards that were trained again", "RUNS")] = None
+    digests: Annotated[Path | None, Option("of what was published; without RUNS, to write", "FILE")] = None
+
+    def __post_init__(self) -> None:
+        if self.runs is None and self.digests is None:
+            raise ValueError("name a folder of shards, or a file to write digests to")
+
+
+@Command(__name__, "tests.retrained", __doc__, Options)
+def main(options: Options) -> None:
     if options.runs is None:
+        assert options.digests is not None
         digests = published_digests(CURVES, SAMPLE)
         write_atomically(options.digests, json.dumps(digests).encode())
         print(f"{options.digests}: {sum(map(len, digests.values())):,} digests")

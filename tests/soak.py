@@ -10,7 +10,9 @@ Ends with a traceback at the first fault that is not survived. Runs from a clone
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from benchmarks import results
 from benchmarks.results import Result
@@ -26,7 +28,7 @@ from tests.faults.killing import Killer
 from tests.faults.processes import finish
 from tests.faults.ray_nodes import kill_worker, launcher, shard_contents, two_nodes
 from tests.faults.readers import READERS
-from zoo.command import command, command_parser, progress_bar
+from zoo.command import Command, Option, progress_bar
 
 INPUTS_AT_ONCE = 250
 DEMO_SHARDS = 4
@@ -114,20 +116,18 @@ def row(metric: str, variant: str, value: float, n: int, **setting: int) -> Resu
 PACKAGES = ("torch", "pyarrow", "safetensors", "numpy", "pandas", "ray")
 
 
-@command
-def main(arguments: list[str] | None = None) -> None:
-    parser = command_parser("tests.soak", __doc__)
-    parser.add_argument("--kills", type=int, default=100, help="SIGKILLs")
-    parser.add_argument("--flips", type=int, default=1000, help=f"flipped bytes in each of {len(TARGETS)} targets")
-    parser.add_argument("--inputs", type=int, default=1000, help=f"files for each of {len(READERS)} readers")
-    parser.add_argument(
-        "--cells", type=int, default=len(all_cells()), help="changed cells of rows, all there are without a number"
-    )
-    parser.add_argument(
-        "--demo-runs", type=int, default=8, help="runs of each demo shard with Ray, 8 are all; 0: no Ray"
-    )
-    parser.add_argument("--record", action="store_true", help="add the figures to benchmarks/results/soak.jsonl")
-    options = parser.parse_args(arguments)
+@dataclass(frozen=True)
+class Options:
+    kills: Annotated[int, Option("SIGKILLs")] = 100
+    flips: Annotated[int, Option(f"flipped bytes in each of {len(TARGETS)} targets")] = 1000
+    inputs: Annotated[int, Option(f"files for each of {len(READERS)} readers")] = 1000
+    cells: Annotated[int, Option("changed cells of rows, all there are without a number")] = len(all_cells())
+    demo_runs: Annotated[int, Option("runs of each demo shard with Ray, 8 are all; 0: no Ray")] = 8
+    record: Annotated[bool, Option("add the figures to benchmarks/results/soak.jsonl")] = False
+
+
+@Command(__name__, "tests.soak", __doc__, Options)
+def main(options: Options) -> None:
     parts = {
         "kills": (soak_kills, options.kills, options.kills),
         "flips": (soak_flips, options.flips, options.flips * len(TARGETS)),

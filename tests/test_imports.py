@@ -87,7 +87,10 @@ def public_names(tree: ast.Module) -> set[str]:
             names.add(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names |= {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+            named = [
+                each for target in targets for each in (target.elts if isinstance(target, ast.Tuple) else [target])
+            ]
+            names |= {each.id for each in named if isinstance(each, ast.Name)}
     return {name for name in names if not name.startswith("_")}
 
 

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta
 from msgspec import inspect as kinds
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 _FAULT = re.compile(r"(.*) - at `\$?(.*)`", re.DOTALL)
 _STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
 
@@ -41,7 +41,7 @@ Sha256 = Annotated[str, Meta(pattern=_SHA256)]
 
 
 @overload
-def checked(raw: Any, kind: type[T], where: str, *, strict: bool = True) -> T: ...
+def checked(raw: Any, kind: type[_T], where: str, *, strict: bool = True) -> _T: ...
 @overload
 def checked(raw: Any, kind: Any, where: str, *, strict: bool = True) -> Any: ...
 def checked(raw: Any, kind: Any, where: str, *, strict: bool = True) -> Any:

@@ -37,9 +37,9 @@ from zoo.version import VERSION
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 DEFAULT_NAME = "small-transformer-zoo"
-BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
+_BAD_INPUT, _INTERRUPTED, _BROKEN_PIPE = 2, 130, 141
 _LONGEST = 2000
 
 Advance = Callable[[int], None]
@@ -65,13 +65,13 @@ class Argument(Option):
     """A field that is given by its position. One with a default may be left out."""
 
 
-DEVICE = Option("cpu, cuda, cuda:1, or auto: the GPU if there is one")
-Device = Annotated[str, DEVICE]
+_DEVICE = Option("cpu, cuda, cuda:1, or auto: the GPU if there is one")
+Device = Annotated[str, _DEVICE]
 ZooName = Annotated[str, Option("folder of the zoo, or its name on the hub", "DIR")]
 DryRun = Annotated[bool, Option("print the rows without storing them")]
 
 
-class Command(Generic[T]):
+class Command(Generic[_T]):
     """``python -m NAME``: makes a ``main`` that takes arguments of one that takes options.
 
     ``options`` is a dataclass, or for ``python -m NAME VERB`` a dataclass and a line of help for each verb. The help
@@ -80,14 +80,14 @@ class Command(Generic[T]):
     """
 
     def __init__(
-        self, module: str, name: str, description: str | None, options: type[T] | dict[str, tuple[type[T], str]]
+        self, module: str, name: str, description: str | None, options: type[_T] | dict[str, tuple[type[_T], str]]
     ) -> None:
         self.name, self.description, self.options = name, description, options
         if module == "__main__":
             self.parse(None)
             signal.signal(signal.SIGINT, _interrupted)
 
-    def parse(self, arguments: list[str] | None) -> T:
+    def parse(self, arguments: list[str] | None) -> _T:
         """The options in these arguments, or in those of the command line."""
         parser = _OneLineParser(
             prog=f"python -m {self.name}", description=self.description, formatter_class=_HelpWithDefaults
@@ -105,31 +105,25 @@ class Command(Generic[T]):
         verb = given.pop("verb")
         return _filled(self.options[verb][0], given, parsers.choices[verb])
 
-    def __call__(self, run: Callable[[T], None]) -> "Main":
+    def __call__(self, run: Callable[[_T], None]) -> "_Main":
         @functools.wraps(run)
         def main(arguments: list[str] | None = None) -> None:
             run(self.parse(arguments))
 
-        return command(main)
+        return _guarded(main)
 
 
 def _interrupted(*_: object) -> NoReturn:
     """Ends a program that is still importing."""
     os.write(2, b"interrupted\n")
-    os._exit(INTERRUPTED)
-
-
-def _new_parser(program: str, description: str | None) -> argparse.ArgumentParser:
-    parser = _OneLineParser(prog=program, description=description, formatter_class=_HelpWithDefaults)
-    parser.add_argument("--version", action="version", version=VERSION, help="show the version and exit")
-    return parser
+    os._exit(_INTERRUPTED)
 
 
 class _OneLineParser(argparse.ArgumentParser):
     """Prints what is wrong with the arguments in one line, like every other error, and leaves the usage to --help."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(BAD_INPUT, f"error: {unbroken(message)} (--help lists the arguments)\n")
+        self.exit(_BAD_INPUT, f"error: {_unbroken(message)} (--help lists the arguments)\n")
 
 
 class _HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
@@ -144,38 +138,6 @@ class _HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
         values = action.default if isinstance(action.default, list) else [action.default]
         shown = " ".join(map(str, values)).replace("%", "%%")
         return f"{action.help} (default: {shown})"
-
-
-def command_parser(name: str, description: str | None) -> argparse.ArgumentParser:
-    return _new_parser(f"python -m {name}", description)
-
-
-def positive(text: str) -> int:
-    """An argument that counts something."""
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
-
-
-def not_negative(text: str) -> int:
-    """An argument that counts something of which there may be none."""
-    if (value := int(text)) < 0:
-        raise argparse.ArgumentTypeError(f"must be at least 0, got {value}")
-    return value
-
-
-def any_seed(text: str) -> int:
-    """An argument that chance starts from."""
-    if not 0 <= (value := int(text)) < 1 << 32:
-        raise argparse.ArgumentTypeError(f"must lie in [0, 2^32), got {value}")
-    return value
-
-
-def seconds(text: str) -> float:
-    """An argument that is a length of time."""
-    if not 0 <= (value := float(text)) < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number of seconds, got {text}")
-    return value
 
 
 def _fields_of(options: type) -> dict[str, tuple[dataclasses.Field[Any], Any, Option]]:
@@ -219,7 +181,7 @@ def _without_none(hint: Any) -> Any:
     return hint
 
 
-def _filled(options: type[T], given: dict[str, Any], parser: argparse.ArgumentParser) -> T:
+def _filled(options: type[_T], given: dict[str, Any], parser: argparse.ArgumentParser) -> _T:
     """The words of the command line as the values they stand for; a wrong one ends the program in one line."""
     try:
         values = {
@@ -236,13 +198,13 @@ def _flag(name: str, said: Option) -> str:
 
 
 @runtime_checkable
-class Main(Protocol):
+class _Main(Protocol):
     """A command: the words after its name, by default those of the command line."""
 
     def __call__(self, arguments: list[str] | None = None) -> None: ...
 
 
-def command(main: Main) -> Main:
+def _guarded(main: _Main) -> _Main:
     """Wraps a command's ``main``: what a user can get wrong ends it with one line and a non-zero exit, no traceback.
 
     ``ValueError`` and ``OSError`` are what a user can get wrong (2, argparse's own code); control-C is 130; a reader
@@ -255,35 +217,35 @@ def command(main: Main) -> Main:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             with warnings.catch_warnings():
-                warnings.showwarning = show_in_one_line
+                warnings.showwarning = _show_in_one_line
                 main(arguments)
         except BrokenPipeError:
             # Python flushes stdout once more on its way out, which would complain again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(BROKEN_PIPE)
+            sys.exit(_BROKEN_PIPE)
         except (ValueError, OSError) as error:
             print(f"error: {one_line(error)}", file=sys.stderr)
-            sys.exit(BAD_INPUT)
+            sys.exit(_BAD_INPUT)
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
-            sys.exit(INTERRUPTED)
+            sys.exit(_INTERRUPTED)
 
     return guarded
 
 
-def show_in_one_line(message: Warning | str, *_: object) -> None:
+def _show_in_one_line(message: Warning | str, *_: object) -> None:
     """A warning as a user of a command should see it: its text, without the place in the code."""
-    print(f"note: {unbroken(str(message))}", file=sys.stderr)
+    print(f"note: {_unbroken(str(message))}", file=sys.stderr)
 
 
 def one_line(error: Exception) -> str:
     """The message without line breaks and escape sequences; the operating system's own errors without their number."""
     if isinstance(error, OSError) and error.strerror:
         return printable(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
-    return unbroken(str(error)) or type(error).__name__
+    return _unbroken(str(error)) or type(error).__name__
 
 
-def unbroken(text: str) -> str:
+def _unbroken(text: str) -> str:
     """The text without line breaks and escape sequences."""
     return printable(" ".join(text.splitlines()))
 

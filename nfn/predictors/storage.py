@@ -33,7 +33,7 @@ from zoo.storage.atomic import write_atomically
 from zoo.storage.untrusted import parse_json, read_bounded, read_json, refuse_larger
 from zoo.tasks.toml_text import parse_toml
 
-SUFFIX, CARD_SUFFIX = ".safetensors", ".toml"
+_SUFFIX, CARD_SUFFIX = ".safetensors", ".toml"
 _KINDS: dict[str, type[Predictor]] = {
     cls.kind: cls for cls in (TransformerNFN, MLPPredictor, StatNN, GaugeNFN, RawMomentsPredictor, ProbeNFN)
 }
@@ -187,7 +187,7 @@ def save_pretrained(predictor: nn.Module, interval: ConformalInterval, path: Pat
 
 def load_pretrained(name: str | Path) -> Pretrained:
     """A fitted predictor of this package by name (``pretrained_names``), or any by the path of its file; float32."""
-    path = Path(name) if Path(name).suffix == SUFFIX else _packaged(str(name))
+    path = Path(name) if Path(name).suffix == _SUFFIX else _packaged(str(name))
     try:
         refuse_larger(path, _MAX_BYTES)
         with safe_open(path, framework="pt") as file:
@@ -207,18 +207,18 @@ def load_pretrained(name: str | Path) -> Pretrained:
 
 
 def _packaged(name: str) -> Path:
-    path = _PRETRAINED / f"{name}{SUFFIX}"
+    path = _PRETRAINED / f"{name}{_SUFFIX}"
     if not _NAME.fullmatch(name) or not path.is_file():
         raise ValueError(
             f"no fitted predictor called {name!r}: there are {', '.join(pretrained_names())}; "
-            f"one of your own is named by its file, which ends in {SUFFIX}"
+            f"one of your own is named by its file, which ends in {_SUFFIX}"
         )
     return path
 
 
 def pretrained_names() -> list[str]:
     """The fitted predictors that come with this package."""
-    return sorted(path.stem for path in _PRETRAINED.glob(f"*{SUFFIX}"))
+    return sorted(path.stem for path in _PRETRAINED.glob(f"*{_SUFFIX}"))
 
 
 def _read_card(path: Path) -> dict[str, Any]:

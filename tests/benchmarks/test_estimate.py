@@ -12,7 +12,7 @@ from benchmarks.models import hyperparameters
 from benchmarks.models.registry import MODELS
 from benchmarks.trial import Trial
 from tests.benchmarks.synthetic import invent_data, random_label
-from zoo.command import Main
+from zoo.command import _Main
 
 DATA = invent_data(120, 30, 40, random_label)
 
@@ -102,7 +102,7 @@ def cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_table_says_how_long_it_takes_before_the_first_fit(
-    command: Main,
+    command: _Main,
     words: list[str],
     said: str,
     tiny_zoo: Path,

@@ -203,7 +203,8 @@ def make_checkpoint_file(folder: Path) -> None:
 def read_checkpoint_file(folder: Path, name: str = "a.safetensors") -> None:
     (file,) = _files_in(folder / name)
     if file.misfit(TINY_MNIST) is None:
-        _accuracy_of(file), _flat_of(TINY_MNIST, file)
+        _accuracy_of(file)
+        _flat_of(TINY_MNIST, file)
 
 
 def make_torch_file(folder: Path) -> None:

@@ -14,13 +14,13 @@ from tests.faults.limits import within_limits
 from tests.faults.readers import OWNER, STATE, make_predictor, make_shard, make_zoo
 from tests.faults.rewriting import change_manifest, rewrite, set_value
 from zoo import describe, publish, verify
-from zoo.command import command
+from zoo.command import _guarded
 from zoo.testing import TINY_MNIST
 
 SNAPSHOT = f"state-{OWNER[:8]}-00003.safetensors"
 
 
-@command
+@_guarded
 def resume(arguments: list[str] | None = None) -> None:
     """Looks for a snapshot in a folder and writes a new one, as training does."""
     assert arguments is not None
@@ -30,13 +30,13 @@ def resume(arguments: list[str] | None = None) -> None:
     _delete_snapshots(folder)
 
 
-@command
+@_guarded
 def predict(arguments: list[str] | None = None) -> None:
     assert arguments is not None
     load_predictor(arguments[0])
 
 
-@command
+@_guarded
 def find_trials(arguments: list[str] | None = None) -> None:
     assert arguments is not None
     read_trials(Path(arguments[0]))

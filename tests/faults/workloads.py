@@ -11,7 +11,7 @@ from generation.protocol import Preset, Protocol
 from generation.sweep import Sweep
 from generation.task import named_task
 from tests.generation.small_tasks import few_digits, train_small_shard
-from zoo.command import command
+from zoo.command import _guarded
 from zoo.publish import publish
 
 torch.set_num_threads(1)
@@ -28,7 +28,7 @@ def train(out: Path, clock: str = "steady") -> None:
     """The tiny shard, a snapshot after each epoch, with a command's own way of ending."""
     jump(clock)
 
-    @command
+    @_guarded
     def main(arguments: list[str] | None = None) -> None:
         train_small_shard(SWEEP, SHARD, out, TASK)
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.refusal import refusal
 from zoo.checked import Count, CountOrZero, NotNegative, Seed
-from zoo.command import Argument, Command, Option, command, how_many
+from zoo.command import Argument, Command, Option, _guarded, how_many
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from zoo.command import Argument, Command, Option, command, how_many
     ],
 )
 def test_bad_input_ends_with_one_line_and_a_code(capsys, error, code, line):
-    @command
+    @_guarded
     def main(arguments: list[str] | None = None) -> None:
         raise error
 
@@ -133,7 +133,7 @@ def test_things_are_counted_as_a_person_would():
 
 
 def test_our_own_mistakes_keep_their_traceback():
-    @command
+    @_guarded
     def main(arguments: list[str] | None = None) -> None:
         raise AssertionError("never")
 
@@ -143,8 +143,8 @@ def test_our_own_mistakes_keep_their_traceback():
 
 def test_a_reader_that_hangs_up_is_not_an_error():
     script = """
-from zoo.command import command
-@command
+from zoo.command import _guarded
+@_guarded
 def main(arguments=None):
     for _ in range(100_000):
         print("a line")

@@ -110,11 +110,3 @@ def _finite(text: str) -> float:
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
-
-
-def is_finite(value: object) -> bool:
-    """Whether a value is a number that a float can hold, and not infinite: an integer may have hundreds of digits."""
-    try:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:
-        return False
