@@ -3,6 +3,7 @@
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from generation.data import read_training_data, with_fewer_examples
 from generation.options import ShardOptions, TrainingOptions
@@ -40,7 +41,7 @@ class Job(ShardOptions):
         if not remote and Path(options.out).exists() and not Path(options.out).is_dir():
             raise NotADirectoryError(f"--out {options.out} is not a folder")
         task = named_task(options.task)
-        shared = {field.name: getattr(options, field.name) for field in fields(ShardOptions)}
+        shared: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(ShardOptions)}
         preset = _choose_preset(task, options.preset, device)
         return cls(
             Sweep(task, preset, options.seeds or task.seeds, chosen_draw(options)),
