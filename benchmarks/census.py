@@ -3,15 +3,30 @@
 python -m benchmarks.census [RUNS]              counts every finished shard below RUNS and stores the rows
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
+
+from zoo.command import Argument, Command, Option
+
+
+@dataclass(frozen=True)
+class _Options:
+    runs: Annotated[Path, Argument("folder with the generated shards", "RUNS")] = Path("runs")
+    out: Annotated[
+        Path | None, Option("folder of the rows (default: the committed ones of a clone, else results)", "DIR")
+    ] = None
+    dry_run: Annotated[bool, Option("print the table without storing its rows")] = False
+
+
+_command = Command(__name__, "benchmarks.census", __doc__, _Options)
+
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 from benchmarks import results
 from benchmarks.results import Result
-from benchmarks.tables.markdown import MISSING, number, table
-from zoo.command import command, command_parser
+from benchmarks.tables import render_table
 from zoo.format.record import task_of
 from zoo.format.schema import CHECKPOINTS
 from zoo.format.shard import Shard, find_shards
@@ -21,27 +36,15 @@ _RUNS_PER_TASK = 16_000  # the paper's grid
 _BYTES_PER_WEIGHT = 4
 
 
-@command
-def main(arguments: list[str] | None = None) -> None:
-    parser = command_parser("benchmarks.census", __doc__)
-    parser.add_argument(
-        "runs",
-        type=Path,
-        nargs="?",
-        default=Path("runs"),
-        metavar="RUNS",
-        help="folder with the generated shards",
-    )
-    parser.add_argument("--out", type=Path, default=results.FOLDER, metavar="DIR", help="folder of the rows")
-    parser.add_argument("--dry-run", action="store_true", help="print the table, store nothing")
-    options = parser.parse_args(arguments)
+@_command
+def main(options: _Options) -> None:
     configs, unfinished = find_shards(options.runs)
     for folder in unfinished:
         print(f"not counted because it is unfinished: {folder}")
     rows = [row for config, shards in configs.items() for row in _count(config, shards)]
     print(census_table(rows))
     if not options.dry_run:
-        results.append(rows, options.out)
+        results.append(rows, options.out or results.FOLDER)
 
 
 def _count(config: str, shards: Sequence[Shard]) -> list[Result]:
@@ -74,32 +77,17 @@ def _count(config: str, shards: Sequence[Shard]) -> list[Result]:
 
 
 def census_table(rows: Iterable[Result]) -> str:
-    """One line per config, shards, preset and device, with the numbers of the last census.
-
-    What the whole grid would take is known for the paper's tasks only.
-    """
-    latest: dict[tuple[str, str, str, str], list[Result]] = {}
+    """One line per config, shards, preset and device, with the numbers of the last census."""
+    censuses: dict[tuple[str, ...], dict[str, float]] = {}
+    sizes: dict[tuple[str, ...], float | None] = {}
     for row in rows:
-        what = (row.config, _named(cast("list[int]", row.setting["shards"])), str(row.setting["preset"]), row.device)
+        shards = _named(cast("list[int]", row.setting["shards"]))
+        what = (row.config, shards, f"{row.setting['preset']} preset", row.device)
         if row.metric == "runs":  # the first row of a census
-            latest[what] = []
-        latest[what].append(row)
-    lines = []
-    for (config, shards, preset, device), census in latest.items():
-        values = {row.metric: row.value for row in census}
-        lines.append(
-            (
-                f"{config}, {shards}, {preset} preset, {device}",
-                number(values["runs"]),
-                f"{values['diverged_share']:.1%}",
-                number(values["device_minutes"], ",.1f"),
-                number(values["model_epochs_per_second"], ",.1f"),
-                number(values.get("wall_over_engine"), ".3f"),
-                _whole_grid(config, values["runs_per_hour"]),
-            )
-        )
-    headings = ["generated", "runs", "diverged", "minutes", "model-epochs/s", "wall / engine time"]
-    return table([*headings, f"all {_RUNS_PER_TASK:,} runs"], lines)
+            censuses[what] = {}
+        censuses[what][row.metric] = row.value
+        sizes[what] = _grid_gigabytes(row.config)
+    return render_table("census", censuses=censuses, grid=_RUNS_PER_TASK, grid_gigabytes=sizes)
 
 
 def _named(shards: Sequence[int]) -> str:
@@ -111,13 +99,12 @@ def _named(shards: Sequence[int]) -> str:
     return f"shards {first} to {others[-1]}" if in_a_row else f"shards {', '.join(map(str, shards))}"
 
 
-def _whole_grid(config: str, runs_per_hour: float) -> str:
-    """Hours and size of the paper's grid at that speed."""
+def _grid_gigabytes(config: str) -> float | None:
+    """The size of the paper's grid; None for a task that it does not have."""
     spec = SPECS.get(task_of(config))
     if spec is None:
-        return MISSING
-    gigabytes = _RUNS_PER_TASK * len(CHECKPOINTS) * spec.num_parameters * _BYTES_PER_WEIGHT / 1e9
-    return f"{_RUNS_PER_TASK / runs_per_hour:,.1f} h, {gigabytes:.1f} GB"
+        return None
+    return _RUNS_PER_TASK * len(CHECKPOINTS) * spec.num_parameters * _BYTES_PER_WEIGHT / 1e9
 
 
 if __name__ == "__main__":

@@ -8,35 +8,49 @@ distribution of accuracies, and the accuracy of each configuration. How much the
 torch trains a second time with other seeds, and the differences between its two trainings are the yardstick.
 """
 
-import argparse
-from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, Literal
+
+from zoo.checked import Count
+from zoo.command import Command, Device, DryRun, Option
+
+
+@dataclass(frozen=True)
+class _Options:
+    config: Annotated[Literal["mnist", "agnews"], Option("what to train on")] = "mnist"
+    runs: Annotated[Count, Option("how many configurations, from the start of shard 0")] = 64
+    epochs: Annotated[Count, Option("epochs per run")] = 100
+    examples: Annotated[Count, Option("training examples")] = 6400
+    data: Annotated[Path | None, Option("folder of the task's data (default: downloaded)", "DIR")] = None
+    embedding: Annotated[
+        Path | None, Option("folder of the frozen embedding of AG News (default: trained on its texts)", "DIR")
+    ] = None
+    device: Device = "auto"
+    engine: Annotated[Literal["fused", "torch"], Option("engine to compare with torch in float32")] = "fused"
+    dry_run: DryRun = False
+
+
+_command = Command(__name__, "benchmarks.fidelity", __doc__, _Options)
 
 import torch
 from torch import Tensor
 
 from benchmarks import results
 from benchmarks.results import Result
-from benchmarks.tables.markdown import MISSING, table
 from generation.data import load_task_data, random_subset
 from generation.population.torch_engine import TorchEngine
 from generation.population.trainer import Engine, PopulationTrainer, make_engine
 from generation.protocol import PRESETS, Protocol, RunConfig
 from generation.sweep import Sweep
 from generation.task import named_task
-from zoo.command import command, command_parser, positive, progress_bar
+from zoo.command import progress_bar
 from zoo.device import choose_device
 from zoo.tasks.examples import TaskData
 from zoo.tasks.task_file import find_task
 
 _STABLE = 0.02  # a configuration is stable if the accuracies of torch's two seeds differ by at most this
 _METRICS = ("mean_difference", "mean_distance", "distribution_distance")
-_COMPARISONS = {
-    "fused and float32": "fused kernels − torch in float32",
-    "float32, two seeds": "torch in float32: one seed − another",
-    "fused and float32, stable": "fused − float32, where the two seeds agree within {stable_within}",
-}
 
 
 def _agreement(first: Tensor, second: Tensor) -> dict[str, float]:
@@ -51,27 +65,8 @@ def _agreement(first: Tensor, second: Tensor) -> dict[str, float]:
     return {metric: float(value) for metric, value in zip(_METRICS, measured, strict=True)}
 
 
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = command_parser("benchmarks.fidelity", __doc__)
-    parser.add_argument("--config", choices=("mnist", "agnews"), default="mnist", help="what to train on")
-    parser.add_argument("--runs", type=positive, default=64, help="how many configurations, from the start of shard 0")
-    parser.add_argument("--epochs", type=positive, default=100, help="epochs per run")
-    parser.add_argument("--examples", type=positive, default=6400, help="training examples")
-    parser.add_argument("--data", type=Path, help="folder of the task's data (default: downloaded)")
-    parser.add_argument(
-        "--embedding", type=Path, help="folder of the frozen embedding of AG News (default: trained on its texts)"
-    )
-    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, or auto: the GPU where there is one")
-    parser.add_argument(
-        "--engine", choices=("fused", "torch"), default="fused", help="engine to compare with torch in float32"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print the rows without storing them")
-    return parser.parse_args(arguments)
-
-
-@command
-def main(arguments: list[str] | None = None) -> None:
-    options = _parse(arguments)
+@_command
+def main(options: _Options) -> None:
     device = choose_device(options.device)
     task = load_task_data(find_task(options.config), options.data, embedding_folder=options.embedding)
     rows = random_subset(len(task.train), min(options.examples, len(task.train)))
@@ -115,25 +110,6 @@ def _train(engine: Engine, configs: list[RunConfig], task: TaskData) -> Tensor:
             trainer.train_epoch()
             bar.update(row, completed=trainer.state.epoch)
     return trainer.state.test_accuracy[:, -1].nan_to_num(0.0).cpu()
-
-
-def fidelity_table(rows: Iterable[Result]) -> str:
-    """Final test accuracies of two trainings of the same configurations, one line per pair; the last setting of each
-    config."""
-    rows = list(rows)
-    lines = []
-    for config in dict.fromkeys(row.config for row in rows):
-        of_config = [row for row in rows if row.config == config]
-        setting = of_config[-1].setting
-        latest = {(row.variant, row.metric): row for row in of_config if row.setting == setting}
-        what = f"{config}, {setting['epochs']} epochs on {setting['train_examples']:,} examples: "
-        for variant, words in _COMPARISONS.items():
-            measured = [latest.get((variant, metric)) for metric in _METRICS]
-            if (first := measured[0]) is not None:
-                numbers = [MISSING if row is None else f"{row.value:.4f}" for row in measured]
-                lines.append((what + words.format_map(setting), str(first.n), *numbers))
-    headings = ["final test accuracies", "configurations", "mean difference", "mean distance", "between distributions"]
-    return table(headings, lines)
 
 
 if __name__ == "__main__":

@@ -8,22 +8,48 @@ The predictions are those behind the tables, for the test split of the zoo that 
 leaderboard for this zoo's own test rows; the page tells them apart.
 """
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from zoo.command import Command, Option
+from zoo.page.options import PageOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options(PageOptions):
+    results: Annotated[
+        Path | None, Option("folder of the rows and their cells (default: the committed ones, or results)", "DIR")
+    ] = None
+    leaderboard: Annotated[Path, Option("folder of the submissions", "DIR")] = Path(__file__).parent / "submissions"
+    picture: Annotated[Path | None, Option("also take a picture of the page, as PNG", "FILE")] = None
+    show: Annotated[
+        str | None, Option("what is in the picture, e.g. #mnist/checkpoint (default: the first view)", "ADDRESS")
+    ] = None
+
+
+_command = Command(__name__, "benchmarks.page", __doc__, _Options)
+
+import importlib
+import importlib.util
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from benchmarks import results
-from benchmarks.browser import require_browser, take_picture
 from benchmarks.leaderboard.submission import ForeignRows, submissions_in
 from benchmarks.models.registry import known_models
 from benchmarks.report import first_predictions
 from benchmarks.results import ResultIndex
-from benchmarks.tables.kendall import count_runs, main_setting
-from zoo.command import command, command_parser
+from benchmarks.tables import count_runs, main_setting
 from zoo.page.predictions import Predictions
-from zoo.page.writing import add_options, run
+from zoo.page.writing import run
+from zoo.storage.atomic import write_atomically
 from zoo.terminal import printable
 
-_SUBMISSIONS = Path(__file__).parent / "submissions"
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+_DRAWN = '#view[aria-busy="false"]'
 
 
 def _predictions(folder: Path) -> Iterator[Predictions]:
@@ -76,26 +102,57 @@ def _describe(index: ResultIndex) -> str:
     return index.title(f"test split of a zoo of {count_runs(index)} runs{kind}")
 
 
-@command
-def main(arguments: list[str] | None = None) -> None:
-    parser = command_parser("benchmarks.page", __doc__)
-    add_options(parser)
-    parser.add_argument(
-        "--results", type=Path, default=results.FOLDER, metavar="DIR", help="folder of the rows and their cells"
-    )
-    parser.add_argument(
-        "--leaderboard", type=Path, default=_SUBMISSIONS, metavar="DIR", help="folder of the submissions"
-    )
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="also take a picture of the page, as PNG")
-    parser.add_argument(
-        "--show", metavar="ADDRESS", help="what is in the picture, e.g. #mnist/checkpoint (default: the first view)"
-    )
-    options = parser.parse_args(arguments)
+def find_chromium() -> str | None:
+    return next((path for name in _NAMES if (path := shutil.which(name))), None)
+
+
+def _missing() -> str | None:
+    """Which of chromium and Playwright, which drives it, is not installed, and how to install it; None if both are."""
+    if importlib.util.find_spec("playwright") is None:
+        return "playwright is not installed: run make browser"
+    return None if find_chromium() else "chromium is not installed: run make browser"
+
+
+def _require_browser() -> None:
+    """A ValueError if something is missing."""
+    if reason := _missing():
+        raise ValueError(f"this needs a browser, and {reason}")
+
+
+@contextmanager
+def launched() -> Iterator[Any]:
+    """Chromium, without its sandbox: containers lack what that needs, and the pages opened here are our own."""
+    _require_browser()
+    with importlib.import_module("playwright.sync_api").sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def show(tab: Any, site: Path, address: str = "") -> None:
+    """Opens a written page and waits until it is drawn; ``address`` is what it should show, as in #mnist/curves."""
+    tab.goto(f"{(site / 'index.html').resolve().as_uri()}{address}")
+    tab.wait_for_selector(_DRAWN)
+
+
+def _take_picture(site: Path, address: str, picture: Path, *, width: int = 1280, height: int = 860) -> None:
+    """A screenshot as PNG."""
+    with launched() as browser:
+        tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme="light")
+        show(tab, site, address)
+        write_atomically(picture, tab.screenshot())
+
+
+@_command
+def main(options: _Options) -> None:
     if options.picture:
-        require_browser()
-    run(options, [*_predictions(options.results), *_submitted(options.leaderboard, options.zoo)])
+        _require_browser()
+    rows = options.results or results.FOLDER
+    run(options, [*_predictions(rows), *_submitted(options.leaderboard, options.zoo)])
     if options.picture:
-        take_picture(options.out, options.show or "", options.picture)
+        _take_picture(options.out, options.show or "", options.picture)
         print(f"drawn: {printable(options.picture)}")
 
 

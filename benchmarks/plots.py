@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import paper
 from benchmarks.models.registry import MODELS, known_models, weight_models
 from benchmarks.results import ResultIndex, Value
 from benchmarks.statistics import kendall_tau
-from benchmarks.tables import paper
-from benchmarks.tables.generalization import curve_of, end_of_curves, sizes_of, tau_of_paper
-from benchmarks.tables.kendall import headline_models, main_setting
+from benchmarks.tables import curve_of, end_of_curves, headline_models, main_setting, sizes_of, tau_of_paper
 from zoo.plots import new_figure, save
 
 _COLORS = ("#4878a8", "#6aa56e", "#b0803a", "#c2b03d", "#8c6d9e", "#7f7f7f", "#5aa9a3", "#d98cb3", "#c0504d", "#2f2f2f")

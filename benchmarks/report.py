@@ -4,43 +4,332 @@ python -m benchmarks.report                    writes the documents and benchmar
 python -m benchmarks.report --check            writes nothing; exits with 1 where a document is out of date
 
 The documents are README.md, benchmarks/README.md, benchmarks/RESULTS.md and generation/README.md. To change one, edit
-its template in benchmarks/templates/ (benchmarks/documents.py lists what it can call) and run the first command.
+its Jinja2 template in benchmarks/templates/ and run the first command. A template can call:
+
+    {{ tau("mnist", "gauge_nfn") }}                   0.921: Kendall's τ without a threshold, by the model's own recipe
+    {{ tau("mnist", "mlp", threshold=0.8) }}          with another setting: threshold, recipe, where, ...
+    {{ lead("mnist", "gauge_nfn") }}                  0.048: τ above hyperparameters only
+    {{ with_interval(lead, "mnist", "gauge_nfn") }}   0.048 [0.026, 0.072]
+    {{ tau("mnist", ["mlp", "statnn"]).max() }}       a list makes an array over its choices
+    {{ value("census", "mnist", "shards", "runs") }}  a row of any benchmark, by its model or variant and its metric
+    {{ runs("mnist")|length }}                        2,000: the final test accuracies of the generated runs, an array
+    {{ table("kendall", "mnist") }}                   a layout of templates/tables/, here from the rows of kendall
+    {{ data_note("agnews") }}                         what the readers of its tables must know about its data
+
+``_Contents.names`` has all names that a template can use. A float is written with three digits
+(others: ``|digits(1)``), an integer as 2,000. A call that finds no row, or more than one, is an error that names the
+line of the template.
 """
 
-import itertools
-import sys
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from zoo.command import Command, Option
+
+
+@dataclass(frozen=True)
+class _Options:
+    check: Annotated[bool, Option("write nothing, exit with 1 where a document is out of date")] = False
+    root: Annotated[
+        Path | None, Option("a clone of the repository (default: this one, or the current folder)", "DIR")
+    ] = None
+    results: Annotated[Path | None, Option("folder of the rows (default: benchmarks/results of the clone)", "DIR")] = (
+        None
+    )
+
+
+_command = Command(__name__, "benchmarks.report", __doc__, _Options)
+
+import itertools
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial, wraps
+from typing import Any
+
+import jinja2
 import numpy as np
+import pandas as pd
 
-from benchmarks.documents import (
-    CONFIGS,
-    DOCUMENTS,
-    PLOTS,
-    TEMPLATES,
-    all_configs,
-    final_runs,
-    headline_zoos,
-    render,
-    without_variants,
-)
-from benchmarks.models.registry import known_models
+from benchmarks import paper, results
+from benchmarks.census import census_table
+from benchmarks.leaderboard.submission import read_ranking
+from benchmarks.models.registry import MODELS, known_models
+from benchmarks.options import SIX_MODELS
 from benchmarks.plots import headline_plot, scatter, tau_by_rows, tau_by_threshold
-from benchmarks.results import ResultIndex
-from benchmarks.tables.kendall import main_setting
+from benchmarks.results import Result, ResultIndex, Value
+from benchmarks.tables import main_setting, render_table, table, with_data_notes, without_variants
 from benchmarks.trial import Trial, TrialStore
-from zoo.command import command, command_parser
+from zoo.format.hyperparameters import DISTINCT_SEEDS, HYPERPARAMETERS
+from zoo.format.manifest import MANIFEST_FILE
+from zoo.format.published import RUNS_FILE, PublishedZoo
+from zoo.format.record import config_name, task_of
+from zoo.format.schema import PUBLISHED_RUN_SCHEMA
+from zoo.format.table_file import read_table
 from zoo.plots import plot_histograms
+from zoo.reading.selection import select
 from zoo.storage.atomic import write_atomically
+from zoo.tasks.identity import KNOWN
 
+_DOCUMENTS = {
+    "README.md": "README.md.j2",
+    "benchmarks/README.md": "benchmarks.md.j2",
+    "benchmarks/RESULTS.md": "results.md.j2",
+    "generation/README.md": "generation.md.j2",
+}
+"""Document → its template."""
+_TEMPLATES = "benchmarks/templates"
+_PLOTS = "plots"
+_CONFIGS = ("mnist", "agnews")
+_IN_BOTH = {"mnist": "train_fraction >= 0.8", "agnews": "train_fraction >= 0.9"}
+"""Config → the part of its grid that was trained with either kind of seeds: three and two of its first four shards."""
+_WITH_SEEDS = {config: config_name(config, DISTINCT_SEEDS) for config in _CONFIGS}
+_GENERATED = "generated"  # folder beside the rows: a published zoo without its weights
+_RUN_COLUMNS = ("status", *HYPERPARAMETERS, "test_accuracy")
+_ACCURACY_EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)
+_UNSET = ("components", "channels", "entry_range", "tested_config", "tested_checkpoint", "rows")
 _CLONE = Path(__file__).parent.parent
 _OUT_OF_DATE = 1
 
 
+def _render(root: Path, rows: Path, documents: Iterable[str] = tuple(_DOCUMENTS)) -> dict[str, str]:
+    """Document → its text, from the templates of a clone and the rows in a folder."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(root / _TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        finalize=_text,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+    )
+    environment.globals |= _Contents(rows).names()
+    environment.filters["digits"] = lambda number, digits: f"{number:.{digits}f}"
+    return {document: _rendered(environment, document, root, rows) for document in documents}
+
+
+def _rendered(environment: jinja2.Environment, document: str, root: Path, rows: Path) -> str:
+    """One document; a ValueError names the line of its template."""
+    name = _DOCUMENTS[document]
+    plots = Path(os.path.relpath((rows / _PLOTS).resolve(), (root / document).resolve().parent)).as_posix()
+    try:
+        return environment.get_template(name).render(plots=plots)
+    except (jinja2.TemplateError, ValueError, TypeError, KeyError) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if Path(frame.filename).name == name]
+        line = error.lineno if isinstance(error, jinja2.TemplateSyntaxError) else next(reversed(lines), 1)
+        raise ValueError(f"{_TEMPLATES}/{name}, line {line}: {error}") from error
+
+
+def _text(value: Any) -> Any:
+    """How a template writes a number."""
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, np.ndarray):
+        raise ValueError(f"an array of {value.size} numbers cannot be written: take its min(), max() or mean()")
+    return value
+
+
+def _over_lists(function: Callable[..., float]) -> Callable[..., Any]:
+    """The function; where it is given lists, an array of its values for all combinations of their members."""
+
+    @wraps(function)
+    def call(*values: Any, **named: Any) -> Any:
+        given = [*values, *named.values()]
+        choices = itertools.product(*(value if isinstance(value, list) else [value] for value in given))
+        split = len(values)
+        found = [function(*one[:split], **dict(zip(named, one[split:], strict=True))) for one in choices]
+        return np.array(found) if any(isinstance(value, list) for value in given) else found[0]
+
+    return call
+
+
+class _Contents:
+    """Everything that a template can call: numbers first, then tables."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.index = cache(partial(_index_of, folder))
+        self.final_runs = cache(partial(_final_runs, folder))
+
+    def names(self) -> dict[str, Any]:
+        kendall = partial(self.value, "kendall")
+        numbers = {
+            "value": self.value,
+            "tau": kendall,
+            "lead": partial(kendall, metric="tau_above_hyperparameters"),
+            "behind": partial(kendall, metric="tau_behind_leader"),
+            "within": partial(kendall, metric="tau_within"),
+            "count": lambda config, split: round(kendall(config, "data", f"{split}_rows")),
+            "moved": self.moved,
+            "transfer": self.transfer,
+            "curve": partial(self.value, "rows", metric="tau_extrapolated", rows=paper.TRAIN_ROWS),
+            "paper": _of_paper,
+            "below_paper": lambda config, who, at: _of_paper(config, who, at) - kendall(config, who, threshold=at),
+        }
+        constants = {
+            "both": _IN_BOTH,
+            "zoos": list(_CONFIGS),
+            "thresholds": list(paper.THRESHOLDS),
+            "models_of_paper": list(SIX_MODELS),
+            "ranges": [size for size in paper.RANGES if size],
+            "widths": list(paper.WIDTHS),
+            "widths_of_paper": [tau for tau, _ in paper.WIDTHS.values()],
+        }
+        tables = {
+            "table": self.table,
+            "headline": lambda: render_table("headline", _headline_zoos(self.folder)),
+            "leaderboard": self.leaderboard,
+            "census": lambda: census_table(self.rows("census")),
+            "accuracies": lambda: _accuracies_table({name: self.runs(name) for name in self.final_runs()}),
+            "speed": lambda: render_table("speed", rows=self.rows("speed.generation", "speed.nfn", "speed.loader")),
+            "fidelity": lambda: render_table("fidelity", rows=self.rows("fidelity")),
+            "data_note": self.data_note,
+        }
+        others = {"runs": self.runs, "with_interval": _with_interval, "spread": np.ptp}
+        return {name: _over_lists(function) for name, function in numbers.items()} | constants | tables | others
+
+    def value(
+        self,
+        benchmark: str,
+        config: str,
+        who: str,
+        metric: str = "tau",
+        *,
+        end: str = "",
+        where: str | None = None,
+        **setting: Value,
+    ) -> float:
+        """The value of the one row that fits. What the setting leaves out is not set, and the recipe is the model's.
+
+        ``end`` is _low or _high for the ends of an interval.
+        """
+        if benchmark == "kendall" and where is None:
+            where = next((_IN_BOTH[task] for task, name in _WITH_SEEDS.items() if name == config), None)
+        recipe = MODELS[who].recipe if who in MODELS else "paper"
+        plain: dict[str, Value] = {"threshold": 0.0, "recipe": recipe, **dict.fromkeys(_UNSET)}
+        wanted = plain | {name: list(value) if isinstance(value, tuple) else value for name, value in setting.items()}
+        found = [
+            row.value
+            for row in self.index(benchmark, config, where).measured(metric + end, who)
+            if all(row.setting.get(name, plain.get(name)) == value for name, value in wanted.items())
+        ]
+        if len(found) != 1:
+            what = [benchmark, config, who, metric + end, *(f"{name}={value}" for name, value in setting.items())]
+            remedy = "name more settings" if found else "measure it first"
+            raise ValueError(f"{len(found)} rows fit {' '.join(what)}, one should: {remedy}")
+        return found[0]
+
+    def transfer(
+        self, config: str, who: str, metric: str = "tau", *, to: str = "", checkpoint: str = "epoch_75", end: str = ""
+    ) -> float:
+        """A number of a predictor fitted on one config, on unseen configurations of another config or checkpoint."""
+        tested = {"tested_config": to or config, "tested_checkpoint": checkpoint, "tested_unseen": True}
+        return self.value("transfer", config, who, metric, end=end, **tested)
+
+    def moved(self, config: str, who: str, entry_range: float) -> float:
+        """How much τ gains where every split is doubled by moved checkpoints."""
+        tau = partial(self.value, "augmentation", config, who)
+        return tau(entry_range=entry_range) - tau()
+
+    def runs(self, config: str, where: str | None = None) -> np.ndarray:
+        """Final test accuracies of the generated runs."""
+        runs = self.final_runs()[config]
+        return runs["test_accuracy"].to_numpy()[select(runs, where)]
+
+    def rows(self, *benchmarks: str) -> list[Result]:
+        return [row for name in benchmarks for row in results.read(name, self.folder)]
+
+    def table(self, layout: str, *configs: str, benchmark: str = "", where: str | None = None) -> str:
+        """A layout filled with the rows of some configs, or of all that have rows."""
+        benchmark = benchmark or layout
+        found = configs or _all_configs(benchmark, self.folder)
+        indexes = {config: self.index(benchmark, config, where) for config in found}
+        if benchmark == "kendall" and layout != "variants":
+            indexes = {config: without_variants(index) for config, index in indexes.items()}
+        return render_table(layout, indexes)
+
+    def data_note(self, *configs: str) -> str:
+        """A sentence about the configs whose transformers did not see all data of their task."""
+        notes = {}
+        if (self.folder / _GENERATED / MANIFEST_FILE).is_file():
+            zoo = PublishedZoo.read(self.folder / _GENERATED)
+            notes = {name: config.data_note() for name, config in zoo.configs.items()}
+        # configs with other seeds have the same data
+        return with_data_notes("", {config: notes.get(task_of(config)) for config in configs}).strip()
+
+    def leaderboard(self, top: int | None = None) -> str:
+        """All rankings, or the best of each."""
+        rankings = [ranking | {"entries": ranking["entries"][:top]} for ranking in read_ranking(self.folder)]
+        return render_table("leaderboard", rankings=rankings)
+
+
+def _of_paper(config: str, who: str, threshold: float = 0.0) -> float:
+    return paper.KENDALL[config][who][threshold][0]
+
+
+def _with_interval(number: Callable[..., float], *values: Any, sign: int = 1, **named: Any) -> str:
+    """A number and its interval, such as 0.048 [0.026, 0.072]; ``sign=-1`` turns what is behind into what is ahead."""
+    value, *ends = (sign * number(*values, end=end, **named) for end in ("", "_low", "_high"))
+    return "{:.3f} [{:.3f}, {:.3f}]".format(value, *sorted(ends))
+
+
+def _index_of(folder: Path, benchmark: str, config: str, where: str | None = None) -> ResultIndex:
+    """The rows of a table; a ValueError if there are none."""
+    index = ResultIndex.latest(results.read(benchmark, folder), config, where)
+    if not index.rows:
+        part = f" --where {where!r}" if where else ""
+        raise ValueError(f"{folder} has no rows of {benchmark} --config {config}{part}: measure them first")
+    return index
+
+
+def _all_configs(benchmark: str, folder: Path) -> dict[str, ResultIndex]:
+    """Config → its rows, for every config that has some."""
+    configs = dict.fromkeys(row.config for row in results.read(benchmark, folder) if row.setting.get("where") is None)
+    return {config: _index_of(folder, benchmark, config) for config in configs}
+
+
+def _headline_zoos(folder: Path) -> dict[str, ResultIndex]:
+    """Title → the rows of a zoo, for those of the front page's four that were measured."""
+    rows = results.read("kendall", folder)
+    zoos = {KNOWN[config].title: ResultIndex.latest(rows, config) for config in _CONFIGS}
+    zoos |= {
+        f"{KNOWN[config].title}, a seed for each run": ResultIndex.latest(rows, _WITH_SEEDS[config], part)
+        for config, part in _IN_BOTH.items()
+    }
+    return {title: without_variants(index) for title, index in zoos.items() if index}
+
+
+def _final_runs(folder: Path) -> dict[str, pd.DataFrame]:
+    """Config → its completed runs: hyperparameters, and test accuracy after the last epoch.
+
+    Their curves are kept beside the result rows, without the weights.
+    """
+    configs = {}
+    for path in sorted((folder / _GENERATED).glob(f"*/{RUNS_FILE}")):
+        runs = read_table(path, PUBLISHED_RUN_SCHEMA).select(list(_RUN_COLUMNS)).to_pandas()
+        completed = runs[runs["status"] == "completed"].reset_index(drop=True)
+        final = [float(curve[-1]) for curve in completed["test_accuracy"]]
+        configs[path.parent.name] = completed.assign(test_accuracy=final)
+    return configs
+
+
+def _accuracies_table(accuracies: Mapping[str, np.ndarray]) -> str:
+    """fig:dataset_acc_hist in numbers, from name → final test accuracies of its runs."""
+    lines = []
+    for name, values in accuracies.items():
+        shares = np.histogram(values, _ACCURACY_EDGES)[0] / len(values)
+        ends = (f"{np.median(values):.3f}", f"{values.max():.3f}")
+        lines.append([name, f"{len(values):,}", *(f"{share:.1%}" for share in shares), *ends])
+    intervals = [f"{low:.0%} to {high:.0%}" for low, high in itertools.pairwise(_ACCURACY_EDGES)]
+    return table(["test accuracy after the last epoch", "runs", *intervals, "median", "best"], lines)
+
+
 def write_documents(root: Path, rows: Path) -> Iterator[Path]:
     """Writes every document of a clone anew. All are rendered before the first is written."""
-    for document, text in render(root, rows).items():
+    for document, text in _render(root, rows).items():
         write_atomically(root / document, text.encode())
         yield root / document
 
@@ -54,18 +343,18 @@ def _first_difference(path: Path, text: str) -> int | None:
 
 def _draw(folder: Path) -> Iterator[Path]:
     """Draws the plots of every config that has runs or rows. The scatter plots need trials, too."""
-    plots = folder / PLOTS
-    for config, runs in final_runs(folder).items():
+    plots = folder / _PLOTS
+    for config, runs in _final_runs(folder).items():
         title, path = f"{config}, after the last epoch", plots / f"accuracy.{config}.png"
         yield plot_histograms({title: runs["test_accuracy"].to_numpy()}, path, counted="runs")
-    of_tasks = {config: index for config, index in all_configs("kendall", folder).items() if config in CONFIGS}
+    of_tasks = {config: index for config, index in _all_configs("kendall", folder).items() if config in _CONFIGS}
     for config, index in of_tasks.items():
         yield tau_by_threshold(without_variants(index), config, plots / f"kendall.{config}.thresholds.png")
         if predictions := first_predictions(without_variants(index), folder):
             yield scatter(predictions, f"{config}, test split", plots / f"kendall.{config}.scatter.png")
-    for config, index in all_configs("rows", folder).items():
+    for config, index in _all_configs("rows", folder).items():
         yield tau_by_rows(index, config, plots / f"rows.{config}.png")
-    if zoos := headline_zoos(folder):
+    if zoos := _headline_zoos(folder):
         yield headline_plot(zoos, plots / "headline.png")
 
 
@@ -84,36 +373,25 @@ def first_predictions(index: ResultIndex, folder: Path) -> dict[str, tuple[np.nd
 def find_clone(named: Path | None = None) -> Path:
     """The clone that was named, or that this code runs from, or the current folder: a wheel has no templates."""
     for folder in (named,) if named else (_CLONE, Path.cwd()):
-        if all((folder / TEMPLATES / template).is_file() for template in DOCUMENTS.values()):
+        if all((folder / _TEMPLATES / template).is_file() for template in _DOCUMENTS.values()):
             return folder
     where = named or "this folder"
-    raise ValueError(f"no {TEMPLATES} in {where}: the report is of a clone of the repository, name it with --root")
+    raise ValueError(f"no {_TEMPLATES} in {where}: the report is of a clone of the repository, name it with --root")
 
 
-@command
-def main(arguments: list[str] | None = None) -> None:
-    parser = command_parser("benchmarks.report", __doc__)
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing, exit with 1 where a document is out of date"
-    )
-    parser.add_argument(
-        "--root", type=Path, metavar="DIR", help="a clone of the repository (default: this one, or the current folder)"
-    )
-    parser.add_argument(
-        "--results", type=Path, metavar="DIR", help="folder of the rows (default: benchmarks/results of the clone)"
-    )
-    options = parser.parse_args(arguments)
+@_command
+def main(options: _Options) -> None:
     root = find_clone(options.root)
     rows = options.results or root / "benchmarks" / "results"
     if options.check:
-        lines = {document: _first_difference(root / document, text) for document, text in render(root, rows).items()}
+        lines = {document: _first_difference(root / document, text) for document, text in _render(root, rows).items()}
         stale = {document: line for document, line in lines.items() if line is not None}
         for document, line in stale.items():
-            remedy = f"edit {TEMPLATES}/{DOCUMENTS[document]}, then run python -m benchmarks.report"
+            remedy = f"edit {_TEMPLATES}/{_DOCUMENTS[document]}, then run python -m benchmarks.report"
             print(f"{document}, line {line} is out of date: {remedy}", file=sys.stderr)
         if stale:
             sys.exit(_OUT_OF_DATE)
-        print(f"{', '.join(DOCUMENTS)}: up to date")
+        print(f"{', '.join(_DOCUMENTS)}: up to date")
     else:
         for path in itertools.chain(_draw(rows), write_documents(root, rows)):
             print(f"written: {path}")

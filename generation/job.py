@@ -42,12 +42,13 @@ class Job(ShardOptions):
             raise NotADirectoryError(f"--out {options.out} is not a folder")
         task = named_task(options.task)
         shared: dict[str, Any] = {field.name: getattr(options, field.name) for field in fields(ShardOptions)}
+        shared["device"] = device
         preset = _choose_preset(task, options.preset, device)
         return cls(
             Sweep(task, preset, options.seeds or task.seeds, chosen_draw(options)),
             scratch_folder(options.out, options.scratch) if remote else Path(options.out),
             options.out.rstrip("/") if remote else None,
-            **(shared | {"device": device}),
+            **shared,
         )
 
     def anywhere(self) -> "Job":

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections.abc import Container
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ ALLOWED = {
 }
 # they measure the generator, so they alone may import it
 OF_GENERATION = {Path("benchmarks/speed/training.py"), Path("benchmarks/fidelity.py")}
+
+PUBLIC = {"zoo.testing", "nfn.testing"}  # for the tests of whoever uses the packages
 
 
 def imported_packages(path: Path) -> set[str]:
@@ -74,3 +77,57 @@ def test_nothing_is_unpickled_or_evaluated() -> None:
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
             }
             assert not calls & {"eval", "exec"}, path
+
+
+def public_names(tree: ast.Module) -> set[str]:
+    """The functions, classes and constants of a module that have no leading underscore."""
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+    return {name for name in names if not name.startswith("_")}
+
+
+def imported_names(tree: ast.Module, modules: Container[str]) -> set[tuple[str, str]]:
+    """What a module takes from others, as (module, name): by ``from module import name``, or as ``module.name``."""
+    taken: set[tuple[str, str]] = set()
+    aliases: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                taken.add((node.module, alias.name))
+                if f"{node.module}.{alias.name}" in modules:
+                    aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases:
+            taken.add((aliases[node.value.id], node.attr))
+    return taken
+
+
+def test_what_is_internal_to_a_module_has_a_leading_underscore() -> None:
+    """A name without one is used by another module; a name with one is not. Tests may use either."""
+    trees = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): ast.parse(
+            path.read_text(encoding="utf-8")
+        )
+        for package in ALLOWED
+        for path in (ROOT / package).rglob("*.py")
+    }
+    taken = {
+        (module, name)
+        for importer, tree in trees.items()
+        for module, name in imported_names(tree, trees)
+        if module != importer
+    }
+    idle = [
+        f"{module}.{name}"
+        for module, tree in trees.items()
+        for name in sorted(public_names(tree) - {"main"})
+        if (module, name) not in taken and module not in PUBLIC
+    ]
+    assert not idle, f"only their own module uses them, so they need a leading underscore: {idle}"
+    private = sorted(f"{module}.{name}" for module, name in taken if module in trees and name.startswith("_"))
+    assert not private, f"private names of other modules: {private}"

@@ -1,5 +1,6 @@
 """The console script: every verb is a command, and passes its options and exit code on."""
 
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from zoo.__main__ import _VERBS, main
+from zoo.version import VERSION
 
 ROOT = Path(__file__).parent.parent
 
@@ -18,7 +20,7 @@ def test_every_command_has_a_verb_and_every_verb_a_command() -> None:
         for package in ("zoo", "generation", "benchmarks")
         for path in (ROOT / package).glob("*.py")
         if path.name != "command.py"  # whose docstring shows how
-        if {"@command", 'if __name__ == "__main__":'} <= set(path.read_text(encoding="utf-8").splitlines())
+        if {"@_command", 'if __name__ == "__main__":'} <= set(path.read_text(encoding="utf-8").splitlines())
     }
     assert commands | {"benchmarks.speed", "benchmarks.leaderboard", "zoo.page"} == {
         module for module, _ in _VERBS.values()
@@ -53,6 +55,7 @@ def test_an_unknown_verb_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: py
     [
         (["verify", "nowhere"], 2, "error: no zoo called 'nowhere'"),
         (["describe", "--help"], 0, "usage: python -m zoo.describe"),
+        (["--version"], 0, VERSION),
     ],
 )
 def test_options_and_exit_codes_pass_through(words: list[str], code: int, message: str) -> None:
@@ -60,3 +63,33 @@ def test_options_and_exit_codes_pass_through(words: list[str], code: int, messag
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == code
     assert message in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("module", [module for module, _ in _VERBS.values()])
+def test_help_does_not_wait_for_torch(module: str) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", module, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.startswith(f"usage: python -m {module}")
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert not imported & {"torch", "numpy", "pandas", "pyarrow", "datasets", "scipy", "matplotlib", "ray", "rich"}
+
+
+def test_control_c_while_importing_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import time\n"
+        "from dataclasses import dataclass\n"
+        "from zoo.command import Command\n"
+        "@dataclass\n"
+        "class Options: pass\n"
+        "Command(__name__, 'slow', None, Options)\n"
+        "print('importing', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, str(tmp_path / "slow.py")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "importing\n"
+    child.send_signal(signal.SIGINT)
+    assert child.communicate() == ("", "interrupted\n")
+    assert child.returncode == 130

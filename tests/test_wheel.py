@@ -13,6 +13,8 @@ import pytest
 from benchmarks import results
 from zoo.testing import TINY_MNIST, fabricate_shard
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("zoo", "generation", "nfn", "benchmarks")
 # runs the commands of a JSON list of [folder, words] one after the other: torch is imported once

@@ -7,6 +7,8 @@ python -m zoo VERB [OPTIONS]                    the same
 import runpy
 import sys
 
+from zoo.version import VERSION
+
 _VERBS = {
     "generate": ("generation.run", "train one shard of a zoo"),
     "launch": ("generation.launch", "train many shards through Ray"),
@@ -42,6 +44,9 @@ def main() -> None:
         for name, (_, what) in _VERBS.items():
             print(f"  {name:13s} {what}")
         sys.exit(0 if len(sys.argv) > 1 else 2)
+    if verb == "--version":
+        print(VERSION)
+        sys.exit(0)
     if verb not in _VERBS:
         print(f"error: unknown verb {verb!r}: one of {', '.join(_VERBS)}", file=sys.stderr)
         sys.exit(2)

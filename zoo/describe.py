@@ -5,10 +5,26 @@ python -m zoo.describe small-transformer-zoo --config mnist --where "checkpoint 
 python -m zoo.describe small-transformer-zoo --plots DIR        histograms, learning curves and marginals as pictures
 """
 
-import argparse
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from zoo.command import DEFAULT_NAME, Argument, Command, Option
+
+
+@dataclass(frozen=True)
+class _Options:
+    zoo: Annotated[str, Argument("folder of the zoo, or its name on the hub", "DIR")] = DEFAULT_NAME
+    config: Annotated[str | None, Option("only this config, in detail (default: all)", "CONFIG")] = None
+    details: Annotated[bool, Option("histogram and marginals of every config")] = False
+    where: Annotated[str | None, Option("only these rows, e.g. \"checkpoint == 'epoch_75'\"", "EXPRESSION")] = None
+    png: Annotated[Path | None, Option("also draw the histogram to this file", "FILE")] = None
+    plots: Annotated[Path | None, Option("also draw histogram, learning curves and marginals", "DIR")] = None
+
+
+_command = Command(__name__, "zoo.describe", __doc__, _Options)
 
 import numpy as np
 import pandas as pd
@@ -16,13 +32,12 @@ from jaxtyping import Float, Integer
 from rich.box import SIMPLE
 from rich.table import Table
 
-from zoo.command import command, command_parser
 from zoo.format.hyperparameters import HYPERPARAMETERS
 from zoo.format.published import PublishedZoo
 from zoo.format.schema import BEST
 from zoo.format.splits import SPLITS, splits_of
 from zoo.plots import BINS, plot_curves, plot_histograms, plot_marginals
-from zoo.reading.locate import DEFAULT_NAME, find_folder
+from zoo.reading.locate import find_folder
 from zoo.reading.reader import ZooReader, open_zoo
 from zoo.reading.selection import select
 from zoo.terminal import PlainConsole
@@ -116,22 +131,8 @@ def _sparkline(counts: Integer[np.ndarray, " bins"]) -> str:
     return "".join(_SPARKS[height] for height in heights)
 
 
-def _parser() -> argparse.ArgumentParser:
-    options = command_parser("zoo.describe", __doc__)
-    options.add_argument(
-        "zoo", nargs="?", default=DEFAULT_NAME, metavar="DIR", help="folder of the zoo, or its name on the hub"
-    )
-    options.add_argument("--config", metavar="CONFIG", help="only this config, in detail (default: all)")
-    options.add_argument("--details", action="store_true", help="histogram and marginals of every config")
-    options.add_argument("--where", metavar="EXPRESSION", help="only these rows, e.g. \"checkpoint == 'epoch_75'\"")
-    options.add_argument("--png", type=Path, metavar="FILE", help="also draw the histogram to this file")
-    options.add_argument("--plots", type=Path, metavar="DIR", help="also draw histogram, learning curves and marginals")
-    return options
-
-
-@command
-def main(arguments: list[str] | None = None) -> None:
-    options = _parser().parse_args(arguments)
+@_command
+def main(options: _Options) -> None:
     folder = find_folder(options.zoo, options.config)
     configs = [options.config] if options.config else list(PublishedZoo.read(folder).configs)
     readers = {config: open_zoo(folder, config, "all") for config in configs}

@@ -8,21 +8,38 @@ OUT is a file for a single checkpoint and a folder, with one file per checkpoint
 split, with every column. A safetensors file carries its row's metadata in its header.
 """
 
-import argparse
 import io
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
+
+from zoo.command import DEFAULT_NAME, Advance, Argument, Command, Option, how_many, progress_bar
+
+
+@dataclass(frozen=True)
+class _Options:
+    zoo: Annotated[str, Argument(f"folder of the zoo, or its name on the hub, e.g. {DEFAULT_NAME}", "DIR")]
+    config: Annotated[str, Argument("mnist, agnews, …", "CONFIG")]
+    out: Annotated[Path, Argument("file or folder to write", "OUT")]
+    format: Annotated[
+        Literal["safetensors", "torch", "parquet"] | None,
+        Option("what to write (default: by OUT's name, else safetensors)"),
+    ] = None
+    split: Annotated[str, Option("train, validation, test, joined by +, or all")] = "all"
+    where: Annotated[str | None, Option("only these rows, e.g. \"optimizer == 'adam'\"", "EXPRESSION")] = None
+
+
+_command = Command(__name__, "zoo.export", __doc__, _Options)
 
 import pyarrow as pa
 import safetensors.torch
 import torch
 
-from zoo.command import Advance, command, command_parser, how_many, progress_bar
 from zoo.format.published import parse_splits
 from zoo.format.schema import CHECKPOINT, checkpoint_schema, with_weights
 from zoo.format.table_file import ROWS_PER_BATCH
-from zoo.reading.locate import DEFAULT_NAME
 from zoo.reading.reader import ZooReader, open_zoo
 from zoo.reading.selection import Where, select
 from zoo.storage.atomic import atomic_file, remove_unfinished, write_atomically
@@ -102,21 +119,6 @@ def _export_parquet(reader: ZooReader, path: Path, where: Where = None, advance:
     return len(rows)
 
 
-def _parser() -> argparse.ArgumentParser:
-    options = command_parser("zoo.export", __doc__)
-    options.add_argument("zoo", metavar="DIR", help=f"folder of the zoo, or its name on the hub, e.g. {DEFAULT_NAME}")
-    options.add_argument("config", metavar="CONFIG", help="mnist, agnews, …")
-    options.add_argument("out", type=Path, metavar="OUT", help="file or folder to write")
-    options.add_argument(
-        "--format",
-        choices=[*_SUFFIXES, "parquet"],
-        help="what to write (default: by OUT's name, else safetensors)",
-    )
-    options.add_argument("--split", default="all", help="train, validation, test, joined by +, or all")
-    options.add_argument("--where", metavar="EXPRESSION", help="only these rows, e.g. \"optimizer == 'adam'\"")
-    return options
-
-
 def _form_of(out: Path) -> str:
     """The format by the name of the output; safetensors for a folder or a name without a suffix."""
     for form, suffix in _SUFFIXES.items():
@@ -128,9 +130,8 @@ def _form_of(out: Path) -> str:
     return "safetensors"
 
 
-@command
-def main(arguments: list[str] | None = None) -> None:
-    options = _parser().parse_args(arguments)
+@_command
+def main(options: _Options) -> None:
     splits = parse_splits(options.split)
     form = options.format or _form_of(options.out)
     reader = open_zoo(options.zoo, options.config, options.split)

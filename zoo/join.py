@@ -8,9 +8,21 @@ again. OUT is replaced whole, as by zoo.publish, and may be one of the zoos.
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from zoo.command import command, command_parser
+from zoo.command import Argument, Command
+
+
+@dataclass(frozen=True)
+class _Options:
+    zoos: Annotated[tuple[Path, ...], Argument("published zoos, no config in two of them", "ZOO")]
+    out: Annotated[Path, Argument("folder of the joined zoo; an older zoo is replaced", "OUT")]
+
+
+_command = Command(__name__, "zoo.join", __doc__, _Options)
+
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
 from zoo.format.manifest import FileEntry, Manifest
 from zoo.format.published import CARD_FILE, ConfigDetails, PublishedZoo, files_of_no_config, zoo_files
@@ -57,13 +69,9 @@ def _copy_file(zoo: PublishedZoo, name: str, folder: Path, files: dict[str, File
         shutil.copyfileobj(source, target)
 
 
-@command
-def main(arguments: list[str] | None = None) -> None:
-    options = command_parser("zoo.join", __doc__)
-    options.add_argument("parts", type=Path, nargs="+", metavar="ZOO", help="published zoos, no config in two of them")
-    options.add_argument("out", type=Path, metavar="OUT", help="folder of the joined zoo; an older zoo is replaced")
-    chosen = options.parse_args(arguments)
-    report(_join(chosen.parts, chosen.out), chosen.out)
+@_command
+def main(options: _Options) -> None:
+    report(_join(options.zoos, options.out), options.out)
 
 
 if __name__ == "__main__":

@@ -13,20 +13,44 @@ publishing again after a kill in it brings the old one back.) A file in OUT that
 .git, is never deleted: publishing refuses.
 """
 
-import argparse
 import functools
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from zoo.checked import Count
+from zoo.command import Advance, Argument, Command, Option, progress_bar
+
+
+@dataclass(frozen=True)
+class _Options:
+    runs: Annotated[Path, Argument("folder that generation wrote its shards to", "RUNS")]
+    out: Annotated[Path, Argument("folder of the published zoo; an older zoo is replaced", "OUT")]
+    first: Annotated[Count | None, Option("a sample: the first N completed runs of each config", "N")] = None
+    card: Annotated[Path | None, Option("template of README.md (default: the one in this package)", "FILE")] = None
+    push_to_hub: Annotated[str | None, Option("then upload to this dataset repository", "OWNER/NAME")] = None
+    predictors: Annotated[
+        Path | None, Option("also upload those fitted predictors in this folder that read its transformers", "DIR")
+    ] = None
+    private: Annotated[bool, Option("make that repository private, if it is new")] = False
+
+    def __post_init__(self) -> None:
+        if self.push_to_hub is None and (self.private or self.predictors):
+            option = "--private" if self.private else "--predictors"
+            raise ValueError(f"{option} is about a repository on the hub: name it with --push-to-hub OWNER/NAME")
+
+
+_command = Command(__name__, "zoo.publish", __doc__, _Options)
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zoo.command import Advance, command, command_parser, progress_bar
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
-from zoo.format.faults import checkpoint_faults, numbers_of, refuse, run_faults
+from zoo.format.faults import Fault, checkpoint_faults, numbers_of, run_faults
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
 from zoo.format.published import (
     EMBEDDING_FILES,
@@ -158,14 +182,22 @@ def _check_runs(shards: Sequence[Shard], tables: Sequence[pa.Table], all_runs: p
             )
     foreign = numbers_of(all_runs, "shard") != np.repeat(numbers, lengths)
     faults = run_faults(all_runs, shards[0].record.task, numbers)
-    refuse((*faults, (foreign, "the shard is not the one it lies in")), locate)
+    _refuse((*faults, (foreign, "the shard is not the one it lies in")), locate)
 
 
 def _check_rows(rows: MappedCheckpoints, chosen: list[int], runs: pa.Table, record: TrainingRecord) -> None:
     """Refuses checkpoints that ``zoo.verify`` would find fault with."""
     metadata = pc.take(rows.table, pa.array(chosen, pa.int64()))
     recorded = runs.drop_columns([field.name for field in CURVES])
-    refuse(checkpoint_faults(metadata, recorded, record), lambda row: rows.locate(chosen[row]))
+    _refuse(checkpoint_faults(metadata, recorded, record), lambda row: rows.locate(chosen[row]))
+
+
+def _refuse(faults: Iterable[Fault], locate: Callable[[int], tuple[Path, int]]) -> None:
+    """Raises a ValueError that names the file and the row of the first fault; ``locate`` finds them by the row."""
+    for faulty, fault in faults:
+        if faulty.any():
+            path, row = locate(int(faulty.argmax()))
+            raise ValueError(f"{path}, row {row}: {fault}")
 
 
 def _sample_runs(config: str, shards: Sequence[pa.Table], count: int) -> pa.Table:
@@ -256,31 +288,10 @@ def report(manifest: Manifest, out: Path) -> None:
     print(f"{printable(out)}: {len(manifest.files)} files, {size:,.1f} MB")
 
 
-def _parser() -> argparse.ArgumentParser:
-    options = command_parser("zoo.publish", __doc__)
-    options.add_argument("runs", type=Path, metavar="RUNS", help="folder that generation wrote its shards to")
-    options.add_argument("out", type=Path, metavar="OUT", help="folder of the published zoo; an older zoo is replaced")
-    options.add_argument("--first", type=int, metavar="N", help="a sample: the first N completed runs of each config")
-    options.add_argument("--card", type=Path, default=DEFAULT_CARD, help="template of README.md")
-    options.add_argument("--push-to-hub", metavar="OWNER/NAME", help="then upload to this dataset repository")
-    options.add_argument(
-        "--predictors",
-        type=Path,
-        metavar="DIR",
-        help="upload fitted predictors beside it: those of this folder that read its transformers",
-    )
-    options.add_argument("--private", action="store_true", help="make that repository private, if it is new")
-    return options
-
-
-@command
-def main(arguments: list[str] | None = None) -> None:
-    options = _parser().parse_args(arguments)
+@_command
+def main(options: _Options) -> None:
     if options.push_to_hub:
         check_login(options.push_to_hub)
-    elif options.private or options.predictors:
-        about = "--private" if options.private else "--predictors"
-        raise ValueError(f"{about} is about a repository on the hub: name it with --push-to-hub OWNER/NAME")
     configs, unfinished = find_shards(options.runs)
     for folder in unfinished:
         print(f"skipped {printable(folder)}: unfinished (no {MANIFEST_FILE})", file=sys.stderr)
@@ -294,7 +305,7 @@ def main(arguments: list[str] | None = None) -> None:
             options.runs,
             options.out,
             first=options.first,
-            card=options.card,
+            card=options.card or DEFAULT_CARD,
             name=options.push_to_hub,
             advance=advance,
         )

@@ -7,21 +7,38 @@ With --evaluate, that many random rows of each config are rebuilt from their wei
 measured again on the real test set. Exit code 1 and one line on stderr for each fault.
 """
 
-import argparse
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated
+
+from zoo.checked import CountOrZero, Seed
+from zoo.command import DEFAULT_NAME, Advance, Argument, Command, Option, how_many, progress_bar
+
+
+@dataclass(frozen=True)
+class _Options:
+    zoo: Annotated[str, Argument("folder of the zoo, or its name on the hub", "DIR")] = DEFAULT_NAME
+    evaluate: Annotated[CountOrZero, Option("measure N random rows of each config again", "N")] = 0
+    data: Annotated[
+        Path | None,
+        Option("folder that the data's paths start from (default: this one; the paper's data is downloaded)", "DIR"),
+    ] = None
+    seed: Annotated[Seed, Option("which rows --evaluate takes")] = 0
+
+
+_command = Command(__name__, "zoo.verify", __doc__, _Options)
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from zoo.command import Advance, any_seed, command, command_parser, how_many, progress_bar
-from zoo.format.faults import checkpoint_faults, fault_lines, run_faults
+from zoo.format.faults import Fault, checkpoint_faults, run_faults
 from zoo.format.manifest import MANIFEST_FILE, read_one_edition
 from zoo.format.published import (
     EMBEDDING_FILES,
@@ -34,7 +51,7 @@ from zoo.format.published import (
 from zoo.format.schema import CURVES, PUBLISHED_RUN_SCHEMA
 from zoo.format.splits import SPLITS, splits_of
 from zoo.format.table_file import read_table
-from zoo.reading.locate import DEFAULT_NAME, find_folder
+from zoo.reading.locate import find_folder
 from zoo.reading.reader import MappedCheckpoints
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.evaluation import evaluate, load_task
@@ -135,7 +152,7 @@ def _check_runs(path: Path, runs: pa.Table, details: ConfigDetails, rows: int | 
     """Faults in a table of runs."""
     if len(runs) != rows:
         yield f"{path} has {len(runs):,} rows, the manifest says {rows}"
-    yield from fault_lines(path, run_faults(runs, details.task, details.shards))
+    yield from _fault_lines(path, run_faults(runs, details.task, details.shards))
     counted = dict(Counter(runs.column("status").to_pylist()))
     if counted != details.runs:
         yield f"{path} has runs {counted}, the manifest says {details.runs}"
@@ -168,12 +185,21 @@ def _check_rows(
         (misplaced, f"the run does not belong in {split}"),
         *checkpoint_faults(rows, runs, details),
     )
-    yield from fault_lines(path, faults)
+    yield from _fault_lines(path, faults)
     for number, key in enumerate(zip(run_ids, checkpoints, strict=True)):
         if key in seen:
             yield f"{path}, row {number}: {key[1]} of run {key[0]} is also in {seen[key]}"
             break
         seen[key] = f"{path}, row {number}"
+
+
+def _fault_lines(path: Path, faults: Iterable[Fault]) -> Iterator[str]:
+    """One line for each broken rule; it names the first row that breaks it, and how many there are."""
+    for faulty, fault in faults:
+        rows = np.flatnonzero(faulty)
+        if len(rows):
+            more = f" (and {len(rows) - 1:,} more)" if len(rows) > 1 else ""
+            yield f"{path}, row {rows[0]}{more}: {fault}"
 
 
 def _verify_accuracy(
@@ -232,29 +258,8 @@ def _same_test_set(recorded: str, source: str) -> bool:
     return recorded == source or recorded.startswith(f"{source}, ")
 
 
-def _parser() -> argparse.ArgumentParser:
-    options = command_parser("zoo.verify", __doc__)
-    options.add_argument(
-        "zoo", nargs="?", default=DEFAULT_NAME, metavar="DIR", help="folder of the zoo, or its name on the hub"
-    )
-    options.add_argument(
-        "--evaluate", type=int, default=0, metavar="N", help="measure N random rows of each config again"
-    )
-    options.add_argument(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help="folder that the paths of the data start from (default: this one; the paper's data is downloaded)",
-    )
-    options.add_argument("--seed", type=any_seed, default=0, help="which rows --evaluate takes")
-    return options
-
-
-@command
-def main(arguments: list[str] | None = None) -> None:
-    options = _parser().parse_args(arguments)
-    if options.evaluate < 0:
-        raise ValueError(f"--evaluate takes a number of rows, got {options.evaluate}")
+@_command
+def main(options: _Options) -> None:
     folder = find_folder(options.zoo)
     zoo = PublishedZoo.read(folder)
     size = sum(entry.bytes for entry in zoo.manifest.files.values())

@@ -10,36 +10,84 @@ A submission is a folder with card.toml and one CSV file of predictions for each
 `table` ranks those in benchmarks/submissions/, writes benchmarks/results/leaderboard.json, and renders the documents.
 """
 
-import argparse
-import inspect
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
+
+from benchmarks.leaderboard.card import READS, Card, PredictionSet, Reads
+from zoo.checked import Count, Seed
+from zoo.command import DEFAULT_NAME, Argument, Command, Device, Option, ZooName
+
+_Zoos = Annotated[tuple[str, ...], Option("folders of zoos with the test rows", "DIR")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FitOptions:
+    device: Device = "auto"
+    jobs: Annotated[Count | None, Option("threads of the tree models (default: as many as torch uses)")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Check(_FitOptions):
+    folder: Annotated[Path, Argument("folder of the submission", "FOLDER")]
+    predictor: Annotated[str | None, Option("also fit this again: a model's name or module:Class", "MODEL")] = None
+    zoo: _Zoos = (DEFAULT_NAME,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Submit(_FitOptions):
+    model: Annotated[str, Argument("a model of benchmarks.kendall, or module:Class", "MODEL")]
+    out: Annotated[Path, Option("folder to write", "FOLDER")]
+    zoo: ZooName = DEFAULT_NAME
+    config: Annotated[str, Option("config of the zoo")] = "mnist"
+    checkpoint: Annotated[str, Option("one of the config's, or all", "LABEL")] = "all"
+    seed: Annotated[Seed, Option("seed of the fit")] = 0
+    name: Annotated[str | None, Option("name of the predictor (default: the model's title)")] = None
+    authors: Annotated[tuple[str, ...] | None, Option("who made it", "AUTHOR")] = None
+    paper: Annotated[str | None, Option("where it is described", "URL")] = None
+    code: Annotated[str | None, Option("where its code is", "URL")] = None
+    reads: Annotated[tuple[Reads, ...] | None, Option("what it reads of a run (default: weights)")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Table:
+    root: Annotated[Path | None, Option("a clone of the repository (default: this one)", "DIR")] = None
+    zoo: _Zoos = (DEFAULT_NAME,)
+
+
+_command = Command(
+    __name__,
+    "benchmarks.leaderboard",
+    __doc__,
+    {
+        "check": (_Check, "verifies a submission and prints its score"),
+        "submit": (_Submit, "fits a predictor and writes its submission"),
+        "table": (_Table, "ranks all submissions of a clone"),
+    },
+)
+
+import inspect
 
 import numpy as np
 import torch
 
 from benchmarks.data import BenchmarkData, Outcome
-from benchmarks.execution import average, fit_and_judge
-from benchmarks.leaderboard.ranking import rank, read_ranking, write_ranking
-from benchmarks.leaderboard.scoring import HeldOutRows, Score, tau_text
+from benchmarks.leaderboard.scoring import HeldOutRows, Score
 from benchmarks.leaderboard.submission import (
-    READS,
-    Card,
-    PredictionSet,
-    Reads,
     Submission,
     card_with,
     check_name,
+    rank,
+    read_ranking,
     submissions_in,
+    write_ranking,
     write_submission,
 )
 from benchmarks.models.registry import MODELS, BenchmarkModel, check_models, known_models, own_models
 from benchmarks.report import find_clone, write_documents
-from benchmarks.tables.markdown import number, threshold_title
-from benchmarks.trial import Trial
-from zoo.command import any_seed, command, command_parser, positive
+from benchmarks.tables import number, threshold_title, with_interval
+from benchmarks.trial import Trial, average, fit_and_judge
 from zoo.device import choose_device
-from zoo.reading.locate import DEFAULT_NAME
 
 _DOCUMENT = "benchmarks/README.md"
 _SAME_CHANGE = 1e-3
@@ -54,7 +102,7 @@ _PAPERS = {
 """Where the models that come with the benchmarks are described; those without an entry are new here."""
 
 
-def _check(options: argparse.Namespace) -> None:
+def _check(options: _Check) -> None:
     submission = Submission.read(options.folder)
     predictor = check_models([options.predictor])[0] if options.predictor else None
     for predictions in submission.card.predictions:
@@ -77,13 +125,17 @@ def _check(options: argparse.Namespace) -> None:
 
 def _print_score(score: Score) -> None:
     for tau in score["thresholds"]:
-        print(f"  τ, {threshold_title(tau['threshold'])}: {tau_text(tau)} ({tau['count']:,} rows)")
+        print(f"  τ, {threshold_title(tau['threshold'])}: {_tau_text(tau)} ({tau['count']:,} rows)")
     if within := score["within"]:
-        print(f"  τ within a configuration: {tau_text(within)} ({within['count']:,} configurations)")
+        print(f"  τ within a configuration: {_tau_text(within)} ({within['count']:,} configurations)")
     print(f"  R²: {number(score['r2'], '.3f')}")
 
 
-def _fit(model: str, zoo: str, predictions: PredictionSet, options: argparse.Namespace) -> Outcome:
+def _tau_text(tau: Score) -> str:
+    return with_interval(tau["value"], None if tau["low"] is None else (tau["low"], tau["high"]))
+
+
+def _fit(model: str, zoo: str, predictions: PredictionSet, options: _FitOptions) -> Outcome:
     """Fits one of ``known_models`` on train, chooses on validation, by its own recipe; of an average, its parts."""
     models = known_models()
     for name in (model, *models[model].parts):
@@ -100,11 +152,13 @@ def _fit(model: str, zoo: str, predictions: PredictionSet, options: argparse.Nam
         checkpoint=checkpoint,
         recipe=models[model].recipe,
     ).normalized()
-    outcomes = [fit_and_judge([fit], data, options.jobs)[fit] for fit in trial.parts or (trial,)]
+    outcomes = [
+        fit_and_judge([fit], data, options.jobs or torch.get_num_threads())[fit] for fit in trial.parts or (trial,)
+    ]
     return average(outcomes, data.train.truth()) if trial.parts else outcomes[0]
 
 
-def _submit(options: argparse.Namespace) -> None:
+def _submit(options: _Submit) -> None:
     (name,) = check_models([options.model])
     model = known_models()[name]
     if not options.authors and name not in MODELS:
@@ -121,7 +175,7 @@ def _submit(options: argparse.Namespace) -> None:
     )
     card = Card(
         name=options.name or model.title,
-        authors=tuple(options.authors or _OWN_AUTHORS),
+        authors=options.authors or _OWN_AUTHORS,
         paper=options.paper or _PAPERS.get(name),
         code=options.code or _code_of(model),
         reads=tuple(options.reads or _reads_of(model)),
@@ -153,7 +207,7 @@ def _code_of(model: BenchmarkModel) -> str | None:
     return Path(file).resolve().relative_to(Path(__file__).parents[2]).as_posix()
 
 
-def _table(options: argparse.Namespace) -> None:
+def _table(options: _Table) -> None:
     root = options.root or find_clone()
     if not (root / _DOCUMENT).is_file():
         raise ValueError(f"{root} has no {_DOCUMENT}: --root names a clone of the repository")
@@ -164,47 +218,16 @@ def _table(options: argparse.Namespace) -> None:
         print(f"written: {path}")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = command_parser("benchmarks.leaderboard", __doc__)
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", help="check, submit or table")
-
-    def verb(name: str, what: str) -> argparse.ArgumentParser:
-        return verbs.add_parser(name, help=what, description=what, formatter_class=parser.formatter_class)
-
-    check = verb("check", "verifies a submission and prints its score")
-    check.add_argument("folder", type=Path, metavar="FOLDER", help="folder of the submission")
-    check.add_argument("--predictor", metavar="MODEL", help="also fit this again: a model's name or module:Class")
-
-    submit = verb("submit", "fits a predictor and writes its submission")
-    submit.add_argument("model", metavar="MODEL", help="a model of benchmarks.kendall, or module:Class")
-    submit.add_argument("--zoo", default=DEFAULT_NAME, metavar="DIR", help="folder of the zoo, or its hub name")
-    submit.add_argument("--config", default="mnist", help="config of the zoo")
-    submit.add_argument("--checkpoint", default="all", metavar="LABEL", help="one of the config's, or all")
-    submit.add_argument("--seed", type=any_seed, default=0, help="seed of the fit")
-    submit.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder to write")
-    submit.add_argument("--name", help="name of the predictor (default: the model's title)")
-    submit.add_argument("--authors", nargs="+", metavar="AUTHOR", help="who made it")
-    submit.add_argument("--paper", metavar="URL", help="where it is described")
-    submit.add_argument("--code", metavar="URL", help="where its code is")
-    submit.add_argument("--reads", nargs="+", choices=READS, help="what it reads of a run (default: weights)")
-
-    table = verb("table", "ranks all submissions of a clone")
-    table.add_argument("--root", type=Path, metavar="DIR", help="a clone of the repository (default: this one)")
-    for each in (check, table):
-        each.add_argument(
-            "--zoo", nargs="+", default=[DEFAULT_NAME], metavar="DIR", help="folders of zoos with the test rows"
-        )
-    for each in (check, submit):
-        each.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, or auto: the GPU where there is one")
-        each.add_argument("--jobs", type=positive, default=torch.get_num_threads(), help="threads of the tree models")
-    return parser
-
-
-@command
+@_command
 @own_models()
-def main(arguments: list[str] | None = None) -> None:
-    options = _parser().parse_args(arguments)
-    {"check": _check, "submit": _submit, "table": _table}[options.verb](options)
+def main(options: _Check | _Submit | _Table) -> None:
+    match options:
+        case _Check():
+            _check(options)
+        case _Submit():
+            _submit(options)
+        case _Table():
+            _table(options)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float, Integer
 
 from benchmarks.data import Checkpoints, chosen_checkpoint, count_test_examples
+from benchmarks.paper import THRESHOLDS
 from benchmarks.statistics import (
     Interval,
     bootstrap_taus,
@@ -28,8 +29,6 @@ from benchmarks.statistics import (
     resampled_means,
     taus_within,
 )
-from benchmarks.tables.markdown import MISSING
-from benchmarks.tables.paper import THRESHOLDS
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import open_zoo
 
@@ -94,12 +93,6 @@ def score(predicted: Float[np.ndarray, " n"], rows: HeldOutRows) -> Score:
     }
 
 
-def tau_text(tau: Score | None) -> str:
-    if tau is None or tau["value"] is None:
-        return MISSING
-    return f"{tau['value']:.3f}" + ("" if tau["low"] is None else f" [{tau['low']:.3f}, {tau['high']:.3f}]")
-
-
 def _tau_from(predicted: Float[np.ndarray, " n"], rows: HeldOutRows, threshold: float) -> Score:
     """τ of the rows whose accuracy reaches the threshold; a constant prediction ranks nothing and counts as 0."""
     chosen = np.flatnonzero(rows.truth >= np.float32(threshold))
@@ -138,10 +131,9 @@ def leaked_labels(predicted: Float[np.ndarray, " n"], rows: HeldOutRows) -> str 
     """Why these predictions look like the test labels, in one line; None where they do not.
 
     A test accuracy is measured on some thousand examples, so a predictor with perfect knowledge of a transformer would
-    still miss the measured number by its sampling error, and would reach only the τ of the noise ceiling
-    (``benchmarks.statistics.uncertainty``). Two signs that the labels themselves were read: most predictions agree with
-    the accuracies to within half a test example; τ is nearer to 1 than to the noise ceiling (labels behind some
-    monotone map).
+    still miss the measured number by its sampling error, and would reach only the τ of the noise ceiling. Two signs
+    that the labels themselves were read: most predictions agree with the accuracies to within half a test example; τ is
+    nearer to 1 than to the noise ceiling (labels behind some monotone map).
     """
     near = np.abs(predicted - rows.truth) <= 0.5 / rows.test_examples
     if near.mean() > _MOST_EQUAL:

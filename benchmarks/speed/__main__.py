@@ -1,109 +1,126 @@
 """Measures speed and appends the rows to ``benchmarks/results/`` the moment they are measured.
 
-python -m benchmarks.speed nfn          Transformer-NFN: training step and forward + backward, beside its literal twin
-python -m benchmarks.speed gauge        Gauge-NFN: the invariants of 1,000 checkpoints, a fit on 1,400
-python -m benchmarks.speed generation   training zoo models
-python -m benchmarks.speed loader       reading checkpoints
-python -m benchmarks.speed page         the static page of a zoo: size, time to the first chart
-
-Each takes ``--help``.
+python -m benchmarks.speed nfn                                Transformer-NFN beside its literal twin, on CPU and GPU
+python -m benchmarks.speed nfn --device cuda --config mnist
+python -m benchmarks.speed gauge                              Gauge-NFN: invariants of 1,000 checkpoints, fit on 1,400
+python -m benchmarks.speed generation                         a whole epoch on a GPU, a few steps on a CPU
+python -m benchmarks.speed generation --models 512 1024 --config mnist --device cuda
+python -m benchmarks.speed generation --engines fused --variant small      kernels of GPUs with less shared memory
+python -m benchmarks.speed generation --engines fused --dim 64 --blocks 4  a transformer with other dimensions
+python -m benchmarks.speed loader                             fabricates 4,000 checkpoints in a temporary folder
+python -m benchmarks.speed loader --zoo small-transformer-zoo --config agnews
+python -m benchmarks.speed page                               size, time to the first chart; needs make browser
 """
 
-import argparse
-import inspect
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from zoo.checked import Count
+from zoo.command import Command, Device, DryRun, Option
+from zoo.transformer.dimensions import DimensionOptions
+from zoo.transformer.spec import SPECS
+
+_AtLeastTwo = Annotated[int, Meta(ge=2)]  # to have a spread
+_Threads = Annotated[Count | None, Option("CPU threads (default: torch's own choice)")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shared:
+    dry_run: DryRun = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Nfn(_Shared):
+    repeats: Annotated[_AtLeastTwo, Option("samples of each time")] = 30
+    device: Annotated[Literal["cpu", "cuda"] | None, Option("where to train (default: all that this machine has)")] = (
+        None
+    )
+    config: Annotated[str | None, Option("task (default: all)", choices=tuple(SPECS))] = None
+    threads: _Threads = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Gauge(_Nfn):
+    repeats: Annotated[_AtLeastTwo, Option("samples of each time")] = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Generation(DimensionOptions, _Shared):
+    repeats: Annotated[Count, Option("epochs timed")] = 3
+    device: Device = "auto"
+    config: Annotated[tuple[str, ...], Option("tasks", choices=tuple(SPECS))] = tuple(SPECS)
+    models: Annotated[tuple[Count, ...] | None, Option("population sizes (default: 512 1024 on a GPU, 4 on a CPU)")] = (
+        None
+    )
+    engines: Annotated[
+        tuple[Literal["fused", "torch"], ...] | None,
+        Option("what trains populations (default: both on a GPU, torch on a CPU)"),
+    ] = None
+    steps: Annotated[
+        Count | None, Option("steps per epoch (default: on a GPU 468, a whole epoch of MNIST; on a CPU 3)")
+    ] = None
+    seeds: Annotated[
+        Literal["shared", "distinct"], Option("shared: one seed for all models; distinct: a seed for each")
+    ] = "shared"
+    variant: Annotated[
+        Literal["large", "medium", "small"] | None,
+        Option("the fused engine's variant (default: the best that fits this GPU)"),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Loader(_Shared):
+    repeats: Annotated[_AtLeastTwo, Option("passes over the data for each way")] = 7
+    zoo: Annotated[str | None, Option("a zoo with at least 4,000 training rows (default: fabricated)", "DIR")] = None
+    config: Annotated[str, Option("config of the zoo")] = "mnist"
+    threads: Annotated[Count, Option("threads that sum the batches")] = 1
+    scratch: Annotated[
+        Path | None, Option("folder for about 1.5 GB of temporary files (default: that of the system)", "DIR")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Page(_Shared):
+    repeats: Annotated[_AtLeastTwo, Option("times that each page is opened")] = 5
+    runs: Annotated[Count, Option("runs of the fabricated zoo")] = 16_000
+
+
+_command = Command(
+    __name__,
+    "benchmarks.speed",
+    __doc__,
+    {
+        "nfn": (_Nfn, "Transformer-NFN: forward and backward, and a training step, beside its literal twin"),
+        "gauge": (_Gauge, "Gauge-NFN: the invariants of 1,000 checkpoints, and a fit on 1,400"),
+        "generation": (_Generation, "training zoo models: one at a time, and populations"),
+        "loader": (_Loader, "reading checkpoints into torch batches: five ways, and a bare memory read"),
+        "page": (_Page, "the static page of a zoo: its size, and the time to the first chart"),
+    },
+)
 
 import torch
 
 from benchmarks import results
 from benchmarks.speed.measurements import line_of
-from benchmarks.speed.reading import MIN_CHECKPOINTS, loader, page
-from benchmarks.speed.training import FUSED_VARIANTS, gauge, generation, nfn
-from zoo.command import command, command_parser, positive
-from zoo.format.hyperparameters import SEED_POLICIES, SHARED_SEED
-from zoo.transformer.dimensions import add_dimensions
-from zoo.transformer.spec import SPECS
+from benchmarks.speed.reading import loader, page
+from benchmarks.speed.training import gauge, generation, nfn
 
-_BENCHMARKS = {"nfn": nfn, "gauge": gauge, "generation": generation, "loader": loader, "page": page}
-_REPEATS = {
-    "nfn": (30, "samples of each time"),
-    "gauge": (3, "samples of each time"),
-    "generation": (3, "epochs timed"),
-    "loader": (7, "passes over the data for each way"),
-    "page": (5, "times that each page is opened"),
-}
+_BENCHMARKS = {_Nfn: nfn, _Gauge: gauge, _Generation: generation, _Loader: loader, _Page: page}
 
 
-@command
-def main(arguments: list[str] | None = None) -> None:
-    options = _parser().parse_args(arguments)
-    if getattr(options, "threads", None) is not None:
-        torch.set_num_threads(options.threads)
-    for row in _BENCHMARKS[options.benchmark](options):
-        if not options.dry_run:
+@_command
+def main(options: _Shared) -> None:
+    values = dict(vars(options))
+    store = not values.pop("dry_run")
+    if (threads := values.pop("threads", None)) is not None:
+        torch.set_num_threads(threads)
+    for row in _BENCHMARKS[type(options)](**values):
+        if store:
             results.append([row])
         print(line_of(row), flush=True)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = command_parser("benchmarks.speed", __doc__)
-    benchmarks = parser.add_subparsers(
-        dest="benchmark", required=True, metavar="BENCHMARK", help=f"one of {', '.join(_BENCHMARKS)}"
-    )
-    of = {}
-    for name, measured in _BENCHMARKS.items():
-        text = inspect.getdoc(measured)
-        of[name] = benchmarks.add_parser(name, description=text, formatter_class=parser.formatter_class)
-        repeats, what = _REPEATS[name]
-        kind = positive if name == "generation" else _at_least_two
-        of[name].add_argument("--repeats", type=kind, default=repeats, help=what)
-        of[name].add_argument("--dry-run", action="store_true", help="print the rows without storing them")
-
-    for name in ("nfn", "gauge"):
-        of[name].add_argument(
-            "--device", choices=["cpu", "cuda"], help="where to train (default: all that this machine has)"
-        )
-        of[name].add_argument("--config", choices=list(SPECS), help="task (default: all)")
-        of[name].add_argument("--threads", type=positive, help="CPU threads (default: torch's own choice)")
-
-    add = of["generation"].add_argument
-    add("--device", default="auto", help="cpu, cuda, cuda:1, or auto: the GPU where there is one")
-    add("--config", choices=list(SPECS), nargs="+", default=list(SPECS), help="tasks")
-    add("--models", type=positive, nargs="+", help="population sizes (default: 512 1024 on a GPU, 4 on a CPU)")
-    add(
-        "--engines",
-        choices=("fused", "torch"),
-        nargs="+",
-        help="what trains populations (default: both on a GPU, torch on a CPU)",
-    )
-    add("--steps", type=positive, help="steps per epoch (default: on a GPU 468, a whole epoch of MNIST; on a CPU 3)")
-    add(
-        "--seeds",
-        choices=SEED_POLICIES,
-        default=SHARED_SEED,
-        help="shared: one seed for all models; distinct: a seed for each",
-    )
-    add(
-        "--variant",
-        choices=FUSED_VARIANTS,
-        help="the fused engine's variant (default: the best that fits this GPU)",
-    )
-    add_dimensions(of["generation"])
-
-    add = of["loader"].add_argument
-    add("--zoo", help=f"a zoo with at least {MIN_CHECKPOINTS:,} training rows (default: fabricated)")
-    add("--config", default="mnist", help="config of the zoo")
-    add("--threads", type=positive, default=1, help="threads that sum the batches")
-    add("--scratch", type=Path, help="folder for about 1.5 GB of temporary files (default: that of the system)")
-
-    of["page"].add_argument("--runs", type=positive, default=16_000, help="runs of the fabricated zoo")
-    return parser
-
-
-def _at_least_two(text: str) -> int:
-    if (value := int(text)) < 2:
-        raise argparse.ArgumentTypeError(f"must be at least 2 to have a spread, got {value}")
-    return value
 
 
 if __name__ == "__main__":

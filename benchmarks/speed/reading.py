@@ -1,6 +1,5 @@
 """How fast a published zoo is read: its checkpoints into torch batches, and its static page in a browser."""
 
-import argparse
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import zoo
-from benchmarks.browser import find_chromium, launched, show
+from benchmarks.page import find_chromium, launched, show
 from benchmarks.results import Result, Setting
 from benchmarks.speed.measurements import Samples, measure, say, speed_row
 from zoo.export import export_checkpoints
@@ -23,12 +21,12 @@ from zoo.format.table_file import ROWS_PER_BATCH
 from zoo.page.writing import PAGE_FILE, write_page
 from zoo.publish import publish
 from zoo.reading.locate import DEFAULT_NAME, find_folder
-from zoo.reading.reader import open_zoo
+from zoo.reading.reader import ZooReader, open_zoo
 from zoo.storage.untrusted import HeldFile
 from zoo.testing import TINY_MNIST, fabricate_shard, run_row
 from zoo.transformer.spec import spec_for
 
-MIN_CHECKPOINTS = 4_000
+_MIN_CHECKPOINTS = 4_000
 _PASSES = 10
 _LOADER_PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "datasets")
 _PAGE_PACKAGES = ("vl-convert-python", "playwright")
@@ -40,29 +38,26 @@ _AFTER_THE_CLICK = """(() => {
 _CHARTS = 2  # that follow the filters
 
 
-def loader(options: argparse.Namespace) -> Iterator[Result]:
+def loader(*, zoo: str | None, config: str, scratch: Path | None, repeats: int) -> Iterator[Result]:
     """How fast checkpoints are read into torch batches: five ways of storing and reading them, and a bare memory read.
-
-    python -m benchmarks.speed loader                          fabricates 4,000 checkpoints in a temporary folder
-    python -m benchmarks.speed loader --zoo small-transformer-zoo --config agnews
 
     Every way delivers batches of 64 checkpoints as a float32 tensor [64, d], and every batch is summed, so that every
     byte is read. The ways take turns, so that a busy moment of the machine affects all of them.
     """
-    with tempfile.TemporaryDirectory(dir=options.scratch, prefix="loader-") as scratch:
-        if options.zoo is None:
-            say(f"fabricating {MIN_CHECKPOINTS:,} checkpoints")
-            folder = _fabricate(Path(scratch), options.config)
+    with tempfile.TemporaryDirectory(dir=scratch, prefix="loader-") as temporary:
+        if zoo is None:
+            say(f"fabricating {_MIN_CHECKPOINTS:,} checkpoints")
+            folder = _fabricate(Path(temporary), config)
         else:
-            folder = find_folder(options.zoo, options.config)
-        yield from _measure_ways(folder, options.config, Path(scratch), options.repeats)
+            folder = find_folder(zoo, config)
+        yield from _measure_ways(folder, config, Path(temporary), repeats)
 
 
 def _fabricate(scratch: Path, config: str) -> Path:
     """A zoo of random weights whose training split has just enough checkpoints."""
     spec = spec_for(config)
     count = training = 0
-    while training < MIN_CHECKPOINTS:
+    while training < _MIN_CHECKPOINTS:
         training += 4 * (split_of(run_row(config, spec, 0, count, count + 1)["run_id"]) == "train")
         count += 1
     fabricate_shard(scratch / "runs", spec, count=count)
@@ -72,10 +67,10 @@ def _fabricate(scratch: Path, config: str) -> Path:
 
 def _measure_ways(folder: Path, config: str, scratch: Path, repeats: int) -> Iterator[Result]:
     """The rows of all ways of reading one zoo; the slowest way comes last."""
-    reader = zoo.open(folder, config, split="train")
-    if len(reader) < MIN_CHECKPOINTS:
+    reader = open_zoo(folder, config, "train")
+    if len(reader) < _MIN_CHECKPOINTS:
         raise ValueError(
-            f"{folder} has {len(reader):,} training rows of {config}, the benchmark needs {MIN_CHECKPOINTS:,}: "
+            f"{folder} has {len(reader):,} training rows of {config}, the benchmark needs {_MIN_CHECKPOINTS:,}: "
             "leave out --zoo to fabricate them"
         )
     bare = _map_bare(PublishedZoo.read(folder).paths(config, ["train"]), reader.spec.num_parameters)
@@ -91,17 +86,16 @@ def _measure_ways(folder: Path, config: str, scratch: Path, repeats: int) -> Ite
     row = partial(speed_row, "loader", config, setting=setting, packages=_LOADER_PACKAGES)
 
     def rate(variant: str, seconds: Samples) -> Result:
-        return row(variant, "checkpoints_per_second", seconds.map(lambda pass_: len(reader) / pass_))
+        return row(variant, "checkpoints_per_second", [len(reader) / each for each in seconds])
 
     say(f"reading {len(reader):,} checkpoints {repeats} times in each way, in turn")
     times = measure({name: _full_pass(way) for name, way in ways.items()}, repeats=repeats, warmup=1)
     yield from (rate(name, seconds) for name, seconds in times.items())
-    pairs = zip(times["bare memory read"].values, times["zoo.open"].values, strict=True)
-    shares = Samples(tuple(bare_seconds / seconds for bare_seconds, seconds in pairs))
-    yield row("zoo.open", "share_of_bare_memory_read", shares)
+    pairs = zip(times["bare memory read"], times["zoo.open"], strict=True)
+    yield row("zoo.open", "share_of_bare_memory_read", [least / seconds for least, seconds in pairs])
     say(f"streaming the zoo {_PASSES} times")
     for name in ("zoo.open", "zoo.open, shuffled", "datasets, streaming Arrow"):
-        yield row(name, "memory_growth_megabytes", Samples((_memory_growth(ways[name]),)))
+        yield row(name, "memory_growth_megabytes", [_memory_growth(ways[name])])
     say("writing one .pt file per checkpoint and reading them twice: hundreds of times slower than zoo.open")
     files = export_checkpoints(reader, scratch / "pt", "torch")  # as the authors of the paper store their zoo
     slowest = "one .pt file each"
@@ -113,7 +107,7 @@ def _full_pass(way: Callable[[], Iterable[Tensor]]) -> Callable[[], float]:
     return lambda: sum(float(batch.sum()) for batch in way())
 
 
-def _read_zoo(reader: zoo.ZooReader, shuffle: bool = False) -> Iterator[Tensor]:
+def _read_zoo(reader: ZooReader, shuffle: bool = False) -> Iterator[Tensor]:
     return (weights.flat() for weights, _ in reader.batches(ROWS_PER_BATCH, shuffle=shuffle))
 
 
@@ -172,22 +166,19 @@ def _private_megabytes() -> float:
     raise ValueError("this system does not report the memory of a process: the benchmark needs Linux")
 
 
-def page(options: argparse.Namespace) -> Iterator[Result]:
+def page(*, runs: int, repeats: int) -> Iterator[Result]:
     """How large the page of a zoo is, and how soon its first chart is there: the bundled sample, and 16,000 runs.
-
-    python -m benchmarks.speed page                     needs a browser: make browser
-    python -m benchmarks.speed page --runs 1000 --dry-run
 
     The 16,000 runs are fabricated, with four checkpoints each. The time to the first chart is the browser's own, from
     the moment it opens index.html on the disk; the time of a filter is from the click to the redrawn charts.
     """
     with launched() as browser, tempfile.TemporaryDirectory(prefix="page-") as folder:
         scratch = Path(folder)
-        yield from _measure_page(browser, find_folder(DEFAULT_NAME), "sample", scratch / "first", options.repeats)
-        say(f"fabricating {options.runs:,} runs")
-        fabricate_shard(scratch / "runs", TINY_MNIST, count=options.runs)
+        yield from _measure_page(browser, find_folder(DEFAULT_NAME), "sample", scratch / "first", repeats)
+        say(f"fabricating {runs:,} runs")
+        fabricate_shard(scratch / "runs", TINY_MNIST, count=runs)
         publish(scratch / "runs", scratch / "zoo")
-        yield from _measure_page(browser, scratch / "zoo", "fabricated", scratch / "second", options.repeats)
+        yield from _measure_page(browser, scratch / "zoo", "fabricated", scratch / "second", repeats)
 
 
 def _measure_page(browser: Any, zoo: Path, variant: str, site: Path, repeats: int) -> Iterator[Result]:
@@ -196,12 +187,12 @@ def _measure_page(browser: Any, zoo: Path, variant: str, site: Path, repeats: in
     writing = measure({"write": lambda: write_page(zoo, site)}, repeats=1, warmup=0)["write"]
     sizes = {path.name: path.stat().st_size for path in site.rglob("*") if path.is_file()}
     row = partial(speed_row, "page", "mnist", variant, setting=setting, packages=_PAGE_PACKAGES)
-    yield row("page_megabytes", Samples((sizes[PAGE_FILE] / 1e6,)))
-    yield row("folder_megabytes", Samples((sum(sizes.values()) / 1e6,)))
+    yield row("page_megabytes", [sizes[PAGE_FILE] / 1e6])
+    yield row("folder_megabytes", [sum(sizes.values()) / 1e6])
     yield row("write_seconds", writing)
     first_chart, filtered = zip(*(_open_and_filter(browser, site) for _ in range(repeats)), strict=True)
-    yield row("first_chart_seconds", Samples(first_chart))
-    yield row("filter_seconds", Samples(filtered))
+    yield row("first_chart_seconds", first_chart)
+    yield row("filter_seconds", filtered)
 
 
 def _open_and_filter(browser: Any, site: Path) -> tuple[float, float]:

@@ -1,9 +1,9 @@
 """How fast zoo models and predictors train, each beside its slow twin."""
 
-import argparse
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from statistics import median
 
 import numpy as np
 import pandas as pd
@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks import results
 from benchmarks.data import Checkpoints
 from benchmarks.models.registry import builder
-from benchmarks.models.training import EPOCHS, RECIPES, TrainingGroup, train_together
-from benchmarks.results import Result, Setting, describe_device
-from benchmarks.speed.measurements import WITH_EVALUATION, measure, say, speed_row
+from benchmarks.models.training import RECIPES, TrainingGroup, train_together
+from benchmarks.options import EPOCHS
+from benchmarks.results import Result, Setting
+from benchmarks.speed.measurements import measure, say, speed_row
 from generation.data import TrainingInputs, epoch_batches, train_subset
-from generation.fused.variants import VARIANTS, variant_named
+from generation.fused.variants import variant_named
 from generation.population.trainer import PopulationTrainer, make_engine
 from generation.protocol import Protocol, RunConfig
 from generation.single import make_model, make_optimizer, train_batches
@@ -26,16 +26,15 @@ from nfn import PredictorEnsemble, TrainingStep, TransformerNFN, invariant_featu
 from nfn.predictors import gauge_nfn, input_cache
 from nfn.predictors.literal import literal_twin
 from zoo import TransformerSpec, TransformerWeights
-from zoo.command import duration, how_many
+from zoo.command import how_many
 from zoo.device import choose_device, fast_small_products
 from zoo.format.hyperparameters import OPTIMIZERS, SHARED_SEED, Optimizer
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import Examples, TaskData
 from zoo.tasks.identity import KNOWN
-from zoo.transformer.dimensions import chosen_dimensions, with_dimensions
+from zoo.transformer.dimensions import with_dimensions
 from zoo.transformer.spec import SPECS
 
-FUSED_VARIANTS = [variant.name for variant in VARIANTS]
 _STEPS_OF_MNIST, _SINGLE_STEPS = 468, 30
 _DROPOUTS = (0.2, 0.15, 0.1, 0.05, 0.0)
 _POPULATIONS = {"torch": "population", "fused": "fused population"}
@@ -43,65 +42,75 @@ _BATCHES, _SEEDS = (16, 256), 5
 _READ, _TRAIN, _VALIDATION = 1000, 1400, 300
 
 
-def generation(options: argparse.Namespace) -> Iterator[Result]:
+def generation(
+    *,
+    config: Sequence[str],
+    device: str,
+    models: Sequence[int] | None,
+    engines: Sequence[str] | None,
+    steps: int | None,
+    seeds: str,
+    variant: str | None,
+    repeats: int,
+    **dimensions: int | None,
+) -> Iterator[Result]:
     """How fast zoo models train: one model at a time, beside populations of many models in one run.
-
-    python -m benchmarks.speed generation                          a whole epoch on a GPU, a few steps on a CPU
-    python -m benchmarks.speed generation --models 512 1024 --config mnist --device cuda
-    python -m benchmarks.speed generation --engines fused --variant small      kernels of GPUs with less shared memory
-    python -m benchmarks.speed generation --engines fused --dim 64 --blocks 4  a transformer with other dimensions
 
     A model-step is one training step of one model with a batch of 128. Populations mix the four optimizers and the five
     dropout rates. Inputs are random: the time does not depend on them, except on the lengths of texts.
     """
-    device = choose_device(options.device)
-    engines, sizes, steps = ["torch"], [4], 3
-    if device.type == "cuda":
-        engines, sizes, steps = ["fused", "torch"], [512, 1024], _STEPS_OF_MNIST
-    for config in options.config:
-        say(f"{config}: one model by itself")
-        yield _single(config, device, options)
-        for engine in options.engines or engines:
-            for models in options.models or sizes:
-                yield from _population(config, engine, models, options.steps or steps, device, options)
+    where, other = choose_device(device), {name: size for name, size in dimensions.items() if size is not None}
+    usual = (["fused", "torch"], [512, 1024], _STEPS_OF_MNIST) if where.type == "cuda" else (["torch"], [4], 3)
+    for task in config:
+        say(f"{task}: one model by itself")
+        yield _single(task, where, other, repeats)
+        for engine, count in itertools.product(engines or usual[0], models or usual[1]):
+            kernels = variant if engine == "fused" else None
+            yield from _population(task, engine, kernels, count, steps or usual[2], seeds, where, other, repeats)
 
 
-def _single(config: str, device: torch.device, options: argparse.Namespace) -> Result:
+def _single(config: str, device: torch.device, dimensions: dict[str, int], repeats: int) -> Result:
     """The slow twin: one model with the modules and optimizers of torch; only its training steps."""
-    dimensions = chosen_dimensions(options)
-    spec = with_dimensions(SPECS[config], dimensions)
-    task = _random_task(spec, _SINGLE_STEPS * Protocol().batch_size, 100).to(device)
+    task = _random_task(with_dimensions(SPECS[config], dimensions), _SINGLE_STEPS * Protocol().batch_size, 100).to(
+        device
+    )
     run = _run(config, "adam", 0.1)
     model = make_model(task.spec, run, device)
     optimizer, inputs = make_optimizer(run, model), TrainingInputs.prepare(task)
     batches = epoch_batches(train_subset(len(task.train), 1.0), Protocol(), epoch=0).to(device)
     with fast_small_products():
         calls = {"epoch": lambda: train_batches(model, optimizer, inputs, batches)}
-        seconds = measure(calls, device=device, repeats=options.repeats, warmup=1)["epoch"]
-    per_step = seconds.map(lambda epoch: epoch * 1e6 / _SINGLE_STEPS)
+        seconds = measure(calls, device=device, repeats=repeats, warmup=1)["epoch"]
+    per_step = [epoch * 1e6 / _SINGLE_STEPS for epoch in seconds]
     setting: Setting = {"models": 1, "precision": "float32", **dimensions}
     variant = _variant("single", dimensions)
     return speed_row("generation", config, variant, "us_per_model_step", per_step, setting=setting, device=device)
 
 
 def _population(
-    config: str, engine_name: str, models: int, steps: int, device: torch.device, options: argparse.Namespace
+    config: str,
+    engine_name: str,
+    fused_variant: str | None,
+    models: int,
+    steps: int,
+    seeds: str,
+    device: torch.device,
+    dimensions: dict[str, int],
+    repeats: int,
 ) -> Iterator[Result]:
     """Times whole epochs with their evaluation and the evaluation alone; the difference is the training."""
-    dimensions, fused_variant = chosen_dimensions(options), options.variant if engine_name == "fused" else None
     variant = _variant(", ".join(filter(None, [_POPULATIONS[engine_name], fused_variant])), dimensions)
-    epochs = f"{options.repeats + 1} epochs of {how_many(steps, 'step')}"
-    time = _expected(config, variant, device, models * steps * (options.repeats + 1), results.read("speed.generation"))
-    say(f"{config}: {models:,} models at once, {engine_name} engine, {epochs}, {time}")
+    epochs = f"{repeats + 1} epochs of {how_many(steps, 'step')}"
+    say(f"{config}: {models:,} models at once, {engine_name} engine, {epochs}; the first compiles")
     tests = max(100, round(KNOWN[config].test_rows * min(1.0, steps / _STEPS_OF_MNIST)))
     task = _random_task(with_dimensions(SPECS[config], dimensions), steps * Protocol().batch_size, tests)
     kinds = zip(range(models), itertools.cycle(OPTIMIZERS), itertools.cycle(_DROPOUTS), strict=False)
-    seeds = itertools.repeat(0) if options.seeds == SHARED_SEED else itertools.count()
-    runs = [_run(config, optimizer, dropout, next(seeds)) for _, optimizer, dropout in kinds]
+    shared = seeds == SHARED_SEED
+    runs = [_run(config, optimizer, dropout, 0 if shared else number) for number, optimizer, dropout in kinds]
     kernels = None if fused_variant is None else variant_named(fused_variant)
     engine = make_engine(engine_name, runs, task, device, variant=kernels)
     trainer = PopulationTrainer(engine)
-    trainer.train_epoch()  # compiles
+    trainer.train_epoch()
     row = partial(
         speed_row,
         "generation",
@@ -113,7 +122,7 @@ def _population(
             "precision": engine.precision,
             "steps": steps,
             "test_examples": tests,
-            "seeds": options.seeds,
+            "seeds": seeds,
             **dimensions,
         },
     )
@@ -121,20 +130,11 @@ def _population(
     def evaluate() -> None:
         engine.evaluate(trainer.state.weights, trainer.state.alive, trainer.task.test)
 
-    epoch = measure({"epoch": trainer.train_epoch}, device=device, repeats=options.repeats, warmup=0)["epoch"]
-    yield row(WITH_EVALUATION, epoch.map(lambda seconds: seconds * 1e6 / models / steps))
-    evaluation = measure({"test": evaluate}, device=device, repeats=options.repeats, warmup=0)["test"]
-    yield row("us_per_128_evaluated", evaluation.map(lambda seconds: seconds * 1e6 * 128 / models / tests))
-    yield row("us_per_model_step", epoch.map(lambda seconds: (seconds - evaluation.median) * 1e6 / models / steps))
-
-
-def _expected(config: str, variant: str, device: torch.device, model_steps: int, known: Sequence[Result]) -> str:
-    """How long so many steps take by the last row of their kind on such a device; no row includes compiling."""
-    kind = (config, variant, WITH_EVALUATION, describe_device(device))
-    micros = [row.value for row in known if (row.config, row.variant, row.metric, row.device) == kind]
-    time = f"about {duration(micros[-1] * 1e-6 * model_steps)}" if micros else "no row of this device says how long"
-    compiled = device.type == "cuda" and variant.startswith(_POPULATIONS["torch"])
-    return f"{time}{', and a minute or two before that to compile' if compiled else ''}"
+    epoch = measure({"epoch": trainer.train_epoch}, device=device, repeats=repeats, warmup=0)["epoch"]
+    yield row("us_per_model_step_with_evaluation", [seconds * 1e6 / models / steps for seconds in epoch])
+    evaluation = measure({"test": evaluate}, device=device, repeats=repeats, warmup=0)["test"]
+    yield row("us_per_128_evaluated", [seconds * 1e6 * 128 / models / tests for seconds in evaluation])
+    yield row("us_per_model_step", [(seconds - median(evaluation)) * 1e6 / models / steps for seconds in epoch])
 
 
 def _variant(name: str, dimensions: dict[str, int]) -> str:
@@ -176,18 +176,15 @@ def _random_task(spec: TransformerSpec, train: int, test: int) -> TaskData:
     return TaskData(spec, examples(train), examples(test), "random", embedding)
 
 
-def nfn(options: argparse.Namespace) -> Iterator[Result]:
+def nfn(*, config: str | None, device: str | None, repeats: int) -> Iterator[Result]:
     """How fast Transformer-NFN trains, beside its literal twin, which computes the same thing term by term.
-
-    python -m benchmarks.speed nfn                    on the CPU and, where there is one, the GPU
-    python -m benchmarks.speed nfn --device cuda --config mnist
 
     Rows: the time of forward + backward, and of a full training step with Adam, for one predictor and for five seeds
     together. The step is the one that trains the predictors of the tables; the twin takes a plain step of torch.
     """
-    for config, device in _cases(options):
+    for task, where in _cases(config, device):
         for batch in _BATCHES:
-            yield from _steps(config, device, batch, options.repeats)
+            yield from _steps(task, where, batch, repeats)
 
 
 def _steps(config: str, device: torch.device, batch: int, repeats: int) -> Iterator[Result]:
@@ -225,9 +222,9 @@ def _steps(config: str, device: torch.device, batch: int, repeats: int) -> Itera
         # As in a training loop: a step follows the same step, not its twin, whose memory would fill the caches.
         times = measure(compared, device=device, repeats=repeats, calls_per_sample=10 if graph else 5)
         for (variant, seeds, as_graph), seconds in times.items():
-            ms = seconds.map(lambda value: value * 1e3)
+            ms = [value * 1e3 for value in seconds]
             setting: Setting = {"batch": batch, "channels": [10], "seeds": seeds, "cuda_graph": as_graph}
-            setting["best_ms"] = min(ms.values)
+            setting["best_ms"] = min(ms)
             yield speed_row("nfn", config, variant, metric, ms, setting=setting, device=device)
 
 
@@ -246,18 +243,15 @@ def _plain_step(predictor: TransformerNFN, flat: Tensor, accuracy: Tensor, *, up
     return step
 
 
-def gauge(options: argparse.Namespace) -> Iterator[Result]:
+def gauge(*, config: str | None, device: str | None, repeats: int) -> Iterator[Result]:
     """How fast Gauge-NFN reads and learns: the invariants of 1,000 checkpoints, and one fit on 1,400 of them.
-
-    python -m benchmarks.speed gauge                  on the CPU and, where there is one, the GPU
-    python -m benchmarks.speed gauge --device cuda --config mnist
 
     The checkpoints are random. A fit is that of the tables, 50 epochs by Gauge-NFN's own recipe and 300 rows to choose
     the epoch by, once with the invariants to compute and once with those already in memory, as every later fit finds
     them.
     """
-    for config, device in _cases(options):
-        yield from _fits(config, device, options.repeats)
+    for task, where in _cases(config, device):
+        yield from _fits(task, where, repeats)
 
 
 def _fits(config: str, device: torch.device, repeats: int) -> Iterator[Result]:
@@ -284,15 +278,14 @@ def _fits(config: str, device: torch.device, repeats: int) -> Iterator[Result]:
         ("fit_of_1400_seconds", fit, 0),
     ):
         seconds = measure({metric: call}, device=device, repeats=repeats, warmup=warmup)[metric]
-        setting: Setting = {"best_seconds": min(seconds.values)}
+        setting: Setting = {"best_seconds": min(seconds)}
         yield speed_row("nfn", config, "gauge_nfn", metric, seconds, setting=setting, device=device)
 
 
-def _cases(options: argparse.Namespace) -> list[tuple[str, torch.device]]:
+def _cases(config: str | None, device: str | None) -> list[tuple[str, torch.device]]:
     """Every config on every device, or the ones that were chosen."""
-    devices = [options.device] if options.device else ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    configs = [options.config] if options.config else list(SPECS)
-    return [(config, choose_device(device)) for config in configs for device in devices]
+    devices = [device] if device else ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    return [(task, choose_device(each)) for task in ([config] if config else SPECS) for each in devices]
 
 
 def _random_checkpoints(spec: TransformerSpec, count: int, seed: int, device: torch.device) -> Checkpoints:

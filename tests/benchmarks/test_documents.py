@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks import results
-from benchmarks.documents import DOCUMENTS, render
+from benchmarks.report import _DOCUMENTS, _render
 from benchmarks.results import Result
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
@@ -54,7 +54,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rendered(text: str, root: Path, rows: Path) -> str:
     (root / TEMPLATE).parent.mkdir(parents=True, exist_ok=True)
     (root / TEMPLATE).write_text(text)
-    return render(root, rows, ["README.md"])["README.md"]
+    return _render(root, rows, ["README.md"])["README.md"]
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,12 @@ def test_a_template_writes_the_number_of_its_row(tmp_path: Path, rows: Path, cal
         ),
         pytest.param('\n{{ tau("chess", "mlp") }}', "line 2: .* has no rows of kendall --config chess", id="no config"),
         pytest.param(
-            '\n{{ kendall_tables("chess") }}', "line 2: .* has no rows of kendall --config chess", id="no table"
+            '\n{{ table("kendall", "chess") }}', "line 2: .* has no rows of kendall --config chess", id="no table"
         ),
         pytest.param(
-            "\n{{ width_tables() }}", "line 2: .* has no rows of ablation_width --config agnews", id="no widths"
+            '\n{{ table("ablation_width", "agnews") }}',
+            "line 2: .* has no rows of ablation_width --config agnews",
+            id="no widths",
         ),
         pytest.param('\n\n{{ tua("mnist") }}', "line 3: 'tua' is undefined", id="undefined name"),
         pytest.param('{{ tau("mnist", "mlp" }}', "line 1: ", id="syntax"),
@@ -132,7 +134,7 @@ def test_a_call_that_cannot_be_answered_is_named_with_its_line(tmp_path: Path, r
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, "CONTRIBUTING.md", "LOG.md"])
+@pytest.mark.parametrize("document", [*_DOCUMENTS, "CONTRIBUTING.md", "LOG.md"])
 def test_every_link_of_a_document_leads_somewhere(document: str):
     """To a file of this repository, and to a heading of it where it names one."""
     text = re.sub(r"^```.*?^```$|`[^`\n]*`", "", (ROOT / document).read_text(), flags=re.DOTALL | re.MULTILINE)

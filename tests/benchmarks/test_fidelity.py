@@ -8,7 +8,8 @@ import torch
 from scipy.stats import ks_2samp
 
 from benchmarks import results
-from benchmarks.fidelity import _agreement, _compare, fidelity_table
+from benchmarks.fidelity import _agreement, _compare
+from benchmarks.tables import render_table
 from generation.protocol import PRESETS, Protocol
 from generation.sweep import Sweep
 from generation.task import named_task
@@ -43,6 +44,7 @@ def test_the_table_keeps_tasks_and_settings_apart() -> None:
     rows = results.read("fidelity")
     earlier = [replace(row, value=0.5, setting=row.setting | {"epochs": 7}) for row in rows]
     other_task = [replace(row, config="agnews", value=0.25) for row in rows]
-    text = fidelity_table([*earlier, *rows, *other_task])
-    assert fidelity_table(rows).splitlines()[2:] == [line for line in text.splitlines() if line.startswith("| mnist")]
+    text = render_table("fidelity", rows=[*earlier, *rows, *other_task])
+    of_mnist = [line for line in text.splitlines() if line.startswith("| mnist")]
+    assert render_table("fidelity", rows=rows).splitlines()[2:] == of_mnist
     assert text.count("| 0.2500 | 0.2500 | 0.2500 |") == 3

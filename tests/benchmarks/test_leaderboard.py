@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.documents import DOCUMENTS, TEMPLATES
 from benchmarks.leaderboard import __main__ as leaderboard
 from benchmarks.leaderboard.__main__ import main
-from benchmarks.leaderboard.ranking import leaderboard_tables, rank, read_ranking
+from benchmarks.leaderboard.card import Card, PredictionSet
 from benchmarks.leaderboard.scoring import HeldOutRows, leaked_labels, score
-from benchmarks.leaderboard.submission import Card, PredictionSet, _csv_text, submissions_in, write_submission
+from benchmarks.leaderboard.submission import _csv_text, rank, read_ranking, submissions_in, write_submission
+from benchmarks.report import _DOCUMENTS, _TEMPLATES
 from benchmarks.statistics import kendall_tau
+from benchmarks.tables import render_table
 from tests.refusal import refusal
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
@@ -73,7 +74,7 @@ FAULTS = {
     "a row is missing": (lines(lambda rows: rows[:-2]), "is missing, as are 2 in all; there are "),
     "a foreign run": (lines(lambda rows: [*rows, "0123456789abcdef,best,0.5"]), "is not a test row"),
     "a row twice": (lines(lambda rows: [*rows, rows[1]]), "is there twice"),
-    "not a number": (lines(predicted("nan")), "must be a finite number, got 'nan'"),
+    "not a number": (lines(predicted("nan")), "to 1.5 is read, got nan"),
     "infinite": (lines(predicted("1e999")), "got 1e999"),
     "in percent": (lines(predicted("87.5")), "a prediction is an accuracy, a share from 0 to 1"),
     "no header": (lines(lambda rows: rows[1:]), "line 1: must be run_id,checkpoint,predicted"),
@@ -193,7 +194,7 @@ def test_scores_are_kept_where_the_zoo_is_not_at_hand_until_the_predictions_chan
 def test_what_a_card_says_cannot_become_markup(tiny_zoo: Path, tmp_path: Path) -> None:
     invented(tmp_path / "guess", tiny_zoo)
     card('name = "guess"', 'name = "a | b <img src=x> [c](http://d)"')(tmp_path / "guess")
-    table = leaderboard_tables(rank(submissions_in(tmp_path), [str(tiny_zoo)], []))
+    table = render_table("leaderboard", rankings=rank(submissions_in(tmp_path), [str(tiny_zoo)], []))
     assert "<img" not in table
     (row,) = (line for line in table.splitlines() if "submissions/guess/card.toml" in line)
     assert row.count("|") == 8
@@ -210,10 +211,10 @@ def test_the_committed_ranking_is_that_of_the_committed_submissions() -> None:
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What a contributor changes of this repository, with the bundled sample beside it."""
-    for document in DOCUMENTS:
+    for document in _DOCUMENTS:
         (tmp_path / document).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / document, tmp_path / document)
-    shutil.copytree(ROOT / TEMPLATES, tmp_path / TEMPLATES)
+    shutil.copytree(ROOT / _TEMPLATES, tmp_path / _TEMPLATES)
     for folder in ("submissions", "results"):
         shutil.copytree(ROOT / "benchmarks" / folder, tmp_path / "benchmarks" / folder)
     (tmp_path / "small-transformer-zoo").symlink_to(ROOT / "small-transformer-zoo")
@@ -222,6 +223,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_following_contributing_adds_both_submissions(clone: Path, capsys) -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     example = EXAMPLE.search((ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8"))
@@ -257,8 +259,8 @@ def test_following_contributing_adds_both_submissions(clone: Path, capsys) -> No
     ("words", "message"),
     [
         (["--paper", "ftp://arxiv.org"], "paper must be an address that begins with https://"),
-        (["--seed", "-1"], "--seed: must lie in [0, 2^32), got -1"),
-        (["--jobs", "-3"], "--jobs: must be at least 1, got -3"),
+        (["--seed", "-1"], "--seed: must be a whole number from 0 to 4,294,967,295, got '-1'"),
+        (["--jobs", "-3"], "--jobs: must be a whole number of at least 1, got '-3'"),
         (["--out", "foreign"], "foreign/card.toml is missing"),
         (["--out", "file"], "file is not a folder"),
     ],

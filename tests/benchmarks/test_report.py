@@ -9,28 +9,25 @@ import pytest
 
 import zoo
 from benchmarks import kendall, report, results
-from benchmarks.documents import DOCUMENTS, TEMPLATES, _accuracies_table, _Contents, final_runs
+from benchmarks.report import _DOCUMENTS, _TEMPLATES, _accuracies_table, _Contents, _final_runs
 from benchmarks.results import Result, ResultIndex
-from benchmarks.speed.measurements import speed_table
-from benchmarks.tables.ablation import augmentation_table, components_table, variants_table, width_table
-from benchmarks.tables.kendall import headline_table, kendall_tables, seeds_table
-from benchmarks.tables.markdown import for_terminal
+from benchmarks.tables import for_terminal, render_table
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
 
 
 def write_templates(root: Path, text: str) -> dict[str, Path]:
     """A clone whose templates are all the same; the documents do not exist yet."""
-    for document, template in DOCUMENTS.items():
-        for path in (root / document, root / TEMPLATES / template):
+    for document, template in _DOCUMENTS.items():
+        for path in (root / document, root / _TEMPLATES / template):
             path.parent.mkdir(exist_ok=True, parents=True)
-        (root / TEMPLATES / template).write_text(text)
-    return {document: root / document for document in DOCUMENTS}
+        (root / _TEMPLATES / template).write_text(text)
+    return {document: root / document for document in _DOCUMENTS}
 
 
 def test_the_documents_are_what_the_rows_say(capsys: pytest.CaptureFixture[str]):
     report.main(["--check"])
-    assert f"{', '.join(DOCUMENTS)}: up to date" in capsys.readouterr().out
+    assert f"{', '.join(_DOCUMENTS)}: up to date" in capsys.readouterr().out
 
 
 def test_stale_documents_are_found_and_made_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -51,8 +48,8 @@ def test_stale_documents_are_found_and_made_anew(tmp_path: Path, capsys: pytest.
         report.main([*arguments, "--check"])
     assert ended.value.code == 1
     assert capsys.readouterr().err.splitlines() == [
-        f"{document}, line 3 is out of date: edit {TEMPLATES}/{template}, then run python -m benchmarks.report"
-        for document, template in DOCUMENTS.items()
+        f"{document}, line 3 is out of date: edit {_TEMPLATES}/{template}, then run python -m benchmarks.report"
+        for document, template in _DOCUMENTS.items()
     ]
     assert {path: path.read_text() for path in paths.values()} == before, "--check writes nothing"
     report.main(arguments)
@@ -76,7 +73,9 @@ def test_a_template_without_its_row_is_one_line_and_nothing_is_written(
 def test_the_report_of_a_computed_table_has_its_plots(tiny_zoo: Path, tmp_path: Path):
     rows = tmp_path / "rows"
     kendall.main(["--quick", "--zoo", str(tiny_zoo), "--out", str(rows), "--epochs", "1", "--models", "mlp", "statnn"])
-    paths = write_templates(tmp_path, '{{ kendall_tables("mnist") }}\n{{ headline() }}\n![τ]({{ plots }}/headline.png)')
+    paths = write_templates(
+        tmp_path, '{{ table("kendall", "mnist") }}\n{{ headline() }}\n![τ]({{ plots }}/headline.png)'
+    )
     report.main(["--root", str(tmp_path), "--results", str(rows)])
     assert "](rows/plots/headline.png)" in paths["README.md"].read_text()
     assert "](../rows/plots/headline.png)" in paths["benchmarks/README.md"].read_text()
@@ -92,7 +91,7 @@ def test_the_spread_of_accuracies_is_that_of_completed_runs(tmp_path: Path):
     runs = zoo.open(tmp_path / "generated", "mnist").runs
     completed = runs[runs["status"] == "completed"]
     assert 0 < len(completed) < len(runs)
-    (name, found), *others = final_runs(tmp_path).items()
+    (name, found), *others = _final_runs(tmp_path).items()
     assert name == "mnist"
     assert not others
     assert found["test_accuracy"].tolist() == [curve[-1] for curve in completed["test_accuracy"]]
@@ -121,7 +120,7 @@ def test_the_last_row_counts_and_another_zoo_s_rows_do_not():
     assert index.value("tau", "mlp", threshold=0.0) == 0.3
     assert index.find("tau", "statnn") is None
     assert not ResultIndex.latest(rows, "agnews")
-    text = kendall_tables(index, "mnist")
+    text = render_table("kendall", {"mnist": index})
     assert "| MLP | **0.300 ± 0.010**<br>paper 0.866 ± 0.002 |" in text
     assert "STATNN" not in text, "a model without a row has no line"
 
@@ -130,13 +129,13 @@ def test_a_table_of_some_rows_says_so_and_has_no_number_of_the_paper_beside():
     chosen = {"threshold": 0.0, "recipe": "paper", "where": "train_fraction == 1.0"}
     rows = [row("tau", 0.4, **chosen), row("tau", 0.5, model="transformer_nfn", **chosen)]
     index = ResultIndex.latest(rows, "mnist", "train_fraction == 1.0")
-    assert "Embedding + Encoder + Classifier | 0.500" in components_table({"mnist": index})
-    assert "| Encoder |" not in components_table({"mnist": index}), "nothing is known of it"
+    assert "Embedding + Encoder + Classifier | 0.500" in render_table("ablation_components", {"mnist": index})
+    assert "| Encoder |" not in render_table("ablation_components", {"mnist": index}), "nothing is known of it"
     for text in (
-        kendall_tables(index, "mnist"),
-        components_table({"mnist": index}),
-        width_table(index, "agnews"),
-        augmentation_table(index, "agnews"),
+        render_table("kendall", {"mnist": index}),
+        render_table("ablation_components", {"mnist": index}),
+        render_table("ablation_width", {"agnews": index}),
+        render_table("augmentation", {"agnews": index}),
     ):
         assert "where train_fraction == 1.0" in text
         assert "paper" not in text
@@ -145,12 +144,12 @@ def test_a_table_of_some_rows_says_so_and_has_no_number_of_the_paper_beside():
 def test_predictors_trained_to_the_end_have_a_table_where_more_than_one_threshold_was_tried():
     rows = [row("tau", 0.5, threshold=threshold, recipe="paper") for threshold in (0.0, 0.4, 0.8)]
     rows += [row("tau", 0.6, threshold=0.0, recipe="converged"), row("epochs", 70, threshold=0.0, recipe="converged")]
-    of_one = kendall_tables(ResultIndex.latest(rows, "mnist"), "mnist")
+    of_one = render_table("kendall", {"mnist": ResultIndex.latest(rows, "mnist")})
     assert "0.600 ± 0.010 (70 epochs)" in of_one
     heading = "\n| τ, trained until validation stops improving |"
     assert heading not in of_one
     rows += [row("tau", 0.7, threshold=0.8, recipe="converged"), row("epochs", 90, threshold=0.8, recipe="converged")]
-    text = kendall_tables(ResultIndex.latest(rows, "mnist"), "mnist")
+    text = render_table("kendall", {"mnist": ResultIndex.latest(rows, "mnist")})
     assert f"{heading} no threshold | ≥ 80% |" in text
     assert "| MLP | 0.600 ± 0.010 (70 epochs) | 0.700 ± 0.010 (90 epochs) |" in text
     assert "| STATNN | – | –" not in text, "a model that was not tried"
@@ -159,9 +158,8 @@ def test_predictors_trained_to_the_end_have_a_table_where_more_than_one_threshol
 def test_the_leader_reads_weights():
     common = {"threshold": 0.0, "recipe": "paper"}
     rows = [row("tau", 0.5, **common), row("tau", 0.4, model="lightgbm", **common)]
-    text = kendall_tables(
-        ResultIndex.latest([*rows, row("tau", 0.9, model="hyperparameters", **common)], "mnist"), "mnist"
-    )
+    index = ResultIndex.latest([*rows, row("tau", 0.9, model="hyperparameters", **common)], "mnist")
+    text = render_table("kendall", {"mnist": index})
     assert "| MLP | **0.500 ± 0.010**" in text
     assert "| hyperparameters only | 0.900 ± 0.010" in text
 
@@ -173,12 +171,12 @@ def test_variants_stand_beside_the_model_that_they_change_and_not_among_the_othe
     behind = {"tau_behind_leader": -0.08, "tau_behind_leader_low": -0.1, "tau_behind_leader_high": -0.06}
     rows += [row(metric, value, model=variant, **setting) for metric, value in behind.items()]
     results.append(rows, tmp_path)
-    text = variants_table(ResultIndex.latest(rows, "mnist"), "mnist")
+    text = render_table("variants", {"mnist": ResultIndex.latest(rows, "mnist")})
     assert "| Transformer-NFN | 0.820 ± 0.010 | – |" in text
     assert "| Transformer-NFN, classifier's invariants | 0.900 ± 0.010 | 0.080 [0.060, 0.100] |" in text
-    with pytest.raises(ValueError, match="no rows of a variant of transformer_nfn on mnist"):
-        variants_table(ResultIndex.latest(rows[:1], "mnist"), "mnist")
-    shown = _Contents(tmp_path).kendall_tables("mnist")
+    with pytest.raises(ValueError, match="no rows of a variant of transformer_nfn"):
+        render_table("variants", {"mnist": ResultIndex.latest(rows[:1], "mnist")})
+    shown = _Contents(tmp_path).table("kendall", "mnist")
     assert "| Transformer-NFN | **0.820" in shown
     assert "invariants" not in shown
 
@@ -186,8 +184,8 @@ def test_variants_stand_beside_the_model_that_they_change_and_not_among_the_othe
 def test_the_speed_table_takes_the_last_measurement():
     rows = [one for name in ("generation", "nfn", "loader") for one in results.read(f"speed.{name}")]
     reading = [one for one in rows if one.metric == "checkpoints_per_second" and one.variant == "zoo.open"]
-    assert f"{reading[-1].value:,.0f} in order" in speed_table(rows)
-    assert "123,456 in order" in speed_table([*rows, replace(reading[-1], value=123_456.0)])
+    assert f"{reading[-1].value:,.0f} in order" in render_table("speed", rows=rows)
+    assert "123,456 in order" in render_table("speed", rows=[*rows, replace(reading[-1], value=123_456.0)])
 
 
 def test_both_zoos_stand_side_by_side():
@@ -200,7 +198,7 @@ def test_both_zoos_stand_side_by_side():
         replace(distinct, setting=common | {"threshold": 0.2}),
         *(replace(one, config="mnist-seeds") for one in (row("tau", 0.7, **longer), row("epochs", 30, **longer))),
     ]
-    text = seeds_table(ResultIndex.latest(rows, "mnist"), ResultIndex.latest(rows, "mnist-seeds"), "mnist")
+    text = render_table("seeds", {config: ResultIndex.latest(rows, config) for config in ("mnist", "mnist-seeds")})
     assert "| MLP | 0.900 ± 0.010<br>0.600 ± 0.010 | –<br>0.700 ± 0.010 (30 epochs) |" in text
     assert "| STATNN | –<br>– | –<br>– |" in text
     assert "20%" not in text, "a threshold that only one of them has"
@@ -213,7 +211,9 @@ def test_each_task_with_both_kinds_of_seeds_has_its_table(tmp_path: Path):
         for name, tau in ((config, 0.9), (f"{config}-seeds", 0.6)):
             results.append([replace(row("tau", tau, where=part, **setting), config=name)], tmp_path)
     for config, part in parts.items():
-        text = _Contents(tmp_path).seeds_tables(config)
+        contents, seeds = _Contents(tmp_path), f"{config}-seeds"
+        text = contents.table("seeds", config, seeds, benchmark="kendall", where=part)
+        text += contents.table("kendall", seeds, where=part)
         assert f"| τ, {config}: one seed for all runs, below it a seed for each run |" in text
         assert f"| Kendall's τ, {config}-seeds where {part} |" in text
 
@@ -232,7 +232,7 @@ def test_the_headline_has_one_column_per_zoo_and_the_row_without_weights_first()
         *counts,
     ]
     index = ResultIndex.latest(rows, "mnist")
-    heading, _, first, second, *_ = headline_table({"MNIST": index, "again": index}).splitlines()
+    heading, _, first, second, *_ = render_table("headline", {"MNIST": index, "again": index}).splitlines()
     assert heading == "| Kendall's τ | MNIST, 2,000 runs | again, 2,000 runs |"
     assert first == "| hyperparameters only | 0.900 | 0.900 |"
     assert second == "| MLP | **0.500** [0.450, 0.550] | **0.500** [0.450, 0.550] |"

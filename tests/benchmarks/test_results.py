@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import results
 from benchmarks.results import Result
-from benchmarks.speed.measurements import measure
+from benchmarks.speed.measurements import measure, speed_row
 
 
 @pytest.fixture
@@ -38,12 +38,12 @@ def test_concurrent_writers_lose_no_row(row: Result, tmp_path: Path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"benchmark": "speed"}, "unknown benchmark 'speed'"),
-        ({"value": float("nan")}, "value must be a finite number"),
-        ({"n": 0}, "n must be a positive number"),
+        ({"benchmark": "speed"}, "benchmark must be one of ablation_components, .* got 'speed'"),
+        ({"value": float("nan")}, "value must be a number, got nan"),
+        ({"n": 0}, "n must be a whole number of at least 1, got 0"),
         ({"model": "mlp"}, "a row has a model or a variant"),
         ({"variant": None}, "a row has a model or a variant"),
-        ({"device": ""}, "device must be a non-empty string"),
+        ({"device": ""}, "device must be text in quotes, got ''"),
     ],
 )
 def test_a_malformed_row_is_refused(row: Result, change: dict[str, object], message: str):
@@ -57,7 +57,7 @@ def test_reading_names_the_bad_line(row: Result, tmp_path: Path):
     broken = row.to_dict()
     del broken["command"]
     file.write_text(file.read_text() + json.dumps(broken) + "\n")
-    with pytest.raises(ValueError, match=r"line 2: not a result row: missing \['command'\]"):
+    with pytest.raises(ValueError, match=r"speed\.nfn\.jsonl, line 2: command is missing"):
         results.read("speed.nfn", tmp_path)
 
 
@@ -69,6 +69,7 @@ def test_timing_counts_calls_and_takes_the_median():
 
     times = measure({"a": lambda: count("a"), "b": lambda: count("b")}, repeats=5, warmup=2, calls_per_sample=3)
     assert calls == {"a": 17, "b": 17}
-    assert len(times["a"].values) == 5
-    assert min(times["a"].values) <= times["a"].median <= max(times["a"].values)
-    assert measure({"": lambda: None}, repeats=1)[""].stderr is None
+    assert len(times["a"]) == 5
+    row = speed_row("nfn", "mnist", "a", "seconds", times["a"], setting={})
+    assert min(times["a"]) <= row.value <= max(times["a"])
+    assert speed_row("nfn", "mnist", "a", "seconds", times["a"][:1], setting={}).stderr is None

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from benchmarks import page, results
-from benchmarks.browser import missing, take_picture
-from benchmarks.leaderboard.ranking import read_ranking
+from benchmarks.leaderboard.submission import read_ranking
+from benchmarks.page import _missing, _take_picture
 from benchmarks.results import ResultIndex
 from benchmarks.speed import reading
 from benchmarks.speed.__main__ import main as speed
-from benchmarks.tables.kendall import main_setting
+from benchmarks.tables import main_setting
 from tests.refusal import refusal
 from tests.zoo.written_page import head_of
 from zoo.page import html
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
 
-ROWS = results.COMMITTED
+ROWS = results._COMMITTED
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_every_predictor_with_cells_is_there_with_its_tau() -> None:
 
 
 def test_submissions_about_the_zoo_itself_are_there_with_their_tau() -> None:
-    found = list(page._submitted(page._SUBMISSIONS, "small-transformer-zoo"))
+    found = list(page._submitted(page._Options.leaderboard, "small-transformer-zoo"))
     ranking = {zoo["config"]: zoo["entries"] for zoo in read_ranking(ROWS)}
     for config, entries in ranking.items():
         shown = {entry.predictor: entry.tau for entry in found if entry.config == config}
@@ -62,7 +62,7 @@ def test_the_command_writes_a_page_with_them(small_zoo: Path, tmp_path: Path, mo
     assert head_of(tmp_path / "site")["predictions"] == []
 
 
-@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.skipif(_missing() is not None, reason=_missing() or "")
 def test_size_and_speed_of_a_page_become_rows(small_zoo: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     stored: list[results.Result] = []
     monkeypatch.setattr(results, "append", stored.extend)
@@ -79,7 +79,7 @@ def test_size_and_speed_of_a_page_become_rows(small_zoo: Path, tmp_path: Path, m
 
 
 def test_without_a_browser_one_line_says_how_to_get_one(monkeypatch, capsys) -> None:
-    monkeypatch.setattr("benchmarks.browser.find_chromium", lambda: None)
+    monkeypatch.setattr("benchmarks.page.find_chromium", lambda: None)
     with pytest.raises(SystemExit) as ended:
         speed(["page"])
     assert ended.value.code == 2
@@ -89,7 +89,7 @@ def test_without_a_browser_one_line_says_how_to_get_one(monkeypatch, capsys) -> 
 def test_a_picture_without_a_browser_is_refused_before_the_page_is_written(
     small_zoo: Path, tmp_path: Path, monkeypatch, capsys
 ) -> None:
-    monkeypatch.setattr("benchmarks.browser.find_chromium", lambda: None)
+    monkeypatch.setattr("benchmarks.page.find_chromium", lambda: None)
     words = [str(small_zoo), str(tmp_path / "site"), "--picture", str(tmp_path / "page.png")]
     assert "make browser" in refusal(page.main, words, capsys)
     assert not (tmp_path / "site").exists()
@@ -104,7 +104,7 @@ def test_a_picture_is_taken_of_a_page_with_a_relative_path(tmp_path: Path, monke
     def launched() -> Iterator[Any]:
         yield SimpleNamespace(new_page=lambda **options: tab)
 
-    monkeypatch.setattr("benchmarks.browser.launched", launched)
-    take_picture(Path("site"), "#mnist", Path("docs/page.png"))
+    monkeypatch.setattr("benchmarks.page.launched", launched)
+    _take_picture(Path("site"), "#mnist", Path("docs/page.png"))
     assert opened == [f"{(tmp_path / 'site' / 'index.html').as_uri()}#mnist"]
     assert Path("docs/page.png").read_bytes() == b"png"

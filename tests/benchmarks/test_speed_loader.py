@@ -10,7 +10,7 @@ from benchmarks.speed.__main__ import main
 
 def test_every_way_of_reading_gets_its_rows(monkeypatch, tmp_path, capsys):
     stored = []
-    monkeypatch.setattr(reading, "MIN_CHECKPOINTS", 128)
+    monkeypatch.setattr(reading, "_MIN_CHECKPOINTS", 128)
     monkeypatch.setattr(reading, "_PASSES", 2)
     monkeypatch.setattr(results, "append", stored.extend)
     # the benchmark sets the number of threads of its process, which here is that of all tests
@@ -43,7 +43,7 @@ def test_the_slowest_way_comes_last_and_the_others_are_kept_before_it(monkeypatc
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reading, "MIN_CHECKPOINTS", 128)
+    monkeypatch.setattr(reading, "_MIN_CHECKPOINTS", 128)
     monkeypatch.setattr(reading, "_PASSES", 1)
     monkeypatch.setattr(reading, "export_checkpoints", interrupted)
     monkeypatch.setattr(results, "append", stored.extend)

@@ -22,6 +22,8 @@ from zoo.format.manifest import is_inside
 from zoo.format.schema import checkpoint_schema
 from zoo.testing import TINY_MNIST
 
+pytestmark = pytest.mark.long
+
 INPUTS = 100
 EXAMPLES = 15
 CHANGES = st.lists(

@@ -12,6 +12,8 @@ from tests.faults.killing import PHASES, Killer
 from tests.faults.processes import finish, start
 from tests.faults.workloads import contents, shard_of, train
 
+pytestmark = pytest.mark.long
+
 KILLS_PER_PHASE = 2
 
 

@@ -24,6 +24,8 @@ from zoo.reading import fetch
 from zoo.reading.manifest_builder import ListedFile
 from zoo.testing import TINY_MNIST, fabricate_shard
 
+pytestmark = pytest.mark.long
+
 READERS = 8
 NAME = "mnist/train-00000-of-00004.arrow"
 

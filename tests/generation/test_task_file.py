@@ -138,8 +138,8 @@ WRONG = {
         "'optimizer' is not a key: there are name, data, grid, transformer, protocol",
     ),
     "no data": (SMALL.replace("[data]", "[date]"), "'date' is not a key: there are name, data, grid"),
-    "an unknown format": (SMALL.replace('"npz"', '"hdf5"'), "[data] format must be one of npz, idx, huggingface, csv"),
-    "a key of no format": (SMALL.replace("path =", "file ="), "[data] path is missing"),
+    "an unknown format": (SMALL.replace('"npz"', '"hdf5"'), "[data] format must be one of csv, huggingface, idx, npz"),
+    "a key of no format": (SMALL.replace("path =", "file ="), "[data] 'file' is not a key: there are path"),
     "an unknown dimension": (
         SMALL.replace("patch_size", "patchsize"),
         "[transformer] 'patchsize' is not a key: there are patch_size",
@@ -228,7 +228,7 @@ WRONG = {
         ),
         "[grid] is too large: 360,000 configurations, at most 99,999",
     ),
-    "a date": (SMALL.replace("[0.1]", "[2025-01-01]"), "is no value of a task file"),
+    "a date": (SMALL.replace("[0.1]", "[2025-01-01]"), "cannot stand in a task file"),
 }
 
 

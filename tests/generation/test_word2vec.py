@@ -32,6 +32,7 @@ def texts() -> list[str]:
     return [" ".join(chooser.choices(words, weights=range(60, 0, -1), k=20)) for _ in range(200)]
 
 
+@pytest.mark.long
 def test_the_same_texts_give_the_same_bytes_whatever_the_hash_seed(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(texts()))

@@ -27,6 +27,7 @@ def assert_canonical(
     return expected
 
 
+@pytest.mark.long
 def test_a_thousand_elements_lead_to_one_representative(bundled: Bundled, generator: torch.Generator):
     """500 for each task, over four checkpoints."""
     for _ in range(5):

@@ -20,12 +20,11 @@ from zoo.tasks.examples import RawImages, RawTexts, class_names
 from zoo.tasks.formats import CsvData, IdxData, NpzData, data_section
 from zoo.tasks.huggingface import HuggingFaceData
 from zoo.tasks.identity import KNOWN, DataIdentity, name_of
-from zoo.tasks.toml_table import TomlTable
 from zoo.testing import TINY_AGNEWS
 
 
 def section(**values: Any) -> Any:
-    return data_section(TomlTable("my.toml", "data", values))
+    return data_section(values, "my.toml")
 
 
 @contextmanager
@@ -51,14 +50,14 @@ def test_each_format_has_its_keys_and_defaults() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({}, r"my.toml: \[data\] format is missing: it must be one of npz, idx, huggingface, csv"),
-        ({"format": "hdf5"}, r"\[data\] format must be one of npz, idx, huggingface, csv, got 'hdf5'"),
+        ({}, r"my.toml: \[data\] format is missing: it must be one of csv, huggingface, idx, npz"),
+        ({"format": "hdf5"}, r"\[data\] format must be one of csv, huggingface, idx, npz, got 'hdf5'"),
         ({"format": "npz"}, r"\[data\] path is missing: it must be text in quotes"),
-        ({"format": "npz", "path": "a", "text": 3}, r"\[data\] 'text' is no key: there are format, path"),
+        ({"format": "npz", "path": "a", "text": 3}, r"\[data\] 'text' is not a key: there are path"),
         ({"format": "idx", "path": 3}, r"\[data\] path must be text in quotes, got 3"),
         (
             {"format": "csv", "path": "a", "label": 1},
-            r"text is missing: it must be text in quotes, or a whole number",
+            r"text is missing: it must be text in quotes or a whole number",
         ),
         ({"format": "csv", "path": "a", "text": 0, "label": 1}, r"text must be .* from 1 to 1,000, got 0"),
         ({"format": "csv", "path": "a", "text": True, "label": 1}, "text must be .*, got True"),
@@ -74,7 +73,7 @@ def test_each_format_has_its_keys_and_defaults() -> None:
         ),
         ({"format": "huggingface", "path": "a", "input": "label"}, "input must be another column than label"),
         ({"format": "huggingface", "path": "a", "test": "train"}, "test must be another split than train"),
-        ({"format": "huggingface", "path": "a", "split": "x"}, "'split' is no key: there are format, path, config"),
+        ({"format": "huggingface", "path": "a", "split": "x"}, "'split' is not a key: there are path, config"),
     ],
 )
 def test_a_wrong_table_names_file_key_and_what_is_allowed(values: dict, message: str) -> None:

@@ -313,19 +313,22 @@ def test_a_page_that_fails_leaves_the_old_one(zoo_folder: Path, tmp_path: Path, 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("{}", "must be a list of objects"),
-        ("[1]", "must be an object with config, predictor"),
-        ('[{"config": "mnist"}]', "must be an object with config, predictor"),
+        ("{}", "must be an array, each a table, got {}"),
+        ("[1]", "each value must be a table, got 1"),
+        ('[{"config": "mnist"}]', "predictor is missing: it must be text"),
         ('[{"config": "mnist", "predictor": "p", "data": "d", "predicted": [1], "measured": []}]', "one for each"),
         ('[{"config": "mnist", "predictor": "p", "data": "d", "predicted": [], "measured": []}]', "one for each"),
-        ('[{"config": "mnist", "predictor": "p", "data": "d", "predicted": ["1"], "measured": [1]}]', "finite numbers"),
+        (
+            '[{"config": "mnist", "predictor": "p", "data": "d", "predicted": ["1"], "measured": [1]}]',
+            "predicted: each value must be a number, got",
+        ),
         (
             '[{"config": "mnist", "predictor": "p", "data": "d", "predicted": [NaN], "measured": [1]}]',
             "NaN is not JSON",
         ),
         (
             '[{"config": "m", "predictor": "p", "data": "d", "predicted": [1%s], "measured": [1]}]' % ("0" * 400),
-            "finite numbers",
+            "predicted: each value must be a number, got",
         ),
         ('[{"config": 3, "predictor": "p", "data": "d", "predicted": [1], "measured": [1]}]', "config must be text"),
         (
@@ -334,7 +337,7 @@ def test_a_page_that_fails_leaves_the_old_one(zoo_folder: Path, tmp_path: Path, 
         ),
         (
             '[{"config": "m", "predictor": "p", "data": "d", "predicted": [1], "measured": [1], "odd": 1}]',
-            "field 'odd'",
+            "'odd' is not a key: there are config, predictor",
         ),
         ("[", "is damaged"),
     ],
@@ -367,7 +370,7 @@ def test_many_predictions_are_thinned_out(tmp_path: Path) -> None:
         (["~nobody/zoo", "site"], "no zoo called '~nobody/zoo'"),
         (["https://example.org/zoo", "site"], "is not a folder"),
         (["ZOO", "site", "--data", "nowhere"], "nowhere is not a folder"),
-        (["ZOO", "site", "--pictures", "-1"], "--pictures must be at least 0"),
+        (["ZOO", "site", "--pictures", "-1"], "argument --pictures: must be a whole number of at least 0"),
     ],
 )
 def test_bad_input_is_one_line(zoo_folder: Path, tmp_path: Path, monkeypatch, capsys, words, problem) -> None:

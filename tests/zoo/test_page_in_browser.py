@@ -16,13 +16,15 @@ import pandas as pd
 import pytest
 
 import zoo
-from benchmarks.browser import DRAWN, launched, missing, show
+from benchmarks.page import _DRAWN, _missing, launched, show
 from tests.zoo.hostile_text import HOSTILE, make_hostile
 from tests.zoo.written_page import page_text
 from zoo.page.predictions import Predictions
 from zoo.page.writing import write_page
 
-if reason := missing():
+pytestmark = pytest.mark.long
+
+if reason := _missing():
     pytest.skip(reason, allow_module_level=True)
 
 
@@ -70,7 +72,7 @@ class OpenPage:
         show(self.tab, site, address)
 
     def drawn(self) -> "OpenPage":
-        self.tab.wait_for_selector(DRAWN)
+        self.tab.wait_for_selector(_DRAWN)
         return self
 
     def until(self, expression: str, value: Any) -> None:

@@ -13,6 +13,8 @@ from zoo.storage import swap
 from zoo.storage.swap import _recover, replacing_folder
 from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
 
+pytestmark = pytest.mark.long
+
 KILLS = 30
 SCRIPT = """
 import os, random, signal, sys, time

@@ -176,6 +176,7 @@ def test_an_open_reader_keeps_its_edition(spoilt, tmp_path):
     assert len(zoo.open(spoilt, "mnist", split="all")) == 20
 
 
+@pytest.mark.long
 def test_many_readers_while_the_zoo_is_published_again_and_again(tmp_path):
     sizes = {}
     for name, count in (("a", 20), ("b", 30)):

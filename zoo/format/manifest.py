@@ -9,10 +9,11 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
+from zoo.checked import CountOrZero, Sha256, checked, shown
 from zoo.format.schema import SCHEMA_VERSION
 from zoo.storage.atomic import write_atomically
 from zoo.storage.untrusted import parse_json, read_bounded
@@ -22,9 +23,7 @@ MANIFEST_FILE = "manifest.json"
 _HASH_CHUNK = 1 << 22
 MAX_MANIFEST_BYTES = 4 << 20
 """The manifest of the paper's whole grid has 100 kB; Python's objects may take thirty times the text."""
-MAX_COUNT = 1 << 62  # bytes and rows fit a machine's integers, also summed
 _OWN_HASH, _ZEROS = "sha256", "0" * 64
-_LONGEST_LINE = 300
 _ATTEMPTS = 5
 _T = TypeVar("_T")
 
@@ -33,9 +32,9 @@ _T = TypeVar("_T")
 class FileEntry:
     """One file: its size, its SHA-256, and for tables its rows."""
 
-    bytes: int
-    sha256: str
-    rows: int | None = None
+    bytes: CountOrZero
+    sha256: Sha256
+    rows: CountOrZero | None = None
 
     @classmethod
     def of(cls, path: Path, rows: int | None = None) -> "FileEntry":
@@ -55,7 +54,7 @@ class Manifest:
     details: dict[str, Any]
     schema_version: int = SCHEMA_VERSION
     code_version: str = VERSION
-    sha256: str | None = field(default=None, compare=False)
+    sha256: Sha256 | None = field(default=None, compare=False)
 
     def write(self, folder: Path) -> None:
         """Puts the manifest in place, with a hash of itself; call it after every file it names is."""
@@ -72,33 +71,20 @@ class Manifest:
         """The manifest in these bytes; ``path`` is where they come from, for the messages."""
         if len(text) > MAX_MANIFEST_BYTES:
             raise ValueError(f"{path} is damaged: more than {MAX_MANIFEST_BYTES:,} bytes")
-        raw = parse_json(text, path)
-        try:
-            files = {name: FileEntry(**entry) for name, entry in raw["files"].items()}
-            manifest = cls(files, raw["details"], raw["schema_version"], raw["code_version"], raw.get(_OWN_HASH))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
-        if surplus := raw.keys() - {field.name for field in fields(cls)}:
-            raise ValueError(f"{path} is damaged: unknown field {sorted(surplus)[0]!r}"[:_LONGEST_LINE])
-        if _OWN_HASH in raw:
-            _check_own_hash(text, raw[_OWN_HASH], path)
-        manifest.validate(path)
-        return manifest
-
-    def validate(self, path: str) -> None:
-        """Refuses a foreign version, a name that leaves the folder and any value of the wrong kind."""
-        if self.schema_version != SCHEMA_VERSION:
-            raise ValueError(f"{path} has schema version {self.schema_version!r}, this code reads {SCHEMA_VERSION}")
-        if not isinstance(self.details, dict) or not isinstance(self.code_version, str):
-            raise ValueError(f"{path} is damaged: details must be an object and code_version a string")
-        for name, entry in self.files.items():
+        damaged = f"{path} is damaged: "
+        raw = checked(parse_json(text, path), dict[str, Any], damaged)
+        version = checked(raw.get("schema_version"), int, f"{damaged}schema_version ")
+        if version != SCHEMA_VERSION:
+            raise ValueError(f"{path} has schema version {version}, this code reads {SCHEMA_VERSION}")
+        files = {}
+        for name, entry in checked(raw.get("files"), dict[str, Any], f"{damaged}files ").items():
             if not is_inside(name):
-                raise ValueError(f"{path} names a file outside its folder: {name!r}")
-            counts = (entry.bytes, 0 if entry.rows is None else entry.rows)
-            if not all(type(count) is int and 0 <= count < MAX_COUNT for count in counts) or not is_sha256(
-                entry.sha256
-            ):
-                raise ValueError(f"{path} is damaged: the entry of {name!r} is {entry}")
+                raise ValueError(f"{path} names a file outside its folder: {shown(name)}")
+            files[name] = checked(entry, FileEntry, f"{damaged}{shown(name)}: ")
+        manifest = checked({"code_version": None} | raw | {"files": files}, cls, damaged)
+        if _OWN_HASH in raw and not _is_hash_of(text, manifest.sha256):
+            raise ValueError(f"{damaged}its own SHA-256 is not that of its content")
+        return manifest
 
     def check_size(self, folder: Path, name: str) -> None:
         """Raises a ValueError that names the file unless it is there and has the recorded size."""
@@ -133,12 +119,9 @@ def is_inside(name: str) -> bool:
     return clean and not pure.is_absolute() and pure.parts != () and ".." not in pure.parts
 
 
-def _check_own_hash(text: bytes, recorded: Any, path: str) -> None:
-    """Raises a ValueError unless ``recorded`` is the hash of the text with zeros in its place."""
-    if not is_sha256(recorded):
-        raise ValueError(f"{path} is damaged: its own SHA-256 is {recorded!r}"[:_LONGEST_LINE])
-    if _sha256_of(_with_last(text.decode(), recorded, _ZEROS)) != recorded:
-        raise ValueError(f"{path} is damaged: its own SHA-256 is not that of its content")
+def _is_hash_of(text: bytes, recorded: str | None) -> bool:
+    """Whether ``recorded`` is the hash of the text with zeros in its place."""
+    return recorded is not None and _sha256_of(_with_last(text.decode(), recorded, _ZEROS)) == recorded
 
 
 def _sha256_of(text: str) -> str:
@@ -149,10 +132,6 @@ def _with_last(text: str, old: str, new: str) -> str:
     """The text with the last ``old`` in it replaced; a manifest's own hash is the last thing in it."""
     before, _, after = text.rpartition(old)
     return f"{before}{new}{after}"
-
-
-def is_sha256(text: Any) -> bool:
-    return isinstance(text, str) and len(text) == 64 and set(text) <= set("0123456789abcdef")
 
 
 def edition_of(folder: Path) -> str:

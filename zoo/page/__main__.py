@@ -12,19 +12,27 @@ sentence in words of the zoo's vocabulary. A file of predictions is described in
 OUT is replaced whole if it is an older page. A folder that holds anything else is never touched.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from zoo.command import command, command_parser
+from zoo.command import Command, Option
+from zoo.page.options import PageOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options(PageOptions):
+    predictions: Annotated[Path | None, Option("also show these predictions, a JSON file", "FILE")] = None
+
+
+_command = Command(__name__, "zoo.page", __doc__, _Options)
+
 from zoo.page.predictions import read_predictions
-from zoo.page.writing import add_options, run
+from zoo.page.writing import run
 
 
-@command
-def main(arguments: list[str] | None = None) -> None:
-    parser = command_parser("zoo.page", __doc__)
-    add_options(parser)
-    parser.add_argument("--predictions", type=Path, metavar="FILE", help="also show these predictions, a JSON file")
-    options = parser.parse_args(arguments)
+@_command
+def main(options: _Options) -> None:
     run(options, read_predictions(options.predictions) if options.predictions else [])
 
 

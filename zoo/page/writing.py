@@ -14,14 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from zoo.command import Advance, how_many, progress_bar
+from zoo.command import DEFAULT_NAME, Advance, how_many, progress_bar
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
 from zoo.format.published import PublishedZoo, zoo_files
 from zoo.page.html import render
+from zoo.page.options import PageOptions
 from zoo.page.pictures import Example, attention_refusal, find_example, picture
 from zoo.page.predictions import Predictions
 from zoo.page.tables import band, checkpoint_columns, curves, hyperparameters, packed, run_columns
-from zoo.reading.locate import DEFAULT_NAME, find_folder
+from zoo.reading.locate import find_folder
 from zoo.reading.reader import ZooReader
 from zoo.storage.atomic import write_atomically
 from zoo.storage.swap import replacing_folder
@@ -32,7 +33,7 @@ from zoo.transformer.weights import TransformerWeights
 
 PAGE_FILE, _KIND = "index.html", "page"
 _RUNS_PER_FILE = 64
-_PICTURED_RUNS = 100
+_PICTURED_RUNS = PageOptions.pictures
 
 
 def write_page(
@@ -176,12 +177,8 @@ def add_options(options: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace, predictions: Sequence[Predictions]) -> None:
+def run(options: PageOptions, predictions: Sequence[Predictions]) -> None:
     """Writes a page according to the options and prints where it is."""
-    if options.pictures < 0:
-        raise ValueError(f"--pictures must be at least 0, got {options.pictures}")
-    if options.data is not None and not options.data.is_dir():
-        raise ValueError(f"{options.data} is not a folder: --data names the folder of the tasks' data")
     with progress_bar() as bar:
         task = bar.add_task("looking into runs", total=None)
         manifest = write_page(

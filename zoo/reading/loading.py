@@ -7,11 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from zoo.command import DEFAULT_NAME
 from zoo.format.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, read_one_edition
 from zoo.format.published import RUNS_FILE, PublishedZoo, configs_of, filled_splits, split_files
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
 from zoo.reading.fetch import fetch_small
-from zoo.reading.locate import DEFAULT_NAME, download, hub_address, is_url, resolve
+from zoo.reading.locate import download, hub_address, is_url, resolve
 
 _RUNS_SUFFIX, _RUNS_SPLIT = "-runs", "runs"
 _PREPARING = ("download_mode", "verification_mode", "num_proc")

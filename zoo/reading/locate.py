@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from zoo.command import DEFAULT_NAME
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import EMBEDDING_FILES, PREDICTORS_FOLDER
 from zoo.format.record import task_of
 
-DEFAULT_NAME = "small-transformer-zoo"
 LOGIN = "run `hf auth login`, or set HF_TOKEN to a token of https://huggingface.co/settings/tokens"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _VARIABLE = "SMALL_TRANSFORMER_ZOO"

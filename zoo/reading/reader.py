@@ -24,12 +24,12 @@ import torch
 from jaxtyping import Float, Float32, Integer
 from torch import Tensor
 
-from zoo.format.faults import name_faults, refuse
+from zoo.command import DEFAULT_NAME
 from zoo.format.manifest import read_one_edition
 from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, parse_splits
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, WEIGHTS, checkpoint_schema
-from zoo.format.table_file import BufferSource, read_batches, read_table
-from zoo.reading.locate import DEFAULT_NAME, find_folder
+from zoo.format.table_file import read_batches, read_table
+from zoo.reading.locate import find_folder
 from zoo.reading.selection import Selection, Where, select, values_there_are
 from zoo.storage.untrusted import HeldFile
 from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE, WordEmbedding
@@ -83,7 +83,6 @@ class MappedCheckpoints:
         self.table = pa.concat_tables(tables)
         self.file_starts = np.cumsum([0, *rows_per_file])
         self.batch_starts = np.cumsum([0, *(len(batch.tensor) for batch in self.batches)])
-        refuse(name_faults(self.table), self.locate)
 
     def __len__(self) -> int:
         return int(self.batch_starts[-1])
@@ -125,7 +124,7 @@ def _map_batches(file: HeldFile, spec: TransformerSpec) -> list[tuple[_BatchWeig
     mapped = file.map()
     buffer = pa.py_buffer(mapped)
     found = []
-    for batch in read_batches(BufferSource(buffer), checkpoint_schema(spec), str(file.path)):
+    for batch in read_batches(buffer, checkpoint_schema(spec), str(file.path)):
         column = batch.column(WEIGHTS)
         values = column.values
         if column.null_count or values.null_count:

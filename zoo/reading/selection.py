@@ -24,22 +24,18 @@ _FILE_NAME_DIGITS = 8
 _MOST_LISTED = 12  # values of a column in a message
 _LARGEST = sys.float_info.max
 _EXACT_FLOATS = 2**53  # a smaller whole number is the same number as a float64, next to any column
-_OPERATORS: dict[str, Callable] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
+_OPERATORS: dict[type[ast.cmpop], Callable] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
 }
-_SYMBOLS: dict[type[ast.cmpop], str] = dict(
-    zip((ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE), _OPERATORS, strict=True)
-)
-_MIRROR = str.maketrans("<>", "><")
+_MIRROR = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
 
 _Mask = Bool[np.ndarray, " n"]
 _Constant = str | int | float
-_MaskOf = Callable[[pd.DataFrame], _Mask]
 
 
 @dataclass(frozen=True)
@@ -47,8 +43,8 @@ class Selection:
     """The rows that an expression chooses; two are equal where their expressions are written the same."""
 
     expression: str
-    mask: _MaskOf = field(compare=False, repr=False)
-    """True for the rows it chooses; an unknown column or a comparison of text with a number is a ValueError."""
+    condition: ast.expr = field(compare=False, repr=False)
+    """The expression as a tree of ``and``, ``or``, ``not`` and comparisons of a column with one other value."""
 
     @classmethod
     def parse(cls, text: str) -> "Selection":
@@ -56,10 +52,14 @@ class Selection:
         if len(text) > _MAX_LENGTH:
             raise ValueError(f"the expression has {len(text):,} characters, at most {_MAX_LENGTH:,} are read")
         try:
-            condition = _Parser(text).condition(ast.parse(text.strip(), mode="eval").body)
-        except (SyntaxError, RecursionError, MemoryError) as error:
+            condition = _canonical(ast.parse(text.strip(), mode="eval").body)
+            return cls(_written(condition), condition)
+        except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
             raise ValueError(f"cannot read the expression {text!r}: {error}") from error
-        return cls(condition.text, condition.mask)
+
+    def mask(self, table: pd.DataFrame) -> _Mask:
+        """True for the chosen rows; an unknown column or a comparison of text with a number is a ValueError."""
+        return _evaluate(self.condition, table)
 
     @property
     def file_suffix(self) -> str:
@@ -90,8 +90,7 @@ def values_there_are(metadata: pd.DataFrame, where: Where) -> str:
         where = Selection.parse(where)
     if not isinstance(where, Selection):
         return f"there are {len(metadata):,} rows"
-    tree = ast.parse(where.expression, mode="eval")
-    names = dict.fromkeys(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+    names = dict.fromkeys(node.id for node in ast.walk(where.condition) if isinstance(node, ast.Name))
     return "; ".join(_describe_column(name, _column(metadata, name)) for name in names)
 
 
@@ -104,136 +103,120 @@ def _describe_column(name: str, column: pd.Series) -> str:
     return f"{name} lies between {values[0]:g} and {values[-1]:g}"
 
 
-@dataclass(frozen=True)
-class _Condition:
-    """A part of an expression: its text, and for each row of a table whether it is true.
-
-    The text is written once, from those of the parts, so that a deeply nested expression needs no recursion.
-    """
-
-    text: str
-    mask: _MaskOf
-    word: str = ""
-    """How it is joined from ``operands``: by ``and``, by ``or``, or not at all."""
-    operands: "tuple[_Condition, ...]" = ()
-    negated: "Callable[[], _Condition] | None" = None
-    """Its opposite, where that is not written with ``not``."""
-
-    @property
-    def as_operand(self) -> str:
-        return f"({self.text})" if self.word else self.text
-
-
-@dataclass(frozen=True)
-class _Column:
-    name: str
+def _canonical(node: ast.expr) -> ast.expr:
+    """The condition in its one form; anything but a condition is a ValueError."""
+    match node:
+        case ast.BoolOp(op=op, values=values):
+            return _joined(op, [_canonical(value) for value in values])
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            match _canonical(operand):
+                case ast.UnaryOp(operand=positive):
+                    return positive
+                case ast.Compare(left=left, ops=[ast.In() | ast.NotIn() as op], comparators=values):
+                    return ast.Compare(left, [ast.NotIn() if isinstance(op, ast.In) else ast.In()], values)
+                case condition:
+                    return ast.UnaryOp(ast.Not(), condition)
+        case ast.Compare(left=left, ops=ops, comparators=others):
+            sides = zip([left, *others], ops, others, strict=False)
+            return _joined(ast.And(), [_comparison(*each) for each in sides])
+    raise _unreadable(node)
 
 
-@dataclass(frozen=True)
-class _Parser:
-    """From one text to its condition; whatever it cannot read is a ValueError that shows the part of the text."""
-
-    text: str
-
-    def condition(self, node: ast.expr) -> _Condition:
-        match node:
-            case ast.BoolOp(op=op, values=values):
-                return _joined("and" if isinstance(op, ast.And) else "or", [self.condition(value) for value in values])
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return _negation(self.condition(operand))
-            case ast.Compare(left=left, ops=ops, comparators=comparators):
-                sides = [left, *comparators]
-                return _joined("and", [self.comparison(sides[i], op, sides[i + 1]) for i, op in enumerate(ops)])
-        raise self.unreadable(node)
-
-    def comparison(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> _Condition:
-        if isinstance(op, ast.In | ast.NotIn):
-            if not isinstance(left, ast.Name):
-                raise self.unreadable(left)
-            if not isinstance(right, ast.List | ast.Tuple | ast.Set):
-                raise self.unreadable(right)
-            values = _distinct([self.constant(element) for element in right.elts])
-            return _membership(_Column(left.id), values, isinstance(op, ast.NotIn))
-        if type(op) not in _SYMBOLS:
-            raise self.unreadable(left)
-        symbol, (a, b) = _SYMBOLS[type(op)], (self.side(node) for node in (left, right))
-        if isinstance(a, _Column) and (not isinstance(b, _Column) or a.name <= b.name):
-            return _comparison(a, symbol, b)
-        if isinstance(b, _Column):
-            return _comparison(b, symbol.translate(_MIRROR), a)
-        raise ValueError(f"{_quoted(left)} and {_quoted(right)} in {self.text!r}: neither is a column")
-
-    def side(self, node: ast.expr) -> _Column | _Constant:
-        return _Column(node.id) if isinstance(node, ast.Name) else _plain_number(self.constant(node))
-
-    def constant(self, node: ast.expr) -> _Constant:
-        match node:
-            case ast.Constant(value=str() | int() | float() as value) if not isinstance(value, bool):
-                pass
-            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-                value = -value
-            case _:
-                raise self.unreadable(node)
-        if isinstance(value, int) and abs(value) > _LARGEST:
-            raise ValueError(f"a number in {self.text[:80]!r} is too large: the largest that is read is {_LARGEST:g}")
-        return value
-
-    def unreadable(self, node: ast.expr) -> ValueError:
-        return ValueError(
-            f"cannot read {_quoted(node)} in {self.text!r}: use columns, numbers, quoted text, == != < <= > >=, in, "
-            "and, or, not"
-        )
-
-
-def _joined(word: str, conditions: Sequence[_Condition]) -> _Condition:
+def _joined(op: ast.boolop, conditions: Sequence[ast.expr]) -> ast.expr:
     """The conditions joined by ``and`` or ``or``: each once, in the order of their texts, nested ones of the same kind
     taken apart."""
-    parts = [part for each in conditions for part in (each.operands if each.word == word else (each,))]
-    operands = tuple(dict(sorted({part.text: part for part in parts}.items())).values())
+    operands: dict[str, ast.expr] = {}
+    for each in conditions:
+        nested = each.values if isinstance(each, ast.BoolOp) and type(each.op) is type(op) else [each]
+        operands |= {_written(operand): operand for operand in nested}
     if len(operands) == 1:
-        return operands[0]
-    join = np.logical_and if word == "and" else np.logical_or
-    text = f" {word} ".join(operand.as_operand for operand in operands)
-    return _Condition(text, lambda table: join.reduce([each.mask(table) for each in operands]), word, operands)
+        return next(iter(operands.values()))
+    return ast.BoolOp(op, [operands[text] for text in sorted(operands)])
 
 
-def _negation(condition: _Condition) -> _Condition:
-    if condition.negated is not None:
-        return condition.negated()
-    return _Condition(f"not {condition.as_operand}", lambda table: ~condition.mask(table), negated=lambda: condition)
+def _comparison(left: ast.expr, op: ast.cmpop, right: ast.expr) -> ast.Compare:
+    """A column compared with a constant, another column or a list."""
+    if isinstance(op, ast.In | ast.NotIn):
+        if not isinstance(left, ast.Name):
+            raise _unreadable(left)
+        if not isinstance(right, ast.List | ast.Tuple | ast.Set):
+            raise _unreadable(right)
+        return ast.Compare(left, [op], [ast.List(_distinct([_constant(element) for element in right.elts]))])
+    if type(op) not in _OPERATORS:
+        raise _unreadable(left)
+    a, b = (
+        node if isinstance(node, ast.Name) else ast.Constant(_plain_number(_constant(node))) for node in (left, right)
+    )
+    if isinstance(a, ast.Name) and (not isinstance(b, ast.Name) or a.id <= b.id):
+        return ast.Compare(a, [op], [b])
+    if isinstance(b, ast.Name):
+        return ast.Compare(b, [_MIRROR.get(type(op), type(op))()], [a])
+    raise ValueError(f"neither {ast.unparse(left)!r} nor {ast.unparse(right)!r} is a column")
 
 
-def _membership(column: _Column, values: tuple[_Constant, ...], negated: bool) -> _Condition:
-    """Whether a column's value is one of some constants, or none of them."""
+def _constant(node: ast.expr) -> _Constant:
+    match node:
+        case ast.Constant(value=str() | int() | float() as value) if not isinstance(value, bool):
+            pass
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+            value = -value
+        case _:
+            raise _unreadable(node)
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        raise ValueError(f"a number is too large: the largest that is read is {_LARGEST:g}")
+    return value
 
-    def mask(table: pd.DataFrame) -> _Mask:
-        # one by one, as == has it: pandas' isin would not find 0.9 in a column of float32
-        members = np.zeros(len(_column(table, column.name)), dtype=bool)
-        for value in values:
-            members |= _comparison(column, "==", value).mask(table)
-        return ~members if negated else members
 
-    text = f"{column.name} {'not in' if negated else 'in'} [{', '.join(map(_as_text, values))}]"
-    return _Condition(text, mask, negated=lambda: _membership(column, values, not negated))
+def _unreadable(node: ast.expr) -> ValueError:
+    return ValueError(
+        f"{ast.unparse(node)!r} is not one of columns, numbers, quoted text, == != < <= > >=, in, and, or, not"
+    )
 
 
-def _comparison(column: _Column, symbol: str, other: _Column | _Constant) -> _Condition:
-    """A column compared with a constant or another column."""
-
-    def mask(table: pd.DataFrame) -> _Mask:
-        left = _column(table, column.name)
-        right = _column(table, other.name) if isinstance(other, _Column) else other
-        if _is_text(left) != _is_text(right):  # pandas would quietly find them unequal
-            text, number = (column, other) if _is_text(left) else (other, column)
-            raise ValueError(
-                f"{_as_text(text)} is text and {_as_text(number)} is a number: "
-                "compare text with text, numbers with numbers"
+def _written(condition: ast.expr) -> str:
+    """The text of a condition; ``ast.unparse`` alone would put parentheses around only some operands."""
+    match condition:
+        case ast.BoolOp(op=op, values=values):
+            word = " and " if isinstance(op, ast.And) else " or "
+            return word.join(
+                f"({_written(each)})" if isinstance(each, ast.BoolOp) else _written(each) for each in values
             )
-        # a number beyond float32 is infinite beside a column of float32, which compares as it should
-        with np.errstate(over="ignore"):
-            return np.asarray(_OPERATORS[symbol](left, right), dtype=bool)
+        case ast.UnaryOp(operand=ast.BoolOp() as operand):
+            return f"not ({_written(operand)})"
+    return ast.unparse(condition)
 
-    return _Condition(f"{column.name} {symbol} {_as_text(other)}", mask)
+
+def _evaluate(condition: ast.expr, table: pd.DataFrame) -> _Mask:
+    match condition:
+        case ast.BoolOp(op=op, values=values):
+            join = np.logical_and if isinstance(op, ast.And) else np.logical_or
+            return join.reduce([_evaluate(value, table) for value in values])
+        case ast.UnaryOp(operand=operand):
+            return ~_evaluate(operand, table)
+        case ast.Compare(left=ast.Name() as column, ops=[op], comparators=[ast.List(elts=values)]):
+            # one by one, as == has it: pandas' isin would not find 0.9 in a column of float32
+            members = np.zeros(len(_column(table, column.id)), dtype=bool)
+            for value in values:
+                members |= _compare(table, column, ast.Eq(), value)
+            return members if isinstance(op, ast.In) else ~members
+        case ast.Compare(left=column, ops=[op], comparators=[other]):
+            return _compare(table, column, op, other)
+    raise AssertionError(ast.dump(condition))
+
+
+def _compare(table: pd.DataFrame, column: ast.expr, op: ast.cmpop, other: ast.expr) -> _Mask:
+    left, right = (
+        _column(table, side.id) if isinstance(side, ast.Name) else ast.literal_eval(side) for side in (column, other)
+    )
+    if _is_text(left) != _is_text(right):  # pandas would quietly find them unequal
+        text, number = (column, other) if _is_text(left) else (other, column)
+        raise ValueError(
+            f"{ast.unparse(text)} is text and {ast.unparse(number)} is a number: "
+            "compare text with text, numbers with numbers"
+        )
+    # a number beyond float32 is infinite beside a column of float32, which compares as it should
+    with np.errstate(over="ignore"):
+        return np.asarray(_OPERATORS[type(op)](left, right), dtype=bool)
 
 
 def _column(table: pd.DataFrame, name: str) -> pd.Series:
@@ -244,14 +227,14 @@ def _column(table: pd.DataFrame, name: str) -> pd.Series:
     return column
 
 
-def _distinct(values: list[_Constant]) -> tuple[_Constant, ...]:
-    """The values of a list, sorted, each once; a number that float64 rounds leaves all numbers as they are."""
+def _distinct(values: list[_Constant]) -> list[ast.expr]:
+    """The values of a list, numbers first, sorted, each once; a number that float64 rounds leaves all as they are."""
     if all(_is_exact(value) for value in values):
         values = [_plain_number(value) for value in values]
-    by_text = {_as_text(value): value for value in values}
+    by_text = {ast.unparse(ast.Constant(value)): value for value in values}
     texts = sorted(text for text, value in by_text.items() if isinstance(value, str))
     numbers = sorted((value, text) for text, value in by_text.items() if not isinstance(value, str))
-    return tuple(by_text[text] for text in (*(text for _, text in numbers), *texts))
+    return [ast.Constant(by_text[text]) for text in (*(text for _, text in numbers), *texts)]
 
 
 def _plain_number(value: _Constant) -> _Constant:
@@ -263,13 +246,5 @@ def _is_exact(value: _Constant) -> bool:
     return not isinstance(value, int) or abs(value) < _EXACT_FLOATS
 
 
-def _as_text(value: _Column | _Constant) -> str:
-    return value.name if isinstance(value, _Column) else ast.unparse(ast.Constant(value))
-
-
 def _is_text(value: object) -> bool:
     return not pd.api.types.is_numeric_dtype(value) if isinstance(value, pd.Series) else isinstance(value, str)
-
-
-def _quoted(node: ast.expr) -> str:
-    return repr(ast.unparse(node))

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional as F
 
+from zoo.command import DEFAULT_NAME
 from zoo.device import fast_small_products
 from zoo.format.published import PublishedZoo
-from zoo.reading.locate import DEFAULT_NAME, find_folder
+from zoo.reading.locate import find_folder
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import Examples, RawImages, TaskData
 from zoo.tasks.formats import CsvData

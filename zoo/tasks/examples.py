@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Bool, Float, Int, Integer, UInt8
 from torch import Tensor
 
+from zoo.checked import shown
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.identity import DataIdentity, hash_images, hash_texts, name_of
-from zoo.tasks.toml_table import shown
 from zoo.transformer.spec import TransformerSpec
 
 MOST_CLASSES = 256

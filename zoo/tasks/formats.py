@@ -1,6 +1,6 @@
 """The ``[data]`` table of a task file, and the formats it may name: npz, idx, csv, huggingface. Nothing is unpickled.
 
-section = data_section(TomlTable("digits.toml", "data", {"format": "npz", "path": "digits.npz"}))
+section = data_section({"format": "npz", "path": "digits.npz"}, "digits.toml")
 data = section.read(base=Path("folder of digits.toml"))
 """
 
@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from itertools import chain
 from math import prod
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import UInt8
+from msgspec import Meta
 from torch import Tensor
 
+from zoo.checked import Text, checked, shown
 from zoo.storage.untrusted import MOST_DEFLATION, refuse_larger
 from zoo.tasks.examples import (
     MAX_BYTES,
@@ -34,7 +37,6 @@ from zoo.tasks.examples import (
     join_texts,
 )
 from zoo.tasks.huggingface import HuggingFaceData
-from zoo.tasks.toml_table import TomlTable, shown
 
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 _IMAGES = "images are [n, h, w] or [n, h, w, c], as uint8, or as floats from 0 to 1"
@@ -45,7 +47,8 @@ _IDX_STEMS = {"train": "train", "test": "t10k"}
 _UNSIGNED_BYTE = 0x08
 _FIELD_LIMIT = 1 << 20
 _MAX_CSV_BYTES = 256 << 20
-_MOST_COLUMNS = 1000
+_Column = Text | Annotated[int, Meta(ge=1, le=1000)]
+"""A column by its name, or by its number from 1."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,7 @@ class NpzData:
     ``np.savez("digits.npz", x_train=…, y_train=…, x_test=…, y_test=…)``.
     """
 
-    path: str
-
-    @classmethod
-    def from_table(cls, table: TomlTable) -> "NpzData":
-        return cls(table.text("path"))
+    path: Text
 
     def read(self, base: Path) -> RawImages:
         path = base / self.path
@@ -158,11 +157,7 @@ class IdxData:
     An IDX file is a magic number, the sizes as big-endian integers, then bytes.
     """
 
-    path: str
-
-    @classmethod
-    def from_table(cls, table: TomlTable) -> "IdxData":
-        return cls(table.text("path"))
+    path: Text
 
     def read(self, base: Path) -> RawImages:
         folder = base / self.path
@@ -227,29 +222,20 @@ class CsvData:
     from 1, and then there is none. The classes are the distinct labels of the training set.
     """
 
-    path: str
-    text: str | int
-    label: str | int
-    train: str = "train.csv"
-    test: str = "test.csv"
+    path: Text
+    text: _Column
+    label: _Column
+    train: Text = "train.csv"
+    test: Text = "test.csv"
 
-    @classmethod
-    def from_table(cls, table: TomlTable) -> "CsvData":
-        section = cls(
-            table.text("path"),
-            table.text_or_integer("text", most=_MOST_COLUMNS),
-            table.text_or_integer("label", most=_MOST_COLUMNS),
-            table.text("train", cls.train),
-            table.text("test", cls.test),
-        )
-        if isinstance(section.text, str) != isinstance(section.label, str):
-            kind = "column's name" if isinstance(section.text, str) else "column's number"
-            raise table.fault("label", f"must be a {kind} as text is, got {shown(section.label)}")
-        if section.text == section.label:
-            raise table.fault("label", f"must be another column than text, got {shown(section.label)} for both")
-        if section.train == section.test:
-            raise table.fault("test", f"must be another file than train, got {shown(section.test)} for both")
-        return section
+    def __post_init__(self) -> None:
+        if isinstance(self.text, str) != isinstance(self.label, str):
+            kind = "column's name" if isinstance(self.text, str) else "column's number"
+            raise ValueError(f"label must be a {kind} as text is, got {shown(self.label)}")
+        if self.text == self.label:
+            raise ValueError(f"label must be another column than text, got {shown(self.label)} for both")
+        if self.train == self.test:
+            raise ValueError(f"test must be another file than train, got {shown(self.test)} for both")
 
     def read(self, base: Path) -> RawTexts:
         folder = base / self.path
@@ -320,8 +306,13 @@ _FORMATS: dict[str, type[DataSection]] = {
 }
 
 
-def data_section(table: TomlTable) -> DataSection:
-    """The content of a ``[data]`` table; its keys depend on its ``format``."""
-    section = _FORMATS[table.text("format", choices=tuple(_FORMATS))].from_table(table)
-    table.finish()
-    return section
+@dataclass(frozen=True)
+class _Format:
+    format: Literal["npz", "idx", "huggingface", "csv"]
+
+
+def data_section(raw: dict[str, Any], where: str) -> DataSection:
+    """The content of a ``[data]`` table in the file ``where``; its keys depend on its ``format``."""
+    head = {key: value for key, value in raw.items() if key == "format"}
+    kind = _FORMATS[checked(head, _Format, f"{where}: [data] ").format]
+    return checked({key: value for key, value in raw.items() if key not in head}, kind, f"{where}: [data] ")

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from zoo.checked import Text, shown
 from zoo.tasks.examples import (
     MAX_BYTES,
     ImageSplit,
@@ -21,7 +22,6 @@ from zoo.tasks.examples import (
     join_images,
     join_texts,
 )
-from zoo.tasks.toml_table import TomlTable, shown
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -40,28 +40,18 @@ class HuggingFaceData:
     of numbers and texts, the classes are the distinct ones of the training set.
     """
 
-    path: str
-    config: str | None = None
-    input: str | None = None
-    label: str = "label"
-    train: str = "train"
-    test: str = "test"
+    path: Text
+    config: Text | None = None
+    input: Text | None = None
+    label: Text = "label"
+    train: Text = "train"
+    test: Text = "test"
 
-    @classmethod
-    def from_table(cls, table: TomlTable) -> "HuggingFaceData":
-        section = cls(
-            table.text("path"),
-            table.optional_text("config"),
-            table.optional_text("input"),
-            table.text("label", cls.label),
-            table.text("train", cls.train),
-            table.text("test", cls.test),
-        )
-        if section.input == section.label:
-            raise table.fault("input", f"must be another column than label, got {shown(section.label)} for both")
-        if section.train == section.test:
-            raise table.fault("test", f"must be another split than train, got {shown(section.test)} for both")
-        return section
+    def __post_init__(self) -> None:
+        if self.input == self.label:
+            raise ValueError(f"input must be another column than label, got {shown(self.label)} for both")
+        if self.train == self.test:
+            raise ValueError(f"test must be another split than train, got {shown(self.test)} for both")
 
     def read(self, base: Path) -> RawImages | RawTexts:
         folder = base / self.path

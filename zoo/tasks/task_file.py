@@ -15,7 +15,6 @@ from msgspec import Meta
 
 from zoo.checked import Text, checked
 from zoo.tasks.formats import DataSection, data_section
-from zoo.tasks.toml_table import TomlTable
 from zoo.tasks.toml_text import parse_toml, toml_text
 from zoo.transformer.spec import TransformerSpec
 
@@ -102,7 +101,7 @@ class TaskFile:
             raise ValueError(f"{where} is not a task file: at most {_MAX_BYTES:,} bytes are read")
         raw = parse_toml(text, where)
         content = _read_content(raw, where)
-        data_section(TomlTable(where, "data", content.data))
+        data_section(content.data, where)
         try:
             return cls(content.name, toml_text(raw), where, base)
         except ValueError as error:
@@ -130,7 +129,7 @@ class TaskFile:
 
     @cached_property
     def data(self) -> DataSection:
-        return data_section(TomlTable(self.where, "data", self.content.data))
+        return data_section(self.content.data, self.where)
 
     @cached_property
     def dimensions(self) -> dict[str, Any]:

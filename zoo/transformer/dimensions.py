@@ -1,6 +1,5 @@
 """Options of the commands that measure transformers with other dimensions than the paper's: --dim 64 --blocks 4."""
 
-import argparse
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
@@ -21,11 +20,6 @@ class DimensionOptions:
 
 
 _DIMENSIONS = tuple(field.name for field in fields(DimensionOptions))
-
-
-def add_dimensions(parser: argparse.ArgumentParser) -> None:
-    for dimension in _DIMENSIONS:
-        parser.add_argument(f"--{dimension.replace('_', '-')}", type=int, help="instead of the paper's")
 
 
 def chosen_dimensions(options: Any) -> dict[str, int]:

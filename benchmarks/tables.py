@@ -1,0 +1,319 @@
+"""Tables like those of the paper, made only from result rows: layouts are templates, the texts of cells are made here.
+
+    render_table("kendall", {"mnist": index})       templates/tables/kendall.md.j2, from config → its rows
+    render_table("speed", rows=rows)                other layouts take other values
+
+A template can call every function that ``_FUNCTIONS`` lists, without its underscore and also as a filter.
+"""
+
+import functools
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from benchmarks import paper
+from benchmarks.data import MIN_ROWS
+from benchmarks.models.registry import MODELS, BenchmarkModel, known_models, weight_models
+from benchmarks.options import SIX_MODELS
+from benchmarks.results import Result, ResultIndex, Value
+from zoo.format.record import task_of
+from zoo.format.splits import SPLITS
+from zoo.terminal import plain_markdown
+from zoo.transformer.spec import COMPONENTS
+
+MISSING = "–"
+MODEL = "transformer_nfn"
+"""The model of the ablations."""
+_LAYOUTS = Path(__file__).parent / "templates" / "tables"
+
+
+def render_table(layout: str, indexes: Mapping[str, ResultIndex] | None = None, **values: Any) -> str:
+    """The text of a layout: one table or more, and notes on them. Blank lines at its ends do not count."""
+    text = _environment().get_template(f"{layout}.md.j2").render(indexes=indexes, **values)
+    return re.sub(r"\n{3,}", "\n\n", text).strip()
+
+
+def table(headings: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; the first column is text, the others numbers."""
+    first, *others = headings
+    return "\n".join([_heading(first, others), *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def _heading(first: str, others: Iterable[str]) -> str:
+    """The first two lines of a table."""
+    headings = [first, *others]
+    return f"| {' | '.join(headings)} |\n| {' | '.join(['---', *['---:'] * (len(headings) - 1)])} |"
+
+
+def with_data_notes(text: str, trained_on: Mapping[str, str | None]) -> str:
+    """A table and a sentence about the configs whose transformers did not see all data of their task.
+
+    ``trained_on`` gives the data of these configs, and None for the others.
+    """
+    short: dict[str, list[str]] = {}
+    for config, note in trained_on.items():
+        if note is not None:
+            short.setdefault(note, []).append(config)
+    notes = [
+        f"The transformers of {' and '.join(configs)} were trained on {note}, the paper's on all of it."
+        for note, configs in short.items()
+    ]
+    return "\n\n".join([text, *notes])
+
+
+def for_terminal(text: str) -> str:
+    """The same text with its tables aligned and without Markdown's marks, to be read in a terminal."""
+    lines = []
+    for is_table, group in itertools.groupby(text.split("\n"), lambda line: line.startswith("|")):
+        part = list(group)
+        lines += _aligned(part) if is_table else part
+    return "\n".join(lines)
+
+
+def _aligned(lines: Sequence[str]) -> list[str]:
+    """The lines of a Markdown table in columns; a cell of several lines takes as many. A * marks what was bold."""
+    rows = [re.sub(r"\*\*(.+?)\*\*", r"\1 *", line).strip("| ").split(" | ") for line in lines]
+    cells = [[cell.split("<br>") for cell in row] for number, row in enumerate(rows) if number != 1]
+    widths = [max(len(line) for row in cells for line in row[column]) for column in range(len(rows[0]))]
+    printed = []
+    for row in cells:
+        for height in range(max(map(len, row))):
+            texts = [cell[height] if height < len(cell) else "" for cell in row]
+            numbers = [text.rjust(width) for text, width in zip(texts[1:], widths[1:], strict=True)]
+            printed.append("  ".join([texts[0].ljust(widths[0]), *numbers]).rstrip())
+    return printed
+
+
+def number(value: float | None, form: str = ",.0f") -> str:
+    return MISSING if value is None else f"{value:{form}}"
+
+
+def threshold_title(threshold: float) -> str:
+    return "no threshold" if threshold == 0 else f"≥ {threshold * 100:g}%"
+
+
+def _with_error(value: float, stderr: float | None) -> str:
+    """0.905 ± 0.002, or without the error if there is none."""
+    return f"{value:.3f}" if stderr is None else f"{value:.3f} ± {stderr:.3f}"
+
+
+def _tau_text(row: Result | None) -> str:
+    return MISSING if row is None else _with_error(row.value, row.stderr)
+
+
+def _interval_text(interval: Sequence[float] | None) -> str:
+    """[0.907, 0.933], or nothing if it was not measured."""
+    return "" if interval is None else "[{:.3f}, {:.3f}]".format(*interval)
+
+
+def with_interval(value: float | None, interval: Sequence[float] | None) -> str:
+    """0.921 [0.907, 0.933], or without the interval if there is none."""
+    return f"{number(value, '.3f')} {_interval_text(interval)}".strip()
+
+
+def _tau_cell(
+    index: ResultIndex, model: str, paper: tuple[float, float] | None = None, *, best: bool = False, **setting: Value
+) -> str:
+    """Our τ with its error, its interval, and the τ of the paper; in bold if it is the best."""
+    ours = _tau_text(index.find("tau", model, **setting))
+    lines = [f"**{ours}**" if best else ours, _interval_text(index.interval("tau", model, **setting))]
+    return "<br>".join(filter(None, [*lines, f"paper {_with_error(*paper)}" if paper else ""]))
+
+
+def _models_in(index: ResultIndex, **setting: Value) -> dict[str, BenchmarkModel]:
+    """The models that have a τ here by the recipe of their main column, in the order of the tables."""
+    models = known_models().items()
+    return {name: model for name, model in models if index.find("tau", name, recipe=model.recipe, **setting)}
+
+
+def main_setting(name: str, threshold: float = 0.0) -> dict[str, float | str]:
+    """The setting of a model's rows in the main columns: a threshold, and the recipe of that model."""
+    return {"threshold": threshold, "recipe": known_models()[name].recipe}
+
+
+def _leader(index: ResultIndex, threshold: float) -> str | None:
+    """The best of the models that read weights."""
+    taus = {name: index.value("tau", name, **main_setting(name, threshold)) for name in weight_models()}
+    known = {name: tau for name, tau in taus.items() if tau is not None}
+    return max(known, key=lambda name: known[name]) if known else None
+
+
+def count_runs(index: ResultIndex) -> str:
+    """How many runs the three splits have together."""
+    counts = [index.value(f"{split}_rows", "data", threshold=0.0) for split in SPLITS]
+    return number(None if None in counts else sum(count or 0.0 for count in counts))
+
+
+def _row_counts(index: ResultIndex, threshold: float) -> str:
+    """The number of rows in each split."""
+    return " / ".join(number(index.value(f"{split}_rows", "data", threshold=threshold)) for split in SPLITS)
+
+
+def headline_models(zoos: Mapping[str, ResultIndex]) -> list[str]:
+    """The models that have a row in some zoo; the one that reads no weights is the one to beat, and comes first."""
+    names = ("hyperparameters", *weight_models())
+    return [name for name in names if any(index.find("tau", name, **main_setting(name)) for index in zoos.values())]
+
+
+def _has(index: ResultIndex, metric: str) -> bool:
+    return any(row.metric == metric for row in index.rows)
+
+
+def _having(index: ResultIndex, **setting: Value) -> ResultIndex:
+    """The rows with this setting."""
+    rows = (row for row in index.rows if all(row.setting.get(name) == value for name, value in setting.items()))
+    return replace(index, rows=tuple(rows))
+
+
+def without_variants(index: ResultIndex) -> ResultIndex:
+    """All rows but those of variants, which are shown beside the model that they change."""
+    return replace(index, rows=tuple(row for row in index.rows if row.model not in _variants()))
+
+
+def _variants_in(index: ResultIndex) -> ResultIndex:
+    rows = tuple(row for row in index.rows if row.model in _variants())
+    if not rows:
+        raise ValueError(f"there are no rows of a variant of {MODEL}: name some with --models")
+    return replace(index, rows=rows)
+
+
+def _variants() -> list[str]:
+    return [name for name, model in MODELS.items() if model.variant_of]
+
+
+def _converged_text(index: ResultIndex, name: str, threshold: float) -> str:
+    """τ of a model that was trained until validation stops improving, and its epochs."""
+    setting = {"threshold": threshold, "recipe": "converged"}
+    row, epochs = index.find("tau", name, **setting), index.value("epochs", name, **setting)
+    return MISSING if row is None else f"{_tau_text(row)} ({number(epochs)} epochs)"
+
+
+def _constant_models(index: ResultIndex) -> dict[str, list[float]]:
+    """Which models predict a constant, at which thresholds. Trees do if two leaves of 50 rows cannot be made."""
+    found = {
+        name: [at for at in index.thresholds if index.value("constant_seeds", name, **main_setting(name, at))]
+        for name in known_models()
+    }
+    return {name: thresholds for name, thresholds in found.items() if thresholds}
+
+
+def _too_few_rows(index: ResultIndex) -> list[float]:
+    """Thresholds where no model has τ because of the rows: too few to fit, or to rank those of the test split.
+
+    Elsewhere a missing τ means that a model could not be computed, which is reported otherwise.
+    """
+    found = []
+    for threshold in index.thresholds:
+        counts = [index.value(f"{split}_rows", "data", threshold=threshold) for split in SPLITS]
+        known = [count for count in counts if count is not None]
+        enough = not known or (len(known) < len(SPLITS) and min(known) >= MIN_ROWS)
+        if not enough and all(index.value("tau", name, threshold=threshold) is None for name in known_models()):
+            found.append(threshold)
+    return found
+
+
+def _component_cell(index: ResultIndex, config: str, components: tuple[str, ...]) -> str:
+    """τ of some components. Result rows of all components together have no ``components`` in their setting.
+
+    All components are known for the paper's tasks, and taken from the rows for another.
+    """
+    if task_of(config) in paper.COMPONENTS:
+        everything = max(paper.COMPONENTS[task_of(config)], key=len)
+    else:
+        settings = [row.setting.get("components") for row in index.rows]
+        tried = {name for names in settings if isinstance(names, list | tuple) for name in names}
+        everything = tuple(name for name in COMPONENTS if name in tried)
+    printed = paper.COMPONENTS.get(config, {}).get(components) if index.whole else None
+    return _tau_cell(index, MODEL, printed, components=None if components == everything else components)
+
+
+def _lead_of_nfn(index: ResultIndex, entry_range: float | None) -> str:
+    """How far Transformer-NFN is above the best of the paper's others."""
+    taus = {name: index.value("tau", name, entry_range=entry_range) for name in SIX_MODELS}
+    ours = taus.pop(MODEL)
+    known = [tau for tau in taus.values() if tau is not None]
+    return MISSING if ours is None or not known else f"{ours - max(known):.3f}"
+
+
+def sizes_of(index: ResultIndex) -> dict[int | None, int]:
+    """How many rows were trained on, ascending, by the setting that the result rows have; None stands for all."""
+    sizes = [row.setting.get("rows") for row in index.rows if row.metric == "tau"]
+    counts: dict[int | None, int] = {size: size for size in sorted({size for size in sizes if isinstance(size, int)})}
+    every = index.value("train_rows", "data", rows=None)
+    return counts | ({None: round(every)} if None in sizes and every is not None else {})
+
+
+def end_of_curves(index: ResultIndex) -> int | None:
+    """The number of rows that the curves go on to; None if none was fitted."""
+    ends = [row.setting.get("rows") for row in index.rows if row.metric == "tau_extrapolated"]
+    return next((end for end in reversed(ends) if isinstance(end, int)), None)
+
+
+def curve_of(index: ResultIndex, name: str, end: int) -> tuple[float, ...] | None:
+    """τ∞, a and b of τ(n) = τ∞ − a·n^(−b)."""
+    values = [index.value(f"curve_{part}", name, rows=end) for part in ("limit", "scale", "exponent")]
+    known = tuple(value for value in values if value is not None)
+    return known if len(known) == len(values) else None
+
+
+def tau_of_paper(index: ResultIndex, config: str, name: str, end: int) -> tuple[float, float] | None:
+    """The paper's τ, to show beside a curve that goes on to as many rows."""
+    return paper.KENDALL.get(config, {}).get(name, {}).get(0.0) if index.whole and end == paper.TRAIN_ROWS else None
+
+
+def _tested_elsewhere(index: ResultIndex) -> list[tuple[dict[str, Value], dict[str, Value], list[float | None]]]:
+    """The other test splits: the setting of rows on unseen configurations, that on all, and how many rows both have."""
+    settings = [row.setting for row in index.rows if "tested_config" in row.setting]
+    tested = dict.fromkeys((str(one["tested_config"]), str(one["tested_checkpoint"])) for one in settings)
+    columns = []
+    for config, checkpoint in tested:
+        there: dict[str, Value] = {"tested_config": config, "tested_checkpoint": checkpoint}
+        unseen, every = (there | {"tested_unseen": flag} for flag in (True, False))
+        columns.append((unseen, every, [index.value("test_rows", "data", **setting) for setting in (unseen, every)]))
+    return columns
+
+
+def _last_measured(
+    rows: Sequence[Result], metric: str, variant: str, device: str, config: str = "mnist", **setting: Any
+) -> list[Result]:
+    """The rows of a metric and variant on such a device, the last one first."""
+    return [
+        row
+        for row in reversed(rows)
+        if (row.metric, row.variant, row.config) == (metric, variant, config)
+        and device in row.device
+        and setting.items() <= row.setting.items()
+    ]
+
+
+_FUNCTIONS = (
+    *(_heading, number, threshold_title, _with_error, _interval_text, with_interval, _tau_text, _tau_cell, _models_in),
+    *(main_setting, _leader, count_runs, _row_counts, headline_models, _has, _having, _variants_in, _converged_text),
+    *(_constant_models, _too_few_rows, _component_cell, _lead_of_nfn, sizes_of, end_of_curves, curve_of, tau_of_paper),
+    *(_tested_elsewhere, _last_measured, known_models, plain_markdown),
+)
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_LAYOUTS), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    functions = {function.__name__.removeprefix("_"): function for function in _FUNCTIONS}
+    numbers = {
+        "kendall": paper.KENDALL,
+        "components": paper.COMPONENTS,
+        "widths": paper.WIDTHS,
+        "ranges": paper.RANGES,
+        "augmentation": paper.AUGMENTATION,
+    }
+    trees = [name for name, model in MODELS.items() if not model.neural]
+    environment.filters |= functions
+    environment.globals |= functions | {"paper": numbers, "MODELS": MODELS, "SIX_MODELS": SIX_MODELS, "TREES": trees}
+    environment.globals |= {"MODEL": MODEL, "MISSING": MISSING, "SPLITS": SPLITS}
+    return environment

@@ -1,1 +1,0 @@
-"""Tables laid out like those of the paper, made only from result rows."""
