@@ -72,6 +72,7 @@ _GridSection = make_dataclass(
         ("seeds", _Seeds, None),
     ],
     bases=(_Crossed,),
+    namespace={"__module__": __name__},  # where a pickle of it, which Ray makes, finds the class
     frozen=True,
     kw_only=True,
 )

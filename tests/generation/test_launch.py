@@ -1,6 +1,7 @@
 """Many shards at once: a Ray of one's own, two nodes and a killed worker, and what is missing is said."""
 
 import os
+import pickle
 import re
 import sys
 import time
@@ -17,7 +18,7 @@ from generation.protocol import PRESETS
 from generation.ray_tasks import import_ray
 from generation.remote import scratch_folder
 from generation.shard import train_shard
-from generation.sweep import Sweep
+from generation.sweep import Draw, Sweep
 from generation.task import named_task
 from tests.faults.ray_nodes import (
     LOOPBACK,
@@ -51,6 +52,11 @@ def plain_loop(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for shard in SHARDS:
         train_shard(job, shard)
     return job.out
+
+
+def test_a_job_can_travel_to_another_machine() -> None:
+    job = Job(Sweep(named_task("mnist"), PRESETS["demo"], draw=Draw(5)), Path("runs"), device="cpu")
+    assert pickle.loads(pickle.dumps(job)) == job  # noqa: S301 as Ray does it
 
 
 @pytest.mark.long
