@@ -18,7 +18,7 @@ from tests.faults.fuzzing import fuzz, read_hostile, read_with_an_eye_on_pickles
 from tests.faults.hostile import KINDS, Change
 from tests.faults.processes import finish
 from tests.faults.readers import READERS, RIGHT, Reader, deep_json, long_header
-from zoo.format.manifest import is_inside
+from zoo.format.manifest import _is_inside
 from zoo.format.schema import checkpoint_schema
 from zoo.testing import TINY_MNIST
 
@@ -153,9 +153,9 @@ def test_a_hostile_header_is_one_line_in_little_memory(case: str, tmp_path: Path
     "name", ["", ".", "..", "../a", "a/../../b", "/etc/passwd", "a\\b", "a\0b", "a//b", "./a", "a/", "a\nb", "\ud800"]
 )
 def test_a_manifest_names_no_file_outside_its_folder(name: str) -> None:
-    assert not is_inside(name)
-    assert is_inside("mnist/train-00000-of-00001.arrow")
-    assert is_inside("ä b.txt")
+    assert not _is_inside(name)
+    assert _is_inside("mnist/train-00000-of-00001.arrow")
+    assert _is_inside("ä b.txt")
 
 
 def test_what_is_forbidden_is_nowhere_in_the_code() -> None:

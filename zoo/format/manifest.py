@@ -78,7 +78,7 @@ class Manifest:
             raise ValueError(f"{path} has schema version {version}, this code reads {SCHEMA_VERSION}")
         files = {}
         for name, entry in checked(raw.get("files"), dict[str, Any], f"{damaged}files ").items():
-            if not is_inside(name):
+            if not _is_inside(name):
                 raise ValueError(f"{path} names a file outside its folder: {shown(name)}")
             files[name] = checked(entry, FileEntry, f"{damaged}{shown(name)}: ")
         manifest = checked({"code_version": None} | raw | {"files": files}, cls, damaged)
@@ -109,7 +109,7 @@ def _read_manifest(folder: Path) -> bytes:
     return read_bounded(path, MAX_MANIFEST_BYTES)
 
 
-def is_inside(name: str) -> bool:
+def _is_inside(name: str) -> bool:
     """Whether a name, joined to a folder, is a file below that folder and can be written down.
 
     Symbolic links are followed, because the hub's cache is made of them: a folder's owner decides where its names lead.
