@@ -7,14 +7,26 @@ This is tab:ablation-hidden-dim. Writes OUT/ablation_width.jsonl and OUT/ablatio
 not computed again.
 """
 
+from dataclasses import dataclass
+from typing import Annotated
+
 from benchmarks import paper
-from benchmarks.experiment import Experiment, read_options, table_parser
-from benchmarks.results import Result
-from benchmarks.summary import Entry, entries_of
-from benchmarks.tables import MODEL, render_table
-from nfn import TransformerNFN
-from zoo import TransformerSpec
-from zoo.command import command
+from benchmarks.options import Configs, TableOptions
+from zoo.command import Command, Option
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options(TableOptions):
+    config: Configs = ("agnews",)
+    widths: Annotated[tuple[str, ...], Option("channels of each layer, such as 10 or 5,5", "W")] = tuple(
+        ",".join(map(str, channels)) for channels in paper.WIDTHS
+    )
+
+    def __post_init__(self) -> None:
+        self.channels()
+
+    def channels(self) -> list[tuple[int, ...]]:
+        return list(map(_parse_width, self.widths))
 
 
 def _parse_width(text: str) -> tuple[int, ...]:
@@ -28,6 +40,15 @@ def _parse_width(text: str) -> tuple[int, ...]:
     return channels
 
 
+_command = Command(__name__, "benchmarks.ablation_width", __doc__, _Options)
+
+from benchmarks.experiment import Entry, Experiment, entries_of
+from benchmarks.results import Result
+from benchmarks.tables import MODEL, render_table
+from nfn import TransformerNFN
+from zoo import TransformerSpec
+
+
 def _encoder_parameters(entry: Entry, spec: TransformerSpec) -> Result:
     """Counted as in the paper: the parameters of the part that reads the encoder, not of the whole predictor."""
     assert entry.trial.channels is not None
@@ -35,25 +56,13 @@ def _encoder_parameters(entry: Entry, spec: TransformerSpec) -> Result:
     return entry.row("encoder_parameters", sum(parameter.numel() for parameter in part.parameters()))
 
 
-@command
-def main(arguments: list[str] | None = None) -> None:
-    parser = table_parser(
-        "benchmarks.ablation_width", __doc__ or "", configs=("agnews",), models=(MODEL,), thresholds=(0.0,)
-    )
-    parser.add_argument(
-        "--widths",
-        nargs="+",
-        metavar="W",
-        help="channels of each layer, such as 10 or 5,5 (default: the paper's eight)",
-    )
-    parsed = parser.parse_args(arguments)
-    options = read_options(parsed)
-    widths = [_parse_width(text) for text in parsed.widths] if parsed.widths else list(paper.WIDTHS)
-    experiment = Experiment(options, data_sets=len(options.configs))
-    for config in options.configs:
-        data = options.data(config)
-        trials = [trial for width in widths for trial in options.trials("ablation_width", data, MODEL, channels=width)]
-        entries = entries_of(experiment.run(trials, data).outcomes)
+@_command
+def main(options: _Options) -> None:
+    experiment = Experiment("ablation_width", options)
+    for config in options.config:
+        data = experiment.data(config)
+        trials = [experiment.trials(data, MODEL, channels=channels) for channels in options.channels()]
+        entries = entries_of(experiment.run(trials, data))
         experiment.add([_encoder_parameters(entry, data.train.spec) for entry in entries])
         experiment.write(
             f"ablation_width.{config}.md", render_table("ablation_width", {config: experiment.index(config)}), config

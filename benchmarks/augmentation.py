@@ -8,40 +8,38 @@ uniform in ±1, ±10 or ±100. Train, validation and test are all doubled, with 
 Writes OUT/augmentation.jsonl and OUT/augmentation.CONFIG.md; finished trials are not computed again.
 """
 
-from benchmarks import paper
-from benchmarks.experiment import Experiment, read_options, table_parser
-from benchmarks.models.registry import SIX_MODELS, own_models
+from dataclasses import dataclass
+from typing import Annotated
+
+from benchmarks.options import SIX_MODELS, Configs, Models, TableOptions
+from zoo.checked import Positive
+from zoo.command import Command, Option
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options(TableOptions):
+    config: Configs = ("agnews",)
+    models: Models = SIX_MODELS
+    ranges: Annotated[tuple[Positive, ...], Option("largest entry of M and N", "R")] = (1.0, 10.0, 100.0)
+
+
+_command = Command(__name__, "benchmarks.augmentation", __doc__, _Options)
+
+from benchmarks.experiment import Experiment
+from benchmarks.models.registry import check_models, own_models
 from benchmarks.tables import render_table
-from zoo.command import command
 
 
-@command
+@_command
 @own_models()
-def main(arguments: list[str] | None = None) -> None:
-    parser = table_parser(
-        "benchmarks.augmentation", __doc__ or "", configs=("agnews",), models=SIX_MODELS, thresholds=(0.0,)
-    )
-    parser.add_argument(
-        "--ranges", nargs="+", type=float, metavar="R", help="largest entry of M and N (default: 1 10 100)"
-    )
-    parsed = parser.parse_args(arguments)
-    options = read_options(parsed)
-    ranges = (None, *(parsed.ranges or paper.RANGES[1:]))
-    if any(size is not None and not size > 0 for size in ranges):
-        raise ValueError(f"--ranges must be positive numbers, got {' '.join(f'{size:g}' for size in parsed.ranges)}")
-    experiment = Experiment(options, data_sets=len(options.configs) * len(ranges))
-    for config in options.configs:
-        for size in ranges:
-            data = options.data(config, entry_range=size)
-            trials = [
-                trial
-                for model in options.models
-                for trial in options.trials("augmentation", data, model, entry_range=size)
-            ]
-            experiment.run(trials, data)
-        experiment.write(
-            f"augmentation.{config}.md", render_table("augmentation", {config: experiment.index(config)}), config
-        )
+def main(options: _Options) -> None:
+    experiment, models = Experiment("augmentation", options), check_models(options.models)
+    for config in options.config:
+        for size in (None, *options.ranges):
+            data = experiment.data(config, entry_range=size)
+            experiment.run([experiment.trials(data, model, entry_range=size) for model in models], data)
+        table = render_table("augmentation", {config: experiment.index(config)})
+        experiment.write(f"augmentation.{config}.md", table, config)
     experiment.end()
 
 

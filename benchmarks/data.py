@@ -1,20 +1,21 @@
 """The rows that models are fitted and tested on: train and validation are open, the test split only gives a verdict."""
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Integer
-from torch import Tensor
+from torch import Tensor, nn
 
 from nfn import GroupElement
 from zoo import TransformerSpec, TransformerWeights, ZooReader
+from zoo.format.hyperparameters import CONFIGURATION
 from zoo.format.manifest import edition_of
 from zoo.format.published import ConfigDetails, PublishedZoo
 from zoo.format.splits import SPLITS
@@ -23,7 +24,6 @@ from zoo.reading.reader import open_zoo
 from zoo.reading.selection import Selection
 from zoo.tasks.identity import KNOWN
 
-HYPERPARAMETERS = ("optimizer", "learning_rate", "weight_decay", "init_std", "dropout", "train_fraction")
 MIN_ROWS = 2  # with fewer, a split has no pair to rank
 TEST_FILES = "test_files"
 """The note of an outcome with a digest of the test rows it was measured on."""
@@ -57,7 +57,7 @@ class Checkpoints:
             weights=reader.weights(rows).to(device, copy=True),
             accuracy=torch.from_numpy(metadata["test_accuracy"].to_numpy(dtype=np.float32, copy=True)).to(device),
             runs=metadata["run_id"].to_numpy(dtype=str),
-            hyperparameters=metadata[list(HYPERPARAMETERS)],
+            hyperparameters=metadata[list(CONFIGURATION)],
         )
 
     def __len__(self) -> int:
@@ -72,26 +72,15 @@ class Checkpoints:
 
     def configurations(self) -> Integer[np.ndarray, " n"]:
         """A number for each row, the same for rows with the same hyperparameters."""
-        return self.hyperparameters.groupby(list(HYPERPARAMETERS)).ngroup().to_numpy(dtype=np.int32)
+        return self.hyperparameters.groupby(list(CONFIGURATION)).ngroup().to_numpy(dtype=np.int32)
 
     def apart_from(self, seen: "Checkpoints", configurations_too: bool) -> "Checkpoints":
         """The rows whose run is not in ``seen``, or with ``configurations_too`` neither run nor configuration."""
-        columns = list(HYPERPARAMETERS)
         apart = ~np.isin(self.runs, seen.runs)
         if configurations_too:
-            known = set(seen.hyperparameters[columns].itertuples(index=False, name=None))
-            own = self.hyperparameters[columns].itertuples(index=False, name=None)
-            apart &= np.array([configuration not in known for configuration in own], dtype=bool)
+            own, known = (pd.MultiIndex.from_frame(rows.hyperparameters) for rows in (self, seen))
+            apart &= ~own.isin(known)
         return self.take(np.flatnonzero(apart))
-
-    def first_by_hash(self, count: int) -> Integer[np.ndarray, " m"]:
-        """The indices of ``count`` rows, or of all: those of the runs whose ids have the lowest hashes.
-
-        The hash is not the one that divides runs into splits, so a few rows are like the whole split.
-        """
-        hashes = [hashlib.sha256(f"subset {run}".encode()).digest() for run in self.runs]
-        order = sorted(range(len(self)), key=lambda row: (hashes[row], row))
-        return np.sort(np.array(order[:count], dtype=np.int64))
 
     def take(self, rows: Integer[np.ndarray, " m"]) -> "Checkpoints":
         """Some of the rows; not copied if they are all, in order."""
@@ -132,24 +121,28 @@ class Checkpoints:
 
     def doubled(self, seed: int, entry_range: float) -> "Checkpoints":
         """The checkpoints, followed by a moved copy of each (tab:augmented_agnews)."""
-        moved = self.moved(seed, entry_range)
-        return replace(
-            self,
-            weights=torch.cat([self.weights, moved.weights]),
-            accuracy=torch.cat([self.accuracy, self.accuracy]),
-            runs=np.concatenate([self.runs, self.runs]),
-            hyperparameters=pd.concat([self.hyperparameters, self.hyperparameters], ignore_index=True),
-        )
+        twice = self.take(np.tile(np.arange(len(self)), 2))
+        return replace(twice, weights=torch.cat([self.weights, self.moved(seed, entry_range).weights]))
 
 
 class NotFinite(ValueError):
     """A model predicts NaN or infinity."""
 
 
-class Fitted(Protocol):
-    """A model for which every choice has been made."""
+@dataclass(frozen=True)
+class Fitted:
+    """A model for which every choice has been made.
 
-    def predict(self, rows: Checkpoints) -> Float[np.ndarray, " n"]: ...
+    ``epoch`` of ``epochs`` did best on validation (a round of boosting for trees); None is not known. ``predictor`` is
+    the network of a neural one.
+    """
+
+    predict: Callable[[Checkpoints], Float[np.ndarray, " n"]]
+    validation_tau: float = math.nan
+    epoch: int | None = None
+    epochs: int | None = None
+    parameters: int | None = None
+    predictor: nn.Module | None = None
 
 
 @dataclass(frozen=True)
@@ -277,9 +270,12 @@ class BenchmarkData:
         """The same data with the first ``count`` rows of the train split, in an order that the runs' hashes give.
 
         So a smaller number of rows lies in a larger one. Validation and test stay whole, and so does the fingerprint: a
-        trial has the number of rows besides.
+        trial has the number of rows besides. The hash is not the one that divides runs into splits, so a few rows are
+        like the whole split.
         """
-        return replace(self, train=self.train.take(self.train.first_by_hash(count)))
+        hashes = [hashlib.sha256(f"subset {run}".encode()).digest() for run in self.train.runs]
+        first = sorted(range(len(hashes)), key=hashes.__getitem__)[:count]
+        return replace(self, train=self.train.take(np.sort(first)))
 
     def judge(self, fitted: Fitted, threshold: float, name: str) -> Outcome:
         """Tests a fitted model on the test rows at or above a threshold. Nothing else opens them.

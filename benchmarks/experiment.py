@@ -1,66 +1,84 @@
-"""The options that all table commands share, and one run of them.
+"""One run of a table command: computes what is missing, writes rows, tables and plots, names the models left out.
 
-A run computes what is missing, writes rows, tables and plots, and names the models that were left out. Before long fits
-it measures short ones and prints how long the table will take.
+The rows are means over seeds with their errors, intervals over test runs, and differences. Before long fits short ones
+are measured, and a line says how long those of one data set will take.
 """
 
-import argparse
+import functools
 import importlib
+import math
 import sys
 import time
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from benchmarks import results
-from benchmarks.data import MIN_ROWS, BenchmarkData
-from benchmarks.execution import Finished, compute, fit_neural, groups, to_fit
-from benchmarks.models.registry import MODELS, BenchmarkModel, check_models, known_models
-from benchmarks.models.training import EPOCHS, RECIPES
+from benchmarks.data import MIN_ROWS, BenchmarkData, Outcome
+from benchmarks.models.registry import MODELS, known_models, weight_models
+from benchmarks.models.training import RECIPES
+from benchmarks.options import EPOCHS, TableOptions
 from benchmarks.results import Result, ResultIndex
-from benchmarks.summary import summarize
+from benchmarks.statistics import (
+    Interval,
+    bootstrap_taus,
+    coefficient_of_determination,
+    kendall_tau,
+    noise_ceiling,
+    noise_ceiling_within,
+    resample_runs,
+    resampled_means,
+    standard_error,
+    taus_within,
+)
 from benchmarks.tables import for_terminal, with_data_notes
-from benchmarks.trial import Trial, TrialStore
-from zoo.command import command_parser, duration, how_many, progress_bar
+from benchmarks.trial import Outcomes, Trial, TrialStore, compute, fit, groups, to_fit
+from zoo.command import duration, how_many, progress_bar
 from zoo.device import choose_device
-from zoo.reading.locate import DEFAULT_NAME
 from zoo.reading.selection import Selection
 from zoo.storage.atomic import write_atomically
 
-_SEEDS = 5
 _SOME_SKIPPED = 3  # the exit code when models were left out
 _WORTH_A_PROBE = 50_000  # rows times epochs: less is over in a minute or two
 _PROBE_ROWS, _PROBE_EPOCHS, _PROBE_FEATURES = 64, 2, 256
 _CONVERGED_EPOCHS = 100  # of the predictors that train until validation stops improving; 97 in the committed rows
+# the notes of an outcome that become rows
+_AVERAGED_NOTES = (
+    "mean_change",
+    "wall_seconds",
+    "peak_memory_megabytes",
+    "fitted_together",
+    "parameters",
+    "validation_tau",
+    "epoch",
+    "epochs",
+)
+_REFERENCE = "hyperparameters"
 
 
-@dataclass(frozen=True)
-class TableOptions:
-    """The models, data and device of a table, and where it is written."""
+class Experiment:
+    """What one command computes and writes, over all its configs."""
 
-    zoo: str
-    configs: tuple[str, ...]
-    models: tuple[str, ...]
-    thresholds: tuple[float, ...]
-    seeds: int
-    epochs: int
-    recipes: tuple[str, ...]
-    checkpoint: str | None
-    where: Selection | None
-    device: torch.device
-    jobs: int
-    out: Path
-    estimate: bool = True
-    """Whether to measure, before long fits, how long they will take."""
+    def __init__(self, benchmark: str, options: TableOptions) -> None:
+        self.benchmark, self.options = benchmark, options
+        self.where = None if options.where is None else Selection.parse(options.where)
+        self.device = choose_device(options.device)
+        self.jobs = options.jobs or torch.get_num_threads()
+        self.rows: list[Result] = []
+        self.skipped: dict[str, str] = {}
+        self.trained_on: dict[str, str | None] = {}
+        """Config → the part of its task's data that its transformers were trained on, if not all."""
 
     def data(self, config: str, entry_range: float | None = None, checkpoint: str | None = None) -> BenchmarkData:
         return BenchmarkData.from_zoo(
-            self.zoo,
+            self.options.zoo,
             config,
-            checkpoint=checkpoint or self.checkpoint,
+            checkpoint=checkpoint or self.options.checkpoint,
             where=self.where,
             device=self.device,
             entry_range=entry_range,
@@ -68,174 +86,50 @@ class TableOptions:
 
     def file(self, name: str) -> Path:
         """The path of a table or plot. A selection has its own file names and so does not replace the whole table."""
-        path = self.out / name
-        if self.where is None:
-            return path
-        return path.with_suffix(f".{self.where.file_suffix}{path.suffix}")
+        path = self.options.out / name
+        return path if self.where is None else path.with_suffix(f".{self.where.file_suffix}{path.suffix}")
 
-    def trials(self, benchmark: str, data: BenchmarkData, model: str, **what: Any) -> list[Trial]:
+    def trials(self, data: BenchmarkData, model: str, **what: Any) -> list[Trial]:
         """The trials of one entry of a table, one per seed; ``what`` distinguishes it from the other entries."""
-        values = {"checkpoint": data.checkpoint, "where": self.where, "epochs": self.epochs, **what}
-        return [Trial(benchmark, data.config, model, seed, data.fingerprint, **values) for seed in range(self.seeds)]
+        values = {"checkpoint": data.checkpoint, "where": self.where, "epochs": self.options.epochs, **what}
+        seeds = range(1 if self.options.quick else self.options.seeds)
+        return [
+            Trial(self.benchmark, data.config, model, seed, data.fingerprint, **values).normalized() for seed in seeds
+        ]
 
-
-def table_parser(
-    prog: str, description: str, *, configs: tuple[str, ...], models: tuple[str, ...], thresholds: tuple[float, ...]
-) -> argparse.ArgumentParser:
-    """A parser with the shared options. A command that gives a single model or threshold has no option for it.
-
-    One that gives no configs uses all of the zoo.
-    """
-    parser = command_parser(prog, description)
-    parser.add_argument("--zoo", default=DEFAULT_NAME, metavar="DIR", help="folder of the zoo, or its name on the hub")
-    parser.add_argument(
-        "--config",
-        nargs="+",
-        default=list(configs) or None,
-        metavar="CONFIG",
-        help="configs of the zoo" + ("" if configs else " (default: all)"),
-    )
-    if len(models) > 1:
-        parser.add_argument(
-            "--models",
-            nargs="+",
-            default=list(models),
-            metavar="MODEL",
-            help="which to fit; module:Class is a predictor of your own",
-        )
-    if len(thresholds) > 1:
-        percent = ["none" if threshold == 0 else f"{threshold * 100:g}" for threshold in thresholds]
-        parser.add_argument(
-            "--thresholds",
-            nargs="+",
-            default=percent,
-            metavar="T",
-            help="least accuracy of the rows: none, or percentages",
-        )
-    parser.add_argument("--seeds", type=int, default=_SEEDS, help="seeds per model")
-    parser.add_argument("--epochs", type=int, default=EPOCHS, help="epochs of neural predictors")
-    parser.add_argument(
-        "--checkpoint",
-        metavar="LABEL",
-        help="of each run: one of the config's, or all (default: the one nearest to 75 %% of the epochs)",
-    )
-    parser.add_argument(
-        "--where",
-        metavar="EXPRESSION",
-        help='only these rows of each split, such as "train_fraction >= 0.8" (default: all)',
-    )
-    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, or auto: the GPU where there is one")
-    parser.add_argument("--jobs", type=int, default=torch.get_num_threads(), help="threads of the tree models")
-    parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="folder to write to")
-    parser.add_argument(
-        "--no-estimate",
-        dest="estimate",
-        action="store_false",
-        help="begin at once, without measuring how long it takes",
-    )
-    parser.add_argument("--quick", action="store_true", help="one seed, the first threshold, only the paper's recipe")
-    parser.set_defaults(all_models=models, all_thresholds=thresholds, recipes=("paper",))
-    return parser
-
-
-def read_options(parsed: argparse.Namespace) -> TableOptions:
-    """The options, checked; ``--quick`` overrides the others."""
-    for name in ("seeds", "epochs", "jobs"):
-        if getattr(parsed, name) < 1:
-            raise ValueError(f"--{name} must be at least 1, got {getattr(parsed, name)}")
-    device = choose_device(parsed.device)
-    texts = getattr(parsed, "thresholds", None)
-    thresholds = tuple(map(_parse_threshold, texts)) if texts else parsed.all_thresholds
-    return TableOptions(
-        zoo=parsed.zoo,
-        configs=tuple(dict.fromkeys(parsed.config or ())),
-        models=check_models(getattr(parsed, "models", parsed.all_models)),
-        thresholds=thresholds[:1] if parsed.quick else tuple(dict.fromkeys(thresholds)),
-        seeds=1 if parsed.quick else parsed.seeds,
-        epochs=parsed.epochs,
-        recipes=("paper",) if parsed.quick else tuple(parsed.recipes),
-        checkpoint=parsed.checkpoint,
-        where=None if parsed.where is None else Selection.parse(parsed.where),
-        device=device,
-        jobs=parsed.jobs,
-        out=parsed.out,
-        estimate=parsed.estimate,
-    )
-
-
-def _parse_threshold(text: str) -> float:
-    """``none`` or a percentage."""
-    try:
-        percent = 0.0 if text == "none" else float(text.rstrip("%"))
-    except ValueError:
-        percent = -1.0
-    if not 0 <= percent < 100:
-        raise ValueError(f"a threshold is none or a percentage of at least 0 and below 100, got {text!r}")
-    return percent / 100
-
-
-@dataclass
-class Experiment:
-    """Gathers what one command computes and writes, over all its configs."""
-
-    options: TableOptions
-    data_sets: int = 1
-    """How many are to be run."""
-    rows: list[Result] = field(default_factory=list)
-    skipped: dict[str, str] = field(default_factory=dict)
-    trained_on: dict[str, str | None] = field(default_factory=dict)
-    """Config → the part of its task's data that its transformers were trained on, if not all."""
-
-    def run(self, trials: Sequence[Trial], data: BenchmarkData) -> Finished:
-        """Computes the trials on one data set and stores their rows."""
+    def run(self, entries: Iterable[Sequence[Trial]], data: BenchmarkData) -> Outcomes:
+        """Computes the trials of some entries on one data set and stores their rows."""
         self.trained_on[data.config] = data.trained_on
-        trials = list(dict.fromkeys(trial.normalized() for trial in trials))
+        trials = list(dict.fromkeys(trial for entry in entries for trial in entry))
         store = TrialStore(self.options.out)
-        self._announce_time(list(dict.fromkeys(trial.fit for trial in to_fit(trials, data, store))), data)
+        if self.options.estimate:
+            fits = list(dict.fromkeys(trial.fit for trial in to_fit(trials, data, store)))
+            _announce_time(fits, data, self.jobs, trials[0].threshold)
         with progress_bar() as bar:
             task = bar.add_task(data.config, total=len(trials))
-            finished = compute(
+            outcomes, skipped = compute(
                 trials,
                 data,
                 store,
-                jobs=self.options.jobs,
+                jobs=self.jobs,
                 advance=lambda text, count: bar.update(task, description=text, advance=count),
             )
-        self.skipped |= finished.skipped
-        self.add(summarize(finished.outcomes, data, trials))
-        return finished
+        self.skipped |= skipped
+        self.add(_summarize(outcomes, data, trials))
+        return outcomes
 
     def add(self, rows: Sequence[Result]) -> None:
         """Stores rows, and keeps them for the tables."""
         results.append_new(rows, self.options.out)
         self.rows += rows
 
-    def _announce_time(self, trials: Sequence[Trial], data: BenchmarkData) -> None:
-        """Prints beforehand how long the fits of one data set will take, where it is more than a minute or two."""
-        self.data_sets -= 1
-        if not self.options.estimate or _row_epochs(trials, data) < _WORTH_A_PROBE:
-            return
-        times, first = _FitTimes(data, self.options.jobs), self.options.thresholds[0]
-        count = how_many(len(trials), "trial")
-        line = f"{data.config}: {count} to fit, about {duration(times.total(trials))} on this machine"
-        quick = [
-            trial
-            for trial in trials
-            if (trial.seed, trial.threshold, trial.recipe) == (0, first, known_models()[trial.model].recipe)
-        ]
-        if len(quick) < len(trials):
-            line += f"; --quick fits {len(quick)} of them, about {duration(times.total(quick))}"
-        if self.data_sets > 0:
-            line += f"; more data sets after this one: {self.data_sets}"
-        print(line, file=sys.stderr, flush=True)
-
     def index(self, config: str) -> ResultIndex:
         """The rows of a config, to make its table from."""
-        return ResultIndex.latest(self.rows, config, self.options.where)
+        return ResultIndex.latest(self.rows, config, self.where)
 
     def write(self, name: str, table: str, *configs: str) -> None:
         """Writes the table of some configs to a file and prints it, with a note on each config that saw less data."""
-        path = self.options.file(name)
+        path = self.file(name)
         text = with_data_notes(table, {config: self.trained_on.get(config) for config in configs})
         write_atomically(path, f"{text}\n".encode())
         print(f"{for_terminal(text)}\n")
@@ -252,6 +146,26 @@ class Experiment:
             sys.exit(_SOME_SKIPPED)
 
 
+def _announce_time(trials: Sequence[Trial], data: BenchmarkData, jobs: int, first: float) -> None:
+    """Prints how long the fits of one data set will take, where it is more than a minute or two.
+
+    ``first`` is the threshold that ``--quick`` fits.
+    """
+    if _row_epochs(trials, data) < _WORTH_A_PROBE:
+        return
+    measured: dict[Hashable, float] = {}
+    quick = [
+        trial
+        for trial in trials
+        if (trial.seed, trial.threshold, trial.recipe) == (0, first, known_models()[trial.model].recipe)
+    ]
+    every, some = (duration(_seconds_of(chosen, data, jobs, measured)) for chosen in (trials, quick))
+    line = f"{data.config}: {how_many(len(trials), 'trial')} to fit, about {every} on this machine"
+    if len(quick) < len(trials):
+        line += f"; --quick fits {len(quick)} of them, about {some}"
+    print(line, file=sys.stderr, flush=True)
+
+
 def _row_epochs(trials: Sequence[Trial], data: BenchmarkData) -> int:
     """The size of the work, whatever the machine: rows read in training. Other models count as one of 50 epochs."""
     return sum(len(data.train.at_least(trial.threshold)) * _epochs_of(trial) for trial in trials)
@@ -261,68 +175,214 @@ def _epochs_of(trial: Trial) -> int:
     return _CONVERGED_EPOCHS if RECIPES[trial.recipe].converged else trial.epochs or EPOCHS
 
 
-@dataclass
-class _FitTimes:
-    """Estimated seconds of fits, from a short fit of each model."""
-
-    data: BenchmarkData
-    jobs: int
-    measured: dict[Hashable, float] = field(default_factory=dict)
-    """Seconds per row (and epoch, of a neural predictor), measured once."""
-
-    def total(self, trials: Sequence[Trial]) -> float:
-        return sum(self.of(group) for group in groups(trials, self.data))
-
-    def of(self, group: Sequence[Trial]) -> float:
-        """The seconds of trials that are fitted in one go; 0 where they cannot be fitted."""
+def _seconds_of(trials: Sequence[Trial], data: BenchmarkData, jobs: int, measured: dict[Hashable, float]) -> float:
+    """Estimated seconds of all fits; ``measured`` keeps those of one row (and epoch, of a neural predictor)."""
+    total = 0.0
+    for group in groups(trials, data):
         model = known_models()[group[0].model]
-        counts = [self.data.rows_at_least(trial.threshold) for trial in group]
+        counts = [data.rows_at_least(trial.threshold) for trial in group]
         if model.missing() is not None or min(map(min, counts)) < MIN_ROWS:
-            return 0.0
+            continue
         key = (model.name, group[0].components, group[0].channels, len(group) if model.neural else 1)
-        if key not in self.measured:
-            self.measured[key] = self._of_a_neural_row(group) if model.neural else self._of_another_row(model)
-        rows = max(map(sum, counts))
-        return self.measured[key] * rows * (_epochs_of(group[0]) if model.neural else len(group))
-
-    def _of_a_neural_row(self, group: Sequence[Trial]) -> float:
-        """Two fits on a few rows differ by some epochs only: what they take to begin does not count."""
-        few = self._few_rows(max(trial.threshold for trial in group))
-        recipe = "paper" if RECIPES[group[0].recipe].converged else group[0].recipe
-
-        def seconds(epochs: int) -> float:
-            trials = [replace(trial, recipe=recipe, epochs=epochs) for trial in group]
-            return _seconds(lambda: fit_neural(trials, few))
-
-        seconds(1)  # warms up
-        rows = len(few.train) + len(few.validation)
-        return max(0.0, seconds(1 + _PROBE_EPOCHS) - seconds(1)) / (_PROBE_EPOCHS * rows)
-
-    def _of_another_row(self, model: BenchmarkModel) -> float:
-        """Trees are fitted on a few features, as their time grows with these; a model of the user's on a few rows."""
-        data, features, fit = self.data, 1.0, model.fit
-        assert fit is not None
-        if model.library is not None:
-            importlib.import_module(model.library)
-        if model.name not in MODELS:
-            data = self._few_rows(0.0)
-        elif model.reads_weights:
-            features = max(1.0, data.train.weights.shape[1] / _PROBE_FEATURES)
-            narrow = (
-                replace(rows, weights=rows.weights[:, :_PROBE_FEATURES]) for rows in (data.train, data.validation)
-            )
-            data = replace(data, **dict(zip(("train", "validation"), narrow, strict=True)))
-        seconds = _seconds(lambda: fit(data.train, data.validation, [0], self.jobs))
-        return seconds * features / (len(data.train) + len(data.validation))
-
-    def _few_rows(self, threshold: float) -> BenchmarkData:
-        train, validation = (
-            rows.take(rows.at_least(threshold)[:_PROBE_ROWS]) for rows in (self.data.train, self.data.validation)
-        )
-        return replace(self.data, train=train, validation=validation)
+        if key not in measured:
+            measured[key] = _seconds_per_row(group, data, jobs)
+        total += measured[key] * max(map(sum, counts)) * (_epochs_of(group[0]) if model.neural else len(group))
+    return total
 
 
-def _seconds(call: Callable[[], object]) -> float:
+def _seconds_per_row(group: Sequence[Trial], data: BenchmarkData, jobs: int) -> float:
+    """Neural predictors and models of the user's are fitted on a few rows, trees on a few of their features.
+
+    Two neural fits differ by some epochs only: what they take to begin does not count.
+    """
+    model, features, parts = known_models()[group[0].model], 1.0, [data.train, data.validation]
+    if model.neural or model.name not in MODELS:
+        highest = max(trial.threshold for trial in group)
+        parts = [rows.take(rows.at_least(highest)[:_PROBE_ROWS]) for rows in parts]
+    elif model.reads_weights:
+        features = max(1.0, data.train.weights.shape[1] / _PROBE_FEATURES)
+        parts = [replace(rows, weights=rows.weights[:, :_PROBE_FEATURES]) for rows in parts]
+    few = replace(data, train=parts[0], validation=parts[1])
+    recipe = "paper" if RECIPES[group[0].recipe].converged else group[0].recipe
+    rows = sum(map(len, parts))
+    if not model.neural:
+        importlib.import_module(model.library or "numpy")
+        return _seconds([replace(group[0], threshold=0.0)], few, jobs) * features / rows
+
+    def seconds(epochs: int) -> float:
+        return _seconds([replace(trial, recipe=recipe, epochs=epochs) for trial in group], few, jobs)
+
+    seconds(1)  # warms up
+    return max(0.0, seconds(1 + _PROBE_EPOCHS) - seconds(1)) / (_PROBE_EPOCHS * rows)
+
+
+def _seconds(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> float:
     start = time.perf_counter()
-    call()
+    fit(trials, data, jobs)
     return time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a table: the outcomes of the trials that differ only in their seed. ``trial`` is the first."""
+
+    trial: Trial
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def truth(self) -> np.ndarray:
+        return self.outcomes[0].truth
+
+    @property
+    def rankable(self) -> bool:
+        return len(self.truth) >= 2 and bool(np.ptp(self.truth) > 0)
+
+    def taus(self) -> list[float]:
+        """One τ per seed; a constant prediction ranks nothing and counts as 0."""
+        taus = [kendall_tau(outcome.predicted, outcome.truth) for outcome in self.outcomes]
+        return [0.0 if math.isnan(tau) else tau for tau in taus]
+
+    def taus_within(self) -> np.ndarray | None:
+        """τ within each configuration [seeds, configurations]; None where it is not defined.
+
+        It is where the zoo has several runs of a configuration, each row is a run of its own (not one of several
+        checkpoints, which differ in more than the seed), and some configuration can be ranked.
+        """
+        numbers, runs = self.outcomes[0].configurations, self.outcomes[0].runs
+        if numbers is None or len(np.unique(runs)) < len(runs):
+            return None
+        taus = np.stack([taus_within(outcome.predicted, outcome.truth, numbers) for outcome in self.outcomes])
+        return taus if taus.size else None
+
+    def resamples(self) -> np.ndarray:
+        """How often each test row is in each resample of a bootstrap [b, n].
+
+        Runs of one configuration are alike, so where there are several, it draws configurations, not runs.
+        """
+        first = self.outcomes[0]
+        return resample_runs(first.runs if first.configurations is None else first.configurations)
+
+    def row(self, metric: str, value: float, stderr: float | None = None) -> Result:
+        row = Result.measured(
+            self.trial.benchmark,
+            self.trial.config,
+            metric,
+            value,
+            stderr=stderr,
+            n=len(self.outcomes),
+            device="cpu",
+            model=self.trial.model,
+            setting=self.trial.setting(),
+            packages=_packages_of(self.trial.model),
+        )
+        return replace(row, device=str(self.outcomes[0].notes["device"]))
+
+    def interval_rows(self, metric: str, resampled: np.ndarray) -> Iterable[Result]:
+        """The ends of the interval of a metric, where enough of its resampled values are defined."""
+        interval = Interval.of(resampled)
+        if interval is not None:
+            yield self.row(f"{metric}_low", interval.low)
+            yield self.row(f"{metric}_high", interval.high)
+
+
+def entries_of(outcomes: Outcomes) -> list[Entry]:
+    by_entry: dict[Trial, list[Trial]] = {}
+    for trial in sorted(outcomes, key=lambda trial: trial.seed):
+        by_entry.setdefault(replace(trial, seed=0), []).append(trial)
+    return [Entry(trials[0], tuple(outcomes[trial] for trial in trials)) for trials in by_entry.values()]
+
+
+def _summarize(outcomes: Outcomes, data: BenchmarkData, trials: Sequence[Trial]) -> list[Result]:
+    """All rows of a table: those of the data in each column, and those of every entry."""
+    rows: list[Result] = []
+    entries = entries_of(outcomes)
+    for column in dict.fromkeys(map(_column_of, trials)):
+        in_column = [entry for entry in entries if _column_of(entry.trial) == column]
+        rows += _data_rows(column, in_column, data)
+        rows += _entry_rows([entry for entry in in_column if entry.rankable])
+    return rows
+
+
+def _column_of(trial: Trial) -> Trial:
+    """The same for trials with the same test rows, whatever the model and how it is fitted."""
+    return replace(trial, model="", seed=0, recipe="paper", epochs=None, components=None, channels=None)
+
+
+def _data_rows(column: Trial, entries: Sequence[Entry], data: BenchmarkData) -> list[Result]:
+    """The number of rows in each split, and the noise ceiling of τ."""
+    setting = {name: value for name, value in column.setting().items() if name != "recipe"}
+    train_rows, validation_rows = data.rows_at_least(column.threshold)
+    values: dict[str, float | None] = {"train_rows": train_rows, "validation_rows": validation_rows}
+    if entries:
+        entry = entries[0]
+        values["test_rows"] = len(entry.truth)
+        values["noise_ceiling"] = noise_ceiling(entry.truth, data.test_examples) if entry.rankable else None
+        within, configurations = entry.taus_within(), entry.outcomes[0].configurations
+        if within is not None and configurations is not None:
+            values["configurations_within"] = within.shape[1]
+            values["noise_ceiling_within"] = noise_ceiling_within(entry.truth, configurations, data.test_examples)
+    return [
+        Result.measured(
+            column.benchmark, column.config, metric, value, n=1, device="cpu", variant="data", setting=setting
+        )
+        for metric, value in values.items()
+        if value is not None
+    ]
+
+
+def _entry_rows(entries: Sequence[Entry]) -> list[Result]:
+    """The rows of the entries in one column.
+
+    The leader is the model with the highest mean τ among those that read weights alone, trained as for the main
+    columns. Each is also compared with the predictor that reads hyperparameters only, on the same resamples.
+    """
+    if not entries:
+        return []
+    counts = entries[0].resamples()
+    all_resamples = [
+        bootstrap_taus([outcome.predicted for outcome in entry.outcomes], entry.truth, counts) for entry in entries
+    ]
+    means = [float(np.mean(entry.taus())) for entry in entries]
+    merits = [
+        (trial.recipe == known_models()[trial.model].recipe, trial.model in weight_models(), mean)
+        for trial, mean in zip((entry.trial for entry in entries), means, strict=True)
+    ]
+    leader = merits.index(max(merits))
+    reference = next((number for number, entry in enumerate(entries) if entry.trial.model == _REFERENCE), None)
+    rows = []
+    for entry, mean, resamples in zip(entries, means, all_resamples, strict=True):
+        assert np.array_equal(entry.truth, entries[0].truth), "a column has one test set"
+        rows.append(entry.row("tau", mean, standard_error(entry.taus())))
+        rows += entry.interval_rows("tau", resamples)
+        within = entry.taus_within()
+        if within is not None:
+            per_seed = within.mean(axis=1).tolist()
+            rows.append(entry.row("tau_within", float(np.mean(per_seed)), standard_error(per_seed)))
+            rows += entry.interval_rows("tau_within", resampled_means(within.mean(axis=0)))
+        rows.append(entry.row("tau_behind_leader", means[leader] - mean))
+        rows += entry.interval_rows("tau_behind_leader", all_resamples[leader] - resamples)
+        if reference is not None and entry is not entries[reference]:
+            metric = f"tau_above_{_REFERENCE}"
+            rows.append(entry.row(metric, mean - means[reference]))
+            rows += entry.interval_rows(metric, resamples - all_resamples[reference])
+        r2 = [coefficient_of_determination(outcome.predicted, outcome.truth) for outcome in entry.outcomes]
+        rows.append(entry.row("r2", float(np.mean(r2)), standard_error(r2)))
+        constant = sum(bool(np.ptp(outcome.predicted) == 0) for outcome in entry.outcomes)
+        rows.append(entry.row("constant_seeds", constant))
+        for name in _AVERAGED_NOTES:
+            values = [value for outcome in entry.outcomes if isinstance(value := outcome.notes[name], int | float)]
+            if values:
+                rows.append(entry.row(name, float(np.mean(values)), standard_error(values)))
+    return rows
+
+
+_distributions = functools.cache(metadata.packages_distributions)
+"""The distributions that each module came with: ``sklearn`` is of ``scikit-learn``. Searched once per process."""
+
+
+@functools.cache
+def _packages_of(model: str) -> list[str]:
+    """The distributions that were used. The library that fitted may be missing on the machine that only summarizes."""
+    libraries = [known_models()[name].library for name in (model, *known_models()[model].parts)]
+    modules = ("torch", "numpy", *filter(None, libraries))
+    return [_distributions()[module][0] for module in modules if module in _distributions()]

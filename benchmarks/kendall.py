@@ -11,22 +11,66 @@ OUT/kendall.jsonl, OUT/kendall.CONFIG.md and three plots; each --where has its o
 missing, or that predicts NaN or infinity, is left out; the exit code is then 3.
 """
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, get_args
+
+from benchmarks.options import USUAL_MODELS, Models, TableOptions
+from benchmarks.tables import paper
+from zoo.command import Command, Option
+
+_Recipe = Literal["paper", "converged", "scaled", "place"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options(TableOptions):
+    models: Models = USUAL_MODELS
+    thresholds: Annotated[tuple[str, ...], Option("least accuracy of the rows: none, or percentages", "T")] = tuple(
+        f"{100 * threshold:g}" if threshold else "none" for threshold in paper.THRESHOLDS
+    )
+    recipes: Annotated[
+        tuple[_Recipe, ...],
+        Option(
+            "how neural predictors train: paper, a fixed number of epochs; converged, until validation stops "
+            "improving; scaled, like paper, on weights brought to unit size; place, like paper, to predict an "
+            "accuracy's rank among the training accuracies"
+        ),
+    ] = get_args(_Recipe)
+
+    def __post_init__(self) -> None:
+        self.least_accuracies()
+
+    def least_accuracies(self) -> list[float]:
+        """The thresholds as numbers, each once."""
+        return list(dict.fromkeys(map(_parse_threshold, self.thresholds)))
+
+
+def _parse_threshold(text: str) -> float:
+    """``none`` or a percentage."""
+    try:
+        percent = 0.0 if text == "none" else float(text.rstrip("%"))
+    except ValueError:
+        percent = -1.0
+    if not 0 <= percent < 100:
+        raise ValueError(f"a threshold is none or a percentage of at least 0 and below 100, got {text!r}")
+    return percent / 100
+
+
+_command = Command(__name__, "benchmarks.kendall", __doc__, _Options)
+
 import numpy as np
 
 from benchmarks import paper
 from benchmarks.data import BenchmarkData
-from benchmarks.execution import Finished
-from benchmarks.experiment import Experiment, TableOptions, read_options, table_parser
-from benchmarks.models.registry import USUAL_MODELS, known_models, own_models
-from benchmarks.models.training import COLUMN_RECIPES
+from benchmarks.experiment import Experiment
+from benchmarks.models.registry import check_models, known_models, own_models
 from benchmarks.plots import scatter, tau_by_threshold
 from benchmarks.tables import render_table
-from benchmarks.trial import Trial
-from zoo.command import command
+from benchmarks.trial import Outcomes, Trial
 from zoo.plots import plot_histograms
 
 
-def _recipes_of(options: TableOptions, model: str, threshold: float) -> list[str]:
+def _recipes_of(options: _Options, model: str, threshold: float) -> list[str]:
     """How a model is trained at a threshold. Only in the first column are neural predictors also trained by recipes
     other than the paper's.
 
@@ -34,41 +78,37 @@ def _recipes_of(options: TableOptions, model: str, threshold: float) -> list[str
     """
     benchmark_model = known_models()[model]
     own = benchmark_model.recipe
-    others_too = threshold == options.thresholds[0] and benchmark_model.neural and own == "paper"
+    others_too = threshold == options.least_accuracies()[0] and benchmark_model.neural and own == "paper"
     recipes = [recipe for recipe in options.recipes if recipe == "paper" or others_too]
     recipes = [recipe for recipe in recipes if recipe != "scaled" or benchmark_model.scalable]
     return [own if recipe == "paper" else recipe for recipe in recipes]
 
 
-def _plan(options: TableOptions, data: BenchmarkData) -> list[Trial]:
-    """All trials."""
-    return [
-        trial
-        for model in options.models
-        for threshold in options.thresholds
-        for recipe in _recipes_of(options, model, threshold)
-        for trial in options.trials("kendall", data, model, threshold=threshold, recipe=recipe)
-    ]
+def _entries(experiment: Experiment, options: _Options, data: BenchmarkData) -> Iterator[Sequence[Trial]]:
+    """The trials of every model, threshold and recipe.
 
-
-def _require_trials(options: TableOptions) -> None:
-    """A named model that the chosen recipes never train is a ValueError; the usual models are not named."""
-    idle = [model for model in options.models if not _recipes_of(options, model, options.thresholds[0])]
+    A named model that the chosen recipes never train is a ValueError; the usual models are not named.
+    """
+    thresholds = options.least_accuracies()
+    idle = [model for model in options.models if not _recipes_of(options, model, thresholds[0])]
     if idle and options.models != USUAL_MODELS:
         raise ValueError(
             f"--recipes {' '.join(options.recipes)} trains no {' or '.join(idle)}: "
             "add paper, which stands for a model's own way"
         )
+    for model in options.models:
+        for threshold in thresholds:
+            for recipe in _recipes_of(options, model, threshold):
+                yield experiment.trials(data, model, threshold=threshold, recipe=recipe)
 
 
-def _draw(experiment: Experiment, finished: Finished, data: BenchmarkData) -> None:
-    """Draws the plots; the scatter plot is of the first seed."""
-    file, config = experiment.options.file, data.config
-    first = experiment.options.thresholds[0]
+def _draw(experiment: Experiment, outcomes: Outcomes, data: BenchmarkData, first: float) -> None:
+    """Draws the plots; the scatter plot is of the first seed at the first threshold."""
+    file, config = experiment.file, data.config
     shown = {
         name: (outcome.predicted, outcome.truth)
         for name, benchmark_model in known_models().items()
-        for trial, outcome in finished.outcomes.items()
+        for trial, outcome in outcomes.items()
         if (trial.model, trial.seed, trial.recipe, trial.threshold) == (name, 0, benchmark_model.recipe, first)
         and len(outcome.truth)
     }
@@ -83,29 +123,18 @@ def _draw(experiment: Experiment, finished: Finished, data: BenchmarkData) -> No
     experiment.announce(plot_histograms({title: accuracy}, file(f"kendall.{config}.accuracy.png")))
 
 
-@command
+@_command
 @own_models()
-def main(arguments: list[str] | None = None) -> None:
-    parser = table_parser(
-        "benchmarks.kendall", __doc__ or "", configs=("mnist",), models=USUAL_MODELS, thresholds=paper.THRESHOLDS
-    )
-    parser.add_argument(
-        "--recipes",
-        nargs="+",
-        default=list(COLUMN_RECIPES),
-        choices=COLUMN_RECIPES,
-        help="how neural predictors train: paper, a fixed number of epochs; converged, until validation stops "
-        "improving; scaled, like paper, on weights brought to unit size; place, like paper, to predict an accuracy's "
-        "rank among the training accuracies",
-    )
-    options = read_options(parser.parse_args(arguments))
-    _require_trials(options)
-    experiment = Experiment(options, data_sets=len(options.configs))
-    for config in options.configs:
-        data = options.data(config)
-        finished = experiment.run(_plan(options, data), data)
+def main(options: _Options) -> None:
+    experiment = Experiment("kendall", options)
+    options = replace(options, models=check_models(options.models))
+    if options.quick:
+        options = replace(options, thresholds=options.thresholds[:1], recipes=("paper",))
+    for config in options.config:
+        data = experiment.data(config)
+        outcomes = experiment.run(_entries(experiment, options, data), data)
         experiment.write(f"kendall.{config}.md", render_table("kendall", {config: experiment.index(config)}), config)
-        _draw(experiment, finished, data)
+        _draw(experiment, outcomes, data, options.least_accuracies()[0])
     experiment.end()
 
 

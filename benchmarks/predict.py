@@ -11,11 +11,34 @@ were measured, Kendall's tau of the ranking is printed with its interval. A file
 anything in it.
 """
 
-import argparse
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from zoo.checked import Count
+from zoo.command import Argument, Command, Option
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    paths: Annotated[
+        tuple[str, ...],
+        Argument("zoo such as small-transformer-zoo, files of checkpoints, or folders of them", "PATH"),
+    ]
+    config: Annotated[str | None, Option("config of a zoo (default: that of the predictor, or the only one)")] = None
+    split: Annotated[str | None, Option("of a zoo: train, validation, test, joined by +, or all (default: test)")] = (
+        None
+    )
+    where: Annotated[str | None, Option("of a zoo: only these rows, e.g. \"optimizer == 'adam'\"", "EXPRESSION")] = None
+    predictor: Annotated[str | None, Option("a name of this package, or a file or folder of your own", "NAME")] = None
+    top: Annotated[Count, Option("how many rows to print", "N")] = 20
+    out: Annotated[Path | None, Option("also write all rows to this CSV file", "FILE")] = None
+
+
+_command = Command(__name__, "benchmarks.predict", __doc__, _Options)
+
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,45 +55,16 @@ from nfn.predictors.conformal import LEVEL, ConformalInterval
 from nfn.predictors.predictor import differences
 from nfn.predictors.storage import pretrained_names
 from nfn.training import READ_AT_ONCE
-from zoo import TransformerSpec, TransformerWeights, ZooReader
-from zoo.command import command, command_parser, how_many, positive
+from zoo import TransformerSpec, TransformerWeights
+from zoo.command import how_many, printable
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import PublishedZoo
 from zoo.reading.checkpoint_file import SUFFIXES, CheckpointFile
-from zoo.reading.locate import DEFAULT_NAME, find_folder
+from zoo.reading.locate import find_folder
 from zoo.reading.reader import open_zoo
 from zoo.storage.atomic import write_atomically
-from zoo.terminal import printable
 
-_SHOWN = 20
 _WRITTEN = ["checkpoint", "predicted", "low", "high", "measured"]
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Checkpoints of one spec. ``table`` has the name of each (``checkpoint``), its ``run``, and the accuracy that was
-    ``measured``, NaN where it is not known."""
-
-    spec: TransformerSpec
-    weights: Float[Tensor, "n d"]
-    table: pd.DataFrame
-
-    @classmethod
-    def of_zoo(cls, reader: ZooReader, where: str | None) -> "_Rows":
-        require_rows(reader.config, {reader.split: len(reader)})
-        rows = reader.rows(where)
-        metadata = reader.metadata.iloc[rows].reset_index(drop=True)
-        names = metadata["run_id"].astype(str) + " " + metadata["checkpoint"].astype(str)
-        measured = metadata["test_accuracy"].astype(np.float64)
-        table = pd.DataFrame({"checkpoint": names, "run": metadata["run_id"].astype(str), "measured": measured})
-        return cls(reader.spec, reader.weights(rows), table)
-
-    @classmethod
-    def of_files(cls, spec: TransformerSpec, files: Sequence[CheckpointFile]) -> "_Rows":
-        """Files that fit the spec; one with NaN or infinity is a ValueError that names it."""
-        rows = [(str(file.path), str(file.metadata.get("run_id", file.path)), _accuracy_of(file)) for file in files]
-        weights = torch.stack([_flat_of(spec, file) for file in files])
-        return cls(spec, weights, pd.DataFrame(rows, columns=["checkpoint", "run", "measured"]))
 
 
 def _flat_of(spec: TransformerSpec, file: CheckpointFile) -> Float[Tensor, " d"]:
@@ -127,15 +121,16 @@ class _Ranker:
         return data.get("config")
 
     @torch.no_grad()
-    def rank(self, rows: _Rows) -> pd.DataFrame:
-        """The checkpoints, the highest predictions first, with the ends of the intervals, NaN where there are none."""
-        if rows.spec != self.spec:
-            unlike = differences(self.spec, rows.spec)
-            raise ValueError(f"{self.name} reads {self.spec.task} transformers, these are others: {unlike}")
-        predicted = torch.cat([self.predictor(part) for part in rows.weights.split(READ_AT_ONCE)])
+    def rank(self, weights: Float[Tensor, "n d"], table: Mapping[str, Any]) -> pd.DataFrame:
+        """The checkpoints, the highest predictions first, with the ends of the intervals, NaN where there are none.
+
+        ``table`` has the name of each (``checkpoint``), its ``run``, and the accuracy that was ``measured``, NaN where
+        it is not known.
+        """
+        predicted = torch.cat([self.predictor(part) for part in weights.split(READ_AT_ONCE)])
         low, high = (torch.full_like(predicted, math.nan),) * 2 if self.interval is None else self.interval(predicted)
         numbers = {"predicted": predicted, "low": low, "high": high}
-        ranking = rows.table.assign(**{name: tensor.double().numpy() for name, tensor in numbers.items()})
+        ranking = pd.DataFrame(table).assign(**{name: tensor.double().numpy() for name, tensor in numbers.items()})
         return ranking.sort_values("predicted", ascending=False, kind="stable")
 
 
@@ -168,7 +163,7 @@ def _verdict(ranking: pd.DataFrame) -> str:
     return f"{line}; {((low <= truth) & (truth <= high)).mean():.0%} of them are inside the interval"
 
 
-def _zoo_ranking(path: str, options: argparse.Namespace) -> tuple[str, pd.DataFrame]:
+def _zoo_ranking(path: str, options: _Options) -> tuple[str, pd.DataFrame]:
     """A title and the ranking of the chosen rows of a zoo, by the fitted predictor of its config, its task, or any."""
     ranker = None if options.predictor is None else _Ranker.load(options.predictor)
     folder = find_folder(path, options.config)
@@ -183,7 +178,16 @@ def _zoo_ranking(path: str, options: argparse.Namespace) -> tuple[str, pd.DataFr
             raise ValueError(f"no fitted predictor of this package reads {reader.config}: name one with --predictor")
         preferred = (name for name in (reader.config, reader.spec.task) if name in names)
         ranker = _Ranker.load(next(preferred, names[0]))
-    return f"{path}, {reader.config}, {reader.split}", ranker.rank(_Rows.of_zoo(reader, options.where))
+    elif ranker.spec != reader.spec:
+        unlike = differences(ranker.spec, reader.spec)
+        raise ValueError(f"{ranker.name} reads {ranker.spec.task} transformers, these are others: {unlike}")
+    require_rows(reader.config, {reader.split: len(reader)})
+    rows = reader.rows(options.where)
+    metadata = reader.metadata.iloc[rows]
+    runs = metadata["run_id"].astype(str)
+    names = runs + " " + metadata["checkpoint"].astype(str)
+    columns = {"checkpoint": names, "run": runs, "measured": metadata["test_accuracy"].astype(np.float64)}
+    return f"{path}, {reader.config}, {reader.split}", ranker.rank(reader.weights(rows), columns)
 
 
 def _file_rankings(files: Sequence[CheckpointFile], predictor: str | None) -> list[tuple[str, pd.DataFrame]]:
@@ -198,10 +202,18 @@ def _file_rankings(files: Sequence[CheckpointFile], predictor: str | None) -> li
             raise ValueError(f"{file.path} fits no fitted predictor: {reasons}")
         preferred = next((name for name in fitting if name == rankers[name].spec.task), fitting[0])
         by_name.setdefault(preferred, []).append(file)
-    return [
-        (f"{len(chosen):,} files", rankers[name].rank(_Rows.of_files(rankers[name].spec, chosen)))
-        for name, chosen in by_name.items()
-    ]
+    return [(f"{len(chosen):,} files", _rank_files(rankers[name], chosen)) for name, chosen in by_name.items()]
+
+
+def _rank_files(ranker: _Ranker, files: Sequence[CheckpointFile]) -> pd.DataFrame:
+    """Files that fit the predictor; one with NaN or infinity is a ValueError that names it."""
+    weights = torch.stack([_flat_of(ranker.spec, file) for file in files])
+    columns = {
+        "checkpoint": [str(file.path) for file in files],
+        "run": [str(file.metadata.get("run_id", file.path)) for file in files],
+        "measured": [_accuracy_of(file) for file in files],
+    }
+    return ranker.rank(weights, columns)
 
 
 def _is_zoo(path: str) -> bool:
@@ -211,19 +223,8 @@ def _is_zoo(path: str) -> bool:
     return Path(path).suffix not in SUFFIXES
 
 
-@command
-def main(arguments: list[str] | None = None) -> None:
-    parser = command_parser("benchmarks.predict", __doc__)
-    parser.add_argument(
-        "paths", nargs="+", metavar="PATH", help=f"zoo such as {DEFAULT_NAME}, files of checkpoints, or folders of them"
-    )
-    parser.add_argument("--config", help="config of a zoo (default: that of the predictor, or the only one)")
-    parser.add_argument("--split", help="of a zoo: train, validation, test, joined by +, or all (default: test)")
-    parser.add_argument("--where", metavar="EXPRESSION", help="of a zoo: only these rows, e.g. \"optimizer == 'adam'\"")
-    parser.add_argument("--predictor", metavar="NAME", help="a name of this package, or a file or folder of your own")
-    parser.add_argument("--top", type=positive, default=_SHOWN, metavar="N", help="how many rows to print")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="also write all rows to this CSV file")
-    options = parser.parse_args(arguments)
+@_command
+def main(options: _Options) -> None:
     zoos = [path for path in options.paths if _is_zoo(path)]
     files = [file for path in options.paths if path not in zoos for file in _files_in(Path(path))]
     if not zoos and (options.where or options.config or options.split):

@@ -7,34 +7,55 @@ chosen and the interval is calibrated on validation, and the file as stored is t
 `nfn.load_pretrained` reads it, `python -m benchmarks.predict` ranks checkpoints with it.
 """
 
-import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from benchmarks.options import EPOCHS, Epochs
+from zoo.checked import Seed
+from zoo.command import DEFAULT_NAME, Command, Device, Option, ZooName
+
+_SUFFIX = ".safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    zoo: ZooName = DEFAULT_NAME
+    config: Annotated[str, Option("config of the zoo")] = "mnist"
+    checkpoint: Annotated[str, Option("one of the config's, or all", "LABEL")] = "all"
+    seed: Annotated[Seed, Option("seed of the fit")] = 0
+    epochs: Epochs = EPOCHS
+    device: Device = "auto"
+    out: Annotated[Path, Option(f"file to write, NAME{_SUFFIX}; its card goes beside it", "FILE")]
+
+    def __post_init__(self) -> None:
+        if self.out.suffix != _SUFFIX:
+            raise ValueError(f"--out must end in {_SUFFIX}, got {self.out}")
+
+
+_command = Command(__name__, "benchmarks.pretrain", __doc__, _Options)
+
 import sys
 import tempfile
-from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
-from benchmarks.data import MIN_ROWS, BenchmarkData, Checkpoints, Outcome, require_rows
-from benchmarks.execution import fit_neural
+from benchmarks.data import MIN_ROWS, BenchmarkData, Checkpoints, Fitted, Outcome, require_rows
 from benchmarks.leaderboard.scoring import HeldOutRows
 from benchmarks.models.registry import MODELS
-from benchmarks.models.training import EPOCHS, FittedPredictor
 from benchmarks.results import current_commit, describe_device
 from benchmarks.statistics import Interval, bootstrap_taus, kendall_tau, resample_runs
-from benchmarks.trial import Trial
+from benchmarks.trial import Trial, fit
 from nfn import Pretrained, load_pretrained
 from nfn.predictors.conformal import LEVEL, ConformalInterval
-from nfn.predictors.storage import CARD_SUFFIX, SUFFIX, save_pretrained
+from nfn.predictors.storage import CARD_SUFFIX, save_pretrained
 from nfn.training import READ_AT_ONCE
-from zoo.command import any_seed, command, command_parser, positive
 from zoo.device import choose_device
 from zoo.format.splits import SPLITS
-from zoo.reading.locate import DEFAULT_NAME
 from zoo.storage.atomic import write_atomically
 from zoo.tasks.toml_text import toml_text
 
@@ -48,30 +69,14 @@ _LIMITS = (
 )
 
 
-@dataclass(frozen=True)
-class _StoredPredictor:
+def _stored(pretrained: Pretrained) -> Fitted:
     """A stored predictor as a table's model, on the CPU, where most will use it; the rows may be on a GPU."""
 
-    pretrained: Pretrained
-
     @torch.no_grad()
-    def predict(self, rows: Checkpoints) -> Float[np.ndarray, " n"]:
-        return torch.cat([self.pretrained(weights.flat().cpu()) for weights in rows.pieces(READ_AT_ONCE)]).numpy()
+    def predict(rows: Checkpoints) -> Float[np.ndarray, " n"]:
+        return torch.cat([pretrained(weights.flat().cpu()) for weights in rows.pieces(READ_AT_ONCE)]).numpy()
 
-
-def _fit(data: BenchmarkData, seed: int, epochs: int) -> FittedPredictor:
-    """Gauge-NFN on train, at the epoch that did best on validation."""
-    recipe = MODELS[_MODEL].recipe
-    trial = Trial(
-        "kendall", data.config, _MODEL, seed, data.fingerprint, checkpoint=data.checkpoint, recipe=recipe, epochs=epochs
-    )
-    (fitted,) = fit_neural([trial], data).values()
-    assert isinstance(fitted, FittedPredictor)
-    return fitted
-
-
-def _calibrate(fitted: FittedPredictor, validation: Checkpoints) -> ConformalInterval:
-    return ConformalInterval.fit(torch.from_numpy(fitted.predict(validation)), torch.from_numpy(validation.truth()))
+    return Fitted(predict)
 
 
 def _measured(outcome: Outcome, pretrained: Pretrained) -> dict[str, Any]:
@@ -90,12 +95,10 @@ def _measured(outcome: Outcome, pretrained: Pretrained) -> dict[str, Any]:
     }
 
 
-def _card(
-    options: argparse.Namespace, data: BenchmarkData, test: HeldOutRows, fitted: FittedPredictor, file: Path
-) -> dict[str, Any]:
+def _card(options: _Options, data: BenchmarkData, test: HeldOutRows, fitted: Fitted, file: Path) -> dict[str, Any]:
     """Everything needed to use the file, or to make it again."""
     pretrained = load_pretrained(file)
-    before, after = (data.judge(model, 0.0, _MODEL) for model in (fitted, _StoredPredictor(pretrained)))
+    before, after = (data.judge(model, 0.0, _MODEL) for model in (fitted, _stored(pretrained)))
     stored_change = float(np.abs(before.predicted - after.predicted).max())
     return {
         "name": file.stem,
@@ -152,31 +155,23 @@ def _replace_pair(path: Path, predictor: bytes, card: bytes) -> None:
     write_atomically(beside, card)
 
 
-@command
-def main(arguments: list[str] | None = None) -> None:
-    parser = command_parser("benchmarks.pretrain", __doc__)
-    parser.add_argument("--zoo", default=DEFAULT_NAME, metavar="DIR", help="folder of the zoo, or its name on the hub")
-    parser.add_argument("--config", default="mnist", help="config of the zoo")
-    parser.add_argument("--checkpoint", default="all", metavar="LABEL", help="one of the config's, or all")
-    parser.add_argument("--seed", type=any_seed, default=0, help="seed of the fit")
-    parser.add_argument("--epochs", type=positive, default=EPOCHS, help="epochs of training")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, or auto: the GPU where there is one")
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="FILE", help=f"file to write, NAME{SUFFIX}; its card goes beside it"
-    )
-    options = parser.parse_args(arguments)
-    if options.out.suffix != SUFFIX:
-        raise ValueError(f"--out must end in {SUFFIX}, got {options.out}")
+@_command
+def main(options: _Options) -> None:
     data = BenchmarkData.from_zoo(
         options.zoo, options.config, checkpoint=options.checkpoint, device=choose_device(options.device)
     )
     held_out = HeldOutRows.read(options.zoo, data.config, data.checkpoint)
     counts = (len(data.train), len(data.validation), len(held_out.keys))
     require_rows(data.config, dict(zip(SPLITS, counts, strict=True)), MIN_ROWS)
-    fitted = _fit(data, options.seed, options.epochs)
+    what = {"checkpoint": data.checkpoint, "recipe": MODELS[_MODEL].recipe, "epochs": options.epochs}
+    trial = Trial("kendall", data.config, _MODEL, options.seed, data.fingerprint, **what)
+    fitted = fit([trial], data)[trial]
+    assert fitted.predictor is not None
+    predicted, truth = fitted.predict(data.validation), data.validation.truth()
+    interval = ConformalInterval.fit(torch.from_numpy(predicted), torch.from_numpy(truth))
     with tempfile.TemporaryDirectory(prefix="pretrain-") as scratch:
         file = Path(scratch) / options.out.name
-        size = save_pretrained(fitted.predictor, _calibrate(fitted, data.validation), file)
+        size = save_pretrained(fitted.predictor, interval, file)
         written = _card(options, data, held_out, fitted, file)
         _replace_pair(options.out, file.read_bytes(), toml_text(written).encode())
     if size > _MAX_FILE:

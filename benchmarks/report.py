@@ -56,7 +56,8 @@ import pandas as pd
 from benchmarks import paper, results
 from benchmarks.census import census_table
 from benchmarks.leaderboard.submission import read_ranking
-from benchmarks.models.registry import MODELS, SIX_MODELS, known_models
+from benchmarks.models.registry import MODELS, known_models
+from benchmarks.options import SIX_MODELS
 from benchmarks.plots import headline_plot, scatter, tau_by_rows, tau_by_threshold
 from benchmarks.results import Result, ResultIndex, Value
 from benchmarks.tables import main_setting, render_table, table, with_data_notes, without_variants

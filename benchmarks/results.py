@@ -10,24 +10,26 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
+from msgspec import Meta
 
+from zoo.checked import LARGEST, Count, Text, check_fields, checked
 from zoo.reading.selection import Selection
 from zoo.storage.atomic import exclusive, write_atomically
-from zoo.storage.untrusted import is_finite, parse_json, read_bounded
+from zoo.storage.untrusted import parse_json, read_bounded
 
-COMMITTED = Path(__file__).parent / "results"
-FOLDER = COMMITTED if COMMITTED.is_dir() else Path("results")
+_COMMITTED = Path(__file__).parent / "results"
+FOLDER = _COMMITTED if _COMMITTED.is_dir() else Path("results")
 """The folder of rows: the committed ones of a clone; for an installed package, a folder in the current one."""
 _MAX_BYTES = 64 << 20
 """The most that is read from a file of rows; the largest has 6 MB."""
-_BENCHMARKS = (
+_Benchmark = Literal[
     "kendall",
     "ablation_components",
     "ablation_width",
@@ -41,10 +43,12 @@ _BENCHMARKS = (
     "speed.nfn",
     "speed.page",
     "soak",
-)
+]
+_Finite = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
+_WRITTEN_FIRST = ("benchmark", "config", "model", "variant", "setting", "metric", "value", "stderr", "n")
 Scalar = str | int | float | bool | None
 Setting = dict[str, Scalar | list[Scalar]]
-Value = str | float | int | bool | None | Sequence[str] | Sequence[int]
+Value = Scalar | Sequence[str] | Sequence[int]
 """A setting, as a table asks for it."""
 
 
@@ -57,40 +61,25 @@ class Result:
     measurements and ``stderr`` their standard error, None for a single measurement.
     """
 
-    benchmark: str
-    config: str
-    metric: str
-    value: float
-    n: int
-    device: str
+    benchmark: _Benchmark
+    config: Text
+    metric: Text
+    value: _Finite
+    n: Count
+    device: Text
     versions: dict[str, str]
-    command: str
-    commit: str
-    date: str
-    stderr: float | None = None
+    command: Text
+    commit: Text
+    date: Text
+    stderr: _Finite | None = None
     model: str | None = None
     variant: str | None = None
     setting: Setting = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.benchmark not in _BENCHMARKS:
-            raise ValueError(f"unknown benchmark {self.benchmark!r}: one of {', '.join(_BENCHMARKS)}")
+        check_fields(self)
         if (self.model is None) == (self.variant is None):
             raise ValueError(f"a row has a model or a variant, got model={self.model!r} and variant={self.variant!r}")
-        if not isinstance(self.n, int) or isinstance(self.n, bool) or self.n < 1:
-            raise ValueError(f"n must be a positive number of measurements, got {self.n!r}")
-        for name in ("value", "stderr"):
-            number = getattr(self, name)
-            optional = name == "stderr" and number is None
-            if not optional and not is_finite(number):
-                raise ValueError(f"{name} must be a finite number, got {number!r}")
-        for name in ("config", "metric", "device", "command", "commit", "date"):
-            text = getattr(self, name)
-            if not isinstance(text, str) or not text:
-                raise ValueError(f"{name} must be a non-empty string, got {text!r}")
-        for name in ("versions", "setting"):
-            if not isinstance(getattr(self, name), dict):
-                raise ValueError(f"{name} must be a mapping, got {getattr(self, name)!r}")
 
     @classmethod
     def measured(
@@ -100,62 +89,38 @@ class Result:
         metric: str,
         value: float,
         *,
-        n: int,
         device: torch.device | str,
-        stderr: float | None = None,
-        model: str | None = None,
-        variant: str | None = None,
-        setting: Setting | None = None,
         packages: Sequence[str] = ("torch",),
+        **others: Any,
     ) -> Self:
         """A row measured by this process: device, versions, command, commit and date are filled in."""
         return cls(
-            benchmark=benchmark,
-            config=config,
-            metric=metric,
-            value=value,
-            n=n,
-            stderr=stderr,
-            model=model,
-            variant=variant,
-            setting=setting or {},
+            benchmark,  # pyright: ignore[reportArgumentType]
+            config,
+            metric,
+            value,
             device=describe_device(torch.device(device)),
-            versions={"python": platform.python_version()} | {name: installed_version(name) for name in packages},
+            versions={"python": platform.python_version()} | {name: _installed_version(name) for name in packages},
             command=" ".join(["python", *sys.orig_argv[1:]]),
             commit=current_commit(),
             date=datetime.now(UTC).isoformat(timespec="seconds"),
+            **others,
         )
-
-    @classmethod
-    def from_dict(cls, row: dict[str, Any]) -> Self:
-        """The inverse of ``to_dict``; a missing or unknown field is an error."""
-        if not isinstance(row, dict):
-            raise ValueError(f"not a result row: a {type(row).__name__} instead of an object")
-        known = {f.name for f in fields(cls)}
-        required = known - {"stderr", "model", "variant", "setting"}
-        missing, unexpected = required - row.keys(), row.keys() - known
-        if missing or unexpected:
-            raise ValueError(f"not a result row: missing {sorted(missing)}, unexpected {sorted(unexpected)}")
-        return cls(**row)
 
     def identity(self) -> str:
         """The thing that was measured. The last of several rows with the same identity counts."""
         what = (self.benchmark, self.config, self.model, self.variant, self.metric, self.setting)
         return json.dumps(what, sort_keys=True)
 
-    def same_value(self, other: "Result") -> bool:
-        return (self.value, self.stderr, self.n, self.device) == (other.value, other.stderr, other.n, other.device)
-
     def to_dict(self) -> dict[str, Any]:
         """Plain data in a fixed order; only one of model and variant, the one that is set."""
-        row = asdict(self)
-        order = ("benchmark", "config", "model", "variant", "setting", "metric", "value", "stderr", "n")
-        columns = [*order, *(name for name in row if name not in order)]
-        return {name: row[name] for name in columns if name not in ("model", "variant") or row[name] is not None}
+        row = {name: getattr(self, name) for name in (*_WRITTEN_FIRST, *self.__dataclass_fields__)}
+        del row["variant" if self.variant is None else "model"]
+        return row
 
 
-def append(rows: Iterable[Result], folder: Path = FOLDER) -> list[Path]:
-    """Adds the rows to the files of their benchmarks and returns the files.
+def append(rows: Iterable[Result], folder: Path = FOLDER) -> None:
+    """Adds the rows to the files of their benchmarks.
 
     A file is replaced as a whole, so it never holds half a row, and writers wait for each other.
     """
@@ -171,15 +136,17 @@ def append(rows: Iterable[Result], folder: Path = FOLDER) -> list[Path]:
             for row in new:
                 lines += json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False).encode() + b"\n"
             write_atomically(path, lines)
-    return list(by_file)
 
 
-def append_new(rows: Iterable[Result], folder: Path = FOLDER) -> list[Path]:
+def append_new(rows: Sequence[Result], folder: Path = FOLDER) -> None:
     """Like ``append``, but without rows that the file already has with the same value."""
-    rows = list(rows)
+
+    def content(row: Result) -> tuple:
+        return row.identity(), row.value, row.stderr, row.n, row.device
+
     known = {row.identity(): row for name in {row.benchmark for row in rows} for row in read(name, folder)}
-    new = [row for row in rows if (old := known.get(row.identity())) is None or not row.same_value(old)]
-    return append(new, folder)
+    last = {content(row) for row in known.values()}
+    append([row for row in rows if content(row) not in last], folder)
 
 
 def read(benchmark: str, folder: Path = FOLDER) -> list[Result]:
@@ -193,13 +160,8 @@ def read(benchmark: str, folder: Path = FOLDER) -> list[Result]:
 @functools.lru_cache(maxsize=16)
 def _parsed(name: str, data: bytes) -> tuple[Result, ...]:
     """The rows in a file's bytes, kept: a report asks dozens of times for files of thousands of rows."""
-    rows = []
-    for number, line in enumerate(data.splitlines(), start=1):
-        try:
-            rows.append(Result.from_dict(parse_json(line, "the row")))
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{name}, line {number}: {error}") from error
-    return tuple(rows)
+    places = ((f"{name}, line {number}: ", line) for number, line in enumerate(data.splitlines(), start=1))
+    return tuple(checked(parse_json(line, f"{place}the row"), Result, place) for place, line in places)
 
 
 def describe_device(device: torch.device) -> str:
@@ -211,24 +173,19 @@ def describe_device(device: torch.device) -> str:
     return device.type
 
 
-@functools.cache
-def installed_version(package: str) -> str:
-    """Asked once per process, like the commit."""
-    return metadata.version(package)
+_installed_version = functools.cache(metadata.version)
+"""Asked once per process, like the commit: a table has hundreds of rows."""
 
 
 def current_commit() -> str:
     """``$ZOO_COMMIT`` if it is set, else the commit of the working tree, with ``+`` if tracked files differ from it."""
-    if "ZOO_COMMIT" in os.environ:
-        return os.environ["ZOO_COMMIT"]
-    return _commit_of_git()
+    return os.environ.get("ZOO_COMMIT") or _commit_of_git()
 
 
 @functools.cache
 def _commit_of_git() -> str:
-    """Asked once per process: a table has hundreds of rows."""
     try:
-        git = ["git", "-C", str(COMMITTED.parent)]
+        git = ["git", "-C", str(_COMMITTED.parent)]
         commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
         changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "*.py"], capture_output=True, check=False)
     except (OSError, subprocess.CalledProcessError):

@@ -15,36 +15,42 @@ Writes OUT/rows.jsonl, OUT/rows.CONFIG.md and OUT/rows.CONFIG.png; finished tria
 all rows are the trials of benchmarks.kendall.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+from msgspec import Meta
+
+from benchmarks.options import USUAL_MODELS, Models, TableOptions
+from benchmarks.tables import paper
+from zoo.command import Command, Option
+
+_Size = Annotated[int, Meta(ge=2)]  # with fewer, a split has no pair to rank
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options(TableOptions):
+    models: Models = USUAL_MODELS
+    sizes: Annotated[tuple[_Size, ...], Option("numbers of training rows besides all", "N")] = (250, 500, 1000, 2000)
+    towards: Annotated[_Size, Option("number of rows that the curve goes on to", "N")] = paper.TRAIN_ROWS
+
+
+_command = Command(__name__, "benchmarks.rows", __doc__, _Options)
+
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float
 
-from benchmarks import paper
-from benchmarks.data import MIN_ROWS, BenchmarkData, Outcome
-from benchmarks.experiment import Experiment, TableOptions, read_options, table_parser
-from benchmarks.models.registry import USUAL_MODELS, known_models, own_models
+from benchmarks.experiment import Entry, Experiment, entries_of
+from benchmarks.models.registry import check_models, known_models, own_models
 from benchmarks.plots import tau_by_rows
 from benchmarks.results import Result
 from benchmarks.statistics import bootstrap_taus
-from benchmarks.summary import Entry, entries_of
 from benchmarks.tables import render_table
-from benchmarks.trial import Trial
-from zoo.command import command
+from benchmarks.trial import Outcomes, Trial
 
-_SIZES = (250, 500, 1000, 2000)
 _LEAST_SIZES = 3  # as many as the curve has parameters
 _EXPONENTS = np.geomspace(0.05, 3.0, 800)
-
-
-def _plan(options: TableOptions, data: BenchmarkData, size: int | None) -> list[Trial]:
-    """Every model by the recipe of its main column."""
-    return [
-        trial
-        for model in options.models
-        for trial in options.trials("rows", data, model, recipe=known_models()[model].recipe, rows=size)
-    ]
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ class _LearningCurves:
         return self.limit - self.scale * size**-self.exponent
 
 
-def _curve_rows(outcomes: Mapping[Trial, Outcome], all_rows: int, towards: int) -> list[Result]:
+def _curve_rows(outcomes: Outcomes, all_rows: int, towards: int) -> list[Result]:
     """The curve of every model that was fitted on enough different numbers of rows, and its τ at ``towards`` rows.
 
     ``all_rows`` is the number of rows of trials that were fitted on all. The result rows have the setting of a fit on
@@ -125,35 +131,24 @@ def _resampled_means(entry: Entry) -> Float[np.ndarray, " b"]:
     return np.take_along_axis(per_seed, draw.integers(len(per_seed), size=per_seed.shape), axis=0).mean(axis=0)
 
 
-@command
+@_command
 @own_models()
-def main(arguments: list[str] | None = None) -> None:
-    parser = table_parser("benchmarks.rows", __doc__ or "", configs=("mnist",), models=USUAL_MODELS, thresholds=(0.0,))
-    parser.add_argument(
-        "--sizes", nargs="+", type=int, default=list(_SIZES), metavar="N", help="numbers of training rows besides all"
-    )
-    parser.add_argument(
-        "--towards", type=int, default=paper.TRAIN_ROWS, metavar="N", help="number of rows that the curve goes on to"
-    )
-    parsed = parser.parse_args(arguments)
-    options = read_options(parsed)
-    if min(*parsed.sizes, parsed.towards) < MIN_ROWS:
-        given = " ".join(map(str, (*parsed.sizes, parsed.towards)))
-        raise ValueError(f"--sizes and --towards must be at least {MIN_ROWS} rows, got {given}")
-    experiment = Experiment(options, data_sets=len(options.configs))
-    for config in options.configs:
-        data = options.data(config)
-        outcomes: dict[Trial, Outcome] = {}
-        smaller = [size for size in sorted(set(parsed.sizes)) if size < len(data.train)]
-        experiment.data_sets += len(smaller)
-        for size in (*smaller, None):
+def main(options: _Options) -> None:
+    experiment, models = Experiment("rows", options), check_models(options.models)
+    for config in options.config:
+        data = experiment.data(config)
+        outcomes: Outcomes = {}
+        for size in (*sorted({size for size in options.sizes if size < len(data.train)}), None):
             part = data if size is None else data.with_train_rows(size)
-            outcomes |= experiment.run(_plan(options, part, size), part).outcomes
-        experiment.add(_curve_rows(outcomes, len(data.train), parsed.towards))
+            trials = [
+                experiment.trials(part, model, recipe=known_models()[model].recipe, rows=size) for model in models
+            ]
+            outcomes |= experiment.run(trials, part)
+        experiment.add(_curve_rows(outcomes, len(data.train), options.towards))
         index = experiment.index(config)
         experiment.write(f"rows.{config}.md", render_table("rows", {config: index}), config)
         if index:
-            experiment.announce(tau_by_rows(index, config, options.file(f"rows.{config}.png")))
+            experiment.announce(tau_by_rows(index, config, experiment.file(f"rows.{config}.png")))
     experiment.end()
 
 

@@ -18,7 +18,8 @@ import jinja2
 
 from benchmarks import paper
 from benchmarks.data import MIN_ROWS
-from benchmarks.models.registry import MODELS, SIX_MODELS, BenchmarkModel, known_models, weight_models
+from benchmarks.models.registry import MODELS, BenchmarkModel, known_models, weight_models
+from benchmarks.options import SIX_MODELS
 from benchmarks.results import Result, ResultIndex, Value
 from zoo.format.record import task_of
 from zoo.format.splits import SPLITS

@@ -19,31 +19,37 @@ Writes OUT/transfer.jsonl and OUT/transfer.CONFIG.md; finished trials are not co
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
 
-from benchmarks.data import BenchmarkData, Elsewhere
-from benchmarks.experiment import Experiment, TableOptions, read_options, table_parser
-from benchmarks.models.registry import USUAL_MODELS, known_models, own_models
+from benchmarks.options import USUAL_MODELS, Models, TableOptions
+from zoo.command import Command, Option
+
+_Kind = Literal["checkpoints", "configs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options(TableOptions):
+    config: Annotated[  # pyright: ignore[reportIncompatibleVariableOverride]
+        tuple[str, ...] | None, Option("configs of the zoo (default: all)", "CONFIG")
+    ] = None
+    models: Models = USUAL_MODELS
+    tested_on: Annotated[tuple[_Kind, ...], Option("which other test splits predictors are tested on")] = get_args(
+        _Kind
+    )
+
+
+_command = Command(__name__, "benchmarks.transfer", __doc__, _Options)
+
+from benchmarks.experiment import Experiment
+from benchmarks.models.registry import check_models, known_models, own_models
 from benchmarks.tables import render_table
-from benchmarks.trial import Trial
-from zoo.command import command
 from zoo.format.published import PublishedZoo
 from zoo.reading.locate import find_folder
 
-_KINDS = ("checkpoints", "configs")
-
-
-def _plan(options: TableOptions, data: BenchmarkData, others: Sequence[Elsewhere]) -> list[Trial]:
-    """Every model by the recipe of its main column, tested on its own test split and on the others."""
-    return [
-        trial
-        for model in options.models
-        for other in (None, *others)
-        for trial in options.trials("transfer", data, model, recipe=known_models()[model].recipe, elsewhere=other)
-    ]
-
 
 def _targets(
-    zoo: PublishedZoo, config: str, fitted_at: str, configs: Sequence[str], kinds: Sequence[str] = _KINDS
+    zoo: PublishedZoo, config: str, fitted_at: str, configs: Sequence[str], kinds: Sequence[str] = get_args(_Kind)
 ) -> list[tuple[str, str]]:
     """Config and checkpoint of the other test splits: the config's own checkpoints, then configs that are alike."""
     details = zoo.config(config)
@@ -59,40 +65,33 @@ def _targets(
             for name, other in ((name, zoo.config(name)) for name in alike)
         ],
     }
-    return [target for kind in _KINDS if kind in kinds for target in found[kind]]
+    return [target for kind, targets in found.items() if kind in kinds for target in targets]
 
 
-@command
+@_command
 @own_models()
-def main(arguments: list[str] | None = None) -> None:
-    parser = table_parser("benchmarks.transfer", __doc__ or "", configs=(), models=USUAL_MODELS, thresholds=(0.0,))
-    parser.add_argument(
-        "--tested-on",
-        nargs="+",
-        default=list(_KINDS),
-        choices=_KINDS,
-        help="which other test splits predictors are tested on",
-    )
-    parsed = parser.parse_args(arguments)
-    options = read_options(parsed)
-    zoo = PublishedZoo.read(find_folder(options.zoo, *options.configs[:1]))
-    configs = options.configs or tuple(zoo.configs)
+def main(options: _Options) -> None:
+    experiment, models = Experiment("transfer", options), check_models(options.models)
+    zoo = PublishedZoo.read(find_folder(options.zoo, *(options.config or ())[:1]))
+    configs = options.config or tuple(zoo.configs)
     others = {
         config: _targets(
-            zoo, config, options.checkpoint or zoo.config(config).usual_checkpoint, configs, parsed.tested_on
+            zoo, config, options.checkpoint or zoo.config(config).usual_checkpoint, configs, options.tested_on
         )
         for config in configs
     }
     if not any(others.values()):
-        reason = (
-            "no other config alike" if parsed.tested_on == ["configs"] else "one checkpoint and no other config alike"
-        )
-        raise ValueError(f"{', '.join(configs)}: {reason}, so nothing to test on")
-    experiment = Experiment(options, data_sets=len(configs))
+        only = "" if options.tested_on == ("configs",) else "one checkpoint and "
+        raise ValueError(f"{', '.join(configs)}: {only}no other config alike, so nothing to test on")
     for config in configs:
-        data = options.data(config)
-        tested = [data.test_elsewhere(options.data(name, checkpoint=label)) for name, label in others[config]]
-        experiment.run(_plan(options, data, [other for pair in tested for other in pair]), data)
+        data = experiment.data(config)
+        tested = [data.test_elsewhere(experiment.data(name, checkpoint=label)) for name, label in others[config]]
+        trials = [
+            experiment.trials(data, model, recipe=known_models()[model].recipe, elsewhere=other)
+            for model in models
+            for other in (None, *(other for pair in tested for other in pair))
+        ]
+        experiment.run(trials, data)
         table = render_table("transfer", {config: experiment.index(config)})
         experiment.write(f"transfer.{config}.md", table, config)
     experiment.end()

@@ -1,25 +1,36 @@
-"""A trial is a model fitted once, at one seed: what identifies it, and where finished ones are stored.
+"""A trial is a model fitted once, at one seed: what identifies it, where finished ones are stored, how it is computed.
 
-No trial is computed twice: there is one safetensors file per config and model, for all tables. A file holds the test
-predictions of its trials and, once for all trials that share them, the truth, the run numbers and, where there are
-repeats, the numbers of the configurations. Its header has one line of JSON per trial. The whole file is replaced when
-trials are added.
+It is fitted on train, chosen on validation, judged on test, and stored. No trial is computed twice: there is one
+safetensors file per config and model, for all tables. A file holds the test predictions of its trials and, once for all
+trials that share them, the truth, the run numbers and, where there are repeats, the numbers of the configurations. Its
+header has one line of JSON per trial. The whole file is replaced when trials are added.
 """
 
+import ctypes
+import functools
+import gc
 import hashlib
+import importlib
 import json
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from benchmarks.data import Elsewhere, Outcome
-from benchmarks.models.registry import known_models
-from benchmarks.models.training import RECIPES
-from benchmarks.results import Result, Setting
+from benchmarks.data import MIN_ROWS, TEST_FILES, BenchmarkData, Elsewhere, Fitted, NotFinite, Outcome
+from benchmarks.models.registry import builder, known_models
+from benchmarks.models.training import RECIPES, TrainingGroup, train_one_by_one, train_together
+from benchmarks.options import EPOCHS
+from benchmarks.results import Result, Setting, describe_device
+from nfn.predictors.ranks import Ranks
 from zoo.reading.selection import Selection
 from zoo.storage.atomic import exclusive, write_atomically
 
@@ -27,7 +38,10 @@ from zoo.storage.atomic import exclusive, write_atomically
 _PROTOCOL = 2
 _STANDARD_CHANNELS = (10,)  # the default of Transformer-NFN
 _FOLDER = "cells"
-_ARRAYS, _OPTIONAL = ("predicted", "truth", "runs"), ("configurations",)
+_ARRAYS = ("predicted", "truth", "runs", "configurations")
+_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_Advance = Callable[[str, int], None]
+"""Called with the work under way and how many more trials are done."""
 
 
 @dataclass(frozen=True)
@@ -59,30 +73,25 @@ class Trial:
     @property
     def key(self) -> str:
         """The same for trials of different benchmarks that are the same fit."""
+        model = known_models()[self.model]
         what = self.to_dict() | {"protocol": _PROTOCOL}
         del what["benchmark"], what["where"]  # the fingerprint is of the very rows
         if self.channels == _STANDARD_CHANNELS:
             what["channels"] = None
-        benchmark_model = known_models()[self.model]
-        if benchmark_model.edition > 1:
-            what["edition"] = benchmark_model.edition
-        if benchmark_model.source is not None:
-            what["source"] = benchmark_model.source
-        if benchmark_model.parts:
-            what["parts"] = [part.key for part in self.parts]
-        text = json.dumps(what, sort_keys=True)
+        edition = model.edition if model.edition > 1 else None
+        others = {"edition": edition, "source": model.source, "parts": [part.key for part in self.parts] or None}
+        text = json.dumps(what | {name: value for name, value in others.items() if value is not None}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def normalized(self) -> "Trial":
         """The same without values that its model does not use: the seed of boosting, the epochs of trees or of
         training until convergence."""
-        benchmark_model = known_models()[self.model]
-        fixed_epochs = benchmark_model.neural and not RECIPES[self.recipe].converged
+        model = known_models()[self.model]
         return replace(
             self,
-            epochs=self.epochs if fixed_epochs else None,
-            seed=self.seed if benchmark_model.seeded else 0,
-            recipe=self.recipe if benchmark_model.neural else "paper",
+            epochs=self.epochs if model.neural and not RECIPES[self.recipe].converged else None,
+            seed=self.seed if model.seeded else 0,
+            recipe=self.recipe if model.neural else "paper",
         )
 
     @property
@@ -155,7 +164,7 @@ def _pack(outcomes: dict[str, Outcome]) -> bytes:
     arrays: dict[str, np.ndarray] = {}
     header = {}
     for key, outcome in outcomes.items():
-        present = {name: array for name in (*_ARRAYS, *_OPTIONAL) if (array := getattr(outcome, name)) is not None}
+        present = {name: array for name in _ARRAYS if (array := getattr(outcome, name)) is not None}
         # the same name for the same numbers, so that they are stored once
         names = {
             name: hashlib.sha256(array.dtype.str.encode() + array.tobytes()).hexdigest()[:16]
@@ -173,15 +182,202 @@ def _read(path: Path) -> dict[str, Outcome]:
     if not path.is_file():
         raise ValueError(f"{path} is not a file: move it away, trials are stored under this name")
 
-    def outcome(trial: dict[str, Any], arrays: dict[str, np.ndarray]) -> Outcome:
-        names = (*_ARRAYS, *(name for name in _OPTIONAL if name in trial["arrays"]))
-        return Outcome(**{name: arrays[trial["arrays"][name]] for name in names}, notes=trial["notes"])
-
     try:
         with safe_open(path, framework="np") as file:
+            read = functools.cache(lambda name: np.array(file.get_tensor(name)))
             trials = {key: json.loads(text) for key, text in (file.metadata() or {}).items()}
-            names = {name for trial in trials.values() for name in trial["arrays"].values()}
-            arrays = {name: np.array(file.get_tensor(name)) for name in names}
-            return {key: outcome(trial, arrays) for key, trial in trials.items()}
+            return {
+                key: Outcome(**{name: read(of) for name, of in trial["arrays"].items()}, notes=trial["notes"])
+                for key, trial in trials.items()
+            }
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it, its trials are then computed again") from error
+
+
+Outcomes = dict[Trial, Outcome]
+
+
+def compute(
+    trials: Sequence[Trial], data: BenchmarkData, store: TrialStore, *, jobs: int, advance: _Advance
+) -> tuple[Outcomes, dict[str, str]]:
+    """The outcomes of the trials, and model → why it cannot be computed here, or has no finite predictions.
+
+    Trials that are in the store are not computed again.
+    """
+    finished, skipped = _known(trials, data, store), {}
+    advance("reading finished trials", len(finished))
+    wanted = set(trials)
+    for group in groups(to_fit(trials, data, store), data):
+        model = known_models()[group[0].model]
+        advance(_label(group), 0)
+        possible = [trial for trial in group if min(data.rows_at_least(trial.threshold)) >= MIN_ROWS]
+        if missing := model.missing():
+            skipped[model.name] = missing
+        elif possible:
+            try:
+                outcomes = fit_and_judge(possible, data, jobs)
+            except NotFinite as error:
+                skipped[model.name] = str(error)
+            else:
+                store.add(outcomes)
+                finished |= {trial: outcome for trial, outcome in outcomes.items() if trial in wanted}
+        advance(_label(group), len(wanted.intersection(group)))
+    # of averages whose parts are all finished; they are stored like any other outcome
+    parts = {trial: trial.parts for trial in trials if trial.parts and trial not in finished}
+    found = _known(list(chain(*parts.values())), data, store)
+    averages = {
+        trial: average([found[part] for part in own], data.train.truth()[data.train.at_least(trial.threshold)])
+        for trial, own in parts.items()
+        if found.keys() >= set(own)
+    }
+    if averages:
+        store.add(averages)
+    advance("averaging", len(averages))
+    return finished | averages, skipped
+
+
+def _known(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> Outcomes:
+    """The finished ones among the trials: in the store, and not judged on test rows that the zoo had before.
+
+    A trial from before this was noted is taken as it is.
+    """
+
+    def is_current(trial: Trial, outcome: Outcome) -> bool:
+        return outcome.notes.get(TEST_FILES) in (None, data.tested_on(trial.elsewhere).test_files)
+
+    return {trial: outcome for trial, outcome in store.find(list(trials)).items() if is_current(trial, outcome)}
+
+
+def to_fit(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> list[Trial]:
+    """The trials that are not finished; in place of an average, its unfinished parts."""
+    finished = _known(trials, data, store)
+    fits = {fit: None for trial in trials if trial not in finished for fit in trial.parts or (trial,)}
+    fitted = _known(list(fits), data, store)
+    return [fit for fit in fits if fit not in fitted]
+
+
+def groups(trials: Sequence[Trial], data: BenchmarkData) -> list[list[Trial]]:
+    """Trials that are fitted in one go.
+
+    On a GPU all seeds and thresholds of a neural predictor train together. On a CPU that gains nothing, and the last
+    digits of a trial that is fitted alone do not depend on the others: a table that is interrupted and started again
+    comes out the same. Trees of the same rows share the work of preparing them.
+    """
+    together: dict[Trial, list[Trial]] = {}
+    for trial in trials:
+        model = known_models()[trial.model]
+        alone = model.neural and (data.train.weights.device.type == "cpu" or not model.stacked)
+        shared = {} if alone else {"seed": 0, "threshold": 0.0} if model.neural else {"seed": 0}
+        together.setdefault(replace(trial.fit, **shared), []).append(trial)
+    return list(together.values())
+
+
+def _label(group: Sequence[Trial]) -> str:
+    thresholds = sorted({trial.threshold for trial in group})
+    suffix = "" if thresholds == [0.0] else f", ≥ {', '.join(f'{threshold:.0%}' for threshold in thresholds)}"
+    return f"{group[0].config}: {known_models()[group[0].model].title}{suffix}"
+
+
+def fit_and_judge(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> Outcomes:
+    """Fits the trials of one group. Only when every choice is made is each judged on test, once."""
+    model = known_models()[trials[0].model]
+    device = data.train.weights.device if model.neural else torch.device("cpu")
+    if model.library is not None:
+        importlib.import_module(model.library)  # before the clock starts
+    fits = list(dict.fromkeys(trial.fit for trial in trials))
+    before = _reset_peak_memory(device)
+    start = time.perf_counter()
+    fitted = fit(fits, data, jobs)
+    cost = {
+        "wall_seconds": (time.perf_counter() - start) / len(fits),
+        "peak_memory_megabytes": None if before is None else max(0.0, _peak_memory(device) - before),
+        "fitted_together": len(fits),
+        "device": describe_device(device),
+    }
+    return {trial: _judged(trial, fitted[trial.fit], data, cost) for trial in trials}
+
+
+def fit(trials: Sequence[Trial], data: BenchmarkData, jobs: int = 1) -> dict[Trial, Fitted]:
+    """The trials of one group, fitted: one model by one recipe, at several seeds and perhaps thresholds."""
+    first, model = trials[0], known_models()[trials[0].model]
+    by_threshold: dict[float, list[Trial]] = {}
+    for trial in trials:
+        by_threshold.setdefault(trial.threshold, []).append(trial)
+    training_groups = [
+        TrainingGroup(data.train.at_least(at), data.validation.at_least(at), tuple(trial.seed for trial in members))
+        for at, members in by_threshold.items()
+    ]
+    if model.fit is not None:
+        fitted = [
+            model.fit(data.train.take(each.rows), data.validation.take(each.validation), each.seeds, jobs)
+            for each in training_groups
+        ]
+    else:
+        train = train_together if model.stacked else train_one_by_one
+        build = builder(model.name, data.train.spec, first.channels, first.components)
+        recipe = RECIPES[first.recipe]
+        fitted = train(build, training_groups, data.train, data.validation, recipe, first.epochs or EPOCHS)
+    return dict(zip(chain(*by_threshold.values()), chain(*fitted), strict=True))
+
+
+def _judged(trial: Trial, fitted: Fitted, data: BenchmarkData, cost: dict[str, float | str | None]) -> Outcome:
+    outcome = data.tested_on(trial.elsewhere).judge(fitted, trial.threshold, trial.model)
+    notes = {
+        "validation_tau": fitted.validation_tau if np.isfinite(fitted.validation_tau) else None,
+        "epoch": fitted.epoch,
+        "epochs": fitted.epochs,
+        "parameters": fitted.parameters,
+    }
+    return replace(outcome, notes=outcome.notes | notes | cost)
+
+
+def average(outcomes: Sequence[Outcome], training_accuracies: Float[np.ndarray, " m"]) -> Outcome:
+    """The average of several predictors, from their finished outcomes: nothing is fitted, nothing chosen.
+
+        p(x) = F⁻¹((1/k)·Σ_i F(p_i(x)))     F(a): the rank of accuracy a among the training accuracies, from 0 to 1
+
+    Accuracies themselves would be averaged badly: a predictor whose predictions are spread more widely would decide the
+    order alone, and half a point means much near the best runs and nothing among the failed ones. Ranks are what
+    Gauge-NFN and the trees on hyperparameters are fitted to predict: where one of them is unsure, it predicts a rank
+    near the middle and so weighs less. And this rank of a row does not depend on the other test rows, as one among the
+    predictions of the test split would.
+    """
+    first = outcomes[0]
+    assert all(np.array_equal(outcome.truth, first.truth) for outcome in outcomes), "they are of the same test rows"
+    ranks = Ranks.among(training_accuracies)
+    mean_ranks = np.mean([ranks.of(outcome.predicted) for outcome in outcomes], axis=0)
+
+    def total(note: str) -> float | None:
+        values = [outcome.notes[note] for outcome in outcomes]
+        numbers = [value for value in values if isinstance(value, int | float)]
+        return float(sum(numbers)) if len(numbers) == len(values) else None
+
+    notes = first.notes | dict.fromkeys(("validation_tau", "epoch", "epochs", "mean_change", "fitted_together"))
+    notes |= {note: total(note) for note in ("parameters", "wall_seconds")}
+    return replace(first, predicted=ranks.accuracy_at(mean_ranks).astype(np.float32), notes=notes)
+
+
+def _reset_peak_memory(device: torch.device) -> float | None:
+    """Counts the peak from here on, and returns the megabytes in use; None where the system does not report them.
+
+    On a GPU it is the memory of the device, on a CPU that of the process, after returning what earlier work freed.
+    """
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return torch.cuda.memory_allocated(device) / 2**20
+    try:
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
+        _RESET.write_text("5")
+        return _resident("VmRSS")
+    except (OSError, AttributeError):
+        return None
+
+
+def _peak_memory(device: torch.device) -> float:
+    return torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else _resident("VmHWM")
+
+
+def _resident(name: str) -> float:
+    line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(f"{name}:"))
+    return int(line.split()[1]) / 1024

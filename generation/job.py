@@ -136,23 +136,16 @@ class Job(ShardOptions):
         """Whether ``record`` is this shard's; a finished one of another preset or size is not overwritten: an error."""
         if record is None:
             return False
-        if record.task_file not in (None, self.sweep.task.file.text):
-            raise ValueError(
-                f"{where} holds a finished shard of another {self.sweep.task.name}, whose task file was different: "
-                "choose another --out or delete it"
-            )
-        if record.seeds != self.sweep.seeds:
-            raise ValueError(
-                f"{where} holds a finished shard with seeds {record.seeds}, not {self.sweep.seeds}: choose another "
-                "--out or delete it"
-            )
-        preset, runs = self.sweep.preset, len(self.configs(shard))
-        if (record.preset, record.runs, record.protocol) != (preset.name, runs, preset.protocol.to_dict()):
-            raise ValueError(
-                f"{where} holds a finished shard of preset {record.preset} with {record.runs} runs, not "
-                f"{preset.name} with {runs}: choose another --out or delete it"
-            )
-        return True
+        sweep, preset, runs = self.sweep, self.sweep.preset, len(self.configs(shard))
+        if record.task_file not in (None, sweep.task.file.text):
+            other = f"of another {sweep.task.name}, whose task file was different"
+        elif record.seeds != sweep.seeds:
+            other = f"with seeds {record.seeds}, not {sweep.seeds}"
+        elif (record.preset, record.runs, record.protocol) != (preset.name, runs, preset.protocol.to_dict()):
+            other = f"of preset {record.preset} with {record.runs} runs, not {preset.name} with {runs}"
+        else:
+            return True
+        raise ValueError(f"{where} holds a finished shard {other}: choose another --out or delete it")
 
 
 def _choose_preset(task: TrainingTask, name: str | None, device: str) -> Preset:

@@ -12,7 +12,6 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from torch import Tensor
 
 from generation.job import Job
 from generation.population.engine import PopulationState, checkpoint_labels
-from generation.population.trainer import CheckpointMeasures, PopulationTrainer
+from generation.population.trainer import PopulationTrainer
 from generation.protocol import RunConfig
 from zoo.command import duration, how_many, progress_bar
 from zoo.format.schema import BEST, RUN_SCHEMA, checkpoint_schema, with_weights
@@ -177,12 +176,12 @@ def _timing(trainer: PopulationTrainer, clock: _Clock) -> dict[str, Any]:
     }
 
 
-def _checkpoint_tables(trainer: PopulationTrainer, measures: CheckpointMeasures) -> Iterator[pa.Table]:
+def _checkpoint_tables(trainer: PopulationTrainer, measures: dict[str, Tensor]) -> Iterator[pa.Table]:
     """The checkpoints of each completed run, run by run, since their weights may be large."""
     state, labels = trainer.state, checkpoint_labels(trainer.configs[0])
     metadata_fields = list(checkpoint_schema(trainer.task.spec))[:-1]
     alive = state.alive.cpu()
-    measured = {field.name: getattr(measures, field.name).T.tolist() for field in fields(measures)}
+    measured = {name: values.T.tolist() for name, values in measures.items()}
     for run, config in enumerate(trainer.configs):
         if not alive[run]:
             continue

@@ -137,9 +137,7 @@ def _own_seed(run: RunConfig, **repeat: int) -> int:
 
 def _repeat_seeds(run: RunConfig, repeats: int) -> list[int]:
     """The first different values of ``own_seed(run, repeat=k)``, k = 0, 1, …, so that more repeats change none."""
-    seeds: dict[int, None] = {}
-    for number in count():
-        if len(seeds) == repeats:
-            break
-        seeds[_own_seed(run, repeat=number)] = None
+    numbers, seeds = count(), dict[int, None]()
+    while len(seeds) < repeats:
+        seeds[_own_seed(run, repeat=next(numbers))] = None
     return list(seeds)

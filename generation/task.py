@@ -32,8 +32,7 @@ from zoo.tasks.task_file import TaskFile, find_task
 
 _PERMUTATION_SEED = 2025
 _SEED = 0  # the one that all runs share, unless they have their own
-_TRAIN_FRACTION = CONFIGURATION.index("train_fraction")
-MAX_FRACTIONS = 10
+MAX_FRACTIONS = 10  # room for the last digit of a shard's number
 _MAX_CONFIGURATIONS = 99_999
 _DEFAULTS = {
     each.name: field() if each.default is MISSING else field(default=(each.default,))
@@ -41,6 +40,30 @@ _DEFAULTS = {
 }
 _Shards: TypeAlias = Annotated[int, Meta(ge=1, le=_MAX_CONFIGURATIONS)] | None
 _Seeds: TypeAlias = Literal["shared", "distinct"] | Annotated[int, Meta(ge=MIN_REPEATS, le=MAX_REPEATS)] | None
+
+
+class _Crossed:
+    """Values to cross: an array for each hyperparameter but the seed."""
+
+    train_fraction: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for name in CONFIGURATION:
+            values = getattr(self, name)
+            for index, value in enumerate(values):
+                if value in values[:index]:
+                    raise ValueError(f"{name} names {shown(value)} twice")
+
+    def __len__(self) -> int:
+        """The number of configurations."""
+        return prod(len(getattr(self, name)) for name in CONFIGURATION)
+
+    def of_fraction(self, fraction: float) -> Iterator[dict[str, Any]]:
+        """The configurations of a train fraction."""
+        values = [(fraction,) if name == "train_fraction" else getattr(self, name) for name in CONFIGURATION]
+        return (dict(zip(CONFIGURATION, crossed, strict=True)) for crossed in product(*values))
+
+
 _GridSection = make_dataclass(
     "_GridSection",
     [
@@ -48,10 +71,11 @@ _GridSection = make_dataclass(
         ("shards", _Shards, None),
         ("seeds", _Seeds, None),
     ],
+    bases=(_Crossed,),
     frozen=True,
     kw_only=True,
 )
-"""A ``[[grid]]``: an array of values for each hyperparameter; ``shards`` and ``seeds`` belong to all of them."""
+"""A ``[[grid]]``; ``shards`` and ``seeds`` belong to all of them."""
 
 
 @dataclass(frozen=True)
@@ -80,33 +104,12 @@ class _ProtocolSection:
 
 
 @dataclass(frozen=True)
-class _GridTable:
-    """Values to cross, one ``[grid]`` of a task file: those of each hyperparameter but the seed, in their order."""
-
-    values: tuple[tuple[Any, ...], ...]
-
-    def __len__(self) -> int:
-        """The number of configurations."""
-        return prod(map(len, self.values))
-
-    @property
-    def train_fraction(self) -> tuple[float, ...]:
-        return self.values[_TRAIN_FRACTION]
-
-    def crossed(self, fraction: float) -> Iterator[dict[str, Any]]:
-        """The configurations of a train fraction."""
-        values = [*self.values]
-        values[_TRAIN_FRACTION] = (fraction,)
-        return (dict(zip(CONFIGURATION, crossed, strict=True)) for crossed in product(*values))
-
-
-@dataclass(frozen=True)
 class Grid:
     """The configurations of a task, by name and by the hash of its file where it is not one of the paper's."""
 
     task: str
     task_sha256: str | None
-    tables: tuple[_GridTable, ...]
+    tables: tuple[_Crossed, ...]
     shards: int
 
     @property
@@ -120,7 +123,7 @@ class Grid:
             RunConfig(task=self.task, **configuration, seed=_SEED, task_sha256=self.task_sha256)
             for table in self.tables
             if fraction in table.train_fraction
-            for configuration in table.crossed(fraction)
+            for configuration in table.of_fraction(fraction)
         )
         return list(dict.fromkeys(runs))
 
@@ -169,20 +172,19 @@ class TrainingTask:
 
 def named_task(name: str | Path) -> TrainingTask:
     """``mnist``, ``agnews``, or the path of a task file."""
-    return training_task(find_task(name))
+    return _training_task(find_task(name))
 
 
 @cache
-def training_task(file: TaskFile) -> TrainingTask:
-    sections = [checked(raw, _GridSection, f"{file.where}: [grid] ") for raw in file.content.grid]
-    values = tuple(_GridTable(_distinct(section, file.where)) for section in sections)
+def _training_task(file: TaskFile) -> TrainingTask:
+    sections = tuple(checked(raw, _GridSection, f"{file.where}: [grid] ") for raw in file.content.grid)
     for later in sections[1:]:
         for key in ("shards", "seeds"):
             if getattr(later, key) is not None:
                 raise _grid_fault(file, f"{key} belongs in the first [[grid]], since it is about all of them")
-    if (count := sum(map(len, values))) > _MAX_CONFIGURATIONS:
+    if (count := sum(map(len, sections))) > _MAX_CONFIGURATIONS:
         raise _grid_fault(file, f"is too large: {count:,} configurations, at most {_MAX_CONFIGURATIONS:,}")
-    fractions = len({fraction for table in values for fraction in table.train_fraction})
+    fractions = len({fraction for table in sections for fraction in table.train_fraction})
     if fractions > MAX_FRACTIONS:
         raise _grid_fault(file, f"train_fraction may have {MAX_FRACTIONS} values at most, got {fractions}")
     shards = sections[0].shards or fractions
@@ -192,7 +194,7 @@ def training_task(file: TaskFile) -> TrainingTask:
             f"shards must be a multiple of {fractions}, the number of train fractions, since the runs of a shard share "
             f"one; got {shards}",
         )
-    grid = Grid(file.name, None if file.is_paper else file.sha256, values, shards)
+    grid = Grid(file.name, None if file.is_paper else file.sha256, sections, shards)
     least = min(len(grid.of_fraction(fraction)) for fraction in grid.fractions)
     if shards // fractions > least:
         raise _grid_fault(
@@ -209,13 +211,3 @@ def training_task(file: TaskFile) -> TrainingTask:
 
 def _grid_fault(file: TaskFile, problem: str) -> ValueError:
     return ValueError(f"{file.where}: [grid] {problem}")
-
-
-def _distinct(section: Any, where: str) -> tuple[tuple[Any, ...], ...]:
-    """The values of each hyperparameter, none of them twice."""
-    for name in CONFIGURATION:
-        values = getattr(section, name)
-        for index, value in enumerate(values):
-            if value in values[:index]:
-                raise ValueError(f"{where}: [grid] {name} names {shown(value)} twice")
-    return tuple(getattr(section, name) for name in CONFIGURATION)

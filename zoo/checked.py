@@ -59,10 +59,12 @@ def checked(raw: Any, kind: Any, where: str, *, strict: bool = True) -> Any:
 
 def check_fields(instance: Any) -> None:
     """Refuses a dataclass with a value that its field's type does not allow; to be called in ``__post_init__``."""
+    # not vars(instance): msgspec leaves a default to the class
+    values = {field.name: getattr(instance, field.name) for field in fields(instance)}
     try:
-        msgspec.convert(vars(instance), _values_of(type(instance)), dec_hook=_path)
+        msgspec.convert(values, _values_of(type(instance)), dec_hook=_path)
     except msgspec.ValidationError as error:
-        raise ValueError(_explained(error, vars(instance), _kind_of(_values_of(type(instance))))) from error
+        raise ValueError(_explained(error, values, _kind_of(_values_of(type(instance))))) from error
 
 
 def allowed(hint: Any) -> str:
@@ -107,6 +109,8 @@ def _bare(kind: kinds.Type) -> kinds.Type:
 
 def _refuse_unknown(raw: Any, kind: kinds.Type, names: list[str], where: str) -> None:
     """msgspec ignores the keys that a dataclass does not have."""
+    if not isinstance(raw, dict | list | tuple | Mapping):
+        return
     kind = _bare(kind)
     if isinstance(kind, kinds.DataclassType) and isinstance(raw, Mapping):
         known = {field.name: field.type for field in kind.fields}
@@ -187,7 +191,7 @@ def _limits(kind: kinds.IntType | kinds.FloatType) -> str:
     most = kind.le
     if isinstance(kind, kinds.IntType) and kind.lt is not None:
         most = kind.lt - 1
-    if kind.ge is None and kind.gt is None:
+    if kind.ge in (None, -LARGEST) and kind.gt is None:
         return ""
     if most in (None, LARGEST, (1 << 62) - 1):
         return f" of at least {kind.ge:g}" if kind.ge is not None else f" above {kind.gt:g}"

@@ -72,7 +72,6 @@ import numpy as np
 import torch
 
 from benchmarks.data import BenchmarkData, Outcome
-from benchmarks.execution import average, fit_and_judge
 from benchmarks.leaderboard.scoring import HeldOutRows, Score
 from benchmarks.leaderboard.submission import (
     Submission,
@@ -87,7 +86,7 @@ from benchmarks.leaderboard.submission import (
 from benchmarks.models.registry import MODELS, BenchmarkModel, check_models, known_models, own_models
 from benchmarks.report import find_clone, write_documents
 from benchmarks.tables import number, threshold_title, with_interval
-from benchmarks.trial import Trial
+from benchmarks.trial import Trial, average, fit_and_judge
 from zoo.device import choose_device
 
 _SAME_CHANGE = 1e-3

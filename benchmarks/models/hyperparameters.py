@@ -6,40 +6,21 @@ the squared error of accuracies is dominated by the few runs that failed, and th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from benchmarks.data import HYPERPARAMETERS, Checkpoints
+from benchmarks.data import Checkpoints, Fitted
 from benchmarks.statistics import kendall_tau
 from nfn.predictors.ranks import Ranks
-from zoo.format.hyperparameters import OPTIMIZERS
+from zoo.format.hyperparameters import CONFIGURATION, OPTIMIZERS
 
 _ROUNDS, _RATE, _LEAVES, _LEAF_ROWS = 2000, 0.05, 15, 5
 
 
-@dataclass(frozen=True)
-class _FittedHyperparameters:
-    """Boosted trees on the hyperparameters, up to the round that did best on validation."""
-
-    model: Any
-    ranks: Ranks
-    epoch: int
-    parameters: int
-    validation_tau: float
-    epochs: int = _ROUNDS
-
-    def predict(self, rows: Checkpoints) -> Float[np.ndarray, " n"]:
-        (last,) = islice(self.model.staged_predict(_table(rows)), self.epoch - 1, self.epoch)
-        return self.ranks.accuracy_at(last)
-
-
-def fit_hyperparameters(
-    train: Checkpoints, validation: Checkpoints, seeds: Sequence[int], jobs: int
-) -> list[_FittedHyperparameters]:
+def fit_hyperparameters(train: Checkpoints, validation: Checkpoints, seeds: Sequence[int], jobs: int) -> list[Fitted]:
     """The number of rounds is the one with the highest τ on validation. Nothing is random: all seeds are the same."""
     from sklearn.ensemble import HistGradientBoostingRegressor
     from threadpoolctl import threadpool_limits
@@ -49,7 +30,7 @@ def fit_hyperparameters(
         "max_iter": _ROUNDS,
         "max_leaf_nodes": _LEAVES,
         "min_samples_leaf": _LEAF_ROWS,
-        "categorical_features": [HYPERPARAMETERS.index("optimizer")],
+        "categorical_features": [CONFIGURATION.index("optimizer")],
         "early_stopping": False,
         "random_state": 0,
     }
@@ -63,13 +44,18 @@ def fit_hyperparameters(
     best = int(np.nan_to_num(taus, nan=-2.0).argmax())  # an undefined τ is worse than any other
     leaves = [tree.get_n_leaf_nodes() for (tree,) in model._predictors[: best + 1]]
     nodes = sum(2 * count - 1 for count in leaves)
-    return [_FittedHyperparameters(model, ranks, best + 1, nodes, taus[best]) for _ in seeds]
+
+    def predict(rows: Checkpoints) -> Float[np.ndarray, " n"]:
+        (last,) = islice(model.staged_predict(_table(rows)), best, best + 1)
+        return ranks.accuracy_at(last)
+
+    return [Fitted(predict, taus[best], best + 1, _ROUNDS, nodes) for _ in seeds]
 
 
 def _table(rows: Checkpoints) -> Float[np.ndarray, "n 6"]:
     """The hyperparameters as numbers, the optimizer as its index in the list. Trees need no logarithms."""
     columns = [
         rows.hyperparameters[name].map(OPTIMIZERS.index) if name == "optimizer" else rows.hyperparameters[name]
-        for name in HYPERPARAMETERS
+        for name in CONFIGURATION
     ]
     return np.stack([column.to_numpy(dtype=np.float64) for column in columns], axis=1)

@@ -14,12 +14,12 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,52 +34,30 @@ from nfn import GaugeNFN, MLPPredictor, Predictor, ProbeNFN, RawMomentsPredictor
 from nfn.predictors.fixed_basis import CanonicalClassifierNFN, CanonicalNFN, InvariantClassifierNFN
 from zoo import TransformerSpec
 
-
-class FittedModel(Fitted, Protocol):
-    """A fitted model: ``epoch`` of ``epochs`` did best on validation. It is a round of boosting for trees; None is not
-    known."""
-
-    @property
-    def epoch(self) -> int | None: ...
-
-    @property
-    def epochs(self) -> int | None: ...
-
-    @property
-    def parameters(self) -> int | None: ...
-
-    @property
-    def validation_tau(self) -> float: ...
-
-
-Fit = Callable[[Checkpoints, Checkpoints, Sequence[int], int], Sequence[FittedModel]]
+_Fit = Callable[[Checkpoints, Checkpoints, Sequence[int], int], Sequence[Fitted]]
 """Train, validation, seeds and threads → one fitted model per seed."""
 
 
 @dataclass(frozen=True)
 class BenchmarkModel:
-    """One model. It has one of four: ``kind``, the class of a neural predictor, several of which train together;
-    ``module``, the class of a network that trains alone; ``fit``, a function that fits any other model; ``parts``, the
-    models that it is the average of.
+    """One model. It has one of three: ``kind``, the class of a neural predictor; ``fit``, a function that fits any
+    other model; ``parts``, the models that it is the average of.
 
     ``library`` is the package that ``fit`` imports. A model that is not ``seeded`` has no randomness, like boosting
     without subsampling: one fit stands for all seeds. ``recipe`` is how a neural predictor is trained for the main
-    columns, alone or as a part of an average. A model that is not ``by_default`` is fitted only where it is named,
-    because it takes hours without a GPU or answers a separate question; ``variant_of`` is the model that it changes in
-    one respect, beside which it is shown. ``edition`` is raised when the way of fitting this model changes, so that
-    stored trials of earlier editions are not used; ``source``, a hash of the user's source code, serves the same end.
+    columns, alone or as a part of an average. ``variant_of`` is the model that it changes in one respect, beside which
+    it is shown. ``edition`` is raised when the way of fitting this model changes, so that stored trials of earlier
+    editions are not used; ``source``, a hash of the user's source code, serves the same end.
     """
 
     name: str
     title: str
-    kind: type[Predictor] | None = None
-    module: type[nn.Module] | None = None
-    fit: Fit | None = None
+    kind: type[nn.Module] | None = None
+    fit: _Fit | None = None
     parts: tuple[str, ...] = ()
     library: str | None = None
     seeded: bool = True
     recipe: str = "paper"
-    by_default: bool = True
     variant_of: str | None = None
     reads_weights: bool = True
     reads_hyperparameters: bool = False
@@ -92,9 +70,15 @@ class BenchmarkModel:
         return self.fit is None
 
     @property
+    def stacked(self) -> bool:
+        """Whether several of them train together; a network of the user's that is not a ``Predictor`` trains alone."""
+        kind = self.kind
+        return kind is not None and issubclass(kind, Predictor) and kind.logits_of is not Predictor.logits_of
+
+    @property
     def scalable(self) -> bool:
         """Whether what it reads can be brought to unit size; a predictor of the user's may lack ``fit_scale``."""
-        return self.kind is None or self.kind.fit_scale is not Predictor.fit_scale
+        return not self.stacked or getattr(self.kind, "fit_scale", None) is not Predictor.fit_scale
 
     def missing(self) -> str | None:
         """Why this model cannot be fitted on this machine, in one line; None if it can, or if only a part cannot."""
@@ -122,7 +106,7 @@ MODELS = {
             edition=2,
         ),
         BenchmarkModel("raw_moments", "raw moments", kind=RawMomentsPredictor, recipe="gauge"),
-        BenchmarkModel("probes", "probes", kind=ProbeNFN, recipe="place", by_default=False),
+        BenchmarkModel("probes", "probes", kind=ProbeNFN, recipe="place"),
         BenchmarkModel("transformer_nfn", "Transformer-NFN", kind=TransformerNFN),
         BenchmarkModel("gauge_nfn", "Gauge-NFN", kind=GaugeNFN, recipe="gauge"),
         BenchmarkModel(
@@ -136,27 +120,22 @@ MODELS = {
             "transformer_nfn_canonical",
             "Transformer-NFN on canonical weights",
             kind=CanonicalNFN,
-            by_default=False,
             variant_of="transformer_nfn",
         ),
         BenchmarkModel(
             "transformer_nfn_classifier_canonical",
             "Transformer-NFN, classifier canonical",
             kind=CanonicalClassifierNFN,
-            by_default=False,
             variant_of="transformer_nfn",
         ),
         BenchmarkModel(
             "transformer_nfn_classifier_invariants",
             "Transformer-NFN, classifier's invariants",
             kind=InvariantClassifierNFN,
-            by_default=False,
             variant_of="transformer_nfn",
         ),
     )
 }
-SIX_MODELS = ("mlp", "statnn", "xgboost", "lightgbm", "random_forest", "transformer_nfn")  # the paper's
-USUAL_MODELS = tuple(name for name, model in MODELS.items() if model.by_default)
 _METHODS = "fit(train, validation) and predict(rows)"
 _THIS_PROJECT = ("zoo", "generation", "nfn", "benchmarks")
 _DIGITS = 16
@@ -171,13 +150,6 @@ def own_models() -> Iterator[None]:
         yield
     finally:
         _OWN.reset(before)
-
-
-def _register(model: BenchmarkModel) -> None:
-    """Makes a model one of ``known_models`` until the enclosing ``own_models`` ends."""
-    if model.name in MODELS:
-        raise ValueError(f"{model.name} is the name of a model that comes with the benchmarks: choose another")
-    _OWN.get()[model.name] = model
 
 
 def known_models() -> dict[str, BenchmarkModel]:
@@ -196,9 +168,9 @@ def weight_models() -> tuple[str, ...]:
 
 def builder(
     name: str, spec: TransformerSpec, channels: Sequence[int] | None, components: Sequence[str] | None
-) -> Callable[[torch.Generator], Predictor]:
+) -> Callable[[torch.Generator], Any]:
     """A function that makes a neural predictor from a generator; only Transformer-NFN has ``channels``."""
-    kind: Callable[..., Predictor] | None = known_models()[name].kind
+    kind: Callable[..., Any] | None = known_models()[name].kind
     assert kind is not None
     options = {} if channels is None else {"channels": tuple(channels)}
     options |= {} if components is None else {"components": tuple(components)}
@@ -211,7 +183,7 @@ def check_models(names: Sequence[str]) -> tuple[str, ...]:
     for name in own:
         if ":" not in name:
             raise ValueError(f"unknown model {name!r}: choose some of {', '.join(MODELS)}, or module:Class of your own")
-        _register(_load_model(name))
+        _OWN.get()[name] = _load_model(name)
     return (*(name for name in MODELS if name in names), *own)
 
 
@@ -224,38 +196,29 @@ def _load_model(name: str) -> BenchmarkModel:
     if not hasattr(module, title):
         raise ValueError(f"{module_name} ({module.__file__}) has no {title}")
     own = getattr(module, title)
-    defined_in = sys.modules.get(getattr(own, "__module__", module_name), module)
-    source = _source_digest([module, defined_in])
-    neural, other = _has(own, "logits"), _has(own, "fit") and _has(own, "predict")
+    source = _source_digest({module_name, getattr(own, "__module__", module_name)})
+    neural, fits, predicts = (callable(getattr(own, method, None)) for method in ("logits", "fit", "predict"))
     if isinstance(own, type) and issubclass(own, nn.Module) and neural:
         _check_call(name, own, "(spec, generator=generator)", None, generator=None)
-        if issubclass(own, Predictor) and own.logits_of is not Predictor.logits_of:
-            if not hasattr(own, "kind"):
-                raise ValueError(f'{name} derives from nfn.Predictor and lacks its kind, such as kind = "my_predictor"')
-            return BenchmarkModel(name, title, kind=own, source=source)
-        return BenchmarkModel(name, title, module=own, source=source)
-    if other:
+        model = BenchmarkModel(name, title, kind=own, source=source)
+        if model.stacked and not hasattr(own, "kind"):
+            raise ValueError(f'{name} derives from nfn.Predictor and lacks its kind, such as kind = "my_predictor"')
+        return model
+    if fits and predicts:
         takes_seed = isinstance(own, type) and "seed" in inspect.signature(own).parameters
         if isinstance(own, type):
             _check_call(name, own, "(seed=seed)" if takes_seed else "()", **({"seed": 0} if takes_seed else {}))
         return BenchmarkModel(name, title, fit=_fit_of(name, own, takes_seed), seeded=takes_seed, source=source)
-    raise ValueError(f"{name} {_shortcoming(own, neural)}")
-
-
-def _has(own: Any, method: str) -> bool:
-    return callable(getattr(own, method, None))
-
-
-def _shortcoming(own: Any, neural: bool) -> str:
-    """Why this is neither kind of predictor."""
     if neural and isinstance(own, nn.Module):
-        return "is one network: name its class, which is built once for each seed"
-    if neural:
-        return "has logits but is not a class derived from torch.nn.Module"
-    for method, other in (("fit", "predict"), ("predict", "fit")):
-        if _has(own, method):
-            return f"has {method} but no {other}: a predictor that is not neural needs {_METHODS}"
-    return f"has neither logits(weights), of a neural predictor, nor {_METHODS}, of any other"
+        fault = "is one network: name its class, which is built once for each seed"
+    elif neural:
+        fault = "has logits but is not a class derived from torch.nn.Module"
+    elif fits or predicts:
+        has, lacks = ("fit", "predict") if fits else ("predict", "fit")
+        fault = f"has {has} but no {lacks}: a predictor that is not neural needs {_METHODS}"
+    else:
+        fault = f"has neither logits(weights), of a neural predictor, nor {_METHODS}, of any other"
+    raise ValueError(f"{name} {fault}")
 
 
 def _check_call(name: str, own: type, how: str, *arguments: object, **options: object) -> None:
@@ -266,7 +229,7 @@ def _check_call(name: str, own: type, how: str, *arguments: object, **options: o
         raise ValueError(f"{name} cannot be built as {own.__name__}{how}: {error}") from error
 
 
-def _import_named(name: str) -> ModuleType:
+def _import_named(name: str) -> Any:
     """The module, looked for in the current folder first, as ``python -m`` does."""
     if not {"", os.getcwd()} & set(sys.path):
         sys.path.insert(0, os.getcwd())
@@ -281,22 +244,7 @@ def _import_named(name: str) -> ModuleType:
         raise ValueError(f"importing {name} failed: {type(error).__name__}: {error}") from error
 
 
-@dataclass(frozen=True)
-class _FittedOwn:
-    """A fitted object of the user's. How it was fitted is not known."""
-
-    name: str
-    fitted: Any
-    validation_tau: float
-    epoch: None = None
-    epochs: None = None
-    parameters: None = None
-
-    def predict(self, rows: Checkpoints) -> Float[np.ndarray, " n"]:
-        return _predictions(self.name, self.fitted, rows)
-
-
-def _fit_of(name: str, own: Any, takes_seed: bool) -> Fit:
+def _fit_of(name: str, own: Any, takes_seed: bool) -> _Fit:
     """Fits a new object for each seed: an instance of the class, or a copy of the object."""
 
     def build(seed: int) -> Any:
@@ -304,16 +252,13 @@ def _fit_of(name: str, own: Any, takes_seed: bool) -> Fit:
             return copy.deepcopy(own)
         return own(seed=seed) if takes_seed else own()
 
-    def fit(train: Checkpoints, validation: Checkpoints, seeds: Sequence[int], jobs: int) -> list[_FittedOwn]:
-        all_fitted = []
-        for seed in seeds:
-            predictor = build(seed)
-            predictor.fit(_on_cpu(train), _on_cpu(validation))
-            tau = kendall_tau(_predictions(name, predictor, validation), validation.truth())
-            all_fitted.append(_FittedOwn(name, predictor, tau))
-        return all_fitted
+    def fit_one(train: Checkpoints, validation: Checkpoints, seed: int) -> Fitted:
+        predictor = build(seed)
+        predictor.fit(_on_cpu(train), _on_cpu(validation))
+        predict = partial(_predictions, name, predictor)
+        return Fitted(predict, kendall_tau(predict(validation), validation.truth()))
 
-    return fit
+    return lambda train, validation, seeds, jobs: [fit_one(train, validation, seed) for seed in seeds]
 
 
 def _on_cpu(rows: Checkpoints) -> Checkpoints:
@@ -331,59 +276,36 @@ def _predictions(name: str, predictor: Any, rows: Checkpoints) -> Float[np.ndarr
     return predicted.astype(np.float64)
 
 
-def _source_digest(modules: Sequence[ModuleType]) -> str:
-    """A hash of the source of these modules and of those beside them that they import: changed code is fitted again."""
+def _source_digest(names: set[str]) -> str:
+    """A hash of the source of these modules and of those that they import from the same package, or from the same
+    folder of the user's: changed code is fitted again. This project's own models have editions."""
+    homes = {(name.partition(".")[0], _top_folder(name)) for name in names}
+    packages = {package for package, _ in homes}
+    folders = {folder for _, folder in homes if folder is not None and "site-packages" not in folder.parts}
     found: dict[str, bytes] = {}
-
-    def collect(module: ModuleType) -> None:
-        path = _source_file(module)
-        if module.__name__ in found or path is None:
-            return
-        found[module.__name__] = path.read_bytes()
-        for name in _imported_names(ast.parse(found[module.__name__]), module.__package__ or ""):
-            other = sys.modules.get(name)
-            if other is not None and _belong_together(module, other):
-                collect(other)
-
-    for module in modules:
-        collect(module)
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        package, folder = name.partition(".")[0], _top_folder(name)
+        beside = folder in folders and package not in _THIS_PROJECT
+        if name in found or folder is None or not (package in packages or beside):
+            continue
+        found[name] = Path(sys.modules[name].__file__ or "").read_bytes()
+        for node in ast.walk(ast.parse(found[name])):
+            if isinstance(node, ast.Import):
+                waiting += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                with suppress(ImportError):  # beyond the package: an import that fails
+                    relative = "." * node.level + (node.module or "")
+                    start = importlib.util.resolve_name(relative, sys.modules[name].__package__)
+                    waiting += [start, *(f"{start}.{alias.name}" for alias in node.names)]
     hashes = (f"{name} {hashlib.sha256(source).hexdigest()}" for name, source in sorted(found.items()))
     return hashlib.sha256("\n".join(hashes).encode()).hexdigest()[:_DIGITS]
 
 
-def _belong_together(module: ModuleType, other: ModuleType) -> bool:
-    """Whether both are of one package, or lie in one folder of the user's. This project's models have editions."""
-    first, second = (one.__name__.partition(".")[0] for one in (module, other))
-    folder = _top_folder(module)
-    beside = folder is not None and folder == _top_folder(other) and "site-packages" not in folder.parts
-    return first == second or (beside and second not in _THIS_PROJECT)
-
-
-def _top_folder(module: ModuleType) -> Path | None:
-    """The folder that the module's first name lies in; None for a module without source."""
-    path = _source_file(module)
-    if path is None:
+def _top_folder(name: str) -> Path | None:
+    """The folder that the first name of a loaded module lies in; None for one without source."""
+    path = Path(getattr(sys.modules.get(name), "__file__", None) or "").resolve()
+    if path.suffix != ".py" or not path.is_file():
         return None
-    depth = module.__name__.count(".") + (1 if hasattr(module, "__path__") else 0)
-    return path.parents[depth] if depth < len(path.parents) else None
-
-
-def _source_file(module: ModuleType) -> Path | None:
-    """None for what is compiled or built in."""
-    path = Path(getattr(module, "__file__", None) or "").resolve()
-    return path if path.suffix == ".py" and path.is_file() else None
-
-
-def _imported_names(tree: ast.Module, package: str) -> Iterator[str]:
-    """Every name that may be a module in the import statements of a source file."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name
-        elif isinstance(node, ast.ImportFrom):
-            if node.level > len(package.split(".") if package else ()):
-                continue  # beyond the package: an import that fails
-            start = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-            yield start
-            for alias in node.names:
-                yield f"{start}.{alias.name}"
+    return path.parents[name.count(".") + (path.stem == "__init__")]

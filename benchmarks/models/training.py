@@ -10,7 +10,7 @@ normalization, branches. Nothing here sees a test row.
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,8 @@ from jaxtyping import Float, Integer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.data import Checkpoints
+from benchmarks.data import Checkpoints, Fitted
+from benchmarks.options import EPOCHS
 from benchmarks.statistics import kendall_tau, many_kendall_taus
 from nfn import GaugeNFN, Predictor, PredictorEnsemble, TrainingStep
 from nfn.predictors.ranks import Ranks, RankTable
@@ -28,65 +29,55 @@ from nfn.predictors.scaling import WeightScale
 from nfn.training import READ_AT_ONCE
 from zoo import TransformerWeights
 
-BATCH_SIZE = 16
-EPOCHS = 50
+_BATCH_SIZE = 16
 _WARMUP = 10
 _PEAK_RATE, _LAST_RATE = 1e-3, 1e-5
 _PATIENCE, _MAX_EPOCHS, _DROP = 10, 400, 0.1
 _UNDEFINED = -2.0  # instead of a τ that is not defined: worse than any other
 
 
-@dataclass
-class PaperSchedule:
+_Rates = Generator[float, bool, None]
+"""The learning rate of each epoch, from which it is sent whether validation improved."""
+
+
+def _paper_rates(epochs: int) -> _Rates:
     """Linear warm-up over the first fifth of the epochs to 1e-3, then a cosine to 1e-5 (appendix:training-details).
 
     The rate changes between epochs. The paper has 50 epochs and so 10 of warm-up.
     """
-
-    epochs: int = EPOCHS
-    epoch: int = 0
-
-    def rate(self) -> float | None:
-        """The rate of the coming epoch; None when training is over."""
-        if self.epoch >= self.epochs:
-            return None
-        warmup = max(1, round(self.epochs * _WARMUP / EPOCHS))
-        if self.epoch < warmup:
-            return _PEAK_RATE * (self.epoch + 1) / warmup
-        progress = (self.epoch - warmup + 1) / max(1, self.epochs - warmup)
-        return _LAST_RATE + (_PEAK_RATE - _LAST_RATE) * (1 + math.cos(math.pi * progress)) / 2
-
-    def advance(self, improved: bool) -> None:
-        self.epoch += 1
+    warmup = max(1, round(epochs * _WARMUP / EPOCHS))
+    for epoch in range(epochs):
+        progress = (epoch - warmup + 1) / max(1, epochs - warmup)
+        cosine = _LAST_RATE + (_PEAK_RATE - _LAST_RATE) * (1 + math.cos(math.pi * progress)) / 2
+        yield _PEAK_RATE * (epoch + 1) / warmup if epoch < warmup else cosine
 
 
-@dataclass
-class PlateauSchedule:
+def _plateau_rates() -> _Rates:
     """The same warm-up, then the peak rate until validation has not improved for 10 epochs, then a tenth of it, …
 
     Training ends when the rate falls below the last rate of the paper, 1e-5, or after 400 epochs: every model gets as
     many epochs as it still learns from.
     """
+    level, idle = _PEAK_RATE, 0
+    for epoch in range(1, _MAX_EPOCHS + 1):
+        improved = yield level * min(1.0, epoch / _WARMUP)
+        idle = 0 if improved or epoch < _WARMUP else idle + 1
+        if idle >= _PATIENCE:
+            level, idle = level * _DROP, 0
+        if level < _LAST_RATE * 0.99:
+            return
 
-    epoch: int = 0
-    level: float = _PEAK_RATE
-    idle: int = 0
 
-    def rate(self) -> float | None:
-        if self.epoch >= _MAX_EPOCHS or self.level < _LAST_RATE * 0.99:
-            return None
-        return self.level * min(1.0, (self.epoch + 1) / _WARMUP)
-
-    def advance(self, improved: bool) -> None:
-        self.epoch += 1
-        self.idle = 0 if improved or self.epoch < _WARMUP else self.idle + 1
-        if self.idle >= _PATIENCE:
-            self.level *= _DROP
-            self.idle = 0
+def _following(rates: _Rates, improved: bool) -> float | None:
+    """The rate of the next epoch; None when training is over."""
+    try:
+        return rates.send(improved)
+    except StopIteration:
+        return None
 
 
 @dataclass(frozen=True)
-class Recipe:
+class _Recipe:
     """``converged`` trains until validation stops improving, ``scaled`` first brings what is read to unit size.
 
     ``place`` trains to predict an accuracy's rank among the training accuracies, and maps the prediction back.
@@ -97,8 +88,8 @@ class Recipe:
     place: bool = False
     weight_decay: float = 0.0
 
-    def schedule(self, epochs: int) -> PaperSchedule | PlateauSchedule:
-        return PlateauSchedule() if self.converged else PaperSchedule(epochs)
+    def rates(self, epochs: int) -> _Rates:
+        return _plateau_rates() if self.converged else _paper_rates(epochs)
 
     def ranks(self, accuracies: Float[np.ndarray, " n"]) -> Ranks | None:
         return Ranks.among(accuracies) if self.place else None
@@ -107,13 +98,12 @@ class Recipe:
 # The paper's recipe is a fixed number of epochs on the weights as they are. The other columns' recipes change one thing
 # each; "gauge" is what Gauge-NFN is trained by.
 RECIPES = {
-    "paper": Recipe(),
-    "converged": Recipe(converged=True),
-    "scaled": Recipe(scaled=True),
-    "place": Recipe(place=True),
-    "gauge": Recipe(place=True, scaled=True, weight_decay=1e-2),
+    "paper": _Recipe(),
+    "converged": _Recipe(converged=True),
+    "scaled": _Recipe(scaled=True),
+    "place": _Recipe(place=True),
+    "gauge": _Recipe(place=True, scaled=True, weight_decay=1e-2),
 }
-COLUMN_RECIPES = ("paper", "converged", "scaled", "place")
 
 
 @dataclass(frozen=True)
@@ -125,27 +115,21 @@ class TrainingGroup:
     seeds: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class FittedPredictor:
-    """A trained network at the epoch that did best on validation, and the map from its ranks to accuracies, if any.
+def _fitted(
+    network: nn.Module, epoch: int, epochs: int, tau: float, ranks: Ranks | None, scale: WeightScale | None = None
+) -> Fitted:
+    """A trained network at the epoch that did best on validation; ``ranks`` map what it predicts to accuracies.
 
     ``scale`` brings weights to unit size for a network that cannot do so itself.
     """
+    table = None if ranks is None else RankTable.of(ranks)
 
-    predictor: Any
-    epoch: int
-    epochs: int
-    validation_tau: float
-    places: RankTable | None = None
-    scale: WeightScale | None = None
+    def predict(rows: Checkpoints) -> Float[np.ndarray, " n"]:
+        predicted = torch.sigmoid(_read(network, scale, rows)).cpu()
+        return (predicted if table is None else table(predicted.double())).numpy()
 
-    def predict(self, rows: Checkpoints) -> Float[np.ndarray, " n"]:
-        predicted = torch.sigmoid(_read(self.predictor, self.scale, rows)).cpu()
-        return (predicted if self.places is None else self.places(predicted.double())).numpy()
-
-    @property
-    def parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.predictor.parameters())
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    return Fitted(predict, tau if tau >= -1 else math.nan, epoch, epochs, parameters, network)
 
 
 def train_together(
@@ -153,9 +137,9 @@ def train_together(
     groups: Sequence[TrainingGroup],
     train: Checkpoints,
     validation: Checkpoints,
-    recipe: Recipe,
+    recipe: _Recipe,
     epochs: int = EPOCHS,
-) -> list[list[FittedPredictor]]:
+) -> list[list[Fitted]]:
     """The fitted predictors of each group, in the order of its seeds.
 
     A seed decides the first parameters and the order of the rows, whatever else trains at the same time. By a scaled
@@ -180,7 +164,7 @@ def train_together(
         ensemble,
         train.weights,
         torch.stack(targets),
-        batch_size=BATCH_SIZE,
+        batch_size=_BATCH_SIZE,
         weight_decay=recipe.weight_decay,
         seeds=[seed for group in groups for seed in group.seeds],
     )
@@ -213,18 +197,19 @@ class _GroupProgress:
         members: slice,
         step: TrainingStep,
         validation: Checkpoints,
-        recipe: Recipe,
+        recipe: _Recipe,
         epochs: int,
         ranks: Ranks | None,
     ) -> None:
         self.group, self.members, self.step = group, members, step
         self.recipe, self.ranks = recipe, ranks
-        self.schedules = [recipe.schedule(epochs) for _ in group.seeds]
+        self.schedules = [recipe.rates(epochs) for _ in group.seeds]
+        self.rates: list[float | None] = [next(schedule) for schedule in self.schedules]
         self.ensemble = step.ensemble
         self.validation_inputs = self.ensemble.inputs(validation.weights, members)
         self.validation_truth, self.validation_targets = validation.accuracy, _targets_of(validation, ranks)
         self.epoch = self.position = 0
-        self.steps = math.ceil(len(group.rows) / BATCH_SIZE)
+        self.steps = math.ceil(len(group.rows) / _BATCH_SIZE)
         self.index = self.row_weights = torch.empty(0)
         device = self.ensemble.parameters.device
         count = len(group.seeds)
@@ -253,28 +238,24 @@ class _GroupProgress:
         better = self._keep_best()
         # only a schedule that depends on validation makes the host wait for the device
         all_improved = better.tolist() if self.recipe.converged else [False] * len(self.schedules)
-        for schedule, improved in zip(self.schedules, all_improved, strict=True):
-            if schedule.rate() is not None:
-                schedule.advance(improved)
+        self.rates = list(map(_following, self.schedules, all_improved))
         self._set_rates()
 
-    def fitted(self) -> list[FittedPredictor]:
-        places = None if self.ranks is None else RankTable.of(self.ranks)
+    def fitted(self) -> list[Fitted]:
         fitted = []
         for number, (tau, epoch) in enumerate(zip(self.best_tau.tolist(), self.best_epoch.tolist(), strict=True)):
             predictor = self.ensemble.member(self.members.start + number, self.best[number])
             if self.ranks is not None and isinstance(predictor, GaugeNFN):
                 predictor.places.fit(self.ranks)
-            fitted.append(FittedPredictor(predictor, epoch, self.ended[number], _defined(tau), places))
+            fitted.append(_fitted(predictor, epoch, self.ended[number], tau, self.ranks))
         return fitted
 
     def _set_rates(self) -> None:
-        rates = [schedule.rate() for schedule in self.schedules]
-        for number, rate in enumerate(rates):
+        for number, rate in enumerate(self.rates):
             if rate is None and not self.ended[number]:
                 self.ended[number] = self.epoch
-        self.running = any(rate is not None for rate in rates)
-        self.step.set_rates(torch.tensor([rate or 0.0 for rate in rates]), self.members)
+        self.running = any(rate is not None for rate in self.rates)
+        self.step.set_rates(torch.tensor([rate or 0.0 for rate in self.rates]), self.members)
 
     def _keep_best(self) -> Tensor:
         """Reads the group on validation, keeps the parameters of members that improved, and returns which did.
@@ -302,21 +283,17 @@ def _epoch_batches(
     The last batch is filled up with rows of weight 0: a recorded step has one shape.
     """
     count = len(group.rows)
-    steps = math.ceil(count / BATCH_SIZE)
-    index = np.zeros((len(group.seeds), steps * BATCH_SIZE), dtype=np.int64)
+    steps = math.ceil(count / _BATCH_SIZE)
+    index = np.zeros((len(group.seeds), steps * _BATCH_SIZE), dtype=np.int64)
     for member, seed in enumerate(group.seeds):
         index[member, :count] = np.random.default_rng([seed, epoch]).permutation(group.rows)
-    real = (np.arange(steps * BATCH_SIZE) < count).reshape(steps, 1, BATCH_SIZE)
-    row_weights = np.broadcast_to(real / real.sum(-1, keepdims=True), (steps, len(group.seeds), BATCH_SIZE))
-    batches = index.reshape(len(group.seeds), steps, BATCH_SIZE).swapaxes(0, 1)
+    real = (np.arange(steps * _BATCH_SIZE) < count).reshape(steps, 1, _BATCH_SIZE)
+    row_weights = np.broadcast_to(real / real.sum(-1, keepdims=True), (steps, len(group.seeds), _BATCH_SIZE))
+    batches = index.reshape(len(group.seeds), steps, _BATCH_SIZE).swapaxes(0, 1)
     return (
         torch.from_numpy(batches.copy()).to(device, non_blocking=True),
         torch.from_numpy(row_weights.astype(np.float32)).to(device, non_blocking=True),
     )
-
-
-def _defined(tau: float) -> float:
-    return tau if tau >= -1 else math.nan
 
 
 def train_one_by_one(
@@ -324,33 +301,28 @@ def train_one_by_one(
     groups: Sequence[TrainingGroup],
     train: Checkpoints,
     validation: Checkpoints,
-    recipe: Recipe,
+    recipe: _Recipe,
     epochs: int = EPOCHS,
-) -> list[list[FittedPredictor]]:
+) -> list[list[Fitted]]:
     """The fitted networks of each group, in the order of its seeds.
 
     Batches, targets, learning rates and the choice of the epoch are those of ``train_together``.
     """
-
-    def fit(group: TrainingGroup, seed: int) -> FittedPredictor:
-        device = train.weights.device
-        # torch's own random numbers, which dropout draws from, follow the seed and are put back afterwards
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(seed)
-            module = build(torch.Generator().manual_seed(seed)).to(device)
-            return _train_one(module, replace(group, seeds=(seed,)), train, validation, recipe, epochs)
-
-    return [[fit(group, seed) for seed in group.seeds] for group in groups]
+    device = train.weights.device
+    all_fitted: list[list[Fitted]] = [[] for _ in groups]
+    for group, fitted in zip(groups, all_fitted, strict=True):
+        for seed in group.seeds:
+            # torch's own random numbers, which dropout draws from, follow the seed and are put back afterwards
+            with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+                torch.manual_seed(seed)
+                module = build(torch.Generator().manual_seed(seed)).to(device)
+                fitted.append(_train_one(module, replace(group, seeds=(seed,)), train, validation, recipe, epochs))
+    return all_fitted
 
 
 def _train_one(
-    module: nn.Module,
-    group: TrainingGroup,
-    train: Checkpoints,
-    validation: Checkpoints,
-    recipe: Recipe,
-    epochs: int,
-) -> FittedPredictor:
+    module: nn.Module, group: TrainingGroup, train: Checkpoints, validation: Checkpoints, recipe: _Recipe, epochs: int
+) -> Fitted:
     """The network at its best epoch: that of the highest τ on validation, and at equal τ of the lowest loss."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not parameters:
@@ -362,9 +334,10 @@ def _train_one(
         scale.fit(TransformerWeights.from_flat(train.spec, rows.weights, check_finite=False))
     optimizer = torch.optim.Adam(parameters, weight_decay=recipe.weight_decay, decoupled_weight_decay=True)
     targets, validation_targets = _targets_of(train, ranks), _targets_of(validation, ranks).double()
-    schedule, epoch = recipe.schedule(epochs), 0
+    rates, epoch = recipe.rates(epochs), 0
+    rate: float | None = next(rates)
     best, best_epoch, best_merit = copy.deepcopy(module.state_dict()), 0, (-math.inf, -math.inf)
-    while (rate := schedule.rate()) is not None:
+    while rate is not None:
         optimizer.param_groups[0]["lr"] = rate
         module.train()
         index, row_weights = _epoch_batches(group, epoch, train.weights.device)
@@ -381,10 +354,9 @@ def _train_one(
         merit = (float(tau), -float(F.binary_cross_entropy_with_logits(predicted, validation_targets)))
         if merit > best_merit:
             best, best_epoch, best_merit = copy.deepcopy(module.state_dict()), epoch, merit
-        schedule.advance(best_epoch == epoch)
+        rate = _following(rates, best_epoch == epoch)
     module.load_state_dict(best)
-    places = None if ranks is None else RankTable.of(ranks)
-    return FittedPredictor(module, best_epoch, epoch, _defined(best_merit[0]), places, scale)
+    return _fitted(module, best_epoch, epoch, best_merit[0], ranks, scale)
 
 
 @torch.no_grad()

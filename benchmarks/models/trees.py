@@ -10,13 +10,12 @@ Each ``fit`` takes several seeds: sorting 18,506 features into bins takes as lon
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from benchmarks.data import Checkpoints
+from benchmarks.data import Checkpoints, Fitted
 from benchmarks.statistics import kendall_tau
 
 _DEPTH, _CHILD_WEIGHT, _LEAVES = 10, 50, 256
@@ -26,36 +25,22 @@ _HISTOGRAM_MEGABYTES = 4096
 _FOREST_TREES, _BOOTSTRAP_SHARE, _FEATURE_SHARE = 100, 0.632, 1 / 3
 
 
-@dataclass(frozen=True)
-class _FittedTrees:
-    """An ensemble of trees, up to the round that did best on validation.
+def _fitted(
+    score: Callable[[np.ndarray], np.ndarray], leaves: list[int], best: int, rounds: int, validation: Checkpoints
+) -> Fitted:
+    """The trees up to round ``best`` of ``rounds``, from the leaves of each.
 
     ``parameters`` counts what was fitted: a number for every leaf and a threshold for every split.
     """
-
-    score: Callable[[np.ndarray], Float[np.ndarray, " n"]]
-    parameters: int
-    epoch: int
-    epochs: int
-    validation_tau: float
-
-    def predict(self, rows: Checkpoints) -> Float[np.ndarray, " n"]:
-        return self.score(_flat(rows))
-
-
-def _fitted(
-    score: Callable[[np.ndarray], np.ndarray], leaves: list[int], best: int, rounds: int, validation: Checkpoints
-) -> _FittedTrees:
-    """The trees up to round ``best`` of ``rounds``, with the leaves of each."""
     tau = kendall_tau(score(_flat(validation)), validation.truth())
-    return _FittedTrees(score, sum(2 * count - 1 for count in leaves), best, rounds, tau)
+    return Fitted(lambda rows: score(_flat(rows)), tau, best, rounds, sum(2 * count - 1 for count in leaves))
 
 
 def _flat(rows: Checkpoints) -> Float[np.ndarray, "n d"]:
     return rows.weights.cpu().numpy()
 
 
-def fit_xgboost(train: Checkpoints, validation: Checkpoints, seeds: Sequence[int], jobs: int) -> list[_FittedTrees]:
+def fit_xgboost(train: Checkpoints, validation: Checkpoints, seeds: Sequence[int], jobs: int) -> list[Fitted]:
     import xgboost
 
     binned = xgboost.QuantileDMatrix(_flat(train), train.truth(), max_bin=_BINS, nthread=jobs)
@@ -71,7 +56,7 @@ def fit_xgboost(train: Checkpoints, validation: Checkpoints, seeds: Sequence[int
         "verbosity": 0,
     }
 
-    def boost(seed: int) -> _FittedTrees:
+    def boost(seed: int) -> Fitted:
         booster = xgboost.train(
             settings | {"seed": seed},
             binned,
@@ -91,13 +76,11 @@ def fit_xgboost(train: Checkpoints, validation: Checkpoints, seeds: Sequence[int
     return [boost(seed) for seed in seeds]
 
 
-def fit_lightgbm(train: Checkpoints, validation: Checkpoints, seeds: Sequence[int], jobs: int) -> list[_FittedTrees]:
+def fit_lightgbm(train: Checkpoints, validation: Checkpoints, seeds: Sequence[int], jobs: int) -> list[Fitted]:
     return _fit_with_lightgbm(train, validation, seeds, {"boosting": "gbdt", "num_threads": jobs}, _MAX_ROUNDS)
 
 
-def fit_random_forest(
-    train: Checkpoints, validation: Checkpoints, seeds: Sequence[int], jobs: int
-) -> list[_FittedTrees]:
+def fit_random_forest(train: Checkpoints, validation: Checkpoints, seeds: Sequence[int], jobs: int) -> list[Fitted]:
     subsampling = {"bagging_fraction": _BOOTSTRAP_SHARE, "bagging_freq": 1, "feature_fraction": _FEATURE_SHARE}
     settings = {"boosting": "rf", "num_threads": jobs} | subsampling
     return _fit_with_lightgbm(train, validation, seeds, settings, _FOREST_TREES)
@@ -105,7 +88,7 @@ def fit_random_forest(
 
 def _fit_with_lightgbm(
     train: Checkpoints, validation: Checkpoints, seeds: Sequence[int], settings: dict[str, Any], rounds: int
-) -> list[_FittedTrees]:
+) -> list[Fitted]:
     """LightGBM with the shared settings; boosting stops early, a forest always has all its trees."""
     import lightgbm
 
@@ -126,7 +109,7 @@ def _fit_with_lightgbm(
     held_out = lightgbm.Dataset(_flat(validation), validation.truth(), reference=binned, params=settings)
     mean = float(train.truth().mean(dtype=np.float64))
 
-    def grow(seed: int) -> _FittedTrees:
+    def grow(seed: int) -> Fitted:
         stops = [] if settings["boosting"] == "rf" else [lightgbm.early_stopping(_PATIENCE, verbose=False)]
         booster = lightgbm.train(settings | {"seed": seed}, binned, rounds, valid_sets=[held_out], callbacks=stops)
         best = booster.best_iteration if stops and booster.best_iteration > 0 else booster.num_trees()

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from benchmarks.data import Checkpoints
 from benchmarks.models.registry import builder
-from benchmarks.models.training import EPOCHS, RECIPES, TrainingGroup, train_together
+from benchmarks.models.training import RECIPES, TrainingGroup, train_together
+from benchmarks.options import EPOCHS
 from benchmarks.results import Result, Setting
 from benchmarks.speed.measurements import measure, say, speed_row
 from generation.data import TrainingInputs, epoch_batches, train_subset

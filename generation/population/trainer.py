@@ -8,7 +8,6 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float64
@@ -48,15 +47,6 @@ def make_engine(
             raise ValueError(f"the fused engine cannot train here: {problem}; use --engine torch")
         warnings.warn(f"torch trains, several times slower than the fused engine: {problem}", stacklevel=2)
     return TorchEngine(configs, task, device=device, models_per_pass=models_per_pass)
-
-
-@dataclass(frozen=True)
-class CheckpointMeasures:
-    """Measurements of the checkpoints themselves, [labels, P]: test numbers in float32."""
-
-    test_accuracy: Float64[Tensor, "labels P"]
-    test_loss: Float64[Tensor, "labels P"]
-    train_loss: Float64[Tensor, "labels P"]
 
 
 class PopulationTrainer:
@@ -114,15 +104,16 @@ class PopulationTrainer:
                 state.checkpoints[index] = state.weights
         state.epoch += 1
 
-    def measure_checkpoints(self) -> CheckpointMeasures:
-        """Test accuracy and loss of every checkpoint, and its mean loss on the examples its run was trained on,
-        uncropped and without dropout."""
+    def measure_checkpoints(self) -> dict[str, Float64[Tensor, "labels P"]]:
+        """By the names of their columns: test accuracy and loss of every checkpoint, in float32, and its mean loss on
+        the examples its run was trained on, uncropped and without dropout."""
         trained_on = self.task.train[self.engine.subset.to(self.device)]
         alive, checkpoints = self.state.alive, self.state.checkpoints
         with self._timed():
             trained = [self.engine.evaluate(weights, alive, trained_on) for weights in checkpoints]
         tested = self._curves_at_checkpoints() if self.engine.exact_evaluation else self._test_exactly()
-        return CheckpointMeasures(*tested, torch.stack([loss for _, loss in trained]))
+        train_loss = torch.stack([loss for _, loss in trained])
+        return {"test_accuracy": tested[0], "test_loss": tested[1], "train_loss": train_loss}
 
     def _curves_at_checkpoints(self) -> tuple[Tensor, Tensor]:
         checkpoints = self.protocol.checkpoints

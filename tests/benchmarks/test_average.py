@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from benchmarks import execution, kendall, results
-from benchmarks.execution import average, to_fit
+from benchmarks import kendall, results
+from benchmarks import trial as trial_module
+from benchmarks.experiment import Entry, _entry_rows
 from benchmarks.models import hyperparameters
 from benchmarks.models.registry import MODELS, weight_models
 from benchmarks.results import ResultIndex
 from benchmarks.statistics import kendall_tau
-from benchmarks.summary import Entry, _entry_rows
 from benchmarks.tables import render_table
-from benchmarks.trial import Trial, TrialStore
+from benchmarks.trial import Trial, TrialStore, average, to_fit
 from nfn.predictors.ranks import Ranks
 from tests.benchmarks.synthetic import invent_data, random_label
 from tests.benchmarks.test_experiments import outcome, run
@@ -53,15 +53,15 @@ def test_an_average_needs_no_fit_of_parts_that_are_finished(tmp_path: Path, monk
     assert to_fit(both, data, store) == list(dict.fromkeys(parts))
     run(parts, data, tmp_path)
     assert to_fit(both, data, store) == []
-    monkeypatch.setattr(execution, "fit_and_judge", None)
+    monkeypatch.setattr(trial_module, "fit_and_judge", None)
     finished = run(both, data, tmp_path)
-    assert list(finished.outcomes) == both, "parts that were not asked for have no row"
+    assert list(finished) == both, "parts that were not asked for have no row"
     ranks = Ranks.among(data.train.truth())
     found = store.find(parts)
     for trial in both:
         places = [ranks.of(found[part].predicted) for part in trial.parts]
         expected = rankdata(np.round(sum(places), 5))
-        assert kendall_tau(finished.outcomes[trial].predicted, expected) > 0.99
+        assert kendall_tau(finished[trial].predicted, expected) > 0.99
     assert store.find(both).keys() == set(both)
 
 
@@ -109,7 +109,7 @@ def test_the_average_is_shown_with_its_lead_and_never_as_the_leader(
     assert AVERAGE not in weight_models()
     options = ["--zoo", str(tiny_zoo), "--out", str(tmp_path), "--epochs", "1", "--quick", "--jobs", "1"]
     kendall.main([*options, "--models", "gauge_nfn", "hyperparameters"])
-    monkeypatch.setattr(execution, "fit_and_judge", None)
+    monkeypatch.setattr(trial_module, "fit_and_judge", None)
     kendall.main([*options, "--models", "gauge_nfn", "hyperparameters", AVERAGE])
     rows = results.read("kendall", tmp_path)
     best = [row for row in rows if row.metric == "tau" and row.model == AVERAGE]

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import ablation_width, augmentation, execution, experiment, kendall, rows, transfer
-from benchmarks.experiment import _CONVERGED_EPOCHS, _FitTimes, _row_epochs
+from benchmarks import ablation_width, augmentation, experiment, kendall, rows, transfer
+from benchmarks import trial as trial_module
+from benchmarks.experiment import _CONVERGED_EPOCHS, _row_epochs, _seconds_of
 from benchmarks.models import hyperparameters
 from benchmarks.models.registry import MODELS
 from benchmarks.trial import Trial
@@ -25,19 +26,23 @@ def test_every_model_is_measured_once_and_its_time_grows_with_the_work(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = iter(range(1000, 0, -1))
-    monkeypatch.setattr(experiment, "_seconds", lambda call: float(next(ticks)))
-    times = _FitTimes(DATA, jobs=1)
-    once = times.of([trial(model)])
+    monkeypatch.setattr(experiment, "_seconds", lambda *_: float(next(ticks)))
+    measured = {}
+
+    def seconds_of(*trials: Trial) -> float:
+        return _seconds_of(trials, DATA, 1, measured)
+
+    once = seconds_of(trial(model))
     probes = next(ticks)
-    assert times.of([trial(model, seed=1)]) == once
-    half = times.of([trial(model, threshold=0.5)])
+    assert seconds_of(trial(model, seed=1)) == once
+    half = seconds_of(trial(model, threshold=0.5))
     if MODELS[model].kind is not None:
-        assert times.of([trial(model, epochs=30)]) == pytest.approx(3 * once)
-        assert times.of([trial(model, recipe="converged")]) == pytest.approx(once * _CONVERGED_EPOCHS / 10)
+        assert seconds_of(trial(model, epochs=30)) == pytest.approx(3 * once)
+        assert seconds_of(trial(model, recipe="converged")) == pytest.approx(once * _CONVERGED_EPOCHS / 10)
     assert half / once == pytest.approx(sum(DATA.rows_at_least(0.5)) / (120 + 30))
     assert next(ticks) == probes - 1, "it was measured again"
-    assert times.of([trial(model, threshold=0.9999)]) == 0.0, "too few rows to fit"
-    assert times.total([trial(model), trial(model, threshold=0.5)]) == pytest.approx(once + half)
+    assert seconds_of(trial(model, threshold=0.9999)) == 0.0, "too few rows to fit"
+    assert seconds_of(trial(model), trial(model, threshold=0.5)) == pytest.approx(once + half)
 
 
 def test_the_size_of_the_work_needs_no_measurement() -> None:
@@ -51,7 +56,7 @@ def cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(execution, "fit_and_judge", interrupted)
+    monkeypatch.setattr(trial_module, "fit_and_judge", interrupted)
     monkeypatch.setattr(hyperparameters, "_ROUNDS", 20)
 
 
@@ -62,8 +67,7 @@ def cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             kendall.main,
             ["--models", "mlp", "xgboost", "--config", "mnist", "agnews"],
-            r"mnist: 45 trials to fit, about \d+ (s|min) on this machine; --quick fits 2 of them, about \d+ s; "
-            "more data sets after this one: 1",
+            r"mnist: 45 trials to fit, about \d+ (s|min) on this machine; --quick fits 2 of them, about \d+ s",
         ),
         (
             kendall.main,
@@ -78,12 +82,12 @@ def cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             augmentation.main,
             ["--models", "mlp", "--ranges", "1"],
-            r"agnews: 5 trials to fit, .*; --quick fits 1 of them, about \d+ s; more data sets after this one: 1",
+            r"agnews: 5 trials to fit, .*; --quick fits 1 of them, about \d+ s",
         ),
         (
             rows.main,
             ["--models", "mlp", "--seeds", "2", "--sizes", "12", "20", "9000"],
-            r"mnist: 2 trials to fit, .*; --quick fits 1 of them, about \d+ s; more data sets after this one: 2",
+            r"mnist: 2 trials to fit, .*; --quick fits 1 of them, about \d+ s",
         ),
         (
             transfer.main,

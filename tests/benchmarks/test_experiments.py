@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 import benchmarks
-from benchmarks import execution, results
+from benchmarks import results
+from benchmarks import trial as trial_module
 from benchmarks.data import BenchmarkData, Checkpoints, Elsewhere, Outcome
-from benchmarks.execution import Finished, compute
+from benchmarks.experiment import _AVERAGED_NOTES, Entry
 from benchmarks.models import training
-from benchmarks.models.registry import MODELS, SIX_MODELS
+from benchmarks.models.registry import MODELS
+from benchmarks.options import SIX_MODELS
 from benchmarks.results import ResultIndex
 from benchmarks.statistics import kendall_tau
-from benchmarks.summary import _AVERAGED_NOTES, Entry
-from benchmarks.trial import Trial, TrialStore
+from benchmarks.trial import Outcomes, Trial, TrialStore, compute
 from tests.benchmarks.synthetic import invariant_label, invent, invent_data, random_label
 
 PLACES = [("agnews", "best", "z", True), ("agnews", "best", "z", False), ("agnews", "best", "y", True)]
@@ -40,26 +41,26 @@ def trials_of(models: tuple[str, ...], epochs: int, seeds: int = 1, threshold: f
     ]
 
 
-def run(trials: list[Trial], data: BenchmarkData, folder: Path) -> Finished:
-    return compute(trials, data, TrialStore(folder), jobs=1, advance=silent)
+def run(trials: list[Trial], data: BenchmarkData, folder: Path) -> Outcomes:
+    return compute(trials, data, TrialStore(folder), jobs=1, advance=silent)[0]
 
 
-def taus(finished: Finished) -> dict[str, float]:
-    return {trial.model: kendall_tau(outcome.predicted, outcome.truth) for trial, outcome in finished.outcomes.items()}
+def taus(outcomes: Outcomes) -> dict[str, float]:
+    return {trial.model: kendall_tau(outcome.predicted, outcome.truth) for trial, outcome in outcomes.items()}
 
 
 @pytest.mark.long
 def test_only_transformer_nfn_finds_an_invariant_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Every checkpoint is moved by its own group element; the label is an invariant polynomial of the weights."""
     # many rows and few, large steps: the test is about what can be learned, not about how fast
-    monkeypatch.setattr(training, "BATCH_SIZE", 256)
+    monkeypatch.setattr(training, "_BATCH_SIZE", 256)
     monkeypatch.setattr(training, "_PEAK_RATE", 5e-3)
     data = invent_data(10_000, 150, 200, invariant_label, move=True)
     finished = run(trials_of(("transformer_nfn", "mlp"), epochs=8), data, tmp_path)
     tau_of = taus(finished)
     assert tau_of["transformer_nfn"] > 0.95
     assert tau_of["mlp"] < 0.85
-    change = {trial.model: outcome.notes["mean_change"] for trial, outcome in finished.outcomes.items()}
+    change = {trial.model: outcome.notes["mean_change"] for trial, outcome in finished.items()}
     assert isinstance(change["transformer_nfn"], float)
     assert isinstance(change["mlp"], float)
     assert change["transformer_nfn"] < 1e-4
@@ -92,8 +93,7 @@ def test_no_test_row_is_seen_before_every_choice_is_made(tmp_path: Path, monkeyp
 
         return fit
 
-    for name in ("fit_neural", "_fit_other"):
-        monkeypatch.setattr(execution, name, watched(getattr(execution, name)))
+    monkeypatch.setattr(trial_module, "fit", watched(trial_module.fit))
     for model in MODELS:
         # new data for each model, since an opened split is kept
         sealed = BenchmarkData(
@@ -108,7 +108,7 @@ def test_no_test_row_is_seen_before_every_choice_is_made(tmp_path: Path, monkeyp
         with pytest.raises(AssertionError, match="still being fitted"):
             sealed.judge(None, 0.0, model)  # pyright: ignore[reportArgumentType]
         finished = run(trials_of((model,), epochs=2, seeds=2), sealed, tmp_path)
-        assert finished.outcomes
+        assert finished
 
 
 def test_only_judge_opens_the_test_split_and_only_one_function_calls_it():
@@ -121,7 +121,7 @@ def test_only_judge_opens_the_test_split_and_only_one_function_calls_it():
                     if isinstance(node, ast.Attribute) and node.attr in users:
                         users[node.attr].add((path.name, function.name))
     # a fitted predictor that comes with the package says on its card how it did on the test split
-    assert users["judge"] == {("execution.py", "_judged"), ("pretrain.py", "_card")}
+    assert users["judge"] == {("trial.py", "_judged"), ("pretrain.py", "_card")}
     assert users["_test"] == {("data.py", "judge"), ("data.py", "_moved_test")}
     assert users["_moved_test"] == {("data.py", "judge")}
     assert users["open_test"] == {("data.py", "_test"), ("data.py", "test_elsewhere")}
@@ -134,9 +134,9 @@ def test_the_same_trial_twice_gives_the_same_numbers_and_is_computed_once(tmp_pa
     half = run(trials[::2], data, tmp_path / "second")
     rest = run(trials, data, tmp_path / "second")
     for trial in dict.fromkeys(trials):
-        np.testing.assert_array_equal(first.outcomes[trial].predicted, rest.outcomes[trial].predicted, str(trial))
-    for trial, outcome in half.outcomes.items():
-        assert rest.outcomes[trial].notes == outcome.notes, "the seconds too: it was read, not computed"
+        np.testing.assert_array_equal(first[trial].predicted, rest[trial].predicted, str(trial))
+    for trial, outcome in half.items():
+        assert rest[trial].notes == outcome.notes, "the seconds too: it was read, not computed"
 
 
 def test_rows_in_another_order_are_not_taken_for_all_rows():
@@ -148,7 +148,7 @@ def test_rows_in_another_order_are_not_taken_for_all_rows():
 def test_a_threshold_with_too_few_rows_is_left_out(tmp_path: Path):
     data = invent_data(60, 20, 30, random_label)
     finished = run(trials_of(("mlp",), epochs=1, threshold=0.999), data, tmp_path)
-    assert not finished.outcomes
+    assert not finished
     assert len(data.train.at_least(0.999)) < 2
 
 
@@ -205,12 +205,12 @@ def test_on_a_gpu_seeds_and_thresholds_of_a_predictor_are_one_group():
     data_on_gpu = BenchmarkData(
         on_gpu, data.validation, lambda: on_gpu, config="mnist", fingerprint="invented", test_examples=1000
     )
-    assert sorted(len(group) for group in execution.groups(trials, data)) == [1, 1, 1, 1, 1, 1, 3, 3]
-    assert sorted(len(group) for group in execution.groups(trials, data_on_gpu)) == [3, 3, 6]
+    assert sorted(len(group) for group in trial_module.groups(trials, data)) == [1, 1, 1, 1, 1, 1, 3, 3]
+    assert sorted(len(group) for group in trial_module.groups(trials, data_on_gpu)) == [3, 3, 6]
     neural = [trial for trial in trials if trial.model == "mlp"]
-    together = execution.fit_neural(neural, data)
+    together = trial_module.fit(neural, data)
     for trial in neural:
-        alone = execution.fit_neural([trial], data)[trial]
+        alone = trial_module.fit([trial], data)[trial]
         np.testing.assert_allclose(
             together[trial].predict(data.validation), alone.predict(data.validation), atol=1e-3, err_msg=str(trial)
         )

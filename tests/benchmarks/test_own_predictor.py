@@ -10,22 +10,21 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import augmentation, execution, kendall, results
+from benchmarks import augmentation, kendall, results
+from benchmarks import trial as trial_module
 from benchmarks.leaderboard.__main__ import main as leaderboard
 from benchmarks.models.registry import (
     MODELS,
-    BenchmarkModel,
     _load_model,
-    _register,
     check_models,
     known_models,
     own_models,
 )
-from benchmarks.models.training import Recipe, TrainingGroup, train_one_by_one, train_together
+from benchmarks.models.training import TrainingGroup, _Recipe, train_one_by_one, train_together
 from benchmarks.plots import _COLORS, _color_of
 from benchmarks.results import ResultIndex
 from benchmarks.trial import Trial
-from nfn import MLPPredictor, load_predictor, save_predictor
+from nfn import MLPPredictor, Predictor, load_predictor, save_predictor
 from tests.benchmarks.synthetic import SMALL, invariant_label, invent
 from tests.refusal import refusal
 
@@ -128,7 +127,7 @@ def test_the_example_of_the_readme_gets_rows_tables_plots_and_trials(
     def fail(*_: object) -> None:
         raise AssertionError("a finished trial was computed again")
 
-    monkeypatch.setattr(execution, "fit_and_judge", fail)
+    monkeypatch.setattr(trial_module, "fit_and_judge", fail)
     kendall.main(arguments)
     assert (tmp_path / "kendall.mnist.md").read_text() == table
 
@@ -157,6 +156,13 @@ def test_a_changed_source_is_another_trial_also_where_it_imports_from_beside_it(
     assert len({first, changed, imported, key()}) == 4
 
 
+def test_a_folder_of_data_named_like_an_import_does_not_matter(write: Write):
+    name = write("import numpy\n" + NETWORK.format(width=3))
+    alone = _load_model(f"{name}:Network").source
+    Path("numpy").mkdir()
+    assert _load_model(f"{name}:Network").source == alone
+
+
 def test_a_predictor_trained_alone_comes_out_as_trained_together():
     """The loop for plain networks is the slow twin of the one that trains many together."""
     train, validation = invent(96, 0, invariant_label), invent(40, 1, invariant_label)
@@ -165,7 +171,7 @@ def test_a_predictor_trained_alone_comes_out_as_trained_together():
         return MLPPredictor(SMALL, generator=generator)
 
     group = TrainingGroup(np.arange(90), np.arange(40), (0, 1))
-    for recipe in (Recipe(), Recipe(scaled=True), Recipe(place=True, weight_decay=0.01)):
+    for recipe in (_Recipe(), _Recipe(scaled=True), _Recipe(place=True, weight_decay=0.01)):
         (together,), (apart,) = (
             fit(build, [group], train, validation, recipe, epochs=3) for fit in (train_together, train_one_by_one)
         )
@@ -177,9 +183,11 @@ def test_a_predictor_trained_alone_comes_out_as_trained_together():
 
 def test_a_predictor_with_inputs_and_logits_trains_stacked_without_a_scaled_column(write: Write):
     model = _load_model(f"{write(STACKED)}:Stacked")
-    assert model.kind is not None
+    assert model.stacked
     assert not model.scalable
-    assert _load_model(f"{write(NETWORK.format(width=3))}:Network").module is not None
+    plain = _load_model(f"{write(NETWORK.format(width=3))}:Network")
+    assert not plain.stacked
+    assert plain.scalable
 
 
 def test_predict_never_sees_an_accuracy(write: Write):
@@ -274,13 +282,11 @@ def test_predictions_that_are_not_finite_leave_out_their_model_alone_and_are_not
     assert not submission.exists()
 
 
-def test_own_models_are_forgotten_and_have_colors():
+def test_own_models_are_forgotten_and_have_colors(write: Write):
+    own = f"{write(STACKED)}:Stacked"
     with own_models():
-        own = BenchmarkModel("my_module:Mine", "Mine", kind=MLPPredictor, source="0")
-        _register(own)
-        assert list(known_models()) == [*MODELS, own.name]
-        with pytest.raises(ValueError, match="comes with the benchmarks"):
-            _register(MODELS["mlp"])
+        assert check_models([own, "mlp", own]) == ("mlp", own)
+        assert list(known_models()) == [*MODELS, own]
     assert known_models() == MODELS
     colors = [_color_of(number) for number in range(30)]
     assert tuple(colors[: len(_COLORS)]) == _COLORS
@@ -291,13 +297,14 @@ def test_own_models_are_forgotten_and_have_colors():
 def test_a_predictor_of_ones_own_is_saved_or_the_line_says_what_is_missing(write: Write, tmp_path: Path):
     own = _load_model(f"{write(STACKED)}:Stacked").kind
     assert own is not None
+    assert issubclass(own, Predictor)
     predictor = own(SMALL, generator=torch.Generator().manual_seed(0))
     save_predictor(predictor, tmp_path / "saved")
     weights = invent(5, 0, invariant_label).weights
     torch.testing.assert_close(load_predictor(tmp_path / "saved", own)(weights), predictor(weights))
     with pytest.raises(ValueError, match="unknown kind of predictor 'stacked'"):
         load_predictor(tmp_path / "saved")
-    plain = _load_model(f"{write(NETWORK.format(width=3))}:Network").module
+    plain = _load_model(f"{write(NETWORK.format(width=3))}:Network").kind
     assert plain is not None
     built = plain(SMALL, generator=torch.Generator())  # pyright: ignore[reportCallIssue]
     with pytest.raises(ValueError, match=r"Network cannot be saved: it must derive from nfn\.Predictor"):

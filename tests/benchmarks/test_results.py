@@ -38,12 +38,12 @@ def test_concurrent_writers_lose_no_row(row: Result, tmp_path: Path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"benchmark": "speed"}, "unknown benchmark 'speed'"),
-        ({"value": float("nan")}, "value must be a finite number"),
-        ({"n": 0}, "n must be a positive number"),
+        ({"benchmark": "speed"}, "benchmark must be one of ablation_components, .* got 'speed'"),
+        ({"value": float("nan")}, "value must be a number, got nan"),
+        ({"n": 0}, "n must be a whole number of at least 1, got 0"),
         ({"model": "mlp"}, "a row has a model or a variant"),
         ({"variant": None}, "a row has a model or a variant"),
-        ({"device": ""}, "device must be a non-empty string"),
+        ({"device": ""}, "device must be text in quotes, got ''"),
     ],
 )
 def test_a_malformed_row_is_refused(row: Result, change: dict[str, object], message: str):
@@ -57,7 +57,7 @@ def test_reading_names_the_bad_line(row: Result, tmp_path: Path):
     broken = row.to_dict()
     del broken["command"]
     file.write_text(file.read_text() + json.dumps(broken) + "\n")
-    with pytest.raises(ValueError, match=r"line 2: not a result row: missing \['command'\]"):
+    with pytest.raises(ValueError, match=r"speed\.nfn\.jsonl, line 2: command is missing"):
         results.read("speed.nfn", tmp_path)
 
 

@@ -22,7 +22,7 @@ from zoo.page import html
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
 
-ROWS = results.COMMITTED
+ROWS = results._COMMITTED
 
 
 @pytest.fixture

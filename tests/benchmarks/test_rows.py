@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import execution, report, results, rows
+from benchmarks import report, results, rows
+from benchmarks import trial as trial_module
 from benchmarks.data import Outcome
 from benchmarks.models import hyperparameters
 from benchmarks.report import _Contents
@@ -105,7 +106,7 @@ def test_the_command_writes_rows_table_and_plot_and_shares_trials_on_all_rows(
     report.main(["--root", str(tmp_path / "clone"), "--results", str(tmp_path)])
     assert (document.parent / document.read_text()).resolve() == tmp_path.resolve() / "plots" / "rows.mnist.png"
     assert (tmp_path / "plots" / "rows.mnist.png").read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setattr(execution, "fit_and_judge", None)
+    monkeypatch.setattr(trial_module, "fit_and_judge", None)
     rows.main([*options, "--sizes", "12"])
     assert "all " in (tmp_path / "rows.mnist.md").read_text()
     assert "curve" not in (tmp_path / "rows.mnist.md").read_text().splitlines()[0], "two sizes"
@@ -115,8 +116,8 @@ def test_the_command_writes_rows_table_and_plot_and_shares_trials_on_all_rows(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--sizes", "0"], "--sizes and --towards must be at least 2 rows, got 0 11200"),
-        (["--towards", "-3"], "--sizes and --towards must be at least 2 rows"),
+        (["--sizes", "0"], "argument --sizes: each value must be a whole number of at least 2, got '0'"),
+        (["--towards", "-3"], "argument --towards: must be a whole number of at least 2, got '-3'"),
         (["--config", "chess"], "has no config 'chess'"),
     ],
 )

@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import ablation_components, ablation_width, augmentation, execution, kendall, paper, results
+from benchmarks import ablation_components, ablation_width, augmentation, kendall, paper, results
+from benchmarks import trial as trial_module
 from benchmarks.data import BenchmarkData, Checkpoints
-from benchmarks.experiment import read_options, table_parser
-from benchmarks.models.registry import SIX_MODELS, USUAL_MODELS
+from benchmarks.experiment import Experiment
+from benchmarks.models.registry import MODELS
+from benchmarks.options import SIX_MODELS, USUAL_MODELS
 from benchmarks.results import ResultIndex
 from benchmarks.tables import for_terminal, threshold_title
 from tests.faults.rewriting import Rows, rewrite
@@ -66,7 +68,7 @@ def test_kendall_writes_rows_tables_and_plots_and_computes_nothing_twice(
     def fail(*_: object) -> None:
         raise AssertionError("a finished trial was computed again")
 
-    monkeypatch.setattr(execution, "fit_and_judge", fail)
+    monkeypatch.setattr(trial_module, "fit_and_judge", fail)
     kendall.main(arguments)
     assert (tmp_path / "kendall.mnist.md").read_text() == table
     assert results.read("kendall", tmp_path) == rows, "there is nothing new, so no row was added"
@@ -217,8 +219,8 @@ def test_a_model_without_its_library_is_left_out_and_reported(
         (["--models", "hyperparameters", "--recipes", "converged"], "--recipes converged trains no hyperparameters"),
         (["--models", "mlp", "probes", "--recipes", "place"], "--recipes place trains no probes: add paper"),
         (["--thresholds", "120"], "a threshold is none or a percentage of at least 0 and below 100, got '120'"),
-        (["--seeds", "0"], "--seeds must be at least 1, got 0"),
-        (["--epochs", "-1"], "--epochs must be at least 1"),
+        (["--seeds", "0"], "argument --seeds: must be a whole number of at least 1, got '0'"),
+        (["--epochs", "-1"], "argument --epochs: must be a whole number of at least 1"),
         (["--zoo", "nowhere"], "no zoo called 'nowhere'"),
         (["--config", "chess"], "has no config 'chess'"),
         (["--device", "abacus"], "unknown device 'abacus': cpu or cuda"),
@@ -235,7 +237,7 @@ def test_bad_input_is_one_clear_line(
 def test_bad_widths_and_ranges_are_one_clear_line(capsys: pytest.CaptureFixture[str]):
     for main, arguments, message in (
         (ablation_width.main, ["--widths", "ten"], "such as 10 or 5,5, got 'ten'"),
-        (augmentation.main, ["--ranges", "-1"], "--ranges must be positive numbers, got -1"),
+        (augmentation.main, ["--ranges", "-1"], "argument --ranges: each value must be a number above 0, got '-1'"),
     ):
         with pytest.raises(SystemExit):
             main(arguments)
@@ -243,11 +245,10 @@ def test_bad_widths_and_ranges_are_one_clear_line(capsys: pytest.CaptureFixture[
 
 
 def test_recipes_that_some_of_the_usual_models_have_train_only_those(tiny_zoo: Path):
-    parsed = table_parser("kendall", "", configs=("mnist",), models=USUAL_MODELS, thresholds=(0.0, 0.5)).parse_args([])
-    options = replace(read_options(parsed), recipes=("converged",), seeds=1)
-    kendall._require_trials(options)
-    trials = kendall._plan(options, BenchmarkData.from_zoo(tiny_zoo, "mnist"))
-    assert [(trial.model, trial.threshold) for trial in trials] == [
+    assert tuple(name for name in MODELS if name in USUAL_MODELS) == USUAL_MODELS
+    options = kendall._Options(thresholds=("none", "50"), recipes=("converged",), seeds=1)
+    entries = kendall._entries(Experiment("kendall", options), options, BenchmarkData.from_zoo(tiny_zoo, "mnist"))
+    assert [(trial.model, trial.threshold) for (trial,) in entries] == [
         ("mlp", 0.0),
         ("statnn", 0.0),
         ("transformer_nfn", 0.0),

@@ -9,15 +9,16 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from benchmarks.data import Fitted
 from benchmarks.models import training
 from benchmarks.models.training import (
     RECIPES,
-    FittedPredictor,
-    PaperSchedule,
-    PlateauSchedule,
-    Recipe,
     TrainingGroup,
     _epoch_batches,
+    _following,
+    _paper_rates,
+    _plateau_rates,
+    _Recipe,
     train_together,
 )
 from benchmarks.statistics import kendall_tau
@@ -38,13 +39,13 @@ def build(kind: type[Predictor], generator: torch.Generator, *, dropout: bool = 
 
 def fit(
     kind: type[Predictor], groups: list[TrainingGroup], epochs: int = 3, *, scaled: bool = False, dropout: bool = True
-) -> list[list[FittedPredictor]]:
+) -> list[list[Fitted]]:
     return train_together(
         lambda generator: build(kind, generator, dropout=dropout),
         groups,
         TRAIN,
         VALIDATION,
-        Recipe(scaled=scaled),
+        _Recipe(scaled=scaled),
         epochs,
     )
 
@@ -71,28 +72,25 @@ def test_a_member_is_trained_as_by_a_plain_loop_in_torch(kind: type[Predictor], 
     if scaled:
         predictor.fit_scale(TransformerWeights.from_flat(SMALL, TRAIN.weights))
     optimizer = torch.optim.Adam(predictor.parameters())
-    schedule, taus, read = PaperSchedule(2), [], []
-    for epoch in range(2):
-        rate = schedule.rate()
-        assert rate is not None
+    taus, read = [], []
+    for epoch, rate in enumerate(_paper_rates(2)):
         optimizer.param_groups[0]["lr"] = rate
         for rows in _epoch_batches(group, epoch, torch.device("cpu"))[0][:, 0]:
             optimizer.zero_grad()
             votes = predictor.votes(predictor.inputs(TransformerWeights.from_flat(SMALL, TRAIN.weights[rows])))
             F.binary_cross_entropy_with_logits(votes, TRAIN.accuracy[rows, None].expand_as(votes)).backward()
             optimizer.step()
-        schedule.advance(improved=False)
         with torch.no_grad():
             read.append(predictor(TransformerWeights.from_flat(SMALL, VALIDATION.weights)).numpy())
         taus.append(kendall_tau(read[-1], VALIDATION.truth()))
-    np.testing.assert_allclose(fitted.predict(VALIDATION), read[fitted.epoch - 1], atol=1e-4)
+    np.testing.assert_allclose(fitted.predict(VALIDATION), read[(fitted.epoch or 0) - 1], atol=1e-4)
     assert fitted.validation_tau == pytest.approx(max(taus), abs=1e-6)
 
 
 def test_an_epoch_has_every_row_once_and_padding_has_weight_zero():
     group = TrainingGroup(np.arange(10, 45), np.arange(1), (0, 7))
     index, row_weights = _epoch_batches(group, 3, torch.device("cpu"))
-    assert index.shape == row_weights.shape == (3, 2, training.BATCH_SIZE)
+    assert index.shape == row_weights.shape == (3, 2, training._BATCH_SIZE)
     for member in range(2):
         real = index[:, member][row_weights[:, member] > 0]
         assert sorted(real.tolist()) == list(range(10, 45))
@@ -101,10 +99,7 @@ def test_an_epoch_has_every_row_once_and_padding_has_weight_zero():
 
 
 def test_the_learning_rates_of_the_paper():
-    schedule, rates = PaperSchedule(), []
-    while (rate := schedule.rate()) is not None:
-        rates.append(rate)
-        schedule.advance(improved=False)
+    rates = list(_paper_rates(50))
     assert len(rates) == 50
     np.testing.assert_allclose(rates[:10], np.arange(1, 11) * 1e-4)
     assert rates[-1] == pytest.approx(1e-5)
@@ -112,16 +107,12 @@ def test_the_learning_rates_of_the_paper():
 
 
 def test_training_goes_on_while_validation_improves_and_ends_when_it_does_not():
-    idle, epochs = PlateauSchedule(), 0
-    while idle.rate() is not None:
-        idle.advance(improved=False)
-        epochs += 1
-    assert epochs == 9 + 3 * 10
-    improving, epochs = PlateauSchedule(), 0
-    while improving.rate() is not None:
-        improving.advance(improved=True)
-        epochs += 1
-    assert epochs == 400
+    for improved, expected in ((False, 9 + 3 * 10), (True, 400)):
+        rates, epochs = _plateau_rates(), 1
+        next(rates)
+        while _following(rates, improved) is not None:
+            epochs += 1
+        assert epochs == expected
 
 
 def test_a_longer_training_is_never_worse_on_validation():
@@ -134,6 +125,8 @@ def test_a_longer_training_is_never_worse_on_validation():
         RECIPES["converged"],
     )
     for fitted in all_fitted:
+        assert fitted.epoch is not None
+        assert fitted.epochs is not None
         assert 39 <= fitted.epochs <= 400
         assert 1 <= fitted.epoch <= fitted.epochs
         tau = kendall_tau(fitted.predict(VALIDATION), VALIDATION.truth())
@@ -151,7 +144,7 @@ def test_the_recorded_step_trains_like_the_one_on_the_cpu(kind: type[Predictor])
         replace(rows, weights=rows.weights.to(device), accuracy=rows.accuracy.to(device))
         for rows in (TRAIN, VALIDATION)
     )
-    on_gpu = train_together(lambda generator: kind(SMALL, generator=generator), groups, train, validation, Recipe(), 3)
+    on_gpu = train_together(lambda generator: kind(SMALL, generator=generator), groups, train, validation, _Recipe(), 3)
     for fitted, reference in zip(chain(*on_gpu), chain(*fit(kind, groups)), strict=True):
         np.testing.assert_allclose(fitted.predict(validation), reference.predict(VALIDATION), atol=5e-2)
         assert fitted.epochs == reference.epochs == 3
@@ -171,12 +164,13 @@ def test_places_as_target_are_mapped_back_to_accuracies(kind: type[Predictor]):
         [group],
         train,
         validation,
-        Recipe(place=True),
+        _Recipe(place=True),
         epochs=3,
     )
     predicted = fitted.predict(validation)
     assert train.truth().min() <= predicted.min() < predicted.max() <= train.truth().max()
     with torch.no_grad():
+        assert isinstance(fitted.predictor, Predictor)
         places = torch.sigmoid(fitted.predictor.logits(validation.weights)).numpy()
         assert np.ptp(places) > 0.02, "before they are mapped back, predictions are places in [0, 1]"
         assert bool((np.diff(predicted[places.argsort()]) > 0).all()), "in the same order, without ties"

@@ -7,14 +7,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import execution, results, statistics, transfer
-from benchmarks.data import HYPERPARAMETERS, BenchmarkData, Checkpoints
+from benchmarks import results, statistics, transfer
+from benchmarks import trial as trial_module
+from benchmarks.data import BenchmarkData, Checkpoints, Fitted
 from benchmarks.models import hyperparameters
 from benchmarks.report import _Contents
 from benchmarks.results import ResultIndex
 from benchmarks.tables import render_table
 from tests.benchmarks.synthetic import invent, random_label
 from tests.benchmarks.test_report import row
+from zoo.format.hyperparameters import CONFIGURATION
 from zoo.format.published import PublishedZoo
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
@@ -35,12 +37,12 @@ def numbered(runs: range, seed: int) -> BenchmarkData:
 
     def rows(configurations: range) -> Checkpoints:
         made = invent(len(configurations), seed, random_label)
-        fixed = dict.fromkeys(HYPERPARAMETERS, 0.1) | {"optimizer": "adam"}
+        fixed = dict.fromkeys(CONFIGURATION, 0.1) | {"optimizer": "adam"}
         return replace(
             made,
             runs=np.array([f"{seed}-{number}" for number in configurations]),
             hyperparameters=pd.DataFrame(
-                [fixed | {"learning_rate": float(number)} for number in configurations], columns=list(HYPERPARAMETERS)
+                [fixed | {"learning_rate": float(number)} for number in configurations], columns=list(CONFIGURATION)
             ),
         )
 
@@ -65,11 +67,11 @@ def test_rows_whose_configuration_was_fitted_on_do_not_count_and_those_of_its_ru
     assert (unseen.tested_config, unseen.tested_zoo, unseen.tested_unseen) == ("seed-1", "of 1", True)
     for place, shown in ((unseen, [10.0, 11.0]), (every, [8.0, 9.0, 10.0, 11.0])):
         reader = Reader()
-        data.tested_on(place).judge(reader, 0.0, "reader")
+        data.tested_on(place).judge(Fitted(reader.predict), 0.0, "reader")
         assert reader.seen == shown
     same_runs = numbered(range(8, 12), seed=0)
     reader = Reader()
-    data.tested_on(data.test_elsewhere(same_runs)[1]).judge(reader, 0.0, "reader")
+    data.tested_on(data.test_elsewhere(same_runs)[1]).judge(Fitted(reader.predict), 0.0, "reader")
     assert reader.seen == [10.0, 11.0], "runs 8 and 9 were fitted on"
 
 
@@ -79,8 +81,8 @@ def test_every_predictor_is_fitted_once_and_tested_everywhere(
     monkeypatch.setattr(hyperparameters, "_ROUNDS", 20)
     monkeypatch.setattr(statistics, "_CEILING_DRAWS", 2)
     fits = []
-    original = execution._fit_other
-    monkeypatch.setattr(execution, "_fit_other", lambda trials, *rest: fits.extend(trials) or original(trials, *rest))
+    original = trial_module.fit
+    monkeypatch.setattr(trial_module, "fit", lambda trials, *rest: fits.extend(trials) or original(trials, *rest))
     options = ["--zoo", str(two_zoos), "--out", str(tmp_path), "--quick", "--jobs", "1", "--models", "hyperparameters"]
     transfer.main(options)
     assert [(fit.config, fit.checkpoint, fit.elsewhere) for fit in fits] == [
@@ -102,7 +104,7 @@ def test_every_predictor_is_fitted_once_and_tested_everywhere(
     assert f"{unseen:.0f}<br>all {every:.0f} |" in table
     assert "is not in the train split" in table
     assert mnist.fingerprint != seeds.fingerprint
-    monkeypatch.setattr(execution, "fit_and_judge", None)
+    monkeypatch.setattr(trial_module, "fit_and_judge", None)
     transfer.main(options)
     assert (tmp_path / "transfer.mnist.md").read_text() == table, "nothing was fitted again"
     block = _Contents(tmp_path).table("transfer")

@@ -5,21 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import execution, kendall, results
+from benchmarks import kendall, results
+from benchmarks import trial as trial_module
 from benchmarks.data import BenchmarkData
-from benchmarks.experiment import TableOptions, read_options, table_parser
+from benchmarks.experiment import Experiment
+from benchmarks.options import TableOptions
 from benchmarks.results import Result, ResultIndex
 from benchmarks.trial import Trial, TrialStore
 from tests.benchmarks.synthetic import invent_data, random_label
+from zoo.command import Command
 from zoo.reading.selection import Selection
 
 COMMITTED = "train_fraction >= 0.8"
 SPELLINGS = (COMMITTED, "train_fraction>=0.80", "(8e-1 <= train_fraction)")
 
 
-def options_of(*arguments: str) -> TableOptions:
-    parser = table_parser("test", "", configs=("mnist",), models=("mlp",), thresholds=(0.0,))
-    return read_options(parser.parse_args([*arguments, "--device", "cpu"]))
+def experiment_of(*arguments: str) -> Experiment:
+    options = Command(__name__, "test", "", TableOptions).parse([*arguments, "--device", "cpu"])
+    return Experiment("kendall", options)
 
 
 def committed_row(where: str | None) -> Result:
@@ -53,8 +56,7 @@ def test_committed_trials_are_found_by_their_rows(where: str | None):
 @pytest.mark.parametrize("arguments", [[], *(["--where", text] for text in SPELLINGS)])
 def test_committed_trials_are_found_from_the_command_line(arguments: list[str]):
     row = committed_row(COMMITTED if arguments else None)
-    options = options_of(*arguments, "--seeds", str(row.n))
-    trials = [trial.normalized() for trial in options.trials("kendall", data_of(row), "mlp")]
+    trials = experiment_of(*arguments, "--seeds", str(row.n)).trials(data_of(row), "mlp")
     assert trials == [Trial.of_row(row, seed) for seed in range(row.n)]
     assert TrialStore(results.FOLDER).find(trials).keys() == set(trials)
 
@@ -68,9 +70,9 @@ def test_all_spellings_find_the_committed_rows_and_their_trials():
 
 
 def test_all_spellings_write_the_same_files():
-    names = {options_of("--where", text).file("kendall.mnist.md").name for text in SPELLINGS}
+    names = {experiment_of("--where", text).file("kendall.mnist.md").name for text in SPELLINGS}
     assert names == {f"kendall.mnist.{Selection.parse(COMMITTED).file_suffix}.md"}
-    assert options_of().file("kendall.mnist.md").name == "kendall.mnist.md"
+    assert experiment_of().file("kendall.mnist.md").name == "kendall.mnist.md"
 
 
 def test_another_spelling_computes_nothing_and_adds_no_row(
@@ -84,7 +86,7 @@ def test_another_spelling_computes_nothing_and_adds_no_row(
     def fail(*_: object) -> None:
         raise AssertionError("a finished trial was computed again")
 
-    monkeypatch.setattr(execution, "fit_and_judge", fail)
+    monkeypatch.setattr(trial_module, "fit_and_judge", fail)
     kendall.main([*shared, "--where", 'optimizer in ("adam","sgd","sgd")'])
     assert results.read("kendall", tmp_path) == rows
     assert sorted(tmp_path.iterdir()) == files

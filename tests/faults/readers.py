@@ -16,7 +16,7 @@ from benchmarks import results
 from benchmarks.leaderboard.card import Card, PredictionSet
 from benchmarks.leaderboard.scoring import HeldOutRows
 from benchmarks.leaderboard.submission import Submission, _read_csv, write_submission
-from benchmarks.predict import _files_in, _Rows
+from benchmarks.predict import _accuracy_of, _files_in, _flat_of
 from benchmarks.results import Result
 from generation.population.engine import PopulationState
 from generation.protocol import Protocol, RunConfig
@@ -203,7 +203,7 @@ def make_checkpoint_file(folder: Path) -> None:
 def read_checkpoint_file(folder: Path, name: str = "a.safetensors") -> None:
     (file,) = _files_in(folder / name)
     if file.misfit(TINY_MNIST) is None:
-        _Rows.of_files(TINY_MNIST, [file])
+        _accuracy_of(file), _flat_of(TINY_MNIST, file)
 
 
 def make_torch_file(folder: Path) -> None:

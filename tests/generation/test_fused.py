@@ -241,9 +241,9 @@ def test_stored_numbers_are_measured_in_float32(tasks: dict[str, TaskData], engi
     trainer.train_epoch()
     measures = trainer.measure_checkpoints()
     measured = zoo.evaluate(zoo.build_model(MNIST, trainer.state.checkpoints[-1, 0].cpu()), task)
-    assert float(measures.test_accuracy[-1, 0]) == pytest.approx(measured.accuracy)
-    assert float(measures.test_loss[-1, 0]) == pytest.approx(measured.loss, rel=1e-5)
-    assert float(measures.test_loss[-1, 0]) == pytest.approx(float(trainer.state.test_loss[0, -1]), rel=3e-3)
+    assert float(measures["test_accuracy"][-1, 0]) == pytest.approx(measured.accuracy)
+    assert float(measures["test_loss"][-1, 0]) == pytest.approx(measured.loss, rel=1e-5)
+    assert float(measures["test_loss"][-1, 0]) == pytest.approx(float(trainer.state.test_loss[0, -1]), rel=3e-3)
 
 
 @pytest.mark.long

@@ -60,7 +60,7 @@ def test_every_step_equals_the_slow_twins_for_every_optimizer(task: TaskData, ex
         assert trainer.state.test_loss[row].tolist() == pytest.approx(twin.test_loss, rel=1e-5)
         assert trainer.state.train_loss[row].tolist() == pytest.approx(twin.train_loss, rel=1e-5)
         assert int(trainer.state.best_epoch[row]) == twin.best_epoch
-        losses = trainer.measure_checkpoints().train_loss[:, row].tolist()
+        losses = trainer.measure_checkpoints()["train_loss"][:, row].tolist()
         assert losses == pytest.approx(
             [twin.checkpoints[label].train_loss for label in checkpoint_labels(config)], rel=1e-5
         )

@@ -173,6 +173,7 @@ WRONG = {
         SMALL.replace("[1e-3, 1e-2]", "[]"),
         "[grid] learning_rate must be an array of at least one value, each a number above 0, got []",
     ),
+    "zero twice": (SMALL + "dropout = [0.0, 0.0]", "[grid] dropout names 0.0 twice"),
     "a value twice": (SMALL.replace("[1e-3, 1e-2]", "[1e-3, 1e-3]"), "[grid] learning_rate names 0.001 twice"),
     "infinity": (SMALL.replace("[1e-3, 1e-2]", "[inf]"), "inf"),
     "a number that no float holds": (

@@ -84,14 +84,14 @@ def test_a_hyperparameter_that_came_later_has_its_default_in_earlier_files(tmp_p
 
 
 def test_a_hyperparameter_that_came_later_moves_no_configuration_to_another_split(monkeypatch):
-    columns = {name: ["adam"] for name in ("task", *CONFIGURATION)} | {"dropout": [0.0]}
-    first = [columns[name] for name in ("task", *CONFIGURATION) if name != "dropout"]
     monkeypatch.setitem(LATER, "dropout", 0.0)
+    first = [name for name in ("task", *CONFIGURATION) if name not in LATER]
+    columns = {name: [f"some {name}"] for name in first} | {name: [default] for name, default in LATER.items()}
     written = []
     monkeypatch.setattr("zoo.format.splits.split_of", lambda text: written.append(json.loads(text)) or "train")
     splits_of(columns.__getitem__, repeats=True)
     splits_of((columns | {"dropout": [0.1]}).__getitem__, repeats=True)
-    plain = [values[0] for values in first]
+    plain = [f"some {name}" for name in first]
     assert written == [plain, [*plain, "dropout", 0.1]]
 
 

@@ -67,53 +67,22 @@ def read_table(file: Path | HeldFile, schema: pa.Schema) -> pa.Table:
     """The rows of a small file, in memory; another schema, or a name that is not ours, is an error that names it."""
     file = HeldFile(file) if isinstance(file, Path) else file
     data = pa.py_buffer(file.read(MAX_TABLE_BYTES))
-    return pa.Table.from_batches(list(read_batches(BufferSource(data), schema, str(file.path))), schema)
+    return pa.Table.from_batches(list(read_batches(data, schema, str(file.path))), schema)
 
 
 @runtime_checkable
-class MessageSource(Protocol):
-    """The bytes of a stream in order, gathered into one message after the other."""
+class _MessageSource(Protocol):
+    """The bytes of a stream: a ``pa.Buffer``, or anything else with a size that gives slices of itself."""
 
     @property
-    def remaining(self) -> int:
-        """Bytes of the stream that are in no message yet."""
-        ...
+    def size(self) -> int: ...
 
-    def grow(self, count: int) -> pa.Buffer:
-        """The present message so far, with ``count`` more bytes, at most ``remaining``."""
-        ...
-
-    def next(self) -> None:
-        """The next byte begins a new message."""
-        ...
-
-    def close(self) -> None:
-        """No more bytes are needed."""
+    def slice(self, offset: int, length: int) -> pa.Buffer:
+        """Some of the bytes. ``offset`` never goes back."""
         ...
 
 
-class BufferSource:
-    """A whole stream in memory or on a map; its messages are views of it."""
-
-    def __init__(self, buffer: pa.Buffer) -> None:
-        self.buffer, self.start, self.end = buffer, 0, 0
-
-    @property
-    def remaining(self) -> int:
-        return self.buffer.size - self.end
-
-    def grow(self, count: int) -> pa.Buffer:
-        self.end += count
-        return self.buffer.slice(self.start, self.end - self.start)
-
-    def next(self) -> None:
-        self.start = self.end
-
-    def close(self) -> None:
-        """Messages stay valid: they hold the memory themselves."""
-
-
-def read_batches(source: MessageSource, schema: pa.Schema, where: str) -> Iterator[pa.RecordBatch]:
+def read_batches(source: _MessageSource, schema: pa.Schema, where: str) -> Iterator[pa.RecordBatch]:
     """The batches of a whole stream of this schema, views of the source's messages; anything else is a ValueError.
 
     Only the later hyperparameters may be missing: they are filled in with their defaults. Names end up in paths and on
@@ -130,23 +99,26 @@ def read_batches(source: MessageSource, schema: pa.Schema, where: str) -> Iterat
         yield batch
 
 
-def _valid_batches(source: MessageSource, schema: pa.Schema, where: str) -> Iterator[pa.RecordBatch]:
-    if source.remaining == 0:
+def _valid_batches(source: _MessageSource, schema: pa.Schema, where: str) -> Iterator[pa.RecordBatch]:
+    if source.size == 0:
         raise ValueError(f"{where} is empty")
     try:
-        message = _next_message(source, _SCHEMA)
+        message, position = _read_message(source, 0, _SCHEMA)
         if message is None:
             raise ValueError("it has no schema")
         got = pa.ipc.read_schema(message)
         absent = {name: LATER[name] for name in schema.names if name in LATER and name not in got.names}
         if not got.equals(pa.schema([field for field in schema if field.name not in absent])):
             raise ValueError(_schema_difference(got, schema))
-        while (message := _next_message(source, _RECORD_BATCH)) is not None:
+        while True:
+            message, position = _read_message(source, position, _RECORD_BATCH)
+            if message is None:
+                break
             batch = pa.ipc.read_record_batch(message, got)
             batch.validate(full=True)
             yield _with_columns(batch, absent, schema) if absent else batch
-        if source.remaining:
-            raise ValueError(f"{source.remaining:,} bytes after its end")
+        if position < source.size:
+            raise ValueError(f"{source.size - position:,} bytes after its end")
     except ConnectionError:
         raise
     # Arrow reports a damaged stream as ArrowInvalid or as OSError, according to where the damage is
@@ -161,24 +133,24 @@ def _with_columns(batch: pa.RecordBatch, values: dict[str, Any], schema: pa.Sche
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def _next_message(source: MessageSource, kind: int) -> pa.Message | None:
-    """The next message, which must be of this kind; None at the end of the stream."""
-    source.next()
-    prefix = _grow(source, _PREFIX_BYTES).to_pybytes()
-    length = int.from_bytes(prefix[4:], "little")
-    if not prefix.startswith(_CONTINUATION) or length > _LONGEST_METADATA:
+def _read_message(source: _MessageSource, start: int, kind: int) -> tuple[pa.Message | None, int]:
+    """The message at ``start``, which must be of this kind, or None at the end of the stream; and where it ends."""
+
+    def first(length: int) -> pa.Buffer:
+        # a stream cut between two batches would read as a shorter one
+        if start + length > source.size:
+            raise ValueError("it is not a whole Arrow stream")
+        return source.slice(start, length)
+
+    prefix = first(_PREFIX_BYTES).to_pybytes()
+    end = _PREFIX_BYTES + int.from_bytes(prefix[4:], "little")
+    if not prefix.startswith(_CONTINUATION) or end > _LONGEST_METADATA:
         raise ValueError("no message where one should begin")
-    if length == 0:
-        return None
-    metadata = _grow(source, length).to_pybytes()[_PREFIX_BYTES:]
-    return pa.ipc.read_message(_grow(source, _body_length(metadata, kind)))
-
-
-def _grow(source: MessageSource, count: int) -> pa.Buffer:
-    # a stream cut between two batches would read as a shorter one
-    if count > source.remaining:
-        raise ValueError("it is not a whole Arrow stream")
-    return source.grow(count)
+    if end == _PREFIX_BYTES:
+        return None, start + end
+    metadata = first(end).to_pybytes()[_PREFIX_BYTES:]
+    end += _body_length(metadata, kind)
+    return pa.ipc.read_message(first(end)), start + end
 
 
 def _body_length(message: bytes, kind: int) -> int:

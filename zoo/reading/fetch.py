@@ -178,24 +178,21 @@ class ServedSource:
 
     def __init__(self, address: str, size: int, headers: Mapping[str, str] | None = None) -> None:
         self.address, self.size, self.headers = address, size, dict(headers or {})
-        self.message = pa.py_buffer(b"")
-        self.position = 0
+        self.start, self.position = 0, 0
+        self.kept = pa.py_buffer(b"")
         self.patience = _Patience(address)
         self.answer: http.client.HTTPResponse | None = None
 
-    @property
-    def remaining(self) -> int:
-        return self.size - self.position
-
-    def next(self) -> None:
-        self.message = pa.py_buffer(b"")
-
-    def grow(self, count: int) -> pa.Buffer:
-        whole = pa.allocate_buffer(self.message.size + count)
+    def slice(self, offset: int, length: int) -> pa.Buffer:
+        """The bytes from ``offset`` on, which is where the last slice began or where it ended."""
+        assert offset in (self.start, self.position)
+        if offset != self.start:
+            self.start, self.kept = offset, pa.py_buffer(b"")
+        whole = pa.allocate_buffer(length)
         view = memoryview(whole).cast("B")
-        view[: self.message.size] = memoryview(self.message).cast("B")
-        self.fill(view[self.message.size :])
-        self.message = whole
+        view[: self.kept.size] = memoryview(self.kept).cast("B")
+        self.fill(view[self.kept.size :])
+        self.kept = whole
         return whole
 
     def fill(self, view: memoryview) -> None:

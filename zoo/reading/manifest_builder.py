@@ -7,7 +7,7 @@ manifest. So however a split is written (``train+test``, ``train[:100%]``), rows
 """
 
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from datasets.builder import Key
 from datasets.table import table_cast
 
 from zoo.format.manifest import FileEntry, edition_of
-from zoo.format.table_file import BufferSource, MessageSource, read_batches
+from zoo.format.table_file import read_batches
 from zoo.reading.fetch import ServedSource
 from zoo.storage.untrusted import HeldFile
 
@@ -39,21 +39,21 @@ class ListedFile:
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The batches, checked; a file with more or fewer rows than the manifest says ends in a ValueError."""
         rows = 0
-        with closing(self._source()) as source:
+        with self._opened() as source:
             for batch in read_batches(source, schema, str(self)):
                 rows += len(batch)
                 yield batch
         if rows != self.entry.rows:
             raise ValueError(f"{self} is damaged: {rows:,} rows, the manifest says {self.entry.rows:,}")
 
-    def _source(self) -> MessageSource:
+    def _opened(self) -> AbstractContextManager[pa.Buffer | ServedSource]:
         if isinstance(self.location, str):
-            return ServedSource(str(self), self.entry.bytes, self.headers)
+            return closing(ServedSource(str(self), self.entry.bytes, self.headers))
         mapped = HeldFile(self.location / self.name, self.entry.bytes).map()
         # a file that was opened before the manifest is read again belongs to that manifest
         if edition_of(self.location) != self.edition:
             raise ValueError(f"{self.location} was published again since it was loaded: load it again")
-        return BufferSource(pa.py_buffer(mapped))
+        return nullcontext(pa.py_buffer(mapped))
 
 
 @dataclass

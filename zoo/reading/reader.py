@@ -28,7 +28,7 @@ from zoo.command import DEFAULT_NAME
 from zoo.format.manifest import read_one_edition
 from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, parse_splits
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, WEIGHTS, checkpoint_schema
-from zoo.format.table_file import BufferSource, read_batches, read_table
+from zoo.format.table_file import read_batches, read_table
 from zoo.reading.locate import find_folder
 from zoo.reading.selection import Selection, Where, select, values_there_are
 from zoo.storage.untrusted import HeldFile
@@ -124,7 +124,7 @@ def _map_batches(file: HeldFile, spec: TransformerSpec) -> list[tuple[_BatchWeig
     mapped = file.map()
     buffer = pa.py_buffer(mapped)
     found = []
-    for batch in read_batches(BufferSource(buffer), checkpoint_schema(spec), str(file.path)):
+    for batch in read_batches(buffer, checkpoint_schema(spec), str(file.path)):
         column = batch.column(WEIGHTS)
         values = column.values
         if column.null_count or values.null_count:

@@ -127,8 +127,8 @@ def _joined(op: ast.boolop, conditions: Sequence[ast.expr]) -> ast.expr:
     taken apart."""
     operands: dict[str, ast.expr] = {}
     for each in conditions:
-        parts = each.values if isinstance(each, ast.BoolOp) and type(each.op) is type(op) else [each]
-        operands |= {_written(part): part for part in parts}
+        nested = each.values if isinstance(each, ast.BoolOp) and type(each.op) is type(op) else [each]
+        operands |= {_written(operand): operand for operand in nested}
     if len(operands) == 1:
         return next(iter(operands.values()))
     return ast.BoolOp(op, [operands[text] for text in sorted(operands)])

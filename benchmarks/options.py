@@ -1,0 +1,50 @@
+"""The options that all table commands share, and the constants they need. Nothing here takes long to import."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from zoo.checked import Count
+from zoo.command import DEFAULT_NAME, Device, Option, ZooName
+
+EPOCHS = 50
+SIX_MODELS = ("mlp", "statnn", "xgboost", "lightgbm", "random_forest", "transformer_nfn")  # the paper's
+USUAL_MODELS = (
+    "mlp",
+    "statnn",
+    "xgboost",
+    "lightgbm",
+    "random_forest",
+    "hyperparameters",
+    "raw_moments",
+    "transformer_nfn",
+    "gauge_nfn",
+    "gauge_nfn_hyperparameters",
+)
+"""The models that a table fits where none is named; the others take hours without a GPU or answer other questions."""
+Configs = Annotated[tuple[str, ...], Option("configs of the zoo", "CONFIG")]
+Models = Annotated[tuple[str, ...], Option("which to fit; module:Class is a predictor of your own", "MODEL")]
+Epochs = Annotated[Count, Option("epochs of neural predictors")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """The data and device of a table, how often and how long to fit, and where the table is written."""
+
+    zoo: ZooName = DEFAULT_NAME
+    config: Configs = ("mnist",)
+    seeds: Annotated[Count, Option("seeds per model")] = 5
+    epochs: Epochs = EPOCHS
+    checkpoint: Annotated[
+        str | None,
+        Option("of each run: one of the config's, or all (default: the one nearest to 75 %% of the epochs)", "LABEL"),
+    ] = None
+    where: Annotated[
+        str | None,
+        Option('only these rows of each split, such as "train_fraction >= 0.8" (default: all)', "EXPRESSION"),
+    ] = None
+    device: Device = "auto"
+    jobs: Annotated[Count | None, Option("threads of the tree models (default: as many as torch uses)")] = None
+    out: Annotated[Path, Option("folder to write to", "DIR")] = Path("results")
+    estimate: Annotated[bool, Option("begin at once, without measuring how long it takes")] = True
+    quick: Annotated[bool, Option("one seed, the first threshold, only the paper's recipe")] = False
