@@ -76,9 +76,7 @@ def tau_by_threshold(index: ResultIndex, config: str, path: Path) -> Path:
             printed = paper.KENDALL.get(config, {}).get(name, {}) if index.whole else {}
             _hollow(axis, color, {100 * threshold + shift: tau for threshold, (tau, _) in printed.items()})
     title = f"{config}: filled ours, hollow the paper's" if index.whole else index.title(config)
-    axis.set(title=title, xlabel="accuracy threshold, %", ylabel="Kendall's τ")
-    axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    return save(figure, path)
+    return _save_taus(figure, axis, path, title=title, xlabel="accuracy threshold, %")
 
 
 def tau_by_rows(index: ResultIndex, config: str, path: Path) -> Path:
@@ -111,9 +109,7 @@ def tau_by_rows(index: ResultIndex, config: str, path: Path) -> Path:
     axis.set_xticks(ticks, ["\n" * low + f"{tick:,}" for tick, low in zip(ticks, lowered, strict=True)], fontsize=8)
     axis.minorticks_off()
     title = f"{index.title(config)}: dashed, the curve through ours" + ("; hollow, the paper's" if index.whole else "")
-    axis.set(title=title, xlabel="training rows", ylabel="Kendall's τ")
-    axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    return save(figure, path)
+    return _save_taus(figure, axis, path, title=title, xlabel="training rows")
 
 
 def _points(
@@ -132,6 +128,12 @@ def _bars(axis: Any, index: ResultIndex, name: str, color: str, settings: Mappin
     for x, setting in settings.items():
         if interval := index.interval("tau", name, **setting):
             axis.vlines(x, *interval, color=color, linewidth=1, alpha=0.6)
+
+
+def _save_taus(figure: Any, axis: Any, path: Path, **texts: str) -> Path:
+    axis.set(ylabel="Kendall's τ", **texts)
+    axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    return save(figure, path)
 
 
 def _hollow(axis: Any, color: str, taus: Mapping[float, float], size: int = 4) -> None:

@@ -89,7 +89,6 @@ from benchmarks.tables import number, threshold_title, with_interval
 from benchmarks.trial import Trial, average, fit_and_judge
 from zoo.device import choose_device
 
-_DOCUMENT = "benchmarks/README.md"
 _SAME_CHANGE = 1e-3
 """By how much a second fit on another machine may differ."""
 _OWN_AUTHORS = ("The Small Transformer Zoo authors",)
@@ -208,9 +207,7 @@ def _code_of(model: BenchmarkModel) -> str | None:
 
 
 def _table(options: _Table) -> None:
-    root = options.root or find_clone()
-    if not (root / _DOCUMENT).is_file():
-        raise ValueError(f"{root} has no {_DOCUMENT}: --root names a clone of the repository")
+    root = find_clone(options.root)
     results = root / "benchmarks" / "results"
     rankings = rank(submissions_in(root / "benchmarks" / "submissions"), options.zoo, read_ranking(results))
     print(f"written: {write_ranking(results, rankings)}")

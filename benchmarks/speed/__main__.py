@@ -20,6 +20,7 @@ from msgspec import Meta
 
 from zoo.checked import Count
 from zoo.command import Command, Device, DryRun, Option
+from zoo.format.hyperparameters import SEED_POLICIES, SHARED_SEED
 from zoo.transformer.dimensions import DimensionOptions
 from zoo.transformer.spec import SPECS
 
@@ -63,8 +64,8 @@ class _Generation(DimensionOptions, _Shared):
         Count | None, Option("steps per epoch (default: on a GPU 468, a whole epoch of MNIST; on a CPU 3)")
     ] = None
     seeds: Annotated[
-        Literal["shared", "distinct"], Option("shared: one seed for all models; distinct: a seed for each")
-    ] = "shared"
+        str, Option("shared: one seed for all models; distinct: a seed for each", choices=SEED_POLICIES)
+    ] = SHARED_SEED
     variant: Annotated[
         Literal["large", "medium", "small"] | None,
         Option("the fused engine's variant (default: the best that fits this GPU)"),

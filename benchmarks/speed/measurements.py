@@ -7,11 +7,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-from benchmarks.results import Result, Scalar, Setting
+from benchmarks.results import Result, Scalar
 from benchmarks.statistics import standard_error
 from zoo.command import duration
 
@@ -68,29 +68,10 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def speed_row(
-    benchmark: str,
-    config: str,
-    variant: str,
-    metric: str,
-    samples: Samples,
-    *,
-    setting: Setting,
-    device: torch.device | str = "cpu",
-    packages: Sequence[str] = ("torch",),
-) -> Result:
-    return Result.measured(
-        f"speed.{benchmark}",
-        config,
-        metric,
-        median(samples),
-        stderr=standard_error(samples),
-        n=len(samples),
-        device=device,
-        variant=variant,
-        setting=setting,
-        packages=packages,
-    )
+def speed_row(benchmark: str, config: str, variant: str, metric: str, samples: Samples, **known: Any) -> Result:
+    """A row of the median and its error; ``known`` are other arguments of ``Result.measured``."""
+    values = {"device": "cpu", "variant": variant, "n": len(samples), "stderr": standard_error(samples)}
+    return Result.measured(f"speed.{benchmark}", config, metric, median(samples), **values | known)
 
 
 def line_of(row: Result) -> str:

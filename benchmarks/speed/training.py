@@ -71,9 +71,8 @@ def generation(
 
 def _single(config: str, device: torch.device, dimensions: dict[str, int], repeats: int) -> Result:
     """The slow twin: one model with the modules and optimizers of torch; only its training steps."""
-    task = _random_task(with_dimensions(SPECS[config], dimensions), _SINGLE_STEPS * Protocol().batch_size, 100).to(
-        device
-    )
+    spec = with_dimensions(SPECS[config], dimensions)
+    task = _random_task(spec, _SINGLE_STEPS * Protocol().batch_size, 100).to(device)
     run = _run(config, "adam", 0.1)
     model = make_model(task.spec, run, device)
     optimizer, inputs = make_optimizer(run, model), TrainingInputs.prepare(task)
@@ -111,21 +110,9 @@ def _population(
     engine = make_engine(engine_name, runs, task, device, variant=kernels)
     trainer = PopulationTrainer(engine)
     trainer.train_epoch()
-    row = partial(
-        speed_row,
-        "generation",
-        config,
-        variant,
-        device=device,
-        setting={
-            "models": models,
-            "precision": engine.precision,
-            "steps": steps,
-            "test_examples": tests,
-            "seeds": seeds,
-            **dimensions,
-        },
-    )
+    setting: Setting = {"models": models, "precision": engine.precision, "steps": steps, "test_examples": tests}
+    setting |= {"seeds": seeds, **dimensions}
+    row = partial(speed_row, "generation", config, variant, device=device, setting=setting)
 
     def evaluate() -> None:
         engine.evaluate(trainer.state.weights, trainer.state.alive, trainer.task.test)

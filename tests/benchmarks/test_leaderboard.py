@@ -300,7 +300,7 @@ def test_an_average_is_submitted_and_checked_by_fitting_its_parts(tiny_zoo: Path
 
 def test_a_table_of_no_clone_is_refused_and_creates_nothing(tmp_path: Path, capsys) -> None:
     root = tmp_path / "nowhere"
-    assert f"{root} has no benchmarks/README.md" in refusal(main, ["table", "--root", str(root)], capsys)
+    assert f"no benchmarks/templates in {root}" in refusal(main, ["table", "--root", str(root)], capsys)
     assert not root.exists()
 
 
