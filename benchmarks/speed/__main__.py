@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from zoo.checked import Count
 from zoo.command import Command, Device, DryRun, Option
-from zoo.format.hyperparameters import _SEED_POLICIES, SHARED_SEED
+from zoo.format.hyperparameters import SEED_POLICIES, SHARED_SEED
 from zoo.transformer.dimensions import DimensionOptions
 from zoo.transformer.spec import SPECS
 
@@ -64,7 +64,7 @@ class _Generation(DimensionOptions, _Shared):
         Count | None, Option("steps per epoch (default: on a GPU 468, a whole epoch of MNIST; on a CPU 3)")
     ] = None
     seeds: Annotated[
-        str, Option("shared: one seed for all models; distinct: a seed for each", choices=_SEED_POLICIES)
+        str, Option("shared: one seed for all models; distinct: a seed for each", choices=SEED_POLICIES)
     ] = SHARED_SEED
     variant: Annotated[
         Literal["large", "medium", "small"] | None,
