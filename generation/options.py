@@ -14,8 +14,8 @@ from zoo.transformer.spec import SPECS
 
 TaskName = Annotated[str, Option(f"{', '.join(SPECS)}, or the path of a task file (TOML)")]
 DATA_HELP = "folder that the paths of the task's data start from (default: the task file's; the paper's is downloaded)"
-EngineName = Literal["auto", "fused", "torch"]
-ENGINES: tuple[EngineName, ...] = get_args(EngineName)
+_EngineName = Literal["auto", "fused", "torch"]
+ENGINES: tuple[_EngineName, ...] = get_args(_EngineName)
 SampleSeed = Annotated[int, Meta(ge=0, lt=1000)]
 
 
@@ -31,7 +31,7 @@ class ShardOptions:
     ] = None
     device: Device = "auto"
     engine: Annotated[
-        EngineName, Option("fused: CUDA kernels; torch: batched products; auto: the kernels where they can train")
+        _EngineName, Option("fused: CUDA kernels; torch: batched products; auto: the kernels where they can train")
     ] = "auto"
     models_per_pass: Annotated[
         Count | None, Option("torch engine: models in memory at once (default: as many as fit)", "N")
