@@ -34,7 +34,7 @@ _BUFFER_BYTES = 1 << 20
 def frozen_embedding(task: TaskFile, raw: RawTexts, folder: Path | None, vectors: str | None) -> WordEmbedding:
     """The word vectors that all transformers of a zoo share: those in ``folder`` where there are some.
 
-    Else they are made from ``vectors`` (a file or a name that gensim can download), or trained on the training texts, and
+    Else they are made from ``vectors`` (a file or a name for gensim), or trained on the training texts, and
     saved in ``folder``.
     """
     dim = task.text_spec(raw.classes).dim
