@@ -1,4 +1,4 @@
-"""What a command is asked to train: a sweep, its data, where its shards end, the device."""
+"""A job of training: a sweep, its data, the destination of its shards, the device."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
@@ -125,7 +125,7 @@ class Job(ShardOptions):
         return PopulationTrainer(engine), record
 
     def finished(self, shard: int) -> ShardRecord | None:
-        """What the finished shard says about itself where it belongs; None where it is not finished."""
+        """The record of the finished shard at its destination; None where it is not finished."""
         return self.remote.finished_record(self.folder(shard)) if self.remote else finished_record(self.folder(shard))
 
     def is_finished(self, shard: int) -> bool:

@@ -220,7 +220,7 @@ def _train_shards(ray: Any, job: Job, table: _StatusTable, cpus: int, retries: i
 
 
 def _read_reports(ray: Any, reports: Any) -> list[dict[str, Any]]:
-    """What the workers reported since the last call."""
+    """All that the workers reported since the last call."""
     try:
         return reports.get_nowait_batch(reports.size())
     except ray.exceptions.RayError:

@@ -41,7 +41,7 @@ class ShardOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(ShardOptions):
-    """What to train, and where to."""
+    """The runs to train, and the destination of their shards."""
 
     task: TaskName = "mnist"
     sample: Annotated[
@@ -69,7 +69,7 @@ class TrainingOptions(ShardOptions):
         Option(
             "shared: one seed for all runs, as in the paper; distinct: a seed for each run; "
             f"N, {MIN_REPEATS} to {MAX_REPEATS}: each configuration N times, each time with a seed of its own "
-            "(default: what the task file says, for the paper's tasks shared)",
+            "(default: that of the task file, for the paper's tasks shared)",
             "{shared,distinct,N}",
         ),
     ] = None

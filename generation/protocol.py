@@ -24,7 +24,7 @@ Epochs = Annotated[int, Meta(ge=1, le=10_000)]
 
 @dataclass(frozen=True)
 class Protocol:
-    """What all runs of a zoo share. The defaults are the paper's.
+    """The settings that all runs of a zoo share. The defaults are the paper's.
 
     Images are padded by ``crop_padding`` zeros on each side and cropped at random to their size. Checkpoints are taken
     after ``checkpoint_epochs``; None is the paper's choice, half, three quarters and all of the epochs.

@@ -41,7 +41,7 @@ _OWN_RAY = {
 
 
 def import_ray(address: str | None) -> Any:
-    """Ray, without its usage reports, or the line that says how to get it.
+    """Ray, without its usage reports, or an error with the way to install it.
 
     Without an address, Ray listens on the loopback interface alone and asks for a token, a new one for each process.
     """

@@ -50,11 +50,11 @@ class RemoteShards:
         if self.url.partition("://")[0] not in _PROTOCOLS:
             known = ", ".join(_PROTOCOLS)
             raise ValueError(f"--out {self.url} is not a URL that fsspec can write to permanently: use one of {known}")
-        with self.errors_named("cannot be opened"):
+        with self._errors_named("cannot be opened"):
             return fsspec.url_to_fs(self.url)
 
     @contextmanager
-    def errors_named(self, failure: str) -> Iterator[None]:
+    def _errors_named(self, failure: str) -> Iterator[None]:
         """Around every call of the store: its own errors, such as botocore's, become an OSError that names the URL.
 
         That a file is not there stays a FileNotFoundError.
@@ -65,19 +65,19 @@ class RemoteShards:
             kind = FileNotFoundError if isinstance(error, FileNotFoundError) else OSError
             raise kind(f"--out {self.url} {failure}: {type(error).__name__}: {error}") from error
 
-    def path(self, name: str) -> str:
+    def _path(self, name: str) -> str:
         return f"{self._root[1].rstrip('/')}/{name}"
 
-    def shard_path(self, folder: Path, name: str = "") -> str:
-        return self.path(f"{self.config_name}/{folder.name}/{name}")
+    def _shard_path(self, folder: Path, name: str = "") -> str:
+        return self._path(f"{self.config_name}/{folder.name}/{name}")
 
     def try_writing(self) -> None:
         """Writes a small file and deletes it, so that a store that refuses it is found before hours of training."""
         fs, _ = self._root
         content = secrets.token_hex(8).encode()
-        folder = self.path(self.config_name)
+        folder = self._path(self.config_name)
         path = f"{folder}/.writable-{content.decode()}"
-        with self.errors_named("cannot be written to"):
+        with self._errors_named("cannot be written to"):
             fs.makedirs(folder, exist_ok=True)
             fs.pipe_file(path, content)
             arrived = fs.cat_file(path)
@@ -88,14 +88,14 @@ class RemoteShards:
     def finished_record(self, folder: Path) -> ShardRecord | None:
         """The record of a finished shard; None where it is not whole: no sound manifest, or a short file."""
         fs, _ = self._root
-        path = self.shard_path(folder, MANIFEST_FILE)
+        path = self._shard_path(folder, MANIFEST_FILE)
         try:
-            with self.errors_named("cannot be read"):
+            with self._errors_named("cannot be read"):
                 text = fs.cat_file(path, end=MAX_MANIFEST_BYTES + 1)
             manifest = Manifest.parse(text, path)
             record = ShardRecord.of_manifest(manifest, path)
-            with self.errors_named("cannot be read"):
-                sizes = {name: fs.info(self.shard_path(folder, name))["size"] for name in manifest.files}
+            with self._errors_named("cannot be read"):
+                sizes = {name: fs.info(self._shard_path(folder, name))["size"] for name in manifest.files}
         except (FileNotFoundError, ValueError):
             return None
         whole = all(sizes[name] == entry.bytes for name, entry in manifest.files.items())
@@ -106,20 +106,20 @@ class RemoteShards:
         fs, _ = self._root
         shard = Shard.read(folder)
         shard.check_files()
-        with self.errors_named("cannot be written to"):
-            fs.makedirs(self.shard_path(folder).rstrip("/"), exist_ok=True)
+        with self._errors_named("cannot be written to"):
+            fs.makedirs(self._shard_path(folder).rstrip("/"), exist_ok=True)
             for name in (*shard.manifest.files, TIMING_FILE, MANIFEST_FILE):
-                fs.put_file(str(folder / name), self.shard_path(folder, name))
+                fs.put_file(str(folder / name), self._shard_path(folder, name))
             fs.invalidate_cache()
         if self.finished_record(folder) != shard.record:
-            raise OSError(f"{self.shard_path(folder)} did not arrive whole; it is kept in {folder}: run again")
+            raise OSError(f"{self._shard_path(folder)} did not arrive whole; it is kept in {folder}: run again")
         shutil.rmtree(folder)
 
     def fetch_embedding(self, folder: Path) -> None:
         """Downloads the task's frozen embedding where one was made for an earlier shard; its origin may be unknown."""
         fs, _ = self._root
-        paths = {name: self.path(f"{folder.name}/{name}") for name in _EMBEDDING_FILES}
-        with self.errors_named("cannot be read"):
+        paths = {name: self._path(f"{folder.name}/{name}") for name in _EMBEDDING_FILES}
+        with self._errors_named("cannot be read"):
             if not fs.exists(paths[VECTORS_FILE]):
                 return
             if not fs.exists(paths[ORIGIN_FILE]):
@@ -131,10 +131,10 @@ class RemoteShards:
     def push_embedding(self, folder: Path) -> None:
         """Uploads the frozen embedding unless there is one."""
         fs, _ = self._root
-        with self.errors_named("cannot be written to"):
-            if fs.exists(self.path(f"{folder.name}/{VECTORS_FILE}")):
+        with self._errors_named("cannot be written to"):
+            if fs.exists(self._path(f"{folder.name}/{VECTORS_FILE}")):
                 return
-            fs.makedirs(self.path(folder.name), exist_ok=True)
+            fs.makedirs(self._path(folder.name), exist_ok=True)
             for name in _EMBEDDING_FILES:
                 if (folder / name).is_file():
-                    fs.put_file(str(folder / name), self.path(f"{folder.name}/{name}"))
+                    fs.put_file(str(folder / name), self._path(f"{folder.name}/{name}"))

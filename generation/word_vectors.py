@@ -34,7 +34,7 @@ _BUFFER_BYTES = 1 << 20
 def frozen_embedding(task: TaskFile, raw: RawTexts, folder: Path | None, vectors: str | None) -> WordEmbedding:
     """The word vectors that all transformers of a zoo share: those in ``folder`` where there are some.
 
-    Else they are made from ``vectors`` (a file or a name that gensim knows), or trained on the training texts, and
+    Else they are made from ``vectors`` (a file or a name for gensim), or trained on the training texts, and
     saved in ``folder``.
     """
     dim = task.text_spec(raw.classes).dim
@@ -103,7 +103,7 @@ def _reduce_vectors(source: str, texts: Sequence[str], dim: int) -> WordEmbeddin
 
 
 def _import_gensim(module: str) -> Any:
-    """A module of gensim, or the line that says how to install it."""
+    """A module of gensim, or an error with the way to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -172,7 +172,7 @@ def _read_header(file: io.BufferedReader) -> tuple[int, int]:
 
 
 def _is_text(file: io.BufferedReader) -> bool:
-    """Whether the numbers of the next row are written out; a name says little about it."""
+    """Whether the numbers of the next row are written out; the name of a file need not tell."""
     try:
         float(file.peek(_LONGEST_WORD)[:_LONGEST_WORD].split(maxsplit=2)[1].decode("ascii"))
     except (ValueError, IndexError):

@@ -129,7 +129,7 @@ class FusedEngine(Engine):
 
 
 def _optimizer_rules(configs: Sequence[RunConfig], device: torch.device) -> Float32[Tensor, "P numbers"]:
-    """What the kernel's ``Optimizer`` reads: learning rate (set each epoch), β, γ, α, 1 − α, weight decay, and whether
+    """Numbers of the kernel's ``Optimizer``: learning rate (set each epoch), β, γ, α, 1 − α, weight decay, and whether
     the rule is adaptive and whether its moments are corrected."""
     rule = UpdateRule.of(configs, device)
     learning_rate = torch.zeros_like(rule.beta)

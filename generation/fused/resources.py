@@ -56,7 +56,7 @@ def _fits(variant: Variant, architecture: str, spec: TransformerSpec) -> bool:
 def _measure(kernel: str, spec: TransformerSpec, architecture: str, variant: Variant) -> tuple[int, int, int, int]:
     """Registers per thread, bytes spilled per thread, threads per block and bytes of shared memory per block.
 
-    The compiler's log says the first two. The others are constants of the source: a template's function is named after
+    The compiler logs the first two. The others are constants of the source: a template's function is named after
     its number.
     """
     core = nvidia("cuda.core")

@@ -161,7 +161,7 @@ class Variant:
 
     @property
     def suffix(self) -> str:
-        """Of the architecture to compile for: registers that move between warps are not promised for later ones."""
+        """The end of the architecture's name: registers that move between warps are not promised for later ones."""
         return "a" if self.capability >= _NEWER else ""
 
     def fits(self, spec: TransformerSpec, shared_bytes: int, capability: tuple[int, int]) -> bool:
@@ -255,7 +255,7 @@ def obstacle(
 
 
 def missing_compiler() -> str | None:
-    """The line that says what to install where NVIDIA's runtime compiler is missing; None where it is not."""
+    """What to install where NVIDIA's runtime compiler is missing, in one line; None where it is not."""
     if find_spec("cuda") is None or find_spec("cuda.core") is None or find_spec("cuda.bindings") is None:
         return "it needs cuda-core to compile its kernels: pip install 'small-transformer-zoo[fused]'"
     return None

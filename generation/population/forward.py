@@ -51,7 +51,7 @@ def _patches(images: Float[Tensor, "b channels height width"], size: int) -> Flo
 
 
 def prepare_inputs(spec: TransformerSpec, x: Tensor) -> Float[Tensor, "b t features"]:
-    """What a population reads: patches of images, or word vectors as they are."""
+    """The inputs of a population: patches of images, or word vectors as they are."""
     if spec.patch_size is None:
         return x
     check_images(spec, x)

@@ -33,7 +33,7 @@ from zoo.tasks.examples import Examples, TaskData
 from zoo.transformer.spec import AGNEWS, TransformerSpec
 
 _Precision = Literal["float64", "float32", "bfloat16"]
-"""What training multiplies matrices in. Weights are float32; float64 holds for both and is there to prove exactness."""
+"""Precision of products in training. Weights are float32; float64 holds for both and is there to prove exactness."""
 _EVALUATION_BATCH = 500
 
 
