@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, get_args
 
+from benchmarks import paper
 from benchmarks.options import USUAL_MODELS, Models, TableOptions
-from benchmarks.tables import paper
 from zoo.command import Command, Option
 
 _Recipe = Literal["paper", "converged", "scaled", "place"]
@@ -60,7 +60,6 @@ _command = Command(__name__, "benchmarks.kendall", __doc__, _Options)
 
 import numpy as np
 
-from benchmarks import paper
 from benchmarks.data import BenchmarkData
 from benchmarks.experiment import Experiment
 from benchmarks.models.registry import check_models, known_models, own_models

@@ -20,8 +20,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from benchmarks import paper
 from benchmarks.options import USUAL_MODELS, Models, TableOptions
-from benchmarks.tables import paper
 from zoo.command import Command, Option
 
 _Size = Annotated[int, Meta(ge=2)]  # with fewer, a split has no pair to rank

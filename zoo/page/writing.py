@@ -6,7 +6,6 @@ runs/0-00012.js           the pictures of one run's checkpoints: the thirteenth 
 manifest.json             which files these are
 """
 
-import argparse
 import functools
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from zoo.command import DEFAULT_NAME, Advance, how_many, progress_bar
+from zoo.command import Advance, how_many, progress_bar
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
 from zoo.format.published import PublishedZoo, zoo_files
 from zoo.page.html import render
@@ -163,18 +162,6 @@ def _summary(readers: dict[str, ZooReader]) -> list[list[str]]:
         numbers = [f"{accuracy.median():.4f}", f"{accuracy.max():.4f}"] if len(reader) else ["–", "–"]
         lines.append([config, f"{len(reader.runs):,}", f"{len(reader):,}", *numbers])
     return lines
-
-
-def add_options(options: argparse.ArgumentParser) -> None:
-    """The options of every command that writes a page."""
-    options.add_argument("zoo", metavar="ZOO", help=f"folder of the zoo, or its name on the hub, e.g. {DEFAULT_NAME}")
-    options.add_argument("out", type=Path, metavar="OUT", help="folder of the page; an older page is replaced")
-    options.add_argument(
-        "--data", type=Path, metavar="DIR", help="folder of the tasks' data, for an example (default: as evaluation)"
-    )
-    options.add_argument(
-        "--pictures", type=int, default=_PICTURED_RUNS, metavar="N", help="runs of each config to look into"
-    )
 
 
 def run(options: PageOptions, predictions: Sequence[Predictions]) -> None:
