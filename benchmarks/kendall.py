@@ -60,7 +60,6 @@ _command = Command(__name__, "benchmarks.kendall", __doc__, _Options)
 
 import numpy as np
 
-from benchmarks import paper
 from benchmarks.data import BenchmarkData
 from benchmarks.experiment import Experiment
 from benchmarks.models.registry import check_models, known_models, own_models

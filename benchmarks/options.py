@@ -25,6 +25,7 @@ USUAL_MODELS = (
 Configs = Annotated[tuple[str, ...], Option("configs of the zoo", "CONFIG")]
 Models = Annotated[tuple[str, ...], Option("which to fit; module:Class is a predictor of your own", "MODEL")]
 Epochs = Annotated[Count, Option("epochs of neural predictors")]
+Jobs = Annotated[Count | None, Option("threads of the tree models (default: as many as torch uses)")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,7 @@ class TableOptions:
         Option('only these rows of each split, such as "train_fraction >= 0.8" (default: all)', "EXPRESSION"),
     ] = None
     device: Device = "auto"
-    jobs: Annotated[Count | None, Option("threads of the tree models (default: as many as torch uses)")] = None
+    jobs: Jobs = None
     out: Annotated[Path, Option("folder to write to", "DIR")] = Path("results")
     estimate: Annotated[bool, Option("begin at once, without measuring how long it takes")] = True
     quick: Annotated[bool, Option("one seed, the first threshold, only the paper's recipe")] = False

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Annotated
 
 from benchmarks.leaderboard.card import READS, Card, PredictionSet, Reads
-from zoo.checked import Count, Seed
+from benchmarks.options import Jobs
+from zoo.checked import Seed
 from zoo.command import DEFAULT_NAME, Argument, Command, Device, Option, ZooName
 
 _Zoos = Annotated[tuple[str, ...], Option("folders of zoos with the test rows", "DIR")]
@@ -24,7 +25,7 @@ _Zoos = Annotated[tuple[str, ...], Option("folders of zoos with the test rows", 
 @dataclass(frozen=True, kw_only=True)
 class _FitOptions:
     device: Device = "auto"
-    jobs: Annotated[Count | None, Option("threads of the tree models (default: as many as torch uses)")] = None
+    jobs: Jobs = None
 
 
 @dataclass(frozen=True, kw_only=True)
