@@ -56,7 +56,7 @@ class TrainingRecord:
         repeats_of(self.seeds)
         epochs = checked(self.protocol.get("checkpoint_epochs"), _Epochs, "checkpoint_epochs ")
         if epochs is not None and sorted(set(epochs)) != list(epochs):
-            raise ValueError(f"checkpoint_epochs must ascend, got {str(epochs)[:80]}")
+            raise ValueError(f"checkpoint_epochs must be ascending epochs, got {str(epochs)[:80]}")
         self._check_task()
 
     def _check_task(self) -> None:
