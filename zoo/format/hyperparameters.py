@@ -66,7 +66,7 @@ CONFIGURATION = tuple(name for name in HYPERPARAMETERS if name != "seed")
 LATER = {name: getattr(Hyperparameters, name) for name in HYPERPARAMETERS[HYPERPARAMETERS.index("seed") + 1 :]}
 """Hyperparameters that the first zoos did not have, and their defaults, which all rows of a table without them have."""
 SHARED_SEED, DISTINCT_SEEDS = "shared", "distinct"
-_SEED_POLICIES = (SHARED_SEED, DISTINCT_SEEDS)
+SEED_POLICIES = (SHARED_SEED, DISTINCT_SEEDS)
 """The policies that have a name. A number of repeats is a policy, too."""
 MIN_REPEATS, MAX_REPEATS = 2, 1000
 
@@ -78,13 +78,13 @@ def meaning_of(name: str) -> str:
 
 def repeats_of(seeds: str) -> int | None:
     """How often each configuration is trained, each time with another seed; None where it is trained once."""
-    if seeds in _SEED_POLICIES:
+    if seeds in SEED_POLICIES:
         return None
     # few digits: a manifest may hold any text
     number = int(seeds) if seeds.isascii() and seeds.isdecimal() and len(seeds) <= len(str(MAX_REPEATS)) else 0
     if not MIN_REPEATS <= number <= MAX_REPEATS or str(number) != seeds:
         raise ValueError(
-            f"unknown seeds {seeds[:80]!r}: {', '.join(_SEED_POLICIES)}, or how often to train each configuration, "
+            f"unknown seeds {seeds[:80]!r}: {', '.join(SEED_POLICIES)}, or how often to train each configuration, "
             f"{MIN_REPEATS} to {MAX_REPEATS}"
         )
     return number
