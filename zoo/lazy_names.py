@@ -10,6 +10,7 @@ An ``__init__.py`` lists its names once, as imports for type checkers, which nev
 
 import ast
 import importlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,10 @@ def lazy_names(package: str, file: str) -> tuple[list[str], Callable[[str], Any]
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, attribute = homes[name]
-        found = importlib.import_module(module)
-        return importlib.import_module(f"{module}.{attribute}") if module == package else getattr(found, attribute)
+        if module == package:
+            return importlib.import_module(f"{module}.{attribute}")
+        value = getattr(importlib.import_module(module), attribute)
+        setattr(sys.modules[package], name, value)  # the next use finds it there
+        return value
 
     return sorted(homes), find
