@@ -9,7 +9,7 @@ Finished shards are skipped; one whose worker died is given to another and resum
 DIR is a folder that all machines share. Exit code 1 if any shard is missing in the end; give the command again.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 from generation.options import TrainingOptions
@@ -38,27 +38,22 @@ _command = Command(__name__, "generation.launch", __doc__, _Options)
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any
-
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from generation.job import Job, chosen_draw
 from generation.ray_tasks import cluster, import_ray, prepare, train
 from generation.sweep import drawn_shards
 from generation.task import named_task
-from zoo.command import how_many, one_line, printable
+from zoo.command import how_many, one_line, printable, progress_bar
 from zoo.storage.atomic import Busy
-from zoo.terminal import PlainConsole
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 _UNFINISHED = 1
 _POLL_SECONDS = 0.5
 _WAITING, _RUNNING, _FINISHED, _MISSING = "waiting", "running", "finished", "missing"
-_STYLES = {_WAITING: "dim", _RUNNING: "cyan", _FINISHED: "green", _MISSING: "bold red"}
-_Print = Callable[[str], None]
 
 
 def _parse_shards(text: str, count: int) -> list[int]:
@@ -92,13 +87,13 @@ def main(options: _Options) -> None:
         _check_cpus(ray, options.cpus, device)
         job = Job.of(options, device).anywhere()
         shards = chosen or list(job.sweep.shards)
-        table = _StatusTable(shards, f"{job.sweep.config_name}, preset {job.sweep.preset.name}, into {job.destination}")
-        before = [shard for shard in shards if job.is_finished(shard)]
-        for shard in before:
-            table.change(shard, state=_FINISHED, remark="finished already")
-        with _drawing(table) as (log, say):
-            _train_shards(ray, job, table, options.cpus, options.retries, log, say)
-    if not _summarize(job, table, len(before)):
+        with progress_bar() as bar:
+            progress = _Progress(shards, bar)
+            before = [shard for shard in shards if job.is_finished(shard)]
+            for shard in before:
+                progress.change(shard, _FINISHED, "before")
+            _train_shards(ray, job, progress, options.cpus, options.retries)
+    if not _summarize(job, progress, len(before)):
         sys.exit(_UNFINISHED)
 
 
@@ -122,83 +117,48 @@ def _check_cpus(ray: Any, cpus: int, device: str) -> None:
         raise ValueError(f"--cpus {cpus}: the cluster's largest {machine} has {most} CPU cores")
 
 
-@dataclass(frozen=True)
-class _ShardStatus:
-    """One shard: its state, the worker that trains it, its progress, and a remark."""
+class _Progress:
+    """The state of each shard: a line for every change and, on a terminal, a bar for each shard that trains."""
 
-    state: str = _WAITING
-    worker: str = ""
-    epochs: str = ""
-    remark: str = ""
-    tries: int = 0
+    def __init__(self, shards: Iterable[int], bar: "Progress") -> None:
+        self.bar = bar
+        self.states = dict.fromkeys(shards, _WAITING)
+        self.workers = dict.fromkeys(self.states, "")
+        self.remarks = dict.fromkeys(self.states, "")
+        self.tasks = {shard: bar.add_task("", total=None, visible=False) for shard in self.states}
 
+    def say(self, line: str) -> None:
+        self.bar.console.print(line, soft_wrap=True)
 
-class _StatusTable:
-    """The status of each shard, as a table that is drawn again while it changes."""
+    def change(self, shard: int, state: str, remark: str = "") -> None:
+        self.states[shard], self.remarks[shard] = state, remark
+        self.bar.update(self.tasks[shard], description=f"shard {shard}", visible=state == _RUNNING)
+        self.say(f"shard {shard}: {state}{remark and f', {remark}'}")
 
-    def __init__(self, shards: Iterable[int], title: str) -> None:
-        self.title = title
-        self.shards = dict.fromkeys(shards, _ShardStatus())
-
-    def change(self, shard: int, **values: object) -> str | None:
-        """Changes the status of a shard; returns a line where the change is worth one, for logs without a table."""
-        old = self.shards[shard]
-        new = self.shards[shard] = replace(old, **values)  # pyright: ignore[reportArgumentType]
-        if (old.state, old.worker, old.tries) == (new.state, new.worker, new.tries):
-            return None
-        parts = (new.state, f"on {new.worker}" if new.worker else "", new.epochs, new.remark)
-        return f"shard {shard}: {', '.join(part for part in parts if part)}"
-
-    def report(self, shard: int, worker: str, epochs: str, remark: str) -> str | None:
-        """The same for what a shard's worker reports. A second worker reports where the first one died."""
-        old = self.shards[shard]
-        begins = not epochs and bool(worker)
-        if begins and old.worker not in ("", worker):
-            remark = f"its worker died, {old.worker}"
-        values = {"worker": worker, "epochs": epochs, "remark": remark, "tries": old.tries + begins}
-        return self.change(shard, state=_RUNNING if worker else _WAITING, **values)
+    def report(self, shard: int, worker: str, epoch: int, epochs: int, remark: str) -> None:
+        """What the worker of a shard reports. A second worker reports where the first one died."""
+        before, self.workers[shard] = self.workers[shard], worker
+        if epoch:
+            text = printable(f"shard {shard} on {worker}  {remark}")
+            self.bar.update(self.tasks[shard], description=text, completed=epoch, total=epochs)
+        elif worker:
+            died = "" if before in ("", worker) else f", its worker died, {before}"
+            self.change(shard, _RUNNING, f"on {worker}{died}")
+        else:
+            self.change(shard, _WAITING, remark)
 
     def in_state(self, state: str) -> list[int]:
-        return [shard for shard, status in self.shards.items() if status.state == state]
-
-    def __rich__(self) -> Table:
-        counts = (f"{len(shards)} {state}" for state in _STYLES if (shards := self.in_state(state)))
-        table = Table(title=Text(printable(self.title)), caption=", ".join(counts))
-        for heading in ("shard", "state", "worker", "epoch", "tries", ""):
-            table.add_column(heading, justify="right" if heading in ("shard", "epoch", "tries") else "left")
-        for shard, status in self.shards.items():
-            tries = str(status.tries) if status.tries > 1 else ""
-            state = Text(status.state, style=_STYLES[status.state])
-            # as text, not as markup: a path may have brackets in it
-            worker, remark = Text(printable(status.worker)), Text(printable(status.remark))
-            table.add_row(str(shard), state, worker, status.epochs, tries, remark)
-        return table
+        return [shard for shard, each in self.states.items() if each == state]
 
 
-@contextmanager
-def _drawing(table: _StatusTable) -> Iterator[tuple[_Print, _Print]]:
-    """Draws the table where stderr is a terminal. Two ways to print: a change of the table, and anything else."""
-    console = PlainConsole(stderr=True)
-
-    def say(line: str) -> None:
-        console.print(line, soft_wrap=not console.is_terminal)
-
-    if not console.is_terminal:
-        yield say, say
-        return
-    with Live(table, console=console, refresh_per_second=4):
-        # what the table shows need not be printed as well
-        yield lambda line: None, say
-
-
-def _train_shards(ray: Any, job: Job, table: _StatusTable, cpus: int, retries: int, log: _Print, say: _Print) -> None:
-    """Trains every waiting shard of the table; Ray gives one whose worker died, or that is busy, to another worker."""
+def _train_shards(ray: Any, job: Job, progress: _Progress, cpus: int, retries: int) -> None:
+    """Trains every waiting shard; Ray gives one whose worker died, or that is busy, to another worker."""
     from ray.util.queue import Queue
 
     resources = {"num_cpus": cpus, "num_gpus": 1 if job.device == "cuda" else 0}
     options = {**resources, "max_retries": retries, "retry_exceptions": [Busy]}
     reports = Queue(actor_options={"num_cpus": 0, "max_restarts": -1})
-    waiting = table.in_state(_WAITING)
+    waiting = progress.in_state(_WAITING)
     if waiting and job.may_share_embedding:
         fault = _fault_of(ray, ray.remote(**options)(prepare).remote(job, reports.actor))
         if fault is not None:
@@ -209,14 +169,12 @@ def _train_shards(ray: Any, job: Job, table: _StatusTable, cpus: int, retries: i
         ended, _ = ray.wait(list(running), timeout=_POLL_SECONDS)
         for report in _read_reports(ray, reports):
             if note := report.get("note"):
-                say(f"note: {note}")
-            elif report["shard"] in running.values() and (line := table.report(**report)):
-                log(line)
+                progress.say(f"note: {note}")
+            elif report["shard"] in running.values():
+                progress.report(**report)
         for reference in ended:
             fault = _fault_of(ray, reference)
-            end = {"state": _MISSING, "worker": "", "remark": fault} if fault else {"state": _FINISHED, "remark": ""}
-            if line := table.change(running.pop(reference), **end):
-                log(line)
+            progress.change(running.pop(reference), _MISSING if fault else _FINISHED, fault or "")
 
 
 def _read_reports(ray: Any, reports: Any) -> list[dict[str, Any]]:
@@ -243,20 +201,21 @@ def _fault_of(ray: Any, reference: Any) -> str | None:
     return None
 
 
-def _summarize(job: Job, table: _StatusTable, before: int) -> bool:
+def _summarize(job: Job, progress: _Progress, before: int) -> bool:
     """Looks for the finished shards, prints how many there are and which are missing, and returns whether all are."""
     where = job.destination
-    for shard in table.in_state(_FINISHED):
+    missing = {shard: progress.remarks[shard] for shard in progress.in_state(_MISSING)}
+    for shard in progress.in_state(_FINISHED):
         try:
             if not job.is_finished(shard):
-                table.change(shard, state=_MISSING, remark=f"not in {where}: is that a folder all machines share?")
+                missing[shard] = f"not in {where}: is that a folder all machines share?"
         except (ValueError, OSError) as error:
-            table.change(shard, state=_MISSING, remark=one_line(error))
-    finished, missing = table.in_state(_FINISHED), table.in_state(_MISSING)
-    for shard in missing:
-        print(f"error: shard {shard} is missing: {printable(table.shards[shard].remark)}", file=sys.stderr)
+            missing[shard] = one_line(error)
+    for shard, reason in sorted(missing.items()):
+        print(f"error: shard {shard} is missing: {printable(reason)}", file=sys.stderr)
+    shards = len(progress.states)
     print(
-        f"{how_many(len(table.shards), 'shard')} into {where}: {len(finished)} finished, {before} of them before, "
+        f"{how_many(shards, 'shard')} into {where}: {shards - len(missing)} finished, {before} of them before, "
         f"{len(missing)} missing"
     )
     return not missing

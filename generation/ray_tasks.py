@@ -118,12 +118,12 @@ def _command_line(pid: int) -> bytes:
 
 
 def train(job: Job, shard: int, cpus: int, reports: Any) -> None:
-    """Trains a shard. ``reports`` is the actor of a Ray queue, for changes of the launcher's table and for notes."""
+    """Trains a shard. ``reports`` is the actor of a Ray queue, for what the launcher shows and for notes."""
     worker = f"{socket.gethostname()} pid {os.getpid()}"
 
-    def report(epoch: int = 0, epochs: int = 0, status: str = "") -> None:
-        done = f"{epoch}/{epochs}" if epochs else ""
-        reports.put_nowait.remote({"shard": shard, "worker": worker, "epochs": done, "remark": status})
+    def report(epoch: int = 0, epochs: int = 0, status: str = "", worker: str = worker) -> None:
+        what = {"shard": shard, "worker": worker, "epoch": epoch, "epochs": epochs, "remark": status}
+        reports.put_nowait.remote(what)
 
     report()
     torch.set_num_threads(cpus)
@@ -131,7 +131,7 @@ def train(job: Job, shard: int, cpus: int, reports: Any) -> None:
         try:
             train_shard(job, shard, report)
         except Busy as error:
-            reports.put_nowait.remote({"shard": shard, "worker": "", "epochs": "", "remark": one_line(error)})
+            report(status=one_line(error), worker="")
             time.sleep(_BUSY_SECONDS)  # Ray tries again at once
             raise
 

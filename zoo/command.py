@@ -285,7 +285,7 @@ def progress_bar() -> "Progress":
 
     console = PlainConsole(stderr=True)
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),

@@ -1,5 +1,6 @@
 """Many shards at once: a Ray of one's own, two nodes and a killed worker, and what is missing is said."""
 
+import io
 import os
 import pickle
 import re
@@ -10,10 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 
 from generation.job import Job
-from generation.launch import _MISSING, _RUNNING, _WAITING, _check_cpus, _parse_shards, _StatusTable, main
+from generation.launch import _FINISHED, _MISSING, _RUNNING, _WAITING, _check_cpus, _parse_shards, _Progress, main
 from generation.protocol import PRESETS
 from generation.ray_tasks import import_ray
 from generation.remote import scratch_folder
@@ -32,6 +32,7 @@ from tests.faults.ray_nodes import (
 )
 from tests.generation.small_tasks import write_digits
 from tests.refusal import refusal
+from zoo.command import progress_bar
 from zoo.storage.atomic import exclusive
 
 pytest.importorskip("ray")
@@ -137,26 +138,42 @@ def test_a_second_launch_of_a_process_has_the_token_of_the_first(monkeypatch: py
     assert tokens[0] == tokens[1]
 
 
-def test_the_table_shows_which_worker_died_and_which_took_its_shard() -> None:
-    table = _StatusTable(SHARDS, "title")
-    assert table.report(1, "host pid 1", "", "") == "shard 1: running, on host pid 1"
-    assert table.report(1, "host pid 1", "2/6", "0.5 model-epochs/s") is None
-    assert table.report(1, "host pid 2", "", "") == "shard 1: running, on host pid 2, its worker died, host pid 1"
-    assert table.shards[1].tries == 2
-    assert table.report(1, "", "", "another process is at work") == "shard 1: waiting, another process is at work"
-    assert table.shards[1].state == _WAITING
-    assert table.report(1, "host pid 3", "", "") == "shard 1: running, on host pid 3"
+def test_every_change_of_a_shard_is_a_line_that_names_its_worker(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar() as bar:
+        progress = _Progress(SHARDS, bar)
+        progress.report(1, "host pid 1", 0, 0, "")
+        progress.report(1, "host pid 1", 2, 6, "0.5 model-epochs/s")
+        progress.report(1, "host pid 2", 0, 0, "")
+        progress.report(1, "", 0, 0, "another process is at work")
+        assert progress.in_state(_WAITING) == [0, 1, 2, 3]
+        progress.report(1, "host pid 3", 0, 0, "")
+        progress.change(2, _MISSING, "[/data] is missing")
+    assert progress.in_state(_RUNNING) == [1]
+    assert capsys.readouterr().err.splitlines() == [
+        "shard 1: running, on host pid 1",
+        "shard 1: running, on host pid 2, its worker died, host pid 1",
+        "shard 1: waiting, another process is at work",
+        "shard 1: running, on host pid 3",
+        "shard 2: missing, [/data] is missing",
+    ]
 
 
-def test_the_table_shows_every_shard_and_takes_brackets_for_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    table = _StatusTable(range(3), "into [/runs]")
-    assert table.change(0, state=_RUNNING, worker="host pid 1") == "shard 0: running, on host pid 1"
-    assert table.change(0, epochs="1/6") is None, "an epoch is for the table alone"
-    table.change(1, state=_MISSING, remark="[/data] is missing", tries=2)
-    Console(width=100).print(table)
-    shown = capsys.readouterr().out
-    assert "[/data] is missing" in shown
-    assert "1 waiting, 1 running, 1 missing" in shown
+def test_on_a_terminal_each_shard_that_trains_has_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", terminal := _Terminal())
+    with progress_bar() as bar:
+        progress = _Progress(SHARDS, bar)
+        progress.report(1, "host pid 1", 0, 0, "")
+        progress.report(1, "host pid 1", 2, 6, "0.5 model-epochs/s [best]")
+        shown = {task.id: (task.description, task.completed, task.total) for task in bar.tasks if task.visible}
+        progress.change(1, _FINISHED)
+        assert not any(task.visible for task in bar.tasks)
+    assert shown == {progress.tasks[1]: ("shard 1 on host pid 1  0.5 model-epochs/s [best]", 2, 6)}
+    assert "shard 1: finished" in terminal.getvalue()
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def test_shards_are_named_as_ranges() -> None:
