@@ -175,7 +175,7 @@ class Variant:
         numbers = {
             "EVALUATE_GROUPS": _evaluate_groups(spec),
             "SHARED_BYTES": self.shared_bytes,
-            "SAMPLES_AT_ONCE": use.examples_at_once,
+            "EXAMPLES_AT_ONCE": use.examples_at_once,
             "ALL_WEIGHTS": int(use.all_weights),
             "TAKE_TURNS": int(use.take_turns),
             "GRADIENTS_WAIT": int(_gradients_wait(spec)),

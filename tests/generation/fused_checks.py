@@ -50,13 +50,13 @@ def check_gradients(
     spec = task.spec
     run = config(spec.task, dropout=dropout, seed=seed)
     fused = make(run)
-    samples = _epoch_examples(TrainingInputs.prepare(task), epoch_batches(fused.subset, run.protocol, epoch=0))
-    order = (samples.facts & 0xFFFF).argsort()  # back to the order of the batch
+    examples = _epoch_examples(TrainingInputs.prepare(task), epoch_batches(fused.subset, run.protocol, epoch=0))
+    order = (examples.facts & 0xFFFF).argsort()  # back to the order of the batch
     weights = initial_weights(task, run) if weights is None else weights.clone()
 
     def reference(seed: int = run.seed) -> tuple[Tensor, Tensor, Tensor]:
         with FactorsIn(torch.float16) as mode:
-            loss, gradient = exact_gradient(spec, weights, samples, order, dropout, seed)
+            loss, gradient = exact_gradient(spec, weights, examples, order, dropout, seed)
         return loss, gradient, mode.last_relu[0]
 
     _, _, units = reference()

@@ -94,13 +94,13 @@ def test_gradients_of_a_head_with_the_other_heads_sums_are_found(tasks: dict[str
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
 def test_the_reference_of_the_gradients_changes_nothing_but_the_rounding(name: str, tasks: dict[str, TaskData]) -> None:
     run, task, spec = config(name), tasks[name], SPECS[name]
-    samples = _epoch_examples(TrainingInputs.prepare(task), epoch_batches(torch.arange(16), run.protocol, epoch=0))
+    examples = _epoch_examples(TrainingInputs.prepare(task), epoch_batches(torch.arange(16), run.protocol, epoch=0))
     weights = PopulationState.initial(spec, [run], torch.device("cpu")).weights
-    loss, gradient = exact_gradient(spec, weights, samples, torch.arange(16), 0.2, run.seed)
+    loss, gradient = exact_gradient(spec, weights, examples, torch.arange(16), 0.2, run.seed)
     with FactorsIn(torch.float64):
-        same_loss, same = exact_gradient(spec, weights, samples, torch.arange(16), 0.2, run.seed)
+        same_loss, same = exact_gradient(spec, weights, examples, torch.arange(16), 0.2, run.seed)
     with FactorsIn(torch.float16):
-        _, rounded = exact_gradient(spec, weights, samples, torch.arange(16), 0.2, run.seed)
+        _, rounded = exact_gradient(spec, weights, examples, torch.arange(16), 0.2, run.seed)
     torch.testing.assert_close((same_loss, same), (loss, gradient), rtol=1e-9, atol=1e-12)
     assert 1e-5 < float((rounded - gradient).norm() / gradient.norm()) < 0.1
 
@@ -135,7 +135,7 @@ def test_a_run_has_the_same_bytes_alone_in_company_and_whatever_the_order_of_war
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
 def test_every_variant_gives_the_same_bytes(name: str, tasks: dict[str, TaskData], engine: MakeEngine) -> None:
-    """However many samples a thread block has at a time, they are added in the same order, in any order of warps."""
+    """However many examples a thread block has at a time, they are added in the same order, in any order of warps."""
     run = config(name, "adam", dropout=0.1, seed=3)
 
     def result(variant: Variant, schedule: int = 0) -> Tensor:
@@ -205,12 +205,12 @@ def test_evaluation_in_parts_is_that_of_every_model(
         pytest.param(
             "roles.cuh",
             """                    await(MLP_THERE + group);
-                    gradients.add_part<MLP>(mlp, memory.sample(group), block, pack.all_tiles());
-                    bring(MLP_USED + group);
+                    gradients.add_part<MLP>(mlp, memory.example(group), block, pack.all_tiles());
+                    arrive(MLP_USED + group);
 """,
             """                    await(MLP_THERE + group);
-                    bring(MLP_USED + group);
-                    gradients.add_part<MLP>(mlp, memory.sample(group), block, pack.all_tiles());
+                    arrive(MLP_USED + group);
+                    gradients.add_part<MLP>(mlp, memory.example(group), block, pack.all_tiles());
 """,
             id="workers overwrite rows that are still being added",
         ),
@@ -268,21 +268,21 @@ def test_a_resumed_run_ends_with_the_same_bytes(tasks: dict[str, TaskData], engi
     assert all(torch.equal(tensor, expected[name]) for name, tensor in resumed.state.tensors().items())
 
 
-def test_samples_hold_what_the_batches_hold_and_texts_are_sorted_by_length(tasks: dict[str, TaskData]) -> None:
+def test_examples_hold_what_the_batches_hold_and_texts_are_sorted_by_length(tasks: dict[str, TaskData]) -> None:
     task = tasks["agnews"]
     protocol = Protocol(batch_size=4)
     twin = TorchEngine([config("agnews")], task)
     batches = epoch_batches(twin.subset, protocol, epoch=1)
-    samples = _epoch_examples(twin.inputs, batches)
+    examples = _epoch_examples(twin.inputs, batches)
     ids = task.train.inputs[batches.rows.flatten()]
-    lengths = (samples.facts >> 24).view(4, 4)
+    lengths = (examples.facts >> 24).view(4, 4)
     assert bool((lengths.diff(dim=1) >= 0).all())
     for step in range(4):
-        places = (samples.facts.view(4, 4)[step] & 0xFFFF).long()
+        places = (examples.facts.view(4, 4)[step] & 0xFFFF).long()
         assert sorted(places.tolist()) == [0, 1, 2, 3]
         assert torch.equal(lengths[step].long(), (ids.view(4, 4, -1)[step][places] != 0).sum(dim=1))
         labels = task.train.labels[batches.rows[step]][places]
-        assert torch.equal((samples.facts.view(4, 4)[step] >> 16 & 0xFF).long(), labels)
+        assert torch.equal((examples.facts.view(4, 4)[step] >> 16 & 0xFF).long(), labels)
     images = _evaluation_examples(tasks["mnist"], tasks["mnist"].test)
     assert images.tokens.shape == (60, 49, 16)
     assert torch.equal(images.facts >> 24, torch.full((60,), 49, dtype=torch.int32))
@@ -388,11 +388,11 @@ def test_a_gpu_too_small_for_a_wide_transformer_is_told_so(monkeypatch: pytest.M
     assert large == "its large variant does not fit this transformer or RTX 4090"
 
 
-def test_samples_are_cropped_as_the_protocol_says(tasks: dict[str, TaskData]) -> None:
+def test_examples_are_cropped_as_the_protocol_says(tasks: dict[str, TaskData]) -> None:
     task, protocol = tasks["mnist"], Protocol(batch_size=16, crop_padding=0)
     batches = epoch_batches(torch.arange(len(task.train)), protocol, epoch=0)
-    samples = _epoch_examples(TrainingInputs.prepare(task, protocol.crop_padding), batches)
-    assert torch.equal(samples.tokens, _evaluation_examples(task, task.train[batches.rows.flatten()]).tokens)
+    examples = _epoch_examples(TrainingInputs.prepare(task, protocol.crop_padding), batches)
+    assert torch.equal(examples.tokens, _evaluation_examples(task, task.train[batches.rows.flatten()]).tokens)
 
 
 @pytest.mark.parametrize("spec", [MNIST, replace(MNIST, task="digits", tokens=4, blocks=1)], ids=["mnist", "digits"])
