@@ -79,7 +79,7 @@ def _parse_shards(text: str, count: int) -> list[int]:
 
 @_command
 def main(options: _Options) -> None:
-    # what is wrong with any of these should be known before a cluster starts
+    # faults in any of these should be found before a cluster starts
     grid = named_task(options.task).grid
     chosen = None if options.shards is None else _parse_shards(options.shards, grid.shards)
     if (draw := chosen_draw(options)) is not None:
@@ -113,7 +113,7 @@ def _choose_cluster_device(ray: Any, name: str) -> str:
 
 
 def _check_cpus(ray: Any, cpus: int, device: str) -> None:
-    """Refuses to ask for more CPU cores than any one machine has; Ray would wait for such a machine forever."""
+    """Refuses more CPU cores than any one machine has; Ray would wait for such a machine forever."""
     gpu = device == "cuda"
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     most = max((int(machine.get("CPU", 0)) for machine in machines if not gpu or machine.get("GPU")), default=0)

@@ -62,7 +62,7 @@ from zoo.transformer.model import build_model
 
 _FAULTY = 1
 _ACCURACY_TOLERANCE = 0.002
-"""Another device rounds differently and may decide a few of the test set's examples otherwise."""
+"""Another device rounds differently and may classify a few test examples differently."""
 
 
 def _verify(folder: Path, advance: Advance = lambda done: None) -> list[str]:

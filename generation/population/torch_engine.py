@@ -132,7 +132,7 @@ class TorchEngine(Engine):
             losses[rows] += pass_losses.detach()
 
     def _living_passes(self, alive: Bool[Tensor, " P"]) -> Iterator[slice]:
-        """The passes with a run that is alive. Asking a GPU would stall it, so there all passes count."""
+        """The passes with a run that is alive. Reading this from a GPU would stall it, so there all passes count."""
         for rows in self.passes:
             if self.device.type == "cuda" or bool(alive[rows].any()):
                 yield rows

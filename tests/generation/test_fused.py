@@ -378,7 +378,7 @@ def test_a_gpu_too_small_for_a_wide_transformer_is_told_so(monkeypatch: pytest.M
     card.shared_memory_per_block_optin = 99 * 1024
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
     assert obstacle(wide, [config("agnews")], torch.device("cuda")) == (
-        "it needs 163 KiB of shared memory per block for this transformer, RTX 4090 has 99 KiB"
+        "it needs 163 KiB of shared memory per thread block for this transformer, RTX 4090 has 99 KiB"
     )
     card.shared_memory_per_block_optin = 163 * 1024
     small, large = (
@@ -408,7 +408,7 @@ def test_a_gpu_that_is_too_old_or_too_small_is_told_so_in_one_line(
 
     assert on("T4", (7, 5), 64) == "it needs compute capability 8.0, T4 has 7.5"
     assert on("a card", (8, 9), 48) == (
-        "it needs 99 KiB of shared memory per block for this transformer, a card has 48 KiB"
+        "it needs 99 KiB of shared memory per thread block for this transformer, a card has 48 KiB"
     )
     if find_spec("cuda") is not None:
         assert on("RTX 4090", (8, 9), 99) is None
