@@ -59,11 +59,11 @@ def test_every_argument_is_explained_with_its_default_in_one_manner(parsers: lis
             shown = shown_help(parser, action)
             said = SHOWN.search(shown)
             assert shown.count("default") == (said is not None), f"{name}: {shown!r}"
-            assert not shown.startswith("(default"), f"{name} tells its default and not what it is"
+            assert not shown.startswith("(default"), f"{name} has a default and no explanation"
             if action.default is None:
                 continue
             if isinstance(action, argparse._StoreConstAction):
-                assert said is None, f"{name} is a switch and tells a default: {shown!r}"
+                assert said is None, f"{name} is a switch and shows a default: {shown!r}"
                 continue
             if action.default != argparse.SUPPRESS:
                 values = action.default if isinstance(action.default, list) else [action.default]

@@ -73,7 +73,7 @@ def test_one_changed_number_is_found(file: str, column: str, what: str, runs: Pa
     assert said.count("differs: ") == 1
 
 
-def test_shards_of_which_nothing_was_published_are_not_called_the_same(runs: Path, tmp_path: Path) -> None:
+def test_shards_without_published_runs_do_not_compare_as_the_same(runs: Path, tmp_path: Path) -> None:
     fabricate_shard(tmp_path / "other", TINY_MNIST, shard=1)
     with pytest.raises(SystemExit) as ended:
         retrained.main([str(tmp_path / "other")])

@@ -20,7 +20,7 @@ KILLED = -signal.SIGKILL
 
 @dataclass(frozen=True)
 class Kill:
-    """One kill that was survived: the phase, and what the disk showed right after it."""
+    """One kill that was survived: the phase, and the state of the disk right after it."""
 
     phase: str
     left: str
@@ -91,13 +91,13 @@ class Killer:
         return KillPoint(phase, self.random.randint(1, self.moments[phase]), after=self.random.random() < 0.5)
 
     def kills(self, count: int) -> Iterator[Kill]:
-        """So many kills, the phases in turn."""
+        """This many kills, the phases in turn."""
         for number in range(count):
             yield self.kill(PHASES[number % len(PHASES)])
 
 
 def describe(folder: Path) -> str:
-    """What a killed process left behind, in words."""
+    """The leftovers of a killed process, in words."""
     if (folder / "manifest.json").exists():
         return "a finished shard"
     parts = ["half a file"] if list(folder.glob(".*.part")) else []

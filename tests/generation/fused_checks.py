@@ -1,4 +1,4 @@
-"""What the fused engine is compared with: float64 autograd, the torch engine, and the model itself."""
+"""Compares the fused engine with float64 autograd, the torch engine, and the model itself."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -43,9 +43,9 @@ def check_gradients(
 ) -> None:
     """Momentum's first moment after one step is the gradient itself; the reference rounds what the kernels round.
 
-    What is left are the kernels' sums in float32 and their gradients in halves: a few thousandths of the gradient, and
-    a hundredth or two where a hidden unit falls on the other side of zero, which ``seed`` decides. Bounds are 2 % of
-    the whole, 5 % of each tensor.
+    The remaining errors are the kernels' sums in float32 and their gradients in halves: a few thousandths of the
+    gradient, and a hundredth or two where a hidden unit falls on the other side of zero, which ``seed`` decides. Bounds
+    are 2 % of the whole, 5 % of each tensor.
     """
     spec = task.spec
     run = config(spec.task, dropout=dropout, seed=seed)
@@ -80,7 +80,7 @@ def check_gradients(
 def check_two_epochs(
     make: Callable[[list[RunConfig]], FusedEngine], task: TaskData, optimizers: tuple[str, ...]
 ) -> None:
-    """With dropout, batches that the classifier's gradients take in three parts, a decay that shows in four steps."""
+    """With dropout, batches in three parts for the classifier's gradients, and a decay that shows in four steps."""
     protocol, decays = Protocol(epochs=2, warmup_epochs=2, batch_size=48), {"sgd": 1.0, "sgd_momentum": 1.0}
     configs = [
         config(task.spec.task, optimizer, dropout=0.1, weight_decay=decays.get(optimizer, 1e-4), protocol=protocol)

@@ -26,9 +26,9 @@ from zoo.transformer.spec import TransformerSpec
 class FactorsIn(TorchFunctionMode):
     """Rounds what the kernels round: the factors of every matrix product.
 
-    As in the kernels, softmax's numerators are such a factor, and what they give is divided by their sum. So units near
-    zero fall on the same side of their ReLU as in the kernels, but for the last bits of sums. ``last_relu`` is what the
-    last one was given, the classifier's.
+    As in the kernels, softmax's numerators are such a factor, and their product is divided by their sum. So units near
+    zero fall on the same side of their ReLU as in the kernels, except for the last bits of sums. ``last_relu`` is the
+    input of the last one, the classifier's.
     """
 
     PRODUCTS: ClassVar = {torch.Tensor.matmul: (0, 1), torch.Tensor.__matmul__: (0, 1), torch.baddbmm: (1, 2)}
@@ -70,8 +70,8 @@ def exact_gradient(
     drop = no_dropout
     if dropout:
         groups = torch.arange(batch * spec.tokens * spec.dim // 4)
-        places = torch.arange(dropout_layers(spec))  # of step 0
-        bits = [dropout_bits(torch.tensor([seed]), place, groups) for place in places]
+        layers = torch.arange(dropout_layers(spec))  # of step 0
+        bits = [dropout_bits(torch.tensor([seed]), layer, groups) for layer in layers]
         threshold = torch.tensor([drop_threshold(dropout)], dtype=torch.int16)
         drop = mask_dropout(bits, threshold, torch.tensor([1 / (1 - dropout)], dtype=torch.float64))
     flat = weights.double().requires_grad_()

@@ -72,7 +72,7 @@ def test_gradients_are_those_of_float64_autograd(
 
 
 def with_mistake(folder: Path, header: str, right: str, wrong: str) -> Path:
-    """The kernels' sources with one place changed."""
+    """The kernels' sources with one change."""
     for source in SOURCES.iterdir():
         (folder / source.name).write_bytes(source.read_bytes())
     text = (folder / header).read_text()
@@ -83,7 +83,7 @@ def with_mistake(folder: Path, header: str, right: str, wrong: str) -> Path:
 
 @pytest.mark.long
 def test_gradients_of_a_head_with_the_other_heads_sums_are_found(tasks: dict[str, TaskData], tmp_path: Path) -> None:
-    """Tests the tester: of each score's gradient only δ is that of the other head."""
+    """Tests the tester: each score's gradient has the δ of the other head, and is right otherwise."""
     right, wrong = "log_sum[head], delta[head], c", "log_sum[head], delta[1 - head], c"
     sources = with_mistake(tmp_path, "backward.cuh", right, wrong)
     kernels, task = EmulatedKernels(MNIST, sources=sources), tasks["mnist"]
@@ -216,8 +216,8 @@ def test_evaluation_in_parts_is_that_of_every_model(
         ),
     ],
 )
-def test_the_emulator_finds_what_comes_too_early(header: str, right: str, wrong: str, tmp_path: Path) -> None:
-    """Tests the tester: a barrier is missing, or a meeting comes before what it stands for."""
+def test_the_emulator_finds_an_access_that_is_too_early(header: str, right: str, wrong: str, tmp_path: Path) -> None:
+    """Tests the tester: a barrier is missing, or a warp arrives at one too early."""
     sources = with_mistake(tmp_path, header, right, wrong)
     script = Path(__file__).parent / "one_step.py"
     environment = os.environ | {"PYTHONPATH": str(script.parents[2])}
@@ -226,7 +226,7 @@ def test_the_emulator_finds_what_comes_too_early(header: str, right: str, wrong:
     assert "emulator: race" in done.stderr
 
 
-def test_not_a_number_ends_a_run(tasks: dict[str, TaskData], engine: MakeEngine) -> None:
+def test_nan_ends_a_run(tasks: dict[str, TaskData], engine: MakeEngine) -> None:
     run = config("mnist", protocol=Protocol(epochs=2, warmup_epochs=1, batch_size=16))
     task = TaskData(MNIST, tasks["mnist"].train, tasks["mnist"].test[slice(0, 8)], "few")
     trainer = PopulationTrainer(engine([run], task))
@@ -316,7 +316,7 @@ def test_the_kernels_and_python_agree_about_the_arguments(kind: type[TrainArgume
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_the_kernels_know_every_tensor_of_the_flat_vector(spec: TransformerSpec) -> None:
+def test_the_kernels_have_every_tensor_of_the_flat_vector(spec: TransformerSpec) -> None:
     first_block_and_rest = {name for name in spec.tensors if not name.startswith("blocks.") or ".0." in name}
     assert first_block_and_rest <= set(_FLAT_TENSORS.values())
     values = dict(_macros(spec, _LARGEST))
@@ -324,7 +324,7 @@ def test_the_kernels_know_every_tensor_of_the_flat_vector(spec: TransformerSpec)
     assert ("FLAT_EMBEDDING" in values) == (spec.patch_size is not None)
 
 
-def test_what_the_kernels_cannot_do_is_said_in_one_line() -> None:
+def test_what_the_kernels_cannot_train_is_one_line() -> None:
     cpu = torch.device("cpu")
     assert obstacle(MNIST, [config("mnist")], cpu) == "it needs a CUDA device, got cpu"
     odd = config("mnist", protocol=Protocol(batch_size=100))
@@ -358,7 +358,7 @@ def test_what_the_kernels_cannot_do_is_said_in_one_line() -> None:
         (replace(MNIST, task="photos", dim=16, heads=1, channels=3), None),
     ],
 )
-def test_which_transformers_do_not_fit_is_said_in_one_line(spec: TransformerSpec, misfit: str | None) -> None:
+def test_a_transformer_that_does_not_fit_is_one_line(spec: TransformerSpec, misfit: str | None) -> None:
     expected = "it needs a CUDA device, got cpu" if misfit is None else misfit
     assert obstacle(spec, [config(spec.task)], torch.device("cpu")) == expected
 
@@ -373,7 +373,7 @@ def test_whatever_is_within_the_limits_has_room_in_the_largest_variant() -> None
     assert _LARGEST.use(widest)
 
 
-def test_a_gpu_too_small_for_a_wide_transformer_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_too_small_for_a_wide_transformer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     wide, card = replace(AGNEWS, dim=64, heads=4, hidden_dim=128), SimpleNamespace(name="RTX 4090", major=8, minor=9)
     card.shared_memory_per_block_optin = 99 * 1024
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
@@ -388,7 +388,7 @@ def test_a_gpu_too_small_for_a_wide_transformer_is_told_so(monkeypatch: pytest.M
     assert large == "its large variant does not fit this transformer or RTX 4090"
 
 
-def test_examples_are_cropped_as_the_protocol_says(tasks: dict[str, TaskData]) -> None:
+def test_examples_are_cropped_by_the_protocol(tasks: dict[str, TaskData]) -> None:
     task, protocol = tasks["mnist"], Protocol(batch_size=16, crop_padding=0)
     batches = epoch_batches(torch.arange(len(task.train)), protocol, epoch=0)
     examples = _epoch_examples(TrainingInputs.prepare(task, protocol.crop_padding), batches)
@@ -396,9 +396,7 @@ def test_examples_are_cropped_as_the_protocol_says(tasks: dict[str, TaskData]) -
 
 
 @pytest.mark.parametrize("spec", [MNIST, replace(MNIST, task="digits", tokens=4, blocks=1)], ids=["mnist", "digits"])
-def test_a_gpu_that_is_too_old_or_too_small_is_told_so_in_one_line(
-    spec: TransformerSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_that_is_too_old_or_too_small_is_one_line(spec: TransformerSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     def on(name: str, capability: tuple[int, int], kib: int) -> str | None:
         card = SimpleNamespace(
             name=name, major=capability[0], minor=capability[1], shared_memory_per_block_optin=kib * 1024
@@ -444,7 +442,7 @@ def test_auto_takes_the_fused_engine_where_it_can_train(
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 class TestOnAGpu:
-    """What takes too long on the emulator."""
+    """Tests that take too long on the emulator."""
 
     device = torch.device("cuda")
 
@@ -495,7 +493,7 @@ class TestOnAGpu:
 
     @pytest.mark.parametrize("name", ["mnist", "agnews"])
     def test_high_learning_rates_and_wide_weights_stay_finite(self, name: str) -> None:
-        """As long as the twin's do: padding and large numbers must not turn a healthy run into not-a-number."""
+        """As long as the twin's do: padding and large numbers must not turn a healthy run into NaN."""
         task = few_digits(train=640, test=100) if name == "mnist" else few_news(train=640, test=100)
         protocol = Protocol(epochs=20, warmup_epochs=2, batch_size=32)
         configs = [

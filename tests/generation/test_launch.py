@@ -1,4 +1,4 @@
-"""Many shards at once: a Ray of one's own, two nodes and a killed worker, and what is missing is said."""
+"""Many shards at once: a Ray of our own, two nodes and a killed worker, and missing shards are named."""
 
 import os
 import pickle
@@ -77,7 +77,7 @@ def test_two_nodes_and_a_killed_worker_end_with_the_bytes_of_the_plain_loop(
 def test_a_shard_that_is_missing_is_named_and_finished_ones_are_skipped(
     data: Path, plain_loop: Path, tmp_path: Path
 ) -> None:
-    """Shard 0 is there, shard 1 is in the hands of another process to the end; a Ray of this machine's own."""
+    """Shard 0 is there, shard 1 is held by another process to the end; a Ray of this machine's own."""
     url, scratch = f"file://{tmp_path}/store", tmp_path / "scratch"
     job = Job(Sweep(named_task("mnist"), PRESETS["demo"]), tmp_path / "s", url, runs=1, data=data, device="cpu")
     train_shard(job, 0)
@@ -98,7 +98,7 @@ def test_a_shard_that_is_missing_is_named_and_finished_ones_are_skipped(
 
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_a_ray_of_our_own_listens_on_loopback_asks_for_a_token_and_ends_with_its_driver(
+def test_a_ray_of_our_own_listens_on_loopback_requires_a_token_and_ends_with_its_driver(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = str(tmp_path)
@@ -128,7 +128,7 @@ def test_a_ray_of_our_own_listens_on_loopback_asks_for_a_token_and_ends_with_its
 
 
 def test_a_second_launch_of_a_process_has_the_token_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray reads its token once in a process, and its servers read it anew at every start."""
+    """Ray reads its token once per process, and its servers read it again at every start."""
     monkeypatch.setattr(os, "environ", dict(os.environ))
     tokens = []
     for _ in range(2):
@@ -148,7 +148,7 @@ def test_the_table_shows_which_worker_died_and_which_took_its_shard() -> None:
     assert table.report(1, "host pid 3", "", "") == "shard 1: running, on host pid 3"
 
 
-def test_the_table_shows_every_shard_and_takes_brackets_for_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_shows_every_shard_and_brackets_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     table = _StatusTable(range(3), "into [/runs]")
     assert table.change(0, state=_RUNNING, worker="host pid 1") == "shard 0: running, on host pid 1"
     assert table.change(0, epochs="1/6") is None, "an epoch is for the table alone"

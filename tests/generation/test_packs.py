@@ -1,4 +1,4 @@
-"""Which texts share four warps' rows."""
+"""Packs: texts that share the rows of four warps."""
 
 import pytest
 import torch

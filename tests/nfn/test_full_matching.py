@@ -1,4 +1,4 @@
-"""match_weights: finds a hidden element of the whole group, refuses near misses, and says why."""
+"""match_weights: finds a hidden element of the whole group, refuses near misses, and gives the reason."""
 
 import pytest
 import torch

@@ -128,7 +128,7 @@ class Walk:
     steps: Annotated[Count, Option("how many")]
 
 
-def test_things_are_counted_as_a_person_would():
+def test_counts_have_commas_and_the_right_plural():
     assert [how_many(number, "row") for number in (0, 1, 2, 2000)] == ["0 rows", "1 row", "2 rows", "2,000 rows"]
 
 

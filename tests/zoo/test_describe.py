@@ -29,7 +29,7 @@ def test_a_selection_is_described_alone(zoo_folder, capsys):
     assert f"mnist: {len(rows)} checkpoints of {len(rows)} runs" in capsys.readouterr().out
 
 
-def test_a_selection_of_nothing_says_what_there_is(zoo_folder, capsys):
+def test_a_selection_of_nothing_lists_what_there_is(zoo_folder, capsys):
     with pytest.raises(SystemExit):
         main([str(zoo_folder), "--config", "mnist", "--where", "test_accuracy > 2"])
     said = capsys.readouterr().err
