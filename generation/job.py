@@ -63,11 +63,11 @@ class Job(ShardOptions):
 
     @property
     def destination(self) -> str:
-        """Where the shards end, for messages."""
+        """The folder or URL of the finished shards, for messages."""
         return self.url or str(self.out)
 
     def folder(self, shard: int) -> Path:
-        """Where a shard is trained."""
+        """The folder that a shard is trained in."""
         return shard_folder(self.out, self.sweep.config_name, shard)
 
     def lock(self, shard: int) -> AbstractContextManager[None]:

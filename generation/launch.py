@@ -187,7 +187,7 @@ def _drawing(table: _StatusTable) -> Iterator[tuple[_Print, _Print]]:
         yield say, say
         return
     with Live(table, console=console, refresh_per_second=4):
-        # what the table shows need not be printed as well
+        # changes show in the table and need not be printed
         yield lambda line: None, say
 
 

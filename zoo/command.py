@@ -265,7 +265,7 @@ def printable(text: object) -> str:
 
 
 def how_many(number: int, what: str) -> str:
-    """Such as "1 checkpoint" and "2,000 checkpoints"."""
+    """A count with its noun, such as "1 checkpoint" and "2,000 checkpoints"."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 

@@ -1,4 +1,4 @@
-"""The kernels, compiled for the GPU at hand by NVIDIA's runtime compiler and kept on disk: nvcc is not needed.
+"""The kernels, compiled for this machine's GPU by NVIDIA's runtime compiler and kept on disk: nvcc is not needed.
 
 The file of compiled code is named after a hash of everything it was made of: sources, options, compiler.
 ``TrainArguments`` and ``EvaluateArguments`` have the fields of the C++ structs of the same names, in the same order.

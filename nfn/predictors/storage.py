@@ -132,7 +132,7 @@ def _build_predictor(config: dict[str, Any], own: type[Predictor] | None = None)
         raise ValueError(f"unknown kind of predictor {kind!r}: one of {', '.join(kinds)}")
     try:
         return kinds[kind](TransformerSpec(**options.pop("spec")), **options)
-    # What torch raises for impossible widths: a RuntimeError for a negative one, an OverflowError past 64 bits.
+    # torch raises a RuntimeError for a negative width, an OverflowError past 64 bits.
     except (TypeError, KeyError, AttributeError, RuntimeError, OverflowError, ZeroDivisionError) as error:
         raise ValueError(f"the config of a {kind} predictor does not fit: {error}") from error
 

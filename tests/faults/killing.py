@@ -51,7 +51,7 @@ class Killer:
         return {phase: int(count) for phase, count in (line.split("\t") for line in path.read_text().splitlines())}
 
     def kill(self, phase: str) -> Kill:
-        """One kill in this phase; raises an AssertionError unless everything is as it should be afterwards."""
+        """One kill in this phase; raises an AssertionError unless everything is right afterward."""
         return self.kill_publishing() if phase == "publish" else self.kill_training(phase)
 
     def kill_training(self, phase: str) -> Kill:

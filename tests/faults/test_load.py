@@ -120,7 +120,7 @@ def test_a_file_cut_between_two_batches_is_not_read_as_a_shorter_one(folder: Pat
     copy = Path(shutil.copytree(folder, tmp_path / "zoo"))
     victim = max((copy / "mnist").glob("train-*"))
     whole = victim.read_bytes()
-    victim.write_bytes(whole[: first_batch_end(whole)])
+    victim.write_bytes(whole[: schema_end(whole)])
     with pa.ipc.open_stream(victim) as reader:
         assert reader.read_all().num_rows == 0
     with serving(copy, {"well": 1}) as (address, _):
@@ -138,8 +138,8 @@ def test_a_file_cut_between_two_batches_is_not_read_as_a_shorter_one(folder: Pat
         zoo.open(copy, "mnist", split="train")
 
 
-def first_batch_end(stream: bytes) -> int:
-    """Where the schema ends and the first record batch begins."""
+def schema_end(stream: bytes) -> int:
+    """The end of the schema, where the first record batch begins."""
     return 8 + int.from_bytes(stream[4:8], "little")
 
 

@@ -87,7 +87,7 @@ def write_digits(folder: Path, train: int, test: int) -> Path:
 
 @dataclass(frozen=True)
 class JobOnGivenData(Job):
-    """A job that trains on data that is at hand."""
+    """A job that trains on data that is already loaded."""
 
     task: TaskData | None = None
 

@@ -239,9 +239,9 @@ def test_a_finished_shard_of_another_size_is_not_overwritten(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the demo is the default only where there is no GPU")
 def test_without_gpu_and_preset_it_prints_that_it_runs_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--list"])
-    said = capsys.readouterr()
-    assert "preset demo, because there is no GPU" in said.err
-    assert "6 epochs per run" in said.out
+    printed = capsys.readouterr()
+    assert "preset demo, because there is no GPU" in printed.err
+    assert "6 epochs per run" in printed.out
 
 
 def test_a_snapshot_of_an_impossible_epoch_is_refused(tmp_path: Path) -> None:

@@ -88,9 +88,9 @@ def test_a_wrong_argument_is_one_line_too(capsys, words, message):
     def main(options: Options) -> None:
         pass
 
-    said = refusal(main, words.split(), capsys)
-    assert said.startswith(f"error: {message}")
-    assert "\x1b" not in said
+    printed = refusal(main, words.split(), capsys)
+    assert printed.startswith(f"error: {message}")
+    assert "\x1b" not in printed
 
 
 def test_main_gets_the_options(capsys):
@@ -119,8 +119,8 @@ def test_a_verb_has_options_of_its_own(capsys):
     assert command.parse(["walk", "--steps", "3"]) == Walk(3)
     assert command.parse(["fly", "a"]) == Options((Path("a"),))
     for words, message in (([], "the following arguments are required: verb"), (["swim"], "argument verb: invalid")):
-        said = refusal(command(lambda options: None), words, capsys)
-        assert said.startswith(f"error: {message}")
+        printed = refusal(command(lambda options: None), words, capsys)
+        assert printed.startswith(f"error: {message}")
 
 
 @dataclass(frozen=True)

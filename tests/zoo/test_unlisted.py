@@ -17,7 +17,7 @@ STRAYS = {
     "drafts/.keep": "drafts",
     ".drafts/notes.txt": ".drafts",
 }
-"""Files that somebody put there, and the entry that is named for each."""
+"""Files put there by hand, and the entry that is named for each."""
 
 
 def put(folder: Path, name: str) -> None:

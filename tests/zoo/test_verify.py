@@ -318,9 +318,9 @@ def test_no_reader_takes_a_manifest_that_is_not_the_one_that_was_written(made, s
 def test_a_manifest_without_a_hash_is_read_and_verify_reports_it(spoiled, capsys):
     change_manifest(spoiled, lambda manifest: None)
     main([str(spoiled)])
-    said = capsys.readouterr()
-    assert said.out.endswith(": no faults\n")
-    assert said.err == f"note: {spoiled / 'manifest.json'} has no hash of itself: changes to it go unnoticed\n"
+    printed = capsys.readouterr()
+    assert printed.out.endswith(": no faults\n")
+    assert printed.err == f"note: {spoiled / 'manifest.json'} has no hash of itself: changes to it go unnoticed\n"
     Manifest.read(spoiled).write(spoiled)
     main([str(spoiled)])
     assert capsys.readouterr().err == ""

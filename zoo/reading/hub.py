@@ -35,7 +35,7 @@ def push(folder: Path, name: str, *, private: bool = False, beside: Mapping[str,
 
     ``beside`` are more files by their name in the repository. Resumable: files that an interrupted upload brought over
     are not sent again, and files that did not change are not part of the commit. Files of an older edition are removed
-    in the same commit, and a repository that somebody changed meanwhile is left alone, so that the repository
+    in the same commit, and a repository that someone changed meanwhile is left alone, so that the repository
     is also the old zoo or the new one. Other files beside a zoo are kept; a repository that has some and no zoo is
     refused. (``upload_folder`` would be shorter, but makes several commits of a large folder.)
     """

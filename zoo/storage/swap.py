@@ -142,7 +142,7 @@ def _unfinished(target: Path) -> str:
 
 
 def _previous(target: Path) -> Path:
-    """Where the old folder is for the moment between two renames."""
+    """The path of the old folder between two renames."""
     return target.with_name(f".{target.name}.previous")
 
 

@@ -158,7 +158,7 @@ class TaskFile:
 
     def _spec(self, classes: int, **dimensions: Any) -> TransformerSpec:
         if classes < 2:
-            raise ValueError(f"{self.where}: [data] has {classes} class: a transformer tells at least 2 apart")
+            raise ValueError(f"{self.where}: [data] has {classes} class: a task needs at least 2")
         try:
             return TransformerSpec(self.name, classes, **dimensions)
         except ValueError as error:

@@ -20,7 +20,7 @@ COMPONENTS: tuple[Component, ...] = ("embedding", "encoder", "classifier")
 
 
 class _TensorSlot(NamedTuple):
-    """Where one tensor lives in the flat vector."""
+    """The slot of one tensor in the flat vector."""
 
     shape: tuple[int, ...]
     offset: int

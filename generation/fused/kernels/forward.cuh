@@ -119,8 +119,7 @@ template <class Code> DEVICE void with_tokens(const Thread& me, int length, cons
     else with_tiles<1>(pack.tiles, [&](auto tiles) { code(Tokens<tiles.value>(me, length, pack.examples)); });
 }
 
-// Keeps rows that a block's backward pass reads again: in shared memory, or in device memory while another block uses
-// that.
+// Keeps rows for a block's backward pass: in shared memory, or in device memory while another block uses that.
 template <int N>
 DEVICE void keep_rows(
     const Thread& me, int block, TokenRows<N> matrix, const PackedRows<N>& rows, const Parking& parking, int place
