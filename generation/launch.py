@@ -74,7 +74,7 @@ def _parse_shards(text: str, count: int) -> list[int]:
 
 @_command
 def main(options: _Options) -> None:
-    # what is wrong with any of these should be known before a cluster starts
+    # faults in any of these should be found before a cluster starts
     grid = named_task(options.task).grid
     chosen = None if options.shards is None else _parse_shards(options.shards, grid.shards)
     if (draw := chosen_draw(options)) is not None:
@@ -108,7 +108,7 @@ def _choose_cluster_device(ray: Any, name: str) -> str:
 
 
 def _check_cpus(ray: Any, cpus: int, device: str) -> None:
-    """Refuses to ask for more CPU cores than any one machine has; Ray would wait for such a machine forever."""
+    """Refuses more CPU cores than any one machine has; Ray would wait for such a machine forever."""
     gpu = device == "cuda"
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     most = max((int(machine.get("CPU", 0)) for machine in machines if not gpu or machine.get("GPU")), default=0)
@@ -136,7 +136,7 @@ class _Progress:
         self.say(f"shard {shard}: {state}{remark and f', {remark}'}")
 
     def report(self, shard: int, worker: str, epoch: int, epochs: int, remark: str) -> None:
-        """What the worker of a shard reports. A second worker reports where the first one died."""
+        """A report of the worker of a shard. A second worker reports where the first one died."""
         before, self.workers[shard] = self.workers[shard], worker
         if epoch:
             text = printable(f"shard {shard} on {worker}  {remark}")

@@ -1,4 +1,4 @@
-"""How the runs of a zoo are trained, the presets, and what tells one run from another."""
+"""How the runs of a zoo are trained, the presets, and what identifies a run."""
 
 import hashlib
 import json
@@ -95,7 +95,7 @@ def _warmup_share(epochs: int) -> int:
 
 @dataclass(frozen=True)
 class Preset:
-    """How much of the paper's work a sweep does: all of it, fewer epochs, or a small taste."""
+    """How much of the paper's work a sweep does: all of it, fewer epochs, or a small demo."""
 
     name: str
     protocol: Protocol

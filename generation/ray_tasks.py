@@ -1,8 +1,8 @@
 """Ray: starting or joining a cluster, and training one shard as a Ray task. Imported only by the launcher.
 
-Ray's own processes exchange pickles: whoever can connect to one can run code there. So the Ray we start can be reached
-from this machine alone, and only with its token; the owner of a cluster has to close it. No file that this project
-reads is ever unpickled.
+Ray's own processes exchange pickles: anyone who can connect to one can run code there. So the Ray we start can be
+reached from this machine alone, and only with its token; the owner of a cluster has to close it. No file that this
+project reads is ever unpickled.
 """
 
 import ipaddress
@@ -30,7 +30,7 @@ _CONNECT_SECONDS = 10
 _BUSY_SECONDS = 10.0
 _AGENT_SECONDS = 5
 _TOKEN = secrets.token_hex(32)  # of every Ray that this process starts: Ray reads it once in a process
-_OPEN_CLUSTER = "this Ray cluster asks for no token: whoever reaches its ports can run code there (RAY_AUTH_MODE=token)"
+_OPEN_CLUSTER = "this Ray cluster requires no token: anyone at its ports can run code there (RAY_AUTH_MODE=token)"
 _OWN_RAY = {
     # Ray's name for it: where it is off, as on a Mac, a node has no address but 127.0.0.1
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
@@ -43,7 +43,7 @@ _OWN_RAY = {
 def import_ray(address: str | None) -> Any:
     """Ray, without its usage reports, or an error with the way to install it.
 
-    Without an address, Ray listens on the loopback interface alone and asks for a token, a new one for each process.
+    Without an address, Ray listens on the loopback interface alone and requires a token, a new one for each process.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is None:
@@ -60,7 +60,7 @@ def import_ray(address: str | None) -> Any:
 
 @contextmanager
 def cluster(ray: Any, address: str | None) -> Iterator[None]:
-    """A connection to the cluster at ``address``; without one, a Ray on this machine that ends with the block."""
+    """A connection to the cluster at ``address``; without one, a Ray on this machine that ends with the ``with``."""
     # "local" by name: without it Ray would join any cluster that happens to run here
     alone = {"address": "local", "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
     options: dict[str, Any] = {"address": address} if address else alone
@@ -88,7 +88,7 @@ def _agents_ending_with_us() -> Iterator[None]:
     """Ends the agents of our own Ray soon after this process, even if that is killed; without ``/proc``, does nothing.
 
     Ray's other processes end by themselves, but its agents try for a minute to report the death of their parent to a
-    server that is dead, too. A shell reads a pipe whose other end is held by this process alone, and ends them where it
+    server that is dead too. A shell reads a pipe whose other end is held by this process alone, and ends them where it
     closes without a line.
     """
     agents = " ".join(str(pid) for pid in _descendants(os.getpid()) if b"agent" in _command_line(pid).lower())

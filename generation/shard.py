@@ -45,7 +45,7 @@ _Report = Callable[[int, int, str], None]
 
 def train_shard(job: Job, shard: int, report: _Report | None = None) -> None:
     """Trains a shard of the job and, where it belongs at a URL, uploads it; ``report`` is called after every epoch."""
-    job.configs(shard)  # a shard that does not exist is an error here, before a lock is made and a store is asked
+    job.configs(shard)  # a shard that does not exist is an error here, before a lock is made and a store is read
     if job.remote and job.is_finished(shard):
         say(f"shard {shard} is finished already in {job.destination}: nothing to do")
         return
@@ -55,7 +55,7 @@ def train_shard(job: Job, shard: int, report: _Report | None = None) -> None:
         _train_in_folder(job, shard, report)
     if job.remote:
         with job.lock(shard):
-            # another process here may have been quicker, and cleared the folder away
+            # another process here may have been faster and deleted the folder
             if not job.is_finished(shard):
                 job.remote.upload(job.folder(shard))
         say(f"shard {shard} is uploaded to {job.destination}")
@@ -144,7 +144,7 @@ def _train_epochs(
 
 
 class _EpochProgress:
-    """How fast a population trains, by the epochs of this process alone: a resumed shard's rate is not flattered."""
+    """How fast a population trains, by the epochs of this process alone: a resumed shard's rate is not inflated."""
 
     def __init__(self, runs: int, epochs: int, first_epoch: int) -> None:
         self.runs, self.epochs, self.first_epoch = runs, epochs, first_epoch
@@ -167,7 +167,7 @@ class _EpochProgress:
 
 
 def _timing(trainer: PopulationTrainer, clock: _Clock) -> dict[str, Any]:
-    """The content of ``timing.json``; the engine's time is known where one process trained the whole shard."""
+    """The content of ``timing.json``; it has the engine's time where one process trained the whole shard."""
     gpu = trainer.device.type == "cuda"
     return {
         "wall_seconds": round(clock.seconds(), 3),
@@ -279,7 +279,7 @@ def _read_snapshot(path: Path, owner: str, like: PopulationState) -> tuple[Popul
             if metadata.get("owner") != owner:
                 raise ValueError("it belongs to another training: other runs, data, precision or code")
             expected = {name: (tensor.shape, tensor.dtype) for name, tensor in like.tensors().items()}
-            # shapes are compared before anything is read, so a forged header cannot ask for memory
+            # shapes are compared before anything is read, so a forged header cannot exhaust memory
             headers = {name: torch.Size(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
             if headers != {name: shape for name, (shape, _) in expected.items()}:
                 raise ValueError("its tensors are not those of this training")
@@ -292,7 +292,7 @@ def _read_snapshot(path: Path, owner: str, like: PopulationState) -> tuple[Popul
         epoch, seconds = int(metadata["epoch"]), float(metadata["seconds"])
         if not 0 <= epoch <= like.test_accuracy.shape[1] or not 0 <= seconds < float("inf"):
             raise ValueError(f"epoch {epoch} after {seconds} s does not belong to this training")
-    # a data type that torch does not know is a KeyError or an AttributeError, according to its name
+    # a data type that torch does not have is a KeyError or an AttributeError, according to its name
     except (safetensors.SafetensorError, OSError, KeyError, AttributeError) as error:
         raise ValueError(f"the file is damaged ({error})") from error
     device = like.weights.device

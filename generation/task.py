@@ -2,7 +2,7 @@
 
 A grid is a union of tables; in each, all values are crossed. Runs of one train fraction share their batches, so a shard
 holds one train fraction: of F of them, shard i has that of index i mod F. Inside a train fraction a fixed pseudo-random
-permutation deals the configurations to its shards, so that the first shards, F at a time, are an unbiased sample of the
+permutation deals the configurations to its shards, so that the first shards, F at a time, are an unbiased draw from the
 grid. The paper's has 16,000 configurations, 8,000 for {sgd, sgd_momentum} and 8,000 for {adam, rmsprop}
 (table:zoo_hyperparameters_configurations), four train fractions, and 32 shards of 500.
 """

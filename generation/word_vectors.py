@@ -172,7 +172,7 @@ def _read_header(file: io.BufferedReader) -> tuple[int, int]:
 
 
 def _is_text(file: io.BufferedReader) -> bool:
-    """Whether the numbers of the next row are written out; the name of a file need not tell."""
+    """Whether the numbers of the next row are written out; a file's name may not show it."""
     try:
         float(file.peek(_LONGEST_WORD)[:_LONGEST_WORD].split(maxsplit=2)[1].decode("ascii"))
     except (ValueError, IndexError):

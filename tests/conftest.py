@@ -1,4 +1,4 @@
-"""What every test gets: one thread, since the suite runs one process a core, and chance that repeats itself."""
+"""For every test: one thread, since the suite runs one process per core, and reproducible random numbers."""
 
 import gc
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ hypothesis.settings.load_profile("repeatable")
 
 
 def pytest_collection_finish() -> None:
-    """What all the imports made stays: looking through it again took each collection of garbage half a second."""
+    """Objects made by imports stay: scanning them again took each garbage collection half a second."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def _repeatable_chance() -> Iterator[None]:
-    """The same numbers in every run and whatever ran before: a test that fails can be made to fail again."""
+    """The same numbers in every run, whatever ran before: a failing test fails again."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
@@ -28,7 +28,7 @@ def _repeatable_chance() -> Iterator[None]:
 
 @pytest.fixture
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No name is found, and the hub's client does not ask again and again."""
+    """No host name is found, and the hub's client does not retry."""
 
     def unknown(*_: object) -> None:
         raise OSError("there is no network")

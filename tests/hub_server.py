@@ -1,8 +1,8 @@
-"""A stand-in for the Hugging Face hub: its HTTP API as ``huggingface_hub`` speaks it, for one dataset owner.
+"""A stand-in for the Hugging Face hub: its HTTP API as ``huggingface_hub`` uses it, for one dataset owner.
 
-Create a repository, ask how files should be sent, send large ones through the Git LFS batch API (in one part or in
+Create a repository, look up how files are sent, send large ones through the Git LFS batch API (in one part or in
 several), commit, list, download. Large files are kept by their SHA-256 as the hub keeps them, whether or not a commit
-names them yet: that is what makes an interrupted upload resumable. The server can be told to hang up on uploads.
+names them yet: that is what makes an interrupted upload resumable. The server can be set to hang up on uploads.
 """
 
 import base64
@@ -21,7 +21,7 @@ import yaml
 
 TOKEN = "hf_invented"
 LARGE = re.compile(r".*\.(arrow|safetensors)")
-"""What the hub's own .gitattributes makes large files."""
+"""The patterns of large files in the hub's own .gitattributes."""
 PART_BYTES = 40_000
 """Larger files are sent in parts of this size; the hub's parts have megabytes."""
 ATTRIBUTES = b"*.arrow filter=lfs diff=lfs merge=lfs -text\n*.safetensors filter=lfs diff=lfs merge=lfs -text\n"
@@ -109,7 +109,7 @@ class Hub(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers one request; ``routes`` says by which method."""
+    """Answers one request; ``routes`` lists the methods."""
 
     protocol_version = "HTTP/1.1"
     server: Hub  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -167,7 +167,7 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(401, "Invalid username or password.")
         return found
 
-    # the answers, in the order in which a push asks for them
+    # the answers, in the order of a push's requests
 
     def create(self) -> None:
         if not self.authorized:
@@ -215,7 +215,7 @@ class Handler(BaseHTTPRequestHandler):
         self.reply({"files": answers})
 
     def batch(self, name: str) -> None:
-        """Where to send each large file; nowhere where its content is already there."""
+        """The address for each large file; none if its content is already stored."""
         self.repository(name, write=True)
         asked = json.loads(self.body)
         assert (asked["operation"], asked["hash_algo"]) == ("upload", "sha256")
@@ -281,7 +281,7 @@ class Handler(BaseHTTPRequestHandler):
         url = f"{self.server.url}/datasets/{name}/commit/{commit.oid}"
         self.reply({"success": True, "commitOid": commit.oid, "commitUrl": url, "hookOutput": ""})
 
-    # and those that a download asks for
+    # and those of a download
 
     def tree(self, name: str, revision: str, folder: str | None = None) -> None:
         """All files below a folder; without ``recursive``, also its folders and not what is in them."""
@@ -358,7 +358,7 @@ ROUTES: list[tuple[str, str, Callable[..., None]]] = [
 
 @contextmanager
 def serving() -> Iterator[Hub]:
-    """A hub on a port of this machine, until the block ends."""
+    """A hub on a port of this machine, until the ``with`` ends."""
     hub = Hub()
     thread = threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()

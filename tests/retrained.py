@@ -47,7 +47,7 @@ def run_digests(config: str, runs: pa.Table) -> Digests:
 
 
 def published_digests(curves: Path, sample: Path) -> dict[str, Digests]:
-    """Of the curves of all runs below a folder, and of the checkpoints of a zoo."""
+    """The digests of the curves of all runs below a folder, and of the checkpoints of a zoo."""
     digests: dict[str, Digests] = {RUNS: {}, CHECKPOINTS: {}}
     for path in sorted(curves.glob("*/runs.arrow")):
         digests[RUNS] |= run_digests(path.parent.name, read_table(path, PUBLISHED_RUN_SCHEMA))
@@ -62,7 +62,7 @@ def published_digests(curves: Path, sample: Path) -> dict[str, Digests]:
 
 
 def checkpoint_digests(shard: Shard, published: Digests) -> Digests:
-    """Of those of a shard's checkpoints that were published."""
+    """The digests of a shard's checkpoints, as far as they were published."""
     table = read_table(shard.folder / CHECKPOINTS_FILE, checkpoint_schema(shard.record.spec))
     rows = table.drop_columns([WEIGHTS]).to_pylist()
     names = (checkpoint_name(shard.record.config, row) for row in rows)

@@ -1,6 +1,6 @@
 """The long version of the fault tests: kills, flips, hostile files, faulty cells, and Ray with a killed worker.
 
-    python -m tests.soak                                  100 kills, 1,000 flips a target, 1,000 files a reader, Ray
+    python -m tests.soak                                  100 kills, 1,000 flips per target, 1,000 files per reader, Ray
     python -m tests.soak --kills 20 --inputs 100 --flips 100 --demo-runs 0
     python -m tests.soak --record                         and write the figures to benchmarks/results/soak.jsonl
 
@@ -59,7 +59,7 @@ def soak_flips(count: int, folder: Path, advance: Advance) -> list[Result]:
 
 
 def soak_inputs(count: int, folder: Path, advance: Advance) -> list[Result]:
-    """Hostile files for every reader, some hundred a process, each process with 1 GB to take at most."""
+    """Hostile files for every reader, some hundred per process, each process with at most 1 GB."""
     rows = []
     for reader in READERS:
         refused = 0
@@ -75,7 +75,7 @@ def soak_inputs(count: int, folder: Path, advance: Advance) -> list[Result]:
 
 
 def soak_cells(count: int, folder: Path, advance: Advance) -> list[Result]:
-    """Cells of rows that are missing or out of range: publish and verify object to the same ones."""
+    """Cells that are missing or out of range: publish refuses what verify reports."""
     refused = 0
     for _, found in outcomes(folder, all_cells()[:count]):
         refused += bool(found)
@@ -145,7 +145,7 @@ def main(options: Options) -> None:
         for one in found:
             print(f"{one.metric} {one.variant}: {one.value:g} of {one.n} {one.setting or ''}", flush=True)
         rows += found
-        # written as soon as they are there: a soak is long, and what it found so far should not be lost either
+        # written as soon as they are there: a soak is long, and its results so far should not be lost
         if options.record:
             results.append(found)
 

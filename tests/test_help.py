@@ -46,7 +46,7 @@ def with_subcommands(parser: argparse.ArgumentParser) -> list[argparse.ArgumentP
 
 
 def shown_help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
-    """As the user sees it, in one line."""
+    """The help of an argument as a user sees it, in one line."""
     return parser._get_formatter()._expand_help(action)
 
 
@@ -57,18 +57,18 @@ def test_every_argument_is_explained_with_its_default_in_one_manner(parsers: lis
             name = f"{parser.prog} {action.dest}"
             assert action.help, f"{name} has no help"
             shown = shown_help(parser, action)
-            said = SHOWN.search(shown)
-            assert shown.count("default") == (said is not None), f"{name}: {shown!r}"
-            assert not shown.startswith("(default"), f"{name} tells its default and not what it is"
+            default = SHOWN.search(shown)
+            assert shown.count("default") == (default is not None), f"{name}: {shown!r}"
+            assert not shown.startswith("(default"), f"{name} has a default and no explanation"
             if action.default is None:
                 continue
             if isinstance(action, argparse._StoreConstAction):
-                assert said is None, f"{name} is a switch and tells a default: {shown!r}"
+                assert default is None, f"{name} is a switch and shows a default: {shown!r}"
                 continue
             if action.default != argparse.SUPPRESS:
                 values = action.default if isinstance(action.default, list) else [action.default]
-                assert said, f"{name} does not show its default"
-                assert said[1] == " ".join(map(str, values))
+                assert default, f"{name} does not show its default"
+                assert default[1] == " ".join(map(str, values))
 
 
 @pytest.mark.parametrize("parsers", ["generation.run", "generation.launch"], indirect=True)

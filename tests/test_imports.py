@@ -18,7 +18,7 @@ ALLOWED = {
 # they measure the generator, so they alone may import it
 OF_GENERATION = {Path("benchmarks/speed/training.py"), Path("benchmarks/fidelity.py")}
 
-PUBLIC = {"zoo.testing", "nfn.testing"}  # for the tests of whoever uses the packages
+PUBLIC = {"zoo.testing", "nfn.testing"}  # for the tests of users
 
 
 def imported_packages(path: Path) -> set[str]:
@@ -95,7 +95,7 @@ def public_names(tree: ast.Module) -> set[str]:
 
 
 def imported_names(tree: ast.Module, modules: Container[str]) -> set[tuple[str, str]]:
-    """What a module takes from others, as (module, name): by ``from module import name``, or as ``module.name``."""
+    """Names that a module imports, as (module, name): by ``from module import name``, or as ``module.name``."""
     taken: set[tuple[str, str]] = set()
     aliases: dict[str, str] = {}
     for node in ast.walk(tree):

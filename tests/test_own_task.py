@@ -1,4 +1,4 @@
-"""The whole way of a task of one's own, as generation/README.md tells it: from an array of images to a table."""
+"""Your own task from start to end, as in generation/README.md: from an array of images to a table."""
 
 import contextlib
 import re
@@ -45,7 +45,7 @@ class Spread(nn.Module):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the README's own example was followed up to two shards, trained on every third of its digits."""
+    """The README's example up to two shards, trained on every third of its digits."""
     folder = tmp_path_factory.mktemp("own")
     section = SECTION.search(README.read_text(encoding="utf-8"))
     assert section
@@ -67,7 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-def test_the_whole_way(
+def test_from_start_to_end(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
@@ -131,7 +131,7 @@ def test_it_joins_a_zoo_of_the_papers(folder: Path, tmp_path: Path, capsys: pyte
     assert "in `digits` every run has a seed of its own; in `mnist` all runs share one seed" in card
 
 
-def test_data_that_are_elsewhere_are_asked_for(
+def test_data_in_another_folder_are_named_as_missing(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -42,14 +42,14 @@ def after(number: float) -> float:
 
 def test_the_same_shard_is_the_same_here_and_by_its_digests(runs: Path, tmp_path: Path, capsys) -> None:
     retrained.main([str(runs)])
-    said = capsys.readouterr().out
-    assert "mnist: 12 runs were published, 12 of them are the same" in said
-    assert "mnist: 12 checkpoints were published, 12 of them are the same" in said, "three runs, four each"
+    printed = capsys.readouterr().out
+    assert "mnist: 12 runs were published, 12 of them are the same" in printed
+    assert "mnist: 12 checkpoints were published, 12 of them are the same" in printed, "three runs, four each"
     digests = str(tmp_path / "digests.json")
     retrained.main(["--digests", digests])
     capsys.readouterr()
     retrained.main([str(runs), "--digests", digests])
-    assert capsys.readouterr().out == said
+    assert capsys.readouterr().out == printed
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ def test_one_changed_number_is_found(file: str, column: str, what: str, runs: Pa
     with pytest.raises(SystemExit) as ended:
         retrained.main([str(runs)])
     assert ended.value.code == 1
-    said = capsys.readouterr().out
-    assert f"mnist: {what} were published, 11 of them are the same" in said
-    assert f"differs: mnist {first}" in said
-    assert said.count("differs: ") == 1
+    printed = capsys.readouterr().out
+    assert f"mnist: {what} were published, 11 of them are the same" in printed
+    assert f"differs: mnist {first}" in printed
+    assert printed.count("differs: ") == 1
 
 
-def test_shards_of_which_nothing_was_published_are_not_called_the_same(runs: Path, tmp_path: Path) -> None:
+def test_shards_without_published_runs_do_not_compare_as_the_same(runs: Path, tmp_path: Path) -> None:
     fabricate_shard(tmp_path / "other", TINY_MNIST, shard=1)
     with pytest.raises(SystemExit) as ended:
         retrained.main([str(tmp_path / "other")])

@@ -29,7 +29,7 @@ def test_every_command_has_a_verb_and_every_verb_a_command() -> None:
         assert find_spec(module) is not None
 
 
-def test_the_list_of_verbs_is_what_one_sees_without_a_word(
+def test_without_a_verb_the_list_of_verbs_is_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words, code in (([], 2), (["--help"], 0)):

@@ -1,4 +1,4 @@
-"""The commands of an installed package: without a clone around them they work, or say in one line what they need."""
+"""The commands of an installed package: without a clone around them they work, or name in one line what they need."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def test_the_wheel_has_every_file_but_the_documents_and_rows_of_a_clone(installe
     assert all((installed / path).is_file() for path in fitted)
 
 
-def test_census_and_report_work_or_say_what_they_need(installed: Path, tmp_path: Path) -> None:
+def test_census_and_report_work_or_name_what_they_need(installed: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=6)

@@ -98,7 +98,7 @@ def _values_of(cls: type) -> type:
 
 
 def _bare(kind: kinds.Type) -> kinds.Type:
-    """Without what only a reader needs, and without None where something else is allowed, too."""
+    """The type without its metadata, and without None where one other type is allowed too."""
     while isinstance(kind, kinds.Metadata):
         kind = kind.type
     if isinstance(kind, kinds.UnionType):

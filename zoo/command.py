@@ -1,4 +1,4 @@
-"""What every command of the project shares: options, one clear line on bad input, an exit code, progress on stderr.
+"""Shared by all commands of the project: options, one clear line on bad input, an exit code, progress on stderr.
 
 @dataclass(frozen=True)
 class _Options:
@@ -72,7 +72,7 @@ DryRun = Annotated[bool, Option("print the rows without storing them")]
 
 
 class Command(Generic[_T]):
-    """``python -m NAME``: makes a ``main`` that takes arguments of one that takes options.
+    """``python -m NAME``: turns a ``main`` that takes options into one that takes arguments.
 
     ``options`` is a dataclass, or for ``python -m NAME VERB`` a dataclass and a line of help for each verb. The help
     shows the module's docstring as it is written, and every default. Where the module is run as a command, ``--help``,
@@ -141,36 +141,36 @@ class _HelpWithDefaults(argparse.RawDescriptionHelpFormatter):
 
 
 def _fields_of(options: type) -> dict[str, tuple[dataclasses.Field[Any], Any, Option]]:
-    """The fields with their types and what is said about them on the command line, inherited ones last."""
+    """The fields with their types and their ``Option`` or ``Argument``, inherited ones last."""
     hints = typing.get_type_hints(options, include_extras=True)
     fields = {field.name: field for field in dataclasses.fields(options)}
     found = {}
     for name in (name for cls in options.__mro__ for name in vars(cls).get("__annotations__", ())):
-        (said,) = (each for each in typing.get_args(hints[name])[1:] if isinstance(each, Option))
-        found.setdefault(name, (fields[name], hints[name], said))
+        (option,) = (each for each in typing.get_args(hints[name])[1:] if isinstance(each, Option))
+        found.setdefault(name, (fields[name], hints[name], option))
     return found
 
 
 def _add_options(parser: argparse.ArgumentParser, options: type) -> None:
-    for name, (field, hint, said) in _fields_of(options).items():
+    for name, (field, hint, option) in _fields_of(options).items():
         kind = _without_none(typing.get_args(hint)[0])
-        default = field.default if said.default is None else said.default
+        default = field.default if option.default is None else option.default
         required = default is dataclasses.MISSING
         default = None if required else list(default) if isinstance(default, tuple) else default
-        flag = _flag(name, said)
+        flag = _flag(name, option)
         if kind is bool:
             flag, action = (f"--no-{flag[2:]}", "store_false") if default else (flag, "store_true")
-            parser.add_argument(flag, dest=name, action=action, help=said.help)
+            parser.add_argument(flag, dest=name, action=action, help=option.help)
             continue
         several = typing.get_origin(kind) is tuple
         value = _without_none(typing.get_args(kind)[0]) if several else kind
-        given: dict[str, Any] = {"default": default, "metavar": said.metavar, "help": said.help}
-        if isinstance(said, Argument):
+        given: dict[str, Any] = {"default": default, "metavar": option.metavar, "help": option.help}
+        if isinstance(option, Argument):
             given["nargs"] = {(True, True): "+", (True, False): "*", (False, False): "?"}.get((several, required))
         else:
             given |= {"required": required, "nargs": "+" if several else None}
-        if typing.get_origin(value) is Literal or said.choices:
-            given["choices"] = said.choices or typing.get_args(value)
+        if typing.get_origin(value) is Literal or option.choices:
+            given["choices"] = option.choices or typing.get_args(value)
         parser.add_argument(flag, **given)
 
 
@@ -185,16 +185,16 @@ def _filled(options: type[_T], given: dict[str, Any], parser: argparse.ArgumentP
     """The words of the command line as the values they stand for; a wrong one ends the program in one line."""
     try:
         values = {
-            name: checked(given[name], hint, f"argument {_flag(name, said)}: ", strict=False)
-            for name, (_, hint, said) in _fields_of(options).items()
+            name: checked(given[name], hint, f"argument {_flag(name, option)}: ", strict=False)
+            for name, (_, hint, option) in _fields_of(options).items()
         }
         return options(**values)
     except ValueError as error:
         parser.error(str(error))
 
 
-def _flag(name: str, said: Option) -> str:
-    return name if isinstance(said, Argument) else f"--{name.replace('_', '-')}"
+def _flag(name: str, option: Option) -> str:
+    return name if isinstance(option, Argument) else f"--{name.replace('_', '-')}"
 
 
 @runtime_checkable
@@ -205,10 +205,10 @@ class _Main(Protocol):
 
 
 def _guarded(main: _Main) -> _Main:
-    """Wraps a command's ``main``: what a user can get wrong ends it with one line and a non-zero exit, no traceback.
+    """Wraps a command's ``main``: a user's mistake ends it with one line and a non-zero exit, without a traceback.
 
-    ``ValueError`` and ``OSError`` are what a user can get wrong (2, argparse's own code); control-C is 130; a reader
-    that hung up, as in ``… | head``, is 141 and says nothing. Everything else is our mistake and keeps its traceback.
+    ``ValueError`` and ``OSError`` are a user's mistakes (2, argparse's own code); control-C is 130; a reader that hung
+    up, as in ``… | head``, is 141, without a line. Everything else is our mistake and keeps its traceback.
     """
 
     @functools.wraps(main)
@@ -234,7 +234,7 @@ def _guarded(main: _Main) -> _Main:
 
 
 def _show_in_one_line(message: Warning | str, *_: object) -> None:
-    """A warning as a user of a command should see it: its text, without the place in the code."""
+    """A warning as a user of a command should see it: its text, without the line of code."""
     print(f"note: {_unbroken(str(message))}", file=sys.stderr)
 
 
@@ -265,12 +265,12 @@ def printable(text: object) -> str:
 
 
 def how_many(number: int, what: str) -> str:
-    """Such as "1 checkpoint" and "2,000 checkpoints"."""
+    """A count with its noun, such as "1 checkpoint" and "2,000 checkpoints"."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person would say them: 45 s, 12 min, 3.5 h, 9 days."""
+    """Seconds in a readable unit: 45 s, 12 min, 3.5 h, 9 days."""
     for limit, unit, size in ((99, "s", 1), (99 * 60, "min", 60), (48 * 3600, "h", 3600)):
         if seconds < limit:
             return f"{seconds / size:.1f} {unit}" if unit == "h" else f"{max(1, round(seconds / size))} {unit}"

@@ -104,7 +104,7 @@ def _marginals_table(rows: pd.DataFrame) -> Table:
 
 
 def _checkpoint_order(label: object) -> tuple[bool, int]:
-    """By epochs, the best last."""
+    """Sorts by epoch, with ``best`` last."""
     return label == BEST, int(str(label).removeprefix("epoch_")) if label != BEST else 0
 
 

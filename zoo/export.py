@@ -126,7 +126,7 @@ def _form_of(out: Path) -> str:
             return form
     if out.suffix and not out.is_dir():
         endings = " or ".join(_SUFFIXES.values())
-        raise ValueError(f"the name {out} does not tell the format: end it in {endings}, or choose a --format")
+        raise ValueError(f"the name {out} does not show the format: end it in {endings}, or choose a --format")
     return "safetensors"
 
 

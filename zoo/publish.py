@@ -76,7 +76,7 @@ from zoo.tasks.embedding import VECTORS_FILE, WordEmbedding
 from zoo.terminal import printable
 
 _ROWS_PER_FILE = 512  # 38 MB; the paper's 43,900 training rows make 86 files
-_FILES_OF_A_SMALL_SPLIT = 4  # what streaming readers share among their workers is files
+_FILES_OF_A_SMALL_SPLIT = 4  # streaming readers divide files among their workers
 
 
 def publish(
@@ -162,7 +162,7 @@ def _write_config(
 
 
 def _check_runs(shards: Sequence[Shard], tables: Sequence[pa.Table], all_runs: pa.Table) -> None:
-    """Refuses runs that ``zoo.verify`` would find fault with, and a table that is not of its shard."""
+    """Refuses runs that ``zoo.verify`` would report, and a table that is not of its shard."""
     numbers, lengths = [shard.record.shard for shard in shards], [len(runs) for runs in tables]
     starts = np.cumsum([0, *lengths])
 
@@ -186,7 +186,7 @@ def _check_runs(shards: Sequence[Shard], tables: Sequence[pa.Table], all_runs: p
 
 
 def _check_rows(rows: MappedCheckpoints, chosen: list[int], runs: pa.Table, record: TrainingRecord) -> None:
-    """Refuses checkpoints that ``zoo.verify`` would find fault with."""
+    """Refuses checkpoints that ``zoo.verify`` would report."""
     metadata = pc.take(rows.table, pa.array(chosen, pa.int64()))
     recorded = runs.drop_columns([field.name for field in CURVES])
     _refuse(checkpoint_faults(metadata, recorded, record), lambda row: rows.locate(chosen[row]))

@@ -62,7 +62,7 @@ from zoo.transformer.model import build_model
 
 _FAULTY = 1
 _ACCURACY_TOLERANCE = 0.002
-"""Another device rounds differently and may decide a few of the test set's examples otherwise."""
+"""Another device rounds differently and may classify a few test examples differently."""
 
 
 def _verify(folder: Path, advance: Advance = lambda done: None) -> list[str]:
@@ -272,7 +272,7 @@ def main(options: _Options) -> None:
                 folder, options.evaluate, options.data, options.seed, lambda done: bar.advance(measuring, done)
             )
     if zoo.manifest.sha256 is None:
-        # of the first release: publishing or joining again adds one
+        # a manifest of the first release; publishing or joining again adds a hash
         print(f"note: {folder / MANIFEST_FILE} has no hash of itself: changes to it go unnoticed", file=sys.stderr)
     for problem in problems:
         print(f"error: {printable(problem)}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The kernels, compiled for the GPU at hand by NVIDIA's runtime compiler and kept on disk: nvcc is not needed.
+"""The kernels, compiled for this machine's GPU by NVIDIA's runtime compiler and kept on disk: nvcc is not needed.
 
 The file of compiled code is named after a hash of everything it was made of: sources, options, compiler.
 ``TrainArguments`` and ``EvaluateArguments`` have the fields of the C++ structs of the same names, in the same order.
@@ -145,7 +145,7 @@ def compiler_options(spec: TransformerSpec, architecture: str, variant: Variant)
         "std": "c++17",
         "arch": architecture + variant.suffix,
         "define_macro": _macros(spec, variant),
-        "device_as_default_execution_space": True,  # older compilers take a lambda without it for the host's
+        "device_as_default_execution_space": True,  # without it older compilers take a lambda for host code
     }
 
 
@@ -181,7 +181,7 @@ class CudaKernels:
             properties = torch.cuda.get_device_properties(self.device)
             capability = properties.major, properties.minor
             variant = variant or best_variant(spec, properties.shared_memory_per_block_optin, capability)
-            assert variant is not None, "obstacle was asked first"
+            assert variant is not None, "obstacle() was checked first"
             self.examples_at_once = variant.shared_memory(spec).examples_at_once
             architecture = f"sm_{properties.major}{properties.minor}"
             self._kernels: dict[str, Any] = {}
@@ -189,7 +189,7 @@ class CudaKernels:
             for kind in KERNELS:
                 name = kind.kernel
                 code = core.ObjectCode.from_cubin(_machine_code(name, spec, architecture, variant), name=name)
-                threads, shared_bytes, argument_bytes, parked_words = self._ask_needs(code.get_kernel(f"{name}_needs"))
+                threads, shared_bytes, argument_bytes, parked_words = self._read_needs(code.get_kernel(f"{name}_needs"))
                 assert argument_bytes == ctypes.sizeof(_layout(kind)), f"{name} and {kind.__name__} disagree"
                 if kind is TrainArguments:
                     self.parked_words = parked_words
@@ -197,8 +197,8 @@ class CudaKernels:
                 self._needs[name] = threads, shared_bytes
                 _allow_shared_memory(self._kernels[name], shared_bytes, self.device.index)
 
-    def _ask_needs(self, describe: Any) -> list[int]:
-        """Threads per block, bytes of shared memory and of arguments, words to park, by the kernel's source."""
+    def _read_needs(self, describe: Any) -> list[int]:
+        """Threads per thread block, bytes of shared memory and of arguments, words to park, by the kernel's source."""
         needs = torch.zeros(4, dtype=torch.int32, device=self.device)
         self._start(describe, (1, 1), 1, 0, ctypes.c_void_p(needs.data_ptr()))
         return needs.tolist()
@@ -231,7 +231,7 @@ class CudaKernels:
                 0,
             )
         if status != driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(f"the GPU refused to start {grid[0]} × {grid[1]} blocks of a kernel: {status.name}")
+            raise RuntimeError(f"the GPU refused to start {grid[0]} × {grid[1]} thread blocks: {status.name}")
 
 
 def _allow_shared_memory(kernel: Any, shared_bytes: int, device: int) -> None:
@@ -244,4 +244,4 @@ def _allow_shared_memory(kernel: Any, shared_bytes: int, device: int) -> None:
         driver.CUdevice(device),
     )
     if status != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"the GPU refused {shared_bytes} bytes of shared memory per block: {status.name}")
+        raise RuntimeError(f"the GPU refused {shared_bytes} bytes of shared memory per thread block: {status.name}")

@@ -193,7 +193,7 @@ def _arrange(task: TaskData, examples: Examples, ranks: Int[Tensor, " n"]) -> _K
 
 @dataclass(frozen=True)
 class _Packs:
-    """``counts[s]`` packs of step ``s`` stand at the front of ``words[s]``, in the order of their examples."""
+    """``counts[s]`` packs of step ``s`` are at the front of ``words[s]``, in the order of their examples."""
 
     words: Int32[Tensor, "steps batch"]
     counts: Int32[Tensor, " steps"]
@@ -202,7 +202,7 @@ class _Packs:
 def _make_packs(lengths: Int[Tensor, "steps batch"], packs_at_once: int) -> _Packs:
     """Neighbors that take the same number of tiles of 16 rows, as many as fit: four of one tile, two of two.
 
-    A step's lengths must be ascending, or all the same. Kernels that work in rounds, of one pack or two, want every 16
+    A step's lengths must be ascending, or all the same. Kernels that work in rounds, of one pack or two, need every 16
     examples to end with a round (``rounds.cuh``).
     """
     steps, batch = lengths.shape

@@ -44,7 +44,7 @@ _CONSTANTS = {
     "train_epoch": ("TRAIN_THREADS", "TrainMemory::BYTES"),
     "evaluate": ("EVALUATE_THREADS", "EvaluateMemory::BYTES"),
 }
-"""Threads per block and bytes of shared memory, as the kernels' sources call them."""
+"""Threads per thread block and bytes of shared memory, by their names in the kernels' sources."""
 _ROW = "{:8} {:8} {:8} {:12} {:>9} {:>13} {:>10} {:>8}"
 
 
@@ -54,7 +54,7 @@ def _fits(variant: Variant, architecture: str, spec: TransformerSpec) -> bool:
 
 
 def _measure(kernel: str, spec: TransformerSpec, architecture: str, variant: Variant) -> tuple[int, int, int, int]:
-    """Registers per thread, bytes spilled per thread, threads per block and bytes of shared memory per block.
+    """Registers per thread, bytes spilled per thread, threads and bytes of shared memory per thread block.
 
     The compiler logs the first two. The others are constants of the source: a template's function is named after
     its number.

@@ -5,7 +5,7 @@ block. All give a run the same weights on the same GPU, bit for bit. Only the la
 sm_80's.
 
 Four warps with 16 token rows each train on one example, and logits are one tile of 16 columns. Other dimensions are
-those that divide into tiles of 16, up to what a warp's registers hold of its 16 rows and shared memory of an example.
+those that divide into tiles of 16, as far as registers hold a warp's 16 rows and shared memory an example.
 More than four heads or four blocks were not tried.
 
 ``TrainMemory`` of ``train_epoch.cu`` and ``EvaluateMemory`` of ``evaluate.cu`` lay out the shared memory; the emulator
@@ -79,7 +79,7 @@ class _SharedMemory:
 
     @property
     def roles(self) -> bool:
-        """Whether the warps of three examples leave the gradients to other warps."""
+        """Whether there are three examples, whose warps leave the gradients to other warps."""
         return self.examples_at_once == 3
 
     def training(self, spec: TransformerSpec) -> int:
@@ -127,7 +127,7 @@ def _keys_and_values(spec: TransformerSpec) -> int:
 
 
 def _handouts(spec: TransformerSpec) -> int:
-    """Facts of an example and of the next one for its warps, and what they keep of a block."""
+    """Facts and dropout masks of an example and of the next one, and what its warps keep of a block."""
     turn = _FACTS + (1 + spec.blocks) * _WARP * ROWS // TILE * _FLOAT
     return 2 * turn + (2 + spec.heads) * ROWS * _FLOAT
 
@@ -149,14 +149,14 @@ class Variant:
         return 1024 * self.shared_kibibytes
 
     def use(self, spec: TransformerSpec) -> _SharedMemory | None:
-        """The fastest way to use so much for this transformer; None if it is too little."""
+        """The fastest way to use this much for this transformer; None if it is too little."""
         runs = (use for use in _ways(spec) if self.capability >= _NEWER or not use.roles)  # roles: registers move
         return next((use for use in runs if max(use.training(spec), use.evaluation(spec)) <= self.shared_bytes), None)
 
     def shared_memory(self, spec: TransformerSpec) -> _SharedMemory:
         """The same for a transformer that is known to fit."""
         use = self.use(spec)
-        assert use is not None, "obstacle was asked first"
+        assert use is not None, "obstacle() was checked first"
         return use
 
     @property
@@ -165,17 +165,17 @@ class Variant:
         return "a" if self.capability >= _NEWER else ""
 
     def fits(self, spec: TransformerSpec, shared_bytes: int, capability: tuple[int, int]) -> bool:
-        """Whether a GPU with so much shared memory per block can run it and it has room for this transformer."""
+        """Whether a GPU with this much shared memory per thread block can run it, and it fits this transformer."""
         runs = self.shared_bytes <= shared_bytes and self.capability <= capability
         return runs and self.use(spec) is not None
 
     def macros(self, spec: TransformerSpec) -> list[tuple[str, str]]:
-        """As ``model.cuh`` asks for them."""
+        """The macros that ``model.cuh`` describes."""
         use = self.shared_memory(spec)
         numbers = {
             "EVALUATE_GROUPS": _evaluate_groups(spec),
             "SHARED_BYTES": self.shared_bytes,
-            "SAMPLES_AT_ONCE": use.examples_at_once,
+            "EXAMPLES_AT_ONCE": use.examples_at_once,
             "ALL_WEIGHTS": int(use.all_weights),
             "TAKE_TURNS": int(use.take_turns),
             "GRADIENTS_WAIT": int(_gradients_wait(spec)),
@@ -246,7 +246,7 @@ def obstacle(
         least = _smallest_variant(spec)
         assert least is not None, "whatever is within the limits fits the largest"
         return (
-            f"it needs {least.shared_kibibytes} KiB of shared memory per block for this transformer, "
+            f"it needs {least.shared_kibibytes} KiB of shared memory per thread block for this transformer, "
             f"{properties.name} has {shared_bytes // 1024} KiB"
         )
     if variant is not None and not variant.fits(spec, shared_bytes, capability):
@@ -255,7 +255,7 @@ def obstacle(
 
 
 def missing_compiler() -> str | None:
-    """What to install where NVIDIA's runtime compiler is missing, in one line; None where it is not."""
+    """The package to install where NVIDIA's runtime compiler is missing, in one line; None where it is not."""
     if find_spec("cuda") is None or find_spec("cuda.core") is None or find_spec("cuda.bindings") is None:
         return "it needs cuda-core to compile its kernels: pip install 'small-transformer-zoo[fused]'"
     return None

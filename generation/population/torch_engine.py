@@ -132,7 +132,7 @@ class TorchEngine(Engine):
             losses[rows] += pass_losses.detach()
 
     def _living_passes(self, alive: Bool[Tensor, " P"]) -> Iterator[slice]:
-        """The passes with a run that is alive. Asking a GPU would stall it, so there all passes count."""
+        """The passes with a run that is alive. Reading this from a GPU would stall it, so there all passes count."""
         for rows in self.passes:
             if self.device.type == "cuda" or bool(alive[rows].any()):
                 yield rows
@@ -209,6 +209,6 @@ def _fitting_models(device: torch.device, spec: TransformerSpec, batch_size: int
     arithmetic is then the same in any company, to the bit."""
     if device.type != "cuda":
         return 1
-    # of the whole memory, not of what is free now: a resumed shard must cut its passes as before
+    # a share of all memory, not of what is free now: a resumed shard must cut its passes as before
     _, total = torch.cuda.mem_get_info(device)
     return max(1, int(0.8 * total) // (_bytes_per_example(spec) * batch_size))

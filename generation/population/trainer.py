@@ -31,7 +31,7 @@ def make_engine(
     models_per_pass: int | None = None,
     variant: Variant | None = None,
 ) -> Engine:
-    """The engine by name. ``auto`` is the fused one where it can train and no ``models_per_pass`` asks for torch.
+    """The engine by name. ``auto`` is the fused one where it can train and ``models_per_pass`` is not given.
 
     The fused engine takes its best variant, unless one is given.
     """
@@ -72,7 +72,7 @@ class PopulationTrainer:
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
-        """Adds the time of the block to ``engine_seconds``, until the device is done."""
+        """Adds the time of the ``with`` to ``engine_seconds``, until the device is done."""
         start = time.perf_counter()
         yield
         if self.device.type == "cuda":

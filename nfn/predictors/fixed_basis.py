@@ -70,7 +70,7 @@ class InvariantClassifierNFN(TransformerNFN):
         return dense([classifier_feature_count(self.spec), 10, 10, 10], generator), 10
 
     def inputs(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch inputs"]:
-        """The weights and behind them the invariants of the classifier; NaN where a weight is not finite."""
+        """The weights, followed by the invariants of the classifier; NaN where a weight is not finite."""
         checked = self._checked(weights)
         return torch.cat([checked.flat(), _INVARIANTS(checked)], dim=-1)
 

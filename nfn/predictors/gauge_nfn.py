@@ -59,7 +59,7 @@ class GaugeNFN(Predictor):
         return self.principal(self.features(weights))
 
     def features(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch features"]:
-        """The invariants of each checkpoint, from memory where it was read before."""
+        """The invariants of each checkpoint, from the cache where it was read before."""
         return CACHE(self._checked(weights))
 
     def logits_of(self, inputs: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch"]:

@@ -1,4 +1,4 @@
-"""A cache of what is computed from checkpoints, by their content: a benchmark fits the same rows many times."""
+"""A cache of values computed from checkpoints, by their content: a benchmark fits the same rows many times."""
 
 import hashlib
 from collections import OrderedDict
@@ -33,7 +33,7 @@ class InputCache:
         self._rows.clear()
 
     def __call__(self, weights: TransformerWeights) -> Float[Tensor, "*batch inputs"]:
-        """The results, computed only for checkpoints that are not known yet, or for all where a gradient is needed."""
+        """The results, computed only for checkpoints that are not cached, or for all where a gradient is needed."""
         spec, flat = weights.spec, weights.flat()
         rows = flat.reshape(-1, spec.num_parameters)
         needs_gradient = flat.requires_grad and torch.is_grad_enabled()

@@ -62,7 +62,7 @@ class Predictor(nn.Module):
         return self.logits_of(inputs)[..., None]
 
     def fit_scale(self, weights: TransformerWeights | Float[Tensor, "n d"]) -> None:
-        """Fits what brings inputs to unit size to training checkpoints; without this they are read as they are."""
+        """Fits the scale of the inputs to training checkpoints; without this they are read as they are."""
         raise NotImplementedError
 
     def config(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Predictor(nn.Module):
 
     @fast_small_products()
     def logits(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
-        """The prediction before the sigmoid. Unlike ``forward`` it does not look for NaN."""
+        """The prediction before the sigmoid. Unlike ``forward`` it does not check for NaN."""
         return self.logits_of(self.inputs(weights))
 
     def _checked(self, weights: TransformerWeights | Tensor) -> TransformerWeights:

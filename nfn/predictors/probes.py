@@ -1,4 +1,4 @@
-"""The probing baseline: learned inputs are fed to the checkpoint's transformer, and what it answers is read.
+"""The probing baseline: learned inputs are fed to the checkpoint's transformer, and its logits are read.
 
 Such a predictor reads what a checkpoint does and not its weights, so it is unchanged by every symmetry that
 keeps the function. Others report probes as strong on large zoos (ProbeGen, HiddenProbe). This one is the plain form:
@@ -46,7 +46,7 @@ class ProbeNFN(Predictor):
         self.probes = nn.Parameter(noise.normal_(generator=generator))
         self.network = normalized_network([self.count * self.spec.classes, self.width, self.width], generator)
         self.register_buffer("positions", sinusoidal_positions(self.spec.tokens, self.spec.dim))
-        # In a tuple, since its weights are those of checkpoints and no parameters of this predictor.
+        # In a tuple, since its weights are those of checkpoints, not parameters of this predictor.
         self._transformer = (_empty_transformer(self.spec),)
 
     def logits_of(self, inputs: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
@@ -75,7 +75,7 @@ class ProbeNFN(Predictor):
 
 
 def _probe_shape(spec: TransformerSpec) -> tuple[int, ...]:
-    """The shape of one input of such a transformer."""
+    """The shape of one input of this transformer."""
     if spec.patch_size is None:
         return min(_PROBE_TOKENS, spec.tokens), spec.dim
     # the transformer reads patches one after the other: any rectangle of the right number of them will do
@@ -93,7 +93,7 @@ def _empty_transformer(spec: TransformerSpec) -> ZooTransformer:
 
 
 class _PatchEmbedding(nn.Conv2d):
-    """The convolution of ``ZooTransformer`` as a matrix product, which many checkpoints do in one."""
+    """The convolution of ``ZooTransformer`` as a matrix product, which computes many checkpoints at once."""
 
     def forward(self, input: Float[Tensor, "k c height width"]) -> Float[Tensor, "k D rows columns"]:
         assert self.bias is not None

@@ -10,7 +10,7 @@ from zoo import TransformerSpec, TransformerWeights
 
 
 class RawMomentsPredictor(Predictor):
-    """A network on the moments of raw tensors: what reading sizes alone is worth, beside what symmetry adds."""
+    """A network on the moments of raw tensors: what sizes alone are worth, without symmetry."""
 
     kind = "raw_moments"
 

@@ -1,4 +1,4 @@
-"""Brings what predictors read to unit size, by what training checkpoints are like.
+"""Brings the inputs of predictors to unit size, fitted to training checkpoints.
 
 ``WeightScale`` scales weights without touching their symmetry, ``Standardization`` any features one by one, and
 ``PrincipalComponents`` reduces features to fewer numbers as well.
@@ -24,7 +24,7 @@ class WeightScale(nn.Module):
 
     Multiplication by a number commutes with the group's action, so what is invariant stays invariant. The scales come
     from group-invariant quantities alone: Q and K are measured by the size of Σ_s W^(Q,s)·(W^(K,s))ᵀ, V and O by that
-    of Σ_s W^(V,s)·W^(O,s), so that moving the training checkpoints by group elements does not change what is fitted.
+    of Σ_s W^(V,s)·W^(O,s), so that moving the training checkpoints by group elements does not change the fit.
     """
 
     factor: Float[Tensor, " d"]
@@ -85,7 +85,7 @@ class Standardization(nn.Module):
 
 
 class PrincipalComponents(nn.Module):
-    """Standardized features times V, with as many components as asked for; V are random directions until ``fit``.
+    """Standardized features times V, one column per component; V are random directions until ``fit``.
 
     Without weights a large group of features, such as all products of inputs, would outweigh the small ones.
     Components keep their relative sizes, so that the weakest, which are mostly noise, are read the least; together they

@@ -59,7 +59,7 @@ def save_predictor(predictor: nn.Module, folder: Path | str) -> None:
 
 
 def _storable(predictor: nn.Module) -> Predictor:
-    """The predictor, unless its class lacks what it takes to build it again."""
+    """The predictor, unless its class lacks what is needed to build it again."""
     name = type(predictor).__name__
     if not isinstance(predictor, Predictor):
         raise ValueError(
@@ -96,7 +96,7 @@ def load_predictor(folder: Path | str, own: type[Predictor] | None = None) -> Pr
 def _expected_shapes(config: dict[str, Any], own: type[Predictor] | None = None) -> dict[str, list[int]]:
     """The tensors that a predictor of this architecture has.
 
-    Made without memory: a forged config may ask for any amount of it, but the file must hold as much.
+    Built without memory: a forged config may describe any size, but the file must hold as much.
     """
     with torch.device("meta"):
         plan = _build_predictor(config, own)
@@ -104,7 +104,7 @@ def _expected_shapes(config: dict[str, Any], own: type[Predictor] | None = None)
 
 
 def _read_tensors(path: Path, expected: dict[str, list[int]]) -> dict[str, torch.Tensor]:
-    """The tensors of a file, which must be these, of floats."""
+    """The tensors of a file, which must be floats of these shapes."""
     try:
         refuse_larger(path, sum(8 * math.prod(shape) for shape in expected.values()) + _LONGEST_HEADER)
         with safe_open(path, framework="pt") as file:
@@ -132,7 +132,7 @@ def _build_predictor(config: dict[str, Any], own: type[Predictor] | None = None)
         raise ValueError(f"unknown kind of predictor {kind!r}: one of {', '.join(kinds)}")
     try:
         return kinds[kind](TransformerSpec(**options.pop("spec")), **options)
-    # What torch raises for impossible widths: a RuntimeError for a negative one, an OverflowError past 64 bits.
+    # torch raises a RuntimeError for a negative width, an OverflowError past 64 bits.
     except (TypeError, KeyError, AttributeError, RuntimeError, OverflowError, ZeroDivisionError) as error:
         raise ValueError(f"the config of a {kind} predictor does not fit: {error}") from error
 
@@ -173,7 +173,7 @@ class Pretrained(nn.Module):
 
 
 def save_pretrained(predictor: nn.Module, interval: ConformalInterval, path: Path) -> int:
-    """Writes the file of a predictor and returns its size; the card beside it is written by whoever measured it."""
+    """Writes the file of a predictor and returns its size; the card beside it is written after measuring it."""
     predictor = _storable(predictor)
     tensors = {
         name: tensor.detach().to(torch.float16 if tensor.numel() >= _HALVED else torch.float32).contiguous()

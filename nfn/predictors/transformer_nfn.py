@@ -16,7 +16,7 @@ from zoo.transformer.spec import Component
 
 _WIDTH = 10
 _MAX_LAYERS = 16
-"""Far more than any predictor has; a file that asks for thousands would keep its reader busy for a long time."""
+"""Far more than any predictor has; a file with thousands would take a long time to read."""
 
 
 class TransformerNFN(ComponentPredictor):

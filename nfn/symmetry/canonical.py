@@ -247,7 +247,7 @@ def closest_orthogonal(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*b
 def _template_like(matrix: Float[Tensor, "*batch D r"], offset: int = 0) -> Float[Tensor, "D r"]:
     """A fixed matrix without any structure that weights could share: √2·cos(2π·φ·i·(j + offset·r)²).
 
-    φ is the golden ratio; a formula, and not random numbers, so that it is the same everywhere and for ever.
+    φ is the golden ratio; a formula, and not random numbers, so that it is the same everywhere and forever.
     """
     (rows, columns), golden = matrix.shape[-2:], (1 + sqrt(5)) / 2
     i = torch.arange(1, rows + 1, dtype=torch.float64, device=matrix.device)[:, None]

@@ -1,4 +1,4 @@
-"""The whole symmetry group of a transformer and its action on weights; ``parts.py`` lists what it is made of.
+"""The whole symmetry group of a transformer and its action on weights; ``parts.py`` lists its parts.
 
 An element acts as an affine map, g·w = L(w) + s. L is the linear part. In torch's orientation, with R and c of the
 boundary that a tensor writes into or reads from, and with Λ the diagonal of a layer's unit scales and P their order:
@@ -112,7 +112,7 @@ class FullGroupElement(Element):
         normal = torch.randn(
             *batch_shape, spec.num_parameters, generator=generator, device=generator.device, dtype=torch.float64
         )
-        # The mean of n normal numbers has size 1/√n; shifts of size 1 are far from nothing beside any weights.
+        # The mean of n normal numbers has size 1/√n; shifts of size 1 are large beside any weights.
         normal = TransformerWeights.from_flat(spec, normal * sqrt(spec.dim), check_finite=False)
         drawn = {name: tensor for part in chosen for name, tensor in everything.get(part, {}).items()}
         nothing = FullGroupElement.identity(spec, batch_shape, device=generator.device)
@@ -219,7 +219,7 @@ class FullGroupElement(Element):
 
 
 def _block_fields(element: GroupElement) -> dict[str, Tensor]:
-    """What the paper's group has in common with the whole one, by the names of the latter."""
+    """The fields that the paper's group shares with the whole one, by the latter's names."""
     return {"heads": element.heads, "m": element.m, "n": element.n, "units": element.neurons}
 
 

@@ -1,6 +1,6 @@
 """Are two checkpoints the same function by the whole symmetry group? If so, by which element?
 
-The way goes from the input on, where the basis is known. Everything is centered first. Then
+The search goes from the input on, where the basis is known. Everything is centered first. Then
 
     c     at each boundary is the ratio of the sizes of what the two checkpoints write into it
     R     carries what the first writes to what the second writes, by least squares (Procrustes); units and heads, once
@@ -12,7 +12,7 @@ The way goes from the input on, where the basis is known. Everything is centered
 and the shifts are what remains. Residual connections leave neither c nor R to be found: every boundary has the basis
 and the scale of the input.
 
-The element found is then tried: the answer is yes only if it carries every unit and the products of every head of the
+The element found is then checked: the answer is yes only if it carries every unit and the products of every head of the
 first to those of the second, up to rounding. So a yes cannot be wrong, but a no can, where weights are so
 ill-conditioned that rounding hides the element, or where fewer than D − 1 directions are written into a boundary, so
 that what is read from the others keeps units from being matched. What adds nothing to the function is not compared:
@@ -39,7 +39,7 @@ _REFINEMENTS = 2
 _LARGEST_CONDITION = 1e10
 
 _Pair = tuple[Tensor, Tensor]
-"""The same thing of the first checkpoint and of the second."""
+"""The same tensor of the first checkpoint and of the second."""
 _Rotate = Callable[[list[_Pair]], Tensor]
 
 
@@ -202,7 +202,7 @@ def _check_agreement(moved: TransformerWeights, wanted: TransformerWeights, tole
 def _check_units(
     moved: TransformerWeights, wanted: TransformerWeights, prefix: str, where: str, tolerance: float
 ) -> None:
-    """The same for the units of one layer. An error counts for what becomes of it: in a row times what is written."""
+    """The same for the units of one layer. An error in a row is weighed by what the unit writes."""
     ours, theirs, seen = (UnitLayer.named(w, prefix) for w in (moved, wanted, centered(wanted)))
     rows = torch.cat([ours.rows - theirs.rows, (ours.bias - theirs.bias)[..., None]], dim=-1)
     row_errors = torch.linalg.vector_norm(rows, dim=-1) * seen.writing()

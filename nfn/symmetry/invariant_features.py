@@ -26,7 +26,7 @@ from torch import Tensor
 from nfn.symmetry.invariants import ComposedBlock, ComposedTransformer, Units, compose, norm
 from zoo import TransformerSpec, TransformerWeights
 
-_LARGEST_TRIED = 1 << 20  # weights; a spec that came with a file may ask for more than there is memory
+_LARGEST_TRIED = 1 << 20  # weights; a spec that came with a file may need more memory than there is
 _MOST_INPUTS = 64  # word coordinates, or pixels of a patch; products of all pairs are features
 _MODES = ((0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0))  # frequencies along rows and columns of patches
 
@@ -43,14 +43,14 @@ def invariant_features(weights: TransformerWeights) -> Float[Tensor, "*batch fea
 
 
 def classifier_invariants(weights: TransformerWeights) -> Float[Tensor, "*batch features"]:
-    """The same of the classifier alone."""
+    """The same for the classifier alone."""
     return _side_by_side(weights, _named_classifier_features)
 
 
 def _side_by_side(weights: TransformerWeights, named: _NamedFeatures) -> Float[Tensor, "*batch features"]:
     flat = weights.flat()
     finite = torch.isfinite(flat).all(-1, keepdim=True)
-    # eigenvalues of a matrix with NaN raise an error, which would take the other checkpoints along
+    # eigenvalues of a matrix with NaN raise an error, and the other checkpoints would be lost
     usable = TransformerWeights.from_flat(weights.spec, torch.where(finite, flat, 0.0), check_finite=False)
     return torch.where(finite, torch.cat(list(named(usable).values()), dim=-1), torch.nan).to(flat.dtype)
 

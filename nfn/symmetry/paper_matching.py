@@ -11,7 +11,7 @@ map exactly when some τ, M and N carry one to the other, and then
 columns permuted by π_O, and the MLP's neurons by π_A; permutations move numbers without changing them, so there
 equality is exact.
 
-Weights are compared as what they are, rounded numbers: two products are the same if they differ by no more than a few
+Weights are compared as rounded numbers: two products are the same if they differ by no more than a few
 roundings of each factor can explain, entry by entry. All arithmetic is in float64.
 """
 
@@ -55,7 +55,7 @@ def match_pair(
 ) -> Match[_Element]:
     """The result of ``search`` for two single checkpoints and their rounding error ε, or why it raised ``NoMatch``.
 
-    Refuses what is not two single checkpoints of finite weights and the same dimensions.
+    Refuses anything but two single checkpoints of finite weights and the same dimensions.
     """
     if u.spec != v.spec:
         raise ValueError("only transformers of the same dimensions can be compared: the two specs differ")
@@ -167,7 +167,7 @@ def _match_heads(u: BlockWeights, v: BlockWeights, epsilon: float) -> Tensor:
 def _match_features(u: BlockWeights, v: BlockWeights, epsilon: float) -> Tensor:
     """π_O with column j of every V·O of v equal to column π_O(j) of that of u; heads are in the same order.
 
-    Rows of W_A must then agree up to the order of the neurons, which tells columns apart that are equal by accident.
+    Rows of W_A must then agree up to the order of the neurons, which distinguishes columns that are equal by accident.
     """
     ours, theirs = u.value @ u.output, v.value @ v.output
     slack = _ROUNDINGS * epsilon * (u.value.abs() @ u.output.abs())

@@ -49,11 +49,11 @@ _PARTS: tuple[Part, ...] = get_args(Part)
 
 
 def available_parts(spec: TransformerSpec) -> tuple[Part, ...]:
-    """The parts that leave the accuracy of such a transformer alone, in the order of ``_PARTS``.
+    """The parts that leave the accuracy of this transformer alone, in the order of ``_PARTS``.
 
     Residual connections x + f(LN(x)) join all boundaries to the first, whose basis and scale are pinned: no rotations
     and no boundary scales. Gains and biases of LayerNorms, tensors with ``norm`` in their name, pin the basis and give
-    LN's output a mean: no rotations and no reader shifts. Any other tensor is refused, since nothing is known of it.
+    LN's output a mean: no rotations and no reader shifts. Any other tensor is refused, since its symmetry is unknown.
     """
     all_boundaries = _boundaries(spec)
     at_boundaries = {name for boundary in all_boundaries for name in (*boundary.writers, *boundary.readers)}

@@ -1,1 +1,1 @@
-"""What must not go wrong when everything else does; the same functions serve the tests and the soak."""
+"""Fault tests: kills, damage, full disks, hostile files; the same functions serve the tests and the soak."""

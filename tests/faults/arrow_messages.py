@@ -30,7 +30,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class BatchMessage:
-    """A record batch: what its metadata says, and its body."""
+    """A record batch: its metadata and its body."""
 
     rows: int
     nodes: tuple[Pair, ...]
@@ -70,7 +70,7 @@ class BatchMessage:
 
 @dataclass(frozen=True)
 class Written:
-    """Where a table lies, and where each of its fields does."""
+    """The position of a table, and of each of its fields."""
 
     place: int
     fields: dict[int, int]
@@ -208,7 +208,7 @@ def spoil_message(message: BatchMessage, change: Change) -> BatchMessage:
 
 
 def bomb(table: pa.Table, hidden: bool) -> bytes:
-    """The rows, compressed: as Arrow marks it now, or as a metadata version did that no reader should accept."""
+    """The rows, compressed: marked as Arrow does now, or as in a metadata version that no reader should accept."""
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_stream(sink, table.schema, options=options) as writer:

@@ -1,4 +1,4 @@
-"""Single cells that are missing, of no meaning or out of range: publish refuses what verify finds, and nothing else.
+"""Single cells that are missing, meaningless or out of range: publish refuses what verify finds, and nothing else.
 
 A cell of a shard is changed, with a manifest that fits, and the shard is published; the same cell of the zoo published
 from the sound shard is changed, and the zoo is verified. Either both object or neither does.
@@ -50,7 +50,7 @@ def all_cells() -> list[Cell]:
 
 
 def outcomes(folder: Path, cells: list[Cell]) -> Iterator[tuple[Cell, list[str]]]:
-    """Each cell and what was found; an assertion fails where publish and verify do not agree about it."""
+    """Each cell and its faults; an assertion fails where publish and verify do not agree about it."""
     shard = fabricate_shard(folder / "runs", TINY_MNIST, count=4, diverged=1)
     publish(folder / "runs", folder / "zoo")
     names = {RUNS_FILE: f"mnist/{RUNS_FILE}", CHECKPOINTS_FILE: split_file("mnist", SPLITS[0], 0, 1)}

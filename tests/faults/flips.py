@@ -16,7 +16,7 @@ from zoo.verify import _check_files
 
 @dataclass(frozen=True)
 class Target:
-    """A folder of files to flip a byte in; ``found`` says whether the damage to one of them was noticed."""
+    """A folder of files to flip a byte in; ``found`` is whether the damage to one of them was noticed."""
 
     name: str
     make: Callable[[Path], None]
@@ -70,7 +70,7 @@ TARGETS = (
 
 
 def flip(target: Target, folder: Path, count: int, seed: int = 0) -> Iterator[bool]:
-    """Flips one byte after the other, each alone; whether it was found."""
+    """Flips single bytes, one at a time; yields whether each was found."""
     target.make(folder)
     chooser = random.Random(seed)
     files = target.files(folder)

@@ -15,14 +15,14 @@ from tests.faults.hostile import Change
 from tests.faults.readers import BY_NAME, RIGHT, Reader
 
 MEMORY = 1 << 30
-"""How much a reader may take over what the process has before it; the files are of a few kilobytes."""
+"""Memory that a reader may add to the process; the files have a few kilobytes."""
 SECONDS = 20
 SPARSE_EVERY, SPARSE_BYTES = 23, 6 << 30
-"""One file in so many is as large as a disk, and almost all of it is a hole."""
+"""One in this many files is as large as a disk, and almost all of it is a hole."""
 
 
 def fuzz(name: str, first: int, count: int) -> None:
-    """Reads ``count`` spoilt files, each a function of its number; any way out but the right ones ends the process.
+    """Reads ``count`` spoiled files, each a function of its number; any way out but the right ones ends the process.
 
     Prints the number it is at before a file is read, so that a crash in native code can be traced and repeated.
     """
@@ -57,7 +57,7 @@ def read_one(reader: Reader, folder: Path, sound: bytes, number: int) -> bool:
 
 @contextlib.contextmanager
 def limits() -> Iterator[None]:
-    """Little memory more than now, and an alarm that ends the process."""
+    """A little more memory than now, and an alarm that ends the process."""
     signal.signal(signal.SIGALRM, too_slow)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.RLIM_INFINITY))

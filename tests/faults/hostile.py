@@ -56,7 +56,7 @@ KINDS = ("flip", "set", "cut", "drop", "repeat", "insert", "zero")
 
 @dataclass(frozen=True)
 class Change:
-    """What is done, where (a share of the length), and with which value."""
+    """The operation, its position (a share of the length), and its value."""
 
     kind: str
     place: float
@@ -95,7 +95,7 @@ def spoil(data: bytes, changes: list[Change]) -> bytes:
 
 
 def spoil_json(data: bytes, changes: list[Change]) -> bytes:
-    """The JSON text with some of its values replaced, removed or there twice."""
+    """The JSON text with some of its values replaced, removed or duplicated."""
     value = json.loads(data)
     for change in changes:
         places = list(positions(value))
@@ -120,7 +120,7 @@ def spoil_json(data: bytes, changes: list[Change]) -> bytes:
 
 
 def positions(value: Any) -> Any:
-    """Every place in a JSON value that something stands at: the container, and the key in it."""
+    """Every position in a JSON value: the container, and the key in it."""
     if isinstance(value, dict | list):
         for key, inner in list(value.items() if isinstance(value, dict) else enumerate(value)):
             yield value, key
@@ -128,7 +128,7 @@ def positions(value: Any) -> Any:
 
 
 def spoil_safetensors(data: bytes, changes: list[Change]) -> bytes:
-    """A safetensors file with a spoilt header of a fitting length."""
+    """A safetensors file with a spoiled header of a fitting length."""
     length = int.from_bytes(data[:8], "little")
     header = spoil_json(data[8 : 8 + length], changes)
     return len(header).to_bytes(8, "little") + header + data[8 + length :]

@@ -20,7 +20,7 @@ KILLED = -signal.SIGKILL
 
 @dataclass(frozen=True)
 class Kill:
-    """One kill that was survived: the phase, and what the disk showed right after it."""
+    """One kill that was survived: the phase, and the state of the disk right after it."""
 
     phase: str
     left: str
@@ -51,7 +51,7 @@ class Killer:
         return {phase: int(count) for phase, count in (line.split("\t") for line in path.read_text().splitlines())}
 
     def kill(self, phase: str) -> Kill:
-        """One kill in this phase; raises an AssertionError unless everything is as it should be afterwards."""
+        """One kill in this phase; raises an AssertionError unless everything is right afterward."""
         return self.kill_publishing() if phase == "publish" else self.kill_training(phase)
 
     def kill_training(self, phase: str) -> Kill:
@@ -91,13 +91,13 @@ class Killer:
         return KillPoint(phase, self.random.randint(1, self.moments[phase]), after=self.random.random() < 0.5)
 
     def kills(self, count: int) -> Iterator[Kill]:
-        """So many kills, the phases in turn."""
+        """This many kills, the phases in turn."""
         for number in range(count):
             yield self.kill(PHASES[number % len(PHASES)])
 
 
 def describe(folder: Path) -> str:
-    """What a killed process left behind, in words."""
+    """The leftovers of a killed process, in words."""
     if (folder / "manifest.json").exists():
         return "a finished shard"
     parts = ["half a file"] if list(folder.glob(".*.part")) else []

@@ -1,4 +1,4 @@
-"""What a hostile file may cost: two seconds and 300 MB, measured in a process of its own.
+"""The cost allowed for a hostile file: two seconds and 300 MB, measured in a process of its own.
 
 outcome = within_limits(verify.main, [str(folder)])         a command: its ``main`` and its words
 outcome = within_limits(read_shard, folder)                 or any function that a process can be handed
@@ -24,7 +24,7 @@ PATIENCE = 30.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the work ended (0 well, 1 with a traceback, else a command's exit code), what it printed, what it cost."""
+    """How the work ended (0 for success, 1 with a traceback, else a command's exit code), its output, its cost."""
 
     code: int
     text: str
@@ -69,7 +69,7 @@ def watched(work: Callable[..., object], arguments: tuple[object, ...], log: Pat
     """Runs in the new process: the work, its output to ``log``, and then its cost to ``figures``."""
     code = 0
     with log.open("w") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew, see proc(5)
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak, see proc(5)
         before, start = memory("VmRSS"), time.monotonic() - queued()
         try:
             work(*arguments)

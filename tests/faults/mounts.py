@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class NoMounts(Exception):
-    """This process may not mount; the line says why."""
+    """This process may not mount; the message has the reason."""
 
 
 class Disk:

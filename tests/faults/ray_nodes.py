@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def environment() -> dict[str, str]:
-    """Of a process that meets Ray for the first time: no token of a launch that this one has tried is in it."""
+    """The environment of a process that has not started Ray: without tokens of earlier launches of this one."""
     without = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return without | {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
 
@@ -33,11 +33,11 @@ def two_nodes() -> Iterator[str]:
         address = process.stdout.readline().strip()
         assert address, "the cluster did not start"
         yield address
-        # leaving the block closes the holder's input, which is the sign to end
+        # leaving the ``with`` closes the holder's input, which is the signal to end
 
 
 def hold_two_nodes() -> None:
-    """Starts the cluster, says its address, and ends it with the input."""
+    """Starts the cluster, prints its address, and ends it when the input ends."""
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})

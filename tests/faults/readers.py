@@ -85,7 +85,7 @@ def make_zoo(folder: Path) -> None:
 
 
 def make_shard_without_hash(folder: Path) -> None:
-    """Of the first release, whose manifest has no hash of itself: a spoilt one is read to its end."""
+    """As in the first release, whose manifest has no hash of itself: a spoiled one is read to its end."""
     make_shard(folder)
     change_manifest(folder / SHARD, lambda manifest: None)
 
@@ -267,7 +267,7 @@ READERS = (
 )
 BY_NAME = {reader.name: reader for reader in READERS}
 RIGHT = (ValueError, OSError)
-"""What the commands turn into one line and a non-zero exit."""
+"""The errors that commands turn into one line and a non-zero exit."""
 
 
 def deep_json(depth: int) -> bytes:

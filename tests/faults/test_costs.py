@@ -43,7 +43,7 @@ def find_trials(arguments: list[str] | None = None) -> None:
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
-def test_what_is_no_file_does_not_keep_training_from_going_on(tmp_path: Path, make) -> None:
+def test_training_ignores_snapshots_that_are_not_files(tmp_path: Path, make) -> None:
     for epoch in (0, 3):  # the one it will write, and one that seems newer
         make(tmp_path / SNAPSHOT.replace("00003", f"{epoch:05d}"))
     outcome = within_limits(resume, [str(tmp_path)])
@@ -54,7 +54,7 @@ def test_what_is_no_file_does_not_keep_training_from_going_on(tmp_path: Path, ma
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
-def test_what_is_no_file_is_named_where_trials_are_stored(tmp_path: Path, make) -> None:
+def test_a_trial_that_is_not_a_file_is_named(tmp_path: Path, make) -> None:
     make(tmp_path / "mnist.mlp.safetensors")
     outcome = within_limits(find_trials, [str(tmp_path / "mnist.mlp.safetensors")])
     assert outcome.code == 2

@@ -42,7 +42,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kilobytes", [200, 1500])
-def test_a_full_disk_is_one_line_and_the_shard_goes_on_when_there_is_room(
+def test_a_full_disk_is_one_line_and_the_shard_resumes_when_there_is_room(
     tmp_path: Path, whole: dict[str, bytes], kilobytes: int
 ) -> None:
     log = tmp_path / "log"
@@ -145,7 +145,7 @@ def test_a_damaged_snapshot_is_named_and_the_one_before_is_used(
     assert contents(shard_of(tmp_path / "out")) == whole
 
 
-def test_with_every_snapshot_damaged_it_starts_over_and_says_so(tmp_path: Path, whole: dict[str, bytes]) -> None:
+def test_with_every_snapshot_damaged_it_starts_over_with_a_warning(tmp_path: Path, whole: dict[str, bytes]) -> None:
     log, snapshots = tmp_path / "log", interrupt_after_snapshots(tmp_path / "out")
     for path in snapshots:
         path.write_bytes(path.read_bytes()[:-1])
@@ -183,7 +183,7 @@ def test_a_write_protected_leftover_is_cleaned_up():
 
 
 def publish_as_somebody(folder: Path) -> None:
-    """In a process that is not root's, whom no file mode stops."""
+    """In a process that is not root's: file modes do not stop root."""
     if os.getuid() == 0:
         for path in (folder, *folder.rglob("*")):
             os.chown(path, NOBODY, NOBODY)

@@ -47,7 +47,7 @@ def made() -> Iterator[dict[str, Path]]:
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=CHANGES, which=st.integers(0, 1))
-def test_a_spoilt_file_is_read_or_refused(made: dict[str, Path], reader: Reader, changes: list, which: int) -> None:
+def test_a_spoiled_file_is_read_or_refused(made: dict[str, Path], reader: Reader, changes: list, which: int) -> None:
     folder = made[reader.name]
     path = folder / reader.file
     sound = path.read_bytes()
@@ -75,14 +75,14 @@ def test_a_spoilt_file_is_read_or_refused(made: dict[str, Path], reader: Reader,
         "npz, packed",
     ],
 )
-def test_spoilt_files_take_neither_memory_nor_time(name: str, tmp_path: Path) -> None:
-    """In a process of its own, which a crash in native code would end, too."""
+def test_spoiled_files_take_neither_memory_nor_time(name: str, tmp_path: Path) -> None:
+    """In a process of its own, which a crash in native code would also end."""
     log = tmp_path / "log"
     assert finish(fuzz, name, 10**6, INPUTS, log=log) == 0, log.read_text()[-2000:]
 
 
 def arrow(change: str) -> bytes:
-    """A stream of checkpoints that lies."""
+    """A stream of checkpoints with false metadata."""
     schema = checkpoint_schema(TINY_MNIST)
     columns = {field.name: two_of(field) for field in schema}
     if change == "offsets":
@@ -123,7 +123,7 @@ HOSTILE = {
     "a tensor of 2^44 bytes": ("embedding", long_header(len(json.dumps(HUGE)), HUGE)),
     "a snapshot of 2^60 bytes": ("snapshot", long_header(1 << 60, HUGE)),
     "offsets past the end": ("checkpoints", arrow("offsets")),
-    "text that is no Unicode": ("checkpoints", arrow("no unicode")),
+    "text that is not Unicode": ("checkpoints", arrow("no unicode")),
     "a compressed batch": ("checkpoints", arrow("compressed")),
     "metadata of 2^31 bytes": ("checkpoints", arrow("metadata")),
     "brackets a million deep": ("zoo manifest", deep_json(10**6)),
@@ -159,7 +159,7 @@ def test_a_manifest_names_no_file_outside_its_folder(name: str) -> None:
 
 
 def test_what_is_forbidden_is_nowhere_in_the_code() -> None:
-    """Two exceptions, both of tensors alone: the loader's benchmark, and checkpoints that somebody wants ranked."""
+    """Two exceptions, both of tensors alone: the loader's benchmark, and checkpoints to rank."""
     forbidden = re.compile(r"\b(pickle\.|torch\.load|joblib\.load|np\.load|yaml\.load|shelve\.|allow_pickle=True)")
     root = Path(__file__).parent.parent.parent
     found = [

@@ -33,7 +33,7 @@ def test_the_aimed_kills_have_moments_to_hit(killer: Killer, phase: str) -> None
     assert killer.moments[phase] >= 9
 
 
-def test_of_two_processes_on_one_shard_the_second_ends_with_one_line(killer: Killer, tmp_path: Path) -> None:
+def test_a_second_process_on_one_shard_ends_with_one_line(killer: Killer, tmp_path: Path) -> None:
     out, log = tmp_path / "out", tmp_path / "log"
     first = start(train, out)
     deadline = time.monotonic() + 60

@@ -1,4 +1,4 @@
-"""The measuring of cost itself: work that is too large or too slow must fail, or the tests that use it say nothing."""
+"""The measurement of cost itself: work that is too large or too slow must fail, or tests that use it prove nothing."""
 
 import sys
 import time

@@ -92,7 +92,7 @@ def test_a_server_that_always_fails_is_one_line(folder: Path, fault: str, tmp_pa
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("fault", ["refuse", "cut", "well"])
 def test_no_connection_stays_open(folder: Path, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither one that was answered with an error, nor that of a stream which is left early."""
+    """Neither one that was answered with an error, nor that of a stream that is left early."""
     sockets, connect = [], socket.create_connection
 
     def remembered(*arguments: Any, **named: Any) -> socket.socket:
@@ -116,11 +116,11 @@ def test_no_connection_stays_open(folder: Path, fault: str, monkeypatch: pytest.
 
 @pytest.mark.usefixtures("impatient")
 def test_a_file_cut_between_two_batches_is_not_read_as_a_shorter_one(folder: Path, tmp_path: Path) -> None:
-    """Arrow itself takes such a file for a whole one."""
+    """Arrow itself takes such a file for a complete one."""
     copy = Path(shutil.copytree(folder, tmp_path / "zoo"))
     victim = max((copy / "mnist").glob("train-*"))
     whole = victim.read_bytes()
-    victim.write_bytes(whole[: first_batch_end(whole)])
+    victim.write_bytes(whole[: schema_end(whole)])
     with pa.ipc.open_stream(victim) as reader:
         assert reader.read_all().num_rows == 0
     with serving(copy, {"well": 1}) as (address, _):
@@ -138,8 +138,8 @@ def test_a_file_cut_between_two_batches_is_not_read_as_a_shorter_one(folder: Pat
         zoo.open(copy, "mnist", split="train")
 
 
-def first_batch_end(stream: bytes) -> int:
-    """Where the schema ends and the first record batch begins."""
+def schema_end(stream: bytes) -> int:
+    """The end of the schema, where the first record batch begins."""
     return 8 + int.from_bytes(stream[4:8], "little")
 
 
@@ -187,8 +187,8 @@ def test_the_card_does_not_decide_what_is_read(folder: Path, tmp_path: Path) -> 
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("fault", ["drip", "drip head", "flood", "byte"])
-def test_a_server_that_never_ends_is_given_up(folder: Path, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A byte now and then resets every timeout of a socket; the whole has a deadline, and a lowest rate."""
+def test_a_server_that_never_ends_is_abandoned(folder: Path, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then resets every timeout of a socket; the whole file has a deadline and a lowest rate."""
     monkeypatch.setattr("zoo.reading.fetch._GRACE_SECONDS", 0.3)
     start = time.monotonic()
     with serving(folder, {fault: 1}) as (address, server):

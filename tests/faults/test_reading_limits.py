@@ -79,7 +79,7 @@ def is_refused(outcome: Outcome, match: str) -> None:
 
 @pytest.mark.parametrize("hidden", [False, True], ids=["marked", "hidden in an old version"])
 def test_compressed_arrow_is_never_unpacked(folder: Path, tmp_path: Path, hidden: bool) -> None:
-    """Megabytes that would be gigabytes; ``hidden`` is what Arrow unpacks without any mark in the batch."""
+    """Megabytes that would be gigabytes; ``hidden`` is compression without any mark in the record batch."""
     message = "a message with features" if hidden else "it is compressed"
     runs, rows = (bomb(many_rows(schema, count), hidden) for schema, count in BOMBS)
     assert max(len(runs), len(rows)) < MEGABYTE
@@ -140,7 +140,7 @@ def test_a_manifest_of_nothing_but_brackets_takes_little_memory(folder: Path, si
         is_refused(within_limits(verify.main, [str(folder)], seconds=max(2.0, size / MEGABYTE)), "is damaged")
 
 
-def test_names_that_are_there_twice_are_found_in_linear_time(folder: Path) -> None:
+def test_duplicate_names_are_found_in_linear_time(folder: Path) -> None:
     names = [f'"{number}":0' for number in range(50_000)]
     (folder / "manifest.json").write_text("{" + ",".join([*names, names[-1]]) + "}")
     assert (folder / "manifest.json").stat().st_size < MEGABYTE
@@ -157,7 +157,7 @@ def test_vectors_with_an_endless_line_or_word_are_refused(tmp_path: Path, start:
         is_refused(within_limits(_reduce_vectors, str(path), ["w1"], 32), "is damaged or not a word2vec file")
 
 
-def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(folder: Path) -> None:
+def test_a_pipe_instead_of_a_file_is_not_waited_for(folder: Path) -> None:
     for name in (RUNS, TRAIN):
         (folder / name).unlink()
         os.mkfifo(folder / name)

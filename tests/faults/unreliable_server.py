@@ -1,4 +1,4 @@
-"""A web server over a folder that drops connections, answers short, or hardly answers at all, as told."""
+"""A web server over a folder that drops connections, sends too little, or hardly anything, as configured."""
 
 import contextlib
 import random
@@ -16,8 +16,8 @@ DRIP_SECONDS = 0.05
 class Unreliable(BaseHTTPRequestHandler):
     """GET with ranges. The server chooses how each request is answered.
 
-    ``well``: as asked; ``drop``: the connection closed before a word; ``cut``: closed in the middle; ``short``: fewer
-    bytes than asked for, but consistently; ``refuse``: a 503; ``drip``: a byte now and then; ``drip head``: the same
+    ``well``: as requested; ``drop``: closed before the first byte; ``cut``: closed in the middle; ``short``: fewer
+    bytes than requested, but consistently; ``refuse``: a 503; ``drip``: a byte now and then; ``drip head``: the same
     from the first byte on; ``flood``: without an end; ``byte``: one byte, and then hung up.
     """
 
@@ -87,7 +87,7 @@ class Unreliable(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """``weights`` say how often each behavior is chosen; ``counts`` how often it was."""
+    """``weights`` are how often each behavior is chosen, ``counts`` how often it was."""
 
     def __init__(self, folder: Path, weights: Mapping[str, float], seed: int) -> None:
         super().__init__(("127.0.0.1", 0), Unreliable)

@@ -1,4 +1,4 @@
-"""What the processes of these tests do: train a tiny shard, publish, read a zoo. Each a second or less."""
+"""The work of the processes of these tests: train a tiny shard, publish, read a zoo. Each takes a second or less."""
 
 import hashlib
 import time
@@ -25,7 +25,7 @@ def shard_of(out: Path) -> Path:
 
 
 def train(out: Path, clock: str = "steady") -> None:
-    """The tiny shard, a snapshot after each epoch, with a command's own way of ending."""
+    """The tiny shard, with a snapshot after each epoch; it ends like a command."""
     jump(clock)
 
     @_guarded

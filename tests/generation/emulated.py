@@ -19,7 +19,7 @@ EMULATOR = Path(__file__).parent / "emulator"
 
 
 def build(spec: TransformerSpec, variant: Variant, sources: Path = SOURCES) -> Path:
-    """The shared library of a task, compiled by the first test that asks for it."""
+    """The shared library of a task, compiled by the first test that needs it."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("the emulator needs g++")

@@ -1,4 +1,4 @@
-"""What the fused engine is compared with: float64 autograd, the torch engine, and the model itself."""
+"""Compares the fused engine with float64 autograd, the torch engine, and the model itself."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -43,20 +43,20 @@ def check_gradients(
 ) -> None:
     """Momentum's first moment after one step is the gradient itself; the reference rounds what the kernels round.
 
-    What is left are the kernels' sums in float32 and their gradients in halves: a few thousandths of the gradient, and
-    a hundredth or two where a hidden unit falls on the other side of zero, which ``seed`` decides. Bounds are 2 % of
-    the whole, 5 % of each tensor.
+    The remaining errors are the kernels' sums in float32 and their gradients in halves: a few thousandths of the
+    gradient, and a hundredth or two where a hidden unit falls on the other side of zero, which ``seed`` decides. Bounds
+    are 2 % of the whole, 5 % of each tensor.
     """
     spec = task.spec
     run = config(spec.task, dropout=dropout, seed=seed)
     fused = make(run)
-    samples = _epoch_examples(TrainingInputs.prepare(task), epoch_batches(fused.subset, run.protocol, epoch=0))
-    order = (samples.facts & 0xFFFF).argsort()  # back to the order of the batch
+    examples = _epoch_examples(TrainingInputs.prepare(task), epoch_batches(fused.subset, run.protocol, epoch=0))
+    order = (examples.facts & 0xFFFF).argsort()  # back to the order of the batch
     weights = initial_weights(task, run) if weights is None else weights.clone()
 
     def reference(seed: int = run.seed) -> tuple[Tensor, Tensor, Tensor]:
         with FactorsIn(torch.float16) as mode:
-            loss, gradient = exact_gradient(spec, weights, samples, order, dropout, seed)
+            loss, gradient = exact_gradient(spec, weights, examples, order, dropout, seed)
         return loss, gradient, mode.last_relu[0]
 
     _, _, units = reference()
@@ -80,7 +80,7 @@ def check_gradients(
 def check_two_epochs(
     make: Callable[[list[RunConfig]], FusedEngine], task: TaskData, optimizers: tuple[str, ...]
 ) -> None:
-    """With dropout, batches that the classifier's gradients take in three parts, a decay that shows in four steps."""
+    """With dropout, batches in three parts for the classifier's gradients, and a decay that shows in four steps."""
     protocol, decays = Protocol(epochs=2, warmup_epochs=2, batch_size=48), {"sgd": 1.0, "sgd_momentum": 1.0}
     configs = [
         config(task.spec.task, optimizer, dropout=0.1, weight_decay=decays.get(optimizer, 1e-4), protocol=protocol)

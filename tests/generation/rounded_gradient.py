@@ -26,9 +26,9 @@ from zoo.transformer.spec import TransformerSpec
 class FactorsIn(TorchFunctionMode):
     """Rounds what the kernels round: the factors of every matrix product.
 
-    As in the kernels, softmax's numerators are such a factor, and what they give is divided by their sum. So units near
-    zero fall on the same side of their ReLU as in the kernels, but for the last bits of sums. ``last_relu`` is what the
-    last one was given, the classifier's.
+    As in the kernels, softmax's numerators are such a factor, and their product is divided by their sum. So units near
+    zero fall on the same side of their ReLU as in the kernels, except for the last bits of sums. ``last_relu`` is the
+    input of the last one, the classifier's.
     """
 
     PRODUCTS: ClassVar = {torch.Tensor.matmul: (0, 1), torch.Tensor.__matmul__: (0, 1), torch.baddbmm: (1, 2)}
@@ -57,12 +57,12 @@ class FactorsIn(TorchFunctionMode):
 
 
 def exact_gradient(
-    spec: TransformerSpec, weights: Tensor, samples: _KernelExamples, order: Tensor, dropout: float, seed: int
+    spec: TransformerSpec, weights: Tensor, examples: _KernelExamples, order: Tensor, dropout: float, seed: int
 ) -> tuple[Tensor, Tensor]:
     """Loss and gradient by float64 autograd, from the very numbers that the kernel reads and with the same masks."""
-    batch = len(samples)
-    tokens = samples.tokens.double()[order]
-    labels, lengths = (samples.facts[order] >> 16 & 0xFF).long(), samples.facts[order] >> 24
+    batch = len(examples)
+    tokens = examples.tokens.double()[order]
+    labels, lengths = (examples.facts[order] >> 16 & 0xFF).long(), examples.facts[order] >> 24
     mask = None
     if spec.patch_size is None:
         tokens = tokens - sinusoidal_positions(spec.tokens, spec.dim).double()
@@ -70,8 +70,8 @@ def exact_gradient(
     drop = no_dropout
     if dropout:
         groups = torch.arange(batch * spec.tokens * spec.dim // 4)
-        places = torch.arange(dropout_layers(spec))  # of step 0
-        bits = [dropout_bits(torch.tensor([seed]), place, groups) for place in places]
+        layers = torch.arange(dropout_layers(spec))  # of step 0
+        bits = [dropout_bits(torch.tensor([seed]), layer, groups) for layer in layers]
         threshold = torch.tensor([drop_threshold(dropout)], dtype=torch.int16)
         drop = mask_dropout(bits, threshold, torch.tensor([1 / (1 - dropout)], dtype=torch.float64))
     flat = weights.double().requires_grad_()
@@ -80,10 +80,10 @@ def exact_gradient(
     return loss.detach(), gradient
 
 
-def clear_of_zero(units: Float64[Tensor, "samples units"], margin: float = 0.01) -> Float32[Tensor, " units"]:
-    """The least that moves each of the classifier's units at least ``margin`` away from zero for every sample.
+def clear_of_zero(units: Float64[Tensor, "examples units"], margin: float = 0.01) -> Float32[Tensor, " units"]:
+    """The least that moves each of the classifier's units at least ``margin`` away from zero for every example.
 
-    One that rounding puts on the other side of its ReLU changes all of a sample's gradient: in a batch of 16, a tenth
+    One that rounding puts on the other side of its ReLU changes all of an example's gradient: in a batch of 16, a tenth
     of the whole.
     """
     moves = torch.linspace(-1, 1, 801, dtype=units.dtype)

@@ -12,7 +12,7 @@ from generation.shard import train_shard
 from generation.sweep import Sweep
 from zoo.reading.locate import data_folder
 from zoo.tasks.embedding import WordEmbedding
-from zoo.tasks.examples import Examples, LabelledTexts, RawTexts, TaskData, identify_texts
+from zoo.tasks.examples import Examples, LabeledTexts, RawTexts, TaskData, identify_texts
 from zoo.tasks.paper_data import _load_mnist, load_sample_digits
 from zoo.testing import TINY_PHOTOS
 from zoo.transformer.spec import AGNEWS, MNIST, TransformerSpec
@@ -33,14 +33,14 @@ def few_news(train: int, test: int, spec: TransformerSpec = AGNEWS) -> TaskData:
     words = tuple(f"w{index}" for index in range(20 + 5 * spec.classes))
     embedding = WordEmbedding.from_vectors(words, torch.randn(len(words), spec.dim, generator=generator))
 
-    def texts(count: int) -> LabelledTexts:
+    def texts(count: int) -> LabeledTexts:
         labels = torch.randint(0, spec.classes, (count,), generator=generator).tolist()
         lengths = torch.randint(1, 71, (count,), generator=generator).tolist()
         drawn = [
             (torch.randint(0, 20, (length,), generator=generator) + 5 * label).tolist()
             for label, length in zip(labels, lengths, strict=True)
         ]
-        return LabelledTexts([" ".join(words[index] for index in text) for text in drawn], labels)
+        return LabeledTexts([" ".join(words[index] for index in text) for text in drawn], labels)
 
     splits = texts(train), texts(test)
     return RawTexts(*splits, "made-up news", identify_texts(*splits), spec.classes).encode(embedding, spec)
@@ -87,7 +87,7 @@ def write_digits(folder: Path, train: int, test: int) -> Path:
 
 @dataclass(frozen=True)
 class JobOnGivenData(Job):
-    """A job that trains on data that is at hand."""
+    """A job that trains on data that is already loaded."""
 
     task: TaskData | None = None
 

@@ -1,4 +1,4 @@
-"""What a step sees: a fixed subset in a new order every epoch, cropped at random."""
+"""The examples of a step: a fixed subset in a new order every epoch, cropped at random."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def test_an_epoch_is_the_subset_shuffled_and_cut_into_whole_batches() -> None:
     assert not torch.equal(batches.rows, epoch_batches(subset, Protocol(), epoch=4).rows)
 
 
-def test_crops_take_all_25_places_equally_often() -> None:
+def test_crops_take_all_25_offsets_equally_often() -> None:
     offsets = epoch_batches(train_subset(60_000, 1.0), Protocol(), epoch=0).offsets.flatten(0, 1)
     counts = torch.bincount(5 * offsets[:, 0] + offsets[:, 1], minlength=25).double()
     expected = len(offsets) / 25
@@ -70,7 +70,7 @@ def test_without_padding_every_image_stays_as_it_is() -> None:
     assert torch.equal(seen.inputs, images[batches.rows[1]])
 
 
-def test_wider_padding_takes_more_places_and_leaves_the_order_alone() -> None:
+def test_wider_padding_takes_more_offsets_and_leaves_the_order_alone() -> None:
     subset = torch.arange(8192)
     wide, paper = (epoch_batches(subset, Protocol(crop_padding=padding), epoch=0) for padding in (8, 2))
     assert torch.equal(wide.rows, paper.rows)

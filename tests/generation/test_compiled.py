@@ -40,7 +40,7 @@ def test_kernels_compile(kernel: str, spec: TransformerSpec, architecture: str, 
 @pytest.mark.long
 @pytest.mark.parametrize(("blocks", "most_spilled"), [(1, 0), (4, 32)])
 def test_kernels_of_another_shape_compile_and_spill_no_more(blocks: int, most_spilled: int) -> None:
-    """45 tokens of an image and 16 classes; of four blocks gradients wait in device memory."""
+    """45 tokens of an image and 16 classes; with four blocks gradients wait in device memory."""
     spec = TransformerSpec("strips", classes=16, tokens=45, patch_size=4, blocks=blocks)
     registers, spilled, _, shared = _measure("train_epoch", spec, "sm_80", VARIANTS[1])
     assert registers <= 255
@@ -73,7 +73,7 @@ def test_a_cache_that_cannot_be_written_does_not_stop_a_run(cache: Path) -> None
 
 
 @pytest.mark.long
-def test_what_the_smallest_variant_takes() -> None:
+def test_resources_of_the_smallest_variant() -> None:
     """One of the rows that ``python -m generation.fused.resources`` prints."""
     registers, spilled, threads, shared = _measure("train_epoch", MNIST, "sm_86", _SMALLEST)
     assert registers <= 255

@@ -72,7 +72,7 @@ def test_gradients_are_those_of_float64_autograd(
 
 
 def with_mistake(folder: Path, header: str, right: str, wrong: str) -> Path:
-    """The kernels' sources with one place changed."""
+    """The kernels' sources with one change."""
     for source in SOURCES.iterdir():
         (folder / source.name).write_bytes(source.read_bytes())
     text = (folder / header).read_text()
@@ -83,7 +83,7 @@ def with_mistake(folder: Path, header: str, right: str, wrong: str) -> Path:
 
 @pytest.mark.long
 def test_gradients_of_a_head_with_the_other_heads_sums_are_found(tasks: dict[str, TaskData], tmp_path: Path) -> None:
-    """Tests the tester: of each score's gradient only δ is that of the other head."""
+    """Tests the tester: each score's gradient has the δ of the other head, and is right otherwise."""
     right, wrong = "log_sum[head], delta[head], c", "log_sum[head], delta[1 - head], c"
     sources = with_mistake(tmp_path, "backward.cuh", right, wrong)
     kernels, task = EmulatedKernels(MNIST, sources=sources), tasks["mnist"]
@@ -94,13 +94,13 @@ def test_gradients_of_a_head_with_the_other_heads_sums_are_found(tasks: dict[str
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
 def test_the_reference_of_the_gradients_changes_nothing_but_the_rounding(name: str, tasks: dict[str, TaskData]) -> None:
     run, task, spec = config(name), tasks[name], SPECS[name]
-    samples = _epoch_examples(TrainingInputs.prepare(task), epoch_batches(torch.arange(16), run.protocol, epoch=0))
+    examples = _epoch_examples(TrainingInputs.prepare(task), epoch_batches(torch.arange(16), run.protocol, epoch=0))
     weights = PopulationState.initial(spec, [run], torch.device("cpu")).weights
-    loss, gradient = exact_gradient(spec, weights, samples, torch.arange(16), 0.2, run.seed)
+    loss, gradient = exact_gradient(spec, weights, examples, torch.arange(16), 0.2, run.seed)
     with FactorsIn(torch.float64):
-        same_loss, same = exact_gradient(spec, weights, samples, torch.arange(16), 0.2, run.seed)
+        same_loss, same = exact_gradient(spec, weights, examples, torch.arange(16), 0.2, run.seed)
     with FactorsIn(torch.float16):
-        _, rounded = exact_gradient(spec, weights, samples, torch.arange(16), 0.2, run.seed)
+        _, rounded = exact_gradient(spec, weights, examples, torch.arange(16), 0.2, run.seed)
     torch.testing.assert_close((same_loss, same), (loss, gradient), rtol=1e-9, atol=1e-12)
     assert 1e-5 < float((rounded - gradient).norm() / gradient.norm()) < 0.1
 
@@ -135,7 +135,7 @@ def test_a_run_has_the_same_bytes_alone_in_company_and_whatever_the_order_of_war
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
 def test_every_variant_gives_the_same_bytes(name: str, tasks: dict[str, TaskData], engine: MakeEngine) -> None:
-    """However many samples a thread block has at a time, they are added in the same order, in any order of warps."""
+    """However many examples a thread block has at a time, they are added in the same order, in any order of warps."""
     run = config(name, "adam", dropout=0.1, seed=3)
 
     def result(variant: Variant, schedule: int = 0) -> Tensor:
@@ -205,19 +205,19 @@ def test_evaluation_in_parts_is_that_of_every_model(
         pytest.param(
             "roles.cuh",
             """                    await(MLP_THERE + group);
-                    gradients.add_part<MLP>(mlp, memory.sample(group), block, pack.all_tiles());
-                    bring(MLP_USED + group);
+                    gradients.add_part<MLP>(mlp, memory.example(group), block, pack.all_tiles());
+                    arrive(MLP_USED + group);
 """,
             """                    await(MLP_THERE + group);
-                    bring(MLP_USED + group);
-                    gradients.add_part<MLP>(mlp, memory.sample(group), block, pack.all_tiles());
+                    arrive(MLP_USED + group);
+                    gradients.add_part<MLP>(mlp, memory.example(group), block, pack.all_tiles());
 """,
             id="workers overwrite rows that are still being added",
         ),
     ],
 )
-def test_the_emulator_finds_what_comes_too_early(header: str, right: str, wrong: str, tmp_path: Path) -> None:
-    """Tests the tester: a barrier is missing, or a meeting comes before what it stands for."""
+def test_the_emulator_finds_an_access_that_is_too_early(header: str, right: str, wrong: str, tmp_path: Path) -> None:
+    """Tests the tester: a barrier is missing, or a warp arrives at one too early."""
     sources = with_mistake(tmp_path, header, right, wrong)
     script = Path(__file__).parent / "one_step.py"
     environment = os.environ | {"PYTHONPATH": str(script.parents[2])}
@@ -226,7 +226,7 @@ def test_the_emulator_finds_what_comes_too_early(header: str, right: str, wrong:
     assert "emulator: race" in done.stderr
 
 
-def test_not_a_number_ends_a_run(tasks: dict[str, TaskData], engine: MakeEngine) -> None:
+def test_nan_ends_a_run(tasks: dict[str, TaskData], engine: MakeEngine) -> None:
     run = config("mnist", protocol=Protocol(epochs=2, warmup_epochs=1, batch_size=16))
     task = TaskData(MNIST, tasks["mnist"].train, tasks["mnist"].test[slice(0, 8)], "few")
     trainer = PopulationTrainer(engine([run], task))
@@ -268,21 +268,21 @@ def test_a_resumed_run_ends_with_the_same_bytes(tasks: dict[str, TaskData], engi
     assert all(torch.equal(tensor, expected[name]) for name, tensor in resumed.state.tensors().items())
 
 
-def test_samples_hold_what_the_batches_hold_and_texts_are_sorted_by_length(tasks: dict[str, TaskData]) -> None:
+def test_examples_hold_what_the_batches_hold_and_texts_are_sorted_by_length(tasks: dict[str, TaskData]) -> None:
     task = tasks["agnews"]
     protocol = Protocol(batch_size=4)
     twin = TorchEngine([config("agnews")], task)
     batches = epoch_batches(twin.subset, protocol, epoch=1)
-    samples = _epoch_examples(twin.inputs, batches)
+    examples = _epoch_examples(twin.inputs, batches)
     ids = task.train.inputs[batches.rows.flatten()]
-    lengths = (samples.facts >> 24).view(4, 4)
+    lengths = (examples.facts >> 24).view(4, 4)
     assert bool((lengths.diff(dim=1) >= 0).all())
     for step in range(4):
-        places = (samples.facts.view(4, 4)[step] & 0xFFFF).long()
+        places = (examples.facts.view(4, 4)[step] & 0xFFFF).long()
         assert sorted(places.tolist()) == [0, 1, 2, 3]
         assert torch.equal(lengths[step].long(), (ids.view(4, 4, -1)[step][places] != 0).sum(dim=1))
         labels = task.train.labels[batches.rows[step]][places]
-        assert torch.equal((samples.facts.view(4, 4)[step] >> 16 & 0xFF).long(), labels)
+        assert torch.equal((examples.facts.view(4, 4)[step] >> 16 & 0xFF).long(), labels)
     images = _evaluation_examples(tasks["mnist"], tasks["mnist"].test)
     assert images.tokens.shape == (60, 49, 16)
     assert torch.equal(images.facts >> 24, torch.full((60,), 49, dtype=torch.int32))
@@ -316,7 +316,7 @@ def test_the_kernels_and_python_agree_about_the_arguments(kind: type[TrainArgume
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_the_kernels_know_every_tensor_of_the_flat_vector(spec: TransformerSpec) -> None:
+def test_the_kernels_have_every_tensor_of_the_flat_vector(spec: TransformerSpec) -> None:
     first_block_and_rest = {name for name in spec.tensors if not name.startswith("blocks.") or ".0." in name}
     assert first_block_and_rest <= set(_FLAT_TENSORS.values())
     values = dict(_macros(spec, _LARGEST))
@@ -324,7 +324,7 @@ def test_the_kernels_know_every_tensor_of_the_flat_vector(spec: TransformerSpec)
     assert ("FLAT_EMBEDDING" in values) == (spec.patch_size is not None)
 
 
-def test_what_the_kernels_cannot_do_is_said_in_one_line() -> None:
+def test_what_the_kernels_cannot_train_is_one_line() -> None:
     cpu = torch.device("cpu")
     assert obstacle(MNIST, [config("mnist")], cpu) == "it needs a CUDA device, got cpu"
     odd = config("mnist", protocol=Protocol(batch_size=100))
@@ -358,7 +358,7 @@ def test_what_the_kernels_cannot_do_is_said_in_one_line() -> None:
         (replace(MNIST, task="photos", dim=16, heads=1, channels=3), None),
     ],
 )
-def test_which_transformers_do_not_fit_is_said_in_one_line(spec: TransformerSpec, misfit: str | None) -> None:
+def test_a_transformer_that_does_not_fit_is_one_line(spec: TransformerSpec, misfit: str | None) -> None:
     expected = "it needs a CUDA device, got cpu" if misfit is None else misfit
     assert obstacle(spec, [config(spec.task)], torch.device("cpu")) == expected
 
@@ -373,12 +373,12 @@ def test_whatever_is_within_the_limits_has_room_in_the_largest_variant() -> None
     assert _LARGEST.use(widest)
 
 
-def test_a_gpu_too_small_for_a_wide_transformer_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_too_small_for_a_wide_transformer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     wide, card = replace(AGNEWS, dim=64, heads=4, hidden_dim=128), SimpleNamespace(name="RTX 4090", major=8, minor=9)
     card.shared_memory_per_block_optin = 99 * 1024
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
     assert obstacle(wide, [config("agnews")], torch.device("cuda")) == (
-        "it needs 163 KiB of shared memory per block for this transformer, RTX 4090 has 99 KiB"
+        "it needs 163 KiB of shared memory per thread block for this transformer, RTX 4090 has 99 KiB"
     )
     card.shared_memory_per_block_optin = 163 * 1024
     small, large = (
@@ -388,17 +388,15 @@ def test_a_gpu_too_small_for_a_wide_transformer_is_told_so(monkeypatch: pytest.M
     assert large == "its large variant does not fit this transformer or RTX 4090"
 
 
-def test_samples_are_cropped_as_the_protocol_says(tasks: dict[str, TaskData]) -> None:
+def test_examples_are_cropped_by_the_protocol(tasks: dict[str, TaskData]) -> None:
     task, protocol = tasks["mnist"], Protocol(batch_size=16, crop_padding=0)
     batches = epoch_batches(torch.arange(len(task.train)), protocol, epoch=0)
-    samples = _epoch_examples(TrainingInputs.prepare(task, protocol.crop_padding), batches)
-    assert torch.equal(samples.tokens, _evaluation_examples(task, task.train[batches.rows.flatten()]).tokens)
+    examples = _epoch_examples(TrainingInputs.prepare(task, protocol.crop_padding), batches)
+    assert torch.equal(examples.tokens, _evaluation_examples(task, task.train[batches.rows.flatten()]).tokens)
 
 
 @pytest.mark.parametrize("spec", [MNIST, replace(MNIST, task="digits", tokens=4, blocks=1)], ids=["mnist", "digits"])
-def test_a_gpu_that_is_too_old_or_too_small_is_told_so_in_one_line(
-    spec: TransformerSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_that_is_too_old_or_too_small_is_one_line(spec: TransformerSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     def on(name: str, capability: tuple[int, int], kib: int) -> str | None:
         card = SimpleNamespace(
             name=name, major=capability[0], minor=capability[1], shared_memory_per_block_optin=kib * 1024
@@ -408,7 +406,7 @@ def test_a_gpu_that_is_too_old_or_too_small_is_told_so_in_one_line(
 
     assert on("T4", (7, 5), 64) == "it needs compute capability 8.0, T4 has 7.5"
     assert on("a card", (8, 9), 48) == (
-        "it needs 99 KiB of shared memory per block for this transformer, a card has 48 KiB"
+        "it needs 99 KiB of shared memory per thread block for this transformer, a card has 48 KiB"
     )
     if find_spec("cuda") is not None:
         assert on("RTX 4090", (8, 9), 99) is None
@@ -444,7 +442,7 @@ def test_auto_takes_the_fused_engine_where_it_can_train(
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 class TestOnAGpu:
-    """What takes too long on the emulator."""
+    """Tests that take too long on the emulator."""
 
     device = torch.device("cuda")
 
@@ -495,7 +493,7 @@ class TestOnAGpu:
 
     @pytest.mark.parametrize("name", ["mnist", "agnews"])
     def test_high_learning_rates_and_wide_weights_stay_finite(self, name: str) -> None:
-        """As long as the twin's do: padding and large numbers must not turn a healthy run into not-a-number."""
+        """As long as the twin's do: padding and large numbers must not turn a healthy run into NaN."""
         task = few_digits(train=640, test=100) if name == "mnist" else few_news(train=640, test=100)
         protocol = Protocol(epochs=20, warmup_epochs=2, batch_size=32)
         configs = [

@@ -2,7 +2,7 @@
 
 Tiles without tokens, a last tile with padding, one block that is the first and the last, gradients that do not fit into
 registers, weights or a block's rows that do not fit into shared memory, heads that are wider or narrower together than
-a token's row, rows whose length is no power of two; each variant at least once.
+a token's row, rows whose length is not a power of two; each variant at least once.
 """
 
 from dataclasses import dataclass, replace
@@ -84,7 +84,7 @@ def test_evaluation_of_other_shapes(shape: Shape, engine: MakeEngine) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["titles", "deep"])
 def test_two_epochs_of_another_shape_follow_the_torch_engine(name: str, engine: MakeEngine) -> None:
-    """So the masks of every step are the torch engine's: of one block, and of more than eight places are enough for."""
+    """So the masks of every step are the torch engine's: with one block, and with more than eight layers."""
     shape = SHAPES[name]
     task = shape.task(train=96, test=1)
     check_two_epochs(lambda configs: engine(configs, task, variant=shape.variant), task, ("sgd_momentum",))
@@ -123,7 +123,7 @@ def test_other_shapes_have_the_same_bytes_with_less_shared_memory(
 
 @pytest.mark.long
 @each_shape
-def test_the_kernels_take_as_much_shared_memory_as_python_says(shape: Shape) -> None:
+def test_the_kernels_take_as_much_shared_memory_as_python_computes(shape: Shape) -> None:
     use, kernels = shape.variant.use(shape.spec), EmulatedKernels(shape.spec, variant=shape.variant)
     assert use is not None
     assert kernels.shared_bytes["train_epoch"] == use.training(shape.spec)
@@ -144,7 +144,7 @@ def test_the_papers_transformers_are_trained_as_they_were_measured(spec: Transfo
 
 
 @pytest.mark.long
-def test_auto_takes_the_fused_engine_for_a_shape_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_the_fused_engine_for_your_own_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.core", reason="needs cuda-core")
     pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
     task, deep = (SHAPES[name].task(train=16, test=1) for name in ("titles", "reviews"))

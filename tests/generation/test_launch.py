@@ -1,4 +1,4 @@
-"""Many shards at once: a Ray of one's own, two nodes and a killed worker, and what is missing is said."""
+"""Many shards at once: a Ray of our own, two nodes and a killed worker, and missing shards are named."""
 
 import io
 import os
@@ -78,7 +78,7 @@ def test_two_nodes_and_a_killed_worker_end_with_the_bytes_of_the_plain_loop(
 def test_a_shard_that_is_missing_is_named_and_finished_ones_are_skipped(
     data: Path, plain_loop: Path, tmp_path: Path
 ) -> None:
-    """Shard 0 is there, shard 1 is in the hands of another process to the end; a Ray of this machine's own."""
+    """Shard 0 is there, shard 1 is held by another process to the end; a Ray of this machine's own."""
     url, scratch = f"file://{tmp_path}/store", tmp_path / "scratch"
     job = Job(Sweep(named_task("mnist"), PRESETS["demo"]), tmp_path / "s", url, runs=1, data=data, device="cpu")
     train_shard(job, 0)
@@ -99,7 +99,7 @@ def test_a_shard_that_is_missing_is_named_and_finished_ones_are_skipped(
 
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_a_ray_of_our_own_listens_on_loopback_asks_for_a_token_and_ends_with_its_driver(
+def test_a_ray_of_our_own_listens_on_loopback_requires_a_token_and_ends_with_its_driver(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = str(tmp_path)
@@ -129,7 +129,7 @@ def test_a_ray_of_our_own_listens_on_loopback_asks_for_a_token_and_ends_with_its
 
 
 def test_a_second_launch_of_a_process_has_the_token_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray reads its token once in a process, and its servers read it anew at every start."""
+    """Ray reads its token once per process, and its servers read it again at every start."""
     monkeypatch.setattr(os, "environ", dict(os.environ))
     tokens = []
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Which texts share four warps' rows."""
+"""Packs: texts that share the rows of four warps."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ Pack = tuple[int, int, int]
 
 
 def packs_of(lengths: list[list[int]], packs_at_once: int = 3) -> list[list[Pack]]:
-    """(first sample, samples, tiles of each) of every step."""
+    """(first example, examples, tiles of each) of every step."""
     packs = _make_packs(torch.tensor(lengths), packs_at_once)
     return [
         [(word & 0xFFFF, word >> _COUNT_SHIFT & 0xFF, word >> _TILES_SHIFT) for word in row[:count]]
@@ -32,7 +32,7 @@ def test_neighbors_of_as_many_tiles_share_the_rows() -> None:
     ]
 
 
-def test_a_pack_is_cut_where_sixteen_samples_would_not_end_with_a_round_of_two() -> None:
+def test_a_pack_is_cut_where_sixteen_examples_would_not_end_with_a_round_of_two() -> None:
     lengths = [[10] * 6 + [20] * 4 + [60] * 22]
     ones, longs = [(0, 4, 1), (4, 2, 1)], [(i, 1, 4) for i in range(10, 32)]
     assert packs_of(lengths, 1) == [[*ones, (6, 2, 2), (8, 2, 2), *longs]]
@@ -43,23 +43,23 @@ def test_a_pack_is_cut_where_sixteen_samples_would_not_end_with_a_round_of_two()
 
 @pytest.mark.parametrize("packs_at_once", [1, 2, 3])
 @given(sets=st.lists(st.lists(st.integers(1, 64), min_size=RECENT, max_size=RECENT), min_size=1, max_size=5))
-def test_every_sample_is_in_one_pack_that_has_room_for_it(packs_at_once: int, sets: list[list[int]]) -> None:
+def test_every_example_is_in_one_pack_that_has_room_for_it(packs_at_once: int, sets: list[list[int]]) -> None:
     lengths = sorted(length for lengths in sets for length in lengths)
     (packs,) = packs_of([lengths], packs_at_once)
-    assert [first + i for first, samples, _ in packs for i in range(samples)] == list(range(len(lengths)))
-    for first, samples, tiles in packs:
-        assert samples * tiles <= 4
-        assert all(16 * (tiles - 1) < length <= 16 * tiles for length in lengths[first : first + samples])
+    assert [first + i for first, examples, _ in packs for i in range(examples)] == list(range(len(lengths)))
+    for first, examples, tiles in packs:
+        assert examples * tiles <= 4
+        assert all(16 * (tiles - 1) < length <= 16 * tiles for length in lengths[first : first + examples])
     if packs_at_once == 3:
         counts = [sum(16 * (tiles - 1) < length <= 16 * tiles for length in lengths) for tiles in range(1, 5)]
         assert len(packs) == sum(-(-count // (4 // tiles)) for tiles, count in enumerate(counts, 1))
     else:
-        ends = [first + samples for first, samples, _ in packs][packs_at_once - 1 :: packs_at_once]
+        ends = [first + examples for first, examples, _ in packs][packs_at_once - 1 :: packs_at_once]
         assert set(range(RECENT, len(lengths) + 1, RECENT)) <= set(ends)
 
 
 def test_the_news_that_the_kernels_are_tested_with_come_in_packs_of_every_kind(news: TaskData) -> None:
     batches = epoch_batches(torch.arange(len(news.train)), Protocol(batch_size=RECENT), epoch=0)
     lengths = _epoch_examples(TrainingInputs.prepare(news), batches).lengths.view(batches.rows.shape)
-    kinds = {(samples, tiles) for step in packs_of(lengths.tolist()) for _, samples, tiles in step}
+    kinds = {(examples, tiles) for step in packs_of(lengths.tolist()) for _, examples, tiles in step}
     assert kinds == {(1, 1), (2, 1), (3, 1), (4, 1), (1, 2), (2, 2), (1, 3), (1, 4)}

@@ -33,7 +33,7 @@ def test_ten_rounds_give_the_authors_known_answers(
     assert tuple(int(word) for word in words) == expected
 
 
-def test_bits_are_philox_of_seed_step_place_and_index() -> None:
+def test_bits_are_philox_of_seed_step_layer_and_index() -> None:
     seeds = torch.tensor([5, 2**32 - 1])
     bits = dropout_bits(seeds, torch.tensor(1234 * counter_stride(5) + 3), torch.arange(10))
     assert bits.shape == (2, 40)
@@ -44,7 +44,7 @@ def test_bits_are_philox_of_seed_step_place_and_index() -> None:
             assert int(bits[row, index]) == bits16 + LOWEST
 
 
-def test_steps_are_eight_places_apart_or_as_many_as_a_deep_transformer_needs() -> None:
+def test_steps_are_eight_counters_apart_or_as_many_as_a_deep_transformer_needs() -> None:
     assert [counter_stride(1 + 2 * blocks) for blocks in (1, 2, 3, 4, 7, 8)] == [8, 8, 8, 16, 16, 32]
 
 
@@ -61,7 +61,7 @@ def test_no_dropout_keeps_everything() -> None:
     assert bool((bits >= drop_threshold(0.0)).all())
 
 
-def test_masks_of_other_seeds_steps_places_and_positions_are_uncorrelated() -> None:
+def test_masks_of_other_seeds_steps_layers_and_positions_are_uncorrelated() -> None:
     groups = torch.arange(50_000)
     streams = [
         dropout_bits(torch.tensor([seed]), torch.tensor(8 * step + place), groups)[0] >= drop_threshold(0.2)

@@ -106,8 +106,8 @@ def test_chosen_crops_and_checkpoints_are_those_of_the_slow_twin(photos: TaskDat
 
 
 @pytest.mark.parametrize("dim", [10, 5])
-def test_dropout_of_nine_places_repeats_none_of_them(dim: int, photos: TaskData) -> None:
-    """Four blocks have more places than the eight of the paper's stride; 5·6·3 elements are no multiple of four."""
+def test_dropout_of_nine_layers_repeats_no_mask(dim: int, photos: TaskData) -> None:
+    """Four blocks have more layers than the paper's stride of eight; 5·6·3 elements are not a multiple of four."""
     task = replace(photos, spec=replace(photos.spec, dim=dim), train=photos.train[slice(0, 12)])
     config = replace(runs("photos", Protocol(1, 1, batch_size=3))[0], dropout=0.2)
     engine = TorchEngine([config], task)
@@ -174,7 +174,7 @@ def test_dropout_masks_differ_between_seeds_and_rates(digits: TaskData) -> None:
     assert not torch.equal(trainer.state.weights[0], trainer.state.weights[1])
 
 
-def test_a_diverged_run_is_frozen_recorded_and_disturbs_nobody(digits: TaskData) -> None:
+def test_a_diverged_run_is_frozen_recorded_and_disturbs_no_other(digits: TaskData) -> None:
     protocol = Protocol(epochs=3, warmup_epochs=1, batch_size=40)
     healthy = runs("mnist", protocol)[:2]
     wild = replace(healthy[0], learning_rate=1e30)
@@ -225,7 +225,7 @@ def test_with_dropout_losses_are_distributed_as_the_slow_twins() -> None:
     twins = [_train_single(config, task) for config in configs]
     accuracy = torch.tensor([twin.test_accuracy[-1] for twin in twins])
     loss = torch.tensor([twin.train_loss for twin in twins]).mean(1)
-    assert float(accuracy.max()) > 0.9, "nothing was learnt, so nothing was compared"
+    assert float(accuracy.max()) > 0.9, "nothing was learned, so nothing was compared"
 
     def deviation(population: PopulationTrainer) -> tuple[float, float]:
         state = population.state

@@ -32,7 +32,7 @@ def test_learning_rate_is_the_formula(epoch: int, rate: float) -> None:
 
 
 def test_learning_rate_is_what_torchs_schedulers_give() -> None:
-    """Warm-up and cosine chained by epoch, as one would write them with torch."""
+    """Warm-up and cosine chained by epoch, as usual in torch."""
     optimizer = optim.SGD([torch.zeros(1, requires_grad=True)], lr=3e-2)
     warmup = optim.lr_scheduler.LinearLR(optimizer, start_factor=0.1, end_factor=1.0, total_iters=9)
     cosine = optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=90, eta_min=1e-5)
@@ -60,7 +60,7 @@ def test_chosen_checkpoints_are_taken_after_exactly_these_epochs() -> None:
     assert chosen.to_dict() == protocol.to_dict() | {"checkpoint_epochs": [1, 10, 20]}
 
 
-def test_what_the_first_zoos_did_not_record_is_left_unsaid() -> None:
+def test_fields_that_the_first_zoos_did_not_record_are_left_out() -> None:
     recorded = {"epochs": 100, "warmup_epochs": 10, "batch_size": 128, "final_learning_rate": 1e-5}
     assert Protocol().to_dict() == recorded
     assert Protocol(crop_padding=0).to_dict() == recorded | {"crop_padding": 0}
@@ -156,6 +156,6 @@ def test_a_hyperparameter_that_came_later_changes_no_id_where_it_has_its_default
 def test_a_run_that_cannot_be_is_refused(change: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         checked(RUN.hyperparameters() | change, Hyperparameters, "")
-    if "optimizer" not in change:  # which the type checker of the tests refuses first
+    if "optimizer" not in change:  # the tests' type checker refuses it first
         with pytest.raises(ValueError, match=message):
             replace(RUN, **change)

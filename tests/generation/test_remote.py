@@ -102,7 +102,7 @@ def test_an_embedding_put_there_by_hand_has_no_origin_and_is_shared_all_the_same
     assert WordEmbedding.load(here).sha256 == made.sha256
 
 
-def test_a_place_fsspec_does_not_know_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_url_that_fsspec_does_not_support_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--shard", "3", "--preset", "demo", "--out", "carrier-pigeon://roof"])
     assert capsys.readouterr().err.startswith(
@@ -111,7 +111,7 @@ def test_a_place_fsspec_does_not_know_is_one_line(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("url", ["memory://runs", "simplecache::memory://runs", "dir::memory://runs", "data://runs"])
-def test_a_place_that_ends_with_the_process_is_refused_before_anything_is_trained(
+def test_a_url_that_ends_with_the_process_is_refused_before_anything_is_trained(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     monkeypatch.setattr(Job, "prepare", lambda self, shard: pytest.fail("trained"))
@@ -120,7 +120,7 @@ def test_a_place_that_ends_with_the_process_is_refused_before_anything_is_traine
         train_shard(job, 3)
 
 
-def test_a_place_that_cannot_be_written_to_is_found_before_anything_is_trained(
+def test_a_url_that_cannot_be_written_to_is_found_before_anything_is_trained(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -133,7 +133,7 @@ def test_a_place_that_cannot_be_written_to_is_found_before_anything_is_trained(
 
 
 class NoCredentialsError(Exception):
-    """A type of its own, as stores have them: botocore's is no OSError."""
+    """A type of its own, like a store's: botocore's is not an OSError."""
 
 
 def no_credentials(*_: object, **__: object) -> None:
@@ -170,7 +170,7 @@ def test_a_store_that_cannot_be_read_is_one_line_before_anything_is_trained_or_l
         assert line == f"error: --out {url} cannot be read: NoCredentialsError: Unable to locate credentials\n"
 
 
-def test_control_c_during_a_call_of_the_store_stays_what_it_is(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_c_during_a_call_of_the_store_is_not_an_error_of_it(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 

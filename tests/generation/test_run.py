@@ -1,4 +1,4 @@
-"""The command: it survives being killed, does nothing twice, and says in one line what is wrong."""
+"""The command: it survives being killed, does nothing twice, and reports a fault in one line."""
 
 import json
 import random
@@ -31,7 +31,7 @@ KILLS = 5
 
 
 def finish(folder: Path) -> str:
-    """Trains the tiny shard whose folder this is, OUT/mnist/shard-00005, and returns what was said."""
+    """Trains the tiny shard whose folder this is, OUT/mnist/shard-00005, and returns what was printed."""
     log = folder.parent.parent / "log"
     assert run_to_end(train_tiny_shard, folder.parent.parent, log=log) == 0, log.read_text()
     return log.read_text()
@@ -84,7 +84,7 @@ def test_a_finished_shard_is_left_alone(undisturbed: Path) -> None:
     assert {path.name: path.stat().st_mtime_ns for path in undisturbed.iterdir()} == before
 
 
-def test_leftovers_of_a_killed_process_are_cleared_away(undisturbed: Path, tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_process_are_deleted(undisturbed: Path, tmp_path: Path) -> None:
     """A kill between the manifest and the deletion of the snapshots, and one in the middle of a file."""
     folder = Path(shutil.copytree(undisturbed, tmp_path / "mnist" / "shard-00005"))
     (folder / "state-0123abcd-00011.safetensors").write_bytes(b"snapshot")
@@ -237,11 +237,11 @@ def test_a_finished_shard_of_another_size_is_not_overwritten(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the demo is the default only where there is no GPU")
-def test_without_gpu_and_preset_it_says_that_it_runs_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_gpu_and_preset_it_prints_that_it_runs_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--list"])
-    said = capsys.readouterr()
-    assert "preset demo, because there is no GPU" in said.err
-    assert "6 epochs per run" in said.out
+    printed = capsys.readouterr()
+    assert "preset demo, because there is no GPU" in printed.err
+    assert "6 epochs per run" in printed.out
 
 
 def test_a_snapshot_of_an_impossible_epoch_is_refused(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_snapshot_of_an_impossible_epoch_is_refused(tmp_path: Path) -> None:
 def test_a_long_training_is_announced_before_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The paper's preset on a CPU: days, and it says so; it is interrupted where the first epoch would begin."""
+    """The paper's preset on a CPU takes days; it is interrupted where the first epoch would begin."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -278,7 +278,7 @@ def test_a_long_training_is_announced_before_it_starts(
     ("seconds", "words"),
     [(0.2, "1 s"), (45.0, "45 s"), (720.0, "12 min"), (3.5 * 3600, "3.5 h"), (9.0 * 86400, "9 days")],
 )
-def test_durations_are_said_as_a_person_would(seconds: float, words: str) -> None:
+def test_durations_are_printed_in_readable_units(seconds: float, words: str) -> None:
     assert duration(seconds) == words
 
 

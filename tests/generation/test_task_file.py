@@ -165,7 +165,7 @@ WRONG = {
         SMALL.replace("[1e-3, 1e-2]", "[0.0]"),
         "[grid] learning_rate: each value must be a number above 0, got 0.0",
     ),
-    "a rate that is no list": (
+    "a rate that is not a list": (
         SMALL.replace("[1e-3, 1e-2]", "1e-3"),
         "[grid] learning_rate must be an array of at least one value, each a number above 0, got 0.001",
     ),

@@ -37,7 +37,7 @@ def test_mixed_update_is_each_optimizer_of_torch(steps: int) -> None:
     torch.testing.assert_close(weights, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_a_frozen_run_stays_and_its_neighbor_does_not_notice() -> None:
+def test_a_frozen_run_stays_and_its_neighbor_is_unaffected() -> None:
     configs = [replace(CONFIGS[2], learning_rate=rate) for rate in (1e-3, 1e-2)]
     rule = UpdateRule.of(configs, torch.device("cpu"))
     weights, gradient = torch.randn(2, 10), torch.randn(2, 10)

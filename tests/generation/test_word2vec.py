@@ -44,7 +44,7 @@ def test_the_same_texts_give_the_same_bytes_whatever_the_hash_seed(tmp_path: Pat
 
 
 @pytest.mark.parametrize("dim", [32, 12])
-def test_vectors_have_the_dimensions_asked_for_and_frequent_words_come_first(dim: int) -> None:
+def test_vectors_have_the_given_dimensions_and_frequent_words_come_first(dim: int) -> None:
     embedding = _train_embedding([*texts(), "rare"], dim)
     assert embedding.table.shape == (len(embedding.vocabulary) + 2, dim)
     assert embedding.table.dtype == torch.float32
@@ -80,7 +80,7 @@ def test_given_vectors_are_reduced_and_kept_for_the_words_of_the_texts(tmp_path:
     np.testing.assert_allclose(embedding.table[2:].numpy(), expected, atol=1e-4)
 
 
-def test_binary_vectors_are_known_by_their_content_not_their_name(tmp_path: Path) -> None:
+def test_binary_vectors_are_recognized_by_their_content_not_their_name(tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).normal(size=(40, 35)).astype(np.float32)
     rows = b"".join(f"w{index} ".encode() + row.tobytes() + b"\n" for index, row in enumerate(vectors))
     file = tmp_path / "word2vec-google-news-300.gz"

@@ -100,7 +100,7 @@ def bundled(request: pytest.FixtureRequest, digits: torch.Tensor) -> Bundled:
 
 @torch.no_grad()
 def logits(weights: TransformerWeights, inputs: tuple[torch.Tensor, ...], epsilon: float = 1e-5) -> torch.Tensor:
-    """What the transformer says, with any ε in its LayerNorms."""
+    """The transformer's logits, with any ε in its LayerNorms."""
     with patch.object(model, "layer_norm", lambda x: F.layer_norm(x, x.shape[-1:], eps=epsilon)):
         return build_model(weights.spec, weights)(*inputs)
 
@@ -136,7 +136,7 @@ def random_weights(spec: TransformerSpec, batch: tuple[int, ...], generator: tor
 
 
 def inputs_of(spec: TransformerSpec, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
-    """Two random inputs of such a transformer in float64."""
+    """Two random inputs of this transformer in float64."""
     if spec.patch_size is not None:
         return (torch.randn(2, *_probe_shape(spec), generator=generator, dtype=torch.float64),)
     words = torch.randn(2, spec.tokens, spec.dim, generator=generator, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The layers as the paper's pseudocode has them, line by line, block by block.
+"""The layers written as in the paper's pseudocode, line by line, block by block.
 
 Written out from appendix:pseudocode_equivariant and appendix:pseudocode_invariant, not from the table, so that table,
 grouping and layers are checked against something that shares none of them.

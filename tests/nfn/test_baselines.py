@@ -1,4 +1,4 @@
-"""Raw moments and probes: they read what they say they read."""
+"""Raw moments and probes: they read what they should."""
 
 import pytest
 import torch

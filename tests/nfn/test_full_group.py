@@ -158,7 +158,7 @@ def test_the_papers_group_is_a_subgroup(spec: TransformerSpec, generator: torch.
     assert_same_element(inside.compose(FullGroupElement.from_paper(spec, h)), inside.from_paper(spec, g.compose(h)))
 
 
-def test_parts_that_are_not_asked_for_stay_the_identity(generator: torch.Generator):
+def test_parts_that_are_not_named_stay_the_identity(generator: torch.Generator):
     identity = FullGroupElement.identity(MNIST).tensors()
     moved = {"units": {"units", "classifier_units"}, "rotations": {"rotations"}, "reader_shifts": {"shifts"}}
     for part, names in moved.items():

@@ -1,4 +1,4 @@
-"""match_weights: finds a hidden element of the whole group, refuses near misses, and says why."""
+"""match_weights: finds a hidden element of the whole group, refuses near misses, and gives the reason."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def test_finds_a_hidden_element_on_a_real_checkpoint(bundled: Bundled, row: int,
     match = match_weights(u, v)
     assert match.element is not None, match.reason
     torch.testing.assert_close(match.element.act(u).flat(), v.flat(), rtol=0, atol=1e-7)
-    # Of units that write nothing the scale is open; all else is determined.
+    # The scale of units that write nothing is open; all else is determined.
     for name in ("heads", "m", "n", "rotations", "boundary_scales", "logit_scale"):
         torch.testing.assert_close(
             match.element.tensors()[name], hidden.tensors()[name], rtol=1e-5, atol=1e-5, msg=name

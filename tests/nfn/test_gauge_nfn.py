@@ -1,4 +1,4 @@
-"""What Gauge-NFN is made of: ranks, principal components, a memory of what was read."""
+"""The pieces of Gauge-NFN: ranks, principal components, a cache of invariants."""
 
 import numpy as np
 import pytest

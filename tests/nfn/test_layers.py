@@ -142,7 +142,7 @@ def test_each_term_of_each_block_reads_and_writes_its_own_block(term: Term, gene
     assert not bool(tensor[:, [0, 2]].any())
 
 
-# What each part of g must move together; the layers must notice when one of them is left behind.
+# The tensors that each part of g must move together; the layers must notice when one is left behind.
 COUPLINGS = {
     "m": ("query", "key"),
     "n": ("value", "output"),

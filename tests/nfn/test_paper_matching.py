@@ -1,4 +1,4 @@
-"""find_group_element: finds a hidden group element, refuses near misses, and says why."""
+"""find_group_element: finds a hidden group element, refuses near misses, and gives the reason."""
 
 from dataclasses import fields
 

@@ -1,4 +1,4 @@
-"""Fitted predictors: those of the package load and are what their cards say, their intervals hold, bad files do not."""
+"""Fitted predictors: those of the package load and match their cards, intervals cover, bad files are refused."""
 
 import tomllib
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_large_matrices_are_stored_in_half_precision_and_all_are_read_as_float32
     assert torch.allclose(loaded(weights), predictor(weights), atol=1e-3)
 
 
-def test_an_interval_has_the_share_of_new_rows_inside_that_it_says() -> None:
+def test_an_interval_covers_its_share_of_new_rows() -> None:
     generator = torch.Generator().manual_seed(0)
     predicted = torch.rand(6000, generator=generator)
     # errors grow with the prediction, so one width for all would be wrong at both ends
@@ -87,7 +87,7 @@ def test_an_unknown_name_shows_those_there_are(name: str) -> None:
         nfn.load_pretrained(name)
 
 
-def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_ours_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     tiny(path)
     whole = path.read_bytes()

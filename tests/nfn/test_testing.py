@@ -1,4 +1,4 @@
-"""The test kit itself: it must pass what is right and fail what is broken, and say which symmetry broke."""
+"""The test kit itself: it must pass right layers, fail broken ones, and name the symmetry that broke."""
 
 import pytest
 import torch

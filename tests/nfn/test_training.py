@@ -25,7 +25,7 @@ KINDS = [TransformerNFN, MLPPredictor, StatNN, GaugeNFN, RawMomentsPredictor, Pr
 
 
 def plain_step(predictor: Predictor, optimizer: torch.optim.Optimizer, flat: Tensor, accuracy: Tensor) -> Tensor:
-    """A training step as anyone would write it in torch, for one predictor without dropout."""
+    """A training step in plain torch, for one predictor without dropout."""
     optimizer.zero_grad()
     votes = predictor.votes(predictor.inputs(TransformerWeights.from_flat(predictor.spec, flat)))
     loss = F.binary_cross_entropy_with_logits(votes, accuracy[:, None].expand_as(votes))

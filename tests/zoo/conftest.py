@@ -23,7 +23,7 @@ def zoo_folder(made: Path) -> Path:
 
 
 @pytest.fixture
-def spoilt(zoo_folder: Path, tmp_path: Path) -> Path:
+def spoiled(zoo_folder: Path, tmp_path: Path) -> Path:
     """A copy of the zoo to spoil."""
     return Path(shutil.copytree(zoo_folder, tmp_path / "small-transformer-zoo"))
 

@@ -88,9 +88,9 @@ def test_a_wrong_argument_is_one_line_too(capsys, words, message):
     def main(options: Options) -> None:
         pass
 
-    said = refusal(main, words.split(), capsys)
-    assert said.startswith(f"error: {message}")
-    assert "\x1b" not in said
+    printed = refusal(main, words.split(), capsys)
+    assert printed.startswith(f"error: {message}")
+    assert "\x1b" not in printed
 
 
 def test_main_gets_the_options(capsys):
@@ -119,8 +119,8 @@ def test_a_verb_has_options_of_its_own(capsys):
     assert command.parse(["walk", "--steps", "3"]) == Walk(3)
     assert command.parse(["fly", "a"]) == Options((Path("a"),))
     for words, message in (([], "the following arguments are required: verb"), (["swim"], "argument verb: invalid")):
-        said = refusal(command(lambda options: None), words, capsys)
-        assert said.startswith(f"error: {message}")
+        printed = refusal(command(lambda options: None), words, capsys)
+        assert printed.startswith(f"error: {message}")
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Walk:
     steps: Annotated[Count, Option("how many")]
 
 
-def test_things_are_counted_as_a_person_would():
+def test_counts_have_commas_and_the_right_plural():
     assert [how_many(number, "row") for number in (0, 1, 2, 2000)] == ["0 rows", "1 row", "2 rows", "2,000 rows"]
 
 

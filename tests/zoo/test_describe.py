@@ -29,11 +29,11 @@ def test_a_selection_is_described_alone(zoo_folder, capsys):
     assert f"mnist: {len(rows)} checkpoints of {len(rows)} runs" in capsys.readouterr().out
 
 
-def test_a_selection_of_nothing_says_what_there_is(zoo_folder, capsys):
+def test_a_selection_of_nothing_lists_what_there_is(zoo_folder, capsys):
     with pytest.raises(SystemExit):
         main([str(zoo_folder), "--config", "mnist", "--where", "test_accuracy > 2"])
-    said = capsys.readouterr().err
-    assert "no checkpoint of mnist, all splits, fits 'test_accuracy > 2': test_accuracy lies between" in said
+    printed = capsys.readouterr().err
+    assert "no checkpoint of mnist, all splits, fits 'test_accuracy > 2': test_accuracy lies between" in printed
 
 
 def test_a_selection_from_one_config_leaves_the_others_empty(zoo_folder, capsys):

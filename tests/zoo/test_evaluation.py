@@ -94,7 +94,7 @@ def test_another_zoo_has_another_embedding(tmp_path: Path) -> None:
         (digits(3), {"batch_size": 0}, "batch_size must be at least 1, got 0"),
     ],
 )
-def test_what_cannot_be_evaluated_says_why(
+def test_what_cannot_be_evaluated_is_refused_with_the_reason(
     model: zoo.ZooTransformer, task: str | TaskData, options: dict, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):

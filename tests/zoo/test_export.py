@@ -34,7 +34,7 @@ def test_one_checkpoint_as_safetensors_with_its_metadata(reader, zoo_folder, tmp
     assert metadata == {name: str(value) for name, value in reader.metadata.iloc[100].items()}
 
 
-def test_the_name_of_a_file_says_its_format(reader, zoo_folder, tmp_path):
+def test_the_name_of_a_file_decides_its_format(reader, zoo_folder, tmp_path):
     main([str(zoo_folder), "mnist", str(tmp_path / "one.pt"), "--where", one(reader, 100)])
     state = torch.load(tmp_path / "one.pt", weights_only=True)
     assert torch.equal(zoo.TransformerWeights.from_state_dict(reader.spec, state).flat(), reader.weights(100))
@@ -71,7 +71,7 @@ def test_a_whole_config_as_parquet(zoo_folder, tmp_path):
         (["mnist", "out.safetensors"], "do not fit in the one file"),
         (["mnist", "out.safetensors", "--format", "torch"], "out.safetensors would be a torch file: name it *.pt"),
         (["mnist", "out.parquet"], "end it in .safetensors or .pt, or choose a --format"),
-        (["mnist", "out.npz", "--where", "checkpoint == 'best'"], "the name out.npz does not tell the format"),
+        (["mnist", "out.npz", "--where", "checkpoint == 'best'"], "the name out.npz does not show the format"),
         (["mnist", "out.parquet", "--format", "parquet"], "Parquet goes into a folder"),
         (["chess", "out"], "has no config 'chess'"),
         (["mnist", "out", "--where", "import os"], "cannot read"),
@@ -98,7 +98,7 @@ def test_the_same_checkpoints_give_the_same_bytes(zoo_folder, tmp_path):
     assert len(list((tmp_path / "once").glob("*.safetensors"))) > 3
 
 
-def test_what_a_killed_export_left_is_cleared_away_and_nothing_else(reader, zoo_folder, tmp_path):
+def test_leftovers_of_a_killed_export_are_deleted_and_nothing_else(reader, zoo_folder, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     left = [f".{'0' * 16}-best.safetensors.abcd1234.part", f".{'1' * 16}-epoch_50.safetensors.x_y_z_12.part"]
@@ -122,18 +122,18 @@ NO_RUN_IDS = ["../../outside", "/outside", "0" * 15, "0" * 17, "ABCDEF0123456789
 
 
 @pytest.mark.parametrize("run_id", NO_RUN_IDS)
-def test_no_name_from_a_file_leads_out_of_the_folder(spoilt, tmp_path, run_id):
+def test_no_name_from_a_file_leads_out_of_the_folder(spoiled, tmp_path, run_id):
     if run_id == "/outside":
         run_id = str(tmp_path / "outside")
     for name in ("mnist/runs.arrow", "mnist/train-00000-of-00004.arrow"):
-        rewrite(spoilt, name, set_value(0, run_id=run_id))
+        rewrite(spoiled, name, set_value(0, run_id=run_id))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(ValueError, match=r"row 0: the run_id is not 16 hexadecimal digits"):
-        zoo.open(spoilt, "mnist")
+        zoo.open(spoiled, "mnist")
     with pytest.raises(SystemExit):
-        main([str(spoilt), "mnist", str(tmp_path / "deep" / "out")])
+        main([str(spoiled), "mnist", str(tmp_path / "deep" / "out")])
     assert sorted(tmp_path.rglob("*")) == before
-    assert any("row 0: the run_id is not 16 hexadecimal digits" in line for line in _verify(spoilt))
+    assert any("row 0: the run_id is not 16 hexadecimal digits" in line for line in _verify(spoiled))
 
 
 @pytest.mark.parametrize("name", [RUNS_FILE, CHECKPOINTS_FILE])
@@ -144,8 +144,8 @@ def test_a_shard_with_a_path_for_a_run_id_is_not_published(runs, tmp_path, name)
         publish(runs, tmp_path / "out")
 
 
-def test_an_unknown_checkpoint_is_not_exported(spoilt, tmp_path):
-    rewrite(spoilt, "mnist/train-00000-of-00004.arrow", set_value(1, checkpoint="/../outside"))
+def test_an_unknown_checkpoint_is_not_exported(spoiled, tmp_path):
+    rewrite(spoiled, "mnist/train-00000-of-00004.arrow", set_value(1, checkpoint="/../outside"))
     with pytest.raises(SystemExit):
-        main([str(spoilt), "mnist", str(tmp_path / "out")])
+        main([str(spoiled), "mnist", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()

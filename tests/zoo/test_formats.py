@@ -1,4 +1,4 @@
-"""Data of one's own, in four formats: what was written is what is read, and every fault is one line that says where."""
+"""Your own data in four formats: what was written is read back, and every fault is one line with its position."""
 
 import gzip
 import re
@@ -215,7 +215,7 @@ def replace_member(path: Path, name: str, content: bytes, method: int = zipfile.
         (b"\x80\x04}q\x00.", r"x_train is not a plain NumPy array"),
     ],
 )
-def test_a_header_that_lies_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_false_header_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     replace_member(write_npz(tmp_path), "x_train", content)
     with one_line(f"my.npz: {message}"):
         NpzData("my.npz").read(tmp_path)
@@ -233,7 +233,7 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_not_unpacked(
         NpzData("my.npz").read(tmp_path)
 
 
-def test_a_directory_that_lies_about_sizes_is_refused_before_room_is_made(tmp_path: Path) -> None:
+def test_a_directory_with_false_sizes_is_refused_before_memory_is_allocated(tmp_path: Path) -> None:
     path = write_npz(tmp_path, np.savez_compressed)
     whole = path.read_bytes()
     with zipfile.ZipFile(path) as archive:
@@ -269,7 +269,7 @@ def test_a_damaged_archive_is_one_line(tmp_path: Path) -> None:
 
 
 def zipped(content: bytes) -> bytes:
-    """Gzipped without the time of day, which would be a different test in each process."""
+    """Gzipped without the time of day, which would make a different test in each process."""
     return gzip.compress(content, mtime=0)
 
 
@@ -397,7 +397,7 @@ def test_a_wrong_csv_names_file_and_row(tmp_path: Path, train: str, test: str, c
         CsvData(".", *columns).read(tmp_path)
 
 
-def test_a_csv_that_is_no_text_or_not_there_is_one_line(tmp_path: Path) -> None:
+def test_a_csv_that_is_not_text_or_not_there_is_one_line(tmp_path: Path) -> None:
     write_csv(tmp_path, "1,ä\n2,b\n", "1,a\n", encoding="latin-1")
     with one_line("train.csv is damaged: 'utf-8' codec can't decode"):
         CsvData(".", 2, 1).read(tmp_path)

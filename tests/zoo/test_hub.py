@@ -1,4 +1,4 @@
-"""The hub without a login or without a network: one line that says what to do, and exit code 2."""
+"""The hub without a login or without a network: one line with what to do, and exit code 2."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tests.refusal import refusal
 from zoo import describe, publish
 from zoo.reading.locate import hub_answering
 
-CLOSED = "http://127.0.0.1:9"  # where nobody listens
+CLOSED = "http://127.0.0.1:9"  # where no server listens
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_zoo_on_the_hub_is_not_opened_without_a_network(tmp_path: Path, monkey
         (500, "the hub answered with HTTP 500, try again later"),
     ],
 )
-def test_what_the_hub_answers_is_told_apart(status: int, message: str) -> None:
+def test_answers_of_the_hub_have_messages_of_their_own(status: int, message: str) -> None:
     from huggingface_hub.errors import HfHubHTTPError
 
     class Refused(HfHubHTTPError):

@@ -1,4 +1,4 @@
-"""Data say what they are: recognized by content, kept apart by content, and named in manifest and card."""
+"""The identity of data: recognized by content, kept apart by content, and named in manifest and card."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -97,7 +97,7 @@ def test_configs_of_one_task_share_their_data(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_manifest_and_card_say_which_data(tmp_path: Path) -> None:
+def test_manifest_and_card_name_the_data(tmp_path: Path) -> None:
     task = invented_digits(0)
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=6, task=task)
     publish(tmp_path / "runs", tmp_path / "my-digits")

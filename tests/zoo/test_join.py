@@ -15,7 +15,7 @@ from zoo.verify import _verify
 
 @pytest.fixture
 def parts(made, tmp_path):
-    """One zoo a config, published from the runs of that config (and of its task's embedding) alone."""
+    """One zoo per config, published from the runs of that config (and of its task's embedding) alone."""
     folders = []
     for config in sorted(PublishedZoo.read(made / "small-transformer-zoo").configs):
         runs = tmp_path / f"runs-{config}"

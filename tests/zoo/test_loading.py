@@ -28,7 +28,7 @@ OFFLINE = """
 import json, socket, sys
 
 def refuse(*arguments):
-    raise AssertionError(f"the network was asked for: {arguments}")
+    raise AssertionError(f"the network was used: {arguments}")
 
 socket.socket.connect = socket.getaddrinfo = refuse
 from datasets import load_dataset
@@ -52,7 +52,7 @@ json.dump(loaded, sys.stdout)
 
 
 def load_offline(root: Path, home: Path) -> dict:
-    """What plain ``datasets`` sees in a process of its own, started in ``root``, with no network and an empty cache."""
+    """Rows that plain ``datasets`` loads in its own process, started in ``root``, without network and cache."""
     environment = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", OFFLINE], cwd=root, env=environment, capture_output=True, text=True, check=False
@@ -216,13 +216,13 @@ def test_importing_the_zoo_does_not_import_datasets():
     assert done.stdout == "set()\n"
 
 
-def test_a_strange_run_id_is_refused_by_load_dataset(spoilt: Path, tmp_path: Path) -> None:
-    manifest = Manifest.read(spoilt)
+def test_a_strange_run_id_is_refused_by_load_dataset(spoiled: Path, tmp_path: Path) -> None:
+    manifest = Manifest.read(spoiled)
     name = next(name for name in manifest.files if name.startswith("mnist/train-"))
-    table = pa.ipc.open_stream((spoilt / name).read_bytes()).read_all()
+    table = pa.ipc.open_stream((spoiled / name).read_bytes()).read_all()
     ids = ["/elsewhere/model", *table.column("run_id").to_pylist()[1:]]
     table = table.set_column(0, "run_id", pa.array(ids))
-    entry = write_table(spoilt / name, table.schema, [table])
-    replace(manifest, files=manifest.files | {name: entry}).write(spoilt)
+    entry = write_table(spoiled / name, table.schema, [table])
+    replace(manifest, files=manifest.files | {name: entry}).write(spoiled)
     with pytest.raises(ValueError, match="row 0: the run_id is not 16 hexadecimal digits"):
-        zoo.load_dataset(spoilt, "mnist", cache_dir=str(tmp_path / "cache"))
+        zoo.load_dataset(spoiled, "mnist", cache_dir=str(tmp_path / "cache"))

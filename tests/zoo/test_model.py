@@ -1,4 +1,4 @@
-"""The transformer itself: against the formula, and deaf to padding."""
+"""The transformer itself: it equals the formula and ignores padding."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The static page of a zoo: what it holds is what the reader reads, and nothing in a zoo can become a script of it."""
+"""The static page of a zoo: it holds what the reader reads, and nothing in a zoo can become a script of it."""
 
 import base64
 import hashlib
@@ -76,7 +76,7 @@ def test_the_page_holds_what_the_reader_reads(zoo_folder: Path, site: Path) -> N
             assert in_split == set(zoo.open(zoo_folder, config, split).metadata["run_id"])
 
 
-def test_curves_lie_beside_the_page_64_runs_a_file(zoo_folder: Path, site: Path) -> None:
+def test_curves_lie_beside_the_page_64_runs_per_file(zoo_folder: Path, site: Path) -> None:
     runs = zoo.open(zoo_folder, "mnist", "all").runs
     curves = file_beside(site, "curves/2-000") + file_beside(site, "curves/2-001")
     assert len(curves) == len(runs) == 80
@@ -86,7 +86,7 @@ def test_curves_lie_beside_the_page_64_runs_a_file(zoo_folder: Path, site: Path)
     assert {len(curve["test_accuracy"]) for curve in curves} == {7, 100}, "a diverged run stops early"
 
 
-def test_what_is_not_finite_becomes_nothing_and_numbers_keep_their_digits() -> None:
+def test_numbers_that_are_not_finite_become_null_and_others_keep_their_digits() -> None:
     assert plain([0.123456, float("nan"), float("inf"), 0.0, -123456.0]) == [0.12346, None, None, 0.0, -123460.0]
     assert plain([0.9785], digits=None) == [0.9785]
     assert plain([]) == []
@@ -139,7 +139,7 @@ def test_pictures_show_the_filters_and_the_attention_of_the_right_checkpoint(zoo
     assert file_beside(site, f"runs/0-{run:05d}")["best"]["attention"] == as_bytes(maps[0])
 
 
-def test_a_sentence_is_made_of_words_that_the_embedding_knows(tmp_path: Path) -> None:
+def test_a_sentence_is_made_of_words_that_the_embedding_has(tmp_path: Path) -> None:
     words = ["to", "a", "record", "oil", "prices", "rose", "unused"]
     embedding = fabricate_embedding(TINY_AGNEWS, len(words))
     embedding = type(embedding)(tuple(words), embedding.table)
@@ -227,7 +227,7 @@ def test_hostile_text_of_a_zoo_stays_text(zoo_folder: Path, tmp_path: Path, monk
         file_beside(tmp_path / "site", name)
 
 
-def test_the_pages_own_code_asks_nobody_and_makes_no_html() -> None:
+def test_the_pages_own_code_makes_no_requests_and_no_html() -> None:
     policy = html._policy([])
     assert policy.startswith("default-src 'none'; ")
     assert "http" not in policy
@@ -382,13 +382,13 @@ def test_bad_input_is_one_line(zoo_folder: Path, tmp_path: Path, monkeypatch, ca
     assert not (tmp_path / "site").exists()
 
 
-def test_without_vl_convert_the_page_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_vl_convert_one_line_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     with pytest.raises(ValueError, match=re.escape("pip install 'small-transformer-zoo[page]'")):
         LIBRARY.__wrapped__()
 
 
-def test_the_command_says_where_the_page_is(zoo_folder: Path, tmp_path: Path, capsys) -> None:
+def test_the_command_prints_where_the_page_is(zoo_folder: Path, tmp_path: Path, capsys) -> None:
     main([str(zoo_folder), str(tmp_path / "site"), "--pictures", "0"])
     assert re.search(r"site/index\.html: 0\.\d MB; \d+ files, .* open it in a browser", capsys.readouterr().out)
     assert not (tmp_path / "site" / "runs").exists()

@@ -1,4 +1,4 @@
-"""The page in a real browser, from the disk: filters count rightly, runs open, nothing leaves the page.
+"""The page in a real browser, from the disk: filters count correctly, runs open, nothing leaves the page.
 
 make browser        installs chromium and what drives it; without them these tests are skipped
 """
@@ -58,17 +58,17 @@ def site(zoo_folder: Path, tmp_path_factory: pytest.TempPathFactory, _invented_d
 
 
 class OpenPage:
-    """A page in a tab of its own; it remembers what went wrong in it and what it asked for."""
+    """A page in a tab of its own; it records its errors and its requests."""
 
     def __init__(self, browser: Any, site: Path, address: str = "", **options: Any) -> None:
         self.context = browser.new_context(**options)
         self.tab = self.context.new_page()
         self.errors: list[str] = []
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.tab.on("console", lambda message: self.errors.append(message.text))
         self.tab.on("pageerror", lambda error: self.errors.append(str(error)))
         self.tab.on("dialog", lambda dialog: self.errors.append(dialog.message))
-        self.tab.on("request", lambda request: self.asked.append(request.url))
+        self.tab.on("request", lambda request: self.requests.append(request.url))
         show(self.tab, site, address)
 
     def drawn(self) -> "OpenPage":
@@ -91,7 +91,7 @@ class OpenPage:
         """Nothing was written to the console, and every request was for a file of this folder."""
         self.context.close()
         assert self.errors == []
-        assert all(url.startswith("file:///") for url in self.asked), self.asked
+        assert all(url.startswith("file:///") for url in self.requests), self.requests
 
 
 @pytest.fixture
@@ -242,7 +242,7 @@ def test_learning_curves_of_chosen_runs(opened: OpenPage) -> None:
     opened.until(lines, 1)
 
 
-def test_predictors_are_drawn_and_missing_ones_are_said_to_be(opened: OpenPage) -> None:
+def test_predictors_are_drawn_and_missing_ones_are_named(opened: OpenPage) -> None:
     opened.tab.locator("#tab-predictors").click()
     opened.drawn()
     assert opened.tab.locator(".scatter svg").count() == 2

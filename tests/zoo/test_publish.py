@@ -1,4 +1,4 @@
-"""Publishing: what goes where, the same bytes every time, and refusals in one line."""
+"""Publishing: every row in its split, the same bytes every time, and refusals in one line."""
 
 import json
 import shutil
@@ -144,7 +144,7 @@ def test_the_manifest_covers_every_file(zoo_folder):
     assert {"agnews/embedding.safetensors", "agnews/vocabulary.json"} <= manifest.files.keys()
 
 
-def test_the_card_says_what_is_a_stand_in(zoo_folder, tmp_path):
+def test_the_card_names_a_stand_in(zoo_folder, tmp_path):
     card = (zoo_folder / "README.md").read_text()
     assert "**`mnist` is a stand-in**" in card
     assert "{{" not in card
@@ -153,7 +153,7 @@ def test_the_card_says_what_is_a_stand_in(zoo_folder, tmp_path):
     assert "stand-in" not in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_an_unfinished_shard_is_skipped_and_said(made, runs, tmp_path, capsys):
+def test_an_unfinished_shard_is_skipped_with_a_line(made, runs, tmp_path, capsys):
     (runs / "mnist" / "shard-00002").mkdir()
     main([str(runs), str(tmp_path / "small-transformer-zoo")])
     assert "skipped" in (error := capsys.readouterr().err)
@@ -221,10 +221,10 @@ def test_wrong_folders_are_refused(made, tmp_path, capsys):
     assert (tmp_path / "precious" / "thesis.tex").exists()
 
 
-def test_a_foreign_file_in_the_old_zoo_is_not_lost(made, spoilt, capsys):
-    (spoilt / "notes.txt").write_text("mine")
-    assert "notes.txt is not part of the zoo and would be lost" in refusal(capsys, made / "runs", spoilt)
-    assert (spoilt / "notes.txt").read_text() == "mine"
+def test_a_foreign_file_in_the_old_zoo_is_not_lost(made, spoiled, capsys):
+    (spoiled / "notes.txt").write_text("mine")
+    assert "notes.txt is not part of the zoo and would be lost" in refusal(capsys, made / "runs", spoiled)
+    assert (spoiled / "notes.txt").read_text() == "mine"
 
 
 def test_a_repository_has_an_owner(made, tmp_path, capsys, monkeypatch):

@@ -64,7 +64,7 @@ def test_kill_during_publish_leaves_the_old_or_the_new_zoo(tmp_path):
             child.stdin.flush()
     assert child.returncode == 0
     assert len(outcomes) == KILLS
-    # the kills fell before and after the swap, else they would show nothing
+    # the kills fell before and after the swap, otherwise they would show nothing
     changes = sum(before != after for before, after in itertools.pairwise(outcomes))
     assert 0 < changes < KILLS - 1
     publish(tmp_path / "a", tmp_path / "zoo")

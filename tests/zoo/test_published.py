@@ -1,4 +1,4 @@
-"""The flat layout: what every stored weight vector means."""
+"""The flat layout: the meaning of every stored weight vector."""
 
 import copy
 import hashlib
@@ -51,7 +51,7 @@ def test_spec_survives_json() -> None:
         assert copy.deepcopy(spec) == spec
 
 
-def test_one_channel_and_no_residual_connections_are_left_unsaid() -> None:
+def test_one_channel_and_no_residual_connections_are_left_out() -> None:
     assert list(zoo.MNIST.to_dict())[-1] == "blocks"
     assert TINY_PHOTOS.to_dict()["channels"] == 3
     assert TINY_PHOTOS.to_dict()["residual"] is True
@@ -74,7 +74,7 @@ def test_unknown_task_is_named() -> None:
 
 
 def test_spec_refuses_more_than_any_small_transformer_has() -> None:
-    """Also the count that is made without a list of tensors is the real one."""
+    """The count that is made without a list of tensors is also right."""
     for spec in (zoo.MNIST, zoo.AGNEWS, TINY_PHOTOS):
         assert spec.num_parameters == sum(slot.size for slot in spec.tensors.values())
     for wrong in ({"blocks": 10**12}, {"dim": 10**9}):

@@ -77,14 +77,14 @@ def test_rows_in_one_record_batch_are_views_of_the_file(reader):
     assert first == again, "batches in order should be views"
 
 
-def test_no_warning_and_no_way_to_write_to_the_file(spoilt):
-    before = folder_contents(spoilt)
-    reader = zoo.open(spoilt, "mnist")
+def test_no_warning_and_no_way_to_write_to_the_file(spoiled):
+    before = folder_contents(spoiled)
+    reader = zoo.open(spoiled, "mnist")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         reader.weights(slice(0, 4)).zero_()
-    assert folder_contents(spoilt) == before
-    assert bool(zoo.open(spoilt, "mnist").weights(slice(0, 4)).any())
+    assert folder_contents(spoiled) == before
+    assert bool(zoo.open(spoiled, "mnist").weights(slice(0, 4)).any())
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 64, 100, 10_000])
@@ -155,25 +155,25 @@ def test_a_pickled_reader_is_only_its_address(reader):
     assert torch.equal(pickle.loads(data).weights(slice(None)), reader.weights(slice(None)))  # noqa: S301
 
 
-def test_a_pickled_reader_does_not_mix_editions(spoilt, tmp_path):
-    data = pickle.dumps(zoo.open(spoilt, "mnist"))
+def test_a_pickled_reader_does_not_mix_editions(spoiled, tmp_path):
+    data = pickle.dumps(zoo.open(spoiled, "mnist"))
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=5)
-    publish(tmp_path / "runs", spoilt)
+    publish(tmp_path / "runs", spoiled)
     with pytest.raises(ValueError, match="was published again since"):
         pickle.loads(data)  # noqa: S301
 
 
-def test_an_open_reader_keeps_its_edition(spoilt, tmp_path):
-    reader, news = zoo.open(spoilt, "mnist"), zoo.open(spoilt, "agnews")
+def test_an_open_reader_keeps_its_edition(spoiled, tmp_path):
+    reader, news = zoo.open(spoiled, "mnist"), zoo.open(spoiled, "agnews")
     before = reader.weights([0, 100]).clone()
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=5)
-    publish(tmp_path / "runs", spoilt)
+    publish(tmp_path / "runs", spoiled)
     assert torch.equal(reader.weights([0, 100]), before)
-    # asked for the first time after the files of their names are others, or gone
+    # read for the first time after their files were replaced or deleted
     assert set(reader.metadata["run_id"]) <= set(reader.runs["run_id"])
     assert news.embedding is not None
     assert news.embedding.sha256 == news.details.embedding_sha256
-    assert len(zoo.open(spoilt, "mnist", split="all")) == 20
+    assert len(zoo.open(spoiled, "mnist", split="all")) == 20
 
 
 @pytest.mark.long
@@ -229,15 +229,15 @@ def test_configs_and_splits_that_do_not_exist_are_one_clear_error(zoo_folder):
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "foreign", "missing"])
-def test_a_damaged_file_is_named_when_it_is_opened(spoilt, damage):
-    path = next((spoilt / "mnist").glob("train-00001-*"))
+def test_a_damaged_file_is_named_when_it_is_opened(spoiled, damage):
+    path = next((spoiled / "mnist").glob("train-00001-*"))
     whole = path.read_bytes()
     if damage == "missing":
         path.unlink()
     else:
         path.write_bytes({"truncated": whole[:-100], "empty": b"", "foreign": b"x" * len(whole)}[damage])
     with pytest.raises(ValueError, match=path.name):
-        zoo.open(spoilt, "mnist")
+        zoo.open(spoiled, "mnist")
 
 
 def test_rows_rebuild_their_transformer(reader):
@@ -287,7 +287,7 @@ def test_two_passes_at_once_do_not_see_each_others_writes(reader):
         (lambda metadata: metadata["epoch"] < 0, r"fits the given where: there are \d+ rows"),
     ],
 )
-def test_choosing_nothing_is_an_error_that_says_what_there_is(reader, where, message):
+def test_choosing_nothing_is_an_error_that_lists_what_there_is(reader, where, message):
     for read in (reader.rows, lambda where: reader.batches(5, where=where)):
         with pytest.raises(ValueError, match=f"no checkpoint of mnist, split train, .*{message}"):
             read(where)

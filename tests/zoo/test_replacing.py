@@ -29,7 +29,7 @@ def old(shards: Path, tmp_path: Path) -> Path:
     return tmp_path / "zoo"
 
 
-def test_a_file_that_cannot_take_its_name_is_called_by_it(tmp_path):
+def test_a_file_that_cannot_take_its_name_is_named_by_it(tmp_path):
     (tmp_path / "taken").mkdir()
     with pytest.raises(IsADirectoryError) as error:
         write_atomically(tmp_path / "taken", b"")
@@ -101,7 +101,7 @@ def test_a_file_put_there_in_the_last_moment_is_kept_beside_the_new_zoo(shards, 
     assert (tmp_path / "zoo.kept-1").exists()
 
 
-def test_what_a_killed_publish_left_is_looked_at_before_it_is_deleted(shards, old, tmp_path):
+def test_leftovers_of_a_killed_publish_are_inspected_before_they_are_deleted(shards, old, tmp_path):
     """Killed after the exchange, the old zoo has the name of an unfinished one."""
     shutil.copytree(old, tmp_path / ".zoo.part-1")
     shutil.copytree(old, tmp_path / ".zoo.part-2")
@@ -113,7 +113,7 @@ def test_what_a_killed_publish_left_is_looked_at_before_it_is_deleted(shards, ol
 
 
 @pytest.mark.parametrize("folder", [".", "mnist"])
-def test_a_write_protected_zoo_is_refused_at_the_start_and_wedges_nothing(shards, old, tmp_path, folder):
+def test_a_write_protected_zoo_is_refused_at_the_start_and_blocks_nothing(shards, old, tmp_path, folder):
     before = folder_contents(old)
     (old / folder).chmod(0o555)
     written = []

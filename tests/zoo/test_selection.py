@@ -103,7 +103,7 @@ def test_a_syntax_error_is_found_without_a_table(text):
         Selection.parse(text)
 
 
-def test_errors_name_the_place_and_what_there_is():
+def test_errors_name_the_position_and_what_there_is():
     with pytest.raises(
         ValueError, match=r"cannot read the expression 'epoch \+ 1 == 76': 'epoch \+ 1' is not one of columns"
     ):

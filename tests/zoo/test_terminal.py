@@ -1,4 +1,4 @@
-"""Nothing a zoo holds is obeyed by a terminal, by rich, or by whoever renders its card."""
+"""Nothing a zoo holds is obeyed by a terminal, by rich, or by a renderer of its card."""
 
 import shutil
 from dataclasses import replace
@@ -31,7 +31,7 @@ HOSTILE = (
     "\x9b31m",
     "a\rb",
     "\u202etxt.exe",
-    "a\nerror: all well",
+    "a\nerror: none",
 )
 
 

@@ -17,7 +17,7 @@ STRAYS = {
     "drafts/.keep": "drafts",
     ".drafts/notes.txt": ".drafts",
 }
-"""Files that somebody put there, and the entry that is named for each."""
+"""Files put there by hand, and the entry that is named for each."""
 
 
 def put(folder: Path, name: str) -> None:
@@ -27,43 +27,43 @@ def put(folder: Path, name: str) -> None:
 
 @pytest.mark.parametrize(("name", "entry"), STRAYS.items())
 def test_both_commands_name_the_same_stray(
-    spoilt: Path, made: Path, capsys: pytest.CaptureFixture[str], name: str, entry: str
+    spoiled: Path, made: Path, capsys: pytest.CaptureFixture[str], name: str, entry: str
 ) -> None:
-    put(spoilt, name)
+    put(spoiled, name)
     with pytest.raises(SystemExit) as ended:
-        verify([str(spoilt)])
+        verify([str(spoiled)])
     assert ended.value.code == 1
-    assert capsys.readouterr().err == f"error: {spoilt / entry} is not listed in the manifest\n"
-    line = refusal(publish, [str(made / "runs"), str(spoilt)], capsys)
-    assert line == f"error: {spoilt / entry} is not part of the zoo and would be lost: move it away first\n"
+    assert capsys.readouterr().err == f"error: {spoiled / entry} is not listed in the manifest\n"
+    line = refusal(publish, [str(made / "runs"), str(spoiled)], capsys)
+    assert line == f"error: {spoiled / entry} is not part of the zoo and would be lost: move it away first\n"
 
 
 @pytest.mark.parametrize("name", [".git/config", ".gitattributes", ".cache/huggingface/lock", "predictors/mnist.toml"])
-def test_what_git_and_the_hub_put_beside_a_zoo_is_no_fault_of_it_and_is_not_deleted(
-    spoilt: Path, made: Path, capsys: pytest.CaptureFixture[str], name: str
+def test_files_of_git_and_the_hub_beside_a_zoo_are_not_faults_and_not_deleted(
+    spoiled: Path, made: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    put(spoilt, name)
-    verify([str(spoilt)])
+    put(spoiled, name)
+    verify([str(spoiled)])
     assert "no faults" in capsys.readouterr().out
-    before = folder_contents(spoilt)
-    entry = spoilt / name.split("/")[0]
-    assert f"{entry} is not part of the zoo" in refusal(publish, [str(made / "runs"), str(spoilt)], capsys)
-    assert folder_contents(spoilt) == before
+    before = folder_contents(spoiled)
+    entry = spoiled / name.split("/")[0]
+    assert f"{entry} is not part of the zoo" in refusal(publish, [str(made / "runs"), str(spoiled)], capsys)
+    assert folder_contents(spoiled) == before
 
 
-def test_an_empty_folder_is_named_by_both(spoilt: Path, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (spoilt / "mnist" / "new").mkdir()
+def test_an_empty_folder_is_named_by_both(spoiled: Path, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (spoiled / "mnist" / "new").mkdir()
     with pytest.raises(SystemExit):
-        verify([str(spoilt)])
-    assert f"{spoilt / 'mnist/new'} is not listed" in capsys.readouterr().err
-    assert f"{spoilt / 'mnist/new'} is not part" in refusal(publish, [str(made / "runs"), str(spoilt)], capsys)
+        verify([str(spoiled)])
+    assert f"{spoiled / 'mnist/new'} is not listed" in capsys.readouterr().err
+    assert f"{spoiled / 'mnist/new'} is not part" in refusal(publish, [str(made / "runs"), str(spoiled)], capsys)
 
 
 def test_files_behind_a_link_are_read_but_not_replaced(
-    spoilt: Path, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spoiled: Path, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (spoilt / "mnist").rename(tmp_path / "elsewhere")
-    (spoilt / "mnist").symlink_to(tmp_path / "elsewhere")
-    verify([str(spoilt)])
+    (spoiled / "mnist").rename(tmp_path / "elsewhere")
+    (spoiled / "mnist").symlink_to(tmp_path / "elsewhere")
+    verify([str(spoiled)])
     assert "no faults" in capsys.readouterr().out
-    assert f"{spoilt / 'mnist'} is not part of the zoo" in refusal(publish, [str(made / "runs"), str(spoilt)], capsys)
+    assert f"{spoiled / 'mnist'} is not part of the zoo" in refusal(publish, [str(made / "runs"), str(spoiled)], capsys)

@@ -27,7 +27,7 @@ TRAIN = "mnist/train-00001-of-00004.arrow"
 
 
 def faults(capsys, folder: Path, *arguments: str) -> list[str]:
-    """What the command prints about a faulty zoo."""
+    """The lines that the command prints about a faulty zoo."""
     with pytest.raises(SystemExit) as ended:
         main([str(folder), *arguments])
     assert ended.value.code in (1, 2)
@@ -53,56 +53,58 @@ def test_a_zoo_that_is_published_meanwhile_is_read_again(tmp_path, monkeypatch):
         assert _verify(tmp_path / "zoo") == []
 
 
-def test_a_sound_zoo_is_all_well(zoo_folder, capsys):
+def test_a_sound_zoo_has_no_faults(zoo_folder, capsys):
     main([str(zoo_folder)])
     assert capsys.readouterr().out.endswith(": no faults\n")
     assert _verify(zoo_folder) == []
 
 
 @pytest.mark.long
-def test_every_single_flipped_byte_is_found_and_named(spoilt):
-    zoo = PublishedZoo.read(spoilt)
+def test_every_single_flipped_byte_is_found_and_named(spoiled):
+    zoo = PublishedZoo.read(spoiled)
     names = sorted(zoo.manifest.files)
     sizes = np.array([zoo.manifest.files[name].bytes for name in names])
     random = generator_of("flips")
     for flip in range(FLIPS):
         # one flip in two anywhere, by size; one in two in a file at random, so that small ones get their share
         name = str(random.choice(names, p=sizes / sizes.sum() if flip % 2 else None))
-        data = bytearray((spoilt / name).read_bytes())
+        data = bytearray((spoiled / name).read_bytes())
         place, change = int(random.integers(len(data))), int(random.integers(1, 256))
         data[place] ^= change
-        (spoilt / name).write_bytes(data)
+        (spoiled / name).write_bytes(data)
         faults = _check_files(zoo)
         assert list(faults) == [name], f"byte {place} of {name}"
-        assert str(spoilt / name) in faults[name]
+        assert str(spoiled / name) in faults[name]
         data[place] ^= change
-        (spoilt / name).write_bytes(data)
-    assert _verify(spoilt) == []
+        (spoiled / name).write_bytes(data)
+    assert _verify(spoiled) == []
 
 
-def test_a_flipped_byte_makes_the_command_fail_with_one_line(spoilt, capsys):
+def test_a_flipped_byte_makes_the_command_fail_with_one_line(spoiled, capsys):
     for name in (TRAIN, "mnist/runs.arrow", "agnews/embedding.safetensors", "README.md"):
-        whole = (spoilt / name).read_bytes()
-        (spoilt / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 4]))
-        assert faults(capsys, spoilt) == [
-            f"error: {spoilt / name} is damaged: its SHA-256 is not the one in manifest.json"
+        whole = (spoiled / name).read_bytes()
+        (spoiled / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 4]))
+        assert faults(capsys, spoiled) == [
+            f"error: {spoiled / name} is damaged: its SHA-256 is not the one in manifest.json"
         ]
-        (spoilt / name).write_bytes(whole)
+        (spoiled / name).write_bytes(whole)
 
 
-def test_truncated_empty_missing_and_foreign_files_are_one_line_each(spoilt, capsys):
-    whole = (spoilt / TRAIN).read_bytes()
-    (spoilt / TRAIN).write_bytes(whole[:1000])
-    assert faults(capsys, spoilt) == [
-        f"error: {spoilt / TRAIN} is damaged: 1,000 bytes, manifest.json says {len(whole):,}"
+def test_truncated_empty_missing_and_foreign_files_are_one_line_each(spoiled, capsys):
+    whole = (spoiled / TRAIN).read_bytes()
+    (spoiled / TRAIN).write_bytes(whole[:1000])
+    assert faults(capsys, spoiled) == [
+        f"error: {spoiled / TRAIN} is damaged: 1,000 bytes, manifest.json says {len(whole):,}"
     ]
-    (spoilt / TRAIN).write_bytes(b"")
-    assert faults(capsys, spoilt) == [f"error: {spoilt / TRAIN} is damaged: 0 bytes, manifest.json says {len(whole):,}"]
-    (spoilt / TRAIN).unlink()
-    assert faults(capsys, spoilt) == [f"error: {spoilt / TRAIN} is missing, though manifest.json lists it"]
-    (spoilt / TRAIN).write_bytes(whole)
-    (spoilt / "mnist" / "stray.arrow").write_bytes(whole)
-    assert faults(capsys, spoilt) == [f"error: {spoilt / 'mnist/stray.arrow'} is not listed in the manifest"]
+    (spoiled / TRAIN).write_bytes(b"")
+    assert faults(capsys, spoiled) == [
+        f"error: {spoiled / TRAIN} is damaged: 0 bytes, manifest.json says {len(whole):,}"
+    ]
+    (spoiled / TRAIN).unlink()
+    assert faults(capsys, spoiled) == [f"error: {spoiled / TRAIN} is missing, though manifest.json lists it"]
+    (spoiled / TRAIN).write_bytes(whole)
+    (spoiled / "mnist" / "stray.arrow").write_bytes(whole)
+    assert faults(capsys, spoiled) == [f"error: {spoiled / 'mnist/stray.arrow'} is not listed in the manifest"]
 
 
 @pytest.mark.parametrize(
@@ -126,12 +128,12 @@ def test_truncated_empty_missing_and_foreign_files_are_one_line_each(spoilt, cap
         ),
     ],
 )
-def test_a_wrong_manifest_is_one_clear_line(spoilt, capsys, content, message):
+def test_a_wrong_manifest_is_one_clear_line(spoiled, capsys, content, message):
     if isinstance(content, dict):
-        change_manifest(spoilt, lambda manifest: manifest.update(content))
+        change_manifest(spoiled, lambda manifest: manifest.update(content))
     else:
-        (spoilt / "manifest.json").write_bytes(content)
-    (line,) = faults(capsys, spoilt)
+        (spoiled / "manifest.json").write_bytes(content)
+    (line,) = faults(capsys, spoiled)
     assert message in line
 
 
@@ -164,12 +166,12 @@ FOREIGN_RUN = next(run for run in (f"{number:016x}" for number in range(100)) if
         (lambda rows: rows.pop(), None, "rows, its manifest says"),
     ],
 )
-def test_a_fault_in_a_row_is_named_even_where_the_hash_fits(spoilt, change, row, message):
-    rewrite(spoilt, TRAIN, change)
-    matching = [line for line in _verify(spoilt) if message in line]
+def test_a_fault_in_a_row_is_named_even_where_the_hash_fits(spoiled, change, row, message):
+    rewrite(spoiled, TRAIN, change)
+    matching = [line for line in _verify(spoiled) if message in line]
     assert matching
     if row is not None:
-        assert matching[0].startswith(f"{spoilt / TRAIN}, row {row}")
+        assert matching[0].startswith(f"{spoiled / TRAIN}, row {row}")
 
 
 @pytest.mark.parametrize(
@@ -181,23 +183,23 @@ def test_a_fault_in_a_row_is_named_even_where_the_hash_fits(spoilt, change, row,
         (lambda rows: rows.pop(), "the manifest says"),
     ],
 )
-def test_a_fault_in_the_runs_is_named(spoilt, change, message):
-    rewrite(spoilt, "mnist/runs.arrow", change)
-    assert any(message in line for line in _verify(spoilt))
+def test_a_fault_in_the_runs_is_named(spoiled, change, message):
+    rewrite(spoiled, "mnist/runs.arrow", change)
+    assert any(message in line for line in _verify(spoiled))
 
 
-def test_foreign_content_with_the_right_hash_is_named(spoilt):
+def test_foreign_content_with_the_right_hash_is_named(spoiled):
     other = pa.table({"a": [1, 2, 3]})
     foreign = {
-        "another table": lambda: write_table(spoilt / TRAIN, other.schema, [other]),
-        "no table": lambda: [(spoilt / TRAIN).write_bytes(b"hello"), FileEntry.of(spoilt / TRAIN, 64)][1],
-        "compressed": lambda: compress(spoilt / TRAIN),
+        "another table": lambda: write_table(spoiled / TRAIN, other.schema, [other]),
+        "no table": lambda: [(spoiled / TRAIN).write_bytes(b"hello"), FileEntry.of(spoiled / TRAIN, 64)][1],
+        "compressed": lambda: compress(spoiled / TRAIN),
     }
-    whole = (spoilt / "mnist/train-00000-of-00004.arrow").read_bytes()
+    whole = (spoiled / "mnist/train-00000-of-00004.arrow").read_bytes()
     for kind, write in foreign.items():
-        (spoilt / TRAIN).write_bytes(whole)
-        record(spoilt, TRAIN, write())
-        assert any(line.startswith(f"{spoilt / TRAIN} ") for line in _verify(spoilt)), kind
+        (spoiled / TRAIN).write_bytes(whole)
+        record(spoiled, TRAIN, write())
+        assert any(line.startswith(f"{spoiled / TRAIN} ") for line in _verify(spoiled)), kind
 
 
 def compress(path: Path) -> FileEntry:
@@ -208,11 +210,11 @@ def compress(path: Path) -> FileEntry:
     return FileEntry.of(path, len(table))
 
 
-def test_another_embedding_is_named(spoilt):
-    path = spoilt / "agnews" / "vocabulary.json"
+def test_another_embedding_is_named(spoiled):
+    path = spoiled / "agnews" / "vocabulary.json"
     path.write_text(json.dumps(json.loads(path.read_bytes())[::-1]))
-    record(spoilt, "agnews/vocabulary.json", FileEntry.of(path))
-    assert any("embedding" in line or "vocabulary" in line for line in _verify(spoilt))
+    record(spoiled, "agnews/vocabulary.json", FileEntry.of(path))
+    assert any("embedding" in line or "vocabulary" in line for line in _verify(spoiled))
 
 
 @pytest.fixture
@@ -272,23 +274,23 @@ NO_DIGITS = Examples(torch.zeros(0, 28, 28, dtype=torch.uint8), torch.zeros(0, d
         {"spec": TINY_MNIST.to_dict() | {"tokens": 10**400}},
     ],
 )
-def test_a_manifest_with_values_of_the_wrong_kind_is_damaged(spoilt, change):
-    change_manifest(spoilt, lambda manifest: manifest["details"]["configs"]["mnist"].update(change))
+def test_a_manifest_with_values_of_the_wrong_kind_is_damaged(spoiled, change):
+    change_manifest(spoiled, lambda manifest: manifest["details"]["configs"]["mnist"].update(change))
     with pytest.raises(ValueError, match="is damaged"):
-        _verify(spoilt)
+        _verify(spoiled)
 
 
 @pytest.mark.long
-def test_every_flipped_byte_of_the_manifest_is_found(spoilt):
-    path = spoilt / "manifest.json"
+def test_every_flipped_byte_of_the_manifest_is_found(spoiled):
+    path = spoiled / "manifest.json"
     whole, random = path.read_bytes(), generator_of("manifest flips")
     for _ in range(FLIPS):
         place, change = int(random.integers(len(whole))), int(random.integers(1, 256))
         path.write_bytes(whole[:place] + bytes([whole[place] ^ change]) + whole[place + 1 :])
         with pytest.raises(ValueError, match=r"manifest\.json"):
-            Manifest.read(spoilt)
+            Manifest.read(spoiled)
     path.write_bytes(whole)
-    assert _verify(spoilt) == []
+    assert _verify(spoiled) == []
 
 
 @pytest.mark.parametrize(
@@ -302,23 +304,23 @@ def test_every_flipped_byte_of_the_manifest_is_found(spoilt):
     ],
     ids=["preset", "protocol", "blanks", "a blank", "a digit"],
 )
-def test_no_reader_takes_a_manifest_that_is_not_the_one_that_was_written(made, spoilt, capsys, change):
-    path = spoilt / "manifest.json"
+def test_no_reader_takes_a_manifest_that_is_not_the_one_that_was_written(made, spoiled, capsys, change):
+    path = spoiled / "manifest.json"
     path.write_bytes(change(path.read_bytes()))
-    (line,) = faults(capsys, spoilt)
+    (line,) = faults(capsys, spoiled)
     assert f"{path} is damaged" in line
     readers = (open_zoo, lambda folder: publish(made / "runs", folder), lambda folder: _join([folder], folder))
     for read in readers:
         with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
-            read(spoilt)
+            read(spoiled)
 
 
-def test_a_manifest_without_a_hash_is_read_and_verify_says_so(spoilt, capsys):
-    change_manifest(spoilt, lambda manifest: None)
-    main([str(spoilt)])
-    said = capsys.readouterr()
-    assert said.out.endswith(": no faults\n")
-    assert said.err == f"note: {spoilt / 'manifest.json'} has no hash of itself: changes to it go unnoticed\n"
-    Manifest.read(spoilt).write(spoilt)
-    main([str(spoilt)])
+def test_a_manifest_without_a_hash_is_read_and_verify_reports_it(spoiled, capsys):
+    change_manifest(spoiled, lambda manifest: None)
+    main([str(spoiled)])
+    printed = capsys.readouterr()
+    assert printed.out.endswith(": no faults\n")
+    assert printed.err == f"note: {spoiled / 'manifest.json'} has no hash of itself: changes to it go unnoticed\n"
+    Manifest.read(spoiled).write(spoiled)
+    main([str(spoiled)])
     assert capsys.readouterr().err == ""

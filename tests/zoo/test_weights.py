@@ -1,4 +1,4 @@
-"""Weights as views: round trips, the paper's shapes, and what is refused."""
+"""Weights as views: round trips, the paper's shapes, and refusals."""
 
 import numpy as np
 import pytest
@@ -78,7 +78,7 @@ def test_numpy_and_lists_are_taken_as_datasets_gives_them() -> None:
     assert torch.equal(TransformerWeights.from_flat(zoo.MNIST, flat.tolist()).flat(), flat)
 
 
-def spoilt(position: int, value: float) -> Tensor:
+def spoiled(position: int, value: float) -> Tensor:
     flat = random_flat(zoo.MNIST)
     flat[position] = value
     return flat
@@ -92,17 +92,17 @@ def spoilt(position: int, value: float) -> Tensor:
         (torch.zeros(18_506, dtype=torch.int64), r"must be float32 or float64, got torch.int64"),
         (torch.zeros(18_506, dtype=torch.float16), r"must be float32 or float64, got torch.float16"),
         (np.zeros(18_506, dtype=np.int32), r"must be float32 or float64"),
-        (spoilt(0, float("nan")), r"NaN or infinity, first in embedding.weight"),
-        (spoilt(18_505, float("inf")), r"NaN or infinity, first in classifier.fc2.bias"),
+        (spoiled(0, float("nan")), r"NaN or infinity, first in embedding.weight"),
+        (spoiled(18_505, float("inf")), r"NaN or infinity, first in classifier.fc2.bias"),
     ],
     ids=["short", "scalar", "int64", "float16", "numpy int32", "nan", "inf"],
 )
-def test_a_bad_vector_is_refused_and_why(flat: Tensor | np.ndarray, message: str) -> None:
+def test_a_bad_vector_is_refused_with_the_reason(flat: Tensor | np.ndarray, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TransformerWeights.from_flat(zoo.MNIST, flat)
 
 
-def test_a_bad_state_dict_is_refused_and_why() -> None:
+def test_a_bad_state_dict_is_refused_with_the_reason() -> None:
     state = TransformerWeights.from_flat(zoo.AGNEWS, random_flat(zoo.AGNEWS)).state_dict()
     with pytest.raises(ValueError, match=r"missing \['embedding.bias', 'embedding.weight'\]"):
         TransformerWeights.from_state_dict(zoo.MNIST, state)

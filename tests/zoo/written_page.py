@@ -29,12 +29,12 @@ def head_of(site: Path) -> dict[str, Any]:
     return json.loads(block(site, "head"))
 
 
-def config_of(site: Path, place: int) -> dict[str, Any]:
-    return unpacked(block(site, f"config-{place}"))
+def config_of(site: Path, index: int) -> dict[str, Any]:
+    return unpacked(block(site, f"config-{index}"))
 
 
 def file_beside(site: Path, name: str) -> Any:
-    """What a script beside the page hands to it."""
+    """The data that a script beside the page hands to it."""
     found = re.fullmatch(r'zooFile\("([\w/-]+)", "([\w+/=]*)"\);\n', (site / f"{name}.js").read_text())
     assert found
     assert found[1] == name

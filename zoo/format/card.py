@@ -1,4 +1,4 @@
-"""The published README.md: a Jinja template with the places that ``card_parts.md`` fills from the manifest."""
+"""The published README.md: a Jinja template whose placeholders ``card_parts.md`` fills from the manifest."""
 
 import hashlib
 import re
@@ -41,7 +41,7 @@ def write_card_and_manifest(
 
 
 def _render_card(template: str, manifest: Manifest, name: str) -> str:
-    """Fills the places of a template, such as ``{{configs}}``; an unknown one is an error."""
+    """Fills the placeholders of a template, such as ``{{configs}}``; an unknown one is an error."""
     environment = SandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
     )
@@ -84,7 +84,7 @@ def _facts(manifest: Manifest, details: dict[str, ConfigDetails]) -> dict[str, A
         "lengths": " or ".join(sorted({f"{spec.num_parameters:,}" for spec in specs})),
         "epochs": " or ".join(sorted({plain_markdown(config.protocol.get("epochs")) for config in details.values()})),
         "by_seeds": _configs_by_seeds(details),
-        # of the blocks, which are alike, the first; a config without an embedding must not put it last
+        # blocks are alike, so only the first; the embedding comes first even if the first config has none
         "tensors": sorted(
             dict.fromkeys(name for spec in specs for name in spec.tensors if not re.match(r"blocks\.[^0]", name)),
             key=lambda name: not name.startswith("embedding."),
@@ -131,7 +131,7 @@ def _whole(config: ConfigDetails) -> str:
 
 
 def _task_files(details: dict[str, ConfigDetails]) -> str:
-    """The files of tasks that are not the paper's, each once, in a fence of code that no line of it can end."""
+    """The files of tasks that are not the paper's, each once, in a code fence that none of its lines can end."""
     texts = {config.task: config.task_file for config in details.values() if config.task_file is not None}
     listed = ""
     for task, text in texts.items():

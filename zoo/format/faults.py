@@ -23,7 +23,7 @@ Fault = tuple[_Mask, str]
 
 
 def run_faults(table: pa.Table, task: str, shards: Sequence[int]) -> Iterator[Fault]:
-    """Faults in a table of runs whose names are sound, in itself and beside the task and the shards it should be of."""
+    """Faults in a table of runs whose names are sound, also against the task and the shards it should belong to."""
     yield _missing(table), "a value is missing"
     ids = table.column("run_id").to_pylist()
     first = {run: row for row, run in reversed(list(enumerate(ids)))}
@@ -58,7 +58,7 @@ def _curve_faults(name: str, curves: pa.ChunkedArray, epochs: _Numbers, complete
 
 
 def checkpoint_faults(rows: pa.Table, runs: pa.Table, record: TrainingRecord) -> Iterator[Fault]:
-    """Faults in checkpoints, in themselves and beside their runs and the record of the training."""
+    """Faults in checkpoints, also against their runs and the record of the training."""
     accuracy, *losses = (numbers_of(rows, name) for name in ("test_accuracy", "test_loss", "train_loss"))
     finite = np.isfinite([accuracy, *losses]).all(axis=0)
     yield _missing(rows) | ~finite, "a value is missing"
@@ -80,7 +80,7 @@ def checkpoint_faults(rows: pa.Table, runs: pa.Table, record: TrainingRecord) ->
 
 
 def _hyperparameter_faults(table: pa.Table) -> Iterator[Fault]:
-    """Values that no run can be trained with."""
+    """Rows with values that no run can be trained with."""
     for name, kind in TYPES.items():
         column = table.column(name)
         choices = get_args(get_args(kind)[0])

@@ -22,7 +22,7 @@ OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 
 @dataclass(frozen=True, kw_only=True)
 class Hyperparameters:
-    """What may differ between the runs of a config.
+    """The settings that may differ between the runs of a config.
 
     A field's type has its range, and its ``Option`` the meaning. A grid may leave out what has a default here.
     """
@@ -47,11 +47,11 @@ class Hyperparameters:
         check_fields(self)
 
     def hyperparameters(self) -> dict[str, Any]:
-        """The columns of the zoo that tell a run from others."""
+        """The columns of the zoo that distinguish runs."""
         return {name: getattr(self, name) for name in HYPERPARAMETERS}
 
     def hashed(self) -> dict[str, Any]:
-        """What ids and seeds of runs are made of: without the later hyperparameters where they have their defaults,
+        """The input of the hashes behind ids and seeds of runs. Later hyperparameters are left out at their defaults,
         so that the runs of the first zoos keep theirs."""
         return {name: value for name, value in self.hyperparameters().items() if (name, value) not in LATER.items()}
 
@@ -62,17 +62,17 @@ TYPES: dict[str, Any] = {
 """Annotated types by name, in the order of the columns."""
 HYPERPARAMETERS = tuple(TYPES)
 CONFIGURATION = tuple(name for name in HYPERPARAMETERS if name != "seed")
-"""What repeats of one configuration share; they differ in the seed."""
+"""The hyperparameters that repeats of one configuration share; they differ in the seed."""
 LATER = {name: getattr(Hyperparameters, name) for name in HYPERPARAMETERS[HYPERPARAMETERS.index("seed") + 1 :]}
 """Hyperparameters that the first zoos did not have, and their defaults, which all rows of a table without them have."""
 SHARED_SEED, DISTINCT_SEEDS = "shared", "distinct"
 SEED_POLICIES = (SHARED_SEED, DISTINCT_SEEDS)
-"""The policies that have a name. A number of repeats is a policy, too."""
+"""The policies that have a name. A number of repeats is a policy too."""
 MIN_REPEATS, MAX_REPEATS = 2, 1000
 
 
 def meaning_of(name: str) -> str:
-    """What a hyperparameter means, as the card of a zoo and ``--help`` put it."""
+    """The meaning of a hyperparameter, as the card of a zoo and ``--help`` show it."""
     return next(each.help for each in get_args(TYPES[name]) if isinstance(each, Option))
 
 

@@ -57,7 +57,7 @@ class Manifest:
     sha256: Sha256 | None = field(default=None, compare=False)
 
     def write(self, folder: Path) -> None:
-        """Puts the manifest in place, with a hash of itself; call it after every file it names is."""
+        """Writes the manifest, with a hash of itself; call it after every file it names is written."""
         text = json.dumps(asdict(self) | {_OWN_HASH: _ZEROS}, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
         write_atomically(folder / MANIFEST_FILE, _with_last(text, _ZEROS, _sha256_of(text)).encode())
 

@@ -22,7 +22,7 @@ CARD_FILE = "README.md"
 RUNS_FILE = "runs.arrow"
 EMBEDDING_FILES = (VECTORS_FILE, VOCABULARY_FILE)
 PREDICTORS_FOLDER = "predictors"
-"""Where fitted predictors lie beside a zoo on the hub; they are not part of it, and the manifest does not list them."""
+"""The folder of fitted predictors beside a zoo on the hub; they are not part of it or of its manifest."""
 _BESIDE_A_ZOO = frozenset({".git", ".gitattributes", ".gitignore", ".cache", PREDICTORS_FOLDER})
 """Entries that git, the hub's client and we ourselves put beside a zoo. They are not part of it: ``zoo.verify`` ignores
 them, and publishing, which would delete them, refuses as for any other file."""

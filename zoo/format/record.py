@@ -20,7 +20,7 @@ _Epochs = Annotated[tuple[Annotated[int, Meta(ge=1, lt=10**5)], ...], Meta(min_l
 
 
 def config_name(task: str, seeds: str) -> str:
-    """The config of the published zoo that such runs belong to.
+    """The config of the published zoo that these runs belong to.
 
     ``TASK-repeats`` where each configuration is trained several times, else the task; but the paper's tasks are
     ``TASK-seeds`` where each run has a seed of its own.
@@ -37,7 +37,7 @@ def task_of(config: str) -> str:
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """What all shards of a config have in common."""
+    """The facts that all shards of a config share."""
 
     task: str
     spec: TransformerSpec
@@ -60,7 +60,7 @@ class TrainingRecord:
         self._check_task()
 
     def _check_task(self) -> None:
-        """Refuses a task that is neither the paper's nor comes with its file, or comes with one of other transformers.
+        """Refuses a task that is not the paper's and has no file, or whose file describes other transformers.
 
         The name of a task becomes part of paths. Only a task file has names that are safe there.
         """
@@ -101,7 +101,7 @@ class TrainingRecord:
 
     @property
     def repeats(self) -> int | None:
-        """How often each configuration was trained; None where once."""
+        """How often each configuration was trained; None if once."""
         return repeats_of(self.seeds)
 
     def data_note(self) -> str | None:
@@ -109,7 +109,7 @@ class TrainingRecord:
         return shortfall(self.task, self.data_source, self.data)
 
     def training(self) -> dict[str, Any]:
-        """The fields of this class alone, by name."""
+        """The fields of this class, without those of subclasses, by name."""
         return {field.name: getattr(self, field.name) for field in fields(TrainingRecord)}
 
     def to_dict(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class TrainingRecord:
 
 
 def check_same_data(records: Mapping[str, TrainingRecord]) -> None:
-    """Refuses configs of one task with different files or, where both say on which, different data."""
+    """Refuses configs of one task with different files or, where both record them, different data."""
     first: dict[str, tuple[str, DataIdentity]] = {}
     files: dict[str, str | None] = {}
     for config, record in records.items():

@@ -1,7 +1,7 @@
 """The columns of the zoo: one row per checkpoint, and one row per run.
 
 No column ever holds a null, and ``zoo.verify`` checks it; yet none is declared non-nullable, because ``datasets`` only
-knows nullable ones and would cast every batch on its way through: 27 k checkpoints/s streamed instead of 45 k.
+has nullable ones and would cast every batch on its way through: 27 k checkpoints/s streamed instead of 45 k.
 """
 
 from typing import get_args
@@ -17,9 +17,9 @@ SCHEMA_VERSION = 1
 WEIGHTS = "weights"
 BEST = "best"
 CHECKPOINTS = ("epoch_50", "epoch_75", "epoch_100", BEST)
-"""The paper's: after 50, 75 and 100 % of the epochs, and at the highest test accuracy."""
+"""The paper's checkpoints: after 50, 75 and 100 % of the epochs, and at the highest test accuracy."""
 CHECKPOINT = rf"(epoch_[1-9][0-9]{{0,4}}|{BEST})"
-"""What any task's may be called."""
+"""The names that any task's checkpoints may have."""
 STATUSES = ("completed", "diverged")
 _ARROW_TYPES = {float: pa.float64(), int: pa.int64()}
 _HYPERPARAMETERS = [pa.field(name, _ARROW_TYPES.get(get_args(kind)[0], pa.string())) for name, kind in TYPES.items()]

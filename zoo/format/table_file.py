@@ -1,7 +1,7 @@
-"""Arrow stream files: written atomically in record batches of 64 rows, read without trusting what their headers say.
+"""Arrow stream files: written atomically in record batches of 64 rows, read without trusting their headers.
 
-Arrow's reader trusts a file: a text column whose offsets point past its end is only found when it is looked at, which
-may end the process, and a compressed buffer is unpacked to whatever size it claims. So Arrow sees only messages that
+Arrow's reader trusts a file: a text column whose offsets point past its end is only found when it is used, which may
+end the process, and a compressed buffer is unpacked to whatever size it claims. So Arrow sees only messages that
 our own writer could have written: of metadata version 5, without metadata of their own (an older version hides a
 compression there), uncompressed, with buffers that lie one after the other inside a body that is there. A batch is
 passed on only after a full validation.
@@ -30,7 +30,7 @@ _NAMES = {
     "checkpoint": (re.compile(CHECKPOINT), "the checkpoint is neither epoch_N nor best"),
     "status": (re.compile("|".join(STATUSES)), f"the status is none of {', '.join(STATUSES)}"),
 }
-"""Columns of names, what each of them matches, and what is wrong with one that does not."""
+"""Columns of names, the pattern of each, and the fault of a name that does not match."""
 _CONTINUATION = b"\xff\xff\xff\xff"
 _PREFIX_BYTES = 8  # the continuation and the length of the metadata, which is 0 at the end of a stream
 _LONGEST_METADATA = 1 << 16  # a stream of checkpoints has 2 kB

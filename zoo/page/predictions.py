@@ -24,8 +24,7 @@ class Predictions:
     """The accuracies that one predictor predicts for checkpoints of a config, in the order of the measured ones.
 
     ``tau`` is Kendall's rank correlation of the two and ``interval`` its 95% interval, over several fits where there
-    are more than the one shown; ``data`` says which checkpoints these are, since they may be of another zoo than the
-    page's.
+    are more than the one shown; ``data`` describes these checkpoints, which may be of another zoo than the page's.
     """
 
     config: str

@@ -98,7 +98,7 @@ def packed(value: Any) -> str:
 
 
 def plain(numbers: Any, digits: int | None = _DIGITS) -> list[float | None]:
-    """Numbers as JSON has them: rounded to significant digits, or float32 in as few as tell it from its neighbors.
+    """Numbers as JSON has them: rounded to significant digits, or to the fewest that identify a float32.
 
     A number that is not finite, such as the loss of a run in the epoch it diverged in, is None.
     """

@@ -3,7 +3,7 @@
 A server may keep us waiting ``_GRACE_SECONDS`` in all, and one second more per ``_LOWEST_RATE`` bytes it has sent;
 the bytes it sends are limited, and so is the time that a whole file can take. Only time spent waiting counts: a reader
 may take as long as it likes between two batches. A connection that drops is opened again where it broke off, at most
-``_ATTEMPTS`` times without a further byte; the pause before an attempt is waiting, too.
+``_ATTEMPTS`` times without a further byte; the pause before an attempt counts as waiting.
 """
 
 import http.client
@@ -59,7 +59,7 @@ class _Patience:
         """Waits a little before the next attempt; raises a ConnectionError where there will be none."""
         self.failures += 1
         if isinstance(error, HTTPError):
-            error.close()  # it is an answer, too, and holds its connection
+            error.close()  # it is also an answer, and holds its connection
         reason = error.reason if isinstance(error, URLError) else error
         refused = isinstance(error, HTTPError) and error.code not in _TEMPORARY
         if refused or isinstance(reason, _TooSlow | TimeoutError) or self.failures == _ATTEMPTS:

@@ -1,7 +1,7 @@
 """Uploading a published zoo to the Hugging Face hub, with fitted predictors (``benchmarks.pretrain``) beside it.
 
-The format of predictors is that of ``nfn.load_pretrained``. Here they only need the name of a config and a header that
-says which transformers they read.
+The format of predictors is that of ``nfn.load_pretrained``. Here they only need the name of a config and a header with
+the dimensions of the transformers they read.
 """
 
 from collections.abc import Mapping
@@ -35,9 +35,9 @@ def push(folder: Path, name: str, *, private: bool = False, beside: Mapping[str,
 
     ``beside`` are more files by their name in the repository. Resumable: files that an interrupted upload brought over
     are not sent again, and files that did not change are not part of the commit. Files of an older edition are removed
-    in the same commit, and a repository that somebody changed meanwhile is left alone, so that the repository, too, is
-    the old zoo or the new one. Other files beside a zoo are kept; a repository that has some and no zoo is refused.
-    (``upload_folder`` would be shorter, but makes several commits of a large folder.)
+    in the same commit, and a repository that someone changed meanwhile is left alone, so that the repository
+    is also the old zoo or the new one. Other files beside a zoo are kept; a repository that has some and no zoo is
+    refused. (``upload_folder`` would be shorter, but makes several commits of a large folder.)
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 

@@ -25,7 +25,7 @@ def load_dataset(path: str | Path = DEFAULT_NAME, name: str | None = None, **arg
     ``path`` may be a folder, the address of one on a web server, OWNER/NAME on the hub, or the default name, which also
     finds ``$SMALL_TRANSFORMER_ZOO`` and the sample beside this package. ``name`` is a config, and may be left out where
     there is only one. Further arguments are those of ``datasets.load_dataset``: split, streaming, cache_dir, features,
-    keep_in_memory, revision, token, download_mode, verification_mode, num_proc. The manifest alone says which files are
+    keep_in_memory, revision, token, download_mode, verification_mode, num_proc. Only files that the manifest lists are
     read. Rows that are missing are an error, never a shorter dataset; so is a server that is too slow (see
     ``zoo.reading.fetch``).
     """

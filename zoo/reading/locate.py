@@ -77,7 +77,7 @@ def find_folder(name: str | Path, config: str | None = None) -> Path:
 
 
 def hub_address(name: str, revision: str | None = None, token: bool | str | None = None) -> tuple[str, dict[str, str]]:
-    """Where the newest commit of a repository (or this revision) is served, and the headers to request it with."""
+    """The address of the newest commit of a repository (or of this revision), and the headers to request it with."""
     from huggingface_hub import HfApi, constants
     from huggingface_hub.utils import build_hf_headers
 

@@ -37,7 +37,7 @@ class ListedFile:
         return f"{self.location}/{self.name}"
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The batches, checked; a file with more or fewer rows than the manifest says ends in a ValueError."""
+        """The batches, checked; a file with more or fewer rows than in the manifest ends in a ValueError."""
         rows = 0
         with self._opened() as source:
             for batch in read_batches(source, schema, str(self)):

@@ -235,7 +235,7 @@ class ZooReader:
         return torch.from_numpy(self._rows.gather(numbers)) if piece is None else self._rows.view(piece)
 
     def __getitem__(self, rows: _Rows) -> dict[str, Any]:
-        """A row as ``datasets`` has it, {column: value, …, "weights": tensor [d]}; of several rows, a list per column.
+        """A row as in ``datasets``, {column: value, …, "weights": tensor [d]}; for several rows, a list per column.
 
         So ``torch.utils.data.DataLoader(reader, batch_size=16, shuffle=True)`` works; ``batches`` is many times faster.
         """

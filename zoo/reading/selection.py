@@ -48,7 +48,7 @@ class Selection:
 
     @classmethod
     def parse(cls, text: str) -> "Selection":
-        """Checks the syntax; whether the columns exist is checked when the selection meets a table."""
+        """Checks the syntax; whether the columns exist is checked when it is applied to a table."""
         if len(text) > _MAX_LENGTH:
             raise ValueError(f"the expression has {len(text):,} characters, at most {_MAX_LENGTH:,} are read")
         try:
@@ -104,7 +104,7 @@ def _describe_column(name: str, column: pd.Series) -> str:
 
 
 def _canonical(node: ast.expr) -> ast.expr:
-    """The condition in its one form; anything but a condition is a ValueError."""
+    """The condition in canonical form; anything but a condition is a ValueError."""
     match node:
         case ast.BoolOp(op=op, values=values):
             return _joined(op, [_canonical(value) for value in values])
@@ -194,7 +194,7 @@ def _evaluate(condition: ast.expr, table: pd.DataFrame) -> _Mask:
         case ast.UnaryOp(operand=operand):
             return ~_evaluate(operand, table)
         case ast.Compare(left=ast.Name() as column, ops=[op], comparators=[ast.List(elts=values)]):
-            # one by one, as == has it: pandas' isin would not find 0.9 in a column of float32
+            # one by one, like ==: pandas' isin would not find 0.9 in a column of float32
             members = np.zeros(len(_column(table, column.id)), dtype=bool)
             for value in values:
                 members |= _compare(table, column, ast.Eq(), value)

@@ -52,7 +52,7 @@ class CheckpointStream(IterableDataset):
         self.rows = reader.rows(where)
         cuts = cut_batches(len(self.rows), batch_size, drop_last)
         self.cuts = cuts[: len(cuts) // self.world_size * self.world_size] if drop_last else cuts
-        # shared memory, so that workers that outlive an epoch learn about the next
+        # shared memory, so that workers that outlive an epoch see the next one
         self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()
 
     def set_epoch(self, epoch: int) -> None:

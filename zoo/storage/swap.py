@@ -32,9 +32,9 @@ def replacing_folder(target: Path, files_of: _FilesOf, *, wait: bool = False) ->
     The new folder is built beside the old one and is exchanged with it in one system call (Linux's
     ``renameat2(RENAME_EXCHANGE)``), whatever signal or power cut comes; the old one is deleted after that. Where the
     system or the file system has no such call (macOS, NFS, some FUSE mounts) it takes two renames: for that moment
-    there is no ``target``, readers that open it then find nothing, and killed in it, the next call here brings the old
-    one back first. One writer at a time: another is refused, or waits where it should ``wait``; the leftovers of a
-    killed one are deleted.
+    there is no ``target`` for readers to open, and after a kill in that moment the next call here first brings the old
+    one back. One writer at a time: another is refused, or waits if ``wait`` is set; the leftovers of a killed one are
+    deleted.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     busy = None if wait else f"another publish into {target.parent} is under way: wait for it to end"
@@ -65,7 +65,7 @@ def _check_replaceable(target: Path, files_of: _FilesOf) -> None:
     if not target.exists():
         return
     for folder in (target, *_folders_in(target)):
-        # root may write anywhere, but a folder that nobody may write to was protected on purpose
+        # root may write anywhere, but a folder without write permission was protected on purpose
         if not folder.stat().st_mode & 0o222 or not os.access(folder, os.W_OK | os.X_OK):
             raise ValueError(f"{folder} is write-protected, so {target} is not replaced: chmod it or move it away")
     for name in unlisted_entries(target, files_of(target) or ()):
@@ -142,7 +142,7 @@ def _unfinished(target: Path) -> str:
 
 
 def _previous(target: Path) -> Path:
-    """Where the old folder is for the moment between two renames."""
+    """The path of the old folder between two renames."""
     return target.with_name(f".{target.name}.previous")
 
 

@@ -24,7 +24,7 @@ _TILE = 100
 
 
 class Evaluation(NamedTuple):
-    """Share of examples classified rightly, and their mean cross entropy."""
+    """Share of examples classified correctly, and mean cross entropy."""
 
     accuracy: float
     loss: float
@@ -44,7 +44,7 @@ def evaluate(
     ``task`` is one of the paper's by name, the path of a task file, the name of a task whose file is in the manifest of
     ``zoo``, or data that is loaded already; ``data`` is the folder that the paths of its data start from. A transformer
     of texts reads words by the frozen embedding it was trained with: that of ``zoo``, the zoo it is from, found by name
-    as ``zoo.open`` finds it; an ``embedding`` without a zoo is given itself, or the folder it lies in. ``batch_size``
+    as ``zoo.open`` finds it; without a zoo, ``embedding`` is the embedding or its folder. ``batch_size``
     examples go to the device at a time; the model itself always sees tiles of ``_TILE``, the last one filled up, so the
     result is the same at every batch size, to the bit.
     """

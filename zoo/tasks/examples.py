@@ -27,7 +27,7 @@ _WHOLE_NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
 
 @dataclass(frozen=True)
 class Examples:
-    """A set of labelled examples, whole: images as bytes, or texts as word ids padded with 0.
+    """A set of labeled examples, whole: images as bytes, or texts as word ids padded with 0.
 
     Images of several channels have them last, as files do; those of one channel need no such dimension.
     """
@@ -107,7 +107,7 @@ class RawImages:
 
 
 @dataclass(frozen=True)
-class LabelledTexts:
+class LabeledTexts:
     """Texts and the numbers of their classes."""
 
     texts: Sequence[str]
@@ -118,8 +118,8 @@ class LabelledTexts:
 class RawTexts:
     """Texts with labels 0 … ``classes`` − 1."""
 
-    train: LabelledTexts
-    test: LabelledTexts
+    train: LabeledTexts
+    test: LabeledTexts
     source: str
     identity: DataIdentity
     classes: int
@@ -138,7 +138,7 @@ def identify_images(train: Examples, test: Examples) -> DataIdentity:
     return DataIdentity(len(train), len(test), *hashes)
 
 
-def identify_texts(train: LabelledTexts, test: LabelledTexts) -> DataIdentity:
+def identify_texts(train: LabeledTexts, test: LabeledTexts) -> DataIdentity:
     hashes = (hash_texts(split.texts, split.labels) for split in (train, test))
     return DataIdentity(len(train.texts), len(test.texts), *hashes)
 
@@ -186,7 +186,7 @@ def size_of(examples: Examples) -> str:
 
 
 def join_texts(
-    title: str, train: LabelledTexts, test: LabelledTexts, classes: int, train_at: str, test_at: str
+    title: str, train: LabeledTexts, test: LabeledTexts, classes: int, train_at: str, test_at: str
 ) -> RawTexts:
     """The two splits of a data set of texts; ``train_at`` and ``test_at`` name their labels in a message."""
     _check_classes(torch.tensor(train.labels), torch.tensor(test.labels), train_at, test_at)

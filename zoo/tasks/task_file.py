@@ -22,7 +22,7 @@ PAPER_TASKS = ("mnist", "agnews")
 _PAPER_FOLDER = Path(__file__).parent / "paper"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _RESERVED = (*PAPER_TASKS, "predictors")
-"""Names that mean something else: the paper's tasks, and the folder of fitted predictors beside a zoo."""
+"""Reserved names: the paper's tasks, and the folder of fitted predictors beside a zoo."""
 _RESERVED_ENDINGS = ("-seeds", "-repeats", "-runs")
 """Endings that turn the name of a task into the name of a config."""
 _MAX_BYTES = 1 << 16
@@ -32,7 +32,7 @@ _Dimension = Annotated[int, Meta(ge=1, le=1 << 12)] | None
 
 @dataclass(frozen=True)
 class _Transformer:
-    """``[transformer]``; what is left out is None here and has the paper's value."""
+    """``[transformer]``; a key that is left out is None here and has the paper's value."""
 
     patch_size: _Dimension = None
     tokens: _Dimension = None
@@ -71,7 +71,7 @@ class TaskFile:
 
     @classmethod
     def read(cls, path: Path) -> "TaskFile":
-        """A file of one's own; it cannot have the name of one of the paper's tasks."""
+        """Your own file; it cannot have the name of one of the paper's tasks."""
         if not path.is_file():
             raise FileNotFoundError(
                 f"there is no task {str(path)!r}: {', '.join(PAPER_TASKS)}, or the path of a TOML file"
@@ -86,7 +86,7 @@ class TaskFile:
 
     @classmethod
     def own(cls, text: str, where: str, base: Path) -> "TaskFile":
-        """The text of a task file of one's own, as a file or a manifest holds it."""
+        """The text of your own task file, from a file or a manifest."""
         task = cls.parse(text, where, base)
         if task.name in _RESERVED or task.name.endswith(_RESERVED_ENDINGS) or not _NAME.fullmatch(task.name):
             raise ValueError(
@@ -158,7 +158,7 @@ class TaskFile:
 
     def _spec(self, classes: int, **dimensions: Any) -> TransformerSpec:
         if classes < 2:
-            raise ValueError(f"{self.where}: [data] has {classes} class: a transformer tells at least 2 apart")
+            raise ValueError(f"{self.where}: [data] has {classes} class: a task needs at least 2")
         try:
             return TransformerSpec(self.name, classes, **dimensions)
         except ValueError as error:

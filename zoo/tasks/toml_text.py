@@ -7,7 +7,7 @@ from typing import Any
 
 
 def parse_toml(text: str | bytes, where: str) -> dict[str, Any]:
-    """The content of a file; what is not TOML, or not UTF-8, is a ValueError that names ``where`` it lies."""
+    """The content of a file; text that is not TOML, or not UTF-8, is a ValueError that names ``where`` it lies."""
     try:
         return tomllib.loads(text if isinstance(text, str) else text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

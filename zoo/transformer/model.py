@@ -47,7 +47,7 @@ class _Dropout(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then MLP, each behind a LayerNorm and in front of a dropout."""
+    """Attention, then MLP, each after a LayerNorm and before a dropout."""
 
     def __init__(self, spec: TransformerSpec, dropout: _Dropout) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class ZooTransformer(nn.Module):
 
 
 def check_images(spec: TransformerSpec, images: Tensor) -> None:
-    """Refuses what does not cut into exactly the patches that the spec has positions for."""
+    """Refuses images that do not cut into exactly the patches that the spec has positions for."""
     if images.ndim != 4 or images.shape[1] != spec.channels:
         raise ValueError(
             f"a transformer of {spec.task} reads images [b, {spec.channels}, height, width], got {tuple(images.shape)}"
@@ -178,7 +178,7 @@ def build_model(spec: TransformerSpec, flat: FlatLike | TransformerWeights) -> Z
         )
     if weights.batch_shape:
         raise ValueError(f"build_model takes one weight vector, got a batch of shape {tuple(weights.batch_shape)}")
-    with torch.random.fork_rng(devices=[]):  # torch draws initial weights, which nobody will see
+    with torch.random.fork_rng(devices=[]):  # torch draws initial weights, which are overwritten
         model = ZooTransformer(spec)
     model.to(weights.flat())
     model.load_state_dict(weights.state_dict())

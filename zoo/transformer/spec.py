@@ -20,7 +20,7 @@ COMPONENTS: tuple[Component, ...] = ("embedding", "encoder", "classifier")
 
 
 class _TensorSlot(NamedTuple):
-    """Where one tensor lives in the flat vector."""
+    """The slot of one tensor in the flat vector."""
 
     shape: tuple[int, ...]
     offset: int
@@ -139,7 +139,7 @@ class TransformerSpec:
     def to_dict(self) -> dict[str, Any]:
         """The dimensions as plain JSON-ready data; ``TransformerSpec(**spec.to_dict())`` is the same spec.
 
-        One channel and no residual connections are left unsaid, as in files older than these two fields.
+        One channel and no residual connections are left out, as in files older than these two fields.
         """
         return {name: value for name, value in asdict(self).items() if (name, value) not in _LATER.items()}
 

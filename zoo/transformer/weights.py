@@ -43,7 +43,7 @@ class BlockWeights:
 class TransformerWeights:
     """The weights of one transformer, or of a batch of them over leading dimensions, as one flat tensor [..., d].
 
-    Immutable: no method writes to the tensor, which may be a read-only memory map, and nobody else should.
+    Immutable: no method writes to the tensor, which may be a read-only memory map, and no other code should.
     """
 
     spec: TransformerSpec

@@ -1,24 +1,25 @@
-// Weight gradients of the adders, four warps that have no sample of their own (ROLES): those of at most two blocks of the
-// paper's dimensions, in registers for a whole step.
+// Weight gradients in the registers of the adders, four warps without an example of their own (ROLES), for a whole
+// step: those of at most two blocks of the paper's dimensions.
 //
-// A block's six matrices are eight squares of 32×32. Adder g has square g, of the attention, and square 4 + g, of the MLP:
+// A block's six matrices are eight squares of 32×32. Adder g has square g, of the attention, and square 4 + g, of the
+// MLP:
 //
 //     square    0        1        2        3            4, 5                  6, 7
 //     dW        query    key      value    output       fc1, upper and lower  fc2, left and right half
 //     from      dQᵀ·x1   dKᵀ·x1   dVᵀ·x1   daᵀ·joined   d_hiddenᵀ·x2          dyᵀ·hidden
 //
-// Biases are the same with x = 1: fc1's belong to squares 4 and 5, fc2's to square 6. The embedding (images only) belongs
-// to squares 0 and 1, the classifier to all, from the rows of the last 16 samples. After the last sample of a step all is
-// written down in device memory, where every warp finds the gradients of the weights that it updates.
+// Biases are the same with x = 1: fc1's belong to squares 4 and 5, fc2's to square 6. The embedding (images only)
+// belongs to squares 0 and 1, the classifier to all, from the rows of the last 16 examples. After the last example of a
+// step the gradients are written to device memory, where every warp reads those of the weights that it updates.
 #pragma once
 #include "register_gradients.cuh"
 
-// Writes gradients down, in the order of the flat vector.
+// Writes gradients to device memory, in the order of the flat vector.
 struct Writer {
     const Thread& me;
     float* flat;
 
-    // 16 rows × 8 columns of a matrix that starts at `start`, from `row` and `chunk` on; of the rows only the first `rows`.
+    // 16 rows × 8 columns of a matrix that starts at `start`, from `row` and `chunk` on; only the first `rows` rows.
     template <int N> DEVICE void tile(const Sums& gradient, int start, int row, int chunk, int rows = TILE) const {
         #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -30,7 +31,7 @@ struct Writer {
         }
     }
 
-    // 16 biases, whose gradients stand in every column; of these only the first `count`.
+    // 16 biases, whose gradients are in every column; only the first `count` of them.
     DEVICE void biases(const Sums& gradient, int start, int count = TILE) const {
         if (me.pair != 0) return;
         #pragma unroll
@@ -47,7 +48,7 @@ struct AdderGradients {
     Sums square[PARTS][BLOCKS][2][4];               // [rows 16·i][columns 8·j]
     Sums bias[BLOCKS][2];                           // squares 4-6; every column holds the same sum
     Sums embedding[3];                              // squares 0 and 1: 16 rows × (16 columns, bias)
-    Sums classifier1[PARTS], classifier2[PARTS];    // as RegisterGradients has them
+    Sums classifier1[PARTS], classifier2[PARTS];    // as in RegisterGradients
 
     DEVICE void reset() {
         #pragma unroll
@@ -64,23 +65,23 @@ struct AdderGradients {
         clear(classifier2);
     }
 
-    // Adds one part of a block of one group's samples, which have so many tiles together. The factors of the next tile come
-    // while those of this one are multiplied.
+    // Adds one group's examples, which have this many tiles together, to one part of a block. The factors of the next
+    // tile are loaded while those of this one are multiplied.
     template <Part PART>
-    DEVICE void add_part(const FactorAddresses& f, Sample sample, int block, int tiles) {
+    DEVICE void add_part(const FactorAddresses& f, Example example, int block, int tiles) {
         with_all_tiles(tiles, [&](auto count) {
-            if (block) add_tiles<PART, BLOCKS - 1, count.value>(f, sample);
-            else add_tiles<PART, 0, count.value>(f, sample);
+            if (block) add_tiles<PART, BLOCKS - 1, count.value>(f, example);
+            else add_tiles<PART, 0, count.value>(f, example);
         });
     }
 
-    // Adds one sample's share of the embedding; `patches` are its input.
-    DEVICE void add_embedding(const Thread& me, int g, Sample sample, TokenRows<FEATURES> patches) {
+    // Adds one example to the gradient of the embedding; `patches` are its input.
+    DEVICE void add_embedding(const Thread& me, int g, Example example, TokenRows<FEATURES> patches) {
         if (g >= 2) return;
         #pragma unroll
         for (int tile = 0; tile < TOKEN_TILES; tile++) {
             Factor a, b;
-            sample.d_embedded().load_left_transposed(me, a, tile * TILE, 2 * g);
+            example.d_embedded().load_left_transposed(me, a, tile * TILE, 2 * g);
             load_matrices_transposed(b, patches.base + tile * TILE * PITCH<FEATURES> + patches.down(me));
             mma(embedding[0], a, b[0], b[1]);
             mma(embedding[1], a, b[2], b[3]);
@@ -88,8 +89,8 @@ struct AdderGradients {
         }
     }
 
-    // Adds the share of the last 16 samples to the classifier.
-    DEVICE void add_classifier(const Thread& me, int g, RecentSamples recent) {
+    // Adds the last 16 examples to the gradient of the classifier.
+    DEVICE void add_classifier(const Thread& me, int g, RecentExamples recent) {
         #pragma unroll
         for (int part = 0; part < PARTS; part++) {
             add_to_classifier(me, 4 * part + g, recent, classifier1[part], classifier2[part]);
@@ -131,28 +132,30 @@ struct AdderGradients {
 
   private:
     template <Part PART, int BLOCK, int TILES>
-    DEVICE void add_tiles(const FactorAddresses& f, Sample sample) {
+    DEVICE void add_tiles(const FactorAddresses& f, Example example) {
         constexpr int part = PART == MLP;
         Factor a[2][2], b[2][2];
-        load_factors(a[0], b[0], f, sample, 0);
+        load_factors(a[0], b[0], f, example, 0);
         #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
             const int now = tile % 2;
-            if (tile + 1 < TILES) load_factors(a[1 - now], b[1 - now], f, sample, tile + 1);
+            if (tile + 1 < TILES) load_factors(a[1 - now], b[1 - now], f, example, tile + 1);
             #pragma unroll
             for (int i = 0; i < 2; i++) {
                 #pragma unroll
                 for (int j = 0; j < 4; j++) {
                     mma(square[part][BLOCK][i][j], a[now][i], b[now][j / 2][j % 2 * 2], b[now][j / 2][j % 2 * 2 + 1]);
                 }
-                if (PART == MLP) mma(bias[BLOCK][i], a[now][i], ONES, ONES);  // square 7 has no use for it
+                if (PART == MLP) mma(bias[BLOCK][i], a[now][i], ONES, ONES);  // unused in square 7
             }
         }
     }
-    static DEVICE void load_factors(Factor (&a)[2], Factor (&b)[2], const FactorAddresses& f, Sample sample, int tile) {
-        load_matrices_transposed(a[0], sample.start + f.left + tile * f.left_step);
-        load_matrices_transposed(b[0], sample.start + f.right + tile * f.right_step);
-        load_matrices_transposed(b[1], sample.start + f.right_next + tile * f.right_step);
-        load_matrices_transposed(a[1], sample.start + f.left_next + tile * f.left_step);
+    static DEVICE void load_factors(
+        Factor (&a)[2], Factor (&b)[2], const FactorAddresses& f, Example example, int tile
+    ) {
+        load_matrices_transposed(a[0], example.start + f.left + tile * f.left_step);
+        load_matrices_transposed(b[0], example.start + f.right + tile * f.right_step);
+        load_matrices_transposed(b[1], example.start + f.right_next + tile * f.right_step);
+        load_matrices_transposed(a[1], example.start + f.left_next + tile * f.left_step);
     }
 };

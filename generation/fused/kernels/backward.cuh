@@ -1,6 +1,6 @@
-// The backward pass of one block for one sample. As in the forward pass each warp has its own rows; but the gradients
-// of keys and values are sums over all queries, so probabilities p and score gradients ds pass through shared memory,
-// one head at a time.
+// The backward pass of one block for one example. As in the forward pass, each warp has its own rows; but the
+// gradients of keys and values are sums over all queries, so probabilities p and score gradients ds pass through shared
+// memory, one head at a time.
 //
 //     dy ─ ·W_B ─ ReLU' ─ d_hidden ─ ·W_A ─ LayerNorm' ─ dropout' ─ da ─ ·W_O ─ d_joined
 //     p = 2^(score − log_sum)      ds = p ∘ (d_joined·Vᵀ − δ),  δ = Σ d_joined∘joined
@@ -9,9 +9,9 @@
 #pragma once
 #include "forward.cuh"
 
-// From dy to d_hidden, then to the gradient of the attention's output, in front of its dropout.
+// From dy to d_hidden, then to the gradient of the attention's output, before its dropout.
 DEVICE void backward_mlp(
-    const Thread& me, int block, const BlockWeights& weights, const Sample& sample, const BlockRows& kept,
+    const Thread& me, int block, const BlockWeights& weights, const Example& example, const BlockRows& kept,
     const BlockMemory& memory, const Dropout& dropout, Rows<DIM>& d
 ) {
     PackedRows<DIM> rows;
@@ -19,21 +19,21 @@ DEVICE void backward_mlp(
     Rows<HIDDEN> wide;
     drop_in_block_backward(d, dropout, block, 1, memory);
     pack_rows(rows, d);
-    store_rows(me, sample.dy(), rows);
+    store_rows(me, example.dy(), rows);
     multiply(me, wide, rows, weights.fc2());
     pack_rows(d_hidden, wide);
     if (ROLES && !is_earlier(block)) load_rows(me, hidden, kept.hidden());
-    else sample.parking.get(Parking::hidden(block), hidden);
+    else example.parking.get(Parking::hidden(block), hidden);
     #pragma unroll
     for (int k = 0; k < HIDDEN / 16; k++) {
-        // a half that is at least the smallest positive number, plus 0x7FFF, has its sign bit set; zero has not
+        // a half that is at least the smallest positive number, plus 0x7FFF, has its sign bit set; zero does not
         #pragma unroll
         for (int i = 0; i < 4; i++) d_hidden[k][i] &= spread_signs(hidden[k][i] + 0x7FFF7FFFu);
     }
     if (TAKE_TURNS || (ROLES && is_earlier(block))) store_rows(me, kept.hidden(), hidden);
-    if (TAKE_TURNS || ROLES) store_rows(me, sample.d_hidden(), d_hidden);
-    else sample.parking.put(Parking::D_HIDDEN, d_hidden);
-    if (ROLES) bring(MLP_THERE + me.group);
+    if (TAKE_TURNS || ROLES) store_rows(me, example.d_hidden(), d_hidden);
+    else example.parking.put(Parking::D_HIDDEN, d_hidden);
+    if (ROLES) arrive(MLP_THERE + me.group);
     multiply(me, d, d_hidden, weights.fc1());
     load_rows(me, rows, kept.x2());
     normalize_backward(d, rows, memory.r2);
@@ -60,15 +60,15 @@ DEVICE void weighted_sums(
 // One head: probabilities and score gradients of the warp's rows as queries, and with them dq.
 template <int TILES>
 DEVICE void backward_scores(
-    const Thread& me, const Tokens<TILES>& tokens, const Sample& sample, int head, const PackedRows<INNER>& query,
+    const Thread& me, const Tokens<TILES>& tokens, const Example& example, int head, const PackedRows<INNER>& query,
     const PackedRows<INNER>& d_joined, const PerRow<float>& log_sum, const PerRow<float>& delta, Rows<HEAD_DIM>& dq
 ) {
     const int first = head * HEAD_TILES;  // of the head's tiles of columns
     Factor keys[HEAD_TILES], values[HEAD_TILES], key_columns[HEAD_TILES];
     #pragma unroll
     for (int k = 0; k < HEAD_TILES; k++) {
-        tokens.of(sample.keys()).load_right_transposed(me, keys[k], 0, 2 * (first + k));
-        tokens.of(sample.values()).load_right_transposed(me, values[k], 0, 2 * (first + k));
+        tokens.of(example.keys()).load_right_transposed(me, keys[k], 0, 2 * (first + k));
+        tokens.of(example.values()).load_right_transposed(me, values[k], 0, 2 * (first + k));
     }
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
@@ -78,10 +78,10 @@ DEVICE void backward_scores(
         for (int k = 0; k < HEAD_TILES; k++) {
             accumulate(k == 0, score[0], score[1], query[first + k], keys[k]);
             accumulate(k == 0, dp[0], dp[1], d_joined[first + k], values[k]);
-            tokens.of(sample.keys()).load_right(me, key_columns[k], tile * TILE, 2 * (first + k));
+            tokens.of(example.keys()).load_right(me, key_columns[k], tile * TILE, 2 * (first + k));
             if (tile + 1 < TILES) {  // early, so that the next products need not wait for them
-                tokens.of(sample.keys()).load_right_transposed(me, keys[k], (tile + 1) * TILE, 2 * (first + k));
-                tokens.of(sample.values()).load_right_transposed(me, values[k], (tile + 1) * TILE, 2 * (first + k));
+                tokens.of(example.keys()).load_right_transposed(me, keys[k], (tile + 1) * TILE, 2 * (first + k));
+                tokens.of(example.values()).load_right_transposed(me, values[k], (tile + 1) * TILE, 2 * (first + k));
             }
         }
         #pragma unroll
@@ -100,8 +100,8 @@ DEVICE void backward_scores(
         }
         pack_rows(p, score);
         pack_rows(ds, dp);
-        store_rows(me, sample.p(), p, 2 * tile);
-        store_rows(me, sample.ds(), ds, 2 * tile);
+        store_rows(me, example.p(), p, 2 * tile);
+        store_rows(me, example.ds(), ds, 2 * tile);
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) accumulate(tile == 0, dq[2 * k], dq[2 * k + 1], ds[0], key_columns[k]);
     }
@@ -110,24 +110,24 @@ DEVICE void backward_scores(
 // One head: gradients of the warp's rows as keys and values, gathered from all queries.
 template <int TILES>
 DEVICE void backward_keys(
-    const Thread& me, const Tokens<TILES>& tokens, const Sample& sample, int head, Rows<HEAD_DIM>& dk,
+    const Thread& me, const Tokens<TILES>& tokens, const Example& example, int head, Rows<HEAD_DIM>& dk,
     Rows<HEAD_DIM>& dv
 ) {
-    // of p and ds: this warp's tokens as keys
+    // columns of p and ds: this warp's tokens as keys
     const u32 columns = TokenRows<ROWS>::across(me) ^ (32 * (me.tile - tokens.first_tile));
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
         Factor a, b;
-        load_matrices_transposed(a, tokens.of(sample.p()).at(columns, tile * TILE, 0));
+        load_matrices_transposed(a, tokens.of(example.p()).at(columns, tile * TILE, 0));
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) {
-            tokens.of(sample.d_joined()).load_right(me, b, tile * TILE, 2 * (head * HEAD_TILES + k));
+            tokens.of(example.d_joined()).load_right(me, b, tile * TILE, 2 * (head * HEAD_TILES + k));
             accumulate(tile == 0, dv[2 * k], dv[2 * k + 1], a, b);
         }
-        load_matrices_transposed(a, tokens.of(sample.ds()).at(columns, tile * TILE, 0));
+        load_matrices_transposed(a, tokens.of(example.ds()).at(columns, tile * TILE, 0));
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) {
-            tokens.of(sample.queries()).load_right(me, b, tile * TILE, 2 * (head * HEAD_TILES + k));
+            tokens.of(example.queries()).load_right(me, b, tile * TILE, 2 * (head * HEAD_TILES + k));
             accumulate(tile == 0, dk[2 * k], dk[2 * k + 1], a, b);
         }
     }
@@ -141,27 +141,27 @@ DEVICE void pack_scaled(PackedRows<INNER>& a, int head, const Rows<HEAD_DIM>& ro
     }
 }
 
-// What a warp without tokens does while the others go backward: it meets them where they wait for it. It has code of its
-// own, since in theirs the compiler would keep registers for what a warp without tokens never has.
+// A warp without tokens only arrives at the barriers of the backward pass. It has code of its own, since in the others'
+// code the compiler would keep registers for numbers that it never has.
 template <Part PART> DEVICE void stand_by(int group, int block) {
-    if (ROLES && PART == MLP) bring(MLP_THERE + group);
+    if (ROLES && PART == MLP) arrive(MLP_THERE + group);
     if (PART == MLP) return;
     if (ROLES) await(MLP_USED + group);
     else if (is_earlier(block)) group_barrier(group);
     #pragma unroll 1
     for (int i = 0; i < 2 * HEADS; i++) group_barrier(group);
-    if (ROLES) bring(ATTENTION_THERE + group);
+    if (ROLES) arrive(ATTENTION_THERE + group);
 }
 
-// From the gradient of a block's output to that of its input, in place; leaves all that the weight gradients need. Of
-// parts that take turns the MLP comes first, and what it leaves is used up before attention follows. With ROLES a part
-// is brought to the adders as soon as they find all they need, but for the last, to which the embedding belongs.
+// From the gradient of a block's output to that of its input, in place; leaves the rows that the weight gradients need.
+// Where parts take turns, the MLP goes first, and its rows are used before the attention follows. With ROLES the adders
+// get each part as soon as its rows are complete, except the last, which includes the embedding.
 template <Part PART, int TILES>
 DEVICE void backward_block(
-    const Thread& me, const Tokens<TILES>& tokens, int block, const BlockWeights& weights, const Sample& sample,
+    const Thread& me, const Tokens<TILES>& tokens, int block, const BlockWeights& weights, const Example& example,
     const BlockMemory& memory, const Dropout& dropout, Rows<DIM>& d
 ) {
-    const BlockRows kept = sample.kept();
+    const BlockRows kept = example.kept();
     PackedRows<DIM> rows;
     PackedRows<INNER> query, d_joined, dq, dk, dv;
     Instead<PackedRows<INNER>, PackedRows<DIM>> instead;
@@ -171,54 +171,54 @@ DEVICE void backward_block(
     if (!tokens.busy) return stand_by<PART>(me.group, block);
     if (is_earlier(block)) {
         if (PART != MLP) {
-            sample.parking.bring_back(me, Parking::rows(block, Parking::X1), kept.x1());
-            sample.parking.bring_back(me, Parking::rows(block, Parking::JOINED), kept.joined());
+            example.parking.bring_back(me, Parking::rows(block, Parking::X1), kept.x1());
+            example.parking.bring_back(me, Parking::rows(block, Parking::JOINED), kept.joined());
         }
-        if (PART != ATTENTION) sample.parking.bring_back(me, Parking::rows(block, Parking::X2), kept.x2());
+        if (PART != ATTENTION) example.parking.bring_back(me, Parking::rows(block, Parking::X2), kept.x2());
         warp_barrier();
     }
-    if (PART == MLP) return backward_mlp(me, block, weights, sample, kept, memory, dropout, d);
+    if (PART == MLP) return backward_mlp(me, block, weights, example, kept, memory, dropout, d);
     if (is_earlier(block)) {
         // only the last block's queries, keys and values are still there
         load_rows(me, rows, kept.x1());
-        project(me, rows, weights, query, sample.keys(), sample.values());
-        store_rows(me, sample.queries(), query);
+        project(me, rows, weights, query, example.keys(), example.values());
+        store_rows(me, example.queries(), query);
     } else {
-        load_rows(me, query, sample.queries());
+        load_rows(me, query, example.queries());
     }
-    if (PART == WHOLE) backward_mlp(me, block, weights, sample, kept, memory, dropout, d);
+    if (PART == WHOLE) backward_mlp(me, block, weights, example, kept, memory, dropout, d);
     pack_rows(rows, d);
-    store_rows(me, sample.da(), rows);
+    store_rows(me, example.da(), rows);
     Instead<Rows<INNER>, Rows<DIM>> instead_of_d;
     Rows<INNER>& d_wide = instead_of_d.of(d);
     multiply(me, d_wide, rows, weights.output());
     pack_rows(d_joined, d_wide);
-    store_rows(me, sample.d_joined(), d_joined);
+    store_rows(me, example.d_joined(), d_joined);
     load_rows(me, joined, kept.joined());
     #pragma unroll
     for (int head = 0; head < HEADS; head++) weighted_sums(delta[head], d_joined, joined, head);
     if (ROLES) await(MLP_USED + me.group);  // p and ds will lie where d_hidden and hidden were
-    else if (is_earlier(block)) group_barrier(me.group);  // the new keys and values of all rows are there
+    else if (is_earlier(block)) group_barrier(me.group);  // the new keys and values of all rows are written
     #pragma unroll
     for (int head = 0; head < HEADS; head++) {
         Rows<HEAD_DIM> c, e;
         if (head) group_barrier(me.group);  // all have read the other head's p and ds
-        backward_scores(me, tokens, sample, head, query, d_joined, memory.log_sum[head], delta[head], c);
+        backward_scores(me, tokens, example, head, query, d_joined, memory.log_sum[head], delta[head], c);
         pack_scaled(dq, head, c, SCORE_SCALE);
         group_barrier(me.group);
-        backward_keys(me, tokens, sample, head, c, e);
+        backward_keys(me, tokens, example, head, c, e);
         pack_scaled(dk, head, c, SCORE_SCALE);
         pack_scaled(dv, head, e, 1.0f);
     }
     group_barrier(me.group);  // all have read queries, keys and values
-    if (PART == WHOLE) {  // p and ds have been read, too
-        sample.parking.bring_back(me, Parking::hidden(block), kept.hidden());
-        sample.parking.bring_back(me, Parking::D_HIDDEN, sample.d_hidden());
+    if (PART == WHOLE) {  // p and ds have been read too
+        example.parking.bring_back(me, Parking::hidden(block), kept.hidden());
+        example.parking.bring_back(me, Parking::D_HIDDEN, example.d_hidden());
     }
-    store_rows(me, sample.queries(), dq);
-    store_rows(me, sample.keys(), dk);
-    store_rows(me, sample.values(), dv);
-    if (ROLES && !last) bring(ATTENTION_THERE + me.group);
+    store_rows(me, example.queries(), dq);
+    store_rows(me, example.keys(), dk);
+    store_rows(me, example.values(), dv);
+    if (ROLES && !last) arrive(ATTENTION_THERE + me.group);
     multiply(me, d, dq, weights.query());
     multiply<ADD>(me, d, dk, weights.key());
     multiply<ADD>(me, d, dv, weights.value());

@@ -1,22 +1,22 @@
-// The end of the network for one sample: mean over tokens, two linear layers, cross entropy, and back to the mean.
+// The end of the network for one example: mean over tokens, two linear layers, cross entropy, and back to the mean.
 //
-// It is one row of numbers, so each warp of the group computes all of it, in row 0 of its tiles, and none has to wait.
+// It is one row of numbers, so each warp of the group computes all of it, in row 0 of its tiles, without waiting.
 #pragma once
 #include "forward.cuh"
 
-// Gradients are carried in halves, whose smallest normal number is 6e-5. A token's share of the gradient of one sample
+// Gradients are carried in halves, whose smallest normal number is 6e-5. A token's share of the gradient of one example
 // is about 1/TOKENS; this factor brings it back to order one. It is a power of two, so it rounds nothing.
 constexpr float LOSS_SCALE = 64.0f;
 
-// The factors of the classifier's weight gradients: rows of the last 16 samples, in shared memory.
+// The factors of the classifier's weight gradients: rows of the last 16 examples, in shared memory.
 constexpr int RECENT = 16;
-struct RecentSamples {
+struct RecentExamples {
     static constexpr u32 DZ = Matrix<RECENT, DIM>::BYTES, ACTIVE = 2 * DZ, D_LOGIT = 3 * DZ;
     static constexpr u32 BYTES = D_LOGIT + Matrix<RECENT, TILE>::BYTES;
     u32 start;
 
     DEVICE Matrix<RECENT, DIM> pooled() const { return {start, 0}; }        // means over tokens
-    DEVICE Matrix<RECENT, DIM> dz() const { return {start, DZ}; }           // gradients in front of the ReLU
+    DEVICE Matrix<RECENT, DIM> dz() const { return {start, DZ}; }           // gradients before the ReLU
     DEVICE Matrix<RECENT, DIM> active() const { return {start, ACTIVE}; }   // output of the ReLU
     DEVICE Matrix<RECENT, TILE> d_logit() const { return {start, D_LOGIT}; }
 };
@@ -32,8 +32,8 @@ struct TokenSums {
 using PerClass = float[4];
 
 // The sum of x over the warp's 16 rows, for 32 columns, one per lane: lane i·4 + pair/2 holds column
-// 8·(i/2) + pair + i%2, where the eight values of each lane were folded onto the eight lanes of a column, halving their
-// number at each exchange.
+// 8·(i/2) + pair + i%2. The eight values of each lane are folded onto the eight lanes of a column, halving their number
+// at each exchange.
 template <int CHUNKS> DEVICE float column_sums(const Thread& me, const Sums (&x)[CHUNKS]) {
     static_assert(CHUNKS == 4);
     float value[8];
@@ -67,7 +67,7 @@ DEVICE void share_sums(const Thread& me, const Rows<DIM>& x, TokenSums sums) {
     }
 }
 
-// Row 0 of a left factor from the group's sums: the mean over the sample's tokens.
+// Row 0 of a left factor from the group's sums: the mean over the example's tokens.
 template <int TILES>
 DEVICE void mean_row(const Thread& me, const Tokens<TILES>& tokens, PackedRows<DIM>& pooled, TokenSums sums) {
     float scale = 1.0f / tokens.length;
@@ -96,7 +96,7 @@ DEVICE void store_row(const Thread& me, Matrix<RECENT, N> matrix, const PackedRo
     }
 }
 
-// z = W_1·pooled + b_1, active = ReLU(z), logit = W_2·active + b_2, all in row 0; the other rows hold nothing of use.
+// z = W_1·pooled + b_1, active = ReLU(z), logit = W_2·active + b_2, all in row 0; the other rows are meaningless.
 DEVICE void classify(
     const Thread& me, const Weights& weights, const PackedRows<DIM>& pooled, Rows<DIM>& z, PackedRows<DIM>& active,
     Rows<TILE>& logit
@@ -116,7 +116,7 @@ DEVICE float logit_of(const Thread& me, const Rows<TILE>& logit, int i) {
     return class_of(me, i) < CLASSES ? logit[i / 2][i % 2] : -INFINITE;
 }
 
-// The class with the largest logit of row 0, the first of equals, as argmax has it; no class where none is a number.
+// The class with the largest logit of row 0, the first of equals, like argmax; TILE if all logits are NaN.
 DEVICE int answer(const Thread& me, const Rows<TILE>& logit) {
     float largest = -INFINITE;
     #pragma unroll
@@ -130,7 +130,7 @@ DEVICE int answer(const Thread& me, const Rows<TILE>& logit) {
     return (int)-row_max(-(float)first);
 }
 
-// Cross entropy of row 0; `probability` becomes that of the lane's classes.
+// Cross entropy of row 0; sets `probability` for the lane's classes.
 DEVICE float cross_entropy(const Thread& me, const Rows<TILE>& logit, int label, PerClass& probability) {
     float largest = -INFINITE, own = -INFINITE, sum = 0.0f;
     #pragma unroll
@@ -149,7 +149,7 @@ DEVICE float cross_entropy(const Thread& me, const Rows<TILE>& logit, int label,
     sum = row_sum(sum);
     #pragma unroll
     for (int i = 0; i < 4; i++) probability[i] *= reciprocal(sum);
-    // not a number stays not a number: a maximum passes over it, a sum does not
+    // a NaN stays a NaN: a maximum ignores it, a sum does not
     return largest - own + log_two(sum) * LN_2;
 }
 
@@ -157,7 +157,7 @@ DEVICE float cross_entropy(const Thread& me, const Rows<TILE>& logit, int label,
 // Returns the loss; row `row` of `recent` gets the factors of the weight gradients.
 template <int TILES>
 DEVICE float classify_and_return(
-    const Thread& me, const Tokens<TILES>& tokens, const Weights& weights, TokenSums sums, RecentSamples recent,
+    const Thread& me, const Tokens<TILES>& tokens, const Weights& weights, TokenSums sums, RecentExamples recent,
     int row, int label, Rows<DIM>& d
 ) {
     PackedRows<DIM> pooled, active, dz;
@@ -196,12 +196,12 @@ DEVICE float classify_and_return(
     return loss;
 }
 
-// From the last block's output through its LayerNorm and the classifier, and back: x becomes the gradient of that output,
-// times LOSS_SCALE. Returns the loss.
+// From the last block's output through its LayerNorm and the classifier, and back: x becomes the gradient of that
+// output, times LOSS_SCALE. Returns the loss.
 template <int TILES>
 DEVICE float finish(
-    const Thread& me, const Tokens<TILES>& tokens, const Weights& weights, TokenSums sums, RecentSamples recent, int row,
-    int label, float epsilon, Rows<DIM>& x
+    const Thread& me, const Tokens<TILES>& tokens, const Weights& weights, TokenSums sums, RecentExamples recent,
+    int row, int label, float epsilon, Rows<DIM>& x
 ) {
     PerRow<float> r;
     PackedRows<DIM> normalized;

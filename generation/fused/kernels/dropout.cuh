@@ -1,9 +1,9 @@
-// Dropout masks from a counter, the same as generation.population.philox makes them: Philox2x32 with seven rounds.
+// Dropout masks from a counter, the same as in generation.population.philox: Philox2x32 with seven rounds.
 //
 //     key = seed of the run, counter = (group of four elements, PLACES_PER_STEP·step + place), 16 bits per element
 //
-// A call gives the bits of four neighboring elements of a row; a lane holds two of them, in two rows. So of two
-// neighboring lanes one makes the call for the upper row, the other for the lower, and they exchange halves.
+// A call gives the bits of four neighboring elements of a row; a lane holds two of them, in two rows. So one of two
+// neighboring lanes makes the call for the upper row, the other for the lower, and they exchange halves.
 #pragma once
 #include "matrices.cuh"
 
@@ -18,14 +18,14 @@ struct Dropout {
     float epsilon;     // of the LayerNorm that follows, with dropout's factor in it (norm.cuh)
     u32 step;
     u32 first_group;   // of four elements, of this thread's upper row in even lanes, lower row in odd ones
-    u32 masks;         // with ROLES: where this lane finds what the adders have drawn, in shared memory
+    u32 masks;         // with ROLES: address in shared memory of the bits that the adders drew for this lane
 
-    DEVICE void start_sample(const Thread& me, int place_in_batch, int first_tile = 0) {
+    DEVICE void start_example(const Thread& me, int rank_in_batch, int first_tile = 0) {
         int row = (me.tile - first_tile) * TILE + me.row + (me.lane % 2 ? 8 : 0);
-        first_group = (place_in_batch * TOKENS + row) * (DIM / 4) + me.pair / 4;
+        first_group = (rank_in_batch * TOKENS + row) * (DIM / 4) + me.pair / 4;
     }
 
-    // Masks of the embedded tokens (0), and of attention and MLP of block b (1 + b).
+    // Masks of the embedded tokens (0), and of the attention and MLP of block b (1 + b).
     DEVICE u32 drawn(int word) const { return load_word(masks + word * GROUP_THREADS * FLOAT); }
 };
 
@@ -35,7 +35,7 @@ template <bool LONG> struct TwoPlaces { using Word = u32; };
 template <> struct TwoPlaces<true> { using Word = unsigned long long; };
 using KeptTwice = TwoPlaces<(2 * KEPT_BITS > 32)>::Word;
 
-// Draws which of the lane's elements are kept, and tells `each` about every one.
+// Draws which of the lane's elements are kept, and calls `each` for every one.
 template <class Each> DEVICE u32 draw(const Thread& me, const Dropout& dropout, int place, Each each) {
     if (dropout.threshold == 0) return 0xFFFFFFFFu >> (32 - KEPT_BITS);
     const u32 limit = dropout.threshold << 16;

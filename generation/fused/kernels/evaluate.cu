@@ -1,14 +1,14 @@
 // Measures a population: correct answers and losses of every model on the same examples, forward pass only.
 //
-// A block takes one model and one part of the examples; its groups of four warps take one sample at a time each. Counts
-// are summed as integers and losses as one number per part, in a fixed order, so the result depends on nothing but the
-// model.
+// A thread block takes one model and one part of the examples; each of its groups of four warps takes one example at a
+// time. Counts are summed as integers and losses as one number per part, in a fixed order, so the result depends only
+// on the model.
 #include "classifier.cuh"
 #include "inputs.cuh"
 
 constexpr int EVALUATE_THREADS = EVALUATE_GROUPS * GROUP_THREADS;
 
-// A group's keys and values. Where there is room, each block has its own, so that no warp waits for the other block.
+// A group's keys and values. Where there is room, each block has its own, so that no warp waits for another block.
 template <bool APART> struct KeysAndValues {
     static constexpr u32 BLOCK_BYTES = 2 * TokenRows<INNER>::BYTES, BYTES = (APART ? BLOCKS : 1) * BLOCK_BYTES;
     u32 start;
@@ -21,14 +21,14 @@ template <bool APART> struct KeysAndValues {
 // Shared memory:  weights │ sums of each group │ tokens of each group │ keys and values of each group
 struct EvaluateMemory {
     static constexpr u32 SUMS = Weights::BYTES;
-    static constexpr u32 COUNT = 16;  // where a group's correct answers stand at the end, behind its sum of losses
+    static constexpr u32 COUNT = 16;  // offset of a group's correct answers at the end, behind its sum of losses
     static constexpr u32 INPUTS = SUMS + EVALUATE_GROUPS * TokenSums::BYTES;
     static constexpr u32 INPUT_BYTES = EVALUATE_GROUPS * TokenRows<FEATURES>::BYTES;
     static constexpr u32 KEYS = INPUTS + INPUT_BYTES;
     static constexpr bool APART = KEYS + EVALUATE_GROUPS * KeysAndValues<true>::BYTES <= SHARED_BYTES;
     using GroupKeys = KeysAndValues<APART>;
     static constexpr u32 BYTES = KEYS + EVALUATE_GROUPS * GroupKeys::BYTES;
-    static_assert(BYTES <= SHARED_BYTES, "a block has no more shared memory");
+    static_assert(BYTES <= SHARED_BYTES, "a thread block has no more shared memory");
     u32 start;
 
     DEVICE Weights weights() const { return {start}; }
@@ -39,7 +39,7 @@ struct EvaluateMemory {
     DEVICE GroupKeys keys_and_values(int group) const { return {start + KEYS + group * GroupKeys::BYTES}; }
 };
 
-// The arguments of a launch, field by field as EvaluateArguments of compiled.py has them.
+// The arguments of a launch; EvaluateArguments in compiled.py has the same fields in the same order.
 struct EvaluateArguments {
     const u16* tokens;            // [examples, TOKENS, FEATURES] halves
     const u32* facts;             // [examples] Facts
@@ -52,17 +52,17 @@ struct EvaluateArguments {
     int part_size;
     int parts;
 
-    DEVICE const u16* sample(int index) const { return tokens + (long long)index * TOKENS * FEATURES; }
+    DEVICE const u16* example(int index) const { return tokens + (long long)index * TOKENS * FEATURES; }
 };
 
-// Requirements of a launch: threads per block, bytes of shared memory, and bytes of arguments.
+// Requirements of a launch: threads per thread block, bytes of shared memory, and bytes of arguments.
 extern "C" __global__ void evaluate_needs(int* needs) {
     needs[0] = EVALUATE_THREADS;
     needs[1] = EvaluateMemory::BYTES;
     needs[2] = sizeof(EvaluateArguments);
 }
 
-// __grid_constant__, so that arguments are read where they are needed; kept in registers they make this kernel spill.
+// __grid_constant__, so that arguments are read where they are needed; in registers they would make this kernel spill.
 extern "C" __global__ void __launch_bounds__(EVALUATE_THREADS, 1) evaluate(
     const __grid_constant__ EvaluateArguments arguments
 ) {
@@ -75,27 +75,27 @@ extern "C" __global__ void __launch_bounds__(EVALUATE_THREADS, 1) evaluate(
     const TokenRows<FEATURES> input = memory.input(me.group);
     const EvaluateMemory::GroupKeys keys_and_values = memory.keys_and_values(me.group);
     const float* const flat = arguments.weights + (long long)model * PARAMETERS;
-    const Worker all_threads = {thread_index(), EVALUATE_THREADS};
+    const Loader all_threads = {thread_index(), EVALUATE_THREADS};
     int there = NO_BLOCK;  // the block whose weights are in shared memory, where blocks take turns
     load_weights(flat, weights, all_threads);
     for (u32 i = thread_index(); i < EvaluateMemory::INPUT_BYTES / FLOAT; i += EVALUATE_THREADS) {
         store_word(memory.input(0).address() + i * FLOAT, 0);
     }
-    block_barrier();
+    thread_block_barrier();
 
     const int first = part * arguments.part_size, end = first + arguments.part_size;
     const int last = end < arguments.examples ? end : arguments.examples;
     double loss = 0.0;
     int hits = 0;
-    if (first + me.group < last) start_tokens(me, arguments.sample(first + me.group), input);
-    // where blocks take turns, groups without a sample go on as long as others have one
+    if (first + me.group < last) start_tokens(me, arguments.example(first + me.group), input);
+    // where blocks take turns, groups without an example continue as long as others have one
     #pragma unroll 1
     for (int index = first + me.group; index - (ALL_WEIGHTS ? 0 : me.group) < last; index += EVALUATE_GROUPS) {
         const bool works = ALL_WEIGHTS || index < last;
         const Facts facts(arguments.facts[works ? index : first]);
         Rows<DIM> x;
         if (works) embed(me, x, weights, input, arguments.positions);
-        if (index + EVALUATE_GROUPS < last) start_tokens(me, arguments.sample(index + EVALUATE_GROUPS), input);
+        if (index + EVALUATE_GROUPS < last) start_tokens(me, arguments.example(index + EVALUATE_GROUPS), input);
         #pragma unroll 1
         for (int from = 0; from < BLOCKS; from += Weights::RESIDENT) {
             bring_block(flat, weights, all_threads, from, there);
@@ -106,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(EVALUATE_THREADS, 1) evaluate(
                 #pragma unroll 1
                 for (int block = from; block < from + Weights::RESIDENT; block++) {
                     const BlockPlaces places = keys_and_values.places(block);
-                    if (!EvaluateMemory::APART && block) group_barrier(me.group);  // all have read the other block's
+                    if (!EvaluateMemory::APART && block) group_barrier(me.group);  // all have read the previous block's
                     forward_block<false>(me, tokens, x, block, weights.block(block), places, none, block_memory);
                 }
                 if (from + Weights::RESIDENT < BLOCKS) return;
@@ -129,12 +129,12 @@ extern "C" __global__ void __launch_bounds__(EVALUATE_THREADS, 1) evaluate(
             });
         }
     }
-    block_barrier();
+    thread_block_barrier();
     if (me.tile == 0 && me.lane == 0) {
         store_double(sums.start, loss);
         store_word(sums.start + EvaluateMemory::COUNT, hits);
     }
-    block_barrier();
+    thread_block_barrier();
     if (thread_index() == 0) {
         double sum = 0.0;
         int count = 0;

@@ -1,5 +1,5 @@
-// The forward pass of one sample. Each of its four warps carries 16 token rows through the network in registers; only
-// keys and values pass between warps, and what the backward pass needs again is kept in shared memory:
+// The forward pass of one example. Each of its four warps carries 16 token rows through the network in registers; only
+// keys and values pass between warps, and rows that the backward pass needs again are kept in shared memory:
 //
 //     x ─ LayerNorm ─ x1 ┬ ·W_Q ─ Q ┐
 //                        ├ ·W_K ─ K ┼ softmax(Q·Kᵀ/√D_k)·V ─ joined ─ ·W_O ─ dropout ─ LayerNorm ─ x2 ─┐
@@ -8,7 +8,7 @@
 #pragma once
 #include "dropout.cuh"
 #include "norm.cuh"
-#include "sample.cuh"
+#include "example.cuh"
 #include "weights.cuh"
 
 // Numbers of a block that a lane keeps for its backward pass.
@@ -36,7 +36,7 @@ DEVICE void drop_in_block_backward(
     drop_others(d, kept >> (place * KEPT_BITS));
 }
 
-// Lets it wait in device memory, and reads it back.
+// Writes it to device memory, and reads it back.
 DEVICE void put_memory(const Parking& parking, int block, const BlockMemory& memory) {
     u32* at = parking.at(Parking::memory(block));
     const Sums deviations = {memory.r1[0], memory.r1[1], memory.r2[0], memory.r2[1]};
@@ -67,33 +67,33 @@ DEVICE void get_memory(const Parking& parking, int block, BlockMemory& memory) {
     }
 }
 
-// The tokens of a sample, as one warp sees them. TILES, the number of tiles of 16 that hold them, is known to the
-// compiler: every number of tiles has code of its own, without branches.
+// The tokens of an example, from the view of one warp. TILES, the number of tiles of 16 that hold them, is a
+// compile-time constant: every number of tiles has code of its own, without branches.
 template <int TILES> struct Tokens {
     int length;           // real tokens
     bool busy;            // this warp holds one of the tiles
-    int first_tile;       // of the sample, among the group's; 0 unless it is in a pack
+    int first_tile;       // of the example, among the group's; 0 unless it is in a pack
     PerRow<bool> real;    // the lane's rows are real tokens
-    DEVICE Tokens(const Thread& me, int tokens, int samples = 1) {
+    DEVICE Tokens(const Thread& me, int tokens, int examples = 1) {
         length = FULL_LENGTH ? TOKENS : tokens;
-        busy = me.tile < TILES * samples;
-        first_tile = samples > 1 ? me.tile / TILES * TILES : 0;
+        busy = me.tile < TILES * examples;
+        first_tile = examples > 1 ? me.tile / TILES * TILES : 0;
         real[0] = (me.tile - first_tile) * TILE + me.row < length;
         real[1] = (me.tile - first_tile) * TILE + me.row + 8 < length;
     }
 
-    // Rows of the group, from the sample's first on.
+    // Rows of the group, from the example's first on.
     template <int N> DEVICE TokenRows<N> of(TokenRows<N> rows) const {
         return {rows.base + first_tile * TILE * PITCH<N>, rows.offset};
     }
 };
 
-// A number that is constant for the compiler.
+// A compile-time constant.
 template <int NUMBER> struct Constant {
     static constexpr int value = NUMBER;
 };
 
-// Calls `code` with the number of tiles, at most MOST, that `count` needs if each has room for UNIT.
+// Calls `code` with the number of tiles, at most MOST, that `count` needs if each holds UNIT.
 template <int UNIT, int MOST = TOKEN_TILES, class Code> DEVICE void with_tiles(int count, Code code) {
     if (MOST == 1 || count <= UNIT) code(Constant<1>());
     else if (MOST == 2 || count <= 2 * UNIT) code(Constant<2>());
@@ -107,19 +107,19 @@ template <class Code> DEVICE void with_all_tiles(int tiles, Code code) {
     else code(Constant<TOKEN_TILES>());
 }
 
-// Calls `code` with the tokens of a sample of this length.
+// Calls `code` with the tokens of an example of this length.
 template <class Code> DEVICE void with_tokens(const Thread& me, int length, Code code) {
     if constexpr (FULL_LENGTH) code(Tokens<TOKEN_TILES>(me, length));
     else with_tiles<TILE>(length, [&](auto tiles) { code(Tokens<tiles.value>(me, length)); });
 }
 
-// Calls `code` with the tokens of this warp's sample, of this length, in a pack.
+// Calls `code` with the tokens of this warp's example, of this length, in a pack.
 template <class Code> DEVICE void with_tokens(const Thread& me, int length, const Pack& pack, Code code) {
     if constexpr (!PACKS) with_tokens(me, length, code);
-    else with_tiles<1>(pack.tiles, [&](auto tiles) { code(Tokens<tiles.value>(me, length, pack.samples)); });
+    else with_tiles<1>(pack.tiles, [&](auto tiles) { code(Tokens<tiles.value>(me, length, pack.examples)); });
 }
 
-// Keeps the rows that a block's backward pass reads again: in shared memory, or in device memory while another block is there.
+// Keeps rows for a block's backward pass: in shared memory, or in device memory while another block uses that.
 template <int N>
 DEVICE void keep_rows(
     const Thread& me, int block, TokenRows<N> matrix, const PackedRows<N>& rows, const Parking& parking, int place

@@ -1,12 +1,12 @@
-// What a group of workers finds in shared memory (ROLES): from the adders, for its sample and for the next one in turn, what
-// there is to know of it and what dropout keeps; and from itself, what it remembers of the block before the last.
+// Shared memory of a group of workers (ROLES): from the adders, the facts and dropout masks of its example and, in
+// turn, of the next one; and the group's own BlockMemory of the block before the last.
 #pragma once
 #include "forward.cuh"
 
 struct Handouts {
     static constexpr u32 MASKS = 64, NEXT_TURN = MASKS + (1 + BLOCKS) * GROUP_THREADS * FLOAT;
     static constexpr u32 MEMORY = 2 * NEXT_TURN, BYTES = MEMORY + (2 + HEADS) * ROWS * FLOAT;
-    static_assert(BYTES % 128 == 0, "what lies behind starts at a multiple of 128 bytes");
+    static_assert(BYTES % 128 == 0, "the next data start at a multiple of 128 bytes");
     u32 start;
 
     // with PACKS each tile has its own facts, and a pack beside them

@@ -1,23 +1,23 @@
-// A sample's tokens from device memory, and their embedding.
+// An example's tokens from device memory, and their embedding.
 #pragma once
 #include "forward.cuh"
 
-// Starts to copy the rows of this warp's tile, which it alone reads until the end of the forward pass. The sample's rows
-// begin with the group's tile `first_tile`.
-DEVICE void start_tokens(const Thread& me, const u16* sample, TokenRows<FEATURES> input, int first_tile = 0) {
+// Starts copying the rows of this warp's tile, which no other warp reads before the end of the forward pass. The
+// example's rows begin with the group's tile `first_tile`.
+DEVICE void start_tokens(const Thread& me, const u16* example, TokenRows<FEATURES> input, int first_tile = 0) {
     constexpr int chunks = FEATURES / 8;
     #pragma unroll
     for (int i = me.lane; i < TILE * chunks; i += WARP) {
         int row = (me.tile - first_tile) * TILE + i / chunks, chunk = i % chunks;
         if (row < TOKENS) {
-            const int place = first_tile * TILE + row;
-            start_copy(input.address() + chunk_at<FEATURES>(place, chunk), sample + row * FEATURES + chunk * 8);
+            const int target = first_tile * TILE + row;
+            start_copy(input.address() + chunk_at<FEATURES>(target, chunk), example + row * FEATURES + chunk * 8);
         }
     }
 }
 
-// The embedded tokens, in front of the first dropout, as soon as they are there. `positions` [TOKENS, DIM] is added to
-// images; words bring theirs.
+// Waits for the tokens and embeds them, before the first dropout. `positions` [TOKENS, DIM] is added to images; word
+// vectors already contain theirs.
 DEVICE void embed(
     const Thread& me, Rows<DIM>& x, const Weights& weights, TokenRows<FEATURES> input, const float* positions
 ) {

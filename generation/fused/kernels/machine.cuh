@@ -1,8 +1,8 @@
 // The instructions of the GPU that the kernels use, each as a function: matrix units, shuffles, barriers, conversions.
 //
-// Nothing but these functions is written in PTX, and no header of the CUDA toolkit is needed. Shared memory is
-// addressed in bytes from its start. tests/generation/emulator has a second file of this name, which replaces this one
-// and does the same on a CPU, lane by lane.
+// Only these functions are written in PTX, and no header of the CUDA toolkit is needed. Shared memory is addressed in
+// bytes from its start. tests/generation/emulator has a second file of this name, which replaces this one and does the
+// same on a CPU, lane by lane.
 #ifndef MACHINE
 #define MACHINE
 
@@ -15,7 +15,7 @@ typedef unsigned char u8;
 
 extern __shared__ __align__(1024) u8 shared_memory[];
 
-// Volatile, so that what follows from it is computed again where it is asked for again, instead of being kept for long.
+// Volatile, so that values derived from it are computed again at each use instead of occupying registers for long.
 DEVICE int thread_index() {
     int i;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(i));
@@ -32,7 +32,7 @@ DEVICE u32 shared_start() { return (u32)__cvta_generic_to_shared(shared_memory);
 
 // ---- matrix units -------------------------------------------------------------------------------------------------
 
-// c += a·b for a 16×16 (half), b 16×8 (half), c 16×8 (float), spread over the warp as mma.m16n8k16 has it.
+// c += a·b for a 16×16 (half), b 16×8 (half), c 16×8 (float), spread over the warp as mma.m16n8k16 requires.
 DEVICE void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -60,8 +60,7 @@ DEVICE void load_matrices_transposed(u32 (&r)[4], u32 address) {
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 
-// The way back, from sm_90 on: matrix i of the warp's registers to the eight rows whose addresses lanes 8i to 8i+7
-// give.
+// The reverse, from sm_90 on: matrix i of the warp's registers to the eight rows at the addresses of lanes 8i to 8i+7.
 DEVICE void store_matrices(u32 address, const u32 (&r)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
         :: "r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
@@ -69,7 +68,7 @@ DEVICE void store_matrices(u32 address, const u32 (&r)[4]) {
 
 // ---- numbers ------------------------------------------------------------------------------------------------------
 
-// Two halves in a word, the first one low; what is too large becomes the largest half, so that nothing overflows.
+// Two halves in a word, the first one low; a number that is too large becomes the largest half.
 DEVICE u32 pack(float low, float high) {
     u32 word;
     asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
@@ -134,31 +133,31 @@ DEVICE u32 exchange(u32 x, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, x, ma
 DEVICE float from_lane(float x, int lane) { return __shfl_sync(0xFFFFFFFFu, x, lane); }
 
 DEVICE void warp_barrier() { __syncwarp(); }
-DEVICE void block_barrier() { __syncthreads(); }
+DEVICE void thread_block_barrier() { __syncthreads(); }
 
-// Waits for the four warps of one group; barrier 0 is the whole block's.
+// Waits for the four warps of one group; barrier 0 is the whole thread block's.
 DEVICE void group_barrier(int group) {
     asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory");
 }
 
-// A barrier between four warps that have written something, and go on at once, and four that wait for it.
-DEVICE void bring(int meeting) { asm volatile("bar.arrive %0, 256;" :: "r"(meeting) : "memory"); }
-DEVICE void await(int meeting) { asm volatile("bar.sync %0, 256;" :: "r"(meeting) : "memory"); }
+// A barrier between four warps that have written something and go on at once, and four that wait for it.
+DEVICE void arrive(int barrier) { asm volatile("bar.arrive %0, 256;" :: "r"(barrier) : "memory"); }
+DEVICE void await(int barrier) { asm volatile("bar.sync %0, 256;" :: "r"(barrier) : "memory"); }
 
-// More or fewer registers for each thread from now on; four warps say so together. From sm_90a on.
+// More or fewer registers per thread from now on, called by four warps together. From sm_90a on.
 template <int COUNT> DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(COUNT)); }
 template <int COUNT> DEVICE void leave_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(COUNT)); }
 
 // ---- device memory ------------------------------------------------------------------------------------------------
 
-// Two numbers of device memory, at a multiple of eight bytes. Nothing writes them, but the compiler is not told: it would
-// read them once, for a whole step, and find no registers to keep them in.
+// Two numbers of device memory, at a multiple of eight bytes. Nothing writes them, but declared constant they would be
+// read once for a whole step, and there are no registers to keep them in.
 DEVICE void read_floats(float& x, float& y, const float* address) {
     asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "l"(address) : "memory");
 }
 
-// Four words that this thread writes and reads back, at a multiple of 16 bytes. They bypass the first cache, which is
-// small and has other things to hold.
+// Four words that this thread writes and reads back, at a multiple of 16 bytes. They bypass the L1 cache, which is
+// small.
 DEVICE void write_words(u32* address, const u32 (&r)[4]) {
     asm volatile("st.global.cg.v4.b32 [%0], {%1, %2, %3, %4};"
         :: "l"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
@@ -206,7 +205,7 @@ DEVICE double load_double(u32 address) {
     return x;
 }
 
-// Starts a copy of 16 bytes; copies_done waits for all that this thread has started.
+// Starts a copy of 16 bytes; copies_done waits for all copies that this thread has started.
 DEVICE void start_copy(u32 address, const void* source) {
     unsigned long long global;
     asm("cvta.to.global.u64 %0, %1;" : "=l"(global) : "l"(source));

@@ -1,4 +1,4 @@
-// Matrices: token rows in registers, matrices of halves in shared memory, and what the matrix units make of them.
+// Matrices: token rows in registers, matrices of halves in shared memory, and their products.
 //
 //     multiply              c = a·m       dy·W of a backward pass
 //     multiply_transposed   c = a·mᵀ      x·Wᵀ of a forward pass
@@ -8,20 +8,20 @@
 
 // ---- in registers ---------------------------------------------------------------------------------------------------
 //
-// These are names for arrays, not structs: of structs the compiler (NVRTC 13) makes code that spills registers.
+// These are names for arrays, not structs: with structs the compiler (NVRTC 13) generates code that spills registers.
 
 // 16 × 8 sums of a warp. A lane holds two neighboring columns of an upper row (half 0) and of a lower row (half 1).
 using Sums = float[4];
 
-// 16 × 16 halves of a warp, as the matrix units take a left factor; or two neighboring right factors of 16 × 8.
+// 16 × 16 halves of a warp, in the layout of a left factor; or two neighboring right factors of 16 × 8.
 using Factor = u32[4];
 
 // The 16 token rows of a warp: as sums, in chunks of eight columns; and as halves, in tiles of 16.
 template <int COLUMNS> using Rows = Sums[COLUMNS / 8];
 template <int COLUMNS> using PackedRows = Factor[COLUMNS / 16];
 
-// Rows in the place of others that have been used, if they have as many columns, else in a place of their own. The paper's
-// have: written so, they get the same machine code as if one name served both.
+// Rows that overwrite others no longer needed, if they have as many columns, else rows of their own. The paper's have:
+// written this way, they get the same machine code as if one name served both.
 template <class New, class Used> struct Instead {
     New own;
     DEVICE New& of(Used&) { return own; }
@@ -47,7 +47,7 @@ template <int TILES> DEVICE u32 pair(const Factor (&rows)[TILES], int j, int hal
     return rows[j / 2][j % 2 * 2 + half];
 }
 
-// Rows as halves, in the order in which the units take a left factor.
+// Rows as halves, in the layout of a left factor.
 template <int CHUNKS> DEVICE void pack_rows(PackedRows<8 * CHUNKS>& halves, const Sums (&rows)[CHUNKS]) {
     #pragma unroll
     for (int j = 0; j < CHUNKS; j++) {
@@ -82,15 +82,15 @@ DEVICE float row_max(float x) {
 // Bytes per row: those of the columns, rounded up to a power of two.
 template <int COLUMNS> constexpr u32 PITCH = HALF * (COLUMNS <= 16 ? 16 : COLUMNS <= 32 ? 32 : COLUMNS <= 64 ? 64 : 128);
 
-// Byte of chunk `chunk` (eight halves) of row `row`. The 16-byte chunks of a row change places by its row number, so that
-// the eight rows a matrix load touches lie in different banks. Rows 8 apart have the same order.
+// Byte of chunk `chunk` (eight halves) of row `row`. The 16-byte chunks of a row are permuted by its row number, so
+// that the eight rows of a matrix load lie in different banks. Rows 8 apart have the same order.
 template <int COLUMNS> DEVICE u32 chunk_at(int row, int chunk) {
     constexpr int rows_per_line = PITCH<COLUMNS> < 128 ? 128 / PITCH<COLUMNS> : 1;  // rows that fill the 32 banks once
     constexpr int chunks = 8 / rows_per_line;
     return row * PITCH<COLUMNS> + 16 * (chunk ^ (row / rows_per_line % chunks));
 }
 
-// A matrix of halves, `offset` bytes, known to the compiler, behind a `base` that is a multiple of 128 and of the pitch.
+// A matrix of halves, `offset` bytes (a compile-time constant) behind `base`, a multiple of 128 and of the pitch.
 template <int M, int N> struct Matrix {
     static constexpr u32 BYTES = M * PITCH<N>;
     u32 base, offset;
@@ -107,14 +107,14 @@ template <int M, int N> struct Matrix {
     // The address of the lane's own two columns of chunk 0.
     DEVICE static u32 own(const Thread& me) { return chunk_at<N>(me.row, 0) + me.pair * HALF; }
 
-    // The same elsewhere in the matrix: `row` a multiple of 8, `chunk` even unless it is the lane's own. Written so that
-    // one register for each base, lane pattern and chunk serves all matrices and rows, whose places are then constants of
-    // the instruction.
+    // The same elsewhere in the matrix: `row` a multiple of 8, `chunk` even unless it is the lane's own. Written so
+    // that one register for each base, lane pattern and chunk serves all matrices and rows, whose offsets are then
+    // immediates.
     DEVICE u32 at(u32 pattern, int row, int chunk) const {
         return ((base + pattern) ^ (16 * chunk)) + (offset + row * PITCH<N>);
     }
 
-    // The 16 × 16 numbers from there on, or their transpose, as a factor of a product.
+    // The 16 × 16 numbers at that address, or their transpose, as a factor of a product.
     DEVICE void load_left(const Thread& me, Factor& a, int row, int chunk) const {
         load_matrices(a, at(down(me), row, chunk));
     }
@@ -129,7 +129,7 @@ template <int M, int N> struct Matrix {
     }
 };
 
-// The rows of all tokens of a sample; each of its four warps writes and reads 16 of them.
+// The rows of all tokens of an example; each of its four warps writes and reads 16 of them.
 template <int N> using TokenRows = Matrix<ROWS, N>;
 
 // Writes the 16 rows of this warp, from the even chunk `chunk` on.
@@ -166,7 +166,7 @@ template <int N> struct Biases {
 
 constexpr u32 ONES = 0x3C003C00;  // two halves of 1
 
-// c (+)= a·b for one or for two neighboring right factors; `first`, known to the compiler, begins the sum.
+// c (+)= a·b for one or for two neighboring right factors; `first`, a compile-time constant, begins the sum.
 DEVICE void accumulate(bool first, Sums& c, const Factor& a, u32 b0, u32 b1) {
     if (first) mma_first(c, a, b0, b1);
     else mma(c, a, b0, b1);

@@ -1,7 +1,7 @@
-// The zoo's transformer as the kernels see it: its dimensions, and how a thread block's warps share the work. Any
-// dimensions will do that divide into tiles and that the kernels have room for (variants.py).
+// The dimensions of the zoo's transformer, and how a thread block's warps share the work. Any dimensions will do that
+// divide into tiles and that the kernels have room for (variants.py).
 //
-// The compiler's command line has the numbers of zoo.TransformerSpec and of the protocol (_macros in compiled.py):
+// The compiler's command line defines the numbers of zoo.TransformerSpec and of the protocol (_macros in compiled.py):
 //
 //     DIM, HEADS, HEAD_DIM, HIDDEN, BLOCKS, TOKENS, CLASSES
 //     FEATURES                  numbers per token: the pixels of a patch, or a word vector with its position added
@@ -10,18 +10,18 @@
 //     FLAT_CLASSIFIER1 ...      where the classifier's tensors start; FLAT_EMBEDDING ... where there is an embedding
 //     PARAMETERS                the length of the flat vector
 //     SCORE_SCALE               1/√HEAD_DIM
-//     UPDATE_EPSILON            an update adds it to the root of the second moment
+//     UPDATE_EPSILON            added to the root of the second moment in an update
 //
 // and what the GPU's shared memory allows (variants.py):
 //
-//     EVALUATE_GROUPS           samples that a thread block measures at a time
+//     EVALUATE_GROUPS           examples that a thread block measures at a time
 //     SHARED_BYTES              shared memory per thread block
-//     SAMPLES_AT_ONCE           samples that a thread block trains on at a time: 1, 2 or 3. Of what their backward passes
-//                               need some waits in device memory (parking.cuh)
+//     EXAMPLES_AT_ONCE          examples that a thread block trains on at a time: 1, 2 or 3. Some rows for their
+//                               backward passes wait in device memory (parking.cuh)
 //     ALL_WEIGHTS               1: shared memory has room for the weights of all blocks; 0: for those of one at a time
-//     TAKE_TURNS                1: a block's MLP and its attention go backward one after the other, in one place
+//     TAKE_TURNS                1: a block's MLP and its attention go backward one after the other, in the same memory
 //     GRADIENTS_WAIT            0: gradients stay in registers for a whole step; 1: they wait in device memory for the
-//                               next samples (gradients.cuh)
+//                               next examples (gradients.cuh)
 //     STORE_MATRICES            1: the GPU has an instruction that stores matrices
 #pragma once
 #include "machine.cuh"
@@ -36,32 +36,32 @@ constexpr bool FULL_LENGTH = IMAGES;          // every image has all TOKENS; eac
 constexpr bool PACKS = !FULL_LENGTH;          // in training, texts that fit side by side share a group's rows
 
 constexpr int TILE = 16;                      // token rows of one warp
-constexpr int ROWS = 64;                      // room for the token rows of a sample
+constexpr int ROWS = 64;                      // room for the token rows of an example
 constexpr int TOKEN_TILES = (TOKENS + TILE - 1) / TILE;  // tiles that hold TOKENS rows; only the last has padding
-constexpr int GROUP_WARPS = ROWS / TILE;      // the four warps that share a sample
+constexpr int GROUP_WARPS = ROWS / TILE;      // the four warps that share an example
 constexpr int WARP = 32;
 constexpr int GROUP_THREADS = GROUP_WARPS * WARP;
 constexpr int INNER = HEADS * HEAD_DIM;       // columns of queries, keys and values: all heads side by side
 constexpr int HEAD_TILES = HEAD_DIM / TILE;
 static_assert(DIM % TILE == 0 && HEAD_DIM % TILE == 0 && HIDDEN % TILE == 0 && FEATURES % TILE == 0, "all are tiles");
-static_assert(DIM <= 64 && INNER <= 64 && HIDDEN <= 128 && FEATURES <= 64, "as registers can hold a warp's rows");
-static_assert(TOKENS <= ROWS && CLASSES <= TILE, "as the tiles can hold them");
+static_assert(DIM <= 64 && INNER <= 64 && HIDDEN <= 128 && FEATURES <= 64, "registers can hold a warp's rows");
+static_assert(TOKENS <= ROWS && CLASSES <= TILE, "the tiles can hold them");
 static_assert(GRADIENTS_WAIT || (DIM == 32 && INNER == 32 && HIDDEN == 64 && BLOCKS <= 2 &&
               FEATURES == (IMAGES ? 16 : 32)),
-              "of other dimensions and of a third block gradients would find no registers");
-static_assert(!TAKE_TURNS || GRADIENTS_WAIT, "gradients of one part are written down while the other has the place");
+              "gradients of other dimensions or of a third block do not fit into registers");
+static_assert(!TAKE_TURNS || GRADIENTS_WAIT, "gradients of one part are written before the other overwrites its rows");
 
-// Three samples leave their warps no registers for gradients: four more warps, the adders, have them (roles.cuh). They
-// also draw what dropout keeps.
-constexpr bool ROLES = SAMPLES_AT_ONCE == 3;
+// With three examples their warps have no registers for gradients: four more warps, the adders, hold them (roles.cuh)
+// and draw the dropout masks.
+constexpr bool ROLES = EXAMPLES_AT_ONCE == 3;
 static_assert(!(ROLES && GRADIENTS_WAIT), "the adders' registers hold all gradients");
-// Barriers between a sample's four warps and the adders: its rows are there, or have been used. Numbered by group;
-// barriers 1 to SAMPLES_AT_ONCE are the groups' own.
-constexpr int MLP_THERE = 1 + SAMPLES_AT_ONCE, ATTENTION_THERE = MLP_THERE + SAMPLES_AT_ONCE;
-constexpr int MLP_USED = ATTENTION_THERE + SAMPLES_AT_ONCE, ATTENTION_USED = MLP_USED + SAMPLES_AT_ONCE;
+// Barriers between an example's four warps and the adders: its rows are written (THERE), or have been read (USED).
+// Numbered by group; barriers 1 to EXAMPLES_AT_ONCE are the groups' own.
+constexpr int MLP_THERE = 1 + EXAMPLES_AT_ONCE, ATTENTION_THERE = MLP_THERE + EXAMPLES_AT_ONCE;
+constexpr int MLP_USED = ATTENTION_THERE + EXAMPLES_AT_ONCE, ATTENTION_USED = MLP_USED + EXAMPLES_AT_ONCE;
 
-// A block that goes backward when another, or its own MLP, has taken its place. The first of two is asked for as such:
-// else the paper's texts would get other machine code.
+// Whether another block, or the block's own MLP, has overwritten its rows by the time it goes backward. Two blocks are
+// a case of their own: otherwise the paper's texts would get different machine code.
 DEVICE bool is_earlier(int block) { return TAKE_TURNS || (BLOCKS == 2 ? block == 0 : block < BLOCKS - 1); }
 
 constexpr float LAYER_NORM_EPSILON = 1e-5f;
@@ -70,15 +70,15 @@ constexpr float SCORE_TO_POWER = SCORE_SCALE * LOG2_E;   // exp(score/√D_k) = 
 
 constexpr u32 HALF = 2, FLOAT = 4, DOUBLE = 8;           // bytes
 
-// Either a whole block goes backward at a time, or its parts take turns.
+// A whole block goes backward at once, or its parts take turns.
 enum Part { WHOLE, MLP, ATTENTION };
 
-// Where a thread stands: its group's warps hold 16 token rows each; a lane holds columns 8j + pair, 8j + pair + 1 of
-// rows `row` and `row + 8` of its tile, as the matrix units have it.
+// A thread's indices: its group's warps hold 16 token rows each; a lane holds columns 8j + pair, 8j + pair + 1 of rows
+// `row` and `row + 8` of its tile, the layout of the matrix units.
 struct Thread {
     int warp, lane, group, tile, row, pair;
     DEVICE Thread() {
-        const u32 index = thread_index();  // unsigned: else every division would have to handle a sign
+        const u32 index = thread_index();  // unsigned: otherwise every division would have to handle a sign
         warp = index / WARP, lane = index % WARP;
         group = warp / GROUP_WARPS, tile = warp % GROUP_WARPS;
         row = lane / 4, pair = 2 * (lane % 4);

@@ -2,9 +2,9 @@
 //
 //     x̂ = (x − mean(x)) · r,   r = 1/√(var(x) + ε)            dx = r · (dx̂ − mean(dx̂) − x̂·mean(dx̂·x̂))
 //
-// Every dropout of the zoo stands in front of a LayerNorm, so its factor s = 1/(1 − p) needs no multiplication:
-// LayerNorm(s·x) is the formula above with ε/s² in place of ε. Rows of padding get r = 0: they come out as zeros, and
-// so do their gradients.
+// Every dropout of the zoo is followed by a LayerNorm, so its factor s = 1/(1 − p) needs no multiplication:
+// LayerNorm(s·x) is the formula above with ε/s² instead of ε. Rows of padding get r = 0: they and their gradients
+// become zeros.
 #pragma once
 #include "matrices.cuh"
 
@@ -32,7 +32,7 @@ DEVICE void normalize(Rows<DIM>& x, PerRow<float>& r, float epsilon, const PerRo
     }
 }
 
-// d becomes the gradient with respect to the LayerNorm's input; x̂ comes as halves.
+// d becomes the gradient with respect to the LayerNorm's input; x̂ is given as halves.
 DEVICE void normalize_backward(Rows<DIM>& d, const PackedRows<DIM>& normalized, const PerRow<float>& r) {
     #pragma unroll
     for (int half = 0; half < 2; half++) {

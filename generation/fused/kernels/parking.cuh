@@ -1,16 +1,16 @@
-// Data that waits in device memory while shared memory has no room for it: the rows that the backward pass of every block but
-// the last reads again (of all, where parts take turns), and of every block's MLP the hidden layer and its gradients
-// while attention goes backward (not with ROLES: adders use them at once). Where gradients wait (GRADIENTS_WAIT), so does
-// what each lane remembers of a block (BlockMemory).
+// Data that waits in device memory while shared memory has no room for it: the rows that the backward pass of every
+// block but the last reads again (of every block, where parts take turns), and each MLP's hidden layer and its
+// gradients while the attention goes backward (not with ROLES: the adders use them at once). Where gradients wait
+// (GRADIENTS_WAIT), so does each lane's BlockMemory.
 //
-// Each lane writes and reads back its own numbers, so nothing has to be waited for, and the cache can hold those of all
-// models in training at a time.
+// Each lane writes and reads back its own numbers, so no barrier is needed, and the cache can hold those of all models
+// that are training at a time.
 #pragma once
 #include "matrices.cuh"
 
 struct Parking {
-    // places of factors, which hold 16 columns of a warp's rows; x1, joined and x2 of a block are NEXT_ROWS behind those
-    // of the one before
+    // indices of factors, which hold 16 columns of a warp's rows; x1, joined and x2 of a block are NEXT_ROWS behind
+    // those of the block before
     static constexpr int EARLIER = TAKE_TURNS ? BLOCKS : BLOCKS > 2 ? BLOCKS - 1 : 1;
     static constexpr int ROW_FACTORS = (2 * DIM + INNER) / 16;
     static constexpr int NEXT_ROWS = EARLIER > 1 ? ROW_FACTORS : 0;
@@ -19,14 +19,14 @@ struct Parking {
     static constexpr int MEMORY_FACTORS = GRADIENTS_WAIT ? 2 + (HEADS + 1) / 2 : 0;
     static constexpr int FACTORS = MEMORY + EARLIER * MEMORY_FACTORS;
     static constexpr int FACTOR_WORDS = 4 * WARP;
-    static constexpr int WORDS = SAMPLES_AT_ONCE * GROUP_WARPS * FACTORS * FACTOR_WORDS;
+    static constexpr int WORDS = EXAMPLES_AT_ONCE * GROUP_WARPS * FACTORS * FACTOR_WORDS;
     u32* start;  // of the model's WORDS
 
     DEVICE static int rows(int block, int place) { return place + block * NEXT_ROWS; }
     DEVICE static int hidden(int block) { return HIDDEN_ROWS + block * (HIDDEN / 16); }
     DEVICE static int memory(int block) { return MEMORY + block * MEMORY_FACTORS; }
 
-    // Where this lane's words of a factor start; from the thread's index, so that no address is kept for long.
+    // The address of this lane's words of a factor; from the thread's index, so that no register keeps it for long.
     DEVICE u32* at(int place) const {
         const u32 thread = thread_index();
         return start + (thread / WARP * FACTORS + place) * FACTOR_WORDS + 4 * (thread % WARP);

@@ -1,4 +1,5 @@
-// Weight gradients that a warp keeps in registers for a whole step: those of at most two blocks of the paper's dimensions.
+// Weight gradients that a warp keeps in registers for a whole step: those of at most two blocks of the paper's
+// dimensions.
 //
 // A block's six matrices are eight squares of 32×32, one per warp:
 //
@@ -6,9 +7,10 @@
 //     dW        query    key      value    output       fc1, upper and lower  fc2, left and right half
 //     from      dQᵀ·x1   dKᵀ·x1   dVᵀ·x1   daᵀ·joined   d_hiddenᵀ·x2          dyᵀ·hidden
 //
-// Biases are the same with x = 1: fc1's by warps 4 and 5, fc2's by warp 6. The embedding (images only) is made by
-// warps 0 and 1, the classifier by all, from the rows of the last 16 samples. After the last sample of a step the warp
-// updates its own weights, in device memory and their halves in shared memory: no gradient is ever written down.
+// Biases are the same with x = 1: fc1's by warps 4 and 5, fc2's by warp 6. Warps 0 and 1 compute the embedding's
+// (images only), and all warps the classifier's, from the rows of the last 16 examples. After the last example of a
+// step the warp updates its own weights, in device memory and their halves in shared memory: no gradient is ever
+// written to memory.
 #pragma once
 #include "backward.cuh"
 #include "classifier.cuh"
@@ -16,7 +18,7 @@
 #include "warps.cuh"
 
 // Which two matrices a warp multiplies, dy on the left and x on the right: where columns 0-15 and 16-31 of the warp's
-// 32 start, in bytes from the start of a sample, and the bytes from 16 rows to the next 16.
+// 32 start, in bytes from the start of an example, and the bytes from 16 rows to the next 16.
 struct FactorAddresses {
     u32 left, left_next, left_step;
     u32 right, right_next, right_step;
@@ -24,12 +26,12 @@ struct FactorAddresses {
 
 DEVICE FactorAddresses block_factors(const Thread& me, int w) {
     const bool wide_left = w == 4 || w == 5, wide_right = w >= 6;
-    u32 left = w == 0 ? Sample::QUERIES
-             : w == 1 ? Sample::KEYS
-             : w == 2 ? Sample::VALUES
-             : w == 3 ? Sample::DA
-             : wide_left ? Sample::D_HIDDEN
-             : Sample::DY;
+    u32 left = w == 0 ? Example::QUERIES
+             : w == 1 ? Example::KEYS
+             : w == 2 ? Example::VALUES
+             : w == 3 ? Example::DA
+             : wide_left ? Example::D_HIDDEN
+             : Example::DY;
     u32 right = w <= 2 ? BlockRows::X1
               : w == 3 ? BlockRows::JOINED
               : wide_left ? BlockRows::X2
@@ -46,8 +48,8 @@ DEVICE FactorAddresses block_factors(const Thread& me, int w) {
     return f;
 }
 
-// Adds the share of the last 16 samples to the classifier, as far as it belongs to square w.
-DEVICE void add_to_classifier(const Thread& me, int w, RecentSamples recent, Sums& classifier1, Sums& classifier2) {
+// Adds square w's part of the classifier's gradient over the last 16 examples.
+DEVICE void add_to_classifier(const Thread& me, int w, RecentExamples recent, Sums& classifier1, Sums& classifier2) {
     const u32 across = Matrix<RECENT, DIM>::across(me), down = Matrix<RECENT, DIM>::down(me);
     const u32 right = w % 4 / 2 * 32;    // the pair of column tiles that holds this square's
     const bool second = w % 2;
@@ -88,17 +90,17 @@ struct RegisterGradients {
         for (int i = 0; i < 4; i++) classifier1[i] = classifier2[i] = 0.0f;
     }
 
-    // Adds one sample's share of a block.
-    template <int BLOCK, int TILES> DEVICE void add_block(const Thread& me, Sample sample) {
+    // Adds one example to the gradient of a block.
+    template <int BLOCK, int TILES> DEVICE void add_block(const Thread& me, Example example) {
         const FactorAddresses f = block_factors(me, me.warp);
         const bool biased = me.warp >= 4 && me.warp <= 6;
         #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
             Factor a[2], b[2];
-            load_matrices_transposed(a[0], sample.start + f.left + tile * f.left_step);
-            load_matrices_transposed(a[1], sample.start + f.left_next + tile * f.left_step);
-            load_matrices_transposed(b[0], sample.start + f.right + tile * f.right_step);
-            load_matrices_transposed(b[1], sample.start + f.right_next + tile * f.right_step);
+            load_matrices_transposed(a[0], example.start + f.left + tile * f.left_step);
+            load_matrices_transposed(a[1], example.start + f.left_next + tile * f.left_step);
+            load_matrices_transposed(b[0], example.start + f.right + tile * f.right_step);
+            load_matrices_transposed(b[1], example.start + f.right_next + tile * f.right_step);
             #pragma unroll
             for (int i = 0; i < 2; i++) {
                 #pragma unroll
@@ -110,13 +112,13 @@ struct RegisterGradients {
         }
     }
 
-    // Adds one sample's share of the embedding; `patches` are its input.
-    DEVICE void add_embedding(const Thread& me, Sample sample, TokenRows<FEATURES> patches) {
+    // Adds one example to the gradient of the embedding; `patches` are its input.
+    DEVICE void add_embedding(const Thread& me, Example example, TokenRows<FEATURES> patches) {
         if (me.warp >= 2) return;
         #pragma unroll
         for (int tile = 0; tile < TOKEN_TILES; tile++) {
             Factor a, b;
-            sample.d_embedded().load_left_transposed(me, a, tile * TILE, 2 * me.warp);
+            example.d_embedded().load_left_transposed(me, a, tile * TILE, 2 * me.warp);
             load_matrices_transposed(b, patches.base + tile * TILE * PITCH<FEATURES> + patches.down(me));
             mma(embedding[0], a, b[0], b[1]);
             mma(embedding[1], a, b[2], b[3]);
@@ -124,24 +126,24 @@ struct RegisterGradients {
         }
     }
 
-    // Adds the samples of a round to a block's gradients, and to the embedding's when that block is the first.
+    // Adds the examples of a round to a block's gradients, and to the embedding's when that block is the first.
     template <Part, class Memory>
-    DEVICE void add_samples(
+    DEVICE void add_examples(
         const Thread& me, const Memory& memory, int block, int, const PerGroup<int>& tiles, int buffer
     ) {
         #pragma unroll 1
         for (int group = 0; group < GROUPS; group++) {
-            const Sample sample = memory.sample(group);
+            const Example example = memory.example(group);
             with_all_tiles(group ? tiles[1] : tiles[0], [&](auto count) {
-                if (block) add_block<BLOCKS - 1, count.value>(me, sample);
-                else add_block<0, count.value>(me, sample);
+                if (block) add_block<BLOCKS - 1, count.value>(me, example);
+                else add_block<0, count.value>(me, example);
             });
-            if (IMAGES && block == 0) add_embedding(me, sample, memory.inputs(group)[buffer]);
+            if (IMAGES && block == 0) add_embedding(me, example, memory.inputs(group)[buffer]);
         }
     }
 
-    // Adds the share of the last 16 samples to the classifier.
-    DEVICE void add_classifier(const Thread& me, RecentSamples recent, bool) {
+    // Adds the last 16 examples to the gradient of the classifier.
+    DEVICE void add_classifier(const Thread& me, RecentExamples recent, bool) {
         add_to_classifier(me, me.warp, recent, classifier1, classifier2);
     }
 

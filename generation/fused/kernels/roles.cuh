@@ -1,32 +1,32 @@
-// Training with roles: three samples at a time, each with four warps, the workers; and four adders, which have the weight
-// gradients. Without gradients a worker needs so few registers that three samples find room, where eight warps that do
-// both have two.
+// Training with roles: three examples at a time, each with four warps, the workers; and four adders, which hold the
+// weight gradients. Without gradients a worker needs so few registers that three examples fit, instead of the two of
+// eight warps that do both.
 //
-//     a group of workers, for a sample                                    the adders, for three samples
+//     a group of workers, for an example                                  the adders, for three examples
 //
-//     embed                            <── samples' masks and facts ──    draw what dropout keeps of the next three
+//     embed                            <── examples' masks and facts ─    draw dropout masks of the next three
 //     forward: all but the last block
-//     forward: the last, classifier    <── ATTENTION_USED, before ──
+//     forward: the last, classifier    <── ATTENTION_USED (previous) ─
 //     for each block, the last first:
 //         MLP backward                 ── MLP_THERE ──>                   add the MLP of all three to its gradients
 //         attention backward: scores   <── MLP_USED ──
 //         attention backward: rest     ── ATTENTION_THERE ──>             add the attention of all three
 //
-// The order in which samples are added is fixed, so bytes depend on no timing. It also keeps the groups nearly in step,
-// so that they share the instructions they fetch; apart, each would have to fetch them for itself.
+// The order in which examples are added is fixed, so the bytes do not depend on timing. It also keeps the groups nearly
+// in step, so that they share the instructions they fetch.
 //
-// Of texts, whose tokens fill one to four tiles of 16 rows, a group takes a pack at a time: two of at most two tiles each,
-// or four of one, where there was one sample. Each warp keeps to its own text, and rows are added in the same order.
+// Texts fill one to four tiles of 16 rows. Instead of one example a group takes a pack of them: two of at most two
+// tiles each, or four of one. Each warp works on its own text, and rows are added in the same order.
 #pragma once
 
-constexpr int ADDER_REGISTERS = 224, WORKER_REGISTERS = 96;  // together all that a multiprocessor has
-static_assert(WORKERS * WORKER_REGISTERS + ADDERS * ADDER_REGISTERS <= 65536 / WARP, "else the adders wait forever");
+constexpr int ADDER_REGISTERS = 224, WORKER_REGISTERS = 96;  // together all registers of a multiprocessor
+static_assert(WORKERS * WORKER_REGISTERS + ADDERS * ADDER_REGISTERS <= 65536 / WARP, "or the adders wait forever");
 
-// All threads take a step with the gradients that the adders have written down.
+// All threads update weights with the gradients that the adders have written to device memory.
 DEVICE void take_step(const TrainArguments& arguments, const TrainMemory& memory, const float* gradients, int step) {
     const Optimizer now = optimizer_of(arguments, model_index()).at_step(arguments.corrections + 2 * step);
-    block_barrier();
-    constexpr int AT_ONCE = 8;  // read before one is written: the compiler cannot tell that they do not overlap
+    thread_block_barrier();
+    constexpr int AT_ONCE = 8;  // read before one is written: the compiler cannot prove that they do not overlap
     #pragma unroll 1
     for (int first = thread_index(); first < PARAMETERS; first += AT_ONCE * TRAIN_THREADS) {
         float w[AT_ONCE], m[AT_ONCE], v[AT_ONCE], gradient[AT_ONCE];
@@ -43,28 +43,27 @@ DEVICE void take_step(const TrainArguments& arguments, const TrainMemory& memory
             now.weights[i] = w[k], now.first[i] = m[k], now.second[i] = v[k];
         }
     }
-    block_barrier();
+    thread_block_barrier();
     const float* const updated = now.weights;
     load_weights(updated, memory.weights(), {thread_index(), TRAIN_THREADS});
-    block_barrier();
+    thread_block_barrier();
 }
 
 // ---- adders ---------------------------------------------------------------------------------------------------------
 
-// Tells a group that pack k of a step is its next, and the workers whose tile has this adder's number what dropout keeps of
-// their rows.
+// Hands pack k of a step to a group as its next, and dropout masks to the workers whose tile has this adder's number.
 DEVICE void hand_out(const TrainArguments& arguments, Handouts handouts, int turn, int step, int k) {
     const Thread me;
     const Pack pack = arguments.pack(step, k);
     if (PACKS && me.lane == 0) store_word(handouts.pack(me, turn), pack.word());
     if (me.tile >= pack.all_tiles()) return;
-    const int sample = pack.sample_of(me.tile);
-    const u32 facts = arguments.facts[step * arguments.batch + pack.first + sample];
+    const int example = pack.example_of(me.tile);
+    const u32 facts = arguments.facts[step * arguments.batch + pack.first + example];
     Dropout dropout;
     dropout.seed = arguments.seeds[model_index()];
     dropout.threshold = arguments.thresholds[model_index()];
     dropout.step = arguments.first_step + step;
-    dropout.start_sample(me, Facts(facts).place, sample * pack.tiles);
+    dropout.start_example(me, Facts(facts).rank, example * pack.tiles);
     if ((PACKS || me.tile == 0) && me.lane == 0) store_word(handouts.facts(me, turn), facts);
     const u32 at = handouts.masks(me, turn);
     #pragma unroll 1
@@ -75,7 +74,7 @@ DEVICE void hand_out(const TrainArguments& arguments, Handouts handouts, int tur
     }
 }
 
-// Pack k of the step, which a group is working on; the next one has been handed out in its turn.
+// Pack k of the step, which a group is working on; the next one has been handed out already.
 DEVICE Pack pack_at_work(const Thread& me, Handouts handouts, int next_turn, int k) {
     if constexpr (PACKS) return Pack(load_word(handouts.pack(me, 1 - next_turn)));
     else return {k, 1, TOKEN_TILES};
@@ -83,12 +82,12 @@ DEVICE Pack pack_at_work(const Thread& me, Handouts handouts, int next_turn, int
 
 DEVICE void add_up(const TrainArguments& arguments, const TrainMemory& memory, float* flat, double* loss) {
     Gradients gradients;
-    int turns = 0;  // of each group's handouts, a bit for each
+    int turns = 0;  // of the groups' handouts, one bit each
     for (int group = 0; group < GROUPS; group++) {
         hand_out(arguments, memory.handouts(group), 0, 0, group);
-        bring(ATTENTION_USED + group);  // there is none yet
+        arrive(ATTENTION_USED + group);  // no rows to wait for yet
     }
-    block_barrier();
+    thread_block_barrier();
     #pragma unroll 1
     for (int step = 0; step < arguments.steps; step++) {
         const int packs = arguments.packs_of(step);
@@ -114,25 +113,25 @@ DEVICE void add_up(const TrainArguments& arguments, const TrainMemory& memory, f
                 for (int group = 0; group < groups; group++) {
                     const Pack pack = pack_at_work(me, memory.handouts(group), turns >> group & 1, first + group);
                     await(MLP_THERE + group);
-                    gradients.add_part<MLP>(mlp, memory.sample(group), block, pack.all_tiles());
-                    bring(MLP_USED + group);
+                    gradients.add_part<MLP>(mlp, memory.example(group), block, pack.all_tiles());
+                    arrive(MLP_USED + group);
                 }
                 const FactorAddresses attention = block_factors(me, g);
                 #pragma unroll 1
                 for (int group = 0; group < groups; group++) {
                     const Pack pack = pack_at_work(me, memory.handouts(group), turns >> group & 1, first + group);
-                    const Sample sample = memory.sample(group);
+                    const Example example = memory.example(group);
                     await(ATTENTION_THERE + group);
-                    gradients.add_part<ATTENTION>(attention, sample, block, pack.all_tiles());
+                    gradients.add_part<ATTENTION>(attention, example, block, pack.all_tiles());
                     if (block == 0) {
-                        if (IMAGES) gradients.add_embedding(me, g, sample, memory.inputs(group)[~turns >> group & 1]);
+                        if (IMAGES) gradients.add_embedding(me, g, example, memory.inputs(group)[~turns >> group & 1]);
                         const int set = pack.first / RECENT;
-                        if ((pack.first + pack.samples) / RECENT > set) {  // its last sample is there
+                        if ((pack.first + pack.examples) / RECENT > set) {  // the set is complete
                             gradients.add_classifier(me, g, memory.recent(set * RECENT));
                         }
-                        if (g == ADDERS - 1 && me.lane == 0) add_losses(memory, pack);  // has least else to do
+                        if (g == ADDERS - 1 && me.lane == 0) add_losses(memory, pack);  // has the least work
                     }
-                    bring(ATTENTION_USED + group);
+                    arrive(ATTENTION_USED + group);
                 }
             }
         }
@@ -145,14 +144,14 @@ DEVICE void add_up(const TrainArguments& arguments, const TrainMemory& memory, f
 
 // ---- workers --------------------------------------------------------------------------------------------------------
 
-// The work of a warp without tokens while its group has a pack.
+// A warp without tokens only arrives at the barriers of its group's pack.
 DEVICE void stand_by(int group) {
     #pragma unroll 1
     for (int block = 0; block < BLOCKS; block++) {
         if (!is_earlier(block)) await(ATTENTION_USED + group);
-        group_barrier(group);  // keys and values are there
+        group_barrier(group);  // keys and values are written
     }
-    group_barrier(group);      // sums over tokens are there
+    group_barrier(group);      // sums over tokens are written
     #pragma unroll 1
     for (int block = BLOCKS - 1; block >= 0; block--) {
         stand_by<MLP>(group, block);
@@ -170,7 +169,7 @@ DEVICE void work(const TrainArguments& arguments, const TrainMemory& memory, u32
         const Thread me;
         start_pack(me, arguments, 0, me.group, memory.inputs(me.group)[turn]);
     }
-    block_barrier();  // the first samples' handouts are there
+    thread_block_barrier();  // the first examples' handouts are written
     #pragma unroll 1
     for (int step = 0; step < arguments.steps; step++) {
         const int packs = arguments.packs_of(step);
@@ -180,8 +179,8 @@ DEVICE void work(const TrainArguments& arguments, const TrainMemory& memory, u32
             const Handouts handouts = memory.handouts(me.group);
             const InputBuffers inputs = memory.inputs(me.group);
             const TokenSums sums = memory.sums(me.group);
-            Sample sample = memory.sample(me.group);
-            sample.parking = {parked};
+            Example example = memory.example(me.group);
+            example.parking = {parked};
             const Pack pack = pack_at_work(me, handouts, 1 - turn, k);
             const Facts mine(load_word(handouts.facts(me, turn)));
             dropout.masks = handouts.masks(me, turn);
@@ -195,22 +194,22 @@ DEVICE void work(const TrainArguments& arguments, const TrainMemory& memory, u32
                 if (!same && step + 1 == arguments.steps) return;
                 start_pack(me, arguments, same ? step : step + 1, same ? k + GROUPS : me.group, inputs[turn]);
             };
-            if (!IMAGES) start_next();  // the adders have no use for words
+            if (!IMAGES) start_next();  // the adders do not read words
 
             with_tokens(me, mine.length, pack, [&](const auto& tokens) {
                 if (!tokens.busy) return stand_by(me.group);
                 BlockMemory block_memory;
                 #pragma unroll 1
                 for (int block = 0; block < BLOCKS; block++) {
-                    const BlockPlaces places = sample.places(block);
+                    const BlockPlaces places = example.places(block);
                     if (!is_earlier(block)) {
-                        await(ATTENTION_USED + me.group);  // by the sample before
+                        await(ATTENTION_USED + me.group);  // by the previous example
                         if (IMAGES) start_next();
                     }
                     forward_block<true>(Thread(), tokens, x, block, weights.block(block), places, dropout, block_memory);
                     if (is_earlier(block)) handouts.put(me, block_memory);
                 }
-                const int i = pack.first + pack.sample_of(tokens.first_tile);
+                const int i = pack.first + pack.example_of(tokens.first_tile);
                 const float loss =
                     finish(me, tokens, weights, sums, memory.recent(i), i % RECENT, mine.label, dropout.epsilon, x);
                 if (me.tile == tokens.first_tile && me.lane == 0) store_float(memory.loss(i), loss);
@@ -218,16 +217,16 @@ DEVICE void work(const TrainArguments& arguments, const TrainMemory& memory, u32
                 for (int block = BLOCKS - 1; block >= 0; block--) {
                     const BlockWeights own = weights.block(block);
                     if (is_earlier(block)) handouts.get(me, block_memory);
-                    backward_block<MLP>(Thread(), tokens, block, own, sample, block_memory, dropout, x);
+                    backward_block<MLP>(Thread(), tokens, block, own, example, block_memory, dropout, x);
                     if (is_earlier(block)) await(ATTENTION_USED + me.group);
-                    backward_block<ATTENTION>(Thread(), tokens, block, own, sample, block_memory, dropout, x);
+                    backward_block<ATTENTION>(Thread(), tokens, block, own, example, block_memory, dropout, x);
                 }
                 if (IMAGES) {
                     PackedRows<DIM> rows;
                     drop_others(x, dropout.drawn(0));
                     pack_rows(rows, x);
-                    store_rows(me, sample.d_embedded(), rows);
-                    bring(ATTENTION_THERE + me.group);
+                    store_rows(me, example.d_embedded(), rows);
+                    arrive(ATTENTION_THERE + me.group);
                 }
             });
         }
@@ -244,7 +243,7 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
     const float* const weights = arguments.weights + (long long)model * PARAMETERS;
     load_weights(weights, memory.weights(), {thread_index(), TRAIN_THREADS});
     clear(memory);
-    block_barrier();
+    thread_block_barrier();
 
     if (thread_index() >= WORKERS * WARP) {
         take_registers<ADDER_REGISTERS>();

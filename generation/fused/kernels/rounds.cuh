@@ -1,13 +1,14 @@
-// Training in rounds of two samples or packs, or of one: each has four of eight warps (SAMPLES_AT_ONCE). After the backward
-// pass of a block, or of one of its parts (TAKE_TURNS), all eight add the samples to their weight gradients; at the end of
-// a step every warp updates the weights whose gradients it holds. Every 16 samples end with a round (engine.py).
+// Training in rounds of one or two examples or packs (EXAMPLES_AT_ONCE), each with four of the eight warps. After the
+// backward pass of a block, or of one of its parts (TAKE_TURNS), all eight add the examples to their weight gradients;
+// at the end of a step every warp updates the weights whose gradients it holds. Every 16 examples end with a round
+// (engine.py).
 #pragma once
 
-// Facts about this warp's sample in pack k of a step.
+// Facts about this warp's example in pack k of a step.
 DEVICE u32 facts_of(const Thread& me, const TrainArguments& arguments, int step, int k) {
     const Pack pack = arguments.pack(step, k);
     if (me.tile >= pack.all_tiles()) return 0;
-    return arguments.facts[step * arguments.batch + pack.first + pack.sample_of(me.tile)];
+    return arguments.facts[step * arguments.batch + pack.first + pack.example_of(me.tile)];
 }
 
 extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const TrainArguments arguments) {
@@ -16,23 +17,23 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
     const Thread me;
     const TrainMemory memory = {shared_start()};
     const Weights weights = memory.weights();
-    const RecentSamples recent = memory.recent();
+    const RecentExamples recent = memory.recent();
     const TokenSums sums = memory.sums(me.group);
     const InputBuffers inputs = memory.inputs(me.group);
-    const bool works = GROUPS * GROUP_WARPS == WARPS || me.group < GROUPS;  // on a sample
-    Sample sample = memory.sample(me.group);
-    sample.parking = {arguments.parked + model * PARKED_WORDS};
+    const bool works = GROUPS * GROUP_WARPS == WARPS || me.group < GROUPS;  // on an example
+    Example example = memory.example(me.group);
+    example.parking = {arguments.parked + model * PARKED_WORDS};
     const Optimizer rule = optimizer_of(arguments, model);
     Dropout dropout;
     dropout.seed = arguments.seeds[model];
     dropout.threshold = arguments.thresholds[model];
     dropout.epsilon = arguments.epsilons[model];
 
-    const Worker all_threads = {thread_index(), TRAIN_THREADS};
+    const Loader all_threads = {thread_index(), TRAIN_THREADS};
     int there = NO_BLOCK;  // the block whose weights are in shared memory, where blocks take turns
     load_weights(rule.weights, weights, all_threads);
     clear(memory);
-    block_barrier();
+    thread_block_barrier();
 
     int buffer = 0;
     // one round ahead, so that no warp waits for device memory
@@ -49,13 +50,13 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
         dropout.step = arguments.first_step + step;
         #pragma unroll 1
         for (int first = 0; first < packs; first += GROUPS) {
-            const Thread me;  // read again: else the addresses that follow from it are kept and crowd out the gradients
+            const Thread me;  // read again: otherwise derived addresses stay in registers that the gradients need
             const Pack pack0 = arguments.pack(step, first), pack1 = arguments.pack(step, first + GROUPS - 1);
             const Pack pack = me.group ? pack1 : pack0;
             const PerGroup<int> tiles = {pack0.all_tiles(), pack1.all_tiles()};
             const Facts mine(next_facts);
-            const int own = pack.sample_of(me.tile), i = pack.first + own;
-            dropout.start_sample(me, mine.place, own * pack.tiles);
+            const int own = pack.example_of(me.tile), i = pack.first + own;
+            dropout.start_example(me, mine.rank, own * pack.tiles);
 
             Rows<DIM> x;
             if (works) embed(me, x, weights, inputs[buffer], arguments.positions);
@@ -76,9 +77,9 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
                     #pragma unroll 1
                     for (int block = from; block < from + Weights::RESIDENT; block++) {
                         if (!GRADIENTS_WAIT) earlier = block_memory;
-                        const BlockPlaces places = sample.places(block);
+                        const BlockPlaces places = example.places(block);
                         forward_block<true>(me, tokens, x, block, weights.block(block), places, dropout, block_memory);
-                        if (GRADIENTS_WAIT && is_earlier(block)) put_memory(sample.parking, block, block_memory);
+                        if (GRADIENTS_WAIT && is_earlier(block)) put_memory(example.parking, block, block_memory);
                     }
                     if (from + Weights::RESIDENT < BLOCKS) return;
                     const float loss =
@@ -90,42 +91,42 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
             #pragma unroll 1
             for (int block = BLOCKS - 1; block >= 0; block--) {
                 bring_block(rule.weights, weights, all_threads, block, there);
-                if (GRADIENTS_WAIT && is_earlier(block) && works) get_memory(sample.parking, block, block_memory);
+                if (GRADIENTS_WAIT && is_earlier(block) && works) get_memory(example.parking, block, block_memory);
                 if constexpr (TAKE_TURNS) {
                     if (works) with_tokens(me, mine.length, pack, [&](const auto& tokens) {
-                        backward_block<MLP>(me, tokens, block, weights.block(block), sample, block_memory, dropout, x);
+                        backward_block<MLP>(me, tokens, block, weights.block(block), example, block_memory, dropout, x);
                     });
-                    block_barrier();
-                    gradients.add_samples<MLP>(me, memory, block, first, tiles, 1 - buffer);
-                    block_barrier();
+                    thread_block_barrier();
+                    gradients.add_examples<MLP>(me, memory, block, first, tiles, 1 - buffer);
+                    thread_block_barrier();
                 }
                 constexpr Part rest = TAKE_TURNS ? ATTENTION : WHOLE;
                 if (works) with_tokens(me, mine.length, pack, [&](const auto& tokens) {
-                    backward_block<rest>(me, tokens, block, weights.block(block), sample, block_memory, dropout, x);
+                    backward_block<rest>(me, tokens, block, weights.block(block), example, block_memory, dropout, x);
                 });
                 if (!GRADIENTS_WAIT) block_memory = earlier;
                 if (IMAGES && block == 0 && works) {
                     PackedRows<DIM> rows;
                     drop_others(x, kept_first);
                     pack_rows(rows, x);
-                    store_rows(me, sample.d_embedded(), rows);
+                    store_rows(me, example.d_embedded(), rows);
                 }
-                block_barrier();
-                gradients.add_samples<rest>(me, memory, block, first, tiles, 1 - buffer);
-                if (block == 0 && (pack1.first + pack1.samples) % RECENT == 0) {  // 16 samples more are there
+                thread_block_barrier();
+                gradients.add_examples<rest>(me, memory, block, first, tiles, 1 - buffer);
+                if (block == 0 && (pack1.first + pack1.examples) % RECENT == 0) {  // 16 more examples are complete
                     gradients.add_classifier(me, recent, pack1.first < RECENT);
                 }
                 if (block == 0 && thread_index() == 0) {
                     add_losses(memory, pack0);
                     if (GROUPS > 1) add_losses(memory, pack1);
                 }
-                block_barrier();
+                thread_block_barrier();
             }
         }
         const Thread me;
         gradients.apply(me, rule.at_step(arguments.corrections + 2 * step), weights);
         there = NO_BLOCK;
-        block_barrier();
+        thread_block_barrier();
     }
     if (thread_index() == 0) arguments.losses[model] = mean_loss(arguments, memory);
 }

@@ -1,4 +1,4 @@
-// One update rule for all four optimizers, as generation.population.update has it:
+// One update rule for all four optimizers, the same as UpdateRule in generation.population.engine:
 //
 //     g = gradient + weight_decay·w      m ← β·m + γ·g      v ← α·v + (1 − α)·g²
 //     w ← w − (rate/c₁)·m / (√v/√c₂ + ε)      (SGD and momentum: w ← w − rate·m)
@@ -24,7 +24,7 @@ struct Optimizer {
         corrected = rule[7] != 0.0f;
     }
 
-    // This step's rule: c₁ and √c₂ hold for Adam alone.
+    // This step's rule: c₁ and √c₂ apply to Adam only.
     DEVICE Optimizer at_step(const float* corrections) const {
         Optimizer now = *this;
         now.rate = corrected ? divide(rate, corrections[0]) : rate;
@@ -40,7 +40,7 @@ struct Optimizer {
         w -= divide(rate * m, divisor);
     }
 
-    // Takes one step for the weight at `index` of the flat vector and returns its new value.
+    // Updates the weight at `index` of the flat vector and returns its new value.
     DEVICE float step(int index, float gradient) const {
         float w = weights[index], m = first[index], v = second[index];
         step(w, m, v, gradient);
@@ -57,7 +57,7 @@ struct Updater {
     const Thread& me;
     const Optimizer& optimizer;
 
-    // 16 rows × 8 columns of a matrix, from `row` and `chunk` on; of the rows only the first `rows`.
+    // 16 rows × 8 columns of a matrix, from `row` and `chunk` on; only the first `rows` rows.
     template <int M, int N>
     DEVICE void tile(const Sums& gradient, int flat, Matrix<M, N> matrix, int row, int chunk, int rows = TILE) const {
         #pragma unroll
@@ -71,7 +71,7 @@ struct Updater {
         }
     }
 
-    // 16 biases, whose gradients stand in every column; of these only the first `count`.
+    // 16 biases, whose gradients are in every column; only the first `count` of them.
     DEVICE void biases(const Sums& gradient, int flat, Biases<TILE> biases, int count = TILE) const {
         if (me.pair != 0) return;
         #pragma unroll

@@ -1,19 +1,19 @@
-// Weight gradients that wait in device memory (GRADIENTS_WAIT): for transformers whose gradients no eight warps could
-// keep in registers for a whole step.
+// Weight gradients that wait in device memory (GRADIENTS_WAIT): for transformers whose gradients do not fit into the
+// registers of eight warps for a whole step.
 //
-// Every matrix is cut into square pieces, each made by one warp alone: piece p by warp p % 8. After a block's backward
-// pass the warp reads what the step's earlier samples gave (the first samples start from zero), adds the new ones, and
-// writes the sums back. A lane writes and reads back its own numbers, so nothing has to be waited for, and samples are
-// added in the same order whatever their number at a time. At the end of a step the warp updates the weights of its
-// pieces in device memory; all are then loaded anew.
+// Every matrix is cut into square pieces: warp p % 8 computes piece p. After a block's backward pass the warp reads the
+// sums over the step's earlier examples (or starts from zero), adds the new ones, and writes the sums back. A lane
+// writes and reads back its own numbers, so no barrier is needed, and examples are added in the same order however many
+// there are at a time. At the end of a step the warp updates the weights of its pieces in device memory; then all are
+// reloaded.
 #pragma once
 #include "backward.cuh"
 #include "classifier.cuh"
 #include "update.cuh"
 #include "warps.cuh"
 
-// Operands of a product dW = dyᵀ·x: for this lane, where columns 0-15 and 16-31 of a piece's factor start, and the bytes
-// from 16 rows to the next 16.
+// Operands of a product dW = dyᵀ·x: for this lane, where columns 0-15 and 16-31 of a piece's factor start, and the
+// bytes from 16 rows to the next 16.
 struct Source {
     u32 start, next, step;
 
@@ -22,15 +22,15 @@ struct Source {
         const u32 lane = pattern ^ (16 * chunk);
         return {matrix + lane, matrix + (lane ^ 32u), TILE * PITCH<N>};
     }
-    // The same in a sample that starts elsewhere.
-    DEVICE Source behind(u32 sample) const { return {sample + start, sample + next, step}; }
+    // The same in an example that starts at this address.
+    DEVICE Source behind(u32 example) const { return {example + start, example + next, step}; }
 };
 
-// One piece of a matrix: its offset in the flat vector, and the rows that it is a product of.
+// One piece of a matrix: its offset in the flat vector, and its two factors.
 struct PieceSource {
     Source left, right;
     int flat, columns;    // first weight, and the length of a row of its matrix
-    int bias;             // first bias in the flat vector, of pieces at the left border
+    int bias;             // first bias in the flat vector, for pieces at the left border
     bool biased;
 };
 
@@ -68,7 +68,7 @@ template <int SIDE> struct Piece {
         }
     }
 
-    // Sums over the step's earlier samples; the first ones start from zero.
+    // Sums over the step's earlier examples; the first ones start from zero.
     DEVICE void start(const u32* place, bool biased, bool first) {
         if (first) clear_all();
         else read(place, biased);
@@ -97,7 +97,7 @@ template <int SIDE> struct Piece {
         }
     }
 
-    // Updates its weights, in device memory; of its rows only the first `rows` exist.
+    // Updates its weights, in device memory; only the first `rows` rows exist.
     DEVICE void apply(const Thread& me, const Optimizer& optimizer, const PieceSource& from, int rows = SIDE) const {
         #pragma unroll
         for (int i = 0; i < TILES; i++) {
@@ -120,7 +120,7 @@ template <int SIDE> struct Piece {
 struct WaitingGradients {
     static constexpr int SIDE = DIM % 32 || INNER % 32 || HIDDEN % 32 ? 16 : 32;
     static constexpr int DIM_PIECES = DIM / SIDE, INNER_PIECES = INNER / SIDE, HIDDEN_PIECES = HIDDEN / SIDE;
-    // pieces of a block: query, key and value, output, fc1, fc2; and those of 16 × 16 of the other matrices
+    // pieces of a block: query, key and value, output, fc1, fc2; and 16 × 16 pieces of the other matrices
     static constexpr int PROJECTIONS = 3 * INNER_PIECES * DIM_PIECES;
     static constexpr int OUTPUT_END = PROJECTIONS + DIM_PIECES * INNER_PIECES;
     static constexpr int FC1_END = OUTPUT_END + HIDDEN_PIECES * DIM_PIECES;
@@ -133,7 +133,7 @@ struct WaitingGradients {
     u32* start;  // of the model's WORDS
 
     DEVICE explicit WaitingGradients(u32* place) : start(place) {}
-    DEVICE void reset() const {}  // the first samples of a step start from zero
+    DEVICE void reset() const {}  // the first examples of a step start from zero
 
     DEVICE u32* block_piece(int block, int piece) const {
         return start + (block * BLOCK_PIECES + piece) * Piece<SIDE>::WORDS;
@@ -141,14 +141,14 @@ struct WaitingGradients {
     DEVICE u32* embedding_tile(int piece) const { return start + OTHERS + piece * Piece<TILE>::WORDS; }
     DEVICE u32* classifier_tile(int piece) const { return embedding_tile(EMBEDDING_TILES + piece); }
 
-    // Addresses are those of a sample that starts at 0.
+    // Addresses in an example that starts at 0.
     DEVICE static PieceSource block_source(const Thread& me, int block, int piece) {
         constexpr int chunks = SIDE / 8;
         const u32 across = TokenRows<DIM>::across(me), down = TokenRows<DIM>::down(me);
         const int flat = block * BLOCK_STRIDE;
         if (piece < PROJECTIONS) {
             const int row = piece / DIM_PIECES, column = piece % DIM_PIECES;
-            const u32 gradients = Sample::QUERIES + row / INNER_PIECES * TokenRows<INNER>::BYTES;
+            const u32 gradients = Example::QUERIES + row / INNER_PIECES * TokenRows<INNER>::BYTES;
             return {
                 Source::at<INNER>(gradients, TokenRows<INNER>::across(me), chunks * (row % INNER_PIECES)),
                 Source::at<DIM>(BlockRows::X1, down, chunks * column),
@@ -158,7 +158,7 @@ struct WaitingGradients {
         if (piece < OUTPUT_END) {
             const int row = (piece - PROJECTIONS) / INNER_PIECES, column = (piece - PROJECTIONS) % INNER_PIECES;
             return {
-                Source::at<DIM>(Sample::DA, across, chunks * row),
+                Source::at<DIM>(Example::DA, across, chunks * row),
                 Source::at<INNER>(BlockRows::JOINED, TokenRows<INNER>::down(me), chunks * column),
                 flat + FLAT_OUTPUT + SIDE * (row * INNER + column), INNER, 0, false,
             };
@@ -166,52 +166,52 @@ struct WaitingGradients {
         if (piece < FC1_END) {
             const int row = (piece - OUTPUT_END) / DIM_PIECES, column = (piece - OUTPUT_END) % DIM_PIECES;
             return {
-                Source::at<HIDDEN>(Sample::D_HIDDEN, TokenRows<HIDDEN>::across(me), chunks * row),
+                Source::at<HIDDEN>(Example::D_HIDDEN, TokenRows<HIDDEN>::across(me), chunks * row),
                 Source::at<DIM>(BlockRows::X2, down, chunks * column),
                 flat + FLAT_FC1 + SIDE * (row * DIM + column), DIM, flat + FLAT_FC1_BIAS + SIDE * row, column == 0,
             };
         }
         const int row = (piece - FC1_END) / HIDDEN_PIECES, column = (piece - FC1_END) % HIDDEN_PIECES;
         return {
-            Source::at<DIM>(Sample::DY, across, chunks * row),
+            Source::at<DIM>(Example::DY, across, chunks * row),
             Source::at<HIDDEN>(BlockRows::HIDDEN_ROWS, TokenRows<HIDDEN>::down(me), chunks * column),
             flat + FLAT_FC2 + SIDE * (row * HIDDEN + column), HIDDEN, flat + FLAT_FC2_BIAS + SIDE * row, column == 0,
         };
     }
 
-    // Of a sample and its patches, both starting at 0.
+    // Addresses in an example and its patches, both starting at 0.
     DEVICE static PieceSource embedding_source(const Thread& me, int piece) {
         const int row = piece / FEATURE_TILES, column = piece % FEATURE_TILES;
         return {
-            Source::at<DIM>(Sample::D_JOINED, TokenRows<DIM>::across(me), 2 * row),
+            Source::at<DIM>(Example::D_JOINED, TokenRows<DIM>::across(me), 2 * row),
             Source::at<FEATURES>(0, TokenRows<FEATURES>::down(me), 2 * column),
             FLAT_EMBEDDING + TILE * (row * FEATURES + column), FEATURES, FLAT_EMBEDDING_BIAS + TILE * row, column == 0,
         };
     }
 
-    // Of recent samples that start at 0.
+    // Addresses in recent examples that start at 0.
     DEVICE static PieceSource classifier_source(const Thread& me, int piece) {
         const u32 across = Matrix<RECENT, DIM>::across(me), down = Matrix<RECENT, DIM>::down(me);
         const int column = piece % DIM_TILES;
         if (piece < CLASSIFIER1_TILES) {
             const int row = piece / DIM_TILES;
             return {
-                Source::at<DIM>(RecentSamples::DZ, across, 2 * row),
+                Source::at<DIM>(RecentExamples::DZ, across, 2 * row),
                 Source::at<DIM>(0, down, 2 * column),
                 FLAT_CLASSIFIER1 + TILE * (row * DIM + column), DIM, FLAT_CLASSIFIER1_BIAS + TILE * row, column == 0,
             };
         }
         return {
-            Source::at<TILE>(RecentSamples::D_LOGIT, Matrix<RECENT, TILE>::across(me), 0),
-            Source::at<DIM>(RecentSamples::ACTIVE, down, 2 * column),
+            Source::at<TILE>(RecentExamples::D_LOGIT, Matrix<RECENT, TILE>::across(me), 0),
+            Source::at<DIM>(RecentExamples::ACTIVE, down, 2 * column),
             FLAT_CLASSIFIER2 + TILE * column, DIM, FLAT_CLASSIFIER2_BIAS, column == 0,
         };
     }
 
-    // Adds the samples of a round to the gradients of a block or of a part of it, and to the embedding's behind all of the
+    // Adds the examples of a round to the gradients of a block or of a part of it, and to the embedding's after the
     // first block.
     template <Part PART, class Memory>
-    DEVICE void add_samples(
+    DEVICE void add_examples(
         const Thread& me, const Memory& memory, int block, int first_pack, const PerGroup<int>& tiles, int buffer
     ) const {
         constexpr int first = PART == MLP ? OUTPUT_END : 0, end = PART == ATTENTION ? OUTPUT_END : BLOCK_PIECES;
@@ -223,9 +223,9 @@ struct WaitingGradients {
             sums.start(place, from.biased, first_pack == 0);
             #pragma unroll 1
             for (int group = 0; group < GROUPS; group++) {
-                const u32 sample = memory.sample(group).start;
+                const u32 example = memory.example(group).start;
                 const int count = group ? tiles[1] : tiles[0];
-                sums.add(from.left.behind(sample), from.right.behind(sample), from.biased, count);
+                sums.add(from.left.behind(example), from.right.behind(example), from.biased, count);
             }
             sums.write(place, from.biased);
         }
@@ -238,7 +238,7 @@ struct WaitingGradients {
             sums.start(place, from.biased, first_pack == 0);
             #pragma unroll 1
             for (int group = 0; group < GROUPS; group++) {
-                const Source left = from.left.behind(memory.sample(group).start);
+                const Source left = from.left.behind(memory.example(group).start);
                 const Source right = from.right.behind(memory.inputs(group)[buffer].address());
                 sums.add(left, right, from.biased, TOKEN_TILES);
             }
@@ -246,8 +246,8 @@ struct WaitingGradients {
         }
     }
 
-    // Adds the share of the last 16 samples to the classifier; `first` in a step they start from zero.
-    DEVICE void add_classifier(const Thread& me, RecentSamples recent, bool first) const {
+    // Adds the last 16 examples to the gradient of the classifier; the `first` in a step start from zero.
+    DEVICE void add_classifier(const Thread& me, RecentExamples recent, bool first) const {
         #pragma unroll 1
         for (int piece = me.warp; piece < CLASSIFIER_TILES; piece += WARPS) {
             const PieceSource from = classifier_source(me, piece);
@@ -268,7 +268,7 @@ struct WaitingGradients {
         sums.apply(me, optimizer, from, rows);
     }
 
-    // Updates every weight whose gradient this warp makes, and loads all weights anew.
+    // Updates every weight whose gradient this warp computes, and reloads all weights.
     DEVICE void apply(const Thread& me, const Optimizer& optimizer, const Weights& weights) const {
         #pragma unroll 1
         for (int block = 0; block < BLOCKS; block++) {
@@ -286,7 +286,7 @@ struct WaitingGradients {
             const int rows = piece < CLASSIFIER1_TILES ? TILE : CLASSES;
             apply_piece<TILE>(me, optimizer, classifier_tile(piece), classifier_source(me, piece), rows);
         }
-        block_barrier();  // all weights are updated
+        thread_block_barrier();  // all weights are updated
         load_weights(optimizer.weights, weights, {thread_index(), WARPS * WARP});
     }
 };

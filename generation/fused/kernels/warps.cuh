@@ -1,13 +1,13 @@
-// The warps that train a model, and the numbers that they add up.
+// The warps that train a model, and the sums they accumulate.
 #pragma once
 #include "matrices.cuh"
 
-constexpr int GROUPS = SAMPLES_AT_ONCE, WORKERS = GROUPS * GROUP_WARPS;  // warps that have a sample
-constexpr int ADDERS = 4;                                               // warps that never have one (ROLES)
+constexpr int GROUPS = EXAMPLES_AT_ONCE, WORKERS = GROUPS * GROUP_WARPS;  // warps that process examples
+constexpr int ADDERS = 4;                                                 // warps that never do (ROLES)
 constexpr int WARPS = ROLES ? WORKERS + ADDERS : 8;
-static_assert(WORKERS <= WARPS, "as they can hold the samples");
+static_assert(WORKERS <= WARPS, "each example has four warps");
 
-// One number for the sample of each group; the second is the first where there is one group.
+// One number for the example of each group; both are the same where there is one group.
 template <class Number> using PerGroup = Number[2];
 
 template <int COUNT> DEVICE void clear(Sums (&sums)[COUNT]) {

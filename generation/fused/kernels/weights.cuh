@@ -1,14 +1,14 @@
-// A model's weights in shared memory, matrices as halves and biases as floats, and how they get there. Of blocks there
-// are all, or the one that is being worked on (ALL_WEIGHTS).
+// A model's weights in shared memory, matrices as halves and biases as floats, and how they get there: those of all
+// blocks, or of the current one alone (ALL_WEIGHTS).
 #pragma once
 #include "matrices.cuh"
 
 static_assert(FLAT_KEY == FLAT_QUERY + INNER * DIM && FLAT_VALUE == FLAT_KEY + INNER * DIM &&
               FLAT_OUTPUT == FLAT_VALUE + INNER * DIM && FLAT_FC1 == FLAT_OUTPUT + DIM * INNER,
-              "query, key and value are one matrix of DIM columns; output and fc1, too, if output has as many");
+              "query, key and value are one matrix of DIM columns; so are output and fc1 if output has as many");
 
 struct Weights {
-    static constexpr int RESIDENT = ALL_WEIGHTS ? BLOCKS : 1;  // blocks whose weights are there at a time
+    static constexpr int RESIDENT = ALL_WEIGHTS ? BLOCKS : 1;  // blocks whose weights are in shared memory at a time
     // a block's matrices, from the start of the block
     static constexpr u32 KEY = Matrix<INNER, DIM>::BYTES, VALUE = 2 * KEY, OUTPUT = 3 * KEY;
     static constexpr u32 FC1 = OUTPUT + Matrix<DIM, INNER>::BYTES, FC2 = FC1 + Matrix<HIDDEN, DIM>::BYTES;
@@ -56,8 +56,8 @@ using BlockWeights = Weights::Block;
 
 // ---- from the flat vector -------------------------------------------------------------------------------------------
 
-// Which of the block's threads this is, and how many there are.
-struct Worker {
+// A thread's index among those that load the weights, and how many there are.
+struct Loader {
     int index, count;
 };
 
@@ -67,11 +67,11 @@ template <int M, int N> DEVICE u32 pair_at(Matrix<M, N> matrix, int i) {
     return matrix.address() + chunk_at<N>(row, column / 8) + column % 8 * HALF;
 }
 
-// Where blocks take turns, warps wait for this: then each thread reads many numbers before it stores the first.
+// Where blocks take turns, warps wait for this, so each thread reads many numbers before it stores the first.
 template <int M, int N>
-DEVICE void load_matrix(const float* flat, Matrix<M, N> matrix, const Worker& worker, int rows = M) {
+DEVICE void load_matrix(const float* flat, Matrix<M, N> matrix, const Loader& loader, int rows = M) {
     if constexpr (ALL_WEIGHTS) {
-        for (int i = worker.index; i < rows * N / 2; i += worker.count) {
+        for (int i = loader.index; i < rows * N / 2; i += loader.count) {
             u32 address = pair_at(matrix, i);
             store_word(address, pack(flat[2 * i], flat[2 * i + 1]));
         }
@@ -79,17 +79,17 @@ DEVICE void load_matrix(const float* flat, Matrix<M, N> matrix, const Worker& wo
         const int pairs = rows * N / 2;
         constexpr int at_once = 16;
         #pragma unroll 1
-        for (int first = worker.index; first < pairs; first += at_once * worker.count) {
+        for (int first = loader.index; first < pairs; first += at_once * loader.count) {
             float a[at_once], b[at_once];
             #pragma unroll
             for (int k = 0; k < at_once; k++) {
-                const int i = first + k * worker.count, real = i < pairs ? i : first;
+                const int i = first + k * loader.count, real = i < pairs ? i : first;
                 a[k] = flat[2 * real];
                 b[k] = flat[2 * real + 1];
             }
             #pragma unroll
             for (int k = 0; k < at_once; k++) {
-                const int i = first + k * worker.count;
+                const int i = first + k * loader.count;
                 if (i < pairs) store_word(pair_at(matrix, i), pack(a[k], b[k]));
             }
         }
@@ -97,51 +97,51 @@ DEVICE void load_matrix(const float* flat, Matrix<M, N> matrix, const Worker& wo
 }
 
 template <int COUNT>
-DEVICE void load_biases(const float* flat, Biases<COUNT> biases, const Worker& worker, int count = COUNT) {
-    for (int i = worker.index; i < count; i += worker.count) store_float(biases.address + i * FLOAT, flat[i]);
+DEVICE void load_biases(const float* flat, Biases<COUNT> biases, const Loader& loader, int count = COUNT) {
+    for (int i = loader.index; i < count; i += loader.count) store_float(biases.address + i * FLOAT, flat[i]);
 }
 
-DEVICE void load_block(const float* flat, Weights weights, const Worker& worker, int b) {
+DEVICE void load_block(const float* flat, Weights weights, const Loader& loader, int b) {
     const float* block_flat = flat + b * BLOCK_STRIDE;
     const BlockWeights block = weights.block(b);
     if constexpr (INNER == DIM) {
-        load_matrix(block_flat + FLAT_QUERY, block.query_to_fc1(), worker);
+        load_matrix(block_flat + FLAT_QUERY, block.query_to_fc1(), loader);
     } else {
-        load_matrix(block_flat + FLAT_QUERY, block.query_to_value(), worker);
-        load_matrix(block_flat + FLAT_OUTPUT, block.output(), worker);
-        load_matrix(block_flat + FLAT_FC1, block.fc1(), worker);
+        load_matrix(block_flat + FLAT_QUERY, block.query_to_value(), loader);
+        load_matrix(block_flat + FLAT_OUTPUT, block.output(), loader);
+        load_matrix(block_flat + FLAT_FC1, block.fc1(), loader);
     }
-    load_matrix(block_flat + FLAT_FC2, block.fc2(), worker);
-    load_biases(block_flat + FLAT_FC1_BIAS, block.fc1_bias(), worker);
-    load_biases(block_flat + FLAT_FC2_BIAS, block.fc2_bias(), worker);
+    load_matrix(block_flat + FLAT_FC2, block.fc2(), loader);
+    load_biases(block_flat + FLAT_FC1_BIAS, block.fc1_bias(), loader);
+    load_biases(block_flat + FLAT_FC2_BIAS, block.fc2_bias(), loader);
 }
 
-// Where blocks take turns: loads the weights of block b unless they are there. All threads of the block come here.
+// Where blocks take turns: loads the weights of block b unless they are there. Called by the whole thread block.
 constexpr int NO_BLOCK = -1;
-DEVICE void bring_block(const float* flat, Weights weights, const Worker& worker, int b, int& there) {
+DEVICE void bring_block(const float* flat, Weights weights, const Loader& loader, int b, int& there) {
     if (ALL_WEIGHTS || there == b) return;
-    block_barrier();  // all have read the other block's
-    load_block(flat, weights, worker, b);
-    block_barrier();
+    thread_block_barrier();  // all have read the previous block's
+    load_block(flat, weights, loader, b);
+    thread_block_barrier();
     there = b;
 }
 
-// All weights of a model, but for blocks that take turns; the classes that do not exist get zeros.
-DEVICE void load_weights(const float* flat, Weights weights, const Worker& worker) {
-    for (int b = 0; ALL_WEIGHTS && b < BLOCKS; b++) load_block(flat, weights, worker, b);
+// All weights of a model, except those of blocks that take turns; classes that do not exist get zeros.
+DEVICE void load_weights(const float* flat, Weights weights, const Loader& loader) {
+    for (int b = 0; ALL_WEIGHTS && b < BLOCKS; b++) load_block(flat, weights, loader, b);
     if (IMAGES) {
-        load_matrix(flat + FLAT_EMBEDDING, weights.embedding(), worker);
-        load_biases(flat + FLAT_EMBEDDING_BIAS, weights.embedding_bias(), worker);
+        load_matrix(flat + FLAT_EMBEDDING, weights.embedding(), loader);
+        load_biases(flat + FLAT_EMBEDDING_BIAS, weights.embedding_bias(), loader);
     }
-    load_matrix(flat + FLAT_CLASSIFIER1, weights.classifier1(), worker);
-    load_biases(flat + FLAT_CLASSIFIER1_BIAS, weights.classifier1_bias(), worker);
-    load_matrix(flat + FLAT_CLASSIFIER2, weights.classifier2(), worker, CLASSES);
+    load_matrix(flat + FLAT_CLASSIFIER1, weights.classifier1(), loader);
+    load_biases(flat + FLAT_CLASSIFIER1_BIAS, weights.classifier1_bias(), loader);
+    load_matrix(flat + FLAT_CLASSIFIER2, weights.classifier2(), loader, CLASSES);
     constexpr int row_words = PITCH<DIM> / FLOAT;
-    for (int i = CLASSES * row_words + worker.index; i < TILE * row_words; i += worker.count) {
+    for (int i = CLASSES * row_words + loader.index; i < TILE * row_words; i += loader.count) {
         store_word(weights.classifier2().address() + i * FLOAT, 0);
     }
-    load_biases(flat + FLAT_CLASSIFIER2_BIAS, weights.classifier2_bias(), worker, CLASSES);
-    for (int i = CLASSES + worker.index; i < TILE; i += worker.count) {
+    load_biases(flat + FLAT_CLASSIFIER2_BIAS, weights.classifier2_bias(), loader, CLASSES);
+    for (int i = CLASSES + loader.index; i < TILE; i += loader.count) {
         store_float(weights.classifier2_bias().address + i * FLOAT, 0.0f);
     }
 }

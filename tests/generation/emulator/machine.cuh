@@ -1,10 +1,10 @@
 // The functions of generation/fused/kernels/machine.cuh on a CPU: the kernels can be run and checked without a GPU.
 //
-// Every lane is a fiber. A function in which a warp acts as one (matrix products, matrix loads, shuffles) makes its
-// lanes wait for each other, and the last to arrive does it for all. Barriers work the same way. Warps are resumed in a
+// Every lane is a fiber. A function of a whole warp (matrix products, matrix loads, shuffles) makes its lanes wait for
+// each other, and the last to arrive computes it for all. Barriers work the same way. Warps are resumed in a
 // random order and now and then one is left waiting, so that a missing barrier shows as a changed result. It also shows
 // as a race: every access to shared memory is checked against the last accesses of the other warps and the barriers
-// since. Copies from device memory are done when they are waited for, no sooner. A barrier that some threads never
+// since. Copies from device memory are made when they are waited for, no sooner. A barrier that some threads never
 // reach ends the program.
 #ifndef MACHINE
 #define MACHINE
@@ -41,7 +41,7 @@ struct Fiber {
     bool entered, done;
 };
 
-struct Meeting {
+struct BarrierState {
     int arrived = 0;
     unsigned long generation = 0;
 };
@@ -51,7 +51,7 @@ struct Copy {
     const void* source;
 };
 
-struct WarpState : Meeting {
+struct WarpState : BarrierState {
     const char* operation;
     u32 in[LANES][8], out[LANES][4];
     float sums[LANES][4];
@@ -59,13 +59,13 @@ struct WarpState : Meeting {
 
 static Fiber fibers[MOST_THREADS];
 static WarpState warps[MOST_THREADS / LANES];
-static Meeting barriers[16];
+static BarrierState barriers[16];
 static jmp_buf scheduler;
 static int current, threads, block_x, block_y;
 static uint64_t chance;
 static std::function<void()> kernel;
 static std::vector<Copy> copies[MOST_THREADS];
-static unsigned long progress;  // meetings held and fibers ended
+static unsigned long progress;  // barriers passed and fibers ended
 
 inline u32 draw() {
     chance = chance * 6364136223846793005ull + 1442695040888963407ull;
@@ -91,16 +91,16 @@ __attribute__((noipa)) static void resume(int index) {
 }
 
 // Out of line: a fiber may return from it long after it entered, which an optimizer that sees inside does not expect.
-template <class Act> __attribute__((noinline)) void wait_for(Meeting& meeting, int expected, const Act& act) {
-    unsigned long generation = meeting.generation;
-    if (++meeting.arrived == expected) {
+template <class Act> __attribute__((noinline)) void wait_for(BarrierState& barrier, int expected, const Act& act) {
+    unsigned long generation = barrier.generation;
+    if (++barrier.arrived == expected) {
         act();
-        meeting.arrived = 0;
-        meeting.generation++;
+        barrier.arrived = 0;
+        barrier.generation++;
         progress++;
         return;
     }
-    while (meeting.generation == generation) pause();
+    while (barrier.generation == generation) pause();
 }
 
 inline void together(const char* operation, void (*act)(WarpState&)) {
@@ -119,8 +119,8 @@ inline void fiber_body() {
 
 // ---- races --------------------------------------------------------------------------------------------------------
 
-// Vector clocks: clocks[w][v] is the last moment of warp v that warp w knows of, through barriers. An access is a race
-// if it meets one of another warp, at least one of them writing, from a moment it does not know of.
+// Vector clocks: clocks[w][v] is the last moment of warp v that a barrier has ordered before warp w. An access is a
+// race if no barrier orders it after another warp's access to the same cell and at least one of the two writes.
 constexpr int MOST_WARPS = MOST_THREADS / LANES, CELL = 16;
 struct Cell {
     int writer;
@@ -135,7 +135,7 @@ inline void forget_accesses() {
     for (int w = 0; w < MOST_WARPS; w++) clocks[w][w] = 1;
 }
 
-inline void meet(int first, int count) {
+inline void merge_clocks(int first, int count) {
     u32 known[MOST_WARPS] = {};
     for (int w = first; w < first + count; w++) {
         for (int v = 0; v < MOST_WARPS; v++) known[v] = known[v] > clocks[w][v] ? known[v] : clocks[w][v];
@@ -146,32 +146,32 @@ inline void meet(int first, int count) {
     }
 }
 
-// A meeting of warps that only bring what they know and warps that wait for it.
-struct Handover : Meeting {
+// A barrier between warps that only arrive and warps that wait for them.
+struct Handover : BarrierState {
     u32 known[MOST_WARPS];
     bool waits[MOST_WARPS];
 };
 static Handover handovers[16];
 
-inline void join_handover(Handover& meeting, int warp, bool waits, int expected) {
+inline void join_handover(Handover& barrier, int warp, bool waits, int expected) {
     for (int v = 0; v < MOST_WARPS; v++) {
-        if (clocks[warp][v] > meeting.known[v]) meeting.known[v] = clocks[warp][v];
+        if (clocks[warp][v] > barrier.known[v]) barrier.known[v] = clocks[warp][v];
     }
     clocks[warp][warp]++;
-    meeting.waits[warp] = waits;
-    meeting.arrived += LANES;
-    if (meeting.arrived < expected) return;
+    barrier.waits[warp] = waits;
+    barrier.arrived += LANES;
+    if (barrier.arrived < expected) return;
     for (int w = 0; w < MOST_WARPS; w++) {
-        if (!meeting.waits[w]) continue;
+        if (!barrier.waits[w]) continue;
         for (int v = 0; v < MOST_WARPS; v++) {
-            if (meeting.known[v] > clocks[w][v]) clocks[w][v] = meeting.known[v];
+            if (barrier.known[v] > clocks[w][v]) clocks[w][v] = barrier.known[v];
         }
     }
-    meeting.arrived = 0;
-    meeting.generation++;
+    barrier.arrived = 0;
+    barrier.generation++;
     progress++;
-    std::memset(meeting.known, 0, sizeof meeting.known);
-    std::memset(meeting.waits, 0, sizeof meeting.waits);
+    std::memset(barrier.known, 0, sizeof barrier.known);
+    std::memset(barrier.waits, 0, sizeof barrier.waits);
 }
 
 inline u8* access(u32 address, u32 bytes, bool writes, int thread) {
@@ -196,16 +196,16 @@ inline u8* to_write(u32 address, u32 bytes, int thread = current) { return acces
 
 constexpr int MOST_IDLE_ROUNDS = 1000;  // a warp is left waiting in one round out of four
 
-// Runs one block to its end.
-inline void run_block() {
+// Runs one thread block to its end.
+inline void run_thread_block() {
     std::memset(shared_memory, 0xFF, sizeof shared_memory);  // not-a-number, as halves and as floats
     forget_accesses();
     for (auto& warp : warps) warp.arrived = 0;
     for (auto& barrier : barriers) barrier.arrived = 0;
-    for (auto& meeting : handovers) {
-        meeting.arrived = 0;
-        std::memset(meeting.known, 0, sizeof meeting.known);
-        std::memset(meeting.waits, 0, sizeof meeting.waits);
+    for (auto& handover : handovers) {
+        handover.arrived = 0;
+        std::memset(handover.known, 0, sizeof handover.known);
+        std::memset(handover.waits, 0, sizeof handover.waits);
     }
     for (int i = 0; i < threads; i++) {
         Fiber& fiber = fibers[i];
@@ -237,13 +237,13 @@ inline void run_block() {
     }
 }
 
-// Runs a grid of blocks, one after the other.
+// Runs a grid of thread blocks, one after the other.
 inline void launch(int x, int y, int threads_per_block, uint64_t seed, std::function<void()> body) {
     kernel = std::move(body);
     threads = threads_per_block;
     chance = seed;
     for (block_x = 0; block_x < x; block_x++) {
-        for (block_y = 0; block_y < y; block_y++) run_block();
+        for (block_y = 0; block_y < y; block_y++) run_thread_block();
     }
 }
 
@@ -265,7 +265,7 @@ inline u32 as_word(float x) {
     return word;
 }
 
-// To the nearest half, ties to even; what is too large becomes the largest.
+// To the nearest half, ties to even; a number that is too large becomes the largest half.
 inline u16 half_bits(float x) {
     const u32 word = as_word(x), sign = word >> 16 & 0x8000;
     if (std::isnan(x)) return 0x7FFF;
@@ -394,22 +394,22 @@ inline float exchange(float x, int mask) { return as_float(from_other(as_word(x)
 inline float from_lane(float x, int lane) { return as_float(from_other(as_word(x), lane)); }
 
 inline void warp_barrier() { together("warp_barrier", [](WarpState&) {}); }
-inline void block_barrier() {
-    wait_for(barriers[0], threads, [] { meet(0, threads / LANES); });
+inline void thread_block_barrier() {
+    wait_for(barriers[0], threads, [] { merge_clocks(0, threads / LANES); });
 }
 inline void group_barrier(int group) {
-    wait_for(barriers[group + 1], 128, [=] { meet(4 * group, 4); });
+    wait_for(barriers[group + 1], 128, [=] { merge_clocks(4 * group, 4); });
 }
 
-inline void bring(int meeting) {
-    warps[current / LANES].in[current % LANES][0] = meeting;
-    together("bring", [](WarpState& w) { join_handover(handovers[w.in[0][0]], current / LANES, false, 256); });
+inline void arrive(int barrier) {
+    warps[current / LANES].in[current % LANES][0] = barrier;
+    together("arrive", [](WarpState& w) { join_handover(handovers[w.in[0][0]], current / LANES, false, 256); });
 }
-inline void await(int meeting) {
-    const unsigned long generation = handovers[meeting].generation;
-    warps[current / LANES].in[current % LANES][0] = meeting;
+inline void await(int barrier) {
+    const unsigned long generation = handovers[barrier].generation;
+    warps[current / LANES].in[current % LANES][0] = barrier;
     together("await", [](WarpState& w) { join_handover(handovers[w.in[0][0]], current / LANES, true, 256); });
-    while (handovers[meeting].generation == generation) pause();
+    while (handovers[barrier].generation == generation) pause();
 }
 template <int COUNT> inline void take_registers() {}
 template <int COUNT> inline void leave_registers() {}

@@ -1,4 +1,4 @@
-// The first view: how accurate the checkpoints are, what each hyperparameter does to it, and each on a line.
+// The first view: the accuracies of the checkpoints, the effect of each hyperparameter, and a table.
 
 function accuraciesView(page) {
   const { config, now } = page;

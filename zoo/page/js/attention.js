@@ -1,9 +1,9 @@
-// What the heads of a checkpoint attend to in an example: patches of an image, or words.
+// The attention of a checkpoint's heads on an example: patches of an image, or words.
 
 const EVERY_TOKEN = "mean";
 const MOST_ACROSS = 4;
 
-// What one token attends to, or all of them on average, for one head of one block.
+// The attention of one token, or the mean over all of them, for one head of one block.
 function attended(attention, tokens, at, query) {
   const weights = new Array(tokens).fill(0);
   const from = query === EVERY_TOKEN ? [...Array(tokens).keys()] : [Number(query)];
@@ -13,7 +13,7 @@ function attended(attention, tokens, at, query) {
   return weights;
 }
 
-// From the color of nothing to that of marks: darker is more on white, lighter is more on black.
+// From the background color to that of marks: darker is more on white, lighter is more on black.
 const shades = () => ["--panel", "--mark"].map(variable);
 
 function mapSpec(width, height) {
@@ -69,13 +69,13 @@ function inkRows(pixels, opacity) {
 }
 
 function patchRows(weights, query, side, grid) {
-  return weights.map((weight, place) => {
-    const [row, column] = [Math.floor(place / grid), place % grid];
+  return weights.map((weight, index) => {
+    const [row, column] = [Math.floor(index / grid), index % grid];
     return {
       row: row + 1,
       column: column + 1,
       weight,
-      query: String(place) === query,
+      query: String(index) === query,
       x: column * side,
       x2: (column + 1) * side,
       y: row * side,
@@ -129,12 +129,12 @@ function headNames({ blocks, heads }) {
 }
 
 function verdict({ probabilities }, label) {
-  const best = probabilities.reduce((top, value, place) => (value > probabilities[top] ? place : top), 0);
+  const best = probabilities.reduce((top, value, index) => (value > probabilities[top] ? index : top), 0);
   const truth = label === null ? "" : `, its label is ${label}`;
-  return `This checkpoint says class ${best} (probability ${fixed(probabilities[best], 3)})${truth}.`;
+  return `This checkpoint predicts class ${best} (probability ${fixed(probabilities[best], 3)})${truth}.`;
 }
 
-async function drawAttention(page, found, place) {
+async function drawAttention(page, found, container) {
   const { spec, example } = page.config;
   const { tokens } = found;
   const attention = bytesOf(found.attention);
@@ -173,7 +173,7 @@ async function drawAttention(page, found, place) {
       ),
     );
   };
-  place.append(
+  container.append(
     element(
       "p",
       {},

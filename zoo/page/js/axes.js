@@ -23,7 +23,7 @@ function lossAxis(title, rows) {
   return { field: "value", type: "quantitative", title, scale, axis: { tickCount: 5, grid: false } };
 }
 
-// Math.min takes its numbers as arguments, of which there may not be too many.
+// Math.min takes its numbers as arguments, whose number is limited.
 function least(values) {
   return values.reduce((best, value) => (value < best ? value : best));
 }

@@ -21,8 +21,8 @@ function settingsList(config, run) {
 
 function measuredTable(page, rows) {
   const { label, labels, epoch, test_accuracy: accuracy, test_loss: loss, train_loss: training } = page.config.rows;
-  const head = ["checkpoint", "epoch", "accuracy", "test loss", "training loss"].map((text, place) =>
-    element("th", { scope: "col", class: place ? "" : "text" }, text),
+  const head = ["checkpoint", "epoch", "accuracy", "test loss", "training loss"].map((text, index) =>
+    element("th", { scope: "col", class: index ? "" : "text" }, text),
   );
   const body = rows.map((row) =>
     element(
@@ -50,7 +50,7 @@ function measuredTable(page, rows) {
   );
 }
 
-// The pictured run whose place in the list is next to this one.
+// The pictured run next to this one in the list.
 function nearest(config, run) {
   return config.pictured.reduce(
     (best, other) => (best === null || Math.abs(other - run) < Math.abs(best - run) ? other : best),
@@ -58,7 +58,7 @@ function nearest(config, run) {
   );
 }
 
-// Where nobody chose a run, the best of those with pictures.
+// If no run was chosen, the best of those with pictures.
 function bestPictured(config) {
   const pictured = new Set(config.pictured);
   const { run, test_accuracy: accuracy } = config.rows;
@@ -66,11 +66,11 @@ function bestPictured(config) {
   return rows.length ? run[rows.reduce((best, row) => (accuracy[row] > accuracy[best] ? row : best))] : null;
 }
 
-async function drawInsides(page, place) {
+async function drawInsides(page, container) {
   const { config, now } = page;
   if (!config.pictured.includes(now.run)) {
     const other = nearest(config, now.run);
-    place.append(
+    container.append(
       element(
         "p",
         { class: "soft" },
@@ -86,7 +86,7 @@ async function drawInsides(page, place) {
     );
     return;
   }
-  const found = (await picturesOf(page.place, now.run))[now.label];
+  const found = (await picturesOf(page.configIndex, now.run))[now.label];
   const filters = element("div", { class: "chart", id: "filters" });
   const attention = element("section", { id: "attention" }, element("h2", {}, "Attention on an example"));
   const drawing = [];
@@ -94,8 +94,8 @@ async function drawInsides(page, place) {
     const side = config.spec.patch_size;
     const lines = Math.ceil(found.filters.length / FILTER_COLUMNS);
     const more = found.filters.length < config.spec.dim ? ` The first ${found.filters.length} are shown.` : "";
-    place.classList.add("two");
-    place.append(
+    container.classList.add("two");
+    container.append(
       element(
         "section",
         {},
@@ -114,7 +114,7 @@ async function drawInsides(page, place) {
       }),
     );
   }
-  place.append(attention);
+  container.append(attention);
   if (found.attention) drawing.push(drawAttention(page, found, attention));
   else
     attention.append(
@@ -150,7 +150,7 @@ function runChooser(page) {
     const found = config.runs.id.findIndex((id) => id === wanted);
     const run = found >= 0 ? found : config.runs.id.findIndex((id) => wanted && id.startsWith(wanted));
     if (run >= 0) page.open(run, now.label, "#run");
-    else wrong.textContent = "no run has an id that begins so";
+    else wrong.textContent = "no run has an id that begins like this";
   };
   const step = (by) => () =>
     page.open((now.run + by + config.runs.id.length) % config.runs.id.length, now.label, by < 0 ? "#before" : "#after");

@@ -2,7 +2,7 @@
 
 const MOST_CHOSEN = 8;
 
-// The best, the median and the worst run of what passes the filters, by the best of their checkpoints that do.
+// The best, the median and the worst run among those that pass the filters, by their best checkpoint that passes.
 function typicalRuns(config, filters) {
   const best = new Map();
   for (const row of passing(config, filters).rows) {
@@ -20,9 +20,9 @@ function describeRun(config, run) {
 }
 
 function curveRows(names, curves, measure) {
-  return curves.flatMap((curve, place) =>
+  return curves.flatMap((curve, index) =>
     curve[measure]
-      .map((value, epoch) => ({ run: names[place], epoch: epoch + 1, value }))
+      .map((value, epoch) => ({ run: names[index], epoch: epoch + 1, value }))
       .filter(({ value }) => value !== null),
   );
 }
@@ -34,7 +34,7 @@ function lastPoints(rows) {
 function curveSpec(names, x, y, { band = false } = {}) {
   const hues = HUES[theme()];
   const { title } = y;
-  const scale = (range) => ({ domain: names, range: names.map((_, place) => range[place % range.length]) });
+  const scale = (range) => ({ domain: names, range: names.map((_, index) => range[index % range.length]) });
   const color = { field: "run", type: "nominal", scale: scale(hues), legend: null };
   const behind = [
     {
@@ -94,11 +94,11 @@ function chosenList(page, names) {
   return element(
     "ul",
     { class: "chosen", "aria-label": "Chosen runs" },
-    ...now.chosen.map((run, place) =>
+    ...now.chosen.map((run, index) =>
       element(
         "li",
         { title: describeRun(config, run) },
-        element("strong", {}, names[place]),
+        element("strong", {}, names[index]),
         element(
           "button",
           { type: "button", onclick: () => page.open(run, null) },
@@ -109,7 +109,7 @@ function chosenList(page, names) {
           "button",
           {
             type: "button",
-            "aria-label": `take away ${config.runs.id[run]}`,
+            "aria-label": `remove ${config.runs.id[run]}`,
             onclick: () => {
               page.choose(run, false);
               page.show();
@@ -123,7 +123,7 @@ function chosenList(page, names) {
 }
 
 async function curvesView(page) {
-  const { config, now, place } = page;
+  const { config, now, configIndex } = page;
   if (!now.chosen.length && !now.touched) now.chosen = typicalRuns(config, now.filters);
   const names = now.chosen.map((_, number) => String.fromCharCode(65 + number));
   const [accuracy, loss] = [
@@ -150,7 +150,7 @@ async function curvesView(page) {
     element(
       "p",
       {},
-      `Up to ${MOST_CHOSEN} runs: tick them in the table of accuracies, or take typical ones of what the filters let through. Gray: median and middle nine tenths of all ${plural(config.runs.id.length, "run")}.`,
+      `Up to ${MOST_CHOSEN} runs: tick them in the table of accuracies, or choose typical ones among those that pass the filters. Gray: median and middle nine tenths of all ${plural(config.runs.id.length, "run")}.`,
     ),
     element(
       "div",
@@ -167,7 +167,7 @@ async function curvesView(page) {
       element("section", {}, element("h2", {}, "Training loss"), loss),
     ),
   );
-  const curves = await Promise.all(now.chosen.map((run) => curvesOf(place, run)));
+  const curves = await Promise.all(now.chosen.map((run) => curvesOf(configIndex, run)));
   const [lines, losses] = ["test_accuracy", "train_loss"].map((measure) => curveRows(names, curves, measure));
   const positive = losses.filter(({ value }) => value > 0);
   const epochs = epochAxis(least([0, ...config.runs.epochs.map((count) => -count)]) * -1);

@@ -1,4 +1,4 @@
-// What the page holds: the head at once, the tables of a config when it is shown, files beside it when asked for.
+// The data of the page: the head at once, the tables of a config when it is shown, files beside it on demand.
 
 const head = JSON.parse(document.getElementById("head").textContent);
 const configs = new Map();
@@ -10,9 +10,9 @@ async function unpack(text) {
   return JSON.parse(await new Response(stream).text());
 }
 
-function loadConfig(place) {
-  if (!configs.has(place)) configs.set(place, unpack(document.getElementById(`config-${place}`).textContent));
-  return configs.get(place);
+function loadConfig(index) {
+  if (!configs.has(index)) configs.set(index, unpack(document.getElementById(`config-${index}`).textContent));
+  return configs.get(index);
 }
 
 // A page on a disk may not fetch the files beside it, but it may run them as scripts: each hands its data to this.
@@ -24,7 +24,7 @@ function loadFile(name) {
     file.data = new Promise((arrived, failed) => {
       file.arrived = arrived;
       const script = document.createElement("script");
-      script.onerror = () => failed(new Error(`${name}.js does not lie beside this page`));
+      script.onerror = () => failed(new Error(`${name}.js is not beside this page`));
       script.src = `${name}.js`;
       document.head.append(script);
     });
@@ -35,12 +35,12 @@ function loadFile(name) {
 
 const padded = (number, width) => String(number).padStart(width, "0");
 
-async function curvesOf(place, run) {
+async function curvesOf(index, run) {
   const part = Math.floor(run / head.runs_per_file);
-  return (await loadFile(`curves/${place}-${padded(part, 3)}`))[run % head.runs_per_file];
+  return (await loadFile(`curves/${index}-${padded(part, 3)}`))[run % head.runs_per_file];
 }
 
-const picturesOf = (place, run) => loadFile(`runs/${place}-${padded(run, 5)}`);
+const picturesOf = (index, run) => loadFile(`runs/${index}-${padded(run, 5)}`);
 
 function bytesOf(text) {
   return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));

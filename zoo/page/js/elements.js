@@ -11,7 +11,7 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-// A checkbox or radio button that looks like a button; checked ones carry a tick, so color is not all.
+// A checkbox or radio button that looks like a button; checked ones also carry a tick, not only a color.
 function chip(type, name, text, checked, onchange) {
   const input = element("input", { type, name, checked, onchange });
   input.checked = checked;

@@ -1,4 +1,4 @@
-// Which checkpoints are looked at. A filter with nothing chosen lets everything through.
+// The filters of the checkpoints. A filter with nothing chosen lets everything through.
 
 const MOST_CHIPS = 12;
 
@@ -58,7 +58,7 @@ function chips(legend, options, set, onchange) {
 }
 
 function bounds(legend, range, onchange, attributes) {
-  const input = (place, word) => {
+  const input = (index, word) => {
     const made = element("input", {
       type: "number",
       step: "any",
@@ -66,9 +66,9 @@ function bounds(legend, range, onchange, attributes) {
       placeholder: word,
       ...attributes,
     });
-    made.value = range[place] ?? "";
+    made.value = range[index] ?? "";
     made.addEventListener("input", () => {
-      range[place] = made.value === "" || Number.isNaN(made.valueAsNumber) ? null : made.valueAsNumber;
+      range[index] = made.value === "" || Number.isNaN(made.valueAsNumber) ? null : made.valueAsNumber;
       onchange();
     });
     return made;
@@ -90,7 +90,7 @@ function filterPanel(config, filters, onchange, onreset) {
   panel.append(
     chips(
       "checkpoint",
-      config.rows.labels.map((label, place) => [place, label]),
+      config.rows.labels.map((label, index) => [index, label]),
       filters.labels,
       onchange,
     ),

@@ -1,4 +1,4 @@
-// How many checkpoints have which accuracy.
+// The histogram of accuracies.
 
 const BINS = 40;
 

@@ -1,19 +1,19 @@
 // Accuracy by the values of one hyperparameter.
 
 function quantile(sorted, share) {
-  const place = share * (sorted.length - 1);
-  const low = Math.floor(place);
-  return sorted[low] + (place - low) * ((sorted[low + 1] ?? sorted[low]) - sorted[low]);
+  const index = share * (sorted.length - 1);
+  const low = Math.floor(index);
+  return sorted[low] + (index - low) * ((sorted[low + 1] ?? sorted[low]) - sorted[low]);
 }
 
-// Accuracies in groups: one per value, or of a column with many values one per stretch with equally many of them.
+// Accuracies in groups: one per value, or for a column with many values one per range with equally many of them.
 function groupsOf(config, name, rows) {
   const { run, label, test_accuracy: accuracy, labels } = config.rows;
   const column = config.hyperparameters.find((other) => other.name === name);
   const stretch = column ? Math.ceil(column.values.length / MOST_CHIPS) : 1;
   const titles = column
-    ? Array.from({ length: Math.ceil(column.values.length / stretch) }, (_, place) => {
-        const [first, last] = [place * stretch, Math.min((place + 1) * stretch, column.values.length) - 1].map((at) =>
+    ? Array.from({ length: Math.ceil(column.values.length / stretch) }, (_, index) => {
+        const [first, last] = [index * stretch, Math.min((index + 1) * stretch, column.values.length) - 1].map((at) =>
           shown(column.values[at]),
         );
         return first === last ? first : `${first} – ${last}`;
@@ -22,11 +22,11 @@ function groupsOf(config, name, rows) {
   const groups = titles.map(() => []);
   for (const row of rows)
     groups[column ? Math.floor(column.codes[run[row]] / stretch) : label[row]].push(accuracy[row]);
-  return groups.flatMap((values, place) => {
+  return groups.flatMap((values, index) => {
     if (!values.length) return [];
     values.sort((a, b) => a - b);
     const [low, lower, middle, upper, high] = [0.05, 0.25, 0.5, 0.75, 0.95].map((share) => quantile(values, share));
-    return [{ value: titles[place], count: values.length, low, lower, middle, upper, high }];
+    return [{ value: titles[index], count: values.length, low, lower, middle, upper, high }];
   });
 }
 

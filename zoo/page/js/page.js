@@ -1,4 +1,4 @@
-// The frame: configs, views and colors, what is looked at now, and the address that says so.
+// The frame: configs, views and colors, the current state, and the address that stores it.
 
 const VIEWS = [
   ["accuracies", "Accuracies", accuraciesView],
@@ -10,14 +10,14 @@ const VIEWS = [
 const page = {
   view: document.getElementById("view"),
   tab: "accuracies",
-  place: 0,
+  configIndex: 0,
   config: null,
   states: new Map(),
 
   get now() {
-    if (!this.states.has(this.place)) {
+    if (!this.states.has(this.configIndex)) {
       const compare = this.config.hyperparameters.find(({ values }) => values.length > 1)?.name ?? "checkpoint";
-      this.states.set(this.place, {
+      this.states.set(this.configIndex, {
         filters: newFilters(),
         compare,
         log: false,
@@ -31,11 +31,11 @@ const page = {
         source: null,
       });
     }
-    return this.states.get(this.place);
+    return this.states.get(this.configIndex);
   },
 
   async show(focus) {
-    this.config = await loadConfig(this.place);
+    this.config = await loadConfig(this.configIndex);
     document.getElementById("note").textContent = this.config.note
       ? `The transformers of ${this.config.name} were trained on ${this.config.note}.`
       : "";
@@ -46,8 +46,8 @@ const page = {
       tab.setAttribute("aria-selected", String(name === this.tab));
       tab.tabIndex = name === this.tab ? 0 : -1;
     }
-    document.querySelectorAll('[name="config"]').forEach((input, place) => {
-      input.checked = place === this.place;
+    document.querySelectorAll('[name="config"]').forEach((input, index) => {
+      input.checked = index === this.configIndex;
     });
     this.view.setAttribute("aria-busy", "true");
     this.remember();
@@ -73,14 +73,14 @@ const page = {
   },
 
   remember() {
-    const parts = [head.configs[this.place], this.tab];
+    const parts = [head.configs[this.configIndex], this.tab];
     if (this.tab === "checkpoint" && this.now.run !== null)
       parts.push(this.config.runs.id[this.now.run], this.now.label ?? "");
     const address = `#${parts.map(encodeURIComponent).join("/")}`;
     if (location.hash !== address) history.replaceState(null, "", address);
   },
 
-  // What the address asks for; an unknown name is the first there is.
+  // The state in the address; an unknown name becomes the first one there is.
   async recall() {
     const [config, tab, run, label] = location.hash
       .slice(1)
@@ -92,9 +92,9 @@ const page = {
           return "";
         }
       });
-    this.place = Math.max(0, head.configs.indexOf(config));
+    this.configIndex = Math.max(0, head.configs.indexOf(config));
     this.tab = VIEWS.find(([name]) => name === tab)?.[0] ?? VIEWS[0][0];
-    this.config = await loadConfig(this.place);
+    this.config = await loadConfig(this.configIndex);
     const number = run ? this.config.runs.id.indexOf(run) : -1;
     if (number >= 0) Object.assign(this.now, { run: number, label: label || null });
     return this.show();
@@ -126,10 +126,10 @@ function makeTabs() {
 }
 
 function makeConfigs() {
-  head.configs.forEach((name, place) => {
+  head.configs.forEach((name, index) => {
     document.getElementById("configs").append(
-      chip("radio", "config", name, place === 0, () => {
-        page.place = place;
+      chip("radio", "config", name, index === 0, () => {
+        page.configIndex = index;
         page.show();
       }),
     );
@@ -167,9 +167,9 @@ function makeTheme() {
 }
 
 function fail(error) {
-  const place = document.getElementById("failure");
-  place.textContent = `This page could not be drawn: ${error?.message ?? error}`;
-  place.hidden = false;
+  const message = document.getElementById("failure");
+  message.textContent = `This page could not be drawn: ${error?.message ?? error}`;
+  message.hidden = false;
 }
 
 window.addEventListener("unhandledrejection", (event) => fail(event.reason));

@@ -26,8 +26,8 @@ function filterSpec(side, columns, lines) {
 
 function filterRows(filters, side) {
   return filters.flatMap((weights, number) =>
-    weights.map((weight, place) => {
-      const [row, column] = [Math.floor(place / side), place % side];
+    weights.map((weight, index) => {
+      const [row, column] = [Math.floor(index / side), index % side];
       return {
         filter: number + 1,
         row: row + 1,

@@ -1,4 +1,4 @@
-// The third view: what predictors say about accuracies, beside what was measured.
+// The third view: predicted accuracies beside measured ones.
 
 const ACCURACY_TICKS = [0.1, 0.6, 0.85, 0.95, 1];
 // Most runs of a zoo lie above 0.9 and, on a straight axis, in one corner.
@@ -96,7 +96,7 @@ function noPredictions() {
     element(
       "p",
       { id: "no-predictions" },
-      "There are no predictions for this config. A page has them if it is made by",
+      "There are no predictions for this config. To add them, make the page with",
     ),
     element(
       "pre",
@@ -140,7 +140,7 @@ async function predictorsView(page) {
     element(
       "p",
       { class: "soft" },
-      "Filled circles read weights, hollow diamonds do not. The dashed line is where prediction and measurement agree; both axes are stretched towards 1. Where a predictor was fitted several times, τ is the mean, and the points are those of one fit.",
+      "Filled circles read weights, hollow diamonds do not. The dashed line is where prediction and measurement agree; both axes are stretched toward 1. Where a predictor was fitted several times, τ is the mean, and the points are those of one fit.",
     ),
   );
   if (rated.length)
@@ -153,13 +153,13 @@ async function predictorsView(page) {
       element(
         "div",
         { class: "many" },
-        ...entries.map((entry, place) =>
+        ...entries.map((entry, index) =>
           element(
             "figure",
             {},
             element("h3", {}, entry.predictor),
             element("p", { class: "soft" }, rating(entry)),
-            boxes[place],
+            boxes[index],
           ),
         ),
       ),
@@ -167,7 +167,7 @@ async function predictorsView(page) {
   );
   await Promise.all([
     rated.length ? drawTaus(overview, rated) : null,
-    ...entries.map((entry, place) => drawScatter(boxes[place], entry)),
+    ...entries.map((entry, index) => drawScatter(boxes[index], entry)),
   ]);
 }
 
@@ -183,10 +183,10 @@ function drawTaus(box, rated) {
 }
 
 function drawScatter(box, entry) {
-  const points = entry.predicted.map((predicted, place) => ({
+  const points = entry.predicted.map((predicted, index) => ({
     predicted,
-    measured: entry.measured[place],
-    x: stretched(entry.measured[place]),
+    measured: entry.measured[index],
+    x: stretched(entry.measured[index]),
     y: stretched(predicted),
   }));
   const diagonal = [0, 1].map((end) => ({ x: stretched(end), y: stretched(end) }));

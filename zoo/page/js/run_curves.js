@@ -7,7 +7,7 @@ function runCurveSpec(x, y, measures) {
   const nominal = (range) => ({
     field: "measure",
     type: "nominal",
-    scale: { domain: measures, range: measures.map((_, place) => range[place]) },
+    scale: { domain: measures, range: measures.map((_, index) => range[index]) },
     legend,
   });
   return {
@@ -43,8 +43,8 @@ function runCurveSpec(x, y, measures) {
 }
 
 async function drawCurves(page, rows, boxes) {
-  const { config, now, place } = page;
-  const curves = await curvesOf(place, now.run);
+  const { config, now, configIndex } = page;
+  const curves = await curvesOf(configIndex, now.run);
   const points = (measure, name) =>
     curveRows([name], [curves], measure).map(({ epoch, value }) => ({ measure: name, epoch, value }));
   const kept = (measure) =>

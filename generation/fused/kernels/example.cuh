@@ -1,27 +1,27 @@
-// A sample: its word of facts, and its rows in shared memory while it trains.
+// An example: its word of facts, and its rows in shared memory while it trains.
 #pragma once
 #include "parking.cuh"
 
-// Facts about a sample besides its tokens, in one word (engine.py).
+// Facts about an example besides its tokens, in one word (engine.py).
 struct Facts {
-    int place;   // in its batch, for its dropout
+    int rank;    // in its batch, for its dropout
     int label;   // its class
     int length;  // its real tokens
-    DEVICE explicit Facts(u32 word) : place(word & 0xFFFF), label(word >> 16 & 0xFF), length(word >> 24) {}
+    DEVICE explicit Facts(u32 word) : rank(word & 0xFFFF), label(word >> 16 & 0xFF), length(word >> 24) {}
 };
 
-// Samples of a step that a group trains on together, side by side in its rows (PACKS): neighbors in the batch that take
-// the same number of tiles each, in one word (engine.py).
+// Examples of a step that a group trains on together, side by side in its rows (PACKS): neighbors in the batch with the
+// same number of tiles, in one word (engine.py).
 struct Pack {
-    int first;    // sample of the step
-    int samples;
-    int tiles;    // of each of them
-    DEVICE Pack(int first, int samples, int tiles) : first(first), samples(samples), tiles(tiles) {}
+    int first;     // example of the step
+    int examples;
+    int tiles;     // of each of them
+    DEVICE Pack(int first, int examples, int tiles) : first(first), examples(examples), tiles(tiles) {}
     DEVICE explicit Pack(u32 word) : Pack(word & 0xFFFF, word >> 16 & 0xFF, word >> 24) {}
-    DEVICE u32 word() const { return first | samples << 16 | tiles << 24; }
+    DEVICE u32 word() const { return first | examples << 16 | tiles << 24; }
 
-    DEVICE int all_tiles() const { return samples * tiles; }
-    DEVICE int sample_of(int tile) const { return PACKS ? tile / tiles : 0; }
+    DEVICE int all_tiles() const { return examples * tiles; }
+    DEVICE int example_of(int tile) const { return PACKS ? tile / tiles : 0; }
 };
 
 template <class Number> constexpr Number larger(Number a, Number b) { return a > b ? a : b; }
@@ -34,25 +34,25 @@ struct BlockRows {
     u32 start;
 
     DEVICE TokenRows<DIM> x1() const { return {start, X1}; }                   // the input, normalized
-    DEVICE TokenRows<INNER> joined() const { return {start, JOINED}; }         // the heads' results, side by side
+    DEVICE TokenRows<INNER> joined() const { return {start, JOINED}; }         // the heads' outputs, side by side
     DEVICE TokenRows<DIM> x2() const { return {start, X2}; }                   // the MLP's input, normalized
     DEVICE TokenRows<HIDDEN> hidden() const { return {start, HIDDEN_ROWS}; }   // the MLP's hidden layer
 };
 
-// Where the rows of a block's forward pass go; queries and `kept` only in training.
+// Addresses for the rows of a block's forward pass; queries and `kept` only in training.
 struct BlockPlaces {
     TokenRows<INNER> queries, keys, values;
     BlockRows kept;
     Parking parking;
 };
 
-// All rows of a sample. Its blocks take turns in one place: the one whose backward pass runs has its queries, keys and
-// values here, and its gradients. p lies where d_hidden was or will be, and ds where hidden was or will be. With less
-// room a block's parts take turns as well: x1 and joined have places of their own, and behind them lie
+// All rows of an example. Its blocks take turns in the same memory: it holds the queries, keys, values and gradients of
+// the block that goes backward. p shares its memory with d_hidden, and ds with hidden. With less room a block's parts
+// take turns as well: x1 and joined have memory of their own, followed by
 //
 //     x2, hidden, dy, d_hidden                               while the MLP goes backward
 //     queries, keys, values, da, d_joined, p, ds             while attention does, and in the forward pass
-struct Sample {
+struct Example {
     static constexpr u32 QUERIES = TAKE_TURNS ? BlockRows::X2 : BlockRows::BYTES;
     static constexpr u32 KEYS = QUERIES + TokenRows<INNER>::BYTES, VALUES = KEYS + TokenRows<INNER>::BYTES;
     static constexpr u32 HEADS_END = VALUES + TokenRows<INNER>::BYTES;
@@ -66,8 +66,8 @@ struct Sample {
     static constexpr u32 P = TAKE_TURNS ? D_JOINED_END : D_HIDDEN;
     static constexpr u32 DS = TAKE_TURNS ? P + TokenRows<ROWS>::BYTES : BlockRows::HIDDEN_ROWS;
     static constexpr u32 BYTES = TAKE_TURNS ? larger(END, DS + TokenRows<ROWS>::BYTES) : END;
-    // The block before the last has its keys and values where p will be, so that the last one's find their place free;
-    // the blocks before them take turns in these two places.
+    // The block before the last has its keys and values where p will be, so that the last one's memory is free; the
+    // blocks before them alternate between the two.
     static constexpr u32 OTHER_KEYS = P, OTHER_VALUES = P + TokenRows<INNER>::BYTES;
     u32 start;
     Parking parking;
@@ -83,11 +83,11 @@ struct Sample {
     DEVICE TokenRows<INNER> queries() const { return {start, QUERIES}; }
     DEVICE TokenRows<INNER> keys() const { return {start, KEYS}; }
     DEVICE TokenRows<INNER> values() const { return {start, VALUES}; }
-    // gradients: of the MLP's result, of attention's result, and of what the block keeps
+    // gradients: of the MLP's output, of the attention's output, and of the rows that the block keeps
     DEVICE TokenRows<DIM> dy() const { return {start, DY}; }
     DEVICE TokenRows<DIM> da() const { return {start, DA}; }
     DEVICE TokenRows<INNER> d_joined() const { return {start, D_JOINED}; }
-    DEVICE TokenRows<DIM> d_embedded() const { return {start, D_JOINED}; }  // behind the first block, of its input
+    DEVICE TokenRows<DIM> d_embedded() const { return {start, D_JOINED}; }  // after the first block, of its input
     DEVICE TokenRows<HIDDEN> d_hidden() const { return {start, D_HIDDEN}; }
     // one head's probabilities, and the gradients of its scores
     DEVICE TokenRows<ROWS> p() const { return {start, P}; }
