@@ -1,15 +1,12 @@
 """One run of a table command: computes what is missing, writes rows, tables and plots, names the models left out.
 
-The rows are means over seeds with their errors, intervals over test runs, and differences. Before long fits short ones
-are measured, and a line says how long those of one data set will take.
+The rows are means over seeds with their errors, intervals over test runs, and differences.
 """
 
 import functools
-import importlib
 import math
 import sys
-import time
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -19,10 +16,9 @@ import numpy as np
 import torch
 
 from benchmarks import results
-from benchmarks.data import MIN_ROWS, BenchmarkData, Outcome
-from benchmarks.models.registry import MODELS, known_models, weight_models
-from benchmarks.models.training import RECIPES
-from benchmarks.options import EPOCHS, TableOptions
+from benchmarks.data import BenchmarkData, Outcome
+from benchmarks.models.registry import known_models, weight_models
+from benchmarks.options import TableOptions
 from benchmarks.results import Result, ResultIndex
 from benchmarks.statistics import (
     Interval,
@@ -37,16 +33,13 @@ from benchmarks.statistics import (
     taus_within,
 )
 from benchmarks.tables import for_terminal, with_data_notes
-from benchmarks.trial import Outcomes, Trial, TrialStore, compute, fit, groups, to_fit
-from zoo.command import duration, how_many, progress_bar
+from benchmarks.trial import Outcomes, Trial, TrialStore, compute, to_fit
+from zoo.command import how_many, progress_bar
 from zoo.device import choose_device
 from zoo.reading.selection import Selection
 from zoo.storage.atomic import write_atomically
 
 _SOME_SKIPPED = 3  # the exit code when models were left out
-_WORTH_A_PROBE = 50_000  # rows times epochs: less is over in a minute or two
-_PROBE_ROWS, _PROBE_EPOCHS, _PROBE_FEATURES = 64, 2, 256
-_CONVERGED_EPOCHS = 100  # of the predictors that train until validation stops improving; 97 in the committed rows
 # the notes of an outcome that become rows
 _AVERAGED_NOTES = (
     "mean_change",
@@ -102,9 +95,9 @@ class Experiment:
         self.trained_on[data.config] = data.trained_on
         trials = list(dict.fromkeys(trial for entry in entries for trial in entry))
         store = TrialStore(self.options.out)
-        if self.options.estimate:
-            fits = list(dict.fromkeys(trial.fit for trial in to_fit(trials, data, store)))
-            _announce_time(fits, data, self.jobs, trials[0].threshold)
+        if not self.options.quick:
+            fits = dict.fromkeys(trial.fit for trial in to_fit(trials, data, store))
+            _announce(list(fits), trials[0].threshold)
         with progress_bar() as bar:
             task = bar.add_task(data.config, total=len(trials))
             outcomes, skipped = compute(
@@ -146,80 +139,16 @@ class Experiment:
             sys.exit(_SOME_SKIPPED)
 
 
-def _announce_time(trials: Sequence[Trial], data: BenchmarkData, jobs: int, first: float) -> None:
-    """Prints how long the fits of one data set will take, where it is more than a minute or two.
-
-    ``first`` is the threshold that ``--quick`` fits.
-    """
-    if _row_epochs(trials, data) < _WORTH_A_PROBE:
-        return
-    measured: dict[Hashable, float] = {}
+def _announce(fits: Sequence[Trial], first: float) -> None:
+    """Prints how many trials are to be fitted, where ``--quick`` fits fewer; ``first`` is the threshold that it has."""
     quick = [
         trial
-        for trial in trials
-        if (trial.seed, trial.threshold, trial.recipe) == (0, first, known_models()[trial.model].recipe)
+        for trial in fits
+        if (trial.seed, trial.threshold) == (0, first) and trial.recipe in ("paper", known_models()[trial.model].recipe)
     ]
-    every, some = (duration(_seconds_of(chosen, data, jobs, measured)) for chosen in (trials, quick))
-    line = f"{data.config}: {how_many(len(trials), 'trial')} to fit, about {every} on this machine"
-    if len(quick) < len(trials):
-        line += f"; --quick fits {len(quick)} of them, about {some}"
-    print(line, file=sys.stderr, flush=True)
-
-
-def _row_epochs(trials: Sequence[Trial], data: BenchmarkData) -> int:
-    """The size of the work, whatever the machine: rows read in training. Other models count as one of 50 epochs."""
-    return sum(len(data.train.at_least(trial.threshold)) * _epochs_of(trial) for trial in trials)
-
-
-def _epochs_of(trial: Trial) -> int:
-    return _CONVERGED_EPOCHS if RECIPES[trial.recipe].converged else trial.epochs or EPOCHS
-
-
-def _seconds_of(trials: Sequence[Trial], data: BenchmarkData, jobs: int, measured: dict[Hashable, float]) -> float:
-    """Estimated seconds of all fits; ``measured`` keeps those of one row (and epoch, of a neural predictor)."""
-    total = 0.0
-    for group in groups(trials, data):
-        model = known_models()[group[0].model]
-        counts = [data.rows_at_least(trial.threshold) for trial in group]
-        if model.missing() is not None or min(map(min, counts)) < MIN_ROWS:
-            continue
-        key = (model.name, group[0].components, group[0].channels, len(group) if model.neural else 1)
-        if key not in measured:
-            measured[key] = _seconds_per_row(group, data, jobs)
-        total += measured[key] * max(map(sum, counts)) * (_epochs_of(group[0]) if model.neural else len(group))
-    return total
-
-
-def _seconds_per_row(group: Sequence[Trial], data: BenchmarkData, jobs: int) -> float:
-    """Neural predictors and models of the user's are fitted on a few rows, trees on a few of their features.
-
-    Two neural fits differ by some epochs only: what they take to begin does not count.
-    """
-    model, features, parts = known_models()[group[0].model], 1.0, [data.train, data.validation]
-    if model.neural or model.name not in MODELS:
-        highest = max(trial.threshold for trial in group)
-        parts = [rows.take(rows.at_least(highest)[:_PROBE_ROWS]) for rows in parts]
-    elif model.reads_weights:
-        features = max(1.0, data.train.weights.shape[1] / _PROBE_FEATURES)
-        parts = [replace(rows, weights=rows.weights[:, :_PROBE_FEATURES]) for rows in parts]
-    few = replace(data, train=parts[0], validation=parts[1])
-    recipe = "paper" if RECIPES[group[0].recipe].converged else group[0].recipe
-    rows = sum(map(len, parts))
-    if not model.neural:
-        importlib.import_module(model.library or "numpy")
-        return _seconds([replace(group[0], threshold=0.0)], few, jobs) * features / rows
-
-    def seconds(epochs: int) -> float:
-        return _seconds([replace(trial, recipe=recipe, epochs=epochs) for trial in group], few, jobs)
-
-    seconds(1)  # warms up
-    return max(0.0, seconds(1 + _PROBE_EPOCHS) - seconds(1)) / (_PROBE_EPOCHS * rows)
-
-
-def _seconds(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> float:
-    start = time.perf_counter()
-    fit(trials, data, jobs)
-    return time.perf_counter() - start
+    if len(quick) < len(fits):
+        line = f"{fits[0].config}: {how_many(len(fits), 'trial')} to fit; --quick fits {len(quick)} of them"
+        print(line, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)

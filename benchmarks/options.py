@@ -47,5 +47,4 @@ class TableOptions:
     device: Device = "auto"
     jobs: Jobs = None
     out: Annotated[Path, Option("folder to write to", "DIR")] = Path("results")
-    estimate: Annotated[bool, Option("begin at once, without measuring how long it takes")] = True
     quick: Annotated[bool, Option("one seed, the first threshold, only the paper's recipe")] = False

@@ -207,7 +207,7 @@ def compute(
     finished, skipped = _known(trials, data, store), {}
     advance("reading finished trials", len(finished))
     wanted = set(trials)
-    for group in groups(to_fit(trials, data, store), data):
+    for group in _groups(to_fit(trials, data, store), data):
         model = known_models()[group[0].model]
         advance(_label(group), 0)
         possible = [trial for trial in group if min(data.rows_at_least(trial.threshold)) >= MIN_ROWS]
@@ -256,7 +256,7 @@ def to_fit(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> l
     return [fit for fit in fits if fit not in fitted]
 
 
-def groups(trials: Sequence[Trial], data: BenchmarkData) -> list[list[Trial]]:
+def _groups(trials: Sequence[Trial], data: BenchmarkData) -> list[list[Trial]]:
     """Trials that are fitted in one go.
 
     On a GPU all seeds and thresholds of a neural predictor train together. On a CPU that gains nothing, and the last
