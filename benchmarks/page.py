@@ -102,7 +102,7 @@ def _describe(index: ResultIndex) -> str:
     return index.title(f"test split of a zoo of {count_runs(index)} runs{kind}")
 
 
-def find_chromium() -> str | None:
+def _find_chromium() -> str | None:
     return next((path for name in _NAMES if (path := shutil.which(name))), None)
 
 
@@ -110,7 +110,7 @@ def _missing() -> str | None:
     """Which of chromium and Playwright, which drives it, is not installed, and how to install it; None if both are."""
     if importlib.util.find_spec("playwright") is None:
         return "playwright is not installed: run make browser"
-    return None if find_chromium() else "chromium is not installed: run make browser"
+    return None if _find_chromium() else "chromium is not installed: run make browser"
 
 
 def _require_browser() -> None:
@@ -120,18 +120,18 @@ def _require_browser() -> None:
 
 
 @contextmanager
-def launched() -> Iterator[Any]:
+def _launched() -> Iterator[Any]:
     """Chromium, without its sandbox: containers lack what that needs, and the pages opened here are our own."""
     _require_browser()
     with importlib.import_module("playwright.sync_api").sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+        browser = driver.chromium.launch(executable_path=_find_chromium(), args=["--no-sandbox"])
         try:
             yield browser
         finally:
             browser.close()
 
 
-def show(tab: Any, site: Path, address: str = "") -> None:
+def _show(tab: Any, site: Path, address: str = "") -> None:
     """Opens a written page and waits until it is drawn; ``address`` is what it should show, as in #mnist/curves."""
     tab.goto(f"{(site / 'index.html').resolve().as_uri()}{address}")
     tab.wait_for_selector(_DRAWN)
@@ -139,9 +139,9 @@ def show(tab: Any, site: Path, address: str = "") -> None:
 
 def _take_picture(site: Path, address: str, picture: Path, *, width: int = 1280, height: int = 860) -> None:
     """A screenshot as PNG."""
-    with launched() as browser:
+    with _launched() as browser:
         tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme="light")
-        show(tab, site, address)
+        _show(tab, site, address)
         write_atomically(picture, tab.screenshot())
 
 

@@ -9,7 +9,6 @@ python -m benchmarks.speed generation --engines fused --variant small      kerne
 python -m benchmarks.speed generation --engines fused --dim 64 --blocks 4  a transformer with other dimensions
 python -m benchmarks.speed loader                             fabricates 4,000 checkpoints in a temporary folder
 python -m benchmarks.speed loader --zoo small-transformer-zoo --config agnews
-python -m benchmarks.speed page                               size, time to the first chart; needs make browser
 """
 
 from dataclasses import dataclass
@@ -83,12 +82,6 @@ class _Loader(_Shared):
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Page(_Shared):
-    repeats: Annotated[_AtLeastTwo, Option("times that each page is opened")] = 5
-    runs: Annotated[Count, Option("runs of the fabricated zoo")] = 16_000
-
-
 _command = Command(
     __name__,
     "benchmarks.speed",
@@ -98,7 +91,6 @@ _command = Command(
         "gauge": (_Gauge, "Gauge-NFN: the invariants of 1,000 checkpoints, and a fit on 1,400"),
         "generation": (_Generation, "training zoo models: one at a time, and populations"),
         "loader": (_Loader, "reading checkpoints into torch batches: five ways, and a bare memory read"),
-        "page": (_Page, "the static page of a zoo: its size, and the time to the first chart"),
     },
 )
 
@@ -106,10 +98,10 @@ import torch
 
 from benchmarks import results
 from benchmarks.speed.measurements import line_of
-from benchmarks.speed.reading import loader, page
+from benchmarks.speed.reading import loader
 from benchmarks.speed.training import gauge, generation, nfn
 
-_BENCHMARKS = {_Nfn: nfn, _Gauge: gauge, _Generation: generation, _Loader: loader, _Page: page}
+_BENCHMARKS = {_Nfn: nfn, _Gauge: gauge, _Generation: generation, _Loader: loader}
 
 
 @_command

@@ -1,4 +1,4 @@
-"""How fast a published zoo is read: its checkpoints into torch batches, and its static page in a browser."""
+"""How fast the checkpoints of a published zoo are read into torch batches."""
 
 import tempfile
 import warnings
@@ -11,31 +11,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.page import find_chromium, launched, show
 from benchmarks.results import Result, Setting
 from benchmarks.speed.measurements import Samples, measure, say, speed_row
 from zoo.export import export_checkpoints
 from zoo.format.published import PublishedZoo
 from zoo.format.splits import split_of
 from zoo.format.table_file import ROWS_PER_BATCH
-from zoo.page.writing import PAGE_FILE, write_page
 from zoo.publish import publish
-from zoo.reading.locate import DEFAULT_NAME, find_folder
+from zoo.reading.locate import find_folder
 from zoo.reading.reader import ZooReader, open_zoo
 from zoo.storage.untrusted import HeldFile
-from zoo.testing import TINY_MNIST, fabricate_shard, run_row
+from zoo.testing import fabricate_shard, run_row
 from zoo.transformer.spec import spec_for
 
 _MIN_CHECKPOINTS = 4_000
 _PASSES = 10
 _LOADER_PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "datasets")
-_PAGE_PACKAGES = ("vl-convert-python", "playwright")
-_FIRST_CHART = "performance.getEntriesByName('chart')[0].startTime"
-_AFTER_THE_CLICK = """(() => {
-    const [{ startTime: clicked }] = performance.getEntriesByName("clicked");
-    return performance.getEntriesByName("chart").map(chart => chart.startTime - clicked).filter(after => after > 0);
-})()"""
-_CHARTS = 2  # that follow the filters
 
 
 def loader(*, zoo: str | None, config: str, scratch: Path | None, repeats: int) -> Iterator[Result]:
@@ -164,46 +155,3 @@ def _private_megabytes() -> float:
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024
     raise ValueError("this system does not report the memory of a process: the benchmark needs Linux")
-
-
-def page(*, runs: int, repeats: int) -> Iterator[Result]:
-    """How large the page of a zoo is, and how soon its first chart is there: the bundled sample, and 16,000 runs.
-
-    The 16,000 runs are fabricated, with four checkpoints each. The time to the first chart is the browser's own, from
-    the moment it opens index.html on the disk; the time of a filter is from the click to the redrawn charts.
-    """
-    with launched() as browser, tempfile.TemporaryDirectory(prefix="page-") as folder:
-        scratch = Path(folder)
-        yield from _measure_page(browser, find_folder(DEFAULT_NAME), "sample", scratch / "first", repeats)
-        say(f"fabricating {runs:,} runs")
-        fabricate_shard(scratch / "runs", TINY_MNIST, count=runs)
-        publish(scratch / "runs", scratch / "zoo")
-        yield from _measure_page(browser, scratch / "zoo", "fabricated", scratch / "second", repeats)
-
-
-def _measure_page(browser: Any, zoo: Path, variant: str, site: Path, repeats: int) -> Iterator[Result]:
-    """All rows of one page."""
-    setting: Setting = {"runs": len(open_zoo(zoo, "mnist", "all").runs), "chromium": Path(find_chromium() or "").name}
-    writing = measure({"write": lambda: write_page(zoo, site)}, repeats=1, warmup=0)["write"]
-    sizes = {path.name: path.stat().st_size for path in site.rglob("*") if path.is_file()}
-    row = partial(speed_row, "page", "mnist", variant, setting=setting, packages=_PAGE_PACKAGES)
-    yield row("page_megabytes", [sizes[PAGE_FILE] / 1e6])
-    yield row("folder_megabytes", [sum(sizes.values()) / 1e6])
-    yield row("write_seconds", writing)
-    first_chart, filtered = zip(*(_open_and_filter(browser, site) for _ in range(repeats)), strict=True)
-    yield row("first_chart_seconds", first_chart)
-    yield row("filter_seconds", filtered)
-
-
-def _open_and_filter(browser: Any, site: Path) -> tuple[float, float]:
-    """Seconds until the first chart is there, and from a click on a filter until the charts have followed."""
-    tab = browser.new_page()
-    show(tab, site, "#mnist/accuracies")
-    first = tab.evaluate(_FIRST_CHART)
-    chip = tab.get_by_role("group", name="checkpoint").get_by_label("epoch_75")
-    chip.evaluate("chip => chip.addEventListener('click', () => performance.mark('clicked'), {capture: true})")
-    chip.check()
-    while len(after := tab.evaluate(_AFTER_THE_CLICK)) < _CHARTS:
-        tab.wait_for_timeout(20)
-    tab.close()
-    return first / 1000, max(after) / 1000
