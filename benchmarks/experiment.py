@@ -4,7 +4,6 @@ The rows are means over seeds with their errors, intervals over test runs, and d
 """
 
 import functools
-import math
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,18 +20,18 @@ from benchmarks.models.registry import known_models, weight_models
 from benchmarks.options import TableOptions
 from benchmarks.results import Result, ResultIndex
 from benchmarks.statistics import (
-    Interval,
     bootstrap_taus,
     coefficient_of_determination,
-    kendall_tau,
+    interval_of,
     noise_ceiling,
     noise_ceiling_within,
     resample_runs,
     resampled_means,
     standard_error,
+    tau_or_zero,
     taus_within,
 )
-from benchmarks.tables import for_terminal, with_data_notes
+from benchmarks.tables import for_terminal, render_table, with_data_notes
 from benchmarks.trial import Outcomes, Trial, TrialStore, compute, to_fit
 from zoo.command import how_many, progress_bar
 from zoo.device import choose_device
@@ -120,9 +119,10 @@ class Experiment:
         """The rows of a config, to make its table from."""
         return ResultIndex.latest(self.rows, config, self.where)
 
-    def write(self, name: str, table: str, *configs: str) -> None:
+    def write(self, name: str, *configs: str) -> None:
         """Writes the table of some configs to a file and prints it, with a note on each config that saw less data."""
         path = self.file(name)
+        table = render_table(self.benchmark, {config: self.index(config) for config in configs})
         text = with_data_notes(table, {config: self.trained_on.get(config) for config in configs})
         write_atomically(path, f"{text}\n".encode())
         print(f"{for_terminal(text)}\n")
@@ -168,8 +168,7 @@ class Entry:
 
     def taus(self) -> list[float]:
         """One τ per seed; a constant prediction ranks nothing and counts as 0."""
-        taus = [kendall_tau(outcome.predicted, outcome.truth) for outcome in self.outcomes]
-        return [0.0 if math.isnan(tau) else tau for tau in taus]
+        return [tau_or_zero(outcome.predicted, outcome.truth) for outcome in self.outcomes]
 
     def taus_within(self) -> np.ndarray | None:
         """τ within each configuration [seeds, configurations]; None where it is not defined.
@@ -184,12 +183,8 @@ class Entry:
         return taus if taus.size else None
 
     def resamples(self) -> np.ndarray:
-        """How often each test row is in each resample of a bootstrap [b, n].
-
-        Runs of one configuration are alike, so where there are several, it draws configurations, not runs.
-        """
-        first = self.outcomes[0]
-        return resample_runs(first.runs if first.configurations is None else first.configurations)
+        """How often each test row is in each resample of a bootstrap [b, n]."""
+        return resample_runs(self.outcomes[0].units)
 
     def row(self, metric: str, value: float, stderr: float | None = None) -> Result:
         row = Result.measured(
@@ -208,10 +203,9 @@ class Entry:
 
     def interval_rows(self, metric: str, resampled: np.ndarray) -> Iterable[Result]:
         """The ends of the interval of a metric, where enough of its resampled values are defined."""
-        interval = Interval.of(resampled)
-        if interval is not None:
-            yield self.row(f"{metric}_low", interval.low)
-            yield self.row(f"{metric}_high", interval.high)
+        if interval := interval_of(resampled):
+            yield self.row(f"{metric}_low", interval[0])
+            yield self.row(f"{metric}_high", interval[1])
 
 
 def entries_of(outcomes: Outcomes) -> list[Entry]:

@@ -64,7 +64,6 @@ from benchmarks.data import BenchmarkData
 from benchmarks.experiment import Experiment
 from benchmarks.models.registry import check_models, known_models, own_models
 from benchmarks.plots import scatter, tau_by_threshold
-from benchmarks.tables import render_table
 from benchmarks.trial import Outcomes, Trial
 from zoo.plots import plot_histograms
 
@@ -132,7 +131,7 @@ def main(options: _Options) -> None:
     for config in options.config:
         data = experiment.data(config)
         outcomes = experiment.run(_entries(experiment, options, data), data)
-        experiment.write(f"kendall.{config}.md", render_table("kendall", {config: experiment.index(config)}), config)
+        experiment.write(f"kendall.{config}.md", config)
         _draw(experiment, outcomes, data, options.least_accuracies()[0])
     experiment.end()
 

@@ -198,7 +198,7 @@ Outcomes = dict[Trial, Outcome]
 
 
 def compute(
-    trials: Sequence[Trial], data: BenchmarkData, store: TrialStore, *, jobs: int, advance: _Advance
+    trials: Sequence[Trial], data: BenchmarkData, store: TrialStore, *, jobs: int, advance: _Advance = lambda *_: None
 ) -> tuple[Outcomes, dict[str, str]]:
     """The outcomes of the trials, and model → why it cannot be computed here, or has no finite predictions.
 
@@ -215,7 +215,7 @@ def compute(
             skipped[model.name] = missing
         elif possible:
             try:
-                outcomes = fit_and_judge(possible, data, jobs)
+                outcomes = _fit_and_judge(possible, data, jobs)
             except NotFinite as error:
                 skipped[model.name] = str(error)
             else:
@@ -226,7 +226,7 @@ def compute(
     parts = {trial: trial.parts for trial in trials if trial.parts and trial not in finished}
     found = _known(list(chain(*parts.values())), data, store)
     averages = {
-        trial: average([found[part] for part in own], data.train.truth()[data.train.at_least(trial.threshold)])
+        trial: _average([found[part] for part in own], data.train.truth()[data.train.at_least(trial.threshold)])
         for trial, own in parts.items()
         if found.keys() >= set(own)
     }
@@ -278,7 +278,7 @@ def _label(group: Sequence[Trial]) -> str:
     return f"{group[0].config}: {known_models()[group[0].model].title}{suffix}"
 
 
-def fit_and_judge(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> Outcomes:
+def _fit_and_judge(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> Outcomes:
     """Fits the trials of one group. Only when every choice is made is each judged on test, once."""
     model = known_models()[trials[0].model]
     device = data.train.weights.device if model.neural else torch.device("cpu")
@@ -331,7 +331,7 @@ def _judged(trial: Trial, fitted: Fitted, data: BenchmarkData, cost: dict[str, f
     return replace(outcome, notes=outcome.notes | notes | cost)
 
 
-def average(outcomes: Sequence[Outcome], training_accuracies: Float[np.ndarray, " m"]) -> Outcome:
+def _average(outcomes: Sequence[Outcome], training_accuracies: Float[np.ndarray, " m"]) -> Outcome:
     """The average of several predictors, from their finished outcomes: nothing is fitted, nothing chosen.
 
         p(x) = F⁻¹((1/k)·Σ_i F(p_i(x)))     F(a): the rank of accuracy a among the training accuracies, from 0 to 1

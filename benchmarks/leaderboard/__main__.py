@@ -68,11 +68,12 @@ _command = Command(
 )
 
 import inspect
+import tempfile
 
 import numpy as np
 import torch
 
-from benchmarks.data import BenchmarkData, Outcome
+from benchmarks.data import MIN_ROWS, BenchmarkData, Outcome, require_rows
 from benchmarks.leaderboard.scoring import HeldOutRows, Score
 from benchmarks.leaderboard.submission import (
     Submission,
@@ -87,8 +88,9 @@ from benchmarks.leaderboard.submission import (
 from benchmarks.models.registry import MODELS, BenchmarkModel, check_models, known_models, own_models
 from benchmarks.report import find_clone, write_documents
 from benchmarks.tables import number, threshold_title, with_interval
-from benchmarks.trial import Trial, average, fit_and_judge
+from benchmarks.trial import Trial, TrialStore, compute
 from zoo.device import choose_device
+from zoo.format.splits import SPLITS
 
 _SAME_CHANGE = 1e-3
 """By how much a second fit on another machine may differ."""
@@ -136,26 +138,22 @@ def _tau_text(tau: Score) -> str:
 
 
 def _fit(model: str, zoo: str, predictions: PredictionSet, options: _FitOptions) -> Outcome:
-    """Fits one of ``known_models`` on train, chooses on validation, by its own recipe; of an average, its parts."""
+    """Fits one of ``known_models`` anew on train, chooses on validation, by its own recipe."""
     models = known_models()
     for name in (model, *models[model].parts):
         if missing := models[name].missing():
             raise ValueError(missing)
     config, checkpoint = predictions.config, predictions.checkpoint
     data = BenchmarkData.from_zoo(zoo, config, checkpoint=checkpoint, device=choose_device(options.device))
-    trial = Trial(
-        "kendall",
-        config,
-        model,
-        predictions.seed or 0,
-        data.fingerprint,
-        checkpoint=checkpoint,
-        recipe=models[model].recipe,
-    ).normalized()
-    outcomes = [
-        fit_and_judge([fit], data, options.jobs or torch.get_num_threads())[fit] for fit in trial.parts or (trial,)
-    ]
-    return average(outcomes, data.train.truth()) if trial.parts else outcomes[0]
+    require_rows(config, dict(zip(SPLITS, data.rows_at_least(0.0), strict=False)), MIN_ROWS)
+    what = {"checkpoint": checkpoint, "recipe": models[model].recipe}
+    trial = Trial("kendall", config, model, predictions.seed or 0, data.fingerprint, **what).normalized()
+    jobs = options.jobs or torch.get_num_threads()
+    with tempfile.TemporaryDirectory(prefix="leaderboard-") as scratch:
+        outcomes, skipped = compute([trial], data, TrialStore(Path(scratch)), jobs=jobs)
+    if skipped:
+        raise ValueError("; ".join(skipped.values()))
+    return outcomes[trial]
 
 
 def _submit(options: _Submit) -> None:

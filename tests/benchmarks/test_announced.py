@@ -16,7 +16,7 @@ def cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(trial_module, "fit_and_judge", interrupted)
+    monkeypatch.setattr(trial_module, "_fit_and_judge", interrupted)
 
 
 @pytest.mark.usefixtures("cut_off")
