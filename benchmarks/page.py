@@ -113,16 +113,9 @@ def _missing() -> str | None:
     return None if _find_chromium() else "chromium is not installed: run make browser"
 
 
-def _require_browser() -> None:
-    """A ValueError if something is missing."""
-    if reason := _missing():
-        raise ValueError(f"this needs a browser, and {reason}")
-
-
 @contextmanager
 def _launched() -> Iterator[Any]:
     """Chromium, without its sandbox: containers lack what that needs, and the pages opened here are our own."""
-    _require_browser()
     with importlib.import_module("playwright.sync_api").sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=_find_chromium(), args=["--no-sandbox"])
         try:
@@ -147,8 +140,8 @@ def _take_picture(site: Path, address: str, picture: Path, *, width: int = 1280,
 
 @_command
 def main(options: _Options) -> None:
-    if options.picture:
-        _require_browser()
+    if options.picture and (reason := _missing()):
+        raise ValueError(f"this needs a browser, and {reason}")
     rows = options.results or results.FOLDER
     run(options, [*_predictions(rows), *_submitted(options.leaderboard, options.zoo)])
     if options.picture:

@@ -10,6 +10,7 @@ A submission is a folder with card.toml and one CSV file of predictions for each
 `table` ranks those in benchmarks/submissions/, writes benchmarks/results/leaderboard.json, and renders the documents.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -214,16 +215,13 @@ def _table(options: _Table) -> None:
         print(f"written: {path}")
 
 
+_VERBS: dict[type, Callable[..., None]] = {_Check: _check, _Submit: _submit, _Table: _table}
+
+
 @_command
 @own_models()
 def main(options: _Check | _Submit | _Table) -> None:
-    match options:
-        case _Check():
-            _check(options)
-        case _Submit():
-            _submit(options)
-        case _Table():
-            _table(options)
+    _VERBS[type(options)](options)
 
 
 if __name__ == "__main__":
