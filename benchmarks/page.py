@@ -40,7 +40,7 @@ from typing import Any
 from benchmarks import results
 from benchmarks.leaderboard.submission import ForeignRows, submissions_in
 from benchmarks.models.registry import known_models
-from benchmarks.report import first_predictions
+from benchmarks.plots import first_predictions
 from benchmarks.results import ResultIndex
 from benchmarks.tables import count_runs, main_setting
 from zoo.page.predictions import Predictions

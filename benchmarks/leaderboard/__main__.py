@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from benchmarks.leaderboard.card import READS, Card, PredictionSet, Reads
-from benchmarks.options import Jobs
+from benchmarks.options import Jobs, Reads
 from zoo.checked import Seed
 from zoo.command import DEFAULT_NAME, Argument, Command, Device, Option, ZooName
 
@@ -77,6 +76,8 @@ import torch
 from benchmarks.data import MIN_ROWS, BenchmarkData, Outcome, require_rows
 from benchmarks.leaderboard.scoring import HeldOutRows, Score
 from benchmarks.leaderboard.submission import (
+    Card,
+    PredictionSet,
     Submission,
     card_with,
     check_name,
@@ -194,8 +195,12 @@ def _submit(options: _Submit) -> None:
 
 def _reads_of(model: BenchmarkModel) -> list[Reads]:
     """What a model reads of a checkpoint, in the words of a card."""
-    reads = (model.reads_weights, model.reads_hyperparameters, model.name == "probes")
-    return [word for word, read in zip(READS, reads, strict=False) if read]
+    reads: dict[Reads, bool] = {
+        "weights": model.reads_weights,
+        "hyperparameters": model.reads_hyperparameters,
+        "probes": model.name == "probes",
+    }
+    return [word for word, read in reads.items() if read]
 
 
 def _code_of(model: BenchmarkModel) -> str | None:
