@@ -83,11 +83,9 @@ class Experiment:
 
     def trials(self, data: BenchmarkData, model: str, **what: Any) -> list[Trial]:
         """The trials of one entry of a table, one per seed; ``what`` distinguishes it from the other entries."""
-        values = {"checkpoint": data.checkpoint, "where": self.where, "epochs": self.options.epochs, **what}
+        values = {"where": self.where, "epochs": self.options.epochs, **what}
         seeds = range(1 if self.options.quick else self.options.seeds)
-        return [
-            Trial(self.benchmark, data.config, model, seed, data.fingerprint, **values).normalized() for seed in seeds
-        ]
+        return [Trial.on(data, model, seed, self.benchmark, **values) for seed in seeds]
 
     def run(self, entries: Iterable[Sequence[Trial]], data: BenchmarkData) -> Outcomes:
         """Computes the trials of some entries on one data set and stores their rows."""

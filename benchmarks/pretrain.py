@@ -161,8 +161,7 @@ def main(options: _Options) -> None:
     held_out = HeldOutRows.read(options.zoo, data.config, data.checkpoint)
     counts = (len(data.train), len(data.validation), len(held_out.keys))
     require_rows(data.config, dict(zip(SPLITS, counts, strict=True)), MIN_ROWS)
-    what = {"checkpoint": data.checkpoint, "recipe": MODELS[_MODEL].recipe, "epochs": options.epochs}
-    trial = Trial("kendall", data.config, _MODEL, options.seed, data.fingerprint, **what)
+    trial = Trial.on(data, _MODEL, options.seed, recipe=MODELS[_MODEL].recipe, epochs=options.epochs)
     fitted = fit([trial], data)[trial]
     assert fitted.predictor is not None
     predicted, truth = fitted.predict(data.validation), data.validation.truth()

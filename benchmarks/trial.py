@@ -70,6 +70,12 @@ class Trial:
         if self.recipe not in RECIPES:
             raise ValueError(f"unknown training recipe {self.recipe!r}: one of {', '.join(RECIPES)}")
 
+    @classmethod
+    def on(cls, data: BenchmarkData, model: str, seed: int, benchmark: str = "kendall", **what: Any) -> "Trial":
+        """A model at one seed on some data; ``what`` are other values that distinguish it."""
+        what |= {"checkpoint": data.checkpoint}
+        return cls(benchmark, data.config, model, seed, data.fingerprint, **what).normalized()
+
     @property
     def key(self) -> str:
         """The same for trials of different benchmarks that are the same fit."""

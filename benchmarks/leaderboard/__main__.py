@@ -148,8 +148,7 @@ def _fit(model: str, zoo: str, predictions: PredictionSet, options: _FitOptions)
     config, checkpoint = predictions.config, predictions.checkpoint
     data = BenchmarkData.from_zoo(zoo, config, checkpoint=checkpoint, device=choose_device(options.device))
     require_rows(config, dict(zip(SPLITS, data.rows_at_least(0.0), strict=False)), MIN_ROWS)
-    what = {"checkpoint": checkpoint, "recipe": models[model].recipe}
-    trial = Trial("kendall", config, model, predictions.seed or 0, data.fingerprint, **what).normalized()
+    trial = Trial.on(data, model, predictions.seed or 0, recipe=models[model].recipe)
     jobs = options.jobs or torch.get_num_threads()
     with tempfile.TemporaryDirectory(prefix="leaderboard-") as scratch:
         outcomes, skipped = compute([trial], data, TrialStore(Path(scratch)), jobs=jobs)
