@@ -23,7 +23,7 @@ _command = Command(__name__, "benchmarks.ablation_components", __doc__, _Options
 from itertools import combinations
 
 from benchmarks.experiment import Experiment
-from benchmarks.tables import MODEL, render_table
+from benchmarks.tables import MODEL
 
 
 @_command
@@ -36,8 +36,7 @@ def main(options: _Options) -> None:
         # with all components it is the predictor of the other tables, whose trials may be finished already
         components = [None if chosen == everything else chosen for chosen in choices]
         experiment.run([experiment.trials(data, MODEL, components=chosen) for chosen in components], data)
-    indexes = {config: experiment.index(config) for config in options.config}
-    experiment.write("ablation_components.md", render_table("ablation_components", indexes), *options.config)
+    experiment.write("ablation_components.md", *options.config)
     experiment.end()
 
 

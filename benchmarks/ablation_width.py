@@ -44,7 +44,7 @@ _command = Command(__name__, "benchmarks.ablation_width", __doc__, _Options)
 
 from benchmarks.experiment import Entry, Experiment, entries_of
 from benchmarks.results import Result
-from benchmarks.tables import MODEL, render_table
+from benchmarks.tables import MODEL
 from nfn import TransformerNFN
 from zoo import TransformerSpec
 
@@ -64,9 +64,7 @@ def main(options: _Options) -> None:
         trials = [experiment.trials(data, MODEL, channels=channels) for channels in options.channels()]
         entries = entries_of(experiment.run(trials, data))
         experiment.add([_encoder_parameters(entry, data.train.spec) for entry in entries])
-        experiment.write(
-            f"ablation_width.{config}.md", render_table("ablation_width", {config: experiment.index(config)}), config
-        )
+        experiment.write(f"ablation_width.{config}.md", config)
     experiment.end()
 
 

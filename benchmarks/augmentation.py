@@ -27,7 +27,6 @@ _command = Command(__name__, "benchmarks.augmentation", __doc__, _Options)
 
 from benchmarks.experiment import Experiment
 from benchmarks.models.registry import check_models, own_models
-from benchmarks.tables import render_table
 
 
 @_command
@@ -38,8 +37,7 @@ def main(options: _Options) -> None:
         for size in (None, *options.ranges):
             data = experiment.data(config, entry_range=size)
             experiment.run([experiment.trials(data, model, entry_range=size) for model in models], data)
-        table = render_table("augmentation", {config: experiment.index(config)})
-        experiment.write(f"augmentation.{config}.md", table, config)
+        experiment.write(f"augmentation.{config}.md", config)
     experiment.end()
 
 

@@ -160,6 +160,11 @@ class Outcome:
     notes: dict[str, float | str | None]
     configurations: Integer[np.ndarray, " n"] | None = None
 
+    @property
+    def units(self) -> Integer[np.ndarray, " n"]:
+        """What a bootstrap draws: runs, or configurations where each has several runs, since these are alike."""
+        return self.runs if self.configurations is None else self.configurations
+
 
 @dataclass(frozen=True)
 class Elsewhere:

@@ -1,15 +1,11 @@
 """One run of a table command: computes what is missing, writes rows, tables and plots, names the models left out.
 
-The rows are means over seeds with their errors, intervals over test runs, and differences. Before long fits short ones
-are measured, and a line says how long those of one data set will take.
+The rows are means over seeds with their errors, intervals over test runs, and differences.
 """
 
 import functools
-import importlib
-import math
 import sys
-import time
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -19,34 +15,30 @@ import numpy as np
 import torch
 
 from benchmarks import results
-from benchmarks.data import MIN_ROWS, BenchmarkData, Outcome
-from benchmarks.models.registry import MODELS, known_models, weight_models
-from benchmarks.models.training import RECIPES
-from benchmarks.options import EPOCHS, TableOptions
+from benchmarks.data import BenchmarkData, Outcome
+from benchmarks.models.registry import known_models, weight_models
+from benchmarks.options import TableOptions
 from benchmarks.results import Result, ResultIndex
 from benchmarks.statistics import (
-    Interval,
     bootstrap_taus,
     coefficient_of_determination,
-    kendall_tau,
+    interval_of,
     noise_ceiling,
     noise_ceiling_within,
     resample_runs,
     resampled_means,
     standard_error,
+    tau_or_zero,
     taus_within,
 )
-from benchmarks.tables import for_terminal, with_data_notes
-from benchmarks.trial import Outcomes, Trial, TrialStore, compute, fit, groups, to_fit
-from zoo.command import duration, how_many, progress_bar
+from benchmarks.tables import for_terminal, render_table, with_data_notes
+from benchmarks.trial import Outcomes, Trial, TrialStore, compute, to_fit
+from zoo.command import how_many, progress_bar
 from zoo.device import choose_device
 from zoo.reading.selection import Selection
 from zoo.storage.atomic import write_atomically
 
 _SOME_SKIPPED = 3  # the exit code when models were left out
-_WORTH_A_PROBE = 50_000  # rows times epochs: less is over in a minute or two
-_PROBE_ROWS, _PROBE_EPOCHS, _PROBE_FEATURES = 64, 2, 256
-_CONVERGED_EPOCHS = 100  # of the predictors that train until validation stops improving; 97 in the committed rows
 # the notes of an outcome that become rows
 _AVERAGED_NOTES = (
     "mean_change",
@@ -91,20 +83,18 @@ class Experiment:
 
     def trials(self, data: BenchmarkData, model: str, **what: Any) -> list[Trial]:
         """The trials of one entry of a table, one per seed; ``what`` distinguishes it from the other entries."""
-        values = {"checkpoint": data.checkpoint, "where": self.where, "epochs": self.options.epochs, **what}
+        values = {"where": self.where, "epochs": self.options.epochs, **what}
         seeds = range(1 if self.options.quick else self.options.seeds)
-        return [
-            Trial(self.benchmark, data.config, model, seed, data.fingerprint, **values).normalized() for seed in seeds
-        ]
+        return [Trial.on(data, model, seed, self.benchmark, **values) for seed in seeds]
 
     def run(self, entries: Iterable[Sequence[Trial]], data: BenchmarkData) -> Outcomes:
         """Computes the trials of some entries on one data set and stores their rows."""
         self.trained_on[data.config] = data.trained_on
         trials = list(dict.fromkeys(trial for entry in entries for trial in entry))
         store = TrialStore(self.options.out)
-        if self.options.estimate:
-            fits = list(dict.fromkeys(trial.fit for trial in to_fit(trials, data, store)))
-            _announce_time(fits, data, self.jobs, trials[0].threshold)
+        if not self.options.quick:
+            fits = dict.fromkeys(trial.fit for trial in to_fit(trials, data, store))
+            _announce(list(fits), trials[0].threshold)
         with progress_bar() as bar:
             task = bar.add_task(data.config, total=len(trials))
             outcomes, skipped = compute(
@@ -127,9 +117,10 @@ class Experiment:
         """The rows of a config, to make its table from."""
         return ResultIndex.latest(self.rows, config, self.where)
 
-    def write(self, name: str, table: str, *configs: str) -> None:
+    def write(self, name: str, *configs: str) -> None:
         """Writes the table of some configs to a file and prints it, with a note on each config that saw less data."""
         path = self.file(name)
+        table = render_table(self.benchmark, {config: self.index(config) for config in configs})
         text = with_data_notes(table, {config: self.trained_on.get(config) for config in configs})
         write_atomically(path, f"{text}\n".encode())
         print(f"{for_terminal(text)}\n")
@@ -146,80 +137,16 @@ class Experiment:
             sys.exit(_SOME_SKIPPED)
 
 
-def _announce_time(trials: Sequence[Trial], data: BenchmarkData, jobs: int, first: float) -> None:
-    """Prints how long the fits of one data set will take, where it is more than a minute or two.
-
-    ``first`` is the threshold that ``--quick`` fits.
-    """
-    if _row_epochs(trials, data) < _WORTH_A_PROBE:
-        return
-    measured: dict[Hashable, float] = {}
+def _announce(fits: Sequence[Trial], first: float) -> None:
+    """Prints how many trials are to be fitted, where ``--quick`` fits fewer; ``first`` is the threshold that it has."""
     quick = [
         trial
-        for trial in trials
-        if (trial.seed, trial.threshold, trial.recipe) == (0, first, known_models()[trial.model].recipe)
+        for trial in fits
+        if (trial.seed, trial.threshold) == (0, first) and trial.recipe in ("paper", known_models()[trial.model].recipe)
     ]
-    every, some = (duration(_seconds_of(chosen, data, jobs, measured)) for chosen in (trials, quick))
-    line = f"{data.config}: {how_many(len(trials), 'trial')} to fit, about {every} on this machine"
-    if len(quick) < len(trials):
-        line += f"; --quick fits {len(quick)} of them, about {some}"
-    print(line, file=sys.stderr, flush=True)
-
-
-def _row_epochs(trials: Sequence[Trial], data: BenchmarkData) -> int:
-    """The size of the work, whatever the machine: rows read in training. Other models count as one of 50 epochs."""
-    return sum(len(data.train.at_least(trial.threshold)) * _epochs_of(trial) for trial in trials)
-
-
-def _epochs_of(trial: Trial) -> int:
-    return _CONVERGED_EPOCHS if RECIPES[trial.recipe].converged else trial.epochs or EPOCHS
-
-
-def _seconds_of(trials: Sequence[Trial], data: BenchmarkData, jobs: int, measured: dict[Hashable, float]) -> float:
-    """Estimated seconds of all fits; ``measured`` keeps those of one row (and epoch, of a neural predictor)."""
-    total = 0.0
-    for group in groups(trials, data):
-        model = known_models()[group[0].model]
-        counts = [data.rows_at_least(trial.threshold) for trial in group]
-        if model.missing() is not None or min(map(min, counts)) < MIN_ROWS:
-            continue
-        key = (model.name, group[0].components, group[0].channels, len(group) if model.neural else 1)
-        if key not in measured:
-            measured[key] = _seconds_per_row(group, data, jobs)
-        total += measured[key] * max(map(sum, counts)) * (_epochs_of(group[0]) if model.neural else len(group))
-    return total
-
-
-def _seconds_per_row(group: Sequence[Trial], data: BenchmarkData, jobs: int) -> float:
-    """Neural predictors and models of the user's are fitted on a few rows, trees on a few of their features.
-
-    Two neural fits differ by some epochs only: what they take to begin does not count.
-    """
-    model, features, parts = known_models()[group[0].model], 1.0, [data.train, data.validation]
-    if model.neural or model.name not in MODELS:
-        highest = max(trial.threshold for trial in group)
-        parts = [rows.take(rows.at_least(highest)[:_PROBE_ROWS]) for rows in parts]
-    elif model.reads_weights:
-        features = max(1.0, data.train.weights.shape[1] / _PROBE_FEATURES)
-        parts = [replace(rows, weights=rows.weights[:, :_PROBE_FEATURES]) for rows in parts]
-    few = replace(data, train=parts[0], validation=parts[1])
-    recipe = "paper" if RECIPES[group[0].recipe].converged else group[0].recipe
-    rows = sum(map(len, parts))
-    if not model.neural:
-        importlib.import_module(model.library or "numpy")
-        return _seconds([replace(group[0], threshold=0.0)], few, jobs) * features / rows
-
-    def seconds(epochs: int) -> float:
-        return _seconds([replace(trial, recipe=recipe, epochs=epochs) for trial in group], few, jobs)
-
-    seconds(1)  # warms up
-    return max(0.0, seconds(1 + _PROBE_EPOCHS) - seconds(1)) / (_PROBE_EPOCHS * rows)
-
-
-def _seconds(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> float:
-    start = time.perf_counter()
-    fit(trials, data, jobs)
-    return time.perf_counter() - start
+    if len(quick) < len(fits):
+        line = f"{fits[0].config}: {how_many(len(fits), 'trial')} to fit; --quick fits {len(quick)} of them"
+        print(line, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -239,8 +166,7 @@ class Entry:
 
     def taus(self) -> list[float]:
         """One τ per seed; a constant prediction ranks nothing and counts as 0."""
-        taus = [kendall_tau(outcome.predicted, outcome.truth) for outcome in self.outcomes]
-        return [0.0 if math.isnan(tau) else tau for tau in taus]
+        return [tau_or_zero(outcome.predicted, outcome.truth) for outcome in self.outcomes]
 
     def taus_within(self) -> np.ndarray | None:
         """τ within each configuration [seeds, configurations]; None where it is not defined.
@@ -255,12 +181,8 @@ class Entry:
         return taus if taus.size else None
 
     def resamples(self) -> np.ndarray:
-        """How often each test row is in each resample of a bootstrap [b, n].
-
-        Runs of one configuration are alike, so where there are several, it draws configurations, not runs.
-        """
-        first = self.outcomes[0]
-        return resample_runs(first.runs if first.configurations is None else first.configurations)
+        """How often each test row is in each resample of a bootstrap [b, n]."""
+        return resample_runs(self.outcomes[0].units)
 
     def row(self, metric: str, value: float, stderr: float | None = None) -> Result:
         row = Result.measured(
@@ -279,10 +201,9 @@ class Entry:
 
     def interval_rows(self, metric: str, resampled: np.ndarray) -> Iterable[Result]:
         """The ends of the interval of a metric, where enough of its resampled values are defined."""
-        interval = Interval.of(resampled)
-        if interval is not None:
-            yield self.row(f"{metric}_low", interval.low)
-            yield self.row(f"{metric}_high", interval.high)
+        if interval := interval_of(resampled):
+            yield self.row(f"{metric}_low", interval[0])
+            yield self.row(f"{metric}_high", interval[1])
 
 
 def entries_of(outcomes: Outcomes) -> list[Entry]:

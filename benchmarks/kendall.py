@@ -63,9 +63,8 @@ import numpy as np
 from benchmarks.data import BenchmarkData
 from benchmarks.experiment import Experiment
 from benchmarks.models.registry import check_models, known_models, own_models
-from benchmarks.plots import scatter, tau_by_threshold
-from benchmarks.tables import render_table
-from benchmarks.trial import Outcomes, Trial
+from benchmarks.plots import first_predictions, scatter, tau_by_threshold
+from benchmarks.trial import Trial
 from zoo.plots import plot_histograms
 
 
@@ -101,21 +100,12 @@ def _entries(experiment: Experiment, options: _Options, data: BenchmarkData) -> 
                 yield experiment.trials(data, model, threshold=threshold, recipe=recipe)
 
 
-def _draw(experiment: Experiment, outcomes: Outcomes, data: BenchmarkData, first: float) -> None:
+def _draw(experiment: Experiment, data: BenchmarkData, first: float) -> None:
     """Draws the plots; the scatter plot is of the first seed at the first threshold."""
-    file, config = experiment.file, data.config
-    shown = {
-        name: (outcome.predicted, outcome.truth)
-        for name, benchmark_model in known_models().items()
-        for trial, outcome in outcomes.items()
-        if (trial.model, trial.seed, trial.recipe, trial.threshold) == (name, 0, benchmark_model.recipe, first)
-        and len(outcome.truth)
-    }
-    if shown:
+    file, config, index = experiment.file, data.config, experiment.index(data.config)
+    if shown := first_predictions(index, experiment.options.out, first):
         experiment.announce(scatter(shown, f"{config}, test split", file(f"kendall.{config}.scatter.png")))
-        experiment.announce(
-            tau_by_threshold(experiment.index(config), config, file(f"kendall.{config}.thresholds.png"))
-        )
+        experiment.announce(tau_by_threshold(index, config, file(f"kendall.{config}.thresholds.png")))
     # only of the splits that may be seen
     accuracy = np.concatenate([data.train.truth(), data.validation.truth()])
     title = f"{config}, {data.checkpoint}, train and validation: {len(accuracy):,} checkpoints"
@@ -131,9 +121,9 @@ def main(options: _Options) -> None:
         options = replace(options, thresholds=options.thresholds[:1], recipes=("paper",))
     for config in options.config:
         data = experiment.data(config)
-        outcomes = experiment.run(_entries(experiment, options, data), data)
-        experiment.write(f"kendall.{config}.md", render_table("kendall", {config: experiment.index(config)}), config)
-        _draw(experiment, outcomes, data, options.least_accuracies()[0])
+        experiment.run(_entries(experiment, options, data), data)
+        experiment.write(f"kendall.{config}.md", config)
+        _draw(experiment, data, options.least_accuracies()[0])
     experiment.end()
 
 

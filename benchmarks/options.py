@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from zoo.checked import Count
 from zoo.command import DEFAULT_NAME, Device, Option, ZooName
@@ -22,6 +22,8 @@ USUAL_MODELS = (
     "gauge_nfn_hyperparameters",
 )
 """The models that a table fits where none is named; the others take hours without a GPU or answer other questions."""
+Reads = Literal["weights", "hyperparameters", "probes", "real_inputs"]
+"""What a predictor may read of a run, in the words of a submission's card."""
 Configs = Annotated[tuple[str, ...], Option("configs of the zoo", "CONFIG")]
 Models = Annotated[tuple[str, ...], Option("which to fit; module:Class is a predictor of your own", "MODEL")]
 Epochs = Annotated[Count, Option("epochs of neural predictors")]
@@ -47,5 +49,4 @@ class TableOptions:
     device: Device = "auto"
     jobs: Jobs = None
     out: Annotated[Path, Option("folder to write to", "DIR")] = Path("results")
-    estimate: Annotated[bool, Option("begin at once, without measuring how long it takes")] = True
     quick: Annotated[bool, Option("one seed, the first threshold, only the paper's recipe")] = False

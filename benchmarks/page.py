@@ -40,7 +40,7 @@ from typing import Any
 from benchmarks import results
 from benchmarks.leaderboard.submission import ForeignRows, submissions_in
 from benchmarks.models.registry import known_models
-from benchmarks.report import first_predictions
+from benchmarks.plots import first_predictions
 from benchmarks.results import ResultIndex
 from benchmarks.tables import count_runs, main_setting
 from zoo.page.predictions import Predictions
@@ -102,7 +102,7 @@ def _describe(index: ResultIndex) -> str:
     return index.title(f"test split of a zoo of {count_runs(index)} runs{kind}")
 
 
-def find_chromium() -> str | None:
+def _find_chromium() -> str | None:
     return next((path for name in _NAMES if (path := shutil.which(name))), None)
 
 
@@ -110,28 +110,21 @@ def _missing() -> str | None:
     """Which of chromium and Playwright, which drives it, is not installed, and how to install it; None if both are."""
     if importlib.util.find_spec("playwright") is None:
         return "playwright is not installed: run make browser"
-    return None if find_chromium() else "chromium is not installed: run make browser"
-
-
-def _require_browser() -> None:
-    """A ValueError if something is missing."""
-    if reason := _missing():
-        raise ValueError(f"this needs a browser, and {reason}")
+    return None if _find_chromium() else "chromium is not installed: run make browser"
 
 
 @contextmanager
-def launched() -> Iterator[Any]:
+def _launched() -> Iterator[Any]:
     """Chromium, without its sandbox: containers lack what that needs, and the pages opened here are our own."""
-    _require_browser()
     with importlib.import_module("playwright.sync_api").sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+        browser = driver.chromium.launch(executable_path=_find_chromium(), args=["--no-sandbox"])
         try:
             yield browser
         finally:
             browser.close()
 
 
-def show(tab: Any, site: Path, address: str = "") -> None:
+def _show(tab: Any, site: Path, address: str = "") -> None:
     """Opens a written page and waits until it is drawn; ``address`` is what it should show, as in #mnist/curves."""
     tab.goto(f"{(site / 'index.html').resolve().as_uri()}{address}")
     tab.wait_for_selector(_DRAWN)
@@ -139,16 +132,16 @@ def show(tab: Any, site: Path, address: str = "") -> None:
 
 def _take_picture(site: Path, address: str, picture: Path, *, width: int = 1280, height: int = 860) -> None:
     """A screenshot as PNG."""
-    with launched() as browser:
+    with _launched() as browser:
         tab = browser.new_page(viewport={"width": width, "height": height}, color_scheme="light")
-        show(tab, site, address)
+        _show(tab, site, address)
         write_atomically(picture, tab.screenshot())
 
 
 @_command
 def main(options: _Options) -> None:
-    if options.picture:
-        _require_browser()
+    if options.picture and (reason := _missing()):
+        raise ValueError(f"this needs a browser, and {reason}")
     rows = options.results or results.FOLDER
     run(options, [*_predictions(rows), *_submitted(options.leaderboard, options.zoo)])
     if options.picture:

@@ -15,6 +15,7 @@ from benchmarks.models.registry import MODELS, known_models, weight_models
 from benchmarks.results import ResultIndex, Value
 from benchmarks.statistics import kendall_tau
 from benchmarks.tables import curve_of, end_of_curves, headline_models, main_setting, sizes_of, tau_of_paper
+from benchmarks.trial import Trial, TrialStore
 from zoo.plots import new_figure, save
 
 _COLORS = ("#4878a8", "#6aa56e", "#b0803a", "#c2b03d", "#8c6d9e", "#7f7f7f", "#5aa9a3", "#d98cb3", "#c0504d", "#2f2f2f")
@@ -37,6 +38,22 @@ def _color_of(number: int) -> str:
 def _stretched(accuracy: np.ndarray) -> np.ndarray:
     """−log₁₀(1.01 − a): most runs of a zoo lie above 0.9, and on a straight axis in one corner."""
     return -np.log10(np.clip(_BEYOND - accuracy, 1e-3, None))
+
+
+def first_predictions(
+    index: ResultIndex, folder: Path, threshold: float | None = None
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The predictions of each model for the test split, with its first seed, and the truth; from the finished trials.
+
+    They are those at a threshold, or at the lowest.
+    """
+    store = TrialStore(folder)
+    at = index.thresholds[0] if threshold is None else threshold
+    rows = {name: index.find("tau", name, **main_setting(name, at)) for name in known_models()}
+    trials = {name: Trial.of_row(row, seed=0) for name, row in rows.items() if row is not None}
+    found = store.find(list(trials.values()))
+    outcomes = {name: found[trial] for name, trial in trials.items() if trial in found}
+    return {name: (outcome.predicted, outcome.truth) for name, outcome in outcomes.items()}
 
 
 def scatter(predictions: Mapping[str, tuple[np.ndarray, np.ndarray]], title: str, path: Path) -> Path:

@@ -48,8 +48,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from benchmarks.data import require_rows
-from benchmarks.statistics import Interval, bootstrap_taus, kendall_tau, resample_runs
-from benchmarks.tables import MISSING, for_terminal, table
+from benchmarks.statistics import tau_with_interval
+from benchmarks.tables import MISSING, for_terminal, table, with_interval
 from nfn import load_predictor, load_pretrained
 from nfn.predictors.conformal import LEVEL, ConformalInterval
 from nfn.predictors.predictor import differences
@@ -152,12 +152,12 @@ def _verdict(ranking: pd.DataFrame) -> str:
     """Kendall's τ of the ranking, where at least two accuracies were measured."""
     known = np.isfinite(ranking["measured"].to_numpy())
     predicted, truth, low, high = (ranking[name].to_numpy()[known] for name in ("predicted", "measured", "low", "high"))
-    if math.isnan(tau := kendall_tau(predicted, truth)):
-        return "no accuracies were measured, or they cannot be ranked"
     runs = np.unique(ranking["run"].to_numpy(dtype=str)[known], return_inverse=True)[1]
-    resamples = Interval.of(bootstrap_taus([predicted], truth, resample_runs(runs)))
-    words = "" if resamples is None else f" [{resamples.low:.3f}, {resamples.high:.3f}]"
-    line = f"Kendall's τ on {len(truth):,} measured checkpoints of {len(np.unique(runs)):,} runs: {tau:.3f}{words}"
+    tau, interval = tau_with_interval(predicted, truth, runs)
+    if math.isnan(tau):
+        return "no accuracies were measured, or they cannot be ranked"
+    words = with_interval(tau, interval)
+    line = f"Kendall's τ on {len(truth):,} measured checkpoints of {len(np.unique(runs)):,} runs: {words}"
     if np.isnan(low).any():
         return line
     return f"{line}; {((low <= truth) & (truth <= high)).mean():.0%} of them are inside the interval"

@@ -48,7 +48,7 @@ from benchmarks.data import MIN_ROWS, BenchmarkData, Checkpoints, Fitted, Outcom
 from benchmarks.leaderboard.scoring import HeldOutRows
 from benchmarks.models.registry import MODELS
 from benchmarks.results import current_commit, describe_device
-from benchmarks.statistics import Interval, bootstrap_taus, kendall_tau, resample_runs
+from benchmarks.statistics import kendall_tau, tau_with_interval
 from benchmarks.trial import Trial, fit
 from nfn import Pretrained, load_pretrained
 from nfn.predictors.conformal import LEVEL, ConformalInterval
@@ -81,13 +81,11 @@ def _stored(pretrained: Pretrained) -> Fitted:
 
 def _measured(outcome: Outcome, pretrained: Pretrained) -> dict[str, Any]:
     """The accuracy of the stored predictor on the test split."""
-    units = outcome.runs if outcome.configurations is None else outcome.configurations
-    resamples = bootstrap_taus([outcome.predicted], outcome.truth, resample_runs(units))
+    tau, interval = tau_with_interval(outcome.predicted, outcome.truth, outcome.units)
     low, high = (end.numpy() for end in pretrained.interval(torch.from_numpy(outcome.predicted)))
-    interval = Interval.of(resamples)
     return {
-        "tau": round(kendall_tau(outcome.predicted, outcome.truth), 4),
-        **({} if interval is None else {"tau_low": round(interval.low, 4), "tau_high": round(interval.high, 4)}),
+        "tau": round(tau, 4),
+        **({} if interval is None else {"tau_low": round(interval[0], 4), "tau_high": round(interval[1], 4)}),
         "mean_absolute_error": round(float(np.abs(outcome.predicted - outcome.truth).mean()), 4),
         "share_inside_interval": round(float(((low <= outcome.truth) & (outcome.truth <= high)).mean()), 4),
         "rows": len(outcome.truth),
@@ -163,8 +161,7 @@ def main(options: _Options) -> None:
     held_out = HeldOutRows.read(options.zoo, data.config, data.checkpoint)
     counts = (len(data.train), len(data.validation), len(held_out.keys))
     require_rows(data.config, dict(zip(SPLITS, counts, strict=True)), MIN_ROWS)
-    what = {"checkpoint": data.checkpoint, "recipe": MODELS[_MODEL].recipe, "epochs": options.epochs}
-    trial = Trial("kendall", data.config, _MODEL, options.seed, data.fingerprint, **what)
+    trial = Trial.on(data, _MODEL, options.seed, recipe=MODELS[_MODEL].recipe, epochs=options.epochs)
     fitted = fit([trial], data)[trial]
     assert fitted.predictor is not None
     predicted, truth = fitted.predict(data.validation), data.validation.truth()

@@ -56,12 +56,11 @@ import pandas as pd
 from benchmarks import paper, results
 from benchmarks.census import census_table
 from benchmarks.leaderboard.submission import read_ranking
-from benchmarks.models.registry import MODELS, known_models
+from benchmarks.models.registry import MODELS
 from benchmarks.options import SIX_MODELS
-from benchmarks.plots import headline_plot, scatter, tau_by_rows, tau_by_threshold
+from benchmarks.plots import first_predictions, headline_plot, scatter, tau_by_rows, tau_by_threshold
 from benchmarks.results import Result, ResultIndex, Value
-from benchmarks.tables import main_setting, render_table, table, with_data_notes, without_variants
-from benchmarks.trial import Trial, TrialStore
+from benchmarks.tables import render_table, table, with_data_notes, without_variants
 from zoo.format.hyperparameters import DISTINCT_SEEDS, HYPERPARAMETERS
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import RUNS_FILE, PublishedZoo
@@ -356,18 +355,6 @@ def _draw(folder: Path) -> Iterator[Path]:
         yield tau_by_rows(index, config, plots / f"rows.{config}.png")
     if zoos := _headline_zoos(folder):
         yield headline_plot(zoos, plots / "headline.png")
-
-
-def first_predictions(index: ResultIndex, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """The predictions of each model for the test split, at the first threshold, with its first seed; and the truth."""
-    store = TrialStore(folder)
-    predictions = {}
-    for name in known_models():
-        row = index.find("tau", name, **main_setting(name, index.thresholds[0]))
-        if row is not None:
-            for outcome in store.find([Trial.of_row(row, seed=0)]).values():
-                predictions[name] = (outcome.predicted, outcome.truth)
-    return predictions
 
 
 def find_clone(named: Path | None = None) -> Path:

@@ -41,7 +41,6 @@ _Benchmark = Literal[
     "speed.generation",
     "speed.loader",
     "speed.nfn",
-    "speed.page",
     "soak",
 ]
 _Finite = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]

@@ -46,7 +46,6 @@ from benchmarks.models.registry import check_models, known_models, own_models
 from benchmarks.plots import tau_by_rows
 from benchmarks.results import Result
 from benchmarks.statistics import bootstrap_taus
-from benchmarks.tables import render_table
 from benchmarks.trial import Outcomes, Trial
 
 _LEAST_SIZES = 3  # as many as the curve has parameters
@@ -145,9 +144,8 @@ def main(options: _Options) -> None:
             ]
             outcomes |= experiment.run(trials, part)
         experiment.add(_curve_rows(outcomes, len(data.train), options.towards))
-        index = experiment.index(config)
-        experiment.write(f"rows.{config}.md", render_table("rows", {config: index}), config)
-        if index:
+        experiment.write(f"rows.{config}.md", config)
+        if index := experiment.index(config):
             experiment.announce(tau_by_rows(index, config, experiment.file(f"rows.{config}.png")))
     experiment.end()
 

@@ -20,7 +20,6 @@ accuracies are all the same: then there is nothing to rank. A constant predictio
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,6 +41,12 @@ def kendall_tau(predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n
         return math.nan
     result: Any = kendalltau(predicted, truth)
     return float(result.statistic)
+
+
+def tau_or_zero(predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"]) -> float:
+    """The same, but a constant prediction ranks nothing and counts as 0."""
+    tau = kendall_tau(predicted, truth)
+    return 0.0 if math.isnan(tau) else tau
 
 
 def many_kendall_taus(predicted: Float[Tensor, "m n"], truth: Float[Tensor, " n"]) -> Float[Tensor, " m"]:
@@ -93,21 +98,13 @@ def _signs(values: Float[np.ndarray, " n"], columns: slice) -> Float[np.ndarray,
     return np.sign(values[:, None] - values[None, columns]).astype(np.float64)
 
 
-@dataclass(frozen=True)
-class Interval:
-    """The middle 95 % of the values of a bootstrap."""
-
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Float[np.ndarray, " b"]) -> "Interval | None":
-        """None if too few resamples have a value."""
-        defined = values[np.isfinite(values)]
-        if len(defined) < len(values) / 2 or len(defined) < 2:
-            return None
-        low, high = np.quantile(defined, [(1 - _COVERAGE) / 2, (1 + _COVERAGE) / 2])
-        return cls(float(low), float(high))
+def interval_of(values: Float[np.ndarray, " b"]) -> tuple[float, float] | None:
+    """The middle 95 % of the values of a bootstrap; None if too few resamples have a value."""
+    defined = values[np.isfinite(values)]
+    if len(defined) < len(values) / 2 or len(defined) < 2:
+        return None
+    low, high = np.quantile(defined, [(1 - _COVERAGE) / 2, (1 + _COVERAGE) / 2])
+    return float(low), float(high)
 
 
 def standard_error(values: Sequence[float]) -> float | None:
@@ -132,6 +129,19 @@ def bootstrap_taus(
         for predicted in predictions
     ]
     return np.mean(per_seed, axis=0)
+
+
+def tau_with_interval(
+    predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"], units: Integer[np.ndarray, " n"]
+) -> tuple[float, tuple[float, float] | None]:
+    """τ of one prediction, and its interval over units: runs or configurations.
+
+    A constant prediction ranks nothing and counts as 0. τ is NaN where there is nothing to rank.
+    """
+    if len(truth) < 2 or np.ptp(truth) == 0:
+        return math.nan, None
+    tau = tau_or_zero(predicted, truth)
+    return tau, interval_of(bootstrap_taus([predicted], truth, resample_runs(units)))
 
 
 def coefficient_of_determination(predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"]) -> float:
@@ -162,8 +172,8 @@ def taus_within(
     predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"], configurations: Integer[np.ndarray, " n"]
 ) -> Float[np.ndarray, " m"]:
     """τ-b of each configuration that can be ranked, in the order of their numbers."""
-    taus = [kendall_tau(predicted[rows], truth[rows]) for rows in _rankable(truth, configurations)]
-    return np.array([0.0 if math.isnan(tau) else tau for tau in taus], dtype=np.float64)
+    taus = [tau_or_zero(predicted[rows], truth[rows]) for rows in _rankable(truth, configurations)]
+    return np.array(taus, dtype=np.float64)
 
 
 def noise_ceiling_within(

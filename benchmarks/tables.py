@@ -160,12 +160,6 @@ def headline_models(zoos: Mapping[str, ResultIndex]) -> list[str]:
     return [name for name in names if any(index.find("tau", name, **main_setting(name)) for index in zoos.values())]
 
 
-def _having(index: ResultIndex, **setting: Value) -> ResultIndex:
-    """The rows with this setting."""
-    rows = (row for row in index.rows if all(row.setting.get(name) == value for name, value in setting.items()))
-    return replace(index, rows=tuple(rows))
-
-
 def without_variants(index: ResultIndex) -> ResultIndex:
     """All rows but those of variants, which are shown beside the model that they change."""
     return replace(index, rows=tuple(row for row in index.rows if row.model not in _variants()))
@@ -289,7 +283,7 @@ def _last_measured(
 
 _FUNCTIONS = (
     *(_heading, number, threshold_title, _with_error, _interval_text, with_interval, _tau_text, _tau_cell, _models_in),
-    *(main_setting, _leader, count_runs, _row_counts, headline_models, _having, _variants_in, _converged_text),
+    *(main_setting, _leader, count_runs, _row_counts, headline_models, _variants_in, _converged_text),
     *(_constant_models, _too_few_rows, _component_cell, _lead_of_nfn, sizes_of, end_of_curves, curve_of, tau_of_paper),
     *(_tested_elsewhere, _last_measured, known_models, plain_markdown),
 )

@@ -43,7 +43,6 @@ _command = Command(__name__, "benchmarks.transfer", __doc__, _Options)
 
 from benchmarks.experiment import Experiment
 from benchmarks.models.registry import check_models, known_models, own_models
-from benchmarks.tables import render_table
 from zoo.format.published import PublishedZoo
 from zoo.reading.locate import find_folder
 
@@ -92,8 +91,7 @@ def main(options: _Options) -> None:
             for other in (None, *(other for pair in tested for other in pair))
         ]
         experiment.run(trials, data)
-        table = render_table("transfer", {config: experiment.index(config)})
-        experiment.write(f"transfer.{config}.md", table, config)
+        experiment.write(f"transfer.{config}.md", config)
     experiment.end()
 
 

@@ -70,6 +70,12 @@ class Trial:
         if self.recipe not in RECIPES:
             raise ValueError(f"unknown training recipe {self.recipe!r}: one of {', '.join(RECIPES)}")
 
+    @classmethod
+    def on(cls, data: BenchmarkData, model: str, seed: int, benchmark: str = "kendall", **what: Any) -> "Trial":
+        """A model at one seed on some data; ``what`` are other values that distinguish it."""
+        what |= {"checkpoint": data.checkpoint}
+        return cls(benchmark, data.config, model, seed, data.fingerprint, **what).normalized()
+
     @property
     def key(self) -> str:
         """The same for trials of different benchmarks that are the same fit."""
@@ -198,7 +204,7 @@ Outcomes = dict[Trial, Outcome]
 
 
 def compute(
-    trials: Sequence[Trial], data: BenchmarkData, store: TrialStore, *, jobs: int, advance: _Advance
+    trials: Sequence[Trial], data: BenchmarkData, store: TrialStore, *, jobs: int, advance: _Advance = lambda *_: None
 ) -> tuple[Outcomes, dict[str, str]]:
     """The outcomes of the trials, and model → why it cannot be computed here, or has no finite predictions.
 
@@ -207,7 +213,7 @@ def compute(
     finished, skipped = _known(trials, data, store), {}
     advance("reading finished trials", len(finished))
     wanted = set(trials)
-    for group in groups(to_fit(trials, data, store), data):
+    for group in _groups(to_fit(trials, data, store), data):
         model = known_models()[group[0].model]
         advance(_label(group), 0)
         possible = [trial for trial in group if min(data.rows_at_least(trial.threshold)) >= MIN_ROWS]
@@ -215,7 +221,7 @@ def compute(
             skipped[model.name] = missing
         elif possible:
             try:
-                outcomes = fit_and_judge(possible, data, jobs)
+                outcomes = _fit_and_judge(possible, data, jobs)
             except NotFinite as error:
                 skipped[model.name] = str(error)
             else:
@@ -226,7 +232,7 @@ def compute(
     parts = {trial: trial.parts for trial in trials if trial.parts and trial not in finished}
     found = _known(list(chain(*parts.values())), data, store)
     averages = {
-        trial: average([found[part] for part in own], data.train.truth()[data.train.at_least(trial.threshold)])
+        trial: _average([found[part] for part in own], data.train.truth()[data.train.at_least(trial.threshold)])
         for trial, own in parts.items()
         if found.keys() >= set(own)
     }
@@ -256,7 +262,7 @@ def to_fit(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> l
     return [fit for fit in fits if fit not in fitted]
 
 
-def groups(trials: Sequence[Trial], data: BenchmarkData) -> list[list[Trial]]:
+def _groups(trials: Sequence[Trial], data: BenchmarkData) -> list[list[Trial]]:
     """Trials that are fitted in one go.
 
     On a GPU all seeds and thresholds of a neural predictor train together. On a CPU that gains nothing, and the last
@@ -278,7 +284,7 @@ def _label(group: Sequence[Trial]) -> str:
     return f"{group[0].config}: {known_models()[group[0].model].title}{suffix}"
 
 
-def fit_and_judge(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> Outcomes:
+def _fit_and_judge(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> Outcomes:
     """Fits the trials of one group. Only when every choice is made is each judged on test, once."""
     model = known_models()[trials[0].model]
     device = data.train.weights.device if model.neural else torch.device("cpu")
@@ -331,7 +337,7 @@ def _judged(trial: Trial, fitted: Fitted, data: BenchmarkData, cost: dict[str, f
     return replace(outcome, notes=outcome.notes | notes | cost)
 
 
-def average(outcomes: Sequence[Outcome], training_accuracies: Float[np.ndarray, " m"]) -> Outcome:
+def _average(outcomes: Sequence[Outcome], training_accuracies: Float[np.ndarray, " m"]) -> Outcome:
     """The average of several predictors, from their finished outcomes: nothing is fitted, nothing chosen.
 
         p(x) = F⁻¹((1/k)·Σ_i F(p_i(x)))     F(a): the rank of accuracy a among the training accuracies, from 0 to 1

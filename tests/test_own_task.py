@@ -98,7 +98,7 @@ def test_from_start_to_end(
 
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "spread.py").write_text(PREDICTOR)
-    monkeypatch.setattr("benchmarks.models.hyperparameters._ROUNDS", 100)  # all 2,000 take 5 s
+    monkeypatch.setattr("benchmarks.models.trees._ROUNDS", 100)  # all 2,000 take 5 s
     models = ["mlp", "gauge_nfn", "hyperparameters", "spread:Spread"]
     arguments = ["--zoo", "digits-zoo", "--config", "digits", "--models", *models, "--thresholds", "none"]
     kendall.main(

@@ -10,12 +10,12 @@ A submission is a folder with card.toml and one CSV file of predictions for each
 `table` ranks those in benchmarks/submissions/, writes benchmarks/results/leaderboard.json, and renders the documents.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from benchmarks.leaderboard.card import READS, Card, PredictionSet, Reads
-from benchmarks.options import Jobs
+from benchmarks.options import Jobs, Reads
 from zoo.checked import Seed
 from zoo.command import DEFAULT_NAME, Argument, Command, Device, Option, ZooName
 
@@ -68,13 +68,16 @@ _command = Command(
 )
 
 import inspect
+import tempfile
 
 import numpy as np
 import torch
 
-from benchmarks.data import BenchmarkData, Outcome
+from benchmarks.data import MIN_ROWS, BenchmarkData, Outcome, require_rows
 from benchmarks.leaderboard.scoring import HeldOutRows, Score
 from benchmarks.leaderboard.submission import (
+    Card,
+    PredictionSet,
     Submission,
     card_with,
     check_name,
@@ -87,8 +90,9 @@ from benchmarks.leaderboard.submission import (
 from benchmarks.models.registry import MODELS, BenchmarkModel, check_models, known_models, own_models
 from benchmarks.report import find_clone, write_documents
 from benchmarks.tables import number, threshold_title, with_interval
-from benchmarks.trial import Trial, average, fit_and_judge
+from benchmarks.trial import Trial, TrialStore, compute
 from zoo.device import choose_device
+from zoo.format.splits import SPLITS
 
 _SAME_CHANGE = 1e-3
 """By how much a second fit on another machine may differ."""
@@ -136,26 +140,21 @@ def _tau_text(tau: Score) -> str:
 
 
 def _fit(model: str, zoo: str, predictions: PredictionSet, options: _FitOptions) -> Outcome:
-    """Fits one of ``known_models`` on train, chooses on validation, by its own recipe; of an average, its parts."""
+    """Fits one of ``known_models`` anew on train, chooses on validation, by its own recipe."""
     models = known_models()
     for name in (model, *models[model].parts):
         if missing := models[name].missing():
             raise ValueError(missing)
     config, checkpoint = predictions.config, predictions.checkpoint
     data = BenchmarkData.from_zoo(zoo, config, checkpoint=checkpoint, device=choose_device(options.device))
-    trial = Trial(
-        "kendall",
-        config,
-        model,
-        predictions.seed or 0,
-        data.fingerprint,
-        checkpoint=checkpoint,
-        recipe=models[model].recipe,
-    ).normalized()
-    outcomes = [
-        fit_and_judge([fit], data, options.jobs or torch.get_num_threads())[fit] for fit in trial.parts or (trial,)
-    ]
-    return average(outcomes, data.train.truth()) if trial.parts else outcomes[0]
+    require_rows(config, dict(zip(SPLITS, data.rows_at_least(0.0), strict=False)), MIN_ROWS)
+    trial = Trial.on(data, model, predictions.seed or 0, recipe=models[model].recipe)
+    jobs = options.jobs or torch.get_num_threads()
+    with tempfile.TemporaryDirectory(prefix="leaderboard-") as scratch:
+        outcomes, skipped = compute([trial], data, TrialStore(Path(scratch)), jobs=jobs)
+    if skipped:
+        raise ValueError("; ".join(skipped.values()))
+    return outcomes[trial]
 
 
 def _submit(options: _Submit) -> None:
@@ -195,8 +194,12 @@ def _submit(options: _Submit) -> None:
 
 def _reads_of(model: BenchmarkModel) -> list[Reads]:
     """What a model reads of a checkpoint, in the words of a card."""
-    reads = (model.reads_weights, model.reads_hyperparameters, model.name == "probes")
-    return [word for word, read in zip(READS, reads, strict=False) if read]
+    reads: dict[Reads, bool] = {
+        "weights": model.reads_weights,
+        "hyperparameters": model.reads_hyperparameters,
+        "probes": model.name == "probes",
+    }
+    return [word for word, read in reads.items() if read]
 
 
 def _code_of(model: BenchmarkModel) -> str | None:
@@ -216,16 +219,13 @@ def _table(options: _Table) -> None:
         print(f"written: {path}")
 
 
+_VERBS: dict[type, Callable[..., None]] = {_Check: _check, _Submit: _submit, _Table: _table}
+
+
 @_command
 @own_models()
 def main(options: _Check | _Submit | _Table) -> None:
-    match options:
-        case _Check():
-            _check(options)
-        case _Submit():
-            _submit(options)
-        case _Table():
-            _table(options)
+    _VERBS[type(options)](options)
 
 
 if __name__ == "__main__":

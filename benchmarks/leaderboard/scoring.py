@@ -20,13 +20,12 @@ from jaxtyping import Float, Integer
 from benchmarks.data import Checkpoints, chosen_checkpoint, count_test_examples
 from benchmarks.paper import THRESHOLDS
 from benchmarks.statistics import (
-    Interval,
-    bootstrap_taus,
     coefficient_of_determination,
+    interval_of,
     kendall_tau,
     noise_ceiling,
-    resample_runs,
     resampled_means,
+    tau_with_interval,
     taus_within,
 )
 from zoo.reading.locate import find_folder
@@ -44,14 +43,15 @@ class HeldOutRows:
 
     A key is a run and a checkpoint. ``sha256`` is of the rows alone (run ids, checkpoints, accuracies, weights),
     however they are divided into files: adding runs to a zoo changes it only where some of them are in the test split.
-    ``configurations`` numbers the configuration of each row; None unless the zoo has several runs of each.
+    ``units`` numbers what a bootstrap draws: the run of each row, or its configuration where the zoo has several runs
+    of each. ``configurations`` is None elsewhere.
     """
 
     config: str
     checkpoint: str
     keys: tuple[tuple[str, str], ...]
     truth: Float[np.ndarray, " n"]
-    runs: Integer[np.ndarray, " n"]
+    units: Integer[np.ndarray, " n"]
     configurations: Integer[np.ndarray, " n"] | None
     test_examples: int
     sha256: str
@@ -64,13 +64,15 @@ class HeldOutRows:
         labels = reader.metadata["checkpoint"].to_numpy(dtype=str)
         if checkpoint != "all":
             labels = labels[labels == checkpoint]
+        configurations = rows.configurations() if reader.details.repeats is not None else None
+        runs = np.unique(rows.runs, return_inverse=True)[1].astype(np.int32)
         return cls(
             config=config,
             checkpoint=checkpoint,
             keys=tuple(zip(rows.runs.tolist(), labels.tolist(), strict=True)),
             truth=rows.truth(),
-            runs=np.unique(rows.runs, return_inverse=True)[1].astype(np.int32),
-            configurations=rows.configurations() if reader.details.repeats is not None else None,
+            units=runs if configurations is None else configurations,
+            configurations=configurations,
             test_examples=count_test_examples(reader.details),
             sha256=hashlib.sha256("\n".join([rows.digest(), *labels]).encode()).hexdigest(),
         )
@@ -96,13 +98,7 @@ def score(predicted: Float[np.ndarray, " n"], rows: HeldOutRows) -> Score:
 def _tau_from(predicted: Float[np.ndarray, " n"], rows: HeldOutRows, threshold: float) -> Score:
     """τ of the rows whose accuracy reaches the threshold; a constant prediction ranks nothing and counts as 0."""
     chosen = np.flatnonzero(rows.truth >= np.float32(threshold))
-    part, truth = predicted[chosen], rows.truth[chosen]
-    if len(chosen) < 2 or np.ptp(truth) == 0:
-        return _tau(len(chosen), math.nan, np.array([]))
-    units = rows.runs if rows.configurations is None else rows.configurations
-    tau = kendall_tau(part, truth)
-    resamples = bootstrap_taus([part], truth, resample_runs(units[chosen]))
-    return _tau(len(chosen), 0.0 if math.isnan(tau) else tau, resamples)
+    return _tau(len(chosen), *tau_with_interval(predicted[chosen], rows.truth[chosen], rows.units[chosen]))
 
 
 def _tau_within(predicted: Float[np.ndarray, " n"], rows: HeldOutRows) -> Score | None:
@@ -113,14 +109,12 @@ def _tau_within(predicted: Float[np.ndarray, " n"], rows: HeldOutRows) -> Score 
     members = [np.flatnonzero(rows.configurations == number) for number in np.unique(rows.configurations)]
     taus = [taus_within(predicted[chosen], rows.truth[chosen], labels[chosen]) for chosen in members]
     means = np.array([each.mean() for each in taus if len(each)])
-    return _tau(len(means), float(means.mean()), resampled_means(means)) if len(means) else None
+    return _tau(len(means), float(means.mean()), interval_of(resampled_means(means))) if len(means) else None
 
 
-def _tau(count: int, value: float, resamples: Float[np.ndarray, " b"]) -> Score:
-    interval = Interval.of(resamples) or Interval(math.nan, math.nan)
-    return {"count": count} | {
-        name: _rounded(number) for name, number in (("value", value), ("low", interval.low), ("high", interval.high))
-    }
+def _tau(count: int, value: float, interval: tuple[float, float] | None) -> Score:
+    low, high = interval or (math.nan, math.nan)
+    return {"count": count, "value": _rounded(value), "low": _rounded(low), "high": _rounded(high)}
 
 
 def _rounded(value: float) -> float | None:

@@ -1,6 +1,8 @@
 """Submissions on disk: folders with a card and the CSV files of predictions that it names, and nothing else.
 
-A CSV file has one line for each test row, sorted, so that a diff shows which predictions changed:
+The card, ``card.toml``, names the authors, what the predictor reads, and the test rows of each file. CONTRIBUTING.md
+shows one. Nothing in a card is imported, followed or fetched. A CSV file has one line for each test row, sorted, so
+that a diff shows which predictions changed:
 
     run_id,checkpoint,predicted
     0b7c3f1d5e9a2468,epoch_50,0.9182
@@ -13,22 +15,34 @@ from; everything else is read from the card again.
 import hashlib
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float
+from msgspec import Meta
 
-from benchmarks.leaderboard.card import CARD_FILE, NAME, Card, PredictionSet
 from benchmarks.leaderboard.scoring import HeldOutRows, Score, leaked_labels, score
+from benchmarks.options import Reads
+from zoo.checked import CountOrZero, NotNegative, Sha256, Text, checked
 from zoo.format.published import PublishedZoo
 from zoo.reading.locate import find_folder
 from zoo.storage.atomic import write_atomically
 from zoo.storage.swap import replacing_folder
 from zoo.storage.untrusted import read_bounded, read_json
+from zoo.tasks.toml_text import parse_toml, toml_text
 
+_URL = re.compile(r"https://[\w.-]+(/[\w.~/%#?=&:+-]*)?", re.ASCII)
+_CARD_FILE = "card.toml"
+_CARD_BYTES = 1 << 16
+_LONGEST = 200
+_LINE_RULE = f"one line of at most {_LONGEST} printable characters"
+_URL_RULE = "an address that begins with https://"
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
+_FILE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}\.csv")
+_PATH = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*", re.ASCII)
 _CSV_BYTES = 16 << 20  # the test rows of the paper's whole grid take half a megabyte
 _HEADER = "run_id,checkpoint,predicted"
 _LINE = re.compile(r"([0-9a-f]{16}),([a-z0-9_]{1,48}),([^,\s]{1,40})", re.ASCII)
@@ -36,6 +50,96 @@ _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _LEAST, _MOST = -0.5, 1.5
 """A prediction is an accuracy; that of a linear model may lie a little outside 0 and 1."""
 _RANKING_FILE = "leaderboard.json"
+
+
+@dataclass(frozen=True)
+class PredictionSet:
+    """One file of predictions, and the test rows it is about; ``test_rows`` is their hash."""
+
+    zoo: Text
+    config: Text
+    checkpoint: Text
+    test_rows: Sha256
+    file: Text
+    parameters: Annotated[int, Meta(ge=0, le=10**15)] | None = None
+    seed: CountOrZero | None = None
+    change_under_group: NotNegative | None = None
+
+    def __post_init__(self) -> None:
+        _check_text("zoo", self.zoo, _is_line, _LINE_RULE)
+        _check_text("config", self.config, _NAME.fullmatch, "the name of a config")
+        _check_text("checkpoint", self.checkpoint, _NAME.fullmatch, "the name of a checkpoint")
+        _check_text("file", self.file, _FILE.fullmatch, "a file beside the card, such as mnist.csv")
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """The test rows, which must differ between two sets of one card."""
+        return self.config, self.checkpoint, self.test_rows
+
+
+@dataclass(frozen=True)
+class Card:
+    """A card whose every value was checked."""
+
+    name: Text
+    authors: Annotated[tuple[Text, ...], Meta(min_length=1, max_length=50)]
+    reads: Annotated[tuple[Reads, ...], Meta(min_length=1)]
+    predictions: tuple[PredictionSet, ...]
+    paper: Text | None = None
+    code: Text | None = None
+
+    def __post_init__(self) -> None:
+        _check_text("name", self.name, _is_line, _LINE_RULE)
+        for author in self.authors:
+            _check_text("authors", author, _is_line, _LINE_RULE)
+        _check_text("paper", self.paper, _URL.fullmatch, _URL_RULE)
+        _check_text("code", self.code, _is_url_or_file, f"{_URL_RULE} or a file here")
+        for key, values in (
+            ("author", self.authors),
+            ("kind of input", self.reads),
+            ("file", [each.file for each in self.predictions]),
+            ("test_rows", [each.identity for each in self.predictions]),
+        ):
+            if len(set(values)) < len(values):
+                raise ValueError(f"the card names the same {key} twice")
+
+    @classmethod
+    def read(cls, folder: Path) -> "Card":
+        path = folder / _CARD_FILE
+        if path.is_symlink() or not path.is_file():
+            raise ValueError(f"{path} is missing: a submission is a folder with {_CARD_FILE} and its predictions")
+        return cls.parse(read_bounded(path, _CARD_BYTES), str(path))
+
+    @classmethod
+    def parse(cls, data: bytes, where: str) -> "Card":
+        card = checked(parse_toml(data, where), cls, f"{where}: ")
+        if not card.predictions:
+            raise ValueError(f"{where}: predictions is empty: name at least one file")
+        return card
+
+    def text(self) -> str:
+        """The card as TOML, without the keys that are not known."""
+
+        def known(values: dict[str, Any]) -> dict[str, Any]:
+            return {key: value for key, value in values.items() if value is not None}
+
+        top = {"name": self.name, "authors": list(self.authors), "paper": self.paper, "code": self.code}
+        sets = [known(asdict(each)) for each in self.predictions]
+        return toml_text(known(top) | {"reads": list(self.reads), "predictions": sets})
+
+
+def _check_text(key: str, text: str | None, accept: Callable[[str], object], rule: str) -> None:
+    if text is not None and not (len(text) <= _LONGEST and accept(text)):
+        raise ValueError(f"{key} must be {rule}, got {text[:_LONGEST]!r}")
+
+
+def _is_line(text: str) -> bool:
+    """Text that fits a cell of a table."""
+    return bool(text.strip()) and text.isprintable()
+
+
+def _is_url_or_file(text: str) -> bool:
+    return bool(_URL.fullmatch(text) or _PATH.fullmatch(text))
 
 
 class ForeignRows(ValueError):
@@ -53,12 +157,12 @@ class Submission:
     def read(cls, folder: Path) -> "Submission":
         """Refuses files that the card does not name: what is merged should be what was looked at."""
         if folder.is_symlink() or not folder.is_dir():
-            raise ValueError(f"{folder} is not a folder: a submission is one, with {CARD_FILE} and its predictions")
+            raise ValueError(f"{folder} is not a folder: a submission is one, with {_CARD_FILE} and its predictions")
         check_name(folder)
         card = Card.read(folder)
-        named = {CARD_FILE, *(each.file for each in card.predictions)}
+        named = {_CARD_FILE, *(each.file for each in card.predictions)}
         if surplus := sorted(path.name for path in folder.iterdir() if path.name not in named):
-            raise ValueError(f"{folder} holds {surplus[0]!r}, which {CARD_FILE} does not name")
+            raise ValueError(f"{folder} holds {surplus[0]!r}, which {_CARD_FILE} does not name")
         return cls(folder, card)
 
     @property
@@ -104,20 +208,20 @@ class Submission:
                 return zoo, rows
             others.append(f"those of {zoo} are {rows.sha256}")
         raise ForeignRows(
-            f"{self.folder / CARD_FILE}: no zoo here has the test rows {predictions.test_rows[:12]}… of "
+            f"{self.folder / _CARD_FILE}: no zoo here has the test rows {predictions.test_rows[:12]}… of "
             f"{predictions.config}, {predictions.checkpoint} ({'; '.join(others)}): name theirs with --zoo"
         )
 
 
 def check_name(folder: Path) -> None:
     """Refuses a folder whose name would not be the same on every system and in every link."""
-    if not NAME.fullmatch(folder.resolve().name):
+    if not _NAME.fullmatch(folder.resolve().name):
         raise ValueError(f"{folder}: its name must be lower-case letters, digits, - and _, 48 at most")
 
 
 def submissions_in(folder: Path) -> list[Submission]:
     """Every submission in the folder, by name; a hidden folder is one that is being written."""
-    return [Submission.read(path.parent) for path in sorted(folder.glob(f"[!.]*/{CARD_FILE}"))]
+    return [Submission.read(path.parent) for path in sorted(folder.glob(f"[!.]*/{_CARD_FILE}"))]
 
 
 def card_with(folder: Path, card: Card, predictions: PredictionSet) -> Card:
@@ -141,14 +245,14 @@ def write_submission(
             else:
                 data = read_bounded(folder / each.file, _CSV_BYTES)
             write_atomically(new / each.file, data)
-        write_atomically(new / CARD_FILE, written.text().encode())
+        write_atomically(new / _CARD_FILE, written.text().encode())
 
 
 def _files_of(folder: Path) -> list[str] | None:
     """The files of a submission, its card last; None for a folder without a card."""
-    if not (folder / CARD_FILE).exists():
+    if not (folder / _CARD_FILE).exists():
         return None
-    return [*(each.file for each in Card.read(folder).predictions), CARD_FILE]
+    return [*(each.file for each in Card.read(folder).predictions), _CARD_FILE]
 
 
 def _csv_text(rows: HeldOutRows, predicted: Float[np.ndarray, " n"]) -> str:

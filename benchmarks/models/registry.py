@@ -27,8 +27,7 @@ from jaxtyping import Float
 from torch import nn
 
 from benchmarks.data import Checkpoints, Fitted
-from benchmarks.models.hyperparameters import fit_hyperparameters
-from benchmarks.models.trees import fit_lightgbm, fit_random_forest, fit_xgboost
+from benchmarks.models.trees import fit_hyperparameters, fit_lightgbm, fit_random_forest, fit_xgboost
 from benchmarks.statistics import kendall_tau
 from nfn import GaugeNFN, MLPPredictor, Predictor, ProbeNFN, RawMomentsPredictor, StatNN, TransformerNFN
 from nfn.predictors.fixed_basis import CanonicalClassifierNFN, CanonicalNFN, InvariantClassifierNFN

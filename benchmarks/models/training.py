@@ -10,7 +10,7 @@ normalization, branches. Nothing here sees a test row.
 
 import copy
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -168,19 +168,16 @@ def train_together(
         weight_decay=recipe.weight_decay,
         seeds=[seed for group in groups for seed in group.seeds],
     )
-    all_progress, start = [], 0
-    for group, ranks in zip(groups, all_ranks, strict=True):
+    all_fitted: list[list[Fitted]] = [[] for _ in groups]
+    running, start = [], 0
+    for group, ranks, fitted in zip(groups, all_ranks, all_fitted, strict=True):
         members = slice(start, start + len(group.seeds))
         held_out = validation.take(group.validation)
-        all_progress.append(_GroupProgress(group, members, step, held_out, recipe, epochs, ranks))
+        running.append(_train_group(group, members, step, held_out, recipe, epochs, ranks, fitted))
         start = members.stop
-    while any(progress.running for progress in all_progress):
-        for progress in all_progress:
-            progress.before_step()
+    while running := [training for training in running if next(training, False)]:
         step()
-        for progress in all_progress:
-            progress.after_step()
-    return [progress.fitted() for progress in all_progress]
+    return all_fitted
 
 
 def _targets_of(rows: Checkpoints, ranks: Ranks | None) -> Float[Tensor, " n"]:
@@ -188,91 +185,54 @@ def _targets_of(rows: Checkpoints, ranks: Ranks | None) -> Float[Tensor, " n"]:
     return rows.accuracy if ranks is None else torch.from_numpy(ranks.of(rows.truth())).to(rows.accuracy)
 
 
-class _GroupProgress:
-    """How far one group, the given members of the ensemble, has come through its epochs."""
+def _train_group(
+    group: TrainingGroup,
+    members: slice,
+    step: TrainingStep,
+    validation: Checkpoints,
+    recipe: _Recipe,
+    epochs: int,
+    ranks: Ranks | None,
+    fitted: list[Fitted],
+) -> Iterator[bool]:
+    """Takes one group, the given members of the ensemble, through its epochs, and adds them to ``fitted``.
 
-    def __init__(
-        self,
-        group: TrainingGroup,
-        members: slice,
-        step: TrainingStep,
-        validation: Checkpoints,
-        recipe: _Recipe,
-        epochs: int,
-        ranks: Ranks | None,
-    ) -> None:
-        self.group, self.members, self.step = group, members, step
-        self.recipe, self.ranks = recipe, ranks
-        self.schedules = [recipe.rates(epochs) for _ in group.seeds]
-        self.rates: list[float | None] = [next(schedule) for schedule in self.schedules]
-        self.ensemble = step.ensemble
-        self.validation_inputs = self.ensemble.inputs(validation.weights, members)
-        self.validation_truth, self.validation_targets = validation.accuracy, _targets_of(validation, ranks)
-        self.epoch = self.position = 0
-        self.steps = math.ceil(len(group.rows) / _BATCH_SIZE)
-        self.index = self.row_weights = torch.empty(0)
-        device = self.ensemble.parameters.device
-        count = len(group.seeds)
-        self.best_tau = torch.full((count,), -math.inf, dtype=torch.float64, device=device)
-        self.best_loss = torch.full((count,), math.inf, dtype=torch.float64, device=device)
-        self.best_epoch = torch.zeros(count, dtype=torch.long, device=device)
-        self.best = self.ensemble.parameters.detach()[members].clone()
-        self.ended = [0] * count
-        self.running = True
-        self._set_rates()
-
-    def before_step(self) -> None:
-        if not self.running:
-            return
-        if self.position == 0:
-            self.index, self.row_weights = _epoch_batches(self.group, self.epoch, self.ensemble.parameters.device)
-        self.step.set_batches(self.index[self.position], self.row_weights[self.position], self.members)
-
-    def after_step(self) -> None:
-        if not self.running:
-            return
-        self.position += 1
-        if self.position < self.steps:
-            return
-        self.position, self.epoch = 0, self.epoch + 1
-        better = self._keep_best()
+    Before each step, which trains all groups, its batches are set and True is yielded. Better is a higher τ on
+    validation, and at equal τ a lower loss. Members whose training has ended no longer improve.
+    """
+    ensemble, device, count = step.ensemble, step.ensemble.parameters.device, len(group.seeds)
+    inputs, targets = ensemble.inputs(validation.weights, members), _targets_of(validation, ranks).double()
+    best_tau = torch.full((count,), -math.inf, dtype=torch.float64, device=device)
+    best_loss = torch.full_like(best_tau, math.inf)
+    best_epoch = torch.zeros(count, dtype=torch.long, device=device)
+    best = ensemble.parameters.detach()[members].clone()
+    schedules = [recipe.rates(epochs) for _ in group.seeds]
+    rates: list[float | None] = [next(schedule) for schedule in schedules]
+    trained, epoch = [0] * count, 0
+    while any(rate is not None for rate in rates):
+        step.set_rates(torch.tensor([rate or 0.0 for rate in rates]), members)
+        for index, row_weights in zip(*_epoch_batches(group, epoch, device), strict=True):
+            step.set_batches(index, row_weights, members)
+            yield True
+        epoch += 1
+        trained = [done if rate is None else epoch for done, rate in zip(trained, rates, strict=True)]
+        logits = ensemble.read_inputs(inputs, members).double()
+        tau = many_kendall_taus(logits, validation.accuracy).nan_to_num(nan=_UNDEFINED)
+        loss = F.binary_cross_entropy_with_logits(logits, targets.expand_as(logits), reduction="none").mean(1)
+        training = torch.tensor([rate is not None for rate in rates]).to(device, non_blocking=True)
+        better = ((tau > best_tau) | ((tau == best_tau) & (loss < best_loss))) & training
+        best_tau, best_loss = torch.where(better, tau, best_tau), torch.where(better, loss, best_loss)
+        best_epoch = torch.where(better, epoch, best_epoch)
+        best = torch.where(better[:, None], ensemble.parameters.detach()[members], best)
         # only a schedule that depends on validation makes the host wait for the device
-        all_improved = better.tolist() if self.recipe.converged else [False] * len(self.schedules)
-        self.rates = list(map(_following, self.schedules, all_improved))
-        self._set_rates()
-
-    def fitted(self) -> list[Fitted]:
-        fitted = []
-        for number, (tau, epoch) in enumerate(zip(self.best_tau.tolist(), self.best_epoch.tolist(), strict=True)):
-            predictor = self.ensemble.member(self.members.start + number, self.best[number])
-            if self.ranks is not None and isinstance(predictor, GaugeNFN):
-                predictor.places.fit(self.ranks)
-            fitted.append(_fitted(predictor, epoch, self.ended[number], tau, self.ranks))
-        return fitted
-
-    def _set_rates(self) -> None:
-        for number, rate in enumerate(self.rates):
-            if rate is None and not self.ended[number]:
-                self.ended[number] = self.epoch
-        self.running = any(rate is not None for rate in self.rates)
-        self.step.set_rates(torch.tensor([rate or 0.0 for rate in self.rates]), self.members)
-
-    def _keep_best(self) -> Tensor:
-        """Reads the group on validation, keeps the parameters of members that improved, and returns which did.
-
-        Better is a higher τ, and at equal τ a lower loss. Members whose training has ended no longer improve.
-        """
-        logits = self.ensemble.read_inputs(self.validation_inputs, self.members).double()
-        targets = self.validation_targets.double().expand_as(logits)
-        tau = many_kendall_taus(logits, self.validation_truth).nan_to_num(nan=_UNDEFINED)
-        loss = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").mean(1)
-        training = torch.tensor([ended == 0 for ended in self.ended]).to(tau.device, non_blocking=True)
-        better = ((tau > self.best_tau) | ((tau == self.best_tau) & (loss < self.best_loss))) & training
-        self.best_tau = torch.where(better, tau, self.best_tau)
-        self.best_loss = torch.where(better, loss, self.best_loss)
-        self.best_epoch = torch.where(better, self.epoch, self.best_epoch)
-        self.best = torch.where(better[:, None], self.ensemble.parameters.detach()[self.members], self.best)
-        return better
+        improved = better.tolist() if recipe.converged else [False] * count
+        rates = list(map(_following, schedules, improved))
+    step.set_rates(torch.zeros(count), members)
+    for number, (tau, epoch) in enumerate(zip(best_tau.tolist(), best_epoch.tolist(), strict=True)):
+        predictor = ensemble.member(members.start + number, best[number])
+        if ranks is not None and isinstance(predictor, GaugeNFN):
+            predictor.places.fit(ranks)
+        fitted.append(_fitted(predictor, epoch, trained[number], tau, ranks))
 
 
 def _epoch_batches(

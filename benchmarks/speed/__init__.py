@@ -1,1 +1,1 @@
-"""How fast the code is: training, reading, and the table of both."""
+"""How fast the code is: training and reading."""

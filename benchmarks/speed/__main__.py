@@ -9,7 +9,6 @@ python -m benchmarks.speed generation --engines fused --variant small      kerne
 python -m benchmarks.speed generation --engines fused --dim 64 --blocks 4  a transformer with other dimensions
 python -m benchmarks.speed loader                             fabricates 4,000 checkpoints in a temporary folder
 python -m benchmarks.speed loader --zoo small-transformer-zoo --config agnews
-python -m benchmarks.speed page                               size, time to the first chart; needs make browser
 """
 
 from dataclasses import dataclass
@@ -83,12 +82,6 @@ class _Loader(_Shared):
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Page(_Shared):
-    repeats: Annotated[_AtLeastTwo, Option("times that each page is opened")] = 5
-    runs: Annotated[Count, Option("runs of the fabricated zoo")] = 16_000
-
-
 _command = Command(
     __name__,
     "benchmarks.speed",
@@ -98,18 +91,168 @@ _command = Command(
         "gauge": (_Gauge, "Gauge-NFN: the invariants of 1,000 checkpoints, and a fit on 1,400"),
         "generation": (_Generation, "training zoo models: one at a time, and populations"),
         "loader": (_Loader, "reading checkpoints into torch batches: five ways, and a bare memory read"),
-        "page": (_Page, "the static page of a zoo: its size, and the time to the first chart"),
     },
 )
 
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
 import torch
+from torch import Tensor
 
 from benchmarks import results
-from benchmarks.speed.measurements import line_of
-from benchmarks.speed.reading import loader, page
+from benchmarks.results import Result, Setting
+from benchmarks.speed.measurements import Samples, line_of, measure, say, speed_row
 from benchmarks.speed.training import gauge, generation, nfn
+from zoo.export import export_checkpoints
+from zoo.format.published import PublishedZoo
+from zoo.format.splits import split_of
+from zoo.format.table_file import ROWS_PER_BATCH
+from zoo.publish import publish
+from zoo.reading.locate import find_folder
+from zoo.reading.reader import ZooReader, open_zoo
+from zoo.storage.untrusted import HeldFile
+from zoo.testing import fabricate_shard, run_row
+from zoo.transformer.spec import spec_for
 
-_BENCHMARKS = {_Nfn: nfn, _Gauge: gauge, _Generation: generation, _Loader: loader, _Page: page}
+_MIN_CHECKPOINTS = 4_000
+_PASSES = 10
+_LOADER_PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "datasets")
+
+
+def _loader(*, zoo: str | None, config: str, scratch: Path | None, repeats: int) -> Iterator[Result]:
+    """How fast checkpoints are read into torch batches: five ways of storing and reading them, and a bare memory read.
+
+    Every way delivers batches of 64 checkpoints as a float32 tensor [64, d], and every batch is summed, so that every
+    byte is read. The ways take turns, so that a busy moment of the machine affects all of them.
+    """
+    with tempfile.TemporaryDirectory(dir=scratch, prefix="loader-") as temporary:
+        if zoo is None:
+            say(f"fabricating {_MIN_CHECKPOINTS:,} checkpoints")
+            folder = _fabricate(Path(temporary), config)
+        else:
+            folder = find_folder(zoo, config)
+        yield from _measure_ways(folder, config, Path(temporary), repeats)
+
+
+def _fabricate(scratch: Path, config: str) -> Path:
+    """A zoo of random weights whose training split has just enough checkpoints."""
+    spec = spec_for(config)
+    count = training = 0
+    while training < _MIN_CHECKPOINTS:
+        training += 4 * (split_of(run_row(config, spec, 0, count, count + 1)["run_id"]) == "train")
+        count += 1
+    fabricate_shard(scratch / "runs", spec, count=count)
+    publish(scratch / "runs", scratch / "small-transformer-zoo")
+    return scratch / "small-transformer-zoo"
+
+
+def _measure_ways(folder: Path, config: str, scratch: Path, repeats: int) -> Iterator[Result]:
+    """The rows of all ways of reading one zoo; the slowest way comes last."""
+    reader = open_zoo(folder, config, "train")
+    if len(reader) < _MIN_CHECKPOINTS:
+        raise ValueError(
+            f"{folder} has {len(reader):,} training rows of {config}, the benchmark needs {_MIN_CHECKPOINTS:,}: "
+            "leave out --zoo to fabricate them"
+        )
+    bare = _map_bare(PublishedZoo.read(folder).paths(config, ["train"]), reader.spec.num_parameters)
+    mapped, stream = _load_with_datasets(folder, config, scratch)
+    ways: dict[str, Callable[[], Iterable[Tensor]]] = {
+        "bare memory read": lambda: bare,
+        "zoo.open": lambda: _read_zoo(reader),
+        "zoo.open, shuffled": lambda: _read_zoo(reader, shuffle=True),
+        "datasets, memory-mapped": lambda: (batch["weights"] for batch in mapped.iter(ROWS_PER_BATCH)),
+        "datasets, streaming Arrow": lambda: _read_streaming(stream),
+    }
+    setting: Setting = {"checkpoints": len(reader), "batch_size": ROWS_PER_BATCH, "threads": torch.get_num_threads()}
+    row = partial(speed_row, "loader", config, setting=setting, packages=_LOADER_PACKAGES)
+
+    def rate(variant: str, seconds: Samples) -> Result:
+        return row(variant, "checkpoints_per_second", [len(reader) / each for each in seconds])
+
+    say(f"reading {len(reader):,} checkpoints {repeats} times in each way, in turn")
+    times = measure({name: _full_pass(way) for name, way in ways.items()}, repeats=repeats, warmup=1)
+    yield from (rate(name, seconds) for name, seconds in times.items())
+    pairs = zip(times["bare memory read"], times["zoo.open"], strict=True)
+    yield row("zoo.open", "share_of_bare_memory_read", [least / seconds for least, seconds in pairs])
+    say(f"streaming the zoo {_PASSES} times")
+    for name in ("zoo.open", "zoo.open, shuffled", "datasets, streaming Arrow"):
+        yield row(name, "memory_growth_megabytes", [_memory_growth(ways[name])])
+    say("writing one .pt file per checkpoint and reading them twice: hundreds of times slower than zoo.open")
+    files = export_checkpoints(reader, scratch / "pt", "torch")  # as the authors of the paper store their zoo
+    slowest = "one .pt file each"
+    yield rate(slowest, measure({slowest: _full_pass(lambda: _read_state_dicts(files))}, repeats=2, warmup=0)[slowest])
+
+
+def _full_pass(way: Callable[[], Iterable[Tensor]]) -> Callable[[], float]:
+    """One pass over the data that touches every weight."""
+    return lambda: sum(float(batch.sum()) for batch in way())
+
+
+def _read_zoo(reader: ZooReader, shuffle: bool = False) -> Iterator[Tensor]:
+    return (weights.flat() for weights, _ in reader.batches(ROWS_PER_BATCH, shuffle=shuffle))
+
+
+def _map_bare(paths: Sequence[Path], d: int) -> list[Tensor]:
+    """The bytes of the files in order, whatever they mean, one batch at a time: an upper bound."""
+    maps = (torch.from_numpy(np.frombuffer(HeldFile(path).map(), dtype="<f4")) for path in paths)
+    return [piece for mapped in maps for piece in mapped.split(ROWS_PER_BATCH * d)]
+
+
+def _load_with_datasets(folder: Path, config: str, scratch: Path) -> tuple[Any, Any]:
+    """The training split through plain ``datasets``: memory-mapped as torch tensors, and streamed as Arrow tables."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    mapped = datasets.load_dataset(str(folder), config, split="train", cache_dir=str(scratch / "cache"))
+    stream = datasets.load_dataset(str(folder), config, split="train", streaming=True)
+    return mapped.with_format("torch"), stream.with_format("arrow")
+
+
+def _read_streaming(stream: Any) -> Iterator[Tensor]:
+    for table in stream.iter(ROWS_PER_BATCH):
+        column = table.column("weights").combine_chunks()
+        values = column.values.to_numpy().reshape(len(column), -1)
+        with warnings.catch_warnings():
+            # torch warns that Arrow's memory is read-only; a copy would cost a quarter of the speed
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            tensor = torch.from_numpy(values)
+        yield tensor
+
+
+def _read_state_dicts(files: Sequence[Path]) -> Iterator[Tensor]:
+    for start in range(0, len(files), ROWS_PER_BATCH):
+        states = (torch.load(path, weights_only=True) for path in files[start : start + ROWS_PER_BATCH])
+        yield torch.stack([torch.cat([tensor.flatten() for tensor in state.values()]) for state in states])
+
+
+def _memory_growth(way: Callable[[], Iterable[Tensor]]) -> float:
+    """By how many megabytes the private memory of the process grows over ten passes, after a first one.
+
+    Pages of mapped files do not count: they belong to the cache of the system, which can take them back.
+    """
+    _full_pass(way)()
+    start = _private_megabytes()
+    peak = start
+    for _ in range(_PASSES):
+        for batch in way():
+            batch.sum()
+            peak = max(peak, _private_megabytes())
+    return peak - start
+
+
+def _private_megabytes() -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) / 1024
+    raise ValueError("this system does not report the memory of a process: the benchmark needs Linux")
+
+
+_BENCHMARKS = {_Nfn: nfn, _Gauge: gauge, _Generation: generation, _Loader: _loader}
 
 
 @_command

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.models import hyperparameters
+from benchmarks.models import trees
 from zoo.publish import publish
 from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard
 
@@ -22,4 +22,4 @@ def tiny_zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Boosting on the hyperparameters takes 5 s with all its 2,000 rounds, more than ten times any other model."""
-    monkeypatch.setattr(hyperparameters, "_ROUNDS", 100)
+    monkeypatch.setattr(trees, "_ROUNDS", 100)

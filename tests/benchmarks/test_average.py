@@ -10,12 +10,12 @@ from scipy.stats import rankdata
 from benchmarks import kendall, results
 from benchmarks import trial as trial_module
 from benchmarks.experiment import Entry, _entry_rows
-from benchmarks.models import hyperparameters
+from benchmarks.models import trees
 from benchmarks.models.registry import MODELS, weight_models
 from benchmarks.results import ResultIndex
 from benchmarks.statistics import kendall_tau
 from benchmarks.tables import render_table
-from benchmarks.trial import Trial, TrialStore, average, to_fit
+from benchmarks.trial import Trial, TrialStore, _average, to_fit
 from nfn.predictors.ranks import Ranks
 from tests.benchmarks.synthetic import invent_data, random_label
 from tests.benchmarks.test_experiments import outcome, run
@@ -29,17 +29,17 @@ def test_the_average_is_that_of_places_among_the_training_accuracies() -> None:
         outcome([0.1, 0.3, 1.0, 0.9], [0.2, 0.3, 0.8, 0.9], parameters=10, wall_seconds=1.0),
         outcome([0.3, 0.3, 0.2, 0.9], [0.2, 0.3, 0.8, 0.9], parameters=5, wall_seconds=2.0),
     ]
-    both = average(parts, training)
+    both = _average(parts, training)
     # places 0 and ½, ½ and ½, 1 and ¼, ¾ and ¾
     np.testing.assert_allclose(both.predicted, [0.2, 0.3, 0.6, 0.9], rtol=1e-6)
     np.testing.assert_array_equal(both.truth, parts[0].truth)
     assert (both.notes["parameters"], both.notes["wall_seconds"], both.notes["validation_tau"]) == (15, 3, None)
     with pytest.raises(AssertionError, match="the same test rows"):
-        average([parts[0], outcome([0.1, 0.2], [0.3, 0.4])], training)
+        _average([parts[0], outcome([0.1, 0.2], [0.3, 0.4])], training)
 
 
 def test_an_average_needs_no_fit_of_parts_that_are_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hyperparameters, "_ROUNDS", 20)
+    monkeypatch.setattr(trees, "_ROUNDS", 20)
     data = invent_data(60, 20, 30, random_label)
     both = [Trial("kendall", "mnist", AVERAGE, seed, "z", epochs=1, recipe="gauge").normalized() for seed in (0, 1)]
     parts = [part for trial in both for part in trial.parts]
@@ -53,7 +53,7 @@ def test_an_average_needs_no_fit_of_parts_that_are_finished(tmp_path: Path, monk
     assert to_fit(both, data, store) == list(dict.fromkeys(parts))
     run(parts, data, tmp_path)
     assert to_fit(both, data, store) == []
-    monkeypatch.setattr(trial_module, "fit_and_judge", None)
+    monkeypatch.setattr(trial_module, "_fit_and_judge", None)
     finished = run(both, data, tmp_path)
     assert list(finished) == both, "parts that were not asked for have no row"
     ranks = Ranks.among(data.train.truth())
@@ -105,11 +105,11 @@ def test_the_paired_interval_above_hyperparameters_covers_and_is_narrower_than_t
 def test_the_average_is_shown_with_its_lead_and_never_as_the_leader(
     tiny_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hyperparameters, "_ROUNDS", 20)
+    monkeypatch.setattr(trees, "_ROUNDS", 20)
     assert AVERAGE not in weight_models()
     options = ["--zoo", str(tiny_zoo), "--out", str(tmp_path), "--epochs", "1", "--quick", "--jobs", "1"]
     kendall.main([*options, "--models", "gauge_nfn", "hyperparameters"])
-    monkeypatch.setattr(trial_module, "fit_and_judge", None)
+    monkeypatch.setattr(trial_module, "_fit_and_judge", None)
     kendall.main([*options, "--models", "gauge_nfn", "hyperparameters", AVERAGE])
     rows = results.read("kendall", tmp_path)
     best = [row for row in rows if row.metric == "tau" and row.model == AVERAGE]

@@ -205,8 +205,8 @@ def test_on_a_gpu_seeds_and_thresholds_of_a_predictor_are_one_group():
     data_on_gpu = BenchmarkData(
         on_gpu, data.validation, lambda: on_gpu, config="mnist", fingerprint="invented", test_examples=1000
     )
-    assert sorted(len(group) for group in trial_module.groups(trials, data)) == [1, 1, 1, 1, 1, 1, 3, 3]
-    assert sorted(len(group) for group in trial_module.groups(trials, data_on_gpu)) == [3, 3, 6]
+    assert sorted(len(group) for group in trial_module._groups(trials, data)) == [1, 1, 1, 1, 1, 1, 3, 3]
+    assert sorted(len(group) for group in trial_module._groups(trials, data_on_gpu)) == [3, 3, 6]
     neural = [trial for trial in trials if trial.model == "mlp"]
     together = trial_module.fit(neural, data)
     for trial in neural:

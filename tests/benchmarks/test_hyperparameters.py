@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from benchmarks.data import Checkpoints
-from benchmarks.models.hyperparameters import fit_hyperparameters
 from benchmarks.models.registry import MODELS
+from benchmarks.models.trees import fit_hyperparameters
 from benchmarks.statistics import kendall_tau
 from benchmarks.trial import Trial
 from nfn.predictors.ranks import Ranks

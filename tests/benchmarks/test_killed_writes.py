@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.leaderboard.card import Card, PredictionSet
 from benchmarks.leaderboard.scoring import HeldOutRows
-from benchmarks.leaderboard.submission import Submission, submissions_in, write_submission
+from benchmarks.leaderboard.submission import Card, PredictionSet, Submission, submissions_in, write_submission
 from benchmarks.pretrain import _replace_pair
 from tests.faults.kill_points import KillPoint, run_to_kill_point
 from tests.faults.killing import KILLED

@@ -12,9 +12,16 @@ import pytest
 
 from benchmarks.leaderboard import __main__ as leaderboard
 from benchmarks.leaderboard.__main__ import main
-from benchmarks.leaderboard.card import Card, PredictionSet
 from benchmarks.leaderboard.scoring import HeldOutRows, leaked_labels, score
-from benchmarks.leaderboard.submission import _csv_text, rank, read_ranking, submissions_in, write_submission
+from benchmarks.leaderboard.submission import (
+    Card,
+    PredictionSet,
+    _csv_text,
+    rank,
+    read_ranking,
+    submissions_in,
+    write_submission,
+)
 from benchmarks.report import _DOCUMENTS, _TEMPLATES
 from benchmarks.statistics import kendall_tau
 from benchmarks.tables import render_table

@@ -127,7 +127,7 @@ def test_the_example_of_the_readme_gets_rows_tables_plots_and_trials(
     def fail(*_: object) -> None:
         raise AssertionError("a finished trial was computed again")
 
-    monkeypatch.setattr(trial_module, "fit_and_judge", fail)
+    monkeypatch.setattr(trial_module, "_fit_and_judge", fail)
     kendall.main(arguments)
     assert (tmp_path / "kendall.mnist.md").read_text() == table
 

@@ -1,4 +1,4 @@
-"""The page with the predictors of the tables, and what is measured of it."""
+"""The page with the predictors of the tables."""
 
 import sys
 from collections.abc import Iterator
@@ -13,8 +13,6 @@ from benchmarks import page, results
 from benchmarks.leaderboard.submission import read_ranking
 from benchmarks.page import _missing, _take_picture
 from benchmarks.results import ResultIndex
-from benchmarks.speed import reading
-from benchmarks.speed.__main__ import main as speed
 from benchmarks.tables import main_setting
 from tests.refusal import refusal
 from tests.zoo.written_page import head_of
@@ -63,33 +61,15 @@ def test_the_command_writes_a_page_with_them(small_zoo: Path, tmp_path: Path, mo
 
 
 @pytest.mark.skipif(_missing() is not None, reason=_missing() or "")
-def test_size_and_speed_of_a_page_become_rows(small_zoo: Path, tmp_path: Path, monkeypatch, capsys) -> None:
-    stored: list[results.Result] = []
-    monkeypatch.setattr(results, "append", stored.extend)
-    monkeypatch.setattr(reading, "find_folder", lambda name: small_zoo)
-    speed(["page", "--runs", "12", "--repeats", "2"])
-    metrics = ["page_megabytes", "folder_megabytes", "write_seconds", "first_chart_seconds", "filter_seconds"]
-    assert [(row.variant, row.metric) for row in stored] == [
-        (variant, metric) for variant in ("sample", "fabricated") for metric in metrics
-    ]
-    assert [row.setting["runs"] for row in stored[::5]] == [8, 12]
-    assert all(row.value > 0 for row in stored)
+def test_a_picture_of_the_page_is_taken(small_zoo: Path, tmp_path: Path) -> None:
     page.main([str(small_zoo), str(tmp_path / "site"), "--picture", str(tmp_path / "page.png")])
     assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_without_a_browser_one_line_says_how_to_get_one(monkeypatch, capsys) -> None:
-    monkeypatch.setattr("benchmarks.page.find_chromium", lambda: None)
-    with pytest.raises(SystemExit) as ended:
-        speed(["page"])
-    assert ended.value.code == 2
-    assert "make browser" in capsys.readouterr().err
 
 
 def test_a_picture_without_a_browser_is_refused_before_the_page_is_written(
     small_zoo: Path, tmp_path: Path, monkeypatch, capsys
 ) -> None:
-    monkeypatch.setattr("benchmarks.page.find_chromium", lambda: None)
+    monkeypatch.setattr("benchmarks.page._find_chromium", lambda: None)
     words = [str(small_zoo), str(tmp_path / "site"), "--picture", str(tmp_path / "page.png")]
     assert "make browser" in refusal(page.main, words, capsys)
     assert not (tmp_path / "site").exists()
@@ -104,7 +84,7 @@ def test_a_picture_is_taken_of_a_page_with_a_relative_path(tmp_path: Path, monke
     def launched() -> Iterator[Any]:
         yield SimpleNamespace(new_page=lambda **options: tab)
 
-    monkeypatch.setattr("benchmarks.page.launched", launched)
+    monkeypatch.setattr("benchmarks.page._launched", launched)
     _take_picture(Path("site"), "#mnist", Path("docs/page.png"))
     assert opened == [f"{(tmp_path / 'site' / 'index.html').as_uri()}#mnist"]
     assert Path("docs/page.png").read_bytes() == b"png"

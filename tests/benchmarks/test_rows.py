@@ -8,7 +8,7 @@ import pytest
 from benchmarks import report, results, rows
 from benchmarks import trial as trial_module
 from benchmarks.data import Outcome
-from benchmarks.models import hyperparameters
+from benchmarks.models import trees
 from benchmarks.report import _Contents
 from benchmarks.results import ResultIndex
 from benchmarks.rows import _curve_rows, _LearningCurves
@@ -91,7 +91,7 @@ def test_the_interval_of_the_continuation_holds_the_point_and_widens_with_the_no
 def test_the_command_writes_rows_table_and_plot_and_shares_trials_on_all_rows(
     tiny_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hyperparameters, "_ROUNDS", 20)
+    monkeypatch.setattr(trees, "_ROUNDS", 20)
     options = ["--zoo", str(tiny_zoo), "--out", str(tmp_path), "--quick", "--jobs", "1", "--models", "hyperparameters"]
     rows.main([*options, "--sizes", "30", "12", "20", "5000"])
     index = ResultIndex.latest(results.read("rows", tmp_path), "mnist")
@@ -106,7 +106,7 @@ def test_the_command_writes_rows_table_and_plot_and_shares_trials_on_all_rows(
     report.main(["--root", str(tmp_path / "clone"), "--results", str(tmp_path)])
     assert (document.parent / document.read_text()).resolve() == tmp_path.resolve() / "plots" / "rows.mnist.png"
     assert (tmp_path / "plots" / "rows.mnist.png").read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setattr(trial_module, "fit_and_judge", None)
+    monkeypatch.setattr(trial_module, "_fit_and_judge", None)
     rows.main([*options, "--sizes", "12"])
     assert "all " in (tmp_path / "rows.mnist.md").read_text()
     assert "curve" not in (tmp_path / "rows.mnist.md").read_text().splitlines()[0], "two sizes"

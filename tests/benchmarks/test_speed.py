@@ -121,7 +121,6 @@ def test_gauge_nfn_is_timed_reading_and_learning(monkeypatch: pytest.MonkeyPatch
         (["nfn", "--config", "cifar"], "invalid choice"),
         (["nfn", "--threads", "0"], "--threads: must be a whole number of at least 1, got '0'"),
         (["loader", "--threads", "0"], "--threads: must be a whole number of at least 1, got '0'"),
-        (["page", "--runs", "0"], "--runs: must be a whole number of at least 1, got '0'"),
         (["generation", "--models", "0"], "--models: each value must be a whole number of at least 1, got '0'"),
         (["generation", "--steps", "0"], "--steps: must be a whole number of at least 1, got '0'"),
         (["generation", "--repeats", "0"], "--repeats: must be a whole number of at least 1, got '0'"),

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from benchmarks import results
-from benchmarks.speed import reading
+from benchmarks.speed import __main__ as speed
 from benchmarks.speed.__main__ import main
 
 
 def test_every_way_of_reading_gets_its_rows(monkeypatch, tmp_path, capsys):
     stored = []
-    monkeypatch.setattr(reading, "_MIN_CHECKPOINTS", 128)
-    monkeypatch.setattr(reading, "_PASSES", 2)
+    monkeypatch.setattr(speed, "_MIN_CHECKPOINTS", 128)
+    monkeypatch.setattr(speed, "_PASSES", 2)
     monkeypatch.setattr(results, "append", stored.extend)
     # the benchmark sets the number of threads of its process, which here is that of all tests
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
@@ -43,9 +43,9 @@ def test_the_slowest_way_comes_last_and_the_others_are_kept_before_it(monkeypatc
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reading, "_MIN_CHECKPOINTS", 128)
-    monkeypatch.setattr(reading, "_PASSES", 1)
-    monkeypatch.setattr(reading, "export_checkpoints", interrupted)
+    monkeypatch.setattr(speed, "_MIN_CHECKPOINTS", 128)
+    monkeypatch.setattr(speed, "_PASSES", 1)
+    monkeypatch.setattr(speed, "export_checkpoints", interrupted)
     monkeypatch.setattr(results, "append", stored.extend)
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     with pytest.raises(SystemExit) as ended:

@@ -68,7 +68,7 @@ def test_kendall_writes_rows_tables_and_plots_and_computes_nothing_twice(
     def fail(*_: object) -> None:
         raise AssertionError("a finished trial was computed again")
 
-    monkeypatch.setattr(trial_module, "fit_and_judge", fail)
+    monkeypatch.setattr(trial_module, "_fit_and_judge", fail)
     kendall.main(arguments)
     assert (tmp_path / "kendall.mnist.md").read_text() == table
     assert results.read("kendall", tmp_path) == rows, "there is nothing new, so no row was added"

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import results, statistics, transfer
 from benchmarks import trial as trial_module
 from benchmarks.data import BenchmarkData, Checkpoints, Fitted
-from benchmarks.models import hyperparameters
+from benchmarks.models import trees
 from benchmarks.report import _Contents
 from benchmarks.results import ResultIndex
 from benchmarks.tables import render_table
@@ -78,7 +78,7 @@ def test_rows_whose_configuration_was_fitted_on_do_not_count_and_those_of_its_ru
 def test_every_predictor_is_fitted_once_and_tested_everywhere(
     two_zoos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(hyperparameters, "_ROUNDS", 20)
+    monkeypatch.setattr(trees, "_ROUNDS", 20)
     monkeypatch.setattr(statistics, "_CEILING_DRAWS", 2)
     fits = []
     original = trial_module.fit
@@ -104,7 +104,7 @@ def test_every_predictor_is_fitted_once_and_tested_everywhere(
     assert f"{unseen:.0f}<br>all {every:.0f} |" in table
     assert "is not in the train split" in table
     assert mnist.fingerprint != seeds.fingerprint
-    monkeypatch.setattr(trial_module, "fit_and_judge", None)
+    monkeypatch.setattr(trial_module, "_fit_and_judge", None)
     transfer.main(options)
     assert (tmp_path / "transfer.mnist.md").read_text() == table, "nothing was fitted again"
     block = _Contents(tmp_path).table("transfer")

@@ -86,7 +86,7 @@ def test_another_spelling_computes_nothing_and_adds_no_row(
     def fail(*_: object) -> None:
         raise AssertionError("a finished trial was computed again")
 
-    monkeypatch.setattr(trial_module, "fit_and_judge", fail)
+    monkeypatch.setattr(trial_module, "_fit_and_judge", fail)
     kendall.main([*shared, "--where", 'optimizer in ("adam","sgd","sgd")'])
     assert results.read("kendall", tmp_path) == rows
     assert sorted(tmp_path.iterdir()) == files

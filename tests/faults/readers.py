@@ -13,9 +13,8 @@ import torch
 import nfn
 import zoo
 from benchmarks import results
-from benchmarks.leaderboard.card import Card, PredictionSet
 from benchmarks.leaderboard.scoring import HeldOutRows
-from benchmarks.leaderboard.submission import Submission, _read_csv, write_submission
+from benchmarks.leaderboard.submission import Card, PredictionSet, Submission, _read_csv, write_submission
 from benchmarks.predict import _accuracy_of, _files_in, _flat_of
 from benchmarks.results import Result
 from generation.population.engine import PopulationState

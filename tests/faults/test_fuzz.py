@@ -172,7 +172,7 @@ def test_what_is_forbidden_is_nowhere_in_the_code() -> None:
     allowed = [line for line in found if "weights_only=True" in line]
     assert found == allowed
     assert {line.split(":")[0] for line in allowed} <= {
-        "benchmarks/speed/reading.py",
+        "benchmarks/speed/__main__.py",
         "zoo/export.py",
         "zoo/reading/checkpoint_file.py",
     }

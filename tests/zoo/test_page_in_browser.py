@@ -16,13 +16,14 @@ import pandas as pd
 import pytest
 
 import zoo
-from benchmarks.page import _DRAWN, _missing, launched, show
+from benchmarks.page import _DRAWN, _launched, _missing, _show
 from tests.zoo.hostile_text import HOSTILE, make_hostile
 from tests.zoo.written_page import page_text
 from zoo.page.predictions import Predictions
-from zoo.page.writing import write_page
+from zoo.page.writing import _write_page
 
 pytestmark = pytest.mark.long
+FIRST_CHART_SECONDS = 30  # about one on an idle machine
 
 if reason := _missing():
     pytest.skip(reason, allow_module_level=True)
@@ -30,7 +31,7 @@ if reason := _missing():
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with launched() as opened:
+    with _launched() as opened:
         yield opened
 
 
@@ -53,7 +54,7 @@ def site(zoo_folder: Path, tmp_path_factory: pytest.TempPathFactory, _invented_d
         Predictions("mnist", "third", "other rows", [0.1, 0.9], [0.2, 0.8]),
     ]
     folder = tmp_path_factory.mktemp("browser") / "site"
-    write_page(zoo_folder, folder, predictions=predictions, pictured=3)
+    _write_page(zoo_folder, folder, predictions=predictions, pictured=3)
     return folder
 
 
@@ -69,7 +70,7 @@ class OpenPage:
         self.tab.on("pageerror", lambda error: self.errors.append(str(error)))
         self.tab.on("dialog", lambda dialog: self.errors.append(dialog.message))
         self.tab.on("request", lambda request: self.requests.append(request.url))
-        show(self.tab, site, address)
+        _show(self.tab, site, address)
 
     def drawn(self) -> "OpenPage":
         self.tab.wait_for_selector(_DRAWN)
@@ -116,6 +117,11 @@ def test_the_charting_library_comes_with_its_licenses(site: Path) -> None:
     text = page_text(site)
     assert "University of Washington Interactive Data Lab" in text
     assert "Permission is hereby granted, free of charge" in text
+
+
+def test_the_first_chart_is_there_soon(opened: OpenPage) -> None:
+    first = opened.tab.evaluate("performance.getEntriesByName('chart')[0].startTime")
+    assert 0 < first < 1000 * FIRST_CHART_SECONDS
 
 
 def test_filters_count_what_pandas_counts(opened: OpenPage, zoo_folder: Path) -> None:
@@ -279,7 +285,7 @@ def test_hostile_text_is_shown_and_does_not_run(browser: Any, zoo_folder: Path, 
     folder = Path(shutil.copytree(zoo_folder, tmp_path / "<img src=x onerror=hacked=1>"))
     make_hostile(monkeypatch)
     predictions = [Predictions("agnews", HOSTILE, HOSTILE, [0.1, 0.9], [0.2, 0.8], tau=0.5)]
-    write_page(folder, tmp_path / "site", predictions=predictions, pictured=1)
+    _write_page(folder, tmp_path / "site", predictions=predictions, pictured=1)
     page = OpenPage(browser, tmp_path / "site", "#agnews/accuracies")
     assert page.text("h1") == "<img src=x onerror=hacked=1>"
     assert HOSTILE.replace("\u2028", "") in page.text("#checkpoints").replace("\n", "").replace("\u2028", "")

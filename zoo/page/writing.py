@@ -30,12 +30,12 @@ from zoo.transformer.model import ZooTransformer, build_model
 from zoo.transformer.spec import TransformerSpec
 from zoo.transformer.weights import TransformerWeights
 
-PAGE_FILE, _KIND = "index.html", "page"
+_PAGE_FILE, _KIND = "index.html", "page"
 _RUNS_PER_FILE = 64
 _PICTURED_RUNS = PageOptions.pictures
 
 
-def write_page(
+def _write_page(
     zoo: str | Path,
     out: Path,
     *,
@@ -69,7 +69,7 @@ def write_page(
                 examples[reader.spec] = find_example(reader, data)
             tables.append(packed(_write_config(new, index, reader, examples[reader.spec], pictured, advance)))
         page = render(f"{printable(name)}: trained small transformers", head, tables, _summary(readers))
-        write_atomically(new / PAGE_FILE, page.encode())
+        write_atomically(new / _PAGE_FILE, page.encode())
         names = sorted(path.relative_to(new).as_posix() for path in new.rglob("*") if path.is_file())
         manifest = Manifest({name: FileEntry.of(new / name) for name in names}, {"kind": _KIND})
         manifest.write(new)
@@ -168,7 +168,7 @@ def run(options: PageOptions, predictions: Sequence[Predictions]) -> None:
     """Writes a page according to the options and prints where it is."""
     with progress_bar() as bar:
         task = bar.add_task("looking into runs", total=None)
-        manifest = write_page(
+        manifest = _write_page(
             options.zoo,
             options.out,
             predictions=predictions,
@@ -177,6 +177,6 @@ def run(options: PageOptions, predictions: Sequence[Predictions]) -> None:
             advance=functools.partial(bar.advance, task),
         )
     size = sum(entry.bytes for entry in manifest.files.values())
-    page = manifest.files[PAGE_FILE].bytes
-    where = printable(options.out / PAGE_FILE)
+    page = manifest.files[_PAGE_FILE].bytes
+    where = printable(options.out / _PAGE_FILE)
     print(f"{where}: {page / 1e6:,.1f} MB; {len(manifest.files):,} files, {size / 1e6:,.1f} MB; open it in a browser")
