@@ -240,9 +240,20 @@ def test_accuracies_are_measured_again_from_the_weights(measured, capsys):
 
 def test_a_wrong_accuracy_is_named_by_file_and_row(measured, capsys):
     name = "mnist/train-00000-of-00001.arrow"
-    rewrite(measured, name, set_value(2, test_accuracy=0.999))
+    rows = read_table(measured / name, checkpoint_schema(TINY_MNIST)).drop_columns(["weights"]).to_pylist()
+    best = {row["run_id"]: row["epoch"] for row in rows if row["checkpoint"] == "best"}
+    number, row = next((number, row) for number, row in enumerate(rows) if row["epoch"] != best[row["run_id"]])
+    rewrite(measured, name, set_value(number, test_accuracy=0.001))
     (line,) = faults(capsys, measured, "--evaluate", "1000")
-    assert line.startswith(f"error: {measured / name}, row 2: stored accuracy 0.9990, measured 0.")
+    assert "test_accuracy is not that of its run's curve at this epoch" in line
+
+    def change_curve(runs):
+        (run,) = (run for run in runs if run["run_id"] == row["run_id"])
+        run["test_accuracy"][row["epoch"] - 1] = 0.001
+
+    rewrite(measured, "mnist/runs.arrow", change_curve)
+    (line,) = faults(capsys, measured, "--evaluate", "1000")
+    assert line.startswith(f"error: {measured / name}, row {number}: stored accuracy 0.0010, measured 0.")
 
 
 def test_other_data_than_the_zoo_was_measured_on_is_refused(measured, tmp_path, monkeypatch, capsys):
