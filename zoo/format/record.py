@@ -57,10 +57,10 @@ class TrainingRecord:
     def __post_init__(self) -> None:
         """Refuses a record that contradicts itself."""
         repeats_of(self.seeds)
-        checked(self.protocol.get("epochs"), _Epoch, "epochs ")
         epochs = checked(self.protocol.get("checkpoint_epochs"), _Epochs, "checkpoint_epochs ")
         if epochs is not None and sorted(set(epochs)) != list(epochs):
             raise ValueError(f"checkpoint_epochs must be ascending epochs, got {str(epochs)[:80]}")
+        checked(self.protocol.get("epochs"), _Epoch, "epochs ")
         self._check_task()
 
     def _check_task(self) -> None:
