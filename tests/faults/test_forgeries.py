@@ -52,8 +52,8 @@ def test_a_forgery_is_refused_by_all(
 def test_what_is_not_forged_is_refused_by_none(sound: dict[str, Path], tmp_path: Path) -> None:
     """So each refusal is about the forgery, not about how it is made."""
     for folder in sound.values():
-        runs = forge_shard(folder, tmp_path / "runs", lambda *_: None)
-    publish(runs, tmp_path / "zoo")
+        forge_shard(folder, tmp_path / "runs", lambda *_: None)
+    publish(tmp_path / "runs", tmp_path / "zoo")
     _join([tmp_path / "zoo"], tmp_path / "joined")
     assert _verify(tmp_path / "joined") == []
 

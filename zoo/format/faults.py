@@ -188,11 +188,11 @@ def _weight_faults(
 
     Their hash is Python's own, 64 bits under a key of this process: only equal weights have to be found.
     """
-    finite, hashes = [np.empty(0, dtype=bool)], list[int]()
+    finite, hashes = list[bool](), list[int]()
     for part in weights:
-        finite.append(np.isfinite(part).all(axis=1))
+        finite += np.all(np.isfinite(part), axis=1).tolist()
         hashes += [hash(row.tobytes()) for row in part]
-    yield ~np.concatenate(finite), "weights hold NaN or infinity"
+    yield ~np.array(finite, dtype=bool), "weights hold NaN or infinity"
     taken = list(zip(*(rows.column(name).to_pylist() for name in ("run_id", "epoch")), strict=True))
     copied = [seen.setdefault((task, each), key) != key for each, key in zip(hashes, taken, strict=True)]
     yield np.array(copied, dtype=bool), "the weights are those of another run or epoch"
