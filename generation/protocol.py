@@ -1,7 +1,5 @@
 """How the runs of a zoo are trained, the presets, and what identifies a run."""
 
-import hashlib
-import json
 import math
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
@@ -10,8 +8,7 @@ from msgspec import Meta
 
 from zoo.checked import NotNegative, check_fields
 from zoo.format.hyperparameters import Hyperparameters
-
-_CHECKPOINT_SHARES = {"epoch_50": 0.50, "epoch_75": 0.75, "epoch_100": 1.00}
+from zoo.format.recipe import epochs_of_checkpoints, hashed_configuration, run_id
 
 MOMENTUM = 0.9
 ADAM_BETAS = (0.9, 0.999)
@@ -71,14 +68,8 @@ class Protocol:
 
     @property
     def checkpoints(self) -> dict[str, int]:
-        """Label → number of epochs after which it is taken.
-
-        ``epoch_50``, ``epoch_75`` and ``epoch_100`` are these percents of the training, as in the paper, except where
-        the epochs were chosen: then ``epoch_10`` is taken after exactly 10.
-        """
-        if self.checkpoint_epochs is not None:
-            return {f"epoch_{epoch}": epoch for epoch in self.checkpoint_epochs}
-        return {label: max(1, round(share * self.epochs)) for label, share in _CHECKPOINT_SHARES.items()}
+        """Label → number of epochs after which it is taken."""
+        return epochs_of_checkpoints(vars(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-ready data. The later fields are left out at their defaults: the first runs keep their ids."""
@@ -133,11 +124,8 @@ class RunConfig(Hyperparameters):
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as plain JSON-ready data."""
-        own_task = {} if self.task_sha256 is None else {"task_sha256": self.task_sha256}
-        return {**self.hashed(), "task": self.task, "protocol": self.protocol.to_dict(), **own_task}
+        return hashed_configuration(self.hyperparameters(), self.task, self.protocol.to_dict(), self.task_sha256)
 
     @property
     def run_id(self) -> str:
-        """The first 16 hexadecimal digits of the SHA-256 of the configuration as canonical JSON."""
-        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+        return run_id(self.to_dict())

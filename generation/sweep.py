@@ -5,11 +5,9 @@ and cut by train fraction into shards, which have numbers of their own.
 """
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import count
 
 import numpy as np
 import pandas as pd
@@ -18,7 +16,8 @@ from generation.options import SampleSeed
 from generation.protocol import Preset, RunConfig
 from generation.task import MAX_FRACTIONS, Grid, TrainingTask, permutation, whole
 from zoo.checked import Count, check_fields
-from zoo.format.hyperparameters import SHARED_SEED, repeats_of
+from zoo.format.hyperparameters import SHARED_SEED
+from zoo.format.recipe import seeds_by_policy
 from zoo.format.record import config_name
 from zoo.reading.selection import Selection
 
@@ -119,25 +118,5 @@ class Sweep:
 
     def _finish(self, run: RunConfig) -> list[RunConfig]:
         """The runs of a configuration under this sweep's protocol and seed policy."""
-        if (repeats := repeats_of(self.seeds)) is not None:
-            seeds = _repeat_seeds(run, repeats)
-        else:
-            seeds = [run.seed if self.seeds == SHARED_SEED else _own_seed(run)]
+        seeds = seeds_by_policy(self.seeds, run.hyperparameters(), run.task)
         return [replace(run, protocol=self.preset.protocol, seed=seed) for seed in seeds]
-
-
-def _own_seed(run: RunConfig, **repeat: int) -> int:
-    """A 32-bit seed for this configuration alone, or for one repeat of it: a hash of the hyperparameters (and of
-    ``repeat=k``), the same under every protocol."""
-    content = {"task": run.task, **run.hashed(), **repeat}
-    del content["seed"]
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).digest()
-    return int.from_bytes(digest[:4], "big")
-
-
-def _repeat_seeds(run: RunConfig, repeats: int) -> list[int]:
-    """The first different values of ``own_seed(run, repeat=k)``, k = 0, 1, …, so that more repeats change none."""
-    numbers, seeds = count(), dict[int, None]()
-    while len(seeds) < repeats:
-        seeds[_own_seed(run, repeat=next(numbers))] = None
-    return list(seeds)

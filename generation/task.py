@@ -28,10 +28,10 @@ from zoo.format.hyperparameters import (
     TYPES,
     Hyperparameters,
 )
+from zoo.format.recipe import SHARED
 from zoo.tasks.task_file import TaskFile, find_task
 
 _PERMUTATION_SEED = 2025
-_SEED = 0  # the one that all runs share, unless they have their own
 MAX_FRACTIONS = 10  # room for the last digit of a shard's number
 _MAX_CONFIGURATIONS = 99_999
 _DEFAULTS = {
@@ -121,7 +121,7 @@ class Grid:
     def of_fraction(self, fraction: float) -> list[RunConfig]:
         """All configurations of a train fraction, in the order of the tables, each once."""
         runs = (
-            RunConfig(task=self.task, **configuration, seed=_SEED, task_sha256=self.task_sha256)
+            RunConfig(task=self.task, **configuration, seed=SHARED, task_sha256=self.task_sha256)
             for table in self.tables
             if fraction in table.train_fraction
             for configuration in table.of_fraction(fraction)

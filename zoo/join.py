@@ -2,7 +2,7 @@
 
     python -m zoo.join mnist-zoo agnews-zoo small-transformer-zoo
 
-Every file is compared with its hash and copied as it is, so the rows stay the same; card and manifest are made
+Every file is checked as by zoo.verify and copied as it is, so the rows stay the same; card and manifest are made
 again. OUT is replaced whole, as by zoo.publish, and may be one of the zoos.
 """
 
@@ -24,12 +24,14 @@ class _Options:
 _command = Command(__name__, "zoo.join", __doc__, _Options)
 
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
+from zoo.format.faults import SeenWeights
 from zoo.format.manifest import FileEntry, Manifest
 from zoo.format.published import CARD_FILE, ConfigDetails, PublishedZoo, files_of_no_config, zoo_files
 from zoo.format.record import check_same_data
 from zoo.publish import check_target, report
 from zoo.storage.atomic import atomic_file
 from zoo.storage.swap import replacing_folder
+from zoo.verify import zoo_faults
 
 
 def _join(folders: Sequence[Path], out: Path, *, card: Path = DEFAULT_CARD, name: str | None = None) -> Manifest:
@@ -49,6 +51,10 @@ def _join(folders: Sequence[Path], out: Path, *, card: Path = DEFAULT_CARD, name
             raise ValueError(f"{zoo.folder} lists {surplus[0]!r}, which belongs to none of its configs")
         configs |= zoo.configs
     check_same_data(configs)
+    seen: SeenWeights = {}
+    for zoo in zoos:
+        for fault in zoo_faults(zoo, seen):
+            raise ValueError(fault)
     with replacing_folder(out, zoo_files) as folder:
         files: dict[str, FileEntry] = {}
         for zoo in zoos:

@@ -16,7 +16,7 @@ publishing again after a kill in it brings the old one back.) A file in OUT that
 import functools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -50,7 +50,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
-from zoo.format.faults import Fault, checkpoint_faults, numbers_of, run_faults
+from zoo.format.faults import Located, SeenWeights, config_faults
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
 from zoo.format.published import (
     EMBEDDING_FILES,
@@ -63,7 +63,7 @@ from zoo.format.published import (
     zoo_files,
 )
 from zoo.format.record import TrainingRecord, check_same_data
-from zoo.format.schema import CURVES, PUBLISHED_RUN_SCHEMA, checkpoint_schema, stored_schema, with_weights
+from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema, stored_schema, with_weights
 from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
 from zoo.format.shard import RUNS_FILE as SHARD_RUNS_FILE
 from zoo.format.splits import SPLITS, run_digest, splits_of
@@ -101,8 +101,9 @@ def publish(
     with replacing_folder(out, zoo_files) as folder:
         files: dict[str, FileEntry] = {}
         details: dict[str, ConfigDetails] = {}
+        seen: SeenWeights = {}
         for config, shards in configs.items():
-            entries, details[config] = _write_config(folder, config, shards, first, advance)
+            entries, details[config] = _write_config(folder, config, shards, first, seen, advance)
             files |= entries
             if shards[0].record.spec.patch_size is None:
                 files |= _copy_embedding(runs, folder, shards[0])
@@ -126,29 +127,41 @@ def check_target(sources: Sequence[Path], out: Path) -> None:
 
 
 def _write_config(
-    folder: Path, config: str, shards: Sequence[Shard], first: int | None, advance: Advance
+    folder: Path, config: str, shards: Sequence[Shard], first: int | None, seen: SeenWeights, advance: Advance
 ) -> tuple[dict[str, FileEntry], ConfigDetails]:
-    """Writes the splits and the runs of one config."""
+    """Writes the splits and the runs of one config; refuses what ``zoo.verify`` would report."""
     for shard in shards:
         shard.check_files()
     tables = [shard.runs() for shard in shards]
     all_runs = pa.concat_tables(tables)
-    _check_runs(shards, tables, all_runs)
+    record, located = shards[0].record, _locate_runs(shards, tables, all_runs)
+    rows = MappedCheckpoints([shard.folder / CHECKPOINTS_FILE for shard in shards], record.spec)
+    chosen = _completed_rows(rows, all_runs, record)
+    metadata = pc.take(rows.table, pa.array(chosen, pa.int64()))
+    weights = (rows.gather(np.array(part)) for part in _in_batches(chosen))
+    numbers = [shard.record.shard for shard in shards]
+    for fault in config_faults(
+        record, numbers, located, (metadata, lambda row: rows.locate(chosen[row])), weights, seen
+    ):
+        raise ValueError(fault)
     runs = all_runs if first is None else _sample_runs(config, tables, first)
-    rows = MappedCheckpoints([shard.folder / CHECKPOINTS_FILE for shard in shards], shards[0].record.spec)
-    by_split = _assign_rows(rows, all_runs, set(runs.column("run_id").to_pylist()), shards[0].record)
-    _check_rows(rows, [row for split in SPLITS for row in by_split[split]], runs, shards[0].record)
+    published = set(runs.column("run_id").to_pylist())
+    splits = splits_of(lambda name: metadata.column(name).to_pylist(), repeats=record.repeats is not None)
+    by_split: dict[str, list[int]] = {split: [] for split in SPLITS}
+    for row, run, split in zip(chosen, metadata.column("run_id").to_pylist(), splits, strict=True):
+        if run in published:
+            by_split[split].append(row)
     files: dict[str, FileEntry] = {}
     schema, run_schema = (stored_schema(each, runs) for each in (checkpoint_schema(rows.spec), PUBLISHED_RUN_SCHEMA))
     for split in SPLITS:
         parts = _cut(by_split[split])
         for index, part in enumerate(parts):
             name = split_file(config, split, index, len(parts))
-            files[name] = write_table(folder / name, schema, _in_batches(rows, part, advance))
+            files[name] = write_table(folder / name, schema, _read_rows(rows, part, advance))
     name = f"{config}/{RUNS_FILE}"
     files[name] = write_table(folder / name, run_schema, [runs])
-    numbers = set(runs.column("shard").to_pylist())
-    shards = [shard for shard in shards if shard.record.shard in numbers]
+    used = set(runs.column("shard").to_pylist())
+    shards = [shard for shard in shards if shard.record.shard in used]
     records = [shard.record for shard in shards]
     return files, ConfigDetails(
         **records[0].training(),
@@ -161,10 +174,9 @@ def _write_config(
     )
 
 
-def _check_runs(shards: Sequence[Shard], tables: Sequence[pa.Table], all_runs: pa.Table) -> None:
-    """Refuses runs that ``zoo.verify`` would report, and a table that is not of its shard."""
-    numbers, lengths = [shard.record.shard for shard in shards], [len(runs) for runs in tables]
-    starts = np.cumsum([0, *lengths])
+def _locate_runs(shards: Sequence[Shard], tables: Sequence[pa.Table], all_runs: pa.Table) -> Located:
+    """The runs of all shards and where they are; refuses a run of two shards, and a table that is not of its shard."""
+    starts = np.cumsum([0, *map(len, tables)])
 
     def locate(row: int) -> tuple[Path, int]:
         index = int(np.searchsorted(starts, row, side="right")) - 1
@@ -172,32 +184,16 @@ def _check_runs(shards: Sequence[Shard], tables: Sequence[pa.Table], all_runs: p
 
     first: dict[str, int] = {}
     for row, run in enumerate(all_runs.column("run_id").to_pylist()):
-        if first.setdefault(run, row) == row:
-            continue
-        (here, number), (there, _) = locate(row), locate(first[run])
+        (here, number), (there, _) = locate(row), locate(first.setdefault(run, row))
         if here != there:
             raise ValueError(
                 f"{here}, row {number}: the run is there twice, also in {there.parent.name}: a sample may share runs "
                 "with shards of the grid and with other samples; publish them apart"
             )
-    foreign = numbers_of(all_runs, "shard") != np.repeat(numbers, lengths)
-    faults = run_faults(all_runs, shards[0].record.task, numbers)
-    _refuse((*faults, (foreign, "the shard is not the one it lies in")), locate)
-
-
-def _check_rows(rows: MappedCheckpoints, chosen: list[int], runs: pa.Table, record: TrainingRecord) -> None:
-    """Refuses checkpoints that ``zoo.verify`` would report."""
-    metadata = pc.take(rows.table, pa.array(chosen, pa.int64()))
-    recorded = runs.drop_columns([field.name for field in CURVES])
-    _refuse(checkpoint_faults(metadata, recorded, record), lambda row: rows.locate(chosen[row]))
-
-
-def _refuse(faults: Iterable[Fault], locate: Callable[[int], tuple[Path, int]]) -> None:
-    """Raises a ValueError that names the file and the row of the first fault; ``locate`` finds them by the row."""
-    for faulty, fault in faults:
-        if faulty.any():
-            path, row = locate(int(faulty.argmax()))
-            raise ValueError(f"{path}, row {row}: {fault}")
+    for shard, table in zip(shards, tables, strict=True):
+        if not set(table.column("shard").to_pylist()) <= {shard.record.shard}:
+            raise ValueError(f"{shard.folder / SHARD_RUNS_FILE} has runs of another shard than {shard.record.shard}")
+    return all_runs, locate
 
 
 def _sample_runs(config: str, shards: Sequence[pa.Table], count: int) -> pa.Table:
@@ -214,32 +210,13 @@ def _sample_runs(config: str, shards: Sequence[pa.Table], count: int) -> pa.Tabl
     return pa.concat_tables(parts)
 
 
-def _assign_rows(
-    rows: MappedCheckpoints, runs: pa.Table, published: set[str], record: TrainingRecord
-) -> dict[str, list[int]]:
-    """The rows of each split, in the order of their runs' digests; every completed run with all its checkpoints."""
-    ids = runs.column("run_id").to_pylist()
-    status = dict(zip(ids, runs.column("status").to_pylist(), strict=True))
-    rows_of: dict[str, dict[str, int]] = {run: {} for run in ids if run in published and status[run] == "completed"}
-    columns = (rows.table.column(name).to_pylist() for name in ("run_id", "checkpoint"))
-    for row, (run, checkpoint) in enumerate(zip(*columns, strict=True)):
-        if run not in status:
-            path, number = rows.locate(row)
-            raise ValueError(f"{path}, row {number}: run {run} is not in its shard's table of runs")
-        if run not in rows_of:
-            continue
-        if checkpoint in rows_of[run]:
-            path, number = rows.locate(row)
-            raise ValueError(f"{path}, row {number}: checkpoint {checkpoint} of run {run} is there twice")
-        rows_of[run][checkpoint] = row
-    splits = splits_of(lambda name: runs.column(name).to_pylist(), repeats=record.repeats is not None)
-    split_of = dict(zip(ids, splits, strict=True))
-    by_split: dict[str, list[int]] = {split: [] for split in SPLITS}
-    for run in sorted(rows_of, key=run_digest):
-        if rows_of[run].keys() != set(record.checkpoints):
-            raise ValueError(f"run {run} is completed but has the checkpoints {sorted(rows_of[run])}")
-        by_split[split_of[run]] += [rows_of[run][checkpoint] for checkpoint in record.checkpoints]
-    return by_split
+def _completed_rows(rows: MappedCheckpoints, runs: pa.Table, record: TrainingRecord) -> list[int]:
+    """The checkpoints of completed runs, and of unknown ones, in the order of the runs' digests."""
+    ids, names = (rows.table.column(name).to_pylist() for name in ("run_id", "checkpoint"))
+    states = dict(zip(*(runs.column(name).to_pylist() for name in ("run_id", "status")), strict=True))
+    place = {name: index for index, name in enumerate(record.checkpoints)}
+    chosen = [row for row, run in enumerate(ids) if states.get(run, "completed") == "completed"]
+    return sorted(chosen, key=lambda row: (run_digest(ids[row]), place.get(names[row], -1)))
 
 
 def _cut(rows: Sequence[int]) -> list[Sequence[int]]:
@@ -249,17 +226,15 @@ def _cut(rows: Sequence[int]) -> list[Sequence[int]]:
     return [rows[start : start + size] for start in range(0, max(1, len(rows)), size)]
 
 
-def _in_batches(rows: MappedCheckpoints, selected: Sequence[int], advance: Advance) -> Iterator[pa.Table]:
-    """The selected rows as tables of 64; refuses weights that are not finite."""
-    for start in range(0, len(selected), ROWS_PER_BATCH):
-        indices = np.array(selected[start : start + ROWS_PER_BATCH])
-        weights = rows.gather(indices)
-        if not np.isfinite(weights).all():
-            bad = int(indices[~np.isfinite(weights).all(axis=1)][0])
-            path, number = rows.locate(bad)
-            raise ValueError(f"{path}, row {number}: weights hold NaN or infinity, though the run is completed")
-        yield with_weights(pc.take(rows.table, pa.array(indices)), weights)
-        advance(len(indices))
+def _in_batches(rows: Sequence[int]) -> list[Sequence[int]]:
+    return [rows[start : start + ROWS_PER_BATCH] for start in range(0, len(rows), ROWS_PER_BATCH)]
+
+
+def _read_rows(rows: MappedCheckpoints, selected: Sequence[int], advance: Advance) -> Iterator[pa.Table]:
+    """The selected rows as tables of 64."""
+    for part in _in_batches(selected):
+        yield with_weights(pc.take(rows.table, pa.array(part)), rows.gather(np.array(part)))
+        advance(len(part))
 
 
 def _copy_embedding(runs: Path, folder: Path, shard: Shard) -> dict[str, FileEntry]:

@@ -1,4 +1,7 @@
-"""Fabricated shards in the form generation writes them, for tests and benchmarks: random weights, invented labels."""
+"""Fabricated shards in the form generation writes them, for tests and benchmarks: random weights, invented labels.
+
+They keep all rules of a zoo (``zoo.format.faults``), so they can be published and verified.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from zoo.format.hyperparameters import LATER, OPTIMIZERS, repeats_of
+from zoo.format.hyperparameters import LATER, OPTIMIZERS
+from zoo.format.recipe import epochs_of_checkpoints
 from zoo.format.record import config_name
-from zoo.format.schema import CHECKPOINTS, RUN_SCHEMA, WEIGHTS, checkpoint_schema, with_weights
+from zoo.format.schema import BEST, CHECKPOINTS, CURVES, RUN_SCHEMA, WEIGHTS, checkpoint_schema, with_weights
 from zoo.format.shard import ShardRecord, shard_folder, write_shard
 from zoo.format.splits import run_digest
 from zoo.format.table_file import ROWS_PER_BATCH
@@ -46,9 +50,6 @@ def fabricate_shard(
     """
     config = config_name(spec.task, seeds)
     folder = shard_folder(runs, config, shard)
-    rows = [run_row(config, spec, shard, index, count - diverged) for index in range(count)]
-    if (repeats := repeats_of(seeds)) is not None:
-        rows = [row | repeated(config, shard, *divmod(index, repeats)) for index, row in enumerate(rows)]
     if embedding is not None:
         embedding.save(runs / spec.task)
     record = ShardRecord(
@@ -66,78 +67,79 @@ def fabricate_shard(
         engine="fabricated",
         precision="float32",
     )
+    rows = [run_row(record, index, count - diverged, task) for index in range(count)]
     timing = {"wall_seconds": 2.0 * count, "device": "none"}
     run_table = pa.Table.from_pylist(rows, RUN_SCHEMA)
-    write_shard(folder, record, checkpoint_tables(spec, rows, task), run_table, lambda: timing)
+    write_shard(folder, record, checkpoint_tables(record, rows), run_table, lambda: timing)
     return folder
 
 
-def run_row(config: str, spec: TransformerSpec, shard: int, index: int, completed: int) -> dict[str, Any]:
-    """One run; everything about it follows from its id."""
-    run_id = run_digest(f"{config}/{shard}/{index}").hex()[:16]
-    random = generator_of(run_id)
-    status = "completed" if index < completed else "diverged"
-    epochs = EPOCHS if status == "completed" else 7
-    return {
-        "run_id": run_id,
-        "task": spec.task,
-        "status": status,
+def run_row(record: ShardRecord, index: int, completed: int, task: TaskData | None = None) -> dict[str, Any]:
+    """One run; everything about it follows from its place, and its id and its seed from its configuration."""
+    number, repeat = divmod(index, record.repeats or 1)
+    random = generator_of(f"{record.config}/{record.shard}/{number}/32")  # 32: small zoos have runs in all splits
+    configuration = LATER | {
         "optimizer": OPTIMIZERS[int(random.integers(len(OPTIMIZERS)))],
         "learning_rate": float(random.choice([1e-4, 1e-3, 1e-2])),
-        "weight_decay": float(random.choice([0.0, 1e-4])),
+        "weight_decay": float(random.uniform(0, 1e-4)),  # no two configurations are the same
         "init_std": float(random.choice([0.1, 0.2])),
         "dropout": float(random.choice([0.0, 0.2])),
         "train_fraction": 1.0,
-        "seed": shard,
-        **LATER,
-        "shard": shard,
-        "epochs": epochs,
-        "best_epoch": int(random.integers(1, epochs + 1)),
-        "test_accuracy": random.random(epochs, dtype=np.float32),
-        "test_loss": random.random(epochs, dtype=np.float32),
-        "train_loss": random.random(epochs, dtype=np.float32),
+        "seed": 0,
+    }
+    configuration["seed"] = record.seeds_of(configuration)[repeat]
+    run_id, status = record.run_id(configuration), "completed" if index < completed else "diverged"
+    curves = invented_curves(run_id, EPOCHS if status == "completed" else 7)
+    if task is not None:
+        measure_curves(run_id, record, task, curves)
+    return {
+        "run_id": run_id,
+        "task": record.task,
+        "status": status,
+        **configuration,
+        "shard": record.shard,
+        "epochs": EPOCHS,
+        "best_epoch": int(curves["test_accuracy"].argmax()) + 1,
+        **curves,
         "code_version": "fabricated",
     }
 
 
-def repeated(config: str, shard: int, number: int, repeat: int) -> dict[str, Any]:
-    """The columns of a repeat of a configuration, given by its number in the shard."""
-    random = generator_of(f"{config}/{shard}/{number}/configuration")
-    return {
-        "optimizer": OPTIMIZERS[int(random.integers(len(OPTIMIZERS)))],
-        "learning_rate": float(random.uniform(1e-4, 1e-2)),
-        "weight_decay": 0.0,
-        "init_std": 0.1,
-        "dropout": 0.0,
-        "seed": repeat,
-    }
+def invented_curves(run_id: str, epochs: int) -> dict[str, np.ndarray]:
+    random = generator_of(run_id)
+    return {field.name: random.random(epochs, dtype=np.float32) for field in CURVES}
 
 
-def checkpoint_tables(spec: TransformerSpec, rows: list[dict[str, Any]], task: TaskData | None) -> Iterator[pa.Table]:
+def measure_curves(run_id: str, record: ShardRecord, task: TaskData, curves: dict[str, np.ndarray]) -> None:
+    """Puts what its weights measure into a run's curves, which are 0 at epochs without a checkpoint."""
+    curves["test_accuracy"][:] = 0
+    for epoch in epochs_of_checkpoints(record.protocol).values():
+        measured = evaluate(build_model(record.spec, torch.from_numpy(invented_weights(record, run_id, epoch))), task)
+        curves["test_accuracy"][epoch - 1], curves["test_loss"][epoch - 1] = measured.accuracy, measured.loss
+
+
+def invented_weights(record: ShardRecord, run_id: str, epoch: int) -> np.ndarray:
+    random = generator_of(f"{run_id}/{epoch}")
+    return np.float32(0.3) * random.standard_normal(record.spec.num_parameters, dtype=np.float32)
+
+
+def checkpoint_tables(record: ShardRecord, rows: list[dict[str, Any]]) -> Iterator[pa.Table]:
     """The checkpoints of all runs, a diverged one's too, some at a time: their weights may be many."""
-    schema = checkpoint_schema(spec)
+    schema = checkpoint_schema(record.spec)
     runs_at_once = ROWS_PER_BATCH // len(CHECKPOINTS)
     for start in range(0, len(rows), runs_at_once):
         part = rows[start : start + runs_at_once]
-        shape = (len(CHECKPOINTS), spec.num_parameters)
-        generators = [generator_of(row["run_id"] + "weights") for row in part]
-        weights = np.concatenate([random.standard_normal(shape, dtype=np.float32) for random in generators])
-        weights *= 0.3
-        records = [checkpoint_row(spec, row, name) for row in part for name in CHECKPOINTS]
-        if task is not None:
-            for record, flat in zip(records, weights, strict=True):
-                measured = evaluate(build_model(spec, torch.from_numpy(flat)), task)
-                record |= {"test_accuracy": measured.accuracy, "test_loss": measured.loss}
+        records = [checkpoint_row(record, row, name) for row in part for name in record.checkpoints]
+        weights = np.stack([invented_weights(record, each["run_id"], each["epoch"]) for each in records])
         metadata = pa.Table.from_pylist(records, schema.remove(schema.get_field_index(WEIGHTS)))
         yield with_weights(metadata, weights)
 
 
-def checkpoint_row(spec: TransformerSpec, run: dict[str, Any], checkpoint: str) -> dict[str, Any]:
+def checkpoint_row(record: ShardRecord, run: dict[str, Any], checkpoint: str) -> dict[str, Any]:
     """The metadata of one checkpoint, taken from its run's curves."""
-    epoch = run["best_epoch"] if checkpoint == "best" else EPOCHS * int(checkpoint.removeprefix("epoch_")) // 100
-    epoch = min(epoch, run["epochs"])
-    measured = {name: run[name][epoch - 1] for name in ("test_accuracy", "test_loss", "train_loss")}
-    names = checkpoint_schema(spec).names
+    epoch = (epochs_of_checkpoints(record.protocol) | {BEST: run["best_epoch"]})[checkpoint]
+    measured = {field.name: run[field.name][min(epoch, len(run[field.name])) - 1] for field in CURVES}
+    names = checkpoint_schema(record.spec).names
     return {name: run[name] for name in names if name in run} | {"checkpoint": checkpoint, "epoch": epoch} | measured
 
 

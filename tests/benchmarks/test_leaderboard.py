@@ -124,7 +124,7 @@ def test_predictions_for_other_test_rows_are_not_scored(tiny_zoo: Path, tmp_path
     [
         (lambda rows: rows.truth.astype(np.float64), "100% of the predictions are the measured test accuracies"),
         (lambda rows: rows.truth + 1e-7, "100% of the predictions are"),
-        (lambda rows: np.where(np.arange(len(rows.truth)) % 3 == 0, 0.5, rows.truth), "65% of the predictions are"),
+        (lambda rows: np.where(np.arange(len(rows.truth)) % 3 == 0, 0.5, rows.truth), "66% of the predictions are"),
         (lambda rows: rows.truth.astype(np.float64) ** 3 / 2 + 0.1, "the order is that of the test labels"),
     ],
 )

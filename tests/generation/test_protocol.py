@@ -9,9 +9,9 @@ from torch import optim
 
 from generation.protocol import Protocol, RunConfig
 from generation.single import make_model, make_optimizer
-from generation.sweep import _own_seed
 from zoo.checked import checked
 from zoo.format.hyperparameters import LATER, Hyperparameters
+from zoo.format.recipe import seeds_by_policy
 from zoo.transformer.spec import MNIST
 
 RUN = RunConfig(task="mnist", optimizer="adam", learning_rate=1e-3, weight_decay=1e-6, init_std=0.1, dropout=0.1)
@@ -128,17 +128,22 @@ def test_run_id_depends_on_everything_and_on_nothing_else() -> None:
     assert replace(RUN).run_id == RUN.run_id == "24a72a885dbfee31"
 
 
+def own_seed(run: RunConfig) -> int:
+    (seed,) = seeds_by_policy("distinct", run.hyperparameters(), run.task)
+    return seed
+
+
 def test_a_hyperparameter_that_came_later_changes_no_id_where_it_has_its_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As if dropout had come later."""
     plain, dropped = replace(RUN, dropout=0.0), RUN
-    ids, seeds = (plain.run_id, dropped.run_id), (_own_seed(plain), _own_seed(dropped))
+    ids, seeds = (plain.run_id, dropped.run_id), (own_seed(plain), own_seed(dropped))
     monkeypatch.setitem(LATER, "dropout", 0.0)
     assert plain.to_dict() == {name: value for name, value in dropped.to_dict().items() if name != "dropout"}
     assert plain.run_id != ids[0]
-    assert _own_seed(plain) != seeds[0]
-    assert (dropped.run_id, _own_seed(dropped)) == (ids[1], seeds[1])
+    assert own_seed(plain) != seeds[0]
+    assert (dropped.run_id, own_seed(dropped)) == (ids[1], seeds[1])
 
 
 @pytest.mark.parametrize(

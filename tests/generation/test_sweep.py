@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from generation.protocol import PRESETS
-from generation.sweep import Draw, Sweep, _repeat_seeds
+from generation.sweep import Draw, Sweep
 from generation.task import named_task, whole
+from zoo.format.recipe import seeds_by_policy
 from zoo.reading.selection import Selection
 
 MNIST = named_task("mnist")
@@ -193,8 +194,8 @@ def test_repeats_are_runs_of_one_configuration_with_seeds_of_their_own() -> None
 
 
 def test_seeds_that_collide_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("generation.sweep._own_seed", lambda run, repeat: repeat // 2)
-    assert _repeat_seeds(PAPER.shard(0)[0], 3) == [0, 1, 2]
+    monkeypatch.setattr("zoo.format.recipe._own_seed", lambda run, task, repeat: repeat // 2)
+    assert seeds_by_policy("3", PAPER.shard(0)[0].hyperparameters(), "mnist") == [0, 1, 2]
 
 
 def test_a_sample_can_be_repeated() -> None:

@@ -1,14 +1,17 @@
 """The zoo that is committed beside the code: whole, by the paper's protocol, and a part of what was generated."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import zoo
 from zoo.format.card import DEFAULT_CARD, _render_card
+from zoo.format.faults import _run_faults
 from zoo.format.hyperparameters import CONFIGURATION
 from zoo.format.manifest import Manifest
 from zoo.format.published import RUNS_FILE, PublishedZoo
+from zoo.format.record import task_of
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA
 from zoo.format.table_file import read_table
 from zoo.verify import _verify
@@ -49,6 +52,17 @@ def test_the_table_of_generated_runs_is_the_one_in_their_manifest():
     assert set(published.configs) == set(CONFIGS)
     for config in CONFIGS:
         published.manifest.check_file(GENERATED, f"{config}/{RUNS_FILE}")
+
+
+@pytest.mark.parametrize("folder", sorted(path.parent.name for path in GENERATED.glob(f"*/{RUNS_FILE}")))
+def test_ids_seeds_and_best_epochs_of_the_generated_runs_follow_from_their_configurations(folder: str):
+    """Of those too whose config is not in the manifest: a seed for each run of AG News, repeats, more shards."""
+    record = PublishedZoo.read(GENERATED).config(task_of(folder.removesuffix("-shards-4-6")))
+    seeds = {"agnews-seeds": "distinct", "mnist-seeds": "distinct", "mnist-repeats": "16"}.get(folder, "shared")
+    runs = read_table(GENERATED / folder / RUNS_FILE, PUBLISHED_RUN_SCHEMA)
+    shards = set(runs.column("shard").to_pylist())
+    faults = [line for faulty, line in _run_faults(runs, replace(record, seeds=seeds), sorted(shards)) if faulty.any()]
+    assert faults == []
 
 
 def test_runs_with_a_seed_each_are_of_the_grid_and_share_none():

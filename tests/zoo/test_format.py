@@ -15,9 +15,10 @@ import torch
 import zoo
 from zoo.format.hyperparameters import CONFIGURATION, LATER
 from zoo.format.manifest import Manifest
-from zoo.format.schema import RUN_SCHEMA, checkpoint_schema
-from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE
-from zoo.format.splits import splits_of
+from zoo.format.published import PublishedZoo
+from zoo.format.schema import PUBLISHED_RUN_SCHEMA, RUN_SCHEMA, checkpoint_schema
+from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE, ShardRecord, shard_folder, write_shard
+from zoo.format.splits import SPLITS, splits_of
 from zoo.format.table_file import read_table
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
@@ -27,18 +28,31 @@ GOLDEN = Path(__file__).parent / "golden" / "published"
 CARD = "---\n{{configs}}\n---\n"
 
 
-def make(folder: Path) -> None:
-    """A zoo of three runs in the form of this code."""
-    fabricate_shard(folder / "runs", TINY_MNIST, count=3)
-    (folder / "card.md").write_text(CARD)
-    publish(folder / "runs", folder / "zoo", card=folder / "card.md")
-
-
-def test_the_same_runs_give_the_bytes_of_the_first_release(tmp_path):
-    make(tmp_path)
+def test_the_same_runs_give_the_bytes_of_the_first_release(tmp_path, monkeypatch):
+    """The rows are invented, with ids and labels that no rule allows today."""
+    monkeypatch.setattr("zoo.publish.config_faults", lambda *_: iter(()))
+    publish(shard_of_golden(tmp_path / "runs"), tmp_path / "zoo", card=write_card(tmp_path))
     made, golden = folder_contents(tmp_path / "zoo"), folder_contents(GOLDEN)
     assert without_versions(made.pop("manifest.json")) == without_versions(golden.pop("manifest.json"))
     assert made == golden
+
+
+def shard_of_golden(runs: Path) -> Path:
+    """The shard that the golden zoo was published from."""
+    golden = PublishedZoo.read(GOLDEN)
+    details, schema = golden.config("mnist"), checkpoint_schema(TINY_MNIST)
+    table = read_table(GOLDEN / "mnist" / RUNS_FILE, PUBLISHED_RUN_SCHEMA)
+    facts = {"config": "mnist", "shard": 0, "runs": len(table), "engine": "fabricated", "precision": "float32"}
+    record = ShardRecord(**details.training(), **facts)
+    rows = [read_table(path, schema) for path in golden.paths("mnist", SPLITS)]
+    seconds = sum(table.column("wall_seconds").to_pylist())
+    write_shard(shard_folder(runs, "mnist", 0), record, rows, table, lambda: {"wall_seconds": seconds})
+    return runs
+
+
+def write_card(folder: Path) -> Path:
+    (folder / "card.md").write_text(CARD)
+    return folder / "card.md"
 
 
 def without_versions(manifest: bytes) -> dict:
@@ -51,7 +65,11 @@ def without_versions(manifest: bytes) -> dict:
 
 def test_a_zoo_of_the_first_release_is_read():
     assert Manifest.read(GOLDEN).sha256 is None
-    assert _verify(GOLDEN) == []
+    runs = GOLDEN / "mnist" / RUNS_FILE
+    assert _verify(GOLDEN) == [
+        f"{runs}, row 0 (and 2 more): the run_id is not the hash of the configuration",
+        f"{runs}, row 0 (and 1 more): best_epoch is not the first epoch of the highest test accuracy",
+    ], "invented runs, and nothing else is wrong"
     reader = zoo.open(GOLDEN, "mnist", split="all")
     assert len(reader) == 12
     assert len(set(reader.metadata["run_id"])) == 3
@@ -65,9 +83,8 @@ def test_a_zoo_of_the_first_release_is_read():
 def test_a_hyperparameter_that_came_later_has_its_default_in_earlier_files(tmp_path, monkeypatch):
     """As if dropout had come after the first release: where no run uses it, files do not have the column."""
     runs, schema = tmp_path / "runs", checkpoint_schema(TINY_MNIST)
-    with_dropout = fabricate_shard(runs, TINY_MNIST, shard=0, count=8)
     monkeypatch.setitem(LATER, "dropout", 0.0)
-    monkeypatch.setattr("zoo.testing.generator_of", lambda text: np.random.default_rng(0))
+    with_dropout = fabricate_shard(runs, TINY_MNIST, shard=0, count=8)
     without = fabricate_shard(runs, TINY_MNIST, shard=1, count=1)
     for folder, stored in ((with_dropout, True), (without, False)):
         for name, expected in ((CHECKPOINTS_FILE, schema), (RUNS_FILE, RUN_SCHEMA)):
@@ -97,7 +114,8 @@ def test_a_hyperparameter_that_came_later_moves_no_configuration_to_another_spli
 
 if __name__ == "__main__":
     scratch = Path("golden-scratch")
-    make(scratch)
+    fabricate_shard(scratch / "runs", TINY_MNIST, count=3)
+    publish(scratch / "runs", scratch / "zoo", card=write_card(scratch))
     shutil.rmtree(GOLDEN, ignore_errors=True)
     (scratch / "zoo").rename(GOLDEN)
     shutil.rmtree(scratch)

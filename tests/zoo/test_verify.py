@@ -13,13 +13,14 @@ from tests.faults.rewriting import change_manifest, record, rewrite, set_value
 from zoo.format.manifest import FileEntry, Manifest
 from zoo.format.published import PublishedZoo
 from zoo.format.schema import checkpoint_schema
-from zoo.format.splits import split_of
+from zoo.format.splits import SPLITS, split_of
 from zoo.format.table_file import read_table, write_table
 from zoo.join import _join
 from zoo.publish import publish
 from zoo.reading.reader import open_zoo
 from zoo.tasks.examples import Examples, RawImages, TaskData, identify_images
 from zoo.testing import TINY_MNIST, fabricate_shard, generator_of
+from zoo.transformer.model import build_model
 from zoo.verify import _check_files, _verify, main
 
 FLIPS = 1000
@@ -238,11 +239,39 @@ def test_accuracies_are_measured_again_from_the_weights(measured, capsys):
     assert "accuracy of 10 random rows per config measured again: all within" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("count", [1, 3, 5, 24])
+def test_rows_of_every_split_are_measured_again(measured, monkeypatch, capsys, count):
+    taken = []
+    monkeypatch.setattr(
+        "zoo.verify.build_model", lambda spec, flat: taken.append(flat.numpy()) or build_model(spec, flat)
+    )
+    main([str(measured), "--evaluate", str(count)])
+    assert f"accuracy of {max(count, 3)} random rows per config" in capsys.readouterr().out
+    readers = {split: open_zoo(measured, "mnist", split) for split in SPLITS}
+    rows = {
+        split: sum(bool((reader.weights(slice(None)).numpy() == flat).all(axis=1).any()) for flat in taken)
+        for split, reader in readers.items()
+    }
+    assert sum(rows.values()) == max(count, 3)
+    assert all(rows.values())
+
+
 def test_a_wrong_accuracy_is_named_by_file_and_row(measured, capsys):
     name = "mnist/train-00000-of-00001.arrow"
-    rewrite(measured, name, set_value(2, test_accuracy=0.999))
+    rows = read_table(measured / name, checkpoint_schema(TINY_MNIST)).drop_columns(["weights"]).to_pylist()
+    best = {row["run_id"]: row["epoch"] for row in rows if row["checkpoint"] == "best"}
+    number, row = next((number, row) for number, row in enumerate(rows) if row["epoch"] != best[row["run_id"]])
+    rewrite(measured, name, set_value(number, test_accuracy=0.001))
     (line,) = faults(capsys, measured, "--evaluate", "1000")
-    assert line.startswith(f"error: {measured / name}, row 2: stored accuracy 0.9990, measured 0.")
+    assert "test_accuracy is not that of its run's curve at this epoch" in line
+
+    def change_curve(runs):
+        (run,) = (run for run in runs if run["run_id"] == row["run_id"])
+        run["test_accuracy"][row["epoch"] - 1] = 0.001
+
+    rewrite(measured, "mnist/runs.arrow", change_curve)
+    (line,) = faults(capsys, measured, "--evaluate", "1000")
+    assert line.startswith(f"error: {measured / name}, row {number}: stored accuracy 0.0010, measured 0.")
 
 
 def test_other_data_than_the_zoo_was_measured_on_is_refused(measured, tmp_path, monkeypatch, capsys):

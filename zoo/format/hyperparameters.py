@@ -50,11 +50,6 @@ class Hyperparameters:
         """The columns of the zoo that distinguish runs."""
         return {name: getattr(self, name) for name in HYPERPARAMETERS}
 
-    def hashed(self) -> dict[str, Any]:
-        """The input of the hashes behind ids and seeds of runs. Later hyperparameters are left out at their defaults,
-        so that the runs of the first zoos keep theirs."""
-        return {name: value for name, value in self.hyperparameters().items() if (name, value) not in LATER.items()}
-
 
 TYPES: dict[str, Any] = {
     field.name: get_type_hints(Hyperparameters, include_extras=True)[field.name] for field in fields(Hyperparameters)

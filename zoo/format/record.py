@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -9,14 +10,16 @@ from msgspec import Meta
 
 from zoo.checked import Sha256, checked
 from zoo.format.hyperparameters import DISTINCT_SEEDS, repeats_of
-from zoo.format.schema import BEST, CHECKPOINTS
+from zoo.format.recipe import epochs_of_checkpoints, hashed_configuration, run_id, seeds_by_policy
+from zoo.format.schema import BEST
 from zoo.tasks.identity import SHORT_HASH, DataIdentity, shortfall
 from zoo.tasks.task_file import PAPER_TASKS, TaskFile
 from zoo.transformer.spec import TransformerSpec
 
 _SEEDS_SUFFIX, _REPEATS_SUFFIX = "-seeds", "-repeats"
 _R = TypeVar("_R", bound="TrainingRecord")
-_Epochs = Annotated[tuple[Annotated[int, Meta(ge=1, lt=10**5)], ...], Meta(min_length=1)] | None
+_Epoch = Annotated[int, Meta(ge=1, lt=10**5)]
+_Epochs = Annotated[tuple[_Epoch, ...], Meta(min_length=1)] | None
 
 
 def config_name(task: str, seeds: str) -> str:
@@ -57,6 +60,7 @@ class TrainingRecord:
         epochs = checked(self.protocol.get("checkpoint_epochs"), _Epochs, "checkpoint_epochs ")
         if epochs is not None and sorted(set(epochs)) != list(epochs):
             raise ValueError(f"checkpoint_epochs must be ascending epochs, got {str(epochs)[:80]}")
+        checked(self.protocol.get("epochs"), _Epoch, "epochs ")
         self._check_task()
 
     def _check_task(self) -> None:
@@ -87,17 +91,27 @@ class TrainingRecord:
     @property
     def checkpoints(self) -> tuple[str, ...]:
         """The checkpoints that every completed run has, in order."""
-        epochs = self.protocol.get("checkpoint_epochs")
-        return CHECKPOINTS if epochs is None else (*(f"epoch_{epoch}" for epoch in epochs), BEST)
+        return (*epochs_of_checkpoints(self.protocol), BEST)
+
+    def run_id(self, hyperparameters: Mapping[str, Any]) -> str:
+        """The id of the run with these hyperparameters."""
+        return run_id(hashed_configuration(hyperparameters, self.task, self.protocol, self._task_sha256))
+
+    def seeds_of(self, hyperparameters: Mapping[str, Any]) -> list[int]:
+        """The seeds that the policy gives to this configuration."""
+        return seeds_by_policy(self.seeds, hyperparameters, self.task)
+
+    @cached_property
+    def _task_sha256(self) -> str | None:
+        return None if self.task_file is None else self.definition(Path()).sha256
 
     @property
     def usual_checkpoint(self) -> str:
         """The one nearest to 75 % of the epochs, which the paper's tables are about."""
-        epochs = self.protocol.get("checkpoint_epochs")
-        if epochs is None:
+        if self.protocol.get("checkpoint_epochs") is None:
             return "epoch_75"
-        last = self.protocol.get("epochs", epochs[-1])
-        return f"epoch_{min(epochs, key=lambda epoch: abs(epoch - 0.75 * last))}"
+        wanted, epochs = 0.75 * self.protocol["epochs"], epochs_of_checkpoints(self.protocol)
+        return min(epochs, key=lambda label: abs(epochs[label] - wanted))
 
     @property
     def repeats(self) -> int | None:
