@@ -109,7 +109,8 @@ def _patient(kind: type[http.client.HTTPConnection], patience: _Patience) -> Cal
     """Makes connections that are limited by the patience from the first packet on."""
 
     def connect(host: str, **options: Any) -> http.client.HTTPConnection:
-        connection = kind(host, **options | {"timeout": patience.left()})
+        options["timeout"] = patience.left()
+        connection = kind(host, **options)
         connection.response_class = partial(_PatientAnswer, patience=patience)  # pyright: ignore[reportAttributeAccessIssue]
         return connection
 
