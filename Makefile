@@ -2,8 +2,9 @@
 # make test    the tests of whatever a change of Python code can break, in four minutes on two cores
 # make test-all    all tests: other shapes of the kernels, kills, Ray, hostile files by the thousand, wheel and browser
 # make check   linter and type checker
-# make browser installs chromium (as root, on Debian) and what drives it, so that the tests open the page of a zoo in it
-# Each creates .venv and installs what it needs.
+# make browser installs chromium (as root, on Debian), so that the tests open the page of a zoo in it
+# Each creates .venv and installs the files whose hashes are in constraints.lock. Only torch and torchvision, and what a
+# CUDA build of torch brings, come without: which build is right differs between machines (see .ci/lock.py).
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -38,7 +39,6 @@ check: $(INSTALLED)
 	$(VENV)/bin/basedpyright
 
 browser: $(INSTALLED)
-	$(RUN) -m pip install --quiet --constraint constraints.txt playwright
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get; then \
 		apt-get update -qq && apt-get install -qq --no-install-recommends chromium; \
@@ -46,9 +46,12 @@ browser: $(INSTALLED)
 		echo "there is no chromium: install it with your system's packages, e.g. sudo apt-get install chromium"; exit 1; \
 	fi
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt constraints.lock
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[generation,fused,benchmarks,page,ray,dev]'
+	$(RUN) -m pip install --quiet --require-hashes --no-deps --requirement constraints.lock
+	$(RUN) -m pip install --quiet --constraint constraints.txt torch torchvision
+	$(RUN) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(RUN) -m pip check
 	touch $@
 
 clean:

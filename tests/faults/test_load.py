@@ -3,6 +3,7 @@
 import shutil
 import socket
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,9 @@ import zoo
 from tests.faults.processes import start
 from tests.faults.unreliable_server import serving
 from tests.faults.workloads import read_all
-from zoo.format.manifest import Manifest
-from zoo.format.published import PublishedZoo
-from zoo.format.schema import checkpoint_schema
+from zoo.format.manifest import MAX_MANIFEST_BYTES, Manifest
 from zoo.publish import publish
 from zoo.reading import fetch
-from zoo.reading.manifest_builder import ListedFile
 from zoo.testing import TINY_MNIST, fabricate_shard
 
 pytestmark = pytest.mark.long
@@ -186,7 +184,7 @@ def test_the_card_does_not_decide_what_is_read(folder: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("fault", ["drip", "drip head", "flood", "byte"])
+@pytest.mark.parametrize("fault", ["drip", "drip head", "flood", "byte", "continues", "trailers"])
 def test_a_server_that_never_ends_is_abandoned(folder: Path, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then resets every timeout of a socket; the whole file has a deadline and a lowest rate."""
     monkeypatch.setattr("zoo.reading.fetch._GRACE_SECONDS", 0.3)
@@ -202,14 +200,32 @@ def test_a_server_that_never_ends_is_abandoned(folder: Path, fault: str, monkeyp
     assert time.monotonic() - start < 60, "the server would go on for hours"
 
 
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("fault", ["continues", "trailers"])
+@pytest.mark.parametrize(("seconds", "allowance"), [(0.3, 1 << 40), (1e6, 1 << 16)], ids=["by time", "by bytes"])
+def test_what_is_not_the_file_buys_no_time_and_is_bounded_in_bytes(
+    folder: Path, fault: str, seconds: float, allowance: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zoo.reading.fetch._GRACE_SECONDS", seconds)
+    monkeypatch.setattr("zoo.reading.fetch._HEAD_ALLOWANCE", allowance)
+    with serving(folder, {fault: 1}) as (address, _):
+        wanted = "per second are due" if seconds < 1 else "bytes sent for a file of at most 4,194,304"
+        with pytest.raises(ConnectionError, match=wanted):
+            fetch.fetch_small(f"{address}/manifest.json", MAX_MANIFEST_BYTES)
+        source = fetch.ServedSource(f"{address}/{NAME}", size := (folder / NAME).stat().st_size)
+        wanted = "per second are due" if seconds < 1 else f"bytes sent for a file of at most {size:,}"
+        with pytest.raises(ConnectionError, match=wanted):
+            source.slice(0, size)
+
+
 def test_a_reader_that_takes_its_time_is_not_a_slow_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zoo.reading.fetch._GRACE_SECONDS", 0.2)
     with serving(folder, {"well": 1}) as (address, _):
-        entry = PublishedZoo.read(folder).manifest.files[NAME]
-        batches = ListedFile(address, NAME, entry, "").batches(checkpoint_schema(TINY_MNIST))
-        next(batches)
-        time.sleep(0.5)
-        assert not list(batches)
+        whole = (folder / NAME).read_bytes()
+        with closing(fetch.ServedSource(f"{address}/{NAME}", len(whole))) as source:
+            first = source.slice(0, 8).to_pybytes()
+            time.sleep(0.5)
+            assert first + source.slice(8, len(whole) - 8).to_pybytes() == whole
 
 
 def test_a_redirection_leads_to_web_servers_only_and_takes_no_token_along() -> None:
@@ -221,7 +237,7 @@ def test_a_redirection_leads_to_web_servers_only_and_takes_no_token_along() -> N
         assert new.has_header("User-agent")
     for address in ("file:///etc/passwd", "ftp://127.0.0.1/file"):
         with pytest.raises(OSError, match="unknown url type"):
-            fetch._open_address(address, fetch._Patience(address), {})
+            fetch._open_address(address, fetch._Patience(address, 0), {})
 
 
 @pytest.mark.usefixtures("impatient")

@@ -18,7 +18,8 @@ class Unreliable(BaseHTTPRequestHandler):
 
     ``well``: as requested; ``drop``: closed before the first byte; ``cut``: closed in the middle; ``short``: fewer
     bytes than requested, but consistently; ``refuse``: a 503; ``drip``: a byte now and then; ``drip head``: the same
-    from the first byte on; ``flood``: without an end; ``byte``: one byte, and then hung up.
+    from the first byte on; ``flood``: without an end; ``continues``: interim answers without an end;
+    ``trailers``: half of the bytes, then trailers without an end; ``byte``: one byte, and then hung up.
     """
 
     protocol_version = "HTTP/1.1"
@@ -46,11 +47,18 @@ class Unreliable(BaseHTTPRequestHandler):
         if behavior == "refuse":
             self.send_error(503)
             return
-        if behavior in ("drip", "drip head", "flood"):
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
+        half = data[: len(data) // 2]
+        chunk = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n" % (len(half), half)
+        floods = {
+            "flood": (head + b"\r\n", bytes(1 << 20)),
+            "continues": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000),
+            "trailers": (head + chunk, b"name: value\r\n" * 1000),
+        }
+        if behavior in ("drip", "drip head", *floods):
             self.close_connection = True
-            head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
             with contextlib.suppress(OSError):
-                self.trickle(head, data) if behavior != "flood" else self.flood(head)
+                self.flood(*floods[behavior]) if behavior in floods else self.trickle(head + b"\r\n", data)
             return
         if behavior == "short" and wanted and len(data) > 1:
             data = data[: len(data) // 2]
@@ -76,11 +84,11 @@ class Unreliable(BaseHTTPRequestHandler):
                 return
             self.wfile.write(bytes([byte]))
 
-    def flood(self, head: bytes) -> None:
+    def flood(self, start: bytes, endless: bytes) -> None:
         assert isinstance(self.server, Server)
-        self.wfile.write(head)
+        self.wfile.write(start)
         while not self.server.stopped.is_set():
-            self.wfile.write(bytes(1 << 20))
+            self.wfile.write(endless)
 
     def log_message(self, format: str, *args: object) -> None:
         pass

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import zoo
+from tests.faults.unreliable_server import serving
 from zoo.format.manifest import MANIFEST_FILE, Manifest
 from zoo.format.splits import SPLITS
 from zoo.format.table_file import write_table
@@ -167,6 +168,31 @@ def test_streaming_from_a_static_web_server_reads_the_same_rows(datasets, server
         assert count == len(reader) > 0
 
 
+def flip_a_bit_of_the_weights(folder: Path) -> str:
+    """Another number, in a file of the training split that Arrow reads as before; returns its name."""
+    name = "mnist/train-00002-of-00004.arrow"
+    data = pa.py_buffer(bytearray((folder / name).read_bytes()))
+    values = pa.ipc.open_stream(data).read_next_batch().column("weights").values
+    memoryview(data)[values.buffers()[1].address - data.address] ^= 1
+    (folder / name).write_bytes(data)
+    return name
+
+
+@pytest.mark.parametrize("served", [True, False], ids=["served", "in a folder"])
+def test_one_flipped_bit_is_an_error_before_the_last_row(datasets, spoiled, served):
+    name = flip_a_bit_of_the_weights(spoiled)
+    with serving(spoiled, {"well": 0.7, "cut": 0.3}) as (address, _):
+        place = address if served else spoiled
+        rows = iter(zoo.load_dataset(place, "mnist", split="train", streaming=True))
+        first = [next(rows) for _ in range(128)]  # of the two files before it
+        assert [row["run_id"] for row in first] == list(zoo.open(spoiled, "mnist").metadata["run_id"][:128])
+        with pytest.raises(ValueError, match=f"{name} is damaged: its SHA-256"):
+            next(rows)
+        for _ in range(2):  # no copy stays in the cache
+            with pytest.raises(ValueError, match=f"{name} is damaged: its SHA-256"):
+                zoo.load_dataset(place, "mnist", split="test")
+
+
 def test_a_server_without_a_zoo_is_one_clear_error(server):
     with pytest.raises(FileNotFoundError, match=r"manifest\.json does not answer: File not found"):
         zoo.load_dataset(f"{server}/runs", "mnist", streaming=True)
@@ -208,6 +234,14 @@ def test_opening_from_the_hub_downloads_one_config_and_the_embedding(zoo_folder,
     assert reader.embedding is not None
     assert asked["name"] == "owner/zoo"
     assert {"agnews-seeds/*", "agnews/vocabulary.json", "manifest.json"} <= set(asked["allow_patterns"])
+
+
+def test_a_damaged_download_is_refused_before_it_is_read(spoiled, monkeypatch):
+    name = flip_a_bit_of_the_weights(spoiled)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(spoiled))
+    with pytest.raises(ValueError, match=f"{name} is damaged: its SHA-256"):
+        zoo.open("owner/zoo", "mnist")
+    assert len(zoo.open("owner/zoo", "agnews")) > 0
 
 
 def test_importing_the_zoo_does_not_import_datasets():

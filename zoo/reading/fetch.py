@@ -1,9 +1,10 @@
 """Bytes from a web server that may drop the connection, send too little, too much, or hardly anything.
 
-A server may keep us waiting ``_GRACE_SECONDS`` in all, and one second more per ``_LOWEST_RATE`` bytes it has sent;
-the bytes it sends are limited, and so is the time that a whole file can take. Only time spent waiting counts: a reader
-may take as long as it likes between two batches. A connection that drops is opened again where it broke off, at most
-``_ATTEMPTS`` times without a further byte; the pause before an attempt counts as waiting.
+A server may keep us waiting ``_GRACE_SECONDS`` in all, and one second more per ``_LOWEST_RATE`` bytes of the file that
+have arrived. All it may send is ``_ATTEMPTS`` times the file and ``_HEAD_ALLOWANCE``; whatever comes through the socket
+counts, such as heads, trailers and redirections. So total time and total bytes have limits that follow from the file's
+size. Only time spent waiting counts: a reader may take as long as it likes between two batches. A connection that drops
+is opened again where it broke off, at most ``_ATTEMPTS`` times without a further byte; the pauses count as waiting.
 """
 
 import http.client
@@ -25,35 +26,40 @@ _LOWEST_RATE = 64 << 10
 _ATTEMPTS = 5
 _FIRST_PAUSE_SECONDS = 0.5
 """Before the second attempt; each further pause is twice as long."""
-_CHUNK = 1 << 16
+_CHUNK = _HEAD_ALLOWANCE = 1 << 16
 _TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 _FAULTS = (OSError, http.client.HTTPException)
 
 
-class _TooSlow(ConnectionError):
-    """The server keeps us waiting longer than it may."""
+class _Abandoned(ConnectionError):
+    """The server keeps us waiting longer than it may, or sends more."""
 
 
 class _Patience:
-    """Counts the seconds a server keeps us waiting, the bytes it sends, and its failures since the last byte."""
+    """What a server may still do while it sends a file of ``due`` bytes; the seconds inside ``with`` are counted."""
 
-    def __init__(self, address: str) -> None:
-        self.address, self.waited, self.received, self.failures = address, 0.0, 0, 0
+    def __init__(self, address: str, due: int) -> None:
+        self.address, self.due = address, due
+        self.start, self.waited = 0.0, 0.0
+        # bytes of the file, each counted once; bytes of all kinds; failures since the last byte of the file
+        self.arrived, self.received, self.failures = 0, 0, 0
+
+    def __enter__(self) -> "_Patience":
+        self.start = time.monotonic() - self.waited
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.waited = time.monotonic() - self.start
 
     def left(self) -> float:
         """The seconds it may still take until its next byte."""
-        left = _GRACE_SECONDS + self.received / _LOWEST_RATE - self.waited
+        waited = time.monotonic() - self.start
+        left = _GRACE_SECONDS + self.arrived / _LOWEST_RATE - waited
         if left <= 0:
-            raise _TooSlow(f"only {self.received:,} bytes in {self.waited:.0f} s, {_LOWEST_RATE:,} per second are due")
+            raise _Abandoned(f"only {self.arrived:,} bytes in {waited:.0f} s, {_LOWEST_RATE:,} per second are due")
+        if self.received > _ATTEMPTS * (self.due + _HEAD_ALLOWANCE):
+            raise _Abandoned(f"{self.received:,} bytes sent for a file of at most {self.due:,}")
         return left
-
-    def wait(self, work: Callable[[], Any]) -> Any:
-        """Returns the result of ``work`` and counts the time it takes."""
-        start = time.monotonic()
-        try:
-            return work()
-        finally:
-            self.waited += time.monotonic() - start
 
     def failed(self, error: Exception) -> None:
         """Waits a little before the next attempt; raises a ConnectionError where there will be none."""
@@ -62,16 +68,15 @@ class _Patience:
             error.close()  # it is also an answer, and holds its connection
         reason = error.reason if isinstance(error, URLError) else error
         refused = isinstance(error, HTTPError) and error.code not in _TEMPORARY
-        if refused or isinstance(reason, _TooSlow | TimeoutError) or self.failures == _ATTEMPTS:
+        if refused or isinstance(reason, _Abandoned | TimeoutError) or self.failures == _ATTEMPTS:
             reason = one_line(reason) if isinstance(reason, Exception) else reason
             tried = f" in {self.failures} attempts" if self.failures > 1 else ""
             raise ConnectionError(f"{self.address} does not answer{tried}: {reason}") from error
-        # counted too: a server that hangs up after every byte would otherwise hold us for as many pauses
-        self.wait(partial(time.sleep, _FIRST_PAUSE_SECONDS * 2 ** (self.failures - 1)))
+        time.sleep(_FIRST_PAUSE_SECONDS * 2 ** (self.failures - 1))
 
 
 class _PatientFile(io.RawIOBase):
-    """A socket as a file; each of its reads is limited by the patience left."""
+    """A socket as a file: every read of a response comes through here, limited by the patience left."""
 
     def __init__(self, socket: Any, patience: _Patience) -> None:
         self.socket, self.patience = socket, patience
@@ -82,7 +87,7 @@ class _PatientFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         self.socket.settimeout(self.patience.left())
-        count = self.patience.wait(lambda: self.file.readinto(buffer))
+        count = self.file.readinto(buffer)
         self.patience.received += count
         return count
 
@@ -106,8 +111,6 @@ def _patient(kind: type[http.client.HTTPConnection], patience: _Patience) -> Cal
     def connect(host: str, **options: Any) -> http.client.HTTPConnection:
         options["timeout"] = patience.left()
         connection = kind(host, **options)
-        open_socket = connection.connect
-        connection.connect = lambda: patience.wait(open_socket)
         connection.response_class = partial(_PatientAnswer, patience=patience)  # pyright: ignore[reportAttributeAccessIssue]
         return connection
 
@@ -157,20 +160,21 @@ def _open_address(address: str, patience: _Patience, headers: Mapping[str, str])
 
 def fetch_small(address: str, limit: int, headers: Mapping[str, str] | None = None) -> bytes:
     """A whole small file; one of more than ``limit`` bytes is a ValueError, a server that fails a ConnectionError."""
-    patience = _Patience(address)
-    while True:
-        try:
-            with _open_address(address, patience, headers or {}) as answer:
-                data = b""
-                while chunk := answer.read(min(_CHUNK, limit + 1 - len(data))):
-                    data += chunk
-                if len(data) > limit:
-                    raise ValueError(f"{address} is damaged: more than {limit:,} bytes")
-                if answer.length:
-                    raise ConnectionError(f"it broke off after {len(data):,} bytes")
-                return data
-        except _FAULTS as error:
-            patience.failed(error)
+    with _Patience(address, limit) as patience:
+        while True:
+            try:
+                with _open_address(address, patience, headers or {}) as answer:
+                    data = b""
+                    while chunk := answer.read(min(_CHUNK, limit + 1 - len(data))):
+                        data += chunk
+                        patience.arrived = max(patience.arrived, len(data))
+                    if len(data) > limit:
+                        raise ValueError(f"{address} is damaged: more than {limit:,} bytes")
+                    if answer.length:
+                        raise ConnectionError(f"it broke off after {len(data):,} bytes")
+                    return data
+            except _FAULTS as error:
+                patience.failed(error)
 
 
 class ServedSource:
@@ -180,7 +184,7 @@ class ServedSource:
         self.address, self.size, self.headers = address, size, dict(headers or {})
         self.start, self.position = 0, 0
         self.kept = pa.py_buffer(b"")
-        self.patience = _Patience(address)
+        self.patience = _Patience(address, size)
         self.answer: http.client.HTTPResponse | None = None
 
     def slice(self, offset: int, length: int) -> pa.Buffer:
@@ -191,7 +195,8 @@ class ServedSource:
         whole = pa.allocate_buffer(length)
         view = memoryview(whole).cast("B")
         view[: self.kept.size] = memoryview(self.kept).cast("B")
-        self.fill(view[self.kept.size :])
+        with self.patience:
+            self.fill(view[self.kept.size :])
         self.kept = whole
         return whole
 
@@ -199,20 +204,16 @@ class ServedSource:
         """The next bytes of the file; where the connection drops it is opened again."""
         while len(view):
             try:
-                if self.patience.received > _ATTEMPTS * (self.size + _CHUNK):
-                    raise _TooSlow(
-                        f"{self.patience.received:,} bytes sent, and not the whole {self.size:,} of the file"
-                    )
                 if self.answer is None:
                     self.answer = self.open_at(self.position)
-                count = self.answer.readinto(view)
+                count = self.answer.readinto(view[:_CHUNK])
                 if count == 0:
                     raise ConnectionError(f"it broke off after {self.position:,} of {self.size:,} bytes")
             except _FAULTS as error:
                 self.close()
                 self.patience.failed(error)
             else:
-                self.position += count
+                self.position = self.patience.arrived = self.position + count
                 self.patience.failures = 0
                 view = view[count:]
 

@@ -26,8 +26,10 @@ def load_dataset(path: str | Path = DEFAULT_NAME, name: str | None = None, **arg
     finds ``$SMALL_TRANSFORMER_ZOO`` and the sample beside this package. ``name`` is a config, and may be left out where
     there is only one. Further arguments are those of ``datasets.load_dataset``: split, streaming, cache_dir, features,
     keep_in_memory, revision, token, download_mode, verification_mode, num_proc. Only files that the manifest lists are
-    read. Rows that are missing are an error, never a shorter dataset; so is a server that is too slow (see
-    ``zoo.reading.fetch``).
+    read. Rows that are missing are an error, never a shorter dataset; so is a server that is too slow or sends too much
+    (see ``zoo.reading.fetch``). Files are hashed while they are read, those in a folder too: a damaged file raises a
+    ValueError at its end at the latest, before its last rows. A stream may have delivered earlier rows of it, and does
+    not check a file that is not read to its end.
     """
     if unknown := sorted(arguments.keys() - set(_ARGUMENTS)):
         raise ValueError(f"{unknown[0]} is not for a zoo, whose files its manifest lists: give {', '.join(_ARGUMENTS)}")

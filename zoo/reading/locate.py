@@ -7,10 +7,12 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 from zoo.command import DEFAULT_NAME
-from zoo.format.manifest import MANIFEST_FILE
+from zoo.format.manifest import MANIFEST_FILE, Manifest
 from zoo.format.published import EMBEDDING_FILES, PREDICTORS_FOLDER
 from zoo.format.record import task_of
 
@@ -89,7 +91,10 @@ def hub_address(name: str, revision: str | None = None, token: bool | str | None
 def download(
     name: str, config: str | None = None, revision: str | None = None, token: bool | str | None = None
 ) -> Path:
-    """The folder in the hub's own cache that holds this config (or the whole zoo), fetched where it is absent."""
+    """The folder in the hub's own cache that holds this config (or the whole zoo), fetched where it is absent.
+
+    Its files are hashed, once per process.
+    """
     from huggingface_hub import snapshot_download
 
     wanted = None
@@ -106,7 +111,17 @@ def download(
             revision=revision,
             token=token,
         )
+    _check_hashes(Path(folder), tuple(wanted or "*"))
     return Path(folder)
+
+
+@cache
+def _check_hashes(folder: Path, wanted: tuple[str, ...]) -> None:
+    """Raises a ValueError that names the first of the wanted files that is there and damaged."""
+    manifest = Manifest.read(folder)
+    for name in manifest.files:
+        if any(fnmatch(name, pattern) for pattern in wanted) and (folder / name).is_file():
+            manifest.check_file(folder, name)
 
 
 @contextmanager

@@ -2,10 +2,12 @@
 
 The library's own reader takes what a folder's card names, wherever that is, unpacks compressed batches, and reads an
 Arrow stream that is cut between two record batches as a shorter one. Here the files come from the manifest alone, every
-message is checked before Arrow sees it, and the names in its rows after; the rows of each file are compared with the
-manifest. So however a split is written (``train+test``, ``train[:100%]``), rows that are missing are an error.
+message is checked before Arrow sees it, and the names in its rows after; the number of rows and the SHA-256 of each
+file are compared with the manifest. So however a split is written (``train+test``, ``train[:100%]``), rows that are
+missing are an error.
 """
 
+import hashlib
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
@@ -23,6 +25,20 @@ from zoo.reading.fetch import ServedSource
 from zoo.storage.untrusted import HeldFile
 
 
+class _HashedSource:
+    """A source of Arrow messages that hashes its bytes, each once and in order, as they are read."""
+
+    def __init__(self, source: pa.Buffer | ServedSource) -> None:
+        self.source, self.size = source, source.size
+        self.digest, self.hashed = hashlib.sha256(), 0
+
+    def slice(self, offset: int, length: int) -> pa.Buffer:
+        data = self.source.slice(offset, length)
+        self.digest.update(memoryview(data)[self.hashed - offset :])
+        self.hashed = offset + length
+        return data
+
+
 @dataclass(frozen=True)
 class ListedFile:
     """An Arrow file that a manifest lists, in a folder or on a web server, with its entry and the zoo's edition."""
@@ -37,14 +53,23 @@ class ListedFile:
         return f"{self.location}/{self.name}"
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The batches, checked; a file with more or fewer rows than in the manifest ends in a ValueError."""
-        rows = 0
-        with self._opened() as source:
+        """The batches, checked; a file whose rows or SHA-256 are not those of the manifest ends in a ValueError.
+
+        That is checked before the last batch is delivered, so a reader that has all rows of a file has the right ones.
+        """
+        rows, last = 0, None
+        with self._opened() as opened:
+            source = _HashedSource(opened)
             for batch in read_batches(source, schema, str(self)):
-                rows += len(batch)
-                yield batch
+                if last is not None:
+                    yield last
+                rows, last = rows + len(batch), batch
         if rows != self.entry.rows:
             raise ValueError(f"{self} is damaged: {rows:,} rows, the manifest says {self.entry.rows:,}")
+        if source.digest.hexdigest() != self.entry.sha256:
+            raise ValueError(f"{self} is damaged: its SHA-256 is not the one in the manifest")
+        if last is not None:
+            yield last
 
     def _opened(self) -> AbstractContextManager[pa.Buffer | ServedSource]:
         if isinstance(self.location, str):
