@@ -28,6 +28,11 @@ class ConformalInterval:
     edges: Float[Tensor, " edges"]
     half_widths: Float[Tensor, " bins"]
 
+    def __post_init__(self) -> None:
+        # Written so that NaN fails.
+        if not bool((self.half_widths >= 0).all()):
+            raise ValueError(f"half-widths of an interval are at least 0, got {self.half_widths.tolist()}")
+
     @classmethod
     def fit(cls, predicted: Float[Tensor, " n"], accuracy: Float[Tensor, " n"]) -> "ConformalInterval":
         if len(predicted) == 0:

@@ -11,6 +11,7 @@ from nfn.predictors.ranks import RankTable
 from nfn.predictors.scaling import PrincipalComponents
 from nfn.symmetry.invariant_features import feature_layout, invariant_features
 from zoo import TransformerSpec, TransformerWeights
+from zoo.transformer.weights import FlatLike
 
 CACHE = InputCache(invariant_features)
 
@@ -77,7 +78,7 @@ class GaugeNFN(Predictor):
                 hidden = hidden * kept[:, number].transpose(0, 1)
         return self.last(hidden).squeeze(-1).mT.reshape(*batch, self.networks)
 
-    def forward(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
+    def forward(self, weights: TransformerWeights | FlatLike) -> Float[Tensor, "*batch"]:
         return self.places(super().forward(weights))
 
     @torch.no_grad()

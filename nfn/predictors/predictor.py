@@ -12,6 +12,7 @@ from math import sqrt
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from torch.nn.utils import skip_init
 from zoo import TransformerSpec, TransformerWeights
 from zoo.device import fast_small_products
 from zoo.transformer.spec import differences
+from zoo.transformer.weights import FlatLike
 
 
 class Predictor(nn.Module):
@@ -69,8 +71,11 @@ class Predictor(nn.Module):
         """All that it takes to build the same architecture again, as JSON-ready data."""
         return {"kind": self.kind, "spec": self.spec.to_dict(), **self._options}
 
-    def forward(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
-        """The predicted accuracy of each checkpoint, in [0, 1]; flat vectors [..., d] are read by its spec."""
+    def forward(self, weights: TransformerWeights | FlatLike) -> Float[Tensor, "*batch"]:
+        """The predicted accuracy of each checkpoint, in [0, 1]; flat vectors [..., d] are read by its spec.
+
+        A tensor has the dtype of the predictor; arrays and lists of floats are converted.
+        """
         weights = self._checked(weights)
         TransformerWeights.from_flat(self.spec, weights.flat())
         return torch.sigmoid(self.logits(weights))
@@ -80,7 +85,14 @@ class Predictor(nn.Module):
         """The prediction before the sigmoid. Unlike ``forward`` it does not check for NaN."""
         return self.logits_of(self.inputs(weights))
 
-    def _checked(self, weights: TransformerWeights | Tensor) -> TransformerWeights:
+    def _checked(self, weights: TransformerWeights | FlatLike) -> TransformerWeights:
+        parameter = next(self.parameters())
+        if not isinstance(weights, TransformerWeights | Tensor):
+            try:
+                weights = torch.tensor(np.asarray(weights, dtype=np.float64)).to(parameter)
+            except (TypeError, ValueError) as error:
+                kind = type(weights).__name__
+                raise ValueError(f"weights are TransformerWeights or floats [..., d], got a {kind}: {error}") from error
         if isinstance(weights, Tensor):
             weights = TransformerWeights.from_flat(self.spec, weights, check_finite=False)
         if weights.spec != self.spec:
@@ -88,10 +100,10 @@ class Predictor(nn.Module):
                 f"this predictor reads {self.spec.task} transformers of the dimensions it was built for, "
                 f"got {weights.spec.task} transformers: {differences(self.spec, weights.spec)}"
             )
-        dtype = next(self.parameters()).dtype
-        if weights.flat().dtype != dtype:
+        if weights.flat().dtype != parameter.dtype:
             raise ValueError(
-                f"weights are {weights.flat().dtype} but the predictor is {dtype}: convert one of them with .to()"
+                f"weights are {weights.flat().dtype} but the predictor is {parameter.dtype}: "
+                "convert one of them with .to()"
             )
         return weights
 

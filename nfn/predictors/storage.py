@@ -32,6 +32,7 @@ from zoo import TransformerSpec, TransformerWeights
 from zoo.storage.atomic import write_atomically
 from zoo.storage.untrusted import parse_json, read_bounded, read_json, refuse_larger
 from zoo.tasks.toml_text import parse_toml
+from zoo.transformer.weights import FlatLike
 
 _SUFFIX, CARD_SUFFIX = ".safetensors", ".toml"
 _KINDS: dict[str, type[Predictor]] = {
@@ -116,7 +117,11 @@ def _read_tensors(path: Path, expected: dict[str, list[int]]) -> dict[str, torch
                 raise ValueError(f"{path.name} in {path.parent} does not fit its {_CONFIG}: {wrong[0]} differs")
             if not (dtypes := {header.get_dtype() for header in headers.values()}) <= _FLOATS:
                 raise ValueError(f"{path.name} in {path.parent} holds {', '.join(sorted(dtypes))}, not floats")
-            return {name: file.get_tensor(name) for name in headers}
+            tensors = {name: file.get_tensor(name) for name in headers}
+            for name, tensor in tensors.items():
+                if not bool(tensor.isfinite().all()):
+                    raise ValueError(f"{path.name} in {path.parent} holds NaN or infinity in {name}: fit it again")
+            return tensors
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is damaged ({error}): save the predictor again") from error
 
@@ -161,12 +166,12 @@ class Pretrained(nn.Module):
         """The prediction before the sigmoid."""
         return self.predictor.logits(weights)
 
-    def forward(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
+    def forward(self, weights: TransformerWeights | FlatLike) -> Float[Tensor, "*batch"]:
         """The predicted accuracy of each checkpoint."""
         return self.predictor(weights)
 
     @torch.no_grad()
-    def predict(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Prediction:
+    def predict(self, weights: TransformerWeights | FlatLike) -> Prediction:
         """The predicted accuracy of each checkpoint, and the ends of its interval; without gradients."""
         accuracy = self(weights)
         return Prediction(accuracy, *self.interval(accuracy))

@@ -91,7 +91,7 @@ def canonicalize(weights: TransformerWeights, parts: Iterable[str] | None = None
         layers[-1].rotate_output(rotation)
         classifier.rows.copy_(classifier.rows @ rotation.mT)
     fixed = result.flat().reshape(*batch, spec.num_parameters).to(dtype)
-    return TransformerWeights.from_flat(spec, fixed, check_finite=False)
+    return TransformerWeights.from_flat(spec, fixed)
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,14 @@ The search goes from the input on, where the basis is known. Everything is cente
 and the shifts are what remains. Residual connections leave neither c nor R to be found: every boundary has the basis
 and the scale of the input.
 
-The element found is then checked: the answer is yes only if it carries every unit and the products of every head of the
-first to those of the second, up to rounding. So a yes cannot be wrong, but a no can, where weights are so
-ill-conditioned that rounding hides the element, or where fewer than D − 1 directions are written into a boundary, so
-that what is read from the others keeps units from being matched. What adds nothing to the function is not compared:
-units that write nothing, and M and N along directions that the products of a head do not have. Where these leave M or N
-open it is the identity.
+The element found is then checked twice: it carries every filter, every unit and the products of every head of the
+first to those of the second, each up to its own rounding, and both transformers give the same logits on random inputs,
+the scales c aside. So a yes cannot be wrong by more than rounding: weights that are small beside their shift, 1e-6
+beside a shift of 1 in float32, are not told from zero. A no can be wrong where weights are so ill-conditioned that
+rounding hides the element or moves the logits, where less than ``DEAD_BOUNDARY`` is written into a boundary, or where
+fewer than D − 1 directions are, so that what is read from the others keeps units from being matched. What adds nothing
+to the function is not compared: units that write nothing, and M and N along directions that the products of a head do
+not have. Where these leave M or N open it is the identity.
 """
 
 from collections.abc import Callable
@@ -29,7 +31,7 @@ from torch import Tensor
 
 from nfn.symmetry.canonical import DEAD_BOUNDARY, UnitLayer, closest_orthogonal, pulled_back
 from nfn.symmetry.full_group import FullGroupElement
-from nfn.symmetry.paper_matching import Match, NoMatch, assign, factor, in_head_order, match_pair
+from nfn.symmetry.paper_matching import Match, NoMatch, assign, check_function, factor, in_head_order, match_pair
 from nfn.symmetry.parts import centered, shift_component
 from zoo import BlockWeights, TransformerWeights
 
@@ -40,6 +42,8 @@ _LARGEST_CONDITION = 1e10
 
 _Pair = tuple[Tensor, Tensor]
 """The same tensor of the first checkpoint and of the second."""
+_Rounded = tuple[TransformerWeights, TransformerWeights]
+"""A checkpoint with its shifts, and without."""
 _Rotate = Callable[[list[_Pair]], Tensor]
 
 
@@ -57,17 +61,22 @@ def _search(u: TransformerWeights, v: TransformerWeights, epsilon: float) -> Ful
     first, second = (
         TransformerWeights.from_flat(w.spec, w.flat().detach().double().cpu()[None], check_finite=False) for w in (u, v)
     )
-    element = _align(centered(first), centered(second))
+    element = _align(first, second)
     rest = second.flat() - element.act(first).flat()
     shifts = shift_component(TransformerWeights.from_flat(u.spec, rest, check_finite=False))
+    nothing = FullGroupElement.identity(u.spec, (1,))
+    # The first with shifts, M and N of its own, but in the order and the scales of the second.
+    unmoved = replace(element, m=nothing.m, n=nothing.n).act(first)
     element = replace(element, shifts=shifts)
-    _check_agreement(element.act(first), second, _TOLERANCE * epsilon)
+    _check_agreement(element.act(first), second, unmoved, _TOLERANCE * epsilon)
+    rescale = replace(nothing, boundary_scales=1 / element.boundary_scales)
+    check_function(first, rescale.act(second), epsilon)
     return element.map(lambda tensor: tensor[0])
 
 
-def _align(u: TransformerWeights, v: TransformerWeights) -> FullGroupElement:
-    """The best candidate for centered weights, without shifts."""
-    spec = u.spec
+def _align(first: TransformerWeights, second: TransformerWeights) -> FullGroupElement:
+    """The best candidate, without shifts."""
+    spec, u, v = first.spec, centered(first), centered(second)
     known = torch.eye(spec.dim, dtype=torch.float64)[None]
     written: _Pair = (known, known)
     rotate, rescale = _procrustes, _ratio
@@ -88,8 +97,10 @@ def _align(u: TransformerWeights, v: TransformerWeights) -> FullGroupElement:
         # What each head writes for each coordinate of what it reads, a basis that both checkpoints share by now.
         values = [(attention.value @ attention.output).flatten(1, 2).mT for attention in (ours, theirs)]
         scale = rescale(torch.linalg.matrix_norm(values[1]), torch.linalg.matrix_norm(values[0]))
-        layers = UnitLayer.named(u, f"blocks.{block}"), UnitLayer.named(v, f"blocks.{block}")
-        rotation, units, unit_scales = _align_units(rotate, (_unit_size(values[0]), _unit_size(values[1])), *layers)
+        raw = in_head_order(first.blocks[block].select(0, 0), heads), second.blocks[block].select(0, 0)
+        sizes = [torch.linalg.matrix_norm(w.value @ w.output).repeat_interleave(spec.dim) for w in raw]
+        layers = [UnitLayer.named(w, f"blocks.{block}") for w in (u, v, first, second)]
+        rotation, units, unit_scales = _align_units(rotate, _equally_sure(*values, *sizes), *layers)
         ours = replace(ours, output=scale * ours.output @ rotation[:, None].mT)
         m = factor(ours.query[0], theirs.query[0], theirs.key[0], ours.key[0]).mT
         n = factor(ours.value[0], theirs.value[0], theirs.output[0].mT, ours.output[0].mT)
@@ -101,11 +112,9 @@ def _align(u: TransformerWeights, v: TransformerWeights) -> FullGroupElement:
         found["rotations"].append(rotation)
         found["boundary_scales"] += [scale, rescale(layers[1].size(), layers[0].size())]
         if not spec.residual:
-            written = (
-                _unit_size(layers[0].written_in_unit_size(units)),
-                _unit_size(layers[1].written_in_unit_size()),
-            )
-    layers = UnitLayer.named(u, "classifier"), UnitLayer.named(v, "classifier")
+            each = [x.written_in_unit_size(order) for x, order in zip(layers, (units, None) * 2, strict=True)]
+            written = _equally_sure(*each[:2], *(torch.linalg.vector_norm(x, dim=-2) for x in each[2:]))
+    layers = [UnitLayer.named(w, "classifier") for w in (u, v, first, second)]
     rotation, units, unit_scales = _align_units(rotate, written, *layers)
     found["rotations"].append(rotation)
     joined = {
@@ -142,22 +151,24 @@ def _match_heads(written: _Pair, ours: BlockWeights, theirs: BlockWeights) -> In
 
 
 def _align_units(
-    rotate: _Rotate, written: _Pair, ours: UnitLayer, theirs: UnitLayer
+    rotate: _Rotate, written: _Pair, ours: UnitLayer, theirs: UnitLayer, our_raw: UnitLayer, their_raw: UnitLayer
 ) -> tuple[Float[Tensor, "1 D D"], Int[Tensor, " units"], Float[Tensor, " units"]]:
-    """R of the boundary that units read from, their π, and their λ by old unit."""
+    """R of the boundary that units read from, their π, and their λ by old unit; ``raw`` layers have their shifts."""
     sizes = [(layer.reading() * layer.writing() * _inverse(layer.size()))[0, :, None] for layer in (ours, theirs)]
     our_reading, their_reading = (
-        torch.cat([layer.rows, layer.bias[..., None]], dim=-1)[0] * _inverse(layer.reading())[0, :, None]
+        torch.cat([layer.rows, layer.bias[..., None]], dim=-1)[0] * _inverse(layer.reading(), 0.0)[0, :, None]
         for layer in (ours, theirs)
     )
     rotation = rotate([written])
     units = torch.arange(len(our_reading))
+    weighed = [(layer.rows * layer.writing()[..., None]).mT for layer in (ours, theirs)]
+    raw_sizes = [layer.reading() * layer.writing() for layer in (our_raw, their_raw)]
     for _ in range(_REFINEMENTS):
         turned = torch.cat([our_reading[:, :-1] @ rotation[0].mT, our_reading[:, -1:]], dim=-1)
         units = assign(torch.cdist(their_reading, turned) + torch.cdist(sizes[1], sizes[0]))
-        rows = ((our_reading * sizes[0])[units, :-1].mT[None], (their_reading * sizes[1])[:, :-1].mT[None])
+        rows = _equally_sure(weighed[0][..., units], weighed[1], raw_sizes[0][..., units], raw_sizes[1])
         rotation = rotate([written, rows])
-    scales = _ratio(theirs.reading()[0], ours.reading()[0, units])
+    scales = _ratio(theirs.reading()[0], ours.reading()[0, units], 0.0)
     return rotation, units, scales[units.argsort()]
 
 
@@ -174,46 +185,71 @@ def _procrustes(pairs: list[_Pair]) -> Float[Tensor, "1 D D"]:
     return closest_orthogonal(second @ vt.mT @ u.mT + 1 / first.shape[-2])
 
 
-def _check_agreement(moved: TransformerWeights, wanted: TransformerWeights, tolerance: float) -> None:
-    """Raises ``NoMatch`` for the first unit, head or tensor that differs by more than rounding explains.
+def _check_agreement(
+    moved: TransformerWeights, wanted: TransformerWeights, unmoved: TransformerWeights, tolerance: float
+) -> None:
+    """Raises ``NoMatch`` for the first filter, head or unit that differs by more than its own rounding explains.
 
-    Sizes are those of the weights as they are, with their shifts, since that is what was rounded.
+    What was rounded are the weights as they are, with their shifts: ``wanted``, and the first in ``unmoved``.
     """
-    spec = wanted.spec
-    for name in (name for name in spec.tensors if name.startswith("embedding.")):
-        size = torch.linalg.vector_norm(wanted[name])
-        if not torch.linalg.vector_norm(moved[name] - wanted[name]) <= tolerance * size:
+    rounded = [(w, centered(w)) for w in (unmoved, wanted)]
+    for name in (name for name in wanted.spec.tensors if name.startswith("embedding.")):
+        filters = [w.reshape(wanted.spec.dim, -1) for w in (moved[name] - wanted[name], unmoved[name], wanted[name])]
+        error, *sizes = (torch.linalg.vector_norm(x, dim=-1) for x in filters)
+        size = torch.maximum(*sizes)
+        # The shift is a mean over all filters, and has their rounding.
+        if not bool((error <= tolerance * (size + size.mean() / 100)).all()):
             raise NoMatch(f"{name} differs by more than a shift")
-    pairs = zip(centered(moved).blocks, centered(wanted).blocks, wanted.blocks, strict=True)
-    for block, (ours, theirs, raw) in enumerate(pairs):
+    for block, (ours, theirs) in enumerate(zip(centered(moved).blocks, rounded[1][1].blocks, strict=True)):
         for letters, left, right in (("W_Qᵀ·W_K", "query", "key"), ("W_O·W_V", "value", "output")):
             products = [
                 getattr(w, left) @ (getattr(w, right).mT if right == "key" else getattr(w, right))
                 for w in (ours, theirs)
             ]
-            size = torch.linalg.matrix_norm(getattr(raw, left)) * torch.linalg.matrix_norm(getattr(raw, right))
-            apart = torch.linalg.matrix_norm(products[0] - products[1]) > tolerance * size.amax(-1)
+            sizes = [
+                [torch.linalg.matrix_norm(getattr(w.blocks[block], name)) for w in pair for name in (left, right)]
+                for pair in rounded
+            ]
+            apart = ~(torch.linalg.matrix_norm(products[0] - products[1]) <= _allowed(sizes, tolerance))
             if bool(apart.any()):
                 raise NoMatch(f"block {block}: {letters} of head {int(apart[0].int().argmax())} has no partner")
-        _check_units(moved, wanted, f"blocks.{block}", f"block {block}", tolerance)
-    _check_units(moved, wanted, "classifier", "classifier", tolerance)
+        _check_units(moved, rounded, f"blocks.{block}", f"block {block}", tolerance)
+    _check_units(moved, rounded, "classifier", "classifier", tolerance)
 
 
-def _check_units(
-    moved: TransformerWeights, wanted: TransformerWeights, prefix: str, where: str, tolerance: float
-) -> None:
-    """The same for the units of one layer. An error in a row is weighed by what the unit writes."""
-    ours, theirs, seen = (UnitLayer.named(w, prefix) for w in (moved, wanted, centered(wanted)))
+def _check_units(moved: TransformerWeights, rounded: list[_Rounded], prefix: str, where: str, tolerance: float) -> None:
+    """The same for the units of one layer. An error in a row is weighed by what the unit writes, and vice versa.
+
+    The last layer is compared class by class: no rotation mixes the classes.
+    """
+
+    def size(written: Float[Tensor, "1 out n"]) -> Float[Tensor, "1 _ n"]:
+        return written.abs() if prefix == "classifier" else torch.linalg.vector_norm(written, dim=-2, keepdim=True)
+
+    layers = [[UnitLayer.named(w, prefix) for w in pair] for pair in rounded]
+    ours, (theirs, seen) = UnitLayer.named(moved, prefix), layers[1]
+    sizes = [[x for layer in pair for x in (layer.reading()[:, None], size(layer.columns))] for pair in layers]
+    allowed = _allowed(sizes, tolerance)
     rows = torch.cat([ours.rows - theirs.rows, (ours.bias - theirs.bias)[..., None]], dim=-1)
-    row_errors = torch.linalg.vector_norm(rows, dim=-1) * seen.writing()
-    column_errors = torch.linalg.vector_norm(ours.columns - theirs.columns, dim=-2) * seen.reading()
-    allowed = tolerance * (theirs.reading() * theirs.writing()).amax(-1)
-    apart = ~(torch.maximum(row_errors, column_errors) <= allowed[:, None])
+    row_errors = torch.linalg.vector_norm(rows, dim=-1)[:, None] * size(seen.columns)
+    column_errors = size(ours.columns - theirs.columns) * seen.reading()[:, None]
+    dead = torch.maximum(*(reading * writing for _, _, reading, writing in sizes)) <= allowed
+    apart = ~(dead | (torch.maximum(row_errors, column_errors) <= allowed)).all(-2)
     if bool(apart.any()):
         raise NoMatch(f"{where}: unit {int(apart[0].int().argmax())} has no partner")
-    bias = torch.linalg.vector_norm(ours.out_bias - theirs.out_bias, dim=-1)
-    if not bool((bias <= allowed + tolerance * torch.linalg.vector_norm(theirs.out_bias, dim=-1)).all()):
+    biases = (ours.out_bias - theirs.out_bias, layers[0][0].out_bias, theirs.out_bias)
+    error, *bias_sizes = (size(bias[..., None]) for bias in biases)
+    if not bool((error <= tolerance * torch.maximum(*bias_sizes)).all()):
         raise NoMatch(f"{where}: the bias of what it writes differs")
+
+
+def _allowed(sizes: list[list[Tensor]], tolerance: float) -> Tensor:
+    """How far a product X·Y may be off in either checkpoint, from the sizes of X and Y with shifts and without.
+
+    Each factor may be off by ``tolerance`` of its size with shifts; the other one counts without them.
+    """
+    first, second = (tolerance * (x_raw * y + x * y_raw + tolerance * x_raw * y_raw) for x_raw, y_raw, x, y in sizes)
+    return torch.maximum(first, second)
 
 
 def _invertible(matrices: Float[Tensor, "h r r"]) -> Float[Tensor, "h r r"]:
@@ -224,17 +260,24 @@ def _invertible(matrices: Float[Tensor, "h r r"]) -> Float[Tensor, "h r r"]:
     return torch.where(good[:, None, None], matrices, torch.eye(matrices.shape[-1], dtype=matrices.dtype))
 
 
-def _unit_size(x: Float[Tensor, "1 D n"]) -> Float[Tensor, "1 D n"]:
-    """x / ‖x‖; zero, which is anything below ``DEAD_BOUNDARY``, becomes zero."""
-    return x * _inverse(torch.linalg.vector_norm(x))
+def _equally_sure(
+    ours: Float[Tensor, "1 D n"], theirs: Float[Tensor, "1 D n"], our_raw: Tensor, their_raw: Tensor
+) -> _Pair:
+    """Vectors in unit size times the share that they have of what was rounded, so that all have the same error."""
+    sizes = [torch.linalg.vector_norm(x, dim=-2) for x in (ours, theirs)]
+    share = torch.minimum(sizes[0] * _inverse(our_raw, 0.0), sizes[1] * _inverse(their_raw, 0.0))
+    first, second = (
+        x * (share * _inverse(size, 0.0))[..., None, :] for x, size in zip((ours, theirs), sizes, strict=True)
+    )
+    return first, second
 
 
-def _inverse(size: Tensor) -> Tensor:
+def _inverse(size: Tensor, smallest: float = DEAD_BOUNDARY) -> Tensor:
     """1 / size, and 0 where nothing but rounding is left."""
-    return torch.where(size > DEAD_BOUNDARY, 1 / torch.where(size > 0, size, 1), 0)
+    return torch.where(size > smallest, 1 / torch.where(size > 0, size, 1), 0)
 
 
-def _ratio(above: Tensor, below: Tensor) -> Tensor:
+def _ratio(above: Tensor, below: Tensor, smallest: float = DEAD_BOUNDARY) -> Tensor:
     """above / below, and 1 where either is no more than rounding: a scale has to be positive."""
-    good = (above > DEAD_BOUNDARY) & (below > DEAD_BOUNDARY)
+    good = (above > smallest) & (below > smallest)
     return torch.where(good, above / torch.where(good, below, 1), 1)

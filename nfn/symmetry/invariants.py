@@ -84,7 +84,7 @@ def compose(weights: TransformerWeights) -> ComposedTransformer:
     A boundary's second moments have a direction of size δ beside others of size D: in float32 rounding would exceed it.
     """
     spec, dim = weights.spec, weights.spec.dim
-    weights = TransformerWeights.from_flat(spec, weights.flat().double(), check_finite=False)
+    weights = TransformerWeights.from_flat(spec, weights.flat().double(), check_finite=not weights.flat().is_meta)
     stream = _first_stream(weights)
     stream_size = norm(stream, (-2, -1))
     source = sqrt(dim) * stream / stream_size[..., None, None]

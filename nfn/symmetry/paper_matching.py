@@ -12,7 +12,8 @@ columns permuted by π_O, and the MLP's neurons by π_A; permutations move numbe
 equality is exact.
 
 Weights are compared as rounded numbers: two products are the same if they differ by no more than a few
-roundings of each factor can explain, entry by entry. All arithmetic is in float64.
+roundings of each factor can explain, entry by entry. All arithmetic is in float64. Before a match is returned, both
+transformers are run: they have to give the same logits on random inputs.
 """
 
 from collections.abc import Callable
@@ -25,11 +26,17 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from nfn.layers.terms import ATTENTION
+from nfn.predictors.probes import ProbeNFN
+from nfn.symmetry.full_group import FullGroupElement
 from nfn.symmetry.group import GroupElement
+from nfn.symmetry.parts import available_parts
 from zoo import BlockWeights, TransformerWeights
 
 # How many roundings of its dtype each weight may have gone through: one on storage, a few in whatever applied M and N.
 _ROUNDINGS = 4
+# How many times what one rounding moves two functions may be apart, as a share of the logits at most.
+_FUNCTION_ROUNDINGS, _FUNCTION_SHARE = 30, 1e-2
+_INPUTS, _ROUNDED_COPIES = 6, 2
 _Element = TypeVar("_Element")
 
 
@@ -111,10 +118,36 @@ def _search(u: TransformerWeights, v: TransformerWeights, epsilon: float, attent
     moved, wanted = element.act_on_blocks(_in_double(u.encoder)), _in_double(v.encoder)
     for name in ATTENTION:
         target = getattr(wanted, name)
-        error = torch.linalg.norm(getattr(moved, name) - target) / torch.linalg.norm(target)
-        if error > sqrt(epsilon):
+        errors = torch.linalg.matrix_norm(getattr(moved, name) - target) / torch.linalg.matrix_norm(target)
+        if (error := float(errors.max())) > sqrt(epsilon):
             raise NoMatch(f"the products agree, but {name} comes out wrong by {error:.1e}: too ill-conditioned to tell")
+    if attention_only:
+        v = u.with_encoder(replace(u.encoder, **{name: getattr(v.encoder, name) for name in ATTENTION}))
+    check_function(u, v, epsilon)
     return element
+
+
+@torch.no_grad()
+def check_function(u: TransformerWeights, v: TransformerWeights, epsilon: float) -> None:
+    """Raises ``NoMatch`` unless both transformers, run in float64 on fixed random inputs, give the same logits.
+
+    What rounding explains is measured: each is moved by random elements of the group, its weights are rounded to a
+    relative error of ε, and the logits may differ by a few times as much. Where that is a large share of the logits,
+    the functions cannot be told apart.
+    """
+    spec, generator = u.spec, torch.Generator().manual_seed(0)
+    both = torch.stack([w.flat().detach().double().cpu().flatten() for w in (u, v)])
+    parts = {"query_key", "value_output", "rotations"} & set(available_parts(spec))
+    elements = FullGroupElement.sample(spec, (_ROUNDED_COPIES, 1), generator=generator, parts=parts)
+    moved = elements.act(TransformerWeights.from_flat(spec, both)).flat()
+    moved = moved * (1 + epsilon * (2 * torch.rand(moved.shape, generator=generator, dtype=moved.dtype) - 1))
+    rows = torch.cat([both[None], moved])
+    logits = ProbeNFN(spec, probes=_INPUTS, width=1).double().answers(rows.flatten(0, 1)).unflatten(0, rows.shape[:2])
+    rounding = torch.linalg.vector_norm(logits[1:] - logits[0], dim=-2).amax((0, 1))
+    error = torch.linalg.vector_norm(logits[0, 1] - logits[0, 0], dim=-2)
+    size = torch.linalg.vector_norm(logits[0] - (logits[0].mean(-1, keepdim=True) if spec.classes > 1 else 0))
+    if not bool((error <= (_FUNCTION_ROUNDINGS * rounding).clamp_max(_FUNCTION_SHARE * size)).all()):
+        raise NoMatch(f"the functions differ: logits of size {size:.1e} by up to {error.max():.1e}")
 
 
 def _match_block(

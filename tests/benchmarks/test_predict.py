@@ -177,6 +177,7 @@ def bomb(path: Path) -> None:
 
 
 STATE = {name: torch.zeros(slot.shape) for name, slot in zoo.MNIST.tensors.items()}
+NOT_ONE = "is not a state_dict of floating-point tensors: 'embedding.bias' is not one"
 FAULTS = {
     "wider.safetensors": (
         lambda path: save_file(STATE | {"blocks.1.query.weight": torch.zeros(64, 32)}, path),
@@ -189,6 +190,9 @@ FAULTS = {
         "weights hold NaN or infinity, first in embedding.bias",
     ),
     "whole.numbers.pt": (lambda path: torch.save({"a": torch.zeros(3, dtype=torch.int64)}, path), "'a' is not one"),
+    "sparse.pt": (lambda path: torch.save(STATE | {"embedding.bias": torch.zeros(32).to_sparse()}, path), NOT_ONE),
+    "meta.pt": (lambda path: torch.save(STATE | {"embedding.bias": torch.zeros(32, device="meta")}, path), NOT_ONE),
+    "complex.pt": (lambda path: torch.save(STATE | {"embedding.bias": torch.zeros(32) * 1j}, path), NOT_ONE),
     "list.pt": (lambda path: torch.save([torch.zeros(3)], path), "is not a state_dict but a list"),
     "hostile.pt": (hostile, "holds more than tensors and is not read: save model.state_dict()"),
     "bomb.pt": (bomb, "bytes unpacked, at most 67,108,864 are read"),

@@ -1,9 +1,11 @@
 """canonicalize: one representative of each orbit, the same function, and defined results for degenerate weights."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
-from nfn import FullGroupElement, canonicalize
+from nfn import FullGroupElement, canonicalize, invariant_features, invariants, match_weights
 from nfn.symmetry.parts import _PARTS, Part, available_parts
 from tests.nfn.conftest import ODD_SPECS, Bundled, change, logits, random_weights
 from zoo import MNIST, TransformerSpec, TransformerWeights
@@ -125,6 +127,13 @@ def test_collapsed_and_exploded_weights_give_numbers(size: float, generator: tor
     result = canonicalize(TransformerWeights.from_flat(MNIST, flat))
     assert result.flat().dtype == torch.float32
     assert bool(result.flat().isfinite().all())
+
+
+@pytest.mark.parametrize("of", [canonicalize, invariant_features, invariants, lambda u: match_weights(u, u)])
+def test_numbers_beyond_float32_are_refused(of: Callable[[TransformerWeights], object], generator: torch.Generator):
+    flat = 1e100 * torch.randn(MNIST.num_parameters, generator=generator, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"numbers beyond float32, first in embedding\.weight"):
+        of(TransformerWeights.from_flat(MNIST, flat, check_finite=False))
 
 
 def test_diverged_weights_are_refused(generator: torch.Generator):

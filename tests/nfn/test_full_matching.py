@@ -1,9 +1,15 @@
 """match_weights: finds a hidden element of the whole group, refuses near misses, and gives the reason."""
 
+from math import log
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from nfn import FullGroupElement, GroupElement, match_weights
+from nfn import FullGroupElement, GroupElement, match_paper_group, match_weights
+from nfn.symmetry import full_matching
+from nfn.symmetry.parts import available_parts
 from tests.nfn.conftest import ODD_SPECS, Bundled, change, logits, random_weights
 from zoo import MNIST, TransformerSpec, TransformerWeights
 
@@ -84,6 +90,109 @@ def test_one_weight_off_by_a_thousandth_is_noticed(
     assert match.element is None
     assert match.reason is not None
     assert reason in match.reason or "has no partner" in match.reason
+
+
+def rescaled(u: TransformerWeights, generator: torch.Generator) -> TransformerWeights:
+    """Another function: each head's query, key and value, each unit's row and column by scales from 1e-3 to 1e3."""
+    encoder = u.encoder.map(torch.clone)
+
+    def scales(*shape: int) -> torch.Tensor:
+        return torch.exp((2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1) * log(1e3)).to(u.flat())
+
+    for tensor in (encoder.query, encoder.key, encoder.value):
+        tensor *= scales(*tensor.shape[:-2], 1, 1)
+    rows = scales(*encoder.bias_a.shape)
+    encoder.weight_a.mul_(rows[:, None])
+    encoder.bias_a.mul_(rows)
+    encoder.weight_b.mul_(scales(*rows.shape, 1))
+    return u.with_encoder(encoder)
+
+
+def with_negated_query(u: TransformerWeights, block: int, head: int) -> TransformerWeights:
+    encoder = u.encoder.map(torch.clone)
+    encoder.query[block, head] *= -1
+    return u.with_encoder(encoder)
+
+
+@settings(max_examples=5)
+@given(
+    seed=st.integers(0, 999),
+    double=st.booleans(),
+    forward=st.booleans(),
+    block=st.integers(0, 1),
+    head=st.integers(0, 1),
+)
+def test_heads_and_units_of_any_size_are_found_and_a_negated_query_of_one_is_not(
+    bundled: Bundled, seed: int, double: bool, forward: bool, block: int, head: int
+):
+    generator = torch.Generator().manual_seed(seed)
+    flat = bundled.weights.flat()[seed % 4]
+    u = rescaled(TransformerWeights.from_flat(bundled.spec, flat if double else flat.float()), generator)
+    # In float32 a shift of 1 would round weights of 1e-6 away.
+    parts = [part for part in available_parts(bundled.spec) if part != "logits" and (double or "shifts" not in part)]
+    v = FullGroupElement.sample(bundled.spec, generator=generator, parts=parts).act(u)
+    first, second = (u, v) if forward else (v, u)
+    match = match_weights(first, second)
+    assert match.element is not None, match.reason
+    assert not match_weights(first, with_negated_query(second, block, head))
+
+
+@settings(max_examples=5)
+@given(seed=st.integers(0, 999), double=st.booleans(), block=st.integers(0, 1), head=st.integers(0, 1))
+def test_the_papers_group_is_found_for_heads_and_units_of_any_size(
+    bundled: Bundled, seed: int, double: bool, block: int, head: int
+):
+    generator = torch.Generator().manual_seed(seed)
+    flat = bundled.weights.flat()[seed % 4]
+    u = rescaled(TransformerWeights.from_flat(bundled.spec, flat if double else flat.float()), generator)
+    v = GroupElement.sample(bundled.spec, generator=generator).act(u)
+    for compare in (match_weights, match_paper_group):
+        match = compare(u, v)
+        assert match.element is not None, match.reason
+        assert not compare(u, with_negated_query(v, block, head))
+
+
+def test_a_large_head_does_not_hide_that_another_one_is_negated(bundled: Bundled):
+    encoder = bundled.checkpoint(0).encoder.map(lambda tensor: tensor.float().clone())
+    encoder.query[0, 0] *= 100
+    encoder.key[0, 0] *= 100
+    u = TransformerWeights.from_flat(bundled.spec, bundled.weights.flat()[0].float()).with_encoder(encoder)
+    v = with_negated_query(u, 0, 1)
+    answers = [logits(TransformerWeights.from_flat(u.spec, w.flat().double()), bundled.inputs) for w in (u, v)]
+    assert change(*answers) > 0.05
+    assert match_weights(u, u)
+    assert match_weights(u, v).reason == "block 0: W_Qᵀ·W_K of head 1 has no partner"
+
+
+@pytest.mark.parametrize(
+    ("name", "times"),
+    [
+        ("embedding.weight", 1e6),
+        ("blocks.0.fc1.weight", 1e6),
+        ("blocks.1.fc2.bias", 1e4),
+        ("classifier.fc2.weight", 1e6),
+        ("classifier.fc2.bias", 1e6),
+    ],
+)
+def test_a_large_neighbor_does_not_hide_a_change(bundled: Bundled, name: str, times: float):
+    """The first filter, unit or class is large; the second one is negated, in float32."""
+    if name not in bundled.spec.tensors:
+        pytest.skip("this task has no trainable embedding")
+    state = {key: tensor.float().clone() for key, tensor in bundled.checkpoint(0).state_dict().items()}
+    state[name][0] *= times
+    u = TransformerWeights.from_state_dict(bundled.spec, state)
+    state[name] = state[name].clone()
+    state[name][1] *= -1
+    v = TransformerWeights.from_state_dict(bundled.spec, state)
+    assert match_weights(u, u)
+    assert not match_weights(u, v)
+
+
+def test_a_match_is_checked_by_the_function_itself(bundled: Bundled, monkeypatch: pytest.MonkeyPatch):
+    u = bundled.checkpoint(0)
+    monkeypatch.setattr(full_matching, "_check_agreement", lambda *_: None)
+    assert match_weights(u, u)
+    assert "the functions differ: logits" in (match_weights(u, with_negated_query(u, 0, 1)).reason or "")
 
 
 def test_scaled_logits_are_another_function(bundled: Bundled, generator: torch.Generator):

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -140,6 +141,21 @@ def test_only_the_chosen_components_are_read(kind: type[ComponentPredictor], com
         changed[:, part] = torch.randn(6, part.stop - part.start, generator=torch.Generator().manual_seed(9))
         unchanged = torch.equal(model(TransformerWeights.from_flat(MNIST, changed)), model(weights))
         assert unchanged == (name not in components)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_arrays_and_lists_are_read_as_tensors_are(kind: type[Predictor]):
+    predictor, flat = kind(ODD_SPECS[0]), weights_of(ODD_SPECS[0], 2).flat()
+    expected = predictor(flat)
+    assert torch.equal(predictor(flat.numpy()), expected)
+    assert torch.equal(predictor(flat.double().numpy()), expected)
+    torch.testing.assert_close(predictor(flat[0].tolist()), expected[0])
+    with pytest.raises(
+        ValueError, match=r"weights are TransformerWeights or floats \[..., d\], got a ndarray: could not"
+    ):
+        predictor(np.array(["a", "b"]))
+    with pytest.raises(ValueError, match="along the last dimension, got shape"):
+        predictor(np.zeros((2, 3)))
 
 
 def test_order_of_components_does_not_matter():

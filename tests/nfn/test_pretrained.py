@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import nfn
@@ -85,6 +86,33 @@ def test_with_few_rows_the_largest_error_is_the_half_width() -> None:
 def test_an_unknown_name_shows_those_there_are(name: str) -> None:
     with pytest.raises(ValueError, match=r"no fitted predictor called .*: there are agnews, mnist, mnist-seeds"):
         nfn.load_pretrained(name)
+
+
+def test_a_predictor_that_holds_nan_or_infinity_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    predictor = tiny(path)
+    for name, value in (
+        ("first.weight", torch.nan),
+        ("interval.half_widths", torch.inf),
+        ("interval.edges", torch.nan),
+    ):
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata()
+        save_file(load_file(path) | {name: torch.full_like(load_file(path)[name], value)}, path, metadata=metadata)
+        with pytest.raises(ValueError, match=f"a.safetensors in .* holds NaN or infinity in {name}"):
+            nfn.load_pretrained(path)
+        tiny(path)
+    with torch.no_grad():
+        predictor.last.bias.fill_(torch.nan)
+    nfn.save_predictor(predictor, tmp_path / "folder")
+    with pytest.raises(ValueError, match=r"holds NaN or infinity in last\.bias"):
+        nfn.load_predictor(tmp_path / "folder")
+
+
+@pytest.mark.parametrize("width", [-0.1, float("nan")])
+def test_an_interval_has_half_widths_of_at_least_zero(width: float) -> None:
+    with pytest.raises(ValueError, match="half-widths of an interval are at least 0, got"):
+        ConformalInterval(torch.empty(0), torch.tensor([width]))
 
 
 def test_a_file_that_is_not_ours_is_refused(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class CheckpointFile(NamedTuple):
         else:
             state, metadata = _read_torch(path), {}
         for name, tensor in state.items():
-            if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.dtype not in _FLOATS:
+            if not isinstance(name, str) or not _is_plain(tensor):
                 raise ValueError(f"{path} is not a state_dict of floating-point tensors: {str(name)[:80]!r} is not one")
         return cls(path, state, metadata)
 
@@ -52,6 +52,13 @@ class CheckpointFile(NamedTuple):
                 return f"{name} is {list(self.state[name].shape)} instead of {list(slot.shape)}"
         surplus = sorted(self.state.keys() - spec.tensors.keys())
         return f"{surplus[0][:80]} is unknown" if surplus else None
+
+
+def _is_plain(tensor: object) -> bool:
+    """Whether it is a tensor of floats with a number in memory for each: not sparse, nested, quantized or meta."""
+    if not isinstance(tensor, Tensor) or tensor.dtype not in _FLOATS:
+        return False
+    return tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_meta
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from zoo.transformer.spec import TransformerSpec
 
 FlatLike = Tensor | np.ndarray | Sequence[float]
+_LARGEST = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class TransformerWeights:
     def from_flat(cls, spec: TransformerSpec, flat: FlatLike, *, check_finite: bool = True) -> "TransformerWeights":
         """Wraps a flat vector [..., d] without copying it; only a list of Python floats, which has no such memory, is.
 
-        ``check_finite=False`` skips the one pass over the data, for vectors that were verified before.
+        Numbers beyond float32 are refused like infinity: their squares exceed float64. ``check_finite=False`` skips the
+        one pass over the data, for vectors that were verified before.
         """
         if not isinstance(flat, Tensor):
             flat = torch.from_numpy(flat) if isinstance(flat, np.ndarray) else torch.tensor(flat, dtype=torch.float32)
@@ -65,9 +67,10 @@ class TransformerWeights:
                 f"got shape {tuple(flat.shape)}"
             )
         weights = cls(spec, flat)
-        if check_finite and not bool(torch.isfinite(flat).all()):
-            bad = next(name for name in spec.tensors if not bool(torch.isfinite(weights[name]).all()))
-            raise ValueError(f"weights hold NaN or infinity, first in {bad}: such a run has diverged")
+        if check_finite and not bool((flat.abs() <= _LARGEST).all()):
+            bad = next(name for name in spec.tensors if not bool((weights[name].abs() <= _LARGEST).all()))
+            what = "numbers beyond float32" if bool(torch.isfinite(flat).all()) else "NaN or infinity"
+            raise ValueError(f"weights hold {what}, first in {bad}: such a run has diverged")
         return weights
 
     @classmethod
