@@ -10,6 +10,7 @@ the mean over its checkpoints is one value of the mean over configurations:
 import hashlib
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,11 @@ class HeldOutRows:
             test_examples=count_test_examples(reader.details),
             sha256=hashlib.sha256("\n".join([rows.digest(), *labels]).encode()).hexdigest(),
         )
+
+    @cached_property
+    def ceiling(self) -> float | None:
+        """The noise ceiling, which many submissions are compared with."""
+        return noise_ceiling(self.truth, self.test_examples)
 
     @property
     def title(self) -> str:
@@ -155,7 +161,7 @@ def leaked_labels(predicted: Float[np.ndarray, " n"], rows: HeldOutRows) -> str 
         return f"{near.mean():.0%} of the predictions are the measured test accuracies, to within {within}"
     if few:
         return None
-    tau, ceiling = kendall_tau(predicted, rows.truth), noise_ceiling(rows.truth, rows.test_examples)
+    tau, ceiling = kendall_tau(predicted, rows.truth), rows.ceiling
     if ceiling is not None and tau > (1 + ceiling) / 2:
         return (
             f"τ is {tau:.4f}, where a predictor of each true accuracy would have about {ceiling:.4f}: "

@@ -354,6 +354,8 @@ def forge(clone: Path) -> None:
 
 
 def test_a_hand_written_score_reaches_no_document(clone: Path, capsys) -> None:
+    for template in _DOCUMENTS.values():
+        (clone / _TEMPLATES / template).write_text("\n## Leaderboard\n{{ leaderboard() }}\n")
     forge(clone)
     assert "0.999" in (clone / _RANKING).read_text()
     with pytest.raises(SystemExit) as ended:
