@@ -38,7 +38,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from benchmarks import results
-from benchmarks.leaderboard.submission import ForeignRows, submissions_in
+from benchmarks.leaderboard.submission import NotScored, refuse_copies, submissions_in
 from benchmarks.models.registry import known_models
 from benchmarks.plots import first_predictions
 from benchmarks.results import ResultIndex
@@ -76,17 +76,18 @@ def _predictions(folder: Path) -> Iterator[Predictions]:
 
 def _submitted(submissions: Path, zoo: str) -> Iterator[Predictions]:
     """The submissions for test rows of this zoo, each scored again."""
-    for submission in submissions_in(submissions):
+    refuse_copies(found := submissions_in(submissions))
+    for submission in found:
         for part in submission.card.predictions:
             try:
                 _, rows = submission.find_rows([zoo], part)
-            except ForeignRows:
+                tau = submission.score(part, rows)["thresholds"][0]
+            except NotScored:
                 continue
-            tau = submission.score(part, rows)["thresholds"][0]
             yield Predictions(
                 rows.config,
                 submission.card.name,
-                f"leaderboard: test split of this zoo, {rows.title.partition(', ')[2]}",
+                f"leaderboard (labels are public): test split of this zoo, {rows.title.partition(', ')[2]}",
                 submission.predicted(part, rows).astype(float).tolist(),
                 rows.truth.astype(float).tolist(),
                 tau=tau["value"],

@@ -4,7 +4,8 @@ python -m benchmarks.report                    writes the documents and benchmar
 python -m benchmarks.report --check            writes nothing; exits with 1 where a document is out of date
 
 The documents are README.md, benchmarks/README.md, benchmarks/RESULTS.md and generation/README.md. To change one, edit
-its Jinja2 template in benchmarks/templates/ and run the first command. A template can call:
+its Jinja2 template in benchmarks/templates/ and run the first command. The leaderboard and its file in
+benchmarks/results/ are made anew each time, from the submissions of the clone. A template can call:
 
     {{ tau("mnist", "gauge_nfn") }}                   0.921: Kendall's τ without a threshold, by the model's own recipe
     {{ tau("mnist", "mlp", threshold=0.8) }}          with another setting: threshold, recipe, where, ...
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from zoo.command import Command, Option
+from zoo.command import DEFAULT_NAME, Command, Option
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ import pandas as pd
 
 from benchmarks import paper, results
 from benchmarks.census import census_table
-from benchmarks.leaderboard.submission import read_ranking
+from benchmarks.leaderboard.submission import rank, ranking_text, submissions_in
 from benchmarks.models.registry import MODELS
 from benchmarks.options import SIX_MODELS
 from benchmarks.plots import first_predictions, headline_plot, scatter, tau_by_rows, tau_by_threshold
@@ -79,6 +80,7 @@ _DOCUMENTS = {
     "generation/README.md": "generation.md.j2",
 }
 """Document → its template."""
+_RANKING = "benchmarks/results/leaderboard.json"
 _TEMPLATES = "benchmarks/templates"
 _PLOTS = "plots"
 _CONFIGS = ("mnist", "agnews")
@@ -94,7 +96,8 @@ _OUT_OF_DATE = 1
 
 
 def _render(root: Path, rows: Path, documents: Iterable[str] = tuple(_DOCUMENTS)) -> dict[str, str]:
-    """Document → its text, from the templates of a clone and the rows in a folder."""
+    """Document → its text, from the templates of a clone and the rows in a folder; with its ranking, if it has one."""
+    rankings = rank(submissions_in(root / "benchmarks" / "submissions"), [str(root / DEFAULT_NAME)])
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(root / _TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -102,9 +105,10 @@ def _render(root: Path, rows: Path, documents: Iterable[str] = tuple(_DOCUMENTS)
         keep_trailing_newline=True,
         trim_blocks=True,
     )
-    environment.globals |= _Contents(rows).names()
+    environment.globals |= _Contents(rows).names() | {"leaderboard": partial(_leaderboard, rankings)}
     environment.filters["digits"] = lambda number, digits: f"{number:.{digits}f}"
-    return {document: _rendered(environment, document, root, rows) for document in documents}
+    ranked = {_RANKING: ranking_text(rankings)} if rankings or (root / _RANKING).exists() else {}
+    return {document: _rendered(environment, document, root, rows) for document in documents} | ranked
 
 
 def _rendered(environment: jinja2.Environment, document: str, root: Path, rows: Path) -> str:
@@ -180,7 +184,6 @@ class _Contents:
         tables = {
             "table": self.table,
             "headline": lambda: render_table("headline", _headline_zoos(self.folder)),
-            "leaderboard": self.leaderboard,
             "census": lambda: census_table(self.rows("census")),
             "accuracies": lambda: _accuracies_table({name: self.runs(name) for name in self.final_runs()}),
             "speed": lambda: render_table("speed", rows=self.rows("speed.generation", "speed.nfn", "speed.loader")),
@@ -259,10 +262,10 @@ class _Contents:
         # configs with other seeds have the same data
         return with_data_notes("", {config: notes.get(task_of(config)) for config in configs}).strip()
 
-    def leaderboard(self, top: int | None = None) -> str:
-        """All rankings, or the best of each."""
-        rankings = [ranking | {"entries": ranking["entries"][:top]} for ranking in read_ranking(self.folder)]
-        return render_table("leaderboard", rankings=rankings)
+
+def _leaderboard(rankings: Iterable[dict[str, Any]], top: int | None = None) -> str:
+    """All rankings, or the best of each."""
+    return render_table("leaderboard", rankings=[each | {"entries": each["entries"][:top]} for each in rankings])
 
 
 def _of_paper(config: str, who: str, threshold: float = 0.0) -> float:
@@ -374,7 +377,8 @@ def main(options: _Options) -> None:
         lines = {document: _first_difference(root / document, text) for document, text in _render(root, rows).items()}
         stale = {document: line for document, line in lines.items() if line is not None}
         for document, line in stale.items():
-            remedy = f"edit {_TEMPLATES}/{_DOCUMENTS[document]}, then run python -m benchmarks.report"
+            edit = f"edit {_TEMPLATES}/{_DOCUMENTS[document]}, then " if document in _DOCUMENTS else ""
+            remedy = f"{edit}run python -m benchmarks.report"
             print(f"{document}, line {line} is out of date: {remedy}", file=sys.stderr)
         if stale:
             sys.exit(_OUT_OF_DATE)

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from zoo.command import printable
 
-_MARKUP = re.compile(r"[\\`*\[\]<>&|~]|(?<=:)//|(?<=\bwww)\.|@", re.IGNORECASE)
+_MARKUP = re.compile(r"[\\`*\[\]<>&|~$]|(?<=:)//|(?<=\bwww)\.|@", re.IGNORECASE)
 """The beginning of markup, an entity, a cell, or an address that becomes a link by itself."""
 
 

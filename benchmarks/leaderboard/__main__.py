@@ -7,7 +7,8 @@ python -m benchmarks.leaderboard submit my_module:MyPredictor --config mnist --a
 python -m benchmarks.leaderboard table                             ranks all submissions of a clone
 
 A submission is a folder with card.toml and one CSV file of predictions for each set of test rows (CONTRIBUTING.md).
-`table` ranks those in benchmarks/submissions/, writes benchmarks/results/leaderboard.json, and renders the documents.
+`table` scores those in benchmarks/submissions/ for test rows of the clone's own zoo, writes
+benchmarks/results/leaderboard.json, and renders the documents.
 """
 
 from collections.abc import Callable
@@ -18,8 +19,6 @@ from typing import Annotated
 from benchmarks.options import Jobs, Reads
 from zoo.checked import Seed
 from zoo.command import DEFAULT_NAME, Argument, Command, Device, Option, ZooName
-
-_Zoos = Annotated[tuple[str, ...], Option("folders of zoos with the test rows", "DIR")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +31,7 @@ class _FitOptions:
 class _Check(_FitOptions):
     folder: Annotated[Path, Argument("folder of the submission", "FOLDER")]
     predictor: Annotated[str | None, Option("also fit this again: a model's name or module:Class", "MODEL")] = None
-    zoo: _Zoos = (DEFAULT_NAME,)
+    zoo: Annotated[tuple[str, ...], Option("folders of zoos with the test rows", "DIR")] = (DEFAULT_NAME,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +52,6 @@ class _Submit(_FitOptions):
 @dataclass(frozen=True, kw_only=True)
 class _Table:
     root: Annotated[Path | None, Option("a clone of the repository (default: this one)", "DIR")] = None
-    zoo: _Zoos = (DEFAULT_NAME,)
 
 
 _command = Command(
@@ -81,10 +79,8 @@ from benchmarks.leaderboard.submission import (
     Submission,
     card_with,
     check_name,
-    rank,
-    read_ranking,
+    refuse_copies,
     submissions_in,
-    write_ranking,
     write_submission,
 )
 from benchmarks.models.registry import MODELS, BenchmarkModel, check_models, known_models, own_models
@@ -108,6 +104,9 @@ _PAPERS = {
 
 def _check(options: _Check) -> None:
     submission = Submission.read(options.folder)
+    others = submissions_in(Path(__file__).parents[1] / "submissions")
+    own = (submission.name, submission.card.authors)
+    refuse_copies([*(other for other in others if (other.name, other.card.authors) != own), submission])
     predictor = check_models([options.predictor])[0] if options.predictor else None
     for predictions in submission.card.predictions:
         zoo, rows = submission.find_rows(options.zoo, predictions)
@@ -132,7 +131,7 @@ def _print_score(score: Score) -> None:
         print(f"  τ, {threshold_title(tau['threshold'])}: {_tau_text(tau)} ({tau['count']:,} rows)")
     if within := score["within"]:
         print(f"  τ within a configuration: {_tau_text(within)} ({within['count']:,} configurations)")
-    print(f"  R²: {number(score['r2'], '.3f')}")
+    print(f"  R²: {number(score['r2'], '.3f')}, median error: {number(score['error'], '.2f')} sampling errors")
 
 
 def _tau_text(tau: Score) -> str:
@@ -212,10 +211,7 @@ def _code_of(model: BenchmarkModel) -> str | None:
 
 def _table(options: _Table) -> None:
     root = find_clone(options.root)
-    results = root / "benchmarks" / "results"
-    rankings = rank(submissions_in(root / "benchmarks" / "submissions"), options.zoo, read_ranking(results))
-    print(f"written: {write_ranking(results, rankings)}")
-    for path in write_documents(root, results):
+    for path in write_documents(root, root / "benchmarks" / "results"):
         print(f"written: {path}")
 
 

@@ -7,14 +7,14 @@ that a diff shows which predictions changed:
     run_id,checkpoint,predicted
     0b7c3f1d5e9a2468,epoch_50,0.9182
 
-``leaderboard.json`` has all submissions in order, one ranking for each set of test rows. Where no zoo at hand has the
-test rows, a score is kept for as long as the file of predictions and the hash of the rows are the ones it was made
-from; everything else is read from the card again.
+``leaderboard.json`` has all submissions in order, one ranking for each set of test rows. It is never read: every score
+is computed from the predictions each time, and predictions of rows that no zoo at hand has are not scored. A score is
+thus that of its predictions. How these were made is the word of their authors, like all of a card: labels are public.
 """
 
-import hashlib
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -31,14 +31,18 @@ from zoo.format.published import PublishedZoo
 from zoo.reading.locate import find_folder
 from zoo.storage.atomic import write_atomically
 from zoo.storage.swap import replacing_folder
-from zoo.storage.untrusted import read_bounded, read_json
+from zoo.storage.untrusted import read_bounded
 from zoo.tasks.toml_text import parse_toml, toml_text
 
 _URL = re.compile(r"https://[\w.-]+(/[\w.~/%#?=&:+-]*)?", re.ASCII)
 _CARD_FILE = "card.toml"
 _CARD_BYTES = 1 << 16
-_LONGEST = 200
-_LINE_RULE = f"one line of at most {_LONGEST} printable characters"
+_LONGEST, _LONGEST_LINE = 200, 80
+_LINE_RULE = f"one line of at most {_LONGEST_LINE} printable characters"
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Characters that are printable by their category, and drawn as nothing."""
 _URL_RULE = "an address that begins with https://"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _FILE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}\.csv")
@@ -49,7 +53,8 @@ _LINE = re.compile(r"([0-9a-f]{16}),([a-z0-9_]{1,48}),([^,\s]{1,40})", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _LEAST, _MOST = -0.5, 1.5
 """A prediction is an accuracy; that of a linear model may lie a little outside 0 and 1."""
-_RANKING_FILE = "leaderboard.json"
+_SAME = 1e-4
+"""Predictions that differ by less are the same, but for rounding."""
 
 
 @dataclass(frozen=True)
@@ -134,16 +139,18 @@ def _check_text(key: str, text: str | None, accept: Callable[[str], object], rul
 
 
 def _is_line(text: str) -> bool:
-    """Text that fits a cell of a table."""
-    return bool(text.strip()) and text.isprintable()
+    """Text that fits a cell of a table: no blank, bidirectional or zero-width characters, no piles of accents."""
+    marks = "".join("^" if unicodedata.category(letter) in ("Mn", "Me") else " " for letter in text)
+    seen = text.isprintable() and not _UNSEEN.search(text) and "^^^" not in marks
+    return seen and bool(text.strip()) and len(text) <= _LONGEST_LINE
 
 
 def _is_url_or_file(text: str) -> bool:
     return bool(_URL.fullmatch(text) or _PATH.fullmatch(text))
 
 
-class ForeignRows(ValueError):
-    """Predictions for test rows that no zoo at hand has."""
+class NotScored(ValueError):
+    """Predictions that cannot be read, or for test rows that no zoo at hand has."""
 
 
 @dataclass(frozen=True)
@@ -169,14 +176,16 @@ class Submission:
     def name(self) -> str:
         return self.folder.resolve().name
 
-    def sha256(self, predictions: PredictionSet) -> str:
-        """The hash of a file of predictions."""
-        return hashlib.sha256(read_bounded(self.folder / predictions.file, _CSV_BYTES)).hexdigest()
+    def read_predictions(self, predictions: PredictionSet) -> dict[tuple[str, str], float]:
+        """The predictions of a file by run and checkpoint."""
+        try:
+            return _read_csv(self.folder / predictions.file)
+        except (OSError, ValueError) as error:
+            raise NotScored(str(error)) from error
 
     def predicted(self, predictions: PredictionSet, rows: HeldOutRows) -> Float[np.ndarray, " n"]:
         """The predictions of these test rows, in their order; every row must be there and no other."""
-        path = self.folder / predictions.file
-        found = _read_csv(path)
+        path, found = self.folder / predictions.file, self.read_predictions(predictions)
         for keys, problem in (
             (found.keys() - set(rows.keys), "is not a test row"),
             (set(rows.keys) - found.keys(), "is missing"),
@@ -184,7 +193,7 @@ class Submission:
             if keys:
                 run, checkpoint = min(keys)
                 number = f"as are {len(keys):,} in all; there are {len(rows.keys):,} test rows"
-                raise ValueError(f"{path}: {checkpoint} of run {run} {problem}, {number}")
+                raise NotScored(f"{path}: {checkpoint} of run {run} {problem}, {number}")
         return np.array([found[key] for key in rows.keys], dtype=np.float64)
 
     def score(self, predictions: PredictionSet, rows: HeldOutRows) -> Score:
@@ -195,7 +204,7 @@ class Submission:
         return score(predicted, rows)
 
     def find_rows(self, zoos: Sequence[str], predictions: PredictionSet) -> tuple[str, HeldOutRows]:
-        """The first of the zoos that has the test rows of a set, and these rows; a ``ForeignRows`` if none does."""
+        """The first of the zoos that has the test rows of a set, and these rows; a ``NotScored`` if none does."""
         others = []
         for zoo in zoos:
             folder = find_folder(zoo, predictions.config)
@@ -207,7 +216,7 @@ class Submission:
             if rows.sha256 == predictions.test_rows:
                 return zoo, rows
             others.append(f"those of {zoo} are {rows.sha256}")
-        raise ForeignRows(
+        raise NotScored(
             f"{self.folder / _CARD_FILE}: no zoo here has the test rows {predictions.test_rows[:12]}… of "
             f"{predictions.config}, {predictions.checkpoint} ({'; '.join(others)}): name theirs with --zoo"
         )
@@ -224,11 +233,37 @@ def submissions_in(folder: Path) -> list[Submission]:
     return [Submission.read(path.parent) for path in sorted(folder.glob(f"[!.]*/{_CARD_FILE}"))]
 
 
+def refuse_copies(submissions: Sequence[Submission]) -> None:
+    """Refuses two submissions with the same name, or most of whose predictions of the same rows are the same."""
+    names: dict[str, Path] = {}
+    files: dict[tuple, list[tuple[Path, dict]]] = {}
+    for submission in submissions:
+        name = "".join(unicodedata.normalize("NFKC", submission.card.name).casefold().split())
+        if (other := names.setdefault(name, submission.folder)) != submission.folder:
+            raise ValueError(f"{submission.folder} has the name of {other}, {submission.card.name!r}: choose another")
+        for part in submission.card.predictions:
+            path, earlier = submission.folder / part.file, files.setdefault(part.identity, [])
+            try:
+                found = submission.read_predictions(part)
+            except NotScored:
+                continue
+            for other, known in earlier:
+                same = sum(abs(value - known[key]) < _SAME for key, value in found.items() if key in known)
+                if same > len(found) / 2:
+                    raise ValueError(f"{path} has {same:,} of its {len(found):,} predictions in common with {other}")
+            earlier.append((path, found))
+
+
 def card_with(folder: Path, card: Card, predictions: PredictionSet) -> Card:
-    """The card with this set, checked; a submission that is there already keeps its predictions of other rows."""
+    """The card with this set, checked; a submission that is there already keeps its predictions of other rows.
+
+    A submission of other authors is not replaced.
+    """
     new = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    before = () if new else Submission.read(folder).card.predictions
-    others = (each for each in before if each.file != predictions.file)
+    before = None if new else Submission.read(folder).card
+    if before and set(before.authors) != set(card.authors):
+        raise ValueError(f"{folder} is a submission of {', '.join(before.authors)}: choose another folder")
+    others = (each for each in (before.predictions if before else ()) if each.file != predictions.file)
     sets = tuple(sorted((*others, predictions), key=lambda each: each.file))
     return Card.parse(replace(card, predictions=sets).text().encode(), str(folder))
 
@@ -286,50 +321,45 @@ def _read_csv(path: Path) -> dict[tuple[str, str], float]:
     return predictions
 
 
-def read_ranking(folder: Path) -> list[dict[str, Any]]:
-    """The rankings in a folder of results; none where there is no file."""
-    path = folder / _RANKING_FILE
-    return read_json(path)["zoos"] if path.is_file() else []
+def rank(submissions: Sequence[Submission], zoos: Sequence[str]) -> list[dict[str, Any]]:
+    """One ranking per set of test rows, the best τ first, and last what cannot be scored, without any ``thresholds``.
 
-
-def write_ranking(folder: Path, zoos: Sequence[dict[str, Any]]) -> Path:
-    path = folder / _RANKING_FILE
-    write_atomically(path, (json.dumps({"zoos": list(zoos)}, indent=1, ensure_ascii=False) + "\n").encode())
-    return path
-
-
-def rank(submissions: Sequence[Submission], zoos: Sequence[str], known: Sequence[dict[str, Any]]) -> list[dict]:
-    """One ranking per set of test rows, the best τ first; scores of ``known`` stand in where no zoo has the rows."""
-    stored = {
-        (entry["submission"], entry["predictions_sha256"], ranking["test_rows"]): (ranking["rows"], entry)
-        for ranking in known
-        for entry in ranking["entries"]
-    }
+    Nothing but predictions makes a score, and the zoo and the number of rows in a heading are those of the rows read.
+    """
+    refuse_copies(submissions)
     rankings: dict[tuple, dict[str, Any]] = {}
-    read: dict[tuple, HeldOutRows] = {}
+    read: dict[tuple, tuple[str, HeldOutRows]] = {}
     for submission in submissions:
-        for predictions in submission.card.predictions:
-            entry = _unscored(submission, predictions)
+        for part in submission.card.predictions:
             try:
-                if predictions.identity not in read:
-                    read[predictions.identity] = submission.find_rows(zoos, predictions)[1]
-                rows = read[predictions.identity]
-                count, scored = len(rows.keys), submission.score(predictions, rows)
-            except ForeignRows:
-                key = (submission.name, entry["predictions_sha256"], predictions.test_rows)
-                if key not in stored:
-                    raise
-                count, scored = stored[key]
-            heading = {name: getattr(predictions, name) for name in ("zoo", "config", "checkpoint", "test_rows")}
-            ranking = rankings.setdefault(predictions.identity, heading | {"rows": count, "entries": []})
-            ranking["entries"].append(entry | {name: scored[name] for name in ("r2", "thresholds", "within")})
+                if part.identity not in read:
+                    read[part.identity] = submission.find_rows(zoos, part)
+                scored = submission.score(part, read[part.identity][1])
+            except NotScored:
+                scored = {"error": None, "r2": None, "thresholds": [], "within": None}
+            zoo, rows = read.get(part.identity, (None, None))
+            heading = {"zoo": zoo and Path(zoo).name, "config": part.config, "checkpoint": part.checkpoint}
+            heading |= {"test_rows": part.test_rows, "rows": rows and len(rows.keys), "entries": []}
+            ranking = rankings.setdefault(part.identity, heading)
+            ranking["entries"].append(_unscored(submission, part) | scored)
     for ranking in rankings.values():
-        ranking["entries"].sort(key=lambda entry: (-(entry["thresholds"][0]["value"] or 0.0), entry["submission"]))
-    return [rankings[key] for key in sorted(rankings)]
+        ranking["entries"].sort(key=_place)
+    return [rankings[key] for key in sorted(rankings, key=lambda key: (not rankings[key]["rows"], key))]
+
+
+def _place(entry: dict[str, Any]) -> tuple[bool, float, str]:
+    """The best first, and last what is not scored."""
+    best = [-(each["value"] or 0.0) for each in entry["thresholds"][:1]]
+    return not best, sum(best), entry["submission"]
+
+
+def ranking_text(rankings: Sequence[dict[str, Any]]) -> str:
+    """The content of ``leaderboard.json``."""
+    return json.dumps({"zoos": list(rankings)}, indent=1, ensure_ascii=False) + "\n"
 
 
 def _unscored(submission: Submission, predictions: PredictionSet) -> dict[str, Any]:
-    """An entry of a ranking before its score: the card, and the hash of the predictions."""
+    """An entry of a ranking before its score: what its card states."""
     card = submission.card
     return {
         "submission": submission.name,
@@ -341,5 +371,4 @@ def _unscored(submission: Submission, predictions: PredictionSet) -> dict[str, A
         "reads": list(card.reads),
         "seed": predictions.seed,
         "change_under_group": predictions.change_under_group,
-        "predictions_sha256": submission.sha256(predictions),
     }

@@ -39,7 +39,9 @@ def kills(phase: str, work: Callable[..., None], arguments: tuple[object, ...], 
 def test_a_killed_submission_is_the_old_one_or_the_new_one(earlier: bool, tmp_path: Path) -> None:
     def begin(folder: Path) -> Path:
         if earlier:
-            write_submission(folder, Card("old", ("Ada",), ("weights",), ()), OTHER_ROWS, ROWS, np.full(2, 0.3))
+            write_submission(
+                folder, Card("old", ("Ada Lovelace",), ("weights",), ()), OTHER_ROWS, ROWS, np.full(2, 0.3)
+            )
             submit(folder, "old", 0.25)
         return folder
 

@@ -1,5 +1,7 @@
 """Submissions to the leaderboard: scored like the tables, one line for each fault, ours like any other."""
 
+import hashlib
+import json
 import re
 import shlex
 import shutil
@@ -10,19 +12,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import report, results
 from benchmarks.leaderboard import __main__ as leaderboard
 from benchmarks.leaderboard.__main__ import main
-from benchmarks.leaderboard.scoring import HeldOutRows, leaked_labels, score
+from benchmarks.leaderboard.scoring import HeldOutRows, _errors, leaked_labels, score
 from benchmarks.leaderboard.submission import (
     Card,
     PredictionSet,
-    _csv_text,
+    Submission,
     rank,
-    read_ranking,
+    refuse_copies,
     submissions_in,
     write_submission,
 )
-from benchmarks.report import _DOCUMENTS, _TEMPLATES
+from benchmarks.plots import first_predictions
+from benchmarks.report import _DOCUMENTS, _RANKING, _TEMPLATES
+from benchmarks.results import ResultIndex
 from benchmarks.statistics import kendall_tau
 from benchmarks.tables import render_table
 from tests.refusal import refusal
@@ -142,6 +147,38 @@ def test_a_predictor_at_the_noise_ceiling_is_not_suspicious(tiny_zoo: Path) -> N
     assert leaked_labels(drawn, rows) is None
 
 
+def test_most_labels_with_a_little_noise_are_suspicious() -> None:
+    rows = HeldOutRows.read("small-transformer-zoo", "mnist", "all")
+    noisy = rows.truth + np.random.default_rng(0).normal(scale=0.0002, size=len(rows.truth))
+    found = leaked_labels(np.where(np.arange(len(noisy)) % 3 == 0, 0.5, noisy), rows)
+    assert found
+    assert "to within a sixth of their sampling error" in found
+
+
+def test_the_error_shows_labels_with_a_noise_that_cannot_be_refused() -> None:
+    """A noise of 0.002 is the sampling error of an accuracy of 95 % on 10,000 examples."""
+    rows = HeldOutRows.read("small-transformer-zoo", "mnist", "all")
+    submissions = submissions_in(ROOT / "benchmarks" / "submissions")
+    ours = [entry["error"] for entry in rank(submissions, ["small-transformer-zoo"])[0]["entries"]]
+    for seed in range(5):
+        noisy = rows.truth + np.random.default_rng(seed).normal(scale=0.002, size=len(rows.truth))
+        assert leaked_labels(noisy, rows) is None, "nothing proves it"
+        assert score(noisy, rows)["error"] < 1 < 3 < min(ours)
+
+
+def test_no_predictor_of_the_tables_is_suspicious() -> None:
+    """Gauge-NFN is above the noise ceiling of AG News: labels of training and test split share their examples."""
+    rows, near = results.read("kendall", results._COMMITTED), 0
+    for config, examples in (("mnist", 10_000), ("agnews", 7600)):
+        found = first_predictions(ResultIndex.latest(rows, config), results._COMMITTED)
+        for name in ("hyperparameters", "gauge_nfn", "gauge_nfn_hyperparameters"):
+            predicted, truth = found[name]
+            held_out = HeldOutRows(config, "epoch_75", (), truth, np.arange(len(truth)), None, examples, "")
+            assert leaked_labels(predicted, held_out) is None, (config, name)
+            near += float(np.median(_errors(predicted, held_out))) < 0.5
+    assert near, "labels with a noise of 0.002 are not nearer than that on AG News"
+
+
 def test_the_score_is_that_of_the_tables(tiny_zoo: Path, tmp_path: Path, capsys) -> None:
     rows = invented(tmp_path / "guess", tiny_zoo)
     main(["check", str(tmp_path / "guess"), "--zoo", str(tiny_zoo)])
@@ -186,33 +223,97 @@ def test_a_submission_keeps_its_predictions_of_other_rows(tiny_zoo: Path, tmp_pa
     assert Card.parse(card_read.text().encode(), "again") == card_read
 
 
-def test_scores_are_kept_where_the_zoo_is_not_at_hand_until_the_predictions_change(
-    tiny_zoo: Path, tmp_path: Path
-) -> None:
-    rows = invented(tmp_path / "guess", tiny_zoo)
-    submissions = submissions_in(tmp_path)
-    first = rank(submissions, [str(tiny_zoo)], [])
-    assert rank(submissions, [], first) == first
-    (tmp_path / "guess" / "mnist.csv").write_text(_csv_text(rows, np.linspace(0, 1, len(rows.keys))))
-    with pytest.raises(ValueError, match="no zoo here has the test rows"):
-        rank(submissions, [], first)
+def test_without_the_test_rows_there_is_no_score_and_the_entry_is_last(tiny_zoo: Path, tmp_path: Path) -> None:
+    invented(tmp_path / "guess", tiny_zoo)
+    rows = invented(tmp_path / "foreign", tiny_zoo, lambda rows: np.linspace(0, 1, len(rows.keys)))
+    card('name = "guess"', 'name = "foreign"')(tmp_path / "foreign")
+    card(rows.sha256, "0" * 64)(tmp_path / "foreign")
+    scored, foreign = rank(submissions_in(tmp_path), [str(tiny_zoo)])
+    assert (scored["rows"], scored["entries"][0]["submission"]) == (len(rows.keys), "guess")
+    assert (foreign["zoo"], foreign["rows"], foreign["entries"][0]["thresholds"]) == (None, None, [])
+    table = render_table("leaderboard", rankings=[scored, foreign])
+    assert "**mnist**, all checkpoints: test rows `000000000000`, which are not in this repository" in table
+    assert "| weights | – | not scored | – | – | – | – |" in table
+
+
+def test_an_unreadable_file_is_an_entry_without_a_score_after_those_with_one(tiny_zoo: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        invented(tmp_path / name, tiny_zoo)
+        card('name = "guess"', f'name = "{name}"')(tmp_path / name)
+    (tmp_path / "a" / "mnist.csv").write_bytes(b"\xff\x00")
+    (ranking,) = rank(submissions_in(tmp_path), [str(tiny_zoo)])
+    assert [(entry["submission"], bool(entry["thresholds"])) for entry in ranking["entries"]] == [
+        ("b", True),
+        ("a", False),
+    ]
 
 
 def test_what_a_card_says_cannot_become_markup(tiny_zoo: Path, tmp_path: Path) -> None:
     invented(tmp_path / "guess", tiny_zoo)
-    card('name = "guess"', 'name = "a | b <img src=x> [c](http://d)"')(tmp_path / "guess")
-    table = render_table("leaderboard", rankings=rank(submissions_in(tmp_path), [str(tiny_zoo)], []))
+    card('name = "guess"', 'name = "a | b <img src=x> [c](http://d) $e$ __f__"')(tmp_path / "guess")
+    table = render_table("leaderboard", rankings=rank(submissions_in(tmp_path), [str(tiny_zoo)]))
     assert "<img" not in table
     (row,) = (line for line in table.splitlines() if "submissions/guess/card.toml" in line)
-    assert row.count("|") == 8
+    assert row.count("|") == 9
     assert "](http://d)" not in row
+    assert not any(markup in row for markup in ("$", "__"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a\u202eb", "a\u200bb", "a\u2066b", "\u3164", "a\u2800b", "a\ufe0f", "a" + "\u0301" * 3, "a" * 81],
+    ids=["bidi", "zero width", "isolate", "filler", "blank", "variation", "accents", "long"],
+)
+@pytest.mark.parametrize("key", ["name", "authors"])
+def test_a_name_that_is_not_what_it_looks_like_is_refused(name: str, key: str) -> None:
+    values = {"name": name} if key == "name" else {"authors": (name,)}
+    with pytest.raises(ValueError, match=f"{key} must be one line of at most 80 printable characters"):
+        replace(CARD, **values)
+    assert replace(CARD, name="Noël’s Ω-net (ß)", authors=("Nguyễn Văn A", "山田太郎", "دانا")).authors
+
+
+def test_the_heading_of_a_ranking_is_not_a_card_s(tiny_zoo: Path, tmp_path: Path) -> None:
+    rows = invented(tmp_path / "guess", tiny_zoo)
+    card('zoo = "tiny"', 'zoo = "the official benchmark"')(tmp_path / "guess")
+    table = render_table("leaderboard", rankings=rank(submissions_in(tmp_path), [str(tiny_zoo)]))
+    assert f"**mnist** of zoo, all checkpoints: {len(rows.keys)} test rows `{rows.sha256[:12]}`\n" in table
+    assert "official" not in table
+
+
+def test_copied_predictions_and_names_are_refused_naming_both(tmp_path: Path, capsys) -> None:
+    """Against what is in the repository, also where the copy was rounded, or some of it was changed."""
+    original, copy = ROOT / "benchmarks" / "submissions" / "gauge_nfn", tmp_path / "better"
+    shutil.copytree(original, copy)
+    card("The Small Transformer Zoo authors", "Charles")(copy)
+    message = refusal(main, ["check", str(copy)], capsys)
+    assert f"{copy} has the name of {original}, 'Gauge-NFN': choose another" in message
+    card("Gauge-NFN", "Better-NFN")(copy)
+    for path in copy.glob("*.csv"):
+        header, *rows = path.read_text().splitlines()
+        parts = [row.rsplit(",", 1) for row in rows]
+        changed = [f"{key},{0.5 if at % 4 == 0 else float(value):.5f}" for at, (key, value) in enumerate(parts)]
+        path.write_text("\n".join([header, *changed]) + "\n")
+    message = refusal(main, ["check", str(copy)], capsys)
+    assert re.search(rf"{copy}/\S+ has \d+ of its \d+ predictions in common with {original}/", message)
+    with pytest.raises(ValueError, match="predictions in common with"):
+        rank([Submission.read(original), Submission.read(copy)], ["small-transformer-zoo"])
+    refuse_copies(submissions_in(original.parent))
+
+
+def test_a_submission_of_other_authors_is_not_replaced(tiny_zoo: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(leaderboard, "_fit", None)
+    invented(tmp_path / "guess", tiny_zoo)
+    before = (tmp_path / "guess" / "card.toml").read_bytes()
+    words = ["submit", "mlp", "--zoo", str(tiny_zoo), "--out", str(tmp_path / "guess"), "--authors", "Charles"]
+    assert "guess is a submission of Ada Lovelace: choose another folder" in refusal(main, words, capsys)
+    assert (tmp_path / "guess" / "card.toml").read_bytes() == before
 
 
 def test_the_committed_ranking_is_that_of_the_committed_submissions() -> None:
     submissions = submissions_in(ROOT / "benchmarks" / "submissions")
     names = {submission.name for submission in submissions}
     assert names >= {"hyperparameters", "mlp", "statnn", "transformer_nfn", "gauge_nfn"}
-    assert rank(submissions, ["small-transformer-zoo"], []) == read_ranking(ROOT / "benchmarks" / "results")
+    assert rank(submissions, ["small-transformer-zoo"]) == json.loads((ROOT / _RANKING).read_text())["zoos"]
 
 
 @pytest.fixture
@@ -228,6 +329,51 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
+
+
+def leaderboard_section(document: Path) -> str:
+    return re.split(r"^## ", document.read_text().partition("\n## Leaderboard\n")[2], flags=re.MULTILINE)[0]
+
+
+def forge(clone: Path) -> None:
+    """A submission that nobody can score, with a hand-written row of the highest τ, and a higher τ of another."""
+    folder = clone / "benchmarks" / "submissions" / "forged"
+    shutil.copytree(folder.parent / "gauge_nfn", folder)
+    for file, rows in (("mnist.all.9d3e1f91.csv", "9d3e1f91"), ("mnist-seeds.all.f9e53019.csv", "f9e53019")):
+        (folder / file).write_bytes(b"\xff unreadable")
+        card(f'test_rows = "{rows}', f'test_rows = "{rows[::-1]}')(folder)
+    card('name = "Gauge-NFN"', 'name = "Forged"')(folder)
+    zoos = json.loads((clone / _RANKING).read_text())["zoos"]
+    sha256 = hashlib.sha256(b"\xff unreadable").hexdigest()
+    for zoo in list(zoos):
+        first = zoo["entries"][0]
+        best = [tau | {"value": 0.999, "low": 0.998, "high": 1.0} for tau in first["thresholds"]]
+        row = first | {"submission": "forged", "name": "Forged", "predictions_sha256": sha256, "thresholds": best}
+        zoos.append(zoo | {"test_rows": zoo["test_rows"][7::-1] + zoo["test_rows"][8:], "entries": [row]})
+    (clone / _RANKING).write_text(json.dumps({"zoos": zoos}, indent=1).replace("0.890598", "0.999598"))
+
+
+def test_a_hand_written_score_reaches_no_document(clone: Path, capsys) -> None:
+    for template in _DOCUMENTS.values():
+        (clone / _TEMPLATES / template).write_text("\n## Leaderboard\n{{ leaderboard() }}\n")
+    forge(clone)
+    assert "0.999" in (clone / _RANKING).read_text()
+    with pytest.raises(SystemExit) as ended:
+        report.main(["--check", "--root", str(clone)])
+    assert ended.value.code == 1
+    assert re.search(rf"^{_RANKING}, line \d+ is out of date: run python", capsys.readouterr().err, re.MULTILINE)
+    main(["table", "--root", str(clone)])
+    written = [leaderboard_section(clone / "benchmarks" / name) for name in ("README.md", "RESULTS.md")]
+    for text in (*written, (clone / _RANKING).read_text()):
+        assert "0.999" not in text
+    assert all("| not scored |" in text for text in written)
+    report.main(["--check", "--root", str(clone)])
+
+
+@pytest.mark.parametrize("document", ["README.md", "RESULTS.md"])
+def test_the_page_of_the_leaderboard_tells_what_a_score_is_worth(document: str) -> None:
+    section = " ".join(leaderboard_section(ROOT / "benchmarks" / document).split())
+    assert re.search("The labels are public, (so|and) a score is as honest as its author", section)
 
 
 @pytest.mark.long

@@ -1,5 +1,7 @@
 """The page with the predictors of the tables."""
 
+import json
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +12,8 @@ from typing import Any
 import pytest
 
 from benchmarks import page, results
-from benchmarks.leaderboard.submission import read_ranking
 from benchmarks.page import _missing, _take_picture
+from benchmarks.report import _RANKING
 from benchmarks.results import ResultIndex
 from benchmarks.tables import main_setting
 from tests.refusal import refusal
@@ -20,6 +22,7 @@ from zoo.page import html
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
 
+ROOT = Path(__file__).parents[2]
 ROWS = results._COMMITTED
 
 
@@ -46,10 +49,24 @@ def test_every_predictor_with_cells_is_there_with_its_tau() -> None:
 
 def test_submissions_about_the_zoo_itself_are_there_with_their_tau() -> None:
     found = list(page._submitted(page._Options.leaderboard, "small-transformer-zoo"))
-    ranking = {zoo["config"]: zoo["entries"] for zoo in read_ranking(ROWS)}
+    ranking = {zoo["config"]: zoo["entries"] for zoo in json.loads((ROOT / _RANKING).read_text())["zoos"]}
     for config, entries in ranking.items():
         shown = {entry.predictor: entry.tau for entry in found if entry.config == config}
         assert shown == {entry["name"]: pytest.approx(entry["thresholds"][0]["value"], abs=1e-6) for entry in entries}
+    assert all("labels are public" in entry.data for entry in found)
+
+
+def test_a_copied_submission_is_not_on_the_page_and_an_unreadable_one_has_no_tau(tmp_path: Path) -> None:
+    original = page._Options.leaderboard / "gauge_nfn"
+    for name in ("gauge_nfn", "copy"):
+        shutil.copytree(original, tmp_path / name)
+    text = (original / "card.toml").read_text()
+    (tmp_path / "copy" / "card.toml").write_text(text.replace('"Gauge-NFN"', '"Copy"'))
+    with pytest.raises(ValueError, match="predictions in common with"):
+        list(page._submitted(tmp_path, "small-transformer-zoo"))
+    for path in (tmp_path / "copy").glob("*.csv"):
+        path.write_bytes(b"\xff")
+    assert {entry.predictor for entry in page._submitted(tmp_path, "small-transformer-zoo")} == {"Gauge-NFN"}
 
 
 def test_the_command_writes_a_page_with_them(small_zoo: Path, tmp_path: Path, monkeypatch) -> None:

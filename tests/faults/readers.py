@@ -14,7 +14,7 @@ import nfn
 import zoo
 from benchmarks import results
 from benchmarks.leaderboard.scoring import HeldOutRows
-from benchmarks.leaderboard.submission import Card, PredictionSet, Submission, _read_csv, write_submission
+from benchmarks.leaderboard.submission import Card, PredictionSet, Submission, write_submission
 from benchmarks.predict import _accuracy_of, _files_in, _flat_of
 from benchmarks.results import Result
 from generation.population.engine import PopulationState
@@ -179,8 +179,7 @@ def make_submission(folder: Path) -> None:
 def read_submission(folder: Path) -> None:
     submission = Submission.read(folder / "guess")
     for predictions in submission.card.predictions:
-        submission.sha256(predictions)
-        _read_csv(submission.folder / predictions.file)
+        submission.read_predictions(predictions)
 
 
 def make_fitted(folder: Path) -> None:
