@@ -10,7 +10,8 @@ import importlib
 import io
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def _train_embedding(texts: Sequence[str], dim: int) -> WordEmbedding:
     One worker, because several would race; words ordered by count, then alphabetically, so no hash order enters.
     """
     Word2Vec = _import_gensim("gensim.models").Word2Vec
-    sentences = [text.split() for text in texts]
+    sentences = _Sentences(texts)
     counts = Counter(word for sentence in sentences for word in sentence)
     if max(counts.values(), default=0) < _MIN_COUNT:
         raise ValueError(
@@ -77,10 +78,20 @@ def _train_embedding(texts: Sequence[str], dim: int) -> WordEmbedding:
         )
     model = Word2Vec(vector_size=dim, window=_WINDOW, min_count=_MIN_COUNT, workers=1, seed=_SEED, epochs=_EPOCHS)
     ordered = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-    model.build_vocab_from_freq(ordered, corpus_count=len(sentences))
-    model.train(sentences, total_examples=len(sentences), epochs=_EPOCHS)
+    model.build_vocab_from_freq(ordered, corpus_count=len(texts))
+    model.train(sentences, total_examples=len(texts), epochs=_EPOCHS)
     words = [str(word) for word in model.wv.index_to_key]
     return WordEmbedding.from_vectors(words, torch.from_numpy(model.wv.vectors.copy()))
+
+
+@dataclass(frozen=True)
+class _Sentences:
+    """The words of each text, split anew in each epoch: those of all texts at once take many times their bytes."""
+
+    texts: Sequence[str]
+
+    def __iter__(self) -> Iterator[list[str]]:
+        return (text.split() for text in self.texts)
 
 
 def _reduce_vectors(source: str, texts: Sequence[str], dim: int) -> WordEmbedding:

@@ -39,6 +39,7 @@ class _Options:
         Path | None,
         Option("folder that the data's paths start from (default: this one; the paper's data is downloaded)", "DIR"),
     ] = None
+    fetch: Annotated[bool, Option("also download the data that the zoo names on the hub, for --evaluate")] = False
     seed: Annotated[Seed, Option("which rows --evaluate takes")] = 0
 
 
@@ -174,7 +175,13 @@ def _check_config(zoo: PublishedZoo, config: str, damaged: set[str], seen: SeenW
 
 
 def _verify_accuracy(
-    folder: Path, count: int, data: Path | None, seed: int = 0, advance: Advance = lambda done: None
+    folder: Path,
+    count: int,
+    data: Path | None,
+    seed: int = 0,
+    advance: Advance = lambda done: None,
+    *,
+    fetch: bool = False,
 ) -> list[str]:
     """Measures ``count`` random rows of each config again, and returns one line for each that differs.
 
@@ -186,7 +193,7 @@ def _verify_accuracy(
         problems = []
         for config, details in zoo.configs.items():
             mapped = MappedCheckpoints(zoo.paths(config, SPLITS), details.spec)
-            task = _load_test_set(folder, details, data)
+            task = _load_test_set(folder, details, data, fetch)
             for row in _drawn_rows(details, count, seed):
                 stored = float(mapped.table.column("test_accuracy")[row].as_py())
                 model = build_model(details.spec, torch.from_numpy(mapped.gather(np.array([row]))[0]))
@@ -209,9 +216,9 @@ def _drawn_rows(details: ConfigDetails, count: int, seed: int) -> list[int]:
     return in_turn[: max(count, len(filled_splits(details)))]
 
 
-def _load_test_set(folder: Path, details: ConfigDetails, data: Path | None) -> TaskData:
+def _load_test_set(folder: Path, details: ConfigDetails, data: Path | None, fetch: bool = False) -> TaskData:
     """The data the config was measured on; any other would not compare."""
-    definition = details.definition(Path.cwd())
+    definition = details.definition(Path.cwd(), fetch=fetch)
     if _same_test_set(details.data_source, SAMPLE_SOURCE) and data is None:
         task = task_data(definition, load_sample_digits())
     else:
@@ -253,7 +260,12 @@ def main(options: _Options) -> None:
             drawn = [len(_drawn_rows(details, options.evaluate, 0)) for details in zoo.configs.values()]
             measuring = bar.add_task("measuring accuracy", total=sum(drawn))
             problems = _verify_accuracy(
-                folder, options.evaluate, options.data, options.seed, lambda done: bar.advance(measuring, done)
+                folder,
+                options.evaluate,
+                options.data,
+                options.seed,
+                lambda done: bar.advance(measuring, done),
+                fetch=options.fetch,
             )
     if zoo.manifest.sha256 is None:
         # a manifest of the first release; publishing or joining again adds a hash

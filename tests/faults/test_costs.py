@@ -85,6 +85,19 @@ def test_a_spec_of_ten_million_tokens_is_refused_before_a_model_is_built(tmp_pat
     assert "10,000,000 tokens" in outcome.text.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    "task_file", ["a" + ".a" * 30_000 + " = 1", "a = " + "{a.a.a.a.a = " * 300 + "1" + "}" * 300], ids=["key", "tables"]
+)
+def test_a_task_file_of_thousands_of_levels_is_refused_at_once(tmp_path: Path, task_file: str) -> None:
+    make_zoo(tmp_path)
+    change = {"task": "deep", "task_file": task_file, "spec": TINY_MNIST.to_dict() | {"task": "deep"}}
+    change_manifest(tmp_path / "zoo", lambda manifest: manifest["details"]["configs"]["mnist"].update(change))
+    outcome = within_limits(verify.main, [str(tmp_path / "zoo")])
+    assert outcome.code == 2
+    assert "task_file is not TOML: " in outcome.text
+    assert len(outcome.text.splitlines()) == 1
+
+
 @pytest.mark.parametrize("run_id", [None, "../" * 30_000], ids=["null", "path"])
 def test_every_command_refuses_faulty_runs_in_one_line(tmp_path: Path, run_id: str | None) -> None:
     change = set_value(0, run_id=run_id)

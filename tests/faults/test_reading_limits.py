@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 import zoo
 from generation.word_vectors import _reduce_vectors
@@ -22,6 +23,7 @@ from zoo import describe, verify
 from zoo.format.manifest import MAX_MANIFEST_BYTES, FileEntry, Manifest
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
 from zoo.tasks.embedding import WordEmbedding
+from zoo.tasks.formats import data_section
 from zoo.testing import TINY_MNIST
 
 SPARSE_BYTES = 6 << 30
@@ -155,6 +157,48 @@ def test_vectors_with_an_endless_line_or_word_are_refused(tmp_path: Path, start:
     assert zipped.stat().st_size < MEGABYTE
     for path in (sparse(plain), zipped):
         is_refused(within_limits(_reduce_vectors, str(path), ["w1"], 32), "is damaged or not a word2vec file")
+
+
+def read_data(folder: Path, kind: str, path: str) -> None:
+    data_section({"format": kind, "path": path}, "task.toml").read(folder)
+
+
+def image_bombs(folder: Path) -> tuple[int, ...]:
+    """Millions of images of one pixel, as IDX files and as npz."""
+    shape, content = (20_000_000, 1, 1), bytes([0, 1]) * 10_000_000
+    for name, sides in (("images-idx3", shape), ("labels-idx1", shape[:1])):
+        packed = gzip.compress(bytes([0, 0, 8, len(sides)]) + np.array(sides, dtype=">u4").tobytes() + content)
+        for split in ("train", "t10k"):
+            (folder / f"{split}-{name}-ubyte.gz").write_bytes(packed)
+    x, y = (np.frombuffer(content, np.uint8).reshape(sides) for sides in (shape, shape[:1]))
+    np.savez_compressed(folder / "bomb.npz", x_train=x, y_train=y, x_test=x[:2], y_test=y[:2])
+    return tuple(path.stat().st_size for path in folder.iterdir())
+
+
+def test_millions_of_images_in_a_few_kilobytes_are_refused(tmp_path: Path) -> None:
+    assert max(image_bombs(tmp_path)) < MEGABYTE
+    for kind, path, name in (("idx", ".", "train-images-idx3-ubyte.gz"), ("npz", "bomb.npz", "bomb.npz: x_train")):
+        outcome = within_limits(read_data, tmp_path, kind, path)
+        is_refused(outcome, f"{name} holds 20,000,000 examples, at most 10,000,000 are read")
+
+
+def test_one_text_in_thousands_of_rows_is_not_unpacked(tmp_path: Path) -> None:
+    texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(2_000, np.int32)), ["a " * (MEGABYTE // 2)])
+    table = pa.table({"text": texts, "label": np.arange(2_000) % 2})
+    for split in ("train", "test"):
+        parquet.write_table(table, tmp_path / f"{split}.parquet", compression="zstd", store_schema=False)
+    assert (tmp_path / "train.parquet").stat().st_size < 10_000
+    outcome = within_limits(read_data, tmp_path, "huggingface", ".", seconds=4.0)
+    is_refused(outcome, "train.parquet unpacks to 2,09")
+
+
+def test_a_saved_table_that_is_compressed_is_not_unpacked(tmp_path: Path) -> None:
+    table = pa.table({"text": ["a" * 1000] * 100_000, "label": np.arange(100_000) % 2})
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    for split in ("train", "test"):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "data-00000-of-00001.arrow").write_bytes(bomb(table, False))
+    is_refused(within_limits(read_data, tmp_path, "huggingface", "."), "it is compressed")
 
 
 def test_a_pipe_instead_of_a_file_is_not_waited_for(folder: Path) -> None:

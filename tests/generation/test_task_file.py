@@ -125,6 +125,9 @@ def test_seeds_name_the_config(tmp_path: Path, seeds: str, config: str, runs: in
 
 WRONG = {
     "no TOML": ("name = ", "is not TOML: "),
+    "a key of too many parts": (SMALL + "a" + ".a" * 30_000 + " = 1", "a key has more than 16 parts"),
+    "a key of too many quoted parts": (SMALL + '"\\"" . ' * 9_000 + "a = 1", "a key has more than 16 parts"),
+    "tables in tables": (SMALL + "a = " + "{a.a.a = " * 9 + "1" + "}" * 9, "arrays are more than 16 deep"),
     "no name": (SMALL.replace('name = "small"', ""), "name is missing: it must be text in quotes"),
     "an empty name": (SMALL.replace('"small"', '""'), "name must be text in quotes, got ''"),
     "a name that is a path": (

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -14,6 +15,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import torch
+from pyarrow import parquet
 
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import RawImages, RawTexts, class_names
@@ -368,6 +370,18 @@ def test_texts_become_ids_of_any_spec(tmp_path: Path) -> None:
     assert (task.source, task.identity, task.spec) == (data.source, data.identity, spec)
 
 
+def test_more_rows_or_tokens_than_fit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_csv(tmp_path, "1,a\n2,c\n" * 35_000, "2,b\n")
+    spec = replace(TINY_AGNEWS, tokens=4096)
+    with one_line("70,001 texts of 4,096 tokens, at most 268,435,456 tokens are read"):
+        CsvData(".", 2, 1).read(tmp_path).encode(WordEmbedding.from_vectors(("a",), torch.ones(1, spec.dim)), spec)
+    monkeypatch.setattr("zoo.tasks.examples._MOST_EXAMPLES", 49_999)
+    with one_line("train.csv holds 50,000 examples, at most 49,999 are read"):
+        CsvData(".", 2, 1).read(tmp_path)
+    with one_line("saved: train holds 50,000 examples, at most 49,999 are read"):
+        saved(tmp_path, {"text": ["a"] * 50_000, "label": [0, 1] * 25_000}).read(tmp_path)
+
+
 def test_classes_are_sorted_as_numbers_or_as_text() -> None:
     assert class_names(["10", "9", "-1", "9"], "") == ["-1", "9", "10"]
     assert class_names(["10", "9", "b"], "") == ["10", "9", "b"]
@@ -540,7 +554,7 @@ def test_what_datasets_cannot_load_is_one_line(tmp_path: Path, monkeypatch: pyte
     def unreachable(name: str, config: str | None) -> None:
         raise ConnectionError(f"no answer for {name} {config}\nat all")
 
-    monkeypatch.setattr("datasets.load_dataset", unreachable)
+    monkeypatch.setattr("datasets.load_dataset_builder", unreachable)
     message = "'owner/name' from the hub: ConnectionError: no answer for owner/name small$"
     with one_line(message, FileNotFoundError):
         HuggingFaceData("owner/name", config="small").read(tmp_path)
@@ -549,18 +563,116 @@ def test_what_datasets_cannot_load_is_one_line(tmp_path: Path, monkeypatch: pyte
         HuggingFaceData("rows").read(tmp_path / "elsewhere")
 
 
+def put_on_hub(monkeypatch: pytest.MonkeyPatch, *files: str, **splits: datasets.Dataset) -> None:
+    """The hub answers with these rows, from files with these addresses."""
+    builder = SimpleNamespace(
+        name="csv",
+        config=SimpleNamespace(data_files={"train": list(files)}),
+        download_and_prepare=lambda: None,
+        as_dataset=lambda: dataset(**splits),
+    )
+    monkeypatch.setattr("datasets.load_dataset_builder", lambda *_: builder)
+
+
 def test_an_empty_split_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = datasets.Dataset.from_dict(TWO)
-    monkeypatch.setattr("datasets.load_dataset", lambda *_: dataset(train=rows, test=rows.select([])))
+    put_on_hub(monkeypatch, train=rows, test=rows.select([]))
     with one_line("owner/name: the split 'test' is empty"):
         HuggingFaceData("owner/name").read(tmp_path)
 
 
 def test_a_name_on_the_hub_is_part_of_the_name_of_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = datasets.Dataset.from_dict(TWO)
-    monkeypatch.setattr("datasets.load_dataset", lambda *_: dataset(train=rows, test=rows))
+    put_on_hub(monkeypatch, "hf://datasets/owner/name@0/train.csv", train=rows, test=rows)
     data = HuggingFaceData("owner/name", config="small").read(tmp_path)
     assert re.fullmatch("owner/name small, [0-9a-f]{12}", data.source)
+
+
+@pytest.mark.parametrize("name", ["pandas", "csv", "parquet", "imagefolder", "csv/", "./csv", "a/b/c", "hf://a/b"])
+def test_a_reader_of_datasets_is_not_a_name_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    write_csv(tmp_path, "text,label\na,1\nb,2\n", "text,label\na,1\n")
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.pkl").write_bytes(b"cos\nmkdir\n(S'unpickled'\ntR.")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.load_dataset_builder", None)
+    monkeypatch.setattr("datasets.load_dataset", None)
+    with one_line("is not a name on the hub such as OWNER/NAME", FileNotFoundError):
+        HuggingFaceData(name).read(tmp_path / "elsewhere")
+    assert not (tmp_path / "unpickled").exists()
+
+
+def test_a_folder_named_like_a_reader_of_datasets_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_csv(tmp_path / "csv", "text,label\nours,1\nb,2\n", "text,label\na,1\n")
+    write_csv(tmp_path, "text,label\nnot ours,1\nb,2\n", "text,label\na,1\n")
+    monkeypatch.chdir(tmp_path)
+    data = HuggingFaceData("csv").read(Path())
+    assert isinstance(data, RawTexts)
+    assert list(data.train.texts) == ["ours", "b"]
+
+
+def card(files: str) -> str:
+    return f"---\nconfigs:\n- config_name: all\n  data_files:\n  - split: train\n    path: {files}\n---\n"
+
+
+@pytest.mark.parametrize(
+    "files", ["OUTSIDE/train.csv", "../train.csv", "hf://datasets/a/b/x.csv", "https://x.org/x.csv"]
+)
+@pytest.mark.usefixtures("no_network")
+def test_a_readme_does_not_lead_outside_its_folder(tmp_path: Path, files: str) -> None:
+    write_csv(tmp_path, "text,label\na,1\nb,2\n", "text,label\na,1\n")
+    write_csv(tmp_path / "news", "text,label\na,1\nb,2\n", "text,label\na,1\n")
+    (tmp_path / "news" / "README.md").write_text(card("'train.csv'"))
+    with one_line("news has no split 'test': it has train"):
+        HuggingFaceData("news").read(tmp_path)
+    (tmp_path / "news" / "README.md").write_text(card(files.replace("OUTSIDE", str(tmp_path))))
+    with one_line("datasets cannot load .*news: ValueError: its README.md leads outside it: "):
+        HuggingFaceData("news").read(tmp_path)
+
+
+def test_nothing_leads_outside_a_folder(tmp_path: Path) -> None:
+    write_csv(tmp_path, "text,label\na,1\nb,2\n", "text,label\na,1\n")
+    write_csv(tmp_path / "news", "text,label\na,1\nb,2\n", "text,label\na,1\n")
+    (tmp_path / "news" / "test.csv").unlink()
+    (tmp_path / "news" / "test.csv").symlink_to(tmp_path / "test.csv")
+    with one_line("datasets cannot load .*news: ValueError: .*test.csv leads outside it"):
+        HuggingFaceData("news").read(tmp_path)
+    image(0).save(tmp_path / "secret.png")
+    outside = {"bytes": None, "path": str(tmp_path / "secret.png")}
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    rows = datasets.Dataset.from_dict({"image": [outside] * 2, "label": [0, 1]}, features)
+    (tmp_path / "tables").mkdir()
+    for split in ("train", "test"):
+        parquet.write_table(rows.data.table, tmp_path / "tables" / f"{split}.parquet")
+    with one_line("column image, row 1 cannot be read: ValueError: .*secret.png is not a file of this data set"):
+        HuggingFaceData("tables").read(tmp_path)
+    saved(tmp_path, TWO)
+    (tmp_path / "saved" / "test").rename(tmp_path / "other")
+    (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train", "../other"]}')
+    with one_line("saved is damaged: the split '../other' has no table in it"):
+        HuggingFaceData("saved").read(tmp_path)
+
+
+def test_data_on_the_hub_do_not_lead_outside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = datasets.Dataset.from_dict(TWO)
+    put_on_hub(monkeypatch, "/etc/passwd.csv", train=rows, test=rows)
+    with one_line("/etc/passwd.csv leads outside it", FileNotFoundError):
+        HuggingFaceData("owner/name").read(tmp_path)
+
+
+def test_a_folder_of_files_that_unpack_to_any_size_is_refused(tmp_path: Path) -> None:
+    folder = write_csv(tmp_path / "news", "text,label\na,1\nb,2\n", "text,label\na,1\n")
+    for split in ("train", "test"):
+        (folder / f"{split}.csv.gz").write_bytes(zipped((folder / f"{split}.csv").read_bytes()))
+        (folder / f"{split}.csv").unlink()
+    with one_line(r"csv.gz is packed: unpack it"):
+        HuggingFaceData("news").read(tmp_path)
+    (tmp_path / "notes").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / "notes" / f"{split}.txt").write_text("a\nb\n")
+    with one_line("it holds files for text, only those for parquet, arrow, csv, json, imagefolder are read"):
+        HuggingFaceData("notes").read(tmp_path)
 
 
 # ---------------------------------------------------------------------------------------------------------------- names

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import zoo
+from tests.faults.rewriting import change_manifest
 from tests.zoo.hostile_text import HOSTILE, make_hostile
 from tests.zoo.written_page import config_of, file_beside, head_of, page_text, policy_of, unpacked
 from zoo.page import html
@@ -30,6 +31,7 @@ from zoo.publish import publish
 from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents
 from zoo.transformer.model import Block, build_model, layer_norm
 from zoo.transformer.spec import TransformerSpec
+from zoo.verify import _verify_accuracy
 
 LIBRARY = html._charting_library
 
@@ -181,9 +183,50 @@ def test_a_task_whose_data_are_not_at_hand_has_no_example(tmp_path: Path) -> Non
     reader = zoo.open(tmp_path / "zoo", "mnist", "all")
     for name, value in (("task", "tones"), ("task_file", TONES), ("spec", replace(TINY_MNIST, task="tones"))):
         object.__setattr__(reader.details, name, value)
-    example = find_example(reader, tmp_path)
-    assert isinstance(example, str)
-    assert re.match(r"no example of tones is at hand: .*tones.npz is missing", example)
+    for path in ("tones.npz", f"{tmp_path}/elsewhere/tones.npz"):
+        object.__setattr__(reader.details, "task_file", TONES.replace("tones.npz", path))
+        example = find_example(reader, tmp_path)
+        assert isinstance(example, str)
+        assert re.match(r"no example of tones is at hand: .*tones.npz is missing", example)
+        assert str(tmp_path) not in example
+        assert str(tmp_path.parent) not in example
+
+
+def test_data_that_a_zoo_names_on_the_hub_are_fetched_only_on_request(tmp_path: Path, monkeypatch) -> None:
+    fabricate_shard(tmp_path / "runs", TINY_MNIST, count=1)
+    publish(tmp_path / "runs", tmp_path / "zoo")
+    (tmp_path / "zoo" / "mnist").rename(tmp_path / "zoo" / "tones")
+    manifest = tmp_path / "zoo" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"mnist', '"tones'))
+    hub = TONES.replace("npz", "huggingface", 1).replace("tones.npz", "owner/name")
+    change_manifest(tmp_path / "zoo", lambda held: held["details"]["configs"]["tones"].update(task_file=hub))
+    asked = []
+    monkeypatch.setattr("datasets.load_dataset_builder", lambda name, _: asked.append(name) or 1 / 0)
+    model = build_model(TINY_MNIST, torch.zeros(TINY_MNIST.num_parameters))
+
+    def evaluate(fetch: bool) -> None:
+        with pytest.raises(FileNotFoundError):
+            zoo.evaluate(model, "tones", zoo=tmp_path / "zoo", fetch=fetch)
+
+    def measure(fetch: bool) -> None:
+        with pytest.raises(FileNotFoundError, match="name the folder of tones's data with --data"):
+            _verify_accuracy(tmp_path / "zoo", 1, None, fetch=fetch)
+
+    for work in (evaluate, measure, lambda fetch: write_page(tmp_path / "zoo", tmp_path / "site", fetch=fetch)):
+        work(False)
+        assert asked == []
+        work(True)
+        assert asked == ["owner/name"]
+        asked.clear()
+
+
+def test_a_page_names_no_folder_of_the_machine_it_was_made_on(zoo_folder: Path, site: Path, monkeypatch) -> None:
+    assert head_of(site)["open"] == "small-transformer-zoo"
+    assert str(zoo_folder.parent) not in page_text(site)
+    monkeypatch.chdir(zoo_folder.parent.parent)
+    relative = f"{zoo_folder.parent.name}/{zoo_folder.name}"
+    write_page(relative, site.parent / "relative", pictured=0)
+    assert head_of(site.parent / "relative")["open"] == relative
 
 
 def test_pictured_runs_are_spread_over_the_accuracies() -> None:

@@ -1,7 +1,7 @@
 """How transformers were trained, as a shard's manifest and a published zoo's both record it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -82,11 +82,11 @@ class TrainingRecord:
             what = f"{different[0]} of {file.name}" if different else file.name
             raise ValueError(f"the task_file is about {what}, the transformers are not: {self.spec}")
 
-    def definition(self, base: Path) -> TaskFile:
-        """The task file, with paths that start from ``base``."""
+    def definition(self, base: Path, *, fetch: bool) -> TaskFile:
+        """The task file, with paths that start from ``base``. It may be a stranger's: data are fetched on request."""
         if self.task_file is None:
             return TaskFile.paper(self.task)
-        return TaskFile.own(self.task_file, f"the task file of {self.task}", base)
+        return replace(TaskFile.own(self.task_file, f"the task file of {self.task}", base), fetch=fetch)
 
     @property
     def checkpoints(self) -> tuple[str, ...]:

@@ -70,6 +70,13 @@ def read_table(file: Path | HeldFile, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_batches(list(read_batches(data, schema, str(file.path))), schema)
 
 
+def read_stream(path: Path, limit: int) -> pa.Table:
+    """The rows of anyone's uncompressed stream of at most ``limit`` bytes, as views of the mapped file."""
+    file = HeldFile(path)
+    file.refuse_larger(limit)
+    return pa.Table.from_batches(list(_valid_batches(pa.py_buffer(file.map()), None, str(path))))
+
+
 @runtime_checkable
 class _MessageSource(Protocol):
     """The bytes of a stream: a ``pa.Buffer``, or anything else with a size that gives slices of itself."""
@@ -99,7 +106,7 @@ def read_batches(source: _MessageSource, schema: pa.Schema, where: str) -> Itera
         yield batch
 
 
-def _valid_batches(source: _MessageSource, schema: pa.Schema, where: str) -> Iterator[pa.RecordBatch]:
+def _valid_batches(source: _MessageSource, wanted: pa.Schema | None, where: str) -> Iterator[pa.RecordBatch]:
     if source.size == 0:
         raise ValueError(f"{where} is empty")
     try:
@@ -107,6 +114,7 @@ def _valid_batches(source: _MessageSource, schema: pa.Schema, where: str) -> Ite
         if message is None:
             raise ValueError("it has no schema")
         got = pa.ipc.read_schema(message)
+        schema = got if wanted is None else wanted
         absent = {name: LATER[name] for name in schema.names if name in LATER and name not in got.names}
         if not got.equals(pa.schema([field for field in schema if field.name not in absent])):
             raise ValueError(_schema_difference(got, schema))

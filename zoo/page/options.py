@@ -15,6 +15,7 @@ class PageOptions:
     data: Annotated[
         Path | None, Option("folder of the tasks' data, for an example (default: where evaluation looks)", "DIR")
     ] = None
+    fetch: Annotated[bool, Option("also download the data that the zoo names on the hub")] = False
     pictures: Annotated[CountOrZero, Option("runs of each config with pictures of their checkpoints", "N")] = 100
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ The example is the same for all checkpoints of a task. It comes from the data fo
 our own.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ _UNKNOWN_WORD = "(unknown)"
 _MOST_ATTENTION = 1 << 17
 """Numbers per checkpoint; two blocks of two heads on 49 patches have 9,604."""
 _MOST_FILTER_WEIGHTS = 1 << 12
+_FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/]+/)*")
+"""The folders of an absolute path."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,10 @@ class Example:
         return {"source": self.source, "label": self.label, "pixels": self.pixels, "words": self.words}
 
 
-def find_example(reader: ZooReader, data: Path | None) -> Example | str:
-    """An example for the transformers of a config, or in words why there is none."""
+def find_example(reader: ZooReader, data: Path | None, *, fetch: bool = False) -> Example | str:
+    """An example for the transformers of a config, or in words why there is none; the words name no folder."""
     spec, embedding, details = reader.spec, reader.embedding, reader.details
-    definition = details.definition(Path.cwd())
+    definition = details.definition(Path.cwd(), fetch=fetch)
     folder = data or (data_folder() if definition.is_paper else None)
 
     def given() -> WordEmbedding:
@@ -69,6 +72,9 @@ def find_example(reader: ZooReader, data: Path | None) -> Example | str:
     except (OSError, ValueError) as error:
         # without these data, an example of our own, or the reason
         missing = str(error)
+        for known in filter(None, (folder, Path.cwd(), Path.home())):
+            missing = missing.replace(f"{known}/", "")
+        missing = _FOLDERS.sub("", missing)
     if embedding is not None:
         return _sentence_example(spec, embedding)
     if details.task == "mnist":

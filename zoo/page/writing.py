@@ -41,6 +41,7 @@ def _write_page(
     *,
     predictions: Sequence[Predictions] = (),
     data: Path | None = None,
+    fetch: bool = False,
     pictured: int = _PICTURED_RUNS,
     advance: Advance = lambda checkpoints: None,
 ) -> Manifest:
@@ -52,11 +53,12 @@ def _write_page(
     folder, out = find_folder(zoo), out.resolve()
     _check_target(out, folder.resolve())
     readers = {config: ZooReader(folder, config, "all") for config in PublishedZoo.read(folder).configs}
-    name = str(zoo) if not Path(zoo).is_dir() else folder.name
+    path = Path(zoo).expanduser()
+    name = folder.name if path.is_dir() else str(zoo)
     head = {
         "name": printable(name),
         "summary": _counts(readers),
-        "open": str(zoo),
+        "open": name if path.is_absolute() else str(zoo),
         "configs": list(readers),
         "predictions": [entry.shown() for entry in predictions],
         "runs_per_file": _RUNS_PER_FILE,
@@ -66,7 +68,7 @@ def _write_page(
         tables = []
         for index, reader in enumerate(readers.values()):
             if reader.spec not in examples:
-                examples[reader.spec] = find_example(reader, data)
+                examples[reader.spec] = find_example(reader, data, fetch=fetch)
             tables.append(packed(_write_config(new, index, reader, examples[reader.spec], pictured, advance)))
         page = render(f"{printable(name)}: trained small transformers", head, tables, _summary(readers))
         write_atomically(new / _PAGE_FILE, page.encode())
@@ -173,6 +175,7 @@ def run(options: PageOptions, predictions: Sequence[Predictions]) -> None:
             options.out,
             predictions=predictions,
             data=options.data,
+            fetch=options.fetch,
             pictured=options.pictures,
             advance=functools.partial(bar.advance, task),
         )

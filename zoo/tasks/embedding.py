@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import safetensors
 import safetensors.torch
 import torch
@@ -49,12 +50,12 @@ class WordEmbedding:
 
     def encode(self, texts: Sequence[str], tokens: int) -> Int[Tensor, "n tokens"]:
         """Whitespace tokens as ids, cut or padded to ``tokens``; a text without a token counts as one unknown word."""
-        rows = torch.zeros(len(texts), tokens, dtype=torch.int32)
+        rows = np.zeros((len(texts), tokens), dtype=np.int32)
         ids = self.ids
         for row, text in zip(rows, texts, strict=True):
-            words = [ids.get(word, _UNKNOWN) for word in text.split()[:tokens]] or [_UNKNOWN]
-            row[: len(words)] = torch.tensor(words, dtype=torch.int32)
-        return rows
+            words = [ids.get(word, _UNKNOWN) for word in text.split(maxsplit=tokens)[:tokens]] or [_UNKNOWN]
+            row[: len(words)] = words
+        return torch.from_numpy(rows)
 
     def __call__(self, ids: Int[Tensor, "b t"]) -> tuple[Float[Tensor, "b t D"], Bool[Tensor, "b t"]]:
         """Word vectors and the mask that is True on real tokens: ``model(*embedding(ids))``."""

@@ -38,34 +38,36 @@ def evaluate(
     zoo: str | Path = DEFAULT_NAME,
     embedding: str | Path | WordEmbedding | None = None,
     batch_size: int = 1000,
+    fetch: bool = False,
 ) -> Evaluation:
     """Measures ``model`` on the whole test set of ``task``.
 
     ``task`` is one of the paper's by name, the path of a task file, the name of a task whose file is in the manifest of
     ``zoo``, or data that is loaded already; ``data`` is the folder that the paths of its data start from. A transformer
     of texts reads words by the frozen embedding it was trained with: that of ``zoo``, the zoo it is from, found by name
-    as ``zoo.open`` finds it; without a zoo, ``embedding`` is the embedding or its folder. ``batch_size``
+    as ``zoo.open`` finds it; without a zoo, ``embedding`` is the embedding or its folder. Data that the manifest of
+    a zoo names on the Hugging Face hub are downloaded only with ``fetch``. ``batch_size``
     examples go to the device at a time; the model itself always sees tiles of ``_TILE``, the last one filled up, so the
     result is the same at every batch size, to the bit.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     if not isinstance(task, TaskData):
-        file = _define_task(task, zoo)
+        file = _define_task(task, zoo, fetch)
         task = load_task(file, data, lambda: _find_embedding(zoo, file.name) if embedding is None else embedding)
     if task.spec.task != model.spec.task:
         raise ValueError(f"a transformer of {model.spec.task} cannot be evaluated on {task.spec.task}")
     return measure(model, task, task.test, max(1, batch_size // _TILE) * _TILE)
 
 
-def _define_task(name: str | Path, zoo: str | Path) -> TaskFile:
+def _define_task(name: str | Path, zoo: str | Path, fetch: bool) -> TaskFile:
     """The file of a task: the paper's by name, one by its path, or by name the one in the manifest of a zoo."""
     if str(name) in PAPER_TASKS or Path(name).suffix == ".toml":
         return find_task(name)
     configs = PublishedZoo.read(find_folder(zoo, str(name))).configs.values()
     for config in configs:
         if config.task == name:
-            return config.definition(Path())
+            return config.definition(Path(), fetch=fetch)
     known = ", ".join(dict.fromkeys([*PAPER_TASKS, *(config.task for config in configs)]))
     raise ValueError(f"unknown task {str(name)!r}: {known}, or the path of a TOML file")
 

@@ -22,6 +22,12 @@ MOST_CLASSES = 256
 """A label is hashed as one byte."""
 MAX_BYTES = 1 << 30
 """The most that the images of a data set may take, in memory or on disk."""
+MAX_TEXT_BYTES, LONGEST_TEXT = 256 << 20, 1 << 20
+"""Bytes of all texts of a split, and of one of them."""
+_MOST_EXAMPLES = 10_000_000
+"""In a split: a few kilobytes may unpack to billions of examples, each of which takes far more than its bytes."""
+_MOST_TOKENS = MAX_BYTES // 4
+"""In a data set; each is a number of four bytes."""
 _WHOLE_NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
 
 
@@ -126,6 +132,10 @@ class RawTexts:
 
     def encode(self, embedding: WordEmbedding, spec: TransformerSpec) -> TaskData:
         """The texts as word ids of this embedding, ``spec.tokens`` per text."""
+        texts = len(self.train.texts) + len(self.test.texts)
+        if texts * spec.tokens > _MOST_TOKENS:
+            sizes = f"{texts:,} texts of {spec.tokens:,} tokens"
+            raise ValueError(f"{self.source}: {sizes}, at most {_MOST_TOKENS:,} tokens are read")
         train, test = (
             Examples(embedding.encode(split.texts, spec.tokens), torch.tensor(split.labels, dtype=torch.long))
             for split in (self.train, self.test)
@@ -141,6 +151,12 @@ def identify_images(train: Examples, test: Examples) -> DataIdentity:
 def identify_texts(train: LabeledTexts, test: LabeledTexts) -> DataIdentity:
     hashes = (hash_texts(split.texts, split.labels) for split in (train, test))
     return DataIdentity(len(train.texts), len(test.texts), *hashes)
+
+
+def check_count(examples: int, where: str) -> None:
+    """Refuses a split of more examples than are read, before anything is allocated for them."""
+    if examples > _MOST_EXAMPLES:
+        raise ValueError(f"{where} holds {examples:,} examples, at most {_MOST_EXAMPLES:,} are read")
 
 
 @dataclass(frozen=True)
@@ -189,17 +205,18 @@ def join_texts(
     title: str, train: LabeledTexts, test: LabeledTexts, classes: int, train_at: str, test_at: str
 ) -> RawTexts:
     """The two splits of a data set of texts; ``train_at`` and ``test_at`` name their labels in a message."""
-    _check_classes(torch.tensor(train.labels), torch.tensor(test.labels), train_at, test_at)
+    labels, test_labels = (torch.tensor(split.labels, dtype=torch.uint8) for split in (train, test))
+    _check_classes(labels, test_labels, train_at, test_at)
     identity = identify_texts(train, test)
     return RawTexts(train, test, name_of(title, identity), identity, classes)
 
 
 def _check_classes(train: Integer[Tensor, " n"], test: Integer[Tensor, " m"], train_at: str, test_at: str) -> None:
     """There must be at least two classes, and none in the test set that the training set does not have."""
-    known = torch.unique(train)
-    if len(known) < 2:
-        raise ValueError(f"{train_at} holds only the class {int(known[0])}: a task has at least two")
-    strange = test[~torch.isin(test, known)]
+    known = torch.bincount(train, minlength=MOST_CLASSES) > 0
+    if int(known.sum()) < 2:
+        raise ValueError(f"{train_at} holds only the class {int(train[0])}: a task has at least two")
+    strange = test[~known[test.int()]]
     if len(strange):
         raise ValueError(f"{test_at} holds the class {int(strange[0])}, which {train_at} does not have")
 

@@ -7,6 +7,7 @@ data = section.read(base=Path("folder of digits.toml"))
 import csv
 import gzip
 import struct
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -25,12 +26,15 @@ from torch import Tensor
 from zoo.checked import Text, checked, shown
 from zoo.storage.untrusted import MOST_DEFLATION, refuse_larger
 from zoo.tasks.examples import (
+    LONGEST_TEXT,
     MAX_BYTES,
+    MAX_TEXT_BYTES,
     MOST_CLASSES,
     ImageSplit,
     LabeledTexts,
     RawImages,
     RawTexts,
+    check_count,
     class_names,
     class_numbers,
     join_images,
@@ -42,11 +46,9 @@ _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 _IMAGES = "images are [n, h, w] or [n, h, w, c], as uint8, or as floats from 0 to 1"
 _LABELS = f"labels are whole numbers from 0 to {MOST_CLASSES - 1} of an integer type, in one dimension"
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-_PIXELS_AT_ONCE = 1 << 20
+_BYTES_AT_ONCE = 1 << 20
 _IDX_STEMS = {"train": "train", "test": "t10k"}
 _UNSIGNED_BYTE = 0x08
-_FIELD_LIMIT = 1 << 20
-_MAX_CSV_BYTES = 256 << 20
 _Column = Text | Annotated[int, Meta(ge=1, le=1000)]
 """A column by its name, or by its number from 1."""
 
@@ -132,6 +134,7 @@ def _read_header(file: zipfile.ZipExtFile, allowed: str, where: str) -> tuple[in
         raise ValueError(f"{where} has the shape {shown(shape)}: {allowed}")
     if 0 in shape:
         raise ValueError(f"{where} is empty: its shape is {shape}")
+    check_count(shape[0], where)
     return file.tell(), shape, dtype
 
 
@@ -140,7 +143,7 @@ def _pixels(images: np.ndarray, where: str) -> UInt8[Tensor, "n height width *ch
     if images.dtype == np.uint8:
         return torch.from_numpy(np.ascontiguousarray(images))
     rounded = np.empty(images.shape, dtype=np.uint8)
-    rows = max(1, _PIXELS_AT_ONCE // prod(images.shape[1:]))
+    rows = max(1, _BYTES_AT_ONCE // prod(images.shape[1:]))
     for start in range(0, len(images), rows):
         part = images[start : start + rows].astype(np.float64)
         inside = (part >= 0) & (part <= 1)
@@ -162,7 +165,8 @@ class IdxData:
     def read(self, base: Path) -> RawImages:
         folder = base / self.path
         missing = "idx data are a folder with images and labels to train and to test on, named like those of MNIST"
-        train, test = (read_idx_split(folder, split, missing) for split in _IDX_STEMS)
+        train = read_idx_split(folder, "train", missing)
+        test = read_idx_split(folder, "test", missing, MAX_BYTES - train.images.numel())
         return join_images(folder.resolve().name, train, test)
 
 
@@ -171,18 +175,18 @@ def find_idx(folder: Path, stem: str) -> Path | None:
     return next((path for path in (folder / stem, folder / f"{stem}.gz") if path.is_file()), None)
 
 
-def read_idx_split(folder: Path, split: str, missing: str) -> ImageSplit:
-    """Images and labels of a split; ``missing`` ends the message about a file that is not there."""
+def read_idx_split(folder: Path, split: str, missing: str, most: int = MAX_BYTES) -> ImageSplit:
+    """Images of at most ``most`` bytes, and labels; ``missing`` ends the message about a file that is not there."""
     stem, paths = _IDX_STEMS[split], []
     for name in (f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte"):
         if (path := find_idx(folder, name)) is None:
             raise FileNotFoundError(f"{folder / name}[.gz] is missing: {missing}")
         paths.append(path)
     images, labels = paths
-    return ImageSplit(_read_idx(images, 3), _read_idx(labels, 1), str(images), str(labels))
+    return ImageSplit(_read_idx(images, 3, most), _read_idx(labels, 1), str(images), str(labels))
 
 
-def _read_idx(path: Path, dimensions: int) -> Tensor:
+def _read_idx(path: Path, dimensions: int, most: int = MAX_BYTES) -> Tensor:
     """The bytes of an IDX file, gzipped or not, as a uint8 tensor with the given number of dimensions."""
     zipped = path.suffix == ".gz"
     length, stored = 4 + 4 * dimensions, path.stat().st_size
@@ -195,23 +199,26 @@ def _read_idx(path: Path, dimensions: int) -> Tensor:
                 )
             shape = struct.unpack(f">{dimensions}I", header[4:])
             size = prod(shape)
-            if size > MAX_BYTES:
-                raise ValueError(f"{path} holds {size:,} bytes, at most {MAX_BYTES:,} are read")
+            check_count(shape[0], str(path))
+            if size > most:
+                raise ValueError(f"{path} holds {size:,} bytes, at most {most:,} are read")
             # a few kilobytes of gzip may unpack to megabytes, and may be followed by gigabytes of padding
             if zipped:
                 held = "less" if size > MOST_DEFLATION * stored else "more" if stored > 2 * size + 1024 else None
             else:
                 held = None if stored == length + size else f"{stored - length:,}"
-            content = b"" if held else file.read(size + 1)
+            content, read = np.empty(0 if held else size, dtype=np.uint8), 0
+            while part := file.readinto(content.data[read : read + _BYTES_AT_ONCE]):
+                read += part
+            held = held or ("more" if file.read(1) else None if read == size else f"{read:,}")
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is damaged: {error}; delete it and fetch it again") from error
-    if held or len(content) != size:
-        held = held or ("more" if len(content) > size else f"{len(content):,}")
+    if held:
         raise ValueError(
             f"{path} is damaged: its header promises {size:,} bytes of data, it holds {held}; delete it and fetch it "
             "again"
         )
-    return torch.from_numpy(np.frombuffer(content, dtype=np.uint8).reshape(shape).copy())
+    return torch.from_numpy(content.reshape(shape))
 
 
 @dataclass(frozen=True)
@@ -254,7 +261,7 @@ def read_columns(
     """The texts and labels of a file whose rows all have ``width`` columns, or as many as the first."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: csv data are a folder with a file to train on and one to test on")
-    refuse_larger(path, _MAX_CSV_BYTES)
+    refuse_larger(path, MAX_TEXT_BYTES)
     rows = _read_rows(path, width)
     first = next(rows, [])
     if not first:
@@ -262,10 +269,14 @@ def read_columns(
     columns = [_find_column(column, first, path) for column in (text, label)]
     if isinstance(text, int):
         rows = chain([first], rows)
-    pairs = [[row[column] for column in columns] for row in rows]
-    if not pairs:
+    texts: list[str] = []
+    labels: list[str] = []
+    for row in rows:
+        check_count(len(texts) + 1, str(path))
+        texts.append(row[columns[0]])
+        labels.append(sys.intern(row[columns[1]]))
+    if not texts:
         raise ValueError(f"{path} is empty: it has a header and no rows")
-    texts, labels = map(list, zip(*pairs, strict=True))
     if "" in labels:
         raise ValueError(f"{path} has no label in row {labels.index('') + 1:,}")
     return texts, labels
@@ -273,7 +284,7 @@ def read_columns(
 
 def _read_rows(path: Path, width: int | None) -> Iterator[list[str]]:
     """The rows of a file that are not blank, one at a time."""
-    csv.field_size_limit(_FIELD_LIMIT)
+    csv.field_size_limit(LONGEST_TEXT)
     with path.open(newline="", encoding="utf-8-sig") as file:
         try:
             for number, row in enumerate(filter(None, csv.reader(file)), start=1):

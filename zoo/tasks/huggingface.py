@@ -1,22 +1,33 @@
-"""Images or texts that ``datasets`` can load: by a name on the Hugging Face hub, or from a folder."""
+"""Images or texts that ``datasets`` can load: by a name on the Hugging Face hub, or from a folder.
 
+A folder and what it holds may come from anywhere. Nothing outside it is read, whatever its README, its links and its
+tables name, and what a file unpacks to is measured before ``datasets`` sees it.
+"""
+
+import io
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
 from zoo.checked import Text, shown
+from zoo.format.table_file import read_stream
+from zoo.storage.untrusted import read_bounded, read_json, refuse_larger
 from zoo.tasks.examples import (
+    LONGEST_TEXT,
     MAX_BYTES,
+    MAX_TEXT_BYTES,
     ImageSplit,
     LabeledTexts,
     RawImages,
     RawTexts,
+    check_count,
     class_names,
     class_numbers,
     join_images,
@@ -24,11 +35,18 @@ from zoo.tasks.examples import (
 )
 
 if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
+    from datasets import Dataset, DatasetBuilder, DatasetDict
 
-_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
-_SAVED_FILES = ("dataset_dict.json", "state.json")
-"""Written by ``save_to_disk``; such a folder is read by ``load_from_disk`` alone."""
+_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+_SPLITS_FILE, _STATE_FILE = "dataset_dict.json", "state.json"
+"""Written by ``save_to_disk``."""
+_KINDS = ("parquet", "arrow", "csv", "json", "imagefolder")
+_PACKED = (".7z", ".bz2", ".gz", ".lz4", ".rar", ".tar", ".tgz", ".xz", ".zip", ".zst")
+_ELSEWHERE = re.compile(r"^[/~]|\.\.|:[/:]")
+_MAX_CARD_BYTES = 1 << 20
+_ROWS_AT_ONCE = 100
+_IMAGE_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""Pillow starts other programs to read some of its other formats."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +71,12 @@ class HuggingFaceData:
         if self.train == self.test:
             raise ValueError(f"test must be another split than train, got {shown(self.test)} for both")
 
+    def is_local(self, base: Path) -> bool:
+        """Whether this is a folder, so that reading it contacts nobody."""
+        return (base / self.path).is_dir()
+
     def read(self, base: Path) -> RawImages | RawTexts:
-        folder = base / self.path
-        local = folder.is_dir()
+        folder, local = base / self.path, self.is_local(base)
         where = str(folder) if local else " ".join(filter(None, (self.path, self.config)))
         loaded = _load(self.path, folder, self.config)
         for split in (self.train, self.test):
@@ -63,17 +84,25 @@ class HuggingFaceData:
                 raise ValueError(f"{where} has no split {split!r}: it has {', '.join(map(str, loaded))}")
             if len(loaded[split]) == 0:
                 raise ValueError(f"{where}: the split {split!r} is empty")
-        train, test = (_Split(loaded[split], f"{where}: {split}") for split in (self.train, self.test))
+            check_count(len(loaded[split]), f"{where}: {split}")
+        roots = (folder,) if local else _caches()
+        train, test = (_Split(loaded[split], f"{where}: {split}", roots) for split in (self.train, self.test))
         column = self.input or train.only_input(self.label)
         _check_columns(train, test, (column, self.label))
         labels, test_labels, classes = _read_labels(train, test, self.label)
         title = folder.resolve().name if local else where
         at, test_at = (split.at(self.label) for split in (train, test))
         if train.holds_images(column):
+            images = train.images(column, MAX_BYTES)
             return join_images(
                 title,
-                ImageSplit(train.images(column), torch.tensor(labels), train.at(column), at),
-                ImageSplit(test.images(column), torch.tensor(test_labels), test.at(column), test_at),
+                ImageSplit(images, torch.tensor(labels), train.at(column), at),
+                ImageSplit(
+                    test.images(column, MAX_BYTES - images.numel()),
+                    torch.tensor(test_labels),
+                    test.at(column),
+                    test_at,
+                ),
                 classes,
             )
         if not train.holds_texts(column):
@@ -85,10 +114,11 @@ class HuggingFaceData:
 
 @dataclass(frozen=True)
 class _Split:
-    """The rows of a split, and what to call them in a message."""
+    """The rows of a split, what to call them in a message, and the folders that their files may lie in."""
 
     rows: "Dataset"
     where: str
+    roots: tuple[Path, ...]
 
     def at(self, column: str) -> str:
         return f"{self.where}, column {column}"
@@ -112,25 +142,19 @@ class _Split:
             raise ValueError(f"{self.where} has several columns to read, {', '.join(found)}: name one as input")
         return found[0]
 
-    def images(self, column: str) -> UInt8[Tensor, "n height width *channels"]:
-        """The images as bytes; those that are neither gray nor RGB become RGB."""
-        rows, images = self.rows.select_columns(column), None
-        for row in range(len(rows)):
+    def images(self, column: str, most: int) -> UInt8[Tensor, "n height width *channels"]:
+        """The images as at most ``most`` bytes; those that are neither gray nor RGB become RGB."""
+        images = None
+        for row, cell in enumerate(self._cells(column)):
+            if not cell.is_valid:
+                raise ValueError(f"{self.at(column)}, row {row + 1:,} is empty")
             try:
-                image = rows[row][column]
+                pixels = self._pixels(cell.as_py(), self.rows.features[column], most // len(self.rows))
             # Pillow raises many types for an image that it cannot read
             except Exception as error:
                 raise ValueError(f"{self.at(column)}, row {row + 1:,} cannot be read: {_reason(error)}") from error
-            if image is None:
-                raise ValueError(f"{self.at(column)}, row {row + 1:,} is empty")
-            pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
             if images is None:
-                if pixels.size * len(rows) > MAX_BYTES:
-                    raise ValueError(
-                        f"{self.at(column)} holds {len(rows):,} images of {pixels.size:,} bytes each, at most "
-                        f"{MAX_BYTES:,} bytes are read"
-                    )
-                images = np.empty((len(rows), *pixels.shape), dtype=np.uint8)
+                images = np.empty((len(self.rows), *pixels.shape), dtype=np.uint8)
             if pixels.shape != images.shape[1:]:
                 raise ValueError(
                     f"{self.at(column)} must hold images of one size and mode: row {row + 1:,} is "
@@ -140,11 +164,37 @@ class _Split:
         assert images is not None, "a split has rows"
         return torch.from_numpy(images)
 
+    def _pixels(self, value: dict[str, Any], feature: Any, most: int) -> UInt8[np.ndarray, "height width *channels"]:
+        """One image, which the table holds, or names as a file."""
+        import PIL.Image
+
+        data, path = value["bytes"], Path(value["path"] or "")
+        if data is None:
+            if not any(_lies_in(path, root) for root in self.roots):
+                raise ValueError(f"{path} is not a file of this data set")
+            data = read_bounded(path, MAX_BYTES)
+        with PIL.Image.open(io.BytesIO(data), formats=_IMAGE_FORMATS) as image:
+            size = image.width * image.height * (1 if (feature.mode or image.mode) == "L" else 3)
+        if size > most:
+            raise ValueError(f"{size:,} bytes are too many for {len(self.rows):,} rows: at most {most:,} are read")
+        image = feature.decode_example({"bytes": data, "path": None})
+        return np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
+
+    def _cells(self, column: str) -> pa.ChunkedArray:
+        return self.rows.select_columns(column).with_format("arrow")[:][column]
+
     def values(self, column: str) -> list[Any]:
         """The texts or labels of a column."""
-        values = self.rows.select_columns(column)[:][column]
+        cells = self._cells(column)
+        if cells.nbytes > MAX_TEXT_BYTES:
+            raise ValueError(f"{self.at(column)} holds {cells.nbytes:,} bytes, at most {MAX_TEXT_BYTES:,} are read")
+        values = cells.to_pylist()
         if None in values:
             raise ValueError(f"{self.at(column)}, row {values.index(None) + 1:,} is empty")
+        if self.holds_texts(column) and (longest := max(map(len, values))) > LONGEST_TEXT:
+            raise ValueError(
+                f"{self.at(column)} holds a text of {longest:,} letters, at most {LONGEST_TEXT:,} are read"
+            )
         return values
 
 
@@ -154,19 +204,30 @@ def _described(pixels: np.ndarray) -> str:
 
 def _load(name: str, folder: Path, config: str | None) -> "DatasetDict":
     """The data set in a folder, or where there is none, under this name on the hub or in the hub's cache."""
-    from datasets import DatasetDict, load_dataset, load_from_disk
+    from datasets import DatasetDict, load_dataset_builder
 
     local = folder.is_dir()
-    saved = any((folder / name).is_file() for name in _SAVED_FILES)
-    if saved and config is not None:
-        raise ValueError(f"{folder} was written by save_to_disk and has no config: leave config out, got {config!r}")
-    if not local and not _HUB_NAME.fullmatch(name):
-        raise FileNotFoundError(f"{folder} is not a folder, and {name!r} is not a name on the hub such as OWNER/NAME")
+    if any((folder / file).is_file() for file in (_SPLITS_FILE, _STATE_FILE)):
+        if config is not None:
+            raise ValueError(
+                f"{folder} was written by save_to_disk and has no config: leave config out, got {config!r}"
+            )
+        return _load_saved(folder)
     if not local and Path(name).exists():
         # datasets would take it for the data, whatever it is
         raise ValueError(f"{name!r} is not a folder beside the task file, but there is one in the working directory")
+    # a name without an owner would be one of a reader in datasets, which looks for files in the working directory
+    if not local and not _HUB_NAME.fullmatch(name):
+        raise FileNotFoundError(f"{folder} is not a folder, and {name!r} is not a name on the hub such as OWNER/NAME")
     try:
-        loaded = load_from_disk(str(folder)) if saved else load_dataset(str(folder) if local else name, config)
+        if local:
+            _check_card(folder)
+        builder = load_dataset_builder(str(folder.resolve()) if local else name, config)
+        _check_files(builder, folder if local else None)
+        builder.download_and_prepare()
+        loaded = builder.as_dataset()
+        assert isinstance(loaded, DatasetDict), "no split was named"
+        return loaded
     # datasets and the hub client raise many types for one fact, that there is no data set to read
     except Exception as error:
         if local:
@@ -174,11 +235,123 @@ def _load(name: str, folder: Path, config: str | None) -> "DatasetDict":
         raise FileNotFoundError(
             f"{folder} is not a folder, and datasets cannot load {name!r} from the hub: {_reason(error)}"
         ) from error
-    if not isinstance(loaded, DatasetDict):
+
+
+def _load_saved(folder: Path) -> "DatasetDict":
+    """What ``save_to_disk`` wrote: a folder for each split, with tables as Arrow streams."""
+    from datasets import Dataset, DatasetDict
+    from datasets.table import InMemoryTable
+
+    if not (folder / _SPLITS_FILE).is_file():
         raise ValueError(
             f"{folder} holds rows without splits: save a DatasetDict, with one split to train on, one to test"
         )
+    loaded = DatasetDict()
+    for split in read_json(folder / _SPLITS_FILE)["splits"]:
+        files = sorted((folder / split).glob("data*.arrow"))
+        if not files or not all(_lies_in(file, folder) for file in files):
+            raise ValueError(f"{folder} is damaged: the split {shown(split)} has no table in it")
+        tables = [read_stream(file, MAX_BYTES) for file in files]
+        loaded[split] = Dataset(InMemoryTable(pa.concat_tables(tables)))
     return loaded
+
+
+def _lies_in(path: Path, folder: Path) -> bool:
+    """Whether a path leads to something in a folder, by links too."""
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def _caches() -> tuple[Path, ...]:
+    """The folders that hold what was downloaded from the hub."""
+    from datasets import config
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE), Path(config.HF_DATASETS_CACHE), Path(config.DOWNLOADED_DATASETS_PATH)
+
+
+def _check_card(folder: Path) -> None:
+    """Refuses a README that names files elsewhere, which datasets would look for before we could ask."""
+    from datasets import config
+    from huggingface_hub import DatasetCard
+
+    card = folder / config.REPOCARD_FILENAME
+    if (folder / config.REPOYAML_FILENAME).exists():
+        raise ValueError(f"{config.REPOYAML_FILENAME} is not read: move its content to {card.name}")
+    if not card.exists():
+        return
+    refuse_larger(card, _MAX_CARD_BYTES)
+    configs = DatasetCard.load(card).data.get("configs") or []
+    # YAML can hold a list many times, and in itself
+    found, seen = [each.get(key) for each in configs for key in ("data_files", "data_dir")], set()
+    while found:
+        value = found.pop()
+        if isinstance(value, str) and _ELSEWHERE.search(value):
+            raise ValueError(f"its {card.name} leads outside it: {shown(value)}")
+        if isinstance(value, dict | list) and id(value) not in seen:
+            seen.add(id(value))
+            found += value.values() if isinstance(value, dict) else value
+
+
+def _check_files(builder: "DatasetBuilder", folder: Path | None) -> None:
+    """Refuses files outside the folder, or outside the hub where there is none, and those that unpack to too much."""
+    from datasets import DownloadManager
+
+    kind: str = builder.name
+    if folder is not None and kind not in _KINDS:
+        raise ValueError(f"it holds files for {kind}, only those for {', '.join(_KINDS)} are read")
+    files = [file for split in (builder.config.data_files or {}).values() for file in split]
+    for file in files:
+        if not (file.startswith("hf://") if folder is None else _lies_in(Path(file), folder)):
+            raise ValueError(f"{file} leads outside it")
+        if folder is not None and file.lower().endswith(_PACKED):
+            raise ValueError(f"{file} is packed: unpack it")
+        if folder is not None:
+            refuse_larger(Path(file), MAX_TEXT_BYTES if kind in ("csv", "json") else MAX_BYTES)
+    if kind == "arrow" and folder is not None:
+        for file in files:
+            read_stream(Path(file), MAX_BYTES)
+    if kind == "parquet":
+        vars(builder.config)["batch_size"] = _ROWS_AT_ONCE
+        left = MAX_BYTES
+        for path in files if folder else DownloadManager().download(files):
+            left -= _unpacked_size(path, left)
+
+
+def _unpacked_size(path: str, most: int) -> int:
+    """The bytes of the rows of a Parquet file, where a text counts as often as it occurs; too many are a ValueError.
+
+    A text that is there once can stand in all rows. So texts are read as numbers of texts, which takes no more memory
+    than the file records.
+    """
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path) as file:
+        about = file.metadata
+        leaves = [about.schema.column(number) for number in range(about.num_columns)]
+    check_count(about.num_rows, path)
+    groups = [about.row_group(number) for number in range(about.num_row_groups)]
+    chunks = [(group.column(number), leaf) for group in groups for number, leaf in enumerate(leaves)]
+    size = sum(chunk.total_uncompressed_size + chunk.num_values * max(8, leaf.length) for chunk, leaf in chunks)
+    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    if size <= most and texts:
+        with parquet.ParquetFile(path, read_dictionary=texts) as file:
+            size += sum(_text_bytes(column) for batch in file.iter_batches(columns=texts) for column in batch.columns)
+    if size > most:
+        raise ValueError(f"{path} unpacks to {size:,} bytes, at most {MAX_BYTES:,} are read")
+    return size
+
+
+def _text_bytes(array: pa.Array) -> int:
+    """The bytes of texts that are read as numbers, inside of tables and lists too."""
+    from pyarrow import compute
+
+    if isinstance(array, pa.DictionaryArray):
+        lengths = compute.call_function("binary_length", [array.dictionary]).to_numpy(zero_copy_only=False)
+        return int(lengths[array.indices.drop_null().to_numpy()].sum())
+    if isinstance(array, pa.MapArray):
+        return _text_bytes(array.keys) + _text_bytes(array.items)
+    inner = array.flatten() if pa.types.is_nested(array.type) else []
+    return sum(map(_text_bytes, inner if isinstance(inner, list) else [inner]))
 
 
 def _reason(error: Exception) -> str:

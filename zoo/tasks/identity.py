@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Integer, UInt8
 from torch import Tensor
 
@@ -104,7 +105,7 @@ def hash_images(images: UInt8[Tensor, "n height width *channels"], labels: Integ
     """SHA-256 of the shape, the pixels and the labels as one byte each."""
     digest = hashlib.sha256(" ".join(map(str, images.shape)).encode())
     digest.update(images.contiguous().numpy().data)
-    digest.update(bytes(labels.tolist()))
+    digest.update(labels.to(torch.uint8).contiguous().numpy().data)
     return digest.hexdigest()
 
 

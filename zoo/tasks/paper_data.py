@@ -45,7 +45,10 @@ def read_task(task: TaskFile, folder: Path | None) -> RawImages | RawTexts:
     """The data as its files hold it. ``folder`` takes the place of the one that the file's paths start from."""
     if task.is_paper:
         return _load_mnist(folder) if task.name == MNIST.task else _load_news(folder)
-    return task.data.read(folder or task.base)
+    data, base = task.data, folder or task.base
+    if isinstance(data, HuggingFaceData) and not task.fetch and not data.is_local(base):
+        raise FileNotFoundError(f"{base / data.path} is not a folder: --fetch (fetch=True) downloads it from the hub")
+    return data.read(base)
 
 
 def task_data(task: TaskFile, raw: RawImages | RawTexts, embedding: WordEmbedding | None = None) -> TaskData:

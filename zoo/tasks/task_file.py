@@ -61,13 +61,14 @@ class TaskFile:
     """A task file whose name, data and transformer were checked.
 
     ``text`` is the file without comments and in one way of writing, ``where`` its path for messages, and ``base`` the
-    folder that the paths in it start from.
+    folder that the paths in it start from. ``fetch`` is whether data that it names on the hub may be downloaded.
     """
 
     name: str
     text: str
     where: str
     base: Path
+    fetch: bool = True
 
     @classmethod
     def read(cls, path: Path) -> "TaskFile":

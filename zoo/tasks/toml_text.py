@@ -2,15 +2,31 @@
 
 import json
 import math
+import re
 import tomllib
 from typing import Any
+
+_MOST_LEVELS = 16
+_BARE_PARTS = re.compile(rf"(?<![\w-])[\w-]++(?:[ \t]*+\.[ \t]*+[\w-]++){{{_MOST_LEVELS}}}")
+_QUOTED_PART = re.compile(r"""["'][ \t]*+\.""")
 
 
 def parse_toml(text: str | bytes, where: str) -> dict[str, Any]:
     """The content of a file; text that is not TOML, or not UTF-8, is a ValueError that names ``where`` it lies."""
     try:
-        return tomllib.loads(text if isinstance(text, str) else text.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        text = text if isinstance(text, str) else text.decode()
+        # tomllib's time grows with the square of the parts of a dotted key
+        if _BARE_PARTS.search(text) or any(len(_QUOTED_PART.findall(line)) > _MOST_LEVELS for line in text.split("\n")):
+            raise ValueError(f"a key has more than {_MOST_LEVELS} parts")
+        content = tomllib.loads(text)
+        level: list[Any] = [content]
+        for _ in range(_MOST_LEVELS):
+            inner = (value for outer in level for value in (outer.values() if isinstance(outer, dict) else outer))
+            level = [value for value in inner if isinstance(value, dict | list)]
+        if level:
+            raise ValueError(f"tables and arrays are more than {_MOST_LEVELS} deep")
+        return content
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} is not TOML: {error}") from error
 
 
