@@ -212,7 +212,7 @@ def test_data_that_a_zoo_names_on_the_hub_are_fetched_only_on_request(tmp_path: 
         with pytest.raises(FileNotFoundError, match="name the folder of tones's data with --data"):
             _verify_accuracy(tmp_path / "zoo", 1, None, fetch=fetch)
 
-    for work in (evaluate, measure, lambda fetch: write_page(tmp_path / "zoo", tmp_path / "site", fetch=fetch)):
+    for work in (evaluate, measure, lambda fetch: _write_page(tmp_path / "zoo", tmp_path / "site", fetch=fetch)):
         work(False)
         assert asked == []
         work(True)
@@ -225,7 +225,7 @@ def test_a_page_names_no_folder_of_the_machine_it_was_made_on(zoo_folder: Path, 
     assert str(zoo_folder.parent) not in page_text(site)
     monkeypatch.chdir(zoo_folder.parent.parent)
     relative = f"{zoo_folder.parent.name}/{zoo_folder.name}"
-    write_page(relative, site.parent / "relative", pictured=0)
+    _write_page(relative, site.parent / "relative", pictured=0)
     assert head_of(site.parent / "relative")["open"] == relative
 
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from rich.table import Table
 
-from generation.launch import _StatusTable
+from generation.launch import _RUNNING, _Progress
 from zoo import describe, verify
-from zoo.command import one_line
+from zoo.command import one_line, progress_bar
 from zoo.format.card import DEFAULT_CARD, _render_card
 from zoo.format.manifest import Manifest
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
@@ -40,13 +40,32 @@ def test_text_is_shown_and_not_obeyed(text: str) -> None:
     shown = printable(text)
     assert shown.isprintable()
     assert one_line(ValueError(text)).isprintable()
-    for thing in (text, table_of(text), _StatusTable([0], text)):
+    for thing in (text, table_of(text)):
         out = StringIO()
         PlainConsole(file=out, force_terminal=True, width=100).print(thing)
         assert "\x1b]" not in out.getvalue()
         assert "\x1b[31m" not in out.getvalue()
         assert not any(char in out.getvalue() for char in "\x07\x9b\r\u202e")
     assert len(printable("x" * 10**6)) < 3000
+
+
+class _Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_worker_s_report_is_shown_and_not_obeyed(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", terminal := _Terminal())
+    with progress_bar() as bar:
+        progress = _Progress([0], bar)
+        progress.report(0, text, 0, 0, text)
+        progress.report(0, text, 1, 2, text)
+        progress.change(0, _RUNNING, text)
+        bar.refresh()
+    assert "\x1b]" not in terminal.getvalue()
+    assert "\x1b[31m" not in terminal.getvalue()
+    assert not any(char in terminal.getvalue() for char in "\x07\x9b\u202e")
 
 
 def table_of(text: str) -> Table:
