@@ -82,7 +82,7 @@ class TrainingRecord:
             what = f"{different[0]} of {file.name}" if different else file.name
             raise ValueError(f"the task_file is about {what}, the transformers are not: {self.spec}")
 
-    def definition(self, base: Path, *, fetch: bool) -> TaskFile:
+    def definition(self, base: Path, *, fetch: bool = False) -> TaskFile:
         """The task file, with paths that start from ``base``. It may be a stranger's: data are fetched on request."""
         if self.task_file is None:
             return TaskFile.paper(self.task)

@@ -207,12 +207,9 @@ def _load(name: str, folder: Path, config: str | None) -> "DatasetDict":
     from datasets import DatasetDict, load_dataset_builder
 
     local = folder.is_dir()
-    if any((folder / file).is_file() for file in (_SPLITS_FILE, _STATE_FILE)):
-        if config is not None:
-            raise ValueError(
-                f"{folder} was written by save_to_disk and has no config: leave config out, got {config!r}"
-            )
-        return _load_saved(folder)
+    saved = any((folder / file).is_file() for file in (_SPLITS_FILE, _STATE_FILE))
+    if saved and config is not None:
+        raise ValueError(f"{folder} was written by save_to_disk and has no config: leave config out, got {config!r}")
     if not local and Path(name).exists():
         # datasets would take it for the data, whatever it is
         raise ValueError(f"{name!r} is not a folder beside the task file, but there is one in the working directory")
@@ -220,6 +217,8 @@ def _load(name: str, folder: Path, config: str | None) -> "DatasetDict":
     if not local and not _HUB_NAME.fullmatch(name):
         raise FileNotFoundError(f"{folder} is not a folder, and {name!r} is not a name on the hub such as OWNER/NAME")
     try:
+        if saved:
+            return _load_saved(folder)
         if local:
             _check_card(folder)
         builder = load_dataset_builder(str(folder.resolve()) if local else name, config)
@@ -293,23 +292,22 @@ def _check_card(folder: Path) -> None:
 
 
 def _check_files(builder: "DatasetBuilder", folder: Path | None) -> None:
-    """Refuses files outside the folder, or outside the hub where there is none, and those that unpack to too much."""
+    """Refuses files that unpack to too much, and in a folder those that lead outside it."""
     from datasets import DownloadManager
 
     kind: str = builder.name
-    if folder is not None and kind not in _KINDS:
-        raise ValueError(f"it holds files for {kind}, only those for {', '.join(_KINDS)} are read")
     files = [file for split in (builder.config.data_files or {}).values() for file in split]
-    for file in files:
-        if not (file.startswith("hf://") if folder is None else _lies_in(Path(file), folder)):
-            raise ValueError(f"{file} leads outside it")
-        if folder is not None and file.lower().endswith(_PACKED):
-            raise ValueError(f"{file} is packed: unpack it")
-        if folder is not None:
-            refuse_larger(Path(file), MAX_TEXT_BYTES if kind in ("csv", "json") else MAX_BYTES)
-    if kind == "arrow" and folder is not None:
+    if folder is not None:
+        if kind not in _KINDS:
+            raise ValueError(f"it holds files for {kind}, only those for {', '.join(_KINDS)} are read")
         for file in files:
-            read_stream(Path(file), MAX_BYTES)
+            if not _lies_in(Path(file), folder):
+                raise ValueError(f"{file} leads outside it")
+            if file.lower().endswith(_PACKED):
+                raise ValueError(f"{file} is packed: unpack it")
+            refuse_larger(Path(file), MAX_TEXT_BYTES if kind in ("csv", "json") else MAX_BYTES)
+            if kind == "arrow":
+                read_stream(Path(file), MAX_BYTES)
     if kind == "parquet":
         vars(builder.config)["batch_size"] = _ROWS_AT_ONCE
         left = MAX_BYTES
