@@ -77,7 +77,7 @@ def fabricate_shard(
 def run_row(record: ShardRecord, index: int, completed: int, task: TaskData | None = None) -> dict[str, Any]:
     """One run; everything about it follows from its place, and its id and its seed from its configuration."""
     number, repeat = divmod(index, record.repeats or 1)
-    random = generator_of(f"{record.config}/{record.shard}/{number}/32")  # 32: small zoos have runs in all splits
+    random = generator_of(f"{record.task}/{record.shard}/{number}/32")  # 32: small zoos have runs in all splits
     configuration = LATER | {
         "optimizer": OPTIMIZERS[int(random.integers(len(OPTIMIZERS)))],
         "learning_rate": float(random.choice([1e-4, 1e-3, 1e-2])),

@@ -13,7 +13,7 @@ from tests.faults.rewriting import Rows
 from zoo.format.hyperparameters import HYPERPARAMETERS
 from zoo.format.manifest import Manifest
 from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE, Shard, ShardRecord, shard_folder, write_shard
-from zoo.format.splits import split_of
+from zoo.format.splits import _split_of
 
 Forge = Callable[[Rows, Rows, dict[str, Any]], object]
 LABELS = ("test_accuracy", "test_loss", "train_loss")
@@ -34,7 +34,7 @@ def forge_shard(folder: Path, runs: Path, forge: Forge) -> Path:
 
 def in_split(rows: Rows, split: str) -> Rows:
     """The rows of completed runs; diverged ones have no rows that are published."""
-    return [row for row in rows if split_of(row["run_id"]) == split and row.get("status") != "diverged"]
+    return [row for row in rows if _split_of(row["run_id"]) == split and row.get("status") != "diverged"]
 
 
 def rename(runs: Rows, rows: Rows, names: dict[str, str]) -> None:
@@ -45,7 +45,7 @@ def rename(runs: Rows, rows: Rows, names: dict[str, str]) -> None:
 def invented_id(split: str, number: int) -> str:
     """An id that belongs in a split."""
     ids = (f"{candidate:016x}" for candidate in range(number * 1000, (number + 1) * 1000))
-    return next(run for run in ids if split_of(run) == split)
+    return next(run for run in ids if _split_of(run) == split)
 
 
 def shuffle_labels(runs: Rows, rows: Rows, details: dict[str, Any]) -> None:
@@ -74,8 +74,8 @@ def train_weights_in_test(runs: Rows, rows: Rows, details: dict[str, Any]) -> No
 def swap_train_and_test(runs: Rows, rows: Rows, details: dict[str, Any]) -> None:
     """Invented ids carry the runs of train to test, and back."""
     other = {"train": "test", "test": "train"}
-    ids = [run["run_id"] for run in runs if split_of(run["run_id"]) in other]
-    rename(runs, rows, {run: invented_id(other[split_of(run)], number) for number, run in enumerate(ids)})
+    ids = [run["run_id"] for run in runs if _split_of(run["run_id"]) in other]
+    rename(runs, rows, {run: invented_id(other[_split_of(run)], number) for number, run in enumerate(ids)})
 
 
 def repeat_train_in_test(runs: Rows, rows: Rows, details: dict[str, Any]) -> None:
@@ -94,7 +94,7 @@ def repeat_train_with_other_hyperparameters(runs: Rows, rows: Rows, details: dic
         values = {name: run[name] for name in HYPERPARAMETERS}
         rates = (run["learning_rate"] * (1 + number / 100) for number in range(1, 1000))
         new = ({"learning_rate": rate, "run_id": record.run_id(values | {"learning_rate": rate})} for rate in rates)
-        changed[run["run_id"]] = next(each for each in new if split_of(each["run_id"]) == "test")
+        changed[run["run_id"]] = next(each for each in new if _split_of(each["run_id"]) == "test")
     runs += [run | changed[run["run_id"]] for run in runs if run["run_id"] in changed]
     rows += [row | changed[row["run_id"]] for row in rows if row["run_id"] in changed]
     details["runs"] = len(runs)

@@ -16,7 +16,7 @@ from zoo.format.manifest import Manifest
 from zoo.format.published import PublishedZoo
 from zoo.format.schema import CHECKPOINTS
 from zoo.format.shard import CHECKPOINTS_FILE, Shard
-from zoo.format.splits import SPLITS, split_of
+from zoo.format.splits import SPLITS, _split_of
 from zoo.publish import main, publish
 from zoo.reading.reader import MappedCheckpoints
 from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents
@@ -114,10 +114,10 @@ def splits_by_run(folder: Path) -> dict[str, str]:
 
 
 def test_splits_hold_70_15_15_percent_of_many_runs():
-    counts = Counter(split_of(f"run {number}") for number in range(20_000))
+    counts = Counter(_split_of(f"run {number}") for number in range(20_000))
     assert [counts[split] / 20_000 for split in SPLITS] == pytest.approx([0.70, 0.15, 0.15], abs=0.01)
     # a change here would move every published run
-    assert [split_of(run) for run in ("a", "b", "c", "d", "e", "f")] == [
+    assert [_split_of(run) for run in ("a", "b", "c", "d", "e", "f")] == [
         "validation",
         "train",
         "train",

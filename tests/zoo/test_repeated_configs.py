@@ -11,7 +11,7 @@ from zoo import describe, verify
 from zoo.format.hyperparameters import CONFIGURATION, LATER, repeats_of
 from zoo.format.manifest import MANIFEST_FILE, Manifest
 from zoo.format.record import config_name, task_of
-from zoo.format.splits import SPLITS, split_of, splits_of
+from zoo.format.splits import SPLITS, _split_of, splits_of
 from zoo.join import _join
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
@@ -55,8 +55,8 @@ def test_the_split_is_the_hash_of_the_configuration() -> None:
     names = ("run_id", "task", *(name for name in CONFIGURATION if name not in LATER))
     row = dict(zip(names, ("a", "mnist", "adam", 1e-3, 1e-8, 0.1, 0.0, 0.7), strict=True)) | LATER
     text = '["mnist","adam",0.001,1e-08,0.1,0.0,0.7]'
-    assert splits_of(lambda name: [row[name]], repeats=True) == [split_of(text)]
-    assert splits_of(lambda name: [row[name]], repeats=False) == [split_of("a")]
+    assert splits_of(lambda name: [row[name]], repeats=True) == [_split_of(text)]
+    assert splits_of(lambda name: [row[name]], repeats=False) == [_split_of("a")]
 
 
 def test_it_is_verified_described_and_loaded(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -115,7 +115,7 @@ def test_a_card_shows_text_and_makes_no_markup_of_it(tmp_path: Path) -> None:
     details = manifest.details["configs"]["mnist"]
     texts = ("<script>alert(1)</script>", "[here](javascript:x)", "![](http://a/b.png)", "a | b", "x\n# y", "`` ` <b>")
     for text in (*texts, "http://elsewhere", "www.elsewhere.org", "me@elsewhere.org", "&lt;"):
-        details |= {"data_source": text, "preset": text, "engines": [text], "protocol": {text: text}}
+        details |= {"data_source": text, "preset": text, "engines": [text], "protocol": {"epochs": 100, text: text}}
         card = _render_card(template, manifest, "zoo")
         added = "".join(set(card.splitlines()) - set(sound.splitlines()))
         assert text not in added

@@ -13,7 +13,7 @@ from tests.faults.rewriting import change_manifest, record, rewrite, set_value
 from zoo.format.manifest import FileEntry, Manifest
 from zoo.format.published import PublishedZoo
 from zoo.format.schema import checkpoint_schema
-from zoo.format.splits import SPLITS, split_of
+from zoo.format.splits import SPLITS, _split_of
 from zoo.format.table_file import read_table, write_table
 from zoo.join import _join
 from zoo.publish import publish
@@ -148,7 +148,7 @@ def spoil_weight(rows):
     rows[5]["weights"][17] = float("nan")
 
 
-FOREIGN_RUN = next(run for run in (f"{number:016x}" for number in range(100)) if split_of(run) == "test")
+FOREIGN_RUN = next(run for run in (f"{number:016x}" for number in range(100)) if _split_of(run) == "test")
 
 
 @pytest.mark.parametrize(

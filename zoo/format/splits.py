@@ -22,7 +22,7 @@ def run_digest(run_id: str) -> bytes:
     return hashlib.sha256(run_id.encode()).digest()
 
 
-def split_of(run_id: str) -> str:
+def _split_of(run_id: str) -> str:
     """The first 64 bits of the digest, as a number in [0, 1): below 0.70 train, below 0.85 validation, else test."""
     position = int.from_bytes(run_digest(run_id)[:8], "big") / 2**64
     if position < _TRAIN_SHARE:
@@ -33,14 +33,14 @@ def split_of(run_id: str) -> str:
 def splits_of(column: Callable[[str], Sequence[Any]], *, repeats: bool) -> list[str]:
     """The split of every row of a table; ``column`` gives the values of a column by its name.
 
-    With ``repeats`` it is ``split_of`` of the configuration, written as a JSON list: task, hyperparameters, and the
+    With ``repeats`` it is ``_split_of`` of the configuration, written as a JSON list: task, hyperparameters, and the
     name and value of each later one that differs from its default.
     """
     if not repeats:
-        return [split_of(run) for run in column("run_id")]
+        return [_split_of(run) for run in column("run_id")]
     first = ["task", *(name for name in CONFIGURATION if name not in LATER)]
     rows = [list(row) for row in zip(*(column(name) for name in first), strict=True)]
     for name, default in LATER.items():
         for row, value in zip(rows, column(name), strict=True):
             row += [] if value == default else [name, value]
-    return [split_of(json.dumps(row, separators=(",", ":"))) for row in rows]
+    return [_split_of(json.dumps(row, separators=(",", ":"))) for row in rows]
