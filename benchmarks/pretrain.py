@@ -142,6 +142,18 @@ def _card(options: _Options, data: BenchmarkData, test: HeldOutRows, fitted: Fit
     }
 
 
+def _check_replaceable(path: Path) -> None:
+    """Refuses to replace anything but an older predictor and its card: NAME.toml may be a task file of the user's."""
+    beside = path.with_suffix(CARD_SUFFIX)
+    if path.exists():
+        card = load_pretrained(path).card
+        replaceable = not beside.exists() or "predictor" in card
+    else:
+        replaceable = not beside.exists()
+    if not replaceable:
+        raise ValueError(f"{beside} exists and is not the card of a predictor: choose another --out")
+
+
 def _replace_pair(path: Path, predictor: bytes, card: bytes) -> None:
     """Writes a predictor and its card. Two files cannot change at once: killed in between, there is no card.
 
@@ -155,6 +167,7 @@ def _replace_pair(path: Path, predictor: bytes, card: bytes) -> None:
 
 @_command
 def main(options: _Options) -> None:
+    _check_replaceable(options.out)
     data = BenchmarkData.from_zoo(
         options.zoo, options.config, checkpoint=options.checkpoint, device=choose_device(options.device)
     )

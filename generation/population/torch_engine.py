@@ -2,11 +2,15 @@
 
 The runs share the batches; each has its own weights, optimizer, learning rate, weight decay, dropout and init std.
 A run's result does not depend on its neighbors: nothing is summed over runs, and random numbers come from counters.
+On a CPU each of torch's threads trains runs of its own, one after the other, and no run is spread over several: that
+would take more time, far more on a busy machine, for the same bytes.
 """
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Event
 from typing import Any, Literal
 
 import torch
@@ -66,6 +70,7 @@ class TorchEngine(Engine):
         self.passes = _plan_passes(
             len(configs), models_per_pass or _fitting_models(self.device, self.spec, self.protocol.batch_size)
         )
+        self.threads = 1 if self.device.type == "cuda" else torch.get_num_threads()
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
         self.rule = UpdateRule.of(configs, self.device, self.dtype)
         self.seeds = torch.tensor([config.seed for config in configs], device=self.device)
@@ -90,15 +95,45 @@ class TorchEngine(Engine):
         rates = [self.protocol.learning_rate(config.learning_rate, epoch) for config in self.configs]
         learning_rate = torch.tensor(rates, dtype=self.dtype, device=self.device)[:, None]
         losses = torch.zeros(len(self.configs), dtype=torch.float64, device=self.device)
-        for step in range(len(batches)):
+
+        def train(step: int, passes: Sequence[slice]) -> None:
             x, mask, labels = model_batch(self.inputs, batches, step)
             x = prepare_inputs(self.spec, x)
-            self._step(state, epoch * len(batches) + step, x, mask, labels, learning_rate, losses)
+            self._step(state, passes, epoch * len(batches) + step, x, mask, labels, learning_rate, losses)
+
+        self._side_by_side(train, len(batches), state.alive)
         return losses / len(batches)
+
+    def _side_by_side(
+        self, work: Callable[[int, Sequence[slice]], None], count: int, alive: Bool[Tensor, " P"]
+    ) -> None:
+        """Calls ``work`` for the batches 0 to count − 1 and the passes with a run alive, which the threads share."""
+        passes = list(self._living_passes(alive))
+        interrupted = Event()
+
+        def work_through(share: Sequence[slice]) -> None:
+            try:
+                for number in range(count):
+                    if interrupted.is_set():
+                        return
+                    work(number, share)
+            except BaseException:
+                interrupted.set()
+                raise
+
+        threads = max(1, min(self.threads, len(passes)))
+        if threads == 1 and self.threads == 1:
+            return work_through(passes)
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            try:
+                list(pool.map(work_through, [passes[first::threads] for first in range(threads)]))
+            finally:
+                interrupted.set()
 
     def _step(
         self,
         state: PopulationState,
+        passes: Sequence[slice],
         step: int,
         x: Tensor,
         mask: Tensor | None,
@@ -110,11 +145,11 @@ class TorchEngine(Engine):
         counter = torch.tensor(step, device=self.device)
         groups = torch.arange(-(-x.shape[0] * x.shape[1] * self.spec.dim // ELEMENTS_PER_CALL), device=self.device)
         shared_bits = self._all_bits(self.seeds[:1], counter, groups) if self.one_seed and self.drops else None
-        for rows in self._living_passes(state.alive):
+        for rows in passes:
             bits = None
             if any(config.dropout for config in self.configs[rows]):
                 bits = shared_bits or self._all_bits(self.seeds[rows], counter, groups)
-            flat = state.weights[rows].requires_grad_()
+            flat = state.weights[rows].clone().requires_grad_()  # another thread may write to the rows beside these
             pass_losses = self._losses(flat, x, mask, labels, bits, self.thresholds[rows], self.scales[rows])
             (gradient,) = torch.autograd.grad(pass_losses.sum(), flat)
             new = self._update(
@@ -167,14 +202,18 @@ class TorchEngine(Engine):
         """Accuracy and mean loss on ``examples`` of every run that is alive, in float32; NaN for the others."""
         correct = torch.zeros(len(self.configs), dtype=torch.float64, device=self.device)
         loss = torch.zeros_like(correct)
-        for start in range(0, len(examples), _EVALUATION_BATCH):
-            part = examples[slice(start, start + _EVALUATION_BATCH)]
+
+        @torch.no_grad()
+        def measure(number: int, passes: Sequence[slice]) -> None:
+            part = examples[slice(number * _EVALUATION_BATCH, (number + 1) * _EVALUATION_BATCH)]
             x, mask = self.task.model_inputs(part.inputs)
             x = prepare_inputs(self.spec, x)
-            for rows in self._living_passes(alive):
+            for rows in passes:
                 logits = self._logits(weights[rows], x, mask)
                 correct[rows] += (logits.argmax(dim=-1) == part.labels).sum(dim=1)
                 loss[rows] += population_losses(logits, part.labels).double() * len(part)
+
+        self._side_by_side(measure, -(-len(examples) // _EVALUATION_BATCH), alive)
         dead = torch.where(alive, 0.0, torch.nan)
         return correct / len(examples) + dead, loss / len(examples) + dead
 
@@ -205,8 +244,8 @@ def _activations(spec: TransformerSpec) -> int:
 
 
 def _fitting_models(device: torch.device, spec: TransformerSpec, batch_size: int) -> int:
-    """How many models one pass can hold. On a CPU one: its cores are busy with a single model's batch, and a run's
-    arithmetic is then the same in any company, to the bit."""
+    """How many models one pass can hold. On a CPU one: a run's arithmetic is then the same in any company, to the
+    bit."""
     if device.type != "cuda":
         return 1
     # a share of all memory, not of what is free now: a resumed shard must cut its passes as before

@@ -2,6 +2,7 @@
 
 import csv
 import re
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -223,3 +224,19 @@ def test_options_that_do_not_fit_are_one_line(tiny_zoo: Path, fitted: Path, tmp_
     assert "choose rows of a zoo" in refusal(predict.main, [str(tmp_path / "a.pt"), "--where", "seed == 0"], capsys)
     assert "choose rows of a zoo" in refusal(predict.main, [str(tmp_path / "a.pt"), "--split", "train"], capsys)
     assert "must end in .safetensors" in refusal(pretrain.main, ["--out", "a.pt"], capsys)
+
+
+def test_a_file_that_is_not_an_older_predictor_is_never_replaced(
+    fitted: Path, tmp_path: Path, tiny_zoo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--zoo", str(tiny_zoo), "--epochs", "1", "--out", str(tmp_path / "mine.safetensors")]
+    (tmp_path / "mine.toml").write_text('name = "digits"\n')
+    assert "mine.toml exists and is not the card of a predictor" in refusal(pretrain.main, words, capsys)
+    shutil.copy(fitted, tmp_path / "mine.safetensors")
+    assert "mine.toml exists and is not the card of a predictor" in refusal(pretrain.main, words, capsys)
+    assert (tmp_path / "mine.toml").read_text() == 'name = "digits"\n'
+    shutil.copy(fitted.with_suffix(".toml"), tmp_path / "mine.toml")
+    pretrain.main(words)
+    (tmp_path / "mine.safetensors").write_bytes(b"notes")
+    assert "mine.safetensors is damaged" in refusal(pretrain.main, words, capsys)
+    assert (tmp_path / "mine.safetensors").read_bytes() == b"notes"

@@ -1,5 +1,7 @@
 """The population trainer against its slow twin, and each run against its neighbors."""
 
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -153,6 +155,55 @@ def test_a_run_is_the_same_bytes_alone_and_in_any_company(digits: TaskData) -> N
         assert torch.equal(state.weights[6], alone.weights[0]), size
         assert torch.equal(state.checkpoints[:, 6], alone.checkpoints[:, 0]), size
         assert torch.equal(state.test_loss[6], alone.test_loss[0]), size
+
+
+@pytest.fixture
+def torch_threads() -> Iterator[Callable[[int], None]]:
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def test_a_run_is_the_same_bytes_with_any_number_of_threads(
+    digits: TaskData, torch_threads: Callable[[int], None]
+) -> None:
+    """Four runs on one thread, shared by three, and one of them alone with four threads that it does not use."""
+    configs = runs("mnist", Protocol(epochs=2, warmup_epochs=1, batch_size=32), dropout=0.1)
+    states = []
+    for threads in (1, 3):
+        torch_threads(threads)
+        trainer = train(configs, digits)
+        states.append(trainer.state.tensors() | trainer.measure_checkpoints())
+    torch_threads(4)
+    alone = train(configs[:1], digits).state
+    for name, tensor in states[0].items():
+        assert torch.equal(tensor, states[1][name]), name
+    assert torch.equal(alone.weights[0], states[0]["weights"][0])
+    assert torch.get_num_threads() == 4, "the threads of other work are left alone"
+
+
+@pytest.mark.parametrize(("error", "thread"), [(KeyboardInterrupt, 0), (ValueError, 1)])
+def test_what_ends_one_thread_ends_all(
+    error: type[BaseException],
+    thread: int,
+    digits: TaskData,
+    monkeypatch: pytest.MonkeyPatch,
+    torch_threads: Callable[[int], None],
+) -> None:
+    torch_threads(2)
+    engine = TorchEngine(runs("mnist", Protocol(epochs=1, warmup_epochs=1, batch_size=16)), digits)
+    steps = []
+
+    def step(state: object, passes: list[slice], number: int, *_: object) -> None:
+        steps.append(number)
+        if passes[0].start == thread:
+            raise error
+        time.sleep(0.2)
+
+    monkeypatch.setattr(engine, "_step", step)
+    with pytest.raises(error):
+        engine.train_epoch(PopulationTrainer(engine).state)
+    assert len(steps) < 5, "ten steps of either thread"
 
 
 def test_models_in_one_pass_agree_with_models_one_by_one(digits: TaskData) -> None:
