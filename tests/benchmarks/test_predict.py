@@ -19,7 +19,7 @@ from benchmarks.statistics import kendall_tau
 from tests.refusal import refusal
 from zoo.export import export_checkpoints
 from zoo.publish import publish
-from zoo.testing import TINY_MNIST, fabricate_shard
+from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
 
 SAMPLE = "small-transformer-zoo"
 
@@ -148,11 +148,12 @@ def test_a_predictor_is_not_fitted_where_a_split_has_too_few_rows(
 
 
 def test_a_predictor_that_cannot_be_judged_leaves_the_old_one_and_its_card(
-    tiny_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+    fitted: Path, tiny_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     out = tmp_path / "tiny.safetensors"
-    for path in (out, out.with_suffix(".toml")):
-        path.write_text("old")
+    for suffix in (".safetensors", ".toml"):
+        shutil.copy(fitted.with_suffix(suffix), out.with_suffix(suffix))
+    old = folder_contents(tmp_path)
 
     def fail(*_: object) -> None:
         raise ValueError("not judged")
@@ -160,7 +161,7 @@ def test_a_predictor_that_cannot_be_judged_leaves_the_old_one_and_its_card(
     monkeypatch.setattr(pretrain, "_measured", fail)
     words = ["--zoo", str(tiny_zoo), "--config", "mnist", "--epochs", "1", "--out", str(out)]
     assert "not judged" in refusal(pretrain.main, words, capsys)
-    assert [path.read_text() for path in (out, out.with_suffix(".toml"))] == ["old", "old"]
+    assert folder_contents(tmp_path) == old
 
 
 def hostile(path: Path) -> None:
