@@ -23,6 +23,7 @@ from zoo.publish import main as publish
 from zoo.testing import TINY_MNIST, fabricate_shard
 from zoo.verify import main as verify
 
+pytestmark = pytest.mark.long
 README = Path(__file__).parents[1] / "generation" / "README.md"
 RUNS = 3  # of each shard
 SECTION = re.compile(r"^## Your own task\n(.*?)^## ", re.DOTALL | re.MULTILINE)

@@ -79,6 +79,7 @@ def test_nothing_is_announced_where_quick_fits_as_many(
     assert capsys.readouterr().err == "interrupted\n"
 
 
+@pytest.mark.long
 def test_only_unfinished_trials_are_announced(
     tiny_zoo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -67,6 +67,7 @@ def test_only_transformer_nfn_finds_an_invariant_label(tmp_path: Path, monkeypat
     assert change["mlp"] > 0.02
 
 
+@pytest.mark.long
 def test_no_model_finds_a_random_label(tmp_path: Path):
     """Without any relation, τ has a standard deviation of 2/(3√n), 0.024 for 800 test rows: ±0.1 is four of these."""
     tau_of = taus(run(trials_of(tuple(MODELS), epochs=4), invent_data(200, 60, 800, random_label), tmp_path))
@@ -76,6 +77,7 @@ def test_no_model_finds_a_random_label(tmp_path: Path):
     assert sum(np.isfinite(tau) for tau in tau_of.values()) >= 4
 
 
+@pytest.mark.long
 def test_no_test_row_is_seen_before_every_choice_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     fitting = True
 
@@ -127,6 +129,7 @@ def test_only_judge_opens_the_test_split_and_only_one_function_calls_it():
     assert users["open_test"] == {("data.py", "_test"), ("data.py", "test_elsewhere")}
 
 
+@pytest.mark.long
 def test_the_same_trial_twice_gives_the_same_numbers_and_is_computed_once(tmp_path: Path):
     data = invent_data(120, 30, 40, invariant_label)
     trials = trials_of(tuple(MODELS), epochs=1, seeds=1)
@@ -175,6 +178,7 @@ def test_the_same_fit_for_two_tables_is_one_trial():
     assert len({trial.key for trial in (plain, *others)}) == 8 + len(PLACES)
 
 
+@pytest.mark.long
 def test_a_row_leads_back_to_its_trial_and_committed_trials_are_still_found():
     plain = Trial("transfer", "agnews", "gauge_nfn", 1, "z", epochs=50, recipe="gauge")
     for trial in (plain, replace(plain, rows=250), replace(plain, elsewhere=Elsewhere(*PLACES[0]))):

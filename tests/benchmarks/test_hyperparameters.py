@@ -39,6 +39,7 @@ def with_failures(count: int, seed: int) -> Checkpoints:
     return replace(rows, accuracy=torch.from_numpy(accuracy))
 
 
+@pytest.mark.long
 def test_failed_runs_do_not_spoil_the_order_of_the_good_ones():
     pytest.importorskip("sklearn")
     train, validation, test = (with_failures(count, seed) for seed, count in enumerate((300, 100, 200)))

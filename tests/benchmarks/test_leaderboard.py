@@ -166,6 +166,7 @@ def test_the_error_shows_labels_with_a_noise_that_cannot_be_refused() -> None:
         assert score(noisy, rows)["error"] < 1 < 3 < min(ours)
 
 
+@pytest.mark.long
 def test_no_predictor_of_the_tables_is_suspicious() -> None:
     """Gauge-NFN is above the noise ceiling of AG News: labels of training and test split share their examples."""
     rows, near = results.read("kendall", results._COMMITTED), 0
@@ -438,6 +439,7 @@ def test_an_empty_folder_takes_a_new_submission(tiny_zoo: Path, tmp_path: Path) 
     assert Card.read(tmp_path / "guess").name == "guess"
 
 
+@pytest.mark.long
 def test_an_average_is_submitted_and_checked_by_fitting_its_parts(tiny_zoo: Path, tmp_path: Path, capsys) -> None:
     model, folder = "gauge_nfn_hyperparameters", tmp_path / "average"
     zoo = ["--zoo", str(tiny_zoo), "--jobs", "1", "--device", "cpu"]

@@ -260,7 +260,9 @@ def test_every_mistake_is_one_line(
     "source",
     [
         NETWORK.format(width=3).replace("Network", "Bad").replace(".sum(1)", ".sum(1) * torch.nan"),
-        PLAIN.format(value="[float('nan')] * len(rows)").replace("class P", "class Bad"),
+        pytest.param(
+            PLAIN.format(value="[float('nan')] * len(rows)").replace("class P", "class Bad"), marks=pytest.mark.long
+        ),
         PLAIN.format(value="[1e300] * len(rows)").replace("class P", "class Bad"),
     ],
     ids=["network", "nan", "beyond single precision"],

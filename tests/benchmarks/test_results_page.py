@@ -35,6 +35,7 @@ def small_zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "zoo"
 
 
+@pytest.mark.long
 def test_every_predictor_with_cells_is_there_with_its_tau() -> None:
     found = {(entry.config, entry.data, entry.predictor): entry for entry in page._predictions(ROWS)}
     index = ResultIndex.latest(results.read("kendall", ROWS), "mnist")
@@ -69,6 +70,7 @@ def test_a_copied_submission_is_not_on_the_page_and_an_unreadable_one_has_no_tau
     assert {entry.predictor for entry in page._submitted(tmp_path, "small-transformer-zoo")} == {"Gauge-NFN"}
 
 
+@pytest.mark.long
 def test_the_command_writes_a_page_with_them(small_zoo: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(html, "_charting_library", lambda: "")
     page.main([str(small_zoo), str(tmp_path / "site"), "--results", str(ROWS)])
@@ -77,6 +79,7 @@ def test_the_command_writes_a_page_with_them(small_zoo: Path, tmp_path: Path, mo
     assert head_of(tmp_path / "site")["predictions"] == []
 
 
+@pytest.mark.long
 @pytest.mark.skipif(_missing() is not None, reason=_missing() or "")
 def test_a_picture_of_the_page_is_taken(small_zoo: Path, tmp_path: Path) -> None:
     page.main([str(small_zoo), str(tmp_path / "site"), "--picture", str(tmp_path / "page.png")])

@@ -32,6 +32,7 @@ def cut_off_at(call: int, original: Callable) -> Callable:
     return interrupted
 
 
+@pytest.mark.long
 def test_rows_hold_both_variants(monkeypatch: pytest.MonkeyPatch, stored: list[Result]):
     monkeypatch.setattr(training, "_BATCHES", (2,))
     main(["nfn", "--device", "cpu", "--config", "agnews", "--repeats", "2"])
@@ -45,6 +46,7 @@ def test_rows_hold_both_variants(monkeypatch: pytest.MonkeyPatch, stored: list[R
     assert all(row.value > 0 and row.config == "agnews" and row.n == 2 for row in stored)
 
 
+@pytest.mark.long
 def test_what_was_measured_before_an_interruption_is_printed_and_stored(
     monkeypatch: pytest.MonkeyPatch, stored: list[Result], capsys: pytest.CaptureFixture[str]
 ):

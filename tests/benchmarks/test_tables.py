@@ -74,6 +74,7 @@ def test_kendall_writes_rows_tables_and_plots_and_computes_nothing_twice(
     assert results.read("kendall", tmp_path) == rows, "there is nothing new, so no row was added"
 
 
+@pytest.mark.long
 def test_trials_are_fitted_again_when_only_the_test_rows_changed(tiny_zoo: Path, tmp_path: Path):
     changed = Path(shutil.copytree(tiny_zoo, tmp_path / "zoo"))
     models = ["--models", "hyperparameters", "gauge_nfn", "gauge_nfn_hyperparameters"]
@@ -96,6 +97,7 @@ def test_trials_are_fitted_again_when_only_the_test_rows_changed(tiny_zoo: Path,
     assert taus() == pytest.approx({model: -tau for model, tau in before.items()})
 
 
+@pytest.mark.long
 def test_the_same_command_twice_gives_the_same_numbers(tiny_zoo: Path, tmp_path: Path):
     values = []
     for name in ("a", "b"):

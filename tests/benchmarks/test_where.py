@@ -45,6 +45,7 @@ def data_of(row: Result) -> BenchmarkData:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", [None, COMMITTED])
 def test_committed_trials_are_found_by_their_rows(where: str | None):
     row = committed_row(where)

@@ -71,6 +71,7 @@ def test_stored_trials_keep_the_configurations_where_there_are_any(tmp_path: Pat
     assert stored["without"].configurations is None
 
 
+@pytest.mark.long
 def test_the_table_of_a_zoo_with_repeats(tmp_path: Path) -> None:
     for shard in (0, 1):
         fabricate_shard(tmp_path / "runs", TINY_MNIST, shard=shard, count=96, seeds="4")

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.faults.cells import all_cells, outcomes
 
 FAULTS = {
@@ -18,6 +20,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.long
 def test_publish_refuses_what_verify_finds(tmp_path: Path) -> None:
     cells = [cell for cell in all_cells() if cell.value is None or cell.value in FAULTS.get(cell.column, ())]
     accepted = [cell for cell, found in outcomes(tmp_path, cells) if not found]

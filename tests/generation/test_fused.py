@@ -105,6 +105,7 @@ def test_the_reference_of_the_gradients_changes_nothing_but_the_rounding(name: s
     assert 1e-5 < float((rounded - gradient).norm() / gradient.norm()) < 0.1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "optimizers"), [("mnist", ("sgd", "rmsprop")), ("agnews", ("sgd_momentum", "adam"))])
 def test_two_epochs_follow_the_torch_engine(name: str, optimizers: tuple[str, ...], engine: MakeEngine) -> None:
     """Every optimizer for one of the tasks: its code is the same for both."""

@@ -46,7 +46,14 @@ def train(configs: list[RunConfig], task: TaskData, **options) -> PopulationTrai
 
 
 @pytest.mark.parametrize(
-    ("task", "examples"), [("digits", 64), ("news", 64), ("photos", 160)], indirect=["task"], ids=str
+    ("task", "examples"),
+    [
+        pytest.param("digits", 64, marks=pytest.mark.long),
+        pytest.param("news", 64, marks=pytest.mark.long),
+        ("photos", 160),
+    ],
+    indirect=["task"],
+    ids=str,
 )
 def test_every_step_equals_the_slow_twins_for_every_optimizer(task: TaskData, examples: int) -> None:
     """Twenty steps, or fifty, in float64: adaptive optimizers magnify the rounding of float32 to 1e-3 in fifty."""
@@ -139,6 +146,7 @@ def test_float32_products_stay_near_the_slow_twin(digits: TaskData) -> None:
     assert float((trainer.state.weights[0] - expected).norm() / expected.norm()) < 1e-4
 
 
+@pytest.mark.long
 def test_a_run_is_the_same_bytes_alone_and_in_any_company(digits: TaskData) -> None:
     protocol = Protocol(epochs=1, warmup_epochs=1, batch_size=32)
     company = [
@@ -168,7 +176,7 @@ def test_a_run_is_the_same_bytes_with_any_number_of_threads(
     digits: TaskData, torch_threads: Callable[[int], None]
 ) -> None:
     """Four runs on one thread, shared by three, and one of them alone with four threads that it does not use."""
-    configs = runs("mnist", Protocol(epochs=2, warmup_epochs=1, batch_size=32), dropout=0.1)
+    configs = runs("mnist", Protocol(epochs=1, warmup_epochs=1, batch_size=80), dropout=0.1)
     states = []
     for threads in (1, 3):
         torch_threads(threads)
@@ -206,6 +214,7 @@ def test_what_ends_one_thread_ends_all(
     assert len(steps) < 5, "ten steps of either thread"
 
 
+@pytest.mark.long
 def test_models_in_one_pass_agree_with_models_one_by_one(digits: TaskData) -> None:
     configs = [replace(config, dropout=0.1) for config in runs("mnist", Protocol(2, 1, batch_size=80))]
     together = train(configs, digits, precision="float64", models_per_pass=3).state

@@ -13,6 +13,7 @@ from zoo.publish import publish
 from zoo.verify import main as verify
 
 
+@pytest.mark.long
 def test_repeats_are_trained_published_and_not_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_digits(tmp_path / "data", train=200, test=20)
     runs = tmp_path / "runs"

@@ -20,6 +20,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return ["--preset", "demo", "--device", "cpu", "--data", str(data)]
 
 
+@pytest.mark.long
 def test_a_sample_is_trained_once_and_published_with_other_runs_only(
     options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

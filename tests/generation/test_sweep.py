@@ -42,6 +42,7 @@ def test_ids_of_the_papers_runs_never_change() -> None:
     assert digest == "1f81d9020def0975e3fd34ed8d54578d455551aafec12ec0b1c5ee215bea856f"
 
 
+@pytest.mark.long
 def test_the_shards_are_the_grid_dealt_out_once() -> None:
     shards = [PAPER.shard(index) for index in range(SHARDS)]
     assert {len(shard) for shard in shards} == {500}
@@ -63,6 +64,7 @@ def test_the_first_shards_are_an_unbiased_sample() -> None:
             assert abs(seen[value] - len(sample) * share) < 4 * deviation, (name, value)
 
 
+@pytest.mark.long
 def test_the_permutation_never_changes() -> None:
     ids = "".join(run.run_id for index in range(SHARDS) for run in PAPER.shard(index))
     assert (

@@ -33,7 +33,15 @@ ODD_SPECS = [
 ]
 
 
-@pytest.fixture(params=ODD_SPECS, ids=lambda spec: spec.task)
+IN_THE_SHORT_SUITE = ("one_block", "three_blocks", "photos")
+
+
+@pytest.fixture(
+    params=[
+        spec if spec.task in IN_THE_SHORT_SUITE else pytest.param(spec, marks=pytest.mark.long) for spec in ODD_SPECS
+    ],
+    ids=lambda spec: spec.task,
+)
 def spec(request: pytest.FixtureRequest) -> TransformerSpec:
     return request.param
 

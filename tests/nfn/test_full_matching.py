@@ -114,6 +114,7 @@ def with_negated_query(u: TransformerWeights, block: int, head: int) -> Transfor
     return u.with_encoder(encoder)
 
 
+@pytest.mark.long
 @settings(max_examples=5)
 @given(
     seed=st.integers(0, 999),
@@ -137,6 +138,7 @@ def test_heads_and_units_of_any_size_are_found_and_a_negated_query_of_one_is_not
     assert not match_weights(first, with_negated_query(second, block, head))
 
 
+@pytest.mark.long
 @settings(max_examples=5)
 @given(seed=st.integers(0, 999), double=st.booleans(), block=st.integers(0, 1), head=st.integers(0, 1))
 def test_the_papers_group_is_found_for_heads_and_units_of_any_size(

@@ -17,6 +17,7 @@ def checkpoint(checkpoints: TransformerWeights, index: int) -> TransformerWeight
     return TransformerWeights.from_flat(MNIST, checkpoints.flat()[index % len(checkpoints.flat())])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_finds_a_hidden_element_on_a_real_checkpoint(checkpoints: TransformerWeights, seed: int):
     generator = torch.Generator().manual_seed(seed)
@@ -34,6 +35,7 @@ def test_finds_a_hidden_element_on_a_real_checkpoint(checkpoints: TransformerWei
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_refuses_a_near_miss_on_a_real_checkpoint(checkpoints: TransformerWeights, seed: int):
     """One of five small changes to a moved checkpoint that would match without it."""

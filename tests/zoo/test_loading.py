@@ -178,7 +178,7 @@ def flip_a_bit_of_the_weights(folder: Path) -> str:
     return name
 
 
-@pytest.mark.parametrize("served", [True, False], ids=["served", "in a folder"])
+@pytest.mark.parametrize("served", [pytest.param(True, marks=pytest.mark.long), False], ids=["served", "in a folder"])
 def test_one_flipped_bit_is_an_error_before_the_last_row(datasets, spoiled, served):
     name = flip_a_bit_of_the_weights(spoiled)
     with serving(spoiled, {"well": 0.7, "cut": 0.3}) as (address, _):

@@ -18,7 +18,7 @@ def rows_of(batches) -> list[int]:
     return [row for _, metadata in batches for row in metadata.index]
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_workers_get_disjoint_rows_and_together_all(reader, context):
     stream = zoo.CheckpointStream(reader, batch_size=16, shuffle=True, seed=1)
     with_workers = []
