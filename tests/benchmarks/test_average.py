@@ -102,6 +102,7 @@ def test_the_paired_interval_above_hyperparameters_covers_and_is_narrower_than_t
     assert min(differences) < 0 < max(differences)
 
 
+@pytest.mark.long
 def test_the_average_is_shown_with_its_lead_and_never_as_the_leader(
     tiny_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

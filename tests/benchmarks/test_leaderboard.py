@@ -354,6 +354,7 @@ def forge(clone: Path) -> None:
     (clone / _RANKING).write_text(json.dumps({"zoos": zoos}, indent=1).replace("0.890598", "0.999598"))
 
 
+@pytest.mark.long
 def test_a_hand_written_score_reaches_no_document(clone: Path, capsys) -> None:
     for template in _DOCUMENTS.values():
         (clone / _TEMPLATES / template).write_text("\n## Leaderboard\n{{ leaderboard() }}\n")

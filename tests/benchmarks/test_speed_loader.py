@@ -8,6 +8,7 @@ from benchmarks.speed import __main__ as speed
 from benchmarks.speed.__main__ import main
 
 
+@pytest.mark.long
 def test_every_way_of_reading_gets_its_rows(monkeypatch, tmp_path, capsys):
     stored = []
     monkeypatch.setattr(speed, "_MIN_CHECKPOINTS", 128)
@@ -38,6 +39,7 @@ def test_every_way_of_reading_gets_its_rows(monkeypatch, tmp_path, capsys):
     assert list(tmp_path.iterdir()) == [], "scratch files left behind"
 
 
+@pytest.mark.long
 def test_the_slowest_way_comes_last_and_the_others_are_kept_before_it(monkeypatch, tmp_path):
     stored = []
 

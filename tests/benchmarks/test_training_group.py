@@ -115,6 +115,7 @@ def test_training_goes_on_while_validation_improves_and_ends_when_it_does_not():
         assert epochs == expected
 
 
+@pytest.mark.long
 def test_a_longer_training_is_never_worse_on_validation():
     group = TrainingGroup(np.arange(48), np.arange(20), (0, 1))
     (all_fitted,) = train_together(

@@ -75,6 +75,7 @@ def test_rows_whose_configuration_was_fitted_on_do_not_count_and_those_of_its_ru
     assert reader.seen == [10.0, 11.0], "runs 8 and 9 were fitted on"
 
 
+@pytest.mark.long
 def test_every_predictor_is_fitted_once_and_tested_everywhere(
     two_zoos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

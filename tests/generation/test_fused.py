@@ -113,6 +113,7 @@ def test_two_epochs_follow_the_torch_engine(name: str, optimizers: tuple[str, ..
     check_two_epochs(lambda configs: engine(configs, task), task, optimizers)
 
 
+@pytest.mark.long
 def test_a_run_has_the_same_bytes_alone_in_company_and_whatever_the_order_of_warps(
     tasks: dict[str, TaskData], engine: MakeEngine
 ) -> None:

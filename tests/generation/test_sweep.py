@@ -81,6 +81,7 @@ def test_presets_take_the_same_runs_under_their_own_protocol() -> None:
     assert (paper[0].protocol.epochs, lite[0].protocol.epochs, demo[0].protocol.epochs) == (100, 20, 6)
 
 
+@pytest.mark.long
 def test_seeds_are_one_or_each_its_own() -> None:
     shared = Sweep(named_task("mnist"), PRESETS["paper"])
     distinct = Sweep(named_task("mnist"), PRESETS["paper"], "distinct")
@@ -181,6 +182,7 @@ def test_a_sample_can_be_drawn_from_a_part_of_the_grid() -> None:
         _ = Sweep(MNIST, PRESETS["paper"], draw=Draw(4, 0, "epoch > 3")).shards
 
 
+@pytest.mark.long
 def test_repeats_are_runs_of_one_configuration_with_seeds_of_their_own() -> None:
     once, repeats = PAPER.shard(3), Sweep(named_task("mnist"), PRESETS["paper"], "16")
     assert repeats.config_name == "mnist-repeats"

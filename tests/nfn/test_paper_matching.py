@@ -103,6 +103,7 @@ def test_finds_the_element_for_any_dimensions(spec: TransformerSpec, generator: 
         torch.testing.assert_close(getattr(element, field.name), getattr(hidden, field.name), rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.long
 def test_a_checkpoint_is_itself_and_not_another(checkpoints: TransformerWeights):
     u, v = checkpoint(checkpoints, 0), checkpoint(checkpoints, 1)
     element = find_group_element(u, u)
@@ -113,6 +114,7 @@ def test_a_checkpoint_is_itself_and_not_another(checkpoints: TransformerWeights)
     assert match.reason == "embedding.weight differs, and the group does not move it"
 
 
+@pytest.mark.long
 def test_an_action_computed_in_float32_is_recognized(checkpoints: TransformerWeights, generator: torch.Generator):
     u = checkpoint(checkpoints, 0)
     g = GroupElement.sample(MNIST, generator=generator)
@@ -130,6 +132,7 @@ def test_an_action_computed_in_float32_is_recognized(checkpoints: TransformerWei
     assert find_group_element(u, u.with_encoder(moved)) is not None
 
 
+@pytest.mark.long
 def test_attention_alone_ignores_the_mlp_but_not_the_heads(checkpoints: TransformerWeights, generator: torch.Generator):
     u = checkpoint(checkpoints, 0)
     identity = GroupElement.identity(MNIST)
@@ -146,6 +149,7 @@ def test_attention_alone_ignores_the_mlp_but_not_the_heads(checkpoints: Transfor
     assert reason == "block 0: W^(V)·W^(O) of the heads differ"
 
 
+@pytest.mark.long
 def test_equal_neurons_do_not_prevent_a_match(checkpoints: TransformerWeights, generator: torch.Generator):
     u = checkpoint(checkpoints, 0)
     twins = u.encoder.map(torch.clone)
@@ -159,6 +163,7 @@ def test_equal_neurons_do_not_prevent_a_match(checkpoints: TransformerWeights, g
     torch.testing.assert_close(element.act(u).flat(), v.flat(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_failing_conditions_are_named(checkpoints: TransformerWeights, generator: torch.Generator):
     u = checkpoint(checkpoints, 0)
 
@@ -195,6 +200,7 @@ def test_failing_conditions_are_named(checkpoints: TransformerWeights, generator
     assert "b_B differs" in reasons["bias_b"]
 
 
+@pytest.mark.long
 def test_bad_input_is_refused_in_one_clear_line(checkpoints: TransformerWeights, generator: torch.Generator):
     u = checkpoint(checkpoints, 0)
     with pytest.raises(ValueError, match=r"single checkpoints are compared, got a batch of shape \(3,\)"):

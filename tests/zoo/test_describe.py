@@ -8,6 +8,7 @@ from tests.refusal import refusal
 from zoo.describe import _histogram, _histogram_lines, _sparkline, main
 
 
+@pytest.mark.long
 def test_all_of_it_for_every_config(zoo_folder, tmp_path, capsys):
     main([str(zoo_folder), "--details", "--png", str(tmp_path / "figures" / "histogram.png")])
     text = capsys.readouterr().out

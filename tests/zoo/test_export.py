@@ -89,6 +89,7 @@ def test_bad_input_is_one_clear_line(zoo_folder, tmp_path, monkeypatch, capsys, 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_the_same_checkpoints_give_the_same_bytes(zoo_folder, tmp_path):
     for form in ("safetensors", "torch", "parquet"):
         where = "checkpoint == 'best' and test_accuracy >= 0.8"

@@ -73,6 +73,7 @@ def check_against_reader(root: Path, home: Path) -> None:
             assert loaded["runs"][split] == loaded["streamed"][split] == list(reader.metadata["run_id"])
 
 
+@pytest.mark.long
 def test_plain_datasets_loads_a_published_folder_without_a_network(made, tmp_path):
     check_against_reader(made, tmp_path)
 

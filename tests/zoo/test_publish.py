@@ -127,6 +127,7 @@ def test_splits_hold_70_15_15_percent_of_many_runs():
     ]
 
 
+@pytest.mark.long
 def test_large_splits_are_cut_into_files_of_512_rows(tmp_path):
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=1200)
     publish(tmp_path / "runs", tmp_path / "out")

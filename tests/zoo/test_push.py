@@ -117,6 +117,7 @@ def test_a_push_after_a_dropped_connection_sends_only_what_is_missing(hub: Hub, 
     assert len(hub.repositories[NAME].commits) == 2
 
 
+@pytest.mark.long
 def test_a_second_push_sends_only_what_changed_and_removes_what_is_gone(hub: Hub, runs: Path) -> None:
     out = push(runs)
     sent, before = len(hub.uploads), folder_contents(out)

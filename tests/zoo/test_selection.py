@@ -295,6 +295,7 @@ def assert_same_rows(text: str) -> None:
     assert list(again.mask(EVERY_KIND)) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("column", CONSTANTS_OF)
 def test_the_canonical_form_of_every_comparison_chooses_the_same_rows(column):
     for constant, sign in product(CONSTANTS_OF[column], SIGNS):

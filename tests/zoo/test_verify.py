@@ -256,6 +256,7 @@ def test_rows_of_every_split_are_measured_again(measured, monkeypatch, capsys, c
     assert all(rows.values())
 
 
+@pytest.mark.long
 def test_a_wrong_accuracy_is_named_by_file_and_row(measured, capsys):
     name = "mnist/train-00000-of-00001.arrow"
     rows = read_table(measured / name, checkpoint_schema(TINY_MNIST)).drop_columns(["weights"]).to_pylist()
