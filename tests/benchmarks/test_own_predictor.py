@@ -94,6 +94,7 @@ def options(zoo: Path, out: Path, *words: str) -> list[str]:
     return [*shared, "--models", *words]
 
 
+@pytest.mark.long
 def test_the_example_of_the_readme_gets_rows_tables_plots_and_trials(
     tiny_zoo: Path, tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
 ):
@@ -259,7 +260,10 @@ def test_every_mistake_is_one_line(
 @pytest.mark.parametrize(
     "source",
     [
-        NETWORK.format(width=3).replace("Network", "Bad").replace(".sum(1)", ".sum(1) * torch.nan"),
+        pytest.param(
+            NETWORK.format(width=3).replace("Network", "Bad").replace(".sum(1)", ".sum(1) * torch.nan"),
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             PLAIN.format(value="[float('nan')] * len(rows)").replace("class P", "class Bad"), marks=pytest.mark.long
         ),

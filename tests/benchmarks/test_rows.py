@@ -88,6 +88,7 @@ def test_the_interval_of_the_continuation_holds_the_point_and_widens_with_the_no
     assert _curve_rows(few, 4000, 11_200) == [], "two sizes make no curve"
 
 
+@pytest.mark.long
 def test_the_command_writes_rows_table_and_plot_and_shares_trials_on_all_rows(
     tiny_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

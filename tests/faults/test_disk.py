@@ -18,6 +18,7 @@ from zoo import describe
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard
 
+pytestmark = pytest.mark.long
 NOBODY = 65534
 
 

@@ -26,6 +26,7 @@ from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.formats import data_section
 from zoo.testing import TINY_MNIST
 
+pytestmark = pytest.mark.long
 SPARSE_BYTES = 6 << 30
 MEGABYTE = 1 << 20
 RUNS, TRAIN = "mnist/runs.arrow", "mnist/train-00000-of-00001.arrow"

@@ -202,6 +202,7 @@ def test_seeds_that_collide_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> 
     assert seeds_by_policy("3", PAPER.shard(0)[0].hyperparameters(), "mnist") == [0, 1, 2]
 
 
+@pytest.mark.long
 def test_a_sample_can_be_repeated() -> None:
     sweep = Sweep(named_task("agnews"), PRESETS["demo"], "3", Draw(10))
     assert sweep.config_name == "agnews-repeats"

@@ -67,6 +67,7 @@ def test_an_unknown_config_is_one_clear_line(zoo_folder, capsys):
     assert "has no config 'chess': it has agnews, agnews-seeds, mnist" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_the_overview_is_one_screen_with_a_line_for_every_config(zoo_folder, tmp_path, capsys):
     main([str(zoo_folder), "--plots", str(tmp_path / "plots")])
     lines = capsys.readouterr().out.splitlines()
