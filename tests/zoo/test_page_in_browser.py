@@ -183,7 +183,7 @@ def test_a_run_opens_with_its_settings_curves_pictures_and_code(opened: OpenPage
     chosen = zoo.open(zoo_folder, "mnist", "all")
     (row,) = chosen.rows(where[1].strip('"'))
     assert chosen.metadata.iloc[row]["test_accuracy"] == best["test_accuracy"]
-    assert f'zoo.open("{zoo_folder}", "mnist", split="' in code
+    assert f'zoo.open("{zoo_folder.name}", "mnist", split="' in code
     opened.tab.get_by_label("Run", exact=True).fill("no such run")
     opened.tab.keyboard.press("Enter")
     assert "no run has an id" in opened.text('[role="alert"] >> visible=true')

@@ -30,12 +30,14 @@ function runMask(config, filters) {
 function passing(config, filters) {
   const mask = runMask(config, filters);
   const { run, label, test_accuracy: accuracy } = config.rows;
+  // accuracies are in single precision: 0.9482 keeps the rows that show 0.9482
+  const range = filters.accuracy.map((end) => (end === null ? null : Math.fround(end)));
   const rows = [];
   const runs = new Set();
   for (let row = 0; row < run.length; row++) {
     if (!mask[run[row]]) continue;
     if (filters.labels.size && !filters.labels.has(label[row])) continue;
-    if (!within(accuracy[row], filters.accuracy)) continue;
+    if (!within(accuracy[row], range)) continue;
     rows.push(row);
     runs.add(run[row]);
   }
