@@ -37,7 +37,7 @@ function passing(config, filters) {
   for (let row = 0; row < run.length; row++) {
     if (!mask[run[row]]) continue;
     if (filters.labels.size && !filters.labels.has(label[row])) continue;
-    if (!within(accuracy[row], range)) continue;
+    if (!within(Math.fround(accuracy[row]), range)) continue;
     rows.push(row);
     runs.add(run[row]);
   }
