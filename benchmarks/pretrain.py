@@ -145,12 +145,8 @@ def _card(options: _Options, data: BenchmarkData, test: HeldOutRows, fitted: Fit
 def _check_replaceable(path: Path) -> None:
     """Refuses to replace anything but an older predictor and its card: NAME.toml may be a task file of the user's."""
     beside = path.with_suffix(CARD_SUFFIX)
-    if path.exists():
-        card = load_pretrained(path).card
-        replaceable = not beside.exists() or "predictor" in card
-    else:
-        replaceable = not beside.exists()
-    if not replaceable:
+    card = load_pretrained(path).card if path.exists() else {}
+    if beside.exists() and "predictor" not in card:
         raise ValueError(f"{beside} exists and is not the card of a predictor: choose another --out")
 
 

@@ -121,9 +121,9 @@ class TorchEngine(Engine):
                 interrupted.set()
                 raise
 
-        threads = max(1, min(self.threads, len(passes)))
-        if threads == 1 and self.threads == 1:
+        if self.threads == 1 or not passes:
             return work_through(passes)
+        threads = min(self.threads, len(passes))
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             try:
                 list(pool.map(work_through, [passes[first::threads] for first in range(threads)]))

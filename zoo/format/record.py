@@ -103,7 +103,7 @@ class TrainingRecord:
 
     @cached_property
     def _task_sha256(self) -> str | None:
-        return None if self.task_file is None else self.definition(Path(), fetch=False).sha256
+        return None if self.task_file is None else self.definition(Path()).sha256
 
     @property
     def usual_checkpoint(self) -> str:
