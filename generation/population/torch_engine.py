@@ -2,8 +2,9 @@
 
 The runs share the batches; each has its own weights, optimizer, learning rate, weight decay, dropout and init std.
 A run's result does not depend on its neighbors: nothing is summed over runs, and random numbers come from counters.
-On a CPU each of torch's threads trains runs of its own, one after the other, and no run is spread over several: that
-would take more time, far more on a busy machine, for the same bytes.
+On a CPU each of torch's threads trains runs of its own, and no run is spread over several: that would take more time,
+far more on a busy machine, for the same bytes. Small models are stacked there as well, always as many at a time: a last
+pass of fewer is filled up with copies, so that a run's arithmetic is the same in any company, to the bit.
 """
 
 import warnings
@@ -14,7 +15,7 @@ from threading import Event
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int16
+from jaxtyping import Bool, Float, Float64, Int, Int16
 from torch import Tensor
 
 from generation.data import epoch_batches, model_batch
@@ -67,9 +68,9 @@ class TorchEngine(Engine):
     ) -> None:
         super().__init__(configs, task, torch.device(device))
         self.precision = precision or ("bfloat16" if self.device.type == "cuda" else "float32")
-        self.passes = _plan_passes(
-            len(configs), models_per_pass or _fitting_models(self.device, self.spec, self.protocol.batch_size)
-        )
+        at_most = models_per_pass or _fitting_models(self.device, self.spec, self.protocol.batch_size)
+        self.stack = None if self.device.type == "cuda" else at_most
+        self.passes = _plan_passes(len(configs), at_most, even=self.stack is None)
         self.threads = 1 if self.device.type == "cuda" else torch.get_num_threads()
         self.dtype = torch.float64 if self.precision == "float64" else torch.float32
         self.rule = UpdateRule.of(configs, self.device, self.dtype)
@@ -148,16 +149,18 @@ class TorchEngine(Engine):
         for rows in passes:
             bits = None
             if any(config.dropout for config in self.configs[rows]):
-                bits = shared_bits or self._all_bits(self.seeds[rows], counter, groups)
-            flat = state.weights[rows].clone().requires_grad_()  # another thread may write to the rows beside these
-            pass_losses = self._losses(flat, x, mask, labels, bits, self.thresholds[rows], self.scales[rows])
+                bits = shared_bits or self._all_bits(self.seeds[self._members(rows)], counter, groups)
+            members = self._members(rows)
+            flat = state.weights[members].clone().requires_grad_()  # another thread may write to the rows beside these
+            pass_losses = self._losses(flat, x, mask, labels, bits, self.thresholds[members], self.scales[members])
+            pass_losses = pass_losses[: rows.stop - rows.start]
             (gradient,) = torch.autograd.grad(pass_losses.sum(), flat)
             new = self._update(
                 self.rule.rows(rows),
                 state.weights[rows],
                 state.first[rows],
                 state.second[rows],
-                gradient,
+                gradient[: rows.stop - rows.start],
                 learning_rate[rows],
                 state.alive[rows, None],
                 counter + 1,
@@ -171,6 +174,12 @@ class TorchEngine(Engine):
         for rows in self.passes:
             if self.device.type == "cuda" or bool(alive[rows].any()):
                 yield rows
+
+    def _members(self, rows: slice) -> slice | Int[Tensor, " p"]:
+        """The runs of a pass; on a CPU its last run again and again where they are fewer than are stacked."""
+        if self.stack is None or rows.stop - rows.start == self.stack:
+            return rows
+        return torch.arange(rows.start, rows.start + self.stack).clamp(max=rows.stop - 1)
 
     def _all_bits(self, seeds: Tensor, step: Tensor, groups: Tensor) -> list[Int16[Tensor, "seeds n"]]:
         layers = dropout_layers(self.spec)
@@ -209,7 +218,7 @@ class TorchEngine(Engine):
             x, mask = self.task.model_inputs(part.inputs)
             x = prepare_inputs(self.spec, x)
             for rows in passes:
-                logits = self._logits(weights[rows], x, mask)
+                logits = self._logits(weights[self._members(rows)], x, mask)[: rows.stop - rows.start]
                 correct[rows] += (logits.argmax(dim=-1) == part.labels).sum(dim=1)
                 loss[rows] += population_losses(logits, part.labels).double() * len(part)
 
@@ -218,11 +227,12 @@ class TorchEngine(Engine):
         return correct / len(examples) + dead, loss / len(examples) + dead
 
 
-def _plan_passes(population: int, at_most: int) -> tuple[slice, ...]:
-    """The population cut into as few passes as fit, all but the last of the same size."""
+def _plan_passes(population: int, at_most: int, *, even: bool = True) -> tuple[slice, ...]:
+    """The population cut into as few passes as fit, all but the last of the same size, which is ``at_most`` unless
+    ``even``: then the last is about as large as the others."""
     assert at_most >= 1
     count = -(-population // at_most)
-    size = -(-population // count)
+    size = -(-population // count) if even else at_most
     return tuple(slice(start, min(start + size, population)) for start in range(0, population, size))
 
 
@@ -236,6 +246,9 @@ def _bytes_per_example(spec: TransformerSpec) -> int:
     return int(_BYTES_PER_EXAMPLE * max(1.0, _activations(spec) / _activations(AGNEWS)))
 
 
+_STACKED_ACTIVATIONS, _MOST_STACKED = 1 << 22, 16
+
+
 def _activations(spec: TransformerSpec) -> int:
     """Numbers that one example's backward pass needs, about t·(D + blocks·(6D + 2h(2D_k + D_v) + 3ht + 2D_A))."""
     projections = spec.heads * (2 * spec.key_dim + spec.value_dim)
@@ -244,10 +257,10 @@ def _activations(spec: TransformerSpec) -> int:
 
 
 def _fitting_models(device: torch.device, spec: TransformerSpec, batch_size: int) -> int:
-    """How many models one pass can hold. On a CPU one: a run's arithmetic is then the same in any company, to the
-    bit."""
+    """How many models one pass can hold. On a CPU a number for the caches: one of the paper's, and of small ones as
+    many as spread the cost of a call of torch over enough arithmetic."""
     if device.type != "cuda":
-        return 1
+        return min(_MOST_STACKED, max(1, _STACKED_ACTIVATIONS // (_activations(spec) * batch_size)))
     # a share of all memory, not of what is free now: a resumed shard must cut its passes as before
     _, total = torch.cuda.mem_get_info(device)
     return max(1, int(0.8 * total) // (_bytes_per_example(spec) * batch_size))

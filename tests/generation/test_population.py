@@ -190,6 +190,26 @@ def test_a_run_is_the_same_bytes_with_any_number_of_threads(
     assert torch.get_num_threads() == 4, "the threads of other work are left alone"
 
 
+def test_a_small_run_is_the_same_bytes_alone_and_stacked_with_others(
+    photos: TaskData, torch_threads: Callable[[int], None]
+) -> None:
+    """16 models of these are stacked, so 20 are two passes, the second of them filled up, and so is one run alone."""
+    few = runs("photos", Protocol(epochs=1, warmup_epochs=1, batch_size=16), dropout=0.1)
+    company = [replace(config, seed=seed) for seed in range(20 // len(few)) for config in few]
+    torch_threads(2)
+    trainer = train(company, photos)
+    assert isinstance(trainer.engine, TorchEngine)
+    assert [rows.stop for rows in trainer.engine.passes] == [16, 20]
+    stored = trainer.measure_checkpoints()
+    for index in (0, 15, 19):
+        alone = train([company[index]], photos)
+        for name, tensor in alone.state.tensors().items():
+            dim = 1 if name == "checkpoints" else 0
+            assert torch.equal(tensor, trainer.state.tensors()[name].narrow(dim, index, 1)), name
+        for name, tensor in alone.measure_checkpoints().items():
+            assert torch.equal(tensor[:, 0], stored[name][:, index]), name
+
+
 @pytest.mark.parametrize(("error", "thread"), [(KeyboardInterrupt, 0), (ValueError, 1)])
 def test_what_ends_one_thread_ends_all(
     error: type[BaseException],
@@ -199,7 +219,8 @@ def test_what_ends_one_thread_ends_all(
     torch_threads: Callable[[int], None],
 ) -> None:
     torch_threads(2)
-    engine = TorchEngine(runs("mnist", Protocol(epochs=1, warmup_epochs=1, batch_size=16)), digits)
+    configs = runs("mnist", Protocol(epochs=1, warmup_epochs=1, batch_size=16))
+    engine = TorchEngine(configs, digits, models_per_pass=1)
     steps = []
 
     def step(state: object, passes: list[slice], number: int, *_: object) -> None:
