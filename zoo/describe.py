@@ -94,7 +94,7 @@ def _marginals_table(rows: pd.DataFrame) -> Table:
     for heading in ("hyperparameter", "value", "rows", "mean", "median", "min", "max"):
         table.add_column(heading, justify="left" if heading in ("hyperparameter", "value") else "right")
     for name in ("checkpoint", *HYPERPARAMETERS):
-        groups: dict[Any, pd.Series] = dict(iter(rows.groupby(name)["test_accuracy"]))
+        groups: dict[Any, Any] = dict(iter(rows.groupby(name)["test_accuracy"]))
         if len(groups) > (len(_THRESHOLDS) if name == "seed" else _MOST_VALUES):
             groups = {f"{len(groups):,} values": rows["test_accuracy"]}
         order = sorted(groups, key=_checkpoint_order) if name == "checkpoint" else list(groups)

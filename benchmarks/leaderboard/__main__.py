@@ -99,7 +99,7 @@ _PAPERS = {
     ),
     "statnn": "https://arxiv.org/abs/2002.11448",
 }
-"""Where the models that come with the benchmarks are described; those without an entry are new here."""
+"""Where the models that come with the benchmarks are described; those without an entry come from this repository."""
 
 
 def _check(options: _Check) -> None:

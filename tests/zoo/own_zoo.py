@@ -42,7 +42,7 @@ def publish_own_zoo(folder: Path, *options: str, count: int = 24) -> Path:
         f"{kind}_{split}": size for split in ("train", "test") for kind, size in (("x", (20, 8, 8)), ("y", (20,)))
     }
     parts = {name: random.integers(0, 256 if name[0] == "x" else 3, size) for name, size in arrays.items()}
-    np.savez(folder / "digits.npz", **{name: part.astype(np.uint8) for name, part in parts.items()})
+    np.savez(folder / "digits.npz", allow_pickle=False, **{name: part.astype(np.uint8) for name, part in parts.items()})
     (folder / "my_digits.toml").write_text(TASK)
     file = find_task(folder / "my_digits.toml")
     task = task_data(file, read_task(file, None))

@@ -244,9 +244,9 @@ class ZooReader:
         ``label`` is any column of numbers. X is read-only: it is a view of the file wherever ``weights`` gives one.
         """
         rows = self.rows(where)
-        if label not in self.metadata.select_dtypes("number"):
-            numeric = ", ".join(self.metadata.select_dtypes("number"))
-            raise ValueError(f"{label!r} is not a column of numbers: there are {numeric}")
+        numeric = list(map(str, self.metadata.select_dtypes("number").columns))
+        if label not in numeric:
+            raise ValueError(f"{label!r} is not a column of numbers: there are {', '.join(numeric)}")
         weights = self.weights(rows).numpy()
         weights.flags.writeable = False
         return weights, self.metadata[label].to_numpy()[rows]
