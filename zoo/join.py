@@ -29,12 +29,11 @@ from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
 from zoo.format.faults import SeenWeights
 from zoo.format.manifest import FileEntry, Manifest
 from zoo.format.published import (
-    CARD_FILE,
-    CROISSANT_FILE,
-    RUNS_PARQUET,
+    DERIVED_FILES,
     ConfigDetails,
     PublishedZoo,
     files_of_no_config,
+    statements_of,
     zoo_files,
 )
 from zoo.format.record import check_same_data
@@ -45,12 +44,7 @@ from zoo.verify import zoo_faults
 
 
 def _join(
-    folders: Sequence[Path],
-    out: Path,
-    *,
-    card: Path = DEFAULT_CARD,
-    name: str | None = None,
-    stated: Statements = NOTHING_STATED,
+    folders: Sequence[Path], out: Path, *, name: str | None = None, stated: Statements = NOTHING_STATED
 ) -> Manifest:
     """Publishes the configs of all zoos in ``folders`` as the folder ``out``; no two of them may have the same config.
 
@@ -59,7 +53,7 @@ def _join(
     zoos = [PublishedZoo.read(folder) for folder in folders]
     out = out.resolve()
     check_target([folder.resolve() for folder in folders if folder.resolve() != out], out)
-    template = card.read_text(encoding="utf-8")
+    template = DEFAULT_CARD.read_text(encoding="utf-8")
     configs: dict[str, ConfigDetails] = {}
     for zoo in zoos:
         if twice := configs.keys() & zoo.configs.keys():
@@ -76,21 +70,16 @@ def _join(
         files: dict[str, FileEntry] = {}
         for zoo in zoos:
             for file in zoo.manifest.files:
-                if Path(file).name not in (CARD_FILE, CROISSANT_FILE, RUNS_PARQUET):
+                if Path(file).name not in DERIVED_FILES:
                     _copy_file(zoo, file, folder, files)
-        return write_card_and_manifest(
-            folder,
-            dict(sorted(files.items())),
-            dict(sorted(configs.items())),
-            template,
-            name or out.name,
-            Statements(**_common_statements(zoos) | stated.stated()),
-        )
+        files, configs = dict(sorted(files.items())), dict(sorted(configs.items()))
+        stated = Statements(**_common_statements(zoos) | stated.stated())
+        return write_card_and_manifest(folder, files, configs, template, name or out.name, stated)
 
 
 def _common_statements(zoos: Sequence[PublishedZoo]) -> dict[str, Any]:
     """What all of the zoos state."""
-    first, *others = (zoo.statements.stated() for zoo in zoos)
+    first, *others = (statements_of(zoo.manifest, zoo.folder).stated() for zoo in zoos)
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from zoo.format.manifest import _OWN_HASH, MANIFEST_FILE, FileEntry, Manifest
-from zoo.format.published import CROISSANT_FILE, RUNS_PARQUET
+from zoo.format.published import DERIVED_FILES
 from zoo.format.table_file import write_table
 
 Rows = list[dict[str, Any]]
@@ -31,9 +31,9 @@ def record(folder: Path, name: str, entry: FileEntry) -> None:
     """
     manifest = Manifest.read(folder)
     files = {**manifest.files, name: entry}
-    for repeated in [file for file in files if Path(file).name in (CROISSANT_FILE, RUNS_PARQUET)]:
+    for repeated in [file for file in files if Path(file).name in DERIVED_FILES[1:]]:
         del files[repeated]
-        (folder / repeated).unlink()
+        (folder / repeated).unlink(missing_ok=True)  # one manifest may be put back after another change
     Manifest(files, manifest.details).write(folder)
 
 

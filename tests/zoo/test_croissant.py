@@ -109,7 +109,7 @@ def test_other_runs_in_the_parquet_file_are_damage(spoiled):
     runs = pq.read_table(path)
     for table, fault in (
         (runs.set_column(0, "run_id", runs.column("run_id").take(list(reversed(range(80))))), "its rows are not those"),
-        (runs.slice(1), "it has 79 rows, runs.arrow has 80"),
+        (runs.slice(1), "its rows are not those"),
     ):
         pq.write_table(table, path)
         recorded(spoiled, "mnist/runs.parquet")

@@ -4,7 +4,7 @@ The same parts are the words of ``croissant.json``.
 """
 
 import hashlib
-import math
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow as pa
 from jinja2 import StrictUndefined, TemplateSyntaxError, meta
 from jinja2.sandbox import SandboxedEnvironment
 
-from zoo.format.croissant import croissant_text, write_runs_as_parquet
+from zoo.format.croissant import write_runs_as_parquet
 from zoo.format.hyperparameters import DISTINCT_SEEDS, HYPERPARAMETERS, SHARED_SEED, meaning_of
 from zoo.format.manifest import FileEntry, Manifest
 from zoo.format.published import (
@@ -38,10 +38,20 @@ from zoo.tasks.identity import KNOWN, SHORT_HASH
 from zoo.terminal import plain_markdown
 
 DEFAULT_CARD = Path(__file__).parent / "card_template.md"
-_PARTS = Path(__file__).parent / "card_parts.md"
+_PARTS, _CROISSANT = (Path(__file__).parent / name for name in ("card_parts.md", "croissant_template.json"))
 _UNSAFE = re.compile(r"[^\w./ -]")  # in a name that stands in YAML, Markdown and code
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 """The hub's own words for numbers of rows."""
+_ENVIRONMENT = SandboxedEnvironment(
+    trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
+)
+_ENVIRONMENT.filters |= {
+    "comma": "{:,}".format,
+    "plain": plain_markdown,
+    "completed": lambda runs: runs.get("completed", 0),
+    # the items of a Markdown list, or one paragraph, without line breaks
+    "listed": lambda text: [" ".join(item.split()) for item in text.removeprefix("- ").split("\n- ")],
+}
 
 
 def write_card_and_manifest(
@@ -61,9 +71,10 @@ def write_card_and_manifest(
         recorded["stated"] = stated.stated()
     files = files | {f"{config}/{RUNS_PARQUET}": write_runs_as_parquet(folder, config) for config in configs}
     words = _card_words(Manifest(files, recorded), name, folder)
+    described = _ENVIRONMENT.from_string(_CROISSANT.read_text(encoding="utf-8")).render(words, files=files)
     texts = {
         CARD_FILE: _render_card(template, words),
-        CROISSANT_FILE: croissant_text(files, configs, name, stated, words),
+        CROISSANT_FILE: json.dumps(json.loads(described), indent=1, ensure_ascii=False) + "\n",
     }
     for file, text in texts.items():
         write_atomically(folder / file, text.encode())
@@ -72,32 +83,21 @@ def write_card_and_manifest(
     return manifest
 
 
-def _environment() -> SandboxedEnvironment:
-    environment = SandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
-    )
-    environment.filters |= {
-        "comma": "{:,}".format,
-        "plain": plain_markdown,
-        "completed": lambda runs: runs.get("completed", 0),
-    }
-    return environment
-
-
 def _card_words(manifest: Manifest, name: str, folder: Path) -> dict[str, Any]:
     """Everything that a card may name: the parts of ``card_parts.md``, and what the examples need."""
     details = configs_of(manifest, "the zoo")
-    parts = _environment().from_string(_PARTS.read_text(encoding="utf-8")).make_module(_facts(manifest, details))
+    facts = _facts(manifest, details)
+    parts = _ENVIRONMENT.from_string(_PARTS.read_text(encoding="utf-8")).make_module(facts)
     rows = sum(sum(config.rows.values()) for config in details.values())
-    words = {part: text.strip("\n") if isinstance(text, str) else text for part, text in vars(parts).items()}
-    return words | {
+    words = facts | {part: text.strip("\n") if isinstance(text, str) else text for part, text in vars(parts).items()}
+    words |= {
         "name": _UNSAFE.sub("_", name),
-        "license": statements_of(manifest, "the zoo").license,
+        "license": facts["stated"].license,
         "language": "en" if any(config.task == "agnews" for config in details.values()) else None,
         "size": next((name for limit, name in _SIZES if rows < limit), "1M<n<10M"),
         "task_files": _task_files(details),
-        **_example(manifest, details, folder),
     }
+    return words | _example(manifest, details, folder)
 
 
 def _example(manifest: Manifest, details: dict[str, ConfigDetails], folder: Path) -> dict[str, Any]:
@@ -112,22 +112,21 @@ def _example(manifest: Manifest, details: dict[str, ConfigDetails], folder: Path
             for batch in read_batches(source, checkpoint_schema(config.spec), file):
                 at_checkpoint = np.array(batch.column("checkpoint").to_pylist()) == chosen["checkpoint"]
                 accuracies += batch.column("test_accuracy").to_numpy()[at_checkpoint].tolist()
-        chosen |= {"split": splits[0], "threshold": math.floor(100 * np.median(accuracies)) / 100}
+        chosen |= {"split": splits[0], "threshold": float(np.floor(100 * np.median(accuracies)) / 100)}
     return chosen
 
 
 def _render_card(template: str, words: dict[str, Any]) -> str:
     """Fills the placeholders of a template, such as ``{{configs}}``; an unknown one is an error."""
-    environment = _environment()
     try:
-        places = meta.find_undeclared_variables(environment.parse(template))
+        places = meta.find_undeclared_variables(_ENVIRONMENT.parse(template))
     except TemplateSyntaxError as error:
         raise ValueError(f"line {error.lineno} of the card is not a Jinja template: {error.message}") from error
     if unknown := places - words.keys():
         raise ValueError(f"the card has unknown places {sorted(unknown)}: it may have {sorted(words)}")
     if "configs" not in places:
         raise ValueError("the card lacks {{configs}} in its YAML head, without which `datasets` finds no config")
-    return environment.from_string(template).render(words)
+    return _ENVIRONMENT.from_string(template).render(words)
 
 
 def _facts(manifest: Manifest, details: dict[str, ConfigDetails]) -> dict[str, Any]:
@@ -135,6 +134,8 @@ def _facts(manifest: Manifest, details: dict[str, ConfigDetails]) -> dict[str, A
     specs = [config.spec for config in details.values()]
     return {
         "details": details,
+        "stated": statements_of(manifest, "the zoo"),
+        "of_the_paper": any(config.task_file is None for config in details.values()),
         "splits": SPLITS,
         "CHECKPOINTS": CHECKPOINTS,
         "hyperparameter_meanings": {name: meaning_of(name) for name in HYPERPARAMETERS},

@@ -21,6 +21,8 @@ from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
 
 CARD_FILE, CROISSANT_FILE = "README.md", "croissant.json"
 RUNS_FILE, RUNS_PARQUET = "runs.arrow", "runs.parquet"
+DERIVED_FILES = (CARD_FILE, CROISSANT_FILE, RUNS_PARQUET)
+"""The names of files that are made from the others and the manifest."""
 EMBEDDING_FILES = (VECTORS_FILE, VOCABULARY_FILE)
 PREDICTORS_FOLDER = "predictors"
 """The folder of fitted predictors beside a zoo on the hub; they are not part of it or of its manifest."""
@@ -58,10 +60,6 @@ class PublishedZoo:
     def read(cls, folder: Path) -> "PublishedZoo":
         manifest = Manifest.read(folder)
         return cls(folder, manifest, configs_of(manifest, folder))
-
-    @property
-    def statements(self) -> Statements:
-        return statements_of(self.manifest, self.folder)
 
     def config(self, name: str) -> ConfigDetails:
         if name not in self.configs:
