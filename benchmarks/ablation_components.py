@@ -9,13 +9,13 @@ seven. Writes OUT/ablation_components.jsonl and OUT/ablation_components.md; fini
 
 from dataclasses import dataclass
 
-from benchmarks.options import Configs, TableOptions
+from benchmarks.options import TableOptions
 from zoo.command import Command
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(TableOptions):
-    config: Configs = ("mnist", "agnews")
+    usual_configs = ("mnist", "agnews")
 
 
 _command = Command(__name__, "benchmarks.ablation_components", __doc__, _Options)
@@ -29,14 +29,14 @@ from benchmarks.tables import MODEL
 @_command
 def main(options: _Options) -> None:
     experiment = Experiment("ablation_components", options)
-    for config in options.config:
+    for config in experiment.configs:
         data = experiment.data(config)
         everything = tuple(data.train.spec.components)
         choices = [chosen for size in range(1, len(everything) + 1) for chosen in combinations(everything, size)]
         # with all components it is the predictor of the other tables, whose trials may be finished already
         components = [None if chosen == everything else chosen for chosen in choices]
         experiment.run([experiment.trials(data, MODEL, components=chosen) for chosen in components], data)
-    experiment.write("ablation_components.md", *options.config)
+    experiment.write("ablation_components.md", *experiment.configs)
     experiment.end()
 
 

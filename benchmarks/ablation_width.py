@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from benchmarks import paper
-from benchmarks.options import Configs, TableOptions
+from benchmarks.options import TableOptions
 from zoo.command import Command, Option
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(TableOptions):
-    config: Configs = ("agnews",)
+    usual_configs = ("agnews",)
     widths: Annotated[tuple[str, ...], Option("channels of each layer, such as 10 or 5,5", "W")] = tuple(
         ",".join(map(str, channels)) for channels in paper.WIDTHS
     )
@@ -59,7 +59,7 @@ def _encoder_parameters(entry: Entry, spec: TransformerSpec) -> Result:
 @_command
 def main(options: _Options) -> None:
     experiment = Experiment("ablation_width", options)
-    for config in options.config:
+    for config in experiment.configs:
         data = experiment.data(config)
         trials = [experiment.trials(data, MODEL, channels=channels) for channels in options.channels()]
         entries = entries_of(experiment.run(trials, data))

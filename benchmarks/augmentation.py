@@ -11,14 +11,14 @@ Writes OUT/augmentation.jsonl and OUT/augmentation.CONFIG.md; finished trials ar
 from dataclasses import dataclass
 from typing import Annotated
 
-from benchmarks.options import SIX_MODELS, Configs, Models, TableOptions
+from benchmarks.options import SIX_MODELS, Models, TableOptions
 from zoo.checked import Positive
 from zoo.command import Command, Option
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(TableOptions):
-    config: Configs = ("agnews",)
+    usual_configs = ("agnews",)
     models: Models = SIX_MODELS
     ranges: Annotated[tuple[Positive, ...], Option("largest entry of M and N", "R")] = (1.0, 10.0, 100.0)
 
@@ -33,7 +33,7 @@ from benchmarks.models.registry import check_models, own_models
 @own_models()
 def main(options: _Options) -> None:
     experiment, models = Experiment("augmentation", options), check_models(options.models)
-    for config in options.config:
+    for config in experiment.configs:
         for size in (None, *options.ranges):
             data = experiment.data(config, entry_range=size)
             experiment.run([experiment.trials(data, model, entry_range=size) for model in models], data)

@@ -19,7 +19,7 @@ from zoo.format.hyperparameters import CONFIGURATION
 from zoo.format.manifest import edition_of
 from zoo.format.published import ConfigDetails, PublishedZoo
 from zoo.format.splits import SPLITS
-from zoo.reading.locate import find_folder
+from zoo.reading.locate import choose_configs, find_folder
 from zoo.reading.reader import open_zoo
 from zoo.reading.selection import Selection
 from zoo.tasks.identity import KNOWN
@@ -203,7 +203,7 @@ class BenchmarkData:
     def from_zoo(
         cls,
         name: str | Path,
-        config: str,
+        config: str | None,
         *,
         checkpoint: str | None = None,
         where: Selection | None = None,
@@ -212,9 +212,10 @@ class BenchmarkData:
     ) -> "BenchmarkData":
         """A config of a published zoo, at one checkpoint or ``all``. With ``entry_range`` every split is doubled.
 
-        Without a ``checkpoint`` it is the one nearest to 75 % of the epochs, as in the paper. ``where`` chooses rows of
-        every split by their metadata.
+        Without a ``config`` it is the one that ``zoo.open`` would choose, without a ``checkpoint`` the one nearest to
+        75 % of the epochs, as in the paper. ``where`` chooses rows of every split by their metadata.
         """
+        (config,) = choose_configs(name, None if config is None else (config,))
         folder = find_folder(name, config)
         published = PublishedZoo.read(folder)
         details = published.config(config)

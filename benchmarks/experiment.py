@@ -35,6 +35,7 @@ from benchmarks.tables import for_terminal, render_table, with_data_notes
 from benchmarks.trial import Outcomes, Trial, TrialStore, compute, to_fit
 from zoo.command import how_many, progress_bar
 from zoo.device import choose_device
+from zoo.reading.locate import choose_configs
 from zoo.reading.selection import Selection
 from zoo.storage.atomic import write_atomically
 
@@ -65,6 +66,11 @@ class Experiment:
         self.skipped: dict[str, str] = {}
         self.trained_on: dict[str, str | None] = {}
         """Config → the part of its task's data that its transformers were trained on, if not all."""
+
+    @functools.cached_property
+    def configs(self) -> tuple[str, ...]:
+        """The configs that were named, or the zoo's only one, or the usual ones."""
+        return choose_configs(self.options.zoo, self.options.config, self.options.usual_configs)
 
     def data(self, config: str, entry_range: float | None = None, checkpoint: str | None = None) -> BenchmarkData:
         return BenchmarkData.from_zoo(

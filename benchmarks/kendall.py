@@ -119,7 +119,7 @@ def main(options: _Options) -> None:
     options = replace(options, models=check_models(options.models))
     if options.quick:
         options = replace(options, thresholds=options.thresholds[:1], recipes=("paper",))
-    for config in options.config:
+    for config in experiment.configs:
         data = experiment.data(config)
         experiment.run(_entries(experiment, options, data), data)
         experiment.write(f"kendall.{config}.md", config)

@@ -24,7 +24,6 @@ USUAL_MODELS = (
 """The models that a table fits where none is named; the others take hours without a GPU or answer other questions."""
 Reads = Literal["weights", "hyperparameters", "probes", "real_inputs"]
 """What a predictor may read of a run, in the words of a submission's card."""
-Configs = Annotated[tuple[str, ...], Option("configs of the zoo", "CONFIG")]
 Models = Annotated[tuple[str, ...], Option("which to fit; module:Class is a predictor of your own", "MODEL")]
 Epochs = Annotated[Count, Option("epochs of neural predictors")]
 Jobs = Annotated[Count | None, Option("threads of the tree models (default: as many as torch uses)")]
@@ -34,8 +33,14 @@ Jobs = Annotated[Count | None, Option("threads of the tree models (default: as m
 class TableOptions:
     """The data and device of a table, how often and how long to fit, and where the table is written."""
 
+    usual_configs = ("mnist",)
+    """Where none is named and the zoo has several."""
+
     zoo: ZooName = DEFAULT_NAME
-    config: Configs = ("mnist",)
+    config: Annotated[
+        tuple[str, ...] | None,
+        Option("configs of the zoo (default: its only one, else those of the paper's table)", "CONFIG"),
+    ] = None
     seeds: Annotated[Count, Option("seeds per model")] = 5
     epochs: Epochs = EPOCHS
     checkpoint: Annotated[

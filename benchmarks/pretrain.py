@@ -21,7 +21,7 @@ _SUFFIX = ".safetensors"
 @dataclass(frozen=True, kw_only=True)
 class _Options:
     zoo: ZooName = DEFAULT_NAME
-    config: Annotated[str, Option("config of the zoo")] = "mnist"
+    config: Annotated[str | None, Option("config of the zoo (default: its only one, else mnist)")] = None
     checkpoint: Annotated[str, Option("one of the config's, or all", "LABEL")] = "all"
     seed: Annotated[Seed, Option("seed of the fit")] = 0
     epochs: Epochs = EPOCHS

@@ -134,7 +134,7 @@ def _resampled_means(entry: Entry) -> Float[np.ndarray, " b"]:
 @own_models()
 def main(options: _Options) -> None:
     experiment, models = Experiment("rows", options), check_models(options.models)
-    for config in options.config:
+    for config in experiment.configs:
         data = experiment.data(config)
         outcomes: Outcomes = {}
         for size in (*sorted({size for size in options.sizes if size < len(data.train)}), None):

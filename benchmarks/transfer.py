@@ -30,9 +30,7 @@ _Kind = Literal["checkpoints", "configs"]
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(TableOptions):
-    config: Annotated[  # pyright: ignore[reportIncompatibleVariableOverride]
-        tuple[str, ...] | None, Option("configs of the zoo (default: all)", "CONFIG")
-    ] = None
+    config: Annotated[tuple[str, ...] | None, Option("configs of the zoo (default: all)", "CONFIG")] = None
     models: Models = USUAL_MODELS
     tested_on: Annotated[tuple[_Kind, ...], Option("which other test splits predictors are tested on")] = get_args(
         _Kind

@@ -6,10 +6,11 @@ python -m zoo.describe small-transformer-zoo --plots DIR        histograms, lear
 """
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from zoo.command import DEFAULT_NAME, Argument, Command, Option
 
@@ -32,7 +33,7 @@ from jaxtyping import Float, Integer
 from rich.box import SIMPLE
 from rich.table import Table
 
-from zoo.format.hyperparameters import HYPERPARAMETERS
+from zoo.format.hyperparameters import CONFIGURATION, HYPERPARAMETERS
 from zoo.format.published import PublishedZoo
 from zoo.format.schema import BEST
 from zoo.format.splits import SPLITS, splits_of
@@ -45,6 +46,8 @@ from zoo.terminal import PlainConsole
 _BAR_WIDTH = 50
 _SPARKS = " ▁▂▃▄▅▆▇█"
 _THRESHOLDS = (0.2, 0.4, 0.6, 0.8)  # of the paper's tables
+_WIDTH = 100  # where the output is not a terminal, which has its own
+_MOST_VALUES = 20  # of a hyperparameter; of more, only their number is shown
 
 
 def _histogram(accuracies: Float[np.ndarray, " n"], bins: int = BINS) -> Integer[np.ndarray, " bins"]:
@@ -55,15 +58,16 @@ def _histogram(accuracies: Float[np.ndarray, " n"], bins: int = BINS) -> Integer
 def _counts_table(name: str, reader: ZooReader, rows: pd.DataFrame) -> Table:
     """Rows and runs of each split, and the share of checkpoints above each threshold of the paper."""
     table = Table(title=f"{name}: {len(rows):,} checkpoints of {len(set(rows['run_id'])):,} runs", title_justify="left")
-    for heading in ("split", "rows", "runs", "mean accuracy", *(f"≥ {threshold:.0%}" for threshold in _THRESHOLDS)):
+    measures = ("mean accuracy", *(f"≥ {threshold:.0%}" for threshold in _THRESHOLDS)) if len(rows) else ()
+    for heading in ("split", "rows", "runs", *measures):
         table.add_column(heading, justify="left" if heading == "split" else "right")
     splits = np.array(_row_splits(reader, rows), dtype=str)
     for split in (*SPLITS, "all"):
         part = rows if split == "all" else rows[splits == split]
         accuracy = part["test_accuracy"]
-        shares = [f"{(accuracy >= threshold).mean():.1%}" if len(part) else "–" for threshold in _THRESHOLDS]
-        mean = f"{accuracy.mean():.4f}" if len(part) else "–"
-        table.add_row(split, f"{len(part):,}", f"{len(set(part['run_id'])):,}", mean, *shares)
+        cells = [f"{accuracy.mean():.4f}", *(f"{(accuracy >= threshold).mean():.1%}" for threshold in _THRESHOLDS)]
+        shown = cells if len(part) else ["–"] * len(cells)
+        table.add_row(split, f"{len(part):,}", f"{len(set(part['run_id'])):,}", *shown[: len(measures)])
     statuses = reader.runs["status"].value_counts()
     table.caption = ", ".join(f"{count:,} runs {status}" for status, count in statuses.items())
     return table
@@ -90,15 +94,15 @@ def _marginals_table(rows: pd.DataFrame) -> Table:
     for heading in ("hyperparameter", "value", "rows", "mean", "median", "min", "max"):
         table.add_column(heading, justify="left" if heading in ("hyperparameter", "value") else "right")
     for name in ("checkpoint", *HYPERPARAMETERS):
-        groups = dict(iter(rows.groupby(name)["test_accuracy"]))
-        if name == "seed" and len(groups) > len(_THRESHOLDS):
-            table.add_row(name, f"{len(groups):,} values", f"{len(rows):,}", "", "", "", "", end_section=True)
-            continue
+        groups: dict[Any, Any] = dict(iter(rows.groupby(name)["test_accuracy"]))
+        if len(groups) > (len(_THRESHOLDS) if name == "seed" else _MOST_VALUES):
+            groups = {f"{len(groups):,} values": rows["test_accuracy"]}
         order = sorted(groups, key=_checkpoint_order) if name == "checkpoint" else list(groups)
         for value in order:
             group = groups[value]
             numbers = (group.mean(), group.median(), group.min(), group.max())
-            table.add_row(name, str(value), f"{len(group):,}", *(f"{number:.4f}" for number in numbers))
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            table.add_row(name, text, f"{len(group):,}", *(f"{number:.4f}" for number in numbers))
         table.add_section()
     return table
 
@@ -113,7 +117,7 @@ def _overview_table(folder: Path, selected: dict[str, tuple[ZooReader, pd.DataFr
     table = Table(title=str(folder), title_justify="left", box=SIMPLE, padding=(0, 1), pad_edge=False)
     for heading in ("config", "runs", "checkpoints", "median", "best", "accuracy, 0 to 1"):
         left = heading in ("config", "accuracy, 0 to 1")
-        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+        table.add_column(heading, justify="left" if left else "right", no_wrap=heading != "config", overflow="fold")
     for config, (reader, rows) in selected.items():
         accuracy = rows["test_accuracy"].to_numpy()
         splits = _row_splits(reader, rows)
@@ -143,7 +147,7 @@ def main(options: _Options) -> None:
     if not any(len(rows) for _, rows in selected.values()):
         for reader in readers.values():
             reader.rows(options.where)  # an error that lists the values there are
-    console = PlainConsole()
+    console = PlainConsole() if sys.stdout.isatty() else PlainConsole(width=_WIDTH)
     if options.details or options.config:
         for config, (reader, rows) in selected.items():
             _print_details(console, config, reader, rows)
@@ -159,6 +163,8 @@ def main(options: _Options) -> None:
 
 def _print_details(console: PlainConsole, config: str, reader: ZooReader, rows: pd.DataFrame) -> None:
     console.print(_counts_table(config, reader, rows))
+    if not len(rows):
+        return
     console.print("\ntest accuracy, bars on a logarithmic scale")
     for line in _histogram_lines(_histogram(rows["test_accuracy"].to_numpy())):
         console.print(line)
@@ -182,8 +188,10 @@ def _draw(
     if folder is not None:
         for config, (reader, rows) in drawn.items():
             chosen = np.flatnonzero(np.isin(list(reader.runs["run_id"]), list(rows["run_id"])))
-            yield plot_curves(config, reader.runs.iloc[chosen], folder / f"curves.{config}.png")
-            yield plot_marginals(config, rows, folder / f"marginals.{config}.png")
+            if reader.details.protocol["epochs"] > 1:
+                yield plot_curves(config, reader.runs.iloc[chosen], folder / f"curves.{config}.png")
+            if varied := [name for name in CONFIGURATION if len(set(rows[name])) > 1]:
+                yield plot_marginals(config, rows, varied, folder / f"marginals.{config}.png")
 
 
 if __name__ == "__main__":

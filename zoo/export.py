@@ -5,12 +5,15 @@
     python -m zoo.export small-transformer-zoo agnews parquet/ --format parquet
 
 OUT is a file for a single checkpoint and a folder, with one file per checkpoint, for more. Parquet makes one file per
-split, with every column. A safetensors file carries its row's metadata in its header.
+split, with every column. Each file is whole, and a new folder appears when all its files are there. A safetensors file
+carries its row's metadata in its header.
 """
 
 import io
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,10 +21,10 @@ from typing import Annotated, Literal
 from zoo.command import DEFAULT_NAME, Advance, Argument, Command, Option, how_many, progress_bar
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Options:
     zoo: Annotated[str, Argument(f"folder of the zoo, or its name on the hub, e.g. {DEFAULT_NAME}", "DIR")]
-    config: Annotated[str, Argument("mnist, agnews, …", "CONFIG")]
+    config: Annotated[str | None, Argument("mnist, agnews, … (default: the zoo's only one)", "CONFIG")] = None
     out: Annotated[Path, Argument("file or folder to write", "OUT")]
     format: Annotated[
         Literal["safetensors", "torch", "parquet"] | None,
@@ -43,6 +46,7 @@ from zoo.format.table_file import ROWS_PER_BATCH
 from zoo.reading.reader import ZooReader, open_zoo
 from zoo.reading.selection import Where, select
 from zoo.storage.atomic import atomic_file, remove_unfinished, write_atomically
+from zoo.storage.swap import replacing_folder
 from zoo.transformer.weights import TransformerWeights
 
 _SUFFIXES = {"safetensors": ".safetensors", "torch": ".pt"}
@@ -66,19 +70,35 @@ def export_checkpoints(
         raise ValueError(f"{len(rows):,} checkpoints do not fit in the one file {out}: name a folder")
     if single:
         remove_unfinished(out.parent, re.escape(out.name))
-    else:
-        remove_unfinished(out, rf"[0-9a-f]{{16}}-{CHECKPOINT}{re.escape(suffix)}")
-    paths = []
-    for row in rows.tolist():
-        metadata = {name: str(value) for name, value in reader.metadata.iloc[row].items()}
-        path = out if single else out / f"{metadata['run_id']}-{metadata['checkpoint']}{suffix}"
-        # a copy of each tensor: the views of one flat vector would each be stored with the whole of it
-        weights = TransformerWeights.from_flat(reader.spec, reader.weights(row))
-        state = {name: tensor.clone() for name, tensor in weights.state_dict().items()}
-        write_atomically(path, _to_safetensors(state, metadata) if form == "safetensors" else _to_torch(state))
-        paths.append(path)
+        write_atomically(out, _state_file(reader, int(rows[0]), form))
         advance(1)
-    return paths
+        return [out]
+    remove_unfinished(out, rf"[0-9a-f]{{16}}-{CHECKPOINT}{re.escape(suffix)}")
+    names = [f"{run}-{label}{suffix}" for run, label in reader.metadata[["run_id", "checkpoint"]].to_numpy()[rows]]
+    with _filled_folder(out) as folder:
+        for row, name in zip(rows.tolist(), names, strict=True):
+            write_atomically(folder / name, _state_file(reader, row, form))
+            advance(1)
+    return [out / name for name in names]
+
+
+@contextmanager
+def _filled_folder(out: Path) -> Iterator[Path]:
+    """The folder to write several files to. A new one takes its name when all are there; else they are added."""
+    if out.exists():
+        yield out
+    else:
+        with replacing_folder(out, lambda folder: None, wait=True) as folder:
+            yield folder
+
+
+def _state_file(reader: ZooReader, row: int, form: str) -> bytes:
+    # a copy of each tensor: the views of one flat vector would each be stored with the whole of it
+    weights = TransformerWeights.from_flat(reader.spec, reader.weights(row))
+    state = {name: tensor.clone() for name, tensor in weights.state_dict().items()}
+    if form == "torch":
+        return _to_torch(state)
+    return _to_safetensors(state, {str(name): str(value) for name, value in reader.metadata.iloc[row].items()})
 
 
 def _to_safetensors(state: dict[str, torch.Tensor], metadata: dict[str, str]) -> bytes:
@@ -144,12 +164,13 @@ def main(options: _Options) -> None:
             if options.out.is_file() or options.out.suffix == _PARQUET_SUFFIX:
                 raise ValueError(f"{options.out} names a file: Parquet goes into a folder, one file per split")
             rows = 0
-            for split in splits:
-                part = open_zoo(options.zoo, options.config, split)
-                if not select(part.metadata, options.where).any():
-                    continue
-                path = options.out / f"{options.config}-{split}{_PARQUET_SUFFIX}"
-                rows += _export_parquet(part, path, options.where, lambda done: bar.advance(task, done))
+            with _filled_folder(options.out) as folder:
+                for split in splits:
+                    part = open_zoo(options.zoo, reader.config, split)
+                    if not select(part.metadata, options.where).any():
+                        continue
+                    path = folder / f"{reader.config}-{split}{_PARQUET_SUFFIX}"
+                    rows += _export_parquet(part, path, options.where, lambda done: bar.advance(task, done))
     print(f"{how_many(rows, 'checkpoint')} in {options.out}")
 
 

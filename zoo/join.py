@@ -2,21 +2,23 @@
 
     python -m zoo.join mnist-zoo agnews-zoo small-transformer-zoo
 
-Every file is checked as by zoo.verify and copied as it is, so the rows stay the same; card and manifest are made
-again. OUT is replaced whole, as by zoo.publish, and may be one of the zoos.
+Every file is checked as by zoo.verify and copied as it is, so the rows stay the same; card, croissant.json, tables of
+runs as Parquet and manifest are made again. What all zoos state, such as a license, is kept; options state it anew. OUT
+is replaced whole, as by zoo.publish, and may be one of the zoos.
 """
 
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from zoo.command import Argument, Command
+from zoo.format.statements import NOTHING_STATED, Statements
 
 
 @dataclass(frozen=True)
-class _Options:
+class _Options(Statements):
     zoos: Annotated[tuple[Path, ...], Argument("published zoos, no config in two of them", "ZOO")]
     out: Annotated[Path, Argument("folder of the joined zoo; an older zoo is replaced", "OUT")]
 
@@ -26,7 +28,14 @@ _command = Command(__name__, "zoo.join", __doc__, _Options)
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
 from zoo.format.faults import SeenWeights
 from zoo.format.manifest import FileEntry, Manifest
-from zoo.format.published import CARD_FILE, ConfigDetails, PublishedZoo, files_of_no_config, zoo_files
+from zoo.format.published import (
+    DERIVED_FILES,
+    ConfigDetails,
+    PublishedZoo,
+    files_of_no_config,
+    statements_of,
+    zoo_files,
+)
 from zoo.format.record import check_same_data
 from zoo.publish import check_target, report
 from zoo.storage.atomic import atomic_file
@@ -34,7 +43,9 @@ from zoo.storage.swap import replacing_folder
 from zoo.verify import zoo_faults
 
 
-def _join(folders: Sequence[Path], out: Path, *, card: Path = DEFAULT_CARD, name: str | None = None) -> Manifest:
+def _join(
+    folders: Sequence[Path], out: Path, *, name: str | None = None, stated: Statements = NOTHING_STATED
+) -> Manifest:
     """Publishes the configs of all zoos in ``folders`` as the folder ``out``; no two of them may have the same config.
 
     ``name`` is what the card calls the zoo, by default the name of the folder.
@@ -42,7 +53,7 @@ def _join(folders: Sequence[Path], out: Path, *, card: Path = DEFAULT_CARD, name
     zoos = [PublishedZoo.read(folder) for folder in folders]
     out = out.resolve()
     check_target([folder.resolve() for folder in folders if folder.resolve() != out], out)
-    template = card.read_text(encoding="utf-8")
+    template = DEFAULT_CARD.read_text(encoding="utf-8")
     configs: dict[str, ConfigDetails] = {}
     for zoo in zoos:
         if twice := configs.keys() & zoo.configs.keys():
@@ -58,11 +69,18 @@ def _join(folders: Sequence[Path], out: Path, *, card: Path = DEFAULT_CARD, name
     with replacing_folder(out, zoo_files) as folder:
         files: dict[str, FileEntry] = {}
         for zoo in zoos:
-            for file in zoo.manifest.files.keys() - {CARD_FILE}:
-                _copy_file(zoo, file, folder, files)
-        return write_card_and_manifest(
-            folder, dict(sorted(files.items())), dict(sorted(configs.items())), template, name or out.name
-        )
+            for file in zoo.manifest.files:
+                if Path(file).name not in DERIVED_FILES:
+                    _copy_file(zoo, file, folder, files)
+        files, configs = dict(sorted(files.items())), dict(sorted(configs.items()))
+        stated = Statements(**_common_statements(zoos) | stated.stated())
+        return write_card_and_manifest(folder, files, configs, template, name or out.name, stated)
+
+
+def _common_statements(zoos: Sequence[PublishedZoo]) -> dict[str, Any]:
+    """What all of the zoos state."""
+    first, *others = (statements_of(zoo.manifest, zoo.folder).stated() for zoo in zoos)
+    return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
 
 
 def _copy_file(zoo: PublishedZoo, name: str, folder: Path, files: dict[str, FileEntry]) -> None:
@@ -77,7 +95,7 @@ def _copy_file(zoo: PublishedZoo, name: str, folder: Path, files: dict[str, File
 
 @_command
 def main(options: _Options) -> None:
-    report(_join(options.zoos, options.out), options.out)
+    report(_join(options.zoos, options.out, stated=options), options.out)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Pictures of a zoo: how its accuracies are spread, how its runs learn, and what each hyperparameter does."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from zoo.format.hyperparameters import CONFIGURATION, OPTIMIZERS
+from zoo.format.hyperparameters import OPTIMIZERS
 from zoo.storage.atomic import write_atomically
 from zoo.terminal import printable
 
@@ -64,11 +64,11 @@ def plot_curves(name: str, runs: pd.DataFrame, path: Path) -> Path:
     return save(figure, path)
 
 
-def plot_marginals(name: str, rows: pd.DataFrame, path: Path) -> Path:
-    """Accuracy by each hyperparameter: the median, the middle half and the middle nine tenths of its checkpoints."""
-    names = CONFIGURATION
-    figure = new_figure(10.5, 6.0)
-    axes = figure.subplots(2, -(-len(names) // 2), squeeze=False, sharey=True)
+def plot_marginals(name: str, rows: pd.DataFrame, names: Sequence[str], path: Path) -> Path:
+    """Accuracy by some hyperparameters: the median, the middle half and the middle nine tenths of their checkpoints."""
+    lines = min(2, len(names))
+    figure = new_figure(10.5, 3.0 * lines)
+    axes = figure.subplots(lines, -(-len(names) // lines), squeeze=False, sharey=True)
     for unused in axes.flat[len(names) :]:
         unused.remove()
     for axis, hyperparameter in zip(axes.flat, names, strict=False):

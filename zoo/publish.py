@@ -23,10 +23,11 @@ from typing import Annotated
 
 from zoo.checked import Count
 from zoo.command import Advance, Argument, Command, Option, progress_bar
+from zoo.format.statements import NOTHING_STATED, Statements
 
 
 @dataclass(frozen=True)
-class _Options:
+class _Options(Statements):
     runs: Annotated[Path, Argument("folder that generation wrote its shards to", "RUNS")]
     out: Annotated[Path, Argument("folder of the published zoo; an older zoo is replaced", "OUT")]
     first: Annotated[Count | None, Option("a sample: the first N completed runs of each config", "N")] = None
@@ -86,6 +87,7 @@ def publish(
     first: int | None = None,
     card: Path = DEFAULT_CARD,
     name: str | None = None,
+    stated: Statements = NOTHING_STATED,
     advance: Advance = lambda rows: None,
 ) -> Manifest:
     """Publishes every finished shard below ``runs`` as the folder ``out``; ``advance`` gets the number of rows.
@@ -107,7 +109,7 @@ def publish(
             files |= entries
             if shards[0].record.spec.patch_size is None:
                 files |= _copy_embedding(runs, folder, shards[0])
-        return write_card_and_manifest(folder, files, details, template, name or out.name)
+        return write_card_and_manifest(folder, files, details, template, name or out.name, stated)
 
 
 def check_target(sources: Sequence[Path], out: Path) -> None:
@@ -282,6 +284,7 @@ def main(options: _Options) -> None:
             first=options.first,
             card=options.card or DEFAULT_CARD,
             name=options.push_to_hub,
+            stated=options,
             advance=advance,
         )
     report(manifest, options.out)

@@ -43,10 +43,12 @@ def fabricate_shard(
     preset: str = "demo",
     embedding: WordEmbedding | None = None,
     task: TaskData | None = None,
+    task_file: str | None = None,
 ) -> Path:
     """Writes one shard of ``count`` runs, the last ``diverged`` of them diverged, and returns its folder.
 
-    With ``task`` the accuracies and losses are measured on its test set; without, they are invented.
+    With ``task`` the accuracies and losses are measured on its test set; without, they are invented. ``task_file`` is
+    the text of the file of a task that is not the paper's.
     """
     config = config_name(spec.task, seeds)
     folder = shard_folder(runs, config, shard)
@@ -61,6 +63,7 @@ def fabricate_shard(
         data_source=task.source if task else "nothing: fabricated",
         embedding_sha256=embedding.sha256 if embedding else None,
         data=task.identity if task else None,
+        task_file=task_file,
         config=config,
         shard=shard,
         runs=count,

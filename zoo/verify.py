@@ -48,11 +48,14 @@ _command = Command(__name__, "zoo.verify", __doc__, _Options)
 import numpy as np
 import torch
 
+from zoo.format.croissant import croissant_faults, parquet_fault
 from zoo.format.faults import SeenWeights, config_faults
 from zoo.format.manifest import MANIFEST_FILE, read_one_edition
 from zoo.format.published import (
+    CROISSANT_FILE,
     EMBEDDING_FILES,
     RUNS_FILE,
+    RUNS_PARQUET,
     ConfigDetails,
     PublishedZoo,
     files_of_no_config,
@@ -97,6 +100,8 @@ def zoo_faults(zoo: PublishedZoo, seen: SeenWeights, advance: Advance = lambda d
     yield from damaged.values()
     with suppress(ValueError):  # a split whose files are not all there, which is reported below
         yield from (f"{zoo.folder} lists {name!r}, a file of no config" for name in files_of_no_config(zoo))
+    if CROISSANT_FILE not in damaged:
+        yield from croissant_faults(zoo)
     for config in zoo.configs:
         yield from _check_config(zoo, config, set(damaged), seen)
 
@@ -134,6 +139,9 @@ def _check_config(zoo: PublishedZoo, config: str, damaged: set[str], seen: SeenW
         return
     if len(runs) != (listed := zoo.manifest.files[name].rows):
         yield f"{path} has {len(runs):,} rows, the manifest says {listed}"
+    again = f"{config}/{RUNS_PARQUET}"
+    if again in zoo.manifest.files.keys() - damaged and (fault := parquet_fault(zoo.folder / again, runs)):
+        yield fault
     counted = dict(Counter(runs.column("status").to_pylist()))
     if counted != details.runs:
         yield f"{path} has runs {counted}, the manifest says {details.runs}"

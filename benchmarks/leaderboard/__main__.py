@@ -39,7 +39,7 @@ class _Submit(_FitOptions):
     model: Annotated[str, Argument("a model of benchmarks.kendall, or module:Class", "MODEL")]
     out: Annotated[Path, Option("folder to write", "FOLDER")]
     zoo: ZooName = DEFAULT_NAME
-    config: Annotated[str, Option("config of the zoo")] = "mnist"
+    config: Annotated[str | None, Option("config of the zoo (default: its only one, else mnist)")] = None
     checkpoint: Annotated[str, Option("one of the config's, or all", "LABEL")] = "all"
     seed: Annotated[Seed, Option("seed of the fit")] = 0
     name: Annotated[str | None, Option("name of the predictor (default: the model's title)")] = None
@@ -99,7 +99,7 @@ _PAPERS = {
     ),
     "statnn": "https://arxiv.org/abs/2002.11448",
 }
-"""Where the models that come with the benchmarks are described; those without an entry are new here."""
+"""Where the models that come with the benchmarks are described; those without an entry come from this repository."""
 
 
 def _check(options: _Check) -> None:

@@ -29,7 +29,6 @@ from benchmarks.statistics import (
     tau_with_interval,
     taus_within,
 )
-from zoo.reading.locate import find_folder
 from zoo.reading.reader import open_zoo
 
 Score = dict[str, Any]
@@ -59,9 +58,9 @@ class HeldOutRows:
     sha256: str
 
     @classmethod
-    def read(cls, zoo: str | Path, config: str, checkpoint: str) -> "HeldOutRows":
-        reader = open_zoo(find_folder(zoo, config), config, "test")
-        checkpoint = chosen_checkpoint(reader.details, config, checkpoint)
+    def read(cls, zoo: str | Path, config: str | None, checkpoint: str) -> "HeldOutRows":
+        reader = open_zoo(zoo, config, "test")
+        checkpoint = chosen_checkpoint(reader.details, reader.config, checkpoint)
         rows = Checkpoints.read(reader, checkpoint, torch.device("cpu"))
         labels = reader.metadata["checkpoint"].to_numpy(dtype=str)
         if checkpoint != "all":
@@ -69,7 +68,7 @@ class HeldOutRows:
         configurations = rows.configurations() if reader.details.repeats is not None else None
         runs = np.unique(rows.runs, return_inverse=True)[1].astype(np.int32)
         return cls(
-            config=config,
+            config=reader.config,
             checkpoint=checkpoint,
             keys=tuple(zip(rows.runs.tolist(), labels.tolist(), strict=True)),
             truth=rows.truth(),

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from zoo.format.manifest import _OWN_HASH, MANIFEST_FILE, FileEntry, Manifest
+from zoo.format.published import DERIVED_FILES
 from zoo.format.table_file import write_table
 
 Rows = list[dict[str, Any]]
@@ -24,9 +25,16 @@ def rewrite(folder: Path, name: str, change: Callable[[Rows], object]) -> None:
 
 
 def record(folder: Path, name: str, entry: FileEntry) -> None:
-    """The folder's manifest again, with another entry of this file."""
+    """The folder's manifest again, with another entry of this file.
+
+    What repeats the content of other files, and would contradict the changed one, is taken out.
+    """
     manifest = Manifest.read(folder)
-    Manifest({**manifest.files, name: entry}, manifest.details).write(folder)
+    files = {**manifest.files, name: entry}
+    for repeated in [file for file in files if Path(file).name in DERIVED_FILES[1:]]:
+        del files[repeated]
+        (folder / repeated).unlink(missing_ok=True)  # one manifest may be put back after another change
+    Manifest(files, manifest.details).write(folder)
 
 
 def change_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import zoo
-from zoo.format.card import DEFAULT_CARD, _render_card
+from zoo.format.card import DEFAULT_CARD, _card_words, _render_card
 from zoo.format.faults import _run_faults
 from zoo.format.hyperparameters import CONFIGURATION
 from zoo.format.manifest import Manifest
@@ -32,7 +32,7 @@ def test_nothing_is_wrong_with_it():
 
 def test_both_copies_of_its_card_are_rendered_from_its_manifest():
     template = DEFAULT_CARD.read_text(encoding="utf-8")
-    card = _render_card(template, Manifest.read(SAMPLE), SAMPLE.name).encode()
+    card = _render_card(template, _card_words(Manifest.read(SAMPLE), SAMPLE.name, SAMPLE)).encode()
     assert (SAMPLE / "README.md").read_bytes() == card
     assert (ROOT / "DATASET_CARD.md").read_bytes() == card
 

@@ -6,6 +6,8 @@ import pytest
 import zoo
 from tests.refusal import refusal
 from zoo.describe import _histogram, _histogram_lines, _sparkline, main
+from zoo.publish import publish
+from zoo.testing import TINY_MNIST, fabricate_shard
 
 
 @pytest.mark.long
@@ -85,3 +87,20 @@ def test_the_overview_is_one_screen_with_a_line_for_every_config(zoo_folder, tmp
 
 def test_the_highest_bar_of_a_sparkline_is_the_largest_count():
     assert _sparkline(np.array([0, 1, 9, 99])) == " ▂▄█"
+
+
+@pytest.mark.long
+def test_tables_fit_100_columns_without_empty_cells(zoo_folder, tmp_path, capsys):
+    main([str(zoo_folder), "--details"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert not any("…" in line for line in lines)
+    assert not any(cell.strip() == "" for line in lines if line.startswith("│") for cell in line.strip("│").split("│"))
+    fabricate_shard(tmp_path / "runs", TINY_MNIST, count=2, diverged=2)
+    fabricate_shard(tmp_path / "runs", TINY_MNIST, count=1, seeds="distinct")
+    publish(tmp_path / "runs", tmp_path / "zoo")
+    main([str(tmp_path / "zoo"), "--details", "--plots", str(tmp_path / "plots")])
+    text = capsys.readouterr().out
+    assert "–" not in text.partition("mnist-seeds:")[0], "nothing was measured of mnist"
+    assert text.count("accuracy by hyperparameter") == 1
+    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"accuracy.png", "curves.mnist-seeds.png"}

@@ -1,5 +1,10 @@
 """Export: the same weights in other forms."""
 
+import errno
+import signal
+import subprocess
+import sys
+
 import pyarrow.parquet as pq
 import pytest
 import safetensors
@@ -7,11 +12,14 @@ import torch
 
 import zoo
 from tests.faults.rewriting import rewrite, set_value
+from tests.refusal import refusal
 from zoo.export import main
+from zoo.format.schema import with_weights
 from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE
 from zoo.publish import publish
 from zoo.storage.atomic import atomic_file
 from zoo.testing import folder_contents
+from zoo.transformer.weights import TransformerWeights
 from zoo.verify import _verify
 
 
@@ -150,3 +158,42 @@ def test_an_unknown_checkpoint_is_not_exported(spoiled, tmp_path):
     with pytest.raises(SystemExit):
         main([str(spoiled), "mnist", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("form", ["safetensors", "torch", "parquet"])
+def test_a_failed_export_leaves_neither_a_file_nor_a_folder(zoo_folder, tmp_path, monkeypatch, capsys, form):
+    """The disk is full at the third checkpoint, or in the second split."""
+    written = iter(range(2 if form != "parquet" else 1))
+    write = TransformerWeights.from_flat if form != "parquet" else with_weights
+
+    def full(*arguments):
+        if next(written, None) is None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(*arguments)
+
+    name = "zoo.export.with_weights" if form == "parquet" else "zoo.export.TransformerWeights.from_flat"
+    monkeypatch.setattr(name, full)
+    arguments = [str(zoo_folder), "mnist", str(tmp_path / "out"), "--format", form, "--where", "checkpoint == 'best'"]
+    assert "No space left on device" in refusal(main, arguments, capsys)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.undo()
+    main(arguments)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["safetensors", "parquet"])
+def test_a_killed_export_leaves_no_folder_that_looks_finished(zoo_folder, tmp_path, form):
+    out = tmp_path / "out"
+    program = (
+        "import os, signal; from zoo.export import main; flush, flushed = os.fsync, []\n"
+        "def kill_later(handle):\n    flushed.append(handle)\n    flush(handle)\n"
+        "    if len(flushed) == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"os.fsync = kill_later; main([{str(zoo_folder)!r}, 'mnist', {str(out)!r}, '--format', {form!r}])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert not out.exists()
+    main([str(zoo_folder), "mnist", str(out), "--format", form])
+    assert [path.name for path in tmp_path.iterdir()] == ["out"], "the leftovers are gone"
+    assert all(not path.name.startswith(".") for path in out.iterdir())

@@ -225,3 +225,22 @@ def test_datasets_itself_reads_the_pushed_zoo_by_its_card(hub: Hub, runs: Path, 
     python("-m", "zoo.publish", "runs", "out", "--push-to-hub", NAME)
     counts = {split: len(zoo.open("out", "mnist", split=split)) for split in ("train", "validation", "test")}
     assert python("-c", LOAD, NAME).strip() == str(counts)
+
+
+def test_without_a_config_only_what_is_wanted_is_downloaded(hub: Hub, runs: Path, tmp_path: Path) -> None:
+    def downloaded() -> set[str]:
+        return (
+            {path.relative_to(next(cache.iterdir())).parts[0] for path in cache.glob("*/*")}
+            if cache.exists()
+            else set()
+        )
+
+    cache = tmp_path / "cache" / "datasets--owner--zoo" / "snapshots"
+    fabricate_shard(runs, TINY_MNIST, count=8, seeds="distinct")
+    fabricate_shard(runs, TINY_AGNEWS, count=8, embedding=fabricate_embedding(TINY_AGNEWS))
+    push(runs)
+    with pytest.raises(ValueError, match="owner/zoo has 3 configs: name one of agnews, mnist, mnist-seeds"):
+        zoo.load_dataset(NAME)
+    assert downloaded() == {"manifest.json"}
+    assert zoo.open(NAME).config == "mnist"
+    assert downloaded() == {"manifest.json", "mnist"}

@@ -40,8 +40,8 @@ TABLE = pd.DataFrame(
     ],
 )
 def test_expressions_mean_what_they_mean_in_pandas(text):
-    assert list(select(TABLE, text)) == list(TABLE.eval(text.strip()))
-    assert list(select(TABLE, Selection.parse(text))) == list(TABLE.eval(text.strip()))
+    assert list(select(TABLE, text)) == np.asarray(TABLE.eval(text.strip())).tolist()
+    assert list(select(TABLE, Selection.parse(text))) == np.asarray(TABLE.eval(text.strip())).tolist()
 
 
 def test_a_float32_column_equals_the_number_that_was_rounded_to_it():

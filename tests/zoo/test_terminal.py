@@ -12,7 +12,7 @@ from rich.table import Table
 from generation.launch import _RUNNING, _Progress
 from zoo import describe, verify
 from zoo.command import one_line, progress_bar
-from zoo.format.card import DEFAULT_CARD, _render_card
+from zoo.format.card import DEFAULT_CARD, _card_words, _render_card
 from zoo.format.manifest import Manifest
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
 from zoo.format.table_file import read_table, write_table
@@ -111,12 +111,12 @@ def test_a_card_shows_text_and_makes_no_markup_of_it(tmp_path: Path) -> None:
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=12)
     manifest = publish(tmp_path / "runs", tmp_path / "zoo")
     template = DEFAULT_CARD.read_text(encoding="utf-8")
-    sound = _render_card(template, manifest, "zoo")
+    sound = _render_card(template, _card_words(manifest, "zoo", tmp_path / "zoo"))
     details = manifest.details["configs"]["mnist"]
     texts = ("<script>alert(1)</script>", "[here](javascript:x)", "![](http://a/b.png)", "a | b", "x\n# y", "`` ` <b>")
     for text in (*texts, "http://elsewhere", "www.elsewhere.org", "me@elsewhere.org", "&lt;"):
         details |= {"data_source": text, "preset": text, "engines": [text], "protocol": {"epochs": 100, text: text}}
-        card = _render_card(template, manifest, "zoo")
+        card = _render_card(template, _card_words(manifest, "zoo", tmp_path / "zoo"))
         added = "".join(set(card.splitlines()) - set(sound.splitlines()))
         assert text not in added
         assert not any(part in added for part in ("<script", "<b>", "](", "://", "www.", "@", "&lt;"))

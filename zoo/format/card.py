@@ -1,72 +1,132 @@
-"""The published README.md: a Jinja template whose placeholders ``card_parts.md`` fills from the manifest."""
+"""The published README.md: a Jinja template whose placeholders ``card_parts.md`` fills from the manifest.
+
+The same parts are the words of ``croissant.json``.
+"""
 
 import hashlib
+import json
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from jinja2 import StrictUndefined, TemplateSyntaxError, meta
 from jinja2.sandbox import SandboxedEnvironment
 
+from zoo.format.croissant import write_runs_as_parquet
 from zoo.format.hyperparameters import DISTINCT_SEEDS, HYPERPARAMETERS, SHARED_SEED, meaning_of
 from zoo.format.manifest import FileEntry, Manifest
-from zoo.format.published import CARD_FILE, ConfigDetails, configs_of, filled_splits, split_files, split_pattern
+from zoo.format.published import (
+    CARD_FILE,
+    CROISSANT_FILE,
+    RUNS_PARQUET,
+    ConfigDetails,
+    configs_of,
+    filled_splits,
+    split_files,
+    split_pattern,
+    statements_of,
+)
 from zoo.format.schema import CHECKPOINTS, PUBLISHED_RUN_SCHEMA, checkpoint_schema
 from zoo.format.splits import SPLITS
+from zoo.format.statements import Statements
+from zoo.format.table_file import read_batches
 from zoo.storage.atomic import write_atomically
+from zoo.storage.untrusted import HeldFile
 from zoo.tasks.identity import KNOWN, SHORT_HASH
 from zoo.terminal import plain_markdown
 
 DEFAULT_CARD = Path(__file__).parent / "card_template.md"
-_PARTS = Path(__file__).parent / "card_parts.md"
+_PARTS, _CROISSANT = (Path(__file__).parent / name for name in ("card_parts.md", "croissant_template.json"))
 _UNSAFE = re.compile(r"[^\w./ -]")  # in a name that stands in YAML, Markdown and code
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 """The hub's own words for numbers of rows."""
+_ENVIRONMENT = SandboxedEnvironment(
+    trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
+)
+_ENVIRONMENT.filters |= {
+    "comma": "{:,}".format,
+    "plain": plain_markdown,
+    "completed": lambda runs: runs.get("completed", 0),
+    # the items of a Markdown list, or one paragraph, without line breaks
+    "listed": lambda text: [" ".join(item.split()) for item in text.removeprefix("- ").split("\n- ")],
+}
 
 
 def write_card_and_manifest(
-    folder: Path, files: dict[str, FileEntry], configs: dict[str, ConfigDetails], template: str, name: str
+    folder: Path,
+    files: dict[str, FileEntry],
+    configs: dict[str, ConfigDetails],
+    template: str,
+    name: str,
+    stated: Statements,
 ) -> Manifest:
-    """Ends a zoo whose other files are in place: the card, rendered from the manifest, which then holds its hash.
+    """Ends a zoo whose Arrow files are in place: Parquet files of runs, card, ``croissant.json``, and the manifest.
 
     ``name`` is what a reader of the card types to load the zoo.
     """
-    recorded = {"kind": "zoo", "configs": {name: config.to_dict() for name, config in configs.items()}}
-    card = _render_card(template, Manifest(files, recorded), name)
-    write_atomically(folder / CARD_FILE, card.encode())
-    manifest = Manifest(files | {CARD_FILE: FileEntry.of(folder / CARD_FILE)}, recorded)
+    recorded: dict[str, Any] = {"kind": "zoo", "configs": {name: each.to_dict() for name, each in configs.items()}}
+    if stated.stated():
+        recorded["stated"] = stated.stated()
+    files = files | {f"{config}/{RUNS_PARQUET}": write_runs_as_parquet(folder, config) for config in configs}
+    words = _card_words(Manifest(files, recorded), name, folder)
+    described = _ENVIRONMENT.from_string(_CROISSANT.read_text(encoding="utf-8")).render(words, files=files)
+    texts = {
+        CARD_FILE: _render_card(template, words),
+        CROISSANT_FILE: json.dumps(json.loads(described), indent=1, ensure_ascii=False) + "\n",
+    }
+    for file, text in texts.items():
+        write_atomically(folder / file, text.encode())
+    manifest = Manifest(files | {file: FileEntry.of(folder / file) for file in texts}, recorded)
     manifest.write(folder)
     return manifest
 
 
-def _render_card(template: str, manifest: Manifest, name: str) -> str:
-    """Fills the placeholders of a template, such as ``{{configs}}``; an unknown one is an error."""
-    environment = SandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
-    )
-    environment.filters |= {"comma": "{:,}".format, "plain": plain_markdown, "total": lambda runs: sum(runs.values())}
+def _card_words(manifest: Manifest, name: str, folder: Path) -> dict[str, Any]:
+    """Everything that a card may name: the parts of ``card_parts.md``, and what the examples need."""
     details = configs_of(manifest, "the zoo")
-    first, config = next(iter(details.items()))
+    facts = _facts(manifest, details)
+    parts = _ENVIRONMENT.from_string(_PARTS.read_text(encoding="utf-8")).make_module(facts)
     rows = sum(sum(config.rows.values()) for config in details.values())
-    parts = environment.from_string(_PARTS.read_text(encoding="utf-8")).make_module(_facts(manifest, details))
-    contents = {part: str(text).strip("\n") for part, text in vars(parts).items() if not part.startswith("_")} | {
+    words = facts | {part: text.strip("\n") if isinstance(text, str) else text for part, text in vars(parts).items()}
+    words |= {
         "name": _UNSAFE.sub("_", name),
-        "config": first,
-        "checkpoint": config.checkpoints[len(config.checkpoints) // 2 - 1],
-        "weights": str(config.spec.num_parameters),
+        "license": facts["stated"].license,
+        "language": "en" if any(config.task == "agnews" for config in details.values()) else None,
         "size": next((name for limit, name in _SIZES if rows < limit), "1M<n<10M"),
         "task_files": _task_files(details),
     }
+    return words | _example(manifest, details, folder)
+
+
+def _example(manifest: Manifest, details: dict[str, ConfigDetails], folder: Path) -> dict[str, Any]:
+    """A config and a split that has rows, and an accuracy that half of them reach; no split where no run completed."""
+    name, config = next((each for each in details.items() if filled_splits(each[1])), next(iter(details.items())))
+    chosen = {"config": name, "weights": config.spec.num_parameters, "split": None, "threshold": None}
+    chosen["checkpoint"] = config.checkpoints[len(config.checkpoints) // 2 - 1]
+    if splits := filled_splits(config):
+        accuracies = []
+        for file in split_files(manifest, name, splits[0]):
+            source = pa.py_buffer(HeldFile(folder / file).map())
+            for batch in read_batches(source, checkpoint_schema(config.spec), file):
+                at_checkpoint = np.array(batch.column("checkpoint").to_pylist()) == chosen["checkpoint"]
+                accuracies += batch.column("test_accuracy").to_numpy()[at_checkpoint].tolist()
+        chosen |= {"split": splits[0], "threshold": float(np.floor(100 * np.median(accuracies)) / 100)}
+    return chosen
+
+
+def _render_card(template: str, words: dict[str, Any]) -> str:
+    """Fills the placeholders of a template, such as ``{{configs}}``; an unknown one is an error."""
     try:
-        places = meta.find_undeclared_variables(environment.parse(template))
+        places = meta.find_undeclared_variables(_ENVIRONMENT.parse(template))
     except TemplateSyntaxError as error:
         raise ValueError(f"line {error.lineno} of the card is not a Jinja template: {error.message}") from error
-    if unknown := places - contents.keys():
-        raise ValueError(f"the card has unknown places {sorted(unknown)}: it may have {sorted(contents)}")
+    if unknown := places - words.keys():
+        raise ValueError(f"the card has unknown places {sorted(unknown)}: it may have {sorted(words)}")
     if "configs" not in places:
         raise ValueError("the card lacks {{configs}} in its YAML head, without which `datasets` finds no config")
-    return environment.from_string(template).render(contents)
+    return _ENVIRONMENT.from_string(template).render(words)
 
 
 def _facts(manifest: Manifest, details: dict[str, ConfigDetails]) -> dict[str, Any]:
@@ -74,6 +134,8 @@ def _facts(manifest: Manifest, details: dict[str, ConfigDetails]) -> dict[str, A
     specs = [config.spec for config in details.values()]
     return {
         "details": details,
+        "stated": statements_of(manifest, "the zoo"),
+        "of_the_paper": any(config.task_file is None for config in details.values()),
         "splits": SPLITS,
         "CHECKPOINTS": CHECKPOINTS,
         "hyperparameter_meanings": {name: meaning_of(name) for name in HYPERPARAMETERS},
@@ -100,7 +162,9 @@ def _facts(manifest: Manifest, details: dict[str, ConfigDetails]) -> dict[str, A
 
 
 def _files_of(manifest: Manifest, config: str) -> dict[str, FileEntry]:
-    return {name: entry for name, entry in sorted(manifest.files.items()) if name.startswith(f"{config}/")}
+    """A config's files but the Parquet file, which holds the rows of another once more."""
+    own = (item for item in sorted(manifest.files.items()) if item[0].startswith(f"{config}/"))
+    return {name: entry for name, entry in own if not name.endswith(RUNS_PARQUET)}
 
 
 def _config_edition(manifest: Manifest, config: str) -> str:

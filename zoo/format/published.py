@@ -1,7 +1,7 @@
 """The published folder: the names of its files, and the details of each config in its manifest.
 
-manifest.json  README.md
-mnist/train-00000-of-00086.arrow …  mnist/validation-…  mnist/test-…  mnist/runs.arrow
+manifest.json  README.md  croissant.json
+mnist/train-00000-of-00086.arrow …  mnist/validation-…  mnist/test-…  mnist/runs.arrow  mnist/runs.parquet
 agnews/…  agnews/embedding.safetensors  agnews/vocabulary.json
 """
 
@@ -9,17 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zoo.checked import CountOrZero
+from zoo.checked import CountOrZero, checked
 from zoo.format.manifest import MANIFEST_FILE, Manifest
 from zoo.format.record import TrainingRecord, config_name
 from zoo.format.splits import SPLITS
+from zoo.format.statements import Statements
 from zoo.format.table_file import MAX_TABLE_BYTES
 from zoo.storage.swap import unlisted_entries
 from zoo.storage.untrusted import HeldFile
 from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
 
-CARD_FILE = "README.md"
-RUNS_FILE = "runs.arrow"
+CARD_FILE, CROISSANT_FILE = "README.md", "croissant.json"
+RUNS_FILE, RUNS_PARQUET = "runs.arrow", "runs.parquet"
+DERIVED_FILES = (CARD_FILE, CROISSANT_FILE, RUNS_PARQUET)
+"""The names of files that are made from the others and the manifest."""
 EMBEDDING_FILES = (VECTORS_FILE, VOCABULARY_FILE)
 PREDICTORS_FOLDER = "predictors"
 """The folder of fitted predictors beside a zoo on the hub; they are not part of it or of its manifest."""
@@ -101,6 +104,11 @@ def configs_of(manifest: Manifest, folder: Path | str) -> dict[str, ConfigDetail
         raise ValueError(f"{where} is damaged: {type(error).__name__}: {error}") from error
 
 
+def statements_of(manifest: Manifest, folder: Path | str) -> Statements:
+    """What the publisher of a zoo stated, as its manifest records it."""
+    return checked(manifest.details.get("stated", {}), Statements, f"{folder}/{MANIFEST_FILE} is damaged: stated: ")
+
+
 def filled_splits(config: ConfigDetails) -> list[str]:
     """The splits that have rows; a small zoo may have no run in one of them."""
     return [split for split in SPLITS if config.rows[split]]
@@ -122,10 +130,11 @@ def split_files(manifest: Manifest, config: str, split: str) -> list[str]:
 
 
 def files_of_no_config(zoo: PublishedZoo) -> list[str]:
-    """The files that the manifest lists beside the card and the files of its own configs."""
-    known = {CARD_FILE}
+    """The files that the manifest lists beside card, ``croissant.json`` and the files of its own configs."""
+    known = {CARD_FILE, CROISSANT_FILE}
     for config, details in zoo.configs.items():
-        known |= {f"{config}/{RUNS_FILE}", *(name for split in SPLITS for name in zoo.files(config, split))}
+        known |= {f"{config}/{RUNS_FILE}", f"{config}/{RUNS_PARQUET}"}
+        known |= {name for split in SPLITS for name in zoo.files(config, split)}
         if details.embedding_sha256 is not None:
             known |= {f"{details.task}/{file}" for file in EMBEDDING_FILES}
     return sorted(zoo.manifest.files.keys() - known)

@@ -12,7 +12,7 @@ from zoo.format.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, rea
 from zoo.format.published import RUNS_FILE, PublishedZoo, configs_of, filled_splits, split_files
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
 from zoo.reading.fetch import fetch_small
-from zoo.reading.locate import download, hub_address, is_url, resolve
+from zoo.reading.locate import default_configs, download, hub_address, is_url, resolve
 
 _RUNS_SUFFIX, _RUNS_SPLIT = "-runs", "runs"
 _PREPARING = ("download_mode", "verification_mode", "num_proc")
@@ -39,8 +39,10 @@ def load_dataset(path: str | Path = DEFAULT_NAME, name: str | None = None, **arg
         if arguments.get("streaming"):
             location, headers = hub_address(location, revision, token)
         else:
-            config = None if name is None else name.removesuffix(_RUNS_SUFFIX)
-            location = download(location, config, revision, token)
+            if name is None:  # the manifest alone shows which config is the only one
+                manifest = Manifest.read(download(location, None, revision, token, only_manifest=True))
+                (name,) = default_configs(configs_of(manifest, location), location)
+            location = download(location, name.removesuffix(_RUNS_SUFFIX), revision, token)
     if isinstance(location, str):
         return _load(location, _fetch_manifest(location, headers), name, headers=headers, **arguments)
     folder = location
@@ -106,9 +108,7 @@ def _config_files(
     """The config, by default the only one, its schema and its files by split; ``CONFIG-runs`` has one file of runs."""
     configs = configs_of(manifest, location)
     if config is None:
-        if len(configs) != 1:
-            raise ValueError(f"{location} has {len(configs)} configs: name one of {', '.join(configs)}")
-        (config,) = configs
+        (config,) = default_configs(configs, location)
     of_runs = config.removesuffix(_RUNS_SUFFIX)
     if of_runs != config and of_runs in configs:
         if (name := f"{of_runs}/{RUNS_FILE}") not in manifest.files:

@@ -5,7 +5,7 @@ Also the folders of downloaded data and of files that can be made again, in the 
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from functools import cache
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from zoo.command import DEFAULT_NAME
 from zoo.format.manifest import MANIFEST_FILE, Manifest
-from zoo.format.published import EMBEDDING_FILES, PREDICTORS_FOLDER
+from zoo.format.published import EMBEDDING_FILES, PREDICTORS_FOLDER, configs_of
 from zoo.format.record import task_of
 
 LOGIN = "run `hf auth login`, or set HF_TOKEN to a token of https://huggingface.co/settings/tokens"
@@ -22,6 +22,7 @@ _VARIABLE = "SMALL_TRANSFORMER_ZOO"
 _CACHE_VARIABLE, _DATA_VARIABLE = "SMALL_TRANSFORMER_ZOO_CACHE", "SMALL_TRANSFORMER_ZOO_DATA"
 _BUNDLED = Path(__file__).parent.parent.parent / DEFAULT_NAME
 _CHANGED_MEANWHILE = 412
+_USUAL_CONFIGS = ("mnist",)
 
 
 def cache_folder() -> Path:
@@ -68,14 +69,33 @@ def resolve(name: str | Path) -> str | Path:
     )
 
 
-def find_folder(name: str | Path, config: str | None = None) -> Path:
-    """The zoo as a folder on this machine; from the hub the wanted config is downloaded."""
+def find_folder(name: str | Path, config: str | None = None, *, only_manifest: bool = False) -> Path:
+    """The zoo as a folder on this machine; from the hub the wanted config is downloaded, or the manifest alone."""
     found = resolve(name)
     if isinstance(found, Path):
         return found
     if is_url(found):
         raise ValueError(f"{found} is not a folder: an address is read with zoo.load_dataset(..., streaming=True)")
-    return download(found, config)
+    return download(found, config, only_manifest=only_manifest)
+
+
+def choose_configs(
+    name: str | Path, configs: tuple[str, ...] | None = None, usual: tuple[str, ...] = _USUAL_CONFIGS
+) -> tuple[str, ...]:
+    """The configs that were named, else the zoo's only one, else the usual ones. Only the manifest is read."""
+    if configs:
+        return configs
+    folder = find_folder(name, only_manifest=True)
+    return default_configs(configs_of(Manifest.read(folder), name), name, usual)
+
+
+def default_configs(configs: Collection[str], name: str | Path, usual: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The only config, else the usual ones where there are any; an error that lists the choices where there are not."""
+    if len(configs) == 1:
+        return tuple(configs)
+    if usual and set(usual) <= set(configs):
+        return usual
+    raise ValueError(f"{name} has {len(configs)} configs: name one of {', '.join(configs)}")
 
 
 def hub_address(name: str, revision: str | None = None, token: bool | str | None = None) -> tuple[str, dict[str, str]]:
@@ -89,7 +109,12 @@ def hub_address(name: str, revision: str | None = None, token: bool | str | None
 
 
 def download(
-    name: str, config: str | None = None, revision: str | None = None, token: bool | str | None = None
+    name: str,
+    config: str | None = None,
+    revision: str | None = None,
+    token: bool | str | None = None,
+    *,
+    only_manifest: bool = False,
 ) -> Path:
     """The folder in the hub's own cache that holds this config (or the whole zoo), fetched where it is absent.
 
@@ -97,7 +122,7 @@ def download(
     """
     from huggingface_hub import snapshot_download
 
-    wanted = None
+    wanted = [MANIFEST_FILE] if only_manifest else None
     if config is not None:
         # the frozen embedding lies with its task: agnews-seeds needs agnews/vocabulary.json
         task = task_of(config)

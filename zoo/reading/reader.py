@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import torch
-from jaxtyping import Float, Float32, Integer
+from jaxtyping import Float, Float32, Integer, Shaped
 from torch import Tensor
 
 from zoo.command import DEFAULT_NAME
@@ -29,7 +29,7 @@ from zoo.format.manifest import read_one_edition
 from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, parse_splits
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, WEIGHTS, checkpoint_schema
 from zoo.format.table_file import read_batches, read_table
-from zoo.reading.locate import find_folder
+from zoo.reading.locate import choose_configs, find_folder
 from zoo.reading.selection import Selection, Where, select, values_there_are
 from zoo.storage.untrusted import HeldFile
 from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE, WordEmbedding
@@ -144,12 +144,14 @@ class Batch(NamedTuple):
     metadata: pd.DataFrame
 
 
-def open_zoo(name: str | Path = DEFAULT_NAME, config: str = "mnist", split: str = "train") -> "ZooReader":
+def open_zoo(name: str | Path = DEFAULT_NAME, config: str | None = None, split: str = "train") -> "ZooReader":
     """Opens one config of a zoo for reading.
 
-    ``name`` is a folder, OWNER/NAME on the hub, or the default name (see ``zoo.reading.locate``); ``split`` is train,
-    validation, test, several joined by ``+``, or all.
+    ``name`` is a folder, OWNER/NAME on the hub, or the default name (see ``zoo.reading.locate``). Without a ``config``
+    it is the only one, or mnist. ``split`` is train, validation, test, several joined by ``+``, or all.
     """
+    if config is None:
+        (config,) = choose_configs(name)
     return ZooReader(find_folder(name, config), config, split)
 
 
@@ -233,6 +235,21 @@ class ZooReader:
         numbers = self._numbers(rows)
         piece = self._rows.pieces(numbers, [slice(0, len(numbers))])[0] if len(numbers) else None
         return torch.from_numpy(self._rows.gather(numbers)) if piece is None else self._rows.view(piece)
+
+    def arrays(
+        self, where: Where = None, label: str = "test_accuracy"
+    ) -> tuple[Float32[np.ndarray, "n d"], Shaped[np.ndarray, " n"]]:
+        """Weights and labels of the rows that ``where`` chooses, as scikit-learn takes them: X [rows, weights] and y.
+
+        ``label`` is any column of numbers. X is read-only: it is a view of the file wherever ``weights`` gives one.
+        """
+        rows = self.rows(where)
+        numeric = list(map(str, self.metadata.select_dtypes("number").columns))
+        if label not in numeric:
+            raise ValueError(f"{label!r} is not a column of numbers: there are {', '.join(numeric)}")
+        weights = self.weights(rows).numpy()
+        weights.flags.writeable = False
+        return weights, self.metadata[label].to_numpy()[rows]
 
     def __getitem__(self, rows: _Rows) -> dict[str, Any]:
         """A row as in ``datasets``, {column: value, …, "weights": tensor [d]}; for several rows, a list per column.

@@ -23,7 +23,7 @@ VECTORS_FILE, VOCABULARY_FILE = "embedding.safetensors", "vocabulary.json"
 _MAX_VECTORS_BYTES, _MAX_VOCABULARY_BYTES = 256 << 20, 16 << 20  # a million words have half of that
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WordEmbedding:
     """Word ``vocabulary[i]`` has id ``i + 2`` and vector ``table[i + 2]``; id 0 is padding, id 1 an unknown word."""
 
@@ -38,6 +38,9 @@ class WordEmbedding:
             )
         if bool(self.table[:RESERVED].any()):
             raise ValueError("rows 0 and 1 of an embedding, padding and unknown, must be zero")
+
+    def __repr__(self) -> str:
+        return f"<embedding of {len(self.vocabulary):,} words in {self.table.shape[1]} dimensions>"
 
     @classmethod
     def from_vectors(cls, vocabulary: Sequence[str], vectors: Float[Tensor, "words D"]) -> "WordEmbedding":

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from zoo.command import DEFAULT_NAME
 from zoo.device import fast_small_products
+from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import PublishedZoo
 from zoo.reading.locate import find_folder
 from zoo.tasks.embedding import WordEmbedding
@@ -42,17 +43,19 @@ def evaluate(
 ) -> Evaluation:
     """Measures ``model`` on the whole test set of ``task``.
 
-    ``task`` is one of the paper's by name, the path of a task file, the name of a task whose file is in the manifest of
-    ``zoo``, or data that is loaded already; ``data`` is the folder that the paths of its data start from. A transformer
-    of texts reads words by the frozen embedding it was trained with: that of ``zoo``, the zoo it is from, found by name
-    as ``zoo.open`` finds it; without a zoo, ``embedding`` is the embedding or its folder. Data that the manifest of
-    a zoo names on the Hugging Face hub are downloaded only with ``fetch``. ``batch_size``
-    examples go to the device at a time; the model itself always sees tiles of ``_TILE``, the last one filled up, so the
-    result is the same at every batch size, to the bit.
+    ``task`` is one of the paper's by name, the path of a task file, the name of a config or task of ``zoo``, whose
+    manifest has the task file, the folder of a zoo, or data that is loaded already; ``data`` is the folder that the
+    paths of its data start from. A transformer of texts reads words by the frozen embedding it was trained with: that
+    of ``zoo``, the zoo it is from, found by name as ``zoo.open`` finds it; without a zoo, ``embedding`` is the
+    embedding or its folder. Data that the manifest of a zoo names on the Hugging Face hub are downloaded only with
+    ``fetch``. ``batch_size`` examples go to the device at a time; the model itself always sees tiles of ``_TILE``, the
+    last one filled up, so the result is the same at every batch size, to the bit.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     if not isinstance(task, TaskData):
+        if (Path(task) / MANIFEST_FILE).is_file():
+            task, zoo = model.spec.task, task
         file = _define_task(task, zoo, fetch)
         task = load_task(file, data, lambda: _find_embedding(zoo, file.name) if embedding is None else embedding)
     if task.spec.task != model.spec.task:
@@ -61,15 +64,15 @@ def evaluate(
 
 
 def _define_task(name: str | Path, zoo: str | Path, fetch: bool) -> TaskFile:
-    """The file of a task: the paper's by name, one by its path, or by name the one in the manifest of a zoo."""
+    """The file of a task: the paper's by name, one by its path, or by the name of its config or task that of a zoo."""
     if str(name) in PAPER_TASKS or Path(name).suffix == ".toml":
         return find_task(name)
-    configs = PublishedZoo.read(find_folder(zoo, str(name))).configs.values()
-    for config in configs:
-        if config.task == name:
-            return config.definition(Path(), fetch=fetch)
-    known = ", ".join(dict.fromkeys([*PAPER_TASKS, *(config.task for config in configs)]))
-    raise ValueError(f"unknown task {str(name)!r}: {known}, or the path of a TOML file")
+    configs = PublishedZoo.read(find_folder(zoo, str(name))).configs
+    for config, details in configs.items():
+        if str(name) in (config, details.task):
+            return details.definition(Path(), fetch=fetch)
+    known = ", ".join(dict.fromkeys([*PAPER_TASKS, *configs]))
+    raise ValueError(f"unknown task {str(name)!r}: {known}, the path of a TOML file, or a task of another zoo=FOLDER")
 
 
 def load_task(task: TaskFile, data: str | Path | None, embedding: Callable[[], str | Path | WordEmbedding]) -> TaskData:

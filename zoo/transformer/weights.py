@@ -40,7 +40,7 @@ class BlockWeights:
         return type(self)(**{field.name: function(getattr(self, field.name)) for field in fields(self)})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TransformerWeights:
     """The weights of one transformer, or of a batch of them over leading dimensions, as one flat tensor [..., d].
 
@@ -49,6 +49,9 @@ class TransformerWeights:
 
     spec: TransformerSpec
     _flat: Float[Tensor, "*batch d"]
+
+    def __repr__(self) -> str:
+        return f"<weights of {self.spec.task} {list(self._flat.shape)}, {self._flat.dtype}>"
 
     @classmethod
     def from_flat(cls, spec: TransformerSpec, flat: FlatLike, *, check_finite: bool = True) -> "TransformerWeights":
