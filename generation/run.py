@@ -19,7 +19,7 @@ from zoo.command import Command, Option
 @dataclass(frozen=True, kw_only=True)
 class _Options(TrainingOptions):
     shard: Annotated[int | None, Option("which shard to train, from 0 on; the paper's tasks have 32", "N")] = None
-    list: Annotated[bool, Option("list the shards and which of them are finished")] = False
+    list: Annotated[bool, Option("list the shards and how much of them is finished")] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -37,6 +37,7 @@ from rich.table import Table
 
 from generation.job import Job
 from generation.shard import train_shard
+from zoo.command import how_many
 from zoo.device import choose_device
 from zoo.terminal import PlainConsole
 
@@ -59,8 +60,13 @@ def _list_shards(job: Job) -> None:
         table.add_column(heading, justify="right" if heading != "state" else "left")
     for shard in sweep.shards:
         configs, record = job.configs(shard), job.finished(shard)
-        begun = "begun" if job.folder(shard).is_dir() else ""
-        state = f"finished, preset {record.preset}" if record else begun
+        if record is None:
+            state = "begun" if job.folder(shard).is_dir() else ""
+        elif difference := job.difference(shard, record):
+            state = f"holds a finished shard {difference}"
+        else:
+            held = "finished" if record.runs == len(configs) else f"{record.runs} of {how_many(len(configs), 'run')}"
+            state = f"{held}, preset {record.preset}"
         table.add_row(str(shard), str(configs[0].train_fraction), str(len(configs)), state)
     PlainConsole().print(table)
 
