@@ -27,11 +27,13 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from generation.estimate import estimate_seconds
 from generation.job import Job
 from generation.population.engine import PopulationState, checkpoint_labels
 from generation.population.trainer import PopulationTrainer
 from generation.protocol import RunConfig
 from zoo.command import duration, how_many, progress_bar
+from zoo.device import name_device
 from zoo.format.manifest import MANIFEST_FILE, Manifest
 from zoo.format.schema import BEST, RUN_SCHEMA, checkpoint_schema, with_weights
 from zoo.format.shard import CHECKPOINTS_FILE, TIMING_FILE, Shard, ShardRecord, write_shard
@@ -46,7 +48,6 @@ _KEPT = 2  # snapshots
 _PATTERN = "state-*.safetensors"
 _LONGEST_HEADER = 1 << 20  # bytes, of a snapshot
 _LONG_SECONDS = 600.0  # a training that is worth announcing
-_PROBED_EXAMPLES = 200
 _Report = Callable[[int, int, str], None]
 """Called after each epoch with its number, how many there are, and a status line."""
 
@@ -89,7 +90,8 @@ def _train_in_folder(job: Job, shard: int, report: _Report | None) -> None:
     )
     if note := record.data_note():
         say(f"note: {record.config} is trained on {note}; its manifest and card will say so")
-    if (seconds := _estimated_seconds(trainer)) > _LONG_SECONDS:
+    on_cpu = trainer.device.type == "cpu"
+    if on_cpu and (seconds := estimate_seconds(job, trainer.configs, trainer.task)[0]) > _LONG_SECONDS:
         say(f"that will take about {duration(seconds)} on this CPU; --preset demo takes minutes, and a GPU far less")
     folder.mkdir(parents=True, exist_ok=True)
     if earlier:
@@ -136,25 +138,6 @@ def _shard_files(folder: Path) -> list[str] | None:
         return None
     snapshots = [path.name for path in _snapshots(folder, _PATTERN)]
     return [*snapshots, TIMING_FILE, *Manifest.read(folder).files, MANIFEST_FILE]
-
-
-def _estimated_seconds(trainer: PopulationTrainer) -> float:
-    """The whole training on a CPU, by timing one model's forward pass on a few examples; 0 on a GPU.
-
-    Runs train one after the other on a CPU. A training step takes about three forward passes: one forward, and a
-    backward pass of two.
-    """
-    if trainer.device.type != "cpu":
-        return 0.0
-    state, task, first = trainer.state, trainer.task, torch.zeros_like(trainer.state.alive)
-    first[0] = True
-    few = task.test[slice(0, _PROBED_EXAMPLES)]
-    trainer.engine.evaluate(state.weights, first, few)  # warms up
-    start = time.perf_counter()
-    trainer.engine.evaluate(state.weights, first, few)
-    per_example = (time.perf_counter() - start) / len(few)
-    passes = 3 * len(trainer.engine.subset) + len(task.test)
-    return per_example * passes * trainer.protocol.epochs * len(trainer.configs)
 
 
 class _Clock:
@@ -220,11 +203,10 @@ class _EpochProgress:
 
 def _timing(trainer: PopulationTrainer, clock: _Clock) -> dict[str, Any]:
     """The content of ``timing.json``; it has the engine's time where one process trained the whole shard."""
-    gpu = trainer.device.type == "cuda"
     return {
         "wall_seconds": round(clock.seconds(), 3),
         "engine_seconds": None if clock.earlier else round(trainer.engine_seconds, 3),
-        "device": torch.cuda.get_device_name(trainer.device) if gpu else f"CPU, {torch.get_num_threads()} threads",
+        "device": name_device(trainer.device),
     }
 
 

@@ -34,10 +34,9 @@ _SEED, _EPOCHS, _WINDOW, _MIN_COUNT = 0, 10, 5, 5  # of Word2Vec
 _LEAST_SPREAD = 2.5
 """How far vectors must spread across their mean direction, in units of what Word2Vec starts from.
 
-On few texts all words move in that direction alone. For 200 to 1,000 short sentences, and for up to 2,000 texts of
-AG News, the spread is 1 to 2.5, and most transformers learn nothing, or less than with random vectors. For 5,000 texts
-of AG News it is 4 to 8, for 48,000 it is 31. The mean cosine of two words does not show it: 0.54 for 200 sentences, on
-which nothing is learned, and 0.73 for 10,000 texts of AG News.
+On few texts all words move in that direction alone. For 200 to 1,000 sentences, and up to 2,000 texts of AG News, it
+is 1 to 2.5, and most transformers learn nothing, or less than with random vectors. It is 4 to 8 for 5,000 texts of AG
+News, 31 for 48,000. The mean cosine of two words is no such sign: 0.54 for 200 sentences, 0.73 for 10,000 of AG News.
 """
 _LONGEST_HEADER, _LONGEST_WORD, _LONGEST_NUMBER = 100, 1000, 32  # bytes
 _MOST_COMPRESSION = 10
@@ -53,7 +52,8 @@ def frozen_embedding(task: TaskFile, raw: RawTexts, folder: Path | None, vectors
     """
     dim = task.text_spec(raw.classes).dim
     make, origin = _train_embedding, f"trained on {raw.source}"
-    if task.random_embedding:
+    drawn = task.content.transformer.embedding == "random"
+    if drawn:
         if vectors is not None:
             raise ValueError(f'--vectors {vectors}: {task.where} has embedding = "random"; use one or the other')
         make, origin = _random_embedding, f"random, for the words of {raw.source}"
@@ -69,7 +69,7 @@ def frozen_embedding(task: TaskFile, raw: RawTexts, folder: Path | None, vectors
         if folder is not None:
             write_atomically(folder / ORIGIN_FILE, origin.encode())
             embedding.save(folder)
-    if not task.random_embedding:
+    if not drawn:
         _warn_if_alike(embedding)
     return embedding
 

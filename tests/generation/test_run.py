@@ -184,7 +184,7 @@ def test_snapshots_of_another_training_are_neither_used_nor_lost(tmp_path: Path)
             ["--shard", "3", "--snapshot-seconds", "nan"],
             "error: argument --snapshot-seconds: must be a number of at least 0, got 'nan'",
         ),
-        (["--shard", "3", "--list"], "error: --list shows all shards: leave out --shard"),
+        (["--shard", "3", "--list"], "error: --list shows all shards: leave out --shard and --dry-run"),
         ([], "error: name a shard with --shard"),
     ],
 )

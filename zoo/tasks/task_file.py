@@ -140,11 +140,6 @@ class TaskFile:
         given = vars(self.content.transformer).items()
         return {name: value for name, value in given if value is not None and name != "embedding"}
 
-    @property
-    def random_embedding(self) -> bool:
-        """Whether each word of the texts has a random vector; else they have those of Word2Vec."""
-        return self.content.transformer.embedding == "random"
-
     def image_spec(self, height: int, width: int, channels: int, classes: int) -> TransformerSpec:
         """The transformer for images of this size, cut into square patches."""
         given = dict(self.dimensions)
