@@ -32,18 +32,18 @@ _BLANK = {"mnist": torch.ones(28, 28, dtype=torch.uint8), "agnews": torch.ones(6
 """An example of each of the paper's tasks."""
 
 
-def estimate_seconds(job: Job, configs: Sequence[RunConfig], task: TaskData) -> tuple[float, str]:
+def estimate_seconds(job: Job, configs: Sequence[RunConfig], task: TaskData, steps: int) -> tuple[float, str]:
     """The time that training these runs takes, and the engine that trains them.
 
-    A few steps are timed, and as small a share of the tests. A GPU trains all runs at once; the threads of a CPU train
-    them in rounds, of which a few are timed.
+    This many steps are timed, and as small a share of the tests. A GPU trains all runs at once; the threads of a CPU
+    train them in rounds, of which a few are timed.
     """
     device, protocol = choose_device(job.device), configs[0].protocol
     at_once = len(configs) if device.type == "cuda" else torch.get_num_threads() * (job.models_per_pass or 1)
     timed = [replace(config, train_fraction=1.0) for config in configs[: _TIMED_ROUNDS * at_once]]
     rounds = ceil(len(configs) / at_once) / ceil(len(timed) / at_once)
     subset = train_subset(len(task.train), configs[0].train_fraction).to(task.train.labels.device)
-    few = subset[: _TIMED_STEPS[device.type] * protocol.batch_size]
+    few = subset[: steps * protocol.batch_size]
     share = len(few) / len(subset)
     part = replace(task, train=task.train[few], test=task.test[slice(ceil(share * len(task.test)))])
     trainer = PopulationTrainer(make_engine(job.engine, timed, part, device, job.models_per_pass))
@@ -67,7 +67,8 @@ def describe_work(job: Job, shards: Iterable[int]) -> str:
         return f"all runs are finished in {job.destination}: nothing to do"
     task, protocol, device = _shaped_data(job), job.sweep.preset.protocol, choose_device(job.device)
     kinds = {(len(configs), configs[0].train_fraction): configs for configs in missing}
-    estimates = {kind: estimate_seconds(job, configs, task) for kind, configs in kinds.items()}
+    timed = _TIMED_STEPS[device.type]
+    estimates = {kind: estimate_seconds(job, configs, task, timed) for kind, configs in kinds.items()}
     runs = steps = seconds = 0
     for configs in missing:
         fraction = configs[0].train_fraction
@@ -83,7 +84,7 @@ def describe_work(job: Job, shards: Iterable[int]) -> str:
         f"{how_many(len(missing), 'shard')}, {protocol.epochs} epochs each, {steps:,} training steps in all\n"
         f"data: {task.source}, {len(task.train):,} training and {len(task.test):,} test examples\n"
         f"engine: {engine}{f'; the fused engine cannot train here: {problem}' if problem else ''}\n"
-        f"time: about {duration(seconds)} on this machine ({name_device(device)}), from a few steps timed just now\n"
+        f"time: about {duration(seconds)} on this machine ({name_device(device)}), by timing {timed} steps\n"
         f"size: about {megabytes:,.1f} MB in {job.destination}, less if runs diverge"
     )
 

@@ -91,7 +91,7 @@ def _train_in_folder(job: Job, shard: int, report: _Report | None) -> None:
     if note := record.data_note():
         say(f"note: {record.config} is trained on {note}; its manifest and card will say so")
     on_cpu = trainer.device.type == "cpu"
-    if on_cpu and (seconds := estimate_seconds(job, trainer.configs, trainer.task)[0]) > _LONG_SECONDS:
+    if on_cpu and (seconds := estimate_seconds(job, trainer.configs, trainer.task, steps=1)[0]) > _LONG_SECONDS:
         say(f"that will take about {duration(seconds)} on this CPU; --preset demo takes minutes, and a GPU far less")
     folder.mkdir(parents=True, exist_ok=True)
     if earlier:
