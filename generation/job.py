@@ -102,10 +102,10 @@ class Job(ShardOptions):
         """Whether the task may read words, by one frozen embedding for all its shards; only the data decide."""
         return not isinstance(self.sweep.task.file.data, NpzData | IdxData)
 
-    def prepare(self, shard: int) -> tuple[PopulationTrainer, ShardRecord]:
-        """Loads the data, and returns the trainer of a shard and the record for its manifest."""
+    def prepare(self, shard: int, held: int = 0) -> tuple[PopulationTrainer, ShardRecord]:
+        """Loads the data, and returns the trainer of all runs but the first ``held``, and the record of the shard."""
         configs, task = self.configs(shard), self.load()
-        engine = make_engine(self.engine, configs, task, choose_device(self.device), self.models_per_pass)
+        engine = make_engine(self.engine, configs[held:], task, choose_device(self.device), self.models_per_pass)
         record = ShardRecord(
             task=self.sweep.task.name,
             spec=task.spec,
@@ -129,23 +129,33 @@ class Job(ShardOptions):
         return self.remote.finished_record(self.folder(shard)) if self.remote else finished_record(self.folder(shard))
 
     def is_finished(self, shard: int) -> bool:
-        """Whether the shard is finished where it belongs."""
-        return self.accepts(shard, self.finished(shard), self.url or str(self.folder(shard)))
+        """Whether all runs of the shard are finished where it belongs."""
+        return self.held_runs(shard) == len(self.configs(shard))
 
-    def accepts(self, shard: int, record: ShardRecord | None, where: str) -> bool:
-        """Whether ``record`` is this shard's; a finished one of another preset or size is not overwritten: an error."""
+    def held_runs(self, shard: int, *, here: bool = False) -> int:
+        """How many runs of the shard, the first ones, are finished at its destination, or ``here`` in its folder.
+
+        A finished shard of another training is not overwritten: an error.
+        """
+        folder = self.folder(shard)
+        record = finished_record(folder) if here else self.finished(shard)
         if record is None:
-            return False
+            return 0
+        if difference := self.difference(shard, record):
+            where = folder if here else self.url or folder
+            raise ValueError(f"{where} holds a finished shard {difference}: choose another --out or delete it")
+        return record.runs
+
+    def difference(self, shard: int, record: ShardRecord) -> str | None:
+        """How a finished shard differs from this job's, in words; None where it is the same or its first runs."""
         sweep, preset, runs = self.sweep, self.sweep.preset, len(self.configs(shard))
         if record.task_file not in (None, sweep.task.file.text):
-            other = f"of another {sweep.task.name}, whose task file was different"
-        elif record.seeds != sweep.seeds:
-            other = f"with seeds {record.seeds}, not {sweep.seeds}"
-        elif (record.preset, record.runs, record.protocol) != (preset.name, runs, preset.protocol.to_dict()):
-            other = f"of preset {record.preset} with {record.runs} runs, not {preset.name} with {runs}"
-        else:
-            return True
-        raise ValueError(f"{where} holds a finished shard {other}: choose another --out or delete it")
+            return f"of another {sweep.task.name}, whose task file was different"
+        if record.seeds != sweep.seeds:
+            return f"with seeds {record.seeds}, not {sweep.seeds}"
+        if (record.preset, record.protocol) != (preset.name, preset.protocol.to_dict()) or record.runs > runs:
+            return f"of preset {record.preset} with {record.runs} runs, not {preset.name} with {runs}"
+        return None
 
 
 def _choose_preset(task: TrainingTask, name: str | None, device: str) -> Preset:

@@ -17,7 +17,7 @@ from typing import Any
 
 from generation.word_vectors import ORIGIN_FILE
 from zoo.format.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest
-from zoo.format.shard import TIMING_FILE, Shard, ShardRecord
+from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE, TIMING_FILE, Shard, ShardRecord
 from zoo.reading.locate import cache_folder
 from zoo.storage.atomic import write_atomically
 from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE
@@ -100,6 +100,14 @@ class RemoteShards:
             return None
         whole = all(sizes[name] == entry.bytes for name, entry in manifest.files.items())
         return record if whole else None
+
+    def download(self, folder: Path) -> None:
+        """Brings a finished shard into ``folder``, to add runs to it; the manifest comes last."""
+        fs, _ = self._root
+        for name in (CHECKPOINTS_FILE, RUNS_FILE, TIMING_FILE, MANIFEST_FILE):
+            with self._errors_named("cannot be read"):
+                content = fs.cat_file(self._shard_path(folder, name))
+            write_atomically(folder / name, content)
 
     def upload(self, folder: Path) -> None:
         """Uploads the shard in ``folder``, checks that it arrived whole, and deletes it here."""

@@ -1,6 +1,8 @@
 """Trains one shard of a job: alone, from its last snapshot, and uploaded where its destination is a URL.
 
 Idempotent: a finished shard is left alone. Killed at any moment and started again, it ends with the same bytes.
+One that was finished with fewer runs (``--runs``) is continued: only the missing ones are trained. The shard of all
+runs, with the bytes of one trained at once, then takes the place of the old one in one step.
 
 Snapshots are safetensors files ``state-1f0c93ab-00042.safetensors``, named after the training they belong to and the
 epochs done. The two newest are kept: if the newest is damaged, training resumes from the one before. Snapshots
@@ -12,6 +14,9 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +27,20 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from generation.estimate import estimate_seconds
 from generation.job import Job
 from generation.population.engine import PopulationState, checkpoint_labels
 from generation.population.trainer import PopulationTrainer
 from generation.protocol import RunConfig
 from zoo.command import duration, how_many, progress_bar
+from zoo.device import name_device
+from zoo.format.manifest import MANIFEST_FILE, Manifest
 from zoo.format.schema import BEST, RUN_SCHEMA, checkpoint_schema, with_weights
-from zoo.format.shard import ShardRecord, finished_record, write_shard
+from zoo.format.shard import CHECKPOINTS_FILE, TIMING_FILE, Shard, ShardRecord, write_shard
+from zoo.format.table_file import read_batches
 from zoo.storage.atomic import remove_unfinished, write_atomically
-from zoo.storage.untrusted import refuse_larger
+from zoo.storage.swap import recover, replacing_folder
+from zoo.storage.untrusted import HeldFile, refuse_larger
 from zoo.terminal import say
 from zoo.version import VERSION
 
@@ -38,7 +48,6 @@ _KEPT = 2  # snapshots
 _PATTERN = "state-*.safetensors"
 _LONGEST_HEADER = 1 << 20  # bytes, of a snapshot
 _LONG_SECONDS = 600.0  # a training that is worth announcing
-_PROBED_EXAMPLES = 200
 _Report = Callable[[int, int, str], None]
 """Called after each epoch with its number, how many there are, and a status line."""
 
@@ -52,6 +61,8 @@ def train_shard(job: Job, shard: int, report: _Report | None = None) -> None:
     if job.remote:
         job.remote.try_writing()
     with job.lock(shard):
+        if job.remote and job.held_runs(shard) and not job.held_runs(shard, here=True):
+            job.remote.download(job.folder(shard))
         _train_in_folder(job, shard, report)
     if job.remote:
         with job.lock(shard):
@@ -64,45 +75,69 @@ def train_shard(job: Job, shard: int, report: _Report | None = None) -> None:
 def _train_in_folder(job: Job, shard: int, report: _Report | None) -> None:
     """The finished shard in its local folder; call it with the lock held."""
     folder, clock = job.folder(shard), _Clock()
+    recover(folder, _shard_files)
     remove_unfinished(folder)
-    if job.accepts(shard, finished_record(folder), str(folder)):
+    held = job.held_runs(shard, here=True)
+    if held == len(job.configs(shard)):
         _delete_snapshots(folder)
         say(f"{folder} is finished already: nothing to do")
         return
-    trainer, record = job.prepare(shard)
+    trainer, record = job.prepare(shard, held)
+    earlier = _earlier_runs(job, folder, record) if held else None
     say(
-        f"{how_many(record.runs, 'run')} of {record.task}, {job.sweep.title(shard)}, preset {record.preset}: "
+        f"{how_many(len(trainer.configs), 'run')} of {record.task}, {job.sweep.title(shard)}, preset {record.preset}: "
         f"{trainer.protocol.epochs} epochs on {trainer.device}, {record.engine} engine; data: {record.data_source}"
     )
     if note := record.data_note():
         say(f"note: {record.config} is trained on {note}; its manifest and card will say so")
-    if (seconds := _estimated_seconds(trainer)) > _LONG_SECONDS:
+    on_cpu = trainer.device.type == "cpu"
+    if on_cpu and (seconds := estimate_seconds(job, trainer.configs, trainer.task, steps=1)[0]) > _LONG_SECONDS:
         say(f"that will take about {duration(seconds)} on this CPU; --preset demo takes minutes, and a GPU far less")
     folder.mkdir(parents=True, exist_ok=True)
+    if earlier:
+        say(f"{folder} has the first {how_many(held, 'run')} already and keeps them")
+        clock.earlier = earlier.wall_seconds()
     _train_epochs(job, trainer, record, clock, report)
-    checkpoints = _checkpoint_tables(trainer, trainer.measure_checkpoints())
-    write_shard(folder, record, checkpoints, _runs_table(trainer, shard), lambda: _timing(trainer, clock))
+    checkpoints, runs = _checkpoint_tables(trainer, trainer.measure_checkpoints()), _runs_table(trainer, shard)
+    rows = checkpoints if earlier is None else chain(_stored_checkpoints(earlier), checkpoints)
+    runs = runs if earlier is None else pa.concat_tables([earlier.runs().select(runs.column_names), runs])
+    with nullcontext(folder) if earlier is None else replacing_folder(folder, _shard_files, wait=True) as target:
+        write_shard(target, record, rows, runs, lambda: _timing(trainer, clock))
     _delete_snapshots(folder)
-    say(f"{folder}: {how_many(record.runs, 'run')}, {trainer.diverged} of them diverged, in {clock.seconds():.0f} s")
+    diverged = runs.column("status").to_pylist().count("diverged")
+    say(f"{folder}: {how_many(record.runs, 'run')}, {diverged} of them diverged, in {clock.seconds():.0f} s")
 
 
-def _estimated_seconds(trainer: PopulationTrainer) -> float:
-    """The whole training on a CPU, by timing one model's forward pass on a few examples; 0 on a GPU.
+def _earlier_runs(job: Job, folder: Path, record: ShardRecord) -> Shard:
+    """The finished shard in ``folder``, where it has the first runs of this one and nothing is damaged."""
+    earlier = Shard.read(folder)
+    earlier.check_files()
+    expected = replace(record, runs=earlier.record.runs)
+    different = [name for name, value in vars(expected).items() if value != getattr(earlier.record, name)]
+    first = [config.run_id for config in job.configs(record.shard)[: expected.runs]]
+    if earlier.runs().column("run_id").to_pylist() != first:
+        different.append("run_id")
+    if different:
+        raise ValueError(
+            f"{folder} holds {how_many(expected.runs, 'run')} that cannot be continued, since {', '.join(different)} "
+            "would be different in the others: choose another --out or delete it"
+        )
+    return earlier
 
-    Runs train one after the other on a CPU. A training step takes about three forward passes: one forward, and a
-    backward pass of two.
-    """
-    if trainer.device.type != "cpu":
-        return 0.0
-    state, task, first = trainer.state, trainer.task, torch.zeros_like(trainer.state.alive)
-    first[0] = True
-    few = task.test[slice(0, _PROBED_EXAMPLES)]
-    trainer.engine.evaluate(state.weights, first, few)  # warms up
-    start = time.perf_counter()
-    trainer.engine.evaluate(state.weights, first, few)
-    per_example = (time.perf_counter() - start) / len(few)
-    passes = 3 * len(trainer.engine.subset) + len(task.test)
-    return per_example * passes * trainer.protocol.epochs * len(trainer.configs)
+
+def _stored_checkpoints(shard: Shard) -> Iterator[pa.Table]:
+    file = HeldFile(shard.folder / CHECKPOINTS_FILE)
+    schema = checkpoint_schema(shard.record.spec)
+    for batch in read_batches(pa.py_buffer(file.map()), schema, str(file.path)):
+        yield pa.Table.from_batches([batch])
+
+
+def _shard_files(folder: Path) -> list[str] | None:
+    """The files of a finished shard, snapshots included, and the manifest last; None where it is not finished."""
+    if not (folder / MANIFEST_FILE).exists():
+        return None
+    snapshots = [path.name for path in _snapshots(folder, _PATTERN)]
+    return [*snapshots, TIMING_FILE, *Manifest.read(folder).files, MANIFEST_FILE]
 
 
 class _Clock:
@@ -168,11 +203,10 @@ class _EpochProgress:
 
 def _timing(trainer: PopulationTrainer, clock: _Clock) -> dict[str, Any]:
     """The content of ``timing.json``; it has the engine's time where one process trained the whole shard."""
-    gpu = trainer.device.type == "cuda"
     return {
         "wall_seconds": round(clock.seconds(), 3),
         "engine_seconds": None if clock.earlier else round(trainer.engine_seconds, 3),
-        "device": torch.cuda.get_device_name(trainer.device) if gpu else f"CPU, {torch.get_num_threads()} threads",
+        "device": name_device(trainer.device),
     }
 
 

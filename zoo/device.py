@@ -26,6 +26,12 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def name_device(device: torch.device) -> str:
+    """The name of a GPU, or how many threads a CPU computes with."""
+    gpu = device.type == "cuda"
+    return torch.cuda.get_device_name(device) if gpu else f"CPU, {torch.get_num_threads()} threads"
+
+
 @contextmanager
 def fast_small_products() -> Iterator[None]:
     """Small batched matrix products at their proper speed on every CPU.

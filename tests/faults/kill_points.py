@@ -16,6 +16,7 @@ from typing import Any
 from zoo.storage import swap
 
 PHASES = {
+    "continued shard": re.compile(r"/\.shard-\d+\.part-"),
     "snapshot": re.compile(r"/\.?state-[^/]*$"),
     "shard write": re.compile(r"/\.?(checkpoints|runs|timing|manifest)[^/]*$"),
     "publish": re.compile(r"/\.zoo\.part-"),

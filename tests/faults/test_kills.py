@@ -1,6 +1,7 @@
 """SIGKILL at any moment costs nothing but the time since the last snapshot."""
 
 import os
+import shutil
 import signal
 import time
 from collections import Counter
@@ -8,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.killing import PHASES, Killer
+from tests.faults.kill_points import KillPoint, run_to_kill_point
+from tests.faults.killing import KILLED, PHASES, Killer
 from tests.faults.processes import finish, start
-from tests.faults.workloads import contents, shard_of, train
+from tests.faults.workloads import contents, shard_of, train, train_first
 
 pytestmark = pytest.mark.long
 
@@ -48,6 +50,29 @@ def test_a_second_process_on_one_shard_ends_with_one_line(killer: Killer, tmp_pa
     first.join()
     assert first.exitcode == 0
     assert contents(shard_of(out)) == killer.whole
+
+
+@pytest.mark.parametrize("phase", ["continued shard", "snapshot"])
+def test_a_kill_leaves_a_shard_that_is_continued_or_the_whole_one(killer: Killer, tmp_path: Path, phase: str) -> None:
+    """At every fourth moment of writing, the last one among them: there the new shard is in place."""
+    begun, counted = tmp_path / "begun", tmp_path / "counted"
+    assert finish(train_first, begun) == 0
+    first = contents(shard_of(begun))
+    shutil.copytree(begun, tmp_path / "whole")
+    assert finish(run_to_kill_point, train, (tmp_path / "whole",), KillPoint("", None), counted) == 0
+    assert contents(shard_of(tmp_path / "whole")) == killer.whole
+    moments = killer.read_counts(counted)[phase]
+    assert moments >= 9
+    for moment in range(moments, 0, -4):
+        out = tmp_path / f"{moment}"
+        shutil.copytree(begun, out)
+        kill_point = KillPoint(phase, moment, after=(moments - moment) % 8 == 0)
+        assert finish(run_to_kill_point, train, (out,), kill_point) == KILLED
+        held = contents(shard_of(out))
+        assert {name: held[name] for name in first} in (first, killer.whole)
+        assert finish(train, out) == 0
+        assert contents(shard_of(out)) == killer.whole
+        assert {path.name for path in shard_of(out).parent.iterdir()} == {".shard-00005.lock", "shard-00005"}
 
 
 @pytest.mark.parametrize("clock", ["frozen", "leaping"])

@@ -35,6 +35,11 @@ def train(out: Path, clock: str = "steady") -> None:
     main()
 
 
+def train_first(out: Path) -> None:
+    """The first of its runs alone."""
+    train_small_shard(SWEEP, SHARD, out, TASK, runs=1)
+
+
 def publish_runs(runs: Path, out: Path) -> None:
     publish(runs, out)
 

@@ -96,6 +96,6 @@ class JobOnGivenData(Job):
         return self.task
 
 
-def train_small_shard(sweep: Sweep, shard: int, out: Path, task: TaskData) -> None:
-    """A shard of the sweep on the CPU, with a snapshot after each epoch."""
-    train_shard(JobOnGivenData(sweep, out, device="cpu", snapshot_seconds=0, task=task), shard)
+def train_small_shard(sweep: Sweep, shard: int, out: Path, task: TaskData, runs: int | None = None) -> None:
+    """A shard of the sweep on the CPU, or its first runs, with a snapshot after each epoch."""
+    train_shard(JobOnGivenData(sweep, out, device="cpu", snapshot_seconds=0, task=task, runs=runs), shard)

@@ -63,6 +63,19 @@ def test_half_an_upload_is_not_a_finished_shard_and_is_made_whole(job: Job, brok
     assert stored(job) == whole
 
 
+@pytest.mark.long
+def test_a_shard_of_fewer_runs_is_continued_from_the_store(job: Job, tmp_path: Path) -> None:
+    whole = replace(job, sweep=replace(TINY, preset=replace(TINY.preset, runs_per_shard=3)))
+    train_shard(replace(whole, runs=2), 3)
+    assert not whole.is_finished(3)
+    elsewhere = replace(whole, out=tmp_path / "elsewhere")
+    train_shard(elsewhere, 3)
+    assert whole.is_finished(3)
+    at_once = replace(whole, url=f"file://{tmp_path}/at-once")
+    train_shard(at_once, 3)
+    assert stored(whole) == stored(at_once)
+
+
 def test_an_upload_that_fails_keeps_the_shard_and_the_next_try_uploads_it(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +159,7 @@ def no_credentials(*_: object, **__: object) -> None:
         ("finished_record", "cat_file", "read"),
         ("finished_record", "info", "read"),
         ("upload", "put_file", "written to"),
+        ("download", "cat_file", "read"),
         ("fetch_embedding", "exists", "read"),
         ("push_embedding", "exists", "written to"),
     ],

@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 import zoo
+from generation.job import Job
 from generation.population.engine import PopulationState
 from generation.protocol import RunConfig
 from generation.run import main
@@ -20,11 +22,12 @@ from generation.shard import _EpochProgress, _load_snapshot, _save_snapshot
 from tests.faults.processes import finish as run_to_end
 from tests.faults.processes import start
 from tests.generation.small_tasks import few_digits, write_digits
+from tests.generation.test_task_file import SMALL, write, write_images
 from tests.generation.tiny_shard import train_tiny_shard
 from tests.refusal import refusal
 from zoo.command import duration
 from zoo.format.manifest import Manifest
-from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE
+from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE, Shard
 from zoo.transformer.spec import MNIST
 
 KILLS = 5
@@ -181,7 +184,7 @@ def test_snapshots_of_another_training_are_neither_used_nor_lost(tmp_path: Path)
             ["--shard", "3", "--snapshot-seconds", "nan"],
             "error: argument --snapshot-seconds: must be a number of at least 0, got 'nan'",
         ),
-        (["--shard", "3", "--list"], "error: --list shows all shards: leave out --shard"),
+        (["--shard", "3", "--list"], "error: --list shows all shards: leave out --shard and --dry-run"),
         ([], "error: name a shard with --shard"),
     ],
 )
@@ -234,6 +237,68 @@ def test_a_finished_shard_of_another_size_is_not_overwritten(
     line = refusal(main, ["--shard", "5", "--preset", "demo", "--out", str(tmp_path)], capsys)
     assert "holds a finished shard of preset tiny with 3 runs, not demo with 8" in line
     assert contents(folder) == contents(undisturbed)
+
+
+@pytest.mark.long
+def test_a_shard_of_fewer_runs_is_continued_to_the_bytes_of_one_trained_at_once(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    """First one run, then two, then all three; the runs that are there are not trained again."""
+    folder = tmp_path / "mnist" / "shard-00005"
+    seconds = []
+    for runs in (1, 2, None):
+        train_tiny_shard(tmp_path, runs)
+        assert Shard.read(folder).record.runs == len(Shard.read(folder).runs()) == (runs or 3)
+        seconds.append(Shard.read(folder).wall_seconds())
+    assert seconds == sorted(seconds), "the time of all processes"
+    assert contents(folder) == contents(undisturbed)
+    assert [path.name for path in sorted(folder.parent.iterdir())] == [".shard-00005.lock", folder.name]
+    with pytest.raises(ValueError, match="of preset tiny with 3 runs, not tiny with 2: choose another --out"):
+        train_tiny_shard(tmp_path, 2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("different", ["data", "run_id"])
+def test_a_shard_trained_in_another_way_is_not_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, different: str
+) -> None:
+    train_tiny_shard(tmp_path, 1)
+    before = contents(tmp_path / "mnist" / "shard-00005")
+    if different == "data":
+        other = replace(few_digits(train=80, test=30), source="other digits")
+        monkeypatch.setattr("tests.generation.tiny_shard.few_digits", lambda **_: other)
+        different = "data_source"
+    else:
+        monkeypatch.setattr(Job, "configs", lambda self, shard: self.sweep.shard(shard)[::-1][: self.runs])
+    with pytest.raises(ValueError, match=f"holds 1 run that cannot be continued, since {different} would be different"):
+        train_tiny_shard(tmp_path)
+    assert contents(tmp_path / "mnist" / "shard-00005") == before
+
+
+def test_the_list_shows_what_shards_hold_and_one_of_fewer_runs_is_continued(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def states(*words: str) -> list[str]:
+        main(["--list", "--task", str(path), "--out", str(tmp_path / "runs"), *words])
+        lines = [line.split("│") for line in capsys.readouterr().out.splitlines() if "│" in line]
+        text = "".join("\n" * bool(line[1].strip()) + line[4] for line in lines)
+        return [" ".join(state.split()) for state in text.split("\n")[1:]]
+
+    write_images(tmp_path)
+    text = SMALL + "[protocol]\nepochs = 1\nbatch_size = 4"
+    path = write(tmp_path, text)
+    assert states() == ["", ""]
+    train = ["--task", str(path), "--shard", "0", "--device", "cpu", "--out"]
+    main([*train, str(tmp_path / "runs"), "--runs", "3"])
+    assert states() == ["3 of 4 runs, preset own", ""]
+    assert states("--runs", "3") == ["finished, preset own", ""]
+    write(tmp_path, text.replace("patch_size = 4", "patch_size = 2"))
+    assert states() == ["holds a finished shard of another small, whose task file was different", ""]
+    write(tmp_path, text)
+    for out in ("runs", "at-once"):
+        main([*train, str(tmp_path / out)])
+    assert states() == ["finished, preset own", ""]
+    assert contents(tmp_path / "runs/small/shard-00000") == contents(tmp_path / "at-once/small/shard-00000")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the demo is the default only where there is no GPU")

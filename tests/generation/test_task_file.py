@@ -77,6 +77,18 @@ def test_comments_and_spaces_do_not_matter_and_everything_else_does(tmp_path: Pa
     assert not set(first) & set(ids(f"{SMALL}\n[protocol]\nbatch_size = 64"))
 
 
+@pytest.mark.parametrize("table", ["[grid]", "[[grid]]"])
+def test_a_single_value_is_an_array_of_one(tmp_path: Path, table: str) -> None:
+    values = ("optimizer", '"sgd"'), ("learning_rate", "0.01"), ("weight_decay", "0"), ("init_std", "0.1")
+    lines = [f"{name} = {value}" for name, value in (*values, ("dropout", "0.5"), ("train_fraction", "1"))]
+    head = SMALL.split("[grid]")[0] + table
+    single = named_task(write(tmp_path, "\n".join([head, *lines])))
+    array = named_task(write(tmp_path, "\n".join([head, *(f"{line.replace('= ', '= [')}]" for line in lines)])))
+    assert single.file.text == array.file.text
+    assert [run.run_id for run in whole(single.grid)] == [run.run_id for run in whole(array.grid)]
+    assert len(whole(single.grid)) == 1
+
+
 def test_a_file_survives_being_written_out_again(tmp_path: Path) -> None:
     text = SMALL.replace('"small.npz"', '"a \\"strange\\" \\\\ näme\\u007f\\t.npz"')
     task = TaskFile.read(write(tmp_path, text))
@@ -168,10 +180,11 @@ WRONG = {
         SMALL.replace("[1e-3, 1e-2]", "[0.0]"),
         "[grid] learning_rate: each value must be a number above 0, got 0.0",
     ),
-    "a rate that is not a list": (
-        SMALL.replace("[1e-3, 1e-2]", "1e-3"),
-        "[grid] learning_rate must be an array of at least one value, each a number above 0, got 0.001",
+    "a rate that is a word": (
+        SMALL.replace("[1e-3, 1e-2]", '"fast"'),
+        "[grid] learning_rate: each value must be a number above 0, got 'fast'",
     ),
+    "a rate that is a table": (SMALL.replace("[1e-3, 1e-2]", "{ low = 1 }"), "cannot stand in a task file"),
     "no values": (
         SMALL.replace("[1e-3, 1e-2]", "[]"),
         "[grid] learning_rate must be an array of at least one value, each a number above 0, got []",
@@ -256,6 +269,7 @@ def test_a_wrong_file_is_one_line(tmp_path: Path, fault: str, capsys: pytest.Cap
             "[transformer] patch_size must divide images of 8 × 8, got 3: it can be 1, 2, 4, 8",
         ),
         (("patch_size = 4", "tokens = 64"), "[transformer] tokens is for texts"),
+        (("patch_size = 4", 'embedding = "random"'), "[transformer] embedding is for texts"),
         (('"small.npz"', '"other.npz"'), "other.npz"),
         (('format = "npz"', 'format = "idx"'), "small.npz"),
     ],

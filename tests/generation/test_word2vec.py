@@ -13,9 +13,14 @@ import pytest
 import torch
 
 from generation.data import load_task_data, with_fewer_examples
-from generation.word_vectors import _principal_components, _reduce_vectors, _train_embedding
+from generation.run import main as run
+from generation.word_vectors import _principal_components, _random_embedding, _reduce_vectors, _train_embedding
+from tests.refusal import refusal
+from zoo.format.shard import Shard
+from zoo.publish import main as publish
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.task_file import find_task
+from zoo.verify import main as verify
 
 AGNEWS = find_task("agnews")
 SCRIPT = """
@@ -89,6 +94,7 @@ def test_binary_vectors_are_recognized_by_their_content_not_their_name(tmp_path:
     assert set(embedding.vocabulary) == {"w1", "w7"}
 
 
+@pytest.mark.filterwarnings("ignore:the word vectors hardly differ")
 def test_the_embedding_is_made_once_and_then_read(tmp_path: Path) -> None:
     data = tmp_path / "data" / "ag_news"
     data.mkdir(parents=True)
@@ -130,3 +136,80 @@ def test_a_file_without_sound_vectors_of_these_words_is_refused_by_name(
         (tmp_path / name).write_bytes(data)
         with pytest.raises(ValueError, match=f"{re.escape(str(tmp_path / name))}.*{message}"):
             _reduce_vectors(str(tmp_path / name), ["w1"], 32)
+
+
+SENTENCES = """
+name = "sentences"
+[data]
+format = "csv"
+path = "."
+text = "text"
+label = "label"
+train = "train.csv"
+test = "test.csv"
+[transformer]
+tokens = 8
+embedding = "word2vec"
+[grid]
+optimizer = "adam"
+learning_rate = 1e-3
+init_std = 0.1
+[protocol]
+epochs = 3
+batch_size = 32
+"""
+
+
+def write_sentences(folder: Path, embedding: str, train: int = 600) -> Path:
+    """Sentences whose class decides half of their words, and a task file about them."""
+    chooser = random.Random(0)
+    for split, count in (("train", train), ("test", 200)):
+        rows = ["text,label"]
+        for label in (index % 2 for index in range(count)):
+            words = [chooser.choice([f"w{10 * label + chooser.randrange(10)}", f"v{index}"]) for index in range(8)]
+            rows.append(f"{' '.join(words)},{label}")
+        (folder / f"{split}.csv").write_text("\n".join(rows) + "\n")
+    path = folder / f"{embedding}.toml"
+    path.write_text(SENTENCES.replace("word2vec", embedding))
+    return path
+
+
+def test_a_random_vector_belongs_to_its_word_in_any_task_on_any_machine() -> None:
+    embedding, other = _random_embedding([*texts(), "rare"], 32), _random_embedding(["w7 w7 w7 w7 w7"], 32)
+    assert set(embedding.vocabulary) == set(_train_embedding([*texts(), "rare"], 32).vocabulary)
+    assert torch.equal(other.table[2], embedding.table[embedding.ids["w7"]])
+    assert other.table[2, :3].tolist() == [-1.7111637592315674, 1.1371251344680786, 1.7253334522247314]
+    vectors = embedding.table[2:]
+    assert vectors.mean() == pytest.approx(0, abs=0.1)
+    assert vectors.var() == pytest.approx(1, abs=0.1)
+    assert torch.corrcoef(vectors).fill_diagonal_(0).abs().mean() < 0.2
+
+
+def test_vectors_that_hardly_differ_are_announced_with_the_way_out(tmp_path: Path) -> None:
+    for count in (200, 600):
+        task = find_task(write_sentences(tmp_path, "word2vec", count))
+        for _ in ("trained", "read"):
+            with pytest.warns(UserWarning, match=r'the word vectors hardly differ .* set embedding = "random"'):
+                load_task_data(task, None, embedding_folder=tmp_path / str(count))
+    load_task_data(find_task(write_sentences(tmp_path, "random")), None)
+    load_task_data(find_task(write_sentences(tmp_path, "word2vec", 2500)), None)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:the word vectors hardly differ")
+def test_few_sentences_are_learned_with_random_vectors_and_the_zoo_carries_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    accuracy = {}
+    for name in ("word2vec", "random"):
+        path, out = write_sentences(tmp_path, name), tmp_path / f"{name}-runs"
+        run(["--task", str(path), "--shard", "0", "--device", "cpu", "--out", str(out)])
+        (runs,) = Shard.read(out / "sentences" / "shard-00000").runs().to_pylist()
+        accuracy[name] = runs["test_accuracy"][-1]
+    assert accuracy["word2vec"] < 0.6
+    assert accuracy["random"] > 0.9
+    publish([str(tmp_path / "random-runs"), str(tmp_path / "zoo")])
+    verify([str(tmp_path / "zoo"), "--evaluate", "4", "--data", str(tmp_path)])
+    assert "4 random rows per config measured again: all within 0.002" in capsys.readouterr().out
+    arguments = ["--task", str(path), "--shard", "0", "--vectors", "google", "--out", str(tmp_path / "other")]
+    assert 'has embedding = "random"; use one or the other' in refusal(run, arguments, capsys)

@@ -13,5 +13,5 @@ SWEEP = Sweep(
 SHARD = 5
 
 
-def train_tiny_shard(out: Path) -> None:
-    train_small_shard(SWEEP, SHARD, out, few_digits(train=80, test=30))
+def train_tiny_shard(out: Path, runs: int | None = None) -> None:
+    train_small_shard(SWEEP, SHARD, out, few_digits(train=80, test=30), runs)

@@ -10,7 +10,7 @@ import pytest
 
 from zoo.publish import publish
 from zoo.storage import swap
-from zoo.storage.swap import _recover, replacing_folder
+from zoo.storage.swap import recover, replacing_folder
 from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
 
 pytestmark = pytest.mark.long
@@ -95,7 +95,7 @@ def test_the_old_folder_comes_back_after_a_kill_between_two_renames(tmp_path):
     fill(tmp_path / "zoo", "old")
     fill(tmp_path / ".zoo.part-1", "new")
     (tmp_path / "zoo").rename(swap._previous(tmp_path / "zoo"))
-    _recover(tmp_path / "zoo", its_file)
+    recover(tmp_path / "zoo", its_file)
     assert (tmp_path / "zoo" / "file").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["zoo"]
 

@@ -39,7 +39,7 @@ def replacing_folder(target: Path, files_of: _FilesOf, *, wait: bool = False) ->
     target.parent.mkdir(parents=True, exist_ok=True)
     busy = None if wait else f"another publish into {target.parent} is under way: wait for it to end"
     with exclusive(target.parent, busy=busy):
-        _recover(target, files_of)
+        recover(target, files_of)
         _check_replaceable(target, files_of)
         new = target.with_name(f"{_unfinished(target)}{secrets.token_hex(4)}")
         new.mkdir()
@@ -124,8 +124,8 @@ def _exchange(a: Path, b: Path) -> bool:
     raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(b))
 
 
-def _recover(target: Path, files_of: _FilesOf) -> None:
-    """Undoes half a replacement and deletes the leftovers of killed writers; call it with the lock held."""
+def recover(target: Path, files_of: _FilesOf) -> None:
+    """Undoes half a replacement and deletes the leftovers of killed writers; call it where no other writer can be."""
     if _previous(target).exists():
         if target.exists():
             _discard(_previous(target), target, files_of)

@@ -9,11 +9,12 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from zoo.checked import Text, checked
+from zoo.format.hyperparameters import CONFIGURATION
 from zoo.tasks.formats import DataSection, data_section
 from zoo.tasks.toml_text import parse_toml, toml_text
 from zoo.transformer.spec import TransformerSpec
@@ -43,6 +44,7 @@ class _Transformer:
     hidden_dim: _Dimension = None
     blocks: _Dimension = None
     residual: bool | None = None
+    embedding: Literal["word2vec", "random"] | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class TaskFile:
     def parse(cls, text: str, where: str, base: Path) -> "TaskFile":
         if len(text.encode()) > _MAX_BYTES:
             raise ValueError(f"{where} is not a task file: at most {_MAX_BYTES:,} bytes are read")
-        raw = parse_toml(text, where)
+        raw = _with_arrays(parse_toml(text, where))
         content = _read_content(raw, where)
         data_section(content.data, where)
         try:
@@ -134,14 +136,17 @@ class TaskFile:
 
     @cached_property
     def dimensions(self) -> dict[str, Any]:
-        """The keys of ``[transformer]`` that are there; the others have the paper's values."""
-        return {name: value for name, value in vars(self.content.transformer).items() if value is not None}
+        """The keys of ``[transformer]`` that are there but ``embedding``; the others have the paper's values."""
+        given = vars(self.content.transformer).items()
+        return {name: value for name, value in given if value is not None and name != "embedding"}
 
     def image_spec(self, height: int, width: int, channels: int, classes: int) -> TransformerSpec:
         """The transformer for images of this size, cut into square patches."""
         given = dict(self.dimensions)
         if "tokens" in given:
             raise self._fault("tokens", "is for texts: the data are images, whose patches are the tokens")
+        if self.content.transformer.embedding is not None:
+            raise self._fault("embedding", "is for texts: the data are images, whose patches have no vectors")
         patch = given.setdefault("patch_size", _PAPER_PATCH)
         if height % patch or width % patch:
             sizes = [str(size) for size in range(1, min(height, width) + 1) if height % size == width % size == 0]
@@ -167,6 +172,15 @@ class TaskFile:
 
     def _fault(self, key: str, problem: str) -> ValueError:
         return ValueError(f"{self.where}: [transformer] {key} {problem}")
+
+
+def _with_arrays(raw: dict[str, Any]) -> dict[str, Any]:
+    """The same content with a single value of a grid as an array of one: both ways of writing it are one task."""
+    grid = raw.get("grid")
+    for table in grid if isinstance(grid, list) else [grid]:
+        if isinstance(table, dict):
+            table |= {key: [table[key]] for key in CONFIGURATION if not isinstance(table.get(key, []), list)}
+    return raw
 
 
 def _read_content(raw: dict[str, Any], where: str) -> _Content:
