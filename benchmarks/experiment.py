@@ -17,7 +17,7 @@ import torch
 from benchmarks import results
 from benchmarks.data import BenchmarkData, Outcome
 from benchmarks.models.registry import known_models, weight_models
-from benchmarks.options import TableOptions
+from benchmarks.options import SIX_MODELS, USUAL_MODELS, TableOptions
 from benchmarks.results import Result, ResultIndex
 from benchmarks.statistics import (
     bootstrap_taus,
@@ -92,9 +92,10 @@ class Experiment:
         self.trained_on[data.config] = data.trained_on
         trials = list(dict.fromkeys(trial for entry in entries for trial in entry))
         store = TrialStore(self.options.out)
+        fits = list(dict.fromkeys(trial.fit for trial in to_fit(trials, data, store)))
+        self._check_libraries(fits)
         if not self.options.quick:
-            fits = dict.fromkeys(trial.fit for trial in to_fit(trials, data, store))
-            _announce(list(fits), trials[0].threshold)
+            _announce(fits, trials[0].threshold)
         with progress_bar() as bar:
             task = bar.add_task(data.config, total=len(trials))
             outcomes, skipped = compute(
@@ -107,6 +108,13 @@ class Experiment:
         self.skipped |= skipped
         self.add(_summarize(outcomes, data, trials))
         return outcomes
+
+    def _check_libraries(self, fits: Sequence[Trial]) -> None:
+        """A model that was named and whose library is missing is an error before the first fit; others are left out."""
+        if getattr(self.options, "models", SIX_MODELS) not in (SIX_MODELS, USUAL_MODELS):
+            lines = (known_models()[name].missing() for name in dict.fromkeys(trial.model for trial in fits))
+            if faults := list(filter(None, lines)):
+                raise ValueError("; ".join(faults))
 
     def add(self, rows: Sequence[Result]) -> None:
         """Stores rows, and keeps them for the tables."""

@@ -7,8 +7,8 @@ python -m benchmarks.kendall --models transformer_nfn mlp --thresholds none 80 -
 python -m benchmarks.kendall --models mlp my_module:MyPredictor    a predictor of your own (benchmarks/README.md)
 
 Fits on train, chooses on validation, tests once. Finished trials are kept in OUT/cells and not computed again. Writes
-OUT/kendall.jsonl, OUT/kendall.CONFIG.md and three plots; each --where has its own files. A model whose library is
-missing, or that predicts NaN or infinity, is left out; the exit code is then 3.
+OUT/kendall.jsonl, OUT/kendall.CONFIG.md and three plots; each --where has its own files. A model that predicts NaN or
+infinity is left out, and so is one that was not named and whose library is missing; the exit code is then 3.
 """
 
 from collections.abc import Iterator, Sequence
@@ -56,7 +56,7 @@ def _parse_threshold(text: str) -> float:
     return percent / 100
 
 
-_command = Command(__name__, "benchmarks.kendall", __doc__, _Options)
+_command = Command(__name__, "benchmarks.kendall", __doc__, _Options, lambda _: ("matplotlib", "scipy"))
 
 import numpy as np
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from zoo.command import Command, Option
+from zoo.command import Command, Option, missing
 from zoo.page.options import PageOptions
 
 
@@ -28,10 +28,19 @@ class _Options(PageOptions):
     ] = None
 
 
-_command = Command(__name__, "benchmarks.page", __doc__, _Options)
+_command = Command(
+    __name__,
+    "benchmarks.page",
+    __doc__,
+    _Options,
+    lambda options: (
+        "vl_convert",
+        *(("scipy",) if options.leaderboard.is_dir() else ()),
+        *(("playwright",) if options.picture else ()),
+    ),
+)
 
 import importlib
-import importlib.util
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -109,9 +118,8 @@ def _find_chromium() -> str | None:
 
 def _missing() -> str | None:
     """Which of chromium and Playwright, which drives it, is not installed, and how to install it; None if both are."""
-    if importlib.util.find_spec("playwright") is None:
-        return "playwright is not installed: run make browser"
-    return None if _find_chromium() else "chromium is not installed: run make browser"
+    no_browser = None if _find_chromium() else "chromium is not installed: run make browser"
+    return missing("a picture of the page", ["playwright"]) or no_browser
 
 
 @contextmanager
@@ -142,7 +150,7 @@ def _take_picture(site: Path, address: str, picture: Path, *, width: int = 1280,
 @_command
 def main(options: _Options) -> None:
     if options.picture and (reason := _missing()):
-        raise ValueError(f"this needs a browser, and {reason}")
+        raise ValueError(reason)
     rows = options.results or results.FOLDER
     run(options, [*_predictions(rows), *_submitted(options.leaderboard, options.zoo)])
     if options.picture:

@@ -35,7 +35,7 @@ class _Options:
     out: Annotated[Path | None, Option("also write all rows to this CSV file", "FILE")] = None
 
 
-_command = Command(__name__, "benchmarks.predict", __doc__, _Options)
+_command = Command(__name__, "benchmarks.predict", __doc__, _Options, lambda _: ("scipy",))
 
 import math
 from collections.abc import Mapping, Sequence

@@ -40,7 +40,13 @@ class _Options:
     )
 
 
-_command = Command(__name__, "benchmarks.report", __doc__, _Options)
+_command = Command(
+    __name__,
+    "benchmarks.report",
+    __doc__,
+    _Options,
+    lambda options: ("scipy",) if options.check else ("matplotlib", "scipy"),
+)
 
 import itertools
 import os

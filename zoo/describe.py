@@ -24,7 +24,9 @@ class _Options:
     plots: Annotated[Path | None, Option("also draw histogram, learning curves and marginals", "DIR")] = None
 
 
-_command = Command(__name__, "zoo.describe", __doc__, _Options)
+_command = Command(
+    __name__, "zoo.describe", __doc__, _Options, lambda options: ("matplotlib",) if options.png or options.plots else ()
+)
 
 import numpy as np
 import pandas as pd

@@ -63,6 +63,7 @@ _command = Command(
         "submit": (_Submit, "fits a predictor and writes its submission"),
         "table": (_Table, "ranks all submissions of a clone"),
     },
+    lambda _: ("scipy",),
 )
 
 import inspect

@@ -1,7 +1,7 @@
 """The table commands, end to end on a small zoo: rows, tables, plots, resuming, and one clear line for bad input."""
 
-import importlib.util
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -198,17 +198,20 @@ def test_all_checkpoints_of_a_run_are_in_one_split(tiny_zoo: Path):
 def test_a_model_without_its_library_is_left_out_and_reported(
     tiny_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "xgboost" else find(name, *rest)
-    )
+    monkeypatch.setitem(sys.modules, "xgboost", None)
     arguments = ["--quick", "--zoo", str(tiny_zoo), "--out", str(tmp_path), "--models", "xgboost", "hyperparameters"]
+    line = refusal(kendall.main, arguments, capsys)
+    assert line == "error: XGBoost needs xgboost: pip install 'small-transformer-zoo[benchmarks]'\n"
+    assert not list(tmp_path.iterdir()), "nothing was fitted"
+    # models that the command names itself
+    monkeypatch.setattr("benchmarks.experiment.USUAL_MODELS", ("xgboost", "hyperparameters"))
     with pytest.raises(SystemExit) as ended:
         kendall.main(arguments)
     assert ended.value.code == 3
     captured = capsys.readouterr()
     assert "skipped: XGBoost needs xgboost: pip install 'small-transformer-zoo[benchmarks]'" in captured.err
     assert ResultIndex.latest(results.read("kendall", tmp_path), "mnist").find("tau", "hyperparameters") is not None
+    monkeypatch.setattr("benchmarks.experiment.USUAL_MODELS", ("xgboost",))
     with pytest.raises(SystemExit):
         kendall.main([*arguments[:-1], "--out", str(tmp_path / "alone")])
     assert "Too few rows" not in (tmp_path / "alone" / "kendall.mnist.md").read_text(), "it was not for want of rows"
