@@ -28,17 +28,7 @@ class _Options(PageOptions):
     ] = None
 
 
-_command = Command(
-    __name__,
-    "benchmarks.page",
-    __doc__,
-    _Options,
-    lambda options: (
-        "vl_convert",
-        *(("scipy",) if options.leaderboard.is_dir() else ()),
-        *(("playwright",) if options.picture else ()),
-    ),
-)
+_command = Command(__name__, "benchmarks.page", __doc__, _Options, lambda _: ("scipy", "vl_convert"))
 
 import importlib
 import shutil
@@ -68,15 +58,15 @@ def _predictions(folder: Path) -> Iterator[Predictions]:
     for config, where in tables:
         assert where is None or isinstance(where, str)
         index = ResultIndex.latest(rows, config, where)
-        for name, (predicted, measured) in first_predictions(index, folder).items():
+        for name, outcome in first_predictions(index, folder).items():
             setting = main_setting(name)
             interval = index.interval("tau", name, **setting)
             yield Predictions(
                 config,
                 known_models()[name].title,
                 _describe(index),
-                predicted.astype(float).tolist(),
-                measured.astype(float).tolist(),
+                outcome.predicted.astype(float).tolist(),
+                outcome.truth.astype(float).tolist(),
                 tau=index.value("tau", name, **setting),
                 interval=None if interval is None else list(interval),
                 reads_weights=known_models()[name].reads_weights,
@@ -107,9 +97,7 @@ def _submitted(submissions: Path, zoo: str) -> Iterator[Predictions]:
 
 def _describe(index: ResultIndex) -> str:
     """Which checkpoints these are."""
-    checkpoint = next((row.setting["checkpoint"] for row in index.rows if "checkpoint" in row.setting), "all")
-    kind = "" if checkpoint == "all" else f", {checkpoint}"
-    return index.title(f"test split of a zoo of {count_runs(index)} runs{kind}")
+    return index.heading(f"test split of a zoo of {count_runs(index)} runs")
 
 
 def _find_chromium() -> str | None:

@@ -82,7 +82,7 @@ NEEDS = {
     ("zoo.page.__main__", "zoo", "site"): "vl_convert",
     ("zoo.describe", "--png", "x.png"): "matplotlib",
     ("generation.launch",): "ray",
-    ("benchmarks.page", "zoo", "site", "--picture", "x.png"): "playwright",
+    ("benchmarks.page", "zoo", "site"): "vl_convert",
     ("benchmarks.report",): "matplotlib",
     **{
         (f"benchmarks.{name}", *words): "scipy"

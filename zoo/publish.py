@@ -183,7 +183,7 @@ def _write_config(
         shards=[record.shard for record in records],
         runs=dict(sorted(Counter(runs.column("status").to_pylist()).items())),
         rows={split: len(by_split[split]) for split in SPLITS},
-        splits=None if shares == DEFAULT_SHARES else shares,
+        splits=shares,
     )
 
 
@@ -271,7 +271,7 @@ def report(manifest: Manifest, out: Path) -> None:
         print(printable(f"{name}: {counts} rows; runs: {states}"))
         for split in SPLITS:
             if split not in filled_splits(config):
-                remedy = "more runs fill it, or other --splits of zoo.publish than " + config.shares
+                remedy = "more runs fill it, or other --splits of zoo.publish than " + config.splits
                 print(f"{name}: no run belongs in {split} yet, so load_dataset will not have it; {remedy}")
     size = sum(entry.bytes for entry in manifest.files.values()) / 1e6
     print(f"{printable(out)}: {len(manifest.files)} files, {size:,.1f} MB")

@@ -41,7 +41,7 @@ def test_kendall_writes_rows_tables_and_plots_and_computes_nothing_twice(
     kendall.main(arguments)
     table = (tmp_path / "kendall.mnist.md").read_text()
     assert for_terminal(table).strip() in capsys.readouterr().out
-    assert "| Kendall's τ, mnist | no threshold | ≥ 50% | ≥ 99% |" in table
+    assert "| Kendall's τ, mnist, epoch_75 | no threshold | ≥ 50% | ≥ 99% |" in table
     assert "paper 0.866 ± 0.002" in table
     assert "Too few rows to rank: ≥ 99%" in table
     assert "counts as 0, is predicted by LightGBM (no threshold, ≥ 50%). Trees have" in table
@@ -183,8 +183,8 @@ def test_the_table_of_a_selection_is_not_mistaken_for_the_whole_table(tiny_zoo: 
     assert of_all > of_some > 0
     assert whole.value("tau", "mlp") != some.value("tau", "mlp")
     tables = [path.read_text() for path in sorted(tmp_path.glob("kendall.mnist*.md"), key=lambda path: len(path.name))]
-    assert ["mnist where optimizer in ['adam', 'sgd'] |" in text for text in tables] == [False, True]
-    assert len(list(tmp_path.glob("kendall.mnist*.png"))) == 6, "each has its own plots"
+    assert ["mnist, epoch_75 where optimizer in ['adam', 'sgd'] |" in text for text in tables] == [False, True]
+    assert len(list(tmp_path.glob("kendall.mnist*.png"))) == 4, "each has its own plots, of one threshold two"
 
 
 def test_all_checkpoints_of_a_run_are_in_one_split(tiny_zoo: Path):

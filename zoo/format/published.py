@@ -39,23 +39,18 @@ class ConfigDetails(TrainingRecord):
     shards: list[CountOrZero]
     runs: dict[str, CountOrZero]
     rows: dict[str, CountOrZero]
-    splits: str | None = field(default=None, kw_only=True)
-    """The percentages of its splits; None in manifests that do not name them, which have the default."""
+    splits: str = field(default=DEFAULT_SHARES, kw_only=True)
+    """The percentages of train, validation and test."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parse_shares(self.shares)
+        parse_shares(self.splits)
         if set(self.rows) != set(SPLITS):
             raise ValueError(f"rows must count {', '.join(SPLITS)}, got {self.rows}")
 
-    @property
-    def shares(self) -> str:
-        """The percentages of train, validation and test, such as 70/15/15."""
-        return self.splits or DEFAULT_SHARES
-
     def splits_of(self, column: Callable[[str], Sequence[Any]]) -> list[str]:
         """The split of every row of a table of this config; ``column`` gives the values of a column by its name."""
-        return splits_of(column, repeats=self.repeats is not None, shares=self.shares)
+        return splits_of(column, repeats=self.repeats is not None, shares=self.splits)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ from zoo.tasks.task_file import PAPER_TASKS, TaskFile
 from zoo.transformer.spec import TransformerSpec
 
 _SEEDS_SUFFIX, _REPEATS_SUFFIX = "-seeds", "-repeats"
-_LATER = ("data", "task_file", "splits")
-"""Fields that older manifests lack."""
 _R = TypeVar("_R", bound="TrainingRecord")
 _Epoch = Annotated[int, Meta(ge=1, lt=10**5)]
 _Epochs = Annotated[tuple[_Epoch, ...], Meta(min_length=1)] | None
@@ -129,9 +127,9 @@ class TrainingRecord:
         return {field.name: getattr(self, field.name) for field in fields(TrainingRecord)}
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as plain JSON-ready data, without those of ``_LATER`` where they are None."""
+        """All fields as plain JSON-ready data, without those that have their default, which older manifests lack."""
         plain = asdict(self) | {"spec": self.spec.to_dict()}
-        return {name: value for name, value in plain.items() if name not in _LATER or value is not None}
+        return {field.name: plain[field.name] for field in fields(self) if plain[field.name] != field.default}
 
     @classmethod
     def from_dict(cls: type[_R], raw: Mapping[str, Any]) -> _R:

@@ -39,16 +39,26 @@ def _split_of(run_id: str, shares: Sequence[int] = (70, 15, 15)) -> str:
     return "validation" if position < (shares[0] + shares[1]) / 100 else "test"
 
 
-def splits_of(
-    column: Callable[[str], Sequence[Any]], *, repeats: bool, shares: str | None = DEFAULT_SHARES
-) -> list[str]:
+def splits_of(column: Callable[[str], Sequence[Any]], *, repeats: bool, shares: str = DEFAULT_SHARES) -> list[str]:
     """The split of every row of a table; ``column`` gives the values of a column by its name.
 
-    With ``repeats`` the hash of its configuration decides, else that of its id. ``shares`` of None are the default.
+    With ``repeats`` the hash of its configuration decides, else that of its id.
     """
     hashed = _configurations(column) if repeats else column("run_id")
-    percentages = parse_shares(shares or DEFAULT_SHARES)
+    percentages = parse_shares(shares)
     return [_split_of(text, percentages) for text in hashed]
+
+
+def folds_of(column: Callable[[str], Sequence[Any]], count: int) -> list[int]:
+    """The fold of every row, from 0 on: configurations are dealt out in the order of their hashes.
+
+    So all runs of a configuration are in one fold, and folds have the same number of configurations, or one more.
+    """
+    texts = _configurations(column)
+    places = {text: place for place, text in enumerate(sorted(set(texts), key=run_digest))}
+    if len(places) < count:
+        raise ValueError(f"{count} folds need as many configurations, these runs have {len(places)}: fewer folds")
+    return [places[text] % count for text in texts]
 
 
 def _configurations(column: Callable[[str], Sequence[Any]]) -> list[str]:
