@@ -18,7 +18,7 @@ class _Options(TableOptions):
     usual_configs = ("mnist", "agnews")
 
 
-_command = Command(__name__, "benchmarks.ablation_components", __doc__, _Options)
+_command = Command(__name__, "benchmarks.ablation_components", __doc__, _Options, lambda _: ("scipy",))
 
 from itertools import combinations
 

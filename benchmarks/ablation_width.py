@@ -40,7 +40,7 @@ def _parse_width(text: str) -> tuple[int, ...]:
     return channels
 
 
-_command = Command(__name__, "benchmarks.ablation_width", __doc__, _Options)
+_command = Command(__name__, "benchmarks.ablation_width", __doc__, _Options, lambda _: ("scipy",))
 
 from benchmarks.experiment import Entry, Experiment, entries_of
 from benchmarks.results import Result

@@ -23,7 +23,7 @@ class _Options(TableOptions):
     ranges: Annotated[tuple[Positive, ...], Option("largest entry of M and N", "R")] = (1.0, 10.0, 100.0)
 
 
-_command = Command(__name__, "benchmarks.augmentation", __doc__, _Options)
+_command = Command(__name__, "benchmarks.augmentation", __doc__, _Options, lambda _: ("scipy",))
 
 from benchmarks.experiment import Experiment
 from benchmarks.models.registry import check_models, own_models

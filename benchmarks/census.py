@@ -26,7 +26,7 @@ from typing import cast
 
 from benchmarks import results
 from benchmarks.results import Result
-from benchmarks.tables import render_table
+from benchmarks.tables import for_terminal, render_table
 from zoo.format.record import task_of
 from zoo.format.schema import CHECKPOINTS
 from zoo.format.shard import Shard, find_shards
@@ -42,7 +42,7 @@ def main(options: _Options) -> None:
     for folder in unfinished:
         print(f"not counted because it is unfinished: {folder}")
     rows = [row for config, shards in configs.items() for row in _count(config, shards)]
-    print(census_table(rows))
+    print(for_terminal(census_table(rows)))
     if not options.dry_run:
         results.append(rows, options.out or results.FOLDER)
 

@@ -2,10 +2,11 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ from zoo import TransformerSpec, TransformerWeights, ZooReader
 from zoo.format.hyperparameters import CONFIGURATION
 from zoo.format.manifest import edition_of
 from zoo.format.published import ConfigDetails, PublishedZoo
-from zoo.format.splits import SPLITS
+from zoo.format.splits import SPLITS, folds_of
 from zoo.reading.locate import choose_configs, find_folder
 from zoo.reading.reader import open_zoo
 from zoo.reading.selection import Selection
@@ -95,6 +96,12 @@ class Checkpoints:
             hyperparameters=self.hyperparameters.iloc[rows].reset_index(drop=True),
         )
 
+    def in_folds(self, tested: int, count: int) -> "list[Checkpoints]":
+        """The rows as train, validation and test split: one fold is tested, the next one chooses, the others train."""
+        columns = self.hyperparameters.assign(task=self.spec.task)
+        after = (np.array(folds_of(lambda name: columns[name].tolist(), count)) - tested) % count
+        return [self.take(np.flatnonzero(part)) for part in (after > 1, after == 1, after == 0)]
+
     def digest(self) -> str:
         """A hash of the rows alone, however they are divided into files."""
         digest = hashlib.sha256("\n".join(self.runs).encode())
@@ -151,7 +158,8 @@ class Outcome:
 
     The note ``mean_change`` is how much predictions change, on average, when a random group element acts on each
     checkpoint: zero for a model that recognizes different weights of the same function. ``configurations`` numbers the
-    configuration of each row; None unless the zoo has several runs of each.
+    configuration of each row; None unless the zoo has several runs of each. ``folds`` has the fold of each row where
+    they are those of a cross-validation, else it is None.
     """
 
     predicted: Float[np.ndarray, " n"]
@@ -159,6 +167,32 @@ class Outcome:
     runs: Integer[np.ndarray, " n"]
     notes: dict[str, float | str | None]
     configurations: Integer[np.ndarray, " n"] | None = None
+    folds: Integer[np.ndarray, " n"] | None = None
+
+    @classmethod
+    def pooled(cls, parts: "Sequence[Outcome]") -> "Outcome":
+        """The outcomes of all folds as one. Numbers in its notes are means over the folds."""
+        folds = np.repeat(np.arange(len(parts)), [len(part.truth) for part in parts])
+
+        def joined(name: str) -> Any:
+            return np.concatenate([getattr(part, name) for part in parts])
+
+        def numbered(name: str) -> Any:
+            return joined(name) + len(folds) * folds  # no two folds share a run or a configuration
+
+        def mean(note: str) -> float | str | None:
+            values = [part.notes[note] for part in parts]
+            numbers = [value for value in values if isinstance(value, int | float)]
+            return float(np.mean(numbers)) if len(numbers) == len(values) else values[0] if not numbers else None
+
+        return cls(
+            predicted=joined("predicted"),
+            truth=joined("truth"),
+            runs=numbered("runs"),
+            notes={note: mean(note) for note in parts[0].notes},
+            configurations=None if parts[0].configurations is None else numbered("configurations"),
+            folds=folds,
+        )
 
     @property
     def units(self) -> Integer[np.ndarray, " n"]:
@@ -209,18 +243,20 @@ class BenchmarkData:
         where: Selection | None = None,
         device: torch.device | str = "cpu",
         entry_range: float | None = None,
+        fold: tuple[int, int] | None = None,
     ) -> "BenchmarkData":
         """A config of a published zoo, at one checkpoint or ``all``. With ``entry_range`` every split is doubled.
 
         Without a ``config`` it is the one that ``zoo.open`` would choose, without a ``checkpoint`` the one nearest to
-        75 % of the epochs, as in the paper. ``where`` chooses rows of every split by their metadata.
+        75 % of the epochs, as in the paper. ``where`` chooses rows of every split by their metadata. A ``fold`` is its
+        number and how many there are: then the rows of all splits are divided anew, for a cross-validation
+        (``Checkpoints.in_folds``), and all folds have the same fingerprint.
         """
         (config,) = choose_configs(name, None if config is None else (config,))
         folder = find_folder(name, config)
         published = PublishedZoo.read(folder)
         details = published.config(config)
         checkpoint = chosen_checkpoint(details, config, checkpoint)
-        require_rows(config, details.rows)
         edition = edition_of(folder)
 
         def read(split: str) -> Checkpoints:
@@ -235,14 +271,21 @@ class BenchmarkData:
             # a different seed for each split, so that no two checkpoints are moved by the same element
             return rows.doubled(_AUGMENTATION_SEED + 10 * SPLITS.index(split), entry_range)
 
-        train, validation = read("train"), read("validation")
+        if fold is None:
+            require_rows(config, details.rows)
+            train, validation, open_test = read("train"), read("validation"), partial(read, "test")
+            fingerprint = _combined(train.digest(), validation.digest())
+        else:
+            rows = read("all")
+            (train, validation, test), fingerprint = rows.in_folds(*fold), _combined(rows.digest())
+            open_test = partial(test.take, np.arange(len(test)))
         return cls(
             doubled(train, "train"),
             doubled(validation, "validation"),
-            lambda: doubled(read("test"), "test"),
+            lambda: doubled(open_test(), "test"),
             config=config,
             checkpoint=checkpoint,
-            fingerprint=_combined(train.digest(), validation.digest()),
+            fingerprint=fingerprint,
             test_files=_combined(*(published.manifest.files[file].sha256 for file in published.files(config, "test"))),
             test_examples=count_test_examples(details),
             trained_on=details.data_note(),
@@ -321,7 +364,10 @@ def require_rows(config: str, rows: Mapping[str, int], least: int = 1) -> None:
     for split, count in rows.items():
         if count < least:
             found = {0: "no rows", 1: "1 row"}.get(count, f"{count:,} rows")
-            raise ValueError(f"the {split} split of {config} has {found}, at least {least} needed: add runs to the zoo")
+            raise ValueError(
+                f"the {split} split of {config} has {found}, at least {least} needed: add runs to the zoo, "
+                "or publish it with other --splits"
+            )
 
 
 def chosen_checkpoint(details: ConfigDetails, config: str, checkpoint: str | None) -> str:

@@ -17,12 +17,13 @@ import torch
 from benchmarks import results
 from benchmarks.data import BenchmarkData, Outcome
 from benchmarks.models.registry import known_models, weight_models
-from benchmarks.options import TableOptions
+from benchmarks.options import SIX_MODELS, USUAL_MODELS, TableOptions
 from benchmarks.results import Result, ResultIndex
 from benchmarks.statistics import (
     bootstrap_taus,
     coefficient_of_determination,
     interval_of,
+    is_constant,
     noise_ceiling,
     noise_ceiling_within,
     resample_runs,
@@ -57,8 +58,8 @@ _REFERENCE = "hyperparameters"
 class Experiment:
     """What one command computes and writes, over all its configs."""
 
-    def __init__(self, benchmark: str, options: TableOptions) -> None:
-        self.benchmark, self.options = benchmark, options
+    def __init__(self, benchmark: str, options: TableOptions, folds: int | None = None) -> None:
+        self.benchmark, self.options, self.folds = benchmark, options, folds
         self.where = None if options.where is None else Selection.parse(options.where)
         self.device = choose_device(options.device)
         self.jobs = options.jobs or torch.get_num_threads()
@@ -72,46 +73,57 @@ class Experiment:
         """The configs that were named, or the zoo's only one, or the usual ones."""
         return choose_configs(self.options.zoo, self.options.config, self.options.usual_configs)
 
-    def data(self, config: str, entry_range: float | None = None, checkpoint: str | None = None) -> BenchmarkData:
-        return BenchmarkData.from_zoo(
-            self.options.zoo,
-            config,
-            checkpoint=checkpoint or self.options.checkpoint,
-            where=self.where,
-            device=self.device,
-            entry_range=entry_range,
-        )
+    def data(self, config: str, *, checkpoint: str | None = None, **what: Any) -> BenchmarkData:
+        """The rows of a config; ``what`` has more arguments of ``BenchmarkData.from_zoo``."""
+        label = checkpoint or self.options.checkpoint
+        chosen = {"checkpoint": label, "where": self.where, "device": self.device}
+        return BenchmarkData.from_zoo(self.options.zoo, config, **chosen, **what)
+
+    def parts(self, config: str) -> list[BenchmarkData]:
+        """The rows of a config by the zoo's own splits; with folds, once for each of them."""
+        if self.folds is None:
+            return [self.data(config)]
+        return [self.data(config, fold=(fold, self.folds)) for fold in range(self.folds)]
 
     def file(self, name: str) -> Path:
-        """The path of a table or plot. A selection has its own file names and so does not replace the whole table."""
+        """The path of a table or plot. A selection or folds have their own: they do not replace the whole table."""
         path = self.options.out / name
-        return path if self.where is None else path.with_suffix(f".{self.where.file_suffix}{path.suffix}")
+        marks = [f".{self.folds}-folds" if self.folds else "", f".{self.where.file_suffix}" if self.where else ""]
+        return path.with_suffix(f"{''.join(marks)}{path.suffix}")
 
     def trials(self, data: BenchmarkData, model: str, **what: Any) -> list[Trial]:
         """The trials of one entry of a table, one per seed; ``what`` distinguishes it from the other entries."""
-        values = {"where": self.where, "epochs": self.options.epochs, **what}
+        values = {"where": self.where, "epochs": self.options.epochs, "folds": self.folds, **what}
         seeds = range(1 if self.options.quick else self.options.seeds)
         return [Trial.on(data, model, seed, self.benchmark, **values) for seed in seeds]
 
-    def run(self, entries: Iterable[Sequence[Trial]], data: BenchmarkData) -> Outcomes:
-        """Computes the trials of some entries on one data set and stores their rows."""
-        self.trained_on[data.config] = data.trained_on
+    def run(self, entries: Iterable[Sequence[Trial]], *parts: BenchmarkData) -> Outcomes:
+        """Computes the trials of some entries on one data set, or on each fold of one, and stores their rows."""
+        self.trained_on[parts[0].config] = parts[0].trained_on
         trials = list(dict.fromkeys(trial for entry in entries for trial in entry))
+        folds = range(self.folds) if self.folds else (None,)
+        work = [([replace(trial, fold=fold) for trial in trials], parts[fold or 0]) for fold in folds]
         store = TrialStore(self.options.out)
+        fits = list(dict.fromkeys(trial.fit for part, data in work for trial in to_fit(part, data, store)))
+        missing = dict.fromkeys(filter(None, (known_models()[trial.model].missing() for trial in fits)))
+        if missing and getattr(self.options, "models", None) not in (SIX_MODELS, USUAL_MODELS):
+            raise ValueError("; ".join(missing))  # before the first fit; models that were not named are left out
         if not self.options.quick:
-            fits = dict.fromkeys(trial.fit for trial in to_fit(trials, data, store))
-            _announce(list(fits), trials[0].threshold)
+            _announce(fits, trials[0].threshold)
+        outcomes: Outcomes = {}
         with progress_bar() as bar:
-            task = bar.add_task(data.config, total=len(trials))
-            outcomes, skipped = compute(
-                trials,
-                data,
-                store,
-                jobs=self.jobs,
-                advance=lambda text, count: bar.update(task, description=text, advance=count),
-            )
-        self.skipped |= skipped
-        self.add(_summarize(outcomes, data, trials))
+            task = bar.add_task(parts[0].config, total=len(trials) * len(parts))
+
+            def advance(text: str, count: int) -> None:
+                bar.update(task, description=text, advance=count)
+
+            for part, data in work:
+                computed, skipped = compute(part, data, store, jobs=self.jobs, advance=advance)
+                outcomes |= computed
+                self.skipped |= skipped
+        if self.folds:
+            outcomes = _pooled(outcomes, self.folds)
+        self.add(_summarize(outcomes, parts, trials))
         return outcomes
 
     def add(self, rows: Sequence[Result]) -> None:
@@ -121,7 +133,7 @@ class Experiment:
 
     def index(self, config: str) -> ResultIndex:
         """The rows of a config, to make its table from."""
-        return ResultIndex.latest(self.rows, config, self.where)
+        return ResultIndex.latest(self.rows, config, self.where, self.folds)
 
     def write(self, name: str, *configs: str) -> None:
         """Writes the table of some configs to a file and prints it, with a note on each config that saw less data."""
@@ -167,12 +179,16 @@ class Entry:
         return self.outcomes[0].truth
 
     @property
+    def folds(self) -> np.ndarray | None:
+        return self.outcomes[0].folds
+
+    @property
     def rankable(self) -> bool:
-        return len(self.truth) >= 2 and bool(np.ptp(self.truth) > 0)
+        return not is_constant(self.truth, self.folds)
 
     def taus(self) -> list[float]:
         """One τ per seed; a constant prediction ranks nothing and counts as 0."""
-        return [tau_or_zero(outcome.predicted, outcome.truth) for outcome in self.outcomes]
+        return [tau_or_zero(outcome.predicted, outcome.truth, self.folds) for outcome in self.outcomes]
 
     def taus_within(self) -> np.ndarray | None:
         """τ within each configuration [seeds, configurations]; None where it is not defined.
@@ -219,13 +235,21 @@ def entries_of(outcomes: Outcomes) -> list[Entry]:
     return [Entry(trials[0], tuple(outcomes[trial] for trial in trials)) for trials in by_entry.values()]
 
 
-def _summarize(outcomes: Outcomes, data: BenchmarkData, trials: Sequence[Trial]) -> list[Result]:
+def _pooled(outcomes: Outcomes, folds: int) -> Outcomes:
+    """The trials of each fold as one of all folds; one that lacks a fold is left out, so that every run is tested."""
+    by_trial: dict[Trial, list[Outcome]] = {}
+    for trial, outcome in outcomes.items():
+        by_trial.setdefault(replace(trial, fold=None), []).append(outcome)
+    return {trial: Outcome.pooled(parts) for trial, parts in by_trial.items() if len(parts) == folds}
+
+
+def _summarize(outcomes: Outcomes, parts: Sequence[BenchmarkData], trials: Sequence[Trial]) -> list[Result]:
     """All rows of a table: those of the data in each column, and those of every entry."""
     rows: list[Result] = []
     entries = entries_of(outcomes)
     for column in dict.fromkeys(map(_column_of, trials)):
         in_column = [entry for entry in entries if _column_of(entry.trial) == column]
-        rows += _data_rows(column, in_column, data)
+        rows += _data_rows(column, in_column, parts)
         rows += _entry_rows([entry for entry in in_column if entry.rankable])
     return rows
 
@@ -235,19 +259,20 @@ def _column_of(trial: Trial) -> Trial:
     return replace(trial, model="", seed=0, recipe="paper", epochs=None, components=None, channels=None)
 
 
-def _data_rows(column: Trial, entries: Sequence[Entry], data: BenchmarkData) -> list[Result]:
-    """The number of rows in each split, and the noise ceiling of τ."""
+def _data_rows(column: Trial, entries: Sequence[Entry], parts: Sequence[BenchmarkData]) -> list[Result]:
+    """The number of rows in each split, of train and validation in the smallest of the folds, and the noise ceiling."""
     setting = {name: value for name, value in column.setting().items() if name != "recipe"}
-    train_rows, validation_rows = data.rows_at_least(column.threshold)
+    train_rows, validation_rows = map(min, zip(*(data.rows_at_least(column.threshold) for data in parts), strict=True))
+    examples = parts[0].test_examples
     values: dict[str, float | None] = {"train_rows": train_rows, "validation_rows": validation_rows}
     if entries:
         entry = entries[0]
-        values["test_rows"] = len(entry.truth)
-        values["noise_ceiling"] = noise_ceiling(entry.truth, data.test_examples) if entry.rankable else None
+        values["test_rows"], values["test_runs"] = len(entry.truth), len(np.unique(entry.outcomes[0].runs))
+        values["noise_ceiling"] = noise_ceiling(entry.truth, examples, folds=entry.folds) if entry.rankable else None
         within, configurations = entry.taus_within(), entry.outcomes[0].configurations
         if within is not None and configurations is not None:
             values["configurations_within"] = within.shape[1]
-            values["noise_ceiling_within"] = noise_ceiling_within(entry.truth, configurations, data.test_examples)
+            values["noise_ceiling_within"] = noise_ceiling_within(entry.truth, configurations, examples)
     return [
         Result.measured(
             column.benchmark, column.config, metric, value, n=1, device="cpu", variant="data", setting=setting
@@ -267,7 +292,8 @@ def _entry_rows(entries: Sequence[Entry]) -> list[Result]:
         return []
     counts = entries[0].resamples()
     all_resamples = [
-        bootstrap_taus([outcome.predicted for outcome in entry.outcomes], entry.truth, counts) for entry in entries
+        bootstrap_taus([outcome.predicted for outcome in entry.outcomes], entry.truth, counts, entry.folds)
+        for entry in entries
     ]
     means = [float(np.mean(entry.taus())) for entry in entries]
     merits = [
@@ -294,7 +320,7 @@ def _entry_rows(entries: Sequence[Entry]) -> list[Result]:
             rows += entry.interval_rows(metric, resamples - all_resamples[reference])
         r2 = [coefficient_of_determination(outcome.predicted, outcome.truth) for outcome in entry.outcomes]
         rows.append(entry.row("r2", float(np.mean(r2)), standard_error(r2)))
-        constant = sum(bool(np.ptp(outcome.predicted) == 0) for outcome in entry.outcomes)
+        constant = sum(is_constant(outcome.predicted, entry.folds) for outcome in entry.outcomes)
         rows.append(entry.row("constant_seeds", constant))
         for name in _AVERAGED_NOTES:
             values = [value for outcome in entry.outcomes if isinstance(value := outcome.notes[name], int | float)]

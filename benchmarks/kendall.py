@@ -5,21 +5,25 @@ python -m benchmarks.kendall --quick                           one seed, no thre
 python -m benchmarks.kendall --config mnist agnews --zoo DIR --device cuda --out results
 python -m benchmarks.kendall --models transformer_nfn mlp --thresholds none 80 --seeds 3
 python -m benchmarks.kendall --models mlp my_module:MyPredictor    a predictor of your own (benchmarks/README.md)
+python -m benchmarks.kendall --zoo DIR --folds 5               a small zoo: every run is tested once
 
 Fits on train, chooses on validation, tests once. Finished trials are kept in OUT/cells and not computed again. Writes
-OUT/kendall.jsonl, OUT/kendall.CONFIG.md and three plots; each --where has its own files. A model whose library is
-missing, or that predicts NaN or infinity, is left out; the exit code is then 3.
+OUT/kendall.jsonl, OUT/kendall.CONFIG.md and plots; --where and --folds have files of their own. A model that predicts
+NaN or infinity is left out, and so is one that was not named and whose library is missing; the exit code is then 3.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, get_args
 
+from msgspec import Meta
+
 from benchmarks import paper
 from benchmarks.options import USUAL_MODELS, Models, TableOptions
 from zoo.command import Command, Option
 
 _Recipe = Literal["paper", "converged", "scaled", "place"]
+_Folds = Annotated[int, Meta(ge=3)]  # to test on, to choose on, to fit on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,7 @@ class _Options(TableOptions):
             "accuracy's rank among the training accuracies"
         ),
     ] = get_args(_Recipe)
+    folds: Annotated[_Folds | None, Option("cross-validation in N parts (default: the zoo's own splits)", "N")] = None
 
     def __post_init__(self) -> None:
         self.least_accuracies()
@@ -56,15 +61,15 @@ def _parse_threshold(text: str) -> float:
     return percent / 100
 
 
-_command = Command(__name__, "benchmarks.kendall", __doc__, _Options)
+_command = Command(__name__, "benchmarks.kendall", __doc__, _Options, lambda _: ("matplotlib", "scipy"))
 
 import numpy as np
 
 from benchmarks.data import BenchmarkData
 from benchmarks.experiment import Experiment
 from benchmarks.models.registry import check_models, known_models, own_models
-from benchmarks.plots import first_predictions, scatter, tau_by_threshold
-from benchmarks.trial import Trial
+from benchmarks.plots import scatter, tau_by_threshold
+from benchmarks.trial import Outcomes, Trial
 from zoo.plots import plot_histograms
 
 
@@ -100,30 +105,36 @@ def _entries(experiment: Experiment, options: _Options, data: BenchmarkData) -> 
                 yield experiment.trials(data, model, threshold=threshold, recipe=recipe)
 
 
-def _draw(experiment: Experiment, data: BenchmarkData, first: float) -> None:
+def _draw(experiment: Experiment, outcomes: Outcomes, parts: Sequence[BenchmarkData], first: float) -> None:
     """Draws the plots; the scatter plot is of the first seed at the first threshold."""
-    file, config, index = experiment.file, data.config, experiment.index(data.config)
-    if shown := first_predictions(index, experiment.options.out, first):
-        experiment.announce(scatter(shown, f"{config}, test split", file(f"kendall.{config}.scatter.png")))
+    file, config, index = experiment.file, parts[0].config, experiment.index(parts[0].config)
+    found = {(trial.model, trial.recipe, trial.seed, trial.threshold): outcomes[trial] for trial in outcomes}
+    keys = {name: (name, model.recipe, 0, first) for name, model in known_models().items()}
+    if shown := {name: found[key] for name, key in keys.items() if key in found}:
+        tested = "test split" if len(parts) == 1 else f"{len(parts)} folds"
+        experiment.announce(scatter(shown, f"{config}, {tested}", file(f"kendall.{config}.scatter.png")))
+    if len(index.thresholds) > 1:
         experiment.announce(tau_by_threshold(index, config, file(f"kendall.{config}.thresholds.png")))
-    # only of the splits that may be seen
-    accuracy = np.concatenate([data.train.truth(), data.validation.truth()])
-    title = f"{config}, {data.checkpoint}, train and validation: {len(accuracy):,} checkpoints"
+    # only of the splits that may be seen; in a cross-validation every run is in one fold to choose on
+    seen = [parts[0].train] * (len(parts) == 1) + [part.validation for part in parts]
+    accuracy = np.concatenate([rows.truth() for rows in seen])
+    which = "train and validation" if len(parts) == 1 else "all folds"
+    title = f"{config}, {parts[0].checkpoint}, {which}: {len(accuracy):,} checkpoints"
     experiment.announce(plot_histograms({title: accuracy}, file(f"kendall.{config}.accuracy.png")))
 
 
 @_command
 @own_models()
 def main(options: _Options) -> None:
-    experiment = Experiment("kendall", options)
+    experiment = Experiment("kendall", options, options.folds)
     options = replace(options, models=check_models(options.models))
     if options.quick:
         options = replace(options, thresholds=options.thresholds[:1], recipes=("paper",))
     for config in experiment.configs:
-        data = experiment.data(config)
-        experiment.run(_entries(experiment, options, data), data)
+        parts = experiment.parts(config)
+        outcomes = experiment.run(_entries(experiment, options, parts[0]), *parts)
         experiment.write(f"kendall.{config}.md", config)
-        _draw(experiment, data, options.least_accuracies()[0])
+        _draw(experiment, outcomes, parts, options.least_accuracies()[0])
     experiment.end()
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from zoo.command import Command, Option
+from zoo.command import Command, Option, missing
 from zoo.page.options import PageOptions
 
 
@@ -28,10 +28,9 @@ class _Options(PageOptions):
     ] = None
 
 
-_command = Command(__name__, "benchmarks.page", __doc__, _Options)
+_command = Command(__name__, "benchmarks.page", __doc__, _Options, lambda _: ("scipy", "vl_convert"))
 
 import importlib
-import importlib.util
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,15 +58,15 @@ def _predictions(folder: Path) -> Iterator[Predictions]:
     for config, where in tables:
         assert where is None or isinstance(where, str)
         index = ResultIndex.latest(rows, config, where)
-        for name, (predicted, measured) in first_predictions(index, folder).items():
+        for name, outcome in first_predictions(index, folder).items():
             setting = main_setting(name)
             interval = index.interval("tau", name, **setting)
             yield Predictions(
                 config,
                 known_models()[name].title,
                 _describe(index),
-                predicted.astype(float).tolist(),
-                measured.astype(float).tolist(),
+                outcome.predicted.astype(float).tolist(),
+                outcome.truth.astype(float).tolist(),
                 tau=index.value("tau", name, **setting),
                 interval=None if interval is None else list(interval),
                 reads_weights=known_models()[name].reads_weights,
@@ -98,9 +97,7 @@ def _submitted(submissions: Path, zoo: str) -> Iterator[Predictions]:
 
 def _describe(index: ResultIndex) -> str:
     """Which checkpoints these are."""
-    checkpoint = next((row.setting["checkpoint"] for row in index.rows if "checkpoint" in row.setting), "all")
-    kind = "" if checkpoint == "all" else f", {checkpoint}"
-    return index.title(f"test split of a zoo of {count_runs(index)} runs{kind}")
+    return index.heading(f"test split of a zoo of {count_runs(index)} runs")
 
 
 def _find_chromium() -> str | None:
@@ -109,9 +106,8 @@ def _find_chromium() -> str | None:
 
 def _missing() -> str | None:
     """Which of chromium and Playwright, which drives it, is not installed, and how to install it; None if both are."""
-    if importlib.util.find_spec("playwright") is None:
-        return "playwright is not installed: run make browser"
-    return None if _find_chromium() else "chromium is not installed: run make browser"
+    no_browser = None if _find_chromium() else "chromium is not installed: run make browser"
+    return missing("a picture of the page", ["playwright"]) or no_browser
 
 
 @contextmanager
@@ -142,7 +138,7 @@ def _take_picture(site: Path, address: str, picture: Path, *, width: int = 1280,
 @_command
 def main(options: _Options) -> None:
     if options.picture and (reason := _missing()):
-        raise ValueError(f"this needs a browser, and {reason}")
+        raise ValueError(reason)
     rows = options.results or results.FOLDER
     run(options, [*_predictions(rows), *_submitted(options.leaderboard, options.zoo)])
     if options.picture:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import paper
+from benchmarks.data import Outcome
 from benchmarks.models.registry import MODELS, known_models, weight_models
 from benchmarks.results import ResultIndex, Value
 from benchmarks.statistics import kendall_tau
@@ -40,42 +41,36 @@ def _stretched(accuracy: np.ndarray) -> np.ndarray:
     return -np.log10(np.clip(_BEYOND - accuracy, 1e-3, None))
 
 
-def first_predictions(
-    index: ResultIndex, folder: Path, threshold: float | None = None
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """The predictions of each model for the test split, with its first seed, and the truth; from the finished trials.
-
-    They are those at a threshold, or at the lowest.
-    """
+def first_predictions(index: ResultIndex, folder: Path) -> dict[str, Outcome]:
+    """The outcome of each model with its first seed at the lowest threshold, from the finished trials."""
     store = TrialStore(folder)
-    at = index.thresholds[0] if threshold is None else threshold
-    rows = {name: index.find("tau", name, **main_setting(name, at)) for name in known_models()}
+    rows = {name: index.find("tau", name, **main_setting(name, index.thresholds[0])) for name in known_models()}
     trials = {name: Trial.of_row(row, seed=0) for name, row in rows.items() if row is not None}
     found = store.find(list(trials.values()))
-    outcomes = {name: found[trial] for name, trial in trials.items() if trial in found}
-    return {name: (outcome.predicted, outcome.truth) for name, outcome in outcomes.items()}
+    return {name: found[trial] for name, trial in trials.items() if trial in found}
 
 
-def scatter(predictions: Mapping[str, tuple[np.ndarray, np.ndarray]], title: str, path: Path) -> Path:
-    """Predicted against true accuracy on the test split, one panel per model: name → (predicted, truth)."""
-    columns = min(4, len(predictions))
-    lines = math.ceil(len(predictions) / columns)
+def scatter(outcomes: Mapping[str, Outcome], title: str, path: Path) -> Path:
+    """Predicted against true accuracy, one panel per model."""
+    columns = min(4, len(outcomes))
+    lines = math.ceil(len(outcomes) / columns)
     figure = new_figure(2.7 * columns, 2.9 * lines)
     panels = list(figure.subplots(lines, columns, squeeze=False).flat)
     models = known_models()
     colors = {name: _color_of(number) for number, name in enumerate(models)}
     ends = _stretched(np.array([0.0, 1.0]))
     ticks = _stretched(np.array(_ACCURACY_TICKS))
-    for panel, (name, (predicted, truth)) in zip(panels, predictions.items(), strict=False):
+    for panel, (name, outcome) in zip(panels, outcomes.items(), strict=False):
         panel.plot(ends, ends, color="#bbbbbb", linewidth=1, zorder=0)
-        panel.scatter(_stretched(truth), _stretched(predicted), s=6, alpha=0.6, color=colors[name], linewidths=0)
+        truth, predicted = _stretched(outcome.truth), _stretched(outcome.predicted)
+        panel.scatter(truth, predicted, s=6, alpha=0.6, color=colors[name], linewidths=0)
         labels = [f"{tick:g}" for tick in _ACCURACY_TICKS]
         panel.set_xticks(ticks, labels, fontsize=7)
         panel.set_yticks(ticks, labels, fontsize=7)
-        tau = kendall_tau(predicted, truth)
+        tau = kendall_tau(outcome.predicted, outcome.truth, outcome.folds)
         panel.set_title(fill(f"{models[name].title}, τ {tau:.3f}", _TITLE_WIDTH), fontsize=9)
         panel.set(xlabel="test accuracy", ylabel="predicted", xlim=ends, ylim=ends, aspect="equal")
-    for panel in panels[len(predictions) :]:
+    for panel in panels[len(outcomes) :]:
         panel.set_visible(False)
     figure.suptitle(title)
     return save(figure, path)

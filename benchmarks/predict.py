@@ -35,7 +35,7 @@ class _Options:
     out: Annotated[Path | None, Option("also write all rows to this CSV file", "FILE")] = None
 
 
-_command = Command(__name__, "benchmarks.predict", __doc__, _Options)
+_command = Command(__name__, "benchmarks.predict", __doc__, _Options, lambda _: ("scipy",))
 
 import math
 from collections.abc import Mapping, Sequence
@@ -63,6 +63,7 @@ from zoo.reading.checkpoint_file import SUFFIXES, CheckpointFile
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import open_zoo
 from zoo.storage.atomic import write_atomically
+from zoo.terminal import plain_markdown
 
 _WRITTEN = ["checkpoint", "predicted", "low", "high", "measured"]
 
@@ -138,7 +139,7 @@ def _text(ranking: pd.DataFrame, top: int) -> str:
     """The first rows as a table for a terminal."""
     cells = [
         [
-            f"{rank}. {printable(row['checkpoint']).replace('|', '¦')}",
+            f"{rank}. {plain_markdown(row['checkpoint'])}",
             f"{row['predicted']:.3f}",
             MISSING if math.isnan(row["low"]) else f"[{row['low']:.3f}, {row['high']:.3f}]",
             MISSING if math.isnan(row["measured"]) else f"{row['measured']:.3f}",

@@ -33,7 +33,7 @@ class _Options:
             raise ValueError(f"--out must end in {_SUFFIX}, got {self.out}")
 
 
-_command = Command(__name__, "benchmarks.pretrain", __doc__, _Options)
+_command = Command(__name__, "benchmarks.pretrain", __doc__, _Options, lambda _: ("scipy",))
 
 import sys
 import tempfile

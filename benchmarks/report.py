@@ -40,7 +40,7 @@ class _Options:
     )
 
 
-_command = Command(__name__, "benchmarks.report", __doc__, _Options)
+_command = Command(__name__, "benchmarks.report", __doc__, _Options, lambda _: ("matplotlib", "scipy"))
 
 import itertools
 import os
@@ -97,7 +97,7 @@ _OUT_OF_DATE = 1
 
 def _render(root: Path, rows: Path, documents: Iterable[str] = tuple(_DOCUMENTS)) -> dict[str, str]:
     """Document → its text, from the templates of a clone and the rows in a folder; with its ranking, if it has one."""
-    rankings = rank(submissions_in(root / "benchmarks" / "submissions"), [str(root / DEFAULT_NAME)])
+    rankings = rankings_of(root)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(root / _TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -109,6 +109,11 @@ def _render(root: Path, rows: Path, documents: Iterable[str] = tuple(_DOCUMENTS)
     environment.filters["digits"] = lambda number, digits: f"{number:.{digits}f}"
     ranked = {_RANKING: ranking_text(rankings)} if rankings or (root / _RANKING).exists() else {}
     return {document: _rendered(environment, document, root, rows) for document in documents} | ranked
+
+
+def rankings_of(root: Path) -> list[dict[str, Any]]:
+    """The submissions of a clone, scored on its own zoo."""
+    return rank(submissions_in(root / "benchmarks" / "submissions"), [str(root / DEFAULT_NAME)])
 
 
 def _rendered(environment: jinja2.Environment, document: str, root: Path, rows: Path) -> str:

@@ -198,18 +198,21 @@ class ResultIndex:
 
     rows: tuple[Result, ...]
     where: Selection | None = None
+    folds: int | None = None
 
     @classmethod
-    def latest(cls, rows: Iterable[Result], config: str, where: Selection | str | None = None) -> "ResultIndex":
-        """The rows of a config and a selection (None: of all checkpoints), only those of the last zoo, checkpoint and
-        number of epochs."""
+    def latest(
+        cls, rows: Iterable[Result], config: str, where: Selection | str | None = None, folds: int | None = None
+    ) -> "ResultIndex":
+        """The rows of a config, a selection (None: of all checkpoints) and a number of folds (None: of the zoo's own
+        splits), only those of the last zoo, checkpoint and number of epochs."""
         selection = Selection.parse(where) if isinstance(where, str) else where
-        expression = None if selection is None else selection.expression
-        kept = [row for row in rows if row.config == config and row.setting.get("where") == expression]
+        what = (config, None if selection is None else selection.expression, folds)
+        kept = [row for row in rows if (row.config, row.setting.get("where"), row.setting.get("folds")) == what]
         for name in ("zoo", "checkpoint", "epochs"):
             last = next((row.setting[name] for row in reversed(kept) if name in row.setting), None)
             kept = [row for row in kept if row.setting.get(name, last) == last]
-        return cls(tuple({row.identity(): row for row in kept}.values()), selection)
+        return cls(tuple({row.identity(): row for row in kept}.values()), selection, folds)
 
     def __bool__(self) -> bool:
         return any(row.metric == "tau" for row in self.rows)
@@ -222,6 +225,12 @@ class ResultIndex:
     def title(self, name: str) -> str:
         """The name of the data, with the selection if there is one."""
         return name if self.where is None else f"{name} where {self.where.expression}"
+
+    def heading(self, name: str) -> str:
+        """The title of a table: also which checkpoint it is of, and the folds of a cross-validation."""
+        label = next((str(row.setting["checkpoint"]) for row in self.rows if "checkpoint" in row.setting), "")
+        folds = f"{self.folds} folds" if self.folds else ""
+        return self.title(", ".join(filter(None, (name, "all checkpoints" if label == "all" else label, folds))))
 
     @property
     def thresholds(self) -> list[float]:

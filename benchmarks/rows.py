@@ -34,7 +34,7 @@ class _Options(TableOptions):
     towards: Annotated[_Size, Option("number of rows that the curve goes on to", "N")] = paper.TRAIN_ROWS
 
 
-_command = Command(__name__, "benchmarks.rows", __doc__, _Options)
+_command = Command(__name__, "benchmarks.rows", __doc__, _Options, lambda _: ("matplotlib", "scipy"))
 
 from collections.abc import Iterable, Mapping, Sequence
 

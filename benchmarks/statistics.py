@@ -3,6 +3,10 @@
     τ_b = Σ_{i<j} s_ij / √(Σ_{i<j} |x_ij| · Σ_{i<j} |y_ij|)     x_ij = sign(x_i − x_j),  y_ij = sign(y_i − y_j),
                                                                 s_ij = x_ij·y_ij
 
+In a cross-validation both sums go over the pairs of runs in the same fold, which one fit has predicted. A pair in two
+folds would compare two fits, and a fit whose training runs are worse for lack of the good ones that it is tested on
+predicts less for these: over all pairs, a predictor of the mean would have a negative τ instead of 0.
+
 ``kendall_tau`` is scipy's, the reference. The other two follow the formula, with n² signs: slower for one ranking of
 thousands of rows, and far faster for the many rankings of an epoch or the thousand resamples of a bootstrap.
 
@@ -31,21 +35,34 @@ _SIGNS_AT_ONCE = 2**21  # 16 MB
 _RESAMPLES = 1000
 _COVERAGE = 0.95
 _CEILING_DRAWS = 200
+_Folds = Integer[np.ndarray, " n"] | None
 
 
-def kendall_tau(predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"]) -> float:
-    """τ-b of one prediction; NaN if either side is constant or there are fewer than two rows."""
+def kendall_tau(predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"], folds: _Folds = None) -> float:
+    """τ-b of one prediction, over the pairs within a fold where there are folds; NaN if either side is constant."""
     from scipy.stats import kendalltau
 
-    if len(truth) < 2 or np.ptp(predicted) == 0 or np.ptp(truth) == 0:
+    if is_constant(predicted, folds) or is_constant(truth, folds):
         return math.nan
+    if folds is not None:
+        return float(_resampled_taus(predicted, truth, np.ones((1, len(truth))), folds)[0])
     result: Any = kendalltau(predicted, truth)
     return float(result.statistic)
 
 
-def tau_or_zero(predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"]) -> float:
+def is_constant(values: Float[np.ndarray, " n"], folds: _Folds = None) -> bool:
+    """Whether no two values, or no two of the same fold, differ: there is nothing to rank."""
+    return all(len(values[part]) == 0 or np.ptp(values[part]) == 0 for part in _parts(folds))
+
+
+def _parts(folds: _Folds) -> list[Any]:
+    """The rows whose pairs count: those of each fold, or all."""
+    return [slice(None)] if folds is None else [np.flatnonzero(folds == fold) for fold in np.unique(folds)]
+
+
+def tau_or_zero(predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"], folds: _Folds = None) -> float:
     """The same, but a constant prediction ranks nothing and counts as 0."""
-    tau = kendall_tau(predicted, truth)
+    tau = kendall_tau(predicted, truth, folds)
     return 0.0 if math.isnan(tau) else tau
 
 
@@ -61,16 +78,24 @@ def many_kendall_taus(predicted: Float[Tensor, "m n"], truth: Float[Tensor, " n"
 
 
 def _resampled_taus(
-    predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"], counts: Float[np.ndarray, "b n"]
+    predicted: Float[np.ndarray, " n"],
+    truth: Float[np.ndarray, " n"],
+    counts: Float[np.ndarray, "b n"],
+    folds: _Folds = None,
 ) -> Float[np.ndarray, " b"]:
     """τ-b of b resamples of the rows; ``counts[k, i]`` is how often row i is in resample k.
 
     Copies of one row are tied with each other on both sides, so with c the counts Σ_{i<j} s_ij = ½·cᵀSc, and likewise
     for the ties: matrix products for all resamples instead of b rankings. NaN where τ of a resample is undefined.
     """
-    agreeing = _quadratic_form(lambda columns: _signs(predicted, columns) * _signs(truth, columns), counts)
+    agreeing, untied, untied_truth = np.zeros((3, len(counts)))
+    for part in _parts(folds):
+        x, y, drawn = predicted[part], truth[part], counts[:, part]
+        agreeing += _quadratic_form(lambda columns, x=x, y=y: _signs(x, columns) * _signs(y, columns), drawn)
+        untied += _untied_pairs(x, drawn)
+        untied_truth += _untied_pairs(y, drawn)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return agreeing / np.sqrt(_untied_pairs(predicted, counts) * _untied_pairs(truth, counts))
+        return agreeing / np.sqrt(untied * untied_truth)
 
 
 def _untied_pairs(values: Float[np.ndarray, " n"], counts: Float[np.ndarray, "b n"]) -> Float[np.ndarray, " b"]:
@@ -121,11 +146,14 @@ def resample_runs(runs: Integer[np.ndarray, " n"], seed: int = 0, resamples: int
 
 
 def bootstrap_taus(
-    predictions: Sequence[Float[np.ndarray, " n"]], truth: Float[np.ndarray, " n"], counts: Float[np.ndarray, "b n"]
+    predictions: Sequence[Float[np.ndarray, " n"]],
+    truth: Float[np.ndarray, " n"],
+    counts: Float[np.ndarray, "b n"],
+    folds: _Folds = None,
 ) -> Float[np.ndarray, " b"]:
     """The mean τ over seeds in every resample; ``predictions`` has one per seed. A constant prediction counts as 0."""
     per_seed = [
-        np.zeros(len(counts)) if np.ptp(predicted) == 0 else _resampled_taus(predicted, truth, counts)
+        np.zeros(len(counts)) if is_constant(predicted, folds) else _resampled_taus(predicted, truth, counts, folds)
         for predicted in predictions
     ]
     return np.mean(per_seed, axis=0)
@@ -138,7 +166,7 @@ def tau_with_interval(
 
     A constant prediction ranks nothing and counts as 0. τ is NaN where there is nothing to rank.
     """
-    if len(truth) < 2 or np.ptp(truth) == 0:
+    if is_constant(truth):
         return math.nan, None
     tau = tau_or_zero(predicted, truth)
     return tau, interval_of(bootstrap_taus([predicted], truth, resample_runs(units)))
@@ -152,7 +180,9 @@ def coefficient_of_determination(predicted: Float[np.ndarray, " n"], truth: Floa
     return 1 - float(np.square(truth.astype(np.float64) - predicted).sum()) / spread
 
 
-def noise_ceiling(accuracy: Float[np.ndarray, " n"], test_examples: int, seed: int = 0) -> float | None:
+def noise_ceiling(
+    accuracy: Float[np.ndarray, " n"], test_examples: int, seed: int = 0, folds: _Folds = None
+) -> float | None:
     """The τ of a perfect predictor of true accuracies, which cannot predict the sampling error of measured ones.
 
     An accuracy measured on N examples scatters around the true one like a binomial: this is the mean τ between the
@@ -163,7 +193,7 @@ def noise_ceiling(accuracy: Float[np.ndarray, " n"], test_examples: int, seed: i
     generator = np.random.default_rng(seed)
     clipped = np.clip(accuracy.astype(np.float64), 0, 1)
     draws = generator.binomial(test_examples, clipped, size=(_CEILING_DRAWS, len(accuracy))) / test_examples
-    taus = [kendall_tau(drawn, accuracy) for drawn in draws]
+    taus = [kendall_tau(drawn, accuracy, folds) for drawn in draws]
     defined = [tau for tau in taus if not math.isnan(tau)]
     return float(np.mean(defined)) if defined else None
 

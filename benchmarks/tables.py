@@ -7,11 +7,13 @@ A template can call every function that ``_FUNCTIONS`` lists, without its unders
 """
 
 import functools
+import html
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 import jinja2
@@ -23,12 +25,16 @@ from benchmarks.options import SIX_MODELS
 from benchmarks.results import Result, ResultIndex, Value
 from zoo.format.record import task_of
 from zoo.format.splits import SPLITS
-from zoo.terminal import plain_markdown
+from zoo.terminal import plain_markdown, printable
 from zoo.transformer.spec import COMPONENTS
 
 MISSING = "–"
 MODEL = "transformer_nfn"
 """The model of the ablations."""
+_WIDTH, _NAMES, _HEADING, _GAP = 100, 30, 10, "  "
+"""Columns of a terminal; of them at least these for names, and for the heading of a number."""
+_LINK = re.compile(r"( · )?\[([^\[\]]+)\]\(\S+?\)")
+_FEWEST_RUNS = 30  # with fewer, the interval of τ is wider than what predictors differ by
 _LAYOUTS = Path(__file__).parent / "templates" / "tables"
 
 
@@ -67,26 +73,55 @@ def with_data_notes(text: str, trained_on: Mapping[str, str | None]) -> str:
 
 
 def for_terminal(text: str) -> str:
-    """The same text with its tables aligned and without Markdown's marks, to be read in a terminal."""
+    """The same text for a terminal: 100 columns wide, without Markdown's marks and without empty columns of tables."""
     lines = []
     for is_table, group in itertools.groupby(text.split("\n"), lambda line: line.startswith("|")):
         part = list(group)
-        lines += _aligned(part) if is_table else part
+        plain = [re.sub(r"\*\*|`", "", line).replace("Bold is", "* is") for line in part]
+        lines += _aligned(part) if is_table else [row for line in plain for row in wrap(line, _WIDTH) or [""]]
     return "\n".join(lines)
 
 
 def _aligned(lines: Sequence[str]) -> list[str]:
-    """The lines of a Markdown table in columns; a cell of several lines takes as many. A * marks what was bold."""
-    rows = [re.sub(r"\*\*(.+?)\*\*", r"\1 *", line).strip("| ").split(" | ") for line in lines]
-    cells = [[cell.split("<br>") for cell in row] for number, row in enumerate(rows) if number != 1]
-    widths = [max(len(line) for row in cells for line in row[column]) for column in range(len(rows[0]))]
-    printed = []
-    for row in cells:
-        for height in range(max(map(len, row))):
-            texts = [cell[height] if height < len(cell) else "" for cell in row]
-            numbers = [text.rjust(width) for text, width in zip(texts[1:], widths[1:], strict=True)]
-            printed.append("  ".join([texts[0].ljust(widths[0]), *numbers]).rstrip())
+    """The lines of a Markdown table in columns; those that do not fit beside each other follow in a table below.
+
+    A cell of several lines takes as many, and a heading as many as its column is narrow.
+    """
+    cells = [line.split("|")[1:-1] for line in lines]
+    heading, _, *body = [[[_without_marks(part) for part in cell.split("<br>")] for cell in row] for row in cells]
+    first, *others = zip(heading, *body, strict=True)
+    filled = [column for column in others if any(set(cell) - {"", MISSING} for cell in column[1:])]
+    columns = [(_lines_of(column[0], max(_HEADING, _width(column[1:]))), *column[1:]) for column in filled]
+    room = _WIDTH - sum(_width(column) + len(_GAP) for column in columns)
+    names = [_lines_of(cell, max(_NAMES, room)) for cell in first]
+    printed = list[str]()
+    while columns or not printed:
+        beside, room = list[Sequence[list[str]]](), _WIDTH - _width(names)
+        while columns and (not beside or _width(columns[0]) + len(_GAP) <= room):
+            beside.append(columns.pop(0))
+            room -= _width(beside[-1]) + len(_GAP)
+        widths = [_width(names), *map(_width, beside)]
+        printed += [""] if printed else []
+        for row in zip(names, *beside, strict=True):
+            for name, *numbers in itertools.zip_longest(*row, fillvalue=""):
+                right = (number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True))
+                printed.append(_GAP.join([name.ljust(widths[0]), *right]).rstrip())
     return printed
+
+
+def _lines_of(cell: Sequence[str], width: int) -> list[str]:
+    """The text of a cell in lines of this width; a longer word, such as a path, is not broken."""
+    return wrap(" ".join(cell), width, break_long_words=False, break_on_hyphens=False)
+
+
+def _width(cells: Iterable[Sequence[str]]) -> int:
+    return max((len(line) for cell in cells for line in cell), default=0)
+
+
+def _without_marks(text: str) -> str:
+    """A line of a cell as plain text: a * marks what was bold, and a link is its first text."""
+    text = re.sub(r"\*\*(.+?)\*\*", r"\1 *", text.strip()).replace("(bold)", "(*)")
+    return printable(html.unescape(_LINK.sub(lambda found: "" if found[1] else found[2], text)))
 
 
 def number(value: float | None, form: str = ",.0f") -> str:
@@ -137,10 +172,17 @@ def main_setting(name: str, threshold: float = 0.0) -> dict[str, float | str]:
 
 
 def _leader(index: ResultIndex, threshold: float) -> str | None:
-    """The best of the models that read weights."""
+    """The best of the models that read weights; None where there are too few test runs to tell."""
     taus = {name: index.value("tau", name, **main_setting(name, threshold)) for name in weight_models()}
-    known = {name: tau for name, tau in taus.items() if tau is not None}
+    known = {name: tau for name, tau in taus.items() if tau is not None and not _few_runs(index, threshold)}
     return max(known, key=lambda name: known[name]) if known else None
+
+
+def _few_runs(index: ResultIndex, threshold: float) -> int | None:
+    """The number of test runs where it is too small to order predictors by τ. Older tables have counted rows alone."""
+    counts = [index.value(f"test_{what}", "data", threshold=threshold) for what in ("runs", "rows")]
+    count = next((round(count) for count in counts if count is not None), _FEWEST_RUNS)
+    return count if count < _FEWEST_RUNS else None
 
 
 def count_runs(index: ResultIndex) -> str:
@@ -283,7 +325,7 @@ def _last_measured(
 
 _FUNCTIONS = (
     *(_heading, number, threshold_title, _with_error, _interval_text, with_interval, _tau_text, _tau_cell, _models_in),
-    *(main_setting, _leader, count_runs, _row_counts, headline_models, _variants_in, _converged_text),
+    *(main_setting, _leader, _few_runs, count_runs, _row_counts, headline_models, _variants_in, _converged_text),
     *(_constant_models, _too_few_rows, _component_cell, _lead_of_nfn, sizes_of, end_of_curves, curve_of, tau_of_paper),
     *(_tested_elsewhere, _last_measured, known_models, plain_markdown),
 )

@@ -37,7 +37,7 @@ class _Options(TableOptions):
     )
 
 
-_command = Command(__name__, "benchmarks.transfer", __doc__, _Options)
+_command = Command(__name__, "benchmarks.transfer", __doc__, _Options, lambda _: ("scipy",))
 
 from benchmarks.experiment import Experiment
 from benchmarks.models.registry import check_models, known_models, own_models

@@ -65,6 +65,10 @@ class Trial:
     """Where it is tested, if not on the test split of the same data."""
     rows: int | None = None
     """How many of the training rows it is fitted on; None for all."""
+    folds: int | None = None
+    """The number of folds of a cross-validation; None where the zoo's own splits are used."""
+    fold: int | None = None
+    """The fold that it is tested on; None stands for all of them."""
 
     def __post_init__(self) -> None:
         if self.recipe not in RECIPES:
@@ -115,8 +119,9 @@ class Trial:
         """Plain values by name; the selection as its text. Names that older trials lack are there only where set."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["where"] = None if self.where is None else self.where.expression
-        elsewhere, rows = values.pop("elsewhere"), values.pop("rows")
-        return values | ({} if elsewhere is None else asdict(elsewhere)) | ({} if rows is None else {"rows": rows})
+        elsewhere = values.pop("elsewhere")
+        later = {name: value for name in ("rows", "folds", "fold") if (value := values.pop(name)) is not None}
+        return values | ({} if elsewhere is None else asdict(elsewhere)) | later
 
     def setting(self) -> Setting:
         """The values that a result row stores besides benchmark, config and model. Seeds are averaged over."""

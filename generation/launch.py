@@ -34,7 +34,7 @@ class _Options(TrainingOptions):
             raise ValueError(f"--device {self.device!r}: Ray hands out the devices, name cpu or cuda")
 
 
-_command = Command(__name__, "generation.launch", __doc__, _Options)
+_command = Command(__name__, "generation.launch", __doc__, _Options, lambda _: ("ray",))
 
 import os
 import sys

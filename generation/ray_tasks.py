@@ -41,20 +41,15 @@ _OWN_RAY = {
 
 
 def import_ray(address: str | None) -> Any:
-    """Ray, without its usage reports, or an error with the way to install it.
+    """Ray, without its usage reports.
 
     Without an address, Ray listens on the loopback interface alone and requires a token, a new one for each process.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is None:
         os.environ |= _OWN_RAY
-    try:
-        import ray
-    except ImportError as error:
-        raise ValueError(
-            "launching many shards needs Ray: `pip install 'small-transformer-zoo[ray]'`, "
-            "or run them one by one with `python -m generation.run --shard`"
-        ) from error
+    import ray
+
     return ray
 
 

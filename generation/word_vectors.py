@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Float32
 from torch.nn import functional as F
 
+from zoo.command import missing
 from zoo.storage.atomic import write_atomically
 from zoo.tasks.embedding import RESERVED, VECTORS_FILE, WordEmbedding
 from zoo.tasks.formats import RawTexts
@@ -161,13 +162,11 @@ def _reduce_vectors(source: str, texts: Sequence[str], dim: int) -> WordEmbeddin
 
 def _import_gensim(module: str) -> Any:
     """A module of gensim, or an error with the way to install it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
+    if line := missing("making word vectors", ["gensim"]):
         raise ValueError(
-            "word vectors need gensim: `pip install 'small-transformer-zoo[generation]'`, or put a finished embedding "
-            "(embedding.safetensors, vocabulary.json) into the output folder"
-        ) from error
+            f"{line}, or put a finished embedding (embedding.safetensors, vocabulary.json) into the output folder"
+        )
+    return importlib.import_module(module)
 
 
 def _download_vectors(name: str) -> str:

@@ -1,14 +1,18 @@
 """The console script: every verb is a command, and passes its options and exit code on."""
 
+import re
 import signal
 import subprocess
 import sys
+import tomllib
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from zoo.__main__ import _VERBS, main
+from zoo.command import _EXTRAS, missing
 from zoo.version import VERSION
 
 ROOT = Path(__file__).parent.parent
@@ -72,6 +76,56 @@ def test_help_does_not_wait_for_torch(module: str) -> None:
     assert done.stdout.startswith(f"usage: python -m {module}")
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
     assert not imported & {"torch", "numpy", "pandas", "pyarrow", "datasets", "scipy", "matplotlib", "ray", "rich"}
+
+
+NEEDS = {
+    ("zoo.page.__main__", "zoo", "site"): "vl_convert",
+    ("zoo.describe", "--png", "x.png"): "matplotlib",
+    ("generation.launch",): "ray",
+    ("benchmarks.page", "zoo", "site"): "vl_convert",
+    ("benchmarks.report",): "matplotlib",
+    **{
+        (f"benchmarks.{name}", *words): "scipy"
+        for name, *words in (
+            *(["kendall"], ["rows"], ["transfer"], ["ablation_components"], ["ablation_width"], ["augmentation"]),
+            *(["predict", "zoo"], ["pretrain", "--out", "x.safetensors"], ["report", "--check"]),
+            *(["leaderboard.__main__", "table"], ["leaderboard.__main__", "check", "x"]),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("words", NEEDS, ids=" ".join)
+def test_a_missing_module_is_named_with_its_extra_before_the_work(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, *arguments = words
+    monkeypatch.setitem(sys.modules, NEEDS[words], None)
+    command = import_module(name)._command
+    with pytest.raises(SystemExit) as ended:
+        command.parse(arguments)
+    assert ended.value.code == 2
+    extra = next(extra for extra, modules in _EXTRAS.items() if NEEDS[words] in modules)
+    line = f"error: {command.name} needs {NEEDS[words]}: pip install 'small-transformer-zoo[{extra}]'\n"
+    assert capsys.readouterr().err == line
+
+
+def test_a_call_needs_no_more_than_it_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (module for modules in _EXTRAS.values() for module in modules):
+        monkeypatch.setitem(sys.modules, module.partition(".")[0], None)
+    assert missing("it", ["cuda.core"]) == "it needs cuda.core: pip install 'small-transformer-zoo[fused]'"
+    for name in ("zoo.describe", "zoo.verify", "benchmarks.census"):
+        import_module(name)._command.parse([])
+
+
+def test_the_modules_of_the_extras_are_those_that_the_package_asks_for() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    names = {"scikit-learn": "sklearn", "xgboost-cpu": "xgboost", "vl-convert-python": "vl_convert"}
+    names |= {"cuda-core": "cuda.core", "cuda-bindings": "cuda.bindings"}
+    base = {"jinja2"}  # also a requirement of the package itself
+    for extra, modules in _EXTRAS.items():
+        asked = {re.split("[>; ]", requirement)[0] for requirement in extras[extra]} - base
+        assert {names.get(name, name) for name in asked} == set(modules)
 
 
 def test_control_c_while_importing_is_one_line(tmp_path: Path) -> None:

@@ -22,13 +22,14 @@ if __name__ == "__main__":
 import argparse
 import dataclasses
 import functools
+import importlib.util
 import os
 import signal
 import sys
 import types
 import typing
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NoReturn, Protocol, TypeVar, runtime_checkable
 
 from zoo.checked import checked
@@ -41,6 +42,15 @@ _T = TypeVar("_T")
 DEFAULT_NAME = "small-transformer-zoo"
 _BAD_INPUT, _INTERRUPTED, _BROKEN_PIPE = 2, 130, 141
 _LONGEST = 2000
+_EXTRAS = {
+    "generation": ("gensim", "mlxtend", "torchvision"),
+    "fused": ("cuda.bindings", "cuda.core"),
+    "ray": ("ray",),
+    "benchmarks": ("lightgbm", "matplotlib", "scipy", "sklearn", "xgboost"),
+    "page": ("vl_convert",),
+    "browser": ("playwright",),
+}
+"""Extra of this package → the modules it is for. A checkout that was not installed has no metadata to read it from."""
 
 Advance = Callable[[int], None]
 """Called with the number of rows or bytes that a long piece of work has done since the last call."""
@@ -76,13 +86,19 @@ class Command(Generic[_T]):
 
     ``options`` is a dataclass, or for ``python -m NAME VERB`` a dataclass and a line of help for each verb. The help
     shows the module's docstring as it is written, and every default. Where the module is run as a command, ``--help``,
-    ``--version`` and wrong arguments are answered when this object is made, before the imports below it.
+    ``--version`` and wrong arguments are answered when this object is made, before the imports below it. So are modules
+    of an extra that are not installed: ``needs`` gives those that a call with these options needs.
     """
 
     def __init__(
-        self, module: str, name: str, description: str | None, options: type[_T] | dict[str, tuple[type[_T], str]]
+        self,
+        module: str,
+        name: str,
+        description: str | None,
+        options: type[_T] | dict[str, tuple[type[_T], str]],
+        needs: Callable[[_T], Iterable[str]] = lambda _: (),
     ) -> None:
-        self.name, self.description, self.options = name, description, options
+        self.name, self.description, self.options, self.needs = name, description, options, needs
         if module == "__main__":
             self.parse(None)
             signal.signal(signal.SIGINT, _interrupted)
@@ -95,7 +111,7 @@ class Command(Generic[_T]):
         parser.add_argument("--version", action="version", version=VERSION, help="show the version and exit")
         if not isinstance(self.options, dict):
             _add_options(parser, self.options)
-            return _filled(self.options, vars(parser.parse_args(arguments)), parser)
+            return self._equipped(_filled(self.options, vars(parser.parse_args(arguments)), parser), parser)
         parsers = parser.add_subparsers(dest="verb", required=True, parser_class=_OneLineParser, help="what to do")
         for verb, (options, what) in self.options.items():
             _add_options(
@@ -103,7 +119,13 @@ class Command(Generic[_T]):
             )
         given = vars(parser.parse_args(arguments))
         verb = given.pop("verb")
-        return _filled(self.options[verb][0], given, parsers.choices[verb])
+        return self._equipped(_filled(self.options[verb][0], given, parsers.choices[verb]), parser)
+
+    def _equipped(self, options: _T, parser: argparse.ArgumentParser) -> _T:
+        """The options; where a module that they need is not installed, the program ends in one line."""
+        if line := missing(self.name, self.needs(options)):
+            parser.exit(_BAD_INPUT, f"error: {line}\n")
+        return options
 
     def __call__(self, run: Callable[[_T], None]) -> "_Main":
         @functools.wraps(run)
@@ -111,6 +133,18 @@ class Command(Generic[_T]):
             run(self.parse(arguments))
 
         return _guarded(main)
+
+
+def missing(who: str, modules: Iterable[str]) -> str | None:
+    """Which of these modules are not installed and what brings them, in one line; None if all are. None is imported."""
+    absent = [module for module in modules if not _is_installed(module)]
+    extras = ",".join(extra for extra, brought in _EXTRAS.items() if set(absent) & set(brought))
+    return f"{who} needs {' and '.join(absent)}: pip install '{DEFAULT_NAME}[{extras}]'" if absent else None
+
+
+def _is_installed(module: str) -> bool:
+    package = module.rpartition(".")[0]  # which looking for the module imports
+    return (not package or _is_installed(package)) and importlib.util.find_spec(module) is not None
 
 
 def _interrupted(*_: object) -> NoReturn:

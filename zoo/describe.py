@@ -25,7 +25,9 @@ class _Options:
     plots: Annotated[Path | None, Option("also draw histogram, learning curves and marginals", "DIR")] = None
 
 
-_command = Command(__name__, "zoo.describe", __doc__, _Options)
+_command = Command(
+    __name__, "zoo.describe", __doc__, _Options, lambda options: ("matplotlib",) if options.png or options.plots else ()
+)
 
 import numpy as np
 import pandas as pd
@@ -36,7 +38,7 @@ from rich.table import Table
 from zoo.format.hyperparameters import CONFIGURATION, HYPERPARAMETERS
 from zoo.format.published import PublishedZoo
 from zoo.format.schema import BEST
-from zoo.format.splits import SPLITS, splits_of
+from zoo.format.splits import SPLITS
 from zoo.plots import BINS, plot_curves, plot_histograms, plot_marginals
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import ZooReader, open_zoo
@@ -75,7 +77,7 @@ def _counts_table(name: str, reader: ZooReader, rows: pd.DataFrame) -> Table:
 
 def _row_splits(reader: ZooReader, rows: pd.DataFrame) -> list[str]:
     """The split of each row."""
-    return splits_of(lambda name: rows[name].tolist(), repeats=reader.details.repeats is not None)
+    return reader.details.splits_of(lambda name: rows[name].tolist())
 
 
 def _histogram_lines(counts: Integer[np.ndarray, " bins"]) -> list[str]:

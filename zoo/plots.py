@@ -18,11 +18,9 @@ _MOST_CURVES = 100  # per panel: more would be one gray patch
 
 
 def new_figure(width: float, height: float) -> Any:
-    """A figure without a window; one clear line where there is no matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ValueError("plots need matplotlib: pip install 'small-transformer-zoo[benchmarks]'") from error
+    """A figure without a window."""
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(width, height), layout="constrained")
 
 

@@ -4,13 +4,14 @@
     python -m zoo.publish runs small-transformer-zoo --push-to-hub OWNER/NAME          after `hf auth login`
     python -m zoo.publish runs small-transformer-zoo --push-to-hub OWNER/NAME --predictors nfn/pretrained
     python -m zoo.publish runs sample --first 100                   a sample: 100 completed runs of each config
+    python -m zoo.publish runs out --splits 60/20/20                a small zoo: more validation and test runs
 
 The same runs always give the same bytes. The split of a run is a function of its id, so publishing again with more
-shards moves none; where each configuration was trained several times, it is a function of the configuration, so that
-all its repeats are in one split. OUT is replaced whole: killed at any moment, it is the old zoo or the new one. (Where
-the file system cannot exchange two folders, as NFS cannot, there is a moment between two renames without OUT;
-publishing again after a kill in it brings the old one back.) A file in OUT that is not part of the old zoo, such as
-.git, is never deleted: publishing refuses.
+shards and the same --splits moves none; where each configuration was trained several times, it is a function of the
+configuration, so that all its repeats are in one split. OUT is replaced whole: killed at any moment, it is the old zoo
+or the new one. (Where the file system cannot exchange two folders, as NFS cannot, there is a moment between two renames
+without OUT; publishing again after a kill in it brings the old one back.) A file in OUT that is not part of the old
+zoo, such as .git, is never deleted: publishing refuses.
 """
 
 import functools
@@ -23,6 +24,7 @@ from typing import Annotated
 
 from zoo.checked import Count
 from zoo.command import Advance, Argument, Command, Option, progress_bar
+from zoo.format.splits import DEFAULT_SHARES, SPLITS, parse_shares, run_digest, splits_of
 from zoo.format.statements import NOTHING_STATED, Statements
 
 
@@ -31,6 +33,7 @@ class _Options(Statements):
     runs: Annotated[Path, Argument("folder that generation wrote its shards to", "RUNS")]
     out: Annotated[Path, Argument("folder of the published zoo; an older zoo is replaced", "OUT")]
     first: Annotated[Count | None, Option("a sample: the first N completed runs of each config", "N")] = None
+    splits: Annotated[str, Option("percentages of train, validation and test", "T/V/T")] = DEFAULT_SHARES
     card: Annotated[Path | None, Option("template of README.md (default: the one in this package)", "FILE")] = None
     push_to_hub: Annotated[str | None, Option("then upload to this dataset repository", "OWNER/NAME")] = None
     predictors: Annotated[
@@ -39,6 +42,7 @@ class _Options(Statements):
     private: Annotated[bool, Option("make that repository private, if it is new")] = False
 
     def __post_init__(self) -> None:
+        parse_shares(self.splits)
         if self.push_to_hub is None and (self.private or self.predictors):
             option = "--private" if self.private else "--predictors"
             raise ValueError(f"{option} is about a repository on the hub: name it with --push-to-hub OWNER/NAME")
@@ -67,7 +71,6 @@ from zoo.format.record import TrainingRecord, check_same_data
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema, stored_schema, with_weights
 from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
 from zoo.format.shard import RUNS_FILE as SHARD_RUNS_FILE
-from zoo.format.splits import SPLITS, run_digest, splits_of
 from zoo.format.table_file import ROWS_PER_BATCH, write_table
 from zoo.reading.hub import check_login, fitted_predictors, push
 from zoo.reading.reader import MappedCheckpoints
@@ -85,6 +88,7 @@ def publish(
     out: Path,
     *,
     first: int | None = None,
+    splits: str = DEFAULT_SHARES,
     card: Path = DEFAULT_CARD,
     name: str | None = None,
     stated: Statements = NOTHING_STATED,
@@ -105,7 +109,7 @@ def publish(
         details: dict[str, ConfigDetails] = {}
         seen: SeenWeights = {}
         for config, shards in configs.items():
-            entries, details[config] = _write_config(folder, config, shards, first, seen, advance)
+            entries, details[config] = _write_config(folder, config, shards, first, splits, seen, advance)
             files |= entries
             if shards[0].record.spec.patch_size is None:
                 files |= _copy_embedding(runs, folder, shards[0])
@@ -129,7 +133,13 @@ def check_target(sources: Sequence[Path], out: Path) -> None:
 
 
 def _write_config(
-    folder: Path, config: str, shards: Sequence[Shard], first: int | None, seen: SeenWeights, advance: Advance
+    folder: Path,
+    config: str,
+    shards: Sequence[Shard],
+    first: int | None,
+    shares: str,
+    seen: SeenWeights,
+    advance: Advance,
 ) -> tuple[dict[str, FileEntry], ConfigDetails]:
     """Writes the splits and the runs of one config; refuses what ``zoo.verify`` would report."""
     for shard in shards:
@@ -148,7 +158,9 @@ def _write_config(
         raise ValueError(fault)
     runs = all_runs if first is None else _sample_runs(config, tables, first)
     published = set(runs.column("run_id").to_pylist())
-    splits = splits_of(lambda name: metadata.column(name).to_pylist(), repeats=record.repeats is not None)
+    splits = splits_of(
+        lambda name: metadata.column(name).to_pylist(), repeats=record.repeats is not None, shares=shares
+    )
     by_split: dict[str, list[int]] = {split: [] for split in SPLITS}
     for row, run, split in zip(chosen, metadata.column("run_id").to_pylist(), splits, strict=True):
         if run in published:
@@ -173,6 +185,7 @@ def _write_config(
         shards=[record.shard for record in records],
         runs=dict(sorted(Counter(runs.column("status").to_pylist()).items())),
         rows={split: len(by_split[split]) for split in SPLITS},
+        splits=shares,
     )
 
 
@@ -260,7 +273,8 @@ def report(manifest: Manifest, out: Path) -> None:
         print(printable(f"{name}: {counts} rows; runs: {states}"))
         for split in SPLITS:
             if split not in filled_splits(config):
-                print(f"{name}: no run belongs in {split} yet, so load_dataset will not have it; more runs fill it")
+                remedy = "more runs fill it, or other --splits of zoo.publish than " + config.splits
+                print(f"{name}: no run belongs in {split} yet, so load_dataset will not have it; {remedy}")
     size = sum(entry.bytes for entry in manifest.files.values()) / 1e6
     print(f"{printable(out)}: {len(manifest.files)} files, {size:,.1f} MB")
 
@@ -282,6 +296,7 @@ def main(options: _Options) -> None:
             options.runs,
             options.out,
             first=options.first,
+            splits=options.splits,
             card=options.card or DEFAULT_CARD,
             name=options.push_to_hub,
             stated=options,

@@ -63,9 +63,11 @@ _command = Command(
         "submit": (_Submit, "fits a predictor and writes its submission"),
         "table": (_Table, "ranks all submissions of a clone"),
     },
+    lambda _: ("scipy",),
 )
 
 import inspect
+import sys
 import tempfile
 
 import numpy as np
@@ -84,8 +86,8 @@ from benchmarks.leaderboard.submission import (
     write_submission,
 )
 from benchmarks.models.registry import MODELS, BenchmarkModel, check_models, known_models, own_models
-from benchmarks.report import find_clone, write_documents
-from benchmarks.tables import number, threshold_title, with_interval
+from benchmarks.report import find_clone, rankings_of, write_documents
+from benchmarks.tables import for_terminal, number, render_table, threshold_title, with_interval
 from benchmarks.trial import Trial, TrialStore, compute
 from zoo.device import choose_device
 from zoo.format.splits import SPLITS
@@ -212,7 +214,8 @@ def _code_of(model: BenchmarkModel) -> str | None:
 def _table(options: _Table) -> None:
     root = find_clone(options.root)
     for path in write_documents(root, root / "benchmarks" / "results"):
-        print(f"written: {path}")
+        print(f"written: {path}", file=sys.stderr)
+    print(for_terminal(render_table("leaderboard", rankings=rankings_of(root))))
 
 
 _VERBS: dict[type, Callable[..., None]] = {_Check: _check, _Submit: _submit, _Table: _table}

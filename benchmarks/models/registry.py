@@ -32,6 +32,7 @@ from benchmarks.statistics import kendall_tau
 from nfn import GaugeNFN, MLPPredictor, Predictor, ProbeNFN, RawMomentsPredictor, StatNN, TransformerNFN
 from nfn.predictors.fixed_basis import CanonicalClassifierNFN, CanonicalNFN, InvariantClassifierNFN
 from zoo import TransformerSpec
+from zoo.command import missing
 
 _Fit = Callable[[Checkpoints, Checkpoints, Sequence[int], int], Sequence[Fitted]]
 """Train, validation, seeds and threads → one fitted model per seed."""
@@ -81,9 +82,7 @@ class BenchmarkModel:
 
     def missing(self) -> str | None:
         """Why this model cannot be fitted on this machine, in one line; None if it can, or if only a part cannot."""
-        if self.library is None or importlib.util.find_spec(self.library) is not None:
-            return None
-        return f"{self.title} needs {self.library}: pip install 'small-transformer-zoo[benchmarks]'"
+        return missing(self.title, [self.library] if self.library else [])
 
 
 MODELS = {

@@ -14,11 +14,11 @@ compares them with the sizes that are computed here.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 
 import torch
 
 from generation.protocol import RunConfig
+from zoo.command import missing
 from zoo.transformer.spec import TransformerSpec
 
 _HALF, _FLOAT = 2, 4
@@ -256,9 +256,7 @@ def obstacle(
 
 def missing_compiler() -> str | None:
     """The package to install where NVIDIA's runtime compiler is missing, in one line; None where it is not."""
-    if find_spec("cuda") is None or find_spec("cuda.core") is None or find_spec("cuda.bindings") is None:
-        return "it needs cuda-core to compile its kernels: pip install 'small-transformer-zoo[fused]'"
-    return None
+    return missing("it", ["cuda.core", "cuda.bindings"])
 
 
 def misfits(spec: TransformerSpec) -> list[str]:

@@ -173,7 +173,7 @@ def test_no_predictor_of_the_tables_is_suspicious() -> None:
     for config, examples in (("mnist", 10_000), ("agnews", 7600)):
         found = first_predictions(ResultIndex.latest(rows, config), results._COMMITTED)
         for name in ("hyperparameters", "gauge_nfn", "gauge_nfn_hyperparameters"):
-            predicted, truth = found[name]
+            predicted, truth = found[name].predicted, found[name].truth
             held_out = HeldOutRows(config, "epoch_75", (), truth, np.arange(len(truth)), None, examples, "")
             assert leaked_labels(predicted, held_out) is None, (config, name)
             near += float(np.median(_errors(predicted, held_out))) < 0.5
@@ -365,6 +365,7 @@ def test_a_hand_written_score_reaches_no_document(clone: Path, capsys) -> None:
     assert ended.value.code == 1
     assert re.search(rf"^{_RANKING}, line \d+ is out of date: run python", capsys.readouterr().err, re.MULTILINE)
     main(["table", "--root", str(clone)])
+    assert "not scored" in capsys.readouterr().out, "the ranking is printed"
     written = [leaderboard_section(clone / "benchmarks" / name) for name in ("README.md", "RESULTS.md")]
     for text in (*written, (clone / _RANKING).read_text()):
         assert "0.999" not in text

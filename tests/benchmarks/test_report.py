@@ -79,7 +79,7 @@ def test_the_report_of_a_computed_table_has_its_plots(tiny_zoo: Path, tmp_path: 
     report.main(["--root", str(tmp_path), "--results", str(rows)])
     assert "](rows/plots/headline.png)" in paths["README.md"].read_text()
     assert "](../rows/plots/headline.png)" in paths["benchmarks/README.md"].read_text()
-    assert "| Kendall's τ, mnist | no threshold |" in paths["README.md"].read_text()
+    assert "| Kendall's τ, mnist, epoch_75 | no threshold |" in paths["README.md"].read_text()
     assert "| Kendall's τ | MNIST, 70 runs |" in paths["README.md"].read_text()
     for name in ("kendall.mnist.scatter", "kendall.mnist.thresholds", "headline"):
         assert (rows / "plots" / f"{name}.png").exists()
@@ -239,16 +239,53 @@ def test_the_headline_has_one_column_per_zoo_and_the_row_without_weights_first()
 
 
 def test_a_terminal_sees_columns_instead_of_markdown() -> None:
-    text = "About\n\n| τ | none | ≥ 80% |\n| --- | ---: | ---: |\n| MLP | **0.5**<br>[0.4, 0.6] | – |\n\nNote"
+    text = (
+        "About **it**\n\n| τ | none | ≥ 80% | empty |\n| --- | ---: | ---: | ---: |\n"
+        "| [MLP](x.md) · [code](y.py) | **0.5**<br>[0.4, 0.6] | – | – |\n| a&#124;b&#27; | – | 0.1 | |\n\nNote"
+    )
     assert for_terminal(text).split("\n") == [
-        "About",
+        "About it",
         "",
         "τ          none  ≥ 80%",
         "MLP       0.5 *      –",
         "     [0.4, 0.6]",
+        "a|b           –    0.1",
         "",
         "Note",
     ]
+
+
+def test_every_table_of_the_repository_fits_a_terminal() -> None:
+    text = (Path(report.__file__).parent / "RESULTS.md").read_text()
+    tables = [line for line in text.splitlines() if line.startswith("|")]
+    shown = for_terminal(text).splitlines()
+    assert len(tables) > 100
+    assert max(len(line) for line in shown if "](" not in line) <= 100
+    numbers = re.compile(r"-?\d[\d,.]*")
+    cells = "\n".join(tables).replace("**", "")
+    assert set(numbers.findall(re.sub(r"\]\(\S+\)", "]", cells))) <= set(numbers.findall("\n".join(shown)))
+
+
+def test_notes_are_about_rows_that_are_there() -> None:
+    common = {"threshold": 0.0, "recipe": "paper", "checkpoint": "all"}
+    counted = replace(row("test_rows", 40, **common), model=None, variant="data")
+    rows = [replace(row("tau", 0.5, **common), stderr=None), counted]
+    text = render_table("kendall", {"mnist": ResultIndex.latest(rows, "mnist")})
+    assert "| Kendall's τ, mnist, all checkpoints | no threshold |" in text
+    assert "| **0.500**" in text
+    for absent in ("± standard error", "randomness", "share a GPU", "noise ceiling", "converged", "Cross", "unit size"):
+        assert absent not in text
+    several = [counted, replace(rows[0], stderr=0.1, device="NVIDIA H200"), row("tau", 0.4, model="xgboost", **common)]
+    text = render_table("kendall", {"mnist": ResultIndex.latest(several, "mnist")})
+    for present in (
+        "Mean ± standard error",
+        "error over seeds: XGBoost.",
+        "share a GPU",
+        "Bold is the best",
+    ):
+        assert present in text
+    for layout, absent in (("rows", "least squares"), ("transfer", "the lower one")):
+        assert absent not in render_table(layout, {"mnist": ResultIndex.latest(rows, "mnist")})
 
 
 def test_outside_a_clone_one_line_says_what_the_report_needs(

@@ -235,4 +235,4 @@ def test_without_ray_one_line_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     line = refusal(main, [], capsys)
-    assert line.startswith("error: launching many shards needs Ray: `pip install 'small-transformer-zoo[ray]'`")
+    assert line == "error: generation.launch needs ray: pip install 'small-transformer-zoo[ray]'\n"

@@ -111,7 +111,7 @@ def test_a_hyperparameter_that_came_later_moves_no_configuration_to_another_spli
     first = [name for name in ("task", *CONFIGURATION) if name not in LATER]
     columns = {name: [f"some {name}"] for name in first} | {name: [default] for name, default in LATER.items()}
     written = []
-    monkeypatch.setattr("zoo.format.splits._split_of", lambda text: written.append(json.loads(text)) or "train")
+    monkeypatch.setattr("zoo.format.splits._split_of", lambda text, *_: written.append(json.loads(text)) or "train")
     splits_of(columns.__getitem__, repeats=True)
     splits_of((columns | {"dropout": [0.1]}).__getitem__, repeats=True)
     plain = [f"some {name}" for name in first]

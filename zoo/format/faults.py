@@ -17,10 +17,11 @@ from msgspec import Meta
 
 from zoo.checked import allowed
 from zoo.format.hyperparameters import CONFIGURATION, HYPERPARAMETERS, TYPES
+from zoo.format.published import ConfigDetails
 from zoo.format.recipe import epochs_of_checkpoints
 from zoo.format.record import TrainingRecord
 from zoo.format.schema import BEST, CURVES
-from zoo.format.splits import SPLITS, splits_of
+from zoo.format.splits import SPLITS
 
 _LABEL_TOLERANCE, _FEW_EXAMPLES = 0.005, 3
 """The fused engine measures curves in half precision and checkpoints in float32. In 1,200 rows of three zoos no two
@@ -49,7 +50,7 @@ def config_faults(
     """A line for each rule that a config breaks; it names the first row that breaks it, and how many more do.
 
     ``weights`` are those of the rows, in order, and ``seen`` gathers them over the configs of a zoo. ``splits`` has the
-    split that each row lies in; without ``whole``, checkpoints may be missing.
+    split that each row of a published config lies in; without ``whole``, checkpoints may be missing.
     """
     table, locate = rows
     known = runs[0].column("run_id").combine_chunks()
@@ -63,6 +64,7 @@ def config_faults(
         (run, checkpoint), (path, number) = checkpoints[row], locate(present[checkpoints[row]])
         yield from _lines(rows, [(twice, f"{checkpoint} of run {run} is also in {path}, row {number}")])
     if splits is not None:
+        assert isinstance(record, ConfigDetails)
         yield from _lines(rows, _misplaced(table, splits, record))
     yield from _lines(rows, _weight_faults(table, weights, record.task, seen))
     if whole:
@@ -179,8 +181,8 @@ def _curves_at(curves: pa.ChunkedArray, runs: pa.Array, epochs: _Numbers) -> _Nu
     return np.append(values, np.nan)[places]
 
 
-def _misplaced(rows: pa.Table, lies_in: Sequence[str], record: TrainingRecord) -> Iterator[_Fault]:
-    placed = splits_of(lambda name: rows.column(name).to_pylist(), repeats=record.repeats is not None)
+def _misplaced(rows: pa.Table, lies_in: Sequence[str], details: ConfigDetails) -> Iterator[_Fault]:
+    placed = details.splits_of(lambda name: rows.column(name).to_pylist())
     for split in SPLITS:
         wrong = [here == split != right for here, right in zip(lies_in, placed, strict=True)]
         yield np.array(wrong, dtype=bool), f"the run does not belong in {split}"

@@ -5,14 +5,15 @@ mnist/train-00000-of-00086.arrow …  mnist/validation-…  mnist/test-…  mnis
 agnews/…  agnews/embedding.safetensors  agnews/vocabulary.json
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from zoo.checked import CountOrZero, checked
 from zoo.format.manifest import MANIFEST_FILE, Manifest
 from zoo.format.record import TrainingRecord, config_name
-from zoo.format.splits import SPLITS
+from zoo.format.splits import DEFAULT_SHARES, SPLITS, parse_shares, splits_of
 from zoo.format.statements import Statements
 from zoo.format.table_file import MAX_TABLE_BYTES
 from zoo.storage.swap import unlisted_entries
@@ -41,11 +42,18 @@ class ConfigDetails(TrainingRecord):
     shards: list[CountOrZero]
     runs: dict[str, CountOrZero]
     rows: dict[str, CountOrZero]
+    splits: str = field(default=DEFAULT_SHARES, kw_only=True)
+    """The percentages of train, validation and test."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        parse_shares(self.splits)
         if set(self.rows) != set(SPLITS):
             raise ValueError(f"rows must count {', '.join(SPLITS)}, got {self.rows}")
+
+    def splits_of(self, column: Callable[[str], Sequence[Any]]) -> list[str]:
+        """The split of every row of a table of this config; ``column`` gives the values of a column by its name."""
+        return splits_of(column, repeats=self.repeats is not None, shares=self.splits)
 
 
 @dataclass(frozen=True)

@@ -127,9 +127,9 @@ class TrainingRecord:
         return {field.name: getattr(self, field.name) for field in fields(TrainingRecord)}
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as plain JSON-ready data, without ``data`` and ``task_file`` where they are not known."""
+        """All fields as plain JSON-ready data, without those that have their default, which older manifests lack."""
         plain = asdict(self) | {"spec": self.spec.to_dict()}
-        return {name: value for name, value in plain.items() if name not in ("data", "task_file") or value is not None}
+        return {field.name: plain[field.name] for field in fields(self) if plain[field.name] != field.default}
 
     @classmethod
     def from_dict(cls: type[_R], raw: Mapping[str, Any]) -> _R:

@@ -8,13 +8,14 @@ split all its repeats, which is what ranking within a configuration needs.
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from zoo.format.hyperparameters import CONFIGURATION, LATER
 
 SPLITS = ("train", "validation", "test")
-_TRAIN_SHARE, _VALIDATION_SHARE = 0.70, 0.15
+DEFAULT_SHARES = "70/15/15"
 
 
 def run_digest(run_id: str) -> bytes:
@@ -22,25 +23,50 @@ def run_digest(run_id: str) -> bytes:
     return hashlib.sha256(run_id.encode()).digest()
 
 
-def _split_of(run_id: str) -> str:
+def parse_shares(text: str) -> tuple[int, ...]:
+    """``60/20/20``: the percentages of train, validation and test."""
+    shares = tuple(map(int, text.split("/"))) if re.fullmatch(r"[1-9][0-9]?(/[1-9][0-9]?){2}", text) else ()
+    if sum(shares) != 100:
+        raise ValueError(f"splits are three positive percentages that add up to 100, such as 60/20/20, got {text!r}")
+    return shares
+
+
+def _split_of(run_id: str, shares: Sequence[int] = (70, 15, 15)) -> str:
     """The first 64 bits of the digest, as a number in [0, 1): below 0.70 train, below 0.85 validation, else test."""
     position = int.from_bytes(run_digest(run_id)[:8], "big") / 2**64
-    if position < _TRAIN_SHARE:
+    if position < shares[0] / 100:
         return "train"
-    return "validation" if position < _TRAIN_SHARE + _VALIDATION_SHARE else "test"
+    return "validation" if position < (shares[0] + shares[1]) / 100 else "test"
 
 
-def splits_of(column: Callable[[str], Sequence[Any]], *, repeats: bool) -> list[str]:
+def splits_of(column: Callable[[str], Sequence[Any]], *, repeats: bool, shares: str = DEFAULT_SHARES) -> list[str]:
     """The split of every row of a table; ``column`` gives the values of a column by its name.
 
-    With ``repeats`` it is ``_split_of`` of the configuration, written as a JSON list: task, hyperparameters, and the
-    name and value of each later one that differs from its default.
+    With ``repeats`` the hash of its configuration decides, else that of its id.
     """
-    if not repeats:
-        return [_split_of(run) for run in column("run_id")]
+    hashed = _configurations(column) if repeats else column("run_id")
+    percentages = parse_shares(shares)
+    return [_split_of(text, percentages) for text in hashed]
+
+
+def folds_of(column: Callable[[str], Sequence[Any]], count: int) -> list[int]:
+    """The fold of every row, from 0 on: configurations are dealt out in the order of their hashes.
+
+    So all runs of a configuration are in one fold, and folds have the same number of configurations, or one more.
+    """
+    texts = _configurations(column)
+    places = {text: place for place, text in enumerate(sorted(set(texts), key=run_digest))}
+    if len(places) < count:
+        raise ValueError(f"{count} folds need as many configurations, these runs have {len(places)}: fewer folds")
+    return [places[text] % count for text in texts]
+
+
+def _configurations(column: Callable[[str], Sequence[Any]]) -> list[str]:
+    """The configuration of every row as a JSON list: task, hyperparameters, and the name and value of each later one
+    that differs from its default."""
     first = ["task", *(name for name in CONFIGURATION if name not in LATER)]
     rows = [list(row) for row in zip(*(column(name) for name in first), strict=True)]
     for name, default in LATER.items():
         for row, value in zip(rows, column(name), strict=True):
             row += [] if value == default else [name, value]
-    return [_split_of(json.dumps(row, separators=(",", ":"))) for row in rows]
+    return [json.dumps(row, separators=(",", ":")) for row in rows]

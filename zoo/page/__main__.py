@@ -25,7 +25,7 @@ class _Options(PageOptions):
     predictions: Annotated[Path | None, Option("also show these predictions, a JSON file", "FILE")] = None
 
 
-_command = Command(__name__, "zoo.page", __doc__, _Options)
+_command = Command(__name__, "zoo.page", __doc__, _Options, lambda _: ("vl_convert",))
 
 from zoo.page.predictions import read_predictions
 from zoo.page.writing import run

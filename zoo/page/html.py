@@ -29,11 +29,9 @@ _EXPORTED = "window.vegaEmbed = vegaEmbed;"
 
 @functools.cache
 def _charting_library() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script, after their licenses; one clear line where vl-convert is absent."""
-    try:
-        import vl_convert
-    except ImportError as error:
-        raise ValueError("the page needs vl-convert: pip install 'small-transformer-zoo[page]'") from error
+    """Vega, Vega-Lite and Vega-Embed as one script, after their licenses."""
+    import vl_convert
+
     return f"/*\n{_read('library_notice.txt')}*/\n(() => {{\n{vl_convert.javascript_bundle(_EXPORTED)}\n}})();"
 
 

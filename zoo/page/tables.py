@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float64
 
-from zoo.format.splits import splits_of
 from zoo.reading.reader import ZooReader
 
 _MEASURED = ("test_accuracy", "test_loss", "train_loss")
@@ -30,7 +29,7 @@ def run_columns(reader: ZooReader) -> dict[str, Any]:
     return {
         "id": runs["run_id"].tolist(),
         "status": runs["status"].tolist(),
-        "split": splits_of(lambda name: runs[name].tolist(), repeats=reader.details.repeats is not None),
+        "split": reader.details.splits_of(lambda name: runs[name].tolist()),
         "epochs": runs["epochs"].tolist(),
     }
 

