@@ -239,7 +239,7 @@ def main(options: _Options) -> None:
         first = f", the best {options.top} first" if rows > options.top else ", the best first" if rows > 1 else ""
         print(f"{printable(title)}: {how_many(rows, 'checkpoint')}{first}\n")
         print(_text(ranking, options.top))
-        print(f"\n{_verdict(ranking)}")
+        print(f"\n{for_terminal(_verdict(ranking))}")
         if options.out is not None:
             write_atomically(options.out, ranking[_WRITTEN].to_csv(index=False, lineterminator="\n").encode())
             print(f"written: {options.out}")

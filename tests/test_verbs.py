@@ -60,6 +60,7 @@ def test_an_unknown_verb_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: py
         (["verify", "nowhere"], 2, "error: no zoo called 'nowhere'"),
         (["describe", "--help"], 0, "usage: python -m zoo.describe"),
         (["--version"], 0, VERSION),
+        (["kendall", "--version"], 0, VERSION),
     ],
 )
 def test_options_and_exit_codes_pass_through(words: list[str], code: int, message: str) -> None:

@@ -94,7 +94,7 @@ def test_census_and_report_work_or_name_what_they_need(installed: Path, tmp_path
     census, nothing, outside, inside = (Ended(*json.loads(line)) for line in lines)
 
     assert census.code == 0, census.errors
-    assert "| mnist, shard 0, demo preset" in census.out
+    assert "mnist, shard 0, demo preset" in census.out
     counted = {row.metric: row.value for row in results.read("census", tmp_path / "results")}
     assert counted["runs"] == 6, "its rows are where the user stands"
     assert nothing.code == outside.code == 2

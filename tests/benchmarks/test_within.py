@@ -101,7 +101,7 @@ def test_the_table_of_a_zoo_with_repeats(tmp_path: Path) -> None:
     assert 0 < ceiling < 1
     table = (tmp_path / "out" / "kendall.mnist-repeats.md").read_text()
     assert f"the noise ceiling there is {ceiling:.3f}" in table
-    assert "| no threshold | τ within a configuration | τ behind" in table
+    assert "| no threshold | τ within a configuration | τ above" in table
     assert "| hyperparameters only | 0.000 [0.000, 0.000] |" in table
     assert "Hyperparameters score 0 there by construction" in table
     assert not any(row.metric.startswith("tau_within") for row in rows if row.config == "mnist")
