@@ -1,5 +1,6 @@
 """The gradient of one training step by float64 autograd, with the numbers rounded that the fused kernels round."""
 
+import math
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -36,21 +37,22 @@ class FactorsIn(TorchFunctionMode):
     def __init__(self, precision: torch.dtype) -> None:
         super().__init__()
         self.precision = precision
-        self.divisor: Tensor | None = None
         self.last_relu = torch.empty(0)
 
     def __torch_function__(self, func: Callable, types: object, args: tuple = (), kwargs: dict | None = None) -> object:
-        if func is torch.softmax:
-            numerators = self.rounded((args[0] - args[0].detach().amax(dim=-1, keepdim=True)).exp())
-            self.divisor = numerators.sum(dim=-1, keepdim=True)
-            return numerators
+        if func is F.scaled_dot_product_attention:
+            return self.attention(*args, **(kwargs or {}))
         if func is F.relu:
             self.last_relu = args[0].detach()
         factors = self.PRODUCTS.get(func, ())
-        result = func(*(self.rounded(arg) if i in factors else arg for i, arg in enumerate(args)), **(kwargs or {}))
-        if factors and self.divisor is not None:
-            result, self.divisor = result / self.divisor, None
-        return result
+        return func(*(self.rounded(arg) if i in factors else arg for i, arg in enumerate(args)), **(kwargs or {}))
+
+    def attention(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> Tensor:
+        scores = self.rounded(query) @ self.rounded(key).mT / math.sqrt(query.shape[-1])
+        if attn_mask is not None:
+            scores = scores.masked_fill(~attn_mask, -torch.inf)
+        numerators = self.rounded((scores - scores.detach().amax(dim=-1, keepdim=True)).exp())
+        return numerators @ self.rounded(value) / numerators.sum(dim=-1, keepdim=True)
 
     def rounded(self, x: Tensor) -> Tensor:
         return x + (x.detach().to(self.precision).to(x.dtype) - x.detach())
