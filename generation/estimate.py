@@ -14,6 +14,7 @@ from generation.data import read_training_data, train_subset, with_fewer_example
 from generation.fused.variants import obstacle
 from generation.job import Job
 from generation.population.engine import checkpoint_labels
+from generation.population.torch_engine import fitting_models
 from generation.population.trainer import PopulationTrainer, make_engine
 from generation.protocol import RunConfig
 from zoo.command import duration, how_many
@@ -39,7 +40,8 @@ def estimate_seconds(job: Job, configs: Sequence[RunConfig], task: TaskData, ste
     train them in rounds, of which a few are timed.
     """
     device, protocol = choose_device(job.device), configs[0].protocol
-    at_once = len(configs) if device.type == "cuda" else torch.get_num_threads() * (job.models_per_pass or 1)
+    stacked = job.models_per_pass or fitting_models(device, task.spec, protocol.batch_size)
+    at_once = len(configs) if device.type == "cuda" else torch.get_num_threads() * stacked
     timed = [replace(config, train_fraction=1.0) for config in configs[: _TIMED_ROUNDS * at_once]]
     rounds = ceil(len(configs) / at_once) / ceil(len(timed) / at_once)
     subset = train_subset(len(task.train), configs[0].train_fraction).to(task.train.labels.device)

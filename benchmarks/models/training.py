@@ -28,6 +28,7 @@ from nfn.predictors.ranks import Ranks, RankTable
 from nfn.predictors.scaling import WeightScale
 from nfn.training import READ_AT_ONCE
 from zoo import TransformerWeights
+from zoo.device import one_thread
 
 _BATCH_SIZE = 16
 _WARMUP = 10
@@ -132,6 +133,7 @@ def _fitted(
     return Fitted(predict, tau if tau >= -1 else math.nan, epoch, epochs, parameters, network)
 
 
+@one_thread()
 def train_together(
     build: Callable[[torch.Generator], Predictor],
     groups: Sequence[TrainingGroup],
@@ -256,6 +258,7 @@ def _epoch_batches(
     )
 
 
+@one_thread()
 def train_one_by_one(
     build: Callable[[torch.Generator], nn.Module],
     groups: Sequence[TrainingGroup],

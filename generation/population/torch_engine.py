@@ -68,7 +68,7 @@ class TorchEngine(Engine):
     ) -> None:
         super().__init__(configs, task, torch.device(device))
         self.precision = precision or ("bfloat16" if self.device.type == "cuda" else "float32")
-        at_most = models_per_pass or _fitting_models(self.device, self.spec, self.protocol.batch_size)
+        at_most = models_per_pass or fitting_models(self.device, self.spec, self.protocol.batch_size)
         self.stack = None if self.device.type == "cuda" else at_most
         self.passes = _plan_passes(len(configs), at_most, even=self.stack is None)
         self.threads = 1 if self.device.type == "cuda" else torch.get_num_threads()
@@ -256,7 +256,7 @@ def _activations(spec: TransformerSpec) -> int:
     return spec.tokens * (spec.dim + spec.blocks * block)
 
 
-def _fitting_models(device: torch.device, spec: TransformerSpec, batch_size: int) -> int:
+def fitting_models(device: torch.device, spec: TransformerSpec, batch_size: int) -> int:
     """How many models one pass can hold. On a CPU a number for the caches: one of the paper's, and of small ones as
     many as spread the cost of a call of torch over enough arithmetic."""
     if device.type != "cuda":

@@ -10,6 +10,7 @@ import torch
 
 from generation.estimate import estimate_seconds
 from generation.job import Job
+from generation.population.torch_engine import fitting_models
 from generation.population.trainer import PopulationTrainer
 from generation.protocol import Preset
 from generation.run import main
@@ -58,8 +59,8 @@ def test_the_time_is_that_of_the_steps_that_were_timed(tmp_path: Path, monkeypat
     write_images(tmp_path)
     task = named_task(write(tmp_path, TEXT))
     job = Job(Sweep(task, Preset("own", task.protocol), "8"), tmp_path / "runs", device="cpu")
-    threads = torch.get_num_threads()
-    rounds = math.ceil(32 / threads) / 2
+    at_once = torch.get_num_threads() * fitting_models(torch.device("cpu"), job.load().spec, batch_size=4)
+    rounds = math.ceil(32 / at_once) / 2
     seconds, engine = estimate_seconds(job, job.configs(0), job.load(), steps=4)
     assert engine == "torch"
     assert seconds == pytest.approx((3 * 0.1 + 0.05) * rounds * 20 / 16, rel=0.2)

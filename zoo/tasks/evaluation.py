@@ -1,6 +1,7 @@
 """Accuracy and loss of a transformer on its task's test set: the numbers a row of the zoo stores."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -100,23 +101,31 @@ def _find_embedding(zoo: str | Path, task: str) -> Path:
 @torch.no_grad()
 @fast_small_products()
 def measure(model: ZooTransformer, task: TaskData, examples: Examples, chunk: int) -> Evaluation:
-    """Accuracy and loss over ``examples``, moved to the model's device ``chunk`` at a time, a multiple of ``_TILE``."""
+    """Accuracy and loss over ``examples``, moved to the model's device ``chunk`` at a time, a multiple of ``_TILE``.
+
+    On a CPU each thread reads tiles of its own.
+    """
     was_training = model.training
     model.eval()
     device, dtype = model.positions.device, model.classifier.fc1.weight.dtype
     task = replace(task, embedding=task.embedding.to(device) if task.embedding else None)
+
+    @torch.no_grad()
+    def answer(tile: Examples) -> tuple[int, float]:
+        count, inputs = len(tile), tile.inputs
+        if count < _TILE:
+            inputs = torch.cat([inputs, inputs[:1].expand(_TILE - count, *inputs.shape[1:])])
+        x, mask = task.model_inputs(inputs)
+        logits = model(x.to(dtype), mask)[:count]
+        loss = float(F.cross_entropy(logits.double(), tile.labels, reduction="sum"))
+        return int((logits.argmax(dim=1) == tile.labels).sum()), loss
+
     correct, loss = 0, 0.0
-    for start in range(0, len(examples), chunk):
-        part = examples[slice(start, start + chunk)].to(device)
-        for tile_start in range(0, len(part), _TILE):
-            tile = part[slice(tile_start, tile_start + _TILE)]
-            count = len(tile)
-            inputs = tile.inputs
-            if count < _TILE:
-                inputs = torch.cat([inputs, inputs[:1].expand(_TILE - count, *inputs.shape[1:])])
-            x, mask = task.model_inputs(inputs)
-            logits = model(x.to(dtype), mask)[:count]
-            correct += int((logits.argmax(dim=1) == tile.labels).sum())
-            loss += float(F.cross_entropy(logits.double(), tile.labels, reduction="sum"))
+    threads = torch.get_num_threads() if device.type == "cpu" else 1
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        for start in range(0, len(examples), chunk):
+            part = examples[slice(start, start + chunk)].to(device)
+            for right, lost in pool.map(answer, (part[slice(at, at + _TILE)] for at in range(0, len(part), _TILE))):
+                correct, loss = correct + right, loss + lost
     model.train(was_training)
     return Evaluation(correct / len(examples), loss / len(examples))
