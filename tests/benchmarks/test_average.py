@@ -38,6 +38,7 @@ def test_the_average_is_that_of_places_among_the_training_accuracies() -> None:
         _average([parts[0], outcome([0.1, 0.2], [0.3, 0.4])], training)
 
 
+@pytest.mark.long
 def test_an_average_needs_no_fit_of_parts_that_are_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trees, "_ROUNDS", 20)
     data = invent_data(60, 20, 30, random_label)

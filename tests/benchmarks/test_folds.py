@@ -170,6 +170,7 @@ def test_folds_need_no_run_in_the_test_split(tmp_path: Path, capsys: pytest.Capt
     assert "Only 6 test runs" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_few_test_runs_are_named_and_none_is_the_best(
     small_zoo: Path, tiny_zoo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,7 +41,7 @@ def test_the_tree_of_the_readme_has_one_line_per_folder():
         for path in (ROOT / name, *(ROOT / name).iterdir())
         if path.is_dir() and not path.name.startswith("__")
     ]
-    assert sorted(written) == sorted([*folders, "tests", "small-transformer-zoo"])
+    assert sorted(written) == sorted([*folders, "examples", "tests", "small-transformer-zoo"])
 
 
 def test_the_readme_says_what_each_extra_is_for():

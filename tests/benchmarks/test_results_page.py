@@ -48,6 +48,7 @@ def test_every_predictor_with_cells_is_there_with_its_tau() -> None:
     assert any(data.endswith(" where train_fraction >= 0.8") for _, data, _ in found)
 
 
+@pytest.mark.long
 def test_submissions_about_the_zoo_itself_are_there_with_their_tau() -> None:
     found = list(page._submitted(page._Options.leaderboard, "small-transformer-zoo"))
     ranking = {zoo["config"]: zoo["entries"] for zoo in json.loads((ROOT / _RANKING).read_text())["zoos"]}

@@ -115,6 +115,7 @@ def test_the_same_command_twice_gives_the_same_numbers(tiny_zoo: Path, tmp_path:
         assert index.value("tau_behind_leader", name) == pytest.approx(best - tau), "the leader reads weights"
 
 
+@pytest.mark.long
 def test_the_other_tables(tiny_zoo: Path, tmp_path: Path):
     shared = ["--zoo", str(tiny_zoo), "--out", str(tmp_path), "--epochs", "1", "--seeds", "1", "--jobs", "1"]
     ablation_components.main(shared)

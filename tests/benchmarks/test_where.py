@@ -54,6 +54,7 @@ def test_committed_trials_are_found_by_their_rows(where: str | None):
     assert TrialStore(results.FOLDER).find(trials).keys() == set(trials)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", [[], *(["--where", text] for text in SPELLINGS)])
 def test_committed_trials_are_found_from_the_command_line(arguments: list[str]):
     row = committed_row(COMMITTED if arguments else None)

@@ -54,7 +54,8 @@ def test_training_ignores_snapshots_that_are_not_files(tmp_path: Path, make) -> 
     assert (tmp_path / SNAPSHOT).exists(), "what is not ours is not deleted"
 
 
-@pytest.mark.parametrize("make", [pytest.param(os.mkfifo, marks=pytest.mark.long), os.mkdir], ids=["pipe", "folder"])
+@pytest.mark.long
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
 def test_a_trial_that_is_not_a_file_is_named(tmp_path: Path, make) -> None:
     make(tmp_path / "mnist.mlp.safetensors")
     outcome = within_limits(find_trials, [str(tmp_path / "mnist.mlp.safetensors")])

@@ -178,6 +178,7 @@ def test_evaluation_agrees_with_the_model_itself(name: str, tasks: dict[str, Tas
     check_evaluation(engine([config(name)], tasks[name]), tasks[name], trained_weights(SPECS[name]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
 def test_evaluation_in_parts_is_that_of_every_model(
     name: str, tasks: dict[str, TaskData], engine: MakeEngine, monkeypatch: pytest.MonkeyPatch

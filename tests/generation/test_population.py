@@ -201,7 +201,7 @@ def test_a_small_run_is_the_same_bytes_alone_and_stacked_with_others(
     assert isinstance(trainer.engine, TorchEngine)
     assert [rows.stop for rows in trainer.engine.passes] == [16, 20]
     stored = trainer.measure_checkpoints()
-    for index in (0, 15, 19):
+    for index in (0, 19):
         alone = train([company[index]], photos)
         for name, tensor in alone.state.tensors().items():
             dim = 1 if name == "checkpoints" else 0

@@ -319,6 +319,7 @@ def test_a_snapshot_of_an_impossible_epoch_is_refused(tmp_path: Path) -> None:
         assert _load_snapshot(tmp_path, "a" * 64, state) is None
 
 
+@pytest.mark.long
 def test_a_long_training_is_announced_before_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,6 +35,7 @@ def test_the_grid_is_the_papers() -> None:
         assert sorted({run.train_fraction for run in some}) == [0.7, 0.8, 0.9, 1.0]
 
 
+@pytest.mark.long
 def test_ids_of_the_papers_runs_never_change() -> None:
     ids = [run.run_id for task in ("mnist", "agnews") for run in whole(named_task(task).grid)]
     assert len(set(ids)) == 32_000

@@ -370,6 +370,7 @@ def test_texts_become_ids_of_any_spec(tmp_path: Path) -> None:
     assert (task.source, task.identity, task.spec) == (data.source, data.identity, spec)
 
 
+@pytest.mark.long
 def test_more_rows_or_tokens_than_fit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_csv(tmp_path, "1,a\n2,c\n" * 35_000, "2,b\n")
     spec = replace(TINY_AGNEWS, tokens=4096)

@@ -305,6 +305,7 @@ def test_the_canonical_form_of_every_comparison_chooses_the_same_rows(column):
         assert_same_rows(f"{column} in [{first}, {second}]")
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(EXPRESSIONS)
 def test_the_canonical_form_of_any_expression_chooses_the_same_rows(text):
