@@ -20,6 +20,7 @@ import torch
 from msgspec import Meta
 
 from zoo.checked import LARGEST, Count, Text, check_fields, checked
+from zoo.device import name_device
 from zoo.reading.selection import Selection
 from zoo.storage.atomic import exclusive, write_atomically
 from zoo.storage.untrusted import parse_json, read_bounded
@@ -165,11 +166,8 @@ def _parsed(name: str, data: bytes) -> tuple[Result, ...]:
 
 def describe_device(device: torch.device) -> str:
     """What a number was measured on, in words: the name of the GPU, or the number of CPU threads that torch uses."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    if device.type == "cpu":
-        return f"CPU, {torch.get_num_threads()} threads, {platform.machine()}"
-    return device.type
+    name = name_device(device)
+    return f"{name}, {platform.machine()}" if device.type == "cpu" else name
 
 
 _installed_version = functools.cache(metadata.version)

@@ -2,8 +2,8 @@
 
 Threads that share one operation of torch wait for each other at its end. On a computer that is busy with other work one
 of them often pauses, and then all do: with two threads, training a predictor on two cores took 0.9 times as long as
-with one, but 1.8 times as long beside two busy processes. So an operation has one thread here, and independent ones run
-at once.
+with one, but 1.2 and 1.8 times as long beside two busy processes. So an operation has one thread here, and independent
+ones run at once.
 """
 
 import platform

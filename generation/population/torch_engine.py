@@ -147,20 +147,19 @@ class TorchEngine(Engine):
         groups = torch.arange(-(-x.shape[0] * x.shape[1] * self.spec.dim // ELEMENTS_PER_CALL), device=self.device)
         shared_bits = self._all_bits(self.seeds[:1], counter, groups) if self.one_seed and self.drops else None
         for rows in passes:
-            bits = None
+            members, count, bits = self._members(rows), rows.stop - rows.start, None
             if any(config.dropout for config in self.configs[rows]):
-                bits = shared_bits or self._all_bits(self.seeds[self._members(rows)], counter, groups)
-            members = self._members(rows)
+                bits = shared_bits or self._all_bits(self.seeds[members], counter, groups)
             flat = state.weights[members].clone().requires_grad_()  # another thread may write to the rows beside these
-            pass_losses = self._losses(flat, x, mask, labels, bits, self.thresholds[members], self.scales[members])
-            pass_losses = pass_losses[: rows.stop - rows.start]
+            all_losses = self._losses(flat, x, mask, labels, bits, self.thresholds[members], self.scales[members])
+            pass_losses = all_losses[:count]
             (gradient,) = torch.autograd.grad(pass_losses.sum(), flat)
             new = self._update(
                 self.rule.rows(rows),
                 state.weights[rows],
                 state.first[rows],
                 state.second[rows],
-                gradient[: rows.stop - rows.start],
+                gradient[:count],
                 learning_rate[rows],
                 state.alive[rows, None],
                 counter + 1,
