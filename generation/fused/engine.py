@@ -16,11 +16,12 @@ from torch import Tensor
 from generation.data import EpochBatches, TrainingInputs, epoch_batches
 from generation.fused.compiled import Arguments, CudaKernels, EvaluateArguments, TrainArguments
 from generation.fused.variants import RECENT, ROWS, TILE, Variant
+from generation.population.dropout import LOWEST, drop_threshold
 from generation.population.engine import Engine, PopulationState, UpdateRule
-from generation.population.forward import LOWEST, drop_threshold, prepare_inputs
 from generation.protocol import ADAM_BETAS, RunConfig
 from zoo.tasks.examples import Examples, TaskData
 from zoo.transformer.model import sinusoidal_positions
+from zoo.transformer.population import prepare_inputs
 
 _LAYER_NORM_EPSILON = 1e-5
 _LABEL_SHIFT, _LENGTH_SHIFT = 16, 24  # rank in the batch, label, length: 16, 8 and 8 bits

@@ -19,22 +19,19 @@ from jaxtyping import Bool, Float, Float64, Int, Int16
 from torch import Tensor
 
 from generation.data import epoch_batches, model_batch
-from generation.population.engine import Engine, PopulationState, UpdateRule, update
-from generation.population.forward import (
+from generation.population.dropout import (
     ELEMENTS_PER_CALL,
     counter_stride,
     drop_threshold,
     dropout_bits,
     dropout_layers,
     mask_dropout,
-    no_dropout,
-    population_logits,
-    population_losses,
-    prepare_inputs,
 )
+from generation.population.engine import Engine, PopulationState, UpdateRule, update
 from generation.protocol import RunConfig
 from zoo.device import fast_small_products
 from zoo.tasks.examples import Examples, TaskData
+from zoo.transformer.population import no_dropout, population_logits, population_losses, prepare_inputs
 from zoo.transformer.spec import AGNEWS, TransformerSpec
 
 _Precision = Literal["float64", "float32", "bfloat16"]

@@ -11,16 +11,10 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from generation.fused.engine import _KernelExamples
-from generation.population.forward import (
-    drop_threshold,
-    dropout_bits,
-    dropout_layers,
-    no_dropout,
-    population_logits,
-    population_losses,
-)
+from generation.population.dropout import drop_threshold, dropout_bits, dropout_layers
 from generation.population.torch_engine import mask_dropout
 from zoo.transformer.model import sinusoidal_positions
+from zoo.transformer.population import no_dropout, population_logits, population_losses
 from zoo.transformer.spec import TransformerSpec
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from generation.population import forward
-from generation.population.forward import LOWEST, _philox2x32, counter_stride, drop_threshold, dropout_bits
+from generation.population import dropout
+from generation.population.dropout import LOWEST, _philox2x32, counter_stride, drop_threshold, dropout_bits
 
 
 def literal_philox(low: int, high: int, key: int, rounds: int) -> tuple[int, int]:
@@ -28,7 +28,7 @@ def test_ten_rounds_give_the_authors_known_answers(
     monkeypatch: pytest.MonkeyPatch, low: int, high: int, key: int, expected: tuple[int, int]
 ) -> None:
     assert literal_philox(low, high, key, rounds=10) == expected
-    monkeypatch.setattr(forward, "_ROUNDS", 10)
+    monkeypatch.setattr(dropout, "_ROUNDS", 10)
     words = _philox2x32(torch.tensor(low), torch.tensor(high), torch.tensor(key))
     assert tuple(int(word) for word in words) == expected
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 import zoo
 from generation.population.engine import checkpoint_labels
-from generation.population.forward import population_logits, population_losses, prepare_inputs
 from generation.population.torch_engine import TorchEngine, _bytes_per_example, _plan_passes
 from generation.population.trainer import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
@@ -19,6 +18,7 @@ from generation.shard import _checkpoint_tables
 from generation.single import _train_single
 from zoo.format.hyperparameters import Optimizer
 from zoo.tasks.examples import TaskData
+from zoo.transformer.population import population_logits, population_losses, prepare_inputs
 
 OPTIMIZERS: dict[Optimizer, float] = {"sgd": 1e-2, "sgd_momentum": 1e-2, "adam": 1e-3, "rmsprop": 3e-4}
 

@@ -3,48 +3,29 @@
 The same mathematics as ``zoo.transformer.model``, with a leading dimension P on weights and activations. Rows of a
 batch and their tokens are flattened where a matrix product takes them, [P, b·t, D], so that each layer is one batched
 product.
-
-Dropout masks come from a counter: their random bits depend on the run's seed, the step and the layer, and on nothing
-else. Philox2x32 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) with 7 rounds, the fewest that
-pass all of their tests, turns a 64-bit counter and a 32-bit key into 64 bits: four elements of 16 bits each.
-
-    key     = seed of the run
-    counter = (index of the group of four elements, stride·step + layer)
-
-The stride is 8, which leaves room for the dropout layers of three blocks; deeper transformers have the next power of
-two. An element is dropped where its 16 bits, as a number, lie below p·2¹⁶.
 """
 
 import math
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Bool, Float, Int, Int16
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
 from zoo.transformer.model import check_images, layer_norm, masked_mean, sinusoidal_positions
 from zoo.transformer.spec import TransformerSpec
 
-_Dropout = Callable[[int, Tensor], Tensor]
+Dropout = Callable[[int, Tensor], Tensor]
 """``dropout(layer, x)`` for activations [P, b, t, D]; its layers are numbered in the order of the forward pass."""
 _ALIGNMENT = 8
-_MULTIPLIER, _KEY_STEP, _ROUNDS, _WORD = 0xD256D193, 0x9E3779B9, 7, 0xFFFFFFFF  # of Philox2x32
-ELEMENTS_PER_CALL = 4
-_LEAST_STRIDE = 8
-LOWEST = -(1 << 15)  # 16 bits are kept as signed integers: 0 becomes −2¹⁵
 
 
 def no_dropout(layer: int, x: Tensor) -> Tensor:
     return x
 
 
-def dropout_layers(spec: TransformerSpec) -> int:
-    """After the embedding, and after attention and MLP of each block."""
-    return 1 + 2 * spec.blocks
-
-
-def _patches(images: Float[Tensor, "b channels height width"], size: int) -> Float[Tensor, "b t numbers"]:
+def patches(images: Float[Tensor, "b channels height width"], size: int) -> Float[Tensor, "b t numbers"]:
     """The images cut into squares of ``size``, each flattened as the convolution reads it: channel, y, x."""
     squares = images.unflatten(3, (-1, size)).unflatten(2, (-1, size))  # channel, row, y, column, x
     return squares.permute(0, 2, 4, 1, 3, 5).reshape(len(images), -1, images.shape[1] * size * size)
@@ -55,7 +36,7 @@ def prepare_inputs(spec: TransformerSpec, x: Tensor) -> Float[Tensor, "b t featu
     if spec.patch_size is None:
         return x
     check_images(spec, x)
-    return _patches(x, spec.patch_size)
+    return patches(x, spec.patch_size)
 
 
 def population_logits(
@@ -63,10 +44,14 @@ def population_logits(
     flat: Float[Tensor, "P d"],
     x: Float[Tensor, "b t features"],
     mask: Bool[Tensor, "b t"] | None,
-    dropout: _Dropout = no_dropout,
+    dropout: Dropout = no_dropout,
     dtype: torch.dtype = torch.float32,
+    rows: list[Tensor] | None = None,
 ) -> Float[Tensor, "P b classes"]:
-    """Logits of every model for every example; products in ``dtype``, the result at least float32."""
+    """Logits of every model for every example; products in ``dtype``, the result at least float32.
+
+    ``rows`` takes the activations [P, b, t, D] after attention and after the MLP of each block.
+    """
     models, (b, t, _) = len(flat), x.shape
     weights = iter(_split_weights(spec, flat.to(dtype)))
     positions = sinusoidal_positions(spec.tokens, spec.dim).to(x.device, dtype)[:t]
@@ -80,10 +65,12 @@ def population_logits(
     for block in range(spec.blocks):
         qkv, output, fc1, bias1, fc2, bias2 = (next(weights) for _ in range(6))
         attended = dropout(1 + 2 * block, _attention(spec, layer_norm(h), mask, qkv, output))
-        h = h + attended if spec.residual else attended
-        hidden = F.relu(_linear(layer_norm(h).view(models, b * t, spec.dim), fc1, bias1))
+        middle = h + attended if spec.residual else attended
+        hidden = F.relu(_linear(layer_norm(middle).view(models, b * t, spec.dim), fc1, bias1))
         mapped = dropout(2 + 2 * block, _linear(hidden, fc2, bias2).view(models, b, t, spec.dim))
-        h = h + mapped if spec.residual else mapped
+        h = middle + mapped if spec.residual else mapped
+        if rows is not None:
+            rows += [middle, h]
     pooled = masked_mean(layer_norm(h), mask)
     fc1, bias1, fc2, bias2 = weights
     logits = _linear(F.relu(_linear(pooled, fc1, bias1)), fc2, bias2)
@@ -163,48 +150,3 @@ def population_losses(logits: Float[Tensor, "P b classes"], labels: Int[Tensor, 
     """Mean cross entropy of each model over the batch."""
     flat_labels = labels.expand(len(logits), -1).flatten()
     return F.cross_entropy(logits.flatten(0, 1), flat_labels, reduction="none").view(len(logits), -1).mean(dim=1)
-
-
-def _philox2x32(low: Tensor, high: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-    """The two output words for counters (low, high) and keys, all 32-bit numbers held in int64, broadcast together."""
-    for _ in range(_ROUNDS):
-        product = low * _MULTIPLIER  # wraps modulo 2⁶⁴, which leaves all 64 bits right
-        low = ((product >> 32) & _WORD) ^ key ^ high
-        high = product & _WORD
-        key = (key + _KEY_STEP) & _WORD
-    return low, high
-
-
-def counter_stride(layers: int) -> int:
-    """By how much the counter advances in a step with this many layers of dropout: a power of two, at least 8."""
-    return max(_LEAST_STRIDE, 1 << (layers - 1).bit_length())
-
-
-def dropout_bits(
-    seeds: Int[Tensor, " seeds"], moment: Int[Tensor, ""], groups: Int[Tensor, " groups"]
-) -> Int16[Tensor, "seeds n"]:
-    """16 random bits, as int16, for every element of an activation and every seed.
-
-    ``moment`` is stride·step + layer; ``groups`` counts the activation's elements in fours: 0, 1, 2, …
-    """
-    first, second = _philox2x32(groups[None], moment, seeds[:, None])
-    words = torch.stack([first, first >> 16, second, second >> 16], dim=-1)
-    return ((words & 0xFFFF) + LOWEST).to(torch.int16).flatten(1)
-
-
-def drop_threshold(probability: float) -> int:
-    """An element is kept where its bits are at least this."""
-    if (dropped := round(probability * (1 << 16))) == 1 << 16:
-        raise ValueError(f"dropout {probability} keeps less than one element of {1 << 16}")
-    return dropped + LOWEST
-
-
-def mask_dropout(bits: list[Tensor], thresholds: Int16[Tensor, " p"], scales: Float[Tensor, " p"]) -> _Dropout:
-    """Dropout of each run at its own rate, by the bits of each layer."""
-
-    def dropout(layer: int, x: Float[Tensor, "p b t D"]) -> Float[Tensor, "p b t D"]:
-        elements = x.shape[1:].numel()  # their bits come in fours, so up to three too many
-        keep = bits[layer][:, :elements].view(-1, *x.shape[1:]) >= thresholds[:, None, None, None]
-        return torch.where(keep, x * scales.to(x.dtype)[:, None, None, None], 0.0)
-
-    return dropout
