@@ -29,7 +29,17 @@ from torch import nn
 from benchmarks.data import Checkpoints, Fitted
 from benchmarks.models.trees import fit_hyperparameters, fit_lightgbm, fit_random_forest, fit_xgboost
 from benchmarks.statistics import kendall_tau
-from nfn import GaugeNFN, MLPPredictor, Predictor, ProbeNFN, RawMomentsPredictor, StatNN, TransformerNFN
+from nfn import (
+    GaugeNFN,
+    InvariantNFN,
+    MLPPredictor,
+    Predictor,
+    ProbeNFN,
+    RawMomentsPredictor,
+    ResponseNFN,
+    StatNN,
+    TransformerNFN,
+)
 from nfn.predictors.fixed_basis import CanonicalClassifierNFN, CanonicalNFN, InvariantClassifierNFN
 from zoo import TransformerSpec
 from zoo.command import missing
@@ -106,7 +116,9 @@ MODELS = {
         BenchmarkModel("raw_moments", "raw moments", kind=RawMomentsPredictor, recipe="gauge"),
         BenchmarkModel("probes", "probes", kind=ProbeNFN, recipe="place"),
         BenchmarkModel("transformer_nfn", "Transformer-NFN", kind=TransformerNFN),
-        BenchmarkModel("gauge_nfn", "Gauge-NFN", kind=GaugeNFN, recipe="gauge"),
+        BenchmarkModel("invariant_nfn", "invariants", kind=InvariantNFN, recipe="gauge"),
+        BenchmarkModel("response_nfn", "responses", kind=ResponseNFN, recipe="gauge"),
+        BenchmarkModel("gauge_nfn", "Gauge-NFN", kind=GaugeNFN, recipe="gauge", edition=2),
         BenchmarkModel(
             "gauge_nfn_hyperparameters",
             "Gauge-NFN averaged with hyperparameters only",

@@ -1,4 +1,8 @@
-"""Gauge-NFN: reads only what the whole symmetry of the zoo's transformer leaves."""
+"""Gauge-NFN: reads only what the whole symmetry of the zoo's transformer leaves, by what it is and by what it does."""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -8,21 +12,42 @@ from torch.nn import functional as F
 from nfn.predictors.input_cache import InputCache
 from nfn.predictors.predictor import Predictor
 from nfn.predictors.ranks import RankTable
+from nfn.predictors.responses import response_layout, responses
 from nfn.predictors.scaling import PrincipalComponents
 from nfn.symmetry.invariant_features import feature_layout, invariant_features
 from zoo import TransformerSpec, TransformerWeights
 from zoo.transformer.weights import FlatLike
 
-CACHE = InputCache(invariant_features)
+
+class _Source(NamedTuple):
+    """A kind of features: the names and sizes of its groups, and the numbers of checkpoints, which are cached.
+
+    ``component`` names its principal components in files of fitted predictors.
+    """
+
+    component: str
+    layout: Callable[[TransformerSpec], Mapping[str, int]]
+    features: InputCache
+
+
+SOURCES = MappingProxyType(
+    {
+        "invariants": _Source("principal", feature_layout, InputCache(invariant_features)),
+        "responses": _Source("responses", response_layout, InputCache(responses, dtype=None)),
+    }
+)
 
 
 class GaugeNFN(Predictor):
-    """Several small networks on the invariants of the whole group; the mean of their logits is the prediction.
+    """Small networks on the invariants of the whole group and on responses to synthetic inputs; the mean of their
+    logits is the prediction.
 
-    Invariants are computed in float64, once per checkpoint, and reduced to the principal components of the training
-    checkpoints' by ``fit_scale``. Each network has two hidden layers with LayerNorm and GELU. Checkpoints that are one
-    function up to the group give the same prediction. A predictor trained on ranks instead of accuracies answers in
-    accuracies once ``places`` is fitted.
+    Both kinds of features are computed once per checkpoint, and each is reduced to the principal components of the
+    training checkpoints' by ``fit_scale``. ``reads`` names what is read: for each entry, ``networks`` networks read the
+    components of that kind. An entry that stands twice weighs twice. Each network has two hidden layers with LayerNorm
+    and GELU. Checkpoints that are one function up to the group give the same prediction, exactly as far as they are
+    read by invariants, up to the ε of LayerNorm and rounding by responses. A predictor trained on ranks instead of
+    accuracies answers in accuracies once ``places`` is fitted.
     """
 
     kind = "gauge_nfn"
@@ -32,36 +57,46 @@ class GaugeNFN(Predictor):
         self,
         spec: TransformerSpec,
         *,
+        reads: Sequence[str] = ("invariants", "responses", "responses"),
         components: int = 192,
         width: int = 128,
-        networks: int = 8,
+        networks: int = 6,
         dropout: float = 0.2,
         generator: torch.Generator | None = None,
     ) -> None:
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout is a share of at least 0 and below 1, got {dropout!r}")
+        if not reads or not set(reads) <= SOURCES.keys():
+            raise ValueError(f"reads must be some of {', '.join(SOURCES)}, got {', '.join(map(repr, reads)) or 'none'}")
+        self.reads, self.sources = tuple(reads), tuple(name for name in SOURCES if name in reads)
         self.components, self.width, self.networks, self.dropout = components, width, networks, dropout
-        self._options = {"components": components, "width": width, "networks": networks, "dropout": dropout}
+        sizes = {"components": components, "width": width, "networks": networks, "dropout": dropout}
+        self._options = {"reads": list(reads), **sizes}
         super().__init__(spec, generator=generator)
 
     def build(self, generator: torch.Generator) -> None:
-        self.principal = PrincipalComponents(tuple(feature_layout(self.spec).values()), self.components, generator)
+        for name in self.sources:
+            sizes = tuple(SOURCES[name].layout(self.spec).values())
+            self.add_module(SOURCES[name].component, PrincipalComponents(sizes, self.components, generator))
         self.places = RankTable()  # named in the files of fitted predictors
-        self.first = _StackedLayer(self.networks, self.components, self.width, generator)
-        self.second = _StackedLayer(self.networks, self.width, self.width, generator)
-        self.last = _StackedLayer(self.networks, self.width, 1, generator, normalized=False)
+        count = len(self.reads) * self.networks
+        self.first = _StackedLayer(count, self.components, self.width, generator)
+        self.second = _StackedLayer(count, self.width, self.width, generator)
+        self.last = _StackedLayer(count, self.width, 1, generator, normalized=False)
 
     @property
     def dropped_units(self) -> int:
-        return 2 * self.networks * self.width if self.dropout else 0
+        return 2 * len(self.reads) * self.networks * self.width if self.dropout else 0
 
     def inputs(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch inputs"]:
-        """The principal components of each checkpoint's invariants; NaN where a weight is not finite."""
-        return self.principal(self.features(weights))
+        """The principal components of each kind of features, side by side; NaN where a weight is not finite."""
+        weights = self._checked(weights)
+        return torch.cat([self._principal(name)(SOURCES[name].features(weights)) for name in self.sources], dim=-1)
 
-    def features(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch features"]:
-        """The invariants of each checkpoint, from the cache where it was read before."""
-        return CACHE(self._checked(weights))
+    def _principal(self, source: str) -> PrincipalComponents:
+        module = self.get_submodule(SOURCES[source].component)
+        assert isinstance(module, PrincipalComponents)
+        return module
 
     def logits_of(self, inputs: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch"]:
         return self.votes(inputs).mean(-1)
@@ -69,22 +104,48 @@ class GaugeNFN(Predictor):
     def votes(
         self, inputs: Float[Tensor, "*batch inputs"], keep: Float[Tensor, "*batch units"] | None = None
     ) -> Float[Tensor, "*batch votes"]:
-        batch = inputs.shape[:-1]
-        hidden = inputs.reshape(1, batch.numel(), self.components)
+        batch, count = inputs.shape[:-1], len(self.reads) * self.networks
+        by_source = inputs.reshape(batch.numel(), len(self.sources), self.components).transpose(0, 1)
+        read = [by_source[self.sources.index(name)] for name in self.reads for _ in range(self.networks)]
+        hidden = torch.stack(read) if len(self.sources) > 1 else by_source
         for number, layer in enumerate((self.first, self.second)):
             hidden = layer(hidden)
             if keep is not None:
-                kept = keep.reshape(batch.numel(), 2, self.networks, self.width)
+                kept = keep.reshape(batch.numel(), 2, count, self.width)
                 hidden = hidden * kept[:, number].transpose(0, 1)
-        return self.last(hidden).squeeze(-1).mT.reshape(*batch, self.networks)
+        return self.last(hidden).squeeze(-1).mT.reshape(*batch, count)
 
     def forward(self, weights: TransformerWeights | FlatLike) -> Float[Tensor, "*batch"]:
         return self.places(super().forward(weights))
 
     @torch.no_grad()
     def fit_scale(self, weights: TransformerWeights | Float[Tensor, "n d"]) -> None:
-        """Fits mean and size of every invariant, and their principal components, to training checkpoints."""
-        self.principal.fit(self.features(weights))
+        """Fits mean and size of every feature, and the principal components, to training checkpoints."""
+        weights = self._checked(weights)
+        for name in self.sources:
+            self._principal(name).fit(SOURCES[name].features(weights))
+
+
+class InvariantNFN(GaugeNFN):
+    """Gauge-NFN on the invariants alone: it reads what a checkpoint is and never runs it."""
+
+    kind = "invariant_nfn"
+
+    def __init__(
+        self, spec: TransformerSpec, *, reads: Sequence[str] = ("invariants",), networks: int = 8, **options: Any
+    ) -> None:
+        super().__init__(spec, reads=reads, networks=networks, **options)
+
+
+class ResponseNFN(GaugeNFN):
+    """Gauge-NFN on the responses alone: it reads what a checkpoint does."""
+
+    kind = "response_nfn"
+
+    def __init__(
+        self, spec: TransformerSpec, *, reads: Sequence[str] = ("responses",), networks: int = 8, **options: Any
+    ) -> None:
+        super().__init__(spec, reads=reads, networks=networks, **options)
 
 
 class _StackedLayer(nn.Module):

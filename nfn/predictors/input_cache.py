@@ -3,6 +3,7 @@
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -10,20 +11,26 @@ from jaxtyping import Float
 from torch import Tensor
 
 from zoo import TransformerSpec, TransformerWeights
+from zoo.device import fast_small_products
 
-READ_AT_ONCE = 128  # checkpoints whose invariants are computed at once: about 100 MB
+_ON_CPU, _ON_GPU = 8, 128  # checkpoints that are read at once
 _MAX_ROWS = 1 << 14  # about 300 MB of invariants
 
 
 class InputCache:
     """A function of checkpoints that keeps its results by the bytes of each; beyond 16,384 rows the oldest go.
 
-    ``function`` is called with float64 weights, a few checkpoints at a time; its results are rounded once, to the dtype
-    of the weights.
+    ``function`` is called with a few checkpoints at a time, as weights of ``dtype``, for None as they are; its results
+    are rounded once, to the dtype of the weights. On a CPU each of torch's threads reads checkpoints of its own.
     """
 
-    def __init__(self, function: Callable[[TransformerWeights], Tensor], max_rows: int = _MAX_ROWS) -> None:
-        self.function, self.max_rows = function, max_rows
+    def __init__(
+        self,
+        function: Callable[[TransformerWeights], Tensor],
+        dtype: torch.dtype | None = torch.float64,
+        max_rows: int = _MAX_ROWS,
+    ) -> None:
+        self.function, self.dtype, self.max_rows = function, dtype, max_rows
         self._rows: OrderedDict[tuple[TransformerSpec, torch.dtype, bytes], Tensor] = OrderedDict()
 
     def __len__(self) -> int:
@@ -36,8 +43,10 @@ class InputCache:
         """The results, computed only for checkpoints that are not cached, or for all where a gradient is needed."""
         spec, flat = weights.spec, weights.flat()
         rows = flat.reshape(-1, spec.num_parameters)
-        needs_gradient = flat.requires_grad and torch.is_grad_enabled()
-        results = self._compute(spec, rows) if needs_gradient or not len(rows) else self._known(spec, rows.detach())
+        if (flat.requires_grad and torch.is_grad_enabled()) or not len(rows):
+            results = self._read(spec, rows)
+        else:
+            results = self._known(spec, rows.detach())
         return results.reshape(*flat.shape[:-1], results.shape[-1])
 
     def _known(self, spec: TransformerSpec, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n inputs"]:
@@ -57,9 +66,20 @@ class InputCache:
             self._rows.popitem(last=False)
         return result
 
+    @fast_small_products()
     def _compute(self, spec: TransformerSpec, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n inputs"]:
-        pieces = [
-            self.function(TransformerWeights.from_flat(spec, piece.double(), check_finite=False))
-            for piece in rows.split(READ_AT_ONCE)
-        ]
-        return torch.cat(pieces).to(rows.dtype)
+        """The results of all rows without gradients."""
+
+        @torch.no_grad()
+        def read(piece: Float[Tensor, "k d"]) -> Float[Tensor, "k inputs"]:
+            return self._read(spec, piece)
+
+        if rows.device.type != "cpu":
+            return torch.cat([read(piece) for piece in rows.split(_ON_GPU)])
+        threads = torch.get_num_threads()
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return torch.cat(list(pool.map(read, rows.split(_ON_CPU))))
+
+    def _read(self, spec: TransformerSpec, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n inputs"]:
+        weights = TransformerWeights.from_flat(spec, rows.to(self.dtype or rows.dtype), check_finite=False)
+        return self.function(weights).to(rows.dtype)

@@ -21,7 +21,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from nfn.predictors.conformal import MOST_BINS, ConformalInterval
-from nfn.predictors.gauge_nfn import GaugeNFN
+from nfn.predictors.gauge_nfn import GaugeNFN, InvariantNFN, ResponseNFN
 from nfn.predictors.mlp import MLPPredictor
 from nfn.predictors.predictor import Predictor
 from nfn.predictors.probes import ProbeNFN
@@ -36,7 +36,17 @@ from zoo.transformer.weights import FlatLike
 
 _SUFFIX, CARD_SUFFIX = ".safetensors", ".toml"
 _KINDS: dict[str, type[Predictor]] = {
-    cls.kind: cls for cls in (TransformerNFN, MLPPredictor, StatNN, GaugeNFN, RawMomentsPredictor, ProbeNFN)
+    cls.kind: cls
+    for cls in (
+        TransformerNFN,
+        MLPPredictor,
+        StatNN,
+        GaugeNFN,
+        InvariantNFN,
+        ResponseNFN,
+        RawMomentsPredictor,
+        ProbeNFN,
+    )
 }
 _CONFIG, _TENSORS = "config.json", "model.safetensors"
 _LONGEST_HEADER = 1 << 20
@@ -135,6 +145,8 @@ def _build_predictor(config: dict[str, Any], own: type[Predictor] | None = None)
     kinds = _KINDS if own is None else _KINDS | {own.kind: own}
     if kind not in tuple(kinds):
         raise ValueError(f"unknown kind of predictor {kind!r}: one of {', '.join(kinds)}")
+    if kind == GaugeNFN.kind:
+        options.setdefault("reads", ["invariants"])  # all that it read when files did not state it
     try:
         return kinds[kind](TransformerSpec(**options.pop("spec")), **options)
     # torch raises a RuntimeError for a negative width, an OverflowError past 64 bits.

@@ -101,4 +101,4 @@ def test_gradients_reach_the_weights_and_the_memory_does_not_hold_them():
     assert flat.grad is not None
     assert bool(torch.isfinite(flat.grad).all())
     assert float(flat.grad.abs().sum()) > 0
-    assert not predictor.features(flat.detach()).requires_grad
+    assert not predictor.inputs(flat.detach()).requires_grad

@@ -11,10 +11,12 @@ import torch
 from nfn import (
     GaugeNFN,
     GroupElement,
+    InvariantNFN,
     MLPPredictor,
     Predictor,
     ProbeNFN,
     RawMomentsPredictor,
+    ResponseNFN,
     StatNN,
     TransformerNFN,
     flat_features,
@@ -29,7 +31,7 @@ from tests.nfn.conftest import ODD_SPECS, weights_of
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights
 
 COMPONENT_KINDS = [TransformerNFN, MLPPredictor, StatNN]
-KINDS = [*COMPONENT_KINDS, GaugeNFN, RawMomentsPredictor, ProbeNFN]
+KINDS = [*COMPONENT_KINDS, GaugeNFN, ResponseNFN, RawMomentsPredictor, ProbeNFN]
 
 
 def count(module: torch.nn.Module) -> int:
@@ -106,8 +108,9 @@ def test_gauge_and_probes_are_invariant_for_transformers_unlike_the_papers(
     spec: TransformerSpec, generator: torch.Generator
 ):
     available = available_parts(spec)
-    assert_invariant(GaugeNFN(spec, generator=generator), spec, channels=None, parts=available)
+    assert_invariant(InvariantNFN(spec, generator=generator), spec, channels=None, parts=available)
     exact = [part for part in available if part not in ("boundary_scales", "logits")]
+    assert_invariant(GaugeNFN(spec, generator=generator), spec, channels=None, parts=exact)
     assert_invariant(ProbeNFN(spec, probes=4, generator=generator), spec, channels=None, parts=exact)
 
 

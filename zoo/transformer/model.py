@@ -20,6 +20,8 @@ from torch.nn import functional as F
 from zoo.transformer.spec import TransformerSpec, differences
 from zoo.transformer.weights import FlatLike, TransformerWeights
 
+EPSILON = 1e-5  # of LayerNorm
+
 
 def sinusoidal_positions(tokens: int, dim: int) -> Float[Tensor, "tokens dim"]:
     """p[t, 2i] = sin(t·10000^(−2i/D)), p[t, 2i+1] = cos(t·10000^(−2i/D))."""
@@ -157,8 +159,8 @@ def check_images(spec: TransformerSpec, images: Tensor) -> None:
 
 
 def layer_norm(x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
-    """(x − mean) / √(variance + 1e-5) over the last dimension, no affine parameters."""
-    return F.layer_norm(x, x.shape[-1:])
+    """(x − mean) / √(variance + ε) over the last dimension, no affine parameters."""
+    return F.layer_norm(x, x.shape[-1:], eps=EPSILON)
 
 
 def masked_mean(x: Float[Tensor, "*models b t D"], mask: Bool[Tensor, "b t"] | None) -> Float[Tensor, "*models b D"]:

@@ -7,18 +7,26 @@ product.
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from zoo.transformer.model import check_images, layer_norm, masked_mean, sinusoidal_positions
+from zoo.transformer.model import EPSILON, check_images, layer_norm, masked_mean, sinusoidal_positions
 from zoo.transformer.spec import TransformerSpec
 
 Dropout = Callable[[int, Tensor], Tensor]
 """``dropout(layer, x)`` for activations [P, b, t, D]; its layers are numbered in the order of the forward pass."""
 _ALIGNMENT = 8
+
+
+class Step(NamedTuple):
+    """Activations after a step of a block: their LayerNorm rows, and 1/√(variance + ε) of each row."""
+
+    rows: Float[Tensor, "P b t D"]
+    inverse_deviation: Float[Tensor, "P b t"]
 
 
 def no_dropout(layer: int, x: Tensor) -> Tensor:
@@ -46,11 +54,11 @@ def population_logits(
     mask: Bool[Tensor, "b t"] | None,
     dropout: Dropout = no_dropout,
     dtype: torch.dtype = torch.float32,
-    rows: list[Tensor] | None = None,
+    steps: list[Step] | None = None,
 ) -> Float[Tensor, "P b classes"]:
     """Logits of every model for every example; products in ``dtype``, the result at least float32.
 
-    ``rows`` takes the activations [P, b, t, D] after attention and after the MLP of each block.
+    ``steps`` takes what LayerNorm makes of the activations after attention and after the MLP of each block.
     """
     models, (b, t, _) = len(flat), x.shape
     weights = iter(_split_weights(spec, flat.to(dtype)))
@@ -62,16 +70,16 @@ def population_logits(
         h = _linear(x.flatten(0, 1).expand(models, b * t, x.shape[-1]), next(weights), next(weights))
         h = h.view(models, b, t, spec.dim) + positions
     h = dropout(0, h)
+    normalized = layer_norm(h)
     for block in range(spec.blocks):
         qkv, output, fc1, bias1, fc2, bias2 = (next(weights) for _ in range(6))
-        attended = dropout(1 + 2 * block, _attention(spec, layer_norm(h), mask, qkv, output))
-        middle = h + attended if spec.residual else attended
-        hidden = F.relu(_linear(layer_norm(middle).view(models, b * t, spec.dim), fc1, bias1))
+        attended = dropout(1 + 2 * block, _attention(spec, normalized, mask, qkv, output))
+        h = h + attended if spec.residual else attended
+        hidden = F.relu(_linear(_normalize(h, steps).view(models, b * t, spec.dim), fc1, bias1))
         mapped = dropout(2 + 2 * block, _linear(hidden, fc2, bias2).view(models, b, t, spec.dim))
-        h = middle + mapped if spec.residual else mapped
-        if rows is not None:
-            rows += [middle, h]
-    pooled = masked_mean(layer_norm(h), mask)
+        h = h + mapped if spec.residual else mapped
+        normalized = _normalize(h, steps)
+    pooled = masked_mean(normalized, mask)
     fc1, bias1, fc2, bias2 = weights
     logits = _linear(F.relu(_linear(pooled, fc1, bias1)), fc2, bias2)
     return logits if logits.dtype == torch.float64 else logits.float()
@@ -94,6 +102,15 @@ def _split_weights(spec: TransformerSpec, flat: Float[Tensor, "P d"]) -> list[Te
     return [part.unflatten(1, shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
+def _normalize(h: Float[Tensor, "P b t D"], steps: list[Step] | None) -> Float[Tensor, "P b t D"]:
+    """LayerNorm of a step, which is added to ``steps``."""
+    if steps is None:
+        return layer_norm(h)
+    normalized, _, inverse_deviation = torch.native_layer_norm(h, h.shape[-1:], None, None, EPSILON)
+    steps.append(Step(normalized, inverse_deviation.squeeze(-1)))
+    return normalized
+
+
 def _linear(
     x: Float[Tensor, "P n in"], weight: Float[Tensor, "P out in"], bias: Float[Tensor, "P out"]
 ) -> Float[Tensor, "P n out"]:
@@ -110,7 +127,7 @@ def _attention(
     """Multi-head attention of every model over its own projections."""
     models, b, t, dim = x.shape
     widths = [spec.heads * width for width in (spec.key_dim, spec.key_dim, spec.value_dim)]
-    projected = (x.view(models, b * t, dim) @ qkv.mT).view(models, b, t, -1)
+    projected = (x.view(models, b * t, dim) @ qkv.mT).view(models, b, t, sum(widths))
     query, key, value = (
         part.unflatten(-1, (spec.heads, -1)).transpose(2, 3) for part in projected.split(widths, dim=-1)
     )
@@ -120,7 +137,7 @@ def _attention(
         heads = F.scaled_dot_product_attention(*flat, attn_mask=wide).unflatten(0, (models, b))
     else:
         heads = _padded_attention(spec, query, key, value, mask)
-    joined = heads.transpose(2, 3).reshape(models, b * t, -1)
+    joined = heads.transpose(2, 3).reshape(models, b * t, output.shape[-1])
     return (joined @ output.mT).view(models, b, t, dim)
 
 

@@ -1,0 +1,133 @@
+"""What a checkpoint answers to inputs that nobody trained on, as a fixed number of features.
+
+The inputs are synthetic and the same for all checkpoints of a spec: drawings of a few strokes where it reads images,
+sequences of random word vectors where it reads texts. No example of any task is among them. Answers belong to the
+function, so the whole group leaves them unchanged, but for the ε of LayerNorm and rounding. The features are
+
+- the log probabilities of the classes for every input;
+- quantiles over the inputs of their entropies and of the margins between the two best classes;
+- after attention and after the MLP of each block, quantiles over the inputs of the mean log deviation of the rows, and
+  of the mean square of the pooled LayerNorm rows;
+- of all inputs together, the mean probabilities, and the spectra of the centered logits and of their directions.
+"""
+
+from functools import lru_cache
+from math import isqrt
+from types import MappingProxyType
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from zoo import TransformerSpec, TransformerWeights
+from zoo.transformer.population import Step, patches, population_logits
+
+_SEED = 1
+_TOKENS, _LEAST_INPUTS, _MOST_INPUTS = 9_408, 64, 512  # 192 images of 49 patches; more inputs say more and cost more
+_WORDS = 12  # of a sequence; more short ones say more than fewer long ones
+_QUANTILES = 64
+_STROKES, _POINTS = 2, 40  # curves of a drawing, and points on each
+_PEN = 1 / 28  # half the width of a stroke, as a share of the drawing's side
+_LOWEST = -30.0  # of a log probability
+_LEAST = 1e-6  # of what a logarithm is taken of
+
+
+def _input_shape(spec: TransformerSpec) -> tuple[int, int]:
+    """How many inputs there are, and how many tokens each has."""
+    tokens = spec.tokens if spec.patch_size else min(_WORDS, spec.tokens)
+    return min(_MOST_INPUTS, max(_LEAST_INPUTS, _TOKENS // tokens)), tokens
+
+
+@lru_cache
+def response_layout(spec: TransformerSpec) -> MappingProxyType[str, int]:
+    """The names of the responses and how many numbers each has."""
+    steps = [f"{step} {block}" for block in range(spec.blocks) for step in ("attention", "MLP")]
+    counts = {
+        "log probabilities": _input_shape(spec)[0] * spec.classes,
+        "entropies": _QUANTILES,
+        "margins": _QUANTILES,
+        "mean probabilities": spec.classes,
+        "spectrum of logits": spec.classes,
+        "spectrum of directions": spec.classes,
+        **{f"{what} after {step}": _QUANTILES for step in steps for what in ("deviation", "pooled size")},
+    }
+    return MappingProxyType(counts)
+
+
+def responses(weights: TransformerWeights) -> Float[Tensor, "n features"]:
+    """The numbers of ``response_layout`` side by side, in the dtype of the weights.
+
+    They are NaN for a checkpoint with a weight that is not finite.
+    """
+    spec, flat = weights.spec, weights.flat()
+    steps: list[Step] = []
+    logits = population_logits(spec, flat, synthetic_inputs(spec).to(flat), None, dtype=flat.dtype, steps=steps)
+    log_probabilities = torch.log_softmax(logits, dim=-1).clamp_min(_LOWEST)
+    probabilities = log_probabilities.exp()
+    best = logits.topk(2, dim=-1).values
+    centered = logits - logits.mean(-1, keepdim=True)
+    centered = centered - centered.mean(-2, keepdim=True)
+    groups = [
+        log_probabilities.flatten(1),
+        _quantiles(-(probabilities * log_probabilities).sum(-1)),
+        _quantiles(torch.log1p(best[..., 0] - best[..., 1])),
+        probabilities.mean(-2),
+        _log_spectrum(centered),
+        _log_spectrum(F.normalize(centered, dim=-1)),
+        *(_quantiles(size) for step in steps for size in _sizes(step)),
+    ]
+    return torch.cat(groups, dim=-1)
+
+
+def _sizes(step: Step) -> tuple[Float[Tensor, "n k"], Float[Tensor, "n k"]]:
+    """log √(variance + ε), averaged over the rows of each input, and the mean square of its pooled LayerNorm rows.
+
+    The former without its mean over the inputs, which a scale of all that is written at this boundary would change.
+    """
+    deviation = -step.inverse_deviation.log().mean(-1)
+    return deviation - deviation.mean(-1, keepdim=True), step.rows.mean(-2).square().mean(-1)
+
+
+def _quantiles(x: Float[Tensor, "n k"]) -> Float[Tensor, "n q"]:
+    """From the smallest to the largest, at equal distances in the order."""
+    chosen = torch.linspace(0, x.shape[-1] - 1, _QUANTILES, device=x.device).round().long()
+    return x.sort(dim=-1).values[:, chosen]
+
+
+def _log_spectrum(rows: Float[Tensor, "n k c"]) -> Float[Tensor, "n c"]:
+    """The logarithms of the eigenvalues of rowsᵀ·rows. NaN for rows that are not finite, which eigvalsh refuses."""
+    finite = rows.isfinite().all(-1).all(-1)[:, None, None]
+    products = torch.where(finite, rows, 0.0).double()
+    spectrum = torch.linalg.eigvalsh(products.mT @ products).clamp_min(_LEAST).log()
+    return torch.where(finite[..., 0], spectrum, torch.nan).to(rows)
+
+
+@lru_cache(maxsize=8)
+def synthetic_inputs(spec: TransformerSpec) -> Float[Tensor, "k t numbers"]:
+    """The inputs of all checkpoints of a spec: patches of drawings, or word vectors."""
+    generator = torch.Generator().manual_seed(_SEED)
+    with torch.device("cpu"):
+        if spec.patch_size is None:
+            return torch.randn(*_input_shape(spec), spec.dim, generator=generator)
+        return patches(_drawings(spec, spec.patch_size, generator), spec.patch_size)
+
+
+def _drawings(spec: TransformerSpec, patch: int, generator: torch.Generator) -> Float[Tensor, "k c height width"]:
+    """Cubic Bézier curves between random points, drawn with a soft pen in a random color.
+
+    Pixels are −1 where the pen was not, and up to 1 elsewhere, the range of the zoo's images.
+    """
+    # the transformer reads patches one after the other: any rectangle of the right number of them will do
+    rows = next(rows for rows in range(isqrt(spec.tokens), 0, -1) if spec.tokens % rows == 0)
+    count, _ = _input_shape(spec)
+    height, width = patch * rows, patch * (spec.tokens // rows)
+    corners = torch.rand(count, _STROKES, 4, 2, generator=generator) * torch.tensor([height - 1.0, width - 1.0])
+    at = torch.linspace(0, 1, _POINTS)
+    blend = torch.stack([(1 - at) ** 3, 3 * at * (1 - at) ** 2, 3 * at**2 * (1 - at), at**3], dim=1)
+    paths = torch.einsum("pq,ksqd->kspd", blend, corners).flatten(1, 2)
+    pixels = torch.cartesian_prod(torch.arange(float(height)), torch.arange(float(width)))
+    distance = torch.cdist(pixels, paths).amin(-1).view(count, 1, height, width)
+    ink = (1 + _PEN * min(height, width) - distance).clamp(0, 1)
+    color = torch.rand(count, spec.channels, 1, 1, generator=generator) if spec.channels > 1 else torch.ones(1)
+    return 2 * ink * color - 1
