@@ -6,8 +6,8 @@ function, so the whole group leaves them unchanged, but for the ε of LayerNorm 
 
 - the log probabilities of the classes for every input;
 - quantiles over the inputs of their entropies and of the margins between the two best classes;
-- after attention and after the MLP of each block, quantiles over the inputs of the mean log deviation of the rows, and
-  of the mean square of the pooled LayerNorm rows;
+- after attention and after the MLP of each block, quantiles over the inputs of the mean log deviation of the rows,
+  relative to the size of the weights that wrote them, and of the mean square of the pooled LayerNorm rows;
 - of all inputs together, the mean probabilities, and the spectra of the centered logits and of their directions.
 """
 
@@ -65,28 +65,42 @@ def responses(weights: TransformerWeights) -> Float[Tensor, "n features"]:
     logits = population_logits(spec, flat, synthetic_inputs(spec).to(flat), None, dtype=flat.dtype, steps=steps)
     log_probabilities = torch.log_softmax(logits, dim=-1).clamp_min(_LOWEST)
     probabilities = log_probabilities.exp()
-    best = logits.topk(2, dim=-1).values
-    centered = logits - logits.mean(-1, keepdim=True)
-    centered = centered - centered.mean(-2, keepdim=True)
+    best = logits.topk(min(2, spec.classes), dim=-1).values
+    centered = _centered(_centered(logits, -1), -2)
     groups = [
         log_probabilities.flatten(1),
         _quantiles(-(probabilities * log_probabilities).sum(-1)),
-        _quantiles(torch.log1p(best[..., 0] - best[..., 1])),
+        _quantiles(torch.log1p(best[..., 0] - best[..., -1])),
         probabilities.mean(-2),
         _log_spectrum(centered),
         _log_spectrum(F.normalize(centered, dim=-1)),
-        *(_quantiles(size) for step in steps for size in _sizes(step)),
+        *(_quantiles(size) for sizes in map(_sizes, steps, _written_sizes(weights).mT) for size in sizes),
     ]
     return torch.cat(groups, dim=-1)
 
 
-def _sizes(step: Step) -> tuple[Float[Tensor, "n k"], Float[Tensor, "n k"]]:
-    """log √(variance + ε), averaged over the rows of each input, and the mean square of its pooled LayerNorm rows.
-
-    The former without its mean over the inputs, which a scale of all that is written at this boundary would change.
-    """
+def _sizes(step: Step, written: Float[Tensor, " n"]) -> tuple[Float[Tensor, "n k"], Float[Tensor, "n k"]]:
+    """log √(variance + ε), averaged over the rows of each input, − log written; the mean square of its pooled rows."""
     deviation = -step.inverse_deviation.log().mean(-1)
-    return deviation - deviation.mean(-1, keepdim=True), step.rows.mean(-2).square().mean(-1)
+    return deviation - written.log()[:, None], step.rows.mean(-2).square().mean(-1)
+
+
+def _written_sizes(weights: TransformerWeights) -> Float[Tensor, "n steps"]:
+    """The size of what attention and MLP of each block can write.
+
+    √Σ_s ‖W_V·W_O‖² over heads s, and √(Σ_j ‖row_j‖²·‖column_j‖² + ‖b‖²) over units j, whose biases are part of their
+    rows. Without the means along D, which LayerNorm takes out.
+    """
+    encoder = weights.encoder
+    attention = (_centered(encoder.value, -2) @ _centered(encoder.output, -1)).square().sum((-1, -2, -3))
+    rows = _centered(encoder.weight_a, -2).square().sum(-2) + encoder.bias_a.square()
+    columns = _centered(encoder.weight_b, -1).square().sum(-1)
+    mlp = (rows * columns).sum(-1) + _centered(encoder.bias_b, -1).square().sum(-1)
+    return torch.stack([attention, mlp], dim=-1).flatten(1).clamp_min(_LEAST**2).sqrt()
+
+
+def _centered(x: Tensor, dim: int) -> Tensor:
+    return x - x.mean(dim, keepdim=True)
 
 
 def _quantiles(x: Float[Tensor, "n k"]) -> Float[Tensor, "n q"]:

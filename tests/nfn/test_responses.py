@@ -13,6 +13,7 @@ from nfn import FullGroupElement, GaugeNFN, InvariantNFN, ResponseNFN, load_pred
 from nfn.predictors.responses import response_layout, responses, synthetic_inputs
 from tests.nfn.conftest import ODD_SPECS, weights_of
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights, build_model
+from zoo.transformer.model import Block
 
 TINY_IMAGES = TransformerSpec("tiny", 3, 4, 2, 6, 2, 2, 3, 5, 2, channels=2, residual=True)
 TINY_WORDS = TransformerSpec("words", 3, 5, None, 6, 2, 3, 2, 4, 1)
@@ -34,6 +35,23 @@ def images_of(spec: TransformerSpec) -> torch.Tensor:
     return images
 
 
+def written_size(spec: TransformerSpec, block: Block, step: str) -> float:
+    """The size of what a step can write, head by head or unit by unit."""
+    ones = torch.ones(spec.dim, spec.dim, dtype=torch.float64)
+    center = torch.eye(spec.dim, dtype=torch.float64) - ones / spec.dim
+    total = 0.0
+    if step == "attention":
+        for head in range(spec.heads):
+            own = slice(head * spec.value_dim, (head + 1) * spec.value_dim)
+            total += float((center @ block.output.weight[:, own] @ block.value.weight[own] @ center).square().sum())
+    else:
+        for unit in range(spec.hidden_dim):
+            row = float((center @ block.fc1.weight[unit]).square().sum() + block.fc1.bias[unit] ** 2)
+            total += row * float((center @ block.fc2.weight[:, unit]).square().sum())
+        total += float((center @ block.fc2.bias).square().sum())
+    return math.sqrt(total)
+
+
 @torch.no_grad()
 def slow_responses(spec: TransformerSpec, flat: torch.Tensor) -> dict[str, list[float]]:
     """The same numbers by the zoo's own transformer, input by input and row by row."""
@@ -50,7 +68,8 @@ def slow_responses(spec: TransformerSpec, flat: torch.Tensor) -> dict[str, list[
             for step, rows in (("attention", middle[0]), ("MLP", x[0])):
                 logs = [0.5 * math.log(float(row.var(correction=0)) + 1e-5) for row in rows]
                 pooled = F.layer_norm(rows, rows.shape[-1:]).mean(0)
-                found[f"deviation after {step} {number}"].append(float(sum(logs) / len(logs)))
+                relative = float(sum(logs) / len(logs)) - math.log(written_size(spec, block, step))
+                found[f"deviation after {step} {number}"].append(relative)
                 found[f"pooled size after {step} {number}"].append(float(pooled.square().mean()))
         (logits,) = model(single[None], mask)
         probabilities = logits.exp() / logits.exp().sum()
@@ -66,9 +85,6 @@ def slow_responses(spec: TransformerSpec, flat: torch.Tensor) -> dict[str, list[
     directions = torch.stack([row / row.norm().clamp_min(1e-12) for row in centered])
     for name, rows in (("spectrum of logits", centered), ("spectrum of directions", directions)):
         found[name] = torch.linalg.svdvals(rows).square().clamp_min(1e-6).log().flip(0).tolist()
-    for name in (name for name in found if name.startswith("deviation")):
-        mean = sum(found[name]) / len(found[name])
-        found[name] = [number - mean for number in found[name]]
     free = {"log probabilities", "mean probabilities", "spectrum of logits", "spectrum of directions"}
     chosen = [round(number * (len(inputs) - 1) / 63) for number in range(64)]
     return {
