@@ -47,14 +47,17 @@ def population_logits(
     dropout: Dropout = no_dropout,
     dtype: torch.dtype = torch.float32,
     rows: list[Tensor] | None = None,
+    positions: Float[Tensor, "tokens D"] | None = None,
 ) -> Float[Tensor, "P b classes"]:
     """Logits of every model for every example; products in ``dtype``, the result at least float32.
 
-    ``rows`` takes the activations [P, b, t, D] after attention and after the MLP of each block.
+    ``rows`` takes the activations [P, b, t, D] after attention and after the MLP of each block. ``positions`` are the
+    sinusoidal ones, for a caller that has them on the device: a CUDA graph cannot record their way there.
     """
     models, (b, t, _) = len(flat), x.shape
     weights = iter(_split_weights(spec, flat.to(dtype)))
-    positions = sinusoidal_positions(spec.tokens, spec.dim).to(x.device, dtype)[:t]
+    positions = sinusoidal_positions(spec.tokens, spec.dim) if positions is None else positions
+    positions = positions.to(x.device, dtype)[:t]
     x = x.to(dtype)
     if spec.patch_size is None:
         h = (x + positions).expand(models, b, t, spec.dim)
@@ -110,7 +113,7 @@ def _attention(
     """Multi-head attention of every model over its own projections."""
     models, b, t, dim = x.shape
     widths = [spec.heads * width for width in (spec.key_dim, spec.key_dim, spec.value_dim)]
-    projected = (x.view(models, b * t, dim) @ qkv.mT).view(models, b, t, -1)
+    projected = (x.view(models, b * t, dim) @ qkv.mT).unflatten(1, (b, t))
     query, key, value = (
         part.unflatten(-1, (spec.heads, -1)).transpose(2, 3) for part in projected.split(widths, dim=-1)
     )
@@ -120,7 +123,7 @@ def _attention(
         heads = F.scaled_dot_product_attention(*flat, attn_mask=wide).unflatten(0, (models, b))
     else:
         heads = _padded_attention(spec, query, key, value, mask)
-    joined = heads.transpose(2, 3).reshape(models, b * t, -1)
+    joined = heads.transpose(2, 3).flatten(3).flatten(1, 2)
     return (joined @ output.mT).view(models, b, t, dim)
 
 
