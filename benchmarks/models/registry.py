@@ -29,7 +29,18 @@ from torch import nn
 from benchmarks.data import Checkpoints, Fitted
 from benchmarks.models.trees import fit_hyperparameters, fit_lightgbm, fit_random_forest, fit_xgboost
 from benchmarks.statistics import kendall_tau
-from nfn import GaugeNFN, MLPPredictor, Predictor, ProbeNFN, RawMomentsPredictor, StatNN, TransformerNFN
+from nfn import (
+    GaugeNFN,
+    HiddenProbeNFN,
+    MLPPredictor,
+    Predictor,
+    ProbeGenNFN,
+    ProbeNFN,
+    QuasiNFN,
+    RawMomentsPredictor,
+    StatNN,
+    TransformerNFN,
+)
 from nfn.predictors.fixed_basis import CanonicalClassifierNFN, CanonicalNFN, InvariantClassifierNFN
 from zoo import TransformerSpec
 from zoo.command import missing
@@ -105,7 +116,10 @@ MODELS = {
         ),
         BenchmarkModel("raw_moments", "raw moments", kind=RawMomentsPredictor, recipe="gauge"),
         BenchmarkModel("probes", "probes", kind=ProbeNFN, recipe="place"),
+        BenchmarkModel("hidden_probe_nfn", "HiddenProbe", kind=HiddenProbeNFN, recipe="place"),
+        BenchmarkModel("probe_gen_nfn", "ProbeGen", kind=ProbeGenNFN, recipe="place"),
         BenchmarkModel("transformer_nfn", "Transformer-NFN", kind=TransformerNFN),
+        BenchmarkModel("quasi_nfn", "Quasi-NFN", kind=QuasiNFN),
         BenchmarkModel("gauge_nfn", "Gauge-NFN", kind=GaugeNFN, recipe="gauge"),
         BenchmarkModel(
             "gauge_nfn_hyperparameters",

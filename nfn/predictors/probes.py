@@ -10,9 +10,9 @@ from math import isqrt
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from nfn.predictors.predictor import Predictor, normalized_network
+from nfn.predictors.predictor import Predictor, normal, normalized_network
 from zoo import TransformerSpec, TransformerWeights
 from zoo.transformer.model import sinusoidal_positions
 from zoo.transformer.population import population_logits, prepare_inputs
@@ -93,13 +93,6 @@ class ProbeNFN(Predictor):
     def fit_scale(self, weights: TransformerWeights | Float[Tensor, "n d"]) -> None:
         """Nothing to fit: weights are run as they are, and logits are read on a logarithmic scale."""
         self._checked(weights)
-
-
-def normal(shape: tuple[int, ...], deviation: float, generator: torch.Generator) -> nn.Parameter:
-    """A parameter whose first values are normal with mean 0, drawn from ``generator``."""
-    return nn.Parameter(
-        torch.empty(shape, device=torch.get_default_device()).normal_(std=deviation, generator=generator)
-    )
 
 
 def probe_shape(spec: TransformerSpec) -> tuple[int, ...]:

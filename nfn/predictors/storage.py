@@ -22,9 +22,12 @@ from torch import Tensor, nn
 
 from nfn.predictors.conformal import MOST_BINS, ConformalInterval
 from nfn.predictors.gauge_nfn import GaugeNFN
+from nfn.predictors.hidden_probes import HiddenProbeNFN
 from nfn.predictors.mlp import MLPPredictor
 from nfn.predictors.predictor import Predictor
+from nfn.predictors.probe_generator import ProbeGenNFN
 from nfn.predictors.probes import ProbeNFN
+from nfn.predictors.quasi_nfn import QuasiNFN
 from nfn.predictors.raw_moments import RawMomentsPredictor
 from nfn.predictors.statnn import StatNN
 from nfn.predictors.transformer_nfn import TransformerNFN
@@ -36,7 +39,18 @@ from zoo.transformer.weights import FlatLike
 
 _SUFFIX, CARD_SUFFIX = ".safetensors", ".toml"
 _KINDS: dict[str, type[Predictor]] = {
-    cls.kind: cls for cls in (TransformerNFN, MLPPredictor, StatNN, GaugeNFN, RawMomentsPredictor, ProbeNFN)
+    cls.kind: cls
+    for cls in (
+        TransformerNFN,
+        MLPPredictor,
+        StatNN,
+        GaugeNFN,
+        RawMomentsPredictor,
+        ProbeNFN,
+        HiddenProbeNFN,
+        ProbeGenNFN,
+        QuasiNFN,
+    )
 }
 _CONFIG, _TENSORS = "config.json", "model.safetensors"
 _LONGEST_HEADER = 1 << 20

@@ -11,9 +11,12 @@ import torch
 from nfn import (
     GaugeNFN,
     GroupElement,
+    HiddenProbeNFN,
     MLPPredictor,
     Predictor,
+    ProbeGenNFN,
     ProbeNFN,
+    QuasiNFN,
     RawMomentsPredictor,
     StatNN,
     TransformerNFN,
@@ -28,8 +31,8 @@ from nfn.testing import assert_invariant
 from tests.nfn.conftest import ODD_SPECS, weights_of
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights
 
-COMPONENT_KINDS = [TransformerNFN, MLPPredictor, StatNN]
-KINDS = [*COMPONENT_KINDS, GaugeNFN, RawMomentsPredictor, ProbeNFN]
+COMPONENT_KINDS = [TransformerNFN, MLPPredictor, StatNN, QuasiNFN]
+KINDS = [*COMPONENT_KINDS, GaugeNFN, RawMomentsPredictor, ProbeNFN, HiddenProbeNFN, ProbeGenNFN]
 
 
 def count(module: torch.nn.Module) -> int:
