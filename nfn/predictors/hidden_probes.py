@@ -46,5 +46,6 @@ def _similarities(rows: Float[Tensor, "b probes t D"]) -> Float[Tensor, "b featu
     centered = pooled - pooled.mean(1, keepdim=True)
     gram = centered @ centered.mT
     size = gram.diagonal(dim1=1, dim2=2).mean(1, keepdim=True) + _SMALLEST
-    i, j = torch.tril_indices(*gram.shape[1:], device=rows.device)
-    return torch.cat([gram[:, i, j] / size, size.log()], dim=1)
+    probes = gram.shape[-1]
+    i, j = torch.tril_indices(probes, probes, device=rows.device)
+    return torch.cat([gram.flatten(1).index_select(1, i * probes + j) / size, size.log()], dim=1)

@@ -51,6 +51,12 @@ def test_probes_see_the_function_and_nothing_else(kind: type[ProbeNFN], bundled:
     assert before.std() > 1e-4
 
 
+def test_files_of_probes_have_the_names_they_always_had():
+    names = {name.partition(".")[0] for name in ProbeNFN(MNIST).state_dict()}
+    assert names == {"probes", "positions", "network"}
+    assert ProbeNFN(MNIST).config().keys() == {"kind", "spec", "probes", "width"}
+
+
 def test_probes_learn():
     spec, weights = ODD_SPECS[0], weights_of(ODD_SPECS[0], 4)
     predictor = ProbeNFN(spec, probes=3)
