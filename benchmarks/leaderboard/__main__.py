@@ -89,6 +89,7 @@ from benchmarks.models.registry import MODELS, BenchmarkModel, check_models, kno
 from benchmarks.report import find_clone, rankings_of, write_documents
 from benchmarks.tables import for_terminal, number, render_table, threshold_title, with_interval
 from benchmarks.trial import Trial, TrialStore, compute
+from nfn import ProbeNFN
 from zoo.device import choose_device
 from zoo.format.splits import SPLITS
 
@@ -100,8 +101,12 @@ _PAPERS = {
         ("mlp", "xgboost", "lightgbm", "random_forest", "transformer_nfn"), "https://arxiv.org/abs/2410.04209"
     ),
     "statnn": "https://arxiv.org/abs/2002.11448",
+    "hidden_probe_nfn": "https://github.com/yonatansverdlov/HiddenProbe",
+    "probe_gen_nfn": "https://arxiv.org/abs/2410.10811",
+    "quasi_nfn": "https://arxiv.org/abs/2604.23720",
 }
-"""Where the models that come with the benchmarks are described; those without an entry come from this repository."""
+"""Where the models that come with the benchmarks, or the ideas that they follow, are described; those without an entry
+come from this repository."""
 
 
 def _check(options: _Check) -> None:
@@ -198,7 +203,7 @@ def _reads_of(model: BenchmarkModel) -> list[Reads]:
     reads: dict[Reads, bool] = {
         "weights": model.reads_weights,
         "hyperparameters": model.reads_hyperparameters,
-        "probes": model.name == "probes",
+        "probes": model.kind is not None and issubclass(model.kind, ProbeNFN),
     }
     return [word for word, read in reads.items() if read]
 

@@ -30,11 +30,13 @@ from benchmarks.data import Checkpoints, Fitted
 from benchmarks.models.trees import fit_hyperparameters, fit_lightgbm, fit_random_forest, fit_xgboost
 from benchmarks.statistics import kendall_tau
 from nfn import (
-    GaugeNFN,
+    HiddenProbeNFN,
     InvariantNFN,
     MLPPredictor,
     Predictor,
+    ProbeGenNFN,
     ProbeNFN,
+    QuasiNFN,
     RawMomentsPredictor,
     ResponseNFN,
     StatNN,
@@ -115,10 +117,12 @@ MODELS = {
         ),
         BenchmarkModel("raw_moments", "raw moments", kind=RawMomentsPredictor, recipe="gauge"),
         BenchmarkModel("probes", "probes", kind=ProbeNFN, recipe="place"),
+        BenchmarkModel("hidden_probe_nfn", "HiddenProbe", kind=HiddenProbeNFN, recipe="place"),
+        BenchmarkModel("probe_gen_nfn", "ProbeGen", kind=ProbeGenNFN, recipe="place"),
         BenchmarkModel("transformer_nfn", "Transformer-NFN", kind=TransformerNFN),
-        BenchmarkModel("invariant_nfn", "invariants", kind=InvariantNFN, recipe="gauge"),
+        BenchmarkModel("quasi_nfn", "Quasi-NFN", kind=QuasiNFN),
         BenchmarkModel("response_nfn", "responses", kind=ResponseNFN, recipe="gauge"),
-        BenchmarkModel("gauge_nfn", "Gauge-NFN", kind=GaugeNFN, recipe="gauge", edition=2),
+        BenchmarkModel("gauge_nfn", "Gauge-NFN", kind=InvariantNFN, recipe="gauge"),
         BenchmarkModel(
             "gauge_nfn_hyperparameters",
             "Gauge-NFN averaged with hyperparameters only",

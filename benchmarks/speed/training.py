@@ -22,8 +22,8 @@ from generation.fused.variants import variant_named
 from generation.population.trainer import PopulationTrainer, make_engine
 from generation.protocol import Protocol, RunConfig
 from generation.single import make_model, make_optimizer, train_batches
-from nfn import PredictorEnsemble, TrainingStep, TransformerNFN, invariant_features
-from nfn.predictors import gauge_nfn, input_cache
+from nfn import PredictorEnsemble, TrainingStep, TransformerNFN
+from nfn.predictors.gauge_nfn import SOURCES
 from nfn.predictors.literal import literal_twin
 from zoo import TransformerSpec, TransformerWeights
 from zoo.command import how_many
@@ -231,11 +231,11 @@ def _plain_step(predictor: TransformerNFN, flat: Tensor, accuracy: Tensor, *, up
 
 
 def gauge(*, config: str | None, device: str | None, repeats: int) -> Iterator[Result]:
-    """How fast Gauge-NFN reads and learns: the invariants of 1,000 checkpoints, and one fit on 1,400 of them.
+    """How fast Gauge-NFN reads and learns: invariants and responses of 1,000 checkpoints, and one fit on 1,400 of them.
 
     The checkpoints are random. A fit is that of the tables, 50 epochs by Gauge-NFN's own recipe and 300 rows to choose
-    the epoch by, once with the invariants to compute and once with those already in memory, as every later fit finds
-    them.
+    the epoch by, once with all that is read to compute and once with that already in memory, as every later fit finds
+    it.
     """
     for task, where in _cases(config, device):
         yield from _fits(task, where, repeats)
@@ -246,21 +246,21 @@ def _fits(config: str, device: torch.device, repeats: int) -> Iterator[Result]:
     validation = _random_checkpoints(SPECS[config], _VALIDATION, 1, device)
     group = TrainingGroup(np.arange(_TRAIN), np.arange(_VALIDATION), (0,))
 
-    @torch.no_grad()
-    def read() -> None:
-        for part in train.weights[:_READ].double().split(input_cache.READ_AT_ONCE):
-            invariant_features(TransformerWeights.from_flat(train.spec, part, check_finite=False))
+    def read(source: str) -> None:
+        SOURCES[source].features.clear()
+        SOURCES[source].features(TransformerWeights.from_flat(train.spec, train.weights[:_READ]))
 
     def fit() -> None:
         build = builder("gauge_nfn", train.spec, None, None)
         train_together(build, [group], train, validation, RECIPES["gauge"], EPOCHS)
 
     def first_fit() -> None:
-        gauge_nfn.CACHE.clear()
+        for source in SOURCES.values():
+            source.features.clear()
         fit()
 
     for metric, call, warmup in (
-        ("invariants_of_1000_seconds", read, 1),
+        *((f"{source}_of_1000_seconds", partial(read, source), 1) for source in SOURCES),
         ("first_fit_of_1400_seconds", first_fit, 0),
         ("fit_of_1400_seconds", fit, 0),
     ):

@@ -20,10 +20,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from nfn.layers.polynomial import EquivariantLayer, InvariantLayer, blocks_first, encoder_as_one_channel
+from nfn.layers.polynomial import EquivariantLayer, InvariantLayer, blocks_first
 from nfn.layers.term_products import Sources
 from nfn.layers.terms import ATTENTION
-from zoo import TransformerWeights
+from zoo import BlockWeights
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class _FactoredWeights:
     mlp: dict[str, Tensor]  # weight_a, weight_b, bias_a, bias_b: [blocks, b, d, …]
 
 
-def factor_checkpoints(weights: TransformerWeights) -> _FactoredWeights:
-    """A batch [b, d] of checkpoints as the input layer."""
-    tensors = vars(blocks_first(encoder_as_one_channel(weights), weights.batch_shape))
+def factor_checkpoints(encoder: BlockWeights) -> _FactoredWeights:
+    """The encoders of a batch of checkpoints, tensors [b, blocks, …], as the input layer."""
+    tensors = vars(blocks_first(encoder.map(lambda tensor: tensor.unsqueeze(1)), encoder.query.shape[:1]))
     sources = Sources(tensors)
     return _FactoredWeights(
         qk=sources["qk"].squeeze(2),

@@ -5,17 +5,17 @@ keeps the function. Others report probes as strong on large zoos (ProbeGen, Hidd
 the logits alone, no hidden states.
 """
 
+import warnings
 from math import isqrt
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
-from torch.func import functional_call, vmap
-from torch.nn import functional as F
+from torch import Tensor
 
-from nfn.predictors.predictor import Predictor, normalized_network
+from nfn.predictors.predictor import Predictor, normal, normalized_network
 from zoo import TransformerSpec, TransformerWeights
-from zoo.transformer.model import ZooTransformer, sinusoidal_positions
+from zoo.transformer.model import sinusoidal_positions
+from zoo.transformer.population import Step, population_logits, prepare_inputs
 
 _PROBE_TOKENS = 16  # of a probe made of word vectors; shorter than most texts, and a quarter of the work
 _RUN_AT_ONCE = 32  # checkpoints whose answers are computed at once
@@ -25,6 +25,8 @@ class ProbeNFN(Predictor):
     """``probes`` learned inputs, the logits that the checkpoint gives for each, and a network that reads them all.
 
     Probes are images where the transformer reads images, else sequences of word vectors. They start as noise.
+    Subclasses make the probes in another way (``build_probes``, ``make_probes``) or read more of the checkpoint's
+    answers (``feature_count``, ``read``).
     """
 
     kind = "probe_nfn"
@@ -42,62 +44,63 @@ class ProbeNFN(Predictor):
         super().__init__(spec, generator=generator)
 
     def build(self, generator: torch.Generator) -> None:
-        noise = torch.empty(self.count, *_probe_shape(self.spec), device=torch.get_default_device())
-        self.probes = nn.Parameter(noise.normal_(generator=generator))
-        self.network = normalized_network([self.count * self.spec.classes, self.width, self.width], generator)
+        self.build_probes(generator)
+        self.network = normalized_network([self.feature_count, self.width, self.width], generator)
         self.register_buffer("positions", sinusoidal_positions(self.spec.tokens, self.spec.dim))
-        # In a tuple, since its weights are those of checkpoints, not parameters of this predictor.
-        self._transformer = (_empty_transformer(self.spec),)
 
-    def logits_of(self, inputs: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
-        rows = inputs.reshape(-1, self.spec.num_parameters)
-        answers = torch.cat([self.answers(piece) for piece in rows.split(_RUN_AT_ONCE)])
+    def build_probes(self, generator: torch.Generator) -> None:
+        """Makes the parameters that ``make_probes`` uses."""
+        self.probes = normal((self.count, *probe_shape(self.spec)), 1.0, generator)
+
+    def make_probes(self) -> Float[Tensor, "probes ..."]:
+        """The inputs of the transformers."""
+        return self.probes
+
+    @property
+    def feature_count(self) -> int:
+        """How many numbers ``read`` gives for a checkpoint."""
+        return self.count * self.spec.classes
+
+    def read(
+        self, answers: Float[Tensor, "b probes classes"], rows: list[Float[Tensor, "b probes t D"]]
+    ) -> Float[Tensor, "b features"]:
+        """What the network reads, from the logits and from the LayerNorm rows after every block."""
         answers = answers - answers.mean(-1, keepdim=True)
         # Logits of different checkpoints differ in size by orders of magnitude.
-        read = (answers.sign() * torch.log1p(answers.abs())).flatten(1)
+        return (answers.sign() * torch.log1p(answers.abs())).flatten(1)
+
+    def logits_of(self, inputs: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch"]:
+        pieces = inputs.reshape(-1, self.spec.num_parameters).split(_RUN_AT_ONCE)
+        read = torch.cat([self.read(*self._run(piece)) for piece in pieces])
         return self.network(read).reshape(inputs.shape[:-1])
 
     def answers(self, flat: Float[Tensor, "b d"]) -> Float[Tensor, "b probes classes"]:
-        """The logits of every checkpoint for every probe, by the zoo's own transformer."""
-        (transformer,) = self._transformer
-        words = self.spec.patch_size is None
-        mask = (torch.ones(self.probes.shape[:2], dtype=torch.bool, device=flat.device),) if words else ()
+        """The logits of every checkpoint for every probe."""
+        return self._run(flat)[0]
 
-        def one(row: Float[Tensor, " d"]) -> Float[Tensor, "k classes"]:
-            state = TransformerWeights.from_flat(self.spec, row, check_finite=False).state_dict()
-            return functional_call(transformer, state | {"positions": self.positions}, (self.probes, *mask))
-
-        return vmap(one)(flat)
+    def _run(
+        self, flat: Float[Tensor, "b d"]
+    ) -> tuple[Float[Tensor, "b probes classes"], list[Float[Tensor, "b probes t D"]]]:
+        """The logits, and the LayerNorm rows after every block."""
+        steps: list[Step] = []
+        x = prepare_inputs(self.spec, self.make_probes())
+        with warnings.catch_warnings():
+            # Under vmap torch's attention on a CPU goes through the members one by one, and is still the fastest.
+            warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+            answers = population_logits(
+                self.spec, flat, x, None, dtype=flat.dtype, steps=steps, positions=self.positions
+            )
+        return answers, [step.rows for step in steps[1::2]]
 
     def fit_scale(self, weights: TransformerWeights | Float[Tensor, "n d"]) -> None:
         """Nothing to fit: weights are run as they are, and logits are read on a logarithmic scale."""
         self._checked(weights)
 
 
-def _probe_shape(spec: TransformerSpec) -> tuple[int, ...]:
+def probe_shape(spec: TransformerSpec) -> tuple[int, ...]:
     """The shape of one input of this transformer."""
     if spec.patch_size is None:
         return min(_PROBE_TOKENS, spec.tokens), spec.dim
     # the transformer reads patches one after the other: any rectangle of the right number of them will do
     rows = next(count for count in range(isqrt(spec.tokens), 0, -1) if spec.tokens % count == 0)
     return spec.channels, spec.patch_size * rows, spec.patch_size * (spec.tokens // rows)
-
-
-def _empty_transformer(spec: TransformerSpec) -> ZooTransformer:
-    """The zoo's transformer without memory for weights, to be run with those of any checkpoint."""
-    with torch.device("meta"):
-        transformer = ZooTransformer(spec).eval()
-        if spec.patch_size is not None:
-            transformer.embedding = _PatchEmbedding(spec.channels, spec.dim, spec.patch_size, spec.patch_size)
-    return transformer
-
-
-class _PatchEmbedding(nn.Conv2d):
-    """The convolution of ``ZooTransformer`` as a matrix product, which computes many checkpoints at once."""
-
-    def forward(self, input: Float[Tensor, "k c height width"]) -> Float[Tensor, "k D rows columns"]:
-        assert self.bias is not None
-        size = self.kernel_size[0]
-        rows, columns = (side // size for side in input.shape[-2:])
-        patches = F.unfold(input, size, stride=size)
-        return (self.weight.flatten(1) @ patches + self.bias[:, None]).unflatten(-1, (rows, columns))

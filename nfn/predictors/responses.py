@@ -12,7 +12,6 @@ function, so the whole group leaves them unchanged, but for the ε of LayerNorm 
 """
 
 from functools import lru_cache
-from math import isqrt
 from types import MappingProxyType
 
 import torch
@@ -20,14 +19,16 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from nfn.predictors.probes import probe_shape
 from zoo import TransformerSpec, TransformerWeights
-from zoo.transformer.population import Step, patches, population_logits
+from zoo.transformer.population import Step, population_logits, prepare_inputs
 
 _SEED = 1
 _TOKENS, _LEAST_INPUTS, _MOST_INPUTS = 9_408, 64, 512  # 192 images of 49 patches; more inputs say more and cost more
 _WORDS = 12  # of a sequence; more short ones say more than fewer long ones
 _QUANTILES = 64
 _STROKES, _POINTS = 2, 40  # curves of a drawing, and points on each
+_MIDDLE = 0.9  # of the drawing's sides, where the curves' control points lie
 _PEN = 1 / 28  # half the width of a stroke, as a share of the drawing's side
 _LOWEST = -30.0  # of a log probability
 _LEAST = 1e-6  # of what a logarithm is taken of
@@ -62,7 +63,7 @@ def responses(weights: TransformerWeights) -> Float[Tensor, "n features"]:
     """
     spec, flat = weights.spec, weights.flat()
     steps: list[Step] = []
-    logits = population_logits(spec, flat, synthetic_inputs(spec).to(flat), None, dtype=flat.dtype, steps=steps)
+    logits = population_logits(spec, flat, _synthetic_inputs(spec).to(flat), None, dtype=flat.dtype, steps=steps)
     log_probabilities = torch.log_softmax(logits, dim=-1).clamp_min(_LOWEST)
     probabilities = log_probabilities.exp()
     best = logits.topk(min(2, spec.classes), dim=-1).values
@@ -118,25 +119,23 @@ def _log_spectrum(rows: Float[Tensor, "n k c"]) -> Float[Tensor, "n c"]:
 
 
 @lru_cache(maxsize=8)
-def synthetic_inputs(spec: TransformerSpec) -> Float[Tensor, "k t numbers"]:
+def _synthetic_inputs(spec: TransformerSpec) -> Float[Tensor, "k t numbers"]:
     """The inputs of all checkpoints of a spec: patches of drawings, or word vectors."""
     generator = torch.Generator().manual_seed(_SEED)
     with torch.device("cpu"):
         if spec.patch_size is None:
             return torch.randn(*_input_shape(spec), spec.dim, generator=generator)
-        return patches(_drawings(spec, spec.patch_size, generator), spec.patch_size)
+        return prepare_inputs(spec, _drawings(spec, generator))
 
 
-def _drawings(spec: TransformerSpec, patch: int, generator: torch.Generator) -> Float[Tensor, "k c height width"]:
+def _drawings(spec: TransformerSpec, generator: torch.Generator) -> Float[Tensor, "k c height width"]:
     """Cubic Bézier curves between random points, drawn with a soft pen in a random color.
 
     Pixels are −1 where the pen was not, and up to 1 elsewhere, the range of the zoo's images.
     """
-    # the transformer reads patches one after the other: any rectangle of the right number of them will do
-    rows = next(rows for rows in range(isqrt(spec.tokens), 0, -1) if spec.tokens % rows == 0)
-    count, _ = _input_shape(spec)
-    height, width = patch * rows, patch * (spec.tokens // rows)
-    corners = torch.rand(count, _STROKES, 4, 2, generator=generator) * torch.tensor([height - 1.0, width - 1.0])
+    count, (_, height, width) = _input_shape(spec)[0], probe_shape(spec)
+    sides = torch.tensor([height - 1.0, width - 1.0])
+    corners = ((torch.rand(count, _STROKES, 4, 2, generator=generator) - 0.5) * _MIDDLE + 0.5) * sides
     at = torch.linspace(0, 1, _POINTS)
     blend = torch.stack([(1 - at) ** 3, 3 * at * (1 - at) ** 2, 3 * at**2 * (1 - at), at**3], dim=1)
     paths = torch.einsum("pq,ksqd->kspd", blend, corners).flatten(1, 2)

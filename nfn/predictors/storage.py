@@ -22,9 +22,12 @@ from torch import Tensor, nn
 
 from nfn.predictors.conformal import MOST_BINS, ConformalInterval
 from nfn.predictors.gauge_nfn import GaugeNFN, InvariantNFN, ResponseNFN
+from nfn.predictors.hidden_probes import HiddenProbeNFN
 from nfn.predictors.mlp import MLPPredictor
 from nfn.predictors.predictor import Predictor
+from nfn.predictors.probe_generator import ProbeGenNFN
 from nfn.predictors.probes import ProbeNFN
+from nfn.predictors.quasi_nfn import QuasiNFN
 from nfn.predictors.raw_moments import RawMomentsPredictor
 from nfn.predictors.statnn import StatNN
 from nfn.predictors.transformer_nfn import TransformerNFN
@@ -46,6 +49,9 @@ _KINDS: dict[str, type[Predictor]] = {
         ResponseNFN,
         RawMomentsPredictor,
         ProbeNFN,
+        HiddenProbeNFN,
+        ProbeGenNFN,
+        QuasiNFN,
     )
 }
 _CONFIG, _TENSORS = "config.json", "model.safetensors"

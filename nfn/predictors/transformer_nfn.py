@@ -11,7 +11,7 @@ from nfn.layers.factored import apply_equivariant, apply_invariant, apply_relu, 
 from nfn.layers.polynomial import EquivariantLayer, InvariantLayer
 from nfn.predictors.component_predictor import ComponentPredictor
 from nfn.predictors.predictor import linear
-from zoo import TransformerSpec, TransformerWeights
+from zoo import BlockWeights, TransformerSpec, TransformerWeights
 from zoo.transformer.spec import Component
 
 _WIDTH = 10
@@ -80,7 +80,11 @@ class InvariantEncoder(nn.Module):
         )
 
     def forward(self, weights: TransformerWeights) -> Float[Tensor, "b outputs"]:
-        hidden = factor_checkpoints(weights)
+        return self.read_encoder(weights.encoder)
+
+    def read_encoder(self, encoder: BlockWeights) -> Float[Tensor, "b outputs"]:
+        """The same from tensors [b, blocks, …]."""
+        hidden = factor_checkpoints(encoder)
         for layer in self.equivariant:
             assert isinstance(layer, EquivariantLayer)
             hidden = apply_relu(apply_equivariant(layer, hidden))

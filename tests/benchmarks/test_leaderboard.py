@@ -25,6 +25,7 @@ from benchmarks.leaderboard.submission import (
     submissions_in,
     write_submission,
 )
+from benchmarks.models.registry import MODELS
 from benchmarks.plots import first_predictions
 from benchmarks.report import _DOCUMENTS, _RANKING, _TEMPLATES
 from benchmarks.results import ResultIndex
@@ -439,6 +440,11 @@ def test_an_empty_folder_takes_a_new_submission(tiny_zoo: Path, tmp_path: Path) 
     (tmp_path / "guess").mkdir()
     invented(tmp_path / "guess", tiny_zoo)
     assert Card.read(tmp_path / "guess").name == "guess"
+
+
+def test_cards_name_the_probes_of_every_model_that_runs_checkpoints():
+    reading = [name for name, model in MODELS.items() if "probes" in leaderboard._reads_of(model)]
+    assert reading == ["probes", "hidden_probe_nfn", "probe_gen_nfn"]
 
 
 @pytest.mark.long

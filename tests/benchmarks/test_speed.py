@@ -109,6 +109,7 @@ def test_gauge_nfn_is_timed_reading_and_learning(monkeypatch: pytest.MonkeyPatch
     main(["gauge", "--device", "cpu", "--config", "agnews", "--repeats", "2"])
     assert [row.metric for row in stored] == [
         "invariants_of_1000_seconds",
+        "responses_of_1000_seconds",
         "first_fit_of_1400_seconds",
         "fit_of_1400_seconds",
     ]

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 import zoo
-from nfn.predictors.probes import _probe_shape
+from nfn.predictors.probes import probe_shape
 from zoo import MNIST, TransformerSpec, TransformerWeights, build_model
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import TaskData
@@ -146,7 +146,7 @@ def random_weights(spec: TransformerSpec, batch: tuple[int, ...], generator: tor
 def inputs_of(spec: TransformerSpec, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
     """Two random inputs of this transformer in float64."""
     if spec.patch_size is not None:
-        return (torch.randn(2, *_probe_shape(spec), generator=generator, dtype=torch.float64),)
+        return (torch.randn(2, *probe_shape(spec), generator=generator, dtype=torch.float64),)
     words = torch.randn(2, spec.tokens, spec.dim, generator=generator, dtype=torch.float64)
     return words, torch.ones(2, spec.tokens, dtype=torch.bool)
 

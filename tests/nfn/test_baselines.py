@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nfn import FullGroupElement, ProbeNFN, RawMomentsPredictor
+from nfn import FullGroupElement, HiddenProbeNFN, ProbeGenNFN, ProbeNFN, RawMomentsPredictor
 from nfn.symmetry.parts import _PARTS
 from tests.nfn.conftest import ODD_SPECS, Bundled, weights_of
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights, build_model
@@ -40,14 +40,21 @@ def test_probes_are_answered_by_the_checkpoints_own_transformer(spec: Transforme
         torch.testing.assert_close(predictor.answers(weights.flat()), torch.stack(expected))
 
 
-def test_probes_see_the_function_and_nothing_else(bundled: Bundled, generator: torch.Generator):
-    predictor = ProbeNFN(bundled.spec, probes=4, generator=generator).double()
+@pytest.mark.parametrize("kind", [ProbeNFN, HiddenProbeNFN, ProbeGenNFN])
+def test_probes_see_the_function_and_nothing_else(kind: type[ProbeNFN], bundled: Bundled, generator: torch.Generator):
+    predictor = kind(bundled.spec, probes=4, generator=generator).double()
     parts = [part for part in _PARTS if part not in ("boundary_scales", "logits")]
     moved = FullGroupElement.sample(bundled.spec, generator=generator, parts=parts).act(bundled.weights)
     with torch.no_grad():
         before = predictor(bundled.weights)
         torch.testing.assert_close(predictor(moved), before, rtol=1e-9, atol=1e-9)
     assert before.std() > 1e-4
+
+
+def test_files_of_probes_have_the_names_they_always_had():
+    names = {name.partition(".")[0] for name in ProbeNFN(MNIST).state_dict()}
+    assert names == {"probes", "positions", "network"}
+    assert ProbeNFN(MNIST).config().keys() == {"kind", "spec", "probes", "width"}
 
 
 def test_probes_learn():
@@ -60,5 +67,5 @@ def test_probes_learn():
 
 @pytest.mark.parametrize("spec", [MNIST, AGNEWS], ids=lambda spec: spec.task)
 def test_baselines_have_at_most_a_million_parameters(spec: TransformerSpec):
-    for kind in (ProbeNFN, RawMomentsPredictor):
+    for kind in (ProbeNFN, HiddenProbeNFN, ProbeGenNFN, RawMomentsPredictor):
         assert sum(parameter.numel() for parameter in kind(spec).parameters()) <= 1_000_000

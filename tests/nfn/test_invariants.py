@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import zoo
-from nfn import FullGroupElement, GaugeNFN, canonicalize, invariant_features, invariants, named_features
+from nfn import FullGroupElement, GaugeNFN, InvariantNFN, canonicalize, invariant_features, invariants, named_features
 from nfn.symmetry.full_group import _random_rotations
 from nfn.symmetry.invariant_features import feature_layout
 from nfn.symmetry.parts import _PARTS, available_parts
@@ -45,9 +45,9 @@ def test_single_precision_is_rounded_only_at_the_end(config: str):
 
 
 @pytest.fixture(scope="module")
-def predictor(real: TransformerWeights) -> GaugeNFN:
+def predictor(real: TransformerWeights) -> InvariantNFN:
     """A predictor whose inputs are in their usual range, with random networks."""
-    predictor = GaugeNFN(real.spec, generator=torch.Generator().manual_seed(0)).double()
+    predictor = InvariantNFN(real.spec, generator=torch.Generator().manual_seed(0)).double()
     predictor.fit_scale(real)
     return predictor
 
@@ -62,11 +62,25 @@ def move(weights: TransformerWeights, seed: int, parts: Iterable[str] = _PARTS) 
 
 @torch.no_grad()
 @pytest.mark.parametrize("part", [*_PARTS, "all"])
-def test_gauge_nfn_does_not_move_under_any_part_of_the_group(real: TransformerWeights, predictor: GaugeNFN, part: str):
+def test_invariants_do_not_move_under_any_part_of_the_group(
+    real: TransformerWeights, predictor: InvariantNFN, part: str
+):
     moved = move(real, 11, _PARTS if part == "all" else (part,))
     assert float((moved.flat() - real.flat()).abs().amax()) > 0.01, "this part moves the weights"
-    for read in (predictor, predictor.logits, predictor.features):
+    for read in (predictor, predictor.logits, invariant_features):
         assert float((read(moved) - read(real)).abs().amax()) <= TOLERANCE
+
+
+@torch.no_grad()
+def test_gauge_nfn_moves_by_the_epsilon_of_layernorm_alone(real: TransformerWeights):
+    """What a real checkpoint answers is the same under all that keeps its function."""
+    predictor = GaugeNFN(real.spec, generator=torch.Generator().manual_seed(0)).double()
+    predictor.fit_scale(real)
+    before = predictor.logits(real)
+    exact = tuple(part for part in _PARTS if part not in ("boundary_scales", "logits"))
+    assert float((predictor.logits(move(real, 11, exact)) - before).abs().amax()) <= TOLERANCE
+    scaled = (predictor.logits(move(real, 11, ("boundary_scales",))) - before).abs()
+    assert float(scaled.median()) <= 0.01 * float(before.std()), "scales at boundaries change what ε is compared with"
 
 
 def test_collapsed_checkpoints_do_not_move_where_the_symmetry_is_exact():
@@ -150,7 +164,9 @@ BROKEN: dict[str, Callable[[dict[str, Tensor]], None]] = {
 
 @torch.no_grad()
 @pytest.mark.parametrize("coupling", BROKEN)
-def test_gauge_nfn_moves_when_one_coupling_is_broken(real: TransformerWeights, predictor: GaugeNFN, coupling: str):
+def test_the_prediction_moves_when_one_coupling_is_broken(
+    real: TransformerWeights, predictor: InvariantNFN, coupling: str
+):
     state = {name: tensor.clone() for name, tensor in real.state_dict().items()}
     BROKEN[coupling](state)
     broken = TransformerWeights.from_state_dict(real.spec, state)

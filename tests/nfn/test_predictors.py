@@ -11,10 +11,13 @@ import torch
 from nfn import (
     GaugeNFN,
     GroupElement,
+    HiddenProbeNFN,
     InvariantNFN,
     MLPPredictor,
     Predictor,
+    ProbeGenNFN,
     ProbeNFN,
+    QuasiNFN,
     RawMomentsPredictor,
     ResponseNFN,
     StatNN,
@@ -30,8 +33,8 @@ from nfn.testing import assert_invariant
 from tests.nfn.conftest import ODD_SPECS, weights_of
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights
 
-COMPONENT_KINDS = [TransformerNFN, MLPPredictor, StatNN]
-KINDS = [*COMPONENT_KINDS, GaugeNFN, ResponseNFN, RawMomentsPredictor, ProbeNFN]
+COMPONENT_KINDS = [TransformerNFN, MLPPredictor, StatNN, QuasiNFN]
+KINDS = [*COMPONENT_KINDS, GaugeNFN, ResponseNFN, RawMomentsPredictor, ProbeNFN, HiddenProbeNFN, ProbeGenNFN]
 
 
 def count(module: torch.nn.Module) -> int:

@@ -9,10 +9,13 @@ from torch.nn import functional as F
 
 from nfn import (
     GaugeNFN,
+    HiddenProbeNFN,
     MLPPredictor,
     Predictor,
     PredictorEnsemble,
+    ProbeGenNFN,
     ProbeNFN,
+    QuasiNFN,
     RawMomentsPredictor,
     StatNN,
     TrainingStep,
@@ -21,7 +24,17 @@ from nfn import (
 from tests.nfn.conftest import ODD_SPECS, weights_of
 from zoo import MNIST, TransformerWeights
 
-KINDS = [TransformerNFN, MLPPredictor, StatNN, GaugeNFN, RawMomentsPredictor, ProbeNFN]
+KINDS = [
+    TransformerNFN,
+    MLPPredictor,
+    StatNN,
+    GaugeNFN,
+    RawMomentsPredictor,
+    ProbeNFN,
+    HiddenProbeNFN,
+    ProbeGenNFN,
+    QuasiNFN,
+]
 
 
 def plain_step(predictor: Predictor, optimizer: torch.optim.Optimizer, flat: Tensor, accuracy: Tensor) -> Tensor:

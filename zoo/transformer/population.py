@@ -33,7 +33,7 @@ def no_dropout(layer: int, x: Tensor) -> Tensor:
     return x
 
 
-def patches(images: Float[Tensor, "b channels height width"], size: int) -> Float[Tensor, "b t numbers"]:
+def _patches(images: Float[Tensor, "b channels height width"], size: int) -> Float[Tensor, "b t numbers"]:
     """The images cut into squares of ``size``, each flattened as the convolution reads it: channel, y, x."""
     squares = images.unflatten(3, (-1, size)).unflatten(2, (-1, size))  # channel, row, y, column, x
     return squares.permute(0, 2, 4, 1, 3, 5).reshape(len(images), -1, images.shape[1] * size * size)
@@ -44,7 +44,7 @@ def prepare_inputs(spec: TransformerSpec, x: Tensor) -> Float[Tensor, "b t featu
     if spec.patch_size is None:
         return x
     check_images(spec, x)
-    return patches(x, spec.patch_size)
+    return _patches(x, spec.patch_size)
 
 
 def population_logits(
@@ -55,14 +55,18 @@ def population_logits(
     dropout: Dropout = no_dropout,
     dtype: torch.dtype = torch.float32,
     steps: list[Step] | None = None,
+    positions: Float[Tensor, "tokens D"] | None = None,
 ) -> Float[Tensor, "P b classes"]:
     """Logits of every model for every example; products in ``dtype``, the result at least float32.
 
     ``steps`` takes what LayerNorm makes of the activations after attention and after the MLP of each block.
+    ``positions`` are the sinusoidal ones, for a caller that has them on the device: a CUDA graph cannot record their
+    way there.
     """
     models, (b, t, _) = len(flat), x.shape
     weights = iter(_split_weights(spec, flat.to(dtype)))
-    positions = sinusoidal_positions(spec.tokens, spec.dim).to(x.device, dtype)[:t]
+    positions = sinusoidal_positions(spec.tokens, spec.dim) if positions is None else positions
+    positions = positions.to(x.device, dtype)[:t]
     x = x.to(dtype)
     if spec.patch_size is None:
         h = (x + positions).expand(models, b, t, spec.dim)
@@ -127,7 +131,7 @@ def _attention(
     """Multi-head attention of every model over its own projections."""
     models, b, t, dim = x.shape
     widths = [spec.heads * width for width in (spec.key_dim, spec.key_dim, spec.value_dim)]
-    projected = (x.view(models, b * t, dim) @ qkv.mT).view(models, b, t, sum(widths))
+    projected = (x.view(models, b * t, dim) @ qkv.mT).unflatten(1, (b, t))
     query, key, value = (
         part.unflatten(-1, (spec.heads, -1)).transpose(2, 3) for part in projected.split(widths, dim=-1)
     )
@@ -137,7 +141,7 @@ def _attention(
         heads = F.scaled_dot_product_attention(*flat, attn_mask=wide).unflatten(0, (models, b))
     else:
         heads = _padded_attention(spec, query, key, value, mask)
-    joined = heads.transpose(2, 3).reshape(models, b * t, output.shape[-1])
+    joined = heads.transpose(2, 3).flatten(3).flatten(1, 2)
     return (joined @ output.mT).view(models, b, t, dim)
 
 
