@@ -7,13 +7,14 @@
 
 The paper's transformers have no residual connections; with ``spec.residual``, both steps of a block are
 X ← X + dropout(…). LN has no affine parameters; attention has no biases. With a mask, padded tokens are neither
-attended to nor pooled.
+attended to nor pooled. A language model, ``spec.causal``, attends to no later token and has logits LN(X)·Uᵀ at every
+position.
 """
 
 import math
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -62,7 +63,7 @@ class Block(nn.Module):
         self.fc1 = nn.Linear(spec.dim, spec.hidden_dim)
         self.fc2 = nn.Linear(spec.hidden_dim, spec.dim)
         self.dropout = dropout
-        self.residual = spec.residual
+        self.residual, self.causal = spec.residual, spec.causal
 
     def forward(self, x: Float[Tensor, "b t D"], mask: Bool[Tensor, "b t"] | None) -> Float[Tensor, "b t D"]:
         x = self.add(x, self.dropout(self.attention(layer_norm(x), mask)))
@@ -82,6 +83,8 @@ class Block(nn.Module):
         scores = self._per_head(self.query, x) @ self._per_head(self.key, x).mT * self.scale
         if mask is not None:
             scores = scores.masked_fill(~mask[:, None, None, :], -torch.inf)
+        if self.causal:
+            scores = scores.masked_fill(later_tokens(scores), -torch.inf)
         return torch.softmax(scores, dim=-1)
 
     def _per_head(self, projection: nn.Linear, x: Float[Tensor, "b t D"]) -> Float[Tensor, "b h t d"]:
@@ -103,32 +106,47 @@ class _Classifier(nn.Module):
 class ZooTransformer(nn.Module):
     """One transformer of the zoo; the names of its parameters are the names of ``spec.tensors``.
 
-    Takes images [b, channels, height, width] where the spec has patches, else word vectors [b, t, D] with a mask [b, t]
-    that is True on real tokens. Every row of the mask needs at least one real token.
+    Takes images [b, channels, height, width] where the spec has patches, numbers of tokens [b, t] where it has a
+    vocabulary, else word vectors [b, t, D]. Texts to classify need a mask [b, t] that is True on real tokens, at least
+    one in every row. A language model returns logits [b, t, V], any other [b, classes].
     """
 
-    positions: Tensor
+    positions: Tensor | nn.Embedding
 
     def __init__(
         self, spec: TransformerSpec, dropout: float = 0.0, dropout_generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
         self.spec = spec
-        patch = spec.patch_size
+        patch, words = spec.patch_size, spec.vocabulary
         self.embedding = nn.Conv2d(spec.channels, spec.dim, patch, patch) if patch else None
+        if words is not None:
+            self.embedding, self.positions = nn.Embedding(words, spec.dim), nn.Embedding(spec.tokens, spec.dim)
+        else:
+            self.register_buffer("positions", sinusoidal_positions(spec.tokens, spec.dim), persistent=False)
         self.dropout = _Dropout(dropout, dropout_generator)
         self.blocks = nn.ModuleList(Block(spec, self.dropout) for _ in range(spec.blocks))
-        self.classifier = _Classifier(spec)
-        self.register_buffer("positions", sinusoidal_positions(spec.tokens, spec.dim), persistent=False)
+        if spec.causal:
+            self.unembedding = nn.Linear(spec.dim, spec.classes, bias=False)
+        else:
+            self.classifier = _Classifier(spec)
 
-    def forward(self, x: Float[Tensor, "b ..."], mask: Bool[Tensor, "b t"] | None = None) -> Float[Tensor, "b classes"]:
+    def forward(
+        self, x: Shaped[Tensor, "b ..."], mask: Bool[Tensor, "b t"] | None = None
+    ) -> Float[Tensor, "b *t classes"]:
         x = self.embed(x, mask)
         for block in self.blocks:
             x = block(x, mask)
+        if self.spec.causal:
+            return self.unembedding(layer_norm(x))
         return self.classifier(masked_mean(layer_norm(x), mask))
 
     def embed(self, x: Tensor, mask: Tensor | None) -> Float[Tensor, "b t D"]:
-        if self.embedding is not None:
+        if self.spec.vocabulary is not None:
+            check_tokens(self.spec, x, mask)
+            assert isinstance(self.embedding, nn.Embedding)
+            x = self.embedding(x)
+        elif self.embedding is not None:
             check_images(self.spec, x)
             x = self.embedding(x).flatten(2).mT
         elif x.ndim != 3 or x.shape[-1] != self.spec.dim or mask is None:
@@ -141,7 +159,26 @@ class ZooTransformer(nn.Module):
             raise ValueError(
                 f"a transformer of {self.spec.task} reads at most {self.spec.tokens} tokens, got {x.shape[1]}"
             )
-        return self.dropout(x + self.positions[: x.shape[1]])
+        positions = self.positions.weight if isinstance(self.positions, nn.Embedding) else self.positions
+        return self.dropout(x + positions[: x.shape[1]])
+
+
+def later_tokens(scores: Float[Tensor, "... t s"]) -> Bool[Tensor, "t s"]:
+    """True where a query [t] comes before a key [s]."""
+    return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+
+
+def check_tokens(spec: TransformerSpec, tokens: Tensor, mask: Tensor | None) -> None:
+    """Refuses what is not numbers of tokens, with a mask where texts are classified."""
+    if tokens.ndim != 2 or tokens.dtype not in (torch.int32, torch.int64) or (mask is None) != spec.causal:
+        got = f"{tokens.dtype} {tuple(tokens.shape)} and {'no mask' if mask is None else 'a mask'}"
+        needs = "without a mask" if spec.causal else "and a mask [b, t]"
+        raise ValueError(f"a transformer of {spec.task} reads whole numbers of tokens [b, t] {needs}, got {got}")
+    low, high = (int(tokens.min()), int(tokens.max())) if tokens.numel() else (0, 0)
+    if low < 0 or high >= spec.vocabulary:
+        raise ValueError(
+            f"tokens of {spec.task} are numbers from 0 to {spec.vocabulary - 1:,}, got {low if low < 0 else high:,}"
+        )
 
 
 def check_images(spec: TransformerSpec, images: Tensor) -> None:

@@ -6,20 +6,21 @@ product.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
-from zoo.transformer.model import EPSILON, check_images, layer_norm, masked_mean, sinusoidal_positions
+from zoo.transformer.model import EPSILON, check_images, later_tokens, layer_norm, masked_mean, sinusoidal_positions
 from zoo.transformer.spec import TransformerSpec
 
 Dropout = Callable[[int, Tensor], Tensor]
 """``dropout(layer, x)`` for activations [P, b, t, D]; its layers are numbered in the order of the forward pass."""
 _ALIGNMENT = 8
+_MOST_AS_PRODUCT = 512  # tokens of a vocabulary that are looked up by a matrix product
 
 
 class Step(NamedTuple):
@@ -40,7 +41,7 @@ def _patches(images: Float[Tensor, "b channels height width"], size: int) -> Flo
 
 
 def prepare_inputs(spec: TransformerSpec, x: Tensor) -> Float[Tensor, "b t features"]:
-    """The inputs of a population: patches of images, or word vectors as they are."""
+    """The inputs of a population: patches of images, or word vectors and numbers of tokens as they are."""
     if spec.patch_size is None:
         return x
     check_images(spec, x)
@@ -50,30 +51,22 @@ def prepare_inputs(spec: TransformerSpec, x: Tensor) -> Float[Tensor, "b t featu
 def population_logits(
     spec: TransformerSpec,
     flat: Float[Tensor, "P d"],
-    x: Float[Tensor, "b t features"],
+    x: Shaped[Tensor, "b t *features"],
     mask: Bool[Tensor, "b t"] | None,
     dropout: Dropout = no_dropout,
     dtype: torch.dtype = torch.float32,
     steps: list[Step] | None = None,
     positions: Float[Tensor, "tokens D"] | None = None,
-) -> Float[Tensor, "P b classes"]:
-    """Logits of every model for every example; products in ``dtype``, the result at least float32.
+) -> Float[Tensor, "P b *t classes"]:
+    """Logits of every model for every example, those of language models at every position.
 
-    ``steps`` takes what LayerNorm makes of the activations after attention and after the MLP of each block.
+    Products are in ``dtype``, the result is at least float32. ``steps`` takes what LayerNorm makes of the activations after attention and after the MLP of each block.
     ``positions`` are the sinusoidal ones, for a caller that has them on the device: a CUDA graph cannot record their
     way there.
     """
-    models, (b, t, _) = len(flat), x.shape
+    models, (b, t) = len(flat), x.shape[:2]
     weights = iter(_split_weights(spec, flat.to(dtype)))
-    positions = sinusoidal_positions(spec.tokens, spec.dim) if positions is None else positions
-    positions = positions.to(x.device, dtype)[:t]
-    x = x.to(dtype)
-    if spec.patch_size is None:
-        h = (x + positions).expand(models, b, t, spec.dim)
-    else:
-        h = _linear(x.flatten(0, 1).expand(models, b * t, x.shape[-1]), next(weights), next(weights))
-        h = h.view(models, b, t, spec.dim) + positions
-    h = dropout(0, h)
+    h = dropout(0, _embed(spec, weights, models, x, positions, dtype))
     normalized = layer_norm(h)
     for block in range(spec.blocks):
         qkv, output, fc1, bias1, fc2, bias2 = (next(weights) for _ in range(6))
@@ -83,10 +76,40 @@ def population_logits(
         mapped = dropout(2 + 2 * block, _linear(hidden, fc2, bias2).view(models, b, t, spec.dim))
         h = h + mapped if spec.residual else mapped
         normalized = _normalize(h, steps)
-    pooled = masked_mean(normalized, mask)
-    fc1, bias1, fc2, bias2 = weights
-    logits = _linear(F.relu(_linear(pooled, fc1, bias1)), fc2, bias2)
+    if spec.causal:
+        (unembedding,) = weights
+        logits = (normalized.view(models, b * t, spec.dim) @ unembedding.mT).view(models, b, t, spec.classes)
+    else:
+        fc1, bias1, fc2, bias2 = weights
+        logits = _linear(F.relu(_linear(masked_mean(normalized, mask), fc1, bias1)), fc2, bias2)
     return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def _embed(
+    spec: TransformerSpec,
+    weights: Iterator[Tensor],
+    models: int,
+    x: Shaped[Tensor, "b t *features"],
+    sinusoids: Float[Tensor, "tokens D"] | None,
+    dtype: torch.dtype,
+) -> Float[Tensor, "P b t D"]:
+    """The first rows of every model: patches, word vectors or tokens, each with its position."""
+    b, t = x.shape[:2]
+    if spec.vocabulary is not None:
+        embedding, positions = next(weights), next(weights)
+        if spec.vocabulary <= _MOST_AS_PRODUCT:
+            # a product: sums over equal tokens in its gradient have a fixed order, on a GPU too
+            chosen = F.one_hot(x.flatten().long(), spec.vocabulary).to(dtype)
+            h = chosen.expand(models, -1, -1) @ embedding
+        else:
+            h = embedding[:, x.flatten()]
+        return h.view(models, b, t, spec.dim) + positions[:, None, :t]
+    sinusoids = sinusoidal_positions(spec.tokens, spec.dim) if sinusoids is None else sinusoids
+    positions, x = sinusoids.to(x.device, dtype)[:t], x.to(dtype)
+    if spec.patch_size is None:
+        return (x + positions).expand(models, b, t, spec.dim)
+    h = _linear(x.flatten(0, 1).expand(models, b * t, x.shape[-1]), next(weights), next(weights))
+    return h.view(models, b, t, spec.dim) + positions
 
 
 def _split_weights(spec: TransformerSpec, flat: Float[Tensor, "P d"]) -> list[Tensor]:
@@ -138,7 +161,8 @@ def _attention(
     if x.device.type == "cpu":  # torch's kernel for whole attention, which takes a quarter to two thirds of the time
         wide = None if mask is None else mask.repeat(models, 1)[:, None, None, :]
         flat = (part.flatten(0, 1) for part in (query, key, value))
-        heads = F.scaled_dot_product_attention(*flat, attn_mask=wide).unflatten(0, (models, b))
+        whole = F.scaled_dot_product_attention(*flat, attn_mask=wide, is_causal=spec.causal)
+        heads = whole.unflatten(0, (models, b))
     else:
         heads = _padded_attention(spec, query, key, value, mask)
     joined = heads.transpose(2, 3).flatten(3).flatten(1, 2)
@@ -164,10 +188,13 @@ def _padded_attention(
     if mask is not None or surplus:
         real = query.new_ones(1, t, dtype=torch.bool) if mask is None else mask
         scores = scores.masked_fill(~F.pad(real, (0, surplus))[:, None, None, :], -torch.inf)
+    if spec.causal:
+        scores = scores.masked_fill(later_tokens(scores), -torch.inf)
     return torch.softmax(scores, dim=-1) @ value
 
 
-def population_losses(logits: Float[Tensor, "P b classes"], labels: Int[Tensor, " b"]) -> Float[Tensor, " P"]:
+def population_losses(logits: Float[Tensor, "P b *t classes"], labels: Int[Tensor, " b *t"]) -> Float[Tensor, " P"]:
     """Mean cross entropy of each model over the batch."""
-    flat_labels = labels.expand(len(logits), -1).flatten()
-    return F.cross_entropy(logits.flatten(0, 1), flat_labels, reduction="none").view(len(logits), -1).mean(dim=1)
+    flat_labels = labels.expand(len(logits), *labels.shape).flatten()
+    losses = F.cross_entropy(logits.flatten(0, -2), flat_labels, reduction="none")
+    return losses.view(len(logits), -1).mean(dim=1)

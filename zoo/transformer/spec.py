@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 Component = Literal["embedding", "encoder", "classifier"]
 _MAX_BLOCKS, _MAX_TOKENS, _MAX_PARAMETERS = 1 << 10, 1 << 12, 1 << 28
 """Far above any zoo; a spec that came with a file cannot exceed them."""
-_LATER = {"channels": 1, "residual": False}
+_LATER = {"channels": 1, "residual": False, "vocabulary": None, "causal": False}
 """Fields that the first files do not have, and what they are there."""
 COMPONENTS: tuple[Component, ...] = ("embedding", "encoder", "classifier")
 
@@ -39,7 +39,9 @@ class TransformerSpec:
     """Dimensions of a zoo transformer, in the paper's letters where it has one.
 
     A spec with a ``patch_size`` reads images of any sides that cut into ``tokens`` patches through a trainable
-    convolution; one without reads word vectors of a frozen embedding, with a mask.
+    convolution. One with a ``vocabulary`` reads numbers of tokens through a trainable embedding, with trainable
+    positions. One with neither reads word vectors of a frozen embedding, with a mask. A ``causal`` transformer is a
+    language model: no token attends to a later one, and the classes are those of the next token, at every position.
     """
 
     task: str
@@ -54,18 +56,27 @@ class TransformerSpec:
     blocks: int = 2
     channels: int = 1  # of the images
     residual: bool = False  # x + f(LN(x)) instead of f(LN(x))
+    vocabulary: int | None = None  # V
+    causal: bool = False
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            optional = name == "patch_size" and value is None
-            if name not in ("task", "residual") and not optional and (type(value) is not int or value < 1):
+            switch, optional = name in ("residual", "causal"), name in ("patch_size", "vocabulary") and value is None
+            if switch and type(value) is not bool:
+                raise ValueError(f"{name} must be true or false, got {value!r}")
+            if name != "task" and not switch and not optional and (type(value) is not int or value < 1):
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
         if not isinstance(self.task, str):
             raise ValueError(f"task must be a name, got {self.task!r}")
-        if type(self.residual) is not bool:
-            raise ValueError(f"residual must be true or false, got {self.residual!r}")
         if self.patch_size is None and self.channels != 1:
             raise ValueError(f"channels are those of images, which need a patch_size: got {self.channels} without one")
+        if self.patch_size is not None and self.vocabulary is not None:
+            raise ValueError(f"patches are those of images, which have no vocabulary: got one of {self.vocabulary:,}")
+        if self.causal and self.vocabulary != self.classes:
+            raise ValueError(
+                "a causal transformer predicts the next token: its classes are its vocabulary, "
+                f"got {self.classes:,} and {self.vocabulary}"
+            )
         if self.blocks > _MAX_BLOCKS or self.tokens > _MAX_TOKENS or self.num_parameters > _MAX_PARAMETERS:
             raise ValueError(
                 f"a transformer of {self.blocks:,} blocks, {self.tokens:,} tokens and {self.num_parameters:,} weights "
@@ -83,12 +94,18 @@ class TransformerSpec:
         if self.patch_size is not None:
             shapes["embedding.weight"] = (self.dim, self.channels, self.patch_size, self.patch_size)
             shapes["embedding.bias"] = (self.dim,)
+        if self.vocabulary is not None:
+            shapes["embedding.weight"] = (self.vocabulary, self.dim)
+            shapes["positions.weight"] = (self.tokens, self.dim)
         for i in range(self.blocks):
             shapes |= {f"blocks.{i}.{name}": shape for name, shape in self._block_shapes.items()}
-        shapes["classifier.fc1.weight"] = (self.dim, self.dim)
-        shapes["classifier.fc1.bias"] = (self.dim,)
-        shapes["classifier.fc2.weight"] = (self.classes, self.dim)
-        shapes["classifier.fc2.bias"] = (self.classes,)
+        if self.causal:
+            shapes["unembedding.weight"] = (self.classes, self.dim)
+        else:
+            shapes["classifier.fc1.weight"] = (self.dim, self.dim)
+            shapes["classifier.fc1.bias"] = (self.dim,)
+            shapes["classifier.fc2.weight"] = (self.classes, self.dim)
+            shapes["classifier.fc2.bias"] = (self.classes,)
         slots: dict[str, _TensorSlot] = {}
         offset = 0
         for name, shape in shapes.items():
@@ -116,7 +133,9 @@ class TransformerSpec:
         Counted without the list of tensors, which a forged spec could make too long to write.
         """
         embedding = self.dim * (self.channels * self.patch_size**2 + 1) if self.patch_size else 0
-        return embedding + self.blocks * self.block_size + (self.dim + 1) * (self.dim + self.classes)
+        embedding += self.dim * (self.vocabulary + self.tokens) if self.vocabulary else 0
+        head = self.classes * self.dim if self.causal else (self.dim + 1) * (self.dim + self.classes)
+        return embedding + self.blocks * self.block_size + head
 
     @cached_property
     def block_size(self) -> int:
@@ -125,9 +144,12 @@ class TransformerSpec:
 
     @cached_property
     def components(self) -> MappingProxyType[Component, slice]:
-        """The slices of the flat vector that each component owns; one without weights is absent."""
+        """The slices of the flat vector that each component owns; one without weights is absent.
+
+        The unembedding of a language model is its classifier.
+        """
         start = self.tensors["blocks.0.query.weight"].offset
-        stop = self.tensors["classifier.fc1.weight"].offset
+        stop = start + self.blocks * self.block_size
         parts: dict[Component, slice] = {
             "encoder": slice(start, stop),
             "classifier": slice(stop, self.num_parameters),
@@ -139,7 +161,7 @@ class TransformerSpec:
     def to_dict(self) -> dict[str, Any]:
         """The dimensions as plain JSON-ready data; ``TransformerSpec(**spec.to_dict())`` is the same spec.
 
-        One channel and no residual connections are left out, as in files older than these two fields.
+        Fields that older files do not have are left out where they are as in those.
         """
         return {name: value for name, value in asdict(self).items() if (name, value) not in _LATER.items()}
 
@@ -152,7 +174,10 @@ def differences(expected: TransformerSpec, actual: TransformerSpec) -> str:
 
 MNIST = TransformerSpec(task="mnist", classes=10, tokens=49, patch_size=4)
 AGNEWS = TransformerSpec(task="agnews", classes=4, tokens=64)
-SPECS: MappingProxyType[str, TransformerSpec] = MappingProxyType({spec.task: spec for spec in (MNIST, AGNEWS)})
+SHAKESPEARE = TransformerSpec(task="shakespeare", classes=65, tokens=64, residual=True, vocabulary=65, causal=True)
+SPECS: MappingProxyType[str, TransformerSpec] = MappingProxyType(
+    {spec.task: spec for spec in (MNIST, AGNEWS, SHAKESPEARE)}
+)
 
 
 def spec_for(task: str) -> TransformerSpec:
