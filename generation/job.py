@@ -17,8 +17,8 @@ from zoo.device import choose_device
 from zoo.format.shard import ShardRecord, finished_record, shard_folder
 from zoo.reading.selection import Selection
 from zoo.storage.atomic import exclusive
-from zoo.tasks.examples import RawImages, TaskData
-from zoo.tasks.formats import IdxData, NpzData
+from zoo.tasks.examples import RawImages, RawTexts, TaskData
+from zoo.tasks.formats import IdxData, NpzData, TextData
 from zoo.tasks.paper_data import task_data
 from zoo.terminal import say
 
@@ -84,9 +84,10 @@ class Job(ShardOptions):
         """The task's data. A frozen embedding is made once and shared by all shards, so by one process at a time."""
         task, preset = self.sweep.task.file, self.sweep.preset
         raw = read_training_data(task, self.data, sample=preset.name == "demo")
-        if isinstance(raw, RawImages):
+        if not isinstance(raw, RawTexts):
             if self.vectors is not None:
-                raise ValueError(f"--vectors is for texts, and {task.name} has images")
+                what = "images" if isinstance(raw, RawImages) else "characters"
+                raise ValueError(f"--vectors is for texts with labels, and {task.name} has {what}")
             return with_fewer_examples(task_data(task, raw), preset.train_examples)
         folder = self.out / task.name
         with exclusive(folder / ".embedding.lock", busy=None):
@@ -100,7 +101,7 @@ class Job(ShardOptions):
     @property
     def may_share_embedding(self) -> bool:
         """Whether the task may read words, by one frozen embedding for all its shards; only the data decide."""
-        return not isinstance(self.sweep.task.file.data, NpzData | IdxData)
+        return not isinstance(self.sweep.task.file.data, NpzData | IdxData | TextData)
 
     def prepare(self, shard: int, held: int = 0) -> tuple[PopulationTrainer, ShardRecord]:
         """Loads the data, and returns the trainer of all runs but the first ``held``, and the record of the shard."""
@@ -115,7 +116,8 @@ class Job(ShardOptions):
             data_source=task.source,
             embedding_sha256=task.embedding.sha256 if task.embedding else None,
             data=task.identity,
-            task_file=None if self.sweep.task.file.is_paper else self.sweep.task.file.text,
+            task_file=None if self.sweep.task.file.is_named else self.sweep.task.file.text,
+            characters=task.characters,
             config=self.sweep.config_name,
             shard=shard,
             runs=len(configs),
@@ -159,16 +161,18 @@ class Job(ShardOptions):
 
 
 def _choose_preset(task: TrainingTask, name: str | None, device: str) -> Preset:
-    """The paper's preset by name; without one all of it where there is a GPU, else the demo, and it prints which.
+    """The preset of a named task; without one all of it where there is a GPU, else the demo, and it prints which.
 
     Your own task file has its own protocol.
     """
-    if not task.file.is_paper:
+    if not task.file.is_named:
         return Preset("own", task.protocol)
     if name is None:
         name, why = ("paper", "there is a GPU") if device.startswith("cuda") else ("demo", "there is no GPU")
         say(f"preset {name}, because {why} (choose with --preset {'|'.join(PRESETS)})")
-    return PRESETS[name]
+    preset = PRESETS[name]
+    epochs = task.protocol.epochs if name == "paper" else min(preset.protocol.epochs, task.protocol.epochs)
+    return replace(preset, protocol=task.protocol.lasting(epochs))
 
 
 def chosen_draw(options: TrainingOptions) -> Draw | None:

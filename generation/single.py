@@ -35,7 +35,7 @@ from jaxtyping import Float
 from torch import Tensor, optim
 from torch.nn import functional as F
 
-from generation.data import EpochBatches, TrainingInputs, epoch_batches, load_task_data, model_batch, train_subset
+from generation.data import EpochBatches, TrainingInputs, TrainingRows, epoch_batches, load_task_data, model_batch
 from generation.population.engine import initial_weights
 from generation.protocol import ADAM_BETAS, EPSILON, MOMENTUM, RMSPROP_ALPHA, RunConfig
 from generation.task import named_task
@@ -73,11 +73,14 @@ class _RunResult:
     train_loss: list[float] = field(default_factory=list)
     checkpoints: dict[str, _Checkpoint] = field(default_factory=dict)
     diverged: bool = False
+    by_loss: bool = False
 
     @property
     def best_epoch(self) -> int:
-        """The epoch, counted from 1, after which test accuracy was highest; the first of equals, 0 for none."""
-        return 1 + self.test_accuracy.index(max(self.test_accuracy)) if self.test_accuracy else 0
+        """The epoch, counted from 1, after which test accuracy was highest, or loss lowest; the first of equals, 0 for
+        none."""
+        merit = [-loss for loss in self.test_loss] if self.by_loss else self.test_accuracy
+        return 1 + merit.index(max(merit)) if merit else 0
 
 
 def make_optimizer(config: RunConfig, model: ZooTransformer) -> optim.Optimizer:
@@ -123,14 +126,14 @@ def _train_single(
     model = make_model(task.spec, config, device).to(dtype)
     optimizer = make_optimizer(config, model)
     inputs = TrainingInputs.prepare(task, protocol.crop_padding)
-    subset = train_subset(len(task.train), config.train_fraction).to(device)
-    result = _RunResult()
+    training = TrainingRows.of(task, config.train_fraction)
+    result = _RunResult(by_loss=task.spec.causal)
     snapshots: dict[str, tuple[int, torch.Tensor]] = {}
 
     for epoch in range(epochs):
         for group in optimizer.param_groups:
             group["lr"] = protocol.learning_rate(config.learning_rate, epoch)
-        batches = epoch_batches(subset.cpu(), protocol, epoch).to(device)
+        batches = epoch_batches(training.rows, protocol, epoch, training.per_epoch).to(device)
         train_loss = float(train_batches(model, optimizer, inputs, batches).double().mean())
         evaluation = measure(model, task, task.test, _EVALUATION_CHUNK)
         result.train_loss.append(train_loss)
@@ -149,7 +152,7 @@ def _train_single(
             if at == epoch + 1:
                 snapshots[label] = (epoch + 1, flat)
 
-    trained_on = task.train[subset]
+    trained_on = task.train[training.measured(task).to(device)]
     for label, (epoch, flat) in snapshots.items():
         model.load_state_dict(TransformerWeights.from_flat(task.spec, flat).state_dict())
         train_loss = measure(model, task, trained_on, _EVALUATION_CHUNK).loss
@@ -163,11 +166,12 @@ def train_batches(
 ) -> torch.Tensor:
     """One step on each batch; the batches' losses."""
     model.train()
-    dtype = model.classifier.fc1.weight.dtype
+    dtype = next(model.parameters()).dtype
     losses = []
     for step in range(len(batches)):
         x, mask, labels = model_batch(inputs, batches, step)
-        loss = F.cross_entropy(model(x.to(dtype), mask), labels)
+        logits = model(x if model.spec.vocabulary else x.to(dtype), mask)
+        loss = F.cross_entropy(logits.flatten(0, -2), labels.flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

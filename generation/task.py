@@ -106,7 +106,7 @@ class _ProtocolSection:
 
 @dataclass(frozen=True)
 class Grid:
-    """The configurations of a task, by name and by the hash of its file where it is not one of the paper's."""
+    """The configurations of a task, by name and by the hash of its file where that is not in this package."""
 
     task: str
     task_sha256: str | None
@@ -172,7 +172,7 @@ class TrainingTask:
 
 
 def named_task(name: str | Path) -> TrainingTask:
-    """``mnist``, ``agnews``, or the path of a task file."""
+    """``mnist``, ``agnews``, ``shakespeare``, or the path of a task file."""
     return _training_task(find_task(name))
 
 
@@ -195,7 +195,7 @@ def _training_task(file: TaskFile) -> TrainingTask:
             f"shards must be a multiple of {fractions}, the number of train fractions, since the runs of a shard share "
             f"one; got {shards}",
         )
-    grid = Grid(file.name, None if file.is_paper else file.sha256, sections, shards)
+    grid = Grid(file.name, None if file.is_named else file.sha256, sections, shards)
     least = min(len(grid.of_fraction(fraction)) for fraction in grid.fractions)
     if shards // fractions > least:
         raise _grid_fault(

@@ -53,10 +53,11 @@ def frozen_embedding(task: TaskFile, raw: RawTexts, folder: Path | None, vectors
     """
     dim = task.text_spec(raw.classes).dim
     make, origin = _train_embedding, f"trained on {raw.source}"
-    drawn = task.content.transformer.embedding == "random"
+    kind = task.content.transformer.embedding
+    drawn = kind in ("random", "learned")
     if drawn:
         if vectors is not None:
-            raise ValueError(f'--vectors {vectors}: {task.where} has embedding = "random"; use one or the other')
+            raise ValueError(f'--vectors {vectors}: {task.where} has embedding = "{kind}"; use one or the other')
         make, origin = _random_embedding, f"random, for the words of {raw.source}"
     elif vectors is not None:
         make, origin = partial(_reduce_vectors, vectors), f"{vectors}, reduced by PCA"

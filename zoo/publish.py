@@ -111,7 +111,7 @@ def publish(
         for config, shards in configs.items():
             entries, details[config] = _write_config(folder, config, shards, first, splits, seen, advance)
             files |= entries
-            if shards[0].record.spec.patch_size is None:
+            if shards[0].record.embedding_sha256 is not None:
                 files |= _copy_embedding(runs, folder, shards[0])
         return write_card_and_manifest(folder, files, details, template, name or out.name, stated)
 

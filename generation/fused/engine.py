@@ -73,7 +73,7 @@ class FusedEngine(Engine):
 
     def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:
         """The next epoch of every run that is alive, in place; the mean loss of each over the epoch's batches."""
-        batches = epoch_batches(self.subset, self.protocol, state.epoch).to(self.device)
+        batches = epoch_batches(self.training_rows.rows, self.protocol, state.epoch).to(self.device)
         prepared = _epoch_examples(self.inputs, batches)
         packs = _make_packs(prepared.lengths.view(batches.rows.shape), self.kernels.examples_at_once)
         first_step = state.epoch * len(batches)

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
 
-from generation.data import TrainingInputs, train_subset
+from generation.data import TrainingInputs, TrainingRows
 from generation.protocol import ADAM_BETAS, EPSILON, MOMENTUM, RMSPROP_ALPHA, RunConfig
 from zoo.format.schema import BEST
 from zoo.tasks.examples import Examples, TaskData
@@ -167,7 +167,7 @@ class Engine(ABC):
         self.spec, self.protocol = task.spec, configs[0].protocol
         self.task = task.to(device)
         self.inputs = TrainingInputs.prepare(self.task, self.protocol.crop_padding)
-        self.subset = train_subset(len(task.train), configs[0].train_fraction)
+        self.training_rows = TrainingRows.of(task, configs[0].train_fraction)
 
     @abstractmethod
     def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:

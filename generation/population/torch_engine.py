@@ -89,7 +89,8 @@ class TorchEngine(Engine):
     def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:
         """The next epoch of every run that is alive, in place; the mean loss of each over the epoch's batches."""
         epoch = state.epoch
-        batches = epoch_batches(self.subset, self.protocol, epoch).to(self.device)
+        rows = self.training_rows
+        batches = epoch_batches(rows.rows, self.protocol, epoch, rows.per_epoch).to(self.device)
         rates = [self.protocol.learning_rate(config.learning_rate, epoch) for config in self.configs]
         learning_rate = torch.tensor(rates, dtype=self.dtype, device=self.device)[:, None]
         losses = torch.zeros(len(self.configs), dtype=torch.float64, device=self.device)
@@ -215,12 +216,12 @@ class TorchEngine(Engine):
             x = prepare_inputs(self.spec, x)
             for rows in passes:
                 logits = self._logits(weights[self._members(rows)], x, mask)[: rows.stop - rows.start]
-                correct[rows] += (logits.argmax(dim=-1) == part.labels).sum(dim=1)
+                correct[rows] += (logits.argmax(dim=-1) == part.labels).flatten(1).sum(dim=1)
                 loss[rows] += population_losses(logits, part.labels).double() * len(part)
 
         self._side_by_side(measure, -(-len(examples) // _EVALUATION_BATCH), alive)
         dead = torch.where(alive, 0.0, torch.nan)
-        return correct / len(examples) + dead, loss / len(examples) + dead
+        return correct / examples.labels.numel() + dead, loss / len(examples) + dead
 
 
 def _plan_passes(population: int, at_most: int, *, even: bool = True) -> tuple[slice, ...]:

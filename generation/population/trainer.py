@@ -19,8 +19,9 @@ from generation.options import ENGINES
 from generation.population.engine import Engine, PopulationState, checkpoint_labels
 from generation.population.torch_engine import TorchEngine
 from generation.protocol import RunConfig
-from zoo.format.schema import BEST
+from zoo.format.schema import BEST, LANGUAGE_LABELS
 from zoo.tasks.examples import TaskData
+from zoo.tasks.language import language_labels
 
 
 def make_engine(
@@ -95,9 +96,10 @@ class PopulationTrainer:
         state.alive &= train_loss.isfinite() & test_loss.isfinite() & state.weights.isfinite().all(dim=1)
         for index, label in enumerate(checkpoint_labels(self.configs[0])):
             if label == BEST:
-                earlier = state.test_accuracy[:, :epoch].nan_to_num(-1.0)
-                best = earlier.amax(dim=1) if epoch else torch.full_like(accuracy, -1.0)
-                better = state.alive & (accuracy > best)
+                merit = -state.test_loss if self.task.spec.causal else state.test_accuracy
+                earlier = merit[:, :epoch].nan_to_num(-torch.inf)
+                best = earlier.amax(dim=1) if epoch else torch.full_like(accuracy, -torch.inf)
+                better = state.alive & (merit[:, epoch] > best)
                 state.best_epoch = torch.where(better, epoch + 1, state.best_epoch)
                 state.checkpoints[index] = torch.where(better[:, None], state.weights, state.checkpoints[index])
             elif self.protocol.checkpoints[label] == epoch + 1:
@@ -106,14 +108,18 @@ class PopulationTrainer:
 
     def measure_checkpoints(self) -> dict[str, Float64[Tensor, "labels P"]]:
         """By the names of their columns: test accuracy and loss of every checkpoint, in float32, and its mean loss on
-        the examples its run was trained on, uncropped and without dropout."""
-        trained_on = self.task.train[self.engine.subset.to(self.device)]
+        examples its run was trained on, uncropped and without dropout. Language models have more labels."""
+        trained_on = self.task.train[self.engine.training_rows.measured(self.task).to(self.device)]
         alive, checkpoints = self.state.alive, self.state.checkpoints
         with self._timed():
             trained = [self.engine.evaluate(weights, alive, trained_on) for weights in checkpoints]
         tested = self._curves_at_checkpoints() if self.engine.exact_evaluation else self._test_exactly()
         train_loss = torch.stack([loss for _, loss in trained])
-        return {"test_accuracy": tested[0], "test_loss": tested[1], "train_loss": train_loss}
+        measures = {"test_accuracy": tested[0], "test_loss": tested[1], "train_loss": train_loss}
+        if self.task.spec.causal:
+            labels = [language_labels(self.task, weights.float()) for weights in checkpoints]
+            measures |= {name: torch.stack([each[name] for each in labels]) for name in LANGUAGE_LABELS}
+        return measures
 
     def _curves_at_checkpoints(self) -> tuple[Tensor, Tensor]:
         checkpoints = self.protocol.checkpoints

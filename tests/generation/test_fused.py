@@ -275,7 +275,7 @@ def test_examples_hold_what_the_batches_hold_and_texts_are_sorted_by_length(task
     task = tasks["agnews"]
     protocol = Protocol(batch_size=4)
     twin = TorchEngine([config("agnews")], task)
-    batches = epoch_batches(twin.subset, protocol, epoch=1)
+    batches = epoch_batches(twin.training_rows.rows, protocol, epoch=1)
     examples = _epoch_examples(twin.inputs, batches)
     ids = task.train.inputs[batches.rows.flatten()]
     lengths = (examples.facts >> 24).view(4, 4)

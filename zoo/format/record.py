@@ -13,7 +13,7 @@ from zoo.format.hyperparameters import DISTINCT_SEEDS, repeats_of
 from zoo.format.recipe import epochs_of_checkpoints, hashed_configuration, run_id, seeds_by_policy
 from zoo.format.schema import BEST
 from zoo.tasks.identity import SHORT_HASH, DataIdentity, shortfall
-from zoo.tasks.task_file import PAPER_TASKS, TaskFile
+from zoo.tasks.task_file import NAMED_TASKS, TaskFile
 from zoo.transformer.spec import TransformerSpec
 
 _SEEDS_SUFFIX, _REPEATS_SUFFIX = "-seeds", "-repeats"
@@ -30,7 +30,7 @@ def config_name(task: str, seeds: str) -> str:
     """
     if repeats_of(seeds) is not None:
         return task + _REPEATS_SUFFIX
-    return task + _SEEDS_SUFFIX if task in PAPER_TASKS and seeds == DISTINCT_SEEDS else task
+    return task + _SEEDS_SUFFIX if task in NAMED_TASKS and seeds == DISTINCT_SEEDS else task
 
 
 def task_of(config: str) -> str:
@@ -52,7 +52,9 @@ class TrainingRecord:
     data: DataIdentity | None = field(default=None, kw_only=True)
     """None in records made before it was kept."""
     task_file: str | None = field(default=None, kw_only=True)
-    """The text of the task file; None for the paper's tasks, whose files are in this package."""
+    """The text of the task file; None for named tasks, whose files are in this package."""
+    characters: str | None = field(default=None, kw_only=True)
+    """Those that the tokens of language models stand for, in order; None for other transformers."""
 
     def __post_init__(self) -> None:
         """Refuses a record that contradicts itself."""
@@ -62,6 +64,8 @@ class TrainingRecord:
             raise ValueError(f"checkpoint_epochs must be ascending epochs, got {str(epochs)[:80]}")
         checked(self.protocol.get("epochs"), _Epoch, "epochs ")
         self._check_task()
+        if len(self.characters or "") != (self.spec.vocabulary if self.spec.causal else 0):
+            raise ValueError(f"{self.spec.vocabulary} characters are needed, got {len(self.characters or '')}")
 
     def _check_task(self) -> None:
         """Refuses a task that is not the paper's and has no file, or whose file describes other transformers.
@@ -70,11 +74,11 @@ class TrainingRecord:
         """
         if self.spec.task != self.task:
             raise ValueError(f"the task is {self.task!r}, but its spec is that of {self.spec.task!r}")
-        if self.task in PAPER_TASKS and self.task_file is None:
+        if self.task in NAMED_TASKS and self.task_file is None:
             return
         if not isinstance(self.task_file, str):
             raise ValueError(
-                f"unknown task {self.task!r}: {', '.join(PAPER_TASKS)}, or one that comes with a task_file"
+                f"unknown task {self.task!r}: {', '.join(NAMED_TASKS)}, or one that comes with a task_file"
             )
         file = TaskFile.own(self.task_file, "task_file", Path())
         different = [name for name, value in file.dimensions.items() if getattr(self.spec, name) != value]
@@ -85,7 +89,7 @@ class TrainingRecord:
     def definition(self, base: Path, *, fetch: bool = False) -> TaskFile:
         """The task file, with paths that start from ``base``. It may be a stranger's: data are fetched on request."""
         if self.task_file is None:
-            return TaskFile.paper(self.task)
+            return TaskFile.named(self.task)
         return replace(TaskFile.own(self.task_file, f"the task file of {self.task}", base), fetch=fetch)
 
     @property

@@ -21,6 +21,8 @@ CHECKPOINTS = ("epoch_50", "epoch_75", "epoch_100", BEST)
 CHECKPOINT = rf"(epoch_[1-9][0-9]{{0,4}}|{BEST})"
 """The names that any task's checkpoints may have."""
 STATUSES = ("completed", "diverged")
+LANGUAGE_LABELS = ("early_loss", "late_loss", "bigram_divergence", "induction_loss")
+"""Measured with the checkpoints of language models: ``zoo.tasks.language``."""
 _ARROW_TYPES = {float: pa.float64(), int: pa.int64()}
 _HYPERPARAMETERS = [pa.field(name, _ARROW_TYPES.get(get_args(kind)[0], pa.string())) for name, kind in TYPES.items()]
 
@@ -37,6 +39,7 @@ def checkpoint_schema(spec: TransformerSpec) -> pa.Schema:
             pa.field("test_accuracy", pa.float32()),
             pa.field("test_loss", pa.float32()),
             pa.field("train_loss", pa.float32()),
+            *(pa.field(name, pa.float32()) for name in (LANGUAGE_LABELS if spec.causal else ())),
             *_HYPERPARAMETERS,
             pa.field(WEIGHTS, weights),
         ]

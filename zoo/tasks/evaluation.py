@@ -15,10 +15,10 @@ from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import PublishedZoo
 from zoo.reading.locate import find_folder
 from zoo.tasks.embedding import WordEmbedding
-from zoo.tasks.examples import Examples, RawImages, TaskData
+from zoo.tasks.examples import Examples, RawTexts, TaskData
 from zoo.tasks.formats import CsvData
 from zoo.tasks.paper_data import read_task, task_data
-from zoo.tasks.task_file import PAPER_TASKS, TaskFile, find_task
+from zoo.tasks.task_file import NAMED_TASKS, TaskFile, find_task
 from zoo.transformer.model import ZooTransformer
 
 _TILE = 100
@@ -26,7 +26,7 @@ _TILE = 100
 
 
 class Evaluation(NamedTuple):
-    """Share of examples classified correctly, and mean cross entropy."""
+    """Share of examples classified correctly, and mean cross entropy; of language models, per token."""
 
     accuracy: float
     loss: float
@@ -66,13 +66,13 @@ def evaluate(
 
 def _define_task(name: str | Path, zoo: str | Path, fetch: bool) -> TaskFile:
     """The file of a task: the paper's by name, one by its path, or by the name of its config or task that of a zoo."""
-    if str(name) in PAPER_TASKS or Path(name).suffix == ".toml":
+    if str(name) in NAMED_TASKS or Path(name).suffix == ".toml":
         return find_task(name)
     configs = PublishedZoo.read(find_folder(zoo, str(name))).configs
     for config, details in configs.items():
         if str(name) in (config, details.task):
             return details.definition(Path(), fetch=fetch)
-    known = ", ".join(dict.fromkeys([*PAPER_TASKS, *configs]))
+    known = ", ".join(dict.fromkeys([*NAMED_TASKS, *configs]))
     raise ValueError(f"unknown task {str(name)!r}: {known}, the path of a TOML file, or a task of another zoo=FOLDER")
 
 
@@ -81,7 +81,7 @@ def load_task(task: TaskFile, data: str | Path | None, embedding: Callable[[], s
     # a missing embedding should be reported before a long download of the data
     found = embedding() if isinstance(task.data, CsvData) else None
     raw = read_task(task, None if data is None else Path(data))
-    if isinstance(raw, RawImages):
+    if not isinstance(raw, RawTexts):
         return task_data(task, raw)
     found = embedding() if found is None else found
     return task_data(task, raw, found if isinstance(found, WordEmbedding) else WordEmbedding.load(Path(found)))
@@ -107,8 +107,8 @@ def measure(model: ZooTransformer, task: TaskData, examples: Examples, chunk: in
     """
     was_training = model.training
     model.eval()
-    device, dtype = model.positions.device, model.classifier.fc1.weight.dtype
-    task = replace(task, embedding=task.embedding.to(device) if task.embedding else None)
+    parameter = next(model.parameters())
+    task = replace(task, embedding=task.embedding.to(parameter.device) if task.embedding else None)
 
     @torch.no_grad()
     def answer(tile: Examples) -> tuple[int, float]:
@@ -116,16 +116,16 @@ def measure(model: ZooTransformer, task: TaskData, examples: Examples, chunk: in
         if count < _TILE:
             inputs = torch.cat([inputs, inputs[:1].expand(_TILE - count, *inputs.shape[1:])])
         x, mask = task.model_inputs(inputs)
-        logits = model(x.to(dtype), mask)[:count]
-        loss = float(F.cross_entropy(logits.double(), tile.labels, reduction="sum"))
-        return int((logits.argmax(dim=1) == tile.labels).sum()), loss
+        logits = model(x if task.spec.vocabulary else x.to(parameter.dtype), mask)[:count]
+        loss = float(F.cross_entropy(logits.double().flatten(0, -2), tile.labels.flatten(), reduction="sum"))
+        return int((logits.argmax(dim=-1) == tile.labels).sum()), loss
 
     correct, loss = 0, 0.0
-    threads = torch.get_num_threads() if device.type == "cpu" else 1
+    threads = torch.get_num_threads() if parameter.device.type == "cpu" else 1
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         for start in range(0, len(examples), chunk):
-            part = examples[slice(start, start + chunk)].to(device)
+            part = examples[slice(start, start + chunk)].to(parameter.device)
             for right, lost in pool.map(answer, (part[slice(at, at + _TILE)] for at in range(0, len(part), _TILE))):
                 correct, loss = correct + right, loss + lost
     model.train(was_training)
-    return Evaluation(correct / len(examples), loss / len(examples))
+    return Evaluation(correct / examples.labels.numel(), loss / examples.labels.numel())

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float, Int, Integer, UInt8
+from jaxtyping import Bool, Float, Int, Integer, Shaped, UInt8
 from torch import Tensor
 
 from zoo.checked import shown
-from zoo.tasks.embedding import WordEmbedding
+from zoo.tasks.embedding import PADDING, WordEmbedding
 from zoo.tasks.identity import DataIdentity, hash_images, hash_texts, name_of
 from zoo.transformer.spec import TransformerSpec
 
@@ -33,13 +33,14 @@ _WHOLE_NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
 
 @dataclass(frozen=True)
 class Examples:
-    """A set of labeled examples, whole: images as bytes, or texts as word ids padded with 0.
+    """A set of labeled examples, whole: images as bytes, texts as word ids padded with 0, or windows of characters.
 
-    Images of several channels have them last, as files do; those of one channel need no such dimension.
+    Images of several channels have them last, as files do; those of one channel need no such dimension. A window has a
+    label for each of its characters, the one after it.
     """
 
     inputs: UInt8[Tensor, "n height width *channels"] | Int[Tensor, "n tokens"]
-    labels: Integer[Tensor, " n"]
+    labels: Integer[Tensor, " n *tokens"]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -61,6 +62,8 @@ class TaskData:
     source: str
     embedding: WordEmbedding | None = None
     identity: DataIdentity | None = None
+    characters: str | None = None
+    """Those of a language model's text: number i stands for the i-th of them."""
 
     def to(self, device: torch.device | str) -> "TaskData":
         embedding = self.embedding.to(device) if self.embedding else None
@@ -76,11 +79,13 @@ class TaskData:
                 digest.update(tensor.cpu().contiguous().numpy().data)
         return digest.hexdigest()
 
-    def model_inputs(self, inputs: Tensor) -> tuple[Float[Tensor, "b ..."], Bool[Tensor, "b t"] | None]:
+    def model_inputs(self, inputs: Tensor) -> tuple[Shaped[Tensor, "b ..."], Bool[Tensor, "b t"] | None]:
         """The input of a ``ZooTransformer`` for these raw inputs.
 
-        Pixels in [−1, 1] as [b, channels, height, width], or word vectors and their mask.
+        Pixels in [−1, 1] as [b, channels, height, width], word vectors or word ids and their mask, or characters.
         """
+        if self.spec.vocabulary is not None:
+            return inputs.long(), None if self.spec.causal else inputs != PADDING
         if self.embedding is not None:
             return self.embedding(inputs)
         pixels = _normalize_pixels(inputs)
@@ -131,7 +136,8 @@ class RawTexts:
     classes: int
 
     def encode(self, embedding: WordEmbedding, spec: TransformerSpec) -> TaskData:
-        """The texts as word ids of this embedding, ``spec.tokens`` per text."""
+        """The texts as word ids of this embedding, ``spec.tokens`` per text. Where vectors are learned, its own are not
+        used."""
         texts = len(self.train.texts) + len(self.test.texts)
         if texts * spec.tokens > _MOST_TOKENS:
             sizes = f"{texts:,} texts of {spec.tokens:,} tokens"
@@ -141,6 +147,40 @@ class RawTexts:
             for split in (self.train, self.test)
         )
         return TaskData(spec, train, test, self.source, embedding, self.identity)
+
+
+@dataclass(frozen=True)
+class RawCharacters:
+    """A text to train on and one to test on, as numbers of their characters."""
+
+    train: Int[Tensor, " n"]
+    test: Int[Tensor, " m"]
+    characters: str
+    title: str
+    where: str
+
+    def as_task(self, spec: TransformerSpec) -> TaskData:
+        """The texts cut into windows of T + 1 characters, a window's last being the next one's first: T inputs, and each
+        one's successor as its label. What is left over at the end is left out."""
+        least = spec.tokens + 1
+        if len(self.train) < least or len(self.test) < least:
+            raise ValueError(
+                f"{self.where} has {len(self.train):,} characters to train and {len(self.test):,} to test on: a window "
+                f"of {spec.tokens:,} tokens takes {least:,} of each"
+            )
+        train, test = (_windows(text, spec.tokens) for text in (self.train, self.test))
+        hashes = (hashlib.sha256(self._decode(text).encode()).hexdigest() for text in (self.train, self.test))
+        identity = DataIdentity(len(train), len(test), *hashes)
+        return TaskData(spec, train, test, name_of(self.title, identity), identity=identity, characters=self.characters)
+
+    def _decode(self, text: Int[Tensor, " n"]) -> str:
+        return "".join(map(self.characters.__getitem__, text.tolist()))
+
+
+def _windows(text: Int[Tensor, " n"], tokens: int) -> Examples:
+    count = (len(text) - 1) // tokens
+    inputs, labels = (text[shift : shift + count * tokens].view(count, tokens) for shift in (0, 1))
+    return Examples(inputs, labels.long())
 
 
 def identify_images(train: Examples, test: Examples) -> DataIdentity:

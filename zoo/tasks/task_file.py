@@ -1,6 +1,6 @@
 """A task is a TOML file: what transformers are trained on, what they look like, over which grid, by which protocol.
 
-The paper's two are in ``zoo/tasks/paper``; they go by their names, any other by its path. ``zoo`` reads the name,
+The paper's two and Shakespeare's are in ``zoo/tasks/named``; they go by their names, any other by its path. ``zoo`` reads the name,
 ``[data]`` and ``[transformer]``; ``[grid]`` and ``[protocol]`` are for the generator (``generation.task``).
 """
 
@@ -20,10 +20,11 @@ from zoo.tasks.toml_text import parse_toml, toml_text
 from zoo.transformer.spec import TransformerSpec
 
 PAPER_TASKS = ("mnist", "agnews")
-_PAPER_FOLDER = Path(__file__).parent / "paper"
+NAMED_TASKS = (*PAPER_TASKS, "shakespeare")
+_NAMED_FOLDER = Path(__file__).parent / "named"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
-_RESERVED = (*PAPER_TASKS, "predictors")
-"""Reserved names: the paper's tasks, and the folder of fitted predictors beside a zoo."""
+_RESERVED = (*NAMED_TASKS, "predictors")
+"""Reserved names: the named tasks, and the folder of fitted predictors beside a zoo."""
 _RESERVED_ENDINGS = ("-seeds", "-repeats", "-runs")
 """Endings that turn the name of a task into the name of a config."""
 _MAX_BYTES = 1 << 16
@@ -44,7 +45,8 @@ class _Transformer:
     hidden_dim: _Dimension = None
     blocks: _Dimension = None
     residual: bool | None = None
-    embedding: Literal["word2vec", "random"] | None = None
+    causal: bool | None = None
+    embedding: Literal["word2vec", "random", "learned"] | None = None
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,10 @@ class TaskFile:
 
     @classmethod
     def read(cls, path: Path) -> "TaskFile":
-        """Your own file; it cannot have the name of one of the paper's tasks."""
+        """Your own file; it cannot have the name of a named task."""
         if not path.is_file():
             raise FileNotFoundError(
-                f"there is no task {str(path)!r}: {', '.join(PAPER_TASKS)}, or the path of a TOML file"
+                f"there is no task {str(path)!r}: {', '.join(NAMED_TASKS)}, or the path of a TOML file"
             )
         if (size := path.stat().st_size) > _MAX_BYTES:
             raise ValueError(f"{path} is not a task file: {size:,} bytes, at most {_MAX_BYTES:,} are read")
@@ -111,14 +113,18 @@ class TaskFile:
             raise ValueError(f"{where}: {error}") from error
 
     @classmethod
-    def paper(cls, name: str) -> "TaskFile":
-        """One of the paper's, which lies in this package."""
-        path = _PAPER_FOLDER / f"{name}.toml"
+    def named(cls, name: str) -> "TaskFile":
+        """One that lies in this package."""
+        path = _NAMED_FOLDER / f"{name}.toml"
         return cls.parse(path.read_text(encoding="utf-8"), name, path.parent)
 
     @property
     def is_paper(self) -> bool:
         return self.name in PAPER_TASKS
+
+    @property
+    def is_named(self) -> bool:
+        return self.name in NAMED_TASKS
 
     @cached_property
     def sha256(self) -> str:
@@ -143,6 +149,7 @@ class TaskFile:
     def image_spec(self, height: int, width: int, channels: int, classes: int) -> TransformerSpec:
         """The transformer for images of this size, cut into square patches."""
         given = dict(self.dimensions)
+        self._refuse_causal("images")
         if "tokens" in given:
             raise self._fault("tokens", "is for texts: the data are images, whose patches are the tokens")
         if self.content.transformer.embedding is not None:
@@ -156,11 +163,29 @@ class TaskFile:
             )
         return self._spec(classes, tokens=(height // patch) * (width // patch), channels=channels, **given)
 
-    def text_spec(self, classes: int) -> TransformerSpec:
-        """The transformer for texts as word vectors."""
+    def text_spec(self, classes: int, words: int | None = None) -> TransformerSpec:
+        """The transformer for labeled texts: as word vectors, or as numbers of ``words`` whose vectors are learned."""
+        self._refuse_causal("labeled texts")
+        self._refuse_patches()
+        vocabulary = {"vocabulary": words} if self.content.transformer.embedding == "learned" else {}
+        return self._spec(classes, **{"tokens": _PAPER_TOKENS, **self.dimensions, **vocabulary})
+
+    def language_spec(self, characters: int) -> TransformerSpec:
+        """The transformer for one long text without labels, which predicts its next character."""
+        if not self.dimensions.get("causal"):
+            raise self._fault("causal", "must be true: the data are a text without labels, to be predicted")
+        if self.content.transformer.embedding not in (None, "learned"):
+            raise self._fault("embedding", "of characters is learned: leave it out")
+        self._refuse_patches()
+        return self._spec(characters, **{"tokens": _PAPER_TOKENS, "vocabulary": characters, **self.dimensions})
+
+    def _refuse_causal(self, data: str) -> None:
+        if self.dimensions.get("causal"):
+            raise self._fault("causal", f'is for one long text (format = "text"): the data are {data}')
+
+    def _refuse_patches(self) -> None:
         if "patch_size" in self.dimensions:
-            raise self._fault("patch_size", "is for images: the data are texts; tokens says how many words are read")
-        return self._spec(classes, **{"tokens": _PAPER_TOKENS, **self.dimensions})
+            raise self._fault("patch_size", "is for images: the data are texts; tokens says how many of them are read")
 
     def _spec(self, classes: int, **dimensions: Any) -> TransformerSpec:
         if classes < 2:
@@ -190,5 +215,5 @@ def _read_content(raw: dict[str, Any], where: str) -> _Content:
 
 
 def find_task(name: str | Path) -> TaskFile:
-    """One of the paper's tasks by its name, any other by the path of its file."""
-    return TaskFile.paper(str(name)) if str(name) in PAPER_TASKS else TaskFile.read(Path(name))
+    """A named task, any other by the path of its file."""
+    return TaskFile.named(str(name)) if str(name) in NAMED_TASKS else TaskFile.read(Path(name))

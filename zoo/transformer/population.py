@@ -40,7 +40,7 @@ def _patches(images: Float[Tensor, "b channels height width"], size: int) -> Flo
     return squares.permute(0, 2, 4, 1, 3, 5).reshape(len(images), -1, images.shape[1] * size * size)
 
 
-def prepare_inputs(spec: TransformerSpec, x: Tensor) -> Float[Tensor, "b t features"]:
+def prepare_inputs(spec: TransformerSpec, x: Tensor) -> Shaped[Tensor, "b t *features"]:
     """The inputs of a population: patches of images, or word vectors and numbers of tokens as they are."""
     if spec.patch_size is None:
         return x
@@ -60,9 +60,9 @@ def population_logits(
 ) -> Float[Tensor, "P b *t classes"]:
     """Logits of every model for every example, those of language models at every position.
 
-    Products are in ``dtype``, the result is at least float32. ``steps`` takes what LayerNorm makes of the activations after attention and after the MLP of each block.
-    ``positions`` are the sinusoidal ones, for a caller that has them on the device: a CUDA graph cannot record their
-    way there.
+    Products are in ``dtype``, the result is at least float32. ``steps`` takes what LayerNorm makes of the activations
+    after attention and after the MLP of each block. ``positions`` are the sinusoidal ones, for a caller that has them on
+    the device: a CUDA graph cannot record their way there.
     """
     models, (b, t) = len(flat), x.shape[:2]
     weights = iter(_split_weights(spec, flat.to(dtype)))
