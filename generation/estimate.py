@@ -107,7 +107,7 @@ def _shaped_data(job: Job) -> TaskData:
         )
         words = None if spec.patch_size else _no_words(spec.dim)
         data = TaskData(spec, train, test, f"{known.title}, which is not at hand: blank examples", words)
-    return with_fewer_examples(data, preset.train_examples)
+    return with_fewer_examples(data, preset.train_windows if data.spec.causal else preset.train_examples)
 
 
 def _no_words(dim: int) -> WordEmbedding:

@@ -88,7 +88,8 @@ class Job(ShardOptions):
             if self.vectors is not None:
                 what = "images" if isinstance(raw, RawImages) else "characters"
                 raise ValueError(f"--vectors is for texts with labels, and {task.name} has {what}")
-            return with_fewer_examples(task_data(task, raw), preset.train_examples)
+            few = preset.train_examples if isinstance(raw, RawImages) else preset.train_windows
+            return with_fewer_examples(task_data(task, raw), few)
         folder = self.out / task.name
         with exclusive(folder / ".embedding.lock", busy=None):
             if self.remote:

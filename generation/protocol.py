@@ -92,6 +92,7 @@ class Preset:
     protocol: Protocol
     runs_per_shard: int | None = None  # None: all
     train_examples: int | None = None  # None: the whole training set
+    train_windows: int | None = None  # of a text
 
     @property
     def summary(self) -> str:
@@ -106,7 +107,7 @@ PRESETS = {
     for preset in (
         Preset("paper", Protocol(), runs_per_shard=500),
         Preset("lite", Protocol.shortened(20), runs_per_shard=500),
-        Preset("demo", Protocol.shortened(6), runs_per_shard=8, train_examples=4000),
+        Preset("demo", Protocol.shortened(6), runs_per_shard=8, train_examples=4000, train_windows=1000),
     )
 }
 

@@ -26,8 +26,9 @@ from zoo.transformer.spec import TransformerSpec
 
 TINY_MNIST = TransformerSpec("mnist", classes=10, tokens=49, patch_size=4, dim=4, key_dim=2, value_dim=2, hidden_dim=4)
 TINY_AGNEWS = TransformerSpec("agnews", classes=4, tokens=64, dim=4, key_dim=2, value_dim=2, hidden_dim=4)
-_SIZES = {"dim": 10, "key_dim": 3, "value_dim": 4, "hidden_dim": 7, "blocks": 4, "channels": 3}
-TINY_PHOTOS = TransformerSpec("photos", 3, tokens=6, patch_size=4, residual=True, **_SIZES)
+TINY_PHOTOS = TransformerSpec(
+    "photos", 3, 6, 4, dim=10, key_dim=3, value_dim=4, hidden_dim=7, blocks=4, channels=3, residual=True
+)
 """Nothing like the paper's: residual, deeper, for color images of 8 × 12 or 12 × 8 pixels."""
 EPOCHS = 100
 

@@ -279,4 +279,6 @@ def misfits(spec: TransformerSpec) -> list[str]:
         )
     if spec.residual:
         found.append("it takes no residual connections, this one has them")
+    if spec.vocabulary is not None:
+        found.append("it takes no tokens whose vectors are learned, this one has them")
     return found

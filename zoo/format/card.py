@@ -141,7 +141,7 @@ def _facts(manifest: Manifest, details: dict[str, ConfigDetails]) -> dict[str, A
         "hyperparameter_meanings": {name: meaning_of(name) for name in HYPERPARAMETERS},
         "SHARED_SEED": SHARED_SEED,
         "SHORT_HASH": SHORT_HASH,
-        "checkpoint_columns": checkpoint_schema(specs[0]),
+        "checkpoint_columns": checkpoint_schema(max(specs, key=lambda spec: spec.causal)),
         "run_schema": PUBLISHED_RUN_SCHEMA,
         "lengths": " or ".join(sorted({f"{spec.num_parameters:,}" for spec in specs})),
         "epochs": " or ".join(sorted({plain_markdown(config.protocol.get("epochs")) for config in details.values()})),

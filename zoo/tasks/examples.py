@@ -160,8 +160,10 @@ class RawCharacters:
     where: str
 
     def as_task(self, spec: TransformerSpec) -> TaskData:
-        """The texts cut into windows of T + 1 characters, a window's last being the next one's first: T inputs, and each
-        one's successor as its label. What is left over at the end is left out."""
+        """The texts cut into windows of T + 1 characters: T inputs, and each one's successor as its label.
+
+        The last character of a window is the first of the next. What is left over at the end is left out.
+        """
         least = spec.tokens + 1
         if len(self.train) < least or len(self.test) < least:
             raise ValueError(

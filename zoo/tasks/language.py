@@ -63,5 +63,5 @@ def _token_losses(logits: Float[Tensor, "p b t V"], labels: Int[Tensor, "b t"]) 
 def _successors(task: TaskData) -> Float[Tensor, "V V"]:
     """How often each token follows each in the training text; sparse, since there may be 65,536."""
     pairs = torch.stack([task.train.inputs.flatten().long(), task.train.labels.flatten()])
-    counts = torch.ones(pairs.shape[1], device=pairs.device)
-    return torch.sparse_coo_tensor(pairs, counts, (task.spec.classes,) * 2).coalesce()
+    counts, shape = torch.ones(pairs.shape[1], device=pairs.device), (task.spec.classes,) * 2
+    return torch.sparse_coo_tensor(pairs, counts, shape, check_invariants=True).coalesce()

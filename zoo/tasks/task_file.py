@@ -1,7 +1,8 @@
 """A task is a TOML file: what transformers are trained on, what they look like, over which grid, by which protocol.
 
-The paper's two and Shakespeare's are in ``zoo/tasks/named``; they go by their names, any other by its path. ``zoo`` reads the name,
-``[data]`` and ``[transformer]``; ``[grid]`` and ``[protocol]`` are for the generator (``generation.task``).
+The paper's two and Shakespeare's are in ``zoo/tasks/named``; they go by their names, any other by its path. ``zoo``
+reads the name, ``[data]`` and ``[transformer]``; ``[grid]`` and ``[protocol]`` are for the generator
+(``generation.task``).
 """
 
 import hashlib

@@ -175,6 +175,7 @@ def check_tokens(spec: TransformerSpec, tokens: Tensor, mask: Tensor | None) -> 
         needs = "without a mask" if spec.causal else "and a mask [b, t]"
         raise ValueError(f"a transformer of {spec.task} reads whole numbers of tokens [b, t] {needs}, got {got}")
     low, high = (int(tokens.min()), int(tokens.max())) if tokens.numel() else (0, 0)
+    assert spec.vocabulary is not None
     if low < 0 or high >= spec.vocabulary:
         raise ValueError(
             f"tokens of {spec.task} are numbers from 0 to {spec.vocabulary - 1:,}, got {low if low < 0 else high:,}"

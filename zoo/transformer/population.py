@@ -61,8 +61,8 @@ def population_logits(
     """Logits of every model for every example, those of language models at every position.
 
     Products are in ``dtype``, the result is at least float32. ``steps`` takes what LayerNorm makes of the activations
-    after attention and after the MLP of each block. ``positions`` are the sinusoidal ones, for a caller that has them on
-    the device: a CUDA graph cannot record their way there.
+    after attention and after the MLP of each block. ``positions`` are the sinusoidal ones, for a caller that has them
+    on the device: a CUDA graph cannot record their way there.
     """
     models, (b, t) = len(flat), x.shape[:2]
     weights = iter(_split_weights(spec, flat.to(dtype)))
