@@ -52,8 +52,8 @@ def test_each_format_has_its_keys_and_defaults() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({}, r"my.toml: \[data\] format is missing: it must be one of csv, huggingface, idx, npz"),
-        ({"format": "hdf5"}, r"\[data\] format must be one of csv, huggingface, idx, npz, got 'hdf5'"),
+        ({}, r"my.toml: \[data\] format is missing: it must be one of csv, huggingface, idx, npz, text"),
+        ({"format": "hdf5"}, r"\[data\] format must be one of csv, huggingface, idx, npz, text, got 'hdf5'"),
         ({"format": "npz"}, r"\[data\] path is missing: it must be text in quotes"),
         ({"format": "npz", "path": "a", "text": 3}, r"\[data\] 'text' is not a key: there are path"),
         ({"format": "idx", "path": 3}, r"\[data\] path must be text in quotes, got 3"),
