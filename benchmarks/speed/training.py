@@ -18,10 +18,11 @@ from benchmarks.options import EPOCHS
 from benchmarks.results import Result, Setting
 from benchmarks.speed.measurements import measure, say, speed_row
 from generation.data import TrainingInputs, epoch_batches, train_subset
-from generation.fused.variants import variant_named
+from generation.fused.variants import misfits, variant_named
 from generation.population.trainer import PopulationTrainer, make_engine
-from generation.protocol import Protocol, RunConfig
+from generation.protocol import RunConfig
 from generation.single import make_model, make_optimizer, train_batches
+from generation.task import named_task
 from nfn import PredictorEnsemble, TrainingStep, TransformerNFN
 from nfn.predictors.gauge_nfn import SOURCES
 from nfn.predictors.literal import literal_twin
@@ -33,7 +34,7 @@ from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import Examples, TaskData
 from zoo.tasks.identity import KNOWN
 from zoo.transformer.dimensions import with_dimensions
-from zoo.transformer.spec import PAPER_SPECS
+from zoo.transformer.spec import PAPER_SPECS, SPECS
 
 _STEPS_OF_MNIST, _SINGLE_STEPS = 468, 30
 _DROPOUTS = (0.2, 0.15, 0.1, 0.05, 0.0)
@@ -64,19 +65,19 @@ def generation(
     for task in config:
         say(f"{task}: one model by itself")
         yield _single(task, where, other, repeats)
-        for engine, count in itertools.product(engines or usual[0], models or usual[1]):
+        possible = [name for name in usual[0] if name != "fused" or not misfits(SPECS[task])]
+        for engine, count in itertools.product(engines or possible, models or usual[1]):
             kernels = variant if engine == "fused" else None
             yield from _population(task, engine, kernels, count, steps or usual[2], seeds, where, other, repeats)
 
 
 def _single(config: str, device: torch.device, dimensions: dict[str, int], repeats: int) -> Result:
     """The slow twin: one model with the modules and optimizers of torch; only its training steps."""
-    spec = with_dimensions(PAPER_SPECS[config], dimensions)
-    task = _random_task(spec, _SINGLE_STEPS * Protocol().batch_size, 100).to(device)
-    run = _run(config, "adam", 0.1)
+    spec, run = with_dimensions(SPECS[config], dimensions), _run(config, "adam", 0.1)
+    task = _random_task(spec, _SINGLE_STEPS * run.protocol.batch_size, 100).to(device)
     model = make_model(task.spec, run, device)
     optimizer, inputs = make_optimizer(run, model), TrainingInputs.prepare(task)
-    batches = epoch_batches(train_subset(len(task.train), 1.0), Protocol(), epoch=0).to(device)
+    batches = epoch_batches(train_subset(len(task.train), 1.0), run.protocol, epoch=0).to(device)
     with fast_small_products():
         calls = {"epoch": lambda: train_batches(model, optimizer, inputs, batches)}
         seconds = measure(calls, device=device, repeats=repeats, warmup=1)["epoch"]
@@ -102,10 +103,10 @@ def _population(
     epochs = f"{repeats + 1} epochs of {how_many(steps, 'step')}"
     say(f"{config}: {models:,} models at once, {engine_name} engine, {epochs}; the first compiles")
     tests = max(100, round(KNOWN[config].test_rows * min(1.0, steps / _STEPS_OF_MNIST)))
-    task = _random_task(with_dimensions(PAPER_SPECS[config], dimensions), steps * Protocol().batch_size, tests)
     kinds = zip(range(models), itertools.cycle(OPTIMIZERS), itertools.cycle(_DROPOUTS), strict=False)
     shared = seeds == SHARED_SEED
     runs = [_run(config, optimizer, dropout, 0 if shared else number) for number, optimizer, dropout in kinds]
+    task = _random_task(with_dimensions(SPECS[config], dimensions), steps * runs[0].protocol.batch_size, tests)
     kernels = None if fused_variant is None else variant_named(fused_variant)
     engine = make_engine(engine_name, runs, task, device, variant=kernels)
     trainer = PopulationTrainer(engine)
@@ -139,6 +140,7 @@ def _run(config: str, optimizer: Optimizer, dropout: float, seed: int = 0) -> Ru
         dropout=dropout,
         train_fraction=1.0,
         seed=seed,
+        protocol=named_task(config).protocol,
     )
 
 
@@ -148,6 +150,9 @@ def _random_task(spec: TransformerSpec, train: int, test: int) -> TaskData:
     generator = torch.Generator().manual_seed(0)
 
     def examples(count: int) -> Examples:
+        if spec.causal:
+            windows = torch.randint(0, spec.classes, (count, spec.tokens + 1), generator=generator)
+            return Examples(windows[:, :-1].int(), windows[:, 1:])
         labels = torch.randint(0, spec.classes, (count,), generator=generator)
         if spec.patch_size is not None:
             images = torch.randint(0, 256, (count, 28, 28), generator=generator, dtype=torch.uint8)
@@ -157,7 +162,7 @@ def _random_task(spec: TransformerSpec, train: int, test: int) -> TaskData:
         return Examples(torch.where(torch.arange(spec.tokens) < lengths, ids, 0), labels)
 
     embedding = None
-    if spec.patch_size is None:
+    if spec.patch_size is None and not spec.causal:
         words = tuple(f"w{index}" for index in range(1000))
         embedding = WordEmbedding.from_vectors(words, torch.randn(1000, spec.dim, generator=generator))
     return TaskData(spec, examples(train), examples(test), "random", embedding)
