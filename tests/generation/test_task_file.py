@@ -153,7 +153,10 @@ WRONG = {
         "'optimizer' is not a key: there are name, data, grid, transformer, protocol",
     ),
     "no data": (SMALL.replace("[data]", "[date]"), "'date' is not a key: there are name, data, grid"),
-    "an unknown format": (SMALL.replace('"npz"', '"hdf5"'), "[data] format must be one of csv, huggingface, idx, npz"),
+    "an unknown format": (
+        SMALL.replace('"npz"', '"hdf5"'),
+        "[data] format must be one of csv, huggingface, idx, npz, text",
+    ),
     "a key of no format": (SMALL.replace("path =", "file ="), "[data] 'file' is not a key: there are path"),
     "an unknown dimension": (
         SMALL.replace("patch_size", "patchsize"),
@@ -288,7 +291,7 @@ def test_data_that_do_not_fit_are_one_line(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--task", "cifar"], "there is no task 'cifar': mnist, agnews, or the path of a TOML file"),
+        (["--task", "cifar"], "there is no task 'cifar': mnist, agnews, shakespeare, or the path of a TOML file"),
         (["--task", "FILE", "--preset", "demo"], "--preset is for the paper's tasks: leave it out, the protocol is in"),
         (["--task", "FILE", "--shard", "2"], "shard 2 does not exist: this sweep has 2 shards, numbered 0 to 1"),
     ],

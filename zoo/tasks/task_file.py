@@ -20,8 +20,8 @@ from zoo.tasks.formats import DataSection, data_section
 from zoo.tasks.toml_text import parse_toml, toml_text
 from zoo.transformer.spec import TransformerSpec
 
-PAPER_TASKS = ("mnist", "agnews")
-NAMED_TASKS = (*PAPER_TASKS, "shakespeare")
+_PAPER_TASKS = ("mnist", "agnews")
+NAMED_TASKS = (*_PAPER_TASKS, "shakespeare")
 _NAMED_FOLDER = Path(__file__).parent / "named"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _RESERVED = (*NAMED_TASKS, "predictors")
@@ -121,7 +121,7 @@ class TaskFile:
 
     @property
     def is_paper(self) -> bool:
-        return self.name in PAPER_TASKS
+        return self.name in _PAPER_TASKS
 
     @property
     def is_named(self) -> bool:

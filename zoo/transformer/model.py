@@ -143,7 +143,7 @@ class ZooTransformer(nn.Module):
 
     def embed(self, x: Tensor, mask: Tensor | None) -> Float[Tensor, "b t D"]:
         if self.spec.vocabulary is not None:
-            check_tokens(self.spec, x, mask)
+            _check_tokens(self.spec, x, mask)
             assert isinstance(self.embedding, nn.Embedding)
             x = self.embedding(x)
         elif self.embedding is not None:
@@ -168,7 +168,7 @@ def later_tokens(scores: Float[Tensor, "... t s"]) -> Bool[Tensor, "t s"]:
     return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
 
 
-def check_tokens(spec: TransformerSpec, tokens: Tensor, mask: Tensor | None) -> None:
+def _check_tokens(spec: TransformerSpec, tokens: Tensor, mask: Tensor | None) -> None:
     """Refuses what is not numbers of tokens, with a mask where texts are classified."""
     if tokens.ndim != 2 or tokens.dtype not in (torch.int32, torch.int64) or (mask is None) != spec.causal:
         got = f"{tokens.dtype} {tuple(tokens.shape)} and {'no mask' if mask is None else 'a mask'}"
