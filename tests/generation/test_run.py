@@ -206,7 +206,7 @@ def test_bad_input_gets_one_line_and_a_non_zero_exit(
 @pytest.mark.filterwarnings("ignore:no --data")
 def test_word_vectors_are_not_for_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--shard", "0", "--preset", "demo", "--vectors", "glove", "--out", str(tmp_path)]
-    assert "error: --vectors is for texts, and mnist has images" in refusal(main, arguments, capsys)
+    assert "error: --vectors is for texts with labels, and mnist has images" in refusal(main, arguments, capsys)
 
 
 def test_the_list_of_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
