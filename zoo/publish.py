@@ -5,6 +5,7 @@
     python -m zoo.publish runs small-transformer-zoo --push-to-hub OWNER/NAME --predictors nfn/pretrained
     python -m zoo.publish runs sample --first 100                   a sample: 100 completed runs of each config
     python -m zoo.publish runs out --splits 60/20/20                a small zoo: more validation and test runs
+    python -m zoo.publish runs out --checkpoints epoch_20           a light one: a single checkpoint of each run
 
 The same runs always give the same bytes. The split of a run is a function of its id, so publishing again with more
 shards and the same --splits moves none; where each configuration was trained several times, it is a function of the
@@ -33,6 +34,7 @@ class _Options(Statements):
     runs: Annotated[Path, Argument("folder that generation wrote its shards to", "RUNS")]
     out: Annotated[Path, Argument("folder of the published zoo; an older zoo is replaced", "OUT")]
     first: Annotated[Count | None, Option("a sample: the first N completed runs of each config", "N")] = None
+    checkpoints: Annotated[tuple[str, ...] | None, Option("only these of each run (default: all)", "LABEL")] = None
     splits: Annotated[str, Option("percentages of train, validation and test", "T/V/T")] = DEFAULT_SHARES
     card: Annotated[Path | None, Option("template of README.md (default: the one in this package)", "FILE")] = None
     push_to_hub: Annotated[str | None, Option("then upload to this dataset repository", "OWNER/NAME")] = None
@@ -88,6 +90,7 @@ def publish(
     out: Path,
     *,
     first: int | None = None,
+    checkpoints: tuple[str, ...] | None = None,
     splits: str = DEFAULT_SHARES,
     card: Path = DEFAULT_CARD,
     name: str | None = None,
@@ -96,8 +99,8 @@ def publish(
 ) -> Manifest:
     """Publishes every finished shard below ``runs`` as the folder ``out``; ``advance`` gets the number of rows.
 
-    With ``first`` a sample: that many completed runs of each config, from its shards in turn. ``name`` is what the card
-    calls the zoo, by default the name of the folder.
+    With ``first`` a sample: that many completed runs of each config, from its shards in turn. ``checkpoints`` are those
+    that are kept. ``name`` is what the card calls the zoo, by default the name of the folder.
     """
     configs, _ = find_shards(runs)
     out = out.resolve()
@@ -109,7 +112,8 @@ def publish(
         details: dict[str, ConfigDetails] = {}
         seen: SeenWeights = {}
         for config, shards in configs.items():
-            entries, details[config] = _write_config(folder, config, shards, first, splits, seen, advance)
+            chosen = (first, checkpoints, splits)
+            entries, details[config] = _write_config(folder, config, shards, chosen, seen, advance)
             files |= entries
             if shards[0].record.embedding_sha256 is not None:
                 files |= _copy_embedding(runs, folder, shards[0])
@@ -136,24 +140,27 @@ def _write_config(
     folder: Path,
     config: str,
     shards: Sequence[Shard],
-    first: int | None,
-    shares: str,
+    chosen: tuple[int | None, tuple[str, ...] | None, str],
     seen: SeenWeights,
     advance: Advance,
 ) -> tuple[dict[str, FileEntry], ConfigDetails]:
-    """Writes the splits and the runs of one config; refuses what ``zoo.verify`` would report."""
+    """Writes the splits and the runs of one config; refuses what ``zoo.verify`` would report.
+
+    ``chosen`` are the number of runs, the checkpoints and the splits of ``publish``.
+    """
+    first, checkpoints, shares = chosen
     for shard in shards:
         shard.check_files()
     tables = [shard.runs() for shard in shards]
     all_runs = pa.concat_tables(tables)
     record, located = shards[0].record, _locate_runs(shards, tables, all_runs)
     rows = MappedCheckpoints([shard.folder / CHECKPOINTS_FILE for shard in shards], record.spec)
-    chosen = _completed_rows(rows, all_runs, record)
-    metadata = pc.take(rows.table, pa.array(chosen, pa.int64()))
-    weights = (rows.gather(np.array(part)) for part in _in_batches(chosen))
+    completed = _completed_rows(rows, all_runs, record)
+    metadata = pc.take(rows.table, pa.array(completed, pa.int64()))
+    weights = (rows.gather(np.array(part)) for part in _in_batches(completed))
     numbers = [shard.record.shard for shard in shards]
     for fault in config_faults(
-        record, numbers, located, (metadata, lambda row: rows.locate(chosen[row])), weights, seen
+        record, numbers, located, (metadata, lambda row: rows.locate(completed[row])), weights, seen
     ):
         raise ValueError(fault)
     runs = all_runs if first is None else _sample_runs(config, tables, first)
@@ -162,8 +169,9 @@ def _write_config(
         lambda name: metadata.column(name).to_pylist(), repeats=record.repeats is not None, shares=shares
     )
     by_split: dict[str, list[int]] = {split: [] for split in SPLITS}
-    for row, run, split in zip(chosen, metadata.column("run_id").to_pylist(), splits, strict=True):
-        if run in published:
+    kept, names = record.checkpoints_among(checkpoints), metadata.column("checkpoint").to_pylist()
+    for row, run, name, split in zip(completed, metadata.column("run_id").to_pylist(), names, splits, strict=True):
+        if run in published and name in kept:
             by_split[split].append(row)
     files: dict[str, FileEntry] = {}
     schema, run_schema = (stored_schema(each, runs) for each in (checkpoint_schema(rows.spec), PUBLISHED_RUN_SCHEMA))
@@ -186,6 +194,7 @@ def _write_config(
         runs=dict(sorted(Counter(runs.column("status").to_pylist()).items())),
         rows={split: len(by_split[split]) for split in SPLITS},
         splits=shares,
+        kept=None if checkpoints is None else kept,
     )
 
 
@@ -296,6 +305,7 @@ def main(options: _Options) -> None:
             options.runs,
             options.out,
             first=options.first,
+            checkpoints=options.checkpoints,
             splits=options.splits,
             card=options.card or DEFAULT_CARD,
             name=options.push_to_hub,

@@ -21,7 +21,7 @@ from zoo.checked import Count
 from zoo.command import Command, Device, DryRun, Option
 from zoo.format.hyperparameters import SEED_POLICIES, SHARED_SEED
 from zoo.transformer.dimensions import DimensionOptions
-from zoo.transformer.spec import SPECS
+from zoo.transformer.spec import PAPER_SPECS
 
 _AtLeastTwo = Annotated[int, Meta(ge=2)]  # to have a spread
 _Threads = Annotated[Count | None, Option("CPU threads (default: torch's own choice)")]
@@ -38,7 +38,7 @@ class _Nfn(_Shared):
     device: Annotated[Literal["cpu", "cuda"] | None, Option("where to train (default: all that this machine has)")] = (
         None
     )
-    config: Annotated[str | None, Option("task (default: all)", choices=tuple(SPECS))] = None
+    config: Annotated[str | None, Option("task (default: all)", choices=tuple(PAPER_SPECS))] = None
     threads: _Threads = None
 
 
@@ -51,7 +51,7 @@ class _Gauge(_Nfn):
 class _Generation(DimensionOptions, _Shared):
     repeats: Annotated[Count, Option("epochs timed")] = 3
     device: Device = "auto"
-    config: Annotated[tuple[str, ...], Option("tasks", choices=tuple(SPECS))] = tuple(SPECS)
+    config: Annotated[tuple[str, ...], Option("tasks", choices=tuple(PAPER_SPECS))] = tuple(PAPER_SPECS)
     models: Annotated[tuple[Count, ...] | None, Option("population sizes (default: 512 1024 on a GPU, 4 on a CPU)")] = (
         None
     )

@@ -33,7 +33,7 @@ from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import Examples, TaskData
 from zoo.tasks.identity import KNOWN
 from zoo.transformer.dimensions import with_dimensions
-from zoo.transformer.spec import SPECS
+from zoo.transformer.spec import PAPER_SPECS
 
 _STEPS_OF_MNIST, _SINGLE_STEPS = 468, 30
 _DROPOUTS = (0.2, 0.15, 0.1, 0.05, 0.0)
@@ -71,7 +71,7 @@ def generation(
 
 def _single(config: str, device: torch.device, dimensions: dict[str, int], repeats: int) -> Result:
     """The slow twin: one model with the modules and optimizers of torch; only its training steps."""
-    spec = with_dimensions(SPECS[config], dimensions)
+    spec = with_dimensions(PAPER_SPECS[config], dimensions)
     task = _random_task(spec, _SINGLE_STEPS * Protocol().batch_size, 100).to(device)
     run = _run(config, "adam", 0.1)
     model = make_model(task.spec, run, device)
@@ -102,7 +102,7 @@ def _population(
     epochs = f"{repeats + 1} epochs of {how_many(steps, 'step')}"
     say(f"{config}: {models:,} models at once, {engine_name} engine, {epochs}; the first compiles")
     tests = max(100, round(KNOWN[config].test_rows * min(1.0, steps / _STEPS_OF_MNIST)))
-    task = _random_task(with_dimensions(SPECS[config], dimensions), steps * Protocol().batch_size, tests)
+    task = _random_task(with_dimensions(PAPER_SPECS[config], dimensions), steps * Protocol().batch_size, tests)
     kinds = zip(range(models), itertools.cycle(OPTIMIZERS), itertools.cycle(_DROPOUTS), strict=False)
     shared = seeds == SHARED_SEED
     runs = [_run(config, optimizer, dropout, 0 if shared else number) for number, optimizer, dropout in kinds]
@@ -176,7 +176,7 @@ def nfn(*, config: str | None, device: str | None, repeats: int) -> Iterator[Res
 
 def _steps(config: str, device: torch.device, batch: int, repeats: int) -> Iterator[Result]:
     """All rows of one config, device and batch size. Calls of the same metric are compared, so they take turns."""
-    rows = _random_checkpoints(SPECS[config], batch, 0, device)
+    rows = _random_checkpoints(PAPER_SPECS[config], batch, 0, device)
 
     def training_step(predictors: Sequence[TransformerNFN], graph: bool) -> TrainingStep:
         ensemble = PredictorEnsemble(predictors, device)
@@ -242,8 +242,8 @@ def gauge(*, config: str | None, device: str | None, repeats: int) -> Iterator[R
 
 
 def _fits(config: str, device: torch.device, repeats: int) -> Iterator[Result]:
-    train = _random_checkpoints(SPECS[config], _TRAIN, 0, device)
-    validation = _random_checkpoints(SPECS[config], _VALIDATION, 1, device)
+    train = _random_checkpoints(PAPER_SPECS[config], _TRAIN, 0, device)
+    validation = _random_checkpoints(PAPER_SPECS[config], _VALIDATION, 1, device)
     group = TrainingGroup(np.arange(_TRAIN), np.arange(_VALIDATION), (0,))
 
     def read(source: str) -> None:
@@ -272,7 +272,7 @@ def _fits(config: str, device: torch.device, repeats: int) -> Iterator[Result]:
 def _cases(config: str | None, device: str | None) -> list[tuple[str, torch.device]]:
     """Every config on every device, or the ones that were chosen."""
     devices = [device] if device else ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    return [(task, choose_device(each)) for task in ([config] if config else SPECS) for each in devices]
+    return [(task, choose_device(each)) for task in ([config] if config else PAPER_SPECS) for each in devices]
 
 
 def _random_checkpoints(spec: TransformerSpec, count: int, seed: int, device: torch.device) -> Checkpoints:

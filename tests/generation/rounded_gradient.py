@@ -41,7 +41,8 @@ class FactorsIn(TorchFunctionMode):
         factors = self.PRODUCTS.get(func, ())
         return func(*(self.rounded(arg) if i in factors else arg for i, arg in enumerate(args)), **(kwargs or {}))
 
-    def attention(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) -> Tensor:
+    def attention(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor:
+        assert not is_causal, "the kernels train no language models"
         scores = self.rounded(query) @ self.rounded(key).mT / math.sqrt(query.shape[-1])
         if attn_mask is not None:
             scores = scores.masked_fill(~attn_mask, -torch.inf)

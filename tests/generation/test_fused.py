@@ -46,7 +46,7 @@ from generation.population.trainer import PopulationTrainer, make_engine
 from generation.protocol import Protocol, RunConfig
 from generation.shard import _load_snapshot, _save_snapshot
 from zoo.tasks.examples import TaskData
-from zoo.transformer.spec import AGNEWS, MNIST, SPECS, TransformerSpec
+from zoo.transformer.spec import AGNEWS, MNIST, PAPER_SPECS, TransformerSpec
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def trained_weights(spec: TransformerSpec) -> Tensor:
 def test_gradients_are_those_of_float64_autograd(
     name: str, trained: bool, dropout: float, tasks: dict[str, TaskData], engine: MakeEngine
 ) -> None:
-    weights = trained_weights(SPECS[name]) if trained else None
+    weights = trained_weights(PAPER_SPECS[name]) if trained else None
     check_gradients(lambda run: engine([run], tasks[name]), tasks[name], dropout, weights)
 
 
@@ -93,7 +93,7 @@ def test_gradients_of_a_head_with_the_other_heads_sums_are_found(tasks: dict[str
 
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
 def test_the_reference_of_the_gradients_changes_nothing_but_the_rounding(name: str, tasks: dict[str, TaskData]) -> None:
-    run, task, spec = config(name), tasks[name], SPECS[name]
+    run, task, spec = config(name), tasks[name], PAPER_SPECS[name]
     examples = _epoch_examples(TrainingInputs.prepare(task), epoch_batches(torch.arange(16), run.protocol, epoch=0))
     weights = PopulationState.initial(spec, [run], torch.device("cpu")).weights
     loss, gradient = exact_gradient(spec, weights, examples, torch.arange(16), 0.2, run.seed)
@@ -175,7 +175,7 @@ def test_a_dead_run_is_left_as_it_is(tasks: dict[str, TaskData], engine: MakeEng
 
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
 def test_evaluation_agrees_with_the_model_itself(name: str, tasks: dict[str, TaskData], engine: MakeEngine) -> None:
-    check_evaluation(engine([config(name)], tasks[name]), tasks[name], trained_weights(SPECS[name]))
+    check_evaluation(engine([config(name)], tasks[name]), tasks[name], trained_weights(PAPER_SPECS[name]))
 
 
 @pytest.mark.long
@@ -318,7 +318,7 @@ def test_the_kernels_and_python_agree_about_the_arguments(kind: type[TrainArgume
     assert [(name, ctypes.c_void_p if star else ctypes.c_int32) for star, name in members] == _layout(kind)._fields_
 
 
-@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+@pytest.mark.parametrize("spec", PAPER_SPECS.values(), ids=PAPER_SPECS)
 def test_the_kernels_have_every_tensor_of_the_flat_vector(spec: TransformerSpec) -> None:
     first_block_and_rest = {name for name in spec.tensors if not name.startswith("blocks.") or ".0." in name}
     assert first_block_and_rest <= set(_FLAT_TENSORS.values())
@@ -460,7 +460,7 @@ class TestOnAGpu:
     def test_gradients_of_the_smaller_variants(
         self, variant: Variant, name: str, trained: bool, dropout: float, tasks: dict[str, TaskData]
     ) -> None:
-        task, weights = tasks[name], trained_weights(SPECS[name]) if trained else None
+        task, weights = tasks[name], trained_weights(PAPER_SPECS[name]) if trained else None
         check_gradients(lambda run: FusedEngine.on_cuda([run], task, self.device, variant), task, dropout, weights)
 
     @pytest.mark.parametrize("name", ["mnist", "agnews"])

@@ -30,7 +30,7 @@ from generation.population.engine import PopulationState
 from generation.population.torch_engine import TorchEngine
 from generation.protocol import RunConfig
 from zoo.tasks.examples import TaskData
-from zoo.transformer.spec import SPECS, TransformerSpec
+from zoo.transformer.spec import PAPER_SPECS, TransformerSpec
 
 LARGE, MEDIUM, SMALL = VARIANTS
 
@@ -132,7 +132,7 @@ def test_the_kernels_take_as_much_shared_memory_as_python_computes(shape: Shape)
     assert kernels.shared_bytes["evaluate"] in (together, apart)
 
 
-@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+@pytest.mark.parametrize("spec", PAPER_SPECS.values(), ids=PAPER_SPECS)
 def test_the_papers_transformers_are_trained_as_they_were_measured(spec: TransformerSpec) -> None:
     """Machine code was timed and profiled for these uses of shared memory."""
     assert [variant.use(spec) for variant in VARIANTS] == [

@@ -75,6 +75,21 @@ def test_a_sample_larger_than_the_zoo_is_refused(count, made, tmp_path):
         publish(made / "runs", tmp_path / "sample", first=count)
 
 
+def test_a_light_zoo_has_the_checkpoints_that_were_named(made, tmp_path, capsys):
+    main([str(made / "runs"), str(tmp_path / "light"), "--checkpoints", "best", "epoch_100"])
+    assert _verify(tmp_path / "light") == []
+    whole, light = (zoo.open(folder, "mnist") for folder in (made / "small-transformer-zoo", tmp_path / "light"))
+    assert light.details.checkpoints == ("epoch_100", "best")
+    assert light.details.usual_checkpoint == "epoch_100"
+    rows = whole.rows("checkpoint == 'epoch_100' or checkpoint == 'best'")
+    assert light.metadata.to_dict("records") == whole.metadata.iloc[rows].to_dict("records")
+    assert np.array_equal(light.weights(slice(None)).numpy(), whole.weights(rows).numpy())
+    with pytest.raises(SystemExit):
+        main([str(made / "runs"), str(tmp_path / "other"), "--checkpoints", "epoch_7"])
+    assert "are epoch_50, epoch_75, epoch_100, best, got epoch_7" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+
+
 def test_a_config_whose_runs_all_diverged_keeps_others_readable(tmp_path):
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=2, diverged=2)
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=8, seeds="distinct")

@@ -44,12 +44,19 @@ class ConfigDetails(TrainingRecord):
     rows: dict[str, CountOrZero]
     splits: str = field(default=DEFAULT_SHARES, kw_only=True)
     """The percentages of train, validation and test."""
+    kept: tuple[str, ...] | None = field(default=None, kw_only=True)
+    """The checkpoints that were published; None for all that were taken."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         parse_shares(self.splits)
+        self.checkpoints_among(self.kept)
         if set(self.rows) != set(SPLITS):
             raise ValueError(f"rows must count {', '.join(SPLITS)}, got {self.rows}")
+
+    @property
+    def checkpoints(self) -> tuple[str, ...]:
+        return self.checkpoints_among(self.kept)
 
     def splits_of(self, column: Callable[[str], Sequence[Any]]) -> list[str]:
         """The split of every row of a table of this config; ``column`` gives the values of a column by its name."""

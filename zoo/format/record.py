@@ -1,6 +1,7 @@
 """How transformers were trained, as a shard's manifest and a published zoo's both record it."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -97,7 +98,14 @@ class TrainingRecord:
     @property
     def checkpoints(self) -> tuple[str, ...]:
         """The checkpoints that every completed run has, in order."""
-        return (*epochs_of_checkpoints(self.protocol), BEST)
+        return self.checkpoints_among(None)
+
+    def checkpoints_among(self, kept: Sequence[str] | None) -> tuple[str, ...]:
+        """Those of these names, in order, or for None all that were taken; a name of no checkpoint is a ValueError."""
+        taken = (*epochs_of_checkpoints(self.protocol), BEST)
+        if kept is not None and not (kept and set(kept) <= set(taken)):
+            raise ValueError(f"checkpoints of {self.task} are {', '.join(taken)}, got {', '.join(kept) or 'none'}")
+        return tuple(name for name in taken if kept is None or name in kept)
 
     def run_id(self, hyperparameters: Mapping[str, Any]) -> str:
         """The id of the run with these hyperparameters."""
@@ -114,10 +122,10 @@ class TrainingRecord:
     @property
     def usual_checkpoint(self) -> str:
         """The one nearest to 75 % of the epochs, which the paper's tables are about."""
-        if self.protocol.get("checkpoint_epochs") is None:
+        if self.protocol.get("checkpoint_epochs") is None and "epoch_75" in self.checkpoints:
             return "epoch_75"
         wanted, epochs = 0.75 * self.protocol["epochs"], epochs_of_checkpoints(self.protocol)
-        return min(epochs, key=lambda label: abs(epochs[label] - wanted))
+        return min(self.checkpoints, key=lambda label: abs(epochs.get(label, math.inf) - wanted))
 
     @property
     def repeats(self) -> int | None:
