@@ -45,7 +45,8 @@ def estimate_seconds(job: Job, configs: Sequence[RunConfig], task: TaskData, ste
     timed = [replace(config, train_fraction=1.0) for config in configs[: _TIMED_ROUNDS * at_once]]
     rounds = ceil(len(configs) / at_once) / ceil(len(timed) / at_once)
     training = TrainingRows.of(task, configs[0].train_fraction)
-    few = training.rows[: steps * protocol.batch_size].to(task.train.labels.device)
+    count = min(steps * protocol.batch_size, training.per_epoch)
+    few = training.rows.repeat(ceil(count / max(1, len(training.rows))))[:count].to(task.train.labels.device)
     share = len(few) / training.per_epoch
     part = replace(task, train=task.train[few], test=task.test[slice(ceil(share * len(task.test)))])
     trainer = PopulationTrainer(make_engine(job.engine, timed, part, device, job.models_per_pass))

@@ -79,7 +79,7 @@ class _RunResult:
     def best_epoch(self) -> int:
         """The epoch, counted from 1, after which test accuracy was highest, or loss lowest; the first of equals, 0 for
         none."""
-        merit = [-loss for loss in self.test_loss] if self.by_loss else self.test_accuracy
+        merit = (-torch.tensor(self.test_loss)).tolist() if self.by_loss else self.test_accuracy  # losses in float32
         return 1 + merit.index(max(merit)) if merit else 0
 
 

@@ -247,10 +247,11 @@ _STACKED_ACTIVATIONS, _MOST_STACKED = 1 << 22, 16
 
 
 def _activations(spec: TransformerSpec) -> int:
-    """Numbers that one example's backward pass needs, about t·(D + blocks·(6D + 2h(2D_k + D_v) + 3ht + 2D_A))."""
+    """Numbers that one example's backward pass needs, about t·(D + blocks·(6D + 2h(2D_k + D_v) + 3ht + 2D_A)), and 3V
+    more for each token of a language model."""
     projections = spec.heads * (2 * spec.key_dim + spec.value_dim)
     block = 6 * spec.dim + 2 * projections + 3 * spec.heads * spec.tokens + 2 * spec.hidden_dim
-    return spec.tokens * (spec.dim + spec.blocks * block)
+    return spec.tokens * (spec.dim + spec.blocks * block + (3 * spec.classes if spec.causal else 0))
 
 
 def fitting_models(device: torch.device, spec: TransformerSpec, batch_size: int) -> int:

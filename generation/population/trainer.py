@@ -96,7 +96,8 @@ class PopulationTrainer:
         state.alive &= train_loss.isfinite() & test_loss.isfinite() & state.weights.isfinite().all(dim=1)
         for index, label in enumerate(checkpoint_labels(self.configs[0])):
             if label == BEST:
-                merit = -state.test_loss if self.task.spec.causal else state.test_accuracy
+                # losses as the curve is stored: those that are equal in float32 are equal
+                merit = -state.test_loss.float() if self.task.spec.causal else state.test_accuracy
                 earlier = merit[:, :epoch].nan_to_num(-torch.inf)
                 best = earlier.amax(dim=1) if epoch else torch.full_like(accuracy, -torch.inf)
                 better = state.alive & (merit[:, epoch] > best)

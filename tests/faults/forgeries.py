@@ -134,14 +134,35 @@ def another_protocol(runs: Rows, rows: Rows, details: dict[str, Any]) -> None:
 
 def another_best_epoch(runs: Rows, rows: Rows, details: dict[str, Any]) -> None:
     """best is an epoch that was not."""
-    for run in runs:
-        run["best_epoch"] = run["best_epoch"] % 100 + 1
+    take_best(runs, rows, {run["run_id"]: run["best_epoch"] % run["epochs"] + 1 for run in runs})
+
+
+def take_best(runs: Rows, rows: Rows, epochs: dict[str, int]) -> None:
+    """Other best epochs, and what their curves say of them in the rows."""
     best = {run["run_id"]: run for run in runs}
+    for run in runs:
+        run["best_epoch"] = epochs[run["run_id"]]
     for row in rows:
         if row["checkpoint"] == "best":
             run = best[row["run_id"]]
             row["epoch"] = run["best_epoch"]
             row.update({name: run[name][min(row["epoch"], len(run[name])) - 1] for name in LABELS})
+
+
+def best_by_accuracy(runs: Rows, rows: Rows, details: dict[str, Any]) -> None:
+    """best of language models is the second epoch, which has the highest accuracy and the highest loss."""
+    for run in runs:
+        run["test_accuracy"][1] = 1.0
+        run["test_loss"][1] = max(run["test_loss"]) + 0.1
+    take_best(runs, rows, {run["run_id"]: 2 for run in runs})
+
+
+def negative_label(runs: Rows, rows: Rows, details: dict[str, Any]) -> None:
+    rows[0]["induction_loss"] = -0.001
+
+
+def missing_label(runs: Rows, rows: Rows, details: dict[str, Any]) -> None:
+    rows[0]["bigram_divergence"] = None
 
 
 def impossible_accuracy(runs: Rows, rows: Rows, details: dict[str, Any]) -> None:
@@ -162,6 +183,9 @@ FORGERIES: dict[Forge, tuple[str, str]] = {
     shared_as_seeds: ("shared", "the seed does not follow from the policy"),
     another_protocol: ("shared", "the run_id is not the hash of the configuration"),
     another_best_epoch: ("shared", "best_epoch is not the first epoch of the highest test accuracy"),
+    best_by_accuracy: ("language", "best_epoch is not the first epoch of the lowest test loss"),
+    negative_label: ("language", "a loss is negative"),
+    missing_label: ("language", "a value is missing"),
     impossible_accuracy: ("shared", "test_accuracy is outside [0, 1]"),
 }
 """For each the seeds of the shard to forge, and the fault that is found."""

@@ -6,11 +6,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from generation.run import main as train
 from tests.faults.forgeries import FORGERIES, Forge, forge_shard
-from tests.faults.rewriting import Rows
+from tests.faults.rewriting import Rows, change_manifest
+from tests.generation.small_tasks import write_lines
 from zoo.format.shard import CHECKPOINTS_FILE
 from zoo.join import _join
 from zoo.publish import publish
+from zoo.reading.reader import open_zoo
 from zoo.testing import TINY_MNIST, fabricate_shard
 from zoo.verify import _verify
 
@@ -19,10 +22,12 @@ RUNS = 24
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A shard for each policy of seeds."""
+    """A shard for each policy of seeds, and one of language models."""
     root = tmp_path_factory.mktemp("sound")
     policies = ("shared", "distinct")
-    return {seeds: fabricate_shard(root, TINY_MNIST, count=RUNS, diverged=1, seeds=seeds) for seeds in policies}
+    shards = {seeds: fabricate_shard(root, TINY_MNIST, count=RUNS, diverged=1, seeds=seeds) for seeds in policies}
+    train(["--task", str(write_lines(root)), "--shard", "0", "--device", "cpu", "--out", str(root)])
+    return shards | {"language": root / "lines" / "shard-00000"}
 
 
 def publish_unchecked(runs: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -56,6 +61,25 @@ def test_what_is_not_forged_is_refused_by_none(sound: dict[str, Path], tmp_path:
     publish(tmp_path / "runs", tmp_path / "zoo")
     _join([tmp_path / "zoo"], tmp_path / "joined")
     assert _verify(tmp_path / "joined") == []
+
+
+@pytest.mark.parametrize("characters", [None, " abcdefghi", " abcdefghijk", " abcdefghii", "abcdefghij "])
+def test_characters_that_do_not_fit_are_refused(characters: str | None, sound: dict[str, Path], tmp_path: Path) -> None:
+    """None, too few, too many, one twice, and not in the order of their code points."""
+    message = "11 different characters are needed, in the order of their code points, got"
+    with pytest.raises(ValueError, match=message):
+        forge_shard(sound["language"], tmp_path, lambda _runs, _rows, details: details.update(characters=characters))
+    publish(forge_shard(sound["language"], tmp_path / "runs", lambda *_: None), tmp_path / "zoo")
+    change_manifest(tmp_path / "zoo", lambda all: all["details"]["configs"]["lines"].update(characters=characters))
+    with pytest.raises(ValueError, match=message):
+        _verify(tmp_path / "zoo")
+    with pytest.raises(ValueError, match=message):
+        open_zoo(tmp_path / "zoo", "lines")
+
+
+def test_transformers_that_read_no_characters_have_none(sound: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="0 different characters are needed"):
+        forge_shard(sound["shared"], tmp_path, lambda _runs, _rows, details: details.update(characters="abc"))
 
 
 def test_weights_of_another_config_are_refused(

@@ -12,7 +12,8 @@ import pytest
 from tests.faults.kill_points import KillPoint, run_to_kill_point
 from tests.faults.killing import KILLED, PHASES, Killer
 from tests.faults.processes import finish, start
-from tests.faults.workloads import contents, shard_of, train, train_first
+from tests.faults.workloads import contents, shard_of, train, train_first, train_language
+from tests.generation.small_tasks import write_lines
 
 pytestmark = pytest.mark.long
 
@@ -73,6 +74,26 @@ def test_a_kill_leaves_a_shard_that_is_continued_or_the_whole_one(killer: Killer
         assert finish(train, out) == 0
         assert contents(shard_of(out)) == killer.whole
         assert {path.name for path in shard_of(out).parent.iterdir()} == {".shard-00005.lock", "shard-00005"}
+
+
+def test_a_killed_shard_of_language_models_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    """Killed at every third moment of writing a snapshot or the shard."""
+    whole, counted = tmp_path / "whole", tmp_path / "counted"
+    whole.mkdir()
+    write_lines(whole)
+    assert finish(run_to_kill_point, train_language, (whole,), KillPoint("", None), counted) == 0
+    expected = contents(whole / "lines" / "shard-00000")
+    counts = dict(line.split("\t") for line in counted.read_text().splitlines())
+    for phase in ("snapshot", "shard write"):
+        assert int(counts[phase]) >= 6
+        for moment in range(int(counts[phase]), 0, -3):
+            out = tmp_path / f"{phase} {moment}"
+            out.mkdir()
+            write_lines(out)
+            kill_point = KillPoint(phase, moment, after=moment % 2 == 0)
+            assert finish(run_to_kill_point, train_language, (out,), kill_point) == KILLED
+            assert finish(train_language, out) == 0
+            assert contents(out / "lines" / "shard-00000") == expected, (phase, moment)
 
 
 @pytest.mark.parametrize("clock", ["frozen", "leaping"])

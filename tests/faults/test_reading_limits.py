@@ -183,6 +183,21 @@ def test_millions_of_images_in_a_few_kilobytes_are_refused(tmp_path: Path) -> No
         is_refused(outcome, f"{name} holds 20,000,000 examples, at most 10,000,000 are read")
 
 
+def test_a_text_that_unpacks_to_more_than_is_read_is_given_up(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "bomb.txt.gz", "wb", compresslevel=1) as file:
+        for _ in range(1000):
+            file.write(b"a" * MEGABYTE)
+    assert (tmp_path / "bomb.txt.gz").stat().st_size < 5 * MEGABYTE
+    outcome = within_limits(read_data, tmp_path, "text", "bomb.txt.gz")
+    is_refused(outcome, "bomb.txt.gz unpacks to more than 268,435,456 bytes, which is the most that is read")
+
+
+def test_a_text_that_unpacks_to_what_is_read_takes_little_more_than_it(tmp_path: Path) -> None:
+    """32 MB: bytes and text at once, and no table of every place of a character."""
+    (tmp_path / "long.txt.gz").write_bytes(gzip.compress(b"ab" * (16 * MEGABYTE), 1))
+    assert within_limits(read_data, tmp_path, "text", "long.txt.gz", megabytes=150.0).code == 0
+
+
 def test_one_text_in_thousands_of_rows_is_not_unpacked(tmp_path: Path) -> None:
     texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(2_000, np.int32)), ["a " * (MEGABYTE // 2)])
     table = pa.table({"text": texts, "label": np.arange(2_000) % 2})

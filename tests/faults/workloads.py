@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 import zoo
+from generation import run
 from generation.protocol import Preset, Protocol
 from generation.sweep import Sweep
 from generation.task import named_task
@@ -38,6 +39,12 @@ def train(out: Path, clock: str = "steady") -> None:
 def train_first(out: Path) -> None:
     """The first of its runs alone."""
     train_small_shard(SWEEP, SHARD, out, TASK, runs=1)
+
+
+def train_language(out: Path) -> None:
+    """A shard of language models, of the task in this folder, with a snapshot after each epoch."""
+    words = ["--task", str(out / "lines.toml"), "--shard", "0", "--device", "cpu", "--snapshot-seconds", "0"]
+    run.main([*words, "--out", str(out)])
 
 
 def publish_runs(runs: Path, out: Path) -> None:

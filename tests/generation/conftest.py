@@ -4,12 +4,14 @@ import pytest
 import torch
 from emulated import EmulatedKernels
 from fused_checks import MakeEngine
-from small_tasks import few_digits, few_news, few_photos
+from small_tasks import few_digits, few_lines, few_news, few_photos, write_texts
 
+from generation.data import load_task_data
 from generation.fused.engine import FusedEngine
 from generation.fused.variants import _LARGEST, Variant
 from generation.protocol import RunConfig
 from zoo.tasks.examples import Examples, TaskData
+from zoo.tasks.task_file import find_task
 from zoo.transformer.spec import MNIST
 
 
@@ -35,6 +37,17 @@ def news() -> TaskData:
 @pytest.fixture(scope="session")
 def photos() -> TaskData:
     return few_photos(train=160, test=60)
+
+
+@pytest.fixture(scope="session")
+def lines() -> TaskData:
+    return few_lines(train=160, test=60)
+
+
+@pytest.fixture(scope="session")
+def words(tmp_path_factory: pytest.TempPathFactory) -> TaskData:
+    """Texts whose word vectors are learned, read from files."""
+    return load_task_data(find_task(write_texts(tmp_path_factory.mktemp("words"), train=96, test=60)), None)
 
 
 @pytest.fixture

@@ -12,10 +12,15 @@ from generation.shard import train_shard
 from generation.sweep import Sweep
 from zoo.reading.locate import data_folder
 from zoo.tasks.embedding import WordEmbedding
-from zoo.tasks.examples import Examples, LabeledTexts, RawTexts, TaskData, identify_texts
+from zoo.tasks.examples import Examples, LabeledTexts, RawCharacters, RawTexts, TaskData, identify_texts
 from zoo.tasks.paper_data import _load_mnist, load_sample_digits
 from zoo.testing import TINY_PHOTOS
 from zoo.transformer.spec import AGNEWS, MNIST, TransformerSpec
+
+TINY_LINES = TransformerSpec(
+    "lines", 11, 8, dim=6, key_dim=3, value_dim=2, hidden_dim=5, residual=True, vocabulary=11, causal=True
+)
+"""A language model of eleven characters."""
 
 
 def few_digits(train: int, test: int) -> TaskData:
@@ -70,6 +75,96 @@ def few_photos(train: int, test: int) -> TaskData:
         return Examples((noise + bright).to(torch.uint8), labels)
 
     return TaskData(TINY_PHOTOS, photos(train), photos(test), "made-up photos")
+
+
+def lines_of(count: int) -> str:
+    """This many characters of made-up words, the same ones first however many there are."""
+    words = ("abba", "babe", "cafe", "deaf", "edge", "faded", "gig", "hijab", "iced", "jade")
+    drawn = np.random.default_rng(0).integers(len(words), size=count // 4 + len(words)).tolist()
+    return " ".join(map(words.__getitem__, [*range(len(words)), *drawn]))[:count]
+
+
+def few_lines(train: int, test: int, spec: TransformerSpec = TINY_LINES) -> TaskData:
+    """This many windows of the made-up words to train and to test on."""
+    text = lines_of((train + test) * spec.tokens + 2)
+    cut = train * spec.tokens + 1
+    return RawCharacters(text[:cut], text[cut:], "".join(sorted(set(text))), "lines", "made up").as_task(spec)
+
+
+def write_lines(folder: Path, windows: int = 110) -> Path:
+    """The file of a task with made-up words to be predicted, and its text, which a tenth of the windows test."""
+    (folder / "lines.txt").write_text(lines_of(windows * TINY_LINES.tokens + 20))
+    path = folder / "lines.toml"
+    path.write_text(LINES)
+    return path
+
+
+LINES = """
+name = "lines"
+[data]
+format = "text"
+path = "lines.txt"
+[transformer]
+tokens = 8
+dim = 6
+key_dim = 3
+value_dim = 2
+hidden_dim = 5
+residual = true
+causal = true
+[grid]
+optimizer = ["sgd", "sgd_momentum", "adam", "rmsprop"]
+learning_rate = 1e-2
+init_std = 0.2
+dropout = [0.0, 0.1]
+train_fraction = [1.0, 0.05]
+seeds = "distinct"
+[protocol]
+epochs = 3
+batch_size = 16
+checkpoints = [1, 3]
+"""
+
+
+def write_texts(folder: Path, train: int, test: int) -> Path:
+    """The file of a task with made-up texts of words whose vectors are learned, and its data."""
+    generator = torch.Generator().manual_seed(0)
+    for split, count in (("train", train), ("test", test)):
+        labels = torch.randint(0, 3, (count,), generator=generator).tolist()
+        lengths = torch.randint(1, 9, (count,), generator=generator).tolist()
+        texts = [
+            " ".join(f"w{4 * label + each}" for each in torch.randint(8, (length,), generator=generator).tolist())
+            for label, length in zip(labels, lengths, strict=True)
+        ]
+        rows = "".join(f"{label},{text}\n" for label, text in zip(labels, texts, strict=True))
+        (folder / f"{split}.csv").write_text(rows)
+    path = folder / "words.toml"
+    path.write_text(WORDS)
+    return path
+
+
+WORDS = """
+name = "words"
+[data]
+format = "csv"
+path = "."
+text = 2
+label = 1
+[transformer]
+embedding = "learned"
+tokens = 6
+dim = 6
+key_dim = 3
+value_dim = 2
+hidden_dim = 5
+[grid]
+optimizer = ["sgd", "adam"]
+learning_rate = 1e-2
+init_std = 0.2
+[protocol]
+epochs = 2
+batch_size = 16
+"""
 
 
 def write_digits(folder: Path, train: int, test: int) -> Path:

@@ -51,6 +51,8 @@ def train(configs: list[RunConfig], task: TaskData, **options) -> PopulationTrai
         pytest.param("digits", 64, marks=pytest.mark.long),
         pytest.param("news", 64, marks=pytest.mark.long),
         ("photos", 160),
+        ("lines", 64),
+        ("words", 64),
     ],
     indirect=["task"],
     ids=str,
@@ -75,7 +77,7 @@ def test_every_step_equals_the_slow_twins_for_every_optimizer(task: TaskData, ex
         )
 
 
-@pytest.mark.parametrize("task", ["digits", "news", "photos"], indirect=True)
+@pytest.mark.parametrize("task", ["digits", "news", "photos", "lines", "words"], indirect=True)
 def test_gradients_are_those_of_the_model_itself_in_float64(task: TaskData) -> None:
     spec, generator = task.spec, torch.Generator().manual_seed(0)
     flat = 0.2 * torch.randn(3, spec.num_parameters, generator=generator, dtype=torch.float64)
@@ -88,7 +90,8 @@ def test_gradients_are_those_of_the_model_itself_in_float64(task: TaskData) -> N
 
     for row, expected in enumerate(flat):
         model = zoo.build_model(spec, expected)
-        loss = torch.nn.functional.cross_entropy(model(x.double(), mask), labels)
+        logits = model(x if spec.vocabulary else x.double(), mask)
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
         exact = torch.cat([part.flatten() for part in torch.autograd.grad(loss, tuple(model.parameters()))])
         for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-4)):
             assert float((gradient(dtype)[row] - exact).norm() / exact.norm()) < tolerance, (row, dtype)
@@ -172,37 +175,39 @@ def torch_threads() -> Iterator[Callable[[int], None]]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("task", ["digits", "lines"], indirect=True)
 def test_a_run_is_the_same_bytes_with_any_number_of_threads(
-    digits: TaskData, torch_threads: Callable[[int], None]
+    task: TaskData, torch_threads: Callable[[int], None]
 ) -> None:
     """Four runs on one thread, shared by three, and one of them alone with four threads that it does not use."""
-    configs = runs("mnist", Protocol(epochs=1, warmup_epochs=1, batch_size=80), dropout=0.1)
+    configs = runs(task.spec.task, Protocol(epochs=1, warmup_epochs=1, batch_size=80), dropout=0.1)
     states = []
     for threads in (1, 3):
         torch_threads(threads)
-        trainer = train(configs, digits)
+        trainer = train(configs, task)
         states.append(trainer.state.tensors() | trainer.measure_checkpoints())
     torch_threads(4)
-    alone = train(configs[:1], digits).state
+    alone = train(configs[:1], task).state
     for name, tensor in states[0].items():
         assert torch.equal(tensor, states[1][name]), name
     assert torch.equal(alone.weights[0], states[0]["weights"][0])
     assert torch.get_num_threads() == 4, "the threads of other work are left alone"
 
 
+@pytest.mark.parametrize("task", ["photos", "lines", "words"], indirect=True)
 def test_a_small_run_is_the_same_bytes_alone_and_stacked_with_others(
-    photos: TaskData, torch_threads: Callable[[int], None]
+    task: TaskData, torch_threads: Callable[[int], None]
 ) -> None:
     """16 models of these are stacked, so 20 are two passes, the second of them filled up, and so is one run alone."""
-    few = runs("photos", Protocol(epochs=1, warmup_epochs=1, batch_size=16), dropout=0.1)
+    few = runs(task.spec.task, Protocol(epochs=1, warmup_epochs=1, batch_size=16), dropout=0.1)
     company = [replace(config, seed=seed) for seed in range(20 // len(few)) for config in few]
     torch_threads(2)
-    trainer = train(company, photos)
+    trainer = train(company, task)
     assert isinstance(trainer.engine, TorchEngine)
     assert [rows.stop for rows in trainer.engine.passes] == [16, 20]
     stored = trainer.measure_checkpoints()
     for index in (0, 19):
-        alone = train([company[index]], photos)
+        alone = train([company[index]], task)
         for name, tensor in alone.state.tensors().items():
             dim = 1 if name == "checkpoints" else 0
             assert torch.equal(tensor, trainer.state.tensors()[name].narrow(dim, index, 1)), name

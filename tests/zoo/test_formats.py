@@ -1,4 +1,4 @@
-"""Your own data in four formats: what was written is read back, and every fault is one line with its position."""
+"""Your own data in each format: what was written is read back, and every fault is one line with its position."""
 
 import gzip
 import re
@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import RawImages, RawTexts, class_names
-from zoo.tasks.formats import CsvData, IdxData, NpzData, data_section
+from zoo.tasks.formats import CsvData, IdxData, NpzData, TextData, data_section
 from zoo.tasks.huggingface import HuggingFaceData
 from zoo.tasks.identity import KNOWN, DataIdentity, name_of
 from zoo.testing import TINY_AGNEWS
@@ -42,6 +42,7 @@ def one_line(message: str, error: type[Exception] = ValueError) -> Iterator[None
 def test_each_format_has_its_keys_and_defaults() -> None:
     assert section(format="npz", path="a.npz") == NpzData("a.npz")
     assert section(format="idx", path="a") == IdxData("a")
+    assert section(format="text", path="a.txt") == TextData("a.txt")
     assert section(format="csv", path="a", text=3, label=1) == CsvData("a", 3, 1, "train.csv", "test.csv")
     assert section(format="huggingface", path="a/b") == HuggingFaceData("a/b", None, None, "label", "train", "test")
     assert section(format="huggingface", path="a", config="c", input="x", label="y", train="t", test="v") == (

@@ -65,8 +65,10 @@ class TrainingRecord:
             raise ValueError(f"checkpoint_epochs must be ascending epochs, got {str(epochs)[:80]}")
         checked(self.protocol.get("epochs"), _Epoch, "epochs ")
         self._check_task()
-        if len(self.characters or "") != (self.spec.vocabulary if self.spec.causal else 0):
-            raise ValueError(f"{self.spec.vocabulary} characters are needed, got {len(self.characters or '')}")
+        needed, given = self.spec.classes if self.spec.causal else 0, self.characters or ""
+        if len(given) != needed or list(given) != sorted(set(given)):
+            order = "different characters are needed, in the order of their code points"
+            raise ValueError(f"{needed} {order}, got {given[:80]!r}")
 
     def _check_task(self) -> None:
         """Refuses a task that is not the paper's and has no file, or whose file describes other transformers.

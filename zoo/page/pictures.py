@@ -68,6 +68,8 @@ def find_example(reader: ZooReader, data: Path | None, *, fetch: bool = False) -
 
     try:
         task = load_task(definition, folder, given)
+        if spec.causal:
+            return _window_example(task, details.characters)
         return _image_example(spec, task) if spec.patch_size else _text_example(task)
     except (OSError, ValueError) as error:
         # without these data, an example of our own, or the reason
@@ -98,6 +100,16 @@ def _image_example(spec: TransformerSpec, task: TaskData) -> Example | str:
     return Example(inputs, None, source, int(task.test.labels[0]), pixels=gray.tolist())
 
 
+def _window_example(task: TaskData, characters: str | None) -> Example | str:
+    """The beginning of the test text; its label is the character that follows."""
+    if task.characters is None or task.characters != characters:
+        return f"the characters of {task.source} are not those that these transformers read"
+    ids = task.test.inputs[:1, :_MOST_WORDS].long()
+    words = [task.characters[number] for number in ids[0].tolist()]
+    source = f"beginning of the test text of {task.source}"
+    return Example(ids, None, source, int(task.test.labels[0, len(words) - 1]), words=words)
+
+
 def _text_example(task: TaskData) -> Example:
     """The first test text that is short enough to show; the beginning of the first where none is."""
     assert task.embedding is not None
@@ -106,7 +118,7 @@ def _text_example(task: TaskData) -> Example:
     number = short[0] if short else 0
     ids = task.test.inputs[number : number + 1, : min(int(lengths[number]), _MOST_WORDS)]
     source = f"test text {number} of {task.source}"
-    return _of_words(task.embedding, ids, source, int(task.test.labels[number]))
+    return _of_words(task.spec, task.embedding, ids, source, int(task.test.labels[number]))
 
 
 def _sentence_example(spec: TransformerSpec, embedding: WordEmbedding) -> Example:
@@ -117,11 +129,12 @@ def _sentence_example(spec: TransformerSpec, embedding: WordEmbedding) -> Exampl
         words, source = list(embedding.vocabulary[:_FEWEST_WORDS]), "the first words of the vocabulary, not of the data"
     words = words[: min(_MOST_WORDS, spec.tokens)]
     ids = embedding.encode([" ".join(words)], spec.tokens)[:, : max(1, len(words))]
-    return _of_words(embedding, ids, source, None)
+    return _of_words(spec, embedding, ids, source, None)
 
 
-def _of_words(embedding: WordEmbedding, ids: Tensor, source: str, label: int | None) -> Example:
-    inputs, mask = embedding(ids)
+def _of_words(spec: TransformerSpec, embedding: WordEmbedding, ids: Tensor, source: str, label: int | None) -> Example:
+    vectors, mask = embedding(ids)
+    inputs = ids.long() if spec.vocabulary else vectors
     numbers = ids[0].tolist()
     words = [embedding.vocabulary[i - RESERVED] if i >= RESERVED else _UNKNOWN_WORD for i in numbers]
     return Example(inputs, mask, source, label, words=words)
@@ -132,13 +145,15 @@ def _of_words(embedding: WordEmbedding, ids: Tensor, source: str, label: int | N
 def _look_through(
     model: ZooTransformer, inputs: Tensor, mask: Tensor | None
 ) -> tuple[Float[Tensor, "b blocks h t t"], Float[Tensor, "b classes"]]:
-    """The attention of every head of every block to these inputs, and the model's logits."""
+    """The attention of every head of every block to these inputs, and the model's logits, those of the last token."""
     x, maps = model.embed(inputs, mask), []
     for block in model.blocks:
         assert isinstance(block, Block)
         maps.append(block.attention_map(layer_norm(x), mask))
         x = block(x, mask)
-    return torch.stack(maps, dim=1), model.classifier(masked_mean(layer_norm(x), mask))
+    x = layer_norm(x)
+    logits = model.unembedding(x[:, -1]) if model.spec.causal else model.classifier(masked_mean(x, mask))
+    return torch.stack(maps, dim=1), logits
 
 
 def attention_refusal(spec: TransformerSpec, example: Example) -> str | None:
@@ -157,7 +172,8 @@ def picture(model: ZooTransformer, weights: TransformerWeights, example: Example
     """
     model.load_state_dict(weights.state_dict())
     shown: dict[str, Any] = {}
-    if model.embedding is not None:
+    if model.spec.patch_size is not None:
+        assert model.embedding is not None
         filters = model.embedding.weight.detach().mean(dim=1).flatten(1)
         count = max(1, _MOST_FILTER_WEIGHTS // filters.shape[1])
         shown["filters"] = [plain(one, digits=3) for one in filters[:count]]

@@ -13,10 +13,11 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float64
 
+from zoo.format.schema import LANGUAGE_LABELS
 from zoo.reading.reader import ZooReader
 
 _MEASURED = ("test_accuracy", "test_loss", "train_loss")
-_NOT_VARIED = ("run_id", "task", "checkpoint", "epoch", *_MEASURED)
+_NOT_VARIED = ("run_id", "task", "checkpoint", "epoch", *_MEASURED, *LANGUAGE_LABELS)
 _EXACT_IN_JAVASCRIPT = 2**53
 _QUANTILES = (0.05, 0.5, 0.95)
 _DIGITS = 5

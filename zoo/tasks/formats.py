@@ -328,21 +328,19 @@ class TextData:
         content = _read_text(path)
         if not content:
             raise ValueError(f"{path} is empty")
-        points, numbers = np.unique(np.frombuffer(content.encode("utf-32-le"), dtype="<u4"), return_inverse=True)
-        if len(points) > _MOST_CHARACTERS:
-            raise ValueError(
-                f"{path} has {len(points):,} different characters, at most {_MOST_CHARACTERS:,} are possible"
-            )
-        tokens = torch.from_numpy(numbers.astype(np.int32))
-        train, test = tokens.split([cut := int(_TRAIN_SHARE * len(tokens)), len(tokens) - cut])
-        unseen = np.setdiff1d(test.numpy(), train.numpy())
-        if len(unseen):
-            at = cut + int((test == int(unseen[0])).nonzero()[0])
+        train, test = content[: (cut := int(_TRAIN_SHARE * len(content)))], content[cut:]
+        characters = set(train)
+        if unseen := set(test) - characters:
+            at = cut + min(map(test.index, unseen))
             raise ValueError(
                 f"{path}: character {at + 1:,}, {shown(content[at])}, is in the last tenth, the test text, and nowhere "
                 "before it"
             )
-        return RawCharacters(train, test, "".join(map(chr, points.tolist())), path.name.partition(".")[0], str(path))
+        if len(characters) > _MOST_CHARACTERS:
+            raise ValueError(
+                f"{path} has {len(characters):,} different characters, at most {_MOST_CHARACTERS:,} are possible"
+            )
+        return RawCharacters(train, test, "".join(sorted(characters)), path.name.partition(".")[0], str(path))
 
 
 def _read_text(path: Path) -> str:
