@@ -64,6 +64,7 @@ def _parse_threshold(text: str) -> float:
 _command = Command(__name__, "benchmarks.kendall", __doc__, _Options, lambda _: ("matplotlib", "scipy"))
 
 import numpy as np
+import pandas as pd
 
 from benchmarks.data import BenchmarkData
 from benchmarks.experiment import Experiment
@@ -117,7 +118,7 @@ def _draw(experiment: Experiment, outcomes: Outcomes, parts: Sequence[BenchmarkD
         experiment.announce(tau_by_threshold(index, config, file(f"kendall.{config}.thresholds.png")))
     # only of the splits that may be seen; in a cross-validation every run is in one fold to choose on
     seen = [parts[0].train] * (len(parts) == 1) + [part.validation for part in parts]
-    accuracy = np.concatenate([rows.truth() for rows in seen])
+    accuracy = pd.Series(np.concatenate([rows.truth() for rows in seen]), name="test_accuracy")
     which = "train and validation" if len(parts) == 1 else "all folds"
     title = f"{config}, {parts[0].checkpoint}, {which}: {len(accuracy):,} checkpoints"
     experiment.announce(plot_histograms({title: accuracy}, file(f"kendall.{config}.accuracy.png")))

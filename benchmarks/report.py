@@ -353,7 +353,7 @@ def _draw(folder: Path) -> Iterator[Path]:
     plots = folder / _PLOTS
     for config, runs in _final_runs(folder).items():
         title, path = f"{config}, after the last epoch", plots / f"accuracy.{config}.png"
-        yield plot_histograms({title: runs["test_accuracy"].to_numpy()}, path, counted="runs")
+        yield plot_histograms({title: runs["test_accuracy"]}, path, counted="runs")
     of_tasks = {config: index for config, index in _all_configs("kendall", folder).items() if config in _CONFIGS}
     for config, index in of_tasks.items():
         yield tau_by_threshold(without_variants(index), config, plots / f"kendall.{config}.thresholds.png")

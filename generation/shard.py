@@ -35,7 +35,7 @@ from generation.protocol import RunConfig
 from zoo.command import duration, how_many, progress_bar
 from zoo.device import name_device
 from zoo.format.manifest import MANIFEST_FILE, Manifest
-from zoo.format.schema import BEST, RUN_SCHEMA, checkpoint_schema, with_weights
+from zoo.format.schema import BEST, RUN_SCHEMA, checkpoint_schema, usual_label, with_weights
 from zoo.format.shard import CHECKPOINTS_FILE, TIMING_FILE, Shard, ShardRecord, write_shard
 from zoo.format.table_file import read_batches
 from zoo.storage.atomic import remove_unfinished, write_atomically
@@ -160,14 +160,14 @@ def _train_epochs(
         trainer.state, clock.earlier = snapshot
         say(f"resumed after epoch {trainer.state.epoch} of {trainer.protocol.epochs}")
     last_snapshot, epochs = time.monotonic(), trainer.protocol.epochs
-    progress = _EpochProgress(record.runs, epochs, trainer.state.epoch)
+    progress = _EpochProgress(record.runs, epochs, trainer.state.epoch, *usual_label(record.spec))
     with progress_bar() as bar:
         row = bar.add_task("epoch", total=epochs, completed=trainer.state.epoch)
         while not trainer.finished:
             trainer.train_epoch()
             epoch = trainer.state.epoch
-            accuracy = trainer.state.test_accuracy[:, epoch - 1].cpu()  # waits for the end of the epoch
-            status = progress.describe(epoch, accuracy, trainer.diverged)
+            values = getattr(trainer.state, progress.label)[:, epoch - 1].cpu()  # waits for the end of the epoch
+            status = progress.describe(epoch, values, trainer.diverged)
             bar.update(row, completed=epoch, description=status)
             if report:
                 report(epoch, epochs, status)
@@ -181,18 +181,20 @@ def _train_epochs(
 class _EpochProgress:
     """How fast a population trains, by the epochs of this process alone: a resumed shard's rate is not inflated."""
 
-    def __init__(self, runs: int, epochs: int, first_epoch: int) -> None:
+    def __init__(self, runs: int, epochs: int, first_epoch: int, label: str, more_is_better: bool) -> None:
         self.runs, self.epochs, self.first_epoch = runs, epochs, first_epoch
+        self.label, self.best = label, max if more_is_better else min
         self.start = time.monotonic()
 
-    def describe(self, epoch: int, accuracy: Tensor, diverged: int) -> str:
-        """After ``epoch`` epochs: model-epochs per second, the accuracies of the runs that are alive, the time left."""
+    def describe(self, epoch: int, values: Tensor, diverged: int) -> str:
+        """After ``epoch`` epochs: model-epochs per second, the labels of the runs that are alive, the time left."""
         # the clock may be too coarse to see the epoch pass
         elapsed = max(time.monotonic() - self.start, 1e-9)
-        accuracy = accuracy[~accuracy.isnan()]
+        values = values[values.isfinite()]
         parts = [f"{self.runs * (epoch - self.first_epoch) / elapsed:,.3g} model-epochs/s"]
-        if len(accuracy):
-            parts.append(f"accuracy best {float(accuracy.max()):.3f} median {float(accuracy.median()):.3f}")
+        if len(values):
+            best, name = self.best(values.tolist()), self.label.removeprefix("test_")
+            parts.append(f"{name} best {best:.3f} median {float(values.median()):.3f}")
         if diverged:
             parts.append(f"{diverged} diverged")
         if epoch < self.epochs:

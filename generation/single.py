@@ -40,7 +40,7 @@ from generation.population.engine import initial_weights
 from generation.protocol import ADAM_BETAS, EPSILON, MOMENTUM, RMSPROP_ALPHA, RunConfig
 from generation.task import named_task
 from zoo.device import choose_device, fast_small_products
-from zoo.format.schema import BEST
+from zoo.format.schema import BEST, usual_label
 from zoo.tasks.evaluation import Evaluation, measure
 from zoo.tasks.examples import TaskData
 from zoo.transformer.model import ZooTransformer
@@ -203,7 +203,8 @@ def main(options: _Options) -> None:
     if result.diverged:
         print("the run diverged")
     for label, checkpoint in result.checkpoints.items():
-        print(f"{label:10s} epoch {checkpoint.epoch:3d}  test accuracy {checkpoint.test_accuracy:.4f}")
+        name, _ = usual_label(data.spec)
+        print(f"{label:10s} epoch {checkpoint.epoch:3d}  {name.replace('_', ' ')} {getattr(checkpoint, name):.4f}")
 
 
 if __name__ == "__main__":

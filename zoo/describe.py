@@ -37,9 +37,9 @@ from rich.table import Table
 
 from zoo.format.hyperparameters import CONFIGURATION, HYPERPARAMETERS
 from zoo.format.published import PublishedZoo
-from zoo.format.schema import BEST
+from zoo.format.schema import BEST, usual_label
 from zoo.format.splits import SPLITS
-from zoo.plots import BINS, plot_curves, plot_histograms, plot_marginals
+from zoo.plots import BINS, plot_curves, plot_histograms, plot_marginals, span_of
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import ZooReader, open_zoo
 from zoo.reading.selection import select
@@ -50,24 +50,30 @@ _SPARKS = " ▁▂▃▄▅▆▇█"
 _THRESHOLDS = (0.2, 0.4, 0.6, 0.8)  # of the paper's tables
 _WIDTH = 100  # where the output is not a terminal, which has its own
 _MOST_VALUES = 20  # of a hyperparameter; of more, only their number is shown
+_Selected = dict[str, tuple[ZooReader, pd.DataFrame]]
+"""The reader of each config, and its chosen rows."""
 
 
-def _histogram(accuracies: Float[np.ndarray, " n"], bins: int = BINS) -> Integer[np.ndarray, " bins"]:
-    """Checkpoints in each of ``bins`` equal stretches of [0, 1]."""
-    return np.histogram(accuracies, bins=bins, range=(0.0, 1.0))[0]
+def _histogram(
+    values: Float[np.ndarray, " n"], bins: int = BINS, span: tuple[float, float] = (0.0, 1.0)
+) -> Integer[np.ndarray, " bins"]:
+    """Checkpoints in each of ``bins`` equal stretches of the span."""
+    return np.histogram(values, bins=bins, range=span)[0]
 
 
 def _counts_table(name: str, reader: ZooReader, rows: pd.DataFrame) -> Table:
-    """Rows and runs of each split, and the share of checkpoints above each threshold of the paper."""
+    """Rows and runs of each split, and the share of accuracies above each threshold of the paper."""
+    label, more = usual_label(reader.spec)
+    thresholds = _THRESHOLDS if more else ()
     table = Table(title=f"{name}: {len(rows):,} checkpoints of {len(set(rows['run_id'])):,} runs", title_justify="left")
-    measures = ("mean accuracy", *(f"≥ {threshold:.0%}" for threshold in _THRESHOLDS)) if len(rows) else ()
+    measures = (f"mean {_short(label)}", *(f"≥ {threshold:.0%}" for threshold in thresholds)) if len(rows) else ()
     for heading in ("split", "rows", "runs", *measures):
         table.add_column(heading, justify="left" if heading == "split" else "right")
     splits = np.array(_row_splits(reader, rows), dtype=str)
     for split in (*SPLITS, "all"):
         part = rows if split == "all" else rows[splits == split]
-        accuracy = part["test_accuracy"]
-        cells = [f"{accuracy.mean():.4f}", *(f"{(accuracy >= threshold).mean():.1%}" for threshold in _THRESHOLDS)]
+        values = part[label]
+        cells = [f"{values.mean():.4f}", *(f"{(values >= threshold).mean():.1%}" for threshold in thresholds)]
         shown = cells if len(part) else ["–"] * len(cells)
         table.add_row(split, f"{len(part):,}", f"{len(set(part['run_id'])):,}", *shown[: len(measures)])
     statuses = reader.runs["status"].value_counts()
@@ -75,30 +81,35 @@ def _counts_table(name: str, reader: ZooReader, rows: pd.DataFrame) -> Table:
     return table
 
 
+def _short(label: str) -> str:
+    return label.removeprefix("test_")
+
+
 def _row_splits(reader: ZooReader, rows: pd.DataFrame) -> list[str]:
     """The split of each row."""
     return reader.details.splits_of(lambda name: rows[name].tolist())
 
 
-def _histogram_lines(counts: Integer[np.ndarray, " bins"]) -> list[str]:
+def _histogram_lines(counts: Integer[np.ndarray, " bins"], span: tuple[float, float] = (0.0, 1.0)) -> list[str]:
     """The histogram as text; a bar's length is the logarithm of its count."""
     top = math.log10(1 + max(1, int(counts.max())))
     lines = []
     for index, count in enumerate(counts.tolist()):
         width = round(_BAR_WIDTH * math.log10(1 + count) / top)
-        lines.append(f"{index / len(counts):5.2f} {'█' * width or ('▏' if count else '')} {count:,}")
+        start = span[0] + (span[1] - span[0]) * index / len(counts)
+        lines.append(f"{start:5.2f} {'█' * width or ('▏' if count else '')} {count:,}")
     return lines
 
 
-def _marginals_table(rows: pd.DataFrame) -> Table:
-    """Number of checkpoints and their accuracy for each value of each hyperparameter."""
-    table = Table(title="accuracy by hyperparameter", title_justify="left")
+def _marginals_table(rows: pd.DataFrame, label: str) -> Table:
+    """Number of checkpoints and their label for each value of each hyperparameter."""
+    table = Table(title=f"{_short(label)} by hyperparameter", title_justify="left")
     for heading in ("hyperparameter", "value", "rows", "mean", "median", "min", "max"):
         table.add_column(heading, justify="left" if heading in ("hyperparameter", "value") else "right")
     for name in ("checkpoint", *HYPERPARAMETERS):
-        groups: dict[Any, Any] = dict(iter(rows.groupby(name)["test_accuracy"]))
+        groups: dict[Any, Any] = dict(iter(rows.groupby(name)[label]))
         if len(groups) > (len(_THRESHOLDS) if name == "seed" else _MOST_VALUES):
-            groups = {f"{len(groups):,} values": rows["test_accuracy"]}
+            groups = {f"{len(groups):,} values": rows[label]}
         order = sorted(groups, key=_checkpoint_order) if name == "checkpoint" else list(groups)
         for value in order:
             group = groups[value]
@@ -114,19 +125,22 @@ def _checkpoint_order(label: object) -> tuple[bool, int]:
     return label == BEST, int(str(label).removeprefix("epoch_")) if label != BEST else 0
 
 
-def _overview_table(folder: Path, selected: dict[str, tuple[ZooReader, pd.DataFrame]]) -> Table:
-    """One line per config: how much there is, and how accurate."""
-    table = Table(title=str(folder), title_justify="left", box=SIMPLE, padding=(0, 1), pad_edge=False)
-    for heading in ("config", "runs", "checkpoints", "median", "best", "accuracy, 0 to 1"):
-        left = heading in ("config", "accuracy, 0 to 1")
+def _overview_table(title: str, label: str, more: bool, selected: _Selected) -> Table:
+    """One line per config: how much there is, and how good by this label."""
+    low, high = span = span_of(pd.concat([rows[label] for _, rows in selected.values()]))
+    spread = f"{_short(label)}, {low:.3g} to {high:.3g}"
+    table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1), pad_edge=False)
+    for heading in ("config", "runs", "checkpoints", "median", "best", spread):
+        left = heading in ("config", spread)
         table.add_column(heading, justify="left" if left else "right", no_wrap=heading != "config", overflow="fold")
     for config, (reader, rows) in selected.items():
-        accuracy = rows["test_accuracy"].to_numpy()
+        values = rows[label].to_numpy()
         splits = _row_splits(reader, rows)
         counts = " / ".join(f"{splits.count(split):,}" for split in SPLITS)
-        numbers = (f"{np.median(accuracy):.3f}", f"{accuracy.max():.3f}") if len(rows) else ("–", "–")
+        best = (values.max if more else values.min)() if len(rows) else None
+        numbers = ("–", "–") if best is None else (f"{np.median(values):.3f}", f"{best:.3f}")
         runs = f"{len(set(rows['run_id'])):,}"
-        table.add_row(config, runs, counts, *numbers, _sparkline(_histogram(accuracy)))
+        table.add_row(config, runs, counts, *numbers, _sparkline(_histogram(values, span=span)))
     return table
 
 
@@ -154,7 +168,8 @@ def main(options: _Options) -> None:
         for config, (reader, rows) in selected.items():
             _print_details(console, config, reader, rows)
     else:
-        console.print(_overview_table(folder, selected))
+        for label, part in _by_label(selected):
+            console.print(_overview_table(str(folder), *label, part))
         console.print(
             f"checkpoints: {' / '.join(SPLITS)}; bars on a logarithmic scale; "
             "more with --details, --config CONFIG or --plots DIR",
@@ -167,33 +182,45 @@ def _print_details(console: PlainConsole, config: str, reader: ZooReader, rows: 
     console.print(_counts_table(config, reader, rows))
     if not len(rows):
         return
-    console.print("\ntest accuracy, bars on a logarithmic scale")
-    for line in _histogram_lines(_histogram(rows["test_accuracy"].to_numpy())):
+    label, _ = usual_label(reader.spec)
+    values, span = rows[label].to_numpy(), span_of(rows[label])
+    console.print(f"\n{label.replace('_', ' ')}, bars on a logarithmic scale")
+    for line in _histogram_lines(_histogram(values, span=span), span):
         console.print(line)
     console.print()
-    console.print(_marginals_table(rows))
+    console.print(_marginals_table(rows, label))
 
 
-def _draw(
-    selected: dict[str, tuple[ZooReader, pd.DataFrame]], histograms: Path | None, folder: Path | None
-) -> Iterator[Path]:
+def _by_label(selected: _Selected) -> list[tuple[tuple[str, bool], _Selected]]:
+    """The configs that are ranked by each label."""
+    labels = {config: usual_label(reader.spec) for config, (reader, _) in selected.items()}
+    return [
+        (label, {config: selected[config] for config in selected if labels[config] == label})
+        for label in dict.fromkeys(labels.values())
+    ]
+
+
+def _draw(selected: _Selected, histograms: Path | None, folder: Path | None) -> Iterator[Path]:
     """Draws the wanted pictures of the configs that have checkpoints: all runs of one may have diverged."""
     drawn = {config: (reader, rows) for config, (reader, rows) in selected.items() if len(rows)}
     if not drawn:
         return
-    accuracies = {
-        f"{config}, {len(rows):,} checkpoints": rows["test_accuracy"].to_numpy() for config, (_, rows) in drawn.items()
+    panels = {
+        label: {f"{config}, {len(rows):,} checkpoints": rows[label] for config, (_, rows) in part.items()}
+        for (label, _), part in _by_label(drawn)
     }
-    for path in (histograms, folder / "accuracy.png" if folder else None):
-        if path is not None:
-            yield plot_histograms(accuracies, path)
+    if histograms is not None:
+        yield plot_histograms({title: values for part in panels.values() for title, values in part.items()}, histograms)
     if folder is not None:
+        for label, part in panels.items():
+            yield plot_histograms(part, folder / f"{_short(label)}.png")
         for config, (reader, rows) in drawn.items():
+            label, _ = usual_label(reader.spec)
             chosen = np.flatnonzero(np.isin(list(reader.runs["run_id"]), list(rows["run_id"])))
             if reader.details.protocol["epochs"] > 1:
-                yield plot_curves(config, reader.runs.iloc[chosen], folder / f"curves.{config}.png")
+                yield plot_curves(config, reader.runs.iloc[chosen], label, folder / f"curves.{config}.png")
             if varied := [name for name in CONFIGURATION if len(set(rows[name])) > 1]:
-                yield plot_marginals(config, rows, varied, folder / f"marginals.{config}.png")
+                yield plot_marginals(config, rows, varied, label, folder / f"marginals.{config}.png")
 
 
 if __name__ == "__main__":

@@ -98,7 +98,8 @@ def _state_file(reader: ZooReader, row: int, form: str) -> bytes:
     state = {name: tensor.clone() for name, tensor in weights.state_dict().items()}
     if form == "torch":
         return _to_torch(state)
-    return _to_safetensors(state, {str(name): str(value) for name, value in reader.metadata.iloc[row].items()})
+    metadata = {str(name): str(value) for name, value in reader.metadata.iloc[row].items()}
+    return _to_safetensors(state, metadata | ({"characters": reader.characters} if reader.characters else {}))
 
 
 def _to_safetensors(state: dict[str, torch.Tensor], metadata: dict[str, str]) -> bytes:

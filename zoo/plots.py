@@ -1,4 +1,4 @@
-"""Pictures of a zoo: how its accuracies are spread, how its runs learn, and what each hyperparameter does."""
+"""Pictures of a zoo: how its accuracies or losses are spread, how its runs learn, what each hyperparameter does."""
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
@@ -15,6 +15,7 @@ from zoo.terminal import printable
 BINS = 20
 _COLOR = "#4878a8"
 _MOST_CURVES = 100  # per panel: more would be one gray patch
+_ENDS = {"test_accuracy": {"ylim": (0, 1)}}
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -32,38 +33,47 @@ def save(figure: Any, path: Path) -> Path:
     return path
 
 
-def plot_histograms(accuracies: Mapping[str, np.ndarray], path: Path, *, counted: str = "checkpoints") -> Path:
+def span_of(values: pd.Series) -> tuple[float, float]:
+    """The ends of an axis for a label, whose name the values have: accuracies lie in [0, 1], losses where they are."""
+    if values.name == "test_accuracy" or not len(values):
+        return 0.0, 1.0
+    low, high = float(values.min()), float(values.max())
+    return (low, high) if low < high else (low - 0.5, high + 0.5)
+
+
+def plot_histograms(panels: Mapping[str, pd.Series], path: Path, *, counted: str = "checkpoints") -> Path:
     """The paper's figure (fig:dataset_acc_hist): a panel for each title, the count on a logarithmic axis."""
-    figure = new_figure(5.0 * len(accuracies), 3.5)
-    axes = figure.subplots(1, len(accuracies), squeeze=False)[0]
-    for axis, (title, values) in zip(axes, accuracies.items(), strict=True):
-        axis.hist(values, bins=BINS, range=(0, 1), log=True, color=_COLOR, edgecolor="white", linewidth=0.5)
-        axis.set(title=title, xlabel="test accuracy", ylabel=counted, xlim=(0, 1))
+    figure = new_figure(5.0 * len(panels), 3.5)
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axis, (title, values) in zip(axes, panels.items(), strict=True):
+        span = span_of(values)
+        axis.hist(values, bins=BINS, range=span, log=True, color=_COLOR, edgecolor="white", linewidth=0.5)
+        axis.set(title=title, xlabel=str(values.name).replace("_", " "), ylabel=counted, xlim=span)
     return save(figure, path)
 
 
-def plot_curves(name: str, runs: pd.DataFrame, path: Path) -> Path:
-    """Test accuracy over the epochs, one panel per optimizer: some runs as thin lines, the median of all in bold."""
+def plot_curves(name: str, runs: pd.DataFrame, label: str, path: Path) -> Path:
+    """A label over the epochs, one panel per optimizer: some runs as thin lines, the median of all in bold."""
     optimizers = [optimizer for optimizer in OPTIMIZERS if optimizer in set(runs["optimizer"])]
     figure = new_figure(3.4 * len(optimizers), 3.4)
     axes = figure.subplots(1, len(optimizers), squeeze=False, sharey=True)[0]
     for axis, optimizer in zip(axes, optimizers, strict=True):
         group = runs[runs["optimizer"] == optimizer]
-        curves = [np.asarray(curve, dtype=np.float64) for curve in group["test_accuracy"]]
+        curves = [np.asarray(curve, dtype=np.float64) for curve in group[label]]
         for curve in curves[:: -(-len(curves) // _MOST_CURVES)]:
             axis.plot(np.arange(1, len(curve) + 1), curve, color=_COLOR, linewidth=0.5, alpha=0.35)
         longest = max(map(len, curves))
         padded = np.array([np.pad(curve, (0, longest - len(curve)), constant_values=np.nan) for curve in curves])
         axis.plot(np.arange(1, longest + 1), np.nanmedian(padded, axis=0), color="black", linewidth=2, label="median")
-        axis.set(title=f"{optimizer}, {len(group):,} runs", xlabel="epoch", ylim=(0, 1))
-    axes[0].set_ylabel("test accuracy")
-    axes[-1].legend(loc="lower right", fontsize=8)
+        axis.set(title=f"{optimizer}, {len(group):,} runs", xlabel="epoch", **_ENDS.get(label, {}))
+    axes[0].set_ylabel(label.replace("_", " "))
+    axes[-1].legend(loc="lower right" if label in _ENDS else "upper right", fontsize=8)
     figure.suptitle(name)
     return save(figure, path)
 
 
-def plot_marginals(name: str, rows: pd.DataFrame, names: Sequence[str], path: Path) -> Path:
-    """Accuracy by some hyperparameters: the median, the middle half and the middle nine tenths of their checkpoints."""
+def plot_marginals(name: str, rows: pd.DataFrame, names: Sequence[str], label: str, path: Path) -> Path:
+    """A label by some hyperparameters: the median, the middle half and the middle nine tenths of their checkpoints."""
     lines = min(2, len(names))
     figure = new_figure(10.5, 3.0 * lines)
     axes = figure.subplots(lines, -(-len(names) // lines), squeeze=False, sharey=True)
@@ -72,7 +82,7 @@ def plot_marginals(name: str, rows: pd.DataFrame, names: Sequence[str], path: Pa
     for axis, hyperparameter in zip(axes.flat, names, strict=False):
         # a dollar sign would begin a formula
         groups = {
-            printable(value).replace("$", r"\$"): group["test_accuracy"].to_numpy()
+            printable(value).replace("$", r"\$"): group[label].to_numpy()
             for value, group in rows.groupby(hyperparameter)
         }
         for column, values in enumerate(groups.values()):
@@ -81,8 +91,8 @@ def plot_marginals(name: str, rows: pd.DataFrame, names: Sequence[str], path: Pa
             axis.vlines(column, lower, upper, color=_COLOR, linewidth=6)
             axis.plot(column, middle, marker="o", color="white", markeredgecolor="black", markersize=6, zorder=3)
         axis.set_xticks(range(len(groups)), list(groups), rotation=40, fontsize=7)
-        axis.set(xlabel=hyperparameter, ylim=(0, 1))
+        axis.set(xlabel=hyperparameter, **_ENDS.get(label, {}))
     for axis in axes[:, 0]:
-        axis.set_ylabel("test accuracy")
+        axis.set_ylabel(label.replace("_", " "))
     figure.suptitle(f"{name}, {len(rows):,} checkpoints: median, middle 50% and middle 90%")
     return save(figure, path)

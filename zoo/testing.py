@@ -30,6 +30,9 @@ TINY_PHOTOS = TransformerSpec(
     "photos", 3, 6, 4, dim=10, key_dim=3, value_dim=4, hidden_dim=7, blocks=4, channels=3, residual=True
 )
 """Nothing like the paper's: residual, deeper, for color images of 8 × 12 or 12 × 8 pixels."""
+TINY_SHAKESPEARE = TransformerSpec(  # its shards need a task, which has the characters
+    "shakespeare", 65, 16, dim=4, key_dim=2, value_dim=2, hidden_dim=4, residual=True, vocabulary=65, causal=True
+)
 EPOCHS = 100
 
 
@@ -65,6 +68,7 @@ def fabricate_shard(
         embedding_sha256=embedding.sha256 if embedding else None,
         data=task.identity if task else None,
         task_file=task_file,
+        characters=task.characters if task else None,
         config=config,
         shard=shard,
         runs=count,
@@ -103,7 +107,7 @@ def run_row(record: ShardRecord, index: int, completed: int, task: TaskData | No
         **configuration,
         "shard": record.shard,
         "epochs": EPOCHS,
-        "best_epoch": int(curves["test_accuracy"].argmax()) + 1,
+        "best_epoch": int((-curves["test_loss"] if record.spec.causal else curves["test_accuracy"]).argmax()) + 1,
         **curves,
         "code_version": "fabricated",
     }
@@ -115,8 +119,8 @@ def invented_curves(run_id: str, epochs: int) -> dict[str, np.ndarray]:
 
 
 def measure_curves(run_id: str, record: ShardRecord, task: TaskData, curves: dict[str, np.ndarray]) -> None:
-    """Puts what its weights measure into a run's curves, which are 0 at epochs without a checkpoint."""
-    curves["test_accuracy"][:] = 0
+    """Puts what its weights measure into a run's curves, which are poor at epochs without a checkpoint."""
+    curves["test_accuracy"][:], curves["test_loss"][:] = 0, 99
     for epoch in epochs_of_checkpoints(record.protocol).values():
         measured = evaluate(build_model(record.spec, torch.from_numpy(invented_weights(record, run_id, epoch))), task)
         curves["test_accuracy"][epoch - 1], curves["test_loss"][epoch - 1] = measured.accuracy, measured.loss
@@ -143,8 +147,9 @@ def checkpoint_row(record: ShardRecord, run: dict[str, Any], checkpoint: str) ->
     """The metadata of one checkpoint, taken from its run's curves."""
     epoch = (epochs_of_checkpoints(record.protocol) | {BEST: run["best_epoch"]})[checkpoint]
     measured = {field.name: run[field.name][min(epoch, len(run[field.name])) - 1] for field in CURVES}
-    names = checkpoint_schema(record.spec).names
-    return {name: run[name] for name in names if name in run} | {"checkpoint": checkpoint, "epoch": epoch} | measured
+    invented = dict.fromkeys(checkpoint_schema(record.spec).names, 1.0)  # the other labels of language models
+    known = {name: run[name] for name in invented if name in run}
+    return invented | known | {"checkpoint": checkpoint, "epoch": epoch} | measured
 
 
 def fabricate_embedding(spec: TransformerSpec, words: int = 50) -> WordEmbedding:

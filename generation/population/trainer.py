@@ -19,7 +19,7 @@ from generation.options import ENGINES
 from generation.population.engine import Engine, PopulationState, checkpoint_labels
 from generation.population.torch_engine import TorchEngine
 from generation.protocol import RunConfig
-from zoo.format.schema import BEST, LANGUAGE_LABELS
+from zoo.format.schema import BEST, LANGUAGE_LABELS, usual_label
 from zoo.tasks.examples import TaskData
 from zoo.tasks.language import language_labels
 
@@ -96,8 +96,10 @@ class PopulationTrainer:
         state.alive &= train_loss.isfinite() & test_loss.isfinite() & state.weights.isfinite().all(dim=1)
         for index, label in enumerate(checkpoint_labels(self.configs[0])):
             if label == BEST:
-                # losses as the curve is stored: those that are equal in float32 are equal
-                merit = -state.test_loss.float() if self.task.spec.causal else state.test_accuracy
+                name, more = usual_label(self.task.spec)
+                # as the curve is stored: losses that are equal in float32 are equal
+                curve = getattr(state, name).float()
+                merit = curve if more else -curve
                 earlier = merit[:, :epoch].nan_to_num(-torch.inf)
                 best = earlier.amax(dim=1) if epoch else torch.full_like(accuracy, -torch.inf)
                 better = state.alive & (merit[:, epoch] > best)

@@ -27,6 +27,7 @@ from tests.generation.tiny_shard import train_tiny_shard
 from tests.refusal import refusal
 from zoo.command import duration
 from zoo.format.manifest import Manifest
+from zoo.format.schema import usual_label
 from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE, Shard
 from zoo.transformer.spec import MNIST
 
@@ -351,9 +352,17 @@ def test_durations_are_printed_in_readable_units(seconds: float, words: str) -> 
 def test_a_resumed_trainings_rate_counts_its_own_epochs_only(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([100.0, 110.0, 120.0])
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
-    progress = _EpochProgress(runs=50, epochs=100, first_epoch=80)
+    progress = _EpochProgress(50, 100, 80, *usual_label(zoo.MNIST))
     accuracy = torch.tensor([0.5, float("nan"), 0.7])
     assert progress.describe(81, accuracy, 1) == (
         "5 model-epochs/s  accuracy best 0.700 median 0.500  1 diverged  3 min left"
     )
     assert progress.describe(100, accuracy, 0) == "50 model-epochs/s  accuracy best 0.700 median 0.500"
+
+
+def test_the_progress_of_language_models_is_their_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([100.0, 110.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    progress = _EpochProgress(20, 1, 0, *usual_label(zoo.SHAKESPEARE))
+    losses = torch.tensor([2.5, float("nan"), 2.25, float("inf"), 3.0])
+    assert progress.describe(1, losses, 2) == "2 model-epochs/s  loss best 2.250 median 2.500  2 diverged"

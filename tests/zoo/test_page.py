@@ -230,11 +230,10 @@ def test_a_page_names_no_folder_of_the_machine_it_was_made_on(zoo_folder: Path, 
 
 
 def test_pictured_runs_are_spread_over_the_accuracies() -> None:
-    accuracies = [0.5, 0.1, 0.9, 0.3, 0.7, 0.2]
-    rows = {"run": [0, 1, 2, 3, 4, 0], "test_accuracy": accuracies}
-    assert _pictured_runs(rows, 100) == [0, 1, 2, 3, 4]
-    assert _pictured_runs(rows, 3) == [0, 1, 2], "the worst, the middle and the best"
-    assert _pictured_runs(rows, 0) == _pictured_runs({"run": [], "test_accuracy": []}, 9) == []
+    runs, accuracies = [0, 1, 2, 3, 4, 0], [0.5, 0.1, 0.9, 0.3, 0.7, 0.2]
+    assert _pictured_runs(runs, accuracies, 100) == [0, 1, 2, 3, 4]
+    assert _pictured_runs(runs, accuracies, 3) == [0, 1, 2], "the worst, the middle and the best"
+    assert _pictured_runs(runs, accuracies, 0) == _pictured_runs([], [], 9) == []
 
 
 class Tags(HTMLParser):

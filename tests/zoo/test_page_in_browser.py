@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,11 @@ from tests.zoo.hostile_text import HOSTILE, make_hostile
 from tests.zoo.written_page import page_text
 from zoo.page.predictions import Predictions
 from zoo.page.writing import _write_page
+from zoo.publish import publish
+from zoo.tasks.examples import RawCharacters
+from zoo.tasks.paper_data import read_task
+from zoo.tasks.task_file import TaskFile
+from zoo.testing import TINY_SHAKESPEARE, fabricate_shard
 
 pytestmark = pytest.mark.long
 FIRST_CHART_SECONDS = 30  # about one on an idle machine
@@ -234,13 +240,13 @@ def test_the_keyboard_reaches_every_view(opened: OpenPage) -> None:
 
 
 def test_learning_curves_of_chosen_runs(opened: OpenPage) -> None:
-    lines = "document.querySelectorAll('#accuracy-curves svg .mark-line path').length"
+    lines = "document.querySelectorAll('#ranked-curves svg .mark-line path').length"
     opened.tab.locator("#checkpoints tbody input").first.check()
     opened.tab.locator("#tab-curves").click()
     opened.until(lines, 2)  # the run, and the median of all
     opened.tab.get_by_role("button", name="Best, median, worst").click()
     opened.until(lines, 4)
-    paths = opened.tab.locator("#accuracy-curves svg .mark-line path").all()
+    paths = opened.tab.locator("#ranked-curves svg .mark-line path").all()
     assert len({path.get_attribute("stroke-dasharray") for path in paths}) >= 3, "lines differ in more than color"
     opened.tab.get_by_role("button", name="Some that diverged").click()
     opened.until("document.querySelectorAll('.chosen li').length", 3)
@@ -278,6 +284,38 @@ def test_a_narrow_screen_needs_no_scrolling_to_the_side(browser: Any, site: Path
         page.tab.locator(f"#tab-{view}").click()
         page.drawn()
         assert page.tab.evaluate("document.documentElement.scrollWidth") <= 390, view
+    page.close()
+
+
+def test_language_models_are_shown_by_their_loss(browser: Any, tmp_path: Path) -> None:
+    raw = read_task(TaskFile.named("shakespeare"), None)
+    assert isinstance(raw, RawCharacters)
+    task = raw.as_task(TINY_SHAKESPEARE)
+    fabricate_shard(tmp_path / "runs", TINY_SHAKESPEARE, count=6, task=replace(task, test=task.test[:3]))
+    publish(tmp_path / "runs", tmp_path / "zoo")
+    rows = zoo.open(tmp_path / "zoo", "shakespeare", "all").metadata
+    losses = rows["test_loss"]
+    predictions = [Predictions("shakespeare", "some", "rows", losses.tolist(), losses.tolist(), tau=1.0)]
+    _write_page(tmp_path / "zoo", tmp_path / "site", predictions=predictions, pictured=9)
+    page = OpenPage(browser, tmp_path / "site")
+    assert page.text("#tab-accuracies") == "Losses"
+    assert f"median loss {losses.median():.4f}, best {losses.min():.4f}" in page.text("#count")
+    first = page.tab.locator("#checkpoints tbody tr").first.inner_text().split("\t")
+    best = rows.sort_values("test_loss", kind="stable").iloc[0]
+    assert (first[0], float(first[4])) == (best["run_id"], pytest.approx(best["test_loss"], rel=1e-3))
+    assert page.tab.evaluate(marks("histogram", "rect")) > 3
+    half = float(str(losses.median()))
+    page.tab.get_by_label("test loss, at most").fill(str(half))
+    assert counted(page) == expected(rows.query("test_loss <= @half"))
+    for view, seen in (("curves", "Test loss"), ("predictors", "against the loss measured"), ("checkpoint", "Losses")):
+        page.tab.locator(f"#tab-{view}").click()
+        page.drawn()
+        assert seen in page.text("#view")
+    assert page.text("#opened").endswith(best["run_id"]), "the best of them"
+    assert "induction loss" in page.text("#view")
+    assert "Next, this checkpoint predicts" in page.text("#attention")
+    cells = page.tab.locator('#words svg .mark-rect path[aria-roledescription="rect mark"]')
+    assert cells.count() == 2 * 2 * TINY_SHAKESPEARE.tokens
     page.close()
 
 

@@ -20,7 +20,7 @@ from zoo.format.hyperparameters import CONFIGURATION, HYPERPARAMETERS, TYPES
 from zoo.format.published import ConfigDetails
 from zoo.format.recipe import epochs_of_checkpoints
 from zoo.format.record import TrainingRecord
-from zoo.format.schema import BEST, CURVES, LANGUAGE_LABELS
+from zoo.format.schema import BEST, CURVES, labels_of, usual_label
 from zoo.format.splits import SPLITS
 
 _LABEL_TOLERANCE, _FEW_EXAMPLES = 0.005, 3
@@ -98,11 +98,11 @@ def _run_faults(table: pa.Table, record: TrainingRecord, shards: Sequence[int]) 
     yield epochs != record.protocol["epochs"], "the number of epochs is not the protocol's"
     for field in CURVES:
         yield from _curve_faults(field.name, table.column(field.name), epochs, completed)
-    merit, sign = ("lowest test loss", -1) if record.spec.causal else ("highest test accuracy", 1)
-    values, lengths = _flat_curves(table.column("test_loss" if record.spec.causal else "test_accuracy"))
-    curves = np.split(sign * values, lengths.cumsum()[:-1])
+    label, more = usual_label(record.spec)
+    values, lengths = _flat_curves(table.column(label))
+    curves = np.split(values if more else -values, lengths.cumsum()[:-1])
     expected = [int(curve.argmax()) + 1 if len(curve) else 0 for curve in curves]
-    fault = f"best_epoch is not the first epoch of the {merit}"
+    fault = f"best_epoch is not the first epoch of the {'highest' if more else 'lowest'} {label.replace('_', ' ')}"
     yield completed & (best != np.array(expected[: len(best)])), fault
     if "wall_seconds" in table.column_names:
         seconds = _numbers_of(table, "wall_seconds")
@@ -146,8 +146,7 @@ def _curve_faults(name: str, curves: pa.ChunkedArray, epochs: _Numbers, complete
 
 def _checkpoint_faults(rows: pa.Table, runs: pa.Table, found: pa.Array, record: TrainingRecord) -> Iterator[_Fault]:
     """Faults in checkpoints, also against their runs, the rows ``found`` of that table, and the record."""
-    names = ("test_accuracy", "test_loss", "train_loss", *(LANGUAGE_LABELS if record.spec.causal else ()))
-    accuracy, *losses = (_numbers_of(rows, name) for name in names)
+    accuracy, *losses = (_numbers_of(rows, name) for name in labels_of(record.spec))
     finite = np.isfinite([accuracy, *losses]).all(axis=0)
     yield _missing(rows) | ~finite, "a value is missing"
     yield ~((accuracy >= 0) & (accuracy <= 1)), "test_accuracy is outside [0, 1]"

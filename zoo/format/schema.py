@@ -23,8 +23,20 @@ CHECKPOINT = rf"(epoch_[1-9][0-9]{{0,4}}|{BEST})"
 STATUSES = ("completed", "diverged")
 LANGUAGE_LABELS = ("early_loss", "late_loss", "bigram_divergence", "induction_loss")
 """Measured with the checkpoints of language models: ``zoo.tasks.language``."""
+MEASURED = ("test_accuracy", "test_loss", "train_loss")
+"""What is measured of every checkpoint, and after every epoch of a run."""
 _ARROW_TYPES = {float: pa.float64(), int: pa.int64()}
 _HYPERPARAMETERS = [pa.field(name, _ARROW_TYPES.get(get_args(kind)[0], pa.string())) for name, kind in TYPES.items()]
+
+
+def labels_of(spec: TransformerSpec) -> tuple[str, ...]:
+    """What is measured of these checkpoints."""
+    return MEASURED + (LANGUAGE_LABELS if spec.causal else ())
+
+
+def usual_label(spec: TransformerSpec) -> tuple[str, bool]:
+    """The label that ranks checkpoints, and whether more of it is better: accuracy, or the loss of language models."""
+    return ("test_loss", False) if spec.causal else ("test_accuracy", True)
 
 
 def checkpoint_schema(spec: TransformerSpec) -> pa.Schema:
@@ -36,10 +48,7 @@ def checkpoint_schema(spec: TransformerSpec) -> pa.Schema:
             pa.field("task", pa.string()),
             pa.field("checkpoint", pa.string()),
             pa.field("epoch", pa.int32()),
-            pa.field("test_accuracy", pa.float32()),
-            pa.field("test_loss", pa.float32()),
-            pa.field("train_loss", pa.float32()),
-            *(pa.field(name, pa.float32()) for name in (LANGUAGE_LABELS if spec.causal else ())),
+            *(pa.field(name, pa.float32()) for name in labels_of(spec)),
             *_HYPERPARAMETERS,
             pa.field(WEIGHTS, weights),
         ]
@@ -52,7 +61,7 @@ def with_weights(metadata: pa.Table, weights: Float32[np.ndarray, "n d"]) -> pa.
     return metadata.append_column(WEIGHTS, column)
 
 
-CURVES = tuple(pa.field(name, pa.list_(pa.float32())) for name in ("test_accuracy", "test_loss", "train_loss"))
+CURVES = tuple(pa.field(name, pa.list_(pa.float32())) for name in MEASURED)
 
 RUN_SCHEMA = pa.schema(
     [

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from zoo.device import fast_small_products
 from zoo.page.tables import as_bytes, plain
@@ -21,7 +21,7 @@ from zoo.tasks.embedding import PADDING, RESERVED, WordEmbedding
 from zoo.tasks.evaluation import load_task
 from zoo.tasks.examples import TaskData
 from zoo.tasks.paper_data import load_sample_digits
-from zoo.transformer.model import Block, ZooTransformer, layer_norm, masked_mean
+from zoo.transformer.model import Block, ZooTransformer, layer_norm
 from zoo.transformer.spec import MNIST, TransformerSpec
 from zoo.transformer.weights import TransformerWeights
 
@@ -29,6 +29,7 @@ _MOST_WORDS = 24  # more do not fit beside each other
 _FEWEST_WORDS = 5
 _SENTENCE = "oil prices rose to a record high on monday as investors feared new attacks in iraq , analysts said"
 _UNKNOWN_WORD = "(unknown)"
+_VISIBLE = {"\n": "↵", "\t": "⇥", " ": "␣"}
 _MOST_ATTENTION = 1 << 17
 """Numbers per checkpoint; two blocks of two heads on 49 patches have 9,604."""
 _MOST_FILTER_WEIGHTS = 1 << 12
@@ -40,7 +41,8 @@ _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/]+/)*")
 class Example:
     """An input as a ``ZooTransformer`` takes it, as the page shows it, and where it comes from.
 
-    ``label`` is its class, None where it has none.
+    ``label`` is its class, None where it has none. A language model's classes have ``names``, its characters; its
+    label is the one that follows the example.
     """
 
     inputs: Tensor
@@ -49,10 +51,11 @@ class Example:
     label: int | None
     pixels: list[list[int]] | None = None
     words: list[str] | None = None
+    names: list[str] | None = None
 
     def shown(self) -> dict[str, Any]:
         """The part that goes into a page."""
-        return {"source": self.source, "label": self.label, "pixels": self.pixels, "words": self.words}
+        return {name: getattr(self, name) for name in ("source", "label", "pixels", "words", "names")}
 
 
 def find_example(reader: ZooReader, data: Path | None, *, fetch: bool = False) -> Example | str:
@@ -69,7 +72,7 @@ def find_example(reader: ZooReader, data: Path | None, *, fetch: bool = False) -
     try:
         task = load_task(definition, folder, given)
         if spec.causal:
-            return _window_example(task, details.characters)
+            return _characters_example(reader, task)
         return _image_example(spec, task) if spec.patch_size else _text_example(task)
     except (OSError, ValueError) as error:
         # without these data, an example of our own, or the reason
@@ -100,14 +103,16 @@ def _image_example(spec: TransformerSpec, task: TaskData) -> Example | str:
     return Example(inputs, None, source, int(task.test.labels[0]), pixels=gray.tolist())
 
 
-def _window_example(task: TaskData, characters: str | None) -> Example | str:
-    """The beginning of the test text; its label is the character that follows."""
-    if task.characters is None or task.characters != characters:
-        return f"the characters of {task.source} are not those that these transformers read"
-    ids = task.test.inputs[:1, :_MOST_WORDS].long()
-    words = [task.characters[number] for number in ids[0].tolist()]
+def _characters_example(reader: ZooReader, task: TaskData) -> Example | str:
+    """The beginning of the test text."""
+    if task.characters != reader.characters:
+        return f"the characters of {task.source} are not those of these transformers"
+    count = min(_MOST_WORDS, reader.spec.tokens)
+    inputs, labels = task.test.inputs[:1, :count].long(), task.test.labels[0, :count].tolist()
+    names = [_VISIBLE.get(character, character) for character in task.characters or ""]
+    words = [names[token] for token in inputs[0].tolist()]
     source = f"beginning of the test text of {task.source}"
-    return Example(ids, None, source, int(task.test.labels[0, len(words) - 1]), words=words)
+    return Example(inputs, None, source, labels[-1], words=words, names=names)
 
 
 def _text_example(task: TaskData) -> Example:
@@ -133,8 +138,7 @@ def _sentence_example(spec: TransformerSpec, embedding: WordEmbedding) -> Exampl
 
 
 def _of_words(spec: TransformerSpec, embedding: WordEmbedding, ids: Tensor, source: str, label: int | None) -> Example:
-    vectors, mask = embedding(ids)
-    inputs = ids.long() if spec.vocabulary else vectors
+    inputs, mask = (ids, ids != PADDING) if spec.vocabulary else embedding(ids)
     numbers = ids[0].tolist()
     words = [embedding.vocabulary[i - RESERVED] if i >= RESERVED else _UNKNOWN_WORD for i in numbers]
     return Example(inputs, mask, source, label, words=words)
@@ -144,16 +148,14 @@ def _of_words(spec: TransformerSpec, embedding: WordEmbedding, ids: Tensor, sour
 @fast_small_products()
 def _look_through(
     model: ZooTransformer, inputs: Tensor, mask: Tensor | None
-) -> tuple[Float[Tensor, "b blocks h t t"], Float[Tensor, "b classes"]]:
-    """The attention of every head of every block to these inputs, and the model's logits, those of the last token."""
+) -> tuple[Float[Tensor, "b blocks h t t"], Float[Tensor, "b *t classes"]]:
+    """The attention of every head of every block to these inputs, and the model's logits."""
     x, maps = model.embed(inputs, mask), []
     for block in model.blocks:
         assert isinstance(block, Block)
         maps.append(block.attention_map(layer_norm(x), mask))
         x = block(x, mask)
-    x = layer_norm(x)
-    logits = model.unembedding(x[:, -1]) if model.spec.causal else model.classifier(masked_mean(x, mask))
-    return torch.stack(maps, dim=1), logits
+    return torch.stack(maps, dim=1), model(inputs, mask)
 
 
 def attention_refusal(spec: TransformerSpec, example: Example) -> str | None:
@@ -165,15 +167,14 @@ def attention_refusal(spec: TransformerSpec, example: Example) -> str | None:
 
 
 def picture(model: ZooTransformer, weights: TransformerWeights, example: Example | None) -> dict[str, Any]:
-    """A checkpoint as data: patch filters [D][patch²], attention as bytes, probabilities of the classes.
+    """A checkpoint as data: patch filters [D][patch²], attention as bytes, probabilities of the (next) class.
 
     ``model`` is given the weights, which is faster than to build another. A filter is the mean of its channels, and
     there are as many as fit a page; a transformer that reads words has none.
     """
     model.load_state_dict(weights.state_dict())
     shown: dict[str, Any] = {}
-    if model.spec.patch_size is not None:
-        assert model.embedding is not None
+    if isinstance(model.embedding, nn.Conv2d):
         filters = model.embedding.weight.detach().mean(dim=1).flatten(1)
         count = max(1, _MOST_FILTER_WEIGHTS // filters.shape[1])
         shown["filters"] = [plain(one, digits=3) for one in filters[:count]]
@@ -181,5 +182,5 @@ def picture(model: ZooTransformer, weights: TransformerWeights, example: Example
         maps, logits = _look_through(model, example.inputs, example.mask)
         shown["attention"] = as_bytes(maps[0])
         shown["tokens"] = maps.shape[-1]
-        shown["probabilities"] = plain(torch.softmax(logits[0], dim=-1), digits=3)
+        shown["probabilities"] = plain(torch.softmax(logits.flatten(0, -2)[-1], dim=-1), digits=3)
     return shown

@@ -13,15 +13,15 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float64
 
-from zoo.format.schema import LANGUAGE_LABELS
+from zoo.format.schema import MEASURED, labels_of, usual_label
+from zoo.plots import span_of
 from zoo.reading.reader import ZooReader
 
-_MEASURED = ("test_accuracy", "test_loss", "train_loss")
-_NOT_VARIED = ("run_id", "task", "checkpoint", "epoch", *_MEASURED, *LANGUAGE_LABELS)
+_NOT_VARIED = ("run_id", "task", "checkpoint", "epoch")
 _EXACT_IN_JAVASCRIPT = 2**53
 _QUANTILES = (0.05, 0.5, 0.95)
 _DIGITS = 5
-"""Significant digits of losses and curves. Accuracies keep all bits, since filters compare them."""
+"""Significant digits of labels and curves. The label that filters compare keeps all bits."""
 
 
 def run_columns(reader: ZooReader) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def run_columns(reader: ZooReader) -> dict[str, Any]:
 
 def hyperparameters(reader: ZooReader) -> list[dict[str, Any]]:
     """Every column of the checkpoints that is neither a measurement nor a name, for all runs."""
-    names = [name for name in reader.metadata.columns if name not in _NOT_VARIED]
+    names = [name for name in reader.metadata.columns if name not in (*_NOT_VARIED, *labels_of(reader.spec))]
     return [_coded(name, reader.runs[name].to_numpy()) for name in names]
 
 
@@ -61,21 +61,26 @@ def checkpoint_columns(reader: ZooReader) -> dict[str, Any]:
     """One row per checkpoint: the number of its run, the index of its label, its epoch and its measurements."""
     rows = reader.metadata
     number = {run: index for index, run in enumerate(reader.runs["run_id"])}
+    usual, _ = usual_label(reader.spec)
     labels = list(dict.fromkeys(rows["checkpoint"]))  # in the order of the first run's checkpoints
     return {
         "labels": labels,
         "run": [number[run] for run in rows["run_id"]],
         "label": [labels.index(label) for label in rows["checkpoint"]],
         "epoch": rows["epoch"].tolist(),
-        "test_accuracy": plain(rows["test_accuracy"], digits=None),
-        "test_loss": plain(rows["test_loss"]),
-        "train_loss": plain(rows["train_loss"]),
+        **{name: plain(rows[name], digits=None if name == usual else _DIGITS) for name in labels_of(reader.spec)},
     }
 
 
-def band(runs: pd.DataFrame) -> dict[str, list[float | None]]:
-    """The median and the middle nine tenths of the runs' test accuracy in each epoch, over the runs that reached it."""
-    curves = [np.asarray(curve, dtype=np.float64) for curve in runs["test_accuracy"]]
+def ranking(reader: ZooReader) -> dict[str, Any]:
+    """The label that ranks the checkpoints, whether more of it is better, and the ends of its axis."""
+    label, more = usual_label(reader.spec)
+    return {"label": label, "more": more, "span": span_of(reader.metadata[label])}
+
+
+def band(curves_of_runs: pd.Series) -> dict[str, list[float | None]]:
+    """The median and the middle nine tenths of the runs' curves in each epoch, over the runs that reached it."""
+    curves = [np.asarray(curve, dtype=np.float64) for curve in curves_of_runs]
     longest = max(map(len, curves), default=0)
     padded = np.array([np.pad(curve, (0, longest - len(curve)), constant_values=np.nan) for curve in curves])
     low, middle, high = np.nanquantile(padded, _QUANTILES, axis=0) if longest else np.empty((3, 0))
@@ -84,8 +89,8 @@ def band(runs: pd.DataFrame) -> dict[str, list[float | None]]:
 
 def curves(runs: pd.DataFrame) -> list[dict[str, list[float | None]]]:
     """The curves of each run, one value per epoch."""
-    columns = {name: runs[name].tolist() for name in _MEASURED}
-    return [{name: plain(columns[name][run]) for name in _MEASURED} for run in range(len(runs))]
+    columns = {name: runs[name].tolist() for name in MEASURED}
+    return [{name: plain(columns[name][run]) for name in MEASURED} for run in range(len(runs))]
 
 
 def packed(value: Any) -> str:

@@ -16,11 +16,12 @@ import numpy as np
 from zoo.command import Advance, how_many, progress_bar
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
 from zoo.format.published import PublishedZoo, zoo_files
+from zoo.format.schema import usual_label
 from zoo.page.html import render
 from zoo.page.options import PageOptions
 from zoo.page.pictures import Example, attention_refusal, find_example, picture
 from zoo.page.predictions import Predictions
-from zoo.page.tables import band, checkpoint_columns, curves, hyperparameters, packed, run_columns
+from zoo.page.tables import band, checkpoint_columns, curves, hyperparameters, packed, ranking, run_columns
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import ZooReader
 from zoo.storage.atomic import write_atomically
@@ -98,7 +99,9 @@ def _write_config(
     for number, start in enumerate(range(0, len(runs), _RUNS_PER_FILE)):
         _write_script(folder / "curves" / f"{index}-{number:03d}.js", curves(runs.iloc[start : start + _RUNS_PER_FILE]))
     rows = checkpoint_columns(reader)
-    chosen = _pictured_runs(rows, pictured)
+    ranked = ranking(reader)
+    sign = 1 if ranked["more"] else -1
+    chosen = _pictured_runs(rows["run"], [sign * (value or 0.0) for value in rows[ranked["label"]]], pictured)
     model = build_model(reader.spec, np.zeros(reader.spec.num_parameters, dtype=np.float32))
     for run in chosen:
         _write_script(folder / "runs" / f"{index}-{run:05d}.js", _pictures(reader, rows, run, model, example))
@@ -112,20 +115,21 @@ def _write_config(
         "runs": run_columns(reader),
         "hyperparameters": hyperparameters(reader),
         "rows": rows,
-        "band": band(runs),
+        "ranked": ranked,
+        "band": band(runs[ranked["label"]]),
         "pictured": chosen,
         "example": {"missing": missing} if example is None else example.shown(),
     }
 
 
-def _pictured_runs(rows: dict[str, Any], count: int) -> list[int]:
-    """The numbers of ``count`` runs, spread evenly over the order of their best accuracies; of all, if there are fewer.
+def _pictured_runs(runs: Sequence[int], merits: Sequence[float], count: int) -> list[int]:
+    """The numbers of ``count`` runs, spread evenly over the order of their best checkpoints; all, if there are fewer.
 
     The first and the last are always among them.
     """
     best: dict[int, float] = {}
-    for run, accuracy in zip(rows["run"], rows["test_accuracy"], strict=True):
-        best[run] = max(best.get(run, 0.0), accuracy or 0.0)
+    for run, merit in zip(runs, merits, strict=True):
+        best[run] = max(best.get(run, merit), merit)
     order = sorted(best, key=lambda run: (best[run], run))
     ranks = np.unique(np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int))
     return sorted(order[rank] for rank in ranks)
@@ -158,11 +162,13 @@ def _counts(readers: dict[str, ZooReader]) -> str:
 
 def _summary(readers: dict[str, ZooReader]) -> list[list[str]]:
     """A line of headings, and how much each config holds."""
-    lines = [["config", "runs", "checkpoints", "median accuracy", "best accuracy"]]
+    lines = [["config", "runs", "checkpoints", "label", "median", "best"]]
     for config, reader in readers.items():
-        accuracy = reader.metadata["test_accuracy"]
-        numbers = [f"{accuracy.median():.4f}", f"{accuracy.max():.4f}"] if len(reader) else ["–", "–"]
-        lines.append([config, f"{len(reader.runs):,}", f"{len(reader):,}", *numbers])
+        label, more = usual_label(reader.spec)
+        values = reader.metadata[label]
+        best = values.max() if more else values.min()
+        numbers = [f"{values.median():.4f}", f"{best:.4f}"] if len(reader) else ["–", "–"]
+        lines.append([config, f"{len(reader.runs):,}", f"{len(reader):,}", label.replace("_", " "), *numbers])
     return lines
 
 

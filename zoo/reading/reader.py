@@ -195,6 +195,11 @@ class ZooReader:
     def spec(self) -> TransformerSpec:
         return self.details.spec
 
+    @property
+    def characters(self) -> str | None:
+        """Those that the tokens of language models stand for, in order; None for other transformers."""
+        return self.details.characters
+
     @cached_property
     def metadata(self) -> pd.DataFrame:
         """Every column but the weights, by row number. Reads no weights from the disk."""

@@ -1,7 +1,9 @@
-// The first view: the accuracies of the checkpoints, the effect of each hyperparameter, and a table.
+// The first view: the accuracies or losses of the checkpoints, the effect of each hyperparameter, and a table.
 
 function accuraciesView(page) {
   const { config, now } = page;
+  const { label, more, span } = config.ranked;
+  const [name, title] = [rankedBy(config), spaced(label)];
   const count = element("p", { class: "count", id: "count", role: "status", "aria-live": "polite" });
   const [histogram, marginal] = [
     element("div", { class: "chart", id: "histogram" }),
@@ -25,10 +27,10 @@ function accuraciesView(page) {
   page.refresh = () => {
     const { rows, runs } = passing(config, now.filters);
     now.offset = Math.min(now.offset, Math.max(0, Math.ceil(rows.length / PAGE_ROWS) - 1) * PAGE_ROWS);
-    const accuracies = rows.map((row) => config.rows.test_accuracy[row]);
-    const sorted = Float64Array.from(accuracies).sort();
+    const values = rows.map((row) => config.rows[label][row]);
+    const sorted = Float64Array.from(values).sort();
     const middle = sorted.length
-      ? `; median accuracy ${fixed(quantile(sorted, 0.5))}, best ${fixed(sorted[sorted.length - 1])}`
+      ? `; median ${name} ${fixed(quantile(sorted, 0.5))}, best ${fixed(sorted[more ? sorted.length - 1 : 0])}`
       : "";
     count.replaceChildren(
       element("strong", {}, plural(rows.length, "checkpoint")),
@@ -40,15 +42,15 @@ function accuraciesView(page) {
       ),
     );
     table.replaceChildren(checkpointTable(page, rows), pager(page, rows.length));
-    const what = `Histogram of the test accuracy of ${plural(rows.length, "checkpoint")}${middle}`;
+    const what = `Histogram of the ${title} of ${plural(rows.length, "checkpoint")}${middle}`;
     const groups = groupsOf(config, now.compare, rows);
-    const title = now.compare === "checkpoint" ? "checkpoint" : spaced(now.compare);
+    const compared = spaced(now.compare);
     return Promise.all([
-      chart(histogram, what, histogramSpec(now.log), { bins: histogramOf(accuracies) }),
+      chart(histogram, what, histogramSpec(now.log, title, span), { bins: histogramOf(values, span) }),
       chart(
         marginal,
-        `Test accuracy by ${title}: median, middle half and middle nine tenths`,
-        marginalSpec(title, groups),
+        `${capital(title)} by ${compared}: median, middle half and middle nine tenths`,
+        marginalSpec(compared, groups, title, span),
         { groups },
       ),
     ]);
@@ -81,7 +83,7 @@ function accuraciesView(page) {
             element(
               "div",
               { class: "heading" },
-              element("h2", {}, "Accuracies"),
+              element("h2", {}, more ? "Accuracies" : "Losses"),
               element("label", {}, log, " logarithmic counts"),
             ),
             histogram,

@@ -1,4 +1,4 @@
-// The attention of a checkpoint's heads on an example: patches of an image, or words.
+// The attention of a checkpoint's heads on an example: patches of an image, words or characters.
 
 const EVERY_TOKEN = "mean";
 const MOST_ACROSS = 4;
@@ -84,7 +84,7 @@ function patchRows(weights, query, side, grid) {
   });
 }
 
-function wordsSpec(heads) {
+function wordsSpec(heads, labelAngle) {
   return {
     height: 26 * heads,
     data: { name: "cells" },
@@ -94,7 +94,7 @@ function wordsSpec(heads) {
         type: "nominal",
         sort: null,
         title: null,
-        axis: { labelAngle: -40, orient: "top", ticks: false, domain: false, labelFontSize: 12 },
+        axis: { labelAngle, orient: "top", ticks: false, domain: false, labelFontSize: 12 },
       },
       y: {
         field: "head",
@@ -128,15 +128,18 @@ function headNames({ blocks, heads }) {
   );
 }
 
-function verdict({ probabilities }, label) {
+function verdict({ probabilities }, { label, names }) {
   const best = probabilities.reduce((top, value, index) => (value > probabilities[top] ? index : top), 0);
+  const probability = `(probability ${fixed(probabilities[best], 3)})`;
+  if (names) return `Next, this checkpoint predicts ${names[best]} ${probability}; the text has ${names[label]}.`;
   const truth = label === null ? "" : `, its label is ${label}`;
-  return `This checkpoint predicts class ${best} (probability ${fixed(probabilities[best], 3)})${truth}.`;
+  return `This checkpoint predicts class ${best} ${probability}${truth}.`;
 }
 
 async function drawAttention(page, found, container) {
   const { spec, example } = page.config;
   const { tokens } = found;
+  const unit = example.names ? "character" : "word";
   const attention = bytesOf(found.attention);
   const names = headNames(spec);
   const across = example.words ? tokens : example.pixels[0].length / spec.patch_size;
@@ -145,7 +148,7 @@ async function drawAttention(page, found, container) {
       ? `${number + 1}. ${example.words[number]}`
       : `patch in row ${Math.floor(number / across) + 1}, column ${(number % across) + 1}`;
   const options = [
-    [EVERY_TOKEN, `all ${example.words ? "words" : "patches"}, on average`],
+    [EVERY_TOKEN, `all ${example.words ? `${unit}s` : "patches"}, on average`],
     ...Array.from({ length: tokens }, (_, number) => [String(number), token(number)]),
   ];
   const boxes = names.map(() => element("div", { class: "chart map" }));
@@ -158,7 +161,8 @@ async function drawAttention(page, found, container) {
       const cells = names.flatMap((name, at) =>
         weights[at].map((weight, number) => ({ head: name, word: texts[number], weight })),
       );
-      return chart(words, "Attention to each word by block and head", wordsSpec(names.length), { cells });
+      const spec = wordsSpec(names.length, example.names ? 0 : -40);
+      return chart(words, `Attention to each ${unit} by block and head`, spec, { cells });
     }
     const [height, width] = [example.pixels.length, example.pixels[0].length];
     captions.forEach((caption, at) => {
@@ -177,7 +181,7 @@ async function drawAttention(page, found, container) {
     element(
       "p",
       {},
-      verdict(found, example.label),
+      verdict(found, example),
       element(
         "span",
         { class: "soft" },

@@ -20,8 +20,9 @@ function settingsList(config, run) {
 }
 
 function measuredTable(page, rows) {
-  const { label, labels, epoch, test_accuracy: accuracy, test_loss: loss, train_loss: training } = page.config.rows;
-  const head = ["checkpoint", "epoch", "accuracy", "test loss", "training loss"].map((text, index) =>
+  const { label, labels, epoch, run: _, test_accuracy: accuracy, ...losses } = page.config.rows;
+  const names = ["checkpoint", "epoch", "accuracy", ...Object.keys(losses).map(spaced)];
+  const head = names.map((text, index) =>
     element("th", { scope: "col", class: index ? "" : "text" }, text),
   );
   const body = rows.map((row) =>
@@ -38,8 +39,7 @@ function measuredTable(page, rows) {
       ),
       element("td", {}, String(epoch[row])),
       element("td", {}, fixed(accuracy[row])),
-      element("td", {}, short(loss[row])),
-      element("td", {}, short(training[row])),
+      ...Object.values(losses).map((loss) => element("td", {}, short(loss[row]))),
     ),
   );
   return element(
@@ -61,9 +61,9 @@ function nearest(config, run) {
 // If no run was chosen, the best of those with pictures.
 function bestPictured(config) {
   const pictured = new Set(config.pictured);
-  const { run, test_accuracy: accuracy } = config.rows;
+  const { run } = config.rows;
   const rows = run.map((_, row) => row).filter((row) => pictured.has(run[row]));
-  return rows.length ? run[rows.reduce((best, row) => (accuracy[row] > accuracy[best] ? row : best))] : null;
+  return rows.length ? run[rows.reduce((best, row) => (merit(config, row) > merit(config, best) ? row : best))] : null;
 }
 
 async function drawInsides(page, container) {
@@ -200,8 +200,10 @@ async function checkpointView(page) {
     element(
       "div",
       { class: "two" },
-      element("section", {}, element("h3", {}, "Test accuracy"), boxes[0]),
-      element("section", {}, element("h3", {}, "Losses"), boxes[1]),
+      ...rankedFirst(config, [
+        element("section", {}, element("h3", {}, "Test accuracy"), boxes[0]),
+        element("section", {}, element("h3", {}, "Losses"), boxes[1]),
+      ]),
     ),
     inside,
     element("section", {}, element("h2", {}, "Load it"), codeBlock(loadingCode(config, now.run, now.label))),

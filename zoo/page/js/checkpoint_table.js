@@ -38,8 +38,7 @@ function checkpointTable(page, rows) {
     element("th", { scope: "col" }, "curve"),
     heading(page, "label", "checkpoint", "text"),
     heading(page, "epoch", "epoch"),
-    heading(page, "test_accuracy", "accuracy"),
-    heading(page, "test_loss", "test loss"),
+    ...rankedFirst(config, [heading(page, "test_accuracy", "accuracy"), heading(page, "test_loss", "test loss")]),
     ...varied.map(({ name, numeric }) => heading(page, name, spaced(name), numeric ? "" : "text")),
   );
   const body = part.map((row) => {
@@ -63,8 +62,7 @@ function checkpointTable(page, rows) {
       element("td", {}, box),
       element("td", { class: "text" }, labels[label[row]]),
       element("td", {}, String(epoch[row])),
-      element("td", {}, fixed(accuracy[row])),
-      element("td", {}, short(loss[row])),
+      ...rankedFirst(config, [element("td", {}, fixed(accuracy[row])), element("td", {}, short(loss[row]))]),
       ...varied.map(({ values, codes, numeric }) =>
         element("td", { class: numeric ? "" : "text" }, shown(values[codes[number]])),
       ),

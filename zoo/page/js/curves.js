@@ -7,7 +7,7 @@ function typicalRuns(config, filters) {
   const best = new Map();
   for (const row of passing(config, filters).rows) {
     const run = config.rows.run[row];
-    best.set(run, Math.max(best.get(run) ?? 0, config.rows.test_accuracy[row]));
+    best.set(run, Math.max(best.get(run) ?? -Infinity, merit(config, row)));
   }
   const order = [...best.keys()].sort((a, b) => best.get(b) - best.get(a));
   return order.length ? [...new Set([order[0], order[Math.floor(order.length / 2)], order[order.length - 1]])] : [];
@@ -126,8 +126,10 @@ async function curvesView(page) {
   const { config, now, configIndex } = page;
   if (!now.chosen.length && !now.touched) now.chosen = typicalRuns(config, now.filters);
   const names = now.chosen.map((_, number) => String.fromCharCode(65 + number));
-  const [accuracy, loss] = [
-    element("div", { class: "chart", id: "accuracy-curves" }),
+  const { label, more } = config.ranked;
+  const title = spaced(label);
+  const [ranked, loss] = [
+    element("div", { class: "chart", id: "ranked-curves" }),
     element("div", { class: "chart", id: "loss-curves" }),
   ];
   const add = (text, runs) =>
@@ -150,7 +152,7 @@ async function curvesView(page) {
     element(
       "p",
       {},
-      `Up to ${MOST_CHOSEN} runs: tick them in the table of accuracies, or choose typical ones among those that pass the filters. Gray: median and middle nine tenths of all ${plural(config.runs.id.length, "run")}.`,
+      `Up to ${MOST_CHOSEN} runs: tick them in the table of checkpoints, or choose typical ones among those that pass the filters. Gray: median and middle nine tenths of all ${plural(config.runs.id.length, "run")}.`,
     ),
     element(
       "div",
@@ -163,20 +165,23 @@ async function curvesView(page) {
     element(
       "div",
       { class: "two" },
-      element("section", {}, element("h2", {}, "Test accuracy"), accuracy),
+      element("section", {}, element("h2", {}, capital(title)), ranked),
       element("section", {}, element("h2", {}, "Training loss"), loss),
     ),
   );
   const curves = await Promise.all(now.chosen.map((run) => curvesOf(configIndex, run)));
-  const [lines, losses] = ["test_accuracy", "train_loss"].map((measure) => curveRows(names, curves, measure));
+  const [lines, losses] = [label, "train_loss"].map((measure) => curveRows(names, curves, measure));
   const positive = losses.filter(({ value }) => value > 0);
   const epochs = epochAxis(least([0, ...config.runs.epochs.map((count) => -count)]) * -1);
+  const band = bandRows(config.band);
+  const known = [...lines, ...band.flatMap(({ low, high }) => [{ value: low }, { value: high }])];
+  const height = more ? accuracyAxis() : lossAxis(title, known.filter(({ value }) => value > 0));
   const what = `of ${plural(names.length, "chosen run")} over the epochs`;
   await Promise.all([
-    chart(accuracy, `Test accuracy ${what}`, curveSpec(names, epochs, accuracyAxis(), { band: true }), {
+    chart(ranked, `${capital(title)} ${what}`, curveSpec(names, epochs, height, { band: true }), {
       lines,
       ends: lastPoints(lines),
-      band: bandRows(config.band),
+      band,
     }),
     chart(loss, `Training loss ${what}`, curveSpec(names, epochs, lossAxis("training loss", positive)), {
       lines: positive,

@@ -33,6 +33,12 @@ function loadFile(name) {
   return files.get(name).data;
 }
 
+// By the label that ranks the checkpoints of a config: "accuracy" or "loss", how good one is, more being better, and
+// accuracy and loss in this order or the other.
+const rankedBy = ({ ranked }) => ranked.label.replace("test_", "");
+const merit = ({ ranked, rows }, row) => (ranked.more ? 1 : -1) * rows[ranked.label][row];
+const rankedFirst = ({ ranked }, cells) => (ranked.more ? cells : cells.reverse());
+
 const padded = (number, width) => String(number).padStart(width, "0");
 
 async function curvesOf(index, run) {

@@ -28,6 +28,7 @@ function choice(text, options, value, onchange, attributes = {}) {
 const grouped = (number) => number.toLocaleString("en-US");
 const plural = (count, word) => `${grouped(count)} ${word}${count === 1 ? "" : "s"}`;
 const spaced = (name) => name.replaceAll("_", " ");
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
 const fixed = (number, digits = 4) => (number === null || number === undefined ? "–" : number.toFixed(digits));
 
 function shown(value) {

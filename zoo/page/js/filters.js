@@ -3,7 +3,7 @@
 const MOST_CHIPS = 12;
 
 function newFilters() {
-  return { labels: new Set(), splits: new Set(), values: new Map(), ranges: new Map(), accuracy: [null, null] };
+  return { labels: new Set(), splits: new Set(), values: new Map(), ranges: new Map(), ranked: [null, null] };
 }
 
 const codesOf = (filters, name) => filters.values.get(name) ?? filters.values.set(name, new Set()).get(name);
@@ -29,15 +29,15 @@ function runMask(config, filters) {
 // The numbers of the checkpoints that pass, and how many runs they are of.
 function passing(config, filters) {
   const mask = runMask(config, filters);
-  const { run, label, test_accuracy: accuracy } = config.rows;
-  // accuracies are in single precision: 0.9482 keeps the rows that show 0.9482
-  const range = filters.accuracy.map((end) => (end === null ? null : Math.fround(end)));
+  const { run, label, [config.ranked.label]: ranked } = config.rows;
+  // labels are in single precision: 0.9482 keeps the rows that show 0.9482
+  const range = filters.ranked.map((end) => (end === null ? null : Math.fround(end)));
   const rows = [];
   const runs = new Set();
   for (let row = 0; row < run.length; row++) {
     if (!mask[run[row]]) continue;
     if (filters.labels.size && !filters.labels.has(label[row])) continue;
-    if (!within(Math.fround(accuracy[row]), range)) continue;
+    if (!within(Math.fround(ranked[row]), range)) continue;
     rows.push(row);
     runs.add(run[row]);
   }
@@ -97,7 +97,8 @@ function filterPanel(config, filters, onchange, onreset) {
       onchange,
     ),
   );
-  panel.append(bounds("test accuracy", filters.accuracy, onchange, { min: 0, max: 1 }));
+  const { label, more } = config.ranked;
+  panel.append(bounds(spaced(label), filters.ranked, onchange, more ? { min: 0, max: 1 } : {}));
   for (const { name, values, numeric } of config.hyperparameters) {
     if (values.length < 2) continue;
     if (values.length <= MOST_CHIPS) {

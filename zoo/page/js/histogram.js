@@ -1,14 +1,16 @@
-// The histogram of accuracies.
+// The histogram of accuracies or losses.
 
 const BINS = 40;
 
-function histogramOf(accuracies) {
+function histogramOf(values, [low, high]) {
   const counts = new Array(BINS).fill(0);
-  for (const accuracy of accuracies) counts[Math.min(BINS - 1, Math.max(0, Math.floor(accuracy * BINS)))] += 1;
-  return counts.map((count, bin) => ({ from: bin / BINS, to: (bin + 1) / BINS, count }));
+  const bin = (value) => Math.floor(((value - low) / (high - low)) * BINS);
+  for (const value of values) counts[Math.min(BINS - 1, Math.max(0, bin(value)))] += 1;
+  const edge = (number) => low + ((high - low) * number) / BINS;
+  return counts.map((count, number) => ({ from: edge(number), to: edge(number + 1), count }));
 }
 
-function histogramSpec(logarithmic) {
+function histogramSpec(logarithmic, title, domain) {
   return {
     height: 230,
     data: { name: "bins" },
@@ -18,8 +20,8 @@ function histogramSpec(logarithmic) {
         field: "from",
         type: "quantitative",
         bin: "binned",
-        title: "test accuracy",
-        scale: { domain: [0, 1], nice: false },
+        title,
+        scale: { domain, nice: false, zero: false },
         axis: { format: ".1f", grid: false },
       },
       x2: { field: "to" },

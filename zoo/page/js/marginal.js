@@ -1,4 +1,4 @@
-// Accuracy by the values of one hyperparameter.
+// Accuracy or loss by the values of one hyperparameter.
 
 function quantile(sorted, share) {
   const index = share * (sorted.length - 1);
@@ -6,9 +6,9 @@ function quantile(sorted, share) {
   return sorted[low] + (index - low) * ((sorted[low + 1] ?? sorted[low]) - sorted[low]);
 }
 
-// Accuracies in groups: one per value, or for a column with many values one per range with equally many of them.
+// Their values in groups: one per value of it, or for a column with many values one per range with equally many of them.
 function groupsOf(config, name, rows) {
-  const { run, label, test_accuracy: accuracy, labels } = config.rows;
+  const { run, label, labels, [config.ranked.label]: ranked } = config.rows;
   const column = config.hyperparameters.find((other) => other.name === name);
   const stretch = column ? Math.ceil(column.values.length / MOST_CHIPS) : 1;
   const titles = column
@@ -21,7 +21,7 @@ function groupsOf(config, name, rows) {
     : labels;
   const groups = titles.map(() => []);
   for (const row of rows)
-    groups[column ? Math.floor(column.codes[run[row]] / stretch) : label[row]].push(accuracy[row]);
+    groups[column ? Math.floor(column.codes[run[row]] / stretch) : label[row]].push(ranked[row]);
   return groups.flatMap((values, index) => {
     if (!values.length) return [];
     values.sort((a, b) => a - b);
@@ -30,13 +30,13 @@ function groupsOf(config, name, rows) {
   });
 }
 
-function marginalSpec(title, groups) {
+function marginalSpec(title, groups, ranked, domain) {
   const long = groups.reduce((sum, { value }) => sum + value.length + 2, 0) > 48;
   const y = (field) => ({
     field,
     type: "quantitative",
-    title: "test accuracy",
-    scale: { domain: [0, 1] },
+    title: ranked,
+    scale: { domain, zero: false },
     axis: { tickCount: 5, format: ".1f" },
   });
   const mark = variable("--mark");

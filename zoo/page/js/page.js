@@ -21,7 +21,7 @@ const page = {
         filters: newFilters(),
         compare,
         log: false,
-        sort: { key: "test_accuracy", down: true },
+        sort: { key: this.config.ranked.label, down: this.config.ranked.more },
         offset: 0,
         chosen: [],
         touched: false,
@@ -40,6 +40,7 @@ const page = {
       ? `The transformers of ${this.config.name} were trained on ${this.config.note}.`
       : "";
     this.view.replaceChildren();
+    document.getElementById("tab-accuracies").textContent = this.config.ranked.more ? "Accuracies" : "Losses";
     this.view.setAttribute("aria-labelledby", `tab-${this.tab}`);
     for (const [name] of VIEWS) {
       const tab = document.getElementById(`tab-${name}`);

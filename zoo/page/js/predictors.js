@@ -1,16 +1,17 @@
-// The third view: predicted accuracies beside measured ones.
+// The third view: predicted accuracies or losses beside measured ones.
 
 const ACCURACY_TICKS = [0.1, 0.6, 0.85, 0.95, 1];
 // Most runs of a zoo lie above 0.9 and, on a straight axis, in one corner.
 const stretched = (accuracy) => -Math.log10(1.01 - Math.min(1, Math.max(0, accuracy)));
 
-function scatterSpec(hollow) {
-  const scale = { domain: [stretched(0), stretched(1)], nice: false };
-  const axis = {
+function scatterSpec(hollow, accuracies) {
+  const scale = accuracies ? { domain: [stretched(0), stretched(1)], nice: false } : { zero: false };
+  const ticks = {
     values: ACCURACY_TICKS.map(stretched),
     labelExpr: "format(1.01 - pow(10, -datum.value), '.2~f')",
     labelOverlap: true,
   };
+  const axis = accuracies ? ticks : { tickCount: 5 };
   const x = { field: "x", type: "quantitative", scale, axis, title: "measured" };
   const y = { field: "y", type: "quantitative", scale, axis, title: "predicted" };
   const mark = variable("--mark");
@@ -116,6 +117,7 @@ async function predictorsView(page) {
   if (!sources.includes(page.now.source)) [page.now.source] = sources;
   const entries = known.filter(({ data }) => data === page.now.source).sort((a, b) => (b.tau ?? -2) - (a.tau ?? -2));
   const rated = entries.filter(({ tau }) => tau !== null);
+  const { more } = page.config.ranked;
   const overview = element("div", { class: "chart", id: "taus" });
   const boxes = entries.map(() => element("div", { class: "chart scatter" }));
   const choose = (source) => {
@@ -126,7 +128,7 @@ async function predictorsView(page) {
     element(
       "p",
       {},
-      "Accuracy predicted from a checkpoint, against the accuracy measured: ",
+      `${capital(rankedBy(page.config))} predicted from a checkpoint, against the ${rankedBy(page.config)} measured: `,
       sources.length > 1
         ? choice(
             "",
@@ -140,7 +142,7 @@ async function predictorsView(page) {
     element(
       "p",
       { class: "soft" },
-      "Filled circles read weights, hollow diamonds do not. The dashed line is where prediction and measurement agree; both axes are stretched toward 1. Where a predictor was fitted several times, τ is the mean, and the points are those of one fit.",
+      `Filled circles read weights, hollow diamonds do not. The dashed line is where prediction and measurement agree${more ? "; both axes are stretched toward 1" : ""}. Where a predictor was fitted several times, τ is the mean, and the points are those of one fit.`,
     ),
   );
   if (rated.length)
@@ -167,7 +169,7 @@ async function predictorsView(page) {
   );
   await Promise.all([
     rated.length ? drawTaus(overview, rated) : null,
-    ...entries.map((entry, index) => drawScatter(boxes[index], entry)),
+    ...entries.map((entry, index) => drawScatter(boxes[index], entry, page.config)),
   ]);
 }
 
@@ -182,18 +184,21 @@ function drawTaus(box, rated) {
   return chart(box, `Kendall's tau of ${plural(rated.length, "predictor")}`, tauSpec(rated.length), { taus });
 }
 
-function drawScatter(box, entry) {
+function drawScatter(box, entry, config) {
+  const { more } = config.ranked;
+  const place = more ? stretched : (loss) => loss;
   const points = entry.predicted.map((predicted, index) => ({
     predicted,
     measured: entry.measured[index],
-    x: stretched(entry.measured[index]),
-    y: stretched(predicted),
+    x: place(entry.measured[index]),
+    y: place(predicted),
   }));
-  const diagonal = [0, 1].map((end) => ({ x: stretched(end), y: stretched(end) }));
+  const ends = more ? [0, 1] : [least(entry.measured), -least(entry.measured.map((loss) => -loss))];
+  const diagonal = ends.map((end) => ({ x: place(end), y: place(end) }));
   return chart(
     box,
-    `${entry.predictor}: predicted against measured accuracy; ${rating(entry)}`,
-    scatterSpec(!entry.reads_weights),
+    `${entry.predictor}: predicted against measured ${rankedBy(config)}; ${rating(entry)}`,
+    scatterSpec(!entry.reads_weights, more),
     { points, diagonal },
   );
 }
