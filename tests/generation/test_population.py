@@ -341,10 +341,9 @@ def test_runs_that_cannot_share_batches_are_refused(digits: TaskData) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", ["mnist", "agnews"])
-def test_compiled_gpu_training_follows_the_cpu(name: str, noise: TaskData, news: TaskData) -> None:
-    task = noise if name == "mnist" else news
-    configs = runs(name, Protocol(2, 1, batch_size=32), dropout=0.1)
+@pytest.mark.parametrize("task", ["noise", "news", "lines", "words"], indirect=True)
+def test_compiled_gpu_training_follows_the_cpu(task: TaskData) -> None:
+    configs = runs(task.spec.task, Protocol(2, 1, batch_size=32), dropout=0.1)
     exact = train(configs, task, precision="float64").state
     on_gpu = train(configs, task, device="cuda", precision="float64").state
     torch.testing.assert_close(on_gpu.weights.cpu(), exact.weights, rtol=1e-6, atol=1e-6)

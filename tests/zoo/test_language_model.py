@@ -231,6 +231,7 @@ class Foreign(nn.Module):
         b, t = tokens.shape
         x = self.wte(tokens) + self.wpe(torch.arange(t))
         for layer in self.h:
+            assert isinstance(layer, nn.ModuleDict)
             q, k, v = (
                 part.view(b, t, 2, 16).transpose(1, 2) for part in layer["c_attn"](self.norm(x)).split(32, dim=2)
             )

@@ -82,6 +82,7 @@ def test_shakespeare_comes_with_the_package(shakespeare: TaskData) -> None:
     assert KNOWN["shakespeare"].is_complete(shakespeare.identity)
     text = gzip.decompress((Path(zoo.__file__).parent / "tasks/named/shakespeare.txt.gz").read_bytes()).decode()
     assert len(text) == 1_115_394
+    assert shakespeare.characters is not None
     assert shakespeare.characters == "".join(sorted(set(text)))
     assert text.startswith("First Citizen:\nBefore we proceed any further")
     shown = "".join(shakespeare.characters[number] for number in shakespeare.test.inputs[0].tolist())
