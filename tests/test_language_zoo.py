@@ -19,7 +19,7 @@ from zoo.format.hyperparameters import HYPERPARAMETERS
 from zoo.format.published import PublishedZoo
 from zoo.format.schema import LANGUAGE_LABELS
 from zoo.join import _join
-from zoo.page.pictures import Example, _window_example, find_example, picture
+from zoo.page.pictures import Example, _characters_example, find_example, picture
 from zoo.page.tables import hyperparameters
 from zoo.page.writing import _write_page
 from zoo.publish import main as publish
@@ -115,7 +115,7 @@ def test_pictures_show_the_beginning_of_the_test_text(folder: Path) -> None:
     assert isinstance(example, Example)
     text = (folder / "lines.txt").read_text()
     cut = len(text) * 9 // 10
-    assert example.words == list(text[cut : cut + 8])
+    assert example.words == list(text[cut : cut + 8].replace(" ", "␣").replace("\n", "↵"))
     assert example.label is not None
     assert " abcdefghij"[example.label] == text[cut + 8]
     model = zoo.build_model(reader.spec, reader.weights(5))
@@ -125,9 +125,9 @@ def test_pictures_show_the_beginning_of_the_test_text(folder: Path) -> None:
     assert shown["tokens"] == 8
     assert "filters" not in shown
     assert {column["name"] for column in hyperparameters(reader)} == set(HYPERPARAMETERS)
-    other = replace(reader.details, characters="!abcdefghij")
-    assert _window_example(load_task(other.definition(folder), folder, lambda: ""), other.characters) == (
-        f"the characters of {other.data_source} are not those that these transformers read"
+    task = load_task(reader.details.definition(folder), folder, lambda: "")
+    assert _characters_example(reader, replace(task, characters="!abcdefghij")) == (
+        f"the characters of {task.source} are not those of these transformers"
     )
 
 
