@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import torch
-from small_tasks import TINY_LINES, few_lines, write_lines
+from small_tasks import TINY_LINES, few_lines, write_lines, write_texts
 
 import zoo
 from generation.data import TrainingRows, epoch_batches, load_task_data
@@ -118,6 +118,24 @@ def test_the_logits_of_a_large_vocabulary_count_for_the_memory_of_a_pass() -> No
     assert _bytes_per_example(large) > 3 * _bytes_per_example(zoo.SHAKESPEARE)
 
 
+def test_the_vector_of_the_padding_of_learned_words_is_never_trained(tmp_path: Path) -> None:
+    task = load_task_data(named_task(write_texts(tmp_path, train=32, test=8)).file, None)
+    texts = [line.split(",")[1].split() for line in (tmp_path / "train.csv").read_text().splitlines()]
+    numbers, mask = task.model_inputs(task.train.inputs)
+    assert mask is not None
+    assert mask.sum(1).tolist() == [min(6, len(words)) for words in texts]
+    assert not bool(numbers[~mask].any())
+    config = replace(CONFIG, task="words", protocol=Protocol(1, 1, batch_size=16))
+    trainer = PopulationTrainer(TorchEngine([config], task))
+    before = trainer.state.weights.clone()
+    trainer.train_epoch()
+    changed = (trainer.state.weights != before)[0, : task.spec.tensors["positions.weight"].offset]
+    rows = changed.view(-1, task.spec.dim).any(1).tolist()
+    assert rows == [number in set(numbers[mask].tolist()) for number in range(len(rows))]
+    assert not rows[0]
+    assert sum(rows) > 10
+
+
 # ------------------------------------------------------------------------------------------------------ a whole shard
 
 
@@ -153,25 +171,26 @@ def test_stored_labels_are_measured_again_from_the_weights(folder: Path) -> None
         assert min(row["test_loss"] for row in rows) < math.log(11) - 0.3, "something was learned"
 
 
-def test_an_interrupted_shard_and_a_continued_one_end_with_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+def interrupt(epoch: int, *_: object) -> None:
+    if epoch == 2:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("way", ["interrupted", "continued"])
+def test_a_shard_that_was_interrupted_or_had_fewer_runs_ends_with_the_same_bytes(
+    way: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("generation.shard.estimate_seconds", lambda *_, **__: (0.0, "torch"))  # takes as long
     task = named_task(folder / "lines.toml")
-
-    def job(out: str, runs: int | None = None) -> Job:
-        sweep = Sweep(task, Preset("own", task.protocol), task.seeds)
-        return Job(sweep, tmp_path / out, device="cpu", snapshot_seconds=0.0, runs=runs)
-
-    def interrupt(epoch: int, *_: object) -> None:
-        if epoch == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train_shard(job("interrupted"), 0, interrupt)
-    assert list((tmp_path / "interrupted").rglob("state-*"))
-    train_shard(job("interrupted"), 0)
-    for runs in (3, None):
-        train_shard(job("continued", runs), 0)
-    for out in ("interrupted", "continued"):
-        assert contents(tmp_path / out) == contents(folder / "runs"), out
+    job = Job(Sweep(task, Preset("own", task.protocol), task.seeds), tmp_path, device="cpu", snapshot_seconds=0.0)
+    if way == "continued":
+        train_shard(replace(job, runs=3), 0)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            train_shard(job, 0, interrupt)
+        assert list(tmp_path.rglob("state-*"))
+    train_shard(job, 0)
+    assert contents(tmp_path) == contents(folder / "runs")
 
 
 @pytest.mark.long

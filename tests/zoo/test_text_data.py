@@ -8,7 +8,6 @@ import torch
 
 import zoo
 from generation.data import TrainingRows
-from generation.task import named_task
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import RawCharacters, TaskData
 from zoo.tasks.formats import TextData
@@ -91,10 +90,10 @@ def test_shakespeare_comes_with_the_package(shakespeare: TaskData) -> None:
 
 @pytest.mark.parametrize(("fraction", "windows"), [(1.0, 15_685), (0.5, 7842), (0.2, 3137), (0.05, 784)])
 def test_every_part_of_shakespeare_has_490_steps(shakespeare: TaskData, fraction: float, windows: int) -> None:
-    training = TrainingRows.of(shakespeare, fraction)
+    training, content = TrainingRows.of(shakespeare, fraction), find_task("shakespeare").content
     assert training.rows.tolist() == list(range(windows))
-    assert training.per_epoch // named_task("shakespeare").protocol.batch_size == 490
-    assert fraction in named_task("shakespeare").grid.fractions
+    assert training.per_epoch // content.protocol["batch_size"] == 490
+    assert all(fraction in table["train_fraction"] for table in content.grid)
 
 
 PLENTY = "".join(map(chr, [*range(65, 0xD800), *range(0xE000, 0xFFFF), *range(0x10000, 0x10000 + 12_000)]))
