@@ -50,7 +50,7 @@ def train(configs: list[RunConfig], task: TaskData, **options) -> PopulationTrai
     [
         pytest.param("digits", 64, marks=pytest.mark.long),
         pytest.param("news", 64, marks=pytest.mark.long),
-        ("photos", 160),
+        pytest.param("photos", 160, marks=pytest.mark.long),
         ("lines", 32),
         ("words", 32),
     ],

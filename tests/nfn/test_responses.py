@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -93,6 +94,18 @@ def slow_responses(spec: TransformerSpec, flat: torch.Tensor) -> dict[str, list[
     }
 
 
+@pytest.fixture
+def few_inputs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As many as are asked of a transformer with many tokens."""
+    monkeypatch.setattr("nfn.predictors.responses._MOST_INPUTS", 64)
+    for cached in (_synthetic_inputs, response_layout):
+        cached.cache_clear()
+    yield
+    for cached in (_synthetic_inputs, response_layout):
+        cached.cache_clear()
+
+
+@pytest.mark.usefixtures("few_inputs")
 @pytest.mark.parametrize("spec", [TINY_IMAGES, TINY_WORDS], ids=lambda spec: spec.task)
 def test_responses_are_those_of_the_zoos_transformer(spec: TransformerSpec):
     weights = in_double(weights_of(spec, 3, seed=1))

@@ -31,9 +31,9 @@ KINDS = [
     GaugeNFN,
     RawMomentsPredictor,
     ProbeNFN,
-    HiddenProbeNFN,
-    ProbeGenNFN,
-    QuasiNFN,
+    pytest.param(HiddenProbeNFN, marks=pytest.mark.long),
+    pytest.param(ProbeGenNFN, marks=pytest.mark.long),
+    pytest.param(QuasiNFN, marks=pytest.mark.long),
 ]
 
 
