@@ -19,7 +19,7 @@ from generation.options import ENGINES
 from generation.population.engine import Engine, PopulationState, checkpoint_labels
 from generation.population.torch_engine import TorchEngine
 from generation.protocol import RunConfig
-from zoo.format.schema import BEST, LANGUAGE_LABELS, usual_label
+from zoo.format.schema import BEST, usual_label
 from zoo.tasks.examples import TaskData
 from zoo.tasks.language import language_labels
 
@@ -120,8 +120,8 @@ class PopulationTrainer:
         train_loss = torch.stack([loss for _, loss in trained])
         measures = {"test_accuracy": tested[0], "test_loss": tested[1], "train_loss": train_loss}
         if self.task.spec.causal:
-            labels = [language_labels(self.task, weights.float()) for weights in checkpoints]
-            measures |= {name: torch.stack([each[name] for each in labels]) for name in LANGUAGE_LABELS}
+            labels = language_labels(self.task, checkpoints.flatten(0, 1).float())
+            measures |= {name: values.view(checkpoints.shape[:2]) for name, values in labels.items()}
         return measures
 
     def _curves_at_checkpoints(self) -> tuple[Tensor, Tensor]:

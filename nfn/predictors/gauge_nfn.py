@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -52,20 +52,24 @@ class GaugeNFN(Predictor):
 
     kind = "gauge_nfn"
     own_inputs = True
+    usual_reads: ClassVar[tuple[str, ...]] = ("invariants", "responses", "responses")
+    usual_networks: ClassVar[int] = 6
 
     def __init__(
         self,
         spec: TransformerSpec,
         *,
-        reads: Sequence[str] = ("invariants", "responses", "responses"),
+        reads: Sequence[str] | None = None,
         components: int = 192,
         width: int = 128,
-        networks: int = 6,
+        networks: int | None = None,
         dropout: float = 0.2,
         generator: torch.Generator | None = None,
     ) -> None:
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout is a share of at least 0 and below 1, got {dropout!r}")
+        reads = self.usual_reads if reads is None else reads
+        networks = self.usual_networks if networks is None else networks
         if not reads or not set(reads) <= SOURCES.keys():
             raise ValueError(f"reads must be some of {', '.join(SOURCES)}, got {', '.join(map(repr, reads)) or 'none'}")
         self.reads, self.sources = tuple(reads), tuple(name for name in SOURCES if name in reads)
@@ -129,23 +133,13 @@ class GaugeNFN(Predictor):
 class InvariantNFN(GaugeNFN):
     """Gauge-NFN on the invariants alone: it reads what a checkpoint is and never runs it."""
 
-    kind = "invariant_nfn"
-
-    def __init__(
-        self, spec: TransformerSpec, *, reads: Sequence[str] = ("invariants",), networks: int = 8, **options: Any
-    ) -> None:
-        super().__init__(spec, reads=reads, networks=networks, **options)
+    kind, usual_reads, usual_networks = "invariant_nfn", ("invariants",), 8
 
 
 class ResponseNFN(GaugeNFN):
     """Gauge-NFN on the responses alone: it reads what a checkpoint does."""
 
-    kind = "response_nfn"
-
-    def __init__(
-        self, spec: TransformerSpec, *, reads: Sequence[str] = ("responses",), networks: int = 8, **options: Any
-    ) -> None:
-        super().__init__(spec, reads=reads, networks=networks, **options)
+    kind, usual_reads, usual_networks = "response_nfn", ("responses",), 8
 
 
 class _StackedLayer(nn.Module):

@@ -155,7 +155,7 @@ def _look_through(
         assert isinstance(block, Block)
         maps.append(block.attention_map(layer_norm(x), mask))
         x = block(x, mask)
-    return torch.stack(maps, dim=1), model(inputs, mask)
+    return torch.stack(maps, dim=1), model.head(x, mask)
 
 
 def attention_refusal(spec: TransformerSpec, example: Example) -> str | None:

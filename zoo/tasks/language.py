@@ -30,12 +30,15 @@ _MODELS = 16
 @fast_small_products()
 def language_labels(task: TaskData, weights: Float[Tensor, "P d"]) -> dict[str, Float64[Tensor, " P"]]:
     """The labels of every checkpoint, in float32, by the names of their columns."""
-    pieces = [torch.stack(list(_labels(task, part))) for part in weights.split(_MODELS)]
+    bigrams = _successors(task)
+    pieces = [torch.stack(list(_labels(task, bigrams, part))) for part in weights.split(_MODELS)]
     return dict(zip(LANGUAGE_LABELS, torch.cat(pieces, dim=1), strict=True))
 
 
-def _labels(task: TaskData, weights: Float[Tensor, "p d"]) -> Iterator[Float64[Tensor, " p"]]:
-    spec, bigrams, windows = task.spec, _successors(task), min(_WINDOWS, len(task.test))
+def _labels(
+    task: TaskData, bigrams: Float[Tensor, "V V"], weights: Float[Tensor, "p d"]
+) -> Iterator[Float64[Tensor, " p"]]:
+    spec, windows = task.spec, min(_WINDOWS, len(task.test))
     losses, divergences = [], []
     for part in (task.test[slice(start, start + _AT_ONCE)] for start in range(0, windows, _AT_ONCE)):
         logits = population_logits(spec, weights, part.inputs, None)

@@ -137,6 +137,10 @@ class ZooTransformer(nn.Module):
         x = self.embed(x, mask)
         for block in self.blocks:
             x = block(x, mask)
+        return self.head(x, mask)
+
+    def head(self, x: Float[Tensor, "b t D"], mask: Bool[Tensor, "b t"] | None) -> Float[Tensor, "b *t classes"]:
+        """The logits, from what the last block gives."""
         if self.spec.causal:
             return self.unembedding(layer_norm(x))
         return self.classifier(masked_mean(layer_norm(x), mask))
