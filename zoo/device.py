@@ -8,6 +8,7 @@ ones run at once.
 
 import platform
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import torch
@@ -47,6 +48,11 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def single_threaded_workers(count: int) -> ThreadPoolExecutor:
+    """Threads for independent work, in each of which an operation of torch is computed by one thread."""
+    return ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
 
 
 @contextmanager

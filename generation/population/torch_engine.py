@@ -9,7 +9,6 @@ pass of fewer is filled up with copies, so that a run's arithmetic is the same i
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event
 from typing import Any, Literal
@@ -29,7 +28,7 @@ from generation.population.dropout import (
 )
 from generation.population.engine import Engine, PopulationState, UpdateRule, update
 from generation.protocol import RunConfig
-from zoo.device import fast_small_products
+from zoo.device import fast_small_products, single_threaded_workers
 from zoo.tasks.examples import Examples, TaskData
 from zoo.transformer.population import no_dropout, population_logits, population_losses, prepare_inputs
 from zoo.transformer.spec import AGNEWS, TransformerSpec
@@ -123,7 +122,7 @@ class TorchEngine(Engine):
         if self.threads == 1 or not passes:
             return work_through(passes)
         threads = min(self.threads, len(passes))
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with single_threaded_workers(threads) as pool:
             try:
                 list(pool.map(work_through, [passes[first::threads] for first in range(threads)]))
             finally:

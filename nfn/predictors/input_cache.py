@@ -3,7 +3,6 @@
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -11,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from zoo import TransformerSpec, TransformerWeights
-from zoo.device import fast_small_products
+from zoo.device import fast_small_products, single_threaded_workers
 
 _ON_CPU, _ON_GPU = 8, 128  # checkpoints that are read at once
 _MAX_ROWS = 1 << 14  # about 300 MB of invariants
@@ -77,7 +76,7 @@ class InputCache:
         if rows.device.type != "cpu":
             return torch.cat([read(piece) for piece in rows.split(_ON_GPU)])
         threads = torch.get_num_threads()
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with single_threaded_workers(threads) as pool:
             return torch.cat(list(pool.map(read, rows.split(_ON_CPU))))
 
     def _read(self, spec: TransformerSpec, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n inputs"]:

@@ -1,7 +1,6 @@
 """Accuracy and loss of a transformer on its task's test set: the numbers a row of the zoo stores."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from zoo.command import DEFAULT_NAME
-from zoo.device import fast_small_products
+from zoo.device import fast_small_products, single_threaded_workers
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import PublishedZoo
 from zoo.reading.locate import find_folder
@@ -122,7 +121,7 @@ def measure(model: ZooTransformer, task: TaskData, examples: Examples, chunk: in
 
     correct, loss = 0, 0.0
     threads = torch.get_num_threads() if parameter.device.type == "cpu" else 1
-    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with single_threaded_workers(threads) as pool:
         for start in range(0, len(examples), chunk):
             part = examples[slice(start, start + chunk)].to(parameter.device)
             for right, lost in pool.map(answer, (part[slice(at, at + _TILE)] for at in range(0, len(part), _TILE))):
