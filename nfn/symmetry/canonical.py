@@ -3,15 +3,16 @@
 ``canonicalize`` fixes one part of the group after the other. Sizes below do not depend on any basis:
 
     shifts           writers and readers are centered
-    boundary_scales  what writes into a boundary has size √D: Σ_heads ‖W_O W_V‖² = D inside a block, and after it
-                     Σ_units ρ_j²γ_j² + ‖b‖² = D, where ρ_j = ‖(row_j, bias_j)‖ and γ_j = ‖column_j‖ of a ReLU unit
+    boundary_scales  what writes into a boundary has size √D. Attention counts as √Σ_heads ‖W_O W_V‖², an MLP as
+                     √(Σ_units ρ_j²γ_j² + ‖b‖²), where ρ_j = ‖(row_j, bias_j)‖ and γ_j = ‖column_j‖ of a ReLU unit,
+                     a learned embedding as √(‖E‖² + ‖P‖²); in a residual stream all of them together
     unit_scales      ‖(row_j, bias_j)‖ = ‖column_j‖
     units            sorted by ρ_j·γ_j, the largest first
     heads            sorted by ‖W_Qᵀ W_K‖ + ‖W_O W_V‖ / √Σ_heads ‖W_O W_V‖², the largest first
     query_key        W_Qᵀ W_K = UΣVᵀ becomes W_Q = (U√Σ·X)ᵀ, W_K = (V√Σ·X)ᵀ
     value_output     (W_O W_V)ᵀ = UΣVᵀ becomes W_V = (U√Σ·X)ᵀ, W_O = V√Σ·X
     rotations        R, as X above, is the orthogonal matrix that brings what it acts on closest to a fixed template
-    logits           Σ_units ρ_j²γ_j² + ‖b‖² = 1 in the last layer, centered over the classes
+    logits           Σ_units ρ_j²γ_j² + ‖b‖² = 1 in the last layer, ‖U‖ = 1 for an unembedding, centered over classes
 
 The closest orthogonal matrix (Procrustes) needs no gaps: unlike singular vectors it does not jump where singular values
 cross, so equal singular values are handled like any others. What is undecided, or decided by rounding:
@@ -19,7 +20,7 @@ cross, so equal singular values are handled like any others. What is undecided, 
 - Units of equal size, and heads of equal size, keep the order they come in.
 - What adds nothing to the function becomes zero, with all that belongs to it: units with ρ_j·γ_j ≤ ``_DEAD``, singular
   values of heads, and boundaries into which less than ``DEAD_BOUNDARY`` is written, which ε of the LayerNorm silences.
-- Directions between two blocks into which nothing is written are taken out of the matrices that read there.
+- Directions of a free boundary into which nothing is written are taken out of what attention reads there.
 - A template that is orthogonal to what is compared with it, a set of measure zero.
 
 Boundary scales are part of the group up to ε of the LayerNorm only: the result computes the function of the weights
@@ -35,8 +36,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from nfn.symmetry.full_group import turned
 from nfn.symmetry.group import pick
-from nfn.symmetry.parts import Part, centered, check_parts
+from nfn.symmetry.parts import Boundary, Part, boundaries, centered, check_parts, free_boundaries, owners
 from zoo import BlockWeights, TransformerWeights
 
 _DEAD = 1e-12
@@ -60,36 +62,27 @@ def canonicalize(weights: TransformerWeights, parts: Iterable[str] | None = None
     flat = weights.flat().reshape(batch.numel(), spec.num_parameters).double()
     # The tensors of ``result`` are written in place from here on; centering has made it a copy.
     result = centered(TransformerWeights.from_flat(spec, flat), chosen)
-    layers = [UnitLayer.named(result, f"blocks.{block}") for block in range(spec.blocks)]
-    classifier = UnitLayer.named(result, "classifier")
-    if "boundary_scales" in chosen:
-        for layer in layers:
-            layer.scale_to(sqrt(spec.dim), DEAD_BOUNDARY)
+    turn, scale = "rotations" in chosen, "boundary_scales" in chosen
+    for boundary in free_boundaries(spec) if scale else ():
+        _scale_writers(result, boundary)
     if "logits" in chosen:
-        classifier.scale_to(1.0, 0.0)
-    for layer in (*layers, classifier):
-        _fix_units(layer, chosen)
-    for block, layer in enumerate(layers):
-        attention = result.blocks[block]
-        if block > 0 and "rotations" in chosen:
-            _remove_unwritten(layers[block - 1].written(), attention)
-        _fix_sizes_of_heads(attention, chosen)
-        if block > 0 and "rotations" in chosen:
-            written = layers[block - 1].written()
-            rotation = _canonical_rotation([written, *pulled_back(written, attention)])
-            layers[block - 1].rotate_output(rotation)
-            for tensor in (attention.query, attention.key, attention.value):
-                tensor.copy_(rotation[:, None] @ tensor)
-        _fix_bases_of_heads(attention, chosen)
-        if "rotations" in chosen:
-            output = attention.output.flatten(1, 2).mT
-            rotation = _canonical_rotation([output, layer.rows.mT])
-            attention.output.copy_(attention.output @ rotation[:, None].mT)
-            layer.rows.copy_(layer.rows @ rotation.mT)
-    if "rotations" in chosen:
-        rotation = _canonical_rotation([layers[-1].written(), classifier.rows.mT])
-        layers[-1].rotate_output(rotation)
-        classifier.rows.copy_(classifier.rows @ rotation.mT)
+        _normalize_logits(result)
+    for prefix in spec.unit_layers:
+        _fix_units(UnitLayer.named(result, prefix), chosen)
+    for boundary in boundaries(spec):
+        readers = [attention_of(result, prefix) for prefix in owners(boundary.readers, "query.weight")]
+        for attention in readers if turn and not boundary.pinned else ():
+            _remove_unwritten(_all_written(result, boundary), attention)
+        if scale and not boundary.pinned:  # again: values may have been taken out since
+            _scale_writers(result, boundary)
+        for attention in readers:
+            _fix_order_of_heads(attention, chosen)
+        if turn and not boundary.pinned:
+            rotation = _canonical_rotation(_turning_vectors(result, boundary))
+            for name, axis in {**boundary.writers, **dict.fromkeys(boundary.readers, -1)}.items():
+                result[name].copy_(turned(result, name, axis, rotation))
+        for attention in readers:
+            _fix_bases_of_heads(attention, chosen)
     fixed = result.flat().reshape(*batch, spec.num_parameters).to(dtype)
     return TransformerWeights.from_flat(spec, fixed)
 
@@ -137,9 +130,62 @@ class UnitLayer:
         self.columns.mul_(factor[:, None, None])
         self.out_bias.mul_(factor[:, None])
 
-    def rotate_output(self, rotation: Float[Tensor, "b out out"]) -> None:
-        self.columns.copy_(rotation @ self.columns)
-        self.out_bias.copy_((rotation @ self.out_bias[..., None])[..., 0])
+
+def attention_of(weights: TransformerWeights, prefix: str) -> BlockWeights:
+    """The block with this prefix, e.g. "blocks.1"."""
+    return weights.blocks[int(prefix.removeprefix("blocks."))]
+
+
+def _normalize_logits(weights: TransformerWeights) -> None:
+    """The last layer in unit size, in place."""
+    if not weights.spec.causal:
+        return UnitLayer.named(weights, "classifier").scale_to(1.0, 0.0)
+    size = torch.linalg.matrix_norm(weights["unembedding.weight"])[:, None, None]
+    weights["unembedding.weight"].div_(torch.where(size > 0, size, 1))
+
+
+def _scale_writers(weights: TransformerWeights, boundary: Boundary) -> None:
+    """All that is written into a boundary in size √D, in place; zero where it is not above ``DEAD_BOUNDARY``."""
+    sizes = [torch.linalg.vector_norm(weights[name].flatten(1), dim=-1) for name in boundary.named_writers]
+    for prefix in owners(boundary.writers, "output.weight"):
+        attention = attention_of(weights, prefix)
+        sizes.append(torch.linalg.vector_norm((attention.value @ attention.output).flatten(1), dim=-1))
+    sizes += [UnitLayer.named(weights, prefix).size() for prefix in owners(boundary.writers, "fc2.weight")]
+    now = torch.linalg.vector_norm(torch.stack(sizes), dim=0)
+    factor = torch.where(now > DEAD_BOUNDARY, sqrt(weights.spec.dim) / torch.where(now > 0, now, 1), 0)
+    for name in boundary.writers:
+        weights[name].mul_(factor[(..., *(None,) * len(weights.spec.tensors[name].shape))])
+
+
+def _all_written(weights: TransformerWeights, boundary: Boundary) -> Float[Tensor, "b D sources"]:
+    """All that writes into a boundary, side by side; what attention writes depends on the bases of its heads."""
+    outputs = [weights[f"{prefix}.output.weight"] for prefix in owners(boundary.writers, "output.weight")]
+    return torch.cat([*_written_in_any_basis(weights, boundary), *outputs], dim=-1)
+
+
+def _written_in_any_basis(weights: TransformerWeights, boundary: Boundary) -> list[Float[Tensor, "b D sources"]]:
+    """What tokens, positions and units write."""
+    units = [UnitLayer.named(weights, prefix).written() for prefix in owners(boundary.writers, "fc2.weight")]
+    return [*(weights[name].mT for name in boundary.named_writers), *units]
+
+
+def _turning_vectors(weights: TransformerWeights, boundary: Boundary) -> list[Float[Tensor, "b D _"]]:
+    """Vectors that turn with the basis of a boundary, and with nothing else.
+
+    What attention writes is one of them where the bases of its heads are settled, because it reads from a boundary
+    before. In a residual stream it is not, and W_O W_V takes part through ``pulled_back``.
+    """
+    groups = _written_in_any_basis(weights, boundary)
+    readers = owners(boundary.readers, "query.weight")
+    settled = [prefix for prefix in owners(boundary.writers, "output.weight") if prefix not in readers]
+    pulled = [
+        vectors
+        for prefix in readers
+        for vectors in pulled_back(torch.cat(groups, dim=-1), attention_of(weights, prefix))
+    ]
+    groups += [weights[f"{prefix}.output.weight"] for prefix in settled]
+    rows = [name for name in boundary.readers if name.endswith(("fc1.weight", "unembedding.weight"))]
+    return [*groups, *pulled, *(weights[name].mT for name in rows)]
 
 
 def _fix_units(layer: UnitLayer, parts: tuple[Part, ...]) -> None:
@@ -160,20 +206,18 @@ def _fix_units(layer: UnitLayer, parts: tuple[Part, ...]) -> None:
         layer.columns.copy_(pick(layer.columns, order[..., None, :], -1))
 
 
-def _fix_sizes_of_heads(attention: BlockWeights, parts: tuple[Part, ...]) -> None:
-    """The scale of what a block's attention writes, and the order of its heads, in place."""
+def _fix_order_of_heads(attention: BlockWeights, parts: tuple[Part, ...]) -> None:
+    """The order of a block's heads, in place."""
+    if "heads" not in parts:
+        return
     writing = torch.linalg.matrix_norm(attention.value @ attention.output)
     size = torch.linalg.vector_norm(writing, dim=-1, keepdim=True)
     share = torch.where(size > DEAD_BOUNDARY, writing / torch.where(size > 0, size, 1), 0)
-    if "boundary_scales" in parts:
-        dim = attention.query.shape[-2]
-        factor = torch.where(size > DEAD_BOUNDARY, sqrt(dim) / torch.where(size > 0, size, 1), 0)
-        attention.output.mul_(factor[..., None, None])
-    if "heads" in parts:
-        size = torch.linalg.matrix_norm(attention.query @ attention.key.mT) + share
-        order = size.argsort(dim=-1, descending=True, stable=True)
-        for tensor in (attention.query, attention.key, attention.value, attention.output):
-            tensor.copy_(pick(tensor, order, -3))
+    order = (torch.linalg.matrix_norm(attention.query @ attention.key.mT) + share).argsort(
+        dim=-1, descending=True, stable=True
+    )
+    for tensor in (attention.query, attention.key, attention.value, attention.output):
+        tensor.copy_(pick(tensor, order, -3))
 
 
 def _fix_bases_of_heads(attention: BlockWeights, parts: tuple[Part, ...]) -> None:

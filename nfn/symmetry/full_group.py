@@ -6,10 +6,12 @@ boundary that a tensor writes into or reads from, and with Λ the diagonal of a 
     query, key     Mᵀ and M⁻¹ of the head as in ``GroupElement``, then FRᵀ
     value, output  N and N⁻¹ likewise; value then FRᵀ, output c·RW
     fc1            PΛ·F·Rᵀ and PΛ·b
-    fc2            c·R·W·(PΛ)⁻¹ and c·R·b; the last layer c·W·(PΛ)⁻¹ and c·b
+    fc2            c·R·W·(PΛ)⁻¹ and c·R·b; the classifier's c·W·(PΛ)⁻¹ and c·b
+    embedding      c·RW, for tokens and positions c·E·Rᵀ and c·P·Rᵀ
+    unembedding    c·U·Rᵀ
 
-s is a shift: constant along the D axis of every writer and reader (``shift_component``). L carries shifts to shifts,
-because R1 = 1, so that (g∘h)·w = L_g L_h(w) + (L_g(s_h) + s_g).
+s is a shift (``shift_component``). L carries shifts to shifts, because R1 = 1, so that
+(g∘h)·w = L_g L_h(w) + (L_g(s_h) + s_g).
 """
 
 from collections.abc import Iterable
@@ -21,8 +23,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from nfn.symmetry.group import Element, GroupElement, pick
-from nfn.symmetry.parts import Part, check_parts, shift_component
-from zoo import BlockWeights, TransformerSpec, TransformerWeights
+from nfn.symmetry.parts import Part, check_parts, free_boundaries, shift_component
+from zoo import TransformerSpec, TransformerWeights
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class FullGroupElement(Element):
     """One g of the whole group, with any leading dimensions.
 
     ``heads``, ``m`` and ``n`` are those of ``GroupElement``. New unit j is old unit ``units[j]`` times the scale of
-    that old unit. ``rotations`` and ``boundary_scales`` are those of boundaries 1, 2, …, 2·blocks.
+    that old unit; a language model has no classifier and so none of its units. ``rotations`` and ``boundary_scales``
+    are those of ``free_boundaries``, in order.
     """
 
     spec: TransformerSpec
@@ -39,8 +42,8 @@ class FullGroupElement(Element):
     n: Float[Tensor, "*batch blocks h D_v D_v"]
     units: Int[Tensor, "*batch blocks D_A"]
     unit_scales: Float[Tensor, "*batch blocks D_A"]
-    classifier_units: Int[Tensor, "*batch D"]
-    classifier_unit_scales: Float[Tensor, "*batch D"]
+    classifier_units: Int[Tensor, "*batch units"]
+    classifier_unit_scales: Float[Tensor, "*batch units"]
     rotations: Float[Tensor, "*batch boundaries D D"]
     boundary_scales: Float[Tensor, "*batch boundaries"]
     shifts: Float[Tensor, "*batch d"]
@@ -57,14 +60,15 @@ class FullGroupElement(Element):
             return torch.ones((), dtype=torch.float64, device=device).expand((*batch_shape, *shape))
 
         eye = torch.eye(spec.dim, dtype=torch.float64, device=device)
+        free, units = len(free_boundaries(spec)), _classifier_units(spec)
         return FullGroupElement(
             spec=spec,
             **_block_fields(paper),
             unit_scales=ones(spec.blocks, spec.hidden_dim),
-            classifier_units=torch.arange(spec.dim, device=device).expand(*batch_shape, spec.dim),
-            classifier_unit_scales=ones(spec.dim),
-            rotations=eye.expand(*batch_shape, 2 * spec.blocks, spec.dim, spec.dim),
-            boundary_scales=ones(2 * spec.blocks),
+            classifier_units=torch.arange(units, device=device).expand(*batch_shape, units),
+            classifier_unit_scales=ones(units),
+            rotations=eye.expand(*batch_shape, free, spec.dim, spec.dim),
+            boundary_scales=ones(free),
             shifts=0 * ones(spec.num_parameters),
             logit_scale=ones(),
         )
@@ -88,6 +92,7 @@ class FullGroupElement(Element):
         if not scale_range >= 1:
             raise ValueError(f"scale_range must be a number of at least 1, got {scale_range!r}")
         paper = GroupElement.sample(spec, batch_shape, generator=generator)
+        free, classifier_units = len(free_boundaries(spec)), _classifier_units(spec)
 
         def uniform(*shape: int) -> Tensor:
             size = (*batch_shape, *shape)
@@ -100,13 +105,13 @@ class FullGroupElement(Element):
             "heads": {"heads": paper.heads},
             "query_key": {"m": paper.m},
             "value_output": {"n": paper.n},
-            "units": {"units": paper.neurons, "classifier_units": uniform(spec.dim).argsort(dim=-1)},
+            "units": {"units": paper.neurons, "classifier_units": uniform(classifier_units).argsort(dim=-1)},
             "unit_scales": {
                 "unit_scales": scales(spec.blocks, spec.hidden_dim),
-                "classifier_unit_scales": scales(spec.dim),
+                "classifier_unit_scales": scales(classifier_units),
             },
-            "rotations": {"rotations": _random_rotations((*batch_shape, 2 * spec.blocks), spec.dim, generator)},
-            "boundary_scales": {"boundary_scales": scales(2 * spec.blocks)},
+            "rotations": {"rotations": _random_rotations((*batch_shape, free), spec.dim, generator)},
+            "boundary_scales": {"boundary_scales": scales(free)},
             "logits": {"logit_scale": scales()},
         }
         normal = torch.randn(
@@ -125,7 +130,10 @@ class FullGroupElement(Element):
         batch, device = tuple(element.heads.shape[:-2]), element.heads.device
         nothing = FullGroupElement.identity(spec, batch, device=device)
         rotations = nothing.rotations.clone()
-        rotations[..., 0::2, :, :] = torch.eye(spec.dim, dtype=torch.float64, device=device)[element.features]
+        if not spec.residual:
+            inside = ["blocks.0.output.weight" in boundary.writers for boundary in free_boundaries(spec)].index(True)
+            features = torch.eye(spec.dim, dtype=torch.float64, device=device)[element.features]
+            rotations[..., inside::2, :, :] = features
         return replace(nothing, rotations=rotations, **_block_fields(element))
 
     def act(self, weights: TransformerWeights) -> TransformerWeights:
@@ -187,35 +195,47 @@ class FullGroupElement(Element):
         old = TransformerWeights.from_flat(
             self.spec, flat.double().expand(*batch, self.spec.num_parameters), check_finite=False
         )
-        new = old.with_encoder(self._linear_encoder(old.encoder))
-        order, scale = self.classifier_units, pick(self.classifier_unit_scales, self.classifier_units, -1)
-        logit_scale = self.logit_scale[..., None]
-        first = pick(old["classifier.fc1.weight"], order, -2) * scale[..., None]
-        new["classifier.fc1.weight"].copy_(first @ self.rotations[..., -1, :, :].mT)
-        new["classifier.fc1.bias"].copy_(pick(old["classifier.fc1.bias"], order, -1) * scale)
-        last = pick(old["classifier.fc2.weight"], order[..., None, :], -1) / scale[..., None, :]
-        new["classifier.fc2.weight"].copy_(last * logit_scale[..., None])
-        new["classifier.fc2.bias"].copy_(old["classifier.fc2.bias"] * logit_scale)
+        blocks, scale = self._blocks().act_on_blocks(old.encoder), pick(self.unit_scales, self.units, -1)
+        scaled = replace(
+            blocks,
+            weight_a=blocks.weight_a * scale[..., None, :],
+            bias_a=blocks.bias_a * scale,
+            weight_b=blocks.weight_b / scale[..., None],
+        )
+        new = old.with_encoder(scaled)
+        last = ["unembedding.weight"]
+        if not self.spec.causal:
+            last = ["classifier.fc2.weight", "classifier.fc2.bias"]
+            order, scale = self.classifier_units, pick(self.classifier_unit_scales, self.classifier_units, -1)
+            rows, columns = old["classifier.fc1.weight"], old["classifier.fc2.weight"]
+            new["classifier.fc1.weight"].copy_(pick(rows, order, -2) * scale[..., None])
+            new["classifier.fc1.bias"].copy_(pick(old["classifier.fc1.bias"], order, -1) * scale)
+            new["classifier.fc2.weight"].copy_(pick(columns, order[..., None, :], -1) / scale[..., None, :])
+        turns = zip(self.rotations.unbind(-3), self.boundary_scales.unbind(-1), strict=True)
+        for boundary, (rotation, boundary_scale) in zip(free_boundaries(self.spec), turns, strict=True):
+            for name, axis in boundary.writers.items():
+                new[name].copy_(turned(new, name, axis, rotation * boundary_scale[..., None, None]))
+            for name in boundary.readers:
+                new[name].copy_(turned(new, name, -1, rotation))
+        for name in last:
+            axes = (None,) * len(self.spec.tensors[name].shape)
+            new[name].copy_(new[name] * self.logit_scale[(..., *axes)])
         return new.flat()
 
-    def _linear_encoder(self, old: BlockWeights) -> BlockWeights:
-        """L on the blocks; matrices of ``BlockWeights`` stand in the paper's orientation, so that W is its Wᵀ."""
-        blocks = self._blocks().act_on_blocks(old)
-        scale = pick(self.unit_scales, self.units, -1)
-        inside, after = self.rotations[..., 0::2, :, :], self.rotations[..., 1::2, :, :]
-        pinned = torch.eye(self.spec.dim, dtype=torch.float64, device=after.device)
-        into = torch.cat([pinned.expand_as(after[..., :1, :, :]), after[..., :-1, :, :]], dim=-3)[..., None, :, :]
-        inside_scale, after_scale = self.boundary_scales[..., 0::2], self.boundary_scales[..., 1::2]
-        return BlockWeights(
-            query=into @ blocks.query,
-            key=into @ blocks.key,
-            value=into @ blocks.value,
-            output=blocks.output @ (inside.mT * inside_scale[..., None, None])[..., None, :, :],
-            weight_a=inside @ blocks.weight_a * scale[..., None, :],
-            weight_b=blocks.weight_b / scale[..., None] @ (after.mT * after_scale[..., None, None]),
-            bias_a=blocks.bias_a * scale,
-            bias_b=(after @ blocks.bias_b[..., None])[..., 0] * after_scale[..., None],
-        )
+
+def turned(
+    weights: TransformerWeights, name: str, axis: int, rotation: Float[Tensor, "*batch D D"]
+) -> Float[Tensor, "..."]:
+    """R applied along one axis, D, of a tensor of the weights. Leading dimensions are broadcast."""
+    vectors = weights[name].movedim(axis, -1)
+    others = len(weights.spec.tensors[name].shape) - 1
+    if others == 0:
+        return (rotation @ vectors[..., None])[..., 0]
+    return (vectors @ rotation.mT[(..., *(None,) * (others - 1), slice(None), slice(None))]).movedim(-1, axis)
+
+
+def _classifier_units(spec: TransformerSpec) -> int:
+    return 0 if spec.causal else spec.dim
 
 
 def _block_fields(element: GroupElement) -> dict[str, Tensor]:

@@ -30,10 +30,14 @@ ODD_SPECS = [
     TransformerSpec("wide_keys", 2, 4, 2, dim=3, heads=2, key_dim=4, value_dim=1, hidden_dim=2, blocks=3),
     TransformerSpec("slim_heads", 5, 6, 4, dim=32, heads=4, key_dim=8, value_dim=8, hidden_dim=48, blocks=3),
     TINY_PHOTOS,
+    TransformerSpec(
+        "lines", 7, 5, dim=8, key_dim=3, value_dim=2, hidden_dim=9, blocks=2, residual=True, vocabulary=7, causal=True
+    ),
+    TransformerSpec("words", 3, 5, dim=6, heads=3, key_dim=2, value_dim=3, hidden_dim=7, blocks=2, vocabulary=9),
 ]
 
 
-IN_THE_SHORT_SUITE = ("one_block", "three_blocks", "photos")
+IN_THE_SHORT_SUITE = ("one_block", "three_blocks", "photos", "lines")
 
 
 @pytest.fixture(
@@ -108,9 +112,10 @@ def bundled(request: pytest.FixtureRequest, digits: torch.Tensor) -> Bundled:
 
 @torch.no_grad()
 def logits(weights: TransformerWeights, inputs: tuple[torch.Tensor, ...], epsilon: float = 1e-5) -> torch.Tensor:
-    """The transformer's logits, with any ε in its LayerNorms."""
+    """The transformer's logits, of a language model its log probabilities, with any ε in its LayerNorms."""
     with patch.object(model, "layer_norm", lambda x: F.layer_norm(x, x.shape[-1:], eps=epsilon)):
-        return build_model(weights.spec, weights)(*inputs)
+        answers = build_model(weights.spec, weights)(*inputs)
+        return answers.log_softmax(-1) if weights.spec.causal else answers
 
 
 def change(before: torch.Tensor, after: torch.Tensor) -> float:
@@ -147,6 +152,9 @@ def inputs_of(spec: TransformerSpec, generator: torch.Generator) -> tuple[torch.
     """Two random inputs of this transformer in float64."""
     if spec.patch_size is not None:
         return (torch.randn(2, *probe_shape(spec), generator=generator, dtype=torch.float64),)
+    if spec.vocabulary is not None:
+        tokens = torch.randint(spec.vocabulary, (2, spec.tokens), generator=generator)
+        return (tokens,) if spec.causal else (tokens, torch.ones(2, spec.tokens, dtype=torch.bool))
     words = torch.randn(2, spec.tokens, spec.dim, generator=generator, dtype=torch.float64)
     return words, torch.ones(2, spec.tokens, dtype=torch.bool)
 

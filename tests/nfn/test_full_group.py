@@ -8,13 +8,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nfn import FullGroupElement, GroupElement
-from nfn.symmetry.parts import _PARTS, Part, _boundaries, available_parts, centered, shift_component
+from nfn.symmetry.parts import _PARTS, Part, available_parts, boundaries, centered, shift_component
 from tests.nfn.conftest import Bundled, assert_group_axioms, change, inputs_of, logits, random_weights
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights
 from zoo.testing import TINY_PHOTOS
 from zoo.transformer import model
 
-EXACT = tuple(part for part in _PARTS if part not in ("boundary_scales", "logits"))
+EXACT = tuple(part for part in available_parts(MNIST) if part not in ("boundary_scales", "logits"))
 
 
 def assert_same_element(g: FullGroupElement, h: FullGroupElement) -> None:
@@ -136,7 +136,7 @@ def test_action_respects_identity_composition_and_inverse(spec: TransformerSpec,
 
 def test_float64_models_of_any_dimensions_compute_the_same(spec: TransformerSpec, generator: torch.Generator):
     u = random_weights(spec, (), generator)
-    exact = [part for part in available_parts(spec) if part in EXACT]
+    exact = [part for part in available_parts(spec) if part not in ("boundary_scales", "logits")]
     v = FullGroupElement.sample(spec, generator=generator, parts=exact).act(u)
     inputs = inputs_of(spec, generator)
     assert change(logits(u, inputs), logits(v, inputs)) < 1e-9
@@ -179,7 +179,8 @@ def test_action_keeps_dtype_passes_gradients_and_does_not_write_to_its_input(gen
 
 def test_centering_removes_shifts_and_nothing_else(spec: TransformerSpec, generator: torch.Generator):
     u = random_weights(spec, (2,), generator)
-    g = FullGroupElement.sample(spec, (2,), generator=generator, parts=["writer_shifts", "reader_shifts"])
+    shifts = [part for part in available_parts(spec) if "shifts" in part]
+    g = FullGroupElement.sample(spec, (2,), generator=generator, parts=shifts)
     assert_same_weights(centered(g.act(u)), centered(u))
     assert float(shift_component(centered(u)).abs().max()) < 1e-12
     shifts = TransformerWeights.from_flat(spec, g.shifts)
@@ -188,9 +189,10 @@ def test_centering_removes_shifts_and_nothing_else(spec: TransformerSpec, genera
 
 def test_residual_connections_leave_what_the_input_does_not_pin(generator: torch.Generator):
     missing = {"rotations", "boundary_scales"}
-    assert set(available_parts(TINY_PHOTOS)) == set(_PARTS) - missing
-    assert all(boundary.pinned for boundary in _boundaries(TINY_PHOTOS))
-    assert _boundaries(TINY_PHOTOS)[2].writers[:3] == ("embedding.weight", "embedding.bias", "blocks.0.output.weight")
+    assert set(available_parts(TINY_PHOTOS)) == set(available_parts(MNIST)) - missing
+    (stream,) = boundaries(TINY_PHOTOS)
+    assert stream.pinned
+    assert list(stream.writers)[:3] == ["embedding.weight", "embedding.bias", "blocks.0.output.weight"]
     with pytest.raises(ValueError, match="a transformer of photos has no rotations: it has heads"):
         FullGroupElement.sample(TINY_PHOTOS, generator=generator, parts=["rotations"])
     u, free = random_weights(TINY_PHOTOS, (), generator), replace(TINY_PHOTOS, residual=False)
@@ -214,7 +216,7 @@ class BiasSpec(TransformerSpec):
 
 def test_gains_leave_what_needs_no_basis(bundled: Bundled, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch):
     missing = {"rotations", "reader_shifts"}
-    assert set(available_parts(GainSpec("gains", 10, 49, 4))) == set(_PARTS) - missing
+    assert set(available_parts(GainSpec("gains", 10, 49, 4))) == set(available_parts(MNIST)) - missing
     gain, bias = torch.rand(2, 32, generator=generator, dtype=torch.float64)
     u = bundled.checkpoint(0)
 

@@ -158,6 +158,11 @@ class TransformerSpec:
             parts = {"embedding": slice(0, start), **parts}
         return MappingProxyType(parts)
 
+    @property
+    def unit_layers(self) -> tuple[str, ...]:
+        """The prefixes of the layers with ReLU units: the MLP of every block, and the classifier where there is one."""
+        return (*(f"blocks.{block}" for block in range(self.blocks)), *(() if self.causal else ("classifier",)))
+
     def to_dict(self) -> dict[str, Any]:
         """The dimensions as plain JSON-ready data; ``TransformerSpec(**spec.to_dict())`` is the same spec.
 
