@@ -24,7 +24,8 @@ _RUN_AT_ONCE = 32  # checkpoints whose answers are computed at once
 class ProbeNFN(Predictor):
     """``probes`` learned inputs, the logits that the checkpoint gives for each, and a network that reads them all.
 
-    Probes are images where the transformer reads images, else sequences of word vectors. They start as noise.
+    Probes are images where the transformer reads images, else sequences of word vectors, or of mixtures of tokens where
+    it has a vocabulary. They start as noise. Of a language model the logits after the last token are read.
     Subclasses make the probes in another way (``build_probes``, ``make_probes``) or read more of the checkpoint's
     answers (``feature_count``, ``read``).
     """
@@ -53,7 +54,7 @@ class ProbeNFN(Predictor):
         self.probes = normal((self.count, *probe_shape(self.spec)), 1.0, generator)
 
     def make_probes(self) -> Float[Tensor, "probes ..."]:
-        """The inputs of the transformers."""
+        """What the inputs of the transformers are made of: pixels, word vectors, or logarithms of shares of tokens."""
         return self.probes
 
     @property
@@ -83,14 +84,15 @@ class ProbeNFN(Predictor):
     ) -> tuple[Float[Tensor, "b probes classes"], list[Float[Tensor, "b probes t D"]]]:
         """The logits, and the LayerNorm rows after every block."""
         steps: list[Step] = []
-        x = prepare_inputs(self.spec, self.make_probes())
+        probes = self.make_probes()
+        x = prepare_inputs(self.spec, probes if self.spec.vocabulary is None else probes.softmax(-1))
         with warnings.catch_warnings():
             # Under vmap torch's attention on a CPU goes through the members one by one, and is still the fastest.
             warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
             answers = population_logits(
                 self.spec, flat, x, None, dtype=flat.dtype, steps=steps, positions=self.positions
             )
-        return answers, [step.rows for step in steps[1::2]]
+        return answers[:, :, -1] if self.spec.causal else answers, [step.rows for step in steps[1::2]]
 
     def fit_scale(self, weights: TransformerWeights | Float[Tensor, "n d"]) -> None:
         """Nothing to fit: weights are run as they are, and logits are read on a logarithmic scale."""
@@ -100,7 +102,7 @@ class ProbeNFN(Predictor):
 def probe_shape(spec: TransformerSpec) -> tuple[int, ...]:
     """The shape of one input of this transformer."""
     if spec.patch_size is None:
-        return min(_PROBE_TOKENS, spec.tokens), spec.dim
+        return min(_PROBE_TOKENS, spec.tokens), spec.vocabulary or spec.dim
     # the transformer reads patches one after the other: any rectangle of the right number of them will do
     rows = next(count for count in range(isqrt(spec.tokens), 0, -1) if spec.tokens % count == 0)
     return spec.channels, spec.patch_size * rows, spec.patch_size * (spec.tokens // rows)

@@ -123,12 +123,12 @@ class UnitLayer:
         columns = self.columns * self.reading()[..., None, :]
         return torch.cat([columns if order is None else columns[..., order], self.out_bias[..., None]], dim=-1)
 
-    def scale_to(self, size: float, smallest: float) -> None:
-        """Multiplies columns and bias so that ``size`` is this; to zero where it is not above ``smallest``."""
+    def scale_to_one(self) -> None:
+        """Multiplies columns and bias so that ``size`` is 1, where it is not zero."""
         now = self.size()
-        factor = torch.where(now > smallest, size / torch.where(now > 0, now, 1), 0)
-        self.columns.mul_(factor[:, None, None])
-        self.out_bias.mul_(factor[:, None])
+        now = torch.where(now > 0, now, 1)
+        self.columns.div_(now[:, None, None])
+        self.out_bias.div_(now[:, None])
 
 
 def attention_of(weights: TransformerWeights, prefix: str) -> BlockWeights:
@@ -138,20 +138,26 @@ def attention_of(weights: TransformerWeights, prefix: str) -> BlockWeights:
 
 def _normalize_logits(weights: TransformerWeights) -> None:
     """The last layer in unit size, in place."""
-    if not weights.spec.causal:
-        return UnitLayer.named(weights, "classifier").scale_to(1.0, 0.0)
-    size = torch.linalg.matrix_norm(weights["unembedding.weight"])[:, None, None]
-    weights["unembedding.weight"].div_(torch.where(size > 0, size, 1))
+    if weights.spec.causal:
+        size = torch.linalg.matrix_norm(weights["unembedding.weight"])[:, None, None]
+        weights["unembedding.weight"].div_(torch.where(size > 0, size, 1))
+    else:
+        UnitLayer.named(weights, "classifier").scale_to_one()
 
 
-def _scale_writers(weights: TransformerWeights, boundary: Boundary) -> None:
-    """All that is written into a boundary in size √D, in place; zero where it is not above ``DEAD_BOUNDARY``."""
-    sizes = [torch.linalg.vector_norm(weights[name].flatten(1), dim=-1) for name in boundary.named_writers]
+def written_size(weights: TransformerWeights, boundary: Boundary) -> Float[Tensor, " b"]:
+    """The size of all that is written into a boundary, in any basis."""
+    sizes = [torch.linalg.matrix_norm(weights[name]) for name in boundary.named_writers]
     for prefix in owners(boundary.writers, "output.weight"):
         attention = attention_of(weights, prefix)
         sizes.append(torch.linalg.vector_norm((attention.value @ attention.output).flatten(1), dim=-1))
     sizes += [UnitLayer.named(weights, prefix).size() for prefix in owners(boundary.writers, "fc2.weight")]
-    now = torch.linalg.vector_norm(torch.stack(sizes), dim=0)
+    return torch.linalg.vector_norm(torch.stack(sizes), dim=0)
+
+
+def _scale_writers(weights: TransformerWeights, boundary: Boundary) -> None:
+    """All that is written into a boundary in size √D, in place; zero where it is not above ``DEAD_BOUNDARY``."""
+    now = written_size(weights, boundary)
     factor = torch.where(now > DEAD_BOUNDARY, sqrt(weights.spec.dim) / torch.where(now > 0, now, 1), 0)
     for name in boundary.writers:
         weights[name].mul_(factor[(..., *(None,) * len(weights.spec.tensors[name].shape))])

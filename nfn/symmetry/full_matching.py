@@ -9,8 +9,9 @@ The search goes from the input on, where the basis is known. Everything is cente
     τ     matches heads by W_Qᵀ W_K and W_O W_V as seen from what is written, which needs no basis
     M, N  follow from W_Q, W_K and W_V, W_O by least squares
 
-and the shifts are what remains. Residual connections leave neither c nor R to be found: every boundary has the basis
-and the scale of the input.
+and the shifts are what remains. Where the input is learned tokens, its own c and R come first: tokens, positions and,
+in a residual stream, the rows of the unembedding have names, so that no order has to be found. Residual connections
+leave no other c and R to be found: every boundary has the basis and the scale of the input.
 
 The element found is then checked twice: it carries every filter, every unit and the products of every head of the
 first to those of the second, each up to its own rounding, and both transformers give the same logits on random inputs,
@@ -29,10 +30,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nfn.symmetry.canonical import DEAD_BOUNDARY, UnitLayer, closest_orthogonal, pulled_back
+from nfn.symmetry.canonical import (
+    DEAD_BOUNDARY,
+    UnitLayer,
+    attention_of,
+    closest_orthogonal,
+    pulled_back,
+    written_size,
+)
 from nfn.symmetry.full_group import FullGroupElement
 from nfn.symmetry.paper_matching import Match, NoMatch, assign, check_function, factor, in_head_order, match_pair
-from nfn.symmetry.parts import centered, shift_component
+from nfn.symmetry.parts import boundaries, centered, free_boundaries, owners, shift_component
 from zoo import BlockWeights, TransformerWeights
 
 _TOLERANCE = 1e3
@@ -76,11 +84,41 @@ def _search(u: TransformerWeights, v: TransformerWeights, epsilon: float) -> Ful
 
 def _align(first: TransformerWeights, second: TransformerWeights) -> FullGroupElement:
     """The best candidate, without shifts."""
+    if first.spec.vocabulary is None:
+        return _align_from_input(first, second)
+    turn = _turn_of_tokens(centered(first), centered(second))
+    return _align_from_input(turn.act(first), second).compose(turn)
+
+
+def _turn_of_tokens(u: TransformerWeights, v: TransformerWeights) -> FullGroupElement:
+    """c and R of the boundary that learned tokens write into, from centered weights."""
+    spec, boundary = u.spec, boundaries(u.spec)[0]
+    scale = _ratio(written_size(v, boundary), written_size(u, boundary))
+    ours, theirs = (torch.cat([w[name].mT for name in boundary.named_writers], dim=-1) for w in (u, v))
+    written: _Pair = (scale * ours, theirs)
+    pairs = [written]
+    for prefix in owners(boundary.readers, "query.weight"):
+        attention, other = attention_of(u, prefix), attention_of(v, prefix)
+        heads = _match_heads(written, attention, other)
+        attention = in_head_order(attention.select(0, 0), heads).map(lambda tensor: tensor[None])
+        pairs += zip(_pulled(written[0], attention), _pulled(written[1], other), strict=True)
+    if "unembedding.weight" in boundary.readers:
+        pairs.append((u["unembedding.weight"].mT, v["unembedding.weight"].mT))
+    nothing = FullGroupElement.identity(spec, (1,))
+    rotations, scales = nothing.rotations.clone(), nothing.boundary_scales.clone()
+    rotations[:, 0] = _procrustes(pairs)
+    scales[:, 0] = scale
+    return replace(nothing, rotations=rotations, boundary_scales=scales)
+
+
+def _align_from_input(first: TransformerWeights, second: TransformerWeights) -> FullGroupElement:
+    """The best candidate that leaves basis and scale of the input alone."""
     spec, u, v = first.spec, centered(first), centered(second)
     known = torch.eye(spec.dim, dtype=torch.float64)[None]
     written: _Pair = (known, known)
+    nothing = FullGroupElement.identity(spec, (1,))
     rotate, rescale = _procrustes, _ratio
-    if spec.residual:  # basis and scale are pinned at every boundary
+    if spec.residual:  # every boundary has basis and scale of the input
         rotate, rescale = lambda pairs: known, lambda above, below: torch.ones_like(above)
     found: dict[str, list[Tensor]] = {
         name: [] for name in ("rotations", "boundary_scales", "heads", "m", "n", "units", "unit_scales")
@@ -114,19 +152,17 @@ def _align(first: TransformerWeights, second: TransformerWeights) -> FullGroupEl
         if not spec.residual:
             each = [x.written_in_unit_size(order) for x, order in zip(layers, (units, None) * 2, strict=True)]
             written = _equally_sure(*each[:2], *(torch.linalg.vector_norm(x, dim=-2) for x in each[2:]))
-    layers = [UnitLayer.named(w, "classifier") for w in (u, v, first, second)]
-    rotation, units, unit_scales = _align_units(rotate, written, *layers)
-    found["rotations"].append(rotation)
-    joined = {
-        name: torch.cat(tensors)[None] if name in ("rotations", "boundary_scales") else torch.stack(tensors)[None]
-        for name, tensors in found.items()
-    }
-    return replace(
-        FullGroupElement.identity(spec, (1,)),
-        classifier_units=units[None],
-        classifier_unit_scales=unit_scales[None],
-        **joined,
-    )
+    if not spec.causal:
+        layers = [UnitLayer.named(w, "classifier") for w in (u, v, first, second)]
+        rotation, units, unit_scales = _align_units(rotate, written, *layers)
+        found["rotations"].append(rotation)
+        nothing = replace(nothing, classifier_units=units[None], classifier_unit_scales=unit_scales[None])
+    turns = {name: torch.cat(found.pop(name))[None] for name in ("rotations", "boundary_scales")}
+    if not spec.residual:
+        first_turn = len(free_boundaries(spec)) - turns["rotations"].shape[1]  # 1 where the input has one of its own
+        joined = {name: torch.cat([getattr(nothing, name)[:, :first_turn], x], dim=1) for name, x in turns.items()}
+        nothing = replace(nothing, **joined)
+    return replace(nothing, **{name: torch.stack(tensors)[None] for name, tensors in found.items()})
 
 
 def _pulled(written: Float[Tensor, "1 D n"], attention: BlockWeights) -> tuple[Tensor, Tensor, Tensor]:
@@ -193,11 +229,15 @@ def _check_agreement(
     What was rounded are the weights as they are, with their shifts: ``wanted``, and the first in ``unmoved``.
     """
     rounded = [(w, centered(w)) for w in (unmoved, wanted)]
-    for name in (name for name in wanted.spec.tensors if name.startswith("embedding.")):
-        filters = [w.reshape(wanted.spec.dim, -1) for w in (moved[name] - wanted[name], unmoved[name], wanted[name])]
+    for name in (name for name in wanted.spec.tensors if name.startswith(("embedding.", "positions.", "unembedding."))):
+        # filters of a convolution, or the vectors of tokens and positions
+        filters = [
+            w[0].flatten(1) if w[0].ndim > 1 else w.mT
+            for w in (moved[name] - wanted[name], unmoved[name], wanted[name])
+        ]
         error, *sizes = (torch.linalg.vector_norm(x, dim=-1) for x in filters)
         size = torch.maximum(*sizes)
-        # The shift is a mean over all filters, and has their rounding.
+        # The shift is a mean over all of them, and has their rounding.
         if not bool((error <= tolerance * (size + size.mean() / 100)).all()):
             raise NoMatch(f"{name} differs by more than a shift")
     for block, (ours, theirs) in enumerate(zip(centered(moved).blocks, rounded[1][1].blocks, strict=True)):
@@ -214,7 +254,8 @@ def _check_agreement(
             if bool(apart.any()):
                 raise NoMatch(f"block {block}: {letters} of head {int(apart[0].int().argmax())} has no partner")
         _check_units(moved, rounded, f"blocks.{block}", f"block {block}", tolerance)
-    _check_units(moved, rounded, "classifier", "classifier", tolerance)
+    if not wanted.spec.causal:
+        _check_units(moved, rounded, "classifier", "classifier", tolerance)
 
 
 def _check_units(moved: TransformerWeights, rounded: list[_Rounded], prefix: str, where: str, tolerance: float) -> None:

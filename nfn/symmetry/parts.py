@@ -20,7 +20,7 @@ so that the basis of what a LayerNorm reads is free wherever nothing from outsid
 
 A *boundary* is a space R^D with the tensors that write into it and those that read from it through a LayerNorm.
 LN(x) = √D·Cx / √(‖Cx‖² + D·ε) with C = I − 11ᵀ/D: C takes out what writer shifts add, and readers are applied to
-vectors of mean zero. ``boundaries`` lists them, and everything else follows from this list. Three kinds of transformers:
+vectors of mean zero. ``boundaries`` lists them, and everything else follows from that list:
 
     no residual connections  2·blocks + 1 boundaries along the way: the input of block 0, inside block 0, between blocks
                              0 and 1, inside block 1, …, before the classifier

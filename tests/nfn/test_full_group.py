@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nfn import FullGroupElement, GroupElement
-from nfn.symmetry.parts import _PARTS, Part, available_parts, boundaries, centered, shift_component
+from nfn.symmetry.parts import Part, available_parts, boundaries, centered, shift_component
 from tests.nfn.conftest import Bundled, assert_group_axioms, change, inputs_of, logits, random_weights
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights
 from zoo.testing import TINY_PHOTOS

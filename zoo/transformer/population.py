@@ -60,7 +60,8 @@ def population_logits(
 ) -> Float[Tensor, "P b *t classes"]:
     """Logits of every model for every example, those of language models at every position.
 
-    Products are in ``dtype``, the result is at least float32. ``steps`` takes what LayerNorm makes of the activations
+    Tokens of a vocabulary are whole numbers [b, t] or mixtures of tokens [b, t, V]. Products are in ``dtype``, the
+    result is at least float32. ``steps`` takes what LayerNorm makes of the activations
     after attention and after the MLP of each block. ``positions`` are the sinusoidal ones, for a caller that has them
     on the device: a CUDA graph cannot record their way there.
     """
@@ -97,7 +98,9 @@ def _embed(
     b, t = x.shape[:2]
     if spec.vocabulary is not None:
         embedding, positions = next(weights), next(weights)
-        if spec.vocabulary <= _MOST_AS_PRODUCT:
+        if x.is_floating_point():
+            h = x.flatten(0, 1).to(dtype).expand(models, -1, -1) @ embedding
+        elif spec.vocabulary <= _MOST_AS_PRODUCT:
             # a product: sums over equal tokens in its gradient have a fixed order, on a GPU too
             chosen = F.one_hot(x.flatten().long(), spec.vocabulary).to(dtype)
             h = chosen.expand(models, -1, -1) @ embedding
