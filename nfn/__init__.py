@@ -28,5 +28,6 @@ if TYPE_CHECKING:
     from nfn.symmetry.paper_matching import Match, find_group_element, match_paper_group
     from nfn.symmetry.parts import available_parts
     from nfn.training import PredictorEnsemble, TrainingStep
+    from zoo.transformer.circuits import Circuits, circuits
 
 __all__, __getattr__ = lazy_names(__name__, __file__)

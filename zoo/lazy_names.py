@@ -17,11 +17,11 @@ from typing import Any
 
 
 def lazy_names(package: str, file: str) -> tuple[list[str], Callable[[str], Any]]:
-    """The names that the file imports from other modules of its package, and the function that finds their values."""
+    """The names that the file imports from modules of its package or of ``zoo``, and the function that finds them."""
     homes = {
         alias.asname or alias.name: (node.module, alias.name)
         for node in ast.walk(ast.parse(Path(file).read_text(encoding="utf-8")))
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == package
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in (package, "zoo")
         for alias in node.names
     }
     homes.pop("lazy_names", None)

@@ -13,11 +13,11 @@ from zoo import TransformerSpec, TransformerWeights
 from zoo.device import fast_small_products, single_threaded_workers
 
 _ON_CPU, _ON_GPU = 8, 128  # checkpoints that are read at once
-_MAX_ROWS = 1 << 14  # about 300 MB of invariants
+_MAX_BYTES = 1 << 31  # invariants of 6,000 language models, or of 100,000 classifiers
 
 
 class InputCache:
-    """A function of checkpoints that keeps its results by the bytes of each; beyond 16,384 rows the oldest go.
+    """A function of checkpoints that keeps its results by the bytes of each; beyond ``max_bytes`` the oldest go.
 
     ``function`` is called with a few checkpoints at a time, as weights of ``dtype``, for None as they are; its results
     are rounded once, to the dtype of the weights. On a CPU each of torch's threads reads checkpoints of its own.
@@ -27,9 +27,9 @@ class InputCache:
         self,
         function: Callable[[TransformerWeights], Tensor],
         dtype: torch.dtype | None = torch.float64,
-        max_rows: int = _MAX_ROWS,
+        max_bytes: int = _MAX_BYTES,
     ) -> None:
-        self.function, self.dtype, self.max_rows = function, dtype, max_rows
+        self.function, self.dtype, self.max_bytes = function, dtype, max_bytes
         self._rows: OrderedDict[tuple[TransformerSpec, torch.dtype, bytes], Tensor] = OrderedDict()
 
     def __len__(self) -> int:
@@ -61,8 +61,9 @@ class InputCache:
         for key in keys:
             self._rows[key] = known[key]
             self._rows.move_to_end(key)
-        while len(self._rows) > self.max_rows:
-            self._rows.popitem(last=False)
+        held = sum(row.nbytes for row in self._rows.values())
+        while held > self.max_bytes:
+            held -= self._rows.popitem(last=False)[1].nbytes
         return result
 
     @fast_small_products()

@@ -11,7 +11,9 @@ followed forward and classes backward through the network without its nonlineari
     B_out = Σ_j column_j·row_j of the classifier,   B_mid = Σ_j (B_out·column_j)·row_j,   B_in = Σ_s B_mid·T_s
 
 and at each boundary what is left of rotations are the products of inputs, XᵀX, and of classes, B·Bᵀ. Residual
-connections add the share of X that is carried on, and of B on the way back.
+connections add the share of X that is carried on, and of B on the way back. The inputs of a language model, tokens and
+slow modes of its positions, reach every block directly too: their paths to the logits through each head and each MLP
+are read one by one (``zoo.transformer.circuits`` has them for people).
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +30,9 @@ from zoo import TransformerSpec, TransformerWeights
 
 _LARGEST_TRIED = 1 << 20  # weights; a spec that came with a file may need more memory than there is
 _MOST_INPUTS = 64  # word coordinates, or pixels of a patch; products of all pairs are features
+_MOST_TOKENS = 128  # of a vocabulary, the first ones
 _MODES = ((0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0))  # frequencies along rows and columns of patches
+_TEXT_MODES = tuple((0, frequency) for frequency in range(1, 9))  # of positions that have no mean
 
 _NamedFeatures = Callable[[TransformerWeights], dict[str, Tensor]]
 
@@ -83,7 +87,8 @@ def named_features(weights: TransformerWeights) -> dict[str, Float[Tensor, "*bat
     for number, block in enumerate(composed.blocks):
         features |= {f"block {number}, {name}": values for name, values in _block_features(block, spec).items()}
     features |= _classifier_features(composed, spec)
-    return features | _input_features(composed, spec) | _class_features(composed, spec)
+    features |= _input_features(composed, spec) | _class_features(composed, spec)
+    return features | _path_features(composed, spec) if spec.causal else features
 
 
 def _named_classifier_features(weights: TransformerWeights) -> dict[str, Float[Tensor, "*batch count"]]:
@@ -96,6 +101,12 @@ def _classifier_features(composed: ComposedTransformer, spec: TransformerSpec) -
     """The classifier's units and classes, and at the other end of the network the filters."""
     units = composed.classifier
     features = {"classifier, source": _spectrum(composed.source / sqrt(spec.dim))}
+    if units is None:
+        classes = composed.class_map()
+        for name, matrix in (("classes", classes), ("class readings", classes @ composed.source_factor)):
+            features[f"products of {name}"] = _logarithmic(_lower_triangle(_first_tokens(matrix @ matrix.mT, -1, -2)))
+            features[f"spectrum of {name}"] = _spectrum(matrix)
+        return features
     features |= {
         f"classifier, {name}": values for name, values in _unit_features(units, composed.source_factor).items()
     }
@@ -166,14 +177,14 @@ def _input_features(composed: ComposedTransformer, spec: TransformerSpec) -> dic
         middle_later = root * (later.writes.sum(-3) @ ends[-1] + _carried_on(later, 0, ends[-1]))
         mapped = later.units.columns.mT @ (later.units.rows @ middle_later)
         ends.append(root * (mapped + _carried_on(later, 1, middle_later)))
-    classifier = composed.classifier
+    read = _first_tokens(composed.read_classes(ends[-1]), -2) if spec.causal else composed.read_classes(ends[-1])
     return {
         "scores of inputs": _logarithmic(scores.sum(-3)).flatten(-2),
         "squared scores of inputs": _logarithmic(scores.square().sum(-3)).flatten(-2),
         "products of inputs, each head": _logarithmic(10 * _lower_triangle((written.mT @ written).sum(-3))),
         "products of inputs, inside block 0": _logarithmic(_lower_triangle(middle.mT @ middle)),
         "products of inputs, after block 0": _logarithmic(_lower_triangle(out.mT @ out)),
-        "inputs by classes": _logarithmic(3 * classifier.columns.mT @ (classifier.rows @ ends[-1])).flatten(-2),
+        "inputs by classes": _logarithmic(3 * read).flatten(-2),
     }
 
 
@@ -184,6 +195,10 @@ def _carried_on(block: ComposedBlock, step: int, x: Float[Tensor, "*batch n m"])
 
 def _pinned_inputs(source: Float[Tensor, "*batch D sources"], spec: TransformerSpec) -> Float[Tensor, "*batch D k"]:
     """The source of block 0, its positions summed up by their slowest cosine modes; of word vectors the first 64."""
+    if (words := spec.vocabulary) is not None:
+        modes = _grid_modes(1, spec.tokens, _TEXT_MODES).to(source)
+        positions = source[..., words : words + spec.tokens] @ modes
+        return torch.cat([_first_tokens(source[..., :words], -1), positions], dim=-1)
     if spec.patch_size is None:
         return source[..., :_MOST_INPUTS]
     positions = source[..., -spec.tokens :] @ _position_modes(spec.tokens).to(source)
@@ -223,11 +238,13 @@ def _grid_modes(rows: int, columns: int, modes: Sequence[tuple[int, int]]) -> Fl
 
 def _class_features(composed: ComposedTransformer, spec: TransformerSpec) -> dict[str, Float[Tensor, "*batch count"]]:
     """Products of what classes read from every boundary, from the last back to the first."""
-    root, classifier = sqrt(spec.dim), composed.classifier
-    reading = classifier.columns.mT @ classifier.rows
-    features = {
-        "biases by classes": _logarithmic(3 * (classifier.columns.mT @ classifier.biases[..., None])).flatten(-2)
-    }
+    root, classifier, reading = sqrt(spec.dim), composed.classifier, composed.class_map()
+    features: dict[str, Tensor] = {}
+    if classifier is None:
+        reading = _first_tokens(reading, -2)
+    else:
+        biases = classifier.columns.mT @ classifier.biases[..., None]
+        features["biases by classes"] = _logarithmic(3 * biases).flatten(-2)
     for number, block in reversed(list(enumerate(composed.blocks))):
         of_units = root * reading @ block.units.columns.mT
         middle = of_units @ block.units.rows + root * _carried_on(block, 1, reading)
@@ -245,6 +262,36 @@ def _class_features(composed: ComposedTransformer, spec: TransformerSpec) -> dic
         }
         features[f"classes by unit of block {number}"] = _descending(_logarithmic(of_units.square().sum(-2)))
     return features
+
+
+def _path_features(composed: ComposedTransformer, spec: TransformerSpec) -> dict[str, Float[Tensor, "*batch count"]]:
+    """Paths of a language model's tokens and positions: straight to the logits, and through each block alone."""
+    root, classes = sqrt(spec.dim), _first_tokens(composed.class_map(), -2)
+    features = {"direct path": _logarithmic(classes @ _pinned_inputs(composed.columns, spec)).flatten(-2)}
+    for number, block in enumerate(composed.blocks):
+        inputs = _pinned_inputs(block.columns, spec)
+        per_head = inputs[..., None, :, :]
+        through_heads = root * classes[..., None, :, :] @ (block.writes @ per_head)
+        middle = root * _carried_on(block, 0, inputs)
+        through_units = root * (classes @ block.units.columns.mT) @ (block.units.rows @ middle)
+        paths = {
+            "heads": through_heads.sum(-3),
+            "heads, squared": through_heads.square().sum(-3),
+            "units": through_units,
+        }
+        if number > 0:
+            scores = per_head.mT @ block.scores @ per_head
+            scores = scores / (1 + scores.square().sum((-2, -1), keepdim=True)).sqrt()
+            paths |= {"scores": scores.sum(-3), "scores, squared": scores.square().sum(-3)}
+        features |= {f"block {number}, paths, {name}": _logarithmic(path).flatten(-2) for name, path in paths.items()}
+    return features
+
+
+def _first_tokens(x: Tensor, *dims: int) -> Tensor:
+    """At most ``_MOST_TOKENS`` along each dimension."""
+    for dim in dims:
+        x = x.narrow(dim, 0, min(_MOST_TOKENS, x.shape[dim]))
+    return x
 
 
 def _logarithmic(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

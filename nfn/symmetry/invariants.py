@@ -11,9 +11,10 @@ heads and of units, and a rotation on the axes marked D.
     M_s = C·W_Qᵀ·W_K·C/√D_k        the scores of head s
     T_s = C·W_O·W_V·C              what head s writes
 
-With residual connections a boundary holds, in one pinned basis, what every earlier one held and what was written since:
-its size is that of both together, and both are shares of it. What is carried on enters the next source through the
-triangular factor of the boundary, D columns before those of the units.
+With residual connections a boundary holds, in one basis, what every earlier one held and what was written since: its
+size is that of both together, and both are shares of it. What is carried on enters the next source through the
+triangular factor of the boundary, D columns before those of the units. Learned tokens and positions are the first
+source, [E + mean(P) | P − mean(P)], and a language model's unembedding stands for the classifier.
 
 At every boundary the inner products of centered writers and readers are all that rotations leave (the first fundamental
 theorem for O(n)). No tensor of ``Invariants`` has an axis D, except that before the first block the basis is pinned.
@@ -21,7 +22,8 @@ What is left of the group permutes the axes of heads and units of each tensor. S
 MLP before it, in their order, and last its bias; of block 0 they are pixels, bias and positions, or the coordinates of
 word vectors. With residual connections no basis is free: what is carried past the attention counts as one more head,
 the last, which writes what it reads; what is carried past the MLP are D more sources of the next block, before the
-units.
+units. Where the stream's basis is free, because tokens are learned, all blocks have the same sources instead: tokens,
+positions, and the units and biases of the blocks before.
 """
 
 from dataclasses import dataclass, replace
@@ -66,6 +68,8 @@ class ComposedBlock:
     writes: Float[Tensor, "*batch h D D"]  # T_s, divided by the size of all [T_s·L]
     middle_factor: Float[Tensor, "*batch D D"]  # the L of the boundary inside the block, from all T_s·L
     units: Units
+    columns: Float[Tensor, "*batch D columns"]
+    """The source in columns that mean the same whatever the basis; A itself but in a residual stream of free basis."""
     carried: Float[Tensor, "*batch 2"] | None = None
     """Residual connections: the share of the source in the middle, and of the middle in what the block leaves."""
 
@@ -73,9 +77,24 @@ class ComposedBlock:
 @dataclass(frozen=True)
 class ComposedTransformer:
     blocks: tuple[ComposedBlock, ...]
-    source: Float[Tensor, "*batch D sources"]  # what the classifier reads from
+    source: Float[Tensor, "*batch D sources"]  # what the classifier or the unembedding reads from
     source_factor: Float[Tensor, "*batch D D"]
-    classifier: Units  # its columns are classes × units, centered over classes
+    columns: Float[Tensor, "*batch D columns"]
+    classifier: Units | None  # its columns are classes × units, centered over classes
+    unembedding: Float[Tensor, "*batch classes D"] | None  # centered over D and over classes
+
+    def class_map(self) -> Float[Tensor, "*batch classes D"]:
+        """What each class reads, without the nonlinearity of the classifier."""
+        if self.classifier is None:
+            assert self.unembedding is not None
+            return self.unembedding
+        return self.classifier.columns.mT @ self.classifier.rows
+
+    def read_classes(self, x: Float[Tensor, "*batch D n"]) -> Float[Tensor, "*batch classes n"]:
+        """``class_map`` times x."""
+        if self.classifier is None:
+            return self.class_map() @ x
+        return self.classifier.columns.mT @ (self.classifier.rows @ x)
 
 
 def compose(weights: TransformerWeights) -> ComposedTransformer:
@@ -87,7 +106,8 @@ def compose(weights: TransformerWeights) -> ComposedTransformer:
     weights = TransformerWeights.from_flat(spec, weights.flat().double(), check_finite=not weights.flat().is_meta)
     stream = _first_stream(weights)
     stream_size = norm(stream, (-2, -1))
-    source = sqrt(dim) * stream / stream_size[..., None, None]
+    source = columns = sqrt(dim) * stream / stream_size[..., None, None]
+    free_stream = spec.residual and spec.vocabulary is not None
     blocks = []
     for number, block in enumerate(weights.blocks):
         factor = _triangular_factor(source)
@@ -104,32 +124,45 @@ def compose(weights: TransformerWeights) -> ComposedTransformer:
             _centered(block.bias_b, -1),
             size[..., None, None] / sqrt(dim) * middle.mT if spec.residual else None,
         )
-        composed = ComposedBlock(source, factor, scores, writes / size[..., None, None, None], middle, units)
+        composed = ComposedBlock(source, factor, scores, writes / size[..., None, None, None], middle, units, columns)
         source = sqrt(dim) * torch.cat([units.columns, units.offset[..., None, :]], dim=-2).mT
         if spec.residual:
             carried = torch.stack([stream_size / size, size / left_size], dim=-1)
             composed = replace(composed, carried=carried / sqrt(dim))
+            if free_stream:
+                columns = torch.cat([(stream_size / left_size)[..., None, None] * columns, source], dim=-1)
             source = torch.cat([carried[..., 1:, None] * middle, source], dim=-1)
             stream_size = left_size
             stream = source * (left_size / sqrt(dim))[..., None, None]
+        if not free_stream:
+            columns = source
         blocks.append(composed)
-    classifier, _ = _compose_units(
-        weights["classifier.fc1.weight"],
-        weights["classifier.fc1.bias"],
-        _centered(weights["classifier.fc2.weight"].mT, -1),
-        _centered(weights["classifier.fc2.bias"], -1),
-    )
-    return ComposedTransformer(tuple(blocks), source, _triangular_factor(source), classifier)
+    classifier = unembedding = None
+    if spec.causal:
+        unembedding = _centered(_centered(weights["unembedding.weight"], -1), -2)
+    else:
+        classifier, _ = _compose_units(
+            weights["classifier.fc1.weight"],
+            weights["classifier.fc1.bias"],
+            _centered(weights["classifier.fc2.weight"].mT, -1),
+            _centered(weights["classifier.fc2.bias"], -1),
+        )
+    return ComposedTransformer(tuple(blocks), source, _triangular_factor(source), columns, classifier, unembedding)
 
 
 def _first_stream(weights: TransformerWeights) -> Float[Tensor, "*batch D sources"]:
     """Before block 0: the columns [filters | bias | positions], of word vectors, which no weight holds, all of C.
 
-    The positions are as large as they are: this boundary has no free scale.
+    Sinusoidal positions are as large as they are: this boundary has no free scale. Learned tokens come with the mean
+    position, and positions without it.
     """
     spec, flat = weights.spec, weights.flat()
     batch = weights.batch_shape
-    if spec.patch_size is None:
+    if spec.vocabulary is not None:
+        tokens, positions = weights["embedding.weight"], weights["positions.weight"]
+        mean = positions.mean(-2, keepdim=True)
+        columns = torch.cat([tokens + mean, positions - mean], dim=-2).mT
+    elif spec.patch_size is None:
         columns = torch.eye(spec.dim, dtype=flat.dtype, device=flat.device).expand(*batch, -1, -1)
     else:
         positions = sinusoidal_positions(spec.tokens, spec.dim).to(flat).mT.expand(*batch, -1, -1)
@@ -200,6 +233,15 @@ class _BlockInvariants:
 
 
 @dataclass(frozen=True)
+class _UnembeddingInvariants:
+    """The invariants of the unembedding. Tokens have names, so their axis is never permuted."""
+
+    source_products: Float[Tensor, "*batch sources sources"]
+    class_readings: Float[Tensor, "*batch classes sources"]  # U·A
+    class_products: Float[Tensor, "*batch classes classes"]  # U·Uᵀ
+
+
+@dataclass(frozen=True)
 class _ClassifierInvariants:
     """The invariants of the classifier. Classes have names, so their axis is never permuted."""
 
@@ -216,7 +258,7 @@ class Invariants:
     """The invariants of a transformer under its whole symmetry, block by block and for its classifier."""
 
     blocks: tuple[_BlockInvariants, ...]
-    classifier: _ClassifierInvariants
+    classifier: _ClassifierInvariants | _UnembeddingInvariants
 
 
 def invariants(weights: TransformerWeights) -> Invariants:
@@ -224,16 +266,16 @@ def invariants(weights: TransformerWeights) -> Invariants:
     composed = compose(weights)
     blocks = []
     for block in composed.blocks:
-        source, writes = block.source[..., None, :, :], block.writes
+        source, writes = block.columns[..., None, :, :], block.writes
         if block.carried is not None:
             alike = torch.eye(weights.spec.dim).to(writes).expand_as(writes[..., :1, :, :])
             writes = torch.cat([writes, block.carried[..., :1, None, None] * alike], dim=-3)
         written = (writes @ source).transpose(-3, -2).flatten(-2)
-        heads_and_sources = (writes.shape[-3], block.source.shape[-1])
+        heads_and_sources = (writes.shape[-3], block.columns.shape[-1])
         products = written.mT @ written
         blocks.append(
             _BlockInvariants(
-                source_products=block.source.mT @ block.source,
+                source_products=block.columns.mT @ block.columns,
                 scores=source.mT @ block.scores @ source,
                 write_products=products.unflatten(-1, heads_and_sources).unflatten(-3, heads_and_sources),
                 readings=sqrt(weights.spec.dim) * (block.units.rows @ written).unflatten(-1, heads_and_sources),
@@ -241,10 +283,13 @@ def invariants(weights: TransformerWeights) -> Invariants:
                 unit_sizes=block.units.sizes,
             )
         )
-    units = composed.classifier
+    units, products = composed.classifier, composed.columns.mT @ composed.columns
+    if units is None:
+        read, classes = composed.read_classes(composed.columns), composed.class_map()
+        return Invariants(tuple(blocks), _UnembeddingInvariants(products, read, classes @ classes.mT))
     classifier = _ClassifierInvariants(
-        source_products=composed.source.mT @ composed.source,
-        readings=units.rows @ composed.source,
+        source_products=products,
+        readings=units.rows @ composed.columns,
         unit_biases=units.biases,
         unit_sizes=units.sizes,
         class_readings=units.columns.mT,

@@ -75,7 +75,7 @@ def test_what_was_read_is_not_computed_again():
         computed.append(len(weights.flat()))
         return weights.flat()[:, :3] * 2
 
-    cache, flat = InputCache(compute, max_rows=4), weights_of(MNIST, 4).flat()
+    cache, flat = InputCache(compute, max_bytes=4 * 3 * 4), weights_of(MNIST, 4).flat()
 
     def read(rows: torch.Tensor) -> torch.Tensor:
         return cache(TransformerWeights.from_flat(MNIST, rows))
