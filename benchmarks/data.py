@@ -96,6 +96,17 @@ class Checkpoints:
             hyperparameters=self.hyperparameters.iloc[rows].reset_index(drop=True),
         )
 
+    def with_rows_of(self, other: "Checkpoints") -> "Checkpoints":
+        """These rows, followed by the other's of runs that are not among these."""
+        parts = (self, other.apart_from(self, configurations_too=False))
+        return replace(
+            self,
+            weights=torch.cat([part.weights for part in parts]),
+            accuracy=torch.cat([part.accuracy for part in parts]),
+            runs=np.concatenate([part.runs for part in parts]),
+            hyperparameters=pd.concat([part.hyperparameters for part in parts], ignore_index=True),
+        )
+
     def in_folds(self, tested: int, count: int) -> "list[Checkpoints]":
         """The rows as train, validation and test split: one fold is tested, the next one chooses, the others train."""
         columns = self.hyperparameters.assign(task=self.spec.task)
@@ -244,13 +255,14 @@ class BenchmarkData:
         device: torch.device | str = "cpu",
         entry_range: float | None = None,
         fold: tuple[int, int] | None = None,
+        split: str = "all",
     ) -> "BenchmarkData":
         """A config of a published zoo, at one checkpoint or ``all``. With ``entry_range`` every split is doubled.
 
         Without a ``config`` it is the one that ``zoo.open`` would choose, without a ``checkpoint`` the one nearest to
         75 % of the epochs, as in the paper. ``where`` chooses rows of every split by their metadata. A ``fold`` is its
-        number and how many there are: then the rows of all splits are divided anew, for a cross-validation
-        (``Checkpoints.in_folds``), and all folds have the same fingerprint.
+        number and how many there are: then the rows of a ``split``, or of several, are divided anew, for a
+        cross-validation (``Checkpoints.in_folds``), and all folds have the same fingerprint.
         """
         (config,) = choose_configs(name, None if config is None else (config,))
         folder = find_folder(name, config)
@@ -276,7 +288,7 @@ class BenchmarkData:
             train, validation, open_test = read("train"), read("validation"), partial(read, "test")
             fingerprint = _combined(train.digest(), validation.digest())
         else:
-            rows = read("all")
+            rows = read(split)
             (train, validation, test), fingerprint = rows.in_folds(*fold), _combined(rows.digest())
             open_test = partial(test.take, np.arange(len(test)))
         return cls(

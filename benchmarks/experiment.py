@@ -58,8 +58,10 @@ _REFERENCE = "hyperparameters"
 class Experiment:
     """What one command computes and writes, over all its configs."""
 
-    def __init__(self, benchmark: str, options: TableOptions, folds: int | None = None) -> None:
-        self.benchmark, self.options, self.folds = benchmark, options, folds
+    def __init__(
+        self, benchmark: str, options: TableOptions, folds: int | None = None, split: str | None = None
+    ) -> None:
+        self.benchmark, self.options, self.folds, self.split = benchmark, options, folds, split
         self.where = None if options.where is None else Selection.parse(options.where)
         self.device = choose_device(options.device)
         self.jobs = options.jobs or torch.get_num_threads()
@@ -83,17 +85,20 @@ class Experiment:
         """The rows of a config by the zoo's own splits; with folds, once for each of them."""
         if self.folds is None:
             return [self.data(config)]
-        return [self.data(config, fold=(fold, self.folds)) for fold in range(self.folds)]
+        split = self.split or "all"
+        return [self.data(config, fold=(fold, self.folds), split=split) for fold in range(self.folds)]
 
     def file(self, name: str) -> Path:
         """The path of a table or plot. A selection or folds have their own: they do not replace the whole table."""
         path = self.options.out / name
-        marks = [f".{self.folds}-folds" if self.folds else "", f".{self.where.file_suffix}" if self.where else ""]
-        return path.with_suffix(f"{''.join(marks)}{path.suffix}")
+        folds = f"{self.folds}-folds" if self.folds else None
+        marks = filter(None, (folds, self.split, self.where and self.where.file_suffix))
+        return path.with_suffix("".join(f".{mark}" for mark in marks) + path.suffix)
 
     def trials(self, data: BenchmarkData, model: str, **what: Any) -> list[Trial]:
         """The trials of one entry of a table, one per seed; ``what`` distinguishes it from the other entries."""
-        values = {"where": self.where, "epochs": self.options.epochs, "folds": self.folds, **what}
+        own = {"where": self.where, "epochs": self.options.epochs, "folds": self.folds, "split": self.split}
+        values = own | what
         seeds = range(1 if self.options.quick else self.options.seeds)
         return [Trial.on(data, model, seed, self.benchmark, **values) for seed in seeds]
 

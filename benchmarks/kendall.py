@@ -6,6 +6,7 @@ python -m benchmarks.kendall --config mnist agnews --zoo DIR --device cuda --out
 python -m benchmarks.kendall --models transformer_nfn mlp --thresholds none 80 --seeds 3
 python -m benchmarks.kendall --models mlp my_module:MyPredictor    a predictor of your own (benchmarks/README.md)
 python -m benchmarks.kendall --zoo DIR --folds 5               a small zoo: every run is tested once
+python -m benchmarks.kendall --zoo DIR --folds 5 --split train+validation    to develop a predictor without test rows
 
 Fits on train, chooses on validation, tests once. Finished trials are kept in OUT/cells and not computed again. Writes
 OUT/kendall.jsonl, OUT/kendall.CONFIG.md and plots; --where and --folds have files of their own. A model that predicts
@@ -41,9 +42,14 @@ class _Options(TableOptions):
         ),
     ] = get_args(_Recipe)
     folds: Annotated[_Folds | None, Option("cross-validation in N parts (default: the zoo's own splits)", "N")] = None
+    split: Annotated[str | None, Option("of a cross-validation: its rows, such as train+validation (default: all)")] = (
+        None
+    )
 
     def __post_init__(self) -> None:
         self.least_accuracies()
+        if self.split and not self.folds:
+            raise ValueError(f"--split {self.split} chooses the rows of a cross-validation: add --folds")
 
     def least_accuracies(self) -> list[float]:
         """The thresholds as numbers, each once."""
@@ -127,7 +133,7 @@ def _draw(experiment: Experiment, outcomes: Outcomes, parts: Sequence[BenchmarkD
 @_command
 @own_models()
 def main(options: _Options) -> None:
-    experiment = Experiment("kendall", options, options.folds)
+    experiment = Experiment("kendall", options, options.folds, options.split)
     options = replace(options, models=check_models(options.models))
     if options.quick:
         options = replace(options, thresholds=options.thresholds[:1], recipes=("paper",))

@@ -25,7 +25,9 @@ class _Options:
         tuple[str, ...],
         Argument("zoo such as small-transformer-zoo, files of checkpoints, or folders of them", "PATH"),
     ]
-    config: Annotated[str | None, Option("config of a zoo (default: that of the predictor, or the only one)")] = None
+    config: Annotated[
+        str | None, Option("config of a zoo (default: the first that the predictor was fitted on, or the only one)")
+    ] = None
     split: Annotated[str | None, Option("of a zoo: train, validation, test, joined by +, or all (default: test)")] = (
         None
     )
@@ -114,12 +116,14 @@ class _Ranker:
         return cls(name, pretrained.spec, pretrained.predictor, pretrained.interval, pretrained.card)
 
     @property
-    def config(self) -> str | None:
-        """The config that it was fitted on, by its card."""
+    def configs(self) -> list[str]:
+        """The configs that it was fitted on, by its card."""
         data = self.card.get("data", {})
-        if not isinstance(data, dict) or not isinstance(data.get("config"), str | None):
+        named = data.get("config", []) if isinstance(data, dict) else None
+        configs = [named] if isinstance(named, str) else named
+        if not isinstance(configs, list) or not all(isinstance(config, str) for config in configs):
             raise ValueError(f"the card of {self.name} is damaged: data must be a table with the config, got {data!r}")
-        return data.get("config")
+        return configs
 
     @torch.no_grad()
     def rank(self, weights: Float[Tensor, "n d"], table: Mapping[str, Any]) -> pd.DataFrame:
@@ -169,10 +173,11 @@ def _zoo_ranking(path: str, options: _Options) -> tuple[str, pd.DataFrame]:
     ranker = None if options.predictor is None else _Ranker.load(options.predictor)
     folder = find_folder(path, options.config)
     configs = PublishedZoo.read(folder).configs
-    config = options.config or (ranker.config if ranker else None)
-    if config is None and len(configs) > 1:
+    fitted_on = [config for config in (ranker.configs if ranker else ()) if config in configs]
+    config = options.config or next(iter(fitted_on or configs))
+    if not options.config and not fitted_on and len(configs) > 1:
         raise ValueError(f"{path} has several configs: choose one of {', '.join(configs)} with --config")
-    reader = open_zoo(folder, config or next(iter(configs)), options.split or "test")
+    reader = open_zoo(folder, config, options.split or "test")
     if ranker is None:
         names = [name for name in pretrained_names() if load_pretrained(name).spec == reader.spec]
         if not names:

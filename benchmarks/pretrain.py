@@ -1,10 +1,12 @@
 """Fits a predictor on the training split of a zoo and stores it in one small file with a card.
 
-python -m benchmarks.pretrain --zoo DIR --config mnist --out nfn/pretrained/mnist.safetensors
+python -m benchmarks.pretrain --zoo DIR --config mnist mnist-seeds --out nfn/pretrained/mnist.safetensors
 
-Gauge-NFN by its own recipe, on the checkpoints of the training split, or one per run (--checkpoint); the epoch is
-chosen and the interval is calibrated on validation, and the file as stored is tested once on the test split.
-`nfn.load_pretrained` reads it, `python -m benchmarks.predict` ranks checkpoints with it.
+Gauge-NFN by its own recipe, on the checkpoints of the training split, or one per run (--checkpoint). Several configs of
+one task are joined: the predictor then has seen runs that share a seed and runs with seeds of their own. The epoch is
+chosen on all validation rows. The interval is calibrated on those of configs with a seed for each run, if there are
+any, since whoever uses the predictor has other seeds. The file as stored is tested once on the test split of each
+config. `nfn.load_pretrained` reads it, `python -m benchmarks.predict` ranks checkpoints with it.
 """
 
 from dataclasses import dataclass
@@ -21,8 +23,11 @@ _SUFFIX = ".safetensors"
 @dataclass(frozen=True, kw_only=True)
 class _Options:
     zoo: ZooName = DEFAULT_NAME
-    config: Annotated[str | None, Option("config of the zoo (default: its only one, else mnist)")] = None
-    checkpoint: Annotated[str, Option("one of the config's, or all", "LABEL")] = "all"
+    config: Annotated[
+        tuple[str, ...] | None,
+        Option("configs of one task, to fit on together (default: the zoo's only one, else mnist)", "CONFIG"),
+    ] = None
+    checkpoint: Annotated[str, Option("one of the configs', or all", "LABEL")] = "all"
     seed: Annotated[Seed, Option("seed of the fit")] = 0
     epochs: Epochs = EPOCHS
     device: Device = "auto"
@@ -37,8 +42,11 @@ _command = Command(__name__, "benchmarks.pretrain", __doc__, _Options, lambda _:
 
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
 from importlib import metadata
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -46,27 +54,79 @@ from jaxtyping import Float
 
 from benchmarks.data import MIN_ROWS, BenchmarkData, Checkpoints, Fitted, Outcome, require_rows
 from benchmarks.leaderboard.scoring import HeldOutRows
-from benchmarks.models.registry import MODELS
+from benchmarks.models.training import RECIPES, TrainingGroup, train_together
 from benchmarks.results import current_commit, describe_device
 from benchmarks.statistics import kendall_tau, tau_with_interval
-from benchmarks.trial import Trial, fit
-from nfn import Pretrained, load_pretrained
+from nfn import GaugeNFN, Pretrained, load_pretrained
 from nfn.predictors.conformal import LEVEL, ConformalInterval
 from nfn.predictors.storage import CARD_SUFFIX, save_pretrained
 from nfn.training import READ_AT_ONCE
 from zoo.device import choose_device
+from zoo.format.hyperparameters import SHARED_SEED
+from zoo.format.published import PublishedZoo
 from zoo.format.splits import SPLITS
+from zoo.reading.locate import choose_configs, find_folder
 from zoo.storage.atomic import write_atomically
 from zoo.tasks.toml_text import toml_text
+from zoo.transformer.spec import differences
 
-_MODEL = "gauge_nfn"
-_MAX_FILE = 3_000_000
+_TITLE, _RECIPE = "Gauge-NFN", "gauge"
+_MAX_FILE = 5_000_000
 _LIMITS = (
     "For transformers of exactly these dimensions, trained by the protocol of this zoo on its data: the weights of any "
     "other give a number that means nothing. It may have learned which configurations train well rather than how "
     "a network behaves, so it must not stand in for a measurement on test data, decide about a model in use, or "
     "compare transformers trained in other ways. The interval holds on average over runs like those of the zoo."
 )
+
+
+class _Config(NamedTuple):
+    """One config that is fitted on; ``own_seeds`` is false where all its runs share one."""
+
+    data: BenchmarkData
+    held_out: HeldOutRows
+    own_seeds: bool
+
+
+def _read(options: _Options) -> list[_Config]:
+    """The configs; a ValueError where one predictor cannot read all of them."""
+    names = tuple(dict.fromkeys(choose_configs(options.zoo, options.config)))
+    zoo = PublishedZoo.read(find_folder(options.zoo, only_manifest=True))
+    for name in names:
+        if unlike := differences(zoo.config(names[0]).spec, zoo.config(name).spec):
+            raise ValueError(f"{names[0]} and {name} differ: {unlike}; a predictor reads one kind of transformer")
+    found, device = [], choose_device(options.device)
+    for name in names:
+        data = BenchmarkData.from_zoo(options.zoo, name, checkpoint=options.checkpoint, device=device)
+        held_out = HeldOutRows.read(options.zoo, name, data.checkpoint)
+        counts = (len(data.train), len(data.validation), len(held_out.keys))
+        require_rows(name, dict(zip(SPLITS, counts, strict=True)), MIN_ROWS)
+        found.append(_Config(data, held_out, zoo.config(name).seeds != SHARED_SEED))
+    return found
+
+
+def _joined(parts: Sequence[BenchmarkData], tested: Sequence[str]) -> BenchmarkData:
+    """All configs as one. A run that they have in several splits is kept in the last of them alone.
+
+    ``tested`` are the runs of the test splits.
+    """
+    validation = _without(tested, reduce(Checkpoints.with_rows_of, (part.validation for part in parts)))
+    train = reduce(Checkpoints.with_rows_of, (part.train for part in parts))
+    return replace(parts[0], train=_without([*tested, *validation.runs], train), validation=validation)
+
+
+def _without(runs: Sequence[str], rows: Checkpoints) -> Checkpoints:
+    return rows.take(np.flatnonzero(~np.isin(rows.runs, runs)))
+
+
+def _fit(data: BenchmarkData, seed: int, epochs: int) -> Fitted:
+    group = TrainingGroup(np.arange(len(data.train)), np.arange(len(data.validation)), (seed,))
+
+    def build(generator: torch.Generator) -> GaugeNFN:
+        return GaugeNFN(data.train.spec, generator=generator)
+
+    ((fitted,),) = train_together(build, [group], data.train, data.validation, RECIPES[_RECIPE], epochs)
+    return fitted
 
 
 def _stored(pretrained: Pretrained) -> Fitted:
@@ -80,7 +140,7 @@ def _stored(pretrained: Pretrained) -> Fitted:
 
 
 def _measured(outcome: Outcome, pretrained: Pretrained) -> dict[str, Any]:
-    """The accuracy of the stored predictor on the test split."""
+    """The accuracy of the stored predictor on test rows."""
     tau, interval = tau_with_interval(outcome.predicted, outcome.truth, outcome.units)
     low, high = (end.numpy() for end in pretrained.interval(torch.from_numpy(outcome.predicted)))
     return {
@@ -93,52 +153,71 @@ def _measured(outcome: Outcome, pretrained: Pretrained) -> dict[str, Any]:
     }
 
 
-def _card(options: _Options, data: BenchmarkData, test: HeldOutRows, fitted: Fitted, file: Path) -> dict[str, Any]:
+def _tests(joined: BenchmarkData, config: _Config, fitted: Fitted, pretrained: Pretrained) -> Iterator[dict[str, Any]]:
+    """Tests the stored predictor on a config; and on its configurations that are not in train, if these are fewer."""
+    unseen, every = map(joined.tested_on, joined.test_elsewhere(config.data))
+    before, after = (every.judge(model, 0.0, _TITLE) for model in (fitted, _stored(pretrained)))
+    yield {
+        "config": config.data.config,
+        "configurations": "all",
+        **_measured(after, pretrained),
+        "sha256": config.held_out.sha256,
+        "tau_before_storing": round(kendall_tau(before.predicted, before.truth), 4),
+        "largest_change_by_storing": float(f"{np.abs(before.predicted - after.predicted).max():.2g}"),
+    }
+    new = unseen.judge(_stored(pretrained), 0.0, _TITLE)
+    if MIN_ROWS <= len(new.truth) < len(after.truth):
+        yield {"config": config.data.config, "configurations": "unseen", **_measured(new, pretrained)}
+
+
+def _card(
+    options: _Options,
+    configs: Sequence[_Config],
+    calibrated: Sequence[str],
+    joined: BenchmarkData,
+    fitted: Fitted,
+    file: Path,
+) -> dict[str, Any]:
     """Everything needed to use the file, or to make it again."""
     pretrained = load_pretrained(file)
-    before, after = (data.judge(model, 0.0, _MODEL) for model in (fitted, _stored(pretrained)))
-    stored_change = float(np.abs(before.predicted - after.predicted).max())
     return {
         "name": file.stem,
-        "predictor": MODELS[_MODEL].title,
+        "predictor": _TITLE,
         "limits": _LIMITS,
         "data": {
             "zoo": Path(options.zoo).name,
-            "config": data.config,
-            "checkpoint": data.checkpoint,
-            "trained_on": data.trained_on or "the whole data of its task",
-            "train_rows": len(data.train),
-            "train_runs": len(np.unique(data.train.runs)),
-            "validation_rows": len(data.validation),
-            "validation_runs": len(np.unique(data.validation.runs)),
-            "fingerprint": data.fingerprint,
-            "test_rows": test.sha256,
+            "config": [config.data.config for config in configs],
+            "checkpoint": joined.checkpoint,
+            "trained_on": joined.trained_on or "the whole data of its task",
+            "train_rows": len(joined.train),
+            "train_runs": len(np.unique(joined.train.runs)),
+            "validation_rows": len(joined.validation),
+            "validation_runs": len(np.unique(joined.validation.runs)),
+            "fingerprint": [config.data.fingerprint for config in configs],
         },
         "recipe": {
             "text": "targets are ranks among the training accuracies; principal components of the invariants of the "
-            "whole group; Adam with weight decay; the epoch with the best validation τ",
-            "recipe": MODELS[_MODEL].recipe,
+            "whole group and of responses to synthetic inputs; Adam with weight decay; the epoch with the best "
+            "validation τ",
+            "recipe": _RECIPE,
             "epochs": options.epochs,
             "best_epoch": fitted.epoch,
             "seed": options.seed,
             "parameters": fitted.parameters,
             "command": " ".join(["python", *sys.orig_argv[1:]]),
-            "device": describe_device(data.train.weights.device),
+            "device": describe_device(joined.train.weights.device),
             "torch": metadata.version("torch"),
             "commit": current_commit(),
         },
         "interval": {
             "level": LEVEL,
             "bins": len(pretrained.interval.half_widths),
+            "config": list(calibrated),
             "text": "split-conformal: the quantile of the errors on the validation split, in bins of predicted value. "
             "Validation also chose the epoch, and the checkpoints of a run are alike, so the level is approximate.",
         },
-        "test": _measured(after, pretrained),
-        "storage": {
-            "bytes": file.stat().st_size,
-            "tau_before_storing": round(kendall_tau(before.predicted, before.truth), 4),
-            "largest_change_by_storing": float(f"{stored_change:.2g}"),
-        },
+        "storage": {"bytes": file.stat().st_size},
+        "test": [test for config in configs for test in _tests(joined, config, fitted, pretrained)],
     }
 
 
@@ -164,30 +243,28 @@ def _replace_pair(path: Path, predictor: bytes, card: bytes) -> None:
 @_command
 def main(options: _Options) -> None:
     _check_replaceable(options.out)
-    data = BenchmarkData.from_zoo(
-        options.zoo, options.config, checkpoint=options.checkpoint, device=choose_device(options.device)
+    configs = _read(options)
+    joined = _joined(
+        [config.data for config in configs], [run for config in configs for run, _ in config.held_out.keys]
     )
-    held_out = HeldOutRows.read(options.zoo, data.config, data.checkpoint)
-    counts = (len(data.train), len(data.validation), len(held_out.keys))
-    require_rows(data.config, dict(zip(SPLITS, counts, strict=True)), MIN_ROWS)
-    trial = Trial.on(data, _MODEL, options.seed, recipe=MODELS[_MODEL].recipe, epochs=options.epochs)
-    fitted = fit([trial], data)[trial]
+    fitted = _fit(joined, options.seed, options.epochs)
     assert fitted.predictor is not None
-    predicted, truth = fitted.predict(data.validation), data.validation.truth()
-    interval = ConformalInterval.fit(torch.from_numpy(predicted), torch.from_numpy(truth))
+    calibrated = [config.data for config in configs if config.own_seeds] or [config.data for config in configs]
+    runs = np.concatenate([data.validation.runs for data in calibrated])
+    rows = joined.validation.take(np.flatnonzero(np.isin(joined.validation.runs, runs)))
+    interval = ConformalInterval.fit(torch.from_numpy(fitted.predict(rows)), torch.from_numpy(rows.truth()))
     with tempfile.TemporaryDirectory(prefix="pretrain-") as scratch:
         file = Path(scratch) / options.out.name
         size = save_pretrained(fitted.predictor, interval, file)
-        written = _card(options, data, held_out, fitted, file)
+        written = _card(options, configs, [data.config for data in calibrated], joined, fitted, file)
         _replace_pair(options.out, file.read_bytes(), toml_text(written).encode())
     if size > _MAX_FILE:
         print(f"note: {options.out} has {size:,} bytes; the package takes at most {_MAX_FILE:,}", file=sys.stderr)
-    test = written["test"]
-    print(
-        f"{options.out}: τ {test['tau']:.3f} on {test['rows']:,} test rows, {test['share_inside_interval']:.0%} of "
-        f"them inside the {LEVEL:.0%} interval; {size:,} bytes, storing moved no prediction by more than "
-        f"{written['storage']['largest_change_by_storing']:.1g}"
-    )
+    for test in written["test"]:
+        print(
+            f"{options.out}: {test['config']}, {test['configurations']} configurations: τ {test['tau']:.3f} on "
+            f"{test['rows']:,} test rows, {test['share_inside_interval']:.0%} of them inside the {LEVEL:.0%} interval"
+        )
 
 
 if __name__ == "__main__":

@@ -92,6 +92,7 @@ _RUN_COLUMNS = ("status", *HYPERPARAMETERS, "test_accuracy")
 _ACCURACY_EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 1.0)
 _UNSET = ("components", "channels", "entry_range", "tested_config", "tested_checkpoint", "rows")
 _CLONE = Path(__file__).parent.parent
+_INPUTS = "benchmarks.inputs:"
 _OUT_OF_DATE = 1
 
 
@@ -193,6 +194,7 @@ class _Contents:
             "accuracies": lambda: _accuracies_table({name: self.runs(name) for name in self.final_runs()}),
             "speed": lambda: render_table("speed", rows=self.rows("speed.generation", "speed.nfn", "speed.loader")),
             "fidelity": lambda: render_table("fidelity", rows=self.rows("fidelity")),
+            "inputs": self.inputs,
             "data_note": self.data_note,
         }
         others = {"runs": self.runs, "with_interval": _with_interval, "spread": np.ptp}
@@ -258,6 +260,21 @@ class _Contents:
             indexes = {config: without_variants(index) for config, index in indexes.items()}
         return render_table(layout, indexes)
 
+    def inputs(self) -> str:
+        """The ablation of synthetic inputs on every config that has it; nothing where none has."""
+        rows = [row for row in self.rows("kendall") if "split" in row.setting]
+        models = dict.fromkeys(row.model for row in rows if row.model and row.model.startswith(_INPUTS))
+        if not models:
+            return ""
+        titles = {"response_nfn": "the usual inputs"} | {name: name.removeprefix(_INPUTS) for name in models}
+        folds = {row.config: row.setting["folds"] for row in rows if row.model in models}
+        indexes = {
+            config: ResultIndex.latest(rows, config, folds=count)
+            for config, count in folds.items()
+            if isinstance(count, int)
+        }
+        return render_table("inputs", indexes, titles=titles)
+
     def data_note(self, *configs: str) -> str:
         """A sentence about the configs whose transformers did not see all data of their task."""
         notes = {}
@@ -294,7 +311,9 @@ def _index_of(folder: Path, benchmark: str, config: str, where: str | None = Non
 
 def _all_configs(benchmark: str, folder: Path) -> dict[str, ResultIndex]:
     """Config → its rows, for every config that has some."""
-    configs = dict.fromkeys(row.config for row in results.read(benchmark, folder) if row.setting.get("where") is None)
+    parts = ("where", "folds")
+    whole = (row for row in results.read(benchmark, folder) if not any(name in row.setting for name in parts))
+    configs = dict.fromkeys(row.config for row in whole)
     return {config: _index_of(folder, benchmark, config) for config in configs}
 
 

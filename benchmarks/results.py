@@ -227,7 +227,8 @@ class ResultIndex:
     def heading(self, name: str) -> str:
         """The title of a table: also which checkpoint it is of, and the folds of a cross-validation."""
         label = next((str(row.setting["checkpoint"]) for row in self.rows if "checkpoint" in row.setting), "")
-        folds = f"{self.folds} folds" if self.folds else ""
+        split = next((f" of {row.setting['split']}" for row in self.rows if "split" in row.setting), "")
+        folds = f"{self.folds} folds{split}" if self.folds else ""
         return self.title(", ".join(filter(None, (name, "all checkpoints" if label == "all" else label, folds))))
 
     @property

@@ -69,6 +69,8 @@ class Trial:
     """The number of folds of a cross-validation; None where the zoo's own splits are used."""
     fold: int | None = None
     """The fold that it is tested on; None stands for all of them."""
+    split: str | None = None
+    """The splits whose rows the folds have; None for all."""
 
     def __post_init__(self) -> None:
         if self.recipe not in RECIPES:
@@ -120,7 +122,7 @@ class Trial:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["where"] = None if self.where is None else self.where.expression
         elsewhere = values.pop("elsewhere")
-        later = {name: value for name in ("rows", "folds", "fold") if (value := values.pop(name)) is not None}
+        later = {name: value for name in ("rows", "folds", "fold", "split") if (value := values.pop(name)) is not None}
         return values | ({} if elsewhere is None else asdict(elsewhere)) | later
 
     def setting(self) -> Setting:
@@ -298,7 +300,7 @@ def _fit_and_judge(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> O
     fits = list(dict.fromkeys(trial.fit for trial in trials))
     before = _reset_peak_memory(device)
     start = time.perf_counter()
-    fitted = fit(fits, data, jobs)
+    fitted = _fit(fits, data, jobs)
     cost = {
         "wall_seconds": (time.perf_counter() - start) / len(fits),
         "peak_memory_megabytes": None if before is None else max(0.0, _peak_memory(device) - before),
@@ -308,7 +310,7 @@ def _fit_and_judge(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> O
     return {trial: _judged(trial, fitted[trial.fit], data, cost) for trial in trials}
 
 
-def fit(trials: Sequence[Trial], data: BenchmarkData, jobs: int = 1) -> dict[Trial, Fitted]:
+def _fit(trials: Sequence[Trial], data: BenchmarkData, jobs: int = 1) -> dict[Trial, Fitted]:
     """The trials of one group, fitted: one model by one recipe, at several seeds and perhaps thresholds."""
     first, model = trials[0], known_models()[trials[0].model]
     by_threshold: dict[float, list[Trial]] = {}

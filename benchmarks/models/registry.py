@@ -27,6 +27,7 @@ from jaxtyping import Float
 from torch import nn
 
 from benchmarks.data import Checkpoints, Fitted
+from benchmarks.models.training import RECIPES
 from benchmarks.models.trees import fit_hyperparameters, fit_lightgbm, fit_random_forest, fit_xgboost
 from benchmarks.statistics import kendall_tau
 from nfn import (
@@ -214,7 +215,9 @@ def _load_model(name: str) -> BenchmarkModel:
     neural, fits, predicts = (callable(getattr(own, method, None)) for method in ("logits", "fit", "predict"))
     if isinstance(own, type) and issubclass(own, nn.Module) and neural:
         _check_call(name, own, "(spec, generator=generator)", None, generator=None)
-        model = BenchmarkModel(name, title, kind=own, source=source)
+        model = BenchmarkModel(name, title, kind=own, recipe=getattr(own, "recipe", "paper"), source=source)
+        if model.recipe not in tuple(RECIPES):
+            raise ValueError(f"{name} has an unknown recipe, {model.recipe!r}: one of {', '.join(RECIPES)}")
         if model.stacked and not hasattr(own, "kind"):
             raise ValueError(f'{name} derives from nfn.Predictor and lacks its kind, such as kind = "my_predictor"')
         return model

@@ -19,7 +19,7 @@ from zoo import TransformerSpec, TransformerWeights
 from zoo.transformer.weights import FlatLike
 
 
-class _Source(NamedTuple):
+class Source(NamedTuple):
     """A kind of features: the names and sizes of its groups, and the numbers of checkpoints, which are cached.
 
     ``component`` names its principal components in files of fitted predictors.
@@ -32,8 +32,8 @@ class _Source(NamedTuple):
 
 SOURCES = MappingProxyType(
     {
-        "invariants": _Source("principal", feature_layout, InputCache(invariant_features)),
-        "responses": _Source("responses", response_layout, InputCache(responses, dtype=None)),
+        "invariants": Source("principal", feature_layout, InputCache(invariant_features)),
+        "responses": Source("responses", response_layout, InputCache(responses, dtype=None)),
     }
 )
 
@@ -52,6 +52,8 @@ class GaugeNFN(Predictor):
 
     kind = "gauge_nfn"
     own_inputs = True
+    known: ClassVar[Mapping[str, Source]] = SOURCES
+    """The kinds of features that ``reads`` can name."""
     usual_reads: ClassVar[tuple[str, ...]] = ("invariants", "responses", "responses")
     usual_networks: ClassVar[int] = 6
 
@@ -70,9 +72,10 @@ class GaugeNFN(Predictor):
             raise ValueError(f"dropout is a share of at least 0 and below 1, got {dropout!r}")
         reads = self.usual_reads if reads is None else reads
         networks = self.usual_networks if networks is None else networks
-        if not reads or not set(reads) <= SOURCES.keys():
-            raise ValueError(f"reads must be some of {', '.join(SOURCES)}, got {', '.join(map(repr, reads)) or 'none'}")
-        self.reads, self.sources = tuple(reads), tuple(name for name in SOURCES if name in reads)
+        if not reads or not set(reads) <= self.known.keys():
+            got = ", ".join(map(repr, reads)) or "none"
+            raise ValueError(f"reads must be some of {', '.join(self.known)}, got {got}")
+        self.reads, self.sources = tuple(reads), tuple(name for name in self.known if name in reads)
         self.components, self.width, self.networks, self.dropout = components, width, networks, dropout
         sizes = {"components": components, "width": width, "networks": networks, "dropout": dropout}
         self._options = {"reads": list(reads), **sizes}
@@ -80,8 +83,8 @@ class GaugeNFN(Predictor):
 
     def build(self, generator: torch.Generator) -> None:
         for name in self.sources:
-            sizes = tuple(SOURCES[name].layout(self.spec).values())
-            self.add_module(SOURCES[name].component, PrincipalComponents(sizes, self.components, generator))
+            sizes = tuple(self.known[name].layout(self.spec).values())
+            self.add_module(self.known[name].component, PrincipalComponents(sizes, self.components, generator))
         self.places = RankTable()  # named in the files of fitted predictors
         count = len(self.reads) * self.networks
         self.first = _StackedLayer(count, self.components, self.width, generator)
@@ -95,10 +98,10 @@ class GaugeNFN(Predictor):
     def inputs(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch inputs"]:
         """The principal components of each kind of features, side by side; NaN where a weight is not finite."""
         weights = self._checked(weights)
-        return torch.cat([self._principal(name)(SOURCES[name].features(weights)) for name in self.sources], dim=-1)
+        return torch.cat([self._principal(name)(self.known[name].features(weights)) for name in self.sources], dim=-1)
 
     def _principal(self, source: str) -> PrincipalComponents:
-        module = self.get_submodule(SOURCES[source].component)
+        module = self.get_submodule(self.known[source].component)
         assert isinstance(module, PrincipalComponents)
         return module
 
@@ -127,7 +130,7 @@ class GaugeNFN(Predictor):
         """Fits mean and size of every feature, and the principal components, to training checkpoints."""
         weights = self._checked(weights)
         for name in self.sources:
-            self._principal(name).fit(SOURCES[name].features(weights))
+            self._principal(name).fit(self.known[name].features(weights))
 
 
 class InvariantNFN(GaugeNFN):

@@ -41,11 +41,12 @@ def _input_shape(spec: TransformerSpec) -> tuple[int, int]:
 
 
 @lru_cache
-def response_layout(spec: TransformerSpec) -> MappingProxyType[str, int]:
-    """The names of the responses and how many numbers each has."""
+def response_layout(spec: TransformerSpec, inputs: int | None = None) -> MappingProxyType[str, int]:
+    """The names of the responses and how many numbers each has; ``inputs`` is how many inputs there are, if not the
+    usual ones."""
     steps = [f"{step} {block}" for block in range(spec.blocks) for step in ("attention", "MLP")]
     counts = {
-        "log probabilities": _input_shape(spec)[0] * spec.classes,
+        "log probabilities": (inputs or _input_shape(spec)[0]) * spec.classes,
         "entropies": _QUANTILES,
         "margins": _QUANTILES,
         "mean probabilities": spec.classes,
@@ -56,14 +57,17 @@ def response_layout(spec: TransformerSpec) -> MappingProxyType[str, int]:
     return MappingProxyType(counts)
 
 
-def responses(weights: TransformerWeights) -> Float[Tensor, "n features"]:
-    """The numbers of ``response_layout`` side by side, in the dtype of the weights.
+def responses(
+    weights: TransformerWeights, inputs: Float[Tensor, "k t numbers"] | None = None
+) -> Float[Tensor, "n features"]:
+    """The numbers of ``response_layout`` side by side, in the dtype of the weights; ``inputs`` replace the usual ones.
 
     They are NaN for a checkpoint with a weight that is not finite.
     """
     spec, flat = weights.spec, weights.flat()
+    inputs = (synthetic_inputs(spec) if inputs is None else inputs).to(flat)
     steps: list[Step] = []
-    logits = population_logits(spec, flat, _synthetic_inputs(spec).to(flat), None, dtype=flat.dtype, steps=steps)
+    logits = population_logits(spec, flat, inputs, None, dtype=flat.dtype, steps=steps)
     log_probabilities = torch.log_softmax(logits, dim=-1).clamp_min(_LOWEST)
     probabilities = log_probabilities.exp()
     best = logits.topk(min(2, spec.classes), dim=-1).values
@@ -119,7 +123,7 @@ def _log_spectrum(rows: Float[Tensor, "n k c"]) -> Float[Tensor, "n c"]:
 
 
 @lru_cache(maxsize=8)
-def _synthetic_inputs(spec: TransformerSpec) -> Float[Tensor, "k t numbers"]:
+def synthetic_inputs(spec: TransformerSpec) -> Float[Tensor, "k t numbers"]:
     """The inputs of all checkpoints of a spec: patches of drawings, or word vectors."""
     generator = torch.Generator().manual_seed(_SEED)
     with torch.device("cpu"):

@@ -98,6 +98,28 @@ def test_a_template_writes_the_number_of_its_row(tmp_path: Path, rows: Path, cal
     assert rendered(f"It is {{{{ {call} }}}}.\n", tmp_path, rows) == f"It is {number}.\n"
 
 
+def test_the_ablation_of_inputs_is_there_where_it_was_measured(tmp_path: Path, rows: Path):
+    assert rendered("{{ inputs() }}.", tmp_path, rows) == "."
+    own = {"recipe": "gauge", "folds": 4, "split": "train+validation", "checkpoint": "epoch_75", "zoo": "z"}
+    results.append(
+        [
+            row("response_nfn", 0.913, **own),
+            row("benchmarks.inputs:Noise", 0.7, **own),
+            row("benchmarks.inputs:Noise", 0.6, metric="tau_low", **own),
+            row("benchmarks.inputs:Noise", 0.8, metric="tau_high", **own),
+            row("response_nfn", 0.5, recipe="gauge"),
+        ],
+        tmp_path / "rows",
+    )
+    lines = rendered("{{ inputs() }}", tmp_path, tmp_path / "rows").splitlines()
+    assert lines[:4] == [
+        "| Kendall's τ | mnist, epoch_75, 4 folds of train+validation |",
+        "| --- | ---: |",
+        "| the usual inputs | 0.913 |",
+        "| Noise | 0.700<br>[0.600, 0.800] |",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

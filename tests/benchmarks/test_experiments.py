@@ -95,7 +95,7 @@ def test_no_test_row_is_seen_before_every_choice_is_made(tmp_path: Path, monkeyp
 
         return fit
 
-    monkeypatch.setattr(trial_module, "fit", watched(trial_module.fit))
+    monkeypatch.setattr(trial_module, "_fit", watched(trial_module._fit))
     for model in MODELS:
         # new data for each model, since an opened split is kept
         sealed = BenchmarkData(
@@ -123,7 +123,7 @@ def test_only_judge_opens_the_test_split_and_only_one_function_calls_it():
                     if isinstance(node, ast.Attribute) and node.attr in users:
                         users[node.attr].add((path.name, function.name))
     # a fitted predictor that comes with the package says on its card how it did on the test split
-    assert users["judge"] == {("trial.py", "_judged"), ("pretrain.py", "_card")}
+    assert users["judge"] == {("trial.py", "_judged"), ("pretrain.py", "_tests")}
     assert users["_test"] == {("data.py", "judge"), ("data.py", "_moved_test")}
     assert users["_moved_test"] == {("data.py", "judge")}
     assert users["open_test"] == {("data.py", "_test"), ("data.py", "test_elsewhere")}
@@ -212,9 +212,9 @@ def test_on_a_gpu_seeds_and_thresholds_of_a_predictor_are_one_group():
     assert sorted(len(group) for group in trial_module._groups(trials, data)) == [1, 1, 1, 1, 1, 1, 3, 3]
     assert sorted(len(group) for group in trial_module._groups(trials, data_on_gpu)) == [3, 3, 6]
     neural = [trial for trial in trials if trial.model == "mlp"]
-    together = trial_module.fit(neural, data)
+    together = trial_module._fit(neural, data)
     for trial in neural:
-        alone = trial_module.fit([trial], data)[trial]
+        alone = trial_module._fit([trial], data)[trial]
         np.testing.assert_allclose(
             together[trial].predict(data.validation), alone.predict(data.validation), atol=1e-3, err_msg=str(trial)
         )

@@ -137,6 +137,27 @@ def test_folds_go_with_the_other_options_and_their_trials_are_kept(
     assert "mnist, all checkpoints, 3 folds where optimizer != 'adam'" in capsys.readouterr().out
 
 
+def test_a_cross_validation_may_leave_out_the_test_split(
+    small_zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("split_models.py").write_text(OWN)
+    words = ["--zoo", str(small_zoo), "--out", "out", "--quick", "--models", "split_models:Size"]
+    split = ["--split", "train+validation"]
+    kendall.main([*words, "--folds", "3", *split])
+    assert "Kendall's τ, mnist, epoch_75, 3 folds of train+validation" in capsys.readouterr().out
+    index = ResultIndex.latest(results.read("kendall", tmp_path / "out"), "mnist", folds=3)
+    parts = [BenchmarkData.from_zoo(small_zoo, "mnist", fold=(fold, 3), split=split[1]) for fold in range(3)]
+    runs = {run for part in parts for rows in (part.train, part.validation, part.open_test()) for run in rows.runs}
+    own = BenchmarkData.from_zoo(small_zoo, "mnist")
+    assert runs == {*own.train.runs, *own.validation.runs}
+    assert index.value("test_runs", "data") == len(runs)
+    assert {row.setting["split"] for row in index.rows} == {"train+validation"}
+    assert (tmp_path / "out" / "kendall.mnist.3-folds.train+validation.md").exists()
+    assert "add --folds" in refusal(kendall.main, [*words, *split], capsys)
+    assert "unknown split 'tests'" in refusal(kendall.main, [*words, "--folds", "3", "--split", "tests"], capsys)
+
+
 @pytest.mark.long
 def test_an_average_of_predictors_is_made_in_every_fold(small_zoo: Path, tmp_path: Path) -> None:
     arguments = ["--zoo", str(small_zoo), "--out", str(tmp_path), "--quick", "--epochs", "1", "--folds", "3"]

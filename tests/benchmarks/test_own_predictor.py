@@ -238,6 +238,11 @@ PLAIN = "class P:\n def fit(self, train, validation): pass\n def predict(self, r
         (NETWORK.format(width=3).replace(".sum(1)", ""), "own_module:Network", "Network.logits must return one number"),
         (NETWORK.format(width=3) + INSTANCE, "own_module:network", "is one network: name its class"),
         (STACKED.replace('kind = "stacked"', ""), "own_module:Stacked", "lacks its kind"),
+        (
+            STACKED.replace('kind = "stacked"', 'kind, recipe = "stacked", ["own"]'),
+            "own_module:Stacked",
+            "unknown recipe",
+        ),
     ],
 )
 def test_every_mistake_is_one_line(

@@ -4,9 +4,11 @@ import csv
 import re
 import shutil
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -16,8 +18,12 @@ import zoo
 from benchmarks import kendall, predict, pretrain
 from benchmarks.leaderboard.__main__ import main as leaderboard
 from benchmarks.statistics import kendall_tau
+from nfn.predictors.conformal import ConformalInterval
+from tests.benchmarks.synthetic import invent_data, random_label
 from tests.refusal import refusal
 from zoo.export import export_checkpoints
+from zoo.format.hyperparameters import CONFIGURATION
+from zoo.format.splits import SPLITS
 from zoo.publish import publish
 from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
 
@@ -47,10 +53,85 @@ def test_the_card_says_what_the_stored_predictor_reaches(fitted: Path, tiny_zoo:
     test = zoo.open(tiny_zoo, "mnist", split="test")
     accuracy, low, high = predictor.predict(test.weights(slice(None)))
     truth = test.metadata["test_accuracy"].to_numpy()
-    assert predictor.card["test"]["tau"] == pytest.approx(kendall_tau(accuracy.numpy(), truth), abs=1e-4)
+    (measured,) = predictor.card["test"]
+    assert (measured["config"], measured["configurations"]) == ("mnist", "all")
+    assert measured["tau"] == pytest.approx(kendall_tau(accuracy.numpy(), truth), abs=1e-4)
     inside = (low.numpy() <= truth) & (truth <= high.numpy())
-    assert predictor.card["test"]["share_inside_interval"] == pytest.approx(inside.mean(), abs=1e-4)
+    assert measured["share_inside_interval"] == pytest.approx(inside.mean(), abs=1e-4)
     assert predictor.card["data"]["train_rows"] == len(zoo.open(tiny_zoo, "mnist", split="train"))
+    assert type(predictor.predictor) is nfn.GaugeNFN
+    assert predictor.predictor.sources == ("invariants", "responses")
+
+
+@pytest.fixture(scope="module")
+def joint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A zoo with one seed and with a seed for each run, and a predictor of both, fitted for one epoch."""
+    folder = tmp_path_factory.mktemp("joint")
+    for seeds, count in (("shared", 24), ("distinct", 20)):
+        fabricate_shard(folder / "runs", TINY_MNIST, count=count, seeds=seeds)
+    publish(folder / "runs", folder / "zoo")
+    path = folder / "mnist.safetensors"
+    configs = ["--config", "mnist", "mnist-seeds", "mnist"]
+    pretrain.main(["--zoo", str(folder / "zoo"), *configs, "--epochs", "1", "--out", str(path)])
+    return folder / "zoo", path
+
+
+def test_one_predictor_is_fitted_on_several_configs_and_tested_on_each(joint: tuple[Path, Path], capsys) -> None:
+    folder, path = joint
+    predictor = nfn.load_pretrained(path)
+    card, configs = predictor.card, ("mnist", "mnist-seeds")
+    assert card["data"]["config"] == list(configs)
+    readers = {config: {split: zoo.open(folder, config, split=split) for split in SPLITS} for config in configs}
+    for split in ("train", "validation"):
+        assert card["data"][f"{split}_rows"] == sum(len(readers[config][split]) for config in configs)
+    tests = {(test["config"], test["configurations"]): test for test in card["test"]}
+    assert tests.keys() == {(config, rows) for config in configs for rows in ("all", "unseen")}
+    fitted_on = pd.concat([readers[config]["train"].metadata for config in configs])
+    for config in configs:
+        test = readers[config]["test"]
+        predicted, truth = predictor(test.weights(slice(None))).detach(), test.metadata["test_accuracy"].to_numpy()
+        new = ~pd.MultiIndex.from_frame(test.metadata[list(CONFIGURATION)]).isin(
+            pd.MultiIndex.from_frame(fitted_on[list(CONFIGURATION)])
+        )
+        assert 0 < new.sum() < len(new)
+        for rows, chosen in (("all", np.full(len(test), True)), ("unseen", new)):
+            assert tests[config, rows]["rows"] == chosen.sum()
+            tau = kendall_tau(predicted.numpy()[chosen], truth[chosen])
+            assert tests[config, rows]["tau"] == pytest.approx(tau, abs=1e-4)
+        predict.main([str(folder), "--config", config, "--predictor", str(path)])
+        assert f"measured checkpoints of {len(set(test.metadata['run_id']))} runs" in capsys.readouterr().out
+    predict.main([str(folder), "--predictor", str(path)])
+    assert ", mnist, test: " in capsys.readouterr().out, "the first that it was fitted on"
+
+
+def test_the_interval_is_made_for_seeds_of_ones_own(joint: tuple[Path, Path]) -> None:
+    folder, path = joint
+    predictor = nfn.load_pretrained(path)
+
+    def interval(config: str) -> ConformalInterval:
+        rows = zoo.open(folder, config, split="validation")
+        truth = torch.from_numpy(rows.metadata["test_accuracy"].to_numpy(copy=True))
+        return ConformalInterval.fit(predictor(rows.weights(slice(None))).detach(), truth)
+
+    assert predictor.card["interval"]["config"] == ["mnist-seeds"]
+    torch.testing.assert_close(predictor.interval.half_widths, interval("mnist-seeds").half_widths, atol=1e-3, rtol=0)
+    assert not torch.allclose(predictor.interval.half_widths, interval("mnist").half_widths, atol=1e-3, rtol=0)
+
+
+def test_a_run_of_two_configs_is_on_one_side_of_every_split() -> None:
+    one, other = (invent_data(6, 4, 2, random_label) for _ in range(2))
+    in_train, in_validation, in_test = one.train.runs[0], one.validation.runs[0], one.open_test().runs[0]
+    other = replace(
+        other,
+        train=replace(other.train, runs=np.array([in_validation, in_test, in_train, "a", "b", "c"])),
+        validation=replace(other.validation, runs=np.array([in_train, in_test, in_validation, "d"])),
+    )
+    joined = pretrain._joined([one, other], list(one.open_test().runs))
+    assert joined.train.runs.tolist() == [*one.train.runs[1:], "a", "b", "c"], "each run once"
+    assert joined.validation.runs.tolist() == [*one.validation.runs, in_train, "d"]
+    for rows in (joined.train, joined.validation):
+        assert len(rows.weights) == len(rows.accuracy) == len(rows.hyperparameters) == len(rows.runs)
+    torch.testing.assert_close(joined.train.weights[-3:], other.train.weights[3:])
 
 
 def test_the_sample_is_ranked_with_the_predictor_of_its_config(tmp_path: Path, capsys) -> None:
@@ -101,7 +182,7 @@ def test_a_predictor_of_ones_own_is_named_by_its_file_or_folder(fitted: Path, ti
     assert "interval" not in capsys.readouterr().out, "it has none"
 
 
-@pytest.mark.parametrize("text", ["data = 3", "data = {config = 3}"])
+@pytest.mark.parametrize("text", ["data = 3", "data = {config = 3}", "data = {config = [3]}"])
 def test_a_card_whose_data_are_no_table_is_one_line(
     text: str, fitted: Path, tiny_zoo: Path, tmp_path: Path, capsys
 ) -> None:
@@ -225,6 +306,9 @@ def test_options_that_do_not_fit_are_one_line(tiny_zoo: Path, fitted: Path, tmp_
     assert "choose rows of a zoo" in refusal(predict.main, [str(tmp_path / "a.pt"), "--where", "seed == 0"], capsys)
     assert "choose rows of a zoo" in refusal(predict.main, [str(tmp_path / "a.pt"), "--split", "train"], capsys)
     assert "must end in .safetensors" in refusal(pretrain.main, ["--out", "a.pt"], capsys)
+    words = ["--zoo", str(tiny_zoo), "--out", str(tmp_path / "a.safetensors"), "--config", "mnist"]
+    assert "mnist and agnews differ: task mnist and agnews" in refusal(pretrain.main, [*words, "agnews"], capsys)
+    assert "has no config 'mnist-seeds'" in refusal(pretrain.main, [*words, "mnist-seeds"], capsys)
 
 
 def test_a_file_that_is_not_an_older_predictor_is_never_replaced(

@@ -82,8 +82,8 @@ def test_every_predictor_is_fitted_once_and_tested_everywhere(
     monkeypatch.setattr(trees, "_ROUNDS", 20)
     monkeypatch.setattr(statistics, "_CEILING_DRAWS", 2)
     fits = []
-    original = trial_module.fit
-    monkeypatch.setattr(trial_module, "fit", lambda trials, *rest: fits.extend(trials) or original(trials, *rest))
+    original = trial_module._fit
+    monkeypatch.setattr(trial_module, "_fit", lambda trials, *rest: fits.extend(trials) or original(trials, *rest))
     options = ["--zoo", str(two_zoos), "--out", str(tmp_path), "--quick", "--jobs", "1", "--models", "hyperparameters"]
     transfer.main(options)
     assert [(fit.config, fit.checkpoint, fit.elsewhere) for fit in fits] == [

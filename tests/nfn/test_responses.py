@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from nfn import FullGroupElement, GaugeNFN, InvariantNFN, ResponseNFN, load_predictor, save_predictor
-from nfn.predictors.responses import _synthetic_inputs, response_layout, responses
+from nfn.predictors.responses import response_layout, responses, synthetic_inputs
 from tests.nfn.conftest import ODD_SPECS, weights_of
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights, build_model
 from zoo.transformer.model import Block
@@ -28,7 +28,7 @@ def images_of(spec: TransformerSpec) -> torch.Tensor:
     """The synthetic images again, from their patches, pixel by pixel."""
     assert spec.patch_size is not None
     rows, size = math.isqrt(spec.tokens), spec.patch_size
-    pieces = _synthetic_inputs(spec).double().view(-1, spec.tokens, spec.channels, size, size)
+    pieces = synthetic_inputs(spec).double().view(-1, spec.tokens, spec.channels, size, size)
     images = torch.zeros(len(pieces), spec.channels, rows * size, spec.tokens // rows * size, dtype=torch.float64)
     for token in range(spec.tokens):
         top, left = token // rows * size, token % rows * size
@@ -57,7 +57,7 @@ def written_size(spec: TransformerSpec, block: Block, step: str) -> float:
 def slow_responses(spec: TransformerSpec, flat: torch.Tensor) -> dict[str, list[float]]:
     """The same numbers by the zoo's own transformer, input by input and row by row."""
     model = build_model(spec, flat)
-    inputs = images_of(spec) if spec.patch_size else _synthetic_inputs(spec).double()
+    inputs = images_of(spec) if spec.patch_size else synthetic_inputs(spec).double()
     found: dict[str, list[float]] = {name: [] for name in response_layout(spec)}
     all_logits = []
     for single in inputs:
@@ -98,10 +98,10 @@ def slow_responses(spec: TransformerSpec, flat: torch.Tensor) -> dict[str, list[
 def few_inputs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As many as are asked of a transformer with many tokens."""
     monkeypatch.setattr("nfn.predictors.responses._MOST_INPUTS", 64)
-    for cached in (_synthetic_inputs, response_layout):
+    for cached in (synthetic_inputs, response_layout):
         cached.cache_clear()
     yield
-    for cached in (_synthetic_inputs, response_layout):
+    for cached in (synthetic_inputs, response_layout):
         cached.cache_clear()
 
 
@@ -119,8 +119,8 @@ def test_responses_are_those_of_the_zoos_transformer(spec: TransformerSpec):
 
 @pytest.mark.parametrize("spec", [MNIST, AGNEWS, *ODD_SPECS], ids=lambda spec: spec.task)
 def test_inputs_follow_from_the_dimensions_alone(spec: TransformerSpec):
-    inputs = _synthetic_inputs(spec)
-    assert torch.equal(_synthetic_inputs(replace(spec, task="another")), inputs)
+    inputs = synthetic_inputs(spec)
+    assert torch.equal(synthetic_inputs(replace(spec, task="another")), inputs)
     assert len(torch.unique(inputs, dim=0)) == len(inputs)
     if spec.patch_size is not None:
         assert inputs.shape[1:] == (spec.tokens, spec.channels * spec.patch_size**2)
@@ -138,8 +138,8 @@ predictors = [GaugeNFN(spec) for spec in (MNIST, AGNEWS)]
 flats = [torch.randn(2, spec.num_parameters) / 8 for spec in (MNIST, AGNEWS)]
 predictors[0](flats[0] / 2)  # what torch loads when it first computes
 assert not [name for name in sys.modules if name.startswith(("zoo.tasks.paper_data", "torchvision", "datasets"))]
-from nfn.predictors.responses import _synthetic_inputs
-_synthetic_inputs.cache_clear()
+from nfn.predictors.responses import synthetic_inputs
+synthetic_inputs.cache_clear()
 def refuse(event, arguments):
     if event in ("open", "socket.connect", "mmap.__new__", "subprocess.Popen"):
         raise PermissionError(f"{event} {arguments}")
