@@ -1,21 +1,24 @@
 """What a checkpoint answers to inputs that nobody trained on, as a fixed number of features.
 
 The inputs are synthetic and the same for all checkpoints of a spec: drawings of a few strokes where it reads images,
-sequences of random word vectors where it reads texts. No example of any task is among them. Answers belong to the
-function, so the whole group leaves them unchanged, but for the ε of LayerNorm and rounding. The features are
+sequences of random word vectors or tokens where it reads texts. No example of any task is among them. Answers belong
+to the function, so the whole group leaves them unchanged, but for the ε of LayerNorm and rounding. The features are
 
 - the log probabilities of the classes for every input;
 - quantiles over the inputs of their entropies and of the margins between the two best classes;
 - after attention and after the MLP of each block, quantiles over the inputs of the mean log deviation of the rows,
   relative to the size of the weights that wrote them, and of the mean square of the pooled LayerNorm rows;
 - of all inputs together, the mean probabilities, and the spectra of the centered logits and of their directions.
+
+A language model answers at every position. Read are its answers after the last token of each input, and after the
+first token alone of as many inputs as there are tokens: each begins with another one.
 """
 
 from functools import lru_cache
 from types import MappingProxyType
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -26,6 +29,8 @@ from zoo.transformer.population import Step, population_logits, prepare_inputs
 _SEED = 1
 _TOKENS, _LEAST_INPUTS, _MOST_INPUTS = 9_408, 64, 512  # 192 images of 49 patches; more inputs say more and cost more
 _WORDS = 12  # of a sequence; more short ones say more than fewer long ones
+_CONTEXT = 16  # tokens that a language model reads
+_MOST_CLASSES = 256  # of a language model's vocabulary, the first ones
 _QUANTILES = 64
 _STROKES, _POINTS = 2, 40  # curves of a drawing, and points on each
 _MIDDLE = 0.9  # of the drawing's sides, where the curves' control points lie
@@ -36,7 +41,7 @@ _LEAST = 1e-6  # of what a logarithm is taken of
 
 def _input_shape(spec: TransformerSpec) -> tuple[int, int]:
     """How many inputs there are, and how many tokens each has."""
-    tokens = spec.tokens if spec.patch_size else min(_WORDS, spec.tokens)
+    tokens = spec.tokens if spec.patch_size else min(_CONTEXT if spec.causal else _WORDS, spec.tokens)
     return min(_MOST_INPUTS, max(_LEAST_INPUTS, _TOKENS // tokens)), tokens
 
 
@@ -45,36 +50,45 @@ def response_layout(spec: TransformerSpec, inputs: int | None = None) -> Mapping
     """The names of the responses and how many numbers each has; ``inputs`` is how many inputs there are, if not the
     usual ones."""
     steps = [f"{step} {block}" for block in range(spec.blocks) for step in ("attention", "MLP")]
+    classes, answers = spec.classes, inputs or _input_shape(spec)[0]
+    if spec.causal:
+        answers, classes = answers + min(answers, spec.classes), min(spec.classes, _MOST_CLASSES)
     counts = {
-        "log probabilities": (inputs or _input_shape(spec)[0]) * spec.classes,
+        "log probabilities": answers * classes,
         "entropies": _QUANTILES,
         "margins": _QUANTILES,
-        "mean probabilities": spec.classes,
-        "spectrum of logits": spec.classes,
-        "spectrum of directions": spec.classes,
+        "mean probabilities": classes,
+        "spectrum of logits": classes,
+        "spectrum of directions": classes,
         **{f"{what} after {step}": _QUANTILES for step in steps for what in ("deviation", "pooled size")},
     }
     return MappingProxyType(counts)
 
 
 def responses(
-    weights: TransformerWeights, inputs: Float[Tensor, "k t numbers"] | None = None
+    weights: TransformerWeights, inputs: Shaped[Tensor, "k t *numbers"] | None = None
 ) -> Float[Tensor, "n features"]:
     """The numbers of ``response_layout`` side by side, in the dtype of the weights; ``inputs`` replace the usual ones.
 
     They are NaN for a checkpoint with a weight that is not finite.
     """
     spec, flat = weights.spec, weights.flat()
-    inputs = (synthetic_inputs(spec) if inputs is None else inputs).to(flat)
+    inputs = (synthetic_inputs(spec) if inputs is None else inputs).to(flat.device)
     steps: list[Step] = []
     logits = population_logits(spec, flat, inputs, None, dtype=flat.dtype, steps=steps)
+    if spec.causal:
+        logits = torch.cat([logits[:, :, -1], logits[:, : spec.classes, 0]], dim=1)
     log_probabilities = torch.log_softmax(logits, dim=-1).clamp_min(_LOWEST)
     probabilities = log_probabilities.exp()
+    entropies = -(probabilities * log_probabilities).sum(-1)
     best = logits.topk(min(2, spec.classes), dim=-1).values
+    logits, log_probabilities, probabilities = (
+        x[..., :_MOST_CLASSES] if spec.causal else x for x in (logits, log_probabilities, probabilities)
+    )
     centered = _centered(_centered(logits, -1), -2)
     groups = [
         log_probabilities.flatten(1),
-        _quantiles(-(probabilities * log_probabilities).sum(-1)),
+        _quantiles(entropies),
         _quantiles(torch.log1p(best[..., 0] - best[..., -1])),
         probabilities.mean(-2),
         _log_spectrum(centered),
@@ -123,10 +137,14 @@ def _log_spectrum(rows: Float[Tensor, "n k c"]) -> Float[Tensor, "n c"]:
 
 
 @lru_cache(maxsize=8)
-def synthetic_inputs(spec: TransformerSpec) -> Float[Tensor, "k t numbers"]:
-    """The inputs of all checkpoints of a spec: patches of drawings, or word vectors."""
+def synthetic_inputs(spec: TransformerSpec) -> Shaped[Tensor, "k t *numbers"]:
+    """The inputs of all checkpoints of a spec: patches of drawings, word vectors, or tokens, in turn the first ones."""
     generator = torch.Generator().manual_seed(_SEED)
     with torch.device("cpu"):
+        if (words := spec.vocabulary) is not None:
+            tokens = torch.randint(words, _input_shape(spec), generator=generator)
+            tokens[:, 0] = torch.arange(len(tokens)) % words
+            return tokens
         if spec.patch_size is None:
             return torch.randn(*_input_shape(spec), spec.dim, generator=generator)
         return prepare_inputs(spec, _drawings(spec, generator))

@@ -23,6 +23,12 @@ from zoo.transformer.spec import spec_for
 
 BUNDLED = Path(zoo.__file__).parents[1] / "small-transformer-zoo"
 
+LINES = TransformerSpec(
+    "lines", 7, 5, dim=8, key_dim=3, value_dim=2, hidden_dim=9, blocks=2, residual=True, vocabulary=7, causal=True
+)
+LEARNED_WORDS = TransformerSpec(
+    "words", 3, 5, dim=6, heads=3, key_dim=2, value_dim=3, hidden_dim=7, blocks=2, vocabulary=9
+)
 ODD_SPECS = [
     TransformerSpec("one_block", 3, 9, 4, dim=7, heads=3, key_dim=2, value_dim=5, hidden_dim=11, blocks=1),
     TransformerSpec("three_blocks", 4, 5, None, dim=5, heads=1, key_dim=3, value_dim=2, hidden_dim=9, blocks=3),
@@ -30,10 +36,8 @@ ODD_SPECS = [
     TransformerSpec("wide_keys", 2, 4, 2, dim=3, heads=2, key_dim=4, value_dim=1, hidden_dim=2, blocks=3),
     TransformerSpec("slim_heads", 5, 6, 4, dim=32, heads=4, key_dim=8, value_dim=8, hidden_dim=48, blocks=3),
     TINY_PHOTOS,
-    TransformerSpec(
-        "lines", 7, 5, dim=8, key_dim=3, value_dim=2, hidden_dim=9, blocks=2, residual=True, vocabulary=7, causal=True
-    ),
-    TransformerSpec("words", 3, 5, dim=6, heads=3, key_dim=2, value_dim=3, hidden_dim=7, blocks=2, vocabulary=9),
+    LINES,
+    LEARNED_WORDS,
 ]
 
 

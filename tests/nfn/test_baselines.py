@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from nfn import FullGroupElement, HiddenProbeNFN, ProbeGenNFN, ProbeNFN, RawMomentsPredictor
-from nfn.symmetry.parts import _PARTS
+from nfn.symmetry.parts import available_parts
 from tests.nfn.conftest import ODD_SPECS, Bundled, weights_of
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights, build_model
+from zoo.transformer.model import ZooTransformer
 
 
 def test_moments_are_three_of_each_matrix_and_one_of_each_bias():
@@ -34,16 +35,26 @@ def test_moments_of_collapsed_and_exploded_weights_are_numbers(size: float):
 @pytest.mark.parametrize("spec", [AGNEWS, *ODD_SPECS], ids=lambda spec: spec.task)
 def test_probes_are_answered_by_the_checkpoints_own_transformer(spec: TransformerSpec):
     weights, predictor = weights_of(spec, 3), ProbeNFN(spec, probes=5)
-    mask = () if spec.patch_size else (torch.ones(predictor.probes.shape[:2], dtype=torch.bool),)
+    mask = None if spec.patch_size or spec.causal else torch.ones(predictor.probes.shape[:2], dtype=torch.bool)
+
+    def answer(model: ZooTransformer) -> torch.Tensor:
+        if spec.vocabulary is None:
+            return model(predictor.probes, mask)
+        x = predictor.probes.softmax(-1) @ model.state_dict()["embedding.weight"]
+        x = x + model.state_dict()["positions.weight"][: x.shape[1]]
+        for block in model.blocks:
+            x = block(x, mask)
+        return model.head(x, mask)[:, -1] if spec.causal else model.head(x, mask)
+
     with torch.no_grad():
-        expected = [build_model(spec, row)(predictor.probes, *mask) for row in weights.flat()]
+        expected = [answer(build_model(spec, row)) for row in weights.flat()]
         torch.testing.assert_close(predictor.answers(weights.flat()), torch.stack(expected))
 
 
 @pytest.mark.parametrize("kind", [ProbeNFN, HiddenProbeNFN, ProbeGenNFN])
 def test_probes_see_the_function_and_nothing_else(kind: type[ProbeNFN], bundled: Bundled, generator: torch.Generator):
     predictor = kind(bundled.spec, probes=4, generator=generator).double()
-    parts = [part for part in _PARTS if part not in ("boundary_scales", "logits")]
+    parts = [part for part in available_parts(bundled.spec) if part not in ("boundary_scales", "logits")]
     moved = FullGroupElement.sample(bundled.spec, generator=generator, parts=parts).act(bundled.weights)
     with torch.no_grad():
         before = predictor(bundled.weights)

@@ -106,11 +106,12 @@ def test_all_kinds_learn_from_transformers_unlike_the_papers(
     assert torch.equal(load_predictor(tmp_path / "predictor.safetensors")(weights), predictor(weights))
 
 
-@pytest.mark.parametrize("spec", ODD_SPECS[-2:], ids=lambda spec: spec.task)
+@pytest.mark.parametrize("spec", ODD_SPECS[-3:], ids=lambda spec: spec.task)
 def test_gauge_and_probes_are_invariant_for_transformers_unlike_the_papers(
     spec: TransformerSpec, generator: torch.Generator
 ):
-    available = available_parts(spec)
+    # the size of logits changes the loss, by which language models are ranked
+    available = [part for part in available_parts(spec) if not spec.causal or part != "logits"]
     assert_invariant(InvariantNFN(spec, generator=generator), spec, channels=None, parts=available)
     exact = [part for part in available if part not in ("boundary_scales", "logits")]
     assert_invariant(GaugeNFN(spec, generator=generator), spec, channels=None, parts=exact)

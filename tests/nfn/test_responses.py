@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from nfn import FullGroupElement, GaugeNFN, InvariantNFN, ResponseNFN, load_predictor, save_predictor
 from nfn.predictors.responses import response_layout, responses, synthetic_inputs
-from tests.nfn.conftest import ODD_SPECS, weights_of
+from tests.nfn.conftest import LEARNED_WORDS, LINES, ODD_SPECS, weights_of
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights, build_model
 from zoo.transformer.model import Block
 
@@ -57,11 +57,12 @@ def written_size(spec: TransformerSpec, block: Block, step: str) -> float:
 def slow_responses(spec: TransformerSpec, flat: torch.Tensor) -> dict[str, list[float]]:
     """The same numbers by the zoo's own transformer, input by input and row by row."""
     model = build_model(spec, flat)
-    inputs = images_of(spec) if spec.patch_size else synthetic_inputs(spec).double()
+    inputs = images_of(spec) if spec.patch_size else synthetic_inputs(spec)
+    inputs = inputs if spec.vocabulary else inputs.double()
     found: dict[str, list[float]] = {name: [] for name in response_layout(spec)}
     all_logits = []
     for single in inputs:
-        mask = None if spec.patch_size else torch.ones(1, len(single), dtype=torch.bool)
+        mask = None if spec.patch_size or spec.causal else torch.ones(1, len(single), dtype=torch.bool)
         x = model.embed(single[None], mask)
         for number, block in enumerate(model.blocks):
             assert isinstance(block, Block)
@@ -74,12 +75,15 @@ def slow_responses(spec: TransformerSpec, flat: torch.Tensor) -> dict[str, list[
                 found[f"deviation after {step} {number}"].append(relative)
                 found[f"pooled size after {step} {number}"].append(float(pooled.square().mean()))
         (logits,) = model(single[None], mask)
+        all_logits.append(logits[-1] if spec.causal else logits)
+    if spec.causal:
+        all_logits += [model(single[None, :1], None)[0, 0] for single in inputs[: spec.classes]]
+    for logits in all_logits:
         probabilities = logits.exp() / logits.exp().sum()
         found["log probabilities"] += probabilities.log().tolist()
         found["entropies"].append(-float((probabilities * probabilities.log()).sum()))
         best = sorted(logits.tolist())
         found["margins"].append(math.log(1 + best[-1] - best[-2]))
-        all_logits.append(logits)
     logits = torch.stack(all_logits)
     found["mean probabilities"] = torch.softmax(logits, -1).mean(0).tolist()
     centered = logits - logits.mean(1, keepdim=True)
@@ -88,10 +92,11 @@ def slow_responses(spec: TransformerSpec, flat: torch.Tensor) -> dict[str, list[
     for name, rows in (("spectrum of logits", centered), ("spectrum of directions", directions)):
         found[name] = torch.linalg.svdvals(rows).square().clamp_min(1e-6).log().flip(0).tolist()
     free = {"log probabilities", "mean probabilities", "spectrum of logits", "spectrum of directions"}
-    chosen = [round(number * (len(inputs) - 1) / 63) for number in range(64)]
-    return {
-        name: numbers if name in free else [sorted(numbers)[at] for at in chosen] for name, numbers in found.items()
-    }
+
+    def quantiles(numbers: list[float]) -> list[float]:
+        return [sorted(numbers)[round(number * (len(numbers) - 1) / 63)] for number in range(64)]
+
+    return {name: numbers if name in free else quantiles(numbers) for name, numbers in found.items()}
 
 
 @pytest.fixture
@@ -106,7 +111,7 @@ def few_inputs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("few_inputs")
-@pytest.mark.parametrize("spec", [TINY_IMAGES, TINY_WORDS], ids=lambda spec: spec.task)
+@pytest.mark.parametrize("spec", [TINY_IMAGES, TINY_WORDS, LINES, LEARNED_WORDS], ids=lambda spec: spec.task)
 def test_responses_are_those_of_the_zoos_transformer(spec: TransformerSpec):
     weights = in_double(weights_of(spec, 3, seed=1))
     fast = responses(weights).split(list(response_layout(spec).values()), dim=-1)
@@ -121,7 +126,10 @@ def test_responses_are_those_of_the_zoos_transformer(spec: TransformerSpec):
 def test_inputs_follow_from_the_dimensions_alone(spec: TransformerSpec):
     inputs = synthetic_inputs(spec)
     assert torch.equal(synthetic_inputs(replace(spec, task="another")), inputs)
-    assert len(torch.unique(inputs, dim=0)) == len(inputs)
+    if spec.vocabulary is None:
+        assert len(torch.unique(inputs, dim=0)) == len(inputs)
+    else:
+        assert set(inputs[: spec.vocabulary, 0].tolist()) == set(range(spec.vocabulary)), "each token comes first once"
     if spec.patch_size is not None:
         assert inputs.shape[1:] == (spec.tokens, spec.channels * spec.patch_size**2)
         assert (float(inputs.min()), float(inputs.max()) <= 1) == (-1, True)
