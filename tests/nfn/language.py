@@ -21,6 +21,7 @@ def tokens() -> torch.Tensor:
 
 
 @lru_cache
+@torch.enable_grad()
 def trained(seed: int) -> TransformerWeights:
     """One model in float64: better than single characters, so that heads and units have roles."""
     generator = torch.Generator().manual_seed(seed)

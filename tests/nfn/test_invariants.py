@@ -13,8 +13,8 @@ from nfn import FullGroupElement, GaugeNFN, InvariantNFN, canonicalize, invarian
 from nfn.symmetry.full_group import _random_rotations
 from nfn.symmetry.invariant_features import feature_layout
 from nfn.symmetry.parts import available_parts
-from tests.nfn.conftest import ODD_SPECS, random_weights
-from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights
+from tests.nfn.conftest import LINES, ODD_SPECS, random_weights
+from zoo import AGNEWS, MNIST, SHAKESPEARE, TransformerSpec, TransformerWeights
 from zoo.testing import TINY_PHOTOS
 
 TOLERANCE = 1e-9
@@ -47,7 +47,7 @@ def test_single_precision_is_rounded_only_at_the_end(config: str):
     weights = TransformerWeights.from_flat(reader.spec, reader.weights(slice(None)))
     exact = TransformerWeights.from_flat(reader.spec, weights.flat().double())
     assert torch.equal(invariant_features(weights), invariant_features(exact).float())
-    assert invariants(weights).classifier.unit_sizes.dtype == torch.float64
+    assert invariants(weights).blocks[0].unit_sizes.dtype == torch.float64
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ def test_the_prediction_moves_when_one_coupling_is_broken(
     assert float(change.median()) > 1e-5
 
 
-@pytest.mark.parametrize("spec", [*ODD_SPECS[:2], TINY_PHOTOS], ids=lambda spec: spec.task)
+@pytest.mark.parametrize("spec", [*ODD_SPECS[:2], TINY_PHOTOS, LINES], ids=lambda spec: spec.task)
 def test_gradients_agree_with_finite_differences(spec: TransformerSpec, generator: torch.Generator):
     flat = random_weights(spec, (), generator).flat().requires_grad_()
     probe = torch.randn(sum(feature_layout(spec).values()), generator=generator, dtype=torch.float64)
@@ -216,7 +216,7 @@ def special_checkpoints(spec: TransformerSpec) -> dict[str, Tensor]:
     }
 
 
-@pytest.mark.parametrize("spec", [MNIST, AGNEWS, TINY_PHOTOS], ids=lambda spec: spec.task)
+@pytest.mark.parametrize("spec", [MNIST, AGNEWS, TINY_PHOTOS, LINES], ids=lambda spec: spec.task)
 @pytest.mark.parametrize("case", special_checkpoints(MNIST))
 def test_values_and_gradients_are_finite_everywhere(spec: TransformerSpec, case: str):
     flat = special_checkpoints(spec)[case].requires_grad_()
@@ -225,7 +225,8 @@ def test_values_and_gradients_are_finite_everywhere(spec: TransformerSpec, case:
     whole = invariants(weights)
     assert bool(torch.isfinite(features).all())
     assert bool(torch.isfinite(whole.blocks[1].readings).all())
-    total = features.square().sum() + whole.blocks[1].readings.square().sum() + whole.classifier.readings.sum()
+    end = getattr(whole.classifier, "class_products" if spec.causal else "readings")
+    total = features.square().sum() + whole.blocks[1].readings.square().sum() + end.sum()
     (gradient,) = torch.autograd.grad(total, flat)
     assert bool(torch.isfinite(gradient).all())
 
@@ -252,7 +253,7 @@ def test_features_have_names_that_cover_the_vector():
 @torch.no_grad()
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("spec", [MNIST, AGNEWS], ids=lambda spec: spec.task)
+@pytest.mark.parametrize("spec", [MNIST, AGNEWS, SHAKESPEARE], ids=lambda spec: spec.task)
 def test_a_gpu_computes_the_same_invariants_and_canonical_form(spec: TransformerSpec):
     weights = random_weights(spec, (4,), torch.Generator().manual_seed(0))
     on_gpu = TransformerWeights.from_flat(spec, weights.flat().cuda())

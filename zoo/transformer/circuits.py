@@ -1,13 +1,13 @@
 """The circuits of a language model: what its matrices do between tokens that have names.
 
-Nothing in a residual stream has a basis of its own, but tokens do. With C = I − 11ᵀ/D, X = [E + mean(P)]·C, one row per
-token, in such a size that a token at a position is as long as what LayerNorm gives, and U centered over D and over
-tokens, the matrices
+Nothing in a residual stream has a basis of its own, but tokens do. With C = I − 11ᵀ/D, X = s·[E + mean(P)]·C, one row
+per token, s such that a token at a position is as long as what LayerNorm gives, and U centered over D and over tokens,
+the matrices
 
     direct        X·Uᵀ                  from a token straight to the logits of the next one
     query_key     X·W_Q·W_Kᵀ·Xᵀ/√D_k    how much a token looks for another one, per head
-    output_value  X·W_V·W_O·Uᵀ          what attending to a token adds to the logits, per head
-    mlp           X·W_A·W_B·Uᵀ          the MLP of a block without its ReLU
+    output_value  s·X·W_V·W_O·Uᵀ        what attending to a token adds to the logits, per head
+    mlp           s·X·W_A·W_B·Uᵀ        the MLP of a block without its ReLU
 
 are changed by no symmetry that keeps the function, but for the order of the heads. LayerNorm is left out in between: it
 divides what a token brings by the size of all that is in the stream.
@@ -49,12 +49,12 @@ def circuits(weights: TransformerWeights) -> Circuits:
     if not spec.causal:
         raise ValueError(f"circuits lead from tokens to tokens: a transformer of {spec.task} is not a language model")
     weights = TransformerWeights.from_flat(spec, weights.flat().double())
-    tokens, positions = centered_tokens(weights)
-    classes = centered(centered(weights["unembedding.weight"], -1), -2)
+    tokens, positions, scale = _scaled_tokens(weights)
+    classes = _centered(_centered(weights["unembedding.weight"], -1), -2)
     encoder = weights.encoder
-    scores = centered(centered(encoder.query @ encoder.key.mT, -1), -2) / sqrt(spec.key_dim)
-    writes = centered(centered(encoder.value @ encoder.output, -1), -2)
-    mapped = centered(encoder.weight_a, -2) @ centered(encoder.weight_b, -1)
+    scores = _centered(_centered(encoder.query @ encoder.key.mT, -1), -2) / sqrt(spec.key_dim)
+    writes = scale[..., None, None] * _centered(_centered(encoder.value @ encoder.output, -1), -2)
+    mapped = scale[..., None] * _centered(encoder.weight_a, -2) @ _centered(encoder.weight_b, -1)
     x, places, u = (rows[..., None, None, :, :] for rows in (tokens, positions, classes))
     return Circuits(
         direct=tokens @ classes.mT,
@@ -68,17 +68,19 @@ def circuits(weights: TransformerWeights) -> Circuits:
     )
 
 
-def centered_tokens(weights: TransformerWeights) -> tuple[Float[Tensor, "*batch V D"], Float[Tensor, "*batch T D"]]:
-    """[E + mean(P)]·C and [P − mean(P)]·C, so that a token at a position has the mean square length D."""
+def _scaled_tokens(
+    weights: TransformerWeights,
+) -> tuple[Float[Tensor, "*batch V D"], Float[Tensor, "*batch T D"], Float[Tensor, "*batch 1 1"]]:
+    """s·[E + mean(P)]·C, s·[P − mean(P)]·C and s, so that a token at a position has the mean square length D."""
     positions = weights["positions.weight"]
     mean = positions.mean(-2, keepdim=True)
-    tokens, positions = centered(weights["embedding.weight"] + mean, -1), centered(positions - mean, -1)
+    tokens, positions = _centered(weights["embedding.weight"] + mean, -1), _centered(positions - mean, -1)
     length = tokens.square().sum(-1).mean(-1) + positions.square().sum(-1).mean(-1)
     scale = (weights.spec.dim / (length + _TINY)).sqrt()[..., None, None]
-    return scale * tokens, scale * positions
+    return scale * tokens, scale * positions, scale
 
 
-def centered(x: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
+def _centered(x: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
     return x - x.mean(dim, keepdim=True)
 
 
