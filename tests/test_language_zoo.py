@@ -22,6 +22,7 @@ from zoo.join import _join
 from zoo.page.pictures import Example, _characters_example, find_example, picture
 from zoo.page.tables import hyperparameters
 from zoo.page.writing import _write_page
+from zoo.plots import plot_circuits
 from zoo.publish import main as publish
 from zoo.tasks.evaluation import load_task
 from zoo.testing import TINY_MNIST, fabricate_shard
@@ -108,6 +109,18 @@ def test_it_is_described_and_exported(folder: Path, tmp_path: Path, capsys: pyte
     assert "16 runs completed" in capsys.readouterr().out
     export([str(folder / "zoo"), "lines", str(tmp_path / "best"), "--where", "checkpoint == 'best'"])
     assert len(list((tmp_path / "best").glob("*-best.safetensors"))) == RUNS
+
+
+def test_circuits_of_the_best_model_are_drawn(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    monkeypatch.setattr("zoo.describe.plot_circuits", lambda *given: drawn.append(given) or plot_circuits(*given))
+    describe([str(folder / "zoo"), "--plots", str(tmp_path)])
+    assert (tmp_path / "circuits.lines.png").read_bytes().startswith(b"\x89PNG")
+    ((_, weights, characters, _),) = drawn
+    reader = zoo.open(folder / "zoo", "lines", split="all")
+    best = int(reader.metadata["test_loss"].argmin())
+    assert torch.equal(weights.flat(), reader.weights(best))
+    assert characters == reader.characters
 
 
 def test_pictures_show_the_beginning_of_the_test_text(folder: Path) -> None:

@@ -2,7 +2,8 @@
 
 python -m zoo.describe small-transformer-zoo
 python -m zoo.describe small-transformer-zoo --config mnist --where "checkpoint == 'epoch_75'" --png histogram.png
-python -m zoo.describe small-transformer-zoo --plots DIR        histograms, learning curves and marginals as pictures
+python -m zoo.describe small-transformer-zoo --plots DIR        histograms, learning curves and marginals as pictures,
+                                                                of language models also what their heads look at
 """
 
 import math
@@ -39,11 +40,12 @@ from zoo.format.hyperparameters import CONFIGURATION, HYPERPARAMETERS
 from zoo.format.published import PublishedZoo
 from zoo.format.schema import BEST, usual_label
 from zoo.format.splits import SPLITS
-from zoo.plots import BINS, plot_curves, plot_histograms, plot_marginals, span_of
+from zoo.plots import BINS, plot_circuits, plot_curves, plot_histograms, plot_marginals, span_of
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import ZooReader, open_zoo
 from zoo.reading.selection import select
 from zoo.terminal import PlainConsole
+from zoo.transformer.weights import TransformerWeights
 
 _BAR_WIDTH = 50
 _SPARKS = " ▁▂▃▄▅▆▇█"
@@ -219,6 +221,11 @@ def _draw(selected: _Selected, histograms: Path | None, folder: Path | None) -> 
             chosen = np.flatnonzero(np.isin(list(reader.runs["run_id"]), list(rows["run_id"])))
             if reader.details.protocol["epochs"] > 1:
                 yield plot_curves(config, reader.runs.iloc[chosen], label, folder / f"curves.{config}.png")
+            if reader.spec.causal:
+                best = int(rows[label].argmin())
+                row, title = reader.weights([int(rows.index[best])])[0], f"{config}, the model of the lowest loss"
+                picture = folder / f"circuits.{config}.png"
+                yield plot_circuits(title, TransformerWeights.from_flat(reader.spec, row), reader.characters, picture)
             if varied := [name for name in CONFIGURATION if len(set(rows[name])) > 1]:
                 yield plot_marginals(config, rows, varied, label, folder / f"marginals.{config}.png")
 

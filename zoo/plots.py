@@ -1,4 +1,5 @@
-"""Pictures of a zoo: how its accuracies or losses are spread, how its runs learn, what each hyperparameter does."""
+"""Pictures of a zoo: how its accuracies or losses are spread, how its runs learn, what each hyperparameter does, what
+the heads of a language model look at."""
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
@@ -11,10 +12,13 @@ import pandas as pd
 from zoo.format.hyperparameters import OPTIMIZERS
 from zoo.storage.atomic import write_atomically
 from zoo.terminal import printable
+from zoo.transformer.circuits import circuits
+from zoo.transformer.weights import TransformerWeights
 
 BINS = 20
 _COLOR = "#4878a8"
 _MOST_CURVES = 100  # per panel: more would be one gray patch
+_MOST_TOKENS = 128  # of a picture of circuits
 _ENDS = {"test_accuracy": {"ylim": (0, 1)}}
 
 
@@ -95,4 +99,42 @@ def plot_marginals(name: str, rows: pd.DataFrame, names: Sequence[str], label: s
     for axis in axes[:, 0]:
         axis.set_ylabel(label.replace("_", " "))
     figure.suptitle(f"{name}, {len(rows):,} checkpoints: median, middle 50% and middle 90%")
+    return save(figure, path)
+
+
+def plot_circuits(name: str, weights: TransformerWeights, characters: str | None, path: Path) -> Path:
+    """One line per head: which token looks for which, which position for which, and what is then written.
+
+    Red raises a score or a logit, blue lowers it. The last line has the paths without attention: from a token straight
+    to the next one, and through the MLPs.
+    """
+    found, spec = circuits(weights), weights.spec
+    count = min(spec.classes, _MOST_TOKENS)
+    names = [repr(character)[1:-1] for character in characters or ""][:count]
+    lines = spec.blocks * spec.heads
+    figure = new_figure(16.5, 5.5 * (lines + 1))
+    axes = figure.subplots(lines + 1, 3, squeeze=False)
+    panels = []
+    for number in range(lines):
+        head = divmod(number, spec.heads)
+        where = f"block {head[0]}, head {head[1]}"
+        panels += [
+            (f"{where}: a token (down) looks for a token", found.query_key[head], True),
+            (f"{where}: a position (down) looks for a position", found.position_query_key[head].tril(), False),
+            (f"{where}: a token that is attended to (down) writes", found.output_value[head], True),
+        ]
+    panels.append(("a token (down) writes directly", found.direct, True))
+    ends = sorted({0, spec.blocks - 1})
+    panels += [(f"a token (down) writes through MLP {block}", found.mlp[block], True) for block in ends]
+    for unused in axes.flat[len(panels) :]:
+        unused.remove()
+    for axis, (title, matrix, of_tokens) in zip(axes.flat, panels, strict=False):
+        shown = matrix[:count, :count].detach().cpu().numpy() if of_tokens else matrix.detach().cpu().numpy()
+        end = float(np.abs(shown).max()) or 1.0
+        axis.imshow(shown, cmap="RdBu_r", vmin=-end, vmax=end)
+        axis.set_title(f"{title}, ±{end:.1f}", fontsize=8)
+        if of_tokens and names:
+            axis.set_xticks(range(len(names)), names, fontsize=5, family="monospace")
+            axis.set_yticks(range(len(names)), names, fontsize=5, family="monospace")
+    figure.suptitle(name)
     return save(figure, path)
