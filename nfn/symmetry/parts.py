@@ -141,10 +141,10 @@ def free_boundaries(spec: TransformerSpec) -> tuple[Boundary, ...]:
     return tuple(boundary for boundary in boundaries(spec) if not boundary.pinned)
 
 
-SHIFTS: tuple[Part, ...] = ("writer_shifts", "reader_shifts", "token_shifts", "class_shifts")
+_SHIFTS: tuple[Part, ...] = ("writer_shifts", "reader_shifts", "token_shifts", "class_shifts")
 
 
-def shift_component(weights: TransformerWeights, parts: Collection[str] = SHIFTS) -> Float[Tensor, "*batch d"]:
+def shift_component(weights: TransformerWeights, parts: Collection[str] = _SHIFTS) -> Float[Tensor, "*batch d"]:
     """The component of the weights along the shifts among ``parts``, a flat vector.
 
     It is the mean along the D axis of writers and of readers, which no LayerNorm lets through; the mean position, which
@@ -174,7 +174,7 @@ def shift_component(weights: TransformerWeights, parts: Collection[str] = SHIFTS
     return shifts.flat()
 
 
-def centered(weights: TransformerWeights, parts: Collection[str] = SHIFTS) -> TransformerWeights:
+def centered(weights: TransformerWeights, parts: Collection[str] = _SHIFTS) -> TransformerWeights:
     """The weights without their shifts: the same function, and CW for writers, FC for readers."""
     flat = weights.flat() - shift_component(weights, parts)
     return TransformerWeights.from_flat(weights.spec, flat, check_finite=False)
