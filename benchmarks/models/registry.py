@@ -31,6 +31,7 @@ from benchmarks.models.training import RECIPES
 from benchmarks.models.trees import fit_hyperparameters, fit_lightgbm, fit_random_forest, fit_xgboost
 from benchmarks.statistics import kendall_tau
 from nfn import (
+    GaugeNFN,
     HiddenProbeNFN,
     InvariantNFN,
     MLPPredictor,
@@ -122,8 +123,16 @@ MODELS = {
         BenchmarkModel("probe_gen_nfn", "ProbeGen", kind=ProbeGenNFN, recipe="place"),
         BenchmarkModel("transformer_nfn", "Transformer-NFN", kind=TransformerNFN),
         BenchmarkModel("quasi_nfn", "Quasi-NFN", kind=QuasiNFN),
-        BenchmarkModel("response_nfn", "responses", kind=ResponseNFN, recipe="gauge"),
-        BenchmarkModel("gauge_nfn", "Gauge-NFN", kind=InvariantNFN, recipe="gauge"),
+        BenchmarkModel("invariant_nfn", "Invariant-NFN", kind=InvariantNFN, recipe="gauge"),
+        BenchmarkModel("response_nfn", "Response-NFN", kind=ResponseNFN, recipe="gauge"),
+        BenchmarkModel("gauge_nfn", "Gauge-NFN", kind=GaugeNFN, recipe="gauge", edition=2),
+        BenchmarkModel(
+            "invariant_nfn_hyperparameters",
+            "Invariant-NFN averaged with hyperparameters only",
+            parts=("invariant_nfn", "hyperparameters"),
+            recipe="gauge",
+            reads_hyperparameters=True,
+        ),
         BenchmarkModel(
             "gauge_nfn_hyperparameters",
             "Gauge-NFN averaged with hyperparameters only",
