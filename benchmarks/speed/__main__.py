@@ -2,7 +2,7 @@
 
 python -m benchmarks.speed nfn                                Transformer-NFN beside its literal twin, on CPU and GPU
 python -m benchmarks.speed nfn --device cuda --config mnist
-python -m benchmarks.speed gauge                              Gauge-NFN: what it reads of 1,000 checkpoints, fit on 1,400
+python -m benchmarks.speed gauge                              Gauge-NFN: reading 1,000 checkpoints, a fit on 1,400
 python -m benchmarks.speed generation                         a whole epoch on a GPU, a few steps on a CPU
 python -m benchmarks.speed generation --models 512 1024 --config mnist --device cuda
 python -m benchmarks.speed generation --engines fused --variant small      kernels of GPUs with less shared memory
