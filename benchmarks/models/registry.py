@@ -126,19 +126,15 @@ MODELS = {
         BenchmarkModel("invariant_nfn", "Invariant-NFN", kind=InvariantNFN, recipe="gauge"),
         BenchmarkModel("response_nfn", "Response-NFN", kind=ResponseNFN, recipe="gauge"),
         BenchmarkModel("gauge_nfn", "Gauge-NFN", kind=GaugeNFN, recipe="gauge", edition=2),
-        BenchmarkModel(
-            "invariant_nfn_hyperparameters",
-            "Invariant-NFN averaged with hyperparameters only",
-            parts=("invariant_nfn", "hyperparameters"),
-            recipe="gauge",
-            reads_hyperparameters=True,
-        ),
-        BenchmarkModel(
-            "gauge_nfn_hyperparameters",
-            "Gauge-NFN averaged with hyperparameters only",
-            parts=("gauge_nfn", "hyperparameters"),
-            recipe="gauge",
-            reads_hyperparameters=True,
+        *(
+            BenchmarkModel(
+                f"{name}_hyperparameters",
+                f"{title} averaged with hyperparameters only",
+                parts=(name, "hyperparameters"),
+                recipe="gauge",
+                reads_hyperparameters=True,
+            )
+            for name, title in (("invariant_nfn", "Invariant-NFN"), ("gauge_nfn", "Gauge-NFN"))
         ),
         BenchmarkModel(
             "transformer_nfn_canonical",
