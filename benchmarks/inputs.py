@@ -24,7 +24,7 @@ from zoo import TransformerSpec, TransformerWeights
 
 _SHARE = 0.1  # of the numbers of sparse inputs
 _OF_HIDDEN_ROWS = ("deviation", "pooled size")  # how the names of their responses begin
-_Inputs = Callable[[TransformerSpec, Float[Tensor, "k t numbers"], Generator], Float[Tensor, "k t numbers"]]
+_Inputs = Callable[[TransformerSpec, Tensor, Generator], Tensor]
 """Makes other inputs in place of the usual ones."""
 
 
@@ -40,7 +40,7 @@ class _Ablation(ResponseNFN):
         cls.kind = cls.__name__.lower()
 
         @cache
-        def chosen(spec: TransformerSpec) -> Float[Tensor, "k t numbers"]:
+        def chosen(spec: TransformerSpec) -> Tensor:
             with torch.device("cpu"):
                 return inputs(spec, synthetic_inputs(spec), Generator().manual_seed(1))
 
@@ -57,12 +57,21 @@ class _Ablation(ResponseNFN):
         cls.known = {"responses": Source("responses", layout, InputCache(features, dtype=None))}
 
 
+def _refuse_tokens(spec: TransformerSpec, name: str) -> None:
+    if spec.vocabulary is not None:
+        raise ValueError(
+            f"{name} is images or word vectors, but {spec.task} transformers read tokens: take Half or Short"
+        )
+
+
 def _noise(spec: TransformerSpec, usual: Tensor, generator: Generator) -> Tensor:
+    _refuse_tokens(spec, "Noise")
     uniform = 2 * torch.rand(usual.shape, generator=generator) - 1
     return uniform if spec.patch_size else 3**0.5 * uniform
 
 
 def _dots(spec: TransformerSpec, usual: Tensor, generator: Generator) -> Tensor:
+    _refuse_tokens(spec, "Dots")
     dots = (torch.rand(usual.shape, generator=generator) < _SHARE).float()
     return 2 * dots - 1 if spec.patch_size else dots * usual / _SHARE**0.5
 

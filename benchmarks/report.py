@@ -16,6 +16,7 @@ benchmarks/results/ are made anew each time, from the submissions of the clone. 
     {{ runs("mnist")|length }}                        2,000: the final test accuracies of the generated runs, an array
     {{ table("kendall", "mnist") }}                   a layout of templates/tables/, here from the rows of kendall
     {{ data_note("agnews") }}                         what the readers of its tables must know about its data
+    {{ title(ours) }}                                 Gauge-NFN: the best reader of weights on the front page
 
 ``_Contents.names`` has all names that a template can use. A float is written with three digits
 (others: ``|digits(1)``), an integer as 2,000. A call that finds no row, or more than one, is an error that names the
@@ -57,11 +58,11 @@ import pandas as pd
 from benchmarks import paper, results
 from benchmarks.census import census_table
 from benchmarks.leaderboard.submission import rank, ranking_text, submissions_in
-from benchmarks.models.registry import MODELS
+from benchmarks.models.registry import MODELS, weight_models
 from benchmarks.options import SIX_MODELS
 from benchmarks.plots import first_predictions, headline_plot, scatter, tau_by_rows, tau_by_threshold
 from benchmarks.results import Result, ResultIndex, Value
-from benchmarks.tables import render_table, table, with_data_notes, without_variants
+from benchmarks.tables import main_setting, render_table, table, with_data_notes, without_variants
 from zoo.format.hyperparameters import DISTINCT_SEEDS, HYPERPARAMETERS
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import RUNS_FILE, PublishedZoo
@@ -186,6 +187,7 @@ class _Contents:
             "ranges": [size for size in paper.RANGES if size],
             "widths": list(paper.WIDTHS),
             "widths_of_paper": [tau for tau, _ in paper.WIDTHS.values()],
+            "ours": _leader(_headline_zoos(self.folder)),
         }
         tables = {
             "table": self.table,
@@ -198,6 +200,7 @@ class _Contents:
             "data_note": self.data_note,
         }
         others = {"runs": self.runs, "with_interval": _with_interval, "spread": np.ptp}
+        others |= {"title": lambda name: MODELS[name].title}
         return {name: _over_lists(function) for name, function in numbers.items()} | constants | tables | others
 
     def value(
@@ -326,6 +329,16 @@ def _headline_zoos(folder: Path) -> dict[str, ResultIndex]:
         for config, part in _IN_BOTH.items()
     }
     return {title: without_variants(index) for title, index in zoos.items() if index}
+
+
+def _leader(zoos: Mapping[str, ResultIndex]) -> str | None:
+    """Of the models that read weights alone and have rows in all of these zoos, the one with the highest mean τ."""
+    rows = {
+        name: [row for index in zoos.values() if (row := index.find("tau", name, **main_setting(name)))]
+        for name in weight_models()
+    }
+    means = {name: np.mean([row.value for row in found]) for name, found in rows.items() if len(found) == len(zoos) > 0}
+    return max(means, key=lambda name: means[name], default=None)
 
 
 def _final_runs(folder: Path) -> dict[str, pd.DataFrame]:

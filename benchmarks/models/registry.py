@@ -31,6 +31,7 @@ from benchmarks.models.training import RECIPES
 from benchmarks.models.trees import fit_hyperparameters, fit_lightgbm, fit_random_forest, fit_xgboost
 from benchmarks.statistics import kendall_tau
 from nfn import (
+    GaugeNFN,
     HiddenProbeNFN,
     InvariantNFN,
     MLPPredictor,
@@ -122,14 +123,18 @@ MODELS = {
         BenchmarkModel("probe_gen_nfn", "ProbeGen", kind=ProbeGenNFN, recipe="place"),
         BenchmarkModel("transformer_nfn", "Transformer-NFN", kind=TransformerNFN),
         BenchmarkModel("quasi_nfn", "Quasi-NFN", kind=QuasiNFN),
-        BenchmarkModel("response_nfn", "responses", kind=ResponseNFN, recipe="gauge"),
-        BenchmarkModel("gauge_nfn", "Gauge-NFN", kind=InvariantNFN, recipe="gauge"),
-        BenchmarkModel(
-            "gauge_nfn_hyperparameters",
-            "Gauge-NFN averaged with hyperparameters only",
-            parts=("gauge_nfn", "hyperparameters"),
-            recipe="gauge",
-            reads_hyperparameters=True,
+        BenchmarkModel("invariant_nfn", "Invariant-NFN", kind=InvariantNFN, recipe="gauge"),
+        BenchmarkModel("response_nfn", "Response-NFN", kind=ResponseNFN, recipe="gauge"),
+        BenchmarkModel("gauge_nfn", "Gauge-NFN", kind=GaugeNFN, recipe="gauge", edition=2),
+        *(
+            BenchmarkModel(
+                f"{name}_hyperparameters",
+                f"{title} averaged with hyperparameters only",
+                parts=(name, "hyperparameters"),
+                recipe="gauge",
+                reads_hyperparameters=True,
+            )
+            for name, title in (("invariant_nfn", "Invariant-NFN"), ("gauge_nfn", "Gauge-NFN"))
         ),
         BenchmarkModel(
             "transformer_nfn_canonical",

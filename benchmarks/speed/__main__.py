@@ -2,7 +2,7 @@
 
 python -m benchmarks.speed nfn                                Transformer-NFN beside its literal twin, on CPU and GPU
 python -m benchmarks.speed nfn --device cuda --config mnist
-python -m benchmarks.speed gauge                              Gauge-NFN: invariants of 1,000 checkpoints, fit on 1,400
+python -m benchmarks.speed gauge                              Gauge-NFN: reading 1,000 checkpoints, a fit on 1,400
 python -m benchmarks.speed generation                         a whole epoch on a GPU, a few steps on a CPU
 python -m benchmarks.speed generation --models 512 1024 --config mnist --device cuda
 python -m benchmarks.speed generation --engines fused --variant small      kernels of GPUs with less shared memory
@@ -88,7 +88,7 @@ _command = Command(
     __doc__,
     {
         "nfn": (_Nfn, "Transformer-NFN: forward and backward, and a training step, beside its literal twin"),
-        "gauge": (_Gauge, "Gauge-NFN: the invariants of 1,000 checkpoints, and a fit on 1,400"),
+        "gauge": (_Gauge, "Gauge-NFN: what it reads of 1,000 checkpoints, and a fit on 1,400"),
         "generation": (_Generation, "training zoo models: one at a time, and populations"),
         "loader": (_Loader, "reading checkpoints into torch batches: five ways, and a bare memory read"),
     },

@@ -89,6 +89,8 @@ def rendered(text: str, root: Path, rows: Path) -> str:
         ('runs("mnist", "test_accuracy < 0.5")|length + runs("mnist", "test_accuracy >= 0.5")|length', "10"),
         ("2000", "2,000"),
         ("plots", "../rows/plots"),
+        ("ours", "gauge_nfn"),
+        ("title(ours)", "Gauge-NFN"),
     ],
 )
 def test_a_template_writes_the_number_of_its_row(tmp_path: Path, rows: Path, call: str, number: str):

@@ -11,7 +11,7 @@ from benchmarks.results import ResultIndex
 from nfn import ResponseNFN
 from nfn.predictors.responses import response_layout, responses, synthetic_inputs
 from tests.refusal import refusal
-from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights
+from zoo import AGNEWS, MNIST, SHAKESPEARE, TransformerSpec, TransformerWeights
 from zoo.testing import TINY_AGNEWS, TINY_MNIST
 
 NAMES = ("Noise", "Dots", "Half", "Quarter", "Logits", "Hidden")
@@ -65,6 +65,12 @@ def test_short_sequences_are_of_texts_alone() -> None:
     torch.testing.assert_close(read_by("Short", weights), responses(weights, usual[:, :6]))
     with pytest.raises(ValueError, match="Short reads shorter texts, but mnist transformers read images"):
         inputs.Short(TINY_MNIST)
+
+
+@pytest.mark.parametrize("make", [inputs._noise, inputs._dots])
+def test_tokens_are_not_noise(make: inputs._Inputs) -> None:
+    with pytest.raises(ValueError, match="is images or word vectors, but shakespeare transformers read tokens"):
+        make(SHAKESPEARE, torch.zeros(2, 3), torch.Generator())
 
 
 def test_they_are_built_and_trained_like_response_nfn() -> None:

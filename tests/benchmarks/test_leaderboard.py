@@ -169,11 +169,11 @@ def test_the_error_shows_labels_with_a_noise_that_cannot_be_refused() -> None:
 
 @pytest.mark.long
 def test_no_predictor_of_the_tables_is_suspicious() -> None:
-    """Gauge-NFN is above the noise ceiling of AG News: labels of training and test split share their examples."""
+    """Invariant-NFN is above the noise ceiling of AG News: labels of training and test split share their examples."""
     rows, near = results.read("kendall", results._COMMITTED), 0
     for config, examples in (("mnist", 10_000), ("agnews", 7600)):
         found = first_predictions(ResultIndex.latest(rows, config), results._COMMITTED)
-        for name in ("hyperparameters", "gauge_nfn", "gauge_nfn_hyperparameters"):
+        for name in ("hyperparameters", "invariant_nfn", "invariant_nfn_hyperparameters"):
             predicted, truth = found[name].predicted, found[name].truth
             held_out = HeldOutRows(config, "epoch_75", (), truth, np.arange(len(truth)), None, examples, "")
             assert leaked_labels(predicted, held_out) is None, (config, name)
@@ -284,12 +284,12 @@ def test_the_heading_of_a_ranking_is_not_a_card_s(tiny_zoo: Path, tmp_path: Path
 
 def test_copied_predictions_and_names_are_refused_naming_both(tmp_path: Path, capsys) -> None:
     """Against what is in the repository, also where the copy was rounded, or some of it was changed."""
-    original, copy = ROOT / "benchmarks" / "submissions" / "gauge_nfn", tmp_path / "better"
+    original, copy = ROOT / "benchmarks" / "submissions" / "invariant_nfn", tmp_path / "better"
     shutil.copytree(original, copy)
     card("The Small Transformer Zoo authors", "Charles")(copy)
     message = refusal(main, ["check", str(copy)], capsys)
-    assert f"{copy} has the name of {original}, 'Gauge-NFN': choose another" in message
-    card("Gauge-NFN", "Better-NFN")(copy)
+    assert f"{copy} has the name of {original}, 'Invariant-NFN': choose another" in message
+    card("Invariant-NFN", "Better-NFN")(copy)
     for path in copy.glob("*.csv"):
         header, *rows = path.read_text().splitlines()
         parts = [row.rsplit(",", 1) for row in rows]
@@ -314,7 +314,7 @@ def test_a_submission_of_other_authors_is_not_replaced(tiny_zoo: Path, tmp_path:
 def test_the_committed_ranking_is_that_of_the_committed_submissions() -> None:
     submissions = submissions_in(ROOT / "benchmarks" / "submissions")
     names = {submission.name for submission in submissions}
-    assert names >= {"hyperparameters", "mlp", "statnn", "transformer_nfn", "gauge_nfn"}
+    assert names >= {"hyperparameters", "mlp", "statnn", "transformer_nfn", "invariant_nfn"}
     assert rank(submissions, ["small-transformer-zoo"]) == json.loads((ROOT / _RANKING).read_text())["zoos"]
 
 
@@ -340,11 +340,11 @@ def leaderboard_section(document: Path) -> str:
 def forge(clone: Path) -> None:
     """A submission that nobody can score, with a hand-written row of the highest τ, and a higher τ of another."""
     folder = clone / "benchmarks" / "submissions" / "forged"
-    shutil.copytree(folder.parent / "gauge_nfn", folder)
+    shutil.copytree(folder.parent / "invariant_nfn", folder)
     for file, rows in (("mnist.all.9d3e1f91.csv", "9d3e1f91"), ("mnist-seeds.all.f9e53019.csv", "f9e53019")):
         (folder / file).write_bytes(b"\xff unreadable")
         card(f'test_rows = "{rows}', f'test_rows = "{rows[::-1]}')(folder)
-    card('name = "Gauge-NFN"', 'name = "Forged"')(folder)
+    card('name = "Invariant-NFN"', 'name = "Forged"')(folder)
     zoos = json.loads((clone / _RANKING).read_text())["zoos"]
     sha256 = hashlib.sha256(b"\xff unreadable").hexdigest()
     for zoo in list(zoos):

@@ -59,16 +59,16 @@ def test_submissions_about_the_zoo_itself_are_there_with_their_tau() -> None:
 
 
 def test_a_copied_submission_is_not_on_the_page_and_an_unreadable_one_has_no_tau(tmp_path: Path) -> None:
-    original = page._Options.leaderboard / "gauge_nfn"
-    for name in ("gauge_nfn", "copy"):
+    original = page._Options.leaderboard / "invariant_nfn"
+    for name in ("invariant_nfn", "copy"):
         shutil.copytree(original, tmp_path / name)
     text = (original / "card.toml").read_text()
-    (tmp_path / "copy" / "card.toml").write_text(text.replace('"Gauge-NFN"', '"Copy"'))
+    (tmp_path / "copy" / "card.toml").write_text(text.replace('"Invariant-NFN"', '"Copy"'))
     with pytest.raises(ValueError, match="predictions in common with"):
         list(page._submitted(tmp_path, "small-transformer-zoo"))
     for path in (tmp_path / "copy").glob("*.csv"):
         path.write_bytes(b"\xff")
-    assert {entry.predictor for entry in page._submitted(tmp_path, "small-transformer-zoo")} == {"Gauge-NFN"}
+    assert {entry.predictor for entry in page._submitted(tmp_path, "small-transformer-zoo")} == {"Invariant-NFN"}
 
 
 @pytest.mark.long
