@@ -1,0 +1,172 @@
+"""Alignment: exact on moved copies, never farther, blind to how its inputs were moved, as close as a slow search."""
+
+from itertools import permutations
+from math import cos, pi, sin
+
+import pytest
+import torch
+
+from nfn import FullGroupElement, align, interpolate, merge
+from nfn.symmetry.alignment import balanced
+from nfn.symmetry.parts import check_parts
+from tests.nfn.conftest import LEARNED_WORDS, LINES, ODD_SPECS, Bundled, change, inputs_of, logits, random_weights
+from tests.nfn.language import trained, windows
+from zoo import SHAKESPEARE, TransformerSpec, TransformerWeights
+
+TINY = TransformerSpec(
+    "tiny",
+    4,
+    3,
+    dim=3,
+    heads=2,
+    key_dim=1,
+    value_dim=1,
+    hidden_dim=3,
+    blocks=1,
+    residual=True,
+    vocabulary=4,
+    causal=True,
+)
+
+
+@pytest.mark.parametrize("spec", [ODD_SPECS[0], ODD_SPECS[2], *ODD_SPECS[4:]], ids=lambda spec: spec.task)
+def test_a_moved_copy_is_brought_back(spec: TransformerSpec, generator: torch.Generator):
+    u = random_weights(spec, (2,), generator)
+    v = FullGroupElement.sample(spec, (2,), generator=generator, scale_range=10.0).act(u)
+    found = align(u, v)
+    torch.testing.assert_close(found.weights.flat(), v.flat(), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found.element.act(u).flat(), found.weights.flat())
+    assert bool((found.after < 1e-6).all())
+    assert bool((found.before > 1).all())
+
+
+def test_a_moved_copy_of_a_trained_checkpoint_is_brought_back(bundled: Bundled, generator: torch.Generator):
+    v = FullGroupElement.sample(bundled.spec, (4,), generator=generator).act(bundled.weights)
+    torch.testing.assert_close(align(bundled.weights, v).weights.flat(), v.flat(), rtol=0, atol=1e-5)
+    u = trained(0)
+    v = FullGroupElement.sample(SHAKESPEARE, generator=generator).act(u)
+    found = align(u, v)
+    torch.testing.assert_close(found.weights.flat(), v.flat(), rtol=0, atol=1e-7)
+    assert found.after.shape == ()
+
+
+def test_independent_checkpoints_come_closer_and_stay_the_same_functions(bundled: Bundled):
+    first = TransformerWeights.from_flat(bundled.spec, bundled.weights.flat()[:2])
+    second = TransformerWeights.from_flat(bundled.spec, bundled.weights.flat()[2:])
+    found = align(first, second)
+    assert bool((found.after < found.before).all())
+    for row in range(2):
+        one = TransformerWeights.from_flat(bundled.spec, first.flat()[row])
+        moved = TransformerWeights.from_flat(bundled.spec, found.weights.flat()[row])
+        assert change(logits(one, bundled.inputs, 1e-14), logits(moved, bundled.inputs, 1e-14)) < 1e-6
+
+
+def test_language_models_come_closer_by_every_part_of_the_group():
+    u, v = trained(0), trained(1)
+    distances = [
+        float(align(u, v, parts=parts).after)
+        for parts in ((), ("heads", "units"), ("heads", "units", "query_key", "value_output"))
+    ]
+    whole = align(u, v)
+    assert distances[0] > distances[1] > distances[2]
+    assert float(whole.after) < 0.8 * float(whole.before)
+    assert change(logits(u, windows(), 1e-14), logits(whole.weights, windows(), 1e-14)) < 1e-8
+
+
+@pytest.mark.parametrize("spec", [ODD_SPECS[0], LINES, LEARNED_WORDS], ids=lambda spec: spec.task)
+def test_it_does_not_matter_how_the_inputs_were_moved(spec: TransformerSpec, generator: torch.Generator):
+    u, v = random_weights(spec, (3,), generator), random_weights(spec, (3,), generator)
+    plain = align(u, v)
+    g, h = (FullGroupElement.sample(spec, (3,), generator=generator, scale_range=10.0) for _ in range(2))
+    moved = align(g.act(u), h.act(v))
+    torch.testing.assert_close(moved.after, plain.after, rtol=1e-6, atol=1e-6)
+    # the line between them passes through the same functions
+    middle = interpolate(plain.weights, v, 0.5), interpolate(moved.weights, h.act(v), 0.5)
+    inputs = inputs_of(spec, generator)
+    for row in range(3):
+        one, other = (logits(TransformerWeights.from_flat(spec, w.flat()[row]), inputs, 1e-14) for w in middle)
+        assert change(one, other) < 1e-5
+
+
+def slow_distance(u: TransformerWeights, v: TransformerWeights, steps: int) -> float:
+    """The smallest distance of balanced forms of ``TINY``: every rotation of a fine grid, every order, every sign."""
+    spec, parts = u.spec, check_parts(u.spec, None)
+    first, second = (
+        balanced(w, parts).act(w) for w in (TransformerWeights.from_flat(spec, w.flat()[None]) for w in (u, v))
+    )
+    basis = torch.tensor([[1, -1, 0], [1, 1, -2]], dtype=torch.float64)
+    basis = basis / basis.norm(dim=1, keepdim=True)
+    a, b, closest = first.blocks[0], second.blocks[0], torch.inf
+    named = ("embedding.weight", "positions.weight", "unembedding.weight")
+    fixed = sum(float(w.flat().square().sum()) for w in (first, second))
+    for step in range(steps):
+        for sign in (1, -1):
+            angle = 2 * pi * step / steps
+            inner = torch.tensor([[cos(angle), -sign * sin(angle)], [sin(angle), sign * cos(angle)]]).double()
+            turn = basis.T @ inner @ basis + 1 / 3
+            gain = sum(float(((first[name] @ turn.T) * second[name]).sum()) for name in named)
+            gain += float(((turn @ a.bias_b[0]) * b.bias_b[0]).sum())
+            heads = [
+                sum(
+                    abs(sum(float(((turn @ x[0, s]) * y[0, i]).sum()) for x, y in ((a.query, b.query), (a.key, b.key))))
+                    + abs(
+                        float(((turn @ a.value[0, s]) * b.value[0, i]).sum())
+                        + float(((a.output[0, s] @ turn.T) * b.output[0, i]).sum())
+                    )
+                    for i, s in enumerate(order)
+                )
+                for order in permutations(range(2))
+            ]
+            units = [
+                sum(
+                    float(((turn @ a.weight_a[0][:, s]) * b.weight_a[0][:, i]).sum())
+                    + float(a.bias_a[0, s] * b.bias_a[0, i])
+                    + float(((turn @ a.weight_b[0, s]) * b.weight_b[0, i]).sum())
+                    for i, s in enumerate(order)
+                )
+                for order in permutations(range(3))
+            ]
+            closest = min(closest, fixed - 2 * (gain + max(heads) + max(units)))
+    return max(0.0, closest) ** 0.5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_as_close_as_a_slow_search_over_the_whole_group(seed: int):
+    generator = torch.Generator().manual_seed(seed)
+    u, v = random_weights(TINY, (), generator), random_weights(TINY, (), generator)
+    found, slow = align(u, v, restarts=12), slow_distance(u, v, 120)
+    assert float(found.after) <= slow + 1e-9
+    assert float(found.after) > slow - 1e-2
+    once = align(u, v)
+    assert float(found.after) <= float(once.after) <= float(once.before)
+
+
+def test_the_balanced_form_is_unchanged_by_scales_up_to_an_isometry(generator: torch.Generator):
+    u = random_weights(LINES, (2,), generator)
+    parts = check_parts(LINES, None)
+    v = FullGroupElement.sample(LINES, (2,), generator=generator).act(u)
+    for weights in (u, v):
+        result = balanced(weights, parts).act(weights)
+        block = result.encoder
+        torch.testing.assert_close(block.query.mT @ block.query, block.key.mT @ block.key, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(block.value.mT @ block.value, block.output @ block.output.mT, rtol=1e-6, atol=1e-6)
+    sizes = [torch.linalg.vector_norm(balanced(w, parts).act(w).flat(), dim=-1) for w in (u, v)]
+    torch.testing.assert_close(*sizes, rtol=1e-8, atol=1e-8)
+
+
+def test_merging_copies_gives_the_function_of_each(generator: torch.Generator):
+    u = random_weights(LINES, (), generator)
+    copies = [FullGroupElement.sample(LINES, generator=generator).act(u) for _ in range(3)]
+    merged, inputs = merge(copies), inputs_of(LINES, generator)
+    assert change(logits(u, inputs, 1e-14), logits(merged, inputs, 1e-14)) < 1e-6
+
+
+def test_bad_input_is_refused_in_one_clear_line(generator: torch.Generator):
+    u, other = random_weights(LINES, (), generator), random_weights(LEARNED_WORDS, (), generator)
+    for function in (lambda: align(u, other), lambda: interpolate(u, other, 0.5)):
+        with pytest.raises(ValueError, match="only transformers of the same dimensions"):
+            function()
+    with pytest.raises(ValueError, match="restarts are at least 0, got -1"):
+        align(u, u, restarts=-1)
+    with pytest.raises(ValueError, match="there is nothing to merge"):
+        merge([])
