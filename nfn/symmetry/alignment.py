@@ -18,7 +18,7 @@ Names come before everything: tokens, positions and classes are the same in both
 What has no partner yet counts as zero, so the first pass goes from what is known along the network.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 
@@ -29,7 +29,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from nfn.symmetry.canonical import DEAD_BOUNDARY, UnitLayer, attention_of, closest_orthogonal, written_size
-from nfn.symmetry.full_group import FullGroupElement
+from nfn.symmetry.full_group import FullGroupElement, centered_basis
 from nfn.symmetry.full_matching import match_weights
 from nfn.symmetry.group import pick
 from nfn.symmetry.parts import boundaries, check_parts, free_boundaries, owners, shift_component
@@ -41,6 +41,7 @@ _RIDGE = 1e-12  # of a Gram matrix, relative to its trace: a head of lower rank 
 _UNKNOWN = 1e-7  # of the largest singular value: in directions that have less, R is open and counts as zero
 _SMALLEST = 1e-30
 _ALIKE = 1e-4  # relative difference of sizes of units, below which two checkpoints may be one function
+_LEARNING_RATE = 1e-2  # of the steps on a loss
 _FROM_NAMES, _IN_PLACE = 0, 1  # how a search starts; later ones start from random rotations
 _OF_HEADS = {"heads", "query_key", "value_output"}
 
@@ -55,9 +56,19 @@ class Alignment:
     after: Float[Tensor, "*batch"]
 
 
-@torch.no_grad()
+Loss = Callable[[TransformerWeights], Float[Tensor, " b"]]
+"""The losses of checkpoints [b, d] on some batch; the next call may take another one."""
+
+
 def align(
-    weights: TransformerWeights, reference: TransformerWeights, *, parts: Iterable[str] | None = None, restarts: int = 0
+    weights: TransformerWeights,
+    reference: TransformerWeights,
+    *,
+    parts: Iterable[str] | None = None,
+    features: bool = False,
+    restarts: int = 0,
+    loss: Loss | None = None,
+    steps: int = 100,
 ) -> Alignment:
     """Brings each checkpoint as close as possible to its reference, by the ``parts`` of the group, for None by all.
 
@@ -65,6 +76,10 @@ def align(
     it is. The search starts from what has names, and ``restarts`` times from random rotations; the closest result
     counts. Where that is farther than the checkpoint was, as for two that have one start, the search begins where it
     is, so that the result is never farther. A copy that the group has moved is brought back exactly.
+
+    ``features`` allows the paper's π_O where ``rotations`` are not among the parts: permutations inside the blocks of a
+    transformer without residual connections. With a ``loss`` the element found takes ``steps`` of gradient descent on
+    the loss in the middle of the straight line; then the distance is that of its result, whatever it is.
     """
     spec = weights.spec
     if reference.spec != spec:
@@ -76,20 +91,12 @@ def align(
     first, second = (_flattened(w, batch) for w in (weights, reference))
     ours, theirs = balanced(first, chosen), balanced(second, chosen)
     u, v = ours.act(first), theirs.act(second)
-    found = FullGroupElement.identity(spec, (len(u.flat()),), device=u.flat().device)
-    before = torch.linalg.vector_norm(u.flat() - v.flat(), dim=-1)
-    after = torch.full_like(before, torch.inf)
-    for start in (_FROM_NAMES, *range(2, 2 + restarts), _IN_PLACE):
-        if start == _IN_PLACE and bool((after < before).all()):
-            break
-        tried = _Search(u, v, chosen, start).run()
-        distance = torch.linalg.vector_norm(tried.act(u).flat() - v.flat(), dim=-1)
-        if start == _IN_PLACE:
-            distance = torch.where(after < before, torch.inf, distance)
-        found = _where(distance < after, tried, found)
-        after = torch.minimum(distance, after)
+    found, before, after = _closest(u, v, (*chosen, *(("features",) if features else ())), restarts)
+    if loss is not None:
+        found = _refined(found, u, v, chosen, loss, steps)
+        after = _distance(found.act(u), v)
     element = theirs.inverse().compose(found).compose(ours)
-    if set(chosen) >= set(check_parts(spec, None)):
+    if loss is None and set(chosen) >= set(check_parts(spec, None)):
         for number in _perhaps_copies(u, v, after):
             match = match_weights(*(TransformerWeights.from_flat(spec, w.flat()[number]) for w in (first, second)))
             if match.element is not None:
@@ -99,6 +106,78 @@ def align(
     element = element.map(lambda tensor: tensor.reshape((*batch, *tensor.shape[1:])))
     aligned = element.act(TransformerWeights.from_flat(spec, weights.flat(), check_finite=False))
     return Alignment(element, aligned, before.view(batch), after.view(batch))
+
+
+@torch.no_grad()
+def _closest(
+    u: TransformerWeights, v: TransformerWeights, parts: Sequence[str], restarts: int
+) -> tuple[FullGroupElement, Float[Tensor, " b"], Float[Tensor, " b"]]:
+    """The isometry that brings balanced u close to balanced v, and their distances before and after it."""
+    found = FullGroupElement.identity(u.spec, (len(u.flat()),), device=u.flat().device)
+    before = _distance(u, v)
+    after = torch.full_like(before, torch.inf)
+    for start in (_FROM_NAMES, *range(2, 2 + restarts), _IN_PLACE):
+        if start == _IN_PLACE and bool((after < before).all()):
+            break
+        tried = _Search(u, v, parts, start).run()
+        distance = _distance(tried.act(u), v)
+        if start == _IN_PLACE:
+            distance = torch.where(after < before, torch.inf, distance)
+        found = _where(distance < after, tried, found)
+        after = torch.minimum(distance, after)
+    return found, before, after
+
+
+def _refined(
+    found: FullGroupElement,
+    u: TransformerWeights,
+    v: TransformerWeights,
+    parts: Sequence[str],
+    loss: Loss,
+    steps: int,
+) -> FullGroupElement:
+    """The element after some steps of Adam on the mean loss between g·u and v.
+
+    What moves is smooth: rotations B·exp(A − Aᵀ)·Bᵀ + 11ᵀ/D with B orthogonal to 1, M and N by matrix exponentials,
+    scales of units by exponentials. The orders of heads and units stay.
+    """
+    spec, moved = u.spec, found.act(u)
+    basis = centered_basis(spec.dim, u.flat().device)
+    nothing = FullGroupElement.identity(spec, (len(u.flat()),), device=u.flat().device)
+    shapes = {
+        "rotations": (*nothing.rotations.shape[:-2], spec.dim - 1, spec.dim - 1),
+        "m": nothing.m.shape,
+        "n": nothing.n.shape,
+        "unit_scales": nothing.unit_scales.shape,
+    }
+    named = {"rotations": "rotations", "m": "query_key", "n": "value_output", "unit_scales": "unit_scales"}
+    free = {
+        name: torch.zeros(shape, dtype=torch.float64, device=u.flat().device, requires_grad=True)
+        for name, shape in shapes.items()
+        if named[name] in parts
+    }
+
+    def step_of(free: dict[str, Tensor]) -> FullGroupElement:
+        fields = {name: torch.exp(free[name]) for name in ("unit_scales",) if name in free}
+        fields |= {name: torch.matrix_exp(free[name]) for name in ("m", "n") if name in free}
+        if "rotations" in free:
+            turn = torch.matrix_exp(free["rotations"] - free["rotations"].mT)
+            fields["rotations"] = basis @ turn @ basis.mT + 1 / spec.dim
+        return replace(nothing, **fields)
+
+    optimizer = torch.optim.Adam(free.values(), lr=_LEARNING_RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    with torch.enable_grad():
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss(interpolate(step_of(free).act(moved), v, 0.5)).sum().backward()
+            optimizer.step()
+            schedule.step()
+    return step_of({name: tensor.detach() for name, tensor in free.items()}).compose(found)
+
+
+def _distance(u: TransformerWeights, v: TransformerWeights) -> Float[Tensor, " b"]:
+    return torch.linalg.vector_norm(u.flat() - v.flat(), dim=-1)
 
 
 def _perhaps_copies(u: TransformerWeights, v: TransformerWeights, after: Float[Tensor, " b"]) -> list[int]:
@@ -227,6 +306,8 @@ class _Search:
             for place, boundary in enumerate(self.boundaries):
                 if turns and not boundary.pinned:
                     self._turn(place)
+                if "features" in self.parts and self._is_inside(place) and number > 0:
+                    self._permute(place)
                 for prefix in owners(boundary.readers, "query.weight"):
                     self._match_heads(prefix, place)
                 for prefix in owners(boundary.readers, "fc1.weight") if "units" in self.parts else ():
@@ -242,15 +323,28 @@ class _Search:
         free = [closest_orthogonal(turn) for turn, each in turns if not each.pinned]
         return replace(self.found, rotations=torch.stack(free, dim=1)) if free else self.found
 
+    def _is_inside(self, place: int) -> bool:
+        """Whether attention writes into this boundary, and nothing else does."""
+        return all(name.endswith("output.weight") for name in self.boundaries[place].writers)
+
     def _turn(self, place: int) -> None:
-        """R of one boundary, from everything that writes into it and reads from it."""
-        boundary, total = self.boundaries[place], torch.ones_like(self.rotations[place])
+        """R of one boundary, the closest to ``_products``."""
+        u, singular, vt = torch.linalg.svd(self._products(place) + 1)
+        known = singular > _UNKNOWN * singular[:, :1]
+        self.rotations[place] = (u * known[:, None, :]) @ vt
+
+    def _permute(self, place: int) -> None:
+        """R of one boundary as a permutation."""
+        order = _assignments(self._products(place))
+        self.rotations[place] = torch.eye(self.spec.dim).to(self.u.flat())[order]
+
+    def _products(self, place: int) -> Float[Tensor, "b D D"]:
+        """Σ v·uᵀ over everything that writes into a boundary and reads from it."""
+        boundary, total = self.boundaries[place], torch.zeros_like(self.rotations[place])
         for name, axis in {**boundary.writers, **dict.fromkeys(boundary.readers, -1)}.items():
             ours, theirs = (w[name].movedim(axis, 1).reshape(self.count, self.spec.dim, -1) for w in (self.now, self.v))
             total = total + theirs @ ours.mT
-        u, singular, vt = torch.linalg.svd(total)
-        known = singular > _UNKNOWN * singular[:, :1]
-        self.rotations[place] = (u * known[:, None, :]) @ vt
+        return total
 
     def _match_heads(self, prefix: str, place: int) -> None:
         """The heads of a block that reads from this boundary, with M and N."""

@@ -80,7 +80,7 @@ def canonicalize(weights: TransformerWeights, parts: Iterable[str] | None = None
         if turn and not boundary.pinned:
             rotation = _canonical_rotation(_turning_vectors(result, boundary))
             for name, axis in {**boundary.writers, **dict.fromkeys(boundary.readers, -1)}.items():
-                result[name].copy_(turned(result, name, axis, rotation))
+                result[name].copy_(turned(spec, name, result[name], axis, rotation))
         for attention in readers:
             _fix_bases_of_heads(attention, chosen)
     fixed = result.flat().reshape(*batch, spec.num_parameters).to(dtype)

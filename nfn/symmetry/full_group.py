@@ -202,33 +202,34 @@ class FullGroupElement(Element):
             bias_a=blocks.bias_a * scale,
             weight_b=blocks.weight_b / scale[..., None],
         )
-        new = old.with_encoder(scaled)
+        state = old.with_encoder(scaled).state_dict()
         last = ["unembedding.weight"]
         if not self.spec.causal:
             last = ["classifier.fc2.weight", "classifier.fc2.bias"]
             order, scale = self.classifier_units, pick(self.classifier_unit_scales, self.classifier_units, -1)
-            rows, columns = old["classifier.fc1.weight"], old["classifier.fc2.weight"]
-            new["classifier.fc1.weight"].copy_(pick(rows, order, -2) * scale[..., None])
-            new["classifier.fc1.bias"].copy_(pick(old["classifier.fc1.bias"], order, -1) * scale)
-            new["classifier.fc2.weight"].copy_(pick(columns, order[..., None, :], -1) / scale[..., None, :])
+            state["classifier.fc1.weight"] = pick(old["classifier.fc1.weight"], order, -2) * scale[..., None]
+            state["classifier.fc1.bias"] = pick(old["classifier.fc1.bias"], order, -1) * scale
+            columns = pick(old["classifier.fc2.weight"], order[..., None, :], -1)
+            state["classifier.fc2.weight"] = columns / scale[..., None, :]
         turns = zip(self.rotations.unbind(-3), self.boundary_scales.unbind(-1), strict=True)
         for boundary, (rotation, boundary_scale) in zip(free_boundaries(self.spec), turns, strict=True):
+            scaled_rotation = rotation * boundary_scale[..., None, None]
             for name, axis in boundary.writers.items():
-                new[name].copy_(turned(new, name, axis, rotation * boundary_scale[..., None, None]))
+                state[name] = turned(self.spec, name, state[name], axis, scaled_rotation)
             for name in boundary.readers:
-                new[name].copy_(turned(new, name, -1, rotation))
+                state[name] = turned(self.spec, name, state[name], -1, rotation)
         for name in last:
-            axes = (None,) * len(self.spec.tensors[name].shape)
-            new[name].copy_(new[name] * self.logit_scale[(..., *axes)])
-        return new.flat()
+            state[name] = state[name] * self.logit_scale[(..., *(None,) * len(self.spec.tensors[name].shape))]
+        flattened = (state[name].flatten(-len(slot.shape)) for name, slot in self.spec.tensors.items())
+        return torch.cat(list(flattened), dim=-1)
 
 
 def turned(
-    weights: TransformerWeights, name: str, axis: int, rotation: Float[Tensor, "*batch D D"]
+    spec: TransformerSpec, name: str, tensor: Tensor, axis: int, rotation: Float[Tensor, "*batch D D"]
 ) -> Float[Tensor, "..."]:
-    """R applied along one axis, D, of a tensor of the weights. Leading dimensions are broadcast."""
-    vectors = weights[name].movedim(axis, -1)
-    others = len(weights.spec.tensors[name].shape) - 1
+    """R applied along one axis, D, of a tensor with this name. Leading dimensions are broadcast."""
+    vectors = tensor.movedim(axis, -1)
+    others = len(spec.tensors[name].shape) - 1
     if others == 0:
         return (rotation @ vectors[..., None])[..., 0]
     return (vectors @ rotation.mT[(..., *(None,) * (others - 1), slice(None), slice(None))]).movedim(-1, axis)
@@ -249,11 +250,11 @@ def _random_rotations(shape: tuple[int, ...], dim: int, generator: torch.Generat
     q, r = torch.linalg.qr(gaussian)
     # Without the signs of the diagonal Q would not be uniform, and its determinant always the same.
     q = q * torch.sign(r.diagonal(dim1=-2, dim2=-1))[..., None, :]
-    basis = _centered_basis(dim, generator.device)
+    basis = centered_basis(dim, generator.device)
     return basis @ q @ basis.mT + 1 / dim
 
 
-def _centered_basis(dim: int, device: torch.device) -> Float[Tensor, "D rest"]:
+def centered_basis(dim: int, device: torch.device) -> Float[Tensor, "D rest"]:
     """The Helmert basis: D−1 orthonormal columns that sum to zero."""
     columns = torch.tril(torch.ones(dim, dim, dtype=torch.float64, device=device), -1).mT[:, 1:].clone()
     count = torch.arange(1, dim, dtype=torch.float64, device=device)

@@ -143,8 +143,8 @@ class TransformerWeights:
 
     def with_encoder(self, encoder: BlockWeights) -> "TransformerWeights":
         """A copy of these weights whose blocks are ``encoder`` (stacked as in ``.encoder``); the rest is unchanged."""
-        flat = self._flat.clone()
-        target = type(self)(self.spec, flat).encoder
+        copy = type(self).from_flat(self.spec, self._flat.clone(), check_finite=False)
         for field in fields(encoder):
-            getattr(target, field.name).copy_(getattr(encoder, field.name))
-        return type(self).from_flat(self.spec, flat, check_finite=False)
+            # a new view each time: one that was taken before the first tensor with a gradient came cannot take another
+            getattr(copy.encoder, field.name).copy_(getattr(encoder, field.name))
+        return copy
