@@ -39,6 +39,7 @@ _Benchmark = Literal[
     "rows",
     "census",
     "fidelity",
+    "merge",
     "speed.generation",
     "speed.loader",
     "speed.nfn",

@@ -1,0 +1,240 @@
+"""What lies between two runs: loss along the straight line, plain and aligned, and models merged from several runs.
+
+    python -m benchmarks.merge --zoo DIR --config shakespeare-repeats           runs of one configuration, other seeds
+    python -m benchmarks.merge --zoo DIR --config mnist --data DATA             one seed, other configurations
+
+Pairs are drawn by a fixed seed: of runs that repeat one configuration where the config has such, else of any two. Each
+is aligned by the permutations of heads and units, by the paper's group, by the whole group, and with ``--steps`` also
+by gradient steps on training batches. The barrier is the highest loss on the line minus the mean of its ends. Where
+configurations are repeated, the first 2, 4, 8 … runs of each are merged and compared with their best member and with
+their ensemble, the mean of their probabilities.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from zoo.checked import Count, CountOrZero
+from zoo.command import DEFAULT_NAME, Command, Device, DryRun, Option, ZooName
+
+
+@dataclass(frozen=True)
+class _Options:
+    zoo: ZooName = DEFAULT_NAME
+    config: Annotated[str, Option("config of the zoo")] = "shakespeare-repeats"
+    checkpoint: Annotated[str | None, Option("of each run (default: the last one of the protocol)", "LABEL")] = None
+    where: Annotated[str | None, Option("only these rows, e.g. \"optimizer == 'adam'\"", "EXPRESSION")] = None
+    pairs: Annotated[Count, Option("how many pairs of runs")] = 200
+    points: Annotated[Count, Option("points on the line between the ends")] = 9
+    examples: Annotated[Count, Option("test examples that losses are measured on")] = 1000
+    steps: Annotated[CountOrZero, Option("gradient steps on training batches, as one more way to align")] = 0
+    data: Annotated[Path | None, Option("folder of the task's data (default: downloaded)", "DIR")] = None
+    device: Device = "auto"
+    out: Annotated[Path, Option("folder to write to", "DIR")] = Path("results")
+    dry_run: DryRun = False
+
+
+_command = Command(__name__, "benchmarks.merge", __doc__, _Options, lambda _: ("matplotlib",))
+
+from collections.abc import Callable, Mapping
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+import nfn
+from benchmarks import results
+from benchmarks.results import Result
+from benchmarks.statistics import interval_of, resampled_means
+from benchmarks.tables import for_terminal, render_table
+from zoo.command import progress_bar
+from zoo.device import choose_device
+from zoo.format.hyperparameters import CONFIGURATION
+from zoo.plots import new_figure, save
+from zoo.reading.locate import find_folder
+from zoo.reading.reader import ZooReader, open_zoo
+from zoo.tasks.evaluation import load_task
+from zoo.tasks.examples import Examples, TaskData
+from zoo.transformer.population import population_logits, population_losses, prepare_inputs
+from zoo.transformer.weights import TransformerWeights
+
+_PAIRS_AT_ONCE, _TILE, _BATCH = 32, 100, 32
+_PAPER = ("heads", "query_key", "value_output", "units")
+_Align = Callable[[TransformerWeights, TransformerWeights], TransformerWeights]
+
+
+@_command
+def main(options: _Options) -> None:
+    device = choose_device(options.device)
+    folder = find_folder(options.zoo, options.config)
+    reader = open_zoo(folder, options.config, "all")
+    details = reader.details
+    task = load_task(details.definition(Path.cwd()), options.data, lambda: folder / details.task).to(device)
+    test = task.test[slice(0, options.examples)]
+    rows = _rows_of(reader, options)
+    groups = [list(group) for _, group in rows.groupby(list(CONFIGURATION), sort=False).groups.items()]
+    repeated = [group for group in groups if len(group) > 1]
+    pairs = _draw(repeated or [list(rows.index)], options.pairs)
+    ways = _ways(task, options.steps)
+    weights = {row: reader.weights(row).to(device) for row in {row for pair in pairs for row in pair}}
+    shares = np.linspace(0, 1, options.points + 2)
+    lines = {way: np.zeros((len(pairs), len(shares))) for way in ways}
+    with progress_bar() as bar:
+        shown = bar.add_task("pairs", total=len(pairs) * len(ways))
+        for start in range(0, len(pairs), _PAIRS_AT_ONCE):
+            part = pairs[start : start + _PAIRS_AT_ONCE]
+            first, second = (
+                TransformerWeights.from_flat(reader.spec, torch.stack([weights[pair[end]] for pair in part]))
+                for end in (0, 1)
+            )
+            for way, align in ways.items():
+                aligned = align(first, second)
+                on_line = [_losses(task, test, nfn.interpolate(aligned, second, float(t)).flat()) for t in shares]
+                lines[way][start : start + len(part)] = torch.stack(on_line, dim=1).cpu().numpy()
+                bar.advance(shown, len(part))
+    setting = {"checkpoint": rows.attrs["checkpoint"], "examples": len(test), "points": options.points}
+    setting |= {"where": options.where} if options.where else {}
+    measured = [row for way, losses in lines.items() for row in _barrier_rows(options, way, losses, setting, device)]
+    measured += _merged_rows(options, reader, task, test, repeated, ways, setting, device)
+    text = render_table("merge", rows=measured)
+    print(for_terminal(text))
+    if not options.dry_run:
+        results.append(measured, options.out)
+        print(f"drawn: {_plot(options.config, shares, lines, options.out / f'merge.{options.config}.png')}")
+
+
+def _rows_of(reader: ZooReader, options: _Options) -> pd.DataFrame:
+    """The chosen checkpoint of each run."""
+    checkpoint = options.checkpoint or reader.details.checkpoints[-2 if len(reader.details.checkpoints) > 1 else -1]
+    if checkpoint not in reader.details.checkpoints:
+        raise ValueError(
+            f"{options.config} has no checkpoint {checkpoint!r}: it has {', '.join(reader.details.checkpoints)}"
+        )
+    rows = reader.metadata
+    rows = rows[rows["checkpoint"] == checkpoint]
+    rows = rows[np.isin(rows.index, reader.rows(options.where))] if options.where else rows
+    if len(rows) < 2:
+        raise ValueError(f"a line has two ends: {options.config} has {len(rows)} such checkpoints")
+    rows.attrs["checkpoint"] = checkpoint
+    return rows
+
+
+def _draw(groups: list[list[int]], count: int) -> list[tuple[int, int]]:
+    """Pairs of rows of one group each, as many of each group as possible."""
+    random = np.random.default_rng(0)
+    every = [list(combinations(group, 2)) if len(group) < 100 else None for group in groups]
+    drawn: list[tuple[int, int]] = []
+    for each, group in zip(every, groups, strict=True):
+        share = -(-count // len(groups))
+        if each is None:
+            each = [tuple(random.choice(group, 2, replace=False).tolist()) for _ in range(share)]
+        drawn += [each[number] for number in random.permutation(len(each))[:share]]
+    return drawn[:count]
+
+
+def _ways(task: TaskData, steps: int) -> Mapping[str, _Align]:
+    """How the first of two runs is brought to the second."""
+    ways: dict[str, _Align] = {
+        "plain": lambda u, v: u,
+        "permutations": lambda u, v: nfn.align(u, v, parts=("heads", "units"), features=True).weights,
+        "paper": lambda u, v: nfn.align(u, v, parts=_PAPER, features=True).weights,
+        "whole": lambda u, v: nfn.align(u, v).weights,
+    }
+    if steps:
+        random = torch.Generator().manual_seed(0)
+
+        def batch_loss(weights: TransformerWeights) -> Float[Tensor, " b"]:
+            chosen = torch.randint(len(task.train), (_BATCH,), generator=random).to(task.train.inputs.device)
+            examples = task.train[chosen]
+            return population_losses(_answers(task, examples, weights.flat()), examples.labels)
+
+        ways["gradient"] = lambda u, v: nfn.align(u, v, loss=batch_loss, steps=steps).weights
+    return ways
+
+
+def _answers(task: TaskData, examples: Examples, flat: Float[Tensor, "b d"]) -> Float[Tensor, "b n *t classes"]:
+    x, mask = task.model_inputs(examples.inputs)
+    return population_logits(task.spec, flat.float(), prepare_inputs(task.spec, x), mask)
+
+
+@torch.no_grad()
+def _losses(task: TaskData, test: Examples, flat: Float[Tensor, "b d"]) -> Float[Tensor, " b"]:
+    """The mean loss of each model."""
+    tiles = [test[slice(start, start + _TILE)] for start in range(0, len(test), _TILE)]
+    sums = [population_losses(_answers(task, tile, flat), tile.labels) * len(tile) for tile in tiles]
+    return torch.stack(sums).sum(0) / len(test)
+
+
+@torch.no_grad()
+def _ensemble_loss(task: TaskData, test: Examples, flat: Float[Tensor, "b d"]) -> float:
+    """The loss of the mean of the members' probabilities."""
+    total = 0.0
+    for start in range(0, len(test), _TILE):
+        tile = test[slice(start, start + _TILE)]
+        mean = _answers(task, tile, flat).log_softmax(-1).logsumexp(0) - np.log(len(flat))
+        total += float(F.nll_loss(mean.flatten(0, -2), tile.labels.flatten(), reduction="mean")) * len(tile)
+    return total / len(test)
+
+
+def _barrier_rows(
+    options: _Options, way: str, losses: Float[np.ndarray, "pairs points"], setting: Mapping, device: torch.device
+) -> list[Result]:
+    """The mean barrier of a way, with the middle 95 % of a bootstrap over the pairs."""
+    barriers = losses.max(1) - (losses[:, 0] + losses[:, -1]) / 2
+    values = {"barrier": float(barriers.mean()), "loss_of_ends": float(losses[:, [0, -1]].mean())}
+    if (interval := interval_of(resampled_means(barriers))) is not None:
+        values |= {"barrier_low": interval[0], "barrier_high": interval[1]}
+    where = {"n": len(losses), "device": device, "variant": way, "setting": dict(setting)}
+    return [Result.measured("merge", options.config, metric, value, **where) for metric, value in values.items()]
+
+
+def _merged_rows(
+    options: _Options,
+    reader: ZooReader,
+    task: TaskData,
+    test: Examples,
+    groups: list[list[int]],
+    ways: Mapping[str, _Align],
+    setting: Mapping,
+    device: torch.device,
+) -> list[Result]:
+    """Losses of merged runs, of the best member and of the ensemble, means over the configurations."""
+    measured = []
+    most = min((len(group) for group in groups), default=0)
+    for count in (size for size in (2, 4, 8, 16) if size <= most):
+        losses: dict[str, list[float]] = {}
+        for group in groups:
+            flat = torch.stack([reader.weights(row) for row in group[:count]]).to(device)
+            losses.setdefault("best member", []).append(float(_losses(task, test, flat).min()))
+            losses.setdefault("ensemble", []).append(_ensemble_loss(task, test, flat))
+            members = TransformerWeights.from_flat(reader.spec, flat)
+            first = TransformerWeights.from_flat(reader.spec, flat[:1].expand_as(flat))
+            for way, align in ways.items():
+                merged = align(members, first).flat().mean(0, keepdim=True)
+                losses.setdefault(way, []).append(float(_losses(task, test, merged)))
+        where = {"n": len(groups), "device": device, "setting": {**setting, "members": count}}
+        measured += [
+            Result.measured("merge", options.config, "merged_loss", float(np.mean(values)), variant=way, **where)
+            for way, values in losses.items()
+        ]
+    return measured
+
+
+def _plot(config: str, shares: np.ndarray, lines: Mapping[str, np.ndarray], path: Path) -> Path:
+    """The mean loss on the line, one curve per way."""
+    figure = new_figure(6.0, 4.0)
+    axis = figure.subplots()
+    for way, losses in lines.items():
+        axis.plot(shares, losses.mean(0), marker="o", markersize=3, label=way)
+    axis.set(title=f"{config}, {len(next(iter(lines.values())))} pairs", xlabel="from one run to the other")
+    axis.set_ylabel("test loss")
+    axis.legend(fontsize=8)
+    return save(figure, path)
+
+
+if __name__ == "__main__":
+    main()
