@@ -145,8 +145,7 @@ class RawTexts:
     classes: int
 
     def encode(self, embedding: WordEmbedding, spec: TransformerSpec) -> TaskData:
-        """The texts as word ids of this embedding, ``spec.tokens`` per text. Where vectors are learned, its own are not
-        used."""
+        """The texts as word ids of this embedding, ``spec.tokens`` per text."""
         texts = len(self.train.texts) + len(self.test.texts)
         if texts * spec.tokens > _MOST_TOKENS:
             sizes = f"{texts:,} texts of {spec.tokens:,} tokens"
