@@ -13,7 +13,10 @@ from zoo.format.hyperparameters import MAX_REPEATS, MIN_REPEATS, repeats_of
 from zoo.transformer.spec import SPECS
 
 TaskName = Annotated[str, Option(f"{', '.join(SPECS)}, or the path of a task file (TOML)")]
-DATA_HELP = "folder that the paths of the task's data start from (default: the task file's; the paper's is downloaded)"
+DATA_HELP = (
+    "folder that the paths of the task's data start from; Shakespeare's text is its shakespeare/input.txt, else that "
+    "of the package (default: the task file's; the paper's is downloaded)"
+)
 _EngineName = Literal["auto", "fused", "torch"]
 ENGINES: tuple[_EngineName, ...] = get_args(_EngineName)
 SampleSeed = Annotated[int, Meta(ge=0, lt=1000)]

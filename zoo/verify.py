@@ -38,7 +38,11 @@ class _Options:
     evaluate: Annotated[CountOrZero, Option("measure N random rows of each config again, some of every split", "N")] = 0
     data: Annotated[
         Path | None,
-        Option("folder that the data's paths start from (default: this one; the paper's data is downloaded)", "DIR"),
+        Option(
+            "folder that the data's paths start from; Shakespeare's text is its shakespeare/input.txt, else that of "
+            "the package (default: this one; the paper's data is downloaded)",
+            "DIR",
+        ),
     ] = None
     fetch: Annotated[bool, Option("also download the data that the zoo names on the hub, for --evaluate")] = False
     seed: Annotated[Seed, Option("which rows --evaluate takes")] = 0
