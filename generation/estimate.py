@@ -94,8 +94,8 @@ def describe_work(job: Job, shards: Iterable[int]) -> str:
 
 
 def _shaped_data(job: Job) -> TaskData:
-    """The job's data, with no words unless their vectors are learned, since those count as weights; blank examples for a
-    paper's task whose data would be downloaded."""
+    """The job's data, with no words unless their vectors are learned and so are weights; blank examples for a paper's
+    task whose data would be downloaded."""
     file, preset = job.sweep.task.file, job.sweep.preset
     sample = preset.name == "demo"
     at_hand = job.data is not None or not file.is_paper or (sample and file.name == "mnist")
