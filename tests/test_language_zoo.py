@@ -137,11 +137,21 @@ def test_the_manifest_and_the_card_describe_the_tokens(folder: Path) -> None:
         "The transformers of `lines` are language models",
         "Token i stands for the i-th of the\n`characters` in `manifest.json`",
         "best (highest test accuracy; lowest test loss of language models)",
-        "In `words` the vectors are learned instead, as rows of `embedding.weight`",
+        "In `words` word vectors are learned, as rows of `embedding.weight`",
         *(f"| {name} | float | of language models: " for name in LANGUAGE_LABELS),
         "| `unembedding.weight` | 11 × 6 | – |",
     ):
         assert statement in card, statement
+
+
+def test_learned_words_are_published_without_vectors(folder: Path) -> None:
+    embedding = zoo.open(folder / "zoo", "words").embedding
+    assert embedding is not None
+    assert (len(embedding.vocabulary), embedding.table.shape) == (16, (18, 0))
+    assert (folder / "zoo/words/embedding.safetensors").stat().st_size < 300
+    card = (folder / "zoo/README.md").read_text()
+    assert "embedding.safetensors" not in card
+    assert "then those of `vocabulary.json`" in card
 
 
 def test_it_is_described_and_exported(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
