@@ -83,7 +83,7 @@ class TrainingOptions(ShardOptions):
         if self.seeds is not None:
             repeats_of(self.seeds)
         if self.preset is not None and self.task not in SPECS and Path(self.task).is_file():
-            raise ValueError(f"--preset is for the paper's tasks: leave it out, the protocol is in {self.task}")
+            raise ValueError(f"--preset is for {', '.join(SPECS)}: leave it out, the protocol is in {self.task}")
         for name, value in (("--sample-seed", self.sample_seed), ("--where", self.where)):
             if value is not None and self.sample is None:
                 raise ValueError(f"{name} is about a sample: say how many configurations with --sample N")

@@ -224,6 +224,15 @@ def interrupt(epoch: int, *_: object) -> None:
         raise KeyboardInterrupt
 
 
+def test_a_long_training_of_an_own_task_does_not_point_to_a_preset(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("generation.shard.estimate_seconds", lambda *_, **__: (3600.0, "torch"))
+    words = ["--task", str(folder / "lines.toml"), "--shard", "0", "--runs", "1", "--out", str(tmp_path)]
+    run([*words, "--device", "cpu"])
+    assert " on this CPU; a GPU takes far less\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("way", ["interrupted", "continued"])
 def test_a_shard_that_was_interrupted_or_had_fewer_runs_ends_with_the_same_bytes(
     way: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -173,7 +173,7 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, damage, message: str) -> Non
 def test_what_is_missing_or_too_large_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"mine.txt is missing: text data are one file of UTF-8 text"):
         TextData("mine.txt").read(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"is missing"):
+    with pytest.raises(FileNotFoundError, match="is a folder: text data are one file"):
         TextData(".").read(tmp_path)
     with (tmp_path / "mine.txt").open("wb") as sparse:
         sparse.truncate(1 << 40)
