@@ -86,10 +86,10 @@ def epoch_batches(
 
     Where an epoch reads more, ``per_epoch``, the subset follows again and again, each time in another order.
     """
-    wanted, batch = per_epoch or len(subset), protocol.batch_size
-    steps = wanted // batch if len(subset) else 0
+    wanted, batch = (per_epoch or len(subset)) if len(subset) else 0, protocol.batch_size
+    steps = wanted // batch
     if steps == 0:
-        raise ValueError(f"{len(subset)} training examples do not fill one batch of {batch}")
+        raise ValueError(f"{wanted:,} training examples do not fill one batch of {batch}: take a smaller batch_size")
     random = _random_numbers(_ORDER, epoch)
     passes = [random.permutation(len(subset)) for _ in range(-(-steps * batch // len(subset)))]
     order = torch.from_numpy(np.concatenate(passes)[: steps * batch])

@@ -17,6 +17,7 @@ from generation.population.engine import checkpoint_labels
 from generation.population.torch_engine import fitting_models
 from generation.population.trainer import PopulationTrainer, make_engine
 from generation.protocol import RunConfig
+from generation.word_vectors import frozen_embedding
 from zoo.command import duration, how_many
 from zoo.device import choose_device, name_device
 from zoo.reading.locate import data_folder
@@ -93,13 +94,19 @@ def describe_work(job: Job, shards: Iterable[int]) -> str:
 
 
 def _shaped_data(job: Job) -> TaskData:
-    """The job's data, words without vectors; blank examples for a paper's task whose data would be downloaded."""
+    """The job's data, with no words unless their vectors are learned and so are weights; blank examples for a paper's
+    task whose data would be downloaded."""
     file, preset = job.sweep.task.file, job.sweep.preset
     sample = preset.name == "demo"
     at_hand = job.data is not None or not file.is_paper or (sample and file.name == "mnist")
     if at_hand or (data_folder() / _FOLDERS[file.name]).is_dir():
         raw = read_training_data(file, job.data, sample=sample)
-        data = task_data(file, raw, _no_words(file.text_spec(raw.classes).dim) if isinstance(raw, RawTexts) else None)
+        words = None
+        if isinstance(raw, RawTexts):
+            learned = file.content.transformer.embedding == "learned"
+            none = _no_words(file.text_spec(raw.classes).dim)
+            words = frozen_embedding(file, raw, None, job.vectors) if learned else none
+        data = task_data(file, raw, words)
     else:
         known, spec, blank = KNOWN[file.name], SPECS[file.name], _BLANK[file.name]
         train, test = (

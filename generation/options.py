@@ -13,7 +13,10 @@ from zoo.format.hyperparameters import MAX_REPEATS, MIN_REPEATS, repeats_of
 from zoo.transformer.spec import SPECS
 
 TaskName = Annotated[str, Option(f"{', '.join(SPECS)}, or the path of a task file (TOML)")]
-DATA_HELP = "folder that the paths of the task's data start from (default: the task file's; the paper's is downloaded)"
+DATA_HELP = (
+    "folder that the paths of the task's data start from; Shakespeare's text is its shakespeare/input.txt, else that "
+    "of the package (default: the task file's; the paper's is downloaded)"
+)
 _EngineName = Literal["auto", "fused", "torch"]
 ENGINES: tuple[_EngineName, ...] = get_args(_EngineName)
 SampleSeed = Annotated[int, Meta(ge=0, lt=1000)]
@@ -80,7 +83,7 @@ class TrainingOptions(ShardOptions):
         if self.seeds is not None:
             repeats_of(self.seeds)
         if self.preset is not None and self.task not in SPECS and Path(self.task).is_file():
-            raise ValueError(f"--preset is for the paper's tasks: leave it out, the protocol is in {self.task}")
+            raise ValueError(f"--preset is for {', '.join(SPECS)}: leave it out, the protocol is in {self.task}")
         for name, value in (("--sample-seed", self.sample_seed), ("--where", self.where)):
             if value is not None and self.sample is None:
                 raise ValueError(f"{name} is about a sample: say how many configurations with --sample N")

@@ -86,13 +86,15 @@ def _train_in_folder(job: Job, shard: int, report: _Report | None) -> None:
     earlier = _earlier_runs(job, folder, record) if held else None
     say(
         f"{how_many(len(trainer.configs), 'run')} of {record.task}, {job.sweep.title(shard)}, preset {record.preset}: "
-        f"{trainer.protocol.epochs} epochs on {trainer.device}, {record.engine} engine; data: {record.data_source}"
+        f"{how_many(trainer.protocol.epochs, 'epoch')} on {trainer.device}, {record.engine} engine; "
+        f"data: {record.data_source}"
     )
     if note := record.data_note():
         say(f"note: {record.config} is trained on {note}; its manifest and card will say so")
     on_cpu = trainer.device.type == "cpu"
     if on_cpu and (seconds := estimate_seconds(job, trainer.configs, trainer.task, steps=1)[0]) > _LONG_SECONDS:
-        say(f"that will take about {duration(seconds)} on this CPU; --preset demo takes minutes, and a GPU far less")
+        less = "--preset demo takes minutes, and a GPU far less" if record.task_file is None else "a GPU takes far less"
+        say(f"that will take about {duration(seconds)} on this CPU; {less}")
     folder.mkdir(parents=True, exist_ok=True)
     if earlier:
         say(f"{folder} has the first {how_many(held, 'run')} already and keeps them")

@@ -49,7 +49,8 @@ def frozen_embedding(task: TaskFile, raw: RawTexts, folder: Path | None, vectors
     """The word vectors that all transformers of a zoo share: those in ``folder`` where there are some.
 
     Else they are made from ``vectors`` (a file or a name for gensim), or trained on the training texts or drawn at
-    random as the task file has it, and saved in ``folder``.
+    random as the task file has it, and saved in ``folder``. Where vectors are learned, there are only words: their
+    vectors have no numbers.
     """
     dim = task.text_spec(raw.classes).dim
     make, origin = _train_embedding, f"trained on {raw.source}"
@@ -59,12 +60,14 @@ def frozen_embedding(task: TaskFile, raw: RawTexts, folder: Path | None, vectors
         if vectors is not None:
             raise ValueError(f'--vectors {vectors}: {task.where} has embedding = "{kind}"; use one or the other')
         make, origin = _random_embedding, f"random, for the words of {raw.source}"
+        if kind == "learned":
+            dim, origin = 0, f"learned, for the words of {raw.source}"
     elif vectors is not None:
         make, origin = partial(_reduce_vectors, vectors), f"{vectors}, reduced by PCA"
     if folder is not None and (folder / VECTORS_FILE).is_file():
         _check_origin(folder, origin)
         embedding = WordEmbedding.load(folder)
-        if (found := embedding.table.shape[1]) != dim:
+        if (found := embedding.table.shape[1]) != dim and kind != "learned":
             raise ValueError(f"{task.where}: [transformer] dim is {dim}, the word vectors in {folder} have {found}")
     else:
         embedding = make(raw.train.texts, dim)

@@ -1,6 +1,7 @@
 """A zoo of language models and one of learned word vectors, from text files to what readers get."""
 
 import contextlib
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import torch
 
 import zoo
 from generation.run import main as run
+from tests.faults.rewriting import rewrite, set_value
 from tests.generation.small_tasks import TINY_LINES, write_lines, write_texts
+from tests.refusal import refusal
 from tests.zoo.written_page import config_of, file_beside
 from zoo.describe import main as describe
 from zoo.export import main as export
@@ -74,6 +77,44 @@ def test_what_was_trained_is_verified_and_measured_again(
     assert measured.loss == pytest.approx(float(words.metadata["test_loss"].iloc[0]), abs=1e-4)
 
 
+def test_forged_labels_are_found_and_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each is too small a change to contradict the run's curve."""
+    shutil.copytree(folder / "zoo", tmp_path / "zoo")
+    forged = {
+        ("lines", 0): {"late_loss": -1e-3},
+        ("lines", 1): {"test_loss": 2e-3, "early_loss": 0.01},
+        ("lines", 2): {"bigram_divergence": 1e-3, "induction_loss": 0.5},
+        ("words", 0): {"test_loss": 2e-3},
+    }
+    expected = {}
+    for (config, row), changes in forged.items():
+        (name,) = PublishedZoo.read(tmp_path / "zoo").files(config, "train")
+        true = zoo.open(folder / "zoo", config).metadata.iloc[row]
+        rewrite(tmp_path / "zoo", name, set_value(row, **{label: true[label] + by for label, by in changes.items()}))
+        for label, by in changes.items():
+            words = f"stored {label.removeprefix('test_').replace('_', ' ')} {true[label] + by:.4f}"
+            expected[f"error: {tmp_path / 'zoo' / name}, row {row}: {words}"] = pytest.approx(true[label], abs=1e-4)
+    assert _verify(tmp_path / "zoo") == []
+    monkeypatch.chdir(folder)
+    with pytest.raises(SystemExit):
+        verify([str(tmp_path / "zoo"), "--evaluate", "1000"])
+    found = dict(line.split(", measured ") for line in capsys.readouterr().err.splitlines())
+    assert {line: float(measured) for line, measured in found.items()} == expected
+
+
+def test_labels_are_those_of_the_text_that_was_trained_on(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The test text is the same, but the bigrams of the training text are others."""
+    text = (folder / "lines.txt").read_text()
+    (tmp_path / "lines.txt").write_text(text[1::-1] + text[2:])
+    assert "with another text: name the folder of the same data with --data" in refusal(
+        verify, [str(folder / "zoo"), "--evaluate", "1", "--data", str(tmp_path)], capsys
+    )
+
+
 def test_datasets_loads_every_column(folder: Path, tmp_path: Path) -> None:
     for load in (zoo.load_dataset, datasets.load_dataset):
         loaded = load(str(folder / "zoo"), "lines", cache_dir=str(tmp_path / "cache"))
@@ -97,11 +138,21 @@ def test_the_manifest_and_the_card_describe_the_tokens(folder: Path) -> None:
         "The transformers of `lines` are language models",
         "Token i stands for the i-th of the\n`characters` in `manifest.json`",
         "best (highest test accuracy; lowest test loss of language models)",
-        "In `words` the vectors are learned instead, as rows of `embedding.weight`",
+        "In `words` word vectors are learned, as rows of `embedding.weight`",
         *(f"| {name} | float | of language models: " for name in LANGUAGE_LABELS),
         "| `unembedding.weight` | 11 × 6 | – |",
     ):
         assert statement in card, statement
+
+
+def test_learned_words_are_published_without_vectors(folder: Path) -> None:
+    embedding = zoo.open(folder / "zoo", "words").embedding
+    assert embedding is not None
+    assert (len(embedding.vocabulary), embedding.table.shape) == (16, (18, 0))
+    assert (folder / "zoo/words/embedding.safetensors").stat().st_size < 300
+    card = (folder / "zoo/README.md").read_text()
+    assert "embedding.safetensors" not in card
+    assert "then those of `vocabulary.json`" in card
 
 
 def test_it_is_described_and_exported(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,13 +4,13 @@
     python -m zoo.verify small-transformer-zoo --evaluate 20 --data DIR
 
 With --evaluate, that many random rows of each config, of all splits in turn and of each at least one, are rebuilt from
-their weights, and their test accuracy is measured again on the real test set. Exit code 1 and one line on stderr for
-each fault.
+their weights, and their accuracy and loss on the real test set are measured again, of language models the other labels,
+too. Exit code 1 and one line on stderr for each fault.
 
 What it proves: the files are those that the manifest lists, byte by byte, and the rows do not contradict each other.
 Ids of runs follow from their configurations, seeds from the policy, epochs from the checkpoints' names, labels from the
 runs' curves (to 0.005, since a GPU may have measured these in half precision), splits from the ids; no weights are
-there twice. The measured rows also have the accuracy that is stored.
+there twice. The measured rows also have the accuracy and the losses that are stored, except train_loss.
 
 What it cannot: whoever publishes a zoo makes its hashes, so they prove no origin. Curves and labels that were invented
 together pass, except in rows that are measured; so do weights that are copied with a small change, and hyperparameters
@@ -22,8 +22,9 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from math import isclose
 from pathlib import Path
 from typing import Annotated
 
@@ -37,7 +38,11 @@ class _Options:
     evaluate: Annotated[CountOrZero, Option("measure N random rows of each config again, some of every split", "N")] = 0
     data: Annotated[
         Path | None,
-        Option("folder that the data's paths start from (default: this one; the paper's data is downloaded)", "DIR"),
+        Option(
+            "folder that the data's paths start from; Shakespeare's text is its shakespeare/input.txt, else that of "
+            "the package (default: this one; the paper's data is downloaded)",
+            "DIR",
+        ),
     ] = None
     fetch: Annotated[bool, Option("also download the data that the zoo names on the hub, for --evaluate")] = False
     seed: Annotated[Seed, Option("which rows --evaluate takes")] = 0
@@ -47,6 +52,8 @@ _command = Command(__name__, "zoo.verify", __doc__, _Options)
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from zoo.format.croissant import croissant_faults, parquet_fault
 from zoo.format.faults import SeenWeights, config_faults
@@ -70,13 +77,14 @@ from zoo.reading.reader import MappedCheckpoints
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.evaluation import evaluate, load_task
 from zoo.tasks.examples import TaskData
+from zoo.tasks.language import language_labels
 from zoo.tasks.paper_data import SAMPLE_SOURCE, load_sample_digits, task_data
 from zoo.terminal import printable
 from zoo.transformer.model import build_model
 
 _FAULTY = 1
-_ACCURACY_TOLERANCE = 0.002
-"""Another device rounds differently and may classify a few test examples differently."""
+_ACCURACY_TOLERANCE, _LOSS_TOLERANCE, _RELATIVE_TOLERANCE = 0.002, 1e-4, 1e-5
+"""Another device rounds differently and may classify a few test examples differently. Losses may be large."""
 
 
 def _verify(folder: Path, advance: Advance = lambda done: None) -> list[str]:
@@ -182,7 +190,7 @@ def _check_config(zoo: PublishedZoo, config: str, damaged: set[str], seen: SeenW
     yield from config_faults(details, details.shards, *located, weights, seen, splits=splits, whole=not damaged)
 
 
-def _verify_accuracy(
+def _verify_labels(
     folder: Path,
     count: int,
     data: Path | None,
@@ -203,16 +211,24 @@ def _verify_accuracy(
             mapped = MappedCheckpoints(zoo.paths(config, SPLITS), details.spec)
             task = _load_test_set(folder, details, data, fetch)
             for row in _drawn_rows(details, count, seed):
-                stored = float(mapped.table.column("test_accuracy")[row].as_py())
-                model = build_model(details.spec, torch.from_numpy(mapped.gather(np.array([row]))[0]))
-                measured = evaluate(model, task).accuracy
-                if abs(measured - stored) > _ACCURACY_TOLERANCE:
-                    path, number = mapped.locate(row)
-                    problems.append(f"{path}, row {number}: stored accuracy {stored:.4f}, measured {measured:.4f}")
+                weights, (path, number) = torch.from_numpy(mapped.gather(np.array([row]))), mapped.locate(row)
+                for name, measured in _measure(task, weights).items():
+                    stored = float(mapped.table.column(name)[row].as_py())
+                    tolerance = _ACCURACY_TOLERANCE if name == "test_accuracy" else _LOSS_TOLERANCE
+                    if not isclose(measured, stored, abs_tol=tolerance, rel_tol=_RELATIVE_TOLERANCE):
+                        label = name.removeprefix("test_").replace("_", " ")
+                        problems.append(f"{path}, row {number}: stored {label} {stored:.4f}, measured {measured:.4f}")
                 advance(1)
         return problems
 
     return read_one_edition(folder, measure_again, partial(_warn_of_change, folder))
+
+
+def _measure(task: TaskData, weights: Float[Tensor, "1 d"]) -> dict[str, float]:
+    """What a checkpoint's columns of these names should hold."""
+    measured = evaluate(build_model(task.spec, weights[0]), task)
+    more = language_labels(task, weights) if task.spec.causal else {}
+    return {"test_accuracy": measured.accuracy, "test_loss": measured.loss} | {k: float(v) for k, v in more.items()}
 
 
 def _drawn_rows(details: ConfigDetails, count: int, seed: int) -> list[int]:
@@ -238,14 +254,17 @@ def _load_test_set(folder: Path, details: ConfigDetails, data: Path | None, fetc
             raise FileNotFoundError(f"{error}; name the folder of {definition.name}'s data with --data") from error
     if details.data and task.identity:
         same = details.data.test_sha256 == task.identity.test_sha256
+        if details.spec.causal:  # the divergence is from the bigrams of the training text
+            same = same and details.data.train_sha256 == task.identity.train_sha256
     else:
         same = _same_test_set(details.data_source, task.source)
     if not same:
         raise ValueError(
             f"the zoo was measured on {details.data_source!r}, but the data at hand is {task.source!r}, with another "
-            "test set: name the folder of the same data with --data"
+            f"{'text' if details.spec.causal else 'test set'}: name the folder of the same data with --data"
         )
-    return task
+    train = task.train[slice(details.data.train_rows if details.data else None)]  # the first windows of a text
+    return replace(task, spec=details.spec, train=train)
 
 
 def _same_test_set(recorded: str, source: str) -> bool:
@@ -266,8 +285,8 @@ def main(options: _Options) -> None:
         problems = _verify(folder, advance=lambda done: bar.advance(hashing, done))
         if options.evaluate and not problems:
             drawn = [len(_drawn_rows(details, options.evaluate, 0)) for details in zoo.configs.values()]
-            measuring = bar.add_task("measuring accuracy", total=sum(drawn))
-            problems = _verify_accuracy(
+            measuring = bar.add_task("measuring again", total=sum(drawn))
+            problems = _verify_labels(
                 folder,
                 options.evaluate,
                 options.data,
@@ -288,7 +307,8 @@ def main(options: _Options) -> None:
     if options.evaluate:
         count = max([options.evaluate, *(len(filled_splits(config)) for config in zoo.configs.values())])
         drawn = how_many(count, "random row")
-        print(f"accuracy of {drawn} per config measured again: all within {_ACCURACY_TOLERANCE}")
+        within = f"all within {_ACCURACY_TOLERANCE}, losses within {_LOSS_TOLERANCE}"
+        print(f"accuracy of {drawn} per config measured again: {within}")
 
 
 if __name__ == "__main__":

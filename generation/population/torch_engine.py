@@ -30,7 +30,13 @@ from generation.population.engine import Engine, PopulationState, UpdateRule, up
 from generation.protocol import RunConfig
 from zoo.device import fast_small_products, single_threaded_workers
 from zoo.tasks.examples import Examples, TaskData
-from zoo.transformer.population import no_dropout, population_logits, population_losses, prepare_inputs
+from zoo.transformer.population import (
+    fitting_examples,
+    no_dropout,
+    population_logits,
+    population_losses,
+    prepare_inputs,
+)
 from zoo.transformer.spec import AGNEWS, TransformerSpec
 
 _Precision = Literal["float64", "float32", "bfloat16"]
@@ -206,11 +212,11 @@ class TorchEngine(Engine):
     ) -> tuple[Float64[Tensor, " P"], Float64[Tensor, " P"]]:
         """Accuracy and mean loss on ``examples`` of every run that is alive, in float32; NaN for the others."""
         correct = torch.zeros(len(self.configs), dtype=torch.float64, device=self.device)
-        loss = torch.zeros_like(correct)
+        loss, size = torch.zeros_like(correct), fitting_examples(self.spec, _EVALUATION_BATCH)
 
         @torch.no_grad()
         def measure(number: int, passes: Sequence[slice]) -> None:
-            part = examples[slice(number * _EVALUATION_BATCH, (number + 1) * _EVALUATION_BATCH)]
+            part = examples[slice(number * size, (number + 1) * size)]
             x, mask = self.task.model_inputs(part.inputs)
             x = prepare_inputs(self.spec, x)
             for rows in passes:
@@ -218,7 +224,7 @@ class TorchEngine(Engine):
                 correct[rows] += (logits.argmax(dim=-1) == part.labels).flatten(1).sum(dim=1)
                 loss[rows] += population_losses(logits, part.labels).double() * len(part)
 
-        self._side_by_side(measure, -(-len(examples) // _EVALUATION_BATCH), alive)
+        self._side_by_side(measure, -(-len(examples) // size), alive)
         dead = torch.where(alive, 0.0, torch.nan)
         return correct / examples.labels.numel() + dead, loss / len(examples) + dead
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from generation.estimate import estimate_seconds
+from generation.estimate import _shaped_data, estimate_seconds
 from generation.job import Job
 from generation.population.torch_engine import fitting_models
 from generation.population.trainer import PopulationTrainer
@@ -16,6 +16,7 @@ from generation.protocol import Preset
 from generation.run import main
 from generation.sweep import Sweep
 from generation.task import named_task
+from tests.generation.small_tasks import write_texts
 from tests.generation.test_task_file import SMALL, write, write_images
 from tests.refusal import refusal
 
@@ -51,6 +52,19 @@ def test_a_dry_run_prints_the_work_and_writes_nothing(tmp_path: Path, capsys: py
         assert float(estimate[1]) == pytest.approx(shards * written, rel=0.05)
     main([*words, "--shard", "0", "--dry-run"])
     assert capsys.readouterr().out == f"all runs are finished in {out}: nothing to do\n"
+
+
+def test_a_dry_run_counts_the_vectors_of_learned_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = write_texts(tmp_path, train=96, test=40), tmp_path / "runs"
+    words = ["--task", str(path), "--device", "cpu", "--out", str(out), "--dry-run"]
+    main(words)
+    assert 'has embedding = "learned"; use one or the other' in refusal(main, [*words, "--vectors", "v.txt"], capsys)
+    task = named_task(path)
+    job = Job(Sweep(task, Preset("own", task.protocol), "shared"), out, device="cpu")
+    counted = _shaped_data(job).spec
+    assert counted.vocabulary == 18
+    assert not out.exists()
+    assert counted == job.load().spec
 
 
 def test_the_time_is_that_of_the_steps_that_were_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

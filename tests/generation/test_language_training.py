@@ -2,13 +2,18 @@
 
 import math
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 import torch
 from small_tasks import TINY_LINES, few_lines, write_lines, write_texts
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import zoo
 from generation.data import TrainingRows, epoch_batches, load_task_data
@@ -25,7 +30,7 @@ from zoo.format.schema import LANGUAGE_LABELS
 from zoo.format.shard import CHECKPOINTS_FILE
 from zoo.publish import main as publish
 from zoo.tasks.evaluation import measure
-from zoo.tasks.examples import TaskData
+from zoo.tasks.examples import RawCharacters, TaskData
 from zoo.tasks.language import language_labels
 from zoo.verify import main as verify
 
@@ -101,8 +106,9 @@ def slow_labels(task: TaskData, weights: torch.Tensor) -> tuple[float, float, fl
     return early, late, divergence, repeated
 
 
-@pytest.mark.parametrize(("tokens", "test"), [(8, 10), (17, 40), (2, 260)])
-def test_labels_are_those_of_plain_loops(tokens: int, test: int) -> None:
+@pytest.mark.parametrize(("tokens", "test", "logits"), [(8, 10, 1 << 24), (17, 40, 5000), (2, 260, 1 << 24)])
+def test_labels_are_those_of_plain_loops(tokens: int, test: int, logits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zoo.transformer.population._MOST_LOGITS", logits)
     task = few_lines(train=60, test=test, spec=replace(TINY_LINES, tokens=tokens))
     weights = 0.5 * torch.randn(18, task.spec.num_parameters)  # more than are measured at once
     measured = language_labels(task, weights)
@@ -110,6 +116,48 @@ def test_labels_are_those_of_plain_loops(tokens: int, test: int) -> None:
     for index in (0, 17):
         actual = [float(values[index]) for values in measured.values()]
         assert actual == pytest.approx(slow_labels(task, weights[index]), abs=1e-5)
+
+
+class LargestTensor(TorchDispatchMode):
+    """How many numbers the largest tensor has that torch makes."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        made = [part for part in tree_leaves(result) if isinstance(part, torch.Tensor) and not part.is_sparse]
+        self.numbers = max([self.numbers, *(part.untyped_storage().nbytes() // part.itemsize for part in made)])
+        return result
+
+
+def test_a_large_vocabulary_is_measured_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """60 windows have 4.8 million logits per model, and a table of bigrams would have 25 million counts."""
+    monkeypatch.setattr("zoo.transformer.population._MOST_LOGITS", 1 << 22)
+    monkeypatch.setattr("zoo.tasks.evaluation.single_threaded_workers", lambda _: nullcontext(SimpleNamespace(map=map)))
+    monkeypatch.setattr("torch.get_num_threads", lambda: 1)
+    characters = "".join(chr(0x4E00 + index) for index in range(5000))
+    order = torch.randint(5000, (60 * 16 + 1,), generator=torch.Generator().manual_seed(0)).tolist()
+    spec = replace(TINY_LINES, tokens=16, classes=5000, vocabulary=5000)
+    task = RawCharacters(2 * characters, "".join(characters[i] for i in order), characters, "", "").as_task(spec)
+    weights, alive = 0.5 * torch.randn(2, spec.num_parameters), torch.ones(2, dtype=torch.bool)
+    engine, model = TorchEngine([CONFIG] * 2, task), zoo.build_model(spec, weights[0])
+
+    def measured() -> tuple[dict[str, torch.Tensor], list[float]]:
+        accuracy, loss = measure(model, task, task.test, 100)
+        accuracies, losses = engine.evaluate(weights, alive, task.test)
+        return language_labels(task, weights), [accuracy, float(accuracies[0]), loss, float(losses[0])]
+
+    with LargestTensor() as largest:
+        labels, evaluations = measured()
+    assert largest.numbers <= 1 << 22
+    assert evaluations[::2] == pytest.approx(evaluations[1::2], rel=1e-6)
+    monkeypatch.setattr("zoo.transformer.population._MOST_LOGITS", 1 << 40)
+    with LargestTensor() as largest:
+        whole, whole_evaluations = measured()
+    assert largest.numbers > 1 << 22, "at once it is too much"
+    assert whole_evaluations == pytest.approx(evaluations, rel=1e-6)
+    for name, values in labels.items():
+        torch.testing.assert_close(values, whole[name], rtol=1e-6, atol=0)
 
 
 def test_the_logits_of_a_large_vocabulary_count_for_the_memory_of_a_pass() -> None:
@@ -174,6 +222,15 @@ def test_stored_labels_are_measured_again_from_the_weights(folder: Path) -> None
 def interrupt(epoch: int, *_: object) -> None:
     if epoch == 2:
         raise KeyboardInterrupt
+
+
+def test_a_long_training_of_an_own_task_does_not_point_to_a_preset(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("generation.shard.estimate_seconds", lambda *_, **__: (3600.0, "torch"))
+    words = ["--task", str(folder / "lines.toml"), "--shard", "0", "--runs", "1", "--out", str(tmp_path)]
+    run([*words, "--device", "cpu"])
+    assert " on this CPU; a GPU takes far less\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("way", ["interrupted", "continued"])

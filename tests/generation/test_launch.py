@@ -200,7 +200,7 @@ def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytes
         (["--sample", "16001"], "the grid has 16,000 configurations: a sample of 16,001 cannot be drawn"),
         (["--sample", "5", "--where", "momentum > 0"], "no column 'momentum'"),
         (["--device", "cuda:1"], "--device 'cuda:1': Ray hands out the devices, name cpu or cuda"),
-        (["--task", "own.toml", "--preset", "demo"], "--preset is for the paper's tasks"),
+        (["--task", "own.toml", "--preset", "demo"], "--preset is for mnist, agnews, shakespeare"),
     ],
 )
 def test_bad_input_is_refused_before_ray_starts(

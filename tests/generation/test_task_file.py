@@ -292,7 +292,10 @@ def test_data_that_do_not_fit_are_one_line(
     ("arguments", "message"),
     [
         (["--task", "cifar"], "there is no task 'cifar': mnist, agnews, shakespeare, or the path of a TOML file"),
-        (["--task", "FILE", "--preset", "demo"], "--preset is for the paper's tasks: leave it out, the protocol is in"),
+        (
+            ["--task", "FILE", "--preset", "demo"],
+            "--preset is for mnist, agnews, shakespeare: leave it out, the protocol is in",
+        ),
         (["--task", "FILE", "--shard", "2"], "shard 2 does not exist: this sweep has 2 shards, numbered 0 to 1"),
     ],
 )

@@ -65,6 +65,33 @@ def model() -> zoo.ZooTransformer:
     return zoo.build_model(TINY_SHAKESPEARE, torch.randn(TINY_SHAKESPEARE.num_parameters, generator=generator))
 
 
+@pytest.mark.parametrize(
+    ("preset", "notice"),
+    [
+        ("paper", "> **`shakespeare` is not one of the paper's tasks**: its protocol is that of `shakespeare.toml`"),
+        ("demo", "not with its task's own protocol. It has the right form; its losses are not those of a whole"),
+    ],
+)
+def test_a_card_of_language_models_is_about_losses(preset: str, notice: str, tmp_path: Path) -> None:
+    raw, spec = read_task(TaskFile.named("shakespeare"), None), replace(TINY_SHAKESPEARE, tokens=zoo.SHAKESPEARE.tokens)
+    assert isinstance(raw, RawCharacters)
+    whole = raw.as_task(spec)
+    fabricate_shard(tmp_path / "runs", spec, count=4, preset=preset, task=replace(whole, test=whole.test[:3]))
+    publish(tmp_path / "runs", tmp_path / "zoo")
+    card = (tmp_path / "zoo/README.md").read_text(encoding="utf-8")
+    for statement in (
+        notice,
+        "language:\n- en\n",
+        "with the test loss of those very weights",
+        "predicting loss from weights",
+        "and at its best test loss.",
+        "every stored loss can be measured again",
+    ):
+        assert statement in card, statement
+    assert "the paper's protocol" not in card
+    assert "the test loss of those very weights" in (tmp_path / "zoo/croissant.json").read_text(encoding="utf-8")
+
+
 def test_text_is_continued_from_the_last_tokens(model: zoo.ZooTransformer, characters: str) -> None:
     greedy = partial(zoo.generate, model, characters=characters, tokens=30)
     for prompt in ("ROMEO:", "What say'st thou, my dear nurse?"):

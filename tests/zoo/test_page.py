@@ -31,7 +31,7 @@ from zoo.publish import publish
 from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents
 from zoo.transformer.model import Block, build_model, layer_norm
 from zoo.transformer.spec import TransformerSpec
-from zoo.verify import _verify_accuracy
+from zoo.verify import _verify_labels
 
 LIBRARY = html._charting_library
 
@@ -210,7 +210,7 @@ def test_data_that_a_zoo_names_on_the_hub_are_fetched_only_on_request(tmp_path: 
 
     def measure(fetch: bool) -> None:
         with pytest.raises(FileNotFoundError, match="name the folder of tones's data with --data"):
-            _verify_accuracy(tmp_path / "zoo", 1, None, fetch=fetch)
+            _verify_labels(tmp_path / "zoo", 1, None, fetch=fetch)
 
     for work in (evaluate, measure, lambda fetch: _write_page(tmp_path / "zoo", tmp_path / "site", fetch=fetch)):
         work(False)

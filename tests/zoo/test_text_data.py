@@ -8,6 +8,8 @@ import torch
 
 import zoo
 from generation.data import TrainingRows
+from generation.run import main as run
+from tests.refusal import refusal
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import RawCharacters, TaskData
 from zoo.tasks.formats import TextData
@@ -70,7 +72,7 @@ def test_the_last_character_of_a_window_is_the_first_of_the_next(tmp_path: Path,
 @pytest.fixture(scope="module")
 def shakespeare() -> TaskData:
     file = find_task("shakespeare")
-    return task_data(file, read_task(file, Path("nowhere")))
+    return task_data(file, read_task(file, None))
 
 
 def test_shakespeare_comes_with_the_package(shakespeare: TaskData) -> None:
@@ -86,6 +88,28 @@ def test_shakespeare_comes_with_the_package(shakespeare: TaskData) -> None:
     assert text.startswith("First Citizen:\nBefore we proceed any further")
     shown = "".join(shakespeare.characters[number] for number in shakespeare.test.inputs[0].tolist())
     assert shown == text[1_003_854:][:64]
+
+
+def test_a_folder_may_hold_shakespeare_or_another_text(
+    shakespeare: TaskData, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, path = find_task("shakespeare"), tmp_path / "shakespeare/input.txt"
+    with pytest.warns(UserWarning, match=r"has no shakespeare/input\.txt: the text is the one in this package"):
+        assert task_data(file, read_task(file, tmp_path)).sha256 == shakespeare.sha256
+    path.parent.mkdir()
+    text = gzip.decompress((Path(zoo.__file__).parent / "tasks/named/shakespeare.txt.gz").read_bytes())
+    path.write_bytes(text)
+    same = task_data(file, read_task(file, tmp_path))
+    assert (same.sha256, same.source) == (shakespeare.sha256, "shakespeare")
+    path.write_text(300 * "to be or not to be ")
+    other = task_data(file, read_task(file, tmp_path))
+    assert other.source.startswith("other data than Shakespeare, ")
+    assert other.characters == " benort"
+    with pytest.raises(NotADirectoryError, match="nowhere is not a folder"):
+        read_task(file, tmp_path / "nowhere")
+    path.write_bytes(b"\xff")
+    words = ["--task", "shakespeare", "--preset", "demo", "--shard", "0", "--out", str(tmp_path / "runs"), "--data"]
+    assert "input.txt is not UTF-8 text: byte 1 is 0xff" in refusal(run, [*words, str(tmp_path)], capsys)
 
 
 @pytest.mark.parametrize(("fraction", "windows"), [(1.0, 15_685), (0.5, 7842), (0.2, 3137), (0.05, 784)])
@@ -149,7 +173,7 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, damage, message: str) -> Non
 def test_what_is_missing_or_too_large_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"mine.txt is missing: text data are one file of UTF-8 text"):
         TextData("mine.txt").read(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"is missing"):
+    with pytest.raises(FileNotFoundError, match="is a folder: text data are one file"):
         TextData(".").read(tmp_path)
     with (tmp_path / "mine.txt").open("wb") as sparse:
         sparse.truncate(1 << 40)

@@ -28,7 +28,7 @@ from zoo.format.published import (
     split_pattern,
     statements_of,
 )
-from zoo.format.schema import CHECKPOINTS, PUBLISHED_RUN_SCHEMA, checkpoint_schema
+from zoo.format.schema import CHECKPOINTS, PUBLISHED_RUN_SCHEMA, checkpoint_schema, usual_label
 from zoo.format.splits import SPLITS
 from zoo.format.statements import Statements
 from zoo.format.table_file import read_batches
@@ -93,7 +93,7 @@ def _card_words(manifest: Manifest, name: str, folder: Path) -> dict[str, Any]:
     words |= {
         "name": _UNSAFE.sub("_", name),
         "license": facts["stated"].license,
-        "language": "en" if any(config.task == "agnews" for config in details.values()) else None,
+        "language": "en" if any(config.task in ("agnews", "shakespeare") for config in details.values()) else None,
         "size": next((name for limit, name in _SIZES if rows < limit), "1M<n<10M"),
         "task_files": _task_files(details),
     }
@@ -101,18 +101,22 @@ def _card_words(manifest: Manifest, name: str, folder: Path) -> dict[str, Any]:
 
 
 def _example(manifest: Manifest, details: dict[str, ConfigDetails], folder: Path) -> dict[str, Any]:
-    """A config and a split that has rows, and an accuracy that half of them reach; no split where no run completed."""
+    """A config, its usual label, a split that has rows, and a value that half of them reach; no split where no run
+    completed."""
     name, config = next((each for each in details.items() if filled_splits(each[1])), next(iter(details.items())))
+    label, more = usual_label(config.spec)
     chosen = {"config": name, "weights": config.spec.num_parameters, "split": None, "threshold": None}
+    chosen |= {"label": label, "more_is_better": more}
     chosen["checkpoint"] = config.checkpoints[len(config.checkpoints) // 2 - 1]
     if splits := filled_splits(config):
-        accuracies = []
+        values = []
         for file in split_files(manifest, name, splits[0]):
             source = pa.py_buffer(HeldFile(folder / file).map())
             for batch in read_batches(source, checkpoint_schema(config.spec), file):
                 at_checkpoint = np.array(batch.column("checkpoint").to_pylist()) == chosen["checkpoint"]
-                accuracies += batch.column("test_accuracy").to_numpy()[at_checkpoint].tolist()
-        chosen |= {"split": splits[0], "threshold": float(np.floor(100 * np.median(accuracies)) / 100)}
+                values += batch.column(label).to_numpy()[at_checkpoint].tolist()
+        rounded = (np.floor if more else np.ceil)(100 * np.median(values))
+        chosen |= {"split": splits[0], "threshold": float(rounded / 100)}
     return chosen
 
 

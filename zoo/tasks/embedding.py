@@ -25,7 +25,10 @@ _MAX_VECTORS_BYTES, _MAX_VOCABULARY_BYTES = 256 << 20, 16 << 20  # a million wor
 
 @dataclass(frozen=True, repr=False)
 class WordEmbedding:
-    """Word ``vocabulary[i]`` has id ``i + 2`` and vector ``table[i + 2]``; id 0 is padding, id 1 an unknown word."""
+    """Word ``vocabulary[i]`` has id ``i + 2`` and vector ``table[i + 2]``; id 0 is padding, id 1 an unknown word.
+
+    Vectors have no numbers where each transformer learns its own.
+    """
 
     vocabulary: tuple[str, ...]
     table: Float[Tensor, "words D"]

@@ -19,9 +19,11 @@ from zoo.tasks.formats import CsvData
 from zoo.tasks.paper_data import read_task, task_data
 from zoo.tasks.task_file import NAMED_TASKS, TaskFile, find_task
 from zoo.transformer.model import ZooTransformer
+from zoo.transformer.population import fitting_examples
 
-_TILE = 100
-"""Examples the model sees at once. Matrix products round differently for different shapes, so the shape is fixed."""
+_TILE, _SMALLER_TILES = 100, (10, 1)
+"""Examples the model sees at once. Matrix products round differently for different shapes, so the shape is fixed; it is
+smaller where a large vocabulary has too many logits."""
 
 
 class Evaluation(NamedTuple):
@@ -108,12 +110,13 @@ def measure(model: ZooTransformer, task: TaskData, examples: Examples, chunk: in
     model.eval()
     parameter = next(model.parameters())
     task = replace(task, embedding=task.embedding.to(parameter.device) if task.embedding else None)
+    size = next(size for size in (_TILE, *_SMALLER_TILES) if size <= fitting_examples(task.spec, _TILE))
 
     @torch.no_grad()
     def answer(tile: Examples) -> tuple[int, float]:
         count, inputs = len(tile), tile.inputs
-        if count < _TILE:
-            inputs = torch.cat([inputs, inputs[:1].expand(_TILE - count, *inputs.shape[1:])])
+        if count < size:
+            inputs = torch.cat([inputs, inputs[:1].expand(size - count, *inputs.shape[1:])])
         x, mask = task.model_inputs(inputs)
         logits = model(x if task.spec.vocabulary else x.to(parameter.dtype), mask)[:count]
         loss = float(F.cross_entropy(logits.double().flatten(0, -2), tile.labels.flatten(), reduction="sum"))
@@ -124,7 +127,7 @@ def measure(model: ZooTransformer, task: TaskData, examples: Examples, chunk: in
     with single_threaded_workers(threads) as pool:
         for start in range(0, len(examples), chunk):
             part = examples[slice(start, start + chunk)].to(parameter.device)
-            for right, lost in pool.map(answer, (part[slice(at, at + _TILE)] for at in range(0, len(part), _TILE))):
+            for right, lost in pool.map(answer, (part[slice(at, at + size)] for at in range(0, len(part), size))):
                 correct, loss = correct + right, loss + lost
     model.train(was_training)
     return Evaluation(correct / examples.labels.numel(), loss / examples.labels.numel())

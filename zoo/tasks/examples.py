@@ -81,6 +81,13 @@ class TaskData:
                 digest.update(tensor.cpu().contiguous().numpy().data)
         return digest.hexdigest()
 
+    @cached_property
+    def successors(self) -> Int[Tensor, "V V"]:
+        """How often each token follows each in the training text; sparse, since there may be 65,536."""
+        pairs = torch.stack([self.train.inputs.flatten().long(), self.train.labels.flatten()])
+        counts = torch.ones(pairs.shape[1], dtype=torch.int32, device=pairs.device)
+        return torch.sparse_coo_tensor(pairs, counts, (self.spec.classes,) * 2, check_invariants=True).coalesce()
+
     def model_inputs(self, inputs: Tensor) -> tuple[Shaped[Tensor, "b ..."], Bool[Tensor, "b t"] | None]:
         """The input of a ``ZooTransformer`` for these raw inputs.
 
@@ -138,8 +145,7 @@ class RawTexts:
     classes: int
 
     def encode(self, embedding: WordEmbedding, spec: TransformerSpec) -> TaskData:
-        """The texts as word ids of this embedding, ``spec.tokens`` per text. Where vectors are learned, its own are not
-        used."""
+        """The texts as word ids of this embedding, ``spec.tokens`` per text."""
         texts = len(self.train.texts) + len(self.test.texts)
         if texts * spec.tokens > _MOST_TOKENS:
             sizes = f"{texts:,} texts of {spec.tokens:,} tokens"

@@ -324,7 +324,8 @@ class TextData:
     def read(self, base: Path) -> RawCharacters:
         path = base / self.path
         if not path.is_file():
-            raise FileNotFoundError(f"{path} is missing: text data are one file of UTF-8 text")
+            found = "a folder" if path.is_dir() else "missing"
+            raise FileNotFoundError(f"{path} is {found}: text data are one file of UTF-8 text")
         content = _read_text(path)
         if not content:
             raise ValueError(f"{path} is empty")

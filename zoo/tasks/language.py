@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from zoo.device import fast_small_products
 from zoo.format.schema import LANGUAGE_LABELS
 from zoo.tasks.examples import TaskData
-from zoo.transformer.population import population_logits
+from zoo.transformer.population import fitting_examples, population_logits
 
 _WINDOWS, _AT_ONCE = 256, 32  # of the test text
 _SEQUENCES, _SEED = 64, 0  # that repeat themselves
@@ -30,20 +30,18 @@ _MODELS = 16
 @fast_small_products()
 def language_labels(task: TaskData, weights: Float[Tensor, "P d"]) -> dict[str, Float64[Tensor, " P"]]:
     """The labels of every checkpoint, in float32, by the names of their columns."""
-    bigrams = _successors(task)
-    pieces = [torch.stack(list(_labels(task, bigrams, part))) for part in weights.split(_MODELS)]
+    models = max(1, fitting_examples(task.spec, _MODELS * _SEQUENCES) // _SEQUENCES)
+    pieces = [torch.stack(list(_labels(task, part))) for part in weights.split(models)]
     return dict(zip(LANGUAGE_LABELS, torch.cat(pieces, dim=1), strict=True))
 
 
-def _labels(
-    task: TaskData, bigrams: Float[Tensor, "V V"], weights: Float[Tensor, "p d"]
-) -> Iterator[Float64[Tensor, " p"]]:
-    spec, windows = task.spec, min(_WINDOWS, len(task.test))
+def _labels(task: TaskData, weights: Float[Tensor, "p d"]) -> Iterator[Float64[Tensor, " p"]]:
+    spec, windows, at_once = task.spec, task.test[slice(_WINDOWS)], fitting_examples(task.spec, _AT_ONCE)
     losses, divergences = [], []
-    for part in (task.test[slice(start, start + _AT_ONCE)] for start in range(0, windows, _AT_ONCE)):
+    for part in (windows[slice(start, start + at_once)] for start in range(0, len(windows), at_once)):
         logits = population_logits(spec, weights, part.inputs, None)
         losses.append(_token_losses(logits, part.labels))
-        seen = bigrams.index_select(0, part.inputs.flatten().long()).to_dense()
+        seen = task.successors.index_select(0, part.inputs.flatten().long()).to_dense()
         expected = ((1 + seen) / (seen.sum(1, keepdim=True) + spec.classes)).log()
         divergence = F.kl_div(expected, torch.log_softmax(logits, -1).flatten(1, 2), log_target=True, reduction="none")
         divergences.append(divergence.sum(-1))
@@ -54,17 +52,13 @@ def _labels(
     half = max(1, spec.tokens // 2)
     random = torch.randint(spec.classes, (_SEQUENCES, half), generator=torch.Generator().manual_seed(_SEED))
     repeated = torch.cat([random, random], dim=1).to(weights.device)
-    losses = _token_losses(population_logits(spec, weights, repeated[:, :-1], None), repeated[:, 1:])
-    yield losses[..., half - 1 :].double().mean((1, 2))
+    losses = [
+        _token_losses(population_logits(spec, weights, part[:, :-1], None), part[:, 1:])
+        for part in repeated.split(fitting_examples(spec, _SEQUENCES))
+    ]
+    yield torch.cat(losses, dim=1)[..., half - 1 :].double().mean((1, 2))
 
 
 def _token_losses(logits: Float[Tensor, "p b t V"], labels: Int[Tensor, "b t"]) -> Float[Tensor, "p b t"]:
     wide = labels.long().expand(len(logits), *labels.shape)
     return F.cross_entropy(logits.flatten(0, 2), wide.flatten(), reduction="none").view(wide.shape)
-
-
-def _successors(task: TaskData) -> Float[Tensor, "V V"]:
-    """How often each token follows each in the training text; sparse, since there may be 65,536."""
-    pairs = torch.stack([task.train.inputs.flatten().long(), task.train.labels.flatten()])
-    counts, shape = torch.ones(pairs.shape[1], device=pairs.device), (task.spec.classes,) * 2
-    return torch.sparse_coo_tensor(pairs, counts, shape, check_invariants=True).coalesce()

