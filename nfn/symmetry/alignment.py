@@ -1,8 +1,8 @@
 """The element of the whole group that brings one checkpoint closest to another one, without any data.
 
-Scales come first. ``balanced`` takes the parts of the group that are not isometric to a fixed choice: shifts to zero,
-ReLU units to ‖(row_j, bias_j)‖ = ‖column_j‖, each pair W_Q, W_K and W_V, W_O to equal Gram matrices, and what is
-written into a free boundary to size √D. What is left of the group are isometries, so that the distance between two
+Scales come first. A balanced form has a fixed choice for the parts of the group that are not isometric: shifts are zero,
+ReLU units have ‖(row_j, bias_j)‖ = ‖column_j‖, each pair W_Q, W_K and W_V, W_O has equal Gram matrices, and what is
+written into a free boundary has size √D. What is left of the group are isometries, so that the distance between two
 balanced checkpoints does not depend on how either was moved before. Over them
 
     J(g) = ⟨g·u, v⟩, the largest where ‖g·u − v‖ is the smallest,
@@ -56,7 +56,7 @@ class Alignment:
     after: Float[Tensor, "*batch"]
 
 
-Loss = Callable[[TransformerWeights], Float[Tensor, " b"]]
+_Loss = Callable[[TransformerWeights], Float[Tensor, " b"]]
 """The losses of checkpoints [b, d] on some batch; the next call may take another one."""
 
 
@@ -67,7 +67,7 @@ def align(
     parts: Iterable[str] | None = None,
     features: bool = False,
     restarts: int = 0,
-    loss: Loss | None = None,
+    loss: _Loss | None = None,
     steps: int = 100,
 ) -> Alignment:
     """Brings each checkpoint as close as possible to its reference, by the ``parts`` of the group, for None by all.
@@ -89,7 +89,7 @@ def align(
     chosen = check_parts(spec, parts)
     batch = torch.broadcast_shapes(weights.batch_shape, reference.batch_shape)
     first, second = (_flattened(w, batch) for w in (weights, reference))
-    ours, theirs = balanced(first, chosen), balanced(second, chosen)
+    ours, theirs = _balanced(first, chosen), _balanced(second, chosen)
     u, v = ours.act(first), theirs.act(second)
     found, before, after = _closest(u, v, (*chosen, *(("features",) if features else ())), restarts)
     if loss is not None:
@@ -133,7 +133,7 @@ def _refined(
     u: TransformerWeights,
     v: TransformerWeights,
     parts: Sequence[str],
-    loss: Loss,
+    loss: _Loss,
     steps: int,
 ) -> FullGroupElement:
     """The element after some steps of Adam on the mean loss between g·u and v.
@@ -218,7 +218,7 @@ def merge(
     return TransformerWeights.from_flat(spec, torch.stack([member.flat() for member in aligned]).mean(0))
 
 
-def balanced(weights: TransformerWeights, parts: Sequence[str]) -> FullGroupElement:
+def _balanced(weights: TransformerWeights, parts: Sequence[str]) -> FullGroupElement:
     """The element of ``parts`` that takes each of a batch [b, d] to its balanced form."""
     spec = weights.spec
     nothing = FullGroupElement.identity(spec, tuple(weights.batch_shape), device=weights.flat().device)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nfn import FullGroupElement, align, interpolate, merge
-from nfn.symmetry.alignment import balanced
+from nfn.symmetry.alignment import _balanced
 from nfn.symmetry.parts import check_parts
 from tests.nfn.conftest import LEARNED_WORDS, LINES, ODD_SPECS, Bundled, change, inputs_of, logits, random_weights
 from tests.nfn.language import trained, windows
@@ -92,7 +92,7 @@ def slow_distance(u: TransformerWeights, v: TransformerWeights, steps: int) -> f
     """The smallest distance of balanced forms of ``TINY``: every rotation of a fine grid, every order, every sign."""
     spec, parts = u.spec, check_parts(u.spec, None)
     first, second = (
-        balanced(w, parts).act(w) for w in (TransformerWeights.from_flat(spec, w.flat()[None]) for w in (u, v))
+        _balanced(w, parts).act(w) for w in (TransformerWeights.from_flat(spec, w.flat()[None]) for w in (u, v))
     )
     basis = torch.tensor([[1, -1, 0], [1, 1, -2]], dtype=torch.float64)
     basis = basis / basis.norm(dim=1, keepdim=True)
@@ -146,11 +146,11 @@ def test_the_balanced_form_is_unchanged_by_scales_up_to_an_isometry(generator: t
     parts = check_parts(LINES, None)
     v = FullGroupElement.sample(LINES, (2,), generator=generator).act(u)
     for weights in (u, v):
-        result = balanced(weights, parts).act(weights)
+        result = _balanced(weights, parts).act(weights)
         block = result.encoder
         torch.testing.assert_close(block.query.mT @ block.query, block.key.mT @ block.key, rtol=1e-6, atol=1e-6)
         torch.testing.assert_close(block.value.mT @ block.value, block.output @ block.output.mT, rtol=1e-6, atol=1e-6)
-    sizes = [torch.linalg.vector_norm(balanced(w, parts).act(w).flat(), dim=-1) for w in (u, v)]
+    sizes = [torch.linalg.vector_norm(_balanced(w, parts).act(w).flat(), dim=-1) for w in (u, v)]
     torch.testing.assert_close(*sizes, rtol=1e-8, atol=1e-8)
 
 
