@@ -1,7 +1,7 @@
 """The element of the whole group that brings one checkpoint closest to another one, without any data.
 
-Scales come first. A balanced form has a fixed choice for the parts of the group that are not isometric: shifts are zero,
-ReLU units have ‖(row_j, bias_j)‖ = ‖column_j‖, each pair W_Q, W_K and W_V, W_O has equal Gram matrices, and what is
+Scales come first. A balanced form fixes the parts of the group that are not isometric: shifts are zero, ReLU units
+have ‖(row_j, bias_j)‖ = ‖column_j‖, each pair W_Q, W_K and W_V, W_O has equal Gram matrices, and what is
 written into a free boundary has size √D. What is left of the group are isometries, so that the distance between two
 balanced checkpoints does not depend on how either was moved before. Over them
 
