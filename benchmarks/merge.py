@@ -34,7 +34,7 @@ class _Options:
     dry_run: DryRun = False
 
 
-_command = Command(__name__, "benchmarks.merge", __doc__, _Options, lambda _: ("matplotlib",))
+_command = Command(__name__, "benchmarks.merge", __doc__, _Options, lambda _: ("matplotlib", "scipy"))
 
 from collections.abc import Callable, Mapping
 from itertools import combinations

@@ -46,7 +46,7 @@ _EXTRAS = {
     "generation": ("gensim", "mlxtend", "torchvision"),
     "fused": ("cuda.bindings", "cuda.core"),
     "ray": ("ray",),
-    "benchmarks": ("lightgbm", "matplotlib", "sklearn", "xgboost"),
+    "benchmarks": ("lightgbm", "matplotlib", "scipy", "sklearn", "xgboost"),
     "page": ("vl_convert",),
     "browser": ("playwright",),
 }

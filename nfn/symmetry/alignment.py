@@ -25,7 +25,6 @@ from math import sqrt
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from nfn.symmetry.canonical import DEAD_BOUNDARY, UnitLayer, attention_of, closest_orthogonal, written_size
@@ -409,6 +408,10 @@ class _Search:
 
 def _assignments(gains: Float[Tensor, "b n n"]) -> Tensor:
     """For each row its column, one to one, with the largest sum of gains."""
+    try:
+        from scipy.optimize import linear_sum_assignment
+    except ModuleNotFoundError as error:
+        raise ImportError("nfn.align needs scipy: pip install 'small-transformer-zoo[benchmarks]'") from error
     chosen = [linear_sum_assignment(matrix, maximize=True)[1] for matrix in gains.cpu().numpy()]
     return torch.from_numpy(np.stack(chosen)).to(gains.device)
 
