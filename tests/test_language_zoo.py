@@ -11,6 +11,7 @@ import torch
 
 import zoo
 from generation.run import main as run
+from tests.fabricated import TINY_MNIST, fabricate_shard
 from tests.generation.small_tasks import TINY_LINES, write_lines, write_texts
 from tests.zoo.written_page import config_of, file_beside
 from zoo.describe import main as describe
@@ -25,7 +26,6 @@ from zoo.page.writing import _write_page
 from zoo.plots import plot_circuits
 from zoo.publish import main as publish
 from zoo.tasks.evaluation import load_task
-from zoo.testing import TINY_MNIST, fabricate_shard
 from zoo.verify import _verify
 from zoo.verify import main as verify
 

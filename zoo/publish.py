@@ -85,7 +85,7 @@ _ROWS_PER_FILE = 512  # 38 MB; the paper's 43,900 training rows make 86 files
 _FILES_OF_A_SMALL_SPLIT = 4  # streaming readers divide files among their workers
 
 
-def publish(
+def _publish(
     runs: Path,
     out: Path,
     *,
@@ -146,7 +146,7 @@ def _write_config(
 ) -> tuple[dict[str, FileEntry], ConfigDetails]:
     """Writes the splits and the runs of one config; refuses what ``zoo.verify`` would report.
 
-    ``chosen`` are the number of runs, the checkpoints and the splits of ``publish``.
+    ``chosen`` are the number of runs, the checkpoints and the splits of ``_publish``.
     """
     first, checkpoints, shares = chosen
     for shard in shards:
@@ -301,7 +301,7 @@ def main(options: _Options) -> None:
     with progress_bar() as bar:
         task = bar.add_task("publishing rows", total=total)
         advance = functools.partial(bar.advance, task)
-        manifest = publish(
+        manifest = _publish(
             options.runs,
             options.out,
             first=options.first,

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.models import trees
-from zoo.publish import publish
-from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard
+from tests.fabricated import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard
+from zoo.publish import _publish as publish
 
 
 @pytest.fixture(scope="session")

@@ -10,11 +10,11 @@ import torch
 from generation.job import Job
 from generation.shard import train_shard
 from generation.sweep import Sweep
+from tests.fabricated import TINY_PHOTOS
 from zoo.reading.locate import data_folder
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import Examples, LabeledTexts, RawCharacters, RawTexts, TaskData, identify_texts
 from zoo.tasks.paper_data import _load_mnist, load_sample_digits
-from zoo.testing import TINY_PHOTOS
 from zoo.transformer.spec import AGNEWS, MNIST, TransformerSpec
 
 TINY_LINES = TransformerSpec(

@@ -17,12 +17,12 @@ import pytest
 import torch
 from pyarrow import parquet
 
+from tests.fabricated import TINY_AGNEWS
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import RawImages, RawTexts, class_names
 from zoo.tasks.formats import CsvData, IdxData, NpzData, TextData, data_section
 from zoo.tasks.huggingface import HuggingFaceData
 from zoo.tasks.identity import KNOWN, DataIdentity, name_of
-from zoo.testing import TINY_AGNEWS
 
 
 def section(**values: Any) -> Any:

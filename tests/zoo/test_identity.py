@@ -8,14 +8,15 @@ import pytest
 import torch
 
 import zoo
+from tests.fabricated import TINY_MNIST, fabricate_shard
 from zoo.format.published import PublishedZoo
 from zoo.format.record import check_same_data
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA
 from zoo.join import _join
-from zoo.publish import main, publish
+from zoo.publish import _publish as publish
+from zoo.publish import main
 from zoo.tasks.examples import Examples, TaskData, identify_images
 from zoo.tasks.identity import KNOWN, DataIdentity, hash_images, hash_texts, shortfall, source_of
-from zoo.testing import TINY_MNIST, fabricate_shard
 from zoo.verify import _verify, _verify_accuracy
 
 NEWS = KNOWN["agnews"]

@@ -18,15 +18,15 @@ import pytest
 
 import zoo
 from benchmarks.page import _DRAWN, _launched, _missing, _show
+from tests.fabricated import TINY_SHAKESPEARE, fabricate_shard
 from tests.zoo.hostile_text import HOSTILE, make_hostile
 from tests.zoo.written_page import page_text
 from zoo.page.predictions import Predictions
 from zoo.page.writing import _write_page
-from zoo.publish import publish
+from zoo.publish import _publish as publish
 from zoo.tasks.examples import RawCharacters
 from zoo.tasks.paper_data import read_task
 from zoo.tasks.task_file import TaskFile
-from zoo.testing import TINY_SHAKESPEARE, fabricate_shard
 
 pytestmark = pytest.mark.long
 FIRST_CHART_SECONDS = 30  # about one on an idle machine
