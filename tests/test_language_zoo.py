@@ -13,7 +13,7 @@ import zoo
 from generation.run import main as run
 from tests.fabricated import TINY_MNIST, fabricate_shard
 from tests.generation.small_tasks import TINY_LINES, write_lines, write_texts
-from tests.zoo.written_page import config_of, file_beside
+from tests.zoo.written_page import config_of, file_beside, write_page
 from zoo.describe import main as describe
 from zoo.export import main as export
 from zoo.format.hyperparameters import HYPERPARAMETERS
@@ -22,7 +22,6 @@ from zoo.format.schema import LANGUAGE_LABELS
 from zoo.join import _join
 from zoo.page.pictures import Example, _characters_example, find_example, picture
 from zoo.page.tables import hyperparameters
-from zoo.page.writing import _write_page
 from zoo.plots import plot_circuits
 from zoo.publish import main as publish
 from zoo.tasks.evaluation import load_task
@@ -159,7 +158,7 @@ def test_pictures_of_learned_words_read_their_numbers(folder: Path) -> None:
 @pytest.mark.long
 def test_a_page_holds_both(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    _write_page(folder / "zoo", tmp_path / "site", pictured=1)
+    write_page(folder / "zoo", tmp_path / "site", pictured=1)
     for index, name in enumerate(("lines", "words")):
         config, spec = config_of(tmp_path / "site", index), zoo.open("zoo", name).spec
         (pictured,) = config["pictured"]
