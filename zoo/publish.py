@@ -59,20 +59,10 @@ import pyarrow.compute as pc
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
 from zoo.format.faults import Located, SeenWeights, config_faults
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
-from zoo.format.published import (
-    EMBEDDING_FILES,
-    RUNS_FILE,
-    ConfigDetails,
-    PublishedZoo,
-    configs_of,
-    filled_splits,
-    split_file,
-    zoo_files,
-)
+from zoo.format.published import EMBEDDING_FILES, RUNS_FILE, ConfigDetails, PublishedZoo, split_file, zoo_files
 from zoo.format.record import TrainingRecord, check_same_data
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema, stored_schema, with_weights
 from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
-from zoo.format.shard import RUNS_FILE as SHARD_RUNS_FILE
 from zoo.format.table_file import ROWS_PER_BATCH, write_table
 from zoo.reading.hub import check_login, fitted_predictors, push
 from zoo.reading.reader import MappedCheckpoints
@@ -133,7 +123,7 @@ def check_target(sources: Sequence[Path], out: Path) -> None:
         return
     if not (out / MANIFEST_FILE).is_file():
         raise ValueError(f"{out} is not a zoo (no {MANIFEST_FILE}) and is not empty: publish will not replace it")
-    configs_of(Manifest.read(out), out)
+    PublishedZoo.read(out)
 
 
 def _write_config(
@@ -204,7 +194,7 @@ def _locate_runs(shards: Sequence[Shard], tables: Sequence[pa.Table], all_runs: 
 
     def locate(row: int) -> tuple[Path, int]:
         index = int(np.searchsorted(starts, row, side="right")) - 1
-        return shards[index].folder / SHARD_RUNS_FILE, row - int(starts[index])
+        return shards[index].folder / RUNS_FILE, row - int(starts[index])
 
     first: dict[str, int] = {}
     for row, run in enumerate(all_runs.column("run_id").to_pylist()):
@@ -216,7 +206,7 @@ def _locate_runs(shards: Sequence[Shard], tables: Sequence[pa.Table], all_runs: 
             )
     for shard, table in zip(shards, tables, strict=True):
         if not set(table.column("shard").to_pylist()) <= {shard.record.shard}:
-            raise ValueError(f"{shard.folder / SHARD_RUNS_FILE} has runs of another shard than {shard.record.shard}")
+            raise ValueError(f"{shard.folder / RUNS_FILE} has runs of another shard than {shard.record.shard}")
     return all_runs, locate
 
 
@@ -274,18 +264,19 @@ def _copy_embedding(runs: Path, folder: Path, shard: Shard) -> dict[str, FileEnt
     return entries
 
 
-def report(manifest: Manifest, out: Path) -> None:
+def report(out: Path) -> None:
     """Prints what a published zoo holds."""
-    for name, config in configs_of(manifest, out).items():
+    zoo = PublishedZoo.read(out)
+    for name, config in zoo.configs.items():
         counts = ", ".join(f"{rows:,} {split}" for split, rows in config.rows.items())
         states = ", ".join(f"{runs:,} {status}" for status, runs in config.runs.items())
         print(printable(f"{name}: {counts} rows; runs: {states}"))
         for split in SPLITS:
-            if split not in filled_splits(config):
+            if split not in config.filled_splits:
                 remedy = "more runs fill it, or other --splits of zoo.publish than " + config.splits
                 print(f"{name}: no run belongs in {split} yet, so load_dataset will not have it; {remedy}")
-    size = sum(entry.bytes for entry in manifest.files.values()) / 1e6
-    print(f"{printable(out)}: {len(manifest.files)} files, {size:,.1f} MB")
+    size = sum(entry.bytes for entry in zoo.manifest.files.values()) / 1e6
+    print(f"{printable(out)}: {len(zoo.manifest.files)} files, {size:,.1f} MB")
 
 
 @_command
@@ -301,7 +292,7 @@ def main(options: _Options) -> None:
     with progress_bar() as bar:
         task = bar.add_task("publishing rows", total=total)
         advance = functools.partial(bar.advance, task)
-        manifest = _publish(
+        _publish(
             options.runs,
             options.out,
             first=options.first,
@@ -312,7 +303,7 @@ def main(options: _Options) -> None:
             stated=options,
             advance=advance,
         )
-    report(manifest, options.out)
+    report(options.out)
     if options.push_to_hub:
         beside = fitted_predictors(options.predictors, PublishedZoo.read(options.out)) if options.predictors else {}
         print(push(options.out, options.push_to_hub, private=options.private, beside=beside))
