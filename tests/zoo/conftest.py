@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fabricated import fabricate_runs
-from zoo.publish import _publish as publish
+from tests.fabricated import fabricate_runs, publish
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,7 @@ import torch
 from torch.nn import functional as F
 
 import zoo
-from tests.fabricated import fabricate_embedding, fabricate_shard
-from zoo.publish import _publish as publish
+from tests.fabricated import fabricate_embedding, fabricate_shard, publish
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.evaluation import _find_embedding
 from zoo.tasks.examples import Examples, TaskData, _normalize_pixels

@@ -11,13 +11,12 @@ import safetensors
 import torch
 
 import zoo
-from tests.fabricated import folder_contents
+from tests.fabricated import folder_contents, publish
 from tests.faults.rewriting import rewrite, set_value
 from tests.refusal import refusal
 from zoo.export import main
 from zoo.format.schema import with_weights
 from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE
-from zoo.publish import _publish as publish
 from zoo.storage.atomic import atomic_file
 from zoo.transformer.weights import TransformerWeights
 from zoo.verify import _verify

@@ -8,12 +8,11 @@ import pytest
 import torch
 
 import zoo
-from tests.fabricated import TINY_MNIST, fabricate_shard
+from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 from zoo.format.published import PublishedZoo
 from zoo.format.record import check_same_data
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA
 from zoo.join import _join
-from zoo.publish import _publish as publish
 from zoo.publish import main
 from zoo.tasks.examples import Examples, LabeledTexts, RawImages, TaskData
 from zoo.tasks.identity import KNOWN, DataIdentity, shortfall, source_of

@@ -14,13 +14,12 @@ import safetensors
 import torch
 
 import zoo
-from tests.fabricated import TINY_AGNEWS, TINY_MNIST, TINY_SHAKESPEARE, fabricate_embedding, fabricate_shard
+from tests.fabricated import TINY_AGNEWS, TINY_MNIST, TINY_SHAKESPEARE, fabricate_embedding, fabricate_shard, publish
 from tests.zoo.written_page import config_of, file_beside, page_text, write_page
 from zoo.describe import main as describe
 from zoo.export import main as export
 from zoo.format.schema import LANGUAGE_LABELS
 from zoo.page import html
-from zoo.publish import _publish as publish
 from zoo.tasks.examples import RawCharacters, TaskData
 from zoo.tasks.paper_data import read_task
 from zoo.tasks.task_file import TaskFile

@@ -17,12 +17,11 @@ import pytest
 import torch
 
 import zoo
-from tests.fabricated import TINY_MNIST, fabricate_shard
+from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 from tests.faults.unreliable_server import serving
 from zoo.format.manifest import MANIFEST_FILE, Manifest
 from zoo.format.splits import SPLITS
 from zoo.format.table_file import write_table
-from zoo.publish import _publish as publish
 from zoo.reading.locate import _BUNDLED, resolve
 
 OFFLINE = """

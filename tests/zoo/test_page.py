@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import zoo
-from tests.fabricated import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents
+from tests.fabricated import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents, publish
 from tests.faults.rewriting import change_manifest
 from tests.zoo.hostile_text import HOSTILE, make_hostile
 from tests.zoo.written_page import config_of, file_beside, head_of, page_text, policy_of, unpacked, write_page
@@ -28,7 +28,6 @@ from zoo.page.pictures import _look_through, find_example
 from zoo.page.predictions import Predictions, read_predictions
 from zoo.page.tables import as_bytes, packed, plain
 from zoo.page.writing import _pictured_runs
-from zoo.publish import _publish as publish
 from zoo.transformer.model import Block, build_model, layer_norm
 from zoo.transformer.spec import TransformerSpec
 from zoo.verify import _verify_accuracy

@@ -18,11 +18,10 @@ import pytest
 
 import zoo
 from benchmarks.page import _DRAWN, _launched, _missing, _show
-from tests.fabricated import TINY_SHAKESPEARE, fabricate_shard
+from tests.fabricated import TINY_SHAKESPEARE, fabricate_shard, publish
 from tests.zoo.hostile_text import HOSTILE, make_hostile
 from tests.zoo.written_page import page_text, write_page
 from zoo.page.predictions import Predictions
-from zoo.publish import _publish as publish
 from zoo.tasks.examples import RawCharacters
 from zoo.tasks.paper_data import read_task
 from zoo.tasks.task_file import TaskFile

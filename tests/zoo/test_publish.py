@@ -11,14 +11,13 @@ import pytest
 import yaml
 
 import zoo
-from tests.fabricated import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents
+from tests.fabricated import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents, publish
 from zoo import describe
 from zoo.format.manifest import Manifest
 from zoo.format.published import PublishedZoo
 from zoo.format.schema import CHECKPOINTS
 from zoo.format.shard import CHECKPOINTS_FILE, Shard
 from zoo.format.splits import SPLITS, _split_of
-from zoo.publish import _publish as publish
 from zoo.publish import main
 from zoo.reading.reader import MappedCheckpoints
 from zoo.verify import _verify

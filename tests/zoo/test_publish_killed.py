@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.fabricated import TINY_MNIST, fabricate_shard, folder_contents
-from zoo.publish import _publish as publish
+from tests.fabricated import TINY_MNIST, fabricate_shard, folder_contents, publish
 from zoo.storage import swap
 from zoo.storage.swap import recover, replacing_folder
 
@@ -19,7 +18,6 @@ KILLS = 30
 SCRIPT = """
 import os, random, signal, sys, time
 from pathlib import Path
-from zoo.publish import _publish as publish
 
 root, kills = Path(sys.argv[1]), int(sys.argv[2])
 generator = random.Random(0)

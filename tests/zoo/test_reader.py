@@ -11,9 +11,8 @@ import pytest
 import torch
 
 import zoo
-from tests.fabricated import TINY_MNIST, fabricate_shard, folder_contents
+from tests.fabricated import TINY_MNIST, fabricate_shard, folder_contents, publish
 from zoo.format.manifest import read_one_edition
-from zoo.publish import _publish as publish
 from zoo.reading.selection import Selection
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fabricated import TINY_MNIST, fabricate_shard, folder_contents
+from tests.fabricated import TINY_MNIST, fabricate_shard, folder_contents, publish
 from zoo.join import _join
-from zoo.publish import _publish as publish
 from zoo.storage import swap
 from zoo.storage.atomic import write_atomically
 from zoo.verify import _verify

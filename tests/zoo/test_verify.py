@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tests.fabricated import TINY_MNIST, fabricate_shard, generator_of
+from tests.fabricated import TINY_MNIST, fabricate_shard, generator_of, publish
 from tests.faults.rewriting import change_manifest, record, rewrite, set_value
 from zoo.format.manifest import FileEntry, Manifest
 from zoo.format.published import PublishedZoo
@@ -17,7 +17,6 @@ from zoo.format.schema import checkpoint_schema
 from zoo.format.splits import SPLITS, _split_of
 from zoo.format.table_file import read_table, write_table
 from zoo.join import _join
-from zoo.publish import _publish as publish
 from zoo.reading.reader import open_zoo
 from zoo.tasks.examples import Examples, RawImages, TaskData
 from zoo.transformer.model import build_model
