@@ -71,7 +71,7 @@ def main(options: _Options) -> None:
     task = load_task_data(find_task(options.config), options.data, embedding_folder=options.embedding)
     rows = random_subset(len(task.train), min(options.examples, len(task.train)))
     task = TaskData(task.spec, task.train[rows], task.test, f"{len(rows)} examples of {task.source}", task.embedding)
-    protocol = Protocol.shortened(options.epochs)
+    protocol = Protocol().lasting(options.epochs)
     sweep = Sweep(named_task(options.config), PRESETS["paper"])
     configs = [replace(run, protocol=protocol, train_fraction=1.0) for run in sweep.shard(0)[: options.runs]]
     measured = _compare(configs, task, device, options.engine)

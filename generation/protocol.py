@@ -42,16 +42,11 @@ class Protocol:
         if chosen != sorted(set(chosen)) or max(chosen, default=1) > self.epochs:
             raise ValueError(f"checkpoints must be ascending epochs from 1 to {self.epochs}, got {chosen}")
 
-    @classmethod
-    def shortened(cls, epochs: int) -> "Protocol":
-        """The same protocol in fewer epochs, a tenth of them warm-up as in the paper."""
-        return cls(epochs=epochs, warmup_epochs=_warmup_share(epochs))
-
     def lasting(self, epochs: int) -> "Protocol":
-        """The same protocol in another number of epochs, with the paper's shares of warm-up and checkpoints."""
+        """The same protocol in other epochs, with the paper's shares of warm-up (a tenth) and of checkpoints."""
         if epochs == self.epochs:
             return self
-        return replace(self, epochs=epochs, warmup_epochs=_warmup_share(epochs), checkpoint_epochs=None)
+        return replace(self, epochs=epochs, warmup_epochs=max(1, epochs // 10), checkpoint_epochs=None)
 
     def learning_rate(self, peak: float, epoch: int) -> float:
         """The learning rate throughout ``epoch``, counted from 0.
@@ -79,11 +74,6 @@ class Protocol:
         return plain
 
 
-def _warmup_share(epochs: int) -> int:
-    """A tenth, as in the paper."""
-    return max(1, epochs // 10)
-
-
 @dataclass(frozen=True)
 class Preset:
     """How much of the paper's work a sweep does: all of it, fewer epochs, or a small demo."""
@@ -106,8 +96,8 @@ PRESETS = {
     preset.name: preset
     for preset in (
         Preset("paper", Protocol(), runs_per_shard=500),
-        Preset("lite", Protocol.shortened(20), runs_per_shard=500),
-        Preset("demo", Protocol.shortened(6), runs_per_shard=8, train_examples=4000, train_windows=1000),
+        Preset("lite", Protocol().lasting(20), runs_per_shard=500),
+        Preset("demo", Protocol().lasting(6), runs_per_shard=8, train_examples=4000, train_windows=1000),
     )
 }
 

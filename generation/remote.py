@@ -17,7 +17,8 @@ from typing import Any
 
 from generation.word_vectors import ORIGIN_FILE
 from zoo.format.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest
-from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE, TIMING_FILE, Shard, ShardRecord
+from zoo.format.published import RUNS_FILE
+from zoo.format.shard import CHECKPOINTS_FILE, TIMING_FILE, Shard, ShardRecord
 from zoo.reading.locate import cache_folder
 from zoo.storage.atomic import write_atomically
 from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE

@@ -2,10 +2,10 @@
 
     python -m generation.single --optimizer adam --learning-rate 1e-3 --init-std 0.1 --dropout 0.1 --stop-after 3
 
-The trainer that makes the zoo trains thousands of runs at once and is tested against this, weight by weight.
+The engines that make the zoo train thousands of runs at once and are tested against this, weight by weight.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -26,61 +26,27 @@ class _Options(Hyperparameters):
 
 _command = Command(__name__, "generation.single", __doc__, _Options)
 
-import math
-from collections.abc import Callable
 from functools import partial
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor, optim
 from torch.nn import functional as F
 
-from generation.data import EpochBatches, TrainingInputs, TrainingRows, epoch_batches, load_task_data, model_batch
-from generation.population.engine import initial_weights
+from generation.data import EpochBatches, TrainingInputs, epoch_batches, load_task_data, model_batch
+from generation.population.engine import Engine, PopulationState, initial_weights
+from generation.population.trainer import PopulationTrainer
 from generation.protocol import ADAM_BETAS, EPSILON, MOMENTUM, RMSPROP_ALPHA, RunConfig
 from generation.task import named_task
 from zoo.device import choose_device, fast_small_products
 from zoo.format.schema import BEST, usual_label
-from zoo.tasks.evaluation import Evaluation, measure
-from zoo.tasks.examples import TaskData
+from zoo.tasks.evaluation import measure
+from zoo.tasks.examples import Examples, TaskData
 from zoo.transformer.model import ZooTransformer
 from zoo.transformer.spec import TransformerSpec
 from zoo.transformer.weights import TransformerWeights
 
 _EVALUATION_CHUNK = 1000
-
-
-@dataclass(frozen=True)
-class _Checkpoint:
-    """Weights of a run after an epoch, and their measurements."""
-
-    epoch: int
-    weights: Float[Tensor, " d"]
-    test_accuracy: float
-    test_loss: float
-    train_loss: float
-
-
-@dataclass
-class _RunResult:
-    """A run: its checkpoints by label, none where it diverged, and its curves.
-
-    A curve has one value per epoch: test accuracy and loss after it, mean loss of its batches during it.
-    """
-
-    test_accuracy: list[float] = field(default_factory=list)
-    test_loss: list[float] = field(default_factory=list)
-    train_loss: list[float] = field(default_factory=list)
-    checkpoints: dict[str, _Checkpoint] = field(default_factory=dict)
-    diverged: bool = False
-    by_loss: bool = False
-
-    @property
-    def best_epoch(self) -> int:
-        """The epoch, counted from 1, after which test accuracy was highest, or loss lowest; the first of equals, 0 for
-        none."""
-        merit = (-torch.tensor(self.test_loss)).tolist() if self.by_loss else self.test_accuracy  # losses in float32
-        return 1 + merit.index(max(merit)) if merit else 0
 
 
 def make_optimizer(config: RunConfig, model: ZooTransformer) -> optim.Optimizer:
@@ -103,64 +69,6 @@ def make_model(spec: TransformerSpec, config: RunConfig, device: torch.device) -
     return model.to(device)
 
 
-@fast_small_products()
-def _train_single(
-    config: RunConfig,
-    task: TaskData,
-    *,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-    stop_after: int | None = None,
-    on_epoch: Callable[[int, float, Evaluation], None] | None = None,
-) -> _RunResult:
-    """Trains ``config`` on ``task``, for all epochs of its protocol or the first ``stop_after``.
-
-    ``on_epoch`` is called with the epoch's number (from 1), the mean loss of its batches and the evaluation after it.
-    """
-    device = torch.device(device)
-    task = task.to(device)
-    protocol = config.protocol
-    epochs = protocol.epochs if stop_after is None else stop_after
-    if not 1 <= epochs <= protocol.epochs:
-        raise ValueError(f"can stop after 1 to {protocol.epochs} epochs, got {epochs}")
-    model = make_model(task.spec, config, device).to(dtype)
-    optimizer = make_optimizer(config, model)
-    inputs = TrainingInputs.prepare(task, protocol.crop_padding)
-    training = TrainingRows.of(task, config.train_fraction)
-    result = _RunResult(by_loss=task.spec.causal)
-    snapshots: dict[str, tuple[int, torch.Tensor]] = {}
-
-    for epoch in range(epochs):
-        for group in optimizer.param_groups:
-            group["lr"] = protocol.learning_rate(config.learning_rate, epoch)
-        batches = epoch_batches(training.rows, protocol, epoch, training.per_epoch).to(device)
-        train_loss = float(train_batches(model, optimizer, inputs, batches).double().mean())
-        evaluation = measure(model, task, task.test, _EVALUATION_CHUNK)
-        result.train_loss.append(train_loss)
-        result.test_accuracy.append(evaluation.accuracy)
-        result.test_loss.append(evaluation.loss)
-        if on_epoch is not None:
-            on_epoch(epoch + 1, train_loss, evaluation)
-
-        flat = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-        if not (math.isfinite(train_loss) and math.isfinite(evaluation.loss) and bool(flat.isfinite().all())):
-            result.diverged = True
-            return result
-        if result.best_epoch == epoch + 1:
-            snapshots[BEST] = (epoch + 1, flat)
-        for label, at in protocol.checkpoints.items():
-            if at == epoch + 1:
-                snapshots[label] = (epoch + 1, flat)
-
-    trained_on = task.train[training.measured(task).to(device)]
-    for label, (epoch, flat) in snapshots.items():
-        model.load_state_dict(TransformerWeights.from_flat(task.spec, flat).state_dict())
-        train_loss = measure(model, task, trained_on, _EVALUATION_CHUNK).loss
-        accuracy, test_loss = result.test_accuracy[epoch - 1], result.test_loss[epoch - 1]
-        result.checkpoints[label] = _Checkpoint(epoch, flat.cpu(), accuracy, test_loss, train_loss)
-    return result
-
-
 def train_batches(
     model: ZooTransformer, optimizer: optim.Optimizer, inputs: TrainingInputs, batches: EpochBatches
 ) -> torch.Tensor:
@@ -179,6 +87,38 @@ def train_batches(
     return torch.stack(losses)
 
 
+class _SingleEngine(Engine):
+    """Trains one run with torch's own modules and optimizers."""
+
+    name, precision, exact_evaluation, dtype = "single", "float32", True, torch.float32
+
+    def __init__(self, config: RunConfig, task: TaskData, device: torch.device) -> None:
+        super().__init__([config], task, device)
+        self.model = make_model(self.spec, config, device)
+        self.optimizer = make_optimizer(config, self.model)
+
+    @fast_small_products()
+    def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:
+        """The next epoch, in place; the mean loss of its batches."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.protocol.learning_rate(self.configs[0].learning_rate, state.epoch)
+        rows = self.training_rows
+        batches = epoch_batches(rows.rows, self.protocol, state.epoch, rows.per_epoch).to(self.device)
+        losses = train_batches(self.model, self.optimizer, self.inputs, batches)
+        state.weights[0] = torch.cat([parameter.detach().flatten() for parameter in self.model.parameters()])
+        return losses.double().mean(dim=0, keepdim=True)
+
+    def evaluate(
+        self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples
+    ) -> tuple[Float64[Tensor, " P"], Float64[Tensor, " P"]]:
+        """Accuracy and mean loss on ``examples``."""
+        state = TransformerWeights.from_flat(self.spec, weights[0], check_finite=False).state_dict()
+        self.model.load_state_dict(state)
+        measured = measure(self.model, self.task, examples, _EVALUATION_CHUNK)
+        accuracy, loss = (torch.tensor([value], dtype=torch.float64, device=self.device) for value in measured)
+        return accuracy, loss
+
+
 @_command
 def main(options: _Options) -> None:
     task = named_task(options.task)
@@ -188,23 +128,31 @@ def main(options: _Options) -> None:
         protocol=task.protocol.lasting(options.epochs or task.protocol.epochs),
         task_sha256=task.grid.task_sha256,
     )
-    device = choose_device(options.device)
+    epochs, device = options.stop_after or config.protocol.epochs, choose_device(options.device)
+    if epochs > config.protocol.epochs:
+        raise ValueError(f"can stop after 1 to {config.protocol.epochs} epochs, got {epochs}")
     data = load_task_data(task.file, options.data, sample=True)
     print(f"run {config.run_id}: {data.source}, {len(data.train):,} training and {len(data.test):,} test examples")
-
-    def report(epoch: int, train_loss: float, evaluation: Evaluation) -> None:
+    trainer = PopulationTrainer(_SingleEngine(config, data, device))
+    state = trainer.state
+    while state.epoch < epochs and not trainer.diverged:
+        trainer.train_epoch()
+        train_loss, test_loss, accuracy = (
+            float(curve[0, state.epoch - 1]) for curve in (state.train_loss, state.test_loss, state.test_accuracy)
+        )
         print(
-            f"epoch {epoch:3d}  train loss {train_loss:.4f}  test loss {evaluation.loss:.4f}  "
-            f"test accuracy {evaluation.accuracy:.4f}",
+            f"epoch {state.epoch:3d}  train loss {train_loss:.4f}  test loss {test_loss:.4f}  "
+            f"test accuracy {accuracy:.4f}",
             flush=True,
         )
-
-    result = _train_single(config, data, device=device, stop_after=options.stop_after, on_epoch=report)
-    if result.diverged:
+    if trainer.diverged:
         print("the run diverged")
-    for label, checkpoint in result.checkpoints.items():
-        name, _ = usual_label(data.spec)
-        print(f"{label:10s} epoch {checkpoint.epoch:3d}  {name.replace('_', ' ')} {getattr(checkpoint, name):.4f}")
+        return
+    name, _ = usual_label(data.spec)
+    for label, epoch in (config.protocol.checkpoints | {BEST: int(state.best_epoch)}).items():
+        if epoch <= state.epoch:
+            value = float(getattr(state, name)[0, epoch - 1])
+            print(f"{label:10s} epoch {epoch:3d}  {name.replace('_', ' ')} {value:.4f}")
 
 
 if __name__ == "__main__":

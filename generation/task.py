@@ -20,14 +20,7 @@ from msgspec import Meta
 
 from generation.protocol import Epochs, Protocol, RunConfig
 from zoo.checked import Count, NotNegative, checked, shown
-from zoo.format.hyperparameters import (
-    CONFIGURATION,
-    MAX_REPEATS,
-    MIN_REPEATS,
-    SHARED_SEED,
-    TYPES,
-    Hyperparameters,
-)
+from zoo.format.hyperparameters import CONFIGURATION, MAX_REPEATS, MIN_REPEATS, SHARED_SEED, TYPES, Hyperparameters
 from zoo.format.recipe import SHARED
 from zoo.tasks.task_file import TaskFile, find_task
 
@@ -92,7 +85,7 @@ class _ProtocolSection:
 
     def protocol(self, *, paper: bool) -> Protocol:
         """The paper's checkpoints are named by their share, 50, 75 and 100 %, also where a preset has fewer epochs."""
-        short = Protocol.shortened(self.epochs)
+        short = Protocol().lasting(self.epochs)
         checkpoints = tuple(dict.fromkeys(short.checkpoints.values())) if self.checkpoints is None else self.checkpoints
         return Protocol(
             self.epochs,

@@ -18,7 +18,7 @@ ALLOWED = {
 # they measure the generator, so they alone may import it
 OF_GENERATION = {Path("benchmarks/speed/training.py"), Path("benchmarks/fidelity.py")}
 
-PUBLIC = {"zoo.testing", "nfn.testing", "benchmarks.inputs"}  # for the tests of users, or named on a command line
+PUBLIC = {"nfn.testing", "benchmarks.inputs"}  # for the tests of users, or named on a command line
 
 
 def imported_packages(path: Path) -> set[str]:

@@ -12,10 +12,11 @@ import torch
 
 import zoo
 from generation.run import main as run
+from tests.fabricated import TINY_MNIST, fabricate_shard
 from tests.faults.rewriting import rewrite, set_value
 from tests.generation.small_tasks import TINY_LINES, write_lines, write_texts
 from tests.refusal import refusal
-from tests.zoo.written_page import config_of, file_beside
+from tests.zoo.written_page import config_of, file_beside, write_page
 from zoo.describe import main as describe
 from zoo.export import main as export
 from zoo.format.hyperparameters import HYPERPARAMETERS
@@ -24,11 +25,9 @@ from zoo.format.schema import LANGUAGE_LABELS
 from zoo.join import _join
 from zoo.page.pictures import Example, _characters_example, find_example, picture
 from zoo.page.tables import hyperparameters
-from zoo.page.writing import _write_page
 from zoo.plots import plot_circuits
 from zoo.publish import main as publish
 from zoo.tasks.evaluation import load_task
-from zoo.testing import TINY_MNIST, fabricate_shard
 from zoo.verify import _verify
 from zoo.verify import main as verify
 
@@ -210,7 +209,7 @@ def test_pictures_of_learned_words_read_their_numbers(folder: Path) -> None:
 @pytest.mark.long
 def test_a_page_holds_both(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    _write_page(folder / "zoo", tmp_path / "site", pictured=1)
+    write_page(folder / "zoo", tmp_path / "site", pictured=1)
     for index, name in enumerate(("lines", "words")):
         config, spec = config_of(tmp_path / "site", index), zoo.open("zoo", name).spec
         (pictured,) = config["pictured"]

@@ -14,13 +14,13 @@ import zoo
 from benchmarks import census, kendall
 from generation.run import main as run
 from generation.task import named_task
+from tests.fabricated import TINY_MNIST, fabricate_shard
 from zoo.describe import main as describe
 from zoo.export import main as export
 from zoo.format.manifest import Manifest
 from zoo.format.published import PublishedZoo, configs_of
 from zoo.join import main as join
 from zoo.publish import main as publish
-from zoo.testing import TINY_MNIST, fabricate_shard
 from zoo.verify import main as verify
 
 pytestmark = pytest.mark.long

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from tests import retrained
+from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 from tests.faults.rewriting import Rows, rewrite
 from zoo.format.schema import WEIGHTS
 from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE, Shard
-from zoo.publish import publish
-from zoo.testing import TINY_MNIST, fabricate_shard
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from benchmarks import results
-from zoo.testing import TINY_MNIST, fabricate_shard
+from tests.fabricated import TINY_MNIST, fabricate_shard
 
 pytestmark = pytest.mark.long
 

@@ -27,15 +27,8 @@ _command = Command(__name__, "zoo.join", __doc__, _Options)
 
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
 from zoo.format.faults import SeenWeights
-from zoo.format.manifest import FileEntry, Manifest
-from zoo.format.published import (
-    DERIVED_FILES,
-    ConfigDetails,
-    PublishedZoo,
-    files_of_no_config,
-    statements_of,
-    zoo_files,
-)
+from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
+from zoo.format.published import DERIVED_FILES, ConfigDetails, PublishedZoo, zoo_files
 from zoo.format.record import check_same_data
 from zoo.publish import check_target, report
 from zoo.storage.atomic import atomic_file
@@ -58,7 +51,7 @@ def _join(
     for zoo in zoos:
         if twice := configs.keys() & zoo.configs.keys():
             raise ValueError(f"{zoo.folder} has {sorted(twice)[0]} and so has an earlier zoo: leave one of them out")
-        if surplus := files_of_no_config(zoo):
+        if surplus := zoo.files_of_no_config():
             raise ValueError(f"{zoo.folder} lists {surplus[0]!r}, which belongs to none of its configs")
         configs |= zoo.configs
     check_same_data(configs)
@@ -79,8 +72,8 @@ def _join(
 
 def _common_statements(zoos: Sequence[PublishedZoo]) -> dict[str, Any]:
     """What all of the zoos state."""
-    first, *others = (statements_of(zoo.manifest, zoo.folder).stated() for zoo in zoos)
-    return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
+    stated = [Statements.recorded(zoo.manifest.details, f"{zoo.folder}/{MANIFEST_FILE}").stated() for zoo in zoos]
+    return {name: value for name, value in stated[0].items() if all(each.get(name) == value for each in stated)}
 
 
 def _copy_file(zoo: PublishedZoo, name: str, folder: Path, files: dict[str, FileEntry]) -> None:
@@ -95,7 +88,8 @@ def _copy_file(zoo: PublishedZoo, name: str, folder: Path, files: dict[str, File
 
 @_command
 def main(options: _Options) -> None:
-    report(_join(options.zoos, options.out, stated=options), options.out)
+    _join(options.zoos, options.out, stated=options)
+    report(options.out)
 
 
 if __name__ == "__main__":

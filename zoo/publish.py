@@ -26,7 +26,7 @@ from typing import Annotated
 from zoo.checked import Count
 from zoo.command import Advance, Argument, Command, Option, progress_bar
 from zoo.format.splits import DEFAULT_SHARES, SPLITS, parse_shares, run_digest, splits_of
-from zoo.format.statements import NOTHING_STATED, Statements
+from zoo.format.statements import Statements
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class _Options(Statements):
     private: Annotated[bool, Option("make that repository private, if it is new")] = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         parse_shares(self.splits)
         if self.push_to_hub is None and (self.private or self.predictors):
             option = "--private" if self.private else "--predictors"
@@ -59,20 +60,10 @@ import pyarrow.compute as pc
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
 from zoo.format.faults import Located, SeenWeights, config_faults
 from zoo.format.manifest import MANIFEST_FILE, FileEntry, Manifest
-from zoo.format.published import (
-    EMBEDDING_FILES,
-    RUNS_FILE,
-    ConfigDetails,
-    PublishedZoo,
-    configs_of,
-    filled_splits,
-    split_file,
-    zoo_files,
-)
+from zoo.format.published import EMBEDDING_FILES, RUNS_FILE, ConfigDetails, PublishedZoo, split_file, zoo_files
 from zoo.format.record import TrainingRecord, check_same_data
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema, stored_schema, with_weights
 from zoo.format.shard import CHECKPOINTS_FILE, Shard, find_shards
-from zoo.format.shard import RUNS_FILE as SHARD_RUNS_FILE
 from zoo.format.table_file import ROWS_PER_BATCH, write_table
 from zoo.reading.hub import check_login, fitted_predictors, push
 from zoo.reading.reader import MappedCheckpoints
@@ -85,39 +76,24 @@ _ROWS_PER_FILE = 512  # 38 MB; the paper's 43,900 training rows make 86 files
 _FILES_OF_A_SMALL_SPLIT = 4  # streaming readers divide files among their workers
 
 
-def publish(
-    runs: Path,
-    out: Path,
-    *,
-    first: int | None = None,
-    checkpoints: tuple[str, ...] | None = None,
-    splits: str = DEFAULT_SHARES,
-    card: Path = DEFAULT_CARD,
-    name: str | None = None,
-    stated: Statements = NOTHING_STATED,
-    advance: Advance = lambda rows: None,
-) -> Manifest:
-    """Publishes every finished shard below ``runs`` as the folder ``out``; ``advance`` gets the number of rows.
-
-    With ``first`` a sample: that many completed runs of each config, from its shards in turn. ``checkpoints`` are those
-    that are kept. ``name`` is what the card calls the zoo, by default the name of the folder.
-    """
+def _publish(options: _Options, advance: Advance = lambda rows: None) -> Manifest:
+    """Publishes every finished shard below ``runs`` as the folder ``out``; ``advance`` gets the number of rows."""
+    runs, out = options.runs, options.out.resolve()
     configs, _ = find_shards(runs)
-    out = out.resolve()
     check_target([runs.resolve()], out)
     check_same_data({config: shards[0].record for config, shards in configs.items()})
-    template = card.read_text(encoding="utf-8")
+    template = (options.card or DEFAULT_CARD).read_text(encoding="utf-8")
     with replacing_folder(out, zoo_files) as folder:
         files: dict[str, FileEntry] = {}
         details: dict[str, ConfigDetails] = {}
         seen: SeenWeights = {}
         for config, shards in configs.items():
-            chosen = (first, checkpoints, splits)
-            entries, details[config] = _write_config(folder, config, shards, chosen, seen, advance)
+            entries, details[config] = _write_config(folder, config, shards, options, seen, advance)
             files |= entries
             if shards[0].record.embedding_sha256 is not None:
                 files |= _copy_embedding(runs, folder, shards[0])
-        return write_card_and_manifest(folder, files, details, template, name or out.name, stated)
+        name = options.push_to_hub or out.name
+        return write_card_and_manifest(folder, files, details, template, name, options)
 
 
 def check_target(sources: Sequence[Path], out: Path) -> None:
@@ -133,22 +109,21 @@ def check_target(sources: Sequence[Path], out: Path) -> None:
         return
     if not (out / MANIFEST_FILE).is_file():
         raise ValueError(f"{out} is not a zoo (no {MANIFEST_FILE}) and is not empty: publish will not replace it")
-    configs_of(Manifest.read(out), out)
+    PublishedZoo.read(out)
 
 
 def _write_config(
     folder: Path,
     config: str,
     shards: Sequence[Shard],
-    chosen: tuple[int | None, tuple[str, ...] | None, str],
+    options: _Options,
     seen: SeenWeights,
     advance: Advance,
 ) -> tuple[dict[str, FileEntry], ConfigDetails]:
     """Writes the splits and the runs of one config; refuses what ``zoo.verify`` would report.
 
-    ``chosen`` are the number of runs, the checkpoints and the splits of ``publish``.
+    With ``first`` a sample: that many completed runs, from the shards in turn. ``checkpoints`` are those that are kept.
     """
-    first, checkpoints, shares = chosen
     for shard in shards:
         shard.check_files()
     tables = [shard.runs() for shard in shards]
@@ -163,13 +138,13 @@ def _write_config(
         record, numbers, located, (metadata, lambda row: rows.locate(completed[row])), weights, seen
     ):
         raise ValueError(fault)
-    runs = all_runs if first is None else _sample_runs(config, tables, first)
+    runs = all_runs if options.first is None else _sample_runs(config, tables, options.first)
     published = set(runs.column("run_id").to_pylist())
     splits = splits_of(
-        lambda name: metadata.column(name).to_pylist(), repeats=record.repeats is not None, shares=shares
+        lambda name: metadata.column(name).to_pylist(), repeats=record.repeats is not None, shares=options.splits
     )
     by_split: dict[str, list[int]] = {split: [] for split in SPLITS}
-    kept, names = record.checkpoints_among(checkpoints), metadata.column("checkpoint").to_pylist()
+    kept, names = record.checkpoints_among(options.checkpoints), metadata.column("checkpoint").to_pylist()
     for row, run, name, split in zip(completed, metadata.column("run_id").to_pylist(), names, splits, strict=True):
         if run in published and name in kept:
             by_split[split].append(row)
@@ -193,8 +168,8 @@ def _write_config(
         shards=[record.shard for record in records],
         runs=dict(sorted(Counter(runs.column("status").to_pylist()).items())),
         rows={split: len(by_split[split]) for split in SPLITS},
-        splits=shares,
-        kept=None if checkpoints is None else kept,
+        splits=options.splits,
+        kept=None if options.checkpoints is None else kept,
     )
 
 
@@ -204,7 +179,7 @@ def _locate_runs(shards: Sequence[Shard], tables: Sequence[pa.Table], all_runs: 
 
     def locate(row: int) -> tuple[Path, int]:
         index = int(np.searchsorted(starts, row, side="right")) - 1
-        return shards[index].folder / SHARD_RUNS_FILE, row - int(starts[index])
+        return shards[index].folder / RUNS_FILE, row - int(starts[index])
 
     first: dict[str, int] = {}
     for row, run in enumerate(all_runs.column("run_id").to_pylist()):
@@ -216,7 +191,7 @@ def _locate_runs(shards: Sequence[Shard], tables: Sequence[pa.Table], all_runs: 
             )
     for shard, table in zip(shards, tables, strict=True):
         if not set(table.column("shard").to_pylist()) <= {shard.record.shard}:
-            raise ValueError(f"{shard.folder / SHARD_RUNS_FILE} has runs of another shard than {shard.record.shard}")
+            raise ValueError(f"{shard.folder / RUNS_FILE} has runs of another shard than {shard.record.shard}")
     return all_runs, locate
 
 
@@ -274,18 +249,19 @@ def _copy_embedding(runs: Path, folder: Path, shard: Shard) -> dict[str, FileEnt
     return entries
 
 
-def report(manifest: Manifest, out: Path) -> None:
+def report(out: Path) -> None:
     """Prints what a published zoo holds."""
-    for name, config in configs_of(manifest, out).items():
+    zoo = PublishedZoo.read(out)
+    for name, config in zoo.configs.items():
         counts = ", ".join(f"{rows:,} {split}" for split, rows in config.rows.items())
         states = ", ".join(f"{runs:,} {status}" for status, runs in config.runs.items())
         print(printable(f"{name}: {counts} rows; runs: {states}"))
         for split in SPLITS:
-            if split not in filled_splits(config):
+            if split not in config.filled_splits:
                 remedy = "more runs fill it, or other --splits of zoo.publish than " + config.splits
                 print(f"{name}: no run belongs in {split} yet, so load_dataset will not have it; {remedy}")
-    size = sum(entry.bytes for entry in manifest.files.values()) / 1e6
-    print(f"{printable(out)}: {len(manifest.files)} files, {size:,.1f} MB")
+    size = sum(entry.bytes for entry in zoo.manifest.files.values()) / 1e6
+    print(f"{printable(out)}: {len(zoo.manifest.files)} files, {size:,.1f} MB")
 
 
 @_command
@@ -300,19 +276,8 @@ def main(options: _Options) -> None:
         total = sum(options.first * len(shards[0].record.checkpoints) for shards in configs.values())
     with progress_bar() as bar:
         task = bar.add_task("publishing rows", total=total)
-        advance = functools.partial(bar.advance, task)
-        manifest = publish(
-            options.runs,
-            options.out,
-            first=options.first,
-            checkpoints=options.checkpoints,
-            splits=options.splits,
-            card=options.card or DEFAULT_CARD,
-            name=options.push_to_hub,
-            stated=options,
-            advance=advance,
-        )
-    report(manifest, options.out)
+        _publish(options, functools.partial(bar.advance, task))
+    report(options.out)
     if options.push_to_hub:
         beside = fitted_predictors(options.predictors, PublishedZoo.read(options.out)) if options.predictors else {}
         print(push(options.out, options.push_to_hub, private=options.private, beside=beside))

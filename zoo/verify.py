@@ -58,17 +58,7 @@ from torch import Tensor
 from zoo.format.croissant import croissant_faults, parquet_fault
 from zoo.format.faults import SeenWeights, config_faults
 from zoo.format.manifest import MANIFEST_FILE, read_one_edition
-from zoo.format.published import (
-    CROISSANT_FILE,
-    EMBEDDING_FILES,
-    RUNS_FILE,
-    RUNS_PARQUET,
-    ConfigDetails,
-    PublishedZoo,
-    files_of_no_config,
-    filled_splits,
-    surplus_entries,
-)
+from zoo.format.published import CROISSANT_FILE, EMBEDDING_FILES, RUNS_FILE, RUNS_PARQUET, ConfigDetails, PublishedZoo
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA
 from zoo.format.splits import SPLITS
 from zoo.format.table_file import read_table
@@ -96,7 +86,7 @@ def _verify(folder: Path, advance: Advance = lambda done: None) -> list[str]:
 
     def find_faults(_edition: str) -> list[str]:
         zoo = PublishedZoo.read(folder)
-        unlisted = surplus_entries(folder, zoo.manifest)
+        unlisted = zoo.surplus_entries()
         return [*zoo_faults(zoo, {}, advance), *(f"{folder / name} is not listed in the manifest" for name in unlisted)]
 
     return read_one_edition(folder, find_faults, partial(_warn_of_change, folder))
@@ -107,7 +97,7 @@ def zoo_faults(zoo: PublishedZoo, seen: SeenWeights, advance: Advance = lambda d
     damaged = _check_files(zoo, advance)
     yield from damaged.values()
     with suppress(ValueError):  # a split whose files are not all there, which is reported below
-        yield from (f"{zoo.folder} lists {name!r}, a file of no config" for name in files_of_no_config(zoo))
+        yield from (f"{zoo.folder} lists {name!r}, a file of no config" for name in zoo.files_of_no_config())
     if CROISSANT_FILE not in damaged:
         yield from croissant_faults(zoo)
     for config in zoo.configs:
@@ -237,7 +227,7 @@ def _drawn_rows(details: ConfigDetails, count: int, seed: int) -> list[int]:
     starts = np.cumsum([0, *sizes]).tolist()
     turns = [enumerate((start + random.permutation(size)).tolist()) for start, size in zip(starts, sizes, strict=False)]
     in_turn = [row for _, row in sorted(turn for split in turns for turn in split)]
-    return in_turn[: max(count, len(filled_splits(details)))]
+    return in_turn[: max(count, len(details.filled_splits))]
 
 
 def _load_test_set(folder: Path, details: ConfigDetails, data: Path | None, fetch: bool = False) -> TaskData:
@@ -305,7 +295,7 @@ def main(options: _Options) -> None:
     counted = f"{rows:,} rows in {len(zoo.manifest.files)} files, {size / 1e6:,.1f} MB"
     print(f"{printable(folder)}: {', '.join(zoo.configs)}; {counted}: no faults")
     if options.evaluate:
-        count = max([options.evaluate, *(len(filled_splits(config)) for config in zoo.configs.values())])
+        count = max([options.evaluate, *(len(config.filled_splits) for config in zoo.configs.values())])
         drawn = how_many(count, "random row")
         within = f"all within {_ACCURACY_TOLERANCE}, losses within {_LOSS_TOLERANCE}"
         print(f"accuracy of {drawn} per config measured again: {within}")

@@ -101,6 +101,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -109,16 +110,19 @@ from benchmarks.results import Result, Setting
 from benchmarks.speed.measurements import Samples, line_of, measure, say, speed_row
 from benchmarks.speed.training import gauge, generation, nfn
 from zoo.export import export_checkpoints
-from zoo.format.published import PublishedZoo
-from zoo.format.table_file import ROWS_PER_BATCH
-from zoo.publish import publish
+from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
+from zoo.format.hyperparameters import OPTIMIZERS
+from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, split_file
+from zoo.format.schema import CHECKPOINTS, PUBLISHED_RUN_SCHEMA, checkpoint_schema, with_weights
+from zoo.format.splits import SPLITS
+from zoo.format.statements import NOTHING_STATED
+from zoo.format.table_file import ROWS_PER_BATCH, write_table
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import ZooReader, open_zoo
 from zoo.storage.untrusted import HeldFile
-from zoo.testing import fabricate_shard
 from zoo.transformer.spec import spec_for
 
-_MIN_CHECKPOINTS, _FABRICATED_RUNS = 4_000, 1_500
+_MIN_CHECKPOINTS, _ROWS_PER_FILE = 4_000, 512
 _PASSES = 10
 _LOADER_PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "datasets")
 
@@ -132,17 +136,38 @@ def _loader(*, zoo: str | None, config: str, scratch: Path | None, repeats: int)
     with tempfile.TemporaryDirectory(dir=scratch, prefix="loader-") as temporary:
         if zoo is None:
             say(f"fabricating {_MIN_CHECKPOINTS:,} checkpoints")
-            folder = _fabricate(Path(temporary), config)
+            folder = _fabricate(Path(temporary) / "small-transformer-zoo", config)
         else:
             folder = find_folder(zoo, config)
         yield from _measure_ways(folder, config, Path(temporary), repeats)
 
 
-def _fabricate(scratch: Path, config: str) -> Path:
-    """A zoo of random weights whose training split, 70 % of the runs, has enough checkpoints."""
-    fabricate_shard(scratch / "runs", spec_for(config), count=_FABRICATED_RUNS)
-    publish(scratch / "runs", scratch / "small-transformer-zoo")
-    return scratch / "small-transformer-zoo"
+def _fabricate(folder: Path, config: str) -> Path:
+    """A zoo of random weights whose training split has enough checkpoints; no run belongs to them."""
+    spec, random = spec_for(config), np.random.default_rng(0)
+    schema = checkpoint_schema(spec)
+    named = {"task": spec.task, "checkpoint": CHECKPOINTS[1], "optimizer": OPTIMIZERS[0]}
+    row = dict.fromkeys(schema.names[:-1], 0) | named
+
+    def checkpoints(start: int, stop: int) -> Iterator[pa.Table]:
+        for first in range(start, stop, ROWS_PER_BATCH):
+            rows = [row | {"run_id": f"{number:016x}"} for number in range(first, min(first + ROWS_PER_BATCH, stop))]
+            weights = random.standard_normal((len(rows), spec.num_parameters), dtype=np.float32)
+            yield with_weights(pa.Table.from_pylist(rows, pa.schema(list(schema)[:-1])), weights)
+
+    counts = dict.fromkeys(SPLITS, 0) | {"train": _MIN_CHECKPOINTS}
+    files = {f"{config}/{RUNS_FILE}": write_table(folder / config / RUNS_FILE, PUBLISHED_RUN_SCHEMA, [])}
+    for split, count in counts.items():
+        starts = range(0, max(1, count), _ROWS_PER_FILE)
+        for index, start in enumerate(starts):
+            name = split_file(config, split, index, len(starts))
+            rows = checkpoints(start, min(start + _ROWS_PER_FILE, count))
+            files[name] = write_table(folder / name, schema, rows)
+    trained = (spec.task, spec, "none", {"epochs": 1}, SHARED_SEED, "nothing: fabricated", None)
+    details = ConfigDetails(*trained, engines=[], precisions=[], code_versions=[], shards=[], runs={}, rows=counts)
+    card = DEFAULT_CARD.read_text(encoding="utf-8")
+    write_card_and_manifest(folder, files, {config: details}, card, folder.name, NOTHING_STATED)
+    return folder
 
 
 def _measure_ways(folder: Path, config: str, scratch: Path, repeats: int) -> Iterator[Result]:

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.models import trees
-from zoo.publish import publish
-from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard
+from tests.fabricated import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, publish
 
 
 @pytest.fixture(scope="session")

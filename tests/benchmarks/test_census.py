@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks import census, results
 from benchmarks.census import _count, _named, census_table
+from tests.fabricated import TINY_MNIST, fabricate_shard
 from zoo.format.shard import TIMING_FILE, find_shards
-from zoo.testing import TINY_MNIST, fabricate_shard
 
 
 @pytest.fixture

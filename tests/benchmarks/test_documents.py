@@ -9,8 +9,7 @@ import pytest
 from benchmarks import results
 from benchmarks.report import _DOCUMENTS, _render
 from benchmarks.results import Result
-from zoo.publish import publish
-from zoo.testing import TINY_MNIST, fabricate_shard
+from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 
 ROOT = Path(__file__).parents[2]
 SOME = "train_fraction >= 0.8"

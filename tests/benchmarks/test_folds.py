@@ -13,9 +13,8 @@ from benchmarks import trial as trial_module
 from benchmarks.data import BenchmarkData
 from benchmarks.results import ResultIndex
 from benchmarks.statistics import bootstrap_taus, interval_of, kendall_tau, resample_runs, tau_or_zero
+from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 from tests.refusal import refusal
-from zoo.publish import publish
-from zoo.testing import TINY_MNIST, fabricate_shard
 
 OWN = """
 import numpy as np

@@ -10,9 +10,9 @@ from benchmarks.models.registry import _load_model
 from benchmarks.results import ResultIndex
 from nfn import ResponseNFN
 from nfn.predictors.responses import response_layout, responses, synthetic_inputs
+from tests.fabricated import TINY_AGNEWS, TINY_MNIST
 from tests.refusal import refusal
 from zoo import AGNEWS, MNIST, SHAKESPEARE, TransformerSpec, TransformerWeights
-from zoo.testing import TINY_AGNEWS, TINY_MNIST
 
 NAMES = ("Noise", "Dots", "Half", "Quarter", "Logits", "Hidden")
 

@@ -9,10 +9,10 @@ import pytest
 from benchmarks.leaderboard.scoring import HeldOutRows
 from benchmarks.leaderboard.submission import Card, PredictionSet, Submission, submissions_in, write_submission
 from benchmarks.pretrain import _replace_pair
+from tests.fabricated import folder_contents
 from tests.faults.kill_points import KillPoint, run_to_kill_point
 from tests.faults.killing import KILLED
 from tests.faults.processes import finish
-from zoo.testing import folder_contents
 
 pytestmark = pytest.mark.long
 

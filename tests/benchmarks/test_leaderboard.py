@@ -31,9 +31,8 @@ from benchmarks.report import _DOCUMENTS, _RANKING, _TEMPLATES
 from benchmarks.results import ResultIndex
 from benchmarks.statistics import kendall_tau
 from benchmarks.tables import render_table
+from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 from tests.refusal import refusal
-from zoo.publish import publish
-from zoo.testing import TINY_MNIST, fabricate_shard
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = re.compile(r"^## Your own predictor\n.*?^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -20,12 +20,11 @@ from benchmarks.leaderboard.__main__ import main as leaderboard
 from benchmarks.statistics import kendall_tau
 from nfn.predictors.conformal import ConformalInterval
 from tests.benchmarks.synthetic import invent_data, random_label
+from tests.fabricated import TINY_MNIST, fabricate_shard, folder_contents, publish
 from tests.refusal import refusal
 from zoo.export import export_checkpoints
 from zoo.format.hyperparameters import CONFIGURATION
 from zoo.format.splits import SPLITS
-from zoo.publish import publish
-from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
 
 SAMPLE = "small-transformer-zoo"
 

@@ -12,8 +12,7 @@ from benchmarks import kendall, report, results
 from benchmarks.report import _DOCUMENTS, _TEMPLATES, _accuracies_table, _Contents, _final_runs
 from benchmarks.results import Result, ResultIndex
 from benchmarks.tables import for_terminal, render_table
-from zoo.publish import publish
-from zoo.testing import TINY_MNIST, fabricate_shard
+from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 
 
 def write_templates(root: Path, text: str) -> dict[str, Path]:

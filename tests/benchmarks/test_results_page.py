@@ -16,11 +16,10 @@ from benchmarks.page import _missing, _take_picture
 from benchmarks.report import _RANKING
 from benchmarks.results import ResultIndex
 from benchmarks.tables import main_setting
+from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 from tests.refusal import refusal
 from tests.zoo.written_page import head_of
 from zoo.page import html
-from zoo.publish import publish
-from zoo.testing import TINY_MNIST, fabricate_shard
 
 ROOT = Path(__file__).parents[2]
 ROWS = results._COMMITTED

@@ -16,10 +16,9 @@ from benchmarks.results import ResultIndex
 from benchmarks.tables import render_table
 from tests.benchmarks.synthetic import invent, random_label
 from tests.benchmarks.test_report import row
+from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 from zoo.format.hyperparameters import CONFIGURATION
 from zoo.format.published import PublishedZoo
-from zoo.publish import publish
-from zoo.testing import TINY_MNIST, fabricate_shard
 
 
 @pytest.fixture(scope="module")

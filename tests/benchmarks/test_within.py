@@ -10,8 +10,7 @@ from benchmarks.data import Outcome
 from benchmarks.results import ResultIndex
 from benchmarks.statistics import kendall_tau, noise_ceiling, noise_ceiling_within, resampled_means, taus_within
 from benchmarks.trial import _pack, _read
-from zoo.publish import publish
-from zoo.testing import TINY_MNIST, fabricate_shard
+from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 
 SETTING = {"threshold": 0.0}
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 from tests.faults.rewriting import Rows, rewrite
 from zoo.format.published import RUNS_FILE, split_file
 from zoo.format.schema import RUN_SCHEMA, checkpoint_schema
 from zoo.format.shard import CHECKPOINTS_FILE
 from zoo.format.splits import SPLITS
-from zoo.publish import publish
-from zoo.testing import TINY_MNIST, fabricate_shard
 from zoo.verify import _verify
 
 NUMBERS = (None, math.nan, math.inf, -math.inf, -0.1, -1.0, 0.5, 1.7, 1e30)

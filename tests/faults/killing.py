@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 from tests.faults.kill_points import KillPoint, run_to_kill_point
 from tests.faults.processes import finish, start
 from tests.faults.workloads import contents, publish_runs, shard_of, train
-from zoo.publish import publish
-from zoo.testing import TINY_MNIST, fabricate_shard
 
 PHASES = ("training", "snapshot", "shard write", "publish")
 KILLED = -signal.SIGKILL

@@ -23,6 +23,7 @@ from generation.shard import _read_snapshot, _save_snapshot
 from generation.word_vectors import _read_vectors
 from nfn.predictors.conformal import ConformalInterval
 from nfn.predictors.storage import load_predictor, save_predictor, save_pretrained
+from tests.fabricated import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, publish
 from tests.faults.arrow_messages import spoil_arrow
 from tests.faults.hostile import Change, spoil, spoil_json, spoil_safetensors
 from tests.faults.rewriting import change_manifest
@@ -32,14 +33,12 @@ from zoo.format.published import PublishedZoo
 from zoo.format.schema import RUN_SCHEMA, checkpoint_schema
 from zoo.format.shard import Shard
 from zoo.format.table_file import read_table
-from zoo.publish import publish
 from zoo.reading.hub import _spec_read_by
 from zoo.reading.manifest_builder import ListedFile
 from zoo.reading.reader import MappedCheckpoints
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.formats import CsvData, NpzData, _read_idx
 from zoo.tasks.paper_data import _read_news
-from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard
 from zoo.transformer.spec import MNIST
 from zoo.transformer.weights import TransformerWeights
 from zoo.verify import _verify

@@ -10,12 +10,12 @@ import zoo
 from benchmarks.trial import _read as read_trials
 from generation.shard import _delete_snapshots, _load_snapshot, _save_snapshot
 from nfn.predictors.storage import load_predictor
+from tests.fabricated import TINY_MNIST
 from tests.faults.limits import within_limits
 from tests.faults.readers import OWNER, STATE, make_predictor, make_shard, make_zoo
 from tests.faults.rewriting import change_manifest, rewrite, set_value
 from zoo import describe, publish, verify
 from zoo.command import _guarded
-from zoo.testing import TINY_MNIST
 
 SNAPSHOT = f"state-{OWNER[:8]}-00003.safetensors"
 

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 import zoo
+from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 from tests.faults.mounts import Disk, NoMounts, small_disk
 from tests.faults.processes import finish, start
 from tests.faults.workloads import contents, shard_of, train
 from zoo import describe
-from zoo.publish import publish
-from zoo.testing import TINY_MNIST, fabricate_shard
 
 pytestmark = pytest.mark.long
 NOBODY = 65534

@@ -7,14 +7,13 @@ import pyarrow as pa
 import pytest
 
 from generation.run import main as train
+from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 from tests.faults.forgeries import FORGERIES, Forge, forge_shard
 from tests.faults.rewriting import Rows, change_manifest
 from tests.generation.small_tasks import write_lines
 from zoo.format.shard import CHECKPOINTS_FILE
 from zoo.join import _join
-from zoo.publish import publish
 from zoo.reading.reader import open_zoo
-from zoo.testing import TINY_MNIST, fabricate_shard
 from zoo.verify import _verify
 
 RUNS = 24

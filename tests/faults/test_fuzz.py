@@ -14,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.fabricated import TINY_MNIST
 from tests.faults.fuzzing import fuzz, read_hostile, read_with_an_eye_on_pickles
 from tests.faults.hostile import KINDS, Change
 from tests.faults.processes import finish
 from tests.faults.readers import READERS, RIGHT, Reader, deep_json, long_header
 from zoo.format.manifest import _is_inside
 from zoo.format.schema import checkpoint_schema
-from zoo.testing import TINY_MNIST
 
 pytestmark = pytest.mark.long
 

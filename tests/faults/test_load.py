@@ -14,13 +14,12 @@ import pyarrow as pa
 import pytest
 
 import zoo
+from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 from tests.faults.processes import start
 from tests.faults.unreliable_server import serving
 from tests.faults.workloads import read_all
 from zoo.format.manifest import MAX_MANIFEST_BYTES, Manifest
-from zoo.publish import publish
 from zoo.reading import fetch
-from zoo.testing import TINY_MNIST, fabricate_shard
 
 pytestmark = pytest.mark.long
 

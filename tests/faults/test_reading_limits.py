@@ -15,6 +15,7 @@ from pyarrow import parquet
 
 import zoo
 from generation.word_vectors import _reduce_vectors
+from tests.fabricated import TINY_MNIST
 from tests.faults.arrow_messages import bomb
 from tests.faults.limits import Outcome, within_limits
 from tests.faults.readers import make_shard, make_zoo, read_shard
@@ -24,7 +25,6 @@ from zoo.format.manifest import MAX_MANIFEST_BYTES, FileEntry, Manifest
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.formats import data_section
-from zoo.testing import TINY_MNIST
 
 pytestmark = pytest.mark.long
 SPARSE_BYTES = 6 << 30

@@ -11,9 +11,9 @@ from generation import run
 from generation.protocol import Preset, Protocol
 from generation.sweep import Sweep
 from generation.task import named_task
+from tests.fabricated import publish
 from tests.generation.small_tasks import few_digits, train_small_shard
 from zoo.command import _guarded
-from zoo.publish import publish
 
 torch.set_num_threads(1)
 SWEEP = Sweep(named_task("mnist"), Preset("tiny", Protocol(epochs=6, warmup_epochs=1, batch_size=16), runs_per_shard=2))

@@ -10,11 +10,11 @@ import torch
 from generation.job import Job
 from generation.shard import train_shard
 from generation.sweep import Sweep
+from tests.fabricated import TINY_PHOTOS
 from zoo.reading.locate import data_folder
 from zoo.tasks.embedding import WordEmbedding
-from zoo.tasks.examples import Examples, LabeledTexts, RawCharacters, RawTexts, TaskData, identify_texts
+from zoo.tasks.examples import Examples, LabeledTexts, RawCharacters, RawTexts, TaskData
 from zoo.tasks.paper_data import _load_mnist, load_sample_digits
-from zoo.testing import TINY_PHOTOS
 from zoo.transformer.spec import AGNEWS, MNIST, TransformerSpec
 
 TINY_LINES = TransformerSpec(
@@ -48,7 +48,7 @@ def few_news(train: int, test: int, spec: TransformerSpec = AGNEWS) -> TaskData:
         return LabeledTexts([" ".join(words[index] for index in text) for text in drawn], labels)
 
     splits = texts(train), texts(test)
-    return RawTexts(*splits, "made-up news", identify_texts(*splits), spec.classes).encode(embedding, spec)
+    return RawTexts.of(*splits, spec.classes, lambda _: "made-up news").encode(embedding, spec)
 
 
 def few_scans(train: int, test: int, spec: TransformerSpec, height: int, width: int) -> TaskData:

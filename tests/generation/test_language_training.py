@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
+from slow_twin import RunResult
 from small_tasks import TINY_LINES, few_lines, write_lines, write_texts
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -23,7 +24,6 @@ from generation.population.trainer import PopulationTrainer
 from generation.protocol import Preset, Protocol, RunConfig
 from generation.run import main as run
 from generation.shard import _runs_table, train_shard
-from generation.single import _RunResult
 from generation.sweep import Sweep
 from generation.task import named_task
 from zoo.format.schema import LANGUAGE_LABELS
@@ -67,7 +67,7 @@ def test_best_is_the_first_epoch_of_the_lowest_loss_as_it_is_stored(lines: TaskD
     assert set(trainer.state.checkpoints[-1].flatten().tolist()) == {2.0}
     stored = _runs_table(trainer, shard=0)["test_loss"].to_pylist()[0]
     assert stored.index(min(stored)) + 1 == 2
-    assert _RunResult(test_loss=losses, test_accuracy=[0.0, 0.1, 0.2, 0.3], by_loss=True).best_epoch == 2
+    assert RunResult(test_loss=losses, test_accuracy=[0.0, 0.1, 0.2, 0.3], by_loss=True).best_epoch == 2
 
 
 @pytest.mark.parametrize(("fraction", "windows"), [(1.0, 20), (0.1, 10)])

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from slow_twin import train_single
 from small_tasks import few_photos
 from torch import Tensor
 
@@ -15,7 +16,7 @@ from generation.population.torch_engine import TorchEngine, _bytes_per_example, 
 from generation.population.trainer import PopulationTrainer
 from generation.protocol import Protocol, RunConfig
 from generation.shard import _checkpoint_tables
-from generation.single import _train_single
+from generation.single import _SingleEngine
 from zoo.format.hyperparameters import Optimizer
 from zoo.tasks.examples import TaskData
 from zoo.transformer.population import population_logits, population_losses, prepare_inputs
@@ -63,7 +64,7 @@ def test_every_step_equals_the_slow_twins_for_every_optimizer(task: TaskData, ex
     configs = runs(task.spec.task, Protocol(epochs=5, warmup_epochs=2, batch_size=16))
     trainer = train(configs, task, precision="float64", models_per_pass=4)
     for row, config in enumerate(configs):
-        twin = _train_single(config, task, dtype=torch.float64)
+        twin = train_single(config, task, dtype=torch.float64)
         for index, label in enumerate(checkpoint_labels(config)):
             expected, actual = twin.checkpoints[label].weights, trainer.state.checkpoints[index, row]
             assert float((actual - expected).norm() / expected.norm()) < 1e-6, (config.optimizer, label)
@@ -75,6 +76,22 @@ def test_every_step_equals_the_slow_twins_for_every_optimizer(task: TaskData, ex
         assert losses == pytest.approx(
             [twin.checkpoints[label].train_loss for label in checkpoint_labels(config)], rel=1e-5
         )
+
+
+@pytest.mark.parametrize("task", ["digits", "lines", "words"], indirect=True)
+def test_one_run_at_a_time_is_the_slow_twin(task: TaskData) -> None:
+    task = replace(task, train=task.train[slice(0, 64)])
+    for config in runs(task.spec.task, Protocol(epochs=3, warmup_epochs=1, batch_size=16)):
+        trainer, twin = PopulationTrainer(_SingleEngine(config, task, torch.device("cpu"))), train_single(config, task)
+        while not trainer.finished:
+            trainer.train_epoch()
+        for index, label in enumerate(checkpoint_labels(config)):
+            assert torch.equal(trainer.state.checkpoints[index, 0], twin.checkpoints[label].weights), label
+        for name in ("test_accuracy", "test_loss", "train_loss"):
+            assert getattr(trainer.state, name)[0].tolist() == getattr(twin, name)
+        assert trainer.state.best_epoch.tolist() == [twin.best_epoch]
+        losses = trainer.measure_checkpoints()["train_loss"][:, 0].tolist()
+        assert losses == [twin.checkpoints[label].train_loss for label in checkpoint_labels(config)]
 
 
 @pytest.mark.parametrize("task", ["digits", "news", "photos", "lines", "words"], indirect=True)
@@ -100,7 +117,7 @@ def test_gradients_are_those_of_the_model_itself_in_float64(task: TaskData) -> N
 def test_chosen_crops_and_checkpoints_are_those_of_the_slow_twin(photos: TaskData) -> None:
     protocol = Protocol(epochs=3, warmup_epochs=1, batch_size=32, crop_padding=0, checkpoint_epochs=(1, 3))
     config = runs("photos", protocol)[2]
-    trainer, twin = train([config], photos, precision="float64"), _train_single(config, photos, dtype=torch.float64)
+    trainer, twin = train([config], photos, precision="float64"), train_single(config, photos, dtype=torch.float64)
     assert checkpoint_labels(config) == ("epoch_1", "epoch_3", "best")
     assert {label: checkpoint.epoch for label, checkpoint in twin.checkpoints.items()} == {
         "epoch_1": 1,
@@ -145,7 +162,7 @@ def test_images_that_do_not_fit_the_transformer_are_refused(photos: TaskData) ->
 def test_float32_products_stay_near_the_slow_twin(digits: TaskData) -> None:
     config = runs("mnist", Protocol(epochs=1, warmup_epochs=1, batch_size=16))[1]
     trainer = train([config], digits)
-    expected = _train_single(config, digits).checkpoints["epoch_100"].weights
+    expected = train_single(config, digits).checkpoints["epoch_100"].weights
     assert float((trainer.state.weights[0] - expected).norm() / expected.norm()) < 1e-4
 
 
@@ -271,7 +288,7 @@ def test_a_diverged_run_is_frozen_recorded_and_disturbs_no_other(digits: TaskDat
     assert torch.equal(trainer.state.weights[[0, 2]], alone.state.weights)
     assert int((~trainer.state.test_accuracy[1].isnan()).sum()) == 1
     assert not bool(trainer.state.checkpoints[3, 1].any())
-    twin = _train_single(wild, digits)
+    twin = train_single(wild, digits)
     assert twin.diverged
     assert len(twin.test_accuracy) == 1
     assert twin.checkpoints == {}
@@ -309,7 +326,7 @@ def test_with_dropout_losses_are_distributed_as_the_slow_twins() -> None:
         for optimizer, rate in rates.items()
         for std, dropout in ((0.1, 0.4), (0.2, 0.2))
     ]
-    twins = [_train_single(config, task) for config in configs]
+    twins = [train_single(config, task) for config in configs]
     accuracy = torch.tensor([twin.test_accuracy[-1] for twin in twins])
     loss = torch.tensor([twin.train_loss for twin in twins]).mean(1)
     assert float(accuracy.max()) > 0.9, "nothing was learned, so nothing was compared"

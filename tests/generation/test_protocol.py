@@ -49,12 +49,12 @@ def test_an_epoch_that_does_not_exist_is_refused() -> None:
 
 def test_checkpoints_are_half_three_quarters_and_all_of_the_epochs() -> None:
     assert Protocol().checkpoints == {"epoch_50": 50, "epoch_75": 75, "epoch_100": 100}
-    assert Protocol.shortened(20).checkpoints == {"epoch_50": 10, "epoch_75": 15, "epoch_100": 20}
-    assert Protocol.shortened(1).checkpoints == {"epoch_50": 1, "epoch_75": 1, "epoch_100": 1}
+    assert Protocol().lasting(20).checkpoints == {"epoch_50": 10, "epoch_75": 15, "epoch_100": 20}
+    assert Protocol().lasting(1).checkpoints == {"epoch_50": 1, "epoch_75": 1, "epoch_100": 1}
 
 
 def test_chosen_checkpoints_are_taken_after_exactly_these_epochs() -> None:
-    protocol = Protocol.shortened(20)
+    protocol = Protocol().lasting(20)
     chosen = replace(protocol, checkpoint_epochs=(1, 10, 20))
     assert chosen.checkpoints == {"epoch_1": 1, "epoch_10": 10, "epoch_20": 20}
     assert chosen.to_dict() == protocol.to_dict() | {"checkpoint_epochs": [1, 10, 20]}
@@ -120,7 +120,7 @@ def test_run_id_depends_on_everything_and_on_nothing_else() -> None:
         "dropout": 0.0,
         "train_fraction": 0.7,
         "seed": 1,
-        "protocol": Protocol.shortened(20),
+        "protocol": Protocol().lasting(20),
     }
     assert changes.keys() == RUN.to_dict().keys()
     ids = {RUN.run_id} | {replace(RUN, **{name: value}).run_id for name, value in changes.items()}

@@ -13,11 +13,11 @@ from generation.run import main
 from generation.shard import train_shard
 from generation.sweep import Sweep
 from generation.task import named_task
+from tests.fabricated import TINY_AGNEWS, fabricate_embedding
 from tests.generation.small_tasks import write_digits
 from tests.refusal import refusal
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.tasks.embedding import WordEmbedding
-from zoo.testing import TINY_AGNEWS, fabricate_embedding
 
 TINY = Sweep(named_task("mnist"), Preset("tiny", Protocol(epochs=4, warmup_epochs=1, batch_size=16), runs_per_shard=1))
 

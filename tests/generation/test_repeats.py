@@ -8,8 +8,8 @@ from small_tasks import write_digits
 
 import zoo
 from generation import run
+from tests.fabricated import publish
 from zoo.format.hyperparameters import CONFIGURATION
-from zoo.publish import publish
 from zoo.verify import main as verify
 
 

@@ -9,8 +9,7 @@ from generation import launch, run
 from generation.protocol import PRESETS
 from generation.sweep import Draw, Sweep
 from generation.task import named_task
-from zoo.publish import publish
-from zoo.testing import folder_contents
+from tests.fabricated import folder_contents, publish
 from zoo.verify import main as verify
 
 

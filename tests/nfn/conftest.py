@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 import zoo
 from nfn.predictors.probes import probe_shape
+from tests.fabricated import TINY_PHOTOS
 from zoo import MNIST, TransformerSpec, TransformerWeights, build_model
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import TaskData
 from zoo.tasks.paper_data import load_sample_digits
-from zoo.testing import TINY_PHOTOS
 from zoo.transformer import model
 from zoo.transformer.model import ZooTransformer
 from zoo.transformer.spec import spec_for

@@ -5,9 +5,9 @@ import torch
 
 from nfn import FullGroupElement, PredictorEnsemble, TransformerNFN
 from nfn.predictors.fixed_basis import CanonicalClassifierNFN, CanonicalNFN, InvariantClassifierNFN
+from tests.fabricated import TINY_AGNEWS
 from tests.nfn.conftest import weights_of
 from zoo import TransformerWeights
-from zoo.testing import TINY_AGNEWS
 
 CLASSIFIER = ("classifier",)
 KINDS = [CanonicalNFN, CanonicalClassifierNFN, InvariantClassifierNFN]

@@ -9,9 +9,9 @@ from torch.nn import functional as F
 
 from nfn import FullGroupElement, GroupElement
 from nfn.symmetry.parts import Part, available_parts, boundaries, centered, shift_component
+from tests.fabricated import TINY_PHOTOS
 from tests.nfn.conftest import Bundled, assert_group_axioms, change, inputs_of, logits, random_weights
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights
-from zoo.testing import TINY_PHOTOS
 from zoo.transformer import model
 
 EXACT = tuple(part for part in available_parts(MNIST) if part not in ("boundary_scales", "logits"))

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from nfn import GroupElement
 from nfn.layers.terms import TENSOR_NAMES
+from tests.fabricated import TINY_PHOTOS
 from tests.nfn.conftest import assert_group_axioms, inputs_of, random_weights
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights, build_model
-from zoo.testing import TINY_PHOTOS
 
 
 def assert_same_element(g: GroupElement, h: GroupElement) -> None:

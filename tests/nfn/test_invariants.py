@@ -13,9 +13,9 @@ from nfn import FullGroupElement, GaugeNFN, InvariantNFN, canonicalize, invarian
 from nfn.symmetry.full_group import _random_rotations
 from nfn.symmetry.invariant_features import feature_layout
 from nfn.symmetry.parts import available_parts
+from tests.fabricated import TINY_PHOTOS
 from tests.nfn.conftest import LINES, ODD_SPECS, random_weights
 from zoo import AGNEWS, MNIST, SHAKESPEARE, TransformerSpec, TransformerWeights
-from zoo.testing import TINY_PHOTOS
 
 TOLERANCE = 1e-9
 PARTS = available_parts(MNIST)

@@ -12,7 +12,7 @@ import nfn
 import zoo
 from nfn.predictors.conformal import LEVEL, ConformalInterval, _error_rank
 from nfn.predictors.storage import _PRETRAINED, _packaged, pretrained_names, save_pretrained
-from zoo.testing import TINY_MNIST
+from tests.fabricated import TINY_MNIST
 
 MAX_BYTES = 5_000_000
 

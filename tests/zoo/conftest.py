@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from zoo.publish import publish
-from zoo.testing import fabricate_runs
+from tests.fabricated import fabricate_runs, publish
 
 
 @pytest.fixture(scope="session")

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.fabricated import fabricate_shard
 from zoo.publish import main as publish
 from zoo.tasks.paper_data import read_task, task_data
 from zoo.tasks.task_file import find_task
-from zoo.testing import fabricate_shard
 
 TASK = """
 name = "my-digits"

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 import zoo
+from tests.fabricated import fabricate_shard, publish
 from tests.generation.small_tasks import TINY_LINES, few_lines, write_lines
 from tests.zoo.own_zoo import publish_own_zoo
 from zoo.format.schema import usual_label
-from zoo.publish import publish
 from zoo.tasks.task_file import find_task
-from zoo.testing import fabricate_shard
 
 ROOT = Path(__file__).parents[2]
 SECTION = re.compile(r"^## Read it with other libraries\n(.*?)^## ", re.DOTALL | re.MULTILINE)

@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 import zoo
+from tests.fabricated import TINY_MNIST, fabricate_shard
 from tests.refusal import refusal
 from tests.zoo.own_zoo import publish_own_zoo
 from zoo.format.manifest import FileEntry, Manifest
 from zoo.join import main as join
 from zoo.publish import main as publish
-from zoo.testing import TINY_MNIST, fabricate_shard
 from zoo.verify import _verify
 
 pytestmark = pytest.mark.filterwarnings(

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 import zoo
+from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 from tests.refusal import refusal
 from zoo.describe import _histogram, _histogram_lines, _sparkline, main
-from zoo.publish import publish
-from zoo.testing import TINY_MNIST, fabricate_shard
 
 
 @pytest.mark.long

@@ -7,11 +7,10 @@ import torch
 from torch.nn import functional as F
 
 import zoo
-from zoo.publish import publish
+from tests.fabricated import fabricate_embedding, fabricate_shard, publish
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.evaluation import _find_embedding
 from zoo.tasks.examples import Examples, TaskData, _normalize_pixels
-from zoo.testing import fabricate_embedding, fabricate_shard
 
 
 def digits(count: int) -> TaskData:

@@ -11,14 +11,13 @@ import safetensors
 import torch
 
 import zoo
+from tests.fabricated import folder_contents, publish
 from tests.faults.rewriting import rewrite, set_value
 from tests.refusal import refusal
 from zoo.export import main
 from zoo.format.schema import with_weights
 from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE
-from zoo.publish import publish
 from zoo.storage.atomic import atomic_file
-from zoo.testing import folder_contents
 from zoo.transformer.weights import TransformerWeights
 from zoo.verify import _verify
 

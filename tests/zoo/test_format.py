@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import zoo
+from tests.fabricated import TINY_MNIST, fabricate_shard, folder_contents, publish
 from zoo.format.hyperparameters import CONFIGURATION, LATER
 from zoo.format.manifest import Manifest
 from zoo.format.published import PublishedZoo
@@ -20,8 +21,6 @@ from zoo.format.schema import PUBLISHED_RUN_SCHEMA, RUN_SCHEMA, checkpoint_schem
 from zoo.format.shard import CHECKPOINTS_FILE, RUNS_FILE, ShardRecord, shard_folder, write_shard
 from zoo.format.splits import SPLITS, splits_of
 from zoo.format.table_file import read_table
-from zoo.publish import publish
-from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
 from zoo.verify import _verify
 
 GOLDEN = Path(__file__).parent / "golden" / "published"

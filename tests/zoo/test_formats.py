@@ -17,12 +17,12 @@ import pytest
 import torch
 from pyarrow import parquet
 
+from tests.fabricated import TINY_AGNEWS
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import RawImages, RawTexts, class_names
 from zoo.tasks.formats import CsvData, IdxData, NpzData, TextData, data_section
 from zoo.tasks.huggingface import HuggingFaceData
 from zoo.tasks.identity import KNOWN, DataIdentity, name_of
-from zoo.testing import TINY_AGNEWS
 
 
 def section(**values: Any) -> Any:
@@ -377,7 +377,7 @@ def test_more_rows_or_tokens_than_fit_are_refused(tmp_path: Path, monkeypatch: p
     spec = replace(TINY_AGNEWS, tokens=4096)
     with one_line("70,001 texts of 4,096 tokens, at most 268,435,456 tokens are read"):
         CsvData(".", 2, 1).read(tmp_path).encode(WordEmbedding.from_vectors(("a",), torch.ones(1, spec.dim)), spec)
-    monkeypatch.setattr("zoo.tasks.examples._MOST_EXAMPLES", 49_999)
+    monkeypatch.setattr("zoo.tasks.limits._MOST_EXAMPLES", 49_999)
     with one_line("train.csv holds 50,000 examples, at most 49,999 are read"):
         CsvData(".", 2, 1).read(tmp_path)
     with one_line("saved: train holds 50,000 examples, at most 49,999 are read"):

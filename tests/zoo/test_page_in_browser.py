@@ -18,15 +18,13 @@ import pytest
 
 import zoo
 from benchmarks.page import _DRAWN, _launched, _missing, _show
+from tests.fabricated import TINY_SHAKESPEARE, fabricate_shard, publish
 from tests.zoo.hostile_text import HOSTILE, make_hostile
-from tests.zoo.written_page import page_text
+from tests.zoo.written_page import page_text, write_page
 from zoo.page.predictions import Predictions
-from zoo.page.writing import _write_page
-from zoo.publish import publish
 from zoo.tasks.examples import RawCharacters
 from zoo.tasks.paper_data import read_task
 from zoo.tasks.task_file import TaskFile
-from zoo.testing import TINY_SHAKESPEARE, fabricate_shard
 
 pytestmark = pytest.mark.long
 FIRST_CHART_SECONDS = 30  # about one on an idle machine
@@ -60,7 +58,7 @@ def site(zoo_folder: Path, tmp_path_factory: pytest.TempPathFactory, _invented_d
         Predictions("mnist", "third", "other rows", [0.1, 0.9], [0.2, 0.8]),
     ]
     folder = tmp_path_factory.mktemp("browser") / "site"
-    _write_page(zoo_folder, folder, predictions=predictions, pictured=3)
+    write_page(zoo_folder, folder, predictions=predictions, pictured=3)
     return folder
 
 
@@ -296,7 +294,7 @@ def test_language_models_are_shown_by_their_loss(browser: Any, tmp_path: Path) -
     rows = zoo.open(tmp_path / "zoo", "shakespeare", "all").metadata
     losses = rows["test_loss"]
     predictions = [Predictions("shakespeare", "some", "rows", losses.tolist(), losses.tolist(), tau=1.0)]
-    _write_page(tmp_path / "zoo", tmp_path / "site", predictions=predictions, pictured=9)
+    write_page(tmp_path / "zoo", tmp_path / "site", predictions=predictions, pictured=9)
     page = OpenPage(browser, tmp_path / "site")
     assert page.text("#tab-accuracies") == "Losses"
     assert f"median loss {losses.median():.4f}, best {losses.min():.4f}" in page.text("#count")
@@ -323,7 +321,7 @@ def test_hostile_text_is_shown_and_does_not_run(browser: Any, zoo_folder: Path, 
     folder = Path(shutil.copytree(zoo_folder, tmp_path / "<img src=x onerror=hacked=1>"))
     make_hostile(monkeypatch)
     predictions = [Predictions("agnews", HOSTILE, HOSTILE, [0.1, 0.9], [0.2, 0.8], tau=0.5)]
-    _write_page(folder, tmp_path / "site", predictions=predictions, pictured=1)
+    write_page(folder, tmp_path / "site", predictions=predictions, pictured=1)
     page = OpenPage(browser, tmp_path / "site", "#agnews/accuracies")
     assert page.text("h1") == "<img src=x onerror=hacked=1>"
     assert HOSTILE.replace("\u2028", "") in page.text("#checkpoints").replace("\n", "").replace("\u2028", "")

@@ -11,15 +11,15 @@ import pytest
 import yaml
 
 import zoo
+from tests.fabricated import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents, publish
 from zoo import describe
 from zoo.format.manifest import Manifest
 from zoo.format.published import PublishedZoo
 from zoo.format.schema import CHECKPOINTS
 from zoo.format.shard import CHECKPOINTS_FILE, Shard
 from zoo.format.splits import SPLITS, _split_of
-from zoo.publish import main, publish
+from zoo.publish import main
 from zoo.reading.reader import MappedCheckpoints
-from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents
 from zoo.verify import _verify
 
 

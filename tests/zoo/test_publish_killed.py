@@ -8,10 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from zoo.publish import publish
+from tests.fabricated import TINY_MNIST, fabricate_shard, folder_contents, publish
 from zoo.storage import swap
 from zoo.storage.swap import recover, replacing_folder
-from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
 
 pytestmark = pytest.mark.long
 
@@ -19,7 +18,6 @@ KILLS = 30
 SCRIPT = """
 import os, random, signal, sys, time
 from pathlib import Path
-from zoo.publish import publish
 
 root, kills = Path(sys.argv[1]), int(sys.argv[2])
 generator = random.Random(0)

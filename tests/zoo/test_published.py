@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import zoo
-from zoo.testing import TINY_PHOTOS
+from tests.fabricated import TINY_PHOTOS
 from zoo.transformer.spec import TransformerSpec, spec_for
 
 GOLDEN = Path(__file__).parent / "golden" / "layout.json"

@@ -16,11 +16,11 @@ import nfn
 import zoo
 from nfn.predictors.conformal import ConformalInterval
 from nfn.predictors.storage import save_pretrained
+from tests.fabricated import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents
 from tests.hub_server import TOKEN, Hub, Repository, serving
 from zoo import publish, verify
 from zoo.format.manifest import MANIFEST_FILE, Manifest
 from zoo.format.published import split_files
-from zoo.testing import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents
 
 # huggingface_hub calls its HTTP library in a way that this deprecates
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

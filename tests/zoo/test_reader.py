@@ -11,10 +11,9 @@ import pytest
 import torch
 
 import zoo
+from tests.fabricated import TINY_MNIST, fabricate_shard, folder_contents, publish
 from zoo.format.manifest import read_one_edition
-from zoo.publish import publish
 from zoo.reading.selection import Selection
-from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
 
 
 @pytest.fixture(scope="module")

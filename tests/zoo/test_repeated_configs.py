@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 import zoo
+from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 from zoo import describe, verify
 from zoo.format.hyperparameters import CONFIGURATION, LATER, repeats_of
 from zoo.format.manifest import MANIFEST_FILE, Manifest
 from zoo.format.record import config_name, task_of
 from zoo.format.splits import SPLITS, _split_of, splits_of
 from zoo.join import _join
-from zoo.publish import publish
-from zoo.testing import TINY_MNIST, fabricate_shard
 
 REPEATS = 4
 

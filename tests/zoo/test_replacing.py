@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.fabricated import TINY_MNIST, fabricate_shard, folder_contents, publish
 from zoo.join import _join
-from zoo.publish import publish
 from zoo.storage import swap
 from zoo.storage.atomic import write_atomically
-from zoo.testing import TINY_MNIST, fabricate_shard, folder_contents
 from zoo.verify import _verify
 
 

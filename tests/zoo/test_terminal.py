@@ -10,15 +10,14 @@ import pytest
 from rich.table import Table
 
 from generation.launch import _RUNNING, _Progress
+from tests.fabricated import TINY_MNIST, fabricate_shard, publish
 from zoo import describe, verify
 from zoo.command import one_line, progress_bar
 from zoo.format.card import DEFAULT_CARD, _card_words, _render_card
 from zoo.format.manifest import Manifest
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
 from zoo.format.table_file import read_table, write_table
-from zoo.publish import publish
 from zoo.terminal import PlainConsole, plain_markdown, printable
-from zoo.testing import TINY_MNIST, fabricate_shard
 
 HOSTILE = (
     "[/]",

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.fabricated import folder_contents
 from tests.refusal import refusal
 from zoo.publish import main as publish
-from zoo.testing import folder_contents
 from zoo.verify import main as verify
 
 STRAYS = {

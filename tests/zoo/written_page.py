@@ -1,12 +1,23 @@
-"""Reads a page that was written, without a browser: the data that it holds."""
+"""Writes a page, and reads it without a browser: the data that it holds."""
 
 import base64
 import gzip
 import html
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from zoo.page.options import PageOptions
+from zoo.page.predictions import Predictions
+from zoo.page.writing import _write_page
+
+
+def write_page(
+    zoo: Path | str, out: Path, predictions: Sequence[Predictions] = (), pictured: int = 100, *, fetch: bool = False
+) -> None:
+    _write_page(PageOptions(zoo=str(zoo), out=out, pictures=pictured, fetch=fetch), predictions)
 
 
 def unpacked(text: str) -> Any:

@@ -6,6 +6,7 @@ The same parts are the words of ``croissant.json``.
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from zoo.format.croissant import write_runs_as_parquet
 from zoo.format.hyperparameters import DISTINCT_SEEDS, HYPERPARAMETERS, SHARED_SEED, meaning_of
 from zoo.format.manifest import FileEntry, Manifest
-from zoo.format.published import (
-    CARD_FILE,
-    CROISSANT_FILE,
-    RUNS_PARQUET,
-    ConfigDetails,
-    configs_of,
-    filled_splits,
-    split_files,
-    split_pattern,
-    statements_of,
-)
+from zoo.format.published import CARD_FILE, CROISSANT_FILE, RUNS_PARQUET, ConfigDetails, configs_of, split_files
 from zoo.format.schema import CHECKPOINTS, PUBLISHED_RUN_SCHEMA, checkpoint_schema, usual_label
 from zoo.format.splits import SPLITS
 from zoo.format.statements import Statements
@@ -103,12 +94,12 @@ def _card_words(manifest: Manifest, name: str, folder: Path) -> dict[str, Any]:
 def _example(manifest: Manifest, details: dict[str, ConfigDetails], folder: Path) -> dict[str, Any]:
     """A config, its usual label, a split that has rows, and a value that half of them reach; no split where no run
     completed."""
-    name, config = next((each for each in details.items() if filled_splits(each[1])), next(iter(details.items())))
+    name, config = next((each for each in details.items() if each[1].filled_splits), next(iter(details.items())))
     label, more = usual_label(config.spec)
     chosen = {"config": name, "weights": config.spec.num_parameters, "split": None, "threshold": None}
     chosen |= {"label": label, "more_is_better": more}
     chosen["checkpoint"] = config.checkpoints[len(config.checkpoints) // 2 - 1]
-    if splits := filled_splits(config):
+    if splits := config.filled_splits:
         values = []
         for file in split_files(manifest, name, splits[0]):
             source = pa.py_buffer(HeldFile(folder / file).map())
@@ -138,7 +129,7 @@ def _facts(manifest: Manifest, details: dict[str, ConfigDetails]) -> dict[str, A
     specs = [config.spec for config in details.values()]
     return {
         "details": details,
-        "stated": statements_of(manifest, "the zoo"),
+        "stated": Statements.recorded(manifest.details, "the zoo"),
         "of_the_paper": any(config.task_file is None for config in details.values()),
         "splits": SPLITS,
         "CHECKPOINTS": CHECKPOINTS,
@@ -157,12 +148,18 @@ def _facts(manifest: Manifest, details: dict[str, ConfigDetails]) -> dict[str, A
         ),
         "title": lambda task: KNOWN[task].title if task in KNOWN else task,
         "column_type": _column_type,
-        "filled_splits": filled_splits,
-        "split_pattern": lambda config, split: split_pattern(split_files(manifest, config, split)),
+        "filled_splits": lambda config: config.filled_splits,
+        "split_pattern": lambda config, split: _split_pattern(split_files(manifest, config, split)),
         "edition": lambda config: _config_edition(manifest, config),
         "megabytes": lambda config: f"{sum(entry.bytes for entry in _files_of(manifest, config).values()) / 1e6:,.1f}",
         "whole": _whole,
     }
+
+
+def _split_pattern(names: Sequence[str]) -> str:
+    """The glob that matches these files of a split and none of another edition's: ``mnist/train-*-of-00086.arrow``."""
+    head, _, count = names[0].rpartition("-of-")
+    return f"{head.rpartition('-')[0]}-*-of-{count}"
 
 
 def _files_of(manifest: Manifest, config: str) -> dict[str, FileEntry]:

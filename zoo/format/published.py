@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zoo.checked import CountOrZero, checked
+from zoo.checked import CountOrZero
 from zoo.format.manifest import MANIFEST_FILE, Manifest
 from zoo.format.record import TrainingRecord, config_name
 from zoo.format.splits import DEFAULT_SHARES, SPLITS, parse_shares, splits_of
-from zoo.format.statements import Statements
 from zoo.format.table_file import MAX_TABLE_BYTES
 from zoo.storage.swap import unlisted_entries
 from zoo.storage.untrusted import HeldFile
@@ -58,6 +57,11 @@ class ConfigDetails(TrainingRecord):
     def checkpoints(self) -> tuple[str, ...]:
         return self.checkpoints_among(self.kept)
 
+    @property
+    def filled_splits(self) -> list[str]:
+        """The splits that have rows; a small zoo may have no run in one of them."""
+        return [split for split in SPLITS if self.rows[split]]
+
     def splits_of(self, column: Callable[[str], Sequence[Any]]) -> list[str]:
         """The split of every row of a table of this config; ``column`` gives the values of a column by its name."""
         return splits_of(column, repeats=self.repeats is not None, shares=self.splits)
@@ -100,6 +104,25 @@ class PublishedZoo:
         self.manifest.check_size(self.folder, name)
         return HeldFile(self.folder / name, self.manifest.files[name].bytes)
 
+    def files_of_no_config(self) -> list[str]:
+        """The files that the manifest lists beside card, ``croissant.json`` and the files of its own configs."""
+        known = {CARD_FILE, CROISSANT_FILE}
+        for config, details in self.configs.items():
+            known |= {f"{config}/{RUNS_FILE}", f"{config}/{RUNS_PARQUET}"}
+            known |= {name for split in SPLITS for name in self.files(config, split)}
+            if details.embedding_sha256 is not None:
+                known |= {f"{details.task}/{file}" for file in EMBEDDING_FILES}
+        return sorted(self.manifest.files.keys() - known)
+
+    def surplus_entries(self) -> list[str]:
+        """The entries of the folder that its manifest does not list and that may not lie beside it.
+
+        Listed files may lie behind a link to a folder.
+        """
+        files = self.manifest.files
+        surplus = set(unlisted_entries(self.folder, [*files, MANIFEST_FILE])) - _BESIDE_A_ZOO
+        return sorted(name for name in surplus if not any(file.startswith(f"{name}/") for file in files))
+
 
 def configs_of(manifest: Manifest, folder: Path | str) -> dict[str, ConfigDetails]:
     """The configs in the manifest of a published zoo; any other manifest is an error."""
@@ -119,16 +142,6 @@ def configs_of(manifest: Manifest, folder: Path | str) -> dict[str, ConfigDetail
         raise ValueError(f"{where} is damaged: {type(error).__name__}: {error}") from error
 
 
-def statements_of(manifest: Manifest, folder: Path | str) -> Statements:
-    """What the publisher of a zoo stated, as its manifest records it."""
-    return checked(manifest.details.get("stated", {}), Statements, f"{folder}/{MANIFEST_FILE} is damaged: stated: ")
-
-
-def filled_splits(config: ConfigDetails) -> list[str]:
-    """The splits that have rows; a small zoo may have no run in one of them."""
-    return [split for split in SPLITS if config.rows[split]]
-
-
 def split_file(config: str, split: str, index: int, count: int) -> str:
     return f"{config}/{split}-{index:05d}-of-{count:05d}.arrow"
 
@@ -144,23 +157,6 @@ def split_files(manifest: Manifest, config: str, split: str) -> list[str]:
     return names
 
 
-def files_of_no_config(zoo: PublishedZoo) -> list[str]:
-    """The files that the manifest lists beside card, ``croissant.json`` and the files of its own configs."""
-    known = {CARD_FILE, CROISSANT_FILE}
-    for config, details in zoo.configs.items():
-        known |= {f"{config}/{RUNS_FILE}", f"{config}/{RUNS_PARQUET}"}
-        known |= {name for split in SPLITS for name in zoo.files(config, split)}
-        if details.embedding_sha256 is not None:
-            known |= {f"{details.task}/{file}" for file in EMBEDDING_FILES}
-    return sorted(zoo.manifest.files.keys() - known)
-
-
-def split_pattern(names: Sequence[str]) -> str:
-    """The glob that matches these files of a split and none of another edition's: ``mnist/train-*-of-00086.arrow``."""
-    head, _, count = names[0].rpartition("-of-")
-    return f"{head.rpartition('-')[0]}-*-of-{count}"
-
-
 def parse_splits(text: str) -> tuple[str, ...]:
     """``train``, ``train+validation``, or ``all``."""
     names = SPLITS if text == "all" else tuple(text.split("+"))
@@ -172,12 +168,3 @@ def parse_splits(text: str) -> tuple[str, ...]:
 def zoo_files(folder: Path) -> list[str] | None:
     """Every file of a published zoo by name, the manifest last; None where there is no manifest."""
     return [*Manifest.read(folder).files, MANIFEST_FILE] if (folder / MANIFEST_FILE).is_file() else None
-
-
-def surplus_entries(folder: Path, manifest: Manifest) -> list[str]:
-    """The entries of a zoo's folder that its manifest does not list and that may not lie beside it.
-
-    Listed files may lie behind a link to a folder.
-    """
-    surplus = set(unlisted_entries(folder, [*manifest.files, MANIFEST_FILE])) - _BESIDE_A_ZOO
-    return sorted(name for name in surplus if not any(file.startswith(f"{name}/") for file in manifest.files))

@@ -13,13 +13,14 @@ from typing import Any
 import pyarrow as pa
 
 from zoo.format.manifest import MANIFEST_FILE, Manifest
+from zoo.format.published import RUNS_FILE
 from zoo.format.record import TrainingRecord, config_name
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, RUN_SCHEMA, checkpoint_schema, stored_schema
 from zoo.format.table_file import read_table, write_table
 from zoo.storage.atomic import write_atomically
 from zoo.storage.untrusted import read_json
 
-CHECKPOINTS_FILE, RUNS_FILE, TIMING_FILE = "checkpoints.arrow", "runs.arrow", "timing.json"
+CHECKPOINTS_FILE, TIMING_FILE = "checkpoints.arrow", "timing.json"
 _KIND = "shard"
 _LONGEST = 1e9  # seconds; a shard takes hours
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Any
 
+from zoo.checked import checked
 from zoo.command import Option
 
 
@@ -22,6 +23,11 @@ class Statements:
             raise ValueError(f"a license is a name such as mit or cc-by-4.0, got {self.license[:80]!r}")
         if self.date_published is not None:
             date.fromisoformat(self.date_published)
+
+    @classmethod
+    def recorded(cls, details: dict[str, Any], where: str) -> "Statements":
+        """What the publisher of a zoo stated, by the details of its manifest."""
+        return checked(details.get("stated", {}), cls, f"{where} is damaged: stated: ")
 
     def stated(self) -> dict[str, Any]:
         """By name, without what is not stated."""

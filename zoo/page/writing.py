@@ -33,33 +33,24 @@ from zoo.transformer.weights import TransformerWeights
 
 _PAGE_FILE, _KIND = "index.html", "page"
 _RUNS_PER_FILE = 64
-_PICTURED_RUNS = PageOptions.pictures
 
 
 def _write_page(
-    zoo: str | Path,
-    out: Path,
-    *,
-    predictions: Sequence[Predictions] = (),
-    data: Path | None = None,
-    fetch: bool = False,
-    pictured: int = _PICTURED_RUNS,
-    advance: Advance = lambda checkpoints: None,
+    options: PageOptions, predictions: Sequence[Predictions] = (), advance: Advance = lambda runs: None
 ) -> Manifest:
-    """Writes the page of a zoo, given as ``zoo.open`` takes it, as the folder ``out``.
+    """Writes the page of a zoo; ``advance`` is called with 1 for each run with pictures of its checkpoints.
 
-    ``pictured`` is the number of runs of each config with pictures of their checkpoints; ``advance`` is called with 1
-    for each. ``out`` is replaced whole where it is an older page; a folder with anything else in it is left alone.
+    ``out`` is replaced whole where it is an older page; a folder with anything else in it is left alone.
     """
-    folder, out = find_folder(zoo), out.resolve()
+    folder, out = find_folder(options.zoo), options.out.resolve()
     _check_target(out, folder.resolve())
     readers = {config: ZooReader(folder, config, "all") for config in PublishedZoo.read(folder).configs}
-    path = Path(zoo).expanduser()
-    name = folder.name if path.is_dir() else str(zoo)
+    path = Path(options.zoo).expanduser()
+    name = folder.name if path.is_dir() else options.zoo
     head = {
         "name": printable(name),
         "summary": _counts(readers),
-        "open": name if path.is_absolute() else str(zoo),
+        "open": name if path.is_absolute() else options.zoo,
         "configs": list(readers),
         "predictions": [entry.shown() for entry in predictions],
         "runs_per_file": _RUNS_PER_FILE,
@@ -69,8 +60,8 @@ def _write_page(
         tables = []
         for index, reader in enumerate(readers.values()):
             if reader.spec not in examples:
-                examples[reader.spec] = find_example(reader, data, fetch=fetch)
-            tables.append(packed(_write_config(new, index, reader, examples[reader.spec], pictured, advance)))
+                examples[reader.spec] = find_example(reader, options.data, fetch=options.fetch)
+            tables.append(packed(_write_config(new, index, reader, examples[reader.spec], options.pictures, advance)))
         page = render(f"{printable(name)}: trained small transformers", head, tables, _summary(readers))
         write_atomically(new / _PAGE_FILE, page.encode())
         names = sorted(path.relative_to(new).as_posix() for path in new.rglob("*") if path.is_file())
@@ -176,15 +167,7 @@ def run(options: PageOptions, predictions: Sequence[Predictions]) -> None:
     """Writes a page according to the options and prints where it is."""
     with progress_bar() as bar:
         task = bar.add_task("looking into runs", total=None)
-        manifest = _write_page(
-            options.zoo,
-            options.out,
-            predictions=predictions,
-            data=options.data,
-            fetch=options.fetch,
-            pictured=options.pictures,
-            advance=functools.partial(bar.advance, task),
-        )
+        manifest = _write_page(options, predictions, functools.partial(bar.advance, task))
     size = sum(entry.bytes for entry in manifest.files.values())
     page = manifest.files[_PAGE_FILE].bytes
     where = printable(options.out / _PAGE_FILE)

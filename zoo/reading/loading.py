@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from zoo.command import DEFAULT_NAME
 from zoo.format.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, read_one_edition
-from zoo.format.published import RUNS_FILE, PublishedZoo, configs_of, filled_splits, split_files
+from zoo.format.published import RUNS_FILE, PublishedZoo, configs_of, split_files
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
 from zoo.reading.fetch import fetch_small
 from zoo.reading.locate import default_configs, download, hub_address, is_url, resolve
@@ -117,7 +117,7 @@ def _config_files(
     if config not in configs:
         known = ", ".join(configs)
         raise ValueError(f"{location} has no config {config!r}: it has {known}, and each with {_RUNS_SUFFIX}")
-    names = {split: split_files(manifest, config, split) for split in filled_splits(configs[config])}
+    names = {split: split_files(manifest, config, split) for split in configs[config].filled_splits}
     for split, listed in names.items():
         rows, promised = sum(manifest.files[name].rows or 0 for name in listed), configs[config].rows[split]
         if rows != promised:

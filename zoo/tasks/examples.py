@@ -5,9 +5,10 @@ The checks here hold for every format. A fault is one line that names file, arra
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -16,19 +17,10 @@ from torch import Tensor
 
 from zoo.checked import shown
 from zoo.tasks.embedding import PADDING, WordEmbedding
-from zoo.tasks.identity import DataIdentity, hash_images, hash_texts, name_of
+from zoo.tasks.identity import DataIdentity, name_of
+from zoo.tasks.limits import MOST_CLASSES, MOST_TOKENS
 from zoo.transformer.spec import TransformerSpec
 
-MOST_CLASSES = 256
-"""A label is hashed as one byte."""
-MAX_BYTES = 1 << 30
-"""The most that the images of a data set may take, in memory or on disk."""
-MAX_TEXT_BYTES, LONGEST_TEXT = 256 << 20, 1 << 20
-"""Bytes of all texts of a split, and of one of them."""
-_MOST_EXAMPLES = 10_000_000
-"""In a split: a few kilobytes may unpack to billions of examples, each of which takes far more than its bytes."""
-_MOST_TOKENS = MAX_BYTES // 4
-"""In a data set; each is a number of four bytes."""
 _CHARACTERS_AT_ONCE = 1 << 20
 _WHOLE_NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
 
@@ -52,6 +44,18 @@ class Examples:
 
     def to(self, device: torch.device | str) -> "Examples":
         return type(self)(self.inputs.to(device), self.labels.to(device))
+
+    def content_hash(self) -> str:
+        """SHA-256 of images: of their shape, the pixels and the labels as one byte each."""
+        digest = hashlib.sha256(" ".join(map(str, self.inputs.shape)).encode())
+        digest.update(self.inputs.contiguous().numpy().data)
+        digest.update(self.labels.to(torch.uint8).contiguous().numpy().data)
+        return digest.hexdigest()
+
+    @property
+    def image_size(self) -> str:
+        """Such as 28×28."""
+        return "×".join(map(str, self.inputs.shape[1:]))
 
 
 @dataclass(frozen=True)
@@ -107,14 +111,58 @@ def _normalize_pixels(images: UInt8[Tensor, "*shape"]) -> Float[Tensor, "*shape"
 
 
 @dataclass(frozen=True)
-class RawImages:
-    """Images as bytes [n, h, w], or [n, h, w, c] with several channels, and labels 0 … ``classes`` − 1."""
+class LabeledTexts:
+    """Texts and the numbers of their classes."""
 
-    train: Examples
-    test: Examples
+    texts: Sequence[str]
+    labels: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def content_hash(self) -> str:
+        """SHA-256 of every label and text; each text comes with its length, so that no two sets run together."""
+        digest = hashlib.sha256()
+        for label, text in zip(self.labels, self.texts, strict=True):
+            content = text.encode()
+            digest.update(f"{label} {len(content)} ".encode() + content)
+        return digest.hexdigest()
+
+
+_Split = TypeVar("_Split", Examples, LabeledTexts)
+_Raw = TypeVar("_Raw", bound="_RawData")
+
+
+@dataclass(frozen=True)
+class _RawData(Generic[_Split]):
+    """What the files of a data set hold, with labels 0 … ``classes`` − 1."""
+
+    train: _Split
+    test: _Split
     source: str
     identity: DataIdentity
     classes: int
+
+    @classmethod
+    def of(cls: type[_Raw], train: _Split, test: _Split, classes: int, name: Callable[[DataIdentity], str]) -> _Raw:
+        """The two splits, whose identity gives their source its name."""
+        identity = DataIdentity(len(train), len(test), train.content_hash(), test.content_hash())
+        return cls(train, test, name(identity), identity, classes)
+
+
+class RawImages(_RawData[Examples]):
+    """Images as bytes [n, h, w], or [n, h, w, c] with several channels."""
+
+    @classmethod
+    def joined(cls, title: str, train: "ImageSplit", test: "ImageSplit", classes: int | None = None) -> "RawImages":
+        """The two splits of a data set; without ``classes``, the largest training label is the last class."""
+        seen, unseen = train.examples(), test.examples()
+        if seen.inputs.shape[1:] != unseen.inputs.shape[1:]:
+            raise ValueError(
+                f"{test.images_at} holds images {unseen.image_size}, those of {train.images_at} are {seen.image_size}"
+            )
+        _check_classes(seen.labels, unseen.labels, train.labels_at, test.labels_at)
+        return cls.of(seen, unseen, classes or int(seen.labels.max()) + 1, partial(name_of, title))
 
     @property
     def size(self) -> tuple[int, int, int]:
@@ -126,30 +174,24 @@ class RawImages:
         return TaskData(spec, self.train, self.test, self.source, identity=self.identity)
 
 
-@dataclass(frozen=True)
-class LabeledTexts:
-    """Texts and the numbers of their classes."""
+class RawTexts(_RawData[LabeledTexts]):
+    """Texts as they are."""
 
-    texts: Sequence[str]
-    labels: Sequence[int]
-
-
-@dataclass(frozen=True)
-class RawTexts:
-    """Texts with labels 0 … ``classes`` − 1."""
-
-    train: LabeledTexts
-    test: LabeledTexts
-    source: str
-    identity: DataIdentity
-    classes: int
+    @classmethod
+    def joined(
+        cls, title: str, train: LabeledTexts, test: LabeledTexts, classes: int, train_at: str, test_at: str
+    ) -> "RawTexts":
+        """The two splits of a data set; ``train_at`` and ``test_at`` name their labels in a message."""
+        labels, test_labels = (torch.tensor(split.labels, dtype=torch.uint8) for split in (train, test))
+        _check_classes(labels, test_labels, train_at, test_at)
+        return cls.of(train, test, classes, partial(name_of, title))
 
     def encode(self, embedding: WordEmbedding, spec: TransformerSpec) -> TaskData:
         """The texts as word ids of this embedding, ``spec.tokens`` per text."""
-        texts = len(self.train.texts) + len(self.test.texts)
-        if texts * spec.tokens > _MOST_TOKENS:
+        texts = len(self.train) + len(self.test)
+        if texts * spec.tokens > MOST_TOKENS:
             sizes = f"{texts:,} texts of {spec.tokens:,} tokens"
-            raise ValueError(f"{self.source}: {sizes}, at most {_MOST_TOKENS:,} tokens are read")
+            raise ValueError(f"{self.source}: {sizes}, at most {MOST_TOKENS:,} tokens are read")
         train, test = (
             Examples(embedding.encode(split.texts, spec.tokens), torch.tensor(split.labels, dtype=torch.long))
             for split in (self.train, self.test)
@@ -200,22 +242,6 @@ def _windows(text: Int[Tensor, " n"], tokens: int) -> Examples:
     return Examples(inputs, labels.long())
 
 
-def identify_images(train: Examples, test: Examples) -> DataIdentity:
-    hashes = (hash_images(examples.inputs, examples.labels) for examples in (train, test))
-    return DataIdentity(len(train), len(test), *hashes)
-
-
-def identify_texts(train: LabeledTexts, test: LabeledTexts) -> DataIdentity:
-    hashes = (hash_texts(split.texts, split.labels) for split in (train, test))
-    return DataIdentity(len(train.texts), len(test.texts), *hashes)
-
-
-def check_count(examples: int, where: str) -> None:
-    """Refuses a split of more examples than are read, before anything is allocated for them."""
-    if examples > _MOST_EXAMPLES:
-        raise ValueError(f"{where} holds {examples:,} examples, at most {_MOST_EXAMPLES:,} are read")
-
-
 @dataclass(frozen=True)
 class ImageSplit:
     """Images and labels of a split, and what to call the two in a message."""
@@ -239,33 +265,6 @@ class ImageSplit:
             got = low if low < 0 else high
             raise ValueError(f"{self.labels_at} must hold labels from 0 to {MOST_CLASSES - 1}, got {got}")
         return Examples(images[..., 0] if images.ndim == 4 and images.shape[3] == 1 else images, labels.long())
-
-
-def join_images(title: str, train: ImageSplit, test: ImageSplit, classes: int | None = None) -> RawImages:
-    """The two splits of a data set of images; without ``classes``, the largest training label is the last class."""
-    seen, unseen = train.examples(), test.examples()
-    if seen.inputs.shape[1:] != unseen.inputs.shape[1:]:
-        raise ValueError(
-            f"{test.images_at} holds images {size_of(unseen)}, those of {train.images_at} are {size_of(seen)}"
-        )
-    _check_classes(seen.labels, unseen.labels, train.labels_at, test.labels_at)
-    identity = identify_images(seen, unseen)
-    return RawImages(seen, unseen, name_of(title, identity), identity, classes or int(seen.labels.max()) + 1)
-
-
-def size_of(examples: Examples) -> str:
-    """The size of the images, such as 28×28."""
-    return "×".join(map(str, examples.inputs.shape[1:]))
-
-
-def join_texts(
-    title: str, train: LabeledTexts, test: LabeledTexts, classes: int, train_at: str, test_at: str
-) -> RawTexts:
-    """The two splits of a data set of texts; ``train_at`` and ``test_at`` name their labels in a message."""
-    labels, test_labels = (torch.tensor(split.labels, dtype=torch.uint8) for split in (train, test))
-    _check_classes(labels, test_labels, train_at, test_at)
-    identity = identify_texts(train, test)
-    return RawTexts(train, test, name_of(title, identity), identity, classes)
 
 
 def _check_classes(train: Integer[Tensor, " n"], test: Integer[Tensor, " m"], train_at: str, test_at: str) -> None:

@@ -27,23 +27,9 @@ from torch import Tensor
 
 from zoo.checked import Text, checked, shown
 from zoo.storage.untrusted import MOST_DEFLATION, refuse_larger
-from zoo.tasks.examples import (
-    LONGEST_TEXT,
-    MAX_BYTES,
-    MAX_TEXT_BYTES,
-    MOST_CLASSES,
-    ImageSplit,
-    LabeledTexts,
-    RawCharacters,
-    RawImages,
-    RawTexts,
-    check_count,
-    class_names,
-    class_numbers,
-    join_images,
-    join_texts,
-)
+from zoo.tasks.examples import ImageSplit, LabeledTexts, RawCharacters, RawImages, RawTexts, class_names, class_numbers
 from zoo.tasks.huggingface import HuggingFaceData
+from zoo.tasks.limits import LONGEST_TEXT, MAX_BYTES, MAX_TEXT_BYTES, MOST_CLASSES, check_count
 
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 _IMAGES = "images are [n, h, w] or [n, h, w, c], as uint8, or as floats from 0 to 1"
@@ -81,7 +67,7 @@ class NpzData:
             )
             for split in ("train", "test")
         )
-        return join_images(path.stem, train, test)
+        return RawImages.joined(path.stem, train, test)
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -171,7 +157,7 @@ class IdxData:
         missing = "idx data are a folder with images and labels to train and to test on, named like those of MNIST"
         train = read_idx_split(folder, "train", missing)
         test = read_idx_split(folder, "test", missing, MAX_BYTES - train.images.numel())
-        return join_images(folder.resolve().name, train, test)
+        return RawImages.joined(folder.resolve().name, train, test)
 
 
 def find_idx(folder: Path, stem: str) -> Path | None:
@@ -256,7 +242,7 @@ class CsvData:
         names = class_names(labels, at)
         train = LabeledTexts(texts, class_numbers(labels, names, at))
         test = LabeledTexts(test_texts, class_numbers(test_labels, names, test_at))
-        return join_texts(folder.resolve().name, train, test, len(names), at, test_at)
+        return RawTexts.joined(folder.resolve().name, train, test, len(names), at, test_at)
 
 
 def read_columns(

@@ -19,20 +19,8 @@ from torch import Tensor
 from zoo.checked import Text, shown
 from zoo.format.table_file import read_stream
 from zoo.storage.untrusted import read_bounded, read_json, refuse_larger
-from zoo.tasks.examples import (
-    LONGEST_TEXT,
-    MAX_BYTES,
-    MAX_TEXT_BYTES,
-    ImageSplit,
-    LabeledTexts,
-    RawImages,
-    RawTexts,
-    check_count,
-    class_names,
-    class_numbers,
-    join_images,
-    join_texts,
-)
+from zoo.tasks.examples import ImageSplit, LabeledTexts, RawImages, RawTexts, class_names, class_numbers
+from zoo.tasks.limits import LONGEST_TEXT, MAX_BYTES, MAX_TEXT_BYTES, check_count
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetBuilder, DatasetDict
@@ -93,23 +81,14 @@ class HuggingFaceData:
         title = folder.resolve().name if local else where
         at, test_at = (split.at(self.label) for split in (train, test))
         if train.holds_images(column):
-            images = train.images(column, MAX_BYTES)
-            return join_images(
-                title,
-                ImageSplit(images, torch.tensor(labels), train.at(column), at),
-                ImageSplit(
-                    test.images(column, MAX_BYTES - images.numel()),
-                    torch.tensor(test_labels),
-                    test.at(column),
-                    test_at,
-                ),
-                classes,
-            )
+            seen = ImageSplit(train.images(column, MAX_BYTES), torch.tensor(labels), train.at(column), at)
+            left = MAX_BYTES - seen.images.numel()
+            unseen = ImageSplit(test.images(column, left), torch.tensor(test_labels), test.at(column), test_at)
+            return RawImages.joined(title, seen, unseen, classes)
         if not train.holds_texts(column):
             raise ValueError(f"{train.at(column)} holds neither images nor texts")
-        texts, test_texts = (split.values(column) for split in (train, test))
-        seen, unseen = LabeledTexts(texts, labels), LabeledTexts(test_texts, test_labels)
-        return join_texts(title, seen, unseen, classes, at, test_at)
+        texts = LabeledTexts(train.values(column), labels), LabeledTexts(test.values(column), test_labels)
+        return RawTexts.joined(title, *texts, classes, at, test_at)
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,7 @@ News are read, so only they and the classes are hashed.
 """
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
-from jaxtyping import Integer, UInt8
-from torch import Tensor
 
 from zoo.checked import CountOrZero, Sha256
 
@@ -107,20 +102,3 @@ def shortfall(task: str, source: str, data: DataIdentity | None) -> str | None:
     return (
         f"{source} ({data.train_rows:,} training and {data.test_rows:,} test rows), not on the whole of {known.title}"
     )
-
-
-def hash_images(images: UInt8[Tensor, "n height width *channels"], labels: Integer[Tensor, " n"]) -> str:
-    """SHA-256 of the shape, the pixels and the labels as one byte each."""
-    digest = hashlib.sha256(" ".join(map(str, images.shape)).encode())
-    digest.update(images.contiguous().numpy().data)
-    digest.update(labels.to(torch.uint8).contiguous().numpy().data)
-    return digest.hexdigest()
-
-
-def hash_texts(texts: Sequence[str], labels: Sequence[int]) -> str:
-    """SHA-256 of every label and text; each text comes with its length, so that no two sets run together."""
-    digest = hashlib.sha256()
-    for label, text in zip(labels, texts, strict=True):
-        content = text.encode()
-        digest.update(f"{label} {len(content)} ".encode() + content)
-    return digest.hexdigest()

@@ -18,18 +18,7 @@ import torch
 from zoo.command import missing
 from zoo.reading.locate import data_folder
 from zoo.tasks.embedding import WordEmbedding
-from zoo.tasks.examples import (
-    Examples,
-    LabeledTexts,
-    RawCharacters,
-    RawImages,
-    RawTexts,
-    TaskData,
-    class_numbers,
-    identify_images,
-    identify_texts,
-    size_of,
-)
+from zoo.tasks.examples import Examples, LabeledTexts, RawCharacters, RawImages, RawTexts, TaskData, class_numbers
 from zoo.tasks.formats import TextData, find_idx, read_columns, read_idx_split
 from zoo.tasks.huggingface import HuggingFaceData
 from zoo.tasks.identity import source_of
@@ -91,8 +80,7 @@ def _load_mnist(folder: Path | None = None) -> RawImages:
         if find_idx(_raw_folder(folder), _FIRST_FILE) is None:
             _download_mnist(folder)
     train, test = _read_digits(folder, "train"), _read_digits(folder, "test")
-    identity = identify_images(train, test)
-    return RawImages(train, test, source_of(MNIST.task, identity), identity, MNIST.classes)
+    return RawImages.of(train, test, MNIST.classes, functools.partial(source_of, MNIST.task))
 
 
 def _download_mnist(target: Path) -> None:
@@ -128,7 +116,7 @@ def _read_digits(folder: Path, split: str) -> Examples:
     digits = read_idx_split(raw, split, download).examples()
     if digits.inputs.shape[1:] != (_SIDE, _SIDE) or int(digits.labels.max()) >= MNIST.classes:
         raise ValueError(
-            f"the {split} files in {raw} are not MNIST: images {size_of(digits)}, labels up to "
+            f"the {split} files in {raw} are not MNIST: images {digits.image_size}, labels up to "
             f"{int(digits.labels.max())}; delete them and fetch them again"
         )
     return digits
@@ -147,8 +135,7 @@ def load_sample_digits() -> RawImages:
     by_class = torch.argsort(labels, stable=True)
     is_test = torch.empty(len(labels), dtype=torch.bool)
     is_test[by_class] = rank_in_class >= len(labels) // 10 - _SAMPLE_TEST_DIGITS_PER_CLASS
-    train, test = everything[~is_test], everything[is_test]
-    return RawImages(train, test, SAMPLE_SOURCE, identify_images(train, test), MNIST.classes)
+    return RawImages.of(everything[~is_test], everything[is_test], MNIST.classes, lambda _: SAMPLE_SOURCE)
 
 
 @functools.cache
@@ -169,8 +156,7 @@ def _load_news(folder: Path | None = None) -> RawTexts:
         return _download_news()
     folder = folder or data_folder()
     train, test = (_read_news(folder / "ag_news" / f"{split}.csv") for split in ("train", "test"))
-    identity = identify_texts(train, test)
-    return RawTexts(train, test, source_of(AGNEWS.task, identity), identity, len(_NEWS_CLASSES))
+    return RawTexts.of(train, test, len(_NEWS_CLASSES), functools.partial(source_of, AGNEWS.task))
 
 
 def _read_news(path: Path) -> LabeledTexts:

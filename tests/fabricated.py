@@ -11,13 +11,16 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from zoo.command import Advance
 from zoo.format.hyperparameters import LATER, OPTIMIZERS
+from zoo.format.manifest import Manifest
 from zoo.format.recipe import epochs_of_checkpoints
 from zoo.format.record import config_name
 from zoo.format.schema import BEST, CHECKPOINTS, CURVES, RUN_SCHEMA, WEIGHTS, checkpoint_schema, with_weights
 from zoo.format.shard import ShardRecord, shard_folder, write_shard
 from zoo.format.splits import run_digest
 from zoo.format.table_file import ROWS_PER_BATCH
+from zoo.publish import _Options, _publish
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.evaluation import evaluate
 from zoo.tasks.examples import TaskData
@@ -34,6 +37,13 @@ TINY_SHAKESPEARE = TransformerSpec(  # its shards need a task, which has the cha
     "shakespeare", 65, 16, dim=4, key_dim=2, value_dim=2, hidden_dim=4, residual=True, vocabulary=65, causal=True
 )
 EPOCHS = 100
+
+
+def publish(
+    runs: Path, out: Path, *, name: str | None = None, advance: Advance = lambda rows: None, **options: Any
+) -> Manifest:
+    """Publishes shards as ``zoo.publish`` does, with its options by name; ``name`` is what the card calls the zoo."""
+    return _publish(_Options(runs=runs, out=out, push_to_hub=name, **options), advance)
 
 
 def fabricate_shard(
