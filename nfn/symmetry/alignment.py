@@ -7,7 +7,7 @@ balanced checkpoints does not depend on how either was moved before. Over them
 
     J(g) = ⟨g·u, v⟩, the largest where ‖g·u − v‖ is the smallest,
 
-is maximized in turn, each time exactly, until nothing grows:
+is maximized in turn, each time exactly, until nothing moves:
 
     R       of a boundary: the closest orthogonal matrix to Σ vᵀ·u over all that writes into it and reads from it
     τ, M, N of a block: head i of v takes head s of u for ‖Q_sᵀQ_i + K_sᵀK_i‖_* + ‖V_sᵀV_i + O_s·O_iᵀ‖_*, nuclear
@@ -35,7 +35,7 @@ from nfn.symmetry.parts import boundaries, check_parts, free_boundaries, owners,
 from zoo import TransformerSpec, TransformerWeights
 
 _PASSES = 100
-_GAIN = 1e-7  # of J, relative: less than this is no gain
+_STILL = 1e-6  # the largest change of a rotation in a pass that counts as none
 _RIDGE = 1e-12  # of a Gram matrix, relative to its trace: a head of lower rank still has a balanced form
 _UNKNOWN = 1e-7  # of the largest singular value: in directions that have less, R is open and counts as zero
 _SMALLEST = 1e-30
@@ -299,7 +299,7 @@ class _Search:
                 self.now[name].zero_()
 
     def run(self) -> FullGroupElement:
-        best = torch.full((self.count,), -torch.inf).to(self.u.flat())
+        before = None
         for number in range(_PASSES):
             turns = "rotations" in self.parts and (number > 0 or self.from_names)
             for place, boundary in enumerate(self.boundaries):
@@ -311,10 +311,11 @@ class _Search:
                     self._match_heads(prefix, place)
                 for prefix in owners(boundary.readers, "fc1.weight") if "units" in self.parts else ():
                     self._match_units(prefix, place)
-            gained = (self._result().act(self.u).flat() * self.v.flat()).sum(-1)
-            if not bool((gained - best > _GAIN * gained.abs()).any()):
+            orders = (self.found.heads, self.found.units, self.found.classifier_units)
+            now = torch.cat([part.flatten().to(self.u.flat()) for part in (*self.rotations, *orders)])
+            if before is not None and float((now - before).abs().max()) <= _STILL:
                 break
-            best = torch.maximum(best, gained)
+            before = now
         return self._result()
 
     def _result(self) -> FullGroupElement:

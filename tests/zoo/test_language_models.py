@@ -184,7 +184,8 @@ def test_losses_are_described_beside_accuracies(folder: Path, reader: zoo.ZooRea
 def test_losses_are_drawn(folder: Path, tmp_path: Path) -> None:
     describe([str(folder), "--plots", str(tmp_path)])
     drawn = {f"{what}.{config}.png" for what in ("curves", "marginals") for config in ("mnist", "shakespeare")}
-    assert {path.name for path in tmp_path.iterdir()} == {"accuracy.png", "loss.png", *drawn}
+    pictures = {"accuracy.png", "loss.png", "circuits.shakespeare.png", *drawn}
+    assert {path.name for path in tmp_path.iterdir()} == pictures
 
 
 @pytest.fixture(scope="module")

@@ -143,8 +143,15 @@ class TransformerWeights:
 
     def with_encoder(self, encoder: BlockWeights) -> "TransformerWeights":
         """A copy of these weights whose blocks are ``encoder`` (stacked as in ``.encoder``); the rest is unchanged."""
-        copy = type(self).from_flat(self.spec, self._flat.clone(), check_finite=False)
-        for field in fields(encoder):
-            # a new view each time: one that was taken before the first tensor with a gradient came cannot take another
-            getattr(copy.encoder, field.name).copy_(getattr(encoder, field.name))
-        return copy
+        projections = (encoder.query.mT, encoder.key.mT, encoder.value.mT)
+        tensors = [
+            *(projection.flatten(-3) for projection in projections),
+            encoder.output.flatten(-3, -2).mT.flatten(-2),
+            encoder.weight_a.mT.flatten(-2),
+            encoder.bias_a,
+            encoder.weight_b.mT.flatten(-2),
+            encoder.bias_b,
+        ]
+        owned = self.spec.components["encoder"]
+        parts = [self._flat[..., : owned.start], torch.cat(tensors, dim=-1).flatten(-2), self._flat[..., owned.stop :]]
+        return type(self).from_flat(self.spec, torch.cat(parts, dim=-1), check_finite=False)
