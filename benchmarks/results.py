@@ -40,6 +40,7 @@ _Benchmark = Literal[
     "augmentation",
     "transfer",
     "rows",
+    "recipe",
     "census",
     "fidelity",
     "speed.generation",

@@ -25,6 +25,7 @@ _VERBS = {
     "augmentation": ("benchmarks.augmentation", "checkpoints moved by group elements"),
     "transfer": ("benchmarks.transfer", "predictors tested on other configs and checkpoints"),
     "rows": ("benchmarks.rows", "tau against the number of training rows, and the curve"),
+    "recipe": ("benchmarks.recipe", "which recipe made these weights"),
     "census": ("benchmarks.census", "count what was generated"),
     "fidelity": ("benchmarks.fidelity", "whether the fused engine trains the same zoo"),
     "speed": ("benchmarks.speed", "how fast"),

@@ -144,7 +144,7 @@ def test_the_rank_is_the_target_for_a_loss_by_every_recipe(recipe: str) -> None:
         parts = [replace(part, goodness=scale * part.goodness - 9, label="test_loss") for part in (train, validation)]
         group = TrainingGroup(np.arange(40), np.arange(20), (0,))
         build = lambda generator: MLPPredictor(SMALL, generator=generator)  # noqa: E731
-        ((fitted,),) = train_together(build, [group], *parts, RECIPES[recipe], 3)
+        ((fitted,),) = train_together(build, [group], parts[0], parts[1], RECIPES[recipe], 3)
         predicted.append(fitted.predict(validation))
         assert predicted[-1].max() < 0
     np.testing.assert_allclose((predicted[0] + 9) * 7, predicted[1] + 9, rtol=1e-5)
