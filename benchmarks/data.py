@@ -38,8 +38,9 @@ _INVARIANCE_SEED, _AUGMENTATION_SEED = 1, 2
 class Checkpoints:
     """Checkpoints, one per row. ``runs`` are their run ids; splits are by run, so no run is in two of them.
 
-    ``goodness`` is the label that they are ranked by, with a minus where less is better: test accuracy, or −test loss.
-    Where it was measured at a later checkpoint of the same run, ``current`` is that of these very weights.
+    ``hyperparameters`` has the epoch of the weights, too. ``goodness`` is the label that they are ranked by, with a
+    minus where less is better: test accuracy, or −test loss. Where it was measured at a later checkpoint of the same
+    run, ``current`` is that of these very weights.
     """
 
     spec: TransformerSpec
@@ -81,7 +82,7 @@ class Checkpoints:
             weights=reader.weights(rows).to(device, copy=True),
             goodness=torch.tensor(goodness.to_numpy(), device=device),
             runs=metadata["run_id"].to_numpy(dtype=str),
-            hyperparameters=metadata[list(CONFIGURATION)],
+            hyperparameters=metadata[[*CONFIGURATION, "epoch"]],
             label=label,
             current=None if current is None else torch.tensor(current, device=device),
         )
@@ -109,7 +110,7 @@ class Checkpoints:
         """The rows whose run is not in ``seen``, or with ``configurations_too`` neither run nor configuration."""
         apart = ~np.isin(self.runs, seen.runs)
         if configurations_too:
-            own, known = (pd.MultiIndex.from_frame(rows.hyperparameters) for rows in (self, seen))
+            own, known = (pd.MultiIndex.from_frame(rows.hyperparameters[list(CONFIGURATION)]) for rows in (self, seen))
             apart &= ~own.isin(known)
         return self.take(np.flatnonzero(apart))
 

@@ -53,7 +53,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks import results
-from benchmarks.data import Checkpoints
+from benchmarks.data import BenchmarkData, Checkpoints
 from benchmarks.models.registry import builder, check_models, known_models, own_models
 from benchmarks.results import Result, ResultIndex
 from benchmarks.statistics import bootstrap_taus, interval_of, resample_runs, standard_error, tau_or_zero
@@ -67,7 +67,6 @@ from zoo import TransformerWeights
 from zoo.device import choose_device, one_thread
 from zoo.format.hyperparameters import CONFIGURATION, OPTIMIZERS
 from zoo.reading.locate import choose_configs
-from zoo.reading.reader import open_zoo
 from zoo.reading.selection import Selection
 from zoo.storage.atomic import write_atomically
 
@@ -96,27 +95,14 @@ class _Question:
     def classes(self) -> int:
         return len(OPTIMIZERS) if self.edges is None else len(self.edges) + 1
 
-    def answers(self, rows: pd.DataFrame) -> Integer[np.ndarray, " n"]:
-        values = rows[self.name]
+    def answers(self, recipes: pd.DataFrame) -> Integer[np.ndarray, " n"]:
+        values = recipes[self.name]
         return np.array(values.map(OPTIMIZERS.index) if self.edges is None else np.searchsorted(self.edges, values))
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Checkpoints of a split, and the recipe of each."""
-
-    checkpoints: Checkpoints
-    recipes: pd.DataFrame
-
-    @classmethod
-    def read(cls, options: _Options, config: str, split: str) -> "_Rows":
-        reader, where = open_zoo(options.zoo, config, split), Selection.parse(options.where)
-        recipes = reader.metadata.iloc[reader.rows(where)].reset_index(drop=True)
-        return cls(Checkpoints.read(reader, "all", choose_device(options.device), where), recipes)
-
-    def answers(self, questions: Sequence[_Question]) -> Integer[Tensor, "n questions"]:
-        answers = np.stack([question.answers(self.recipes) for question in questions], axis=1)
-        return torch.from_numpy(answers).to(self.checkpoints.weights.device, torch.long)
+def _answers(questions: Sequence[_Question], rows: Checkpoints) -> Integer[Tensor, "n questions"]:
+    found = np.stack([question.answers(rows.hyperparameters) for question in questions], axis=1)
+    return torch.from_numpy(found).to(rows.weights.device, torch.long)
 
 
 def _features(predictor: Predictor, weights: TransformerWeights) -> Float[Tensor, "n inputs"]:
@@ -183,21 +169,22 @@ def _fit(
 
 def _measure(options: _Options, config: str, models: Sequence[str]) -> list[Result]:
     """All rows of a config. Every network is fitted before the test split is opened."""
-    train, validation = (_Rows.read(options, config, split) for split in ("train", "validation"))
-    varied = [name for name in _ASKED if len(set(train.recipes[name])) > 1]
-    asked = [_Question.among(name, train.recipes[name]) for name in varied]
-    classes = [question.classes for question in asked]
-    answers = [part.answers(asked) for part in (train, validation)]
+    device, where = choose_device(options.device), Selection.parse(options.where)
+    data = BenchmarkData.from_zoo(options.zoo, config, checkpoint="all", where=where, device=device)
+    seen = (data.train, data.validation)
+    varied = [name for name in _ASKED if len(set(data.train.hyperparameters[name])) > 1]
+    asked = [_Question.among(name, data.train.hyperparameters[name]) for name in varied]
+    classes, answers = [question.classes for question in asked], [_answers(asked, rows) for rows in seen]
     fitted = {}
     for model in models:
-        read = _prepared(model, train.checkpoints)
-        features = [read(part.checkpoints) for part in (train, validation)]
+        read = _prepared(model, data.train)
+        features = [read(rows) for rows in seen]
         fitted[model] = read, [_fit(features, answers, classes, seed, options.epochs) for seed in range(options.seeds)]
-    test = _Rows.read(options, config, "test")
-    truths, counts = test.answers(asked).cpu().numpy(), resample_runs(test.checkpoints.runs)
-    setting = {"zoo": train.checkpoints.digest()[:16], "epochs": options.epochs}
+    test = data.open_test()
+    truths, counts = _answers(asked, test).cpu().numpy(), resample_runs(test.runs)
+    setting = {"zoo": data.fingerprint, "epochs": options.epochs}
     setting |= {} if options.where == _ALL else {"where": options.where}
-    device, measured = train.checkpoints.weights.device, []
+    measured: list[Result] = []
 
     def add(question: _Question, metric: str, values: Sequence[float], resampled: Any = None, **who: str) -> None:
         what = {"setting": setting | {"hyperparameter": question.name}, "device": device, **who}
@@ -212,7 +199,7 @@ def _measure(options: _Options, config: str, models: Sequence[str]) -> list[Resu
         add(question, "chance", [1 / question.classes], variant="data")
         add(question, "majority", [float((truths[:, number] == int(most)).mean())], variant="data")
     for model, (read, networks) in fitted.items():
-        features = read(test.checkpoints)
+        features = read(test)
         with torch.no_grad():
             per_seed = [network(features).split(classes, dim=-1) for network in networks]
         for number, (question, heads) in enumerate(zip(asked, zip(*per_seed, strict=True), strict=True)):
@@ -220,7 +207,7 @@ def _measure(options: _Options, config: str, models: Sequence[str]) -> list[Resu
             resampled = counts @ np.mean(right, axis=0) / counts.sum(1)
             add(question, "accuracy", [float(each.mean()) for each in right], resampled, model=model)
             if question.edges is not None:
-                values = test.recipes[question.name].to_numpy(dtype=np.float64)
+                values = test.hyperparameters[question.name].to_numpy(dtype=np.float64)
                 places = torch.arange(question.classes, device=device, dtype=torch.float64)
                 expected = [(head.double().softmax(-1) @ places).cpu().numpy() for head in heads]
                 taus = [tau_or_zero(each, values) for each in expected]
