@@ -210,8 +210,6 @@ class _Contents:
         *,
         end: str = "",
         where: str | None = None,
-        label: str | None = None,
-        label_checkpoint: str | None = None,
         **setting: Value,
     ) -> float:
         """The value of the one row that fits. What the setting leaves out is not set, and the recipe is the model's.
@@ -220,12 +218,13 @@ class _Contents:
         """
         if benchmark == "kendall" and where is None:
             where = next((_IN_BOTH[task] for task, name in _WITH_SEEDS.items() if name == config), None)
+        parts = {name: setting.pop(name) for name in ("label", "label_checkpoint") if name in setting}
         recipe = MODELS[who].recipe if who in MODELS else "paper"
         plain: dict[str, Value] = {"threshold": 0.0, "recipe": recipe, **dict.fromkeys(_UNSET)}
         wanted = plain | {name: list(value) if isinstance(value, tuple) else value for name, value in setting.items()}
         found = [
             row.value
-            for row in self.index(benchmark, config, where, label, label_checkpoint).measured(metric + end, who)
+            for row in self.index(benchmark, config, where=where, **parts).measured(metric + end, who)
             if all(row.setting.get(name, plain.get(name)) == value for name, value in wanted.items())
         ]
         if len(found) != 1:
@@ -254,11 +253,11 @@ class _Contents:
     def rows(self, *benchmarks: str) -> list[Result]:
         return [row for name in benchmarks for row in results.read(name, self.folder)]
 
-    def table(self, layout: str, *configs: str, benchmark: str = "", **part: str | None) -> str:
-        """A layout filled with the rows of some configs, or of all that have rows; ``part`` as in ``_index_of``."""
+    def table(self, layout: str, *configs: str, benchmark: str = "", **parts: str | None) -> str:
+        """A layout filled with the rows of some configs, or of all that have rows; ``parts`` as in ``_index_of``."""
         benchmark = benchmark or layout
         found = configs or _all_configs(benchmark, self.folder)
-        indexes = {config: self.index(benchmark, config, **part) for config in found}
+        indexes = {config: self.index(benchmark, config, **parts) for config in found}
         if benchmark == "kendall" and layout != "variants":
             indexes = {config: without_variants(index) for config, index in indexes.items()}
         return render_table(layout, indexes)
@@ -310,19 +309,11 @@ def _with_interval(number: Callable[..., float], *values: Any, sign: int = 1, **
     return "{:.3f} [{:.3f}, {:.3f}]".format(value, *sorted(ends))
 
 
-def _index_of(
-    folder: Path,
-    benchmark: str,
-    config: str,
-    where: str | None = None,
-    label: str | None = None,
-    label_checkpoint: str | None = None,
-) -> ResultIndex:
-    """The rows of a table; a ValueError if there are none."""
-    index = ResultIndex.latest(results.read(benchmark, folder), config, where, None, label, label_checkpoint)
+def _index_of(folder: Path, benchmark: str, config: str, **parts: Any) -> ResultIndex:
+    """The rows of a table; a ValueError if there are none. ``parts`` are other arguments of ``ResultIndex.latest``."""
+    index = ResultIndex.latest(results.read(benchmark, folder), config, **parts)
     if not index.rows:
-        parts = {"where": where, "label": label, "label-checkpoint": label_checkpoint}
-        part = "".join(f" --{name} {value!r}" for name, value in parts.items() if value)
+        part = "".join(f" --{name.replace('_', '-')} {value!r}" for name, value in parts.items() if value)
         raise ValueError(f"{folder} has no rows of {benchmark} --config {config}{part}: measure them first")
     return index
 
