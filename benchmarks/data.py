@@ -38,9 +38,8 @@ _INVARIANCE_SEED, _AUGMENTATION_SEED = 1, 2
 class Checkpoints:
     """Checkpoints, one per row. ``runs`` are their run ids; splits are by run, so no run is in two of them.
 
-    ``hyperparameters`` has the epoch of the weights, too. ``goodness`` is the label that they are ranked by, with a
-    minus where less is better: test accuracy, or −test loss. Where it was measured at a later checkpoint of the same
-    run, ``current`` is that of these very weights.
+    ``goodness`` is the label that they are ranked by, with a minus where less is better: test accuracy, or −test loss.
+    Where it was measured at a later checkpoint of the same run, ``current`` is that of these very weights.
     """
 
     spec: TransformerSpec
@@ -50,6 +49,7 @@ class Checkpoints:
     hyperparameters: pd.DataFrame
     label: str = "test_accuracy"
     current: Float[Tensor, " n"] | None = None
+    epochs: np.ndarray | None = None
 
     @classmethod
     def read(
@@ -82,7 +82,8 @@ class Checkpoints:
             weights=reader.weights(rows).to(device, copy=True),
             goodness=torch.tensor(goodness.to_numpy(), device=device),
             runs=metadata["run_id"].to_numpy(dtype=str),
-            hyperparameters=metadata[[*CONFIGURATION, "epoch"]],
+            hyperparameters=metadata[list(CONFIGURATION)],
+            epochs=metadata["epoch"].to_numpy(),
             label=label,
             current=None if current is None else torch.tensor(current, device=device),
         )
@@ -110,7 +111,7 @@ class Checkpoints:
         """The rows whose run is not in ``seen``, or with ``configurations_too`` neither run nor configuration."""
         apart = ~np.isin(self.runs, seen.runs)
         if configurations_too:
-            own, known = (pd.MultiIndex.from_frame(rows.hyperparameters[list(CONFIGURATION)]) for rows in (self, seen))
+            own, known = (pd.MultiIndex.from_frame(rows.hyperparameters) for rows in (self, seen))
             apart &= ~own.isin(known)
         return self.take(np.flatnonzero(apart))
 
@@ -126,6 +127,7 @@ class Checkpoints:
             current=None if self.current is None else self.current[index],
             runs=self.runs[rows],
             hyperparameters=self.hyperparameters.iloc[rows].reset_index(drop=True),
+            epochs=None if self.epochs is None else self.epochs[rows],
         )
 
     def with_rows_of(self, other: "Checkpoints") -> "Checkpoints":
@@ -137,6 +139,7 @@ class Checkpoints:
             goodness=torch.cat([part.goodness for part in parts]),
             runs=np.concatenate([part.runs for part in parts]),
             hyperparameters=pd.concat([part.hyperparameters for part in parts], ignore_index=True),
+            epochs=None,
         )
 
     def in_folds(self, tested: int, count: int) -> "list[Checkpoints]":
