@@ -19,6 +19,7 @@ from zoo import TransformerSpec, TransformerWeights, ZooReader
 from zoo.format.hyperparameters import CONFIGURATION
 from zoo.format.manifest import edition_of
 from zoo.format.published import ConfigDetails, PublishedZoo
+from zoo.format.schema import GAP, direction_of, labels_of, usual_label
 from zoo.format.splits import SPLITS, folds_of
 from zoo.reading.locate import choose_configs, find_folder
 from zoo.reading.reader import open_zoo
@@ -35,41 +36,72 @@ _INVARIANCE_SEED, _AUGMENTATION_SEED = 1, 2
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Checkpoints, one per row. ``runs`` are their run ids; splits are by run, so no run is in two of them."""
+    """Checkpoints, one per row. ``runs`` are their run ids; splits are by run, so no run is in two of them.
+
+    ``goodness`` is the label that they are ranked by, with a minus where less is better: test accuracy, or −test loss.
+    Where it was measured at a later checkpoint of the same run, ``current`` is that of these very weights.
+    """
 
     spec: TransformerSpec
     weights: Float[Tensor, "n d"]
-    accuracy: Float[Tensor, " n"]
+    goodness: Float[Tensor, " n"]
     runs: np.ndarray
     hyperparameters: pd.DataFrame
+    label: str = "test_accuracy"
+    current: Float[Tensor, " n"] | None = None
+    epochs: np.ndarray | None = None
 
     @classmethod
     def read(
-        cls, reader: ZooReader, checkpoint: str, device: torch.device, where: Selection | None = None
+        cls,
+        reader: ZooReader,
+        checkpoint: str,
+        device: torch.device,
+        where: Selection | None = None,
+        label: str = "test_accuracy",
+        label_checkpoint: str | None = None,
     ) -> "Checkpoints":
-        """The rows of a reader at one checkpoint (or ``all``) that ``where`` chooses, copied to the device."""
+        """The rows of a reader at one checkpoint (or ``all``) that ``where`` chooses, copied to the device.
+
+        With a ``label_checkpoint`` they have the labels of their runs there; those of runs without it are left out.
+        """
         require_rows(reader.config, {reader.split: len(reader)})
         at_checkpoint = reader.rows(None if checkpoint == "all" else f"checkpoint == '{checkpoint}'")
         rows = np.intersect1d(at_checkpoint, reader.rows(where))
+        goodness, current = pd.Series(goodness_of(reader.metadata, label), reader.metadata["run_id"].astype(str)), None
+        if label_checkpoint is not None:
+            there = goodness.iloc[reader.rows(f"checkpoint == '{label_checkpoint}'")]
+            rows = rows[goodness.index[rows].isin(there.index)]
+            current, goodness = goodness.to_numpy()[rows], there[goodness.index[rows]]
+        else:
+            goodness = goodness.iloc[rows]
         metadata = reader.metadata.iloc[rows].reset_index(drop=True)
         return cls(
             spec=reader.spec,
             # a copy: the reader's tensors are views of a file that may be replaced
             weights=reader.weights(rows).to(device, copy=True),
-            accuracy=torch.from_numpy(metadata["test_accuracy"].to_numpy(dtype=np.float32, copy=True)).to(device),
+            goodness=torch.tensor(goodness.to_numpy(), device=device),
             runs=metadata["run_id"].to_numpy(dtype=str),
             hyperparameters=metadata[list(CONFIGURATION)],
+            epochs=metadata["epoch"].to_numpy(),
+            label=label,
+            current=None if current is None else torch.tensor(current, device=device),
         )
 
     def __len__(self) -> int:
         return len(self.runs)
 
+    @property
+    def accuracy(self) -> Float[Tensor, " n"]:
+        """The goodness, by the name that predictors of the user's own know."""
+        return self.goodness
+
     def at_least(self, threshold: float) -> Integer[np.ndarray, " m"]:
-        """The indices of the rows whose accuracy reaches the threshold."""
-        return np.flatnonzero(self.truth() >= np.float32(threshold))
+        """The indices of the rows whose accuracy reaches the threshold; 0 is none, and all that a loss can have."""
+        return np.flatnonzero(self.truth() >= np.float32(threshold)) if threshold else np.arange(len(self))
 
     def truth(self) -> Float[np.ndarray, " n"]:
-        return self.accuracy.cpu().numpy()
+        return self.goodness.cpu().numpy()
 
     def configurations(self) -> Integer[np.ndarray, " n"]:
         """A number for each row, the same for rows with the same hyperparameters."""
@@ -91,9 +123,11 @@ class Checkpoints:
         return replace(
             self,
             weights=self.weights[index],
-            accuracy=self.accuracy[index],
+            goodness=self.goodness[index],
+            current=None if self.current is None else self.current[index],
             runs=self.runs[rows],
             hyperparameters=self.hyperparameters.iloc[rows].reset_index(drop=True),
+            epochs=None if self.epochs is None else self.epochs[rows],
         )
 
     def with_rows_of(self, other: "Checkpoints") -> "Checkpoints":
@@ -102,9 +136,10 @@ class Checkpoints:
         return replace(
             self,
             weights=torch.cat([part.weights for part in parts]),
-            accuracy=torch.cat([part.accuracy for part in parts]),
+            goodness=torch.cat([part.goodness for part in parts]),
             runs=np.concatenate([part.runs for part in parts]),
             hyperparameters=pd.concat([part.hyperparameters for part in parts], ignore_index=True),
+            epochs=None,
         )
 
     def in_folds(self, tested: int, count: int) -> "list[Checkpoints]":
@@ -116,7 +151,7 @@ class Checkpoints:
     def digest(self) -> str:
         """A hash of the rows alone, however they are divided into files."""
         digest = hashlib.sha256("\n".join(self.runs).encode())
-        for tensor in (self.accuracy, self.weights):
+        for tensor in (self.goodness, self.weights):
             digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
         return digest.hexdigest()
 
@@ -229,7 +264,8 @@ class BenchmarkData:
     """Train and validation as they are, and a test split that only ``judge`` opens.
 
     ``elsewhere`` has other data to test on. ``test_files`` is a digest of the files of the test split, taken from
-    the zoo's manifest without opening them; None where the rows do not come from a zoo.
+    the zoo's manifest without opening them; None where the rows do not come from a zoo. With a ``label_checkpoint``
+    labels are those of that checkpoint, and ``left_out`` counts the runs that lack it or the checkpoint of the weights.
     """
 
     train: Checkpoints
@@ -239,6 +275,8 @@ class BenchmarkData:
     fingerprint: str
     test_examples: int
     checkpoint: str = "epoch_75"
+    label_checkpoint: str | None = None
+    left_out: int = 0
     test_files: str | None = None
     trained_on: str | None = None
     repeats: bool = False
@@ -251,6 +289,8 @@ class BenchmarkData:
         config: str | None,
         *,
         checkpoint: str | None = None,
+        label: str | None = None,
+        label_checkpoint: str | None = None,
         where: Selection | None = None,
         device: torch.device | str = "cpu",
         entry_range: float | None = None,
@@ -260,19 +300,28 @@ class BenchmarkData:
         """A config of a published zoo, at one checkpoint or ``all``. With ``entry_range`` every split is doubled.
 
         Without a ``config`` it is the one that ``zoo.open`` would choose, without a ``checkpoint`` the one nearest to
-        75 % of the epochs, as in the paper. ``where`` chooses rows of every split by their metadata. A ``fold`` is its
-        number and how many there are: then the rows of a ``split``, or of several, are divided anew, for a
-        cross-validation (``Checkpoints.in_folds``), and all folds have the same fingerprint.
+        75 % of the epochs, as in the paper, without a ``label`` the usual one of such transformers. ``where`` chooses
+        rows of every split by their metadata. A ``fold`` is its number and how many there are: then the rows of a
+        ``split``, or of several, are divided anew, for a cross-validation (``Checkpoints.in_folds``), and all folds
+        have the same fingerprint.
         """
         (config,) = choose_configs(name, None if config is None else (config,))
         folder = find_folder(name, config)
         published = PublishedZoo.read(folder)
         details = published.config(config)
         checkpoint = chosen_checkpoint(details, config, checkpoint)
+        labels = (*labels_of(details.spec), GAP)
+        label = usual_label(details.spec)[0] if label is None else label
+        if label not in labels:
+            raise ValueError(f"unknown label {label!r}: {config} has {', '.join(labels)}")
+        if label_checkpoint not in (None, *details.checkpoints):
+            has = ", ".join(details.checkpoints)
+            raise ValueError(f"unknown label checkpoint {label_checkpoint!r}: {config} has {has}")
         edition = edition_of(folder)
 
         def read(split: str) -> Checkpoints:
-            rows = Checkpoints.read(open_zoo(folder, config, split), checkpoint, torch.device(device), where)
+            reader = open_zoo(folder, config, split)
+            rows = Checkpoints.read(reader, checkpoint, torch.device(device), where, label, label_checkpoint)
             if edition_of(folder) != edition:
                 raise ValueError(f"{folder} was published again while the benchmark ran: run the benchmark again")
             return rows
@@ -297,6 +346,10 @@ class BenchmarkData:
             lambda: doubled(open_test(), "test"),
             config=config,
             checkpoint=checkpoint,
+            label_checkpoint=label_checkpoint,
+            left_out=_lacking_one(open_zoo(folder, config, split), where, checkpoint, label_checkpoint)
+            if label_checkpoint
+            else 0,
             fingerprint=fingerprint,
             test_files=_combined(*(published.manifest.files[file].sha256 for file in published.files(config, "test"))),
             test_examples=count_test_examples(details),
@@ -390,9 +443,24 @@ def chosen_checkpoint(details: ConfigDetails, config: str, checkpoint: str | Non
     return checkpoint
 
 
+def goodness_of(metadata: pd.DataFrame, label: str) -> Float[np.ndarray, " n"]:
+    """A label with a minus where less of it is better."""
+    values = metadata["test_loss"] - metadata["train_loss"] if label == GAP else metadata[label]
+    return direction_of(label) * values.to_numpy(dtype=np.float32)
+
+
+def _lacking_one(reader: ZooReader, where: Selection | None, *checkpoints: str) -> int:
+    """How many runs of the chosen rows have one of two checkpoints and not the other."""
+    runs, labels = reader.metadata["run_id"], reader.metadata["checkpoint"]
+    chosen = set(runs.iloc[reader.rows(where)])
+    first, second = (chosen.intersection(runs[(labels == name) | (name == "all")]) for name in checkpoints)
+    return len(first ^ second)
+
+
 def count_test_examples(details: ConfigDetails) -> int:
-    """How many examples each test accuracy was measured on."""
-    return details.data.test_rows if details.data else KNOWN[details.task].test_rows
+    """How many examples each test accuracy was measured on; of language models, characters."""
+    rows = details.data.test_rows if details.data else KNOWN[details.task].test_rows
+    return rows * details.spec.tokens if details.spec.causal else rows
 
 
 def _combined(*digests: str) -> str:

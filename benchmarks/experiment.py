@@ -18,7 +18,7 @@ from benchmarks import results
 from benchmarks.data import BenchmarkData, Outcome
 from benchmarks.models.registry import known_models, weight_models
 from benchmarks.options import SIX_MODELS, USUAL_MODELS, TableOptions
-from benchmarks.results import Result, ResultIndex
+from benchmarks.results import Result, ResultIndex, usual_label_of
 from benchmarks.statistics import (
     bootstrap_taus,
     coefficient_of_determination,
@@ -52,7 +52,7 @@ _AVERAGED_NOTES = (
     "epoch",
     "epochs",
 )
-_REFERENCE = "hyperparameters"
+_REFERENCES = ("hyperparameters", "current_label")
 
 
 class Experiment:
@@ -69,6 +69,8 @@ class Experiment:
         self.skipped: dict[str, str] = {}
         self.trained_on: dict[str, str | None] = {}
         """Config → the part of its task's data that its transformers were trained on, if not all."""
+        self.labels: dict[str, str] = {}
+        """Config → what its runs are ranked by."""
 
     @functools.cached_property
     def configs(self) -> tuple[str, ...]:
@@ -79,6 +81,7 @@ class Experiment:
         """The rows of a config; ``what`` has more arguments of ``BenchmarkData.from_zoo``."""
         label = checkpoint or self.options.checkpoint
         chosen = {"checkpoint": label, "where": self.where, "device": self.device}
+        chosen |= {"label": self.options.label, "label_checkpoint": self.options.label_checkpoint}
         return BenchmarkData.from_zoo(self.options.zoo, config, **chosen, **what)
 
     def parts(self, config: str) -> list[BenchmarkData]:
@@ -89,10 +92,14 @@ class Experiment:
         return [self.data(config, fold=(fold, self.folds), split=split) for fold in range(self.folds)]
 
     def file(self, name: str) -> Path:
-        """The path of a table or plot. A selection or folds have their own: they do not replace the whole table."""
+        """The path of a table or plot. A selection, folds or another label have their own: they do not replace the
+        usual table."""
         path = self.options.out / name
         folds = f"{self.folds}-folds" if self.folds else None
-        marks = filter(None, (folds, self.split, self.where and self.where.file_suffix))
+        usual = {usual_label_of(config) for config in self.labels}
+        label = self.options.label if self.options.label not in usual else None
+        later = self.options.label_checkpoint and f"to-{self.options.label_checkpoint}"
+        marks = filter(None, (label, later, folds, self.split, self.where and self.where.file_suffix))
         return path.with_suffix("".join(f".{mark}" for mark in marks) + path.suffix)
 
     def trials(self, data: BenchmarkData, model: str, **what: Any) -> list[Trial]:
@@ -105,6 +112,7 @@ class Experiment:
     def run(self, entries: Iterable[Sequence[Trial]], *parts: BenchmarkData) -> Outcomes:
         """Computes the trials of some entries on one data set, or on each fold of one, and stores their rows."""
         self.trained_on[parts[0].config] = parts[0].trained_on
+        self.labels[parts[0].config] = parts[0].train.label
         trials = list(dict.fromkeys(trial for entry in entries for trial in entry))
         folds = range(self.folds) if self.folds else (None,)
         work = [([replace(trial, fold=fold) for trial in trials], parts[fold or 0]) for fold in folds]
@@ -138,7 +146,8 @@ class Experiment:
 
     def index(self, config: str) -> ResultIndex:
         """The rows of a config, to make its table from."""
-        return ResultIndex.latest(self.rows, config, self.where, self.folds)
+        what = (self.where, self.folds, self.labels.get(config), self.options.label_checkpoint)
+        return ResultIndex.latest(self.rows, config, *what)
 
     def write(self, name: str, *configs: str) -> None:
         """Writes the table of some configs to a file and prints it, with a note on each config that saw less data."""
@@ -268,16 +277,20 @@ def _data_rows(column: Trial, entries: Sequence[Entry], parts: Sequence[Benchmar
     """The number of rows in each split, of train and validation in the smallest of the folds, and the noise ceiling."""
     setting = {name: value for name, value in column.setting().items() if name != "recipe"}
     train_rows, validation_rows = map(min, zip(*(data.rows_at_least(column.threshold) for data in parts), strict=True))
-    examples = parts[0].test_examples
+    examples = parts[0].test_examples if column.label is None else None  # losses are no shares of examples
     values: dict[str, float | None] = {"train_rows": train_rows, "validation_rows": validation_rows}
+    if column.label_checkpoint:
+        values["left_out_runs"] = parts[0].left_out
     if entries:
         entry = entries[0]
         values["test_rows"], values["test_runs"] = len(entry.truth), len(np.unique(entry.outcomes[0].runs))
-        values["noise_ceiling"] = noise_ceiling(entry.truth, examples, folds=entry.folds) if entry.rankable else None
+        if examples and entry.rankable:
+            values["noise_ceiling"] = noise_ceiling(entry.truth, examples, folds=entry.folds)
         within, configurations = entry.taus_within(), entry.outcomes[0].configurations
         if within is not None and configurations is not None:
             values["configurations_within"] = within.shape[1]
-            values["noise_ceiling_within"] = noise_ceiling_within(entry.truth, configurations, examples)
+            if examples:
+                values["noise_ceiling_within"] = noise_ceiling_within(entry.truth, configurations, examples)
     return [
         Result.measured(
             column.benchmark, column.config, metric, value, n=1, device="cpu", variant="data", setting=setting
@@ -291,7 +304,8 @@ def _entry_rows(entries: Sequence[Entry]) -> list[Result]:
     """The rows of the entries in one column.
 
     The leader is the model with the highest mean τ among those that read weights alone, trained as for the main
-    columns. Each is also compared with the predictor that reads hyperparameters only, on the same resamples.
+    columns. Each is also compared with the predictor that reads hyperparameters only, and in a forecast with today's
+    label, on the same resamples.
     """
     if not entries:
         return []
@@ -306,7 +320,7 @@ def _entry_rows(entries: Sequence[Entry]) -> list[Result]:
         for trial, mean in zip((entry.trial for entry in entries), means, strict=True)
     ]
     leader = merits.index(max(merits))
-    reference = next((number for number, entry in enumerate(entries) if entry.trial.model == _REFERENCE), None)
+    references = {entry.trial.model: place for place, entry in enumerate(entries) if entry.trial.model in _REFERENCES}
     rows = []
     for entry, mean, resamples in zip(entries, means, all_resamples, strict=True):
         assert np.array_equal(entry.truth, entries[0].truth), "a column has one test set"
@@ -319,10 +333,10 @@ def _entry_rows(entries: Sequence[Entry]) -> list[Result]:
             rows += entry.interval_rows("tau_within", resampled_means(within.mean(axis=0)))
         rows.append(entry.row("tau_behind_leader", means[leader] - mean))
         rows += entry.interval_rows("tau_behind_leader", all_resamples[leader] - resamples)
-        if reference is not None and entry is not entries[reference]:
-            metric = f"tau_above_{_REFERENCE}"
-            rows.append(entry.row(metric, mean - means[reference]))
-            rows += entry.interval_rows(metric, resamples - all_resamples[reference])
+        for model, place in references.items():
+            if entry is not entries[place]:
+                rows.append(entry.row(f"tau_above_{model}", mean - means[place]))
+                rows += entry.interval_rows(f"tau_above_{model}", resamples - all_resamples[place])
         r2 = [coefficient_of_determination(outcome.predicted, outcome.truth) for outcome in entry.outcomes]
         rows.append(entry.row("r2", float(np.mean(r2)), standard_error(r2)))
         constant = sum(is_constant(outcome.predicted, entry.folds) for outcome in entry.outcomes)

@@ -5,12 +5,15 @@ python -m benchmarks.kendall --quick                           one seed, no thre
 python -m benchmarks.kendall --config mnist agnews --zoo DIR --device cuda --out results
 python -m benchmarks.kendall --models transformer_nfn mlp --thresholds none 80 --seeds 3
 python -m benchmarks.kendall --models mlp my_module:MyPredictor    a predictor of your own (benchmarks/README.md)
+python -m benchmarks.kendall --config shakespeare --label late_loss    by another label than the usual one
+python -m benchmarks.kendall --checkpoint epoch_50 --label-checkpoint epoch_100    a forecast, beside today's label
 python -m benchmarks.kendall --zoo DIR --folds 5               a small zoo: every run is tested once
 python -m benchmarks.kendall --zoo DIR --folds 5 --split train+validation    to develop a predictor without test rows
 
 Fits on train, chooses on validation, tests once. Finished trials are kept in OUT/cells and not computed again. Writes
-OUT/kendall.jsonl, OUT/kendall.CONFIG.md and plots; --where and --folds have files of their own. A model that predicts
-NaN or infinity is left out, and so is one that was not named and whose library is missing; the exit code is then 3.
+OUT/kendall.jsonl, OUT/kendall.CONFIG.md and plots; --where, --folds and other labels have files of their own. A model
+that predicts NaN or infinity is left out, and so is one that was not named and whose library is missing; the exit code
+is then 3.
 """
 
 from collections.abc import Iterator, Sequence
@@ -77,19 +80,31 @@ from benchmarks.experiment import Experiment
 from benchmarks.models.registry import check_models, known_models, own_models
 from benchmarks.plots import scatter, tau_by_threshold
 from benchmarks.trial import Outcomes, Trial
+from zoo.format.schema import direction_of
 from zoo.plots import plot_histograms
 
 
-def _recipes_of(options: _Options, model: str, threshold: float) -> list[str]:
+def _thresholds(options: _Options, label: str) -> list[float]:
+    """Those of accuracies. Other labels have none: then only the whole set is ranked."""
+    if label == "test_accuracy":
+        return options.least_accuracies()
+    if options.thresholds != _Options.thresholds and any(options.least_accuracies()):
+        raise ValueError(f"--thresholds are accuracies, and these runs are ranked by {label}: write --thresholds none")
+    return [0.0]
+
+
+def _recipes_of(options: _Options, model: str, threshold: float, label: str) -> list[str]:
     """How a model is trained at a threshold. Only in the first column are neural predictors also trained by recipes
     other than the paper's.
 
-    A model with a recipe of its own is trained by that instead of the paper's, and by no other.
+    A model with a recipe of its own is trained by that instead of the paper's, and by no other. The rank is the target
+    for a loss anyway.
     """
     benchmark_model = known_models()[model]
     own = benchmark_model.recipe
-    others_too = threshold == options.least_accuracies()[0] and benchmark_model.neural and own == "paper"
+    others_too = threshold == _thresholds(options, label)[0] and benchmark_model.neural and own == "paper"
     recipes = [recipe for recipe in options.recipes if recipe == "paper" or others_too]
+    recipes = [recipe for recipe in recipes if recipe != "place" or label == "test_accuracy"]
     recipes = [recipe for recipe in recipes if recipe != "scaled" or benchmark_model.scalable]
     return [own if recipe == "paper" else recipe for recipe in recipes]
 
@@ -99,35 +114,43 @@ def _entries(experiment: Experiment, options: _Options, data: BenchmarkData) -> 
 
     A named model that the chosen recipes never train is a ValueError; the usual models are not named.
     """
-    thresholds = options.least_accuracies()
-    idle = [model for model in options.models if not _recipes_of(options, model, thresholds[0])]
+    label = data.train.label
+    thresholds = _thresholds(options, label)
+    idle = [model for model in options.models if not _recipes_of(options, model, thresholds[0], label)]
     if idle and options.models != USUAL_MODELS:
         raise ValueError(
             f"--recipes {' '.join(options.recipes)} trains no {' or '.join(idle)}: "
             "add paper, which stands for a model's own way"
         )
-    for model in options.models:
+    forecasts = [
+        name
+        for name, model in known_models().items()
+        if data.label_checkpoint and model.reads_label and {*options.models, "current_label"} >= set(model.parts)
+    ]
+    for model in dict.fromkeys((*options.models, *forecasts)):
         for threshold in thresholds:
-            for recipe in _recipes_of(options, model, threshold):
+            for recipe in _recipes_of(options, model, threshold, label):
                 yield experiment.trials(data, model, threshold=threshold, recipe=recipe)
 
 
-def _draw(experiment: Experiment, outcomes: Outcomes, parts: Sequence[BenchmarkData], first: float) -> None:
+def _draw(experiment: Experiment, outcomes: Outcomes, parts: Sequence[BenchmarkData]) -> None:
     """Draws the plots; the scatter plot is of the first seed at the first threshold."""
     file, config, index = experiment.file, parts[0].config, experiment.index(parts[0].config)
+    first, label = index.thresholds[0], parts[0].train.label
     found = {(trial.model, trial.recipe, trial.seed, trial.threshold): outcomes[trial] for trial in outcomes}
     keys = {name: (name, model.recipe, 0, first) for name, model in known_models().items()}
     if shown := {name: found[key] for name, key in keys.items() if key in found}:
         tested = "test split" if len(parts) == 1 else f"{len(parts)} folds"
-        experiment.announce(scatter(shown, f"{config}, {tested}", file(f"kendall.{config}.scatter.png")))
+        experiment.announce(scatter(shown, f"{config}, {tested}", file(f"kendall.{config}.scatter.png"), label))
     if len(index.thresholds) > 1:
         experiment.announce(tau_by_threshold(index, config, file(f"kendall.{config}.thresholds.png")))
     # only of the splits that may be seen; in a cross-validation every run is in one fold to choose on
     seen = [parts[0].train] * (len(parts) == 1) + [part.validation for part in parts]
-    accuracy = pd.Series(np.concatenate([rows.truth() for rows in seen]), name="test_accuracy")
+    measured = pd.Series(direction_of(label) * np.concatenate([rows.truth() for rows in seen]), name=label)
     which = "train and validation" if len(parts) == 1 else "all folds"
-    title = f"{config}, {parts[0].checkpoint}, {which}: {len(accuracy):,} checkpoints"
-    experiment.announce(plot_histograms({title: accuracy}, file(f"kendall.{config}.accuracy.png")))
+    title = f"{config}, {parts[0].checkpoint}, {which}: {len(measured):,} checkpoints"
+    name = f"kendall.{config}.{label.removeprefix('test_')}.png"
+    experiment.announce(plot_histograms({title: measured}, file(name)))
 
 
 @_command
@@ -141,7 +164,7 @@ def main(options: _Options) -> None:
         parts = experiment.parts(config)
         outcomes = experiment.run(_entries(experiment, options, parts[0]), *parts)
         experiment.write(f"kendall.{config}.md", config)
-        _draw(experiment, outcomes, parts, options.least_accuracies()[0])
+        _draw(experiment, outcomes, parts)
     experiment.end()
 
 

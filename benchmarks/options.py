@@ -47,6 +47,17 @@ class TableOptions:
         str | None,
         Option("of each run: one of the config's, or all (default: the one nearest to 75 %% of the epochs)", "LABEL"),
     ] = None
+    label: Annotated[
+        str | None,
+        Option(
+            "what to rank by: test_accuracy, test_loss, train_loss, gap (test minus train loss), or another label of "
+            "language models (default: test_accuracy, test_loss of language models)"
+        ),
+    ] = None
+    label_checkpoint: Annotated[
+        str | None,
+        Option("take the label of each run from this checkpoint: a forecast (default: that of the weights)", "LABEL"),
+    ] = None
     where: Annotated[
         str | None,
         Option('only these rows of each split, such as "train_fraction >= 0.8" (default: all)', "EXPRESSION"),

@@ -42,6 +42,7 @@ from benchmarks.models.registry import known_models
 from benchmarks.plots import first_predictions
 from benchmarks.results import ResultIndex
 from benchmarks.tables import count_runs, main_setting
+from zoo.format.schema import direction_of
 from zoo.page.predictions import Predictions
 from zoo.page.writing import run
 from zoo.storage.atomic import write_atomically
@@ -58,6 +59,7 @@ def _predictions(folder: Path) -> Iterator[Predictions]:
     for config, where in tables:
         assert where is None or isinstance(where, str)
         index = ResultIndex.latest(rows, config, where)
+        direction = direction_of(index.label)
         for name, outcome in first_predictions(index, folder).items():
             setting = main_setting(name)
             interval = index.interval("tau", name, **setting)
@@ -65,8 +67,8 @@ def _predictions(folder: Path) -> Iterator[Predictions]:
                 config,
                 known_models()[name].title,
                 _describe(index),
-                outcome.predicted.astype(float).tolist(),
-                outcome.truth.astype(float).tolist(),
+                (direction * outcome.predicted.astype(float)).tolist(),
+                (direction * outcome.truth.astype(float)).tolist(),
                 tau=index.value("tau", name, **setting),
                 interval=None if interval is None else list(interval),
                 reads_weights=known_models()[name].reads_weights,

@@ -17,6 +17,7 @@ from benchmarks.results import ResultIndex, Value
 from benchmarks.statistics import kendall_tau
 from benchmarks.tables import curve_of, end_of_curves, headline_models, main_setting, sizes_of, tau_of_paper
 from benchmarks.trial import Trial, TrialStore
+from zoo.format.schema import direction_of
 from zoo.plots import new_figure, save
 
 _COLORS = ("#4878a8", "#6aa56e", "#b0803a", "#c2b03d", "#8c6d9e", "#7f7f7f", "#5aa9a3", "#d98cb3", "#c0504d", "#2f2f2f")
@@ -50,26 +51,27 @@ def first_predictions(index: ResultIndex, folder: Path) -> dict[str, Outcome]:
     return {name: found[trial] for name, trial in trials.items() if trial in found}
 
 
-def scatter(outcomes: Mapping[str, Outcome], title: str, path: Path) -> Path:
-    """Predicted against true accuracy, one panel per model."""
+def scatter(outcomes: Mapping[str, Outcome], title: str, path: Path, label: str = "test_accuracy") -> Path:
+    """Predicted against true accuracies, or another label, one panel per model."""
     columns = min(4, len(outcomes))
     lines = math.ceil(len(outcomes) / columns)
     figure = new_figure(2.7 * columns, 2.9 * lines)
     panels = list(figure.subplots(lines, columns, squeeze=False).flat)
     models = known_models()
     colors = {name: _color_of(number) for number, name in enumerate(models)}
-    ends = _stretched(np.array([0.0, 1.0]))
-    ticks = _stretched(np.array(_ACCURACY_TICKS))
+    accuracies = label == "test_accuracy"
+    scaled = _stretched if accuracies else lambda goodness: direction_of(label) * goodness
+    values = np.concatenate([scaled(side) for each in outcomes.values() for side in (each.truth, each.predicted)])
+    ends = _stretched(np.array([0.0, 1.0])) if accuracies else np.array([values.min(), values.max()])
     for panel, (name, outcome) in zip(panels, outcomes.items(), strict=False):
         panel.plot(ends, ends, color="#bbbbbb", linewidth=1, zorder=0)
-        truth, predicted = _stretched(outcome.truth), _stretched(outcome.predicted)
+        truth, predicted = scaled(outcome.truth), scaled(outcome.predicted)
         panel.scatter(truth, predicted, s=6, alpha=0.6, color=colors[name], linewidths=0)
-        labels = [f"{tick:g}" for tick in _ACCURACY_TICKS]
-        panel.set_xticks(ticks, labels, fontsize=7)
-        panel.set_yticks(ticks, labels, fontsize=7)
+        for axis in (panel.xaxis, panel.yaxis) if accuracies else ():
+            axis.set_ticks(_stretched(np.array(_ACCURACY_TICKS)), [f"{tick:g}" for tick in _ACCURACY_TICKS], fontsize=7)
         tau = kendall_tau(outcome.predicted, outcome.truth, outcome.folds)
         panel.set_title(fill(f"{models[name].title}, τ {tau:.3f}", _TITLE_WIDTH), fontsize=9)
-        panel.set(xlabel="test accuracy", ylabel="predicted", xlim=ends, ylim=ends, aspect="equal")
+        panel.set(xlabel=label.replace("_", " "), ylabel="predicted", xlim=ends, ylim=ends, aspect="equal")
     for panel in panels[len(outcomes) :]:
         panel.set_visible(False)
     figure.suptitle(title)

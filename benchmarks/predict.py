@@ -1,4 +1,4 @@
-"""Ranks checkpoints by predicted accuracy, with a fitted predictor and without any test data.
+"""Ranks checkpoints by predicted accuracy or loss, with a fitted predictor and without any test data.
 
 python -m benchmarks.predict small-transformer-zoo --config mnist            the test split of a zoo
 python -m benchmarks.predict small-transformer-zoo --config mnist --where "optimizer == 'adam'" --top 5
@@ -6,7 +6,7 @@ python -m benchmarks.predict one.safetensors two.pt folder/                  fil
 python -m benchmarks.predict DIR --config mnist --predictor mine.safetensors one that benchmarks.pretrain fitted, or a
                                                                              folder of nfn.save_predictor
 
-Without --predictor it is the one of this package whose transformers these are (nfn.load_pretrained). Where accuracies
+Without --predictor it is the one of this package whose transformers these are (nfn.load_pretrained). Where they
 were measured, Kendall's tau of the ranking is printed with its interval. A file of weights is read without executing
 anything in it.
 """
@@ -49,7 +49,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from benchmarks.data import require_rows
+from benchmarks.data import goodness_of, require_rows
 from benchmarks.statistics import tau_with_interval
 from benchmarks.tables import MISSING, for_terminal, table, with_interval
 from nfn import load_predictor, load_pretrained
@@ -61,6 +61,7 @@ from zoo import TransformerSpec, TransformerWeights
 from zoo.command import how_many, printable
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import PublishedZoo
+from zoo.format.schema import GAP, direction_of
 from zoo.reading.checkpoint_file import SUFFIXES, CheckpointFile
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import open_zoo
@@ -78,13 +79,15 @@ def _flat_of(spec: TransformerSpec, file: CheckpointFile) -> Float[Tensor, " d"]
         raise ValueError(f"{file.path}: {error}") from error
 
 
-def _accuracy_of(file: CheckpointFile) -> float:
-    """The measured accuracy in the header; NaN where there is none."""
+def _measured(metadata: Mapping[str, Any], label: str) -> float:
+    """The label in the header of a file; NaN where there is none, or an accuracy that is none."""
+    if label == GAP:
+        return _measured(metadata, "test_loss") - _measured(metadata, "train_loss")
     try:
-        accuracy = float(file.metadata.get("test_accuracy", "nan"))
+        value = float(metadata.get(label, "nan"))
     except ValueError:
         return math.nan
-    return accuracy if 0 <= accuracy <= 1 else math.nan
+    return value if math.isfinite(value) and (label != "test_accuracy" or 0 <= value <= 1) else math.nan
 
 
 def _files_in(path: Path) -> list[CheckpointFile]:
@@ -106,6 +109,7 @@ class _Ranker:
     predictor: nn.Module
     interval: ConformalInterval | None
     card: dict[str, Any]
+    label: str = "test_accuracy"
 
     @classmethod
     def load(cls, name: str) -> "_Ranker":
@@ -113,7 +117,12 @@ class _Ranker:
             predictor = load_predictor(name)
             return cls(name, predictor.spec, predictor.float().eval(), None, {})
         pretrained = load_pretrained(name)
-        return cls(name, pretrained.spec, pretrained.predictor, pretrained.interval, pretrained.card)
+        return cls(name, pretrained.spec, pretrained.predictor, pretrained.interval, pretrained.card, pretrained.label)
+
+    @property
+    def ranked_by(self) -> str:
+        """The end of a title that names what it predicts, where that is not the accuracy."""
+        return "" if self.label == "test_accuracy" else f" by {self.label.replace('_', ' ')}"
 
     @property
     def configs(self) -> list[str]:
@@ -127,16 +136,16 @@ class _Ranker:
 
     @torch.no_grad()
     def rank(self, weights: Float[Tensor, "n d"], table: Mapping[str, Any]) -> pd.DataFrame:
-        """The checkpoints, the highest predictions first, with the ends of the intervals, NaN where there are none.
+        """The checkpoints, the best predictions first, with the ends of the intervals, NaN where there are none.
 
-        ``table`` has the name of each (``checkpoint``), its ``run``, and the accuracy that was ``measured``, NaN where
-        it is not known.
+        ``table`` has the name of each (``checkpoint``), its ``run``, and the label that was ``measured``, NaN where it
+        is not known.
         """
         predicted = torch.cat([self.predictor(part) for part in weights.split(READ_AT_ONCE)])
         low, high = (torch.full_like(predicted, math.nan),) * 2 if self.interval is None else self.interval(predicted)
         numbers = {"predicted": predicted, "low": low, "high": high}
         ranking = pd.DataFrame(table).assign(**{name: tensor.double().numpy() for name, tensor in numbers.items()})
-        return ranking.sort_values("predicted", ascending=False, kind="stable")
+        return ranking.sort_values("predicted", ascending=direction_of(self.label) < 0, kind="stable")
 
 
 def _text(ranking: pd.DataFrame, top: int) -> str:
@@ -160,7 +169,7 @@ def _verdict(ranking: pd.DataFrame) -> str:
     runs = np.unique(ranking["run"].to_numpy(dtype=str)[known], return_inverse=True)[1]
     tau, interval = tau_with_interval(predicted, truth, runs)
     if math.isnan(tau):
-        return "no accuracies were measured, or they cannot be ranked"
+        return "nothing was measured, or it cannot be ranked"
     words = with_interval(tau, interval)
     line = f"Kendall's τ on {len(truth):,} measured checkpoints of {len(np.unique(runs)):,} runs: {words}"
     if np.isnan(low).any():
@@ -192,8 +201,9 @@ def _zoo_ranking(path: str, options: _Options) -> tuple[str, pd.DataFrame]:
     metadata = reader.metadata.iloc[rows]
     runs = metadata["run_id"].astype(str)
     names = runs + " " + metadata["checkpoint"].astype(str)
-    columns = {"checkpoint": names, "run": runs, "measured": metadata["test_accuracy"].astype(np.float64)}
-    return f"{path}, {reader.config}, {reader.split}", ranker.rank(reader.weights(rows), columns)
+    measured = direction_of(ranker.label) * goodness_of(metadata, ranker.label).astype(np.float64)
+    columns = {"checkpoint": names, "run": runs, "measured": measured}
+    return f"{path}, {reader.config}, {reader.split}{ranker.ranked_by}", ranker.rank(reader.weights(rows), columns)
 
 
 def _file_rankings(files: Sequence[CheckpointFile], predictor: str | None) -> list[tuple[str, pd.DataFrame]]:
@@ -208,7 +218,10 @@ def _file_rankings(files: Sequence[CheckpointFile], predictor: str | None) -> li
             raise ValueError(f"{file.path} fits no fitted predictor: {reasons}")
         preferred = next((name for name in fitting if name == rankers[name].spec.task), fitting[0])
         by_name.setdefault(preferred, []).append(file)
-    return [(f"{len(chosen):,} files", _rank_files(rankers[name], chosen)) for name, chosen in by_name.items()]
+    return [
+        (f"{len(chosen):,} files{rankers[name].ranked_by}", _rank_files(rankers[name], chosen))
+        for name, chosen in by_name.items()
+    ]
 
 
 def _rank_files(ranker: _Ranker, files: Sequence[CheckpointFile]) -> pd.DataFrame:
@@ -217,7 +230,7 @@ def _rank_files(ranker: _Ranker, files: Sequence[CheckpointFile]) -> pd.DataFram
     columns = {
         "checkpoint": [str(file.path) for file in files],
         "run": [str(file.metadata.get("run_id", file.path)) for file in files],
-        "measured": [_accuracy_of(file) for file in files],
+        "measured": [_measured(file.metadata, ranker.label) for file in files],
     }
     return ranker.rank(weights, columns)
 

@@ -2,7 +2,8 @@
 
 python -m benchmarks.pretrain --zoo DIR --config mnist mnist-seeds --out nfn/pretrained/mnist.safetensors
 
-Gauge-NFN by its own recipe, on the checkpoints of the training split, or one per run (--checkpoint). Several configs of
+Gauge-NFN by its own recipe, on the checkpoints of the training split, or one per run (--checkpoint), learns to predict
+the test accuracy, the test loss of language models, or another label (--label). Several configs of
 one task are joined: the predictor then has seen runs that share a seed and runs with seeds of their own. The epoch is
 chosen on all validation rows. The interval is calibrated on those of configs with a seed for each run, if there are
 any, since whoever uses the predictor has other seeds. The file as stored is tested once on the test split of each
@@ -28,6 +29,9 @@ class _Options:
         Option("configs of one task, to fit on together (default: the zoo's only one, else mnist)", "CONFIG"),
     ] = None
     checkpoint: Annotated[str, Option("one of the configs', or all", "LABEL")] = "all"
+    label: Annotated[str | None, Option("what to predict (default: test_accuracy, test_loss of language models)")] = (
+        None
+    )
     seed: Annotated[Seed, Option("seed of the fit")] = 0
     epochs: Epochs = EPOCHS
     device: Device = "auto"
@@ -64,6 +68,7 @@ from nfn.training import READ_AT_ONCE
 from zoo.device import choose_device
 from zoo.format.hyperparameters import SHARED_SEED
 from zoo.format.published import PublishedZoo
+from zoo.format.schema import direction_of
 from zoo.format.splits import SPLITS
 from zoo.reading.locate import choose_configs, find_folder
 from zoo.storage.atomic import write_atomically
@@ -97,7 +102,8 @@ def _read(options: _Options) -> list[_Config]:
             raise ValueError(f"{names[0]} and {name} differ: {unlike}; a predictor reads one kind of transformer")
     found, device = [], choose_device(options.device)
     for name in names:
-        data = BenchmarkData.from_zoo(options.zoo, name, checkpoint=options.checkpoint, device=device)
+        chosen = {"checkpoint": options.checkpoint, "label": options.label, "device": device}
+        data = BenchmarkData.from_zoo(options.zoo, name, **chosen)
         held_out = HeldOutRows.read(options.zoo, name, data.checkpoint)
         counts = (len(data.train), len(data.validation), len(held_out.keys))
         require_rows(name, dict(zip(SPLITS, counts, strict=True)), MIN_ROWS)
@@ -134,7 +140,8 @@ def _stored(pretrained: Pretrained) -> Fitted:
 
     @torch.no_grad()
     def predict(rows: Checkpoints) -> Float[np.ndarray, " n"]:
-        return torch.cat([pretrained(weights.flat().cpu()) for weights in rows.pieces(READ_AT_ONCE)]).numpy()
+        predicted = torch.cat([pretrained(weights.flat().cpu()) for weights in rows.pieces(READ_AT_ONCE)])
+        return direction_of(pretrained.label) * predicted.numpy()
 
     return Fitted(predict)
 
@@ -142,12 +149,13 @@ def _stored(pretrained: Pretrained) -> Fitted:
 def _measured(outcome: Outcome, pretrained: Pretrained) -> dict[str, Any]:
     """The accuracy of the stored predictor on test rows."""
     tau, interval = tau_with_interval(outcome.predicted, outcome.truth, outcome.units)
-    low, high = (end.numpy() for end in pretrained.interval(torch.from_numpy(outcome.predicted)))
+    predicted, truth = (direction_of(pretrained.label) * side for side in (outcome.predicted, outcome.truth))
+    low, high = (end.numpy() for end in pretrained.interval(torch.from_numpy(predicted)))
     return {
         "tau": round(tau, 4),
         **({} if interval is None else {"tau_low": round(interval[0], 4), "tau_high": round(interval[1], 4)}),
         "mean_absolute_error": round(float(np.abs(outcome.predicted - outcome.truth).mean()), 4),
-        "share_inside_interval": round(float(((low <= outcome.truth) & (outcome.truth <= high)).mean()), 4),
+        "share_inside_interval": round(float(((low <= truth) & (truth <= high)).mean()), 4),
         "rows": len(outcome.truth),
         "runs": len(np.unique(outcome.runs)),
     }
@@ -183,6 +191,7 @@ def _card(
     return {
         "name": file.stem,
         "predictor": _TITLE,
+        "predicts": joined.train.label,
         "limits": _LIMITS,
         "data": {
             "zoo": Path(options.zoo).name,
@@ -196,7 +205,7 @@ def _card(
             "fingerprint": [config.data.fingerprint for config in configs],
         },
         "recipe": {
-            "text": "targets are ranks among the training accuracies; principal components of the invariants of the "
+            "text": "targets are ranks among the training runs; principal components of the invariants of the "
             "whole group and of responses to synthetic inputs; Adam with weight decay; the epoch with the best "
             "validation τ",
             "recipe": _RECIPE,
@@ -252,10 +261,11 @@ def main(options: _Options) -> None:
     calibrated = [config.data for config in configs if config.own_seeds] or [config.data for config in configs]
     runs = np.concatenate([data.validation.runs for data in calibrated])
     rows = joined.validation.take(np.flatnonzero(np.isin(joined.validation.runs, runs)))
-    interval = ConformalInterval.fit(torch.from_numpy(fitted.predict(rows)), torch.from_numpy(rows.truth()))
+    sides = (direction_of(rows.label) * side for side in (fitted.predict(rows), rows.truth()))
+    interval = ConformalInterval.fit(*map(torch.from_numpy, sides))
     with tempfile.TemporaryDirectory(prefix="pretrain-") as scratch:
         file = Path(scratch) / options.out.name
-        size = save_pretrained(fitted.predictor, interval, file)
+        size = save_pretrained(fitted.predictor, interval, file, rows.label)
         written = _card(options, configs, [data.config for data in calibrated], joined, fitted, file)
         _replace_pair(options.out, file.read_bytes(), toml_text(written).encode())
     if size > _MAX_FILE:

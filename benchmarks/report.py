@@ -197,6 +197,7 @@ class _Contents:
             "speed": lambda: render_table("speed", rows=self.rows("speed.generation", "speed.nfn", "speed.loader")),
             "fidelity": lambda: render_table("fidelity", rows=self.rows("fidelity")),
             "inputs": self.inputs,
+            "recipes": self.recipes,
             "data_note": self.data_note,
         }
         others = {"runs": self.runs, "with_interval": _with_interval, "spread": np.ptp}
@@ -220,12 +221,13 @@ class _Contents:
         """
         if benchmark == "kendall" and where is None:
             where = next((_IN_BOTH[task] for task, name in _WITH_SEEDS.items() if name == config), None)
+        parts = {name: setting.pop(name) for name in ("label", "label_checkpoint") if name in setting}
         recipe = MODELS[who].recipe if who in MODELS else "paper"
         plain: dict[str, Value] = {"threshold": 0.0, "recipe": recipe, **dict.fromkeys(_UNSET)}
         wanted = plain | {name: list(value) if isinstance(value, tuple) else value for name, value in setting.items()}
         found = [
             row.value
-            for row in self.index(benchmark, config, where).measured(metric + end, who)
+            for row in self.index(benchmark, config, where=where, **parts).measured(metric + end, who)
             if all(row.setting.get(name, plain.get(name)) == value for name, value in wanted.items())
         ]
         if len(found) != 1:
@@ -254,11 +256,11 @@ class _Contents:
     def rows(self, *benchmarks: str) -> list[Result]:
         return [row for name in benchmarks for row in results.read(name, self.folder)]
 
-    def table(self, layout: str, *configs: str, benchmark: str = "", where: str | None = None) -> str:
-        """A layout filled with the rows of some configs, or of all that have rows."""
+    def table(self, layout: str, *configs: str, benchmark: str = "", **parts: str | None) -> str:
+        """A layout filled with the rows of some configs, or of all that have rows; ``parts`` as in ``_index_of``."""
         benchmark = benchmark or layout
         found = configs or _all_configs(benchmark, self.folder)
-        indexes = {config: self.index(benchmark, config, where) for config in found}
+        indexes = {config: self.index(benchmark, config, **parts) for config in found}
         if benchmark == "kendall" and layout != "variants":
             indexes = {config: without_variants(index) for config, index in indexes.items()}
         return render_table(layout, indexes)
@@ -277,6 +279,13 @@ class _Contents:
             if isinstance(count, int)
         }
         return render_table("inputs", indexes, titles=titles)
+
+    def recipes(self) -> str:
+        """Every config's table of hyperparameters read from weights; nothing where none was measured."""
+        rows = [row for row in self.rows("recipe") if "where" not in row.setting]
+        configs = dict.fromkeys(row.config for row in rows)
+        indexes = {config: ResultIndex.latest(rows, config, label="test_accuracy") for config in configs}
+        return render_table("recipe", indexes) if indexes else ""
 
     def data_note(self, *configs: str) -> str:
         """A sentence about the configs whose transformers did not see all data of their task."""
@@ -303,21 +312,20 @@ def _with_interval(number: Callable[..., float], *values: Any, sign: int = 1, **
     return "{:.3f} [{:.3f}, {:.3f}]".format(value, *sorted(ends))
 
 
-def _index_of(folder: Path, benchmark: str, config: str, where: str | None = None) -> ResultIndex:
-    """The rows of a table; a ValueError if there are none."""
-    index = ResultIndex.latest(results.read(benchmark, folder), config, where)
+def _index_of(folder: Path, benchmark: str, config: str, **parts: Any) -> ResultIndex:
+    """The rows of a table; a ValueError if there are none. ``parts`` are other arguments of ``ResultIndex.latest``."""
+    index = ResultIndex.latest(results.read(benchmark, folder), config, **parts)
     if not index.rows:
-        part = f" --where {where!r}" if where else ""
+        part = "".join(f" --{name.replace('_', '-')} {value!r}" for name, value in parts.items() if value)
         raise ValueError(f"{folder} has no rows of {benchmark} --config {config}{part}: measure them first")
     return index
 
 
 def _all_configs(benchmark: str, folder: Path) -> dict[str, ResultIndex]:
-    """Config → its rows, for every config that has some."""
-    parts = ("where", "folds")
-    whole = (row for row in results.read(benchmark, folder) if not any(name in row.setting for name in parts))
-    configs = dict.fromkeys(row.config for row in whole)
-    return {config: _index_of(folder, benchmark, config) for config in configs}
+    """Config → its rows by its usual label, for every config that has some."""
+    rows = results.read(benchmark, folder)
+    indexes = {config: ResultIndex.latest(rows, config) for config in dict.fromkeys(row.config for row in rows)}
+    return {config: index for config, index in indexes.items() if index.rows}
 
 
 def _headline_zoos(folder: Path) -> dict[str, ResultIndex]:

@@ -21,9 +21,12 @@ from msgspec import Meta
 
 from zoo.checked import LARGEST, Count, Text, check_fields, checked
 from zoo.device import name_device
+from zoo.format.record import task_of
+from zoo.format.schema import usual_label
 from zoo.reading.selection import Selection
 from zoo.storage.atomic import exclusive, write_atomically
 from zoo.storage.untrusted import parse_json, read_bounded
+from zoo.transformer.spec import SPECS
 
 _COMMITTED = Path(__file__).parent / "results"
 FOLDER = _COMMITTED if _COMMITTED.is_dir() else Path("results")
@@ -37,6 +40,7 @@ _Benchmark = Literal[
     "augmentation",
     "transfer",
     "rows",
+    "recipe",
     "census",
     "fidelity",
     "merge",
@@ -165,6 +169,17 @@ def _parsed(name: str, data: bytes) -> tuple[Result, ...]:
     return tuple(checked(parse_json(line, f"{place}the row"), Result, place) for place, line in places)
 
 
+def usual_label_of(config: str) -> str:
+    """The label that ranks the runs of a config, by its task; that of a task which is not known is test accuracy."""
+    spec = SPECS.get(task_of(config))
+    return "test_accuracy" if spec is None else usual_label(spec)[0]
+
+
+def named_label(label: str) -> str | None:
+    """A label as a setting has it: None for test accuracy, which older rows do not name."""
+    return None if label == "test_accuracy" else label
+
+
 def describe_device(device: torch.device) -> str:
     """What a number was measured on, in words: the name of the GPU, or the number of CPU threads that torch uses."""
     name = name_device(device)
@@ -193,7 +208,7 @@ def _commit_of_git() -> str:
 
 @dataclass(frozen=True)
 class ResultIndex:
-    """The rows of one table: of one benchmark, config and selection, and of the last zoo, checkpoint and epochs."""
+    """The rows of one table: of one benchmark, config, selection and label, and of the last zoo, checkpoint, epochs."""
 
     rows: tuple[Result, ...]
     where: Selection | None = None
@@ -201,13 +216,26 @@ class ResultIndex:
 
     @classmethod
     def latest(
-        cls, rows: Iterable[Result], config: str, where: Selection | str | None = None, folds: int | None = None
+        cls,
+        rows: Iterable[Result],
+        config: str,
+        where: Selection | str | None = None,
+        folds: int | None = None,
+        label: str | None = None,
+        label_checkpoint: str | None = None,
     ) -> "ResultIndex":
-        """The rows of a config, a selection (None: of all checkpoints) and a number of folds (None: of the zoo's own
-        splits), only those of the last zoo, checkpoint and number of epochs."""
+        """The rows of a config, a selection (None: of all checkpoints), a number of folds (None: of the zoo's own
+        splits) and a label (None: the usual one of the config's task), only those of the last zoo, checkpoint and
+        number of epochs. Rows of test accuracy have no label in their setting."""
         selection = Selection.parse(where) if isinstance(where, str) else where
-        what = (config, None if selection is None else selection.expression, folds)
-        kept = [row for row in rows if (row.config, row.setting.get("where"), row.setting.get("folds")) == what]
+        what: Setting = {
+            "where": None if selection is None else selection.expression,
+            "folds": folds,
+            "label": named_label(label or usual_label_of(config)),
+            "label_checkpoint": label_checkpoint,
+        }
+        own = (row for row in rows if row.config == config)
+        kept = [row for row in own if all(row.setting.get(name) == value for name, value in what.items())]
         for name in ("zoo", "checkpoint", "epochs"):
             last = next((row.setting[name] for row in reversed(kept) if name in row.setting), None)
             kept = [row for row in kept if row.setting.get(name, last) == last]
@@ -218,19 +246,34 @@ class ResultIndex:
 
     @property
     def whole(self) -> bool:
-        """Whether the numbers are of all checkpoints, as the paper's are."""
-        return self.where is None
+        """Whether the numbers are of the accuracies of all checkpoints, as the paper's are."""
+        return self.where is None and not self._first("label") and not self._first("label_checkpoint")
+
+    @property
+    def label(self) -> str:
+        """What the runs are ranked by."""
+        return self._first("label") or "test_accuracy"
+
+    def _first(self, name: str) -> str:
+        """A setting that is the same in all rows which have it; empty if none has."""
+        return next((str(row.setting[name]) for row in self.rows if name in row.setting), "")
 
     def title(self, name: str) -> str:
         """The name of the data, with the selection if there is one."""
         return name if self.where is None else f"{name} where {self.where.expression}"
 
     def heading(self, name: str) -> str:
-        """The title of a table: also which checkpoint it is of, and the folds of a cross-validation."""
-        label = next((str(row.setting["checkpoint"]) for row in self.rows if "checkpoint" in row.setting), "")
-        split = next((f" of {row.setting['split']}" for row in self.rows if "split" in row.setting), "")
-        folds = f"{self.folds} folds{split}" if self.folds else ""
-        return self.title(", ".join(filter(None, (name, "all checkpoints" if label == "all" else label, folds))))
+        """The title of a table: also which checkpoint it is of, the folds of a cross-validation, and the label."""
+        checkpoint, split, later = map(self._first, ("checkpoint", "split", "label_checkpoint"))
+        folds = f"{self.folds} folds{f' of {split}' if split else ''}" if self.folds else ""
+        label = "" if self.label == "test_accuracy" and not later else f"by {self.label.replace('_', ' ')}"
+        parts = (
+            name,
+            "all checkpoints" if checkpoint == "all" else checkpoint,
+            folds,
+            label + f" at {later}" * bool(later),
+        )
+        return self.title(", ".join(filter(None, parts)))
 
     @property
     def thresholds(self) -> list[float]:

@@ -13,7 +13,7 @@ import hashlib
 import importlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
@@ -25,11 +25,11 @@ from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from benchmarks.data import MIN_ROWS, TEST_FILES, BenchmarkData, Elsewhere, Fitted, NotFinite, Outcome
+from benchmarks.data import MIN_ROWS, TEST_FILES, BenchmarkData, Checkpoints, Elsewhere, Fitted, NotFinite, Outcome
 from benchmarks.models.registry import builder, known_models
 from benchmarks.models.training import RECIPES, TrainingGroup, train_one_by_one, train_together
 from benchmarks.options import EPOCHS
-from benchmarks.results import Result, Setting, describe_device
+from benchmarks.results import Result, Setting, describe_device, named_label
 from nfn.predictors.ranks import Ranks
 from zoo.reading.selection import Selection
 from zoo.storage.atomic import exclusive, write_atomically
@@ -38,6 +38,8 @@ from zoo.storage.atomic import exclusive, write_atomically
 _PROTOCOL = 2
 _STANDARD_CHANNELS = (10,)  # the default of Transformer-NFN
 _FOLDER = "cells"
+_LEAST_VARIANCE = 1e-6  # of a part that ranks validation perfectly
+_LATER = ("rows", "folds", "fold", "split", "label", "label_checkpoint")
 _ARRAYS = ("predicted", "truth", "runs", "configurations")
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _Advance = Callable[[str, int], None]
@@ -71,6 +73,10 @@ class Trial:
     """The fold that it is tested on; None stands for all of them."""
     split: str | None = None
     """The splits whose rows the folds have; None for all."""
+    label: str | None = None
+    """What the runs are ranked by; None is test accuracy."""
+    label_checkpoint: str | None = None
+    """The checkpoint that labels were measured at; None is that of the weights."""
 
     def __post_init__(self) -> None:
         if self.recipe not in RECIPES:
@@ -79,7 +85,8 @@ class Trial:
     @classmethod
     def on(cls, data: BenchmarkData, model: str, seed: int, benchmark: str = "kendall", **what: Any) -> "Trial":
         """A model at one seed on some data; ``what`` are other values that distinguish it."""
-        what |= {"checkpoint": data.checkpoint}
+        what |= {"checkpoint": data.checkpoint, "label_checkpoint": data.label_checkpoint}
+        what |= {"label": named_label(data.train.label)}
         return cls(benchmark, data.config, model, seed, data.fingerprint, **what).normalized()
 
     @property
@@ -122,7 +129,7 @@ class Trial:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["where"] = None if self.where is None else self.where.expression
         elsewhere = values.pop("elsewhere")
-        later = {name: value for name in ("rows", "folds", "fold", "split") if (value := values.pop(name)) is not None}
+        later = {name: value for name in _LATER if (value := values.pop(name)) is not None}
         return values | ({} if elsewhere is None else asdict(elsewhere)) | later
 
     def setting(self) -> Setting:
@@ -239,7 +246,7 @@ def compute(
     parts = {trial: trial.parts for trial in trials if trial.parts and trial not in finished}
     found = _known(list(chain(*parts.values())), data, store)
     averages = {
-        trial: _average([found[part] for part in own], data.train.truth()[data.train.at_least(trial.threshold)])
+        trial: _average([found[part] for part in own], *_labels_of(trial, data.train))
         for trial, own in parts.items()
         if found.keys() >= set(own)
     }
@@ -344,7 +351,19 @@ def _judged(trial: Trial, fitted: Fitted, data: BenchmarkData, cost: dict[str, f
     return replace(outcome, notes=outcome.notes | notes | cost)
 
 
-def _average(outcomes: Sequence[Outcome], training_accuracies: Float[np.ndarray, " m"]) -> Outcome:
+def _labels_of(trial: Trial, train: Checkpoints) -> Iterator[Float[np.ndarray, " m"]]:
+    """The labels of the rows that a trial is fitted on; also today's if it reads them."""
+    rows = train.at_least(trial.threshold)
+    yield train.truth()[rows]
+    if known_models()[trial.model].reads_label and train.current is not None:
+        yield train.current.cpu().numpy()[rows]
+
+
+def _average(
+    outcomes: Sequence[Outcome],
+    training_accuracies: Float[np.ndarray, " m"],
+    today: Float[np.ndarray, " m"] | None = None,
+) -> Outcome:
     """The average of several predictors, from their finished outcomes: nothing is fitted, nothing chosen.
 
         p(x) = F⁻¹((1/k)·Σ_i F(p_i(x)))     F(a): the rank of accuracy a among the training accuracies, from 0 to 1
@@ -354,11 +373,22 @@ def _average(outcomes: Sequence[Outcome], training_accuracies: Float[np.ndarray,
     Gauge-NFN and the trees on hyperparameters are fitted to predict: where one of them is unsure, it predicts a rank
     near the middle and so weighs less. And this rank of a row does not depend on the other test rows, as one among the
     predictions of the test split would.
+
+    In a forecast the last part is the label of ``today``, ranked among today's. It is often far more certain than what
+    it is averaged with, so there the mean is weighted, by 1/cos²(π·τ/2) with τ of each part on validation: the inverse
+    of the variance that two normal variables with this τ leave unexplained.
     """
     first = outcomes[0]
     assert all(np.array_equal(outcome.truth, first.truth) for outcome in outcomes), "they are of the same test rows"
     ranks = Ranks.among(training_accuracies)
-    mean_ranks = np.mean([ranks.of(outcome.predicted) for outcome in outcomes], axis=0)
+    places = [ranks.of(outcome.predicted) for outcome in outcomes]
+    if today is None:
+        mean_ranks = np.mean(places, axis=0)
+    else:
+        places[-1] = Ranks.among(today).of(outcomes[-1].predicted)
+        taus = np.array([float(outcome.notes["validation_tau"] or 0.0) for outcome in outcomes])
+        unexplained = np.maximum(np.cos(np.pi / 2 * taus) ** 2, _LEAST_VARIANCE)
+        mean_ranks = np.average(places, axis=0, weights=1 / unexplained)
 
     def total(note: str) -> float | None:
         values = [outcome.notes[note] for outcome in outcomes]

@@ -26,6 +26,7 @@ _VERBS = {
     "transfer": ("benchmarks.transfer", "predictors tested on other configs and checkpoints"),
     "rows": ("benchmarks.rows", "tau against the number of training rows, and the curve"),
     "merge": ("benchmarks.merge", "what lies between two runs, plain and aligned, and merged runs"),
+    "recipe": ("benchmarks.recipe", "which recipe made these weights"),
     "census": ("benchmarks.census", "count what was generated"),
     "fidelity": ("benchmarks.fidelity", "whether the fused engine trains the same zoo"),
     "speed": ("benchmarks.speed", "how fast"),

@@ -7,6 +7,7 @@ python -m benchmarks.leaderboard submit my_module:MyPredictor --config mnist --a
 python -m benchmarks.leaderboard table                             ranks all submissions of a clone
 
 A submission is a folder with card.toml and one CSV file of predictions for each set of test rows (CONTRIBUTING.md).
+What is predicted is test accuracy, of language models too.
 `table` scores those in benchmarks/submissions/ for test rows of the clone's own zoo, writes
 benchmarks/results/leaderboard.json, and renders the documents.
 """
@@ -152,7 +153,8 @@ def _fit(model: str, zoo: str, predictions: PredictionSet, options: _FitOptions)
         if missing := models[name].missing():
             raise ValueError(missing)
     config, checkpoint = predictions.config, predictions.checkpoint
-    data = BenchmarkData.from_zoo(zoo, config, checkpoint=checkpoint, device=choose_device(options.device))
+    chosen = {"checkpoint": checkpoint, "label": "test_accuracy", "device": choose_device(options.device)}
+    data = BenchmarkData.from_zoo(zoo, config, **chosen)
     require_rows(config, dict(zip(SPLITS, data.rows_at_least(0.0), strict=False)), MIN_ROWS)
     trial = Trial.on(data, model, predictions.seed or 0, recipe=models[model].recipe)
     jobs = options.jobs or torch.get_num_threads()

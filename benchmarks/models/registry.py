@@ -28,7 +28,7 @@ from torch import nn
 
 from benchmarks.data import Checkpoints, Fitted
 from benchmarks.models.training import RECIPES
-from benchmarks.models.trees import fit_hyperparameters, fit_lightgbm, fit_random_forest, fit_xgboost
+from benchmarks.models.trees import fit_current_label, fit_hyperparameters, fit_lightgbm, fit_random_forest, fit_xgboost
 from benchmarks.statistics import kendall_tau
 from nfn import (
     GaugeNFN,
@@ -60,8 +60,9 @@ class BenchmarkModel:
     ``library`` is the package that ``fit`` imports. A model that is not ``seeded`` has no randomness, like boosting
     without subsampling: one fit stands for all seeds. ``recipe`` is how a neural predictor is trained for the main
     columns, alone or as a part of an average. ``variant_of`` is the model that it changes in one respect, beside which
-    it is shown. ``edition`` is raised when the way of fitting this model changes, so that stored trials of earlier
-    editions are not used; ``source``, a hash of the user's source code, serves the same end.
+    it is shown. One that ``reads_label`` reads what was measured at the checkpoint of the weights, to forecast a later
+    one, and comes with every forecast. ``edition`` is raised when the way of fitting this model changes, so that stored
+    trials of earlier editions are not used; ``source``, a hash of the user's source code, serves the same end.
     """
 
     name: str
@@ -75,6 +76,7 @@ class BenchmarkModel:
     variant_of: str | None = None
     reads_weights: bool = True
     reads_hyperparameters: bool = False
+    reads_label: bool = False
     edition: int = 1
     source: str | None = None
 
@@ -137,6 +139,24 @@ MODELS = {
             for name, title in (("invariant_nfn", "Invariant-NFN"), ("gauge_nfn", "Gauge-NFN"))
         ),
         BenchmarkModel(
+            "current_label",
+            "today's label",
+            fit=fit_current_label,
+            seeded=False,
+            reads_weights=False,
+            reads_label=True,
+        ),
+        *(
+            BenchmarkModel(
+                f"{name}_current_label",
+                f"{title} averaged with today's label",
+                parts=(name, "current_label"),
+                recipe="gauge",
+                reads_label=True,
+            )
+            for name, title in (("hyperparameters", "hyperparameters only"), ("gauge_nfn", "Gauge-NFN"))
+        ),
+        BenchmarkModel(
             "transformer_nfn_canonical",
             "Transformer-NFN on canonical weights",
             kind=CanonicalNFN,
@@ -182,7 +202,7 @@ def weight_models() -> tuple[str, ...]:
     return tuple(
         name
         for name, model in known_models().items()
-        if model.reads_weights and not model.reads_hyperparameters and model.variant_of is None
+        if model.reads_weights and not (model.reads_hyperparameters or model.reads_label) and model.variant_of is None
     )
 
 
@@ -284,12 +304,13 @@ def _fit_of(name: str, own: Any, takes_seed: bool) -> _Fit:
 
 
 def _on_cpu(rows: Checkpoints) -> Checkpoints:
-    return replace(rows, weights=rows.weights.cpu(), accuracy=rows.accuracy.cpu())
+    current = None if rows.current is None else rows.current.cpu()
+    return replace(rows, weights=rows.weights.cpu(), goodness=rows.goodness.cpu(), current=current)
 
 
 def _predictions(name: str, predictor: Any, rows: Checkpoints) -> Float[np.ndarray, " n"]:
-    """Its predictions for rows whose accuracies are hidden: they are NaN."""
-    hidden = replace(_on_cpu(rows), accuracy=torch.full((len(rows),), torch.nan))
+    """Its predictions for rows whose labels are hidden: they are NaN."""
+    hidden = replace(_on_cpu(rows), goodness=torch.full((len(rows),), torch.nan))
     result = predictor.predict(hidden)
     predicted = np.asarray(result.detach().cpu() if isinstance(result, torch.Tensor) else result)
     if predicted.shape != (len(rows),) or predicted.dtype.kind not in "fiu":

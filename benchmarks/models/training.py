@@ -29,6 +29,7 @@ from nfn.predictors.scaling import WeightScale
 from nfn.training import READ_AT_ONCE
 from zoo import TransformerWeights
 from zoo.device import one_thread
+from zoo.format.schema import direction_of
 
 _BATCH_SIZE = 16
 _WARMUP = 10
@@ -81,7 +82,8 @@ def _following(rates: _Rates, improved: bool) -> float | None:
 class _Recipe:
     """``converged`` trains until validation stops improving, ``scaled`` first brings what is read to unit size.
 
-    ``place`` trains to predict an accuracy's rank among the training accuracies, and maps the prediction back.
+    ``place`` trains to predict an accuracy's rank among the training accuracies, and maps the prediction back. Losses
+    are no shares between 0 and 1 as a network predicts them, so their ranks are the targets of every recipe.
     """
 
     converged: bool = False
@@ -92,8 +94,8 @@ class _Recipe:
     def rates(self, epochs: int) -> _Rates:
         return _plateau_rates() if self.converged else _paper_rates(epochs)
 
-    def ranks(self, accuracies: Float[np.ndarray, " n"]) -> Ranks | None:
-        return Ranks.among(accuracies) if self.place else None
+    def ranks(self, goodness: Float[np.ndarray, " n"], label: str) -> Ranks | None:
+        return Ranks.among(goodness) if self.place or label != "test_accuracy" else None
 
 
 # The paper's recipe is a fixed number of epochs on the weights as they are. The other columns' recipes change one thing
@@ -149,7 +151,7 @@ def train_together(
     ranks of accuracies among those of its training rows.
     """
     predictors, targets = [], []
-    all_ranks = [recipe.ranks(train.truth()[group.rows]) for group in groups]
+    all_ranks = [recipe.ranks(train.truth()[group.rows], train.label) for group in groups]
     for group, ranks in zip(groups, all_ranks, strict=True):
         unseeded = build(torch.Generator()).to(train.weights.device)
         if recipe.scaled:
@@ -184,7 +186,7 @@ def train_together(
 
 def _targets_of(rows: Checkpoints, ranks: Ranks | None) -> Float[Tensor, " n"]:
     """The accuracies, or their ranks."""
-    return rows.accuracy if ranks is None else torch.from_numpy(ranks.of(rows.truth())).to(rows.accuracy)
+    return rows.goodness if ranks is None else torch.from_numpy(ranks.of(rows.truth())).to(rows.goodness)
 
 
 def _train_group(
@@ -219,7 +221,7 @@ def _train_group(
         epoch += 1
         trained = [done if rate is None else epoch for done, rate in zip(trained, rates, strict=True)]
         logits = ensemble.read_inputs(inputs, members).double()
-        tau = many_kendall_taus(logits, validation.accuracy).nan_to_num(nan=_UNDEFINED)
+        tau = many_kendall_taus(logits, validation.goodness).nan_to_num(nan=_UNDEFINED)
         loss = F.binary_cross_entropy_with_logits(logits, targets.expand_as(logits), reduction="none").mean(1)
         training = torch.tensor([rate is not None for rate in rates]).to(device, non_blocking=True)
         better = ((tau > best_tau) | ((tau == best_tau) & (loss < best_loss))) & training
@@ -233,7 +235,7 @@ def _train_group(
     for number, (tau, epoch) in enumerate(zip(best_tau.tolist(), best_epoch.tolist(), strict=True)):
         predictor = ensemble.member(members.start + number, best[number])
         if ranks is not None and isinstance(predictor, GaugeNFN):
-            predictor.places.fit(ranks)
+            predictor.places.fit(ranks, direction_of(validation.label))
         fitted.append(_fitted(predictor, epoch, trained[number], tau, ranks))
 
 
@@ -291,7 +293,7 @@ def _train_one(
     if not parameters:
         raise ValueError(f"{type(module).__name__} has no parameters to train: give it fit and predict instead")
     rows, validation = train.take(group.rows), validation.take(group.validation)
-    ranks, scale = recipe.ranks(rows.truth()), None
+    ranks, scale = recipe.ranks(rows.truth(), rows.label), None
     if recipe.scaled:
         scale = WeightScale(train.spec).to(train.weights.device)
         scale.fit(TransformerWeights.from_flat(train.spec, rows.weights, check_finite=False))

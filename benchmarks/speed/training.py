@@ -185,7 +185,7 @@ def _steps(config: str, device: torch.device, batch: int, repeats: int) -> Itera
 
     def training_step(predictors: Sequence[TransformerNFN], graph: bool) -> TrainingStep:
         ensemble = PredictorEnsemble(predictors, device)
-        step = TrainingStep(ensemble, rows.weights, rows.accuracy, batch_size=batch, graph=graph)
+        step = TrainingStep(ensemble, rows.weights, rows.goodness, batch_size=batch, graph=graph)
         step.set_batches(torch.arange(batch))
         return step
 
@@ -199,11 +199,11 @@ def _steps(config: str, device: torch.device, batch: int, repeats: int) -> Itera
     calls: dict[str, dict[tuple[str, int, bool], Callable[[], object]]] = {
         "forward_backward_ms": {
             ("merged", 1, False): training_step(predictors[:1], False).gradients,
-            ("literal", 1, False): _plain_step(literal, rows.weights, rows.accuracy, update=False),
+            ("literal", 1, False): _plain_step(literal, rows.weights, rows.goodness, update=False),
         },
         "training_step_ms": {
             ("merged", 1, graph): training_step(predictors[:1], graph),
-            ("literal", 1, False): _plain_step(literal, rows.weights, rows.accuracy, update=True),
+            ("literal", 1, False): _plain_step(literal, rows.weights, rows.goodness, update=True),
             ("merged", _SEEDS, graph): training_step(predictors, graph),
         },
     }

@@ -3,7 +3,7 @@
 Rows that the predictor was not fitted on are sorted by their prediction into bins of equal counts. The half-width of a
 bin with n rows is the k-th smallest of its errors |accuracy − prediction|, k = ⌈(n + 1)·level⌉, at most n:
 
-    [prediction − q_b, prediction + q_b] ∩ [0, 1]
+    [prediction − q_b, prediction + q_b] ∩ [0, 1]     for accuracies; losses have no upper end, gaps none at all
 
 A new row that is exchangeable with these rows is inside with a probability of about ``level``. Checkpoints of one run
 are alike, so few runs give a coarse interval however many checkpoints they have.
@@ -23,10 +23,13 @@ _ROWS_PER_BIN, MOST_BINS = 25, 8
 
 @dataclass(frozen=True)
 class ConformalInterval:
-    """Half-widths by predicted value; bin b reaches from edge b − 1 to edge b."""
+    """Half-widths by predicted value; bin b reaches from edge b − 1 to edge b. No end is below ``least`` or above
+    ``most``."""
 
     edges: Float[Tensor, " edges"]
     half_widths: Float[Tensor, " bins"]
+    least: float = 0.0
+    most: float = 1.0
 
     def __post_init__(self) -> None:
         # Written so that NaN fails.
@@ -49,7 +52,8 @@ class ConformalInterval:
         """The lower and upper end for each prediction."""
         edges, half_widths = self.edges.to(predicted), self.half_widths.to(predicted)
         half_width = half_widths[torch.bucketize(predicted, edges)]
-        return (predicted - half_width).clamp(0, 1), (predicted + half_width).clamp(0, 1)
+        low, high = ((predicted + way * half_width).clamp(self.least, self.most) for way in (-1, 1))
+        return low, high
 
 
 def _error_rank(count: int) -> int:

@@ -54,9 +54,9 @@ class RankTable(nn.Module):
         table.fit(ranks)
         return table
 
-    def fit(self, ranks: Ranks) -> None:
-        """Stores the inverse of the training accuracies' distribution."""
-        accuracies = ranks.accuracy_at(np.linspace(0, 1, _STEPS + 1))
+    def fit(self, ranks: Ranks, direction: int = 1) -> None:
+        """Stores the inverse of the training accuracies' distribution. Losses are ranked by −loss: direction is −1."""
+        accuracies = direction * ranks.accuracy_at(np.linspace(0, 1, _STEPS + 1))
         self.accuracies.copy_(torch.from_numpy(np.asarray(accuracies, dtype=np.float64)))
 
     def forward(self, ranks: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:

@@ -11,6 +11,7 @@ split, and what it must not be used for.
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from nfn.predictors.raw_moments import RawMomentsPredictor
 from nfn.predictors.statnn import StatNN
 from nfn.predictors.transformer_nfn import TransformerNFN
 from zoo import TransformerSpec, TransformerWeights
+from zoo.format.schema import GAP, labels_of
 from zoo.storage.atomic import write_atomically
 from zoo.storage.untrusted import parse_json, read_bounded, read_json, refuse_larger
 from zoo.tasks.toml_text import parse_toml
@@ -62,6 +64,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _MAX_BYTES, _MAX_CARD_BYTES = 64 << 20, 1 << 16
 _HALVED = 1 << 16  # matrices with at least this many numbers are stored in half precision
 _EDGES, _WIDTHS = "interval.edges", "interval.half_widths"
+_LABEL = "label"  # in the header, unless it is test accuracy
 
 
 def save_predictor(predictor: nn.Module, folder: Path | str) -> None:
@@ -169,11 +172,18 @@ class Prediction(NamedTuple):
 
 
 class Pretrained(nn.Module):
-    """A fitted predictor: called, it predicts accuracies like any other; ``predict`` gives intervals too."""
+    """A fitted predictor: called, it predicts accuracies like any other; ``predict`` gives intervals too.
 
-    def __init__(self, predictor: Predictor, interval: ConformalInterval, card: dict[str, Any]) -> None:
+    What it predicts is its ``label``: of language models that may be the test loss, less of which is better.
+    """
+
+    def __init__(
+        self, predictor: Predictor, interval: ConformalInterval, card: dict[str, Any], label: str = "test_accuracy"
+    ) -> None:
         super().__init__()
-        self.predictor, self.interval, self.card = predictor, interval, card
+        least, most = (0.0, 1.0) if label == "test_accuracy" else (-math.inf if label == GAP else 0.0, math.inf)
+        self.predictor, self.interval = predictor, replace(interval, least=least, most=most)
+        self.card, self.label = card, label
 
     @property
     def spec(self) -> TransformerSpec:
@@ -195,17 +205,23 @@ class Pretrained(nn.Module):
         return Prediction(accuracy, *self.interval(accuracy))
 
 
-def save_pretrained(predictor: nn.Module, interval: ConformalInterval, path: Path) -> int:
+def save_pretrained(predictor: nn.Module, interval: ConformalInterval, path: Path, label: str = "test_accuracy") -> int:
     """Writes the file of a predictor and returns its size; the card beside it is written after measuring it."""
     predictor = _storable(predictor)
     tensors = {
-        name: tensor.detach().to(torch.float16 if tensor.numel() >= _HALVED else torch.float32).contiguous()
+        name: tensor.detach().to(torch.float16 if _is_large_matrix(tensor) else torch.float32).contiguous()
         for name, tensor in predictor.state_dict().items()
     }
     tensors |= {_EDGES: interval.edges.float(), _WIDTHS: interval.half_widths.float()}
-    data = save(tensors, metadata={"config": json.dumps(predictor.config(), sort_keys=True)})
+    metadata = {"config": json.dumps(predictor.config(), sort_keys=True)}
+    data = save(tensors, metadata=metadata | ({} if label == "test_accuracy" else {_LABEL: label}))
     write_atomically(path, data)
     return len(data)
+
+
+def _is_large_matrix(tensor: Tensor) -> bool:
+    """The scales of many features are no matrix: the largest would be infinite in half precision."""
+    return tensor.ndim > 1 and tensor.numel() >= _HALVED
 
 
 def load_pretrained(name: str | Path) -> Pretrained:
@@ -214,7 +230,8 @@ def load_pretrained(name: str | Path) -> Pretrained:
     try:
         refuse_larger(path, _MAX_BYTES)
         with safe_open(path, framework="pt") as file:
-            config = parse_json((file.metadata() or {}).get("config", "").encode(), f"the config of {path}")
+            header = file.metadata() or {}
+            config = parse_json(header.get("config", "").encode(), f"the config of {path}")
             shapes = {key: file.get_slice(key).get_shape() for key in (_EDGES, _WIDTHS) if key in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{path} is damaged ({error}): fit it again with python -m benchmarks.pretrain") from error
@@ -226,7 +243,10 @@ def load_pretrained(name: str | Path) -> Pretrained:
     interval = ConformalInterval(single.pop(_EDGES), single.pop(_WIDTHS))
     predictor = _build_predictor(config)
     predictor.load_state_dict(single)
-    return Pretrained(predictor.eval(), interval, _read_card(path.with_suffix(CARD_SUFFIX))).eval()
+    label = header.get(_LABEL, "test_accuracy")
+    if label not in (*labels_of(predictor.spec), GAP):
+        raise ValueError(f"{path} predicts {label[:80]!r}, which {predictor.spec.task} transformers do not have")
+    return Pretrained(predictor.eval(), interval, _read_card(path.with_suffix(CARD_SUFFIX)), label).eval()
 
 
 def _packaged(name: str) -> Path:

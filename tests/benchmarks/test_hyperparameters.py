@@ -36,7 +36,7 @@ def with_failures(count: int, seed: int) -> Checkpoints:
     failed = (table["learning_rate"] == 0.3) & (np.random.default_rng(seed).random(count) < 0.5)
     good = 0.87 + 0.01 * (table["weight_decay"] + 3 * table["init_std"] + 9 * table["dropout"])
     accuracy = np.where(failed, 0.25, good).astype(np.float32)
-    return replace(rows, accuracy=torch.from_numpy(accuracy))
+    return replace(rows, goodness=torch.from_numpy(accuracy))
 
 
 @pytest.mark.long

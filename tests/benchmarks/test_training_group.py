@@ -142,7 +142,7 @@ def test_the_recorded_step_trains_like_the_one_on_the_cpu(kind: type[Predictor])
     groups = [TrainingGroup(np.arange(48), np.arange(20), (0, 1)), TrainingGroup(np.arange(21), np.arange(20), (0,))]
     device = torch.device("cuda")
     train, validation = (
-        replace(rows, weights=rows.weights.to(device), accuracy=rows.accuracy.to(device))
+        replace(rows, weights=rows.weights.to(device), goodness=rows.goodness.to(device))
         for rows in (TRAIN, VALIDATION)
     )
     on_gpu = train_together(lambda generator: kind(SMALL, generator=generator), groups, train, validation, _Recipe(), 3)

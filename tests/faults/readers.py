@@ -15,7 +15,7 @@ import zoo
 from benchmarks import results
 from benchmarks.leaderboard.scoring import HeldOutRows
 from benchmarks.leaderboard.submission import Card, PredictionSet, Submission, write_submission
-from benchmarks.predict import _accuracy_of, _files_in, _flat_of
+from benchmarks.predict import _files_in, _flat_of, _measured
 from benchmarks.results import Result
 from generation.population.engine import PopulationState
 from generation.protocol import Protocol, RunConfig
@@ -200,7 +200,7 @@ def make_checkpoint_file(folder: Path) -> None:
 def read_checkpoint_file(folder: Path, name: str = "a.safetensors") -> None:
     (file,) = _files_in(folder / name)
     if file.misfit(TINY_MNIST) is None:
-        _accuracy_of(file)
+        _measured(file.metadata, "test_accuracy")
         _flat_of(TINY_MNIST, file)
 
 

@@ -25,6 +25,8 @@ LANGUAGE_LABELS = ("early_loss", "late_loss", "bigram_divergence", "induction_lo
 """Measured with the checkpoints of language models: ``zoo.tasks.language``."""
 MEASURED = ("test_accuracy", "test_loss", "train_loss")
 """What is measured of every checkpoint, and after every epoch of a run."""
+GAP = "gap"
+"""A label that is not a column: test_loss − train_loss."""
 _ARROW_TYPES = {float: pa.float64(), int: pa.int64()}
 _HYPERPARAMETERS = [pa.field(name, _ARROW_TYPES.get(get_args(kind)[0], pa.string())) for name, kind in TYPES.items()]
 
@@ -37,6 +39,11 @@ def labels_of(spec: TransformerSpec) -> tuple[str, ...]:
 def usual_label(spec: TransformerSpec) -> tuple[str, bool]:
     """The label that ranks checkpoints, and whether more of it is better: accuracy, or the loss of language models."""
     return ("test_loss", False) if spec.causal else ("test_accuracy", True)
+
+
+def direction_of(label: str) -> int:
+    """1 where more of a label is better, −1 where less is: all but accuracy are losses or distances."""
+    return 1 if label == "test_accuracy" else -1
 
 
 def checkpoint_schema(spec: TransformerSpec) -> pa.Schema:

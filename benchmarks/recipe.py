@@ -1,0 +1,241 @@
+"""Which recipe made these weights: optimizer, learning rate, weight decay, initial deviation, dropout, share of the
+training data and epoch, read from the weights by every kind of features.
+
+python -m benchmarks.recipe                                    MNIST, on the zoo in this repository
+python -m benchmarks.recipe --config mnist mnist-seeds --zoo DIR --device cuda --out results
+python -m benchmarks.recipe --models mlp gauge_nfn my_module:MyPredictor --where "checkpoint == 'epoch_100'"
+
+What a predictor reads of each checkpoint (for MLP and STATNN the features of their components, else `Predictor.inputs`)
+is computed once and scaled by the train split. The same network reads all of them: two hidden layers and one head per
+hyperparameter, whose classes are the values of the grid; of more than 16 values, eight intervals with equally many
+rows. Cross entropies are summed, the epoch is chosen on validation, the test split is read once. Chance is one of the
+classes, majority always the most frequent one of the train split. Of ordered hyperparameters Kendall's τ is given too,
+between value and expected class. A hyperparameter that all runs share is left out.
+
+Writes OUT/recipe.jsonl and OUT/recipe.CONFIG.md.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from benchmarks.options import EPOCHS, Epochs, Models
+from zoo.checked import Count
+from zoo.command import DEFAULT_NAME, Command, Device, Option, ZooName
+
+_ALL = "checkpoint != 'best'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    zoo: ZooName = DEFAULT_NAME
+    config: Annotated[
+        tuple[str, ...] | None, Option("configs of the zoo (default: its only one, else mnist)", "CONFIG")
+    ] = None
+    models: Models = ("mlp", "statnn", "raw_moments", "response_nfn", "gauge_nfn")
+    seeds: Annotated[Count, Option("seeds per model")] = 3
+    epochs: Epochs = EPOCHS
+    where: Annotated[str, Option("rows of each split; best is an epoch of any number", "EXPRESSION")] = _ALL
+    device: Device = "auto"
+    out: Annotated[Path, Option("folder to write to", "DIR")] = Path("results")
+
+
+_command = Command(__name__, "benchmarks.recipe", __doc__, _Options, lambda _: ("scipy",))
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks import results
+from benchmarks.data import BenchmarkData, Checkpoints
+from benchmarks.models.registry import builder, check_models, known_models, own_models
+from benchmarks.results import Result, ResultIndex
+from benchmarks.statistics import bootstrap_taus, interval_of, resample_runs, standard_error, tau_or_zero
+from benchmarks.tables import for_terminal, render_table
+from nfn import Predictor
+from nfn.predictors.component_predictor import ComponentPredictor, ComponentReader
+from nfn.predictors.predictor import linear, normalized_network
+from nfn.predictors.scaling import Standardization
+from nfn.training import READ_AT_ONCE
+from zoo import TransformerWeights
+from zoo.device import choose_device, one_thread
+from zoo.format.hyperparameters import CONFIGURATION, OPTIMIZERS
+from zoo.reading.locate import choose_configs
+from zoo.reading.selection import Selection
+from zoo.storage.atomic import write_atomically
+
+_MOST_CLASSES, _INTERVALS = 16, 8
+_WIDTH, _BATCH_SIZE, _RATE, _DECAY = 128, 64, 1e-3, 1e-2
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A hyperparameter, or the epoch. ``edges`` lie between its classes; None where they have no order."""
+
+    name: str
+    edges: Float[np.ndarray, " edges"] | None
+
+    @classmethod
+    def among(cls, name: str, values: pd.Series) -> "_Question":
+        if name == "optimizer":
+            return cls(name, None)
+        grid = np.unique(values.to_numpy(dtype=np.float64))
+        if len(grid) > _MOST_CLASSES:
+            return cls(name, np.unique(np.quantile(values, np.arange(1, _INTERVALS) / _INTERVALS)))
+        return cls(name, (grid[1:] + grid[:-1]) / 2)
+
+    @property
+    def classes(self) -> int:
+        return len(OPTIMIZERS) if self.edges is None else len(self.edges) + 1
+
+    def answers(self, recipes: pd.DataFrame) -> Integer[np.ndarray, " n"]:
+        values = recipes[self.name]
+        return np.array(values.map(OPTIMIZERS.index) if self.edges is None else np.searchsorted(self.edges, values))
+
+
+def _recipes(rows: Checkpoints) -> pd.DataFrame:
+    return rows.hyperparameters.assign(epoch=rows.epochs)
+
+
+def _answers(questions: Sequence[_Question], rows: Checkpoints) -> Integer[Tensor, "n questions"]:
+    found = np.stack([question.answers(_recipes(rows)) for question in questions], axis=1)
+    return torch.from_numpy(found).to(rows.weights.device, torch.long)
+
+
+def _features(predictor: Predictor, weights: TransformerWeights) -> Float[Tensor, "n inputs"]:
+    """What a predictor reads of each checkpoint, before its first parameter."""
+    readers = predictor.parts.values() if isinstance(predictor, ComponentPredictor) else ()
+    found = [part for part in readers if isinstance(part, ComponentReader)]
+    if not found or len(found) < len(readers):
+        return predictor.inputs(weights)
+    scaled = predictor.get_submodule("scale")(weights)
+    return torch.cat([part.features(scaled, part.component) for part in found], dim=-1)
+
+
+def _prepared(model: str, train: Checkpoints) -> Callable[[Checkpoints], Float[Tensor, "n inputs"]]:
+    """The scaled features of a model; principal components are of the right size already."""
+    predictor = builder(model, train.spec, None, None)(torch.Generator().manual_seed(0)).to(train.weights.device)
+    predictor.fit_scale(TransformerWeights.from_flat(train.spec, train.weights, check_finite=False))
+
+    @torch.no_grad()
+    def read(rows: Checkpoints) -> Float[Tensor, "n inputs"]:
+        return torch.cat([_features(predictor, weights) for weights in rows.pieces(READ_AT_ONCE)])
+
+    if predictor.own_inputs:
+        return read
+    features = read(train)
+    scale = Standardization(features.shape[1]).to(features)
+    scale.fit(features)
+    return lambda rows: scale(read(rows))
+
+
+@one_thread()
+def _fit(
+    features: Sequence[Float[Tensor, "_ inputs"]],
+    answers: Sequence[Integer[Tensor, "_ questions"]],
+    classes: Sequence[int],
+    seed: int,
+    epochs: int,
+) -> nn.Module:
+    """The network at the epoch with the lowest loss on validation; train and validation are given, in this order."""
+    generator = torch.Generator().manual_seed(seed)
+    *hidden, _ = normalized_network([features[0].shape[1], _WIDTH, _WIDTH], generator)
+    network = nn.Sequential(*hidden, linear(_WIDTH, sum(classes), generator)).to(features[0])
+    optimizer = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=_DECAY)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
+
+    def loss(inputs: Tensor, wanted: Tensor) -> Tensor:
+        heads = network(inputs).split(list(classes), dim=-1)
+        return torch.stack([F.cross_entropy(head, wanted[:, number]) for number, head in enumerate(heads)]).sum()
+
+    lowest, best = float("inf"), network.state_dict()
+    for _ in range(epochs):
+        order = torch.randperm(len(features[0]), generator=generator).to(features[0].device)
+        for batch in order.split(_BATCH_SIZE):
+            optimizer.zero_grad()
+            loss(features[0][batch], answers[0][batch]).backward()
+            optimizer.step()
+        schedule.step()
+        with torch.no_grad():
+            measured = float(loss(features[1], answers[1]))
+        if measured < lowest:
+            lowest, best = measured, {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    network.load_state_dict(best)
+    return network
+
+
+def _measure(options: _Options, config: str, models: Sequence[str]) -> list[Result]:
+    """All rows of a config. Every network is fitted before the test split is opened."""
+    device, where = choose_device(options.device), Selection.parse(options.where)
+    data = BenchmarkData.from_zoo(options.zoo, config, checkpoint="all", where=where, device=device)
+    seen = (data.train, data.validation)
+    recipes = _recipes(data.train)
+    asked = [_Question.among(name, recipes[name]) for name in (*CONFIGURATION, "epoch") if len(set(recipes[name])) > 1]
+    classes, answers = [question.classes for question in asked], [_answers(asked, rows) for rows in seen]
+    fitted = {}
+    for model in models:
+        read = _prepared(model, data.train)
+        features = [read(rows) for rows in seen]
+        fitted[model] = read, [_fit(features, answers, classes, seed, options.epochs) for seed in range(options.seeds)]
+    test = data.open_test()
+    truths, counts = _answers(asked, test).cpu().numpy(), resample_runs(test.runs)
+    setting = {"zoo": data.fingerprint, "epochs": options.epochs}
+    setting |= {} if options.where == _ALL else {"where": options.where}
+    measured: list[Result] = []
+
+    def add(question: _Question, metric: str, values: Sequence[float], resampled: Any = None, **who: str) -> None:
+        what = {"setting": setting | {"hyperparameter": question.name}, "device": device, **who}
+        numbers = {metric: (float(np.mean(values)), standard_error(values))}
+        if ends := None if resampled is None else interval_of(resampled):
+            numbers |= {f"{metric}_low": (ends[0], None), f"{metric}_high": (ends[1], None)}
+        for name, (value, error) in numbers.items():
+            measured.append(Result.measured("recipe", config, name, value, stderr=error, n=len(values), **what))
+
+    for number, question in enumerate(asked):
+        most = torch.bincount(answers[0][:, number]).argmax()
+        add(question, "chance", [1 / question.classes], variant="data")
+        add(question, "majority", [float((truths[:, number] == int(most)).mean())], variant="data")
+    for model, (read, networks) in fitted.items():
+        features = read(test)
+        with torch.no_grad():
+            per_seed = [network(features).split(classes, dim=-1) for network in networks]
+        for number, (question, heads) in enumerate(zip(asked, zip(*per_seed, strict=True), strict=True)):
+            right = [(head.argmax(-1).cpu().numpy() == truths[:, number]).astype(np.float64) for head in heads]
+            resampled = counts @ np.mean(right, axis=0) / counts.sum(1)
+            add(question, "accuracy", [float(each.mean()) for each in right], resampled, model=model)
+            if question.edges is not None:
+                values = _recipes(test)[question.name].to_numpy(dtype=np.float64)
+                places = torch.arange(question.classes, device=device, dtype=torch.float64)
+                expected = [(head.double().softmax(-1) @ places).cpu().numpy() for head in heads]
+                taus = [tau_or_zero(each, values) for each in expected]
+                # drawn twice, a run would count its own pairs of epochs four times
+                resampled = None if question.name == "epoch" else bootstrap_taus(expected, values, counts)
+                add(question, "tau", taus, resampled, model=model)
+    return measured
+
+
+@_command
+@own_models()
+def main(options: _Options) -> None:
+    models = check_models(options.models)
+    for name in models:
+        if not known_models()[name].stacked:
+            raise ValueError(f"{name} has no features to read: choose models that derive from nfn.Predictor")
+    for config in choose_configs(options.zoo, options.config, ("mnist",)):
+        rows = _measure(options, config, models)
+        results.append_new(rows, options.out)
+        where = None if options.where == _ALL else options.where
+        index = ResultIndex.latest(rows, config, where, label="test_accuracy")  # these rows have no label
+        text = render_table("recipe", {config: index})
+        write_atomically(options.out / f"recipe.{config}.md", f"{text}\n".encode())
+        print(f"{for_terminal(text)}\n")
+
+
+if __name__ == "__main__":
+    main()
