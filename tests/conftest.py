@@ -7,6 +7,9 @@ import hypothesis
 import pytest
 import torch
 
+from tests import type_checks
+
+type_checks.install()
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
