@@ -33,17 +33,13 @@ ODD_SPECS = [
     ),
     TransformerSpec("words", 3, 5, dim=6, heads=3, key_dim=2, value_dim=3, hidden_dim=7, blocks=2, vocabulary=9),
 ]
-
-
 IN_THE_SHORT_SUITE = ("one_block", "three_blocks", "photos", "lines")
+MARKED_SPECS = [
+    spec if spec.task in IN_THE_SHORT_SUITE else pytest.param(spec, marks=pytest.mark.long) for spec in ODD_SPECS
+]
 
 
-@pytest.fixture(
-    params=[
-        spec if spec.task in IN_THE_SHORT_SUITE else pytest.param(spec, marks=pytest.mark.long) for spec in ODD_SPECS
-    ],
-    ids=lambda spec: spec.task,
-)
+@pytest.fixture(params=MARKED_SPECS, ids=lambda spec: spec.task)
 def spec(request: pytest.FixtureRequest) -> TransformerSpec:
     return request.param
 
