@@ -3,13 +3,24 @@
 import gc
 from collections.abc import Iterator
 
-import hypothesis
 import pytest
-import torch
+from xdist import is_xdist_controller
 
-torch.set_num_threads(1)
-hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
-hypothesis.settings.load_profile("repeatable")
+from tests import type_checks
+
+type_checks.install()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Not in the process that only hands out tests, which need not import torch."""
+    if is_xdist_controller(session):
+        return
+    import hypothesis
+    import torch
+
+    torch.set_num_threads(1)
+    hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+    hypothesis.settings.load_profile("repeatable")
 
 
 def pytest_collection_finish() -> None:
@@ -21,6 +32,8 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def _repeatable_chance() -> Iterator[None]:
     """The same numbers in every run, whatever ran before: a failing test fails again."""
+    import torch
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield

@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Container
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,15 @@ OF_GENERATION = {Path("benchmarks/speed/training.py"), Path("benchmarks/fidelity
 PUBLIC = {"nfn.testing", "benchmarks.inputs"}  # for the tests of users, or named on a command line
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imported_packages(path: Path) -> set[str]:
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             names |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -69,11 +76,10 @@ def test_nothing_is_unpickled_or_evaluated() -> None:
     forbidden = {"pickle", "dill", "cloudpickle", "shelve", "marshal"}
     for package in ALLOWED:
         for path in (ROOT / package).rglob("*.py"):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
             assert not imported_packages(path) & forbidden, path
             calls = {
                 node.func.id
-                for node in ast.walk(tree)
+                for node in ast.walk(parsed(path))
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
             }
             assert not calls & {"eval", "exec"}, path
@@ -113,9 +119,7 @@ def imported_names(tree: ast.Module, modules: Container[str]) -> set[tuple[str, 
 def test_what_is_internal_to_a_module_has_a_leading_underscore() -> None:
     """A name without one is used by another module; a name with one is not. Tests may use either."""
     trees = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): ast.parse(
-            path.read_text(encoding="utf-8")
-        )
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): parsed(path)
         for package in ALLOWED
         for path in (ROOT / package).rglob("*.py")
     }

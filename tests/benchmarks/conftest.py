@@ -21,4 +21,4 @@ def tiny_zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Boosting on the hyperparameters takes 5 s with all its 2,000 rounds, more than ten times any other model."""
-    monkeypatch.setattr(trees, "_ROUNDS", 100)
+    monkeypatch.setattr(trees, "_ROUNDS", 20)

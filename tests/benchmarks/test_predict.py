@@ -20,13 +20,23 @@ from benchmarks.leaderboard.__main__ import main as leaderboard
 from benchmarks.statistics import kendall_tau
 from nfn.predictors.conformal import ConformalInterval
 from tests.benchmarks.synthetic import invent_data, random_label
-from tests.fabricated import TINY_MNIST, fabricate_shard, folder_contents, publish
+from tests.fabricated import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents, publish
 from tests.refusal import refusal
 from zoo.export import export_checkpoints
 from zoo.format.hyperparameters import CONFIGURATION
 from zoo.format.splits import SPLITS
 
 SAMPLE = "small-transformer-zoo"
+
+
+@pytest.fixture(scope="module")
+def tiny_zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fewer runs than elsewhere: Gauge-NFN asks each of their checkpoints about 192 images."""
+    root = tmp_path_factory.mktemp("few")
+    fabricate_shard(root / "runs", TINY_MNIST, count=24)
+    fabricate_shard(root / "runs", TINY_AGNEWS, count=9, embedding=fabricate_embedding(TINY_AGNEWS))
+    publish(root / "runs", root / "zoo")
+    return root / "zoo"
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +184,7 @@ def test_files_are_ranked_as_their_rows_are(tmp_path: Path, capsys) -> None:
 
 def test_a_predictor_of_ones_own_is_named_by_its_file_or_folder(fitted: Path, tiny_zoo: Path, tmp_path: Path, capsys):
     predict.main([str(tiny_zoo), "--predictor", str(fitted)])
-    assert re.search(r"Kendall's τ on 32 measured checkpoints of 8 runs: ", capsys.readouterr().out)
+    assert re.search(r"Kendall's τ on 12 measured checkpoints of 3 runs: ", capsys.readouterr().out)
     spec = zoo.open(tiny_zoo, "mnist").spec
     nfn.save_predictor(nfn.StatNN(spec), tmp_path / "saved")
     predict.main([str(tiny_zoo), "--config", "mnist", "--predictor", str(tmp_path / "saved")])

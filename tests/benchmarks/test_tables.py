@@ -12,6 +12,7 @@ from benchmarks import ablation_components, ablation_width, augmentation, kendal
 from benchmarks import trial as trial_module
 from benchmarks.data import BenchmarkData, Checkpoints
 from benchmarks.experiment import Experiment
+from benchmarks.models import training
 from benchmarks.models.registry import MODELS
 from benchmarks.options import SIX_MODELS, USUAL_MODELS
 from benchmarks.results import ResultIndex
@@ -38,6 +39,7 @@ def test_kendall_writes_rows_tables_and_plots_and_computes_nothing_twice(
         "--device",
         "cpu",
     ]
+    monkeypatch.setattr(training, "_PATIENCE", 1)
     kendall.main(arguments)
     table = (tmp_path / "kendall.mnist.md").read_text()
     assert for_terminal(table).strip() in capsys.readouterr().out

@@ -1,5 +1,7 @@
 """The small tasks and the fused engine as fixtures."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from emulated import EmulatedKernels
@@ -13,6 +15,14 @@ from generation.protocol import RunConfig
 from zoo.tasks.examples import Examples, TaskData
 from zoo.tasks.task_file import find_task
 from zoo.transformer.spec import MNIST
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _unannounced() -> Iterator[None]:
+    """Small shards are trained without an estimate of their time, which takes as long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("generation.shard.estimate_seconds", lambda *_, **__: (0.0, "torch"))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -54,6 +54,10 @@ def tasks() -> dict[str, TaskData]:
     return {"mnist": few_digits(train=16, test=60), "agnews": few_news(train=16, test=60)}
 
 
+def with_few_tests(task: TaskData) -> TaskData:
+    return replace(task, test=task.test[slice(0, 8)])
+
+
 def trained_weights(spec: TransformerSpec) -> Tensor:
     """A well-trained transformer of the bundled sample."""
     reader = zoo.open("small-transformer-zoo", spec.task, split="train")
@@ -61,8 +65,15 @@ def trained_weights(spec: TransformerSpec) -> Tensor:
     return reader.weights([best]).clone()
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
-@pytest.mark.parametrize("trained", [False, True], ids=["initial", "trained"])
+@pytest.mark.parametrize(
+    ("trained", "dropout"),
+    [
+        pytest.param(False, 0.0, id="initial", marks=pytest.mark.long),
+        pytest.param(False, 0.2, id="initial with dropout"),
+        pytest.param(True, 0.0, id="trained"),
+        pytest.param(True, 0.2, id="trained with dropout", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize("name", ["mnist", "agnews"])
 def test_gradients_are_those_of_float64_autograd(
     name: str, trained: bool, dropout: float, tasks: dict[str, TaskData], engine: MakeEngine
@@ -162,7 +173,7 @@ def test_the_best_variant_is_the_first_that_fits() -> None:
 
 def test_a_dead_run_is_left_as_it_is(tasks: dict[str, TaskData], engine: MakeEngine) -> None:
     runs = [config("mnist"), config("mnist", "adam")]
-    fused = engine(runs, tasks["mnist"])
+    fused = engine(runs, with_few_tests(tasks["mnist"]))
     state = PopulationState.initial(MNIST, runs, fused.device)
     state.alive[0] = False
     before = state.weights.clone()
@@ -231,15 +242,14 @@ def test_the_emulator_finds_an_access_that_is_too_early(header: str, right: str,
 
 def test_nan_ends_a_run(tasks: dict[str, TaskData], engine: MakeEngine) -> None:
     run = config("mnist", protocol=Protocol(epochs=2, warmup_epochs=1, batch_size=16))
-    task = TaskData(MNIST, tasks["mnist"].train, tasks["mnist"].test[slice(0, 8)], "few")
-    trainer = PopulationTrainer(engine([run], task))
+    trainer = PopulationTrainer(engine([run], with_few_tests(tasks["mnist"])))
     trainer.state.weights[0, 0] = torch.nan
     trainer.train_epoch()
     assert not bool(trainer.state.alive[0])
 
 
 def test_stored_numbers_are_measured_in_float32(tasks: dict[str, TaskData], engine: MakeEngine) -> None:
-    run, task = config("mnist"), tasks["mnist"]
+    run, task = config("mnist"), with_few_tests(tasks["mnist"])
     trainer = PopulationTrainer(engine([run], task))
     trainer.train_epoch()
     measures = trainer.measure_checkpoints()

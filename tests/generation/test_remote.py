@@ -1,5 +1,6 @@
 """Shards that end at a URL: whole or not there, uploaded again where an upload broke off."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +33,24 @@ def job(data: Path, tmp_path: Path) -> Job:
     return Job(TINY, tmp_path / "scratch", f"file://{tmp_path}/store/runs", data=data, device="cpu")
 
 
+@pytest.fixture(scope="module")
+def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``store`` with shard 3, and ``local`` with the same shard in a folder."""
+    root = tmp_path_factory.mktemp("trained")
+    job = Job(TINY, root / "scratch", f"file://{root}/store/runs", data=data, device="cpu")
+    train_shard(replace(job, url=None), 3)
+    shutil.copytree(job.out, root / "local")
+    train_shard(job, 3)
+    return root
+
+
+@pytest.fixture
+def uploaded(trained: Path, job: Job, tmp_path: Path) -> Job:
+    """A job whose shard 3 is in the store."""
+    shutil.copytree(trained / "store", tmp_path / "store")
+    return job
+
+
 def stored(job: Job) -> dict[str, bytes]:
     fs, root = fsspec.url_to_fs(job.url)
     return {path.removeprefix(root): fs.cat_file(path) for path in fs.find(root) if not path.endswith("timing.json")}
@@ -50,9 +69,8 @@ def test_a_shard_arrives_with_the_bytes_it_has_in_a_folder(job: Job, tmp_path: P
 
 
 @pytest.mark.parametrize("broken", ["manifest.json", "checkpoints.arrow", "half a manifest"])
-def test_half_an_upload_is_not_a_finished_shard_and_is_made_whole(job: Job, broken: str) -> None:
-    train_shard(job, 3)
-    whole = stored(job)
+def test_half_an_upload_is_not_a_finished_shard_and_is_made_whole(uploaded: Job, broken: str) -> None:
+    job, whole = uploaded, stored(uploaded)
     fs, root = fsspec.url_to_fs(job.url)
     if broken == "half a manifest":
         fs.pipe_file(f"{root}/mnist/shard-00003/{MANIFEST_FILE}", whole[f"/mnist/shard-00003/{MANIFEST_FILE}"][:99])
@@ -165,10 +183,10 @@ def no_credentials(*_: object, **__: object) -> None:
     ],
 )
 def test_a_stores_own_errors_name_the_url(
-    job: Job, monkeypatch: pytest.MonkeyPatch, method: str, call: str, failure: str
+    uploaded: Job, trained: Path, monkeypatch: pytest.MonkeyPatch, method: str, call: str, failure: str
 ) -> None:
-    train_shard(job, 3)
-    train_shard(replace(job, url=None), 3)
+    job = uploaded
+    shutil.copytree(trained / "local", job.out)
     monkeypatch.setattr(f"fsspec.implementations.local.LocalFileSystem.{call}", no_credentials)
     with pytest.raises(OSError, match=f"{job.url} cannot be {failure}: NoCredentialsError: Unable to locate"):
         getattr(job.remote, method)(job.folder(3))

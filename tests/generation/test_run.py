@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import zoo
+from generation.estimate import estimate_seconds
 from generation.job import Job
 from generation.population.engine import PopulationState
 from generation.protocol import RunConfig
@@ -329,6 +330,7 @@ def test_a_long_training_is_announced_before_it_starts(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr("generation.shard.estimate_seconds", estimate_seconds)
     monkeypatch.setattr("generation.shard._train_epochs", interrupt)
     write_digits(tmp_path / "data", train=512, test=100)
     arguments = ["--shard", "0", "--preset", "paper", "--data", str(tmp_path / "data"), "--device", "cpu"]

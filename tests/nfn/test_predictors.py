@@ -30,7 +30,7 @@ from nfn.predictors.component_predictor import ComponentPredictor
 from nfn.predictors.statnn import _statistics
 from nfn.symmetry.parts import available_parts
 from nfn.testing import assert_invariant
-from tests.nfn.conftest import ODD_SPECS, weights_of
+from tests.nfn.conftest import MARKED_SPECS, ODD_SPECS, weights_of
 from zoo import AGNEWS, MNIST, TransformerSpec, TransformerWeights
 
 COMPONENT_KINDS = [TransformerNFN, MLPPredictor, StatNN, QuasiNFN]
@@ -53,7 +53,8 @@ def count(module: torch.nn.Module) -> int:
     ],
 )
 def test_parameter_counts_of_tab_params(kind: type[Predictor], spec: TransformerSpec, parameters: int):
-    assert count(kind(spec)) == parameters
+    with torch.device("meta"):
+        assert count(kind(spec)) == parameters
 
 
 @pytest.mark.parametrize(
@@ -70,11 +71,12 @@ def test_parameter_counts_of_tab_params(kind: type[Predictor], spec: Transformer
     ],
 )
 def test_parameter_counts_of_tab_ablation_hidden_dim(channels: tuple[int, ...], parameters: int):
-    assert count(TransformerNFN(AGNEWS, channels=channels).parts["encoder"]) == parameters
+    with torch.device("meta"):
+        assert count(TransformerNFN(AGNEWS, channels=channels).parts["encoder"]) == parameters
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("spec", [MNIST, AGNEWS, *ODD_SPECS], ids=lambda spec: spec.task)
+@pytest.mark.parametrize("spec", [MNIST, AGNEWS, *MARKED_SPECS], ids=lambda spec: spec.task)
 def test_all_kinds_have_one_interface(kind: type[Predictor], spec: TransformerSpec):
     model, weights = kind(spec), weights_of(spec)
     predicted = model(weights)
@@ -213,7 +215,7 @@ def test_no_channels_are_refused_in_one_clear_line():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.long)])
 def test_save_and_load_give_the_same_predictor(kind: type[Predictor], dtype: torch.dtype, tmp_path: Path):
     weights = TransformerWeights.from_flat(MNIST, weights_of(MNIST).flat().to(dtype))
     model = kind(MNIST, generator=torch.Generator().manual_seed(5)).to(dtype)

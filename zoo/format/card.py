@@ -7,12 +7,13 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from jinja2 import StrictUndefined, TemplateSyntaxError, meta
+from jinja2 import StrictUndefined, Template, TemplateSyntaxError, meta
 from jinja2.sandbox import SandboxedEnvironment
 
 from zoo.format.croissant import write_runs_as_parquet
@@ -62,7 +63,7 @@ def write_card_and_manifest(
         recorded["stated"] = stated.stated()
     files = files | {f"{config}/{RUNS_PARQUET}": write_runs_as_parquet(folder, config) for config in configs}
     words = _card_words(Manifest(files, recorded), name, folder)
-    described = _ENVIRONMENT.from_string(_CROISSANT.read_text(encoding="utf-8")).render(words, files=files)
+    described = _compiled(_CROISSANT.read_text(encoding="utf-8")).render(words, files=files)
     texts = {
         CARD_FILE: _render_card(template, words),
         CROISSANT_FILE: json.dumps(json.loads(described), indent=1, ensure_ascii=False) + "\n",
@@ -78,7 +79,7 @@ def _card_words(manifest: Manifest, name: str, folder: Path) -> dict[str, Any]:
     """Everything that a card may name: the parts of ``card_parts.md``, and what the examples need."""
     details = configs_of(manifest, "the zoo")
     facts = _facts(manifest, details)
-    parts = _ENVIRONMENT.from_string(_PARTS.read_text(encoding="utf-8")).make_module(facts)
+    parts = _compiled(_PARTS.read_text(encoding="utf-8")).make_module(facts)
     rows = sum(sum(config.rows.values()) for config in details.values())
     words = facts | {part: text.strip("\n") if isinstance(text, str) else text for part, text in vars(parts).items()}
     words |= {
@@ -114,14 +115,24 @@ def _example(manifest: Manifest, details: dict[str, ConfigDetails], folder: Path
 def _render_card(template: str, words: dict[str, Any]) -> str:
     """Fills the placeholders of a template, such as ``{{configs}}``; an unknown one is an error."""
     try:
-        places = meta.find_undeclared_variables(_ENVIRONMENT.parse(template))
+        places = _places(template)
     except TemplateSyntaxError as error:
         raise ValueError(f"line {error.lineno} of the card is not a Jinja template: {error.message}") from error
     if unknown := places - words.keys():
         raise ValueError(f"the card has unknown places {sorted(unknown)}: it may have {sorted(words)}")
     if "configs" not in places:
         raise ValueError("the card lacks {{configs}} in its YAML head, without which `datasets` finds no config")
-    return _ENVIRONMENT.from_string(template).render(words)
+    return _compiled(template).render(words)
+
+
+@cache
+def _places(template: str) -> frozenset[str]:
+    return frozenset(meta.find_undeclared_variables(_ENVIRONMENT.parse(template)))
+
+
+@cache
+def _compiled(template: str) -> Template:
+    return _ENVIRONMENT.from_string(template)
 
 
 def _facts(manifest: Manifest, details: dict[str, ConfigDetails]) -> dict[str, Any]:

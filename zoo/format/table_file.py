@@ -143,22 +143,22 @@ def _with_columns(batch: pa.RecordBatch, values: dict[str, Any], schema: pa.Sche
 
 def _read_message(source: _MessageSource, start: int, kind: int) -> tuple[pa.Message | None, int]:
     """The message at ``start``, which must be of this kind, or None at the end of the stream; and where it ends."""
-
-    def first(length: int) -> pa.Buffer:
-        # a stream cut between two batches would read as a shorter one
-        if start + length > source.size:
-            raise ValueError("it is not a whole Arrow stream")
-        return source.slice(start, length)
-
-    prefix = first(_PREFIX_BYTES).to_pybytes()
+    prefix = _slice(source, start, _PREFIX_BYTES).to_pybytes()
     end = _PREFIX_BYTES + int.from_bytes(prefix[4:], "little")
     if not prefix.startswith(_CONTINUATION) or end > _LONGEST_METADATA:
         raise ValueError("no message where one should begin")
     if end == _PREFIX_BYTES:
         return None, start + end
-    metadata = first(end).to_pybytes()[_PREFIX_BYTES:]
+    metadata = _slice(source, start, end).to_pybytes()[_PREFIX_BYTES:]
     end += _body_length(metadata, kind)
-    return pa.ipc.read_message(first(end)), start + end
+    return pa.ipc.read_message(_slice(source, start, end)), start + end
+
+
+def _slice(source: _MessageSource, start: int, length: int) -> pa.Buffer:
+    # a stream cut between two batches would read as a shorter one
+    if start + length > source.size:
+        raise ValueError("it is not a whole Arrow stream")
+    return source.slice(start, length)
 
 
 def _body_length(message: bytes, kind: int) -> int:
