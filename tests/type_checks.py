@@ -21,6 +21,8 @@ def checked(item: Any) -> Any:
     """A function whose arguments and result are checked, or a dataclass whose fields are."""
     if isinstance(item, type):
         if is_dataclass(item):
+            if hasattr(item, "__post_init__"):  # which refuses bad values first, in words of its own
+                return _jaxtyped(item, typechecker=beartype)
             item.__init__ = checked(item.__init__)
         return item
     hints = item.__annotations__ = {name: _known(hint) for name, hint in item.__annotations__.items()}

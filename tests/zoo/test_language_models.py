@@ -13,6 +13,7 @@ import pytest
 import safetensors
 import torch
 
+import nfn
 import zoo
 from tests.fabricated import TINY_AGNEWS, TINY_MNIST, TINY_SHAKESPEARE, fabricate_embedding, fabricate_shard, publish
 from tests.zoo.written_page import config_of, file_beside, page_text, write_page
@@ -158,7 +159,7 @@ def test_the_readme_generates_text(folder: Path, tmp_path: Path, monkeypatch, ca
     section = (EXAMPLE.parents[1] / "README.md").read_text(encoding="utf-8").partition("## Language models")[2]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my-zoo").symlink_to(folder)
-    exec(section.split("```python\n")[1].partition("```")[0], {"zoo": zoo})  # noqa: S102
+    exec(section.split("```python\n")[1].partition("```")[0], {"nfn": nfn, "zoo": zoo})  # noqa: S102
     assert capsys.readouterr().out.startswith("ROMEO:")
 
 

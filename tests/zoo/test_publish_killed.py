@@ -18,6 +18,7 @@ KILLS = 30
 SCRIPT = """
 import os, random, signal, sys, time
 from pathlib import Path
+from tests.fabricated import publish
 
 root, kills = Path(sys.argv[1]), int(sys.argv[2])
 generator = random.Random(0)
