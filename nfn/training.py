@@ -8,6 +8,7 @@ kernels takes many times longer than running them.
 """
 
 import copy
+import os
 from collections.abc import Sequence
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from nfn.predictors.predictor import Predictor
-from zoo.device import fast_small_products
+from zoo.device import fast_small_products, single_threaded_workers
 
 READ_AT_ONCE = 256  # checkpoints in one forward pass: 1 GB of hidden layers for five Transformer-NFN
 _WARMUP_STEPS = 3
@@ -171,6 +172,7 @@ class TrainingStep:
         self._generators = [
             torch.Generator().manual_seed(seed) for seed in (range(members) if seeds is None else seeds)
         ]
+        self._workers = single_threaded_workers(min(members, os.cpu_count() or 1))
         self._recorded: torch.cuda.CUDAGraph | None = None
         self._losses = torch.empty(0)
 
@@ -201,9 +203,15 @@ class TrainingStep:
 
     def draw_dropout(self) -> None:
         """Draws which units the next step keeps, each member's from its own generator, on the CPU on every device."""
-        if self.keep is not None:
-            drawn = torch.stack([torch.rand(self.keep.shape[1:], generator=own) for own in self._generators])
-            self.keep.copy_((drawn >= self._dropout).to(self.keep.dtype) / (1 - self._dropout))
+        if self.keep is None:
+            return
+        shape = self.keep.shape[1:]
+
+        def draw(generator: torch.Generator) -> Tensor:
+            return torch.rand(shape, generator=generator) >= self._dropout
+
+        drawn = torch.stack(list(self._workers.map(draw, self._generators)))
+        torch.div(drawn.to(self.keep.device), 1 - self._dropout, out=self.keep)
 
     def __call__(self) -> Float[Tensor, " m"]:
         self.draw_dropout()
