@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nfn.predictors.statnn import StatNN
     from nfn.predictors.storage import Prediction, Pretrained, load_predictor, load_pretrained, save_predictor
     from nfn.predictors.transformer_nfn import TransformerNFN
-    from nfn.symmetry.alignment import Alignment, align, interpolate, merge
+    from nfn.symmetry.alignment import Alignment, align, interpolate, made_up_inputs, merge
     from nfn.symmetry.canonical import canonicalize
     from nfn.symmetry.full_group import FullGroupElement
     from nfn.symmetry.full_matching import match_weights

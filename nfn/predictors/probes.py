@@ -92,7 +92,7 @@ class ProbeNFN(Predictor):
             answers = population_logits(
                 self.spec, flat, x, None, dtype=flat.dtype, steps=steps, positions=self.positions
             )
-        return answers[:, :, -1] if self.spec.causal else answers, [step.rows for step in steps[1::2]]
+        return answers[:, :, -1] if self.spec.causal else answers, [step.rows for step in steps[2::2]]
 
     def fit_scale(self, weights: TransformerWeights | Float[Tensor, "n d"]) -> None:
         """Nothing to fit: weights are run as they are, and logits are read on a logarithmic scale."""

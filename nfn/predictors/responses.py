@@ -93,7 +93,7 @@ def responses(
         probabilities.mean(-2),
         _log_spectrum(centered),
         _log_spectrum(F.normalize(centered, dim=-1)),
-        *(_quantiles(size) for sizes in map(_sizes, steps, _written_sizes(weights).mT) for size in sizes),
+        *(_quantiles(size) for sizes in map(_sizes, steps[1:], _written_sizes(weights).mT) for size in sizes),
     ]
     return torch.cat(groups, dim=-1)
 

@@ -6,9 +6,11 @@ from math import cos, pi, sin
 import pytest
 import torch
 
-from nfn import FullGroupElement, align, interpolate, merge
-from nfn.symmetry.alignment import _balanced
+from nfn import FullGroupElement, align, interpolate, made_up_inputs, merge
+from nfn.predictors.responses import synthetic_inputs
+from nfn.symmetry.balance import balancing_element
 from nfn.symmetry.parts import check_parts
+from nfn.symmetry.search import Moments
 from tests.nfn.conftest import LEARNED_WORDS, LINES, ODD_SPECS, Bundled, change, inputs_of, logits, random_weights
 from tests.nfn.language import trained, windows
 from zoo import SHAKESPEARE, TransformerSpec, TransformerWeights
@@ -92,7 +94,7 @@ def slow_distance(u: TransformerWeights, v: TransformerWeights, steps: int) -> f
     """The smallest distance of balanced forms of ``TINY``: every rotation of a fine grid, every order, every sign."""
     spec, parts = u.spec, check_parts(u.spec, None)
     first, second = (
-        _balanced(w, parts).act(w) for w in (TransformerWeights.from_flat(spec, w.flat()[None]) for w in (u, v))
+        balancing_element(w, parts).act(w) for w in (TransformerWeights.from_flat(spec, w.flat()[None]) for w in (u, v))
     )
     basis = torch.tensor([[1, -1, 0], [1, 1, -2]], dtype=torch.float64)
     basis = basis / basis.norm(dim=1, keepdim=True)
@@ -141,16 +143,80 @@ def test_it_is_as_close_as_a_slow_search_over_the_whole_group(seed: int):
     assert float(found.after) <= float(once.after) <= float(once.before)
 
 
+@pytest.mark.parametrize("spec", [ODD_SPECS[0], LINES, LEARNED_WORDS], ids=lambda spec: spec.task)
+def test_made_up_inputs_bring_a_moved_copy_back(spec: TransformerSpec, generator: torch.Generator):
+    u = random_weights(spec, (2,), generator)
+    parts = [part for part in check_parts(spec, None) if part != "boundary_scales"]  # LayerNorm's ε sees these
+    v = FullGroupElement.sample(spec, (2,), generator=generator, parts=parts).act(u)
+    found = align(u, v, parts=parts, inputs=made_up_inputs(u, 32), steps=0)
+    torch.testing.assert_close(found.weights.flat(), v.flat(), rtol=1e-5, atol=1e-5)
+
+
+def test_what_networks_do_brings_them_closer_than_weights_do():
+    u, v = trained(0), trained(1)
+    both = TransformerWeights.from_flat(SHAKESPEARE, torch.stack([u.flat(), v.flat()]))
+    inputs = made_up_inputs(both, 64)
+
+    others = (made_up_inputs(both, 64, seed=9),)
+
+    def loss(weights: TransformerWeights) -> float:
+        """Beside the mean of both networks' answers, on texts that the steps have not seen."""
+        wanted = (logits(u, others, 1e-5).softmax(-1) + logits(v, others, 1e-5).softmax(-1)) / 2
+        return -float((wanted * logits(weights, others, 1e-5).log_softmax(-1)).sum(-1).mean())
+
+    by_weights, by_answers, after_steps = (
+        loss(interpolate(align(u, v, **how).weights, v, 0.5))
+        for how in ({}, {"inputs": inputs, "steps": 0}, {"inputs": inputs, "steps": 20})
+    )
+    assert after_steps < by_answers < by_weights
+    moved = align(u, v, inputs=inputs, steps=5).weights
+    assert change(logits(u, windows(), 1e-14), logits(moved, windows(), 1e-14)) < 1e-8
+
+
+def test_moments_are_means_over_the_rows_that_are_read(generator: torch.Generator):
+    """Row by row and unit by unit, beside the products of matrices."""
+    u, v = random_weights(LINES, (1,), generator), random_weights(LINES, (1,), generator)
+    inputs, sizes = made_up_inputs(u, 4), LINES.dim
+    moments = Moments.of(u, v, inputs)
+
+    def first_rows(w: TransformerWeights) -> torch.Tensor:
+        x = w["embedding.weight"][0][inputs] + w["positions.weight"][0][: inputs.shape[1]]
+        return torch.nn.functional.layer_norm(x, x.shape[-1:])
+
+    x, y = (first_rows(w).reshape(-1, sizes) for w in (u, v))
+    slow = torch.stack([torch.outer(y[row], x[row]) for row in range(len(x))]).mean(0)
+    torch.testing.assert_close(moments.rows["blocks.0.query.weight"][0], slow)
+    assert set(moments.units) == {f"blocks.{block}" for block in range(LINES.blocks)}
+    for correlations in moments.units.values():
+        assert float(correlations.abs().max()) <= 1 + 1e-12
+    with_itself = Moments.of(u, u, inputs).units["blocks.0"][0].diagonal()
+    assert bool((((with_itself - 1).abs() < 1e-12) | (with_itself == 0)).all())  # zero for a unit that is never active
+
+
+def test_made_up_inputs_are_written_by_the_models_or_drawn():
+    inputs = made_up_inputs(trained(0), 8)
+    assert inputs.shape == (8, SHAKESPEARE.tokens)
+    assert inputs[:, 0].tolist() == list(range(8))
+    assert torch.equal(inputs, made_up_inputs(trained(0), 8))
+    assert not torch.equal(inputs, made_up_inputs(trained(0), 8, seed=1))
+    answers = torch.log_softmax(logits(trained(0), (inputs,), 1e-5), dim=-1)
+    written = float(answers[:, :-1].gather(-1, inputs[:, 1:, None]).mean())
+    assert written > float(answers.mean()) + 0.5  # more likely than any text of random tokens
+    spec = ODD_SPECS[0]
+    drawn = made_up_inputs(random_weights(spec, (), torch.Generator().manual_seed(0)), 5)
+    assert torch.equal(drawn, synthetic_inputs(spec)[:5])
+
+
 def test_the_balanced_form_is_unchanged_by_scales_up_to_an_isometry(generator: torch.Generator):
     u = random_weights(LINES, (2,), generator)
     parts = check_parts(LINES, None)
     v = FullGroupElement.sample(LINES, (2,), generator=generator).act(u)
     for weights in (u, v):
-        result = _balanced(weights, parts).act(weights)
+        result = balancing_element(weights, parts).act(weights)
         block = result.encoder
         torch.testing.assert_close(block.query.mT @ block.query, block.key.mT @ block.key, rtol=1e-6, atol=1e-6)
         torch.testing.assert_close(block.value.mT @ block.value, block.output @ block.output.mT, rtol=1e-6, atol=1e-6)
-    sizes = [torch.linalg.vector_norm(_balanced(w, parts).act(w).flat(), dim=-1) for w in (u, v)]
+    sizes = [torch.linalg.vector_norm(balancing_element(w, parts).act(w).flat(), dim=-1) for w in (u, v)]
     torch.testing.assert_close(*sizes, rtol=1e-8, atol=1e-8)
 
 

@@ -25,7 +25,7 @@ _MOST_LOGITS = 1 << 24  # of a model at once, 64 MB
 
 
 class Step(NamedTuple):
-    """Activations after a step of a block: their LayerNorm rows, and 1/√(variance + ε) of each row."""
+    """Activations before a step of a block, or after the last: LayerNorm rows, and 1/√(variance + ε) of each row."""
 
     rows: Float[Tensor, "P b t D"]
     inverse_deviation: Float[Tensor, "P b t"]
@@ -62,14 +62,14 @@ def population_logits(
     """Logits of every model for every example, those of language models at every position.
 
     Tokens of a vocabulary are whole numbers [b, t] or mixtures of tokens [b, t, V]. Products are in ``dtype``, the
-    result is at least float32. ``steps`` takes what LayerNorm makes of the activations
-    after attention and after the MLP of each block. ``positions`` are the sinusoidal ones, for a caller that has them
-    on the device: a CUDA graph cannot record their way there.
+    result is at least float32. ``steps`` takes what LayerNorm makes of the activations before the first block, and
+    after attention and MLP of each. ``positions`` are the sinusoidal ones, for a caller that has them on the device: a
+    CUDA graph cannot record their way there.
     """
     models, (b, t) = len(flat), x.shape[:2]
     weights = iter(_split_weights(spec, flat.to(dtype)))
     h = dropout(0, _embed(spec, weights, models, x, positions, dtype))
-    normalized = layer_norm(h)
+    normalized = _normalize(h, steps)
     for block in range(spec.blocks):
         qkv, output, fc1, bias1, fc2, bias2 = (next(weights) for _ in range(6))
         attended = dropout(1 + 2 * block, _attention(spec, normalized, mask, qkv, output))
