@@ -3,7 +3,7 @@
 python -m benchmarks.census [RUNS]              counts every finished shard below RUNS and stores the rows
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -69,11 +69,8 @@ def _count(config: str, shards: Sequence[Shard]) -> list[Result]:
         "shards": [shard.record.shard for shard in shards],
     }
     device = ", ".join(sorted({shard.device() for shard in shards}))  # that trained the shards, not that counts them
-    rows = [
-        Result.measured("census", config, metric, value, n=len(shards), device="cpu", variant="shards", setting=setting)
-        for metric, value in numbers.items()
-    ]
-    return [replace(row, device=device) for row in rows]
+    what = {"n": len(shards), "device": device, "variant": "shards", "setting": setting}
+    return [Result.measured("census", config, metric, value, **what) for metric, value in numbers.items()]
 
 
 def census_table(rows: Iterable[Result]) -> str:

@@ -22,13 +22,11 @@ from benchmarks.results import Result, ResultIndex, usual_label_of
 from benchmarks.statistics import (
     bootstrap_taus,
     coefficient_of_determination,
-    interval_of,
     is_constant,
     noise_ceiling,
     noise_ceiling_within,
     resample_runs,
     resampled_means,
-    standard_error,
     tau_or_zero,
     taus_within,
 )
@@ -220,26 +218,12 @@ class Entry:
         """How often each test row is in each resample of a bootstrap [b, n]."""
         return resample_runs(self.outcomes[0].units)
 
-    def row(self, metric: str, value: float, stderr: float | None = None) -> Result:
-        row = Result.measured(
-            self.trial.benchmark,
-            self.trial.config,
-            metric,
-            value,
-            stderr=stderr,
-            n=len(self.outcomes),
-            device="cpu",
-            model=self.trial.model,
-            setting=self.trial.setting(),
-            packages=_packages_of(self.trial.model),
-        )
-        return replace(row, device=str(self.outcomes[0].notes["device"]))
-
-    def interval_rows(self, metric: str, resampled: np.ndarray) -> Iterable[Result]:
-        """The ends of the interval of a metric, where enough of its resampled values are defined."""
-        if interval := interval_of(resampled):
-            yield self.row(f"{metric}_low", interval[0])
-            yield self.row(f"{metric}_high", interval[1])
+    def rows(self, metric: str, values: Sequence[float], resampled: np.ndarray | None = None) -> list[Result]:
+        """The mean of a metric, of all seeds together or of each, with its error and its interval."""
+        model, device = self.trial.model, str(self.outcomes[0].notes["device"])
+        where = {"n": len(self.outcomes), "device": device, "packages": _packages_of(model)}
+        what = {"model": model, "setting": self.trial.setting()} | where
+        return Result.estimated(self.trial.benchmark, self.trial.config, metric, values, resampled, **what)
 
 
 def entries_of(outcomes: Outcomes) -> list[Entry]:
@@ -291,13 +275,9 @@ def _data_rows(column: Trial, entries: Sequence[Entry], parts: Sequence[Benchmar
             values["configurations_within"] = within.shape[1]
             if examples:
                 values["noise_ceiling_within"] = noise_ceiling_within(entry.truth, configurations, examples)
-    return [
-        Result.measured(
-            column.benchmark, column.config, metric, value, n=1, device="cpu", variant="data", setting=setting
-        )
-        for metric, value in values.items()
-        if value is not None
-    ]
+    where = {"n": 1, "device": torch.device("cpu"), "variant": "data", "setting": setting}
+    found = {metric: value for metric, value in values.items() if value is not None}
+    return [Result.measured(column.benchmark, column.config, *each, **where) for each in found.items()]
 
 
 def _entry_rows(entries: Sequence[Entry]) -> list[Result]:
@@ -324,27 +304,19 @@ def _entry_rows(entries: Sequence[Entry]) -> list[Result]:
     rows = []
     for entry, mean, resamples in zip(entries, means, all_resamples, strict=True):
         assert np.array_equal(entry.truth, entries[0].truth), "a column has one test set"
-        rows.append(entry.row("tau", mean, standard_error(entry.taus())))
-        rows += entry.interval_rows("tau", resamples)
-        within = entry.taus_within()
-        if within is not None:
-            per_seed = within.mean(axis=1).tolist()
-            rows.append(entry.row("tau_within", float(np.mean(per_seed)), standard_error(per_seed)))
-            rows += entry.interval_rows("tau_within", resampled_means(within.mean(axis=0)))
-        rows.append(entry.row("tau_behind_leader", means[leader] - mean))
-        rows += entry.interval_rows("tau_behind_leader", all_resamples[leader] - resamples)
+        rows += entry.rows("tau", entry.taus(), resamples)
+        if (within := entry.taus_within()) is not None:
+            rows += entry.rows("tau_within", within.mean(axis=1).tolist(), resampled_means(within.mean(axis=0)))
+        rows += entry.rows("tau_behind_leader", [means[leader] - mean], all_resamples[leader] - resamples)
         for model, place in references.items():
             if entry is not entries[place]:
-                rows.append(entry.row(f"tau_above_{model}", mean - means[place]))
-                rows += entry.interval_rows(f"tau_above_{model}", resamples - all_resamples[place])
+                rows += entry.rows(f"tau_above_{model}", [mean - means[place]], resamples - all_resamples[place])
         r2 = [coefficient_of_determination(outcome.predicted, outcome.truth) for outcome in entry.outcomes]
-        rows.append(entry.row("r2", float(np.mean(r2)), standard_error(r2)))
-        constant = sum(is_constant(outcome.predicted, entry.folds) for outcome in entry.outcomes)
-        rows.append(entry.row("constant_seeds", constant))
+        rows += entry.rows("r2", r2)
+        rows += entry.rows("constant_seeds", [sum(is_constant(each.predicted, entry.folds) for each in entry.outcomes)])
         for name in _AVERAGED_NOTES:
             values = [value for outcome in entry.outcomes if isinstance(value := outcome.notes[name], int | float)]
-            if values:
-                rows.append(entry.row(name, float(np.mean(values)), standard_error(values)))
+            rows += entry.rows(name, values) if values else []
     return rows
 
 

@@ -37,6 +37,7 @@ class _Options:
 _command = Command(__name__, "benchmarks.merge", __doc__, _Options, lambda _: ("matplotlib", "scipy"))
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -49,7 +50,7 @@ from torch.nn import functional as F
 import nfn
 from benchmarks import results
 from benchmarks.results import Result
-from benchmarks.statistics import interval_of, resampled_means
+from benchmarks.statistics import resampled_means
 from benchmarks.tables import for_terminal, render_table
 from zoo.command import progress_bar
 from zoo.device import choose_device
@@ -185,11 +186,10 @@ def _barrier_rows(
 ) -> list[Result]:
     """The mean barrier of a way, with the middle 95 % of a bootstrap over the pairs."""
     barriers = losses.max(1) - (losses[:, 0] + losses[:, -1]) / 2
-    values = {"barrier": float(barriers.mean()), "loss_of_ends": float(losses[:, [0, -1]].mean())}
-    if (interval := interval_of(resampled_means(barriers))) is not None:
-        values |= {"barrier_low": interval[0], "barrier_high": interval[1]}
     where = {"n": len(losses), "device": device, "variant": way, "setting": dict(setting)}
-    return [Result.measured("merge", options.config, metric, value, **where) for metric, value in values.items()]
+    estimated = partial(Result.estimated, "merge", options.config, **where)
+    ends = float(losses[:, [0, -1]].mean())
+    return [*estimated("barrier", [barriers.mean()], resampled_means(barriers)), *estimated("loss_of_ends", [ends])]
 
 
 def _merged_rows(

@@ -56,7 +56,7 @@ from benchmarks import results
 from benchmarks.data import BenchmarkData, Checkpoints
 from benchmarks.models.registry import builder, check_models, known_models, own_models
 from benchmarks.results import Result, ResultIndex
-from benchmarks.statistics import bootstrap_taus, interval_of, resample_runs, standard_error, tau_or_zero
+from benchmarks.statistics import bootstrap_taus, resample_runs, tau_or_zero
 from benchmarks.tables import for_terminal, render_table
 from nfn import Predictor
 from nfn.predictors.component_predictor import ComponentPredictor, ComponentReader
@@ -191,11 +191,7 @@ def _measure(options: _Options, config: str, models: Sequence[str]) -> list[Resu
 
     def add(question: _Question, metric: str, values: Sequence[float], resampled: Any = None, **who: str) -> None:
         what = {"setting": setting | {"hyperparameter": question.name}, "device": device, **who}
-        numbers = {metric: (float(np.mean(values)), standard_error(values))}
-        if ends := None if resampled is None else interval_of(resampled):
-            numbers |= {f"{metric}_low": (ends[0], None), f"{metric}_high": (ends[1], None)}
-        for name, (value, error) in numbers.items():
-            measured.append(Result.measured("recipe", config, name, value, stderr=error, n=len(values), **what))
+        measured.extend(Result.estimated("recipe", config, metric, values, resampled, **what))
 
     for number, question in enumerate(asked):
         most = torch.bincount(answers[0][:, number]).argmax()

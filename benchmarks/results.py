@@ -16,9 +16,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 import torch
 from msgspec import Meta
 
+from benchmarks.statistics import interval_of, standard_error
 from zoo.checked import LARGEST, Count, Text, check_fields, checked
 from zoo.device import name_device
 from zoo.format.record import task_of
@@ -93,24 +95,37 @@ class Result:
         config: str,
         metric: str,
         value: float,
+        stderr: float | None = None,
         *,
         device: torch.device | str,
         packages: Sequence[str] = ("torch",),
         **others: Any,
     ) -> Self:
-        """A row measured by this process: device, versions, command, commit and date are filled in."""
+        """A row measured by this process, on a device of torch or one in words; the rest is filled in."""
         return cls(
             benchmark,  # pyright: ignore[reportArgumentType]
             config,
             metric,
             value,
-            device=describe_device(torch.device(device)),
+            device=device if isinstance(device, str) else describe_device(device),
             versions={"python": platform.python_version()} | {name: _installed_version(name) for name in packages},
+            stderr=stderr,
             command=" ".join(["python", *sys.orig_argv[1:]]),
             commit=current_commit(),
             date=datetime.now(UTC).isoformat(timespec="seconds"),
             **others,
         )
+
+    @classmethod
+    def estimated(
+        cls, benchmark: str, config: str, metric: str, values: Sequence[float], resampled: Any = None, **others: Any
+    ) -> list[Self]:
+        """The mean of some measurements with its error, and the ends of the interval that its resampled values give."""
+        numbers = {metric: (float(np.mean(values)), standard_error(values))}
+        if ends := None if resampled is None else interval_of(resampled):
+            numbers |= {f"{metric}_low": (ends[0], None), f"{metric}_high": (ends[1], None)}
+        others = {"n": len(values)} | others
+        return [cls.measured(benchmark, config, name, *both, **others) for name, both in numbers.items()]
 
     def identity(self) -> str:
         """The thing that was measured. The last of several rows with the same identity counts."""

@@ -116,10 +116,9 @@ def _rows_of_one(trial: Trial, entries: Mapping[int, Entry], towards: int) -> It
     whole = np.isfinite(resampled).all(axis=1)
     continued = np.full(len(resampled), np.nan)
     continued[whole] = _LearningCurves.fit(sizes, resampled[whole]).at(towards)
-    yield beyond.row("tau_extrapolated", float(curve.at(towards)[0]))
-    yield from beyond.interval_rows("tau_extrapolated", continued)
+    yield from beyond.rows("tau_extrapolated", curve.at(towards).tolist(), continued)
     for name in ("limit", "scale", "exponent"):
-        yield beyond.row(f"curve_{name}", float(getattr(curve, name)[0]))
+        yield from beyond.rows(f"curve_{name}", getattr(curve, name).tolist())
 
 
 def _resampled_means(entry: Entry) -> Float[np.ndarray, " b"]:

@@ -70,7 +70,7 @@ def say(text: str) -> None:
 
 def speed_row(benchmark: str, config: str, variant: str, metric: str, samples: Samples, **known: Any) -> Result:
     """A row of the median and its error; ``known`` are other arguments of ``Result.measured``."""
-    values = {"device": "cpu", "variant": variant, "n": len(samples), "stderr": standard_error(samples)}
+    values = {"device": torch.device("cpu"), "variant": variant, "n": len(samples), "stderr": standard_error(samples)}
     return Result.measured(f"speed.{benchmark}", config, metric, median(samples), **values | known)
 
 

@@ -187,7 +187,7 @@ def test_the_same_fit_for_two_tables_is_one_trial():
 def test_a_row_leads_back_to_its_trial_and_committed_trials_are_still_found():
     plain = Trial("transfer", "agnews", "gauge_nfn", 1, "z", epochs=50, recipe="gauge")
     for trial in (plain, replace(plain, rows=250), replace(plain, elsewhere=Elsewhere(*PLACES[0]))):
-        row = Entry(trial, (outcome([0.1, 0.2], [0.3, 0.4]),)).row("tau", 1.0)
+        (row,) = Entry(trial, (outcome([0.1, 0.2], [0.3, 0.4]),)).rows("tau", [1.0])
         assert Trial.of_row(row, seed=1) == trial
     rows = [row for row in results.read("kendall") if row.metric == "tau" and row.setting.get("recipe") == "paper"]
     trials = [Trial.of_row(ResultIndex.latest(rows, "mnist").rows[-1], seed=0)]
