@@ -102,10 +102,10 @@ class Experiment:
 
     def trials(self, data: BenchmarkData, model: str, **what: Any) -> list[Trial]:
         """The trials of one entry of a table, one per seed; ``what`` distinguishes it from the other entries."""
-        own = {"where": self.where, "epochs": self.options.epochs, "folds": self.folds, "split": self.split}
-        values = own | what
+        what = {"epochs": self.options.epochs, "folds": self.folds, "split": self.split} | what
+        what |= {"where": self.where and self.where.expression}
         seeds = range(1 if self.options.quick else self.options.seeds)
-        return [Trial.on(data, model, seed, self.benchmark, **values) for seed in seeds]
+        return [Trial.on(data, model, seed, self.benchmark, **what) for seed in seeds]
 
     def run(self, entries: Iterable[Sequence[Trial]], *parts: BenchmarkData) -> Outcomes:
         """Computes the trials of some entries on one data set, or on each fold of one, and stores their rows."""

@@ -116,13 +116,11 @@ def _joined(parts: Sequence[BenchmarkData], tested: Sequence[str]) -> BenchmarkD
 
     ``tested`` are the runs of the test splits.
     """
-    validation = _without(tested, reduce(Checkpoints.with_rows_of, (part.validation for part in parts)))
-    train = reduce(Checkpoints.with_rows_of, (part.train for part in parts))
-    return replace(parts[0], train=_without([*tested, *validation.runs], train), validation=validation)
-
-
-def _without(runs: Sequence[str], rows: Checkpoints) -> Checkpoints:
-    return rows.take(np.flatnonzero(~np.isin(rows.runs, runs)))
+    train, validation = (
+        reduce(Checkpoints.with_rows_of, (getattr(part, split) for part in parts)).apart_from(tested)
+        for split in ("train", "validation")
+    )
+    return replace(parts[0], train=train.apart_from(validation.runs), validation=validation)
 
 
 def _fit(data: BenchmarkData, seed: int, epochs: int) -> Fitted:

@@ -109,6 +109,7 @@ from benchmarks import results
 from benchmarks.results import Result, Setting
 from benchmarks.speed.measurements import Samples, line_of, measure, say, speed_row
 from benchmarks.speed.training import gauge, generation, nfn
+from benchmarks.trial import memory_of_process
 from zoo.export import export_checkpoints
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
 from zoo.format.hyperparameters import OPTIMIZERS
@@ -255,20 +256,12 @@ def _memory_growth(way: Callable[[], Iterable[Tensor]]) -> float:
     Pages of mapped files do not count: they belong to the cache of the system, which can take them back.
     """
     _full_pass(way)()
-    start = _private_megabytes()
-    peak = start
+    megabytes = [memory_of_process("RssAnon")]
     for _ in range(_PASSES):
         for batch in way():
             batch.sum()
-            peak = max(peak, _private_megabytes())
-    return peak - start
-
-
-def _private_megabytes() -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) / 1024
-    raise ValueError("this system does not report the memory of a process: the benchmark needs Linux")
+            megabytes.append(memory_of_process("RssAnon"))
+    return max(megabytes) - megabytes[0]
 
 
 _BENCHMARKS = {_Nfn: nfn, _Gauge: gauge, _Generation: generation, _Loader: _loader}

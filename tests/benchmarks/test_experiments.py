@@ -127,7 +127,7 @@ def test_only_judge_opens_the_test_split_and_only_one_function_calls_it():
                     if isinstance(node, ast.Attribute) and node.attr in users:
                         users[node.attr].add((path.name, function.name))
     # a fitted predictor that comes with the package says on its card how it did on the test split
-    assert users["judge"] == {("trial.py", "_judged"), ("pretrain.py", "_tests")}
+    assert users["judge"] == {("trial.py", "_fit_and_judge"), ("pretrain.py", "_tests")}
     assert users["_test"] == {("data.py", "judge"), ("data.py", "_moved_test")}
     assert users["_moved_test"] == {("data.py", "judge")}
     # where a network answers several questions at once, all are fitted before
