@@ -125,7 +125,7 @@ def _entries(experiment: Experiment, options: _Options, data: BenchmarkData) -> 
     forecasts = [
         name
         for name, model in known_models().items()
-        if data.label_checkpoint and model.reads_label and {*options.models, "current_label"} >= set(model.parts)
+        if data.label_checkpoint and "label" in model.reads and {*options.models, "current_label"} >= set(model.parts)
     ]
     for model in dict.fromkeys((*options.models, *forecasts)):
         for threshold in thresholds:

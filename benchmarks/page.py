@@ -71,7 +71,7 @@ def _predictions(folder: Path) -> Iterator[Predictions]:
                 (direction * outcome.truth.astype(float)).tolist(),
                 tau=index.value("tau", name, **setting),
                 interval=None if interval is None else list(interval),
-                reads_weights=known_models()[name].reads_weights,
+                reads_weights="weights" in known_models()[name].reads,
             )
 
 

@@ -90,7 +90,6 @@ from benchmarks.models.registry import MODELS, BenchmarkModel, check_models, kno
 from benchmarks.report import find_clone, rankings_of, write_documents
 from benchmarks.tables import for_terminal, number, render_table, threshold_title, with_interval
 from benchmarks.trial import Trial, TrialStore, compute
-from nfn import ProbeNFN
 from zoo.device import choose_device
 from zoo.format.splits import SPLITS
 
@@ -185,7 +184,7 @@ def _submit(options: _Submit) -> None:
         authors=options.authors or _OWN_AUTHORS,
         paper=options.paper or _PAPERS.get(name),
         code=options.code or _code_of(model),
-        reads=tuple(options.reads or _reads_of(model)),
+        reads=options.reads or tuple(word for word in model.reads if word != "label"),
         predictions=(),
     )
     card_with(options.out, card, predictions)  # a fault is reported before the fit
@@ -198,16 +197,6 @@ def _submit(options: _Submit) -> None:
     )
     write_submission(options.out, card, measured, rows, fitted.predicted)
     print(f"written: {options.out}; look at its card.toml, then: python -m benchmarks.leaderboard check {options.out}")
-
-
-def _reads_of(model: BenchmarkModel) -> list[Reads]:
-    """What a model reads of a checkpoint, in the words of a card."""
-    reads: dict[Reads, bool] = {
-        "weights": model.reads_weights,
-        "hyperparameters": model.reads_hyperparameters,
-        "probes": model.kind is not None and issubclass(model.kind, ProbeNFN),
-    }
-    return [word for word, read in reads.items() if read]
 
 
 def _code_of(model: BenchmarkModel) -> str | None:

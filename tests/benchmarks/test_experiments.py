@@ -33,7 +33,7 @@ def silent(text: str, count: int) -> None:
     pass
 
 
-READERS = tuple(name for name, model in MODELS.items() if not model.reads_label)
+READERS = tuple(name for name, model in MODELS.items() if "label" not in model.reads)
 """All models but those that need the label of an earlier checkpoint."""
 
 
