@@ -3,9 +3,8 @@
     python -m benchmarks.fidelity                       64 configurations of the grid, 100 epochs, a tenth of MNIST
     python -m benchmarks.fidelity --runs 16 --epochs 20 --examples 1280 --data DIR
 
-After thousands of steps, different rounding gives different weights. So what is compared is what matters in a zoo: the
-distribution of accuracies, and the accuracy of each configuration. How much the latter varies anyway is measured too:
-torch trains a second time with other seeds, and the differences between its two trainings are the yardstick.
+Compared are the distribution of accuracies and the accuracy of each configuration. The yardstick is how much these
+differ between two trainings by torch with other seeds.
 """
 
 from dataclasses import dataclass, replace

@@ -3,17 +3,13 @@
 python -m benchmarks.kendall                                   MNIST, on the zoo in this repository
 python -m benchmarks.kendall --quick                           one seed, no threshold
 python -m benchmarks.kendall --config mnist agnews --zoo DIR --device cuda --out results
-python -m benchmarks.kendall --models transformer_nfn mlp --thresholds none 80 --seeds 3
 python -m benchmarks.kendall --models mlp my_module:MyPredictor    a predictor of your own (benchmarks/README.md)
-python -m benchmarks.kendall --config shakespeare --label late_loss    by another label than the usual one
 python -m benchmarks.kendall --checkpoint epoch_50 --label-checkpoint epoch_100    a forecast, beside today's label
 python -m benchmarks.kendall --zoo DIR --folds 5               a small zoo: every run is tested once
-python -m benchmarks.kendall --zoo DIR --folds 5 --split train+validation    to develop a predictor without test rows
 
-Fits on train, chooses on validation, tests once. Finished trials are kept in OUT/cells and not computed again. Writes
-OUT/kendall.jsonl, OUT/kendall.CONFIG.md and plots; --where, --folds and other labels have files of their own. A model
-that predicts NaN or infinity is left out, and so is one that was not named and whose library is missing; the exit code
-is then 3.
+Finished trials are kept in OUT/cells and not computed again. Writes OUT/kendall.jsonl, OUT/kendall.CONFIG.md and plots;
+--where, --folds and other labels have files of their own. A model that predicts NaN or infinity is left out, and so is
+one that was not named and whose library is missing; the exit code is then 3.
 """
 
 from collections.abc import Iterator, Sequence

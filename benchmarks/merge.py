@@ -3,11 +3,8 @@
     python -m benchmarks.merge --zoo DIR --config shakespeare-repeats           runs of one configuration, other seeds
     python -m benchmarks.merge --zoo DIR --config mnist --data DATA             one seed, other configurations
 
-Pairs are drawn by a fixed seed: of runs that repeat one configuration where the config has such, else of any two. Each
-is aligned by the permutations of heads and units, by the paper's group, by the whole group, and with ``--steps`` also
-by gradient steps on training batches. The barrier is the highest loss on the line minus the mean of its ends. Where
-configurations are repeated, the first 2, 4, 8 … runs of each are merged and compared with their best member and with
-their ensemble, the mean of their probabilities.
+The barrier is the highest loss on the line minus the mean of its ends. Where configurations are repeated, the first 2,
+4, 8 … runs of each are merged and compared with their best member and with the mean of their probabilities.
 """
 
 from dataclasses import dataclass

@@ -1,11 +1,7 @@
 """The static page of a zoo (zoo.page) with the predictors of the tables and of the leaderboard.
 
 python -m benchmarks.page small-transformer-zoo site/            then open site/index.html in a browser
-python -m benchmarks.page small-transformer-zoo site/ --results demo/results
 python -m benchmarks.page small-transformer-zoo site/ --picture docs/page.png        needs a browser: make browser
-
-The predictions are those behind the tables, for the test split of the zoo that was measured, and the submissions to the
-leaderboard for this zoo's own test rows; the page tells them apart.
 """
 
 from dataclasses import dataclass

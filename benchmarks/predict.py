@@ -1,14 +1,12 @@
 """Ranks checkpoints by predicted accuracy or loss, with a fitted predictor and without any test data.
 
 python -m benchmarks.predict small-transformer-zoo --config mnist            the test split of a zoo
-python -m benchmarks.predict small-transformer-zoo --config mnist --where "optimizer == 'adam'" --top 5
 python -m benchmarks.predict one.safetensors two.pt folder/                  files of zoo.export, state_dicts of torch
 python -m benchmarks.predict DIR --config mnist --predictor mine.safetensors one that benchmarks.pretrain fitted, or a
                                                                              folder of nfn.save_predictor
 
-Without --predictor it is the one of this package whose transformers these are (nfn.load_pretrained). Where they
-were measured, Kendall's tau of the ranking is printed with its interval. A file of weights is read without executing
-anything in it.
+Without --predictor it is the one of this package whose transformers these are. Where they were measured, Kendall's tau
+of the ranking is printed with its interval. A file of weights is read without executing anything in it.
 """
 
 from dataclasses import dataclass

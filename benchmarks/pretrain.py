@@ -2,12 +2,9 @@
 
 python -m benchmarks.pretrain --zoo DIR --config mnist mnist-seeds --out nfn/pretrained/mnist.safetensors
 
-Gauge-NFN by its own recipe, on the checkpoints of the training split, or one per run (--checkpoint), learns to predict
-the test accuracy, the test loss of language models, or another label (--label). Several configs of
-one task are joined: the predictor then has seen runs that share a seed and runs with seeds of their own. The epoch is
-chosen on all validation rows. The interval is calibrated on those of configs with a seed for each run, if there are
-any, since whoever uses the predictor has other seeds. The file as stored is tested once on the test split of each
-config. `nfn.load_pretrained` reads it, `python -m benchmarks.predict` ranks checkpoints with it.
+Gauge-NFN by its own recipe. Several configs of one task are joined; the interval is calibrated on the validation rows
+of those with a seed for each run, if there are any, since whoever uses the predictor has other seeds. The file as
+stored is tested once on the test split of each config. `nfn.load_pretrained` and `benchmarks.predict` read it.
 """
 
 from dataclasses import dataclass

@@ -2,17 +2,12 @@
 training data and epoch, read from the weights by every kind of features.
 
 python -m benchmarks.recipe                                    MNIST, on the zoo in this repository
-python -m benchmarks.recipe --config mnist mnist-seeds --zoo DIR --device cuda --out results
 python -m benchmarks.recipe --models mlp gauge_nfn my_module:MyPredictor --where "checkpoint == 'epoch_100'"
 
-What a predictor reads of each checkpoint (for MLP and STATNN the features of their components, else `Predictor.inputs`)
-is computed once and scaled by the train split. The same network reads all of them: two hidden layers and one head per
-hyperparameter, whose classes are the values of the grid; of more than 16 values, eight intervals with equally many
-rows. Cross entropies are summed, the epoch is chosen on validation, the test split is read once. Chance is one of the
-classes, majority always the most frequent one of the train split. Of ordered hyperparameters Kendall's τ is given too,
-between value and expected class. A hyperparameter that all runs share is left out.
-
-Writes OUT/recipe.jsonl and OUT/recipe.CONFIG.md.
+The same network reads what each predictor does of a checkpoint, scaled by the train split: two hidden layers and one
+head per hyperparameter, whose classes are the values of the grid; of more than 16 values, eight intervals with equally
+many rows. The epoch is chosen on validation, the test split is read once. A hyperparameter that all runs share is left
+out. Writes OUT/recipe.jsonl and OUT/recipe.CONFIG.md.
 """
 
 from dataclasses import dataclass

@@ -1,18 +1,15 @@
 """Rows: τ of every predictor against the number of training rows, and the curve towards the paper's.
 
 python -m benchmarks.rows                                      MNIST, on the zoo in this repository
-python -m benchmarks.rows --config mnist agnews --zoo DIR --device cuda --out results
 python -m benchmarks.rows --sizes 100 200 400 --models mlp hyperparameters --quick
 
-Fits every predictor on 250, 500, 1,000, 2,000 and all rows of the train split. The rows are taken in the order of their
-runs' hashes, so a smaller part lies in every larger one; validation and test stay whole, so that nothing else changes.
-Sizes that the train split does not have are left out. To the means a curve is fitted and continued to --towards rows
-with the interval of a bootstrap; it needs three sizes:
+Every predictor is fitted on the first rows of the train split in the order of their runs' hashes, so a smaller part
+lies in every larger one; validation and test stay whole. To the means of three sizes or more a curve is fitted and
+continued to --towards rows:
 
     τ(n) = τ∞ − a·n^(−b)     τ∞ ≤ 1,  a ≥ 0,  0.05 ≤ b ≤ 3
 
-Writes OUT/rows.jsonl, OUT/rows.CONFIG.md and OUT/rows.CONFIG.png; finished trials are not computed again, and those on
-all rows are the trials of benchmarks.kendall.
+Writes OUT/rows.jsonl, OUT/rows.CONFIG.md and OUT/rows.CONFIG.png; finished trials are not computed again.
 """
 
 from dataclasses import dataclass, replace

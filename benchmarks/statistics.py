@@ -3,23 +3,15 @@
     τ_b = Σ_{i<j} s_ij / √(Σ_{i<j} |x_ij| · Σ_{i<j} |y_ij|)     x_ij = sign(x_i − x_j),  y_ij = sign(y_i − y_j),
                                                                 s_ij = x_ij·y_ij
 
-In a cross-validation both sums go over the pairs of runs in the same fold, which one fit has predicted. A pair in two
-folds would compare two fits, and a fit whose training runs are worse for lack of the good ones that it is tested on
-predicts less for these: over all pairs, a predictor of the mean would have a negative τ instead of 0.
-
+In a cross-validation both sums go over the pairs of runs in the same fold, which one fit has predicted.
 ``kendall_tau`` is scipy's, the reference. The other two follow the formula, with n² signs: slower for one ranking of
-thousands of rows, and far faster for the many rankings of an epoch or the thousand resamples of a bootstrap.
+thousands of rows, and far faster for the many rankings of an epoch or the thousand resamples of a bootstrap, which
+draws runs with all their checkpoints.
 
-Seeds alone understate the error, since they all share one test set. The interval resamples the runs of the test set,
-with all checkpoints of a run together, since these are not independent measurements.
-
-Within a configuration τ shows whether a model tells apart runs that differ in nothing but their seed:
+Within a configuration τ shows whether a model tells apart runs that differ in nothing but their seed; configurations
+count that have two runs or more, unless their accuracies are all the same:
 
     τ_within = mean over configurations c of τ_b(predictions of the runs of c, their accuracies)
-
-A model that reads nothing but hyperparameters predicts one value for all runs of a configuration, so its τ_within is 0
-by construction: what is above 0 was read from weights. Configurations count with two runs or more, unless their
-accuracies are all the same: then there is nothing to rank. A constant prediction ranks nothing and counts as 0.
 """
 
 import math

@@ -2,20 +2,12 @@
 
 python -m benchmarks.transfer                                  all configs of the zoo in this repository
 python -m benchmarks.transfer --config mnist mnist-seeds --zoo DIR --device cuda --out results
-python -m benchmarks.transfer --quick --models hyperparameters gauge_nfn
 python -m benchmarks.transfer --tested-on configs              not on the other checkpoints of the same config
 
-Every config is fitted on at one checkpoint (--checkpoint, by default the one nearest to 75 % of the epochs) and tested
-on its own test split, on its other checkpoints, and on every other config of the same task and dimensions: mnist is
-tested on mnist-seeds, and the reverse. Each predictor is fitted once for all of them.
-
-Two configs may have the same configurations with other seeds, and these lie in different splits. A test run whose
-configuration was fitted on is not new: its accuracy is nearly that of the run in the train split. So τ is given on the
-test rows whose configuration is not in the train split, and beside it on all of them. Configurations of the validation
-split stay in: it chooses the epoch or the number of trees, and nothing else. A run of the train split is never tested
-on.
-
-Writes OUT/transfer.jsonl and OUT/transfer.CONFIG.md; finished trials are not computed again.
+Every config is fitted on at one checkpoint and tested on its own test split, on its other checkpoints, and on every
+other config of the same task and dimensions, without the runs it was fitted on: once on the rows whose configuration is
+not in the train split, and once on all. Writes OUT/transfer.jsonl and OUT/transfer.CONFIG.md; finished trials are not
+computed again.
 """
 
 from collections.abc import Sequence

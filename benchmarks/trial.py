@@ -1,9 +1,8 @@
 """A trial is a model fitted once, at one seed: what identifies it, where finished ones are stored, how it is computed.
 
-It is fitted on train, chosen on validation, judged on test, and stored. No trial is computed twice: there is one
-safetensors file per config and model, for all tables. A file holds the test predictions of its trials and, once for all
-trials that share them, the truth, the run numbers and, where there are repeats, the numbers of the configurations. Its
-header has one line of JSON per trial. The whole file is replaced when trials are added.
+It is fitted on train, chosen on validation, judged on test, and stored in one safetensors file per config and model,
+for all tables: no trial is computed twice. The header has one line of JSON per trial; arrays that trials share are
+stored once. The whole file is replaced when trials are added.
 """
 
 import ctypes

@@ -6,10 +6,8 @@ python -m benchmarks.leaderboard check FOLDER --predictor mlp      also fits the
 python -m benchmarks.leaderboard submit my_module:MyPredictor --config mnist --authors "Ada Lovelace" --out FOLDER
 python -m benchmarks.leaderboard table                             ranks all submissions of a clone
 
-A submission is a folder with card.toml and one CSV file of predictions for each set of test rows (CONTRIBUTING.md).
-What is predicted is test accuracy, of language models too.
-`table` scores those in benchmarks/submissions/ for test rows of the clone's own zoo, writes
-benchmarks/results/leaderboard.json, and renders the documents.
+A submission is a folder with card.toml and one CSV file of predicted test accuracies for each set of test rows
+(CONTRIBUTING.md). `table` scores those in benchmarks/submissions/ and renders the documents.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """The test rows that a submission is scored on, its score, and the signs that it was made from the test labels.
 
-The statistics are those of the tables (``benchmarks.statistics``). The interval is a bootstrap over test runs, or over
-configurations where each was trained several times. Within a configuration, runs are ranked at the same checkpoint, and
-the mean over its checkpoints is one value of the mean over configurations:
+Within a configuration, runs are ranked at the same checkpoint:
 
     τ_within = mean over configurations c of (mean over checkpoints k of τ_b(predictions of c at k, accuracies))
 """

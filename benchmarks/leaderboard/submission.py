@@ -1,15 +1,13 @@
 """Submissions on disk: folders with a card and the CSV files of predictions that it names, and nothing else.
 
-The card, ``card.toml``, names the authors, what the predictor reads, and the test rows of each file. CONTRIBUTING.md
-shows one. Nothing in a card is imported, followed or fetched. A CSV file has one line for each test row, sorted, so
-that a diff shows which predictions changed:
+CONTRIBUTING.md shows a card, ``card.toml``. Nothing in it is imported, followed or fetched. A CSV file has one line for
+each test row, sorted, so that a diff shows which predictions changed:
 
     run_id,checkpoint,predicted
     0b7c3f1d5e9a2468,epoch_50,0.9182
 
-``leaderboard.json`` has all submissions in order, one ranking for each set of test rows. It is never read: every score
-is computed from the predictions each time, and predictions of rows that no zoo at hand has are not scored. A score is
-thus that of its predictions. How these were made is the word of their authors, like all of a card: labels are public.
+``leaderboard.json`` has one ranking for each set of test rows. It is never read: every score is computed from the
+predictions each time, and predictions of rows that no zoo at hand has are not scored.
 """
 
 import json

@@ -1,9 +1,9 @@
 """The models of a table: those that come with the benchmarks, and predictors of the user's own.
 
-A model of the benchmarks is one entry of ``MODELS``. One of the user's is named ``module:Class`` on the command line:
-an ``nn.Module`` with ``logits(weights)`` is trained like the neural predictors here, anything else with
-``fit(train, validation)`` and ``predict(rows)`` is fitted like the trees. The module is imported, from the current
-folder or from where packages are installed; only names on a command line are, never names read from a file.
+One of the user's is named ``module:Class`` on the command line: an ``nn.Module`` with ``logits(weights)`` is trained
+like the neural predictors here, anything else with ``fit(train, validation)`` and ``predict(rows)`` is fitted like the
+trees. The module is imported, from the current folder or from where packages are installed; only names on a command
+line are, never names read from a file.
 """
 
 import ast

@@ -4,13 +4,10 @@ On weights (appendix:baselines): depth 10, min child weight 50, 256 leaves, squa
 settings. The rest is decided here: boosting stops when validation has not improved for 20 rounds, or after 300, at the
 default learning rate of each library. The random forest is LightGBM's, as the paper takes all three models from
 boosting libraries, with 100 trees, each on the share of the rows that a bootstrap has (63.2 %) and on the usual third
-of the features. A child with fewer than 50 rows is never made, so fewer than 100 training rows give a constant. Each
-``fit`` takes several seeds: sorting 18,506 features into bins takes as long as a dozen trees, and is done once.
+of the features. Each ``fit`` takes several seeds: sorting 18,506 features into bins takes as long as a dozen trees.
 
-On the six hyperparameters of a run: a baseline that the paper does not have. A weight-space model that does not beat it
-has not shown that it reads more than the run's configuration. To make it a strong baseline, the trees are fitted to the
-rank of an accuracy among the training rows, not to the accuracy: the squared error of accuracies is dominated by the
-few runs that failed, and the order of the good runs suffers.
+On the six hyperparameters of a run, trees are fitted to the rank of an accuracy among the training rows: the squared
+error of accuracies is dominated by the few runs that failed, and the order of the good runs suffers.
 """
 
 from collections.abc import Callable, Sequence
