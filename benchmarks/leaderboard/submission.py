@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float
-from msgspec import Meta, to_builtins
+from msgspec import Meta
 
 from benchmarks.leaderboard.scoring import HeldOutRows, Score, leaked_labels, score
 from benchmarks.options import Reads
@@ -329,8 +329,9 @@ def rank(submissions: Sequence[Submission], zoos: Sequence[str]) -> list[dict[st
             zoo, rows = read.get(part.identity, (None, None))
             heading = {"zoo": zoo and Path(zoo).name, "config": part.config, "checkpoint": part.checkpoint}
             heading |= {"test_rows": part.test_rows, "rows": rows and len(rows.keys), "entries": []}
-            known = to_builtins(asdict(part) | asdict(submission.card))
+            known = asdict(part) | asdict(submission.card)
             stated = {"submission": submission.name} | {key: known[key] for key in _STATED}
+            stated |= {key: list(known[key]) for key in ("authors", "reads")}
             rankings.setdefault(part.identity, heading)["entries"].append(stated | scored)
 
     def place(entry: dict[str, Any]) -> tuple[bool, float, str]:
