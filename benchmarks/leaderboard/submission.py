@@ -10,7 +10,6 @@ each test row, sorted, so that a diff shows which predictions changed:
 predictions each time, and predictions of rows that no zoo at hand has are not scored.
 """
 
-import json
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -341,8 +340,3 @@ def rank(submissions: Sequence[Submission], zoos: Sequence[str]) -> list[dict[st
     for ranking in rankings.values():
         ranking["entries"].sort(key=place)
     return [rankings[key] for key in sorted(rankings, key=lambda key: (not rankings[key]["rows"], key))]
-
-
-def ranking_text(rankings: Sequence[dict[str, Any]]) -> str:
-    """The content of ``leaderboard.json``."""
-    return json.dumps({"zoos": list(rankings)}, indent=1, ensure_ascii=False) + "\n"
