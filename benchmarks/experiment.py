@@ -132,9 +132,15 @@ class Experiment:
                 computed, skipped = compute(part, data, store, jobs=self.jobs, advance=advance)
                 outcomes |= computed
                 self.skipped |= skipped
-        if self.folds:
-            outcomes = _pooled(outcomes, self.folds)
-        self.add(_summarize(outcomes, parts, trials))
+        if self.folds:  # a trial that lacks a fold is left out, so that every run is tested
+            groups = _grouped(outcomes, fold=None).items()
+            outcomes = {trial: Outcome.pooled(found) for trial, found in groups if len(found) == self.folds}
+        rows: list[Result] = []
+        for column in dict.fromkeys(map(_column_of, trials)):
+            in_column = [entry for entry in entries_of(outcomes) if _column_of(entry.trial) == column]
+            rows += _data_rows(column, in_column, parts)
+            rows += _entry_rows([entry for entry in in_column if entry.rankable])
+        self.add(rows)
         return outcomes
 
     def add(self, rows: Sequence[Result]) -> None:
@@ -181,7 +187,7 @@ def _announce(fits: Sequence[Trial], first: float) -> None:
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a table: the outcomes of the trials that differ only in their seed. ``trial`` is the first."""
+    """One entry of a table: the outcomes of the trials that differ only in their seed. ``trial`` is one of them."""
 
     trial: Trial
     outcomes: tuple[Outcome, ...]
@@ -226,30 +232,16 @@ class Entry:
         return Result.estimated(self.trial.benchmark, self.trial.config, metric, values, resampled, **what)
 
 
-def entries_of(outcomes: Outcomes) -> list[Entry]:
-    by_entry: dict[Trial, list[Trial]] = {}
+def _grouped(outcomes: Outcomes, **same: Any) -> dict[Trial, list[Outcome]]:
+    """The outcomes of trials that differ in nothing but these values, by seed."""
+    groups: dict[Trial, list[Outcome]] = {}
     for trial in sorted(outcomes, key=lambda trial: trial.seed):
-        by_entry.setdefault(replace(trial, seed=0), []).append(trial)
-    return [Entry(trials[0], tuple(outcomes[trial] for trial in trials)) for trials in by_entry.values()]
+        groups.setdefault(replace(trial, **same), []).append(outcomes[trial])
+    return groups
 
 
-def _pooled(outcomes: Outcomes, folds: int) -> Outcomes:
-    """The trials of each fold as one of all folds; one that lacks a fold is left out, so that every run is tested."""
-    by_trial: dict[Trial, list[Outcome]] = {}
-    for trial, outcome in outcomes.items():
-        by_trial.setdefault(replace(trial, fold=None), []).append(outcome)
-    return {trial: Outcome.pooled(parts) for trial, parts in by_trial.items() if len(parts) == folds}
-
-
-def _summarize(outcomes: Outcomes, parts: Sequence[BenchmarkData], trials: Sequence[Trial]) -> list[Result]:
-    """All rows of a table: those of the data in each column, and those of every entry."""
-    rows: list[Result] = []
-    entries = entries_of(outcomes)
-    for column in dict.fromkeys(map(_column_of, trials)):
-        in_column = [entry for entry in entries if _column_of(entry.trial) == column]
-        rows += _data_rows(column, in_column, parts)
-        rows += _entry_rows([entry for entry in in_column if entry.rankable])
-    return rows
+def entries_of(outcomes: Outcomes) -> list[Entry]:
+    return [Entry(trial, tuple(found)) for trial, found in _grouped(outcomes, seed=0).items()]
 
 
 def _column_of(trial: Trial) -> Trial:

@@ -62,7 +62,7 @@ def _predictions(folder: Path) -> Iterator[Predictions]:
             yield Predictions(
                 config,
                 known_models()[name].title,
-                _describe(index),
+                index.heading(f"test split of a zoo of {count_runs(index)} runs"),
                 (direction * outcome.predicted.astype(float)).tolist(),
                 (direction * outcome.truth.astype(float)).tolist(),
                 tau=index.value("tau", name, **setting),
@@ -91,11 +91,6 @@ def _submitted(submissions: Path, zoo: str) -> Iterator[Predictions]:
                 interval=None if tau["low"] is None else [tau["low"], tau["high"]],
                 reads_weights="weights" in submission.card.reads,
             )
-
-
-def _describe(index: ResultIndex) -> str:
-    """Which checkpoints these are."""
-    return index.heading(f"test split of a zoo of {count_runs(index)} runs")
 
 
 def _find_chromium() -> str | None:

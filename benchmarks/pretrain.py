@@ -55,10 +55,11 @@ from jaxtyping import Float
 
 from benchmarks.data import MIN_ROWS, BenchmarkData, Checkpoints, Fitted, Outcome, require_rows
 from benchmarks.leaderboard.scoring import HeldOutRows
+from benchmarks.models.registry import builder
 from benchmarks.models.training import RECIPES, TrainingGroup, train_together
 from benchmarks.results import current_commit, describe_device
 from benchmarks.statistics import kendall_tau, tau_with_interval
-from nfn import GaugeNFN, Pretrained, load_pretrained
+from nfn import Pretrained, load_pretrained
 from nfn.predictors.conformal import LEVEL, ConformalInterval
 from nfn.predictors.storage import CARD_SUFFIX, save_pretrained
 from nfn.training import READ_AT_ONCE
@@ -118,16 +119,6 @@ def _joined(parts: Sequence[BenchmarkData], tested: Sequence[str]) -> BenchmarkD
         for split in ("train", "validation")
     )
     return replace(parts[0], train=train.apart_from(validation.runs), validation=validation)
-
-
-def _fit(data: BenchmarkData, seed: int, epochs: int) -> Fitted:
-    group = TrainingGroup(np.arange(len(data.train)), np.arange(len(data.validation)), (seed,))
-
-    def build(generator: torch.Generator) -> GaugeNFN:
-        return GaugeNFN(data.train.spec, generator=generator)
-
-    ((fitted,),) = train_together(build, [group], data.train, data.validation, RECIPES[_RECIPE], epochs)
-    return fitted
 
 
 def _stored(pretrained: Pretrained) -> Fitted:
@@ -251,11 +242,14 @@ def main(options: _Options) -> None:
     joined = _joined(
         [config.data for config in configs], [run for config in configs for run, _ in config.held_out.keys]
     )
-    fitted = _fit(joined, options.seed, options.epochs)
+    train, validation = joined.train, joined.validation
+    group = TrainingGroup(np.arange(len(train)), np.arange(len(validation)), (options.seed,))
+    build = builder("gauge_nfn", train.spec, None, None)
+    ((fitted,),) = train_together(build, [group], train, validation, RECIPES[_RECIPE], options.epochs)
     assert fitted.predictor is not None
     calibrated = [config.data for config in configs if config.own_seeds] or [config.data for config in configs]
     runs = np.concatenate([data.validation.runs for data in calibrated])
-    rows = joined.validation.take(np.flatnonzero(np.isin(joined.validation.runs, runs)))
+    rows = validation.take(np.flatnonzero(np.isin(validation.runs, runs)))
     sides = (direction_of(rows.label) * side for side in (fitted.predict(rows), rows.truth()))
     interval = ConformalInterval.fit(*map(torch.from_numpy, sides))
     with tempfile.TemporaryDirectory(prefix="pretrain-") as scratch:

@@ -106,8 +106,7 @@ def _curve_rows(outcomes: Outcomes, all_rows: int, towards: int) -> list[Result]
 
 def _rows_of_one(trial: Trial, entries: Mapping[int, Entry], towards: int) -> Iterable[Result]:
     sizes = list(entries)
-    (largest,) = (entries[size] for size in sizes if size == max(sizes))
-    beyond = Entry(trial, largest.outcomes)
+    beyond = Entry(trial, entries[max(sizes)].outcomes)
     curve = _LearningCurves.fit(sizes, np.array([[float(np.mean(entry.taus())) for entry in entries.values()]]))
     resampled = np.stack([_resampled_means(entry) for entry in entries.values()], axis=1)
     whole = np.isfinite(resampled).all(axis=1)
