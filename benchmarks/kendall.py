@@ -96,13 +96,11 @@ def _recipes_of(options: _Options, model: str, threshold: float, label: str) -> 
     A model with a recipe of its own is trained by that instead of the paper's, and by no other. The rank is the target
     for a loss anyway.
     """
-    benchmark_model = known_models()[model]
-    own = benchmark_model.recipe
-    others_too = threshold == _thresholds(options, label)[0] and benchmark_model.neural and own == "paper"
-    recipes = [recipe for recipe in options.recipes if recipe == "paper" or others_too]
-    recipes = [recipe for recipe in recipes if recipe != "place" or label == "test_accuracy"]
-    recipes = [recipe for recipe in recipes if recipe != "scaled" or benchmark_model.scalable]
-    return [own if recipe == "paper" else recipe for recipe in recipes]
+    known = known_models()[model]
+    others = threshold == _thresholds(options, label)[0] and known.neural and known.recipe == "paper"
+    trained = {"paper": True, "converged": others, "scaled": others and known.scalable}
+    trained |= {"place": others and label == "test_accuracy"}
+    return [known.recipe if recipe == "paper" else recipe for recipe in options.recipes if trained[recipe]]
 
 
 def _entries(experiment: Experiment, options: _Options, data: BenchmarkData) -> Iterator[Sequence[Trial]]:

@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -144,18 +145,16 @@ def append(rows: Iterable[Result], folder: Path = FOLDER) -> None:
 
     A file is replaced as a whole, so it never holds half a row, and writers wait for each other.
     """
-    by_file: dict[Path, list[Result]] = {}
+    texts: dict[Path, str] = defaultdict(str)
     for row in rows:
-        by_file.setdefault(folder / f"{row.benchmark}.jsonl", []).append(row)
+        line = json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False)
+        texts[folder / f"{row.benchmark}.jsonl"] += f"{line}\n"
     folder.mkdir(parents=True, exist_ok=True)
-    for path, new in by_file.items():
+    for path, text in texts.items():
         with exclusive(folder, busy=None):
-            lines = path.read_bytes() if path.exists() else b""
-            if lines and not lines.endswith(b"\n"):
-                lines += b"\n"
-            for row in new:
-                lines += json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False).encode() + b"\n"
-            write_atomically(path, lines)
+            before = path.read_bytes() if path.exists() else b""
+            end = b"" if not before or before.endswith(b"\n") else b"\n"
+            write_atomically(path, before + end + text.encode())
 
 
 def append_new(rows: Sequence[Result], folder: Path = FOLDER) -> None:
@@ -299,10 +298,8 @@ class ResultIndex:
     def find(self, metric: str, who: str, **setting: Value) -> Result | None:
         """The last row of a metric of a model (or variant) with this setting; None means that it is not set."""
         wanted = {name: list(value) if isinstance(value, tuple) else value for name, value in setting.items()}
-        for row in reversed(self.measured(metric, who)):
-            if all(row.setting.get(name) == value for name, value in wanted.items()):
-                return row
-        return None
+        rows = reversed(self.measured(metric, who))
+        return next((row for row in rows if all(row.setting.get(name) == wanted[name] for name in wanted)), None)
 
     def measured(self, metric: str, who: str) -> Sequence[Result]:
         """All rows of a metric of a model or variant, in every setting."""
@@ -311,9 +308,9 @@ class ResultIndex:
     @functools.cached_property
     def _by_name(self) -> dict[tuple[str, str], list[Result]]:
         """The rows by metric and by model or variant, of which a row has one."""
-        found: dict[tuple[str, str], list[Result]] = {}
+        found = defaultdict(list)
         for row in self.rows:
-            found.setdefault((row.metric, row.model or row.variant or ""), []).append(row)
+            found[row.metric, row.model or row.variant or ""].append(row)
         return found
 
     def value(self, metric: str, who: str, **setting: Value) -> float | None:

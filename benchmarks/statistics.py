@@ -131,10 +131,10 @@ def standard_error(values: Sequence[float]) -> float | None:
     return float(np.std(values, ddof=1) / math.sqrt(len(values)))
 
 
-def resample_runs(runs: Integer[np.ndarray, " n"], seed: int = 0, resamples: int = _RESAMPLES) -> np.ndarray:
+def resample_runs(runs: Integer[np.ndarray, " n"], resamples: int = _RESAMPLES) -> np.ndarray:
     """How often each row is in each resample [b, n]: runs are drawn with replacement, with all their rows."""
     _, numbers = np.unique(runs, return_inverse=True)
-    return _drawn(int(numbers.max()) + 1, seed, resamples)[:, numbers].astype(np.float64)
+    return _drawn(int(numbers.max()) + 1, resamples)[:, numbers].astype(np.float64)
 
 
 def bootstrap_taus(
@@ -172,9 +172,7 @@ def coefficient_of_determination(predicted: Float[np.ndarray, " n"], truth: Floa
     return 1 - float(np.square(truth.astype(np.float64) - predicted).sum()) / spread
 
 
-def noise_ceiling(
-    accuracy: Float[np.ndarray, " n"], test_examples: int, seed: int = 0, folds: _Folds = None
-) -> float | None:
+def noise_ceiling(accuracy: Float[np.ndarray, " n"], test_examples: int, folds: _Folds = None) -> float | None:
     """The τ of a perfect predictor of true accuracies, which cannot predict the sampling error of measured ones.
 
     An accuracy measured on N examples scatters around the true one like a binomial: this is the mean τ between the
@@ -182,10 +180,9 @@ def noise_ceiling(
     the unknown true ones and are slightly more spread out (too high), and runs share their test examples, so that part
     of the scatter cancels in a comparison (too low). None if no draw can be ranked.
     """
-    generator = np.random.default_rng(seed)
     clipped = np.clip(accuracy.astype(np.float64), 0, 1)
-    draws = generator.binomial(test_examples, clipped, size=(_CEILING_DRAWS, len(accuracy))) / test_examples
-    taus = [kendall_tau(drawn, accuracy, folds) for drawn in draws]
+    draws = np.random.default_rng(0).binomial(test_examples, clipped, size=(_CEILING_DRAWS, len(accuracy)))
+    taus = [kendall_tau(drawn / test_examples, accuracy, folds) for drawn in draws]
     defined = [tau for tau in taus if not math.isnan(tau)]
     return float(np.mean(defined)) if defined else None
 
@@ -222,13 +219,11 @@ def _rankable(
             yield rows
 
 
-def resampled_means(
-    taus: Float[np.ndarray, " m"], seed: int = 0, resamples: int = _RESAMPLES
-) -> Float[np.ndarray, " b"]:
+def resampled_means(taus: Float[np.ndarray, " m"], resamples: int = _RESAMPLES) -> Float[np.ndarray, " b"]:
     """The mean τ of each resample: as many configurations, drawn with replacement."""
-    return _drawn(len(taus), seed, resamples) @ taus / len(taus)
+    return _drawn(len(taus), resamples) @ taus / len(taus)
 
 
-def _drawn(count: int, seed: int, resamples: int) -> Integer[np.ndarray, "b n"]:
+def _drawn(count: int, resamples: int) -> Integer[np.ndarray, "b n"]:
     """How often each of ``count`` is drawn in each resample, with replacement."""
-    return np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=resamples)
+    return np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=resamples)

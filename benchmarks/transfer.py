@@ -41,20 +41,14 @@ def _targets(
     zoo: PublishedZoo, config: str, fitted_at: str, configs: Sequence[str], kinds: Sequence[str] = get_args(_Kind)
 ) -> list[tuple[str, str]]:
     """Config and checkpoint of the other test splits: the config's own checkpoints, then configs that are alike."""
-    details = zoo.config(config)
-    alike = [
-        name
-        for name in configs
-        if name != config and (zoo.config(name).task, zoo.config(name).spec) == (details.task, details.spec)
-    ]
-    found = {
-        "checkpoints": [(config, label) for label in details.checkpoints if label != fitted_at],
-        "configs": [
-            (name, fitted_at if fitted_at in (*other.checkpoints, "all") else other.usual_checkpoint)
-            for name, other in ((name, zoo.config(name)) for name in alike)
-        ],
-    }
-    return [target for kind, targets in found.items() if kind in kinds for target in targets]
+    details, targets = zoo.config(config), []
+    if "checkpoints" in kinds:
+        targets += [(config, label) for label in details.checkpoints if label != fitted_at]
+    for name in configs if "configs" in kinds else ():
+        other = zoo.config(name)
+        if name != config and (other.task, other.spec) == (details.task, details.spec):
+            targets.append((name, fitted_at if fitted_at in (*other.checkpoints, "all") else other.usual_checkpoint))
+    return targets
 
 
 @_command
@@ -62,13 +56,10 @@ def _targets(
 def main(options: _Options) -> None:
     experiment, models = Experiment("transfer", options), check_models(options.models)
     zoo = PublishedZoo.read(find_folder(options.zoo, *(options.config or ())[:1]))
-    configs = options.config or tuple(zoo.configs)
-    others = {
-        config: _targets(
-            zoo, config, options.checkpoint or zoo.config(config).usual_checkpoint, configs, options.tested_on
-        )
-        for config in configs
-    }
+    configs, others = options.config or tuple(zoo.configs), {}
+    for config in configs:
+        fitted_at = options.checkpoint or zoo.config(config).usual_checkpoint
+        others[config] = _targets(zoo, config, fitted_at, configs, options.tested_on)
     if not any(others.values()):
         only = "" if options.tested_on == ("configs",) else "one checkpoint and "
         raise ValueError(f"{', '.join(configs)}: {only}no other config alike, so nothing to test on")

@@ -84,7 +84,7 @@ from benchmarks.leaderboard.submission import (
     submissions_in,
     write_submission,
 )
-from benchmarks.models.registry import MODELS, BenchmarkModel, check_models, known_models, own_models
+from benchmarks.models.registry import MODELS, check_models, known_models, own_models
 from benchmarks.report import find_clone, rankings_of, write_documents
 from benchmarks.tables import for_terminal, number, render_table, threshold_title, with_interval
 from benchmarks.trial import Trial, TrialStore, compute
@@ -177,11 +177,15 @@ def _submit(options: _Submit) -> None:
         file=f"{rows.config}.{rows.checkpoint}.{rows.sha256[:8]}.csv",
         seed=options.seed if model.seeded else None,
     )
+    code = options.code
+    if code is None and name in MODELS and (own := model.kind or model.fit):
+        # the file of this repository that it is in
+        code = Path(inspect.getfile(own)).resolve().relative_to(Path(__file__).parents[2]).as_posix()
     card = Card(
         name=options.name or model.title,
         authors=options.authors or _OWN_AUTHORS,
         paper=options.paper or _PAPERS.get(name),
-        code=options.code or _code_of(model),
+        code=code,
         reads=options.reads or tuple(word for word in model.reads if word != "label"),
         predictions=(),
     )
@@ -195,14 +199,6 @@ def _submit(options: _Submit) -> None:
     )
     write_submission(options.out, card, measured, rows, fitted.predicted)
     print(f"written: {options.out}; look at its card.toml, then: python -m benchmarks.leaderboard check {options.out}")
-
-
-def _code_of(model: BenchmarkModel) -> str | None:
-    """The file of this repository that a model of the benchmarks is in."""
-    code = model.kind or model.fit
-    if model.name not in MODELS or code is None or (file := inspect.getsourcefile(code)) is None:
-        return None
-    return Path(file).resolve().relative_to(Path(__file__).parents[2]).as_posix()
 
 
 def _table(options: _Table) -> None:

@@ -145,10 +145,8 @@ def leaked_labels(predicted: Float[np.ndarray, " n"], rows: HeldOutRows) -> str 
     error (with few rows, half a test example); τ is nearer to 1 than to the noise ceiling (labels behind some monotone
     map).
 
-    Labels with more noise than that cannot be told from good predictions. All transformers are measured on the same
-    examples, so a part of the sampling error is common to training and test labels, and can be learned: on AG News the
-    median error of Invariant-NFN is a third of the sampling error, and its τ is above the noise ceiling. A noise of
-    0.002 is about the sampling error on MNIST, and half of it on AG News.
+    Labels with more noise than that cannot be told from good predictions: all transformers are measured on the same
+    examples, so a part of the sampling error is common to training and test labels, and can be learned.
     """
     few = len(predicted) < _FEWEST_ROWS
     half = np.abs(predicted - rows.truth) <= 0.5 / rows.test_examples

@@ -107,7 +107,7 @@ from torch import Tensor
 
 from benchmarks import results
 from benchmarks.results import Result, Setting
-from benchmarks.speed.measurements import Samples, line_of, measure, say, speed_row
+from benchmarks.speed.measurements import line_of, measure, say, speed_row
 from benchmarks.speed.training import gauge, generation, nfn
 from benchmarks.trial import memory_of_process
 from zoo.export import export_checkpoints
@@ -199,7 +199,7 @@ def _measure_ways(folder: Path, config: str, scratch: Path, repeats: int) -> Ite
     setting: Setting = {"checkpoints": len(reader), "batch_size": ROWS_PER_BATCH, "threads": torch.get_num_threads()}
     row = partial(speed_row, "loader", config, setting=setting, packages=_LOADER_PACKAGES)
 
-    def rate(variant: str, seconds: Samples) -> Result:
+    def rate(variant: str, seconds: Sequence[float]) -> Result:
         return row(variant, "checkpoints_per_second", [len(reader) / each for each in seconds])
 
     say(f"reading {len(reader):,} checkpoints {repeats} times in each way, in turn")
