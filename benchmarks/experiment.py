@@ -119,8 +119,11 @@ class Experiment:
         missing = dict.fromkeys(filter(None, (known_models()[trial.model].missing() for trial in fits)))
         if missing and getattr(self.options, "models", None) not in (SIX_MODELS, USUAL_MODELS):
             raise ValueError("; ".join(missing))  # before the first fit; models that were not named are left out
-        if not self.options.quick:
-            _announce(fits, trials[0].threshold)
+        as_quick = [fit for fit in fits if (fit.seed, fit.threshold) == (0, trials[0].threshold)]
+        as_quick = [fit for fit in as_quick if fit.recipe in ("paper", known_models()[fit.model].recipe)]
+        if not self.options.quick and len(as_quick) < len(fits):
+            line = f"{fits[0].config}: {how_many(len(fits), 'trial')} to fit; --quick fits {len(as_quick)} of them"
+            print(line, file=sys.stderr, flush=True)
         outcomes: Outcomes = {}
         with progress_bar() as bar:
             task = bar.add_task(parts[0].config, total=len(trials) * len(parts))
@@ -171,18 +174,6 @@ class Experiment:
             print(f"skipped: {reason}", file=sys.stderr)
         if self.skipped:
             sys.exit(_SOME_SKIPPED)
-
-
-def _announce(fits: Sequence[Trial], first: float) -> None:
-    """Prints how many trials are to be fitted, where ``--quick`` fits fewer; ``first`` is the threshold that it has."""
-    quick = [
-        trial
-        for trial in fits
-        if (trial.seed, trial.threshold) == (0, first) and trial.recipe in ("paper", known_models()[trial.model].recipe)
-    ]
-    if len(quick) < len(fits):
-        line = f"{fits[0].config}: {how_many(len(fits), 'trial')} to fit; --quick fits {len(quick)} of them"
-        print(line, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)

@@ -338,12 +338,12 @@ def _headline_zoos(folder: Path) -> dict[str, ResultIndex]:
 
 def _leader(zoos: Mapping[str, ResultIndex]) -> str | None:
     """Of the models that read weights alone and have rows in all of these zoos, the one with the highest mean τ."""
-    rows = {
-        name: [row for index in zoos.values() if (row := index.find("tau", name, **main_setting(name)))]
-        for name in weight_models()
-    }
-    means = {name: np.mean([row.value for row in found]) for name, found in rows.items() if len(found) == len(zoos) > 0}
-    return max(means, key=lambda name: means[name], default=None)
+    means = {}
+    for name in weight_models():
+        taus = [index.value("tau", name, **main_setting(name)) for index in zoos.values()]
+        if taus and None not in taus:
+            means[name] = np.mean([tau for tau in taus if tau is not None])
+    return max(means, key=means.__getitem__, default=None)
 
 
 def _final_runs(folder: Path) -> dict[str, pd.DataFrame]:

@@ -272,15 +272,15 @@ def train_one_by_one(
     Batches, targets, learning rates and the choice of the epoch are those of ``train_together``.
     """
     device = train.weights.device
-    all_fitted: list[list[Fitted]] = [[] for _ in groups]
-    for group, fitted in zip(groups, all_fitted, strict=True):
-        for seed in group.seeds:
-            # torch's own random numbers, which dropout draws from, follow the seed and are put back afterwards
-            with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-                torch.manual_seed(seed)
-                module = build(torch.Generator().manual_seed(seed)).to(device)
-                fitted.append(_train_one(module, replace(group, seeds=(seed,)), train, validation, recipe, epochs))
-    return all_fitted
+
+    def fit(group: TrainingGroup, seed: int) -> Fitted:
+        # torch's own random numbers, which dropout draws from, follow the seed and are put back afterwards
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            module = build(torch.Generator().manual_seed(seed)).to(device)
+            return _train_one(module, replace(group, seeds=(seed,)), train, validation, recipe, epochs)
+
+    return [[fit(group, seed) for seed in group.seeds] for group in groups]
 
 
 def _train_one(
