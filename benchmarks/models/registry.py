@@ -102,12 +102,11 @@ class BenchmarkModel:
 
 
 def _average(name: str, title: str, other: str) -> BenchmarkModel:
-    words, read = {"hyperparameters": ("hyperparameters only", other), "current_label": ("today's label", "label")}[
-        other
-    ]
+    """A model and, by ranks, hyperparameters only or today's label."""
+    words = {"hyperparameters": "hyperparameters only", "current_label": "today's label"}[other]
     own = "hyperparameters" if name == "hyperparameters" else "weights"
-    what: dict[str, Any] = {"parts": (name, other), "recipe": "gauge", "reads": (own, read)}
-    return BenchmarkModel(f"{name}_{other}", f"{title} averaged with {words}", **what)
+    what: dict[str, Any] = {"parts": (name, other), "reads": (own, other.removeprefix("current_"))}
+    return BenchmarkModel(f"{name}_{other}", f"{title} averaged with {words}", recipe="gauge", **what)
 
 
 _variant = partial(BenchmarkModel, variant_of="transformer_nfn")

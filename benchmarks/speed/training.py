@@ -51,9 +51,8 @@ def generation(options: Any) -> Iterator[Result]:
     dropout rates. Inputs are random: the time does not depend on them, except on the lengths of texts.
     """
     device = choose_device(options.device)
-    engines, counts, steps = (["fused", "torch"], [512, 1024], _STEPS_OF_MNIST)
-    if device.type != "cuda":
-        engines, counts, steps = ["torch"], [4], 3
+    on_gpu = device.type == "cuda"
+    engines, counts, steps = (["fused", "torch"], [512, 1024], _STEPS_OF_MNIST) if on_gpu else (["torch"], [4], 3)
     for task in options.config:
         say(f"{task}: one model by itself")
         yield _single(task, device, options)
