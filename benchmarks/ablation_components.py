@@ -3,8 +3,8 @@
 python -m benchmarks.ablation_components                       MNIST and AG News, on the zoo in this repository
 python -m benchmarks.ablation_components --config mnist --zoo DIR --device cuda
 
-This is tab:ablation-components. AG News transformers have no trainable embedding, so there are three choices instead of
-seven. Writes OUT/ablation_components.jsonl and OUT/ablation_components.md; finished trials are not computed again.
+This is tab:ablation-components. Writes OUT/ablation_components.jsonl and OUT/ablation_components.md; finished trials
+are not computed again.
 """
 
 from dataclasses import dataclass

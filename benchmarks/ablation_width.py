@@ -7,6 +7,7 @@ This is tab:ablation-hidden-dim. Writes OUT/ablation_width.jsonl and OUT/ablatio
 not computed again.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -23,37 +24,16 @@ class _Options(TableOptions):
     )
 
     def __post_init__(self) -> None:
-        self.channels()
-
-    def channels(self) -> list[tuple[int, ...]]:
-        return list(map(_parse_width, self.widths))
-
-
-def _parse_width(text: str) -> tuple[int, ...]:
-    """The channels of each layer: ``10`` or ``10,10``."""
-    try:
-        channels = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        channels = ()
-    if not channels or min(channels) < 1:
-        raise ValueError(f"a width is the channels of each layer, such as 10 or 5,5, got {text!r}")
-    return channels
+        for text in self.widths:
+            if not re.fullmatch(r" *[1-9]\d*(, *[1-9]\d*)*", text):
+                raise ValueError(f"a width is the channels of each layer, such as 10 or 5,5, got {text!r}")
 
 
 _command = Command(__name__, "benchmarks.ablation_width", __doc__, _Options, lambda _: ("scipy",))
 
-from benchmarks.experiment import Entry, Experiment, entries_of
-from benchmarks.results import Result
+from benchmarks.experiment import Experiment, entries_of
 from benchmarks.tables import MODEL
 from nfn import TransformerNFN
-from zoo import TransformerSpec
-
-
-def _encoder_parameters(entry: Entry, spec: TransformerSpec) -> Result:
-    """Counted as in the paper: the parameters of the part that reads the encoder, not of the whole predictor."""
-    assert entry.trial.channels is not None
-    part = TransformerNFN(spec, channels=entry.trial.channels).parts["encoder"]
-    return entry.row("encoder_parameters", sum(parameter.numel() for parameter in part.parameters()))
 
 
 @_command
@@ -61,9 +41,13 @@ def main(options: _Options) -> None:
     experiment = Experiment("ablation_width", options)
     for config in experiment.configs:
         data = experiment.data(config)
-        trials = [experiment.trials(data, MODEL, channels=channels) for channels in options.channels()]
-        entries = entries_of(experiment.run(trials, data))
-        experiment.add([_encoder_parameters(entry, data.train.spec) for entry in entries])
+        widths = [tuple(map(int, text.split(","))) for text in options.widths]
+        trials = [experiment.trials(data, MODEL, channels=channels) for channels in widths]
+        for entry in entries_of(experiment.run(trials, data)):
+            # as in the paper, only of the part that reads the encoder
+            part = TransformerNFN(data.train.spec, channels=entry.trial.channels or ()).parts["encoder"]
+            counts = [parameter.numel() for parameter in part.parameters()]
+            experiment.add(entry.rows("encoder_parameters", [sum(counts)]))
         experiment.write(f"ablation_width.{config}.md", config)
     experiment.end()
 

@@ -3,7 +3,7 @@
 python -m benchmarks.census [RUNS]              counts every finished shard below RUNS and stores the rows
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -69,11 +69,8 @@ def _count(config: str, shards: Sequence[Shard]) -> list[Result]:
         "shards": [shard.record.shard for shard in shards],
     }
     device = ", ".join(sorted({shard.device() for shard in shards}))  # that trained the shards, not that counts them
-    rows = [
-        Result.measured("census", config, metric, value, n=len(shards), device="cpu", variant="shards", setting=setting)
-        for metric, value in numbers.items()
-    ]
-    return [replace(row, device=device) for row in rows]
+    what = {"n": len(shards), "device": device, "variant": "shards", "setting": setting}
+    return [Result.measured("census", config, metric, value, **what) for metric, value in numbers.items()]
 
 
 def census_table(rows: Iterable[Result]) -> str:
@@ -86,25 +83,19 @@ def census_table(rows: Iterable[Result]) -> str:
         if row.metric == "runs":  # the first row of a census
             censuses[what] = {}
         censuses[what][row.metric] = row.value
-        sizes[what] = _grid_gigabytes(row.config)
+        spec = SPECS.get(task_of(row.config))  # the paper's grid does not have other tasks
+        weights = _RUNS_PER_TASK * len(CHECKPOINTS) * spec.num_parameters if spec else None
+        sizes[what] = weights and weights * _BYTES_PER_WEIGHT / 1e9
     return render_table("census", censuses=censuses, grid=_RUNS_PER_TASK, grid_gigabytes=sizes)
 
 
 def _named(shards: Sequence[int]) -> str:
     """Such as "shard 3", "shards 0 to 3" or, where some between are missing, "shards 0, 2, 5"."""
-    first, *others = shards
-    if not others:
+    first, last = shards[0], shards[-1]
+    if len(shards) == 1:
         return f"shard {first}"
-    in_a_row = list(shards) == list(range(first, others[-1] + 1))
-    return f"shards {first} to {others[-1]}" if in_a_row else f"shards {', '.join(map(str, shards))}"
-
-
-def _grid_gigabytes(config: str) -> float | None:
-    """The size of the paper's grid; None for a task that it does not have."""
-    spec = SPECS.get(task_of(config))
-    if spec is None:
-        return None
-    return _RUNS_PER_TASK * len(CHECKPOINTS) * spec.num_parameters * _BYTES_PER_WEIGHT / 1e9
+    in_a_row = list(shards) == list(range(first, last + 1))
+    return f"shards {first} to {last}" if in_a_row else f"shards {', '.join(map(str, shards))}"
 
 
 if __name__ == "__main__":

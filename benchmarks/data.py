@@ -107,12 +107,11 @@ class Checkpoints:
         """A number for each row, the same for rows with the same hyperparameters."""
         return self.hyperparameters.groupby(list(CONFIGURATION)).ngroup().to_numpy(dtype=np.int32)
 
-    def apart_from(self, seen: "Checkpoints", configurations_too: bool) -> "Checkpoints":
-        """The rows whose run is not in ``seen``, or with ``configurations_too`` neither run nor configuration."""
-        apart = ~np.isin(self.runs, seen.runs)
-        if configurations_too:
-            own, known = (pd.MultiIndex.from_frame(rows.hyperparameters) for rows in (self, seen))
-            apart &= ~own.isin(known)
+    def apart_from(self, runs: Sequence[str] | np.ndarray, configurations: pd.DataFrame | None = None) -> "Checkpoints":
+        """The rows whose run is not among these, nor their configuration among those that are given."""
+        apart = ~np.isin(self.runs, runs)
+        if configurations is not None:
+            apart &= ~pd.MultiIndex.from_frame(self.hyperparameters).isin(pd.MultiIndex.from_frame(configurations))
         return self.take(np.flatnonzero(apart))
 
     def take(self, rows: Integer[np.ndarray, " m"]) -> "Checkpoints":
@@ -120,19 +119,17 @@ class Checkpoints:
         if np.array_equal(rows, np.arange(len(self))):
             return self
         index = torch.from_numpy(rows).to(self.weights.device)
-        return replace(
-            self,
-            weights=self.weights[index],
-            goodness=self.goodness[index],
-            current=None if self.current is None else self.current[index],
-            runs=self.runs[rows],
-            hyperparameters=self.hyperparameters.iloc[rows].reset_index(drop=True),
-            epochs=None if self.epochs is None else self.epochs[rows],
-        )
+        columns = {name: getattr(self, name) for name in ("weights", "goodness", "current", "runs", "epochs")}
+        taken = {
+            name: column[index] if isinstance(column, Tensor) else column[rows]
+            for name, column in columns.items()
+            if column is not None
+        }
+        return replace(self, **taken, hyperparameters=self.hyperparameters.iloc[rows].reset_index(drop=True))
 
     def with_rows_of(self, other: "Checkpoints") -> "Checkpoints":
         """These rows, followed by the other's of runs that are not among these."""
-        parts = (self, other.apart_from(self, configurations_too=False))
+        parts = (self, other.apart_from(self.runs))
         return replace(
             self,
             weights=torch.cat([part.weights for part in parts]),
@@ -368,10 +365,10 @@ class BenchmarkData:
         No run of this train split is among either.
         """
         added = {
-            Elsewhere(other.config, other.checkpoint, other.fingerprint, unseen): replace(
-                other, open_test=lambda unseen=unseen: other.open_test().apart_from(self.train, unseen)
+            Elsewhere(other.config, other.checkpoint, other.fingerprint, known is not None): replace(
+                other, open_test=lambda known=known: other.open_test().apart_from(self.train.runs, known)
             )
-            for unseen in (True, False)
+            for known in (self.train.hyperparameters, None)
         }
         self.elsewhere |= added
         return list(added)

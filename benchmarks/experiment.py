@@ -22,13 +22,11 @@ from benchmarks.results import Result, ResultIndex, usual_label_of
 from benchmarks.statistics import (
     bootstrap_taus,
     coefficient_of_determination,
-    interval_of,
     is_constant,
     noise_ceiling,
     noise_ceiling_within,
     resample_runs,
     resampled_means,
-    standard_error,
     tau_or_zero,
     taus_within,
 )
@@ -104,10 +102,10 @@ class Experiment:
 
     def trials(self, data: BenchmarkData, model: str, **what: Any) -> list[Trial]:
         """The trials of one entry of a table, one per seed; ``what`` distinguishes it from the other entries."""
-        own = {"where": self.where, "epochs": self.options.epochs, "folds": self.folds, "split": self.split}
-        values = own | what
+        what = {"epochs": self.options.epochs, "folds": self.folds, "split": self.split} | what
+        what |= {"where": self.where and self.where.expression}
         seeds = range(1 if self.options.quick else self.options.seeds)
-        return [Trial.on(data, model, seed, self.benchmark, **values) for seed in seeds]
+        return [Trial.on(data, model, seed, self.benchmark, **what) for seed in seeds]
 
     def run(self, entries: Iterable[Sequence[Trial]], *parts: BenchmarkData) -> Outcomes:
         """Computes the trials of some entries on one data set, or on each fold of one, and stores their rows."""
@@ -121,8 +119,11 @@ class Experiment:
         missing = dict.fromkeys(filter(None, (known_models()[trial.model].missing() for trial in fits)))
         if missing and getattr(self.options, "models", None) not in (SIX_MODELS, USUAL_MODELS):
             raise ValueError("; ".join(missing))  # before the first fit; models that were not named are left out
-        if not self.options.quick:
-            _announce(fits, trials[0].threshold)
+        as_quick = [fit for fit in fits if (fit.seed, fit.threshold) == (0, trials[0].threshold)]
+        as_quick = [fit for fit in as_quick if fit.recipe in ("paper", known_models()[fit.model].recipe)]
+        if not self.options.quick and len(as_quick) < len(fits):
+            line = f"{fits[0].config}: {how_many(len(fits), 'trial')} to fit; --quick fits {len(as_quick)} of them"
+            print(line, file=sys.stderr, flush=True)
         outcomes: Outcomes = {}
         with progress_bar() as bar:
             task = bar.add_task(parts[0].config, total=len(trials) * len(parts))
@@ -134,9 +135,15 @@ class Experiment:
                 computed, skipped = compute(part, data, store, jobs=self.jobs, advance=advance)
                 outcomes |= computed
                 self.skipped |= skipped
-        if self.folds:
-            outcomes = _pooled(outcomes, self.folds)
-        self.add(_summarize(outcomes, parts, trials))
+        if self.folds:  # a trial that lacks a fold is left out, so that every run is tested
+            groups = _grouped(outcomes, fold=None).items()
+            outcomes = {trial: Outcome.pooled(found) for trial, found in groups if len(found) == self.folds}
+        rows: list[Result] = []
+        for column in dict.fromkeys(map(_column_of, trials)):
+            in_column = [entry for entry in entries_of(outcomes) if _column_of(entry.trial) == column]
+            rows += _data_rows(column, in_column, parts)
+            rows += _entry_rows([entry for entry in in_column if entry.rankable])
+        self.add(rows)
         return outcomes
 
     def add(self, rows: Sequence[Result]) -> None:
@@ -169,21 +176,9 @@ class Experiment:
             sys.exit(_SOME_SKIPPED)
 
 
-def _announce(fits: Sequence[Trial], first: float) -> None:
-    """Prints how many trials are to be fitted, where ``--quick`` fits fewer; ``first`` is the threshold that it has."""
-    quick = [
-        trial
-        for trial in fits
-        if (trial.seed, trial.threshold) == (0, first) and trial.recipe in ("paper", known_models()[trial.model].recipe)
-    ]
-    if len(quick) < len(fits):
-        line = f"{fits[0].config}: {how_many(len(fits), 'trial')} to fit; --quick fits {len(quick)} of them"
-        print(line, file=sys.stderr, flush=True)
-
-
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a table: the outcomes of the trials that differ only in their seed. ``trial`` is the first."""
+    """One entry of a table: the outcomes of the trials that differ only in their seed. ``trial`` is one of them."""
 
     trial: Trial
     outcomes: tuple[Outcome, ...]
@@ -220,52 +215,24 @@ class Entry:
         """How often each test row is in each resample of a bootstrap [b, n]."""
         return resample_runs(self.outcomes[0].units)
 
-    def row(self, metric: str, value: float, stderr: float | None = None) -> Result:
-        row = Result.measured(
-            self.trial.benchmark,
-            self.trial.config,
-            metric,
-            value,
-            stderr=stderr,
-            n=len(self.outcomes),
-            device="cpu",
-            model=self.trial.model,
-            setting=self.trial.setting(),
-            packages=_packages_of(self.trial.model),
-        )
-        return replace(row, device=str(self.outcomes[0].notes["device"]))
+    def rows(self, metric: str, values: Sequence[float], resampled: np.ndarray | None = None) -> list[Result]:
+        """The mean of a metric, of all seeds together or of each, with its error and its interval."""
+        model, device = self.trial.model, str(self.outcomes[0].notes["device"])
+        where = {"n": len(self.outcomes), "device": device, "packages": _packages_of(model)}
+        what = {"model": model, "setting": self.trial.setting()} | where
+        return Result.estimated(self.trial.benchmark, self.trial.config, metric, values, resampled, **what)
 
-    def interval_rows(self, metric: str, resampled: np.ndarray) -> Iterable[Result]:
-        """The ends of the interval of a metric, where enough of its resampled values are defined."""
-        if interval := interval_of(resampled):
-            yield self.row(f"{metric}_low", interval[0])
-            yield self.row(f"{metric}_high", interval[1])
+
+def _grouped(outcomes: Outcomes, **same: Any) -> dict[Trial, list[Outcome]]:
+    """The outcomes of trials that differ in nothing but these values, by seed."""
+    groups: dict[Trial, list[Outcome]] = {}
+    for trial in sorted(outcomes, key=lambda trial: trial.seed):
+        groups.setdefault(replace(trial, **same), []).append(outcomes[trial])
+    return groups
 
 
 def entries_of(outcomes: Outcomes) -> list[Entry]:
-    by_entry: dict[Trial, list[Trial]] = {}
-    for trial in sorted(outcomes, key=lambda trial: trial.seed):
-        by_entry.setdefault(replace(trial, seed=0), []).append(trial)
-    return [Entry(trials[0], tuple(outcomes[trial] for trial in trials)) for trials in by_entry.values()]
-
-
-def _pooled(outcomes: Outcomes, folds: int) -> Outcomes:
-    """The trials of each fold as one of all folds; one that lacks a fold is left out, so that every run is tested."""
-    by_trial: dict[Trial, list[Outcome]] = {}
-    for trial, outcome in outcomes.items():
-        by_trial.setdefault(replace(trial, fold=None), []).append(outcome)
-    return {trial: Outcome.pooled(parts) for trial, parts in by_trial.items() if len(parts) == folds}
-
-
-def _summarize(outcomes: Outcomes, parts: Sequence[BenchmarkData], trials: Sequence[Trial]) -> list[Result]:
-    """All rows of a table: those of the data in each column, and those of every entry."""
-    rows: list[Result] = []
-    entries = entries_of(outcomes)
-    for column in dict.fromkeys(map(_column_of, trials)):
-        in_column = [entry for entry in entries if _column_of(entry.trial) == column]
-        rows += _data_rows(column, in_column, parts)
-        rows += _entry_rows([entry for entry in in_column if entry.rankable])
-    return rows
+    return [Entry(trial, tuple(found)) for trial, found in _grouped(outcomes, seed=0).items()]
 
 
 def _column_of(trial: Trial) -> Trial:
@@ -291,13 +258,9 @@ def _data_rows(column: Trial, entries: Sequence[Entry], parts: Sequence[Benchmar
             values["configurations_within"] = within.shape[1]
             if examples:
                 values["noise_ceiling_within"] = noise_ceiling_within(entry.truth, configurations, examples)
-    return [
-        Result.measured(
-            column.benchmark, column.config, metric, value, n=1, device="cpu", variant="data", setting=setting
-        )
-        for metric, value in values.items()
-        if value is not None
-    ]
+    where = {"n": 1, "device": torch.device("cpu"), "variant": "data", "setting": setting}
+    found = {metric: value for metric, value in values.items() if value is not None}
+    return [Result.measured(column.benchmark, column.config, *each, **where) for each in found.items()]
 
 
 def _entry_rows(entries: Sequence[Entry]) -> list[Result]:
@@ -324,27 +287,19 @@ def _entry_rows(entries: Sequence[Entry]) -> list[Result]:
     rows = []
     for entry, mean, resamples in zip(entries, means, all_resamples, strict=True):
         assert np.array_equal(entry.truth, entries[0].truth), "a column has one test set"
-        rows.append(entry.row("tau", mean, standard_error(entry.taus())))
-        rows += entry.interval_rows("tau", resamples)
-        within = entry.taus_within()
-        if within is not None:
-            per_seed = within.mean(axis=1).tolist()
-            rows.append(entry.row("tau_within", float(np.mean(per_seed)), standard_error(per_seed)))
-            rows += entry.interval_rows("tau_within", resampled_means(within.mean(axis=0)))
-        rows.append(entry.row("tau_behind_leader", means[leader] - mean))
-        rows += entry.interval_rows("tau_behind_leader", all_resamples[leader] - resamples)
+        rows += entry.rows("tau", entry.taus(), resamples)
+        if (within := entry.taus_within()) is not None:
+            rows += entry.rows("tau_within", within.mean(axis=1).tolist(), resampled_means(within.mean(axis=0)))
+        rows += entry.rows("tau_behind_leader", [means[leader] - mean], all_resamples[leader] - resamples)
         for model, place in references.items():
             if entry is not entries[place]:
-                rows.append(entry.row(f"tau_above_{model}", mean - means[place]))
-                rows += entry.interval_rows(f"tau_above_{model}", resamples - all_resamples[place])
+                rows += entry.rows(f"tau_above_{model}", [mean - means[place]], resamples - all_resamples[place])
         r2 = [coefficient_of_determination(outcome.predicted, outcome.truth) for outcome in entry.outcomes]
-        rows.append(entry.row("r2", float(np.mean(r2)), standard_error(r2)))
-        constant = sum(is_constant(outcome.predicted, entry.folds) for outcome in entry.outcomes)
-        rows.append(entry.row("constant_seeds", constant))
+        rows += entry.rows("r2", r2)
+        rows += entry.rows("constant_seeds", [sum(is_constant(each.predicted, entry.folds) for each in entry.outcomes)])
         for name in _AVERAGED_NOTES:
             values = [value for outcome in entry.outcomes if isinstance(value := outcome.notes[name], int | float)]
-            if values:
-                rows.append(entry.row(name, float(np.mean(values)), standard_error(values)))
+            rows += entry.rows(name, values) if values else []
     return rows
 
 

@@ -3,17 +3,13 @@
 python -m benchmarks.kendall                                   MNIST, on the zoo in this repository
 python -m benchmarks.kendall --quick                           one seed, no threshold
 python -m benchmarks.kendall --config mnist agnews --zoo DIR --device cuda --out results
-python -m benchmarks.kendall --models transformer_nfn mlp --thresholds none 80 --seeds 3
 python -m benchmarks.kendall --models mlp my_module:MyPredictor    a predictor of your own (benchmarks/README.md)
-python -m benchmarks.kendall --config shakespeare --label late_loss    by another label than the usual one
 python -m benchmarks.kendall --checkpoint epoch_50 --label-checkpoint epoch_100    a forecast, beside today's label
 python -m benchmarks.kendall --zoo DIR --folds 5               a small zoo: every run is tested once
-python -m benchmarks.kendall --zoo DIR --folds 5 --split train+validation    to develop a predictor without test rows
 
-Fits on train, chooses on validation, tests once. Finished trials are kept in OUT/cells and not computed again. Writes
-OUT/kendall.jsonl, OUT/kendall.CONFIG.md and plots; --where, --folds and other labels have files of their own. A model
-that predicts NaN or infinity is left out, and so is one that was not named and whose library is missing; the exit code
-is then 3.
+Finished trials are kept in OUT/cells and not computed again. Writes OUT/kendall.jsonl, OUT/kendall.CONFIG.md and plots;
+--where, --folds and other labels have files of their own. A model that predicts NaN or infinity is left out, and so is
+one that was not named and whose library is missing; the exit code is then 3.
 """
 
 from collections.abc import Iterator, Sequence
@@ -100,13 +96,11 @@ def _recipes_of(options: _Options, model: str, threshold: float, label: str) -> 
     A model with a recipe of its own is trained by that instead of the paper's, and by no other. The rank is the target
     for a loss anyway.
     """
-    benchmark_model = known_models()[model]
-    own = benchmark_model.recipe
-    others_too = threshold == _thresholds(options, label)[0] and benchmark_model.neural and own == "paper"
-    recipes = [recipe for recipe in options.recipes if recipe == "paper" or others_too]
-    recipes = [recipe for recipe in recipes if recipe != "place" or label == "test_accuracy"]
-    recipes = [recipe for recipe in recipes if recipe != "scaled" or benchmark_model.scalable]
-    return [own if recipe == "paper" else recipe for recipe in recipes]
+    known = known_models()[model]
+    others = threshold == _thresholds(options, label)[0] and known.neural and known.recipe == "paper"
+    trained = {"paper": True, "converged": others, "scaled": others and known.scalable}
+    trained |= {"place": others and label == "test_accuracy"}
+    return [known.recipe if recipe == "paper" else recipe for recipe in options.recipes if trained[recipe]]
 
 
 def _entries(experiment: Experiment, options: _Options, data: BenchmarkData) -> Iterator[Sequence[Trial]]:
@@ -125,7 +119,7 @@ def _entries(experiment: Experiment, options: _Options, data: BenchmarkData) -> 
     forecasts = [
         name
         for name, model in known_models().items()
-        if data.label_checkpoint and model.reads_label and {*options.models, "current_label"} >= set(model.parts)
+        if data.label_checkpoint and "label" in model.reads and {*options.models, "current_label"} >= set(model.parts)
     ]
     for model in dict.fromkeys((*options.models, *forecasts)):
         for threshold in thresholds:

@@ -3,11 +3,8 @@
     python -m benchmarks.merge --zoo DIR --config shakespeare-repeats           runs of one configuration, other seeds
     python -m benchmarks.merge --zoo DIR --config mnist --data DATA             one seed, other configurations
 
-Pairs are drawn by a fixed seed: of runs that repeat one configuration where the config has such, else of any two. Each
-is aligned by the permutations of heads and units, by the paper's group, by the whole group, and with ``--steps`` also
-by gradient steps on training batches. The barrier is the highest loss on the line minus the mean of its ends. Where
-configurations are repeated, the first 2, 4, 8 … runs of each are merged and compared with their best member and with
-their ensemble, the mean of their probabilities.
+The barrier is the highest loss on the line minus the mean of its ends. Where configurations are repeated, the first 2,
+4, 8 … runs of each are merged and compared with their best member and with the mean of their probabilities.
 """
 
 from dataclasses import dataclass
@@ -36,7 +33,8 @@ class _Options:
 
 _command = Command(__name__, "benchmarks.merge", __doc__, _Options, lambda _: ("matplotlib", "scipy"))
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -49,7 +47,7 @@ from torch.nn import functional as F
 import nfn
 from benchmarks import results
 from benchmarks.results import Result
-from benchmarks.statistics import interval_of, resampled_means
+from benchmarks.statistics import resampled_means
 from benchmarks.tables import for_terminal, render_table
 from zoo.command import progress_bar
 from zoo.device import choose_device
@@ -96,10 +94,18 @@ def main(options: _Options) -> None:
                 on_line = [_losses(task, test, nfn.interpolate(aligned, second, float(t)).flat()) for t in shares]
                 lines[way][start : start + len(part)] = torch.stack(on_line, dim=1).cpu().numpy()
                 bar.advance(shown, len(part))
-    setting = {"checkpoint": rows.attrs["checkpoint"], "examples": len(test), "points": options.points}
+    setting = {"checkpoint": rows["checkpoint"].iloc[0], "examples": len(test), "points": options.points}
     setting |= {"where": options.where} if options.where else {}
-    measured = [row for way, losses in lines.items() for row in _barrier_rows(options, way, losses, setting, device)]
-    measured += _merged_rows(options, reader, task, test, repeated, ways, setting, device)
+    estimated, measured = partial(Result.estimated, "merge", options.config, device=device), list[Result]()
+    for way, losses in lines.items():
+        barriers = losses.max(1) - (losses[:, 0] + losses[:, -1]) / 2
+        what = {"n": len(pairs), "variant": way, "setting": setting}
+        measured += estimated("barrier", [barriers.mean()], resampled_means(barriers), **what)
+        measured += estimated("loss_of_ends", [losses[:, [0, -1]].mean()], **what)
+    for count, merged in _merged_losses(reader, task, test, repeated, ways):
+        what = {"n": len(repeated), "setting": setting | {"members": count}}
+        for way, found in merged.items():
+            measured += estimated("merged_loss", [float(np.mean(found))], variant=way, **what)
     text = render_table("merge", rows=measured)
     print(for_terminal(text))
     if not options.dry_run:
@@ -119,20 +125,18 @@ def _rows_of(reader: ZooReader, options: _Options) -> pd.DataFrame:
     rows = rows[np.isin(rows.index, reader.rows(options.where))] if options.where else rows
     if len(rows) < 2:
         raise ValueError(f"a line has two ends: {options.config} has {len(rows)} such checkpoints")
-    rows.attrs["checkpoint"] = checkpoint
     return rows
 
 
 def _draw(groups: list[list[int]], count: int) -> list[tuple[int, int]]:
     """Pairs of rows of one group each, as many of each group as possible."""
-    random = np.random.default_rng(0)
-    every = [list(combinations(group, 2)) if len(group) < 100 else None for group in groups]
+    random, share = np.random.default_rng(0), -(-count // len(groups))
     drawn: list[tuple[int, int]] = []
-    for each, group in zip(every, groups, strict=True):
-        share = -(-count // len(groups))
-        if each is None:
-            each = [tuple(random.choice(group, 2, replace=False).tolist()) for _ in range(share)]
-        drawn += [each[number] for number in random.permutation(len(each))[:share]]
+    for group in groups:
+        pairs = list(combinations(group, 2)) if len(group) < 100 else None
+        if pairs is None:
+            pairs = [tuple(random.choice(group, 2, replace=False).tolist()) for _ in range(share)]
+        drawn += [pairs[number] for number in random.permutation(len(pairs))[:share]]
     return drawn[:count]
 
 
@@ -180,48 +184,23 @@ def _ensemble_loss(task: TaskData, test: Examples, flat: Float[Tensor, "b d"]) -
     return total / len(test)
 
 
-def _barrier_rows(
-    options: _Options, way: str, losses: Float[np.ndarray, "pairs points"], setting: Mapping, device: torch.device
-) -> list[Result]:
-    """The mean barrier of a way, with the middle 95 % of a bootstrap over the pairs."""
-    barriers = losses.max(1) - (losses[:, 0] + losses[:, -1]) / 2
-    values = {"barrier": float(barriers.mean()), "loss_of_ends": float(losses[:, [0, -1]].mean())}
-    if (interval := interval_of(resampled_means(barriers))) is not None:
-        values |= {"barrier_low": interval[0], "barrier_high": interval[1]}
-    where = {"n": len(losses), "device": device, "variant": way, "setting": dict(setting)}
-    return [Result.measured("merge", options.config, metric, value, **where) for metric, value in values.items()]
-
-
-def _merged_rows(
-    options: _Options,
-    reader: ZooReader,
-    task: TaskData,
-    test: Examples,
-    groups: list[list[int]],
-    ways: Mapping[str, _Align],
-    setting: Mapping,
-    device: torch.device,
-) -> list[Result]:
-    """Losses of merged runs, of the best member and of the ensemble, means over the configurations."""
-    measured = []
+def _merged_losses(
+    reader: ZooReader, task: TaskData, test: Examples, groups: list[list[int]], ways: Mapping[str, _Align]
+) -> Iterator[tuple[int, dict[str, list[float]]]]:
+    """How many runs are merged, and the losses of the merged, of the best member and of the ensemble in each group."""
     most = min((len(group) for group in groups), default=0)
     for count in (size for size in (2, 4, 8, 16) if size <= most):
-        losses: dict[str, list[float]] = {}
+        losses: dict[str, list[float]] = {way: [] for way in ("best member", "ensemble", *ways)}
         for group in groups:
-            flat = torch.stack([reader.weights(row) for row in group[:count]]).to(device)
-            losses.setdefault("best member", []).append(float(_losses(task, test, flat).min()))
-            losses.setdefault("ensemble", []).append(_ensemble_loss(task, test, flat))
+            flat = torch.stack([reader.weights(row) for row in group[:count]]).to(test.inputs.device)
+            losses["best member"].append(float(_losses(task, test, flat).min()))
+            losses["ensemble"].append(_ensemble_loss(task, test, flat))
             members = TransformerWeights.from_flat(reader.spec, flat)
             first = TransformerWeights.from_flat(reader.spec, flat[:1].expand_as(flat))
             for way, align in ways.items():
                 merged = align(members, first).flat().mean(0, keepdim=True)
-                losses.setdefault(way, []).append(float(_losses(task, test, merged)))
-        where = {"n": len(groups), "device": device, "setting": {**setting, "members": count}}
-        measured += [
-            Result.measured("merge", options.config, "merged_loss", float(np.mean(values)), variant=way, **where)
-            for way, values in losses.items()
-        ]
-    return measured
+                losses[way].append(float(_losses(task, test, merged)))
+        yield count, losses
 
 
 def _plot(config: str, shares: np.ndarray, lines: Mapping[str, np.ndarray], path: Path) -> Path:

@@ -10,16 +10,8 @@ from zoo.command import DEFAULT_NAME, Device, Option, ZooName
 EPOCHS = 50
 SIX_MODELS = ("mlp", "statnn", "xgboost", "lightgbm", "random_forest", "transformer_nfn")  # the paper's
 USUAL_MODELS = (
-    "mlp",
-    "statnn",
-    "xgboost",
-    "lightgbm",
-    "random_forest",
-    "hyperparameters",
-    "raw_moments",
-    "transformer_nfn",
-    "gauge_nfn",
-    "gauge_nfn_hyperparameters",
+    *("mlp", "statnn", "xgboost", "lightgbm", "random_forest", "hyperparameters", "raw_moments"),
+    *("transformer_nfn", "gauge_nfn", "gauge_nfn_hyperparameters"),
 )
 """The models that a table fits where none is named; the others take hours without a GPU or answer other questions."""
 Reads = Literal["weights", "hyperparameters", "probes", "real_inputs"]

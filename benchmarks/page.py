@@ -1,11 +1,7 @@
 """The static page of a zoo (zoo.page) with the predictors of the tables and of the leaderboard.
 
 python -m benchmarks.page small-transformer-zoo site/            then open site/index.html in a browser
-python -m benchmarks.page small-transformer-zoo site/ --results demo/results
 python -m benchmarks.page small-transformer-zoo site/ --picture docs/page.png        needs a browser: make browser
-
-The predictions are those behind the tables, for the test split of the zoo that was measured, and the submissions to the
-leaderboard for this zoo's own test rows; the page tells them apart.
 """
 
 from dataclasses import dataclass
@@ -66,12 +62,12 @@ def _predictions(folder: Path) -> Iterator[Predictions]:
             yield Predictions(
                 config,
                 known_models()[name].title,
-                _describe(index),
+                index.heading(f"test split of a zoo of {count_runs(index)} runs"),
                 (direction * outcome.predicted.astype(float)).tolist(),
                 (direction * outcome.truth.astype(float)).tolist(),
                 tau=index.value("tau", name, **setting),
                 interval=None if interval is None else list(interval),
-                reads_weights=known_models()[name].reads_weights,
+                reads_weights="weights" in known_models()[name].reads,
             )
 
 
@@ -95,11 +91,6 @@ def _submitted(submissions: Path, zoo: str) -> Iterator[Predictions]:
                 interval=None if tau["low"] is None else [tau["low"], tau["high"]],
                 reads_weights="weights" in submission.card.reads,
             )
-
-
-def _describe(index: ResultIndex) -> str:
-    """Which checkpoints these are."""
-    return index.heading(f"test split of a zoo of {count_runs(index)} runs")
 
 
 def _find_chromium() -> str | None:

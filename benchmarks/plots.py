@@ -33,8 +33,8 @@ def _color_of(number: int) -> str:
     """The color of a model by its number; past the list, hues that are a golden section of the circle apart."""
     if number < len(_COLORS):
         return _COLORS[number]
-    red, green, blue = colorsys.hls_to_rgb(number * _GOLDEN % 1, 0.45, 0.6)
-    return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
+    parts = colorsys.hls_to_rgb(number * _GOLDEN % 1, 0.45, 0.6)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
 
 
 def _stretched(accuracy: np.ndarray) -> np.ndarray:
@@ -174,15 +174,9 @@ def headline_plot(zoos: Mapping[str, ResultIndex], path: Path) -> Path:
             reads_weights = name in weight_models()
             face = _INK if reads_weights else "white"
             panel.plot(tau, place, marker="o", markersize=7, color=_INK, markerfacecolor=face, zorder=2)
-            panel.annotate(
-                f"{tau:.3f}",
-                (tau, place),
-                (0, 6),
-                textcoords="offset points",
-                ha="center",
-                fontsize=8,
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
-            )
+            style = {"textcoords": "offset points", "ha": "center", "fontsize": 8}
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+            panel.annotate(f"{tau:.3f}", (tau, place), (0, 6), bbox=box, **style)
             if not reads_weights:
                 panel.axvline(tau, color=_LIGHT, linewidth=1, linestyle="--", zorder=0)
         panel.set_title(title.replace(", ", ",\n"), fontsize=10)

@@ -1,14 +1,12 @@
 """Ranks checkpoints by predicted accuracy or loss, with a fitted predictor and without any test data.
 
 python -m benchmarks.predict small-transformer-zoo --config mnist            the test split of a zoo
-python -m benchmarks.predict small-transformer-zoo --config mnist --where "optimizer == 'adam'" --top 5
 python -m benchmarks.predict one.safetensors two.pt folder/                  files of zoo.export, state_dicts of torch
 python -m benchmarks.predict DIR --config mnist --predictor mine.safetensors one that benchmarks.pretrain fitted, or a
                                                                              folder of nfn.save_predictor
 
-Without --predictor it is the one of this package whose transformers these are (nfn.load_pretrained). Where they
-were measured, Kendall's tau of the ranking is printed with its interval. A file of weights is read without executing
-anything in it.
+Without --predictor it is the one of this package whose transformers these are. Where they were measured, Kendall's tau
+of the ranking is printed with its interval. A file of weights is read without executing anything in it.
 """
 
 from dataclasses import dataclass
@@ -150,15 +148,12 @@ class _Ranker:
 
 def _text(ranking: pd.DataFrame, top: int) -> str:
     """The first rows as a table for a terminal."""
-    cells = [
-        [
-            f"{rank}. {plain_markdown(row['checkpoint'])}",
-            f"{row['predicted']:.3f}",
-            MISSING if math.isnan(row["low"]) else f"[{row['low']:.3f}, {row['high']:.3f}]",
-            MISSING if math.isnan(row["measured"]) else f"{row['measured']:.3f}",
-        ]
-        for rank, row in enumerate(ranking.head(top).to_dict("records"), start=1)
-    ]
+    cells = []
+    row: Any
+    for rank, row in enumerate(ranking.head(top).itertuples(), start=1):
+        interval = MISSING if math.isnan(row.low) else f"[{row.low:.3f}, {row.high:.3f}]"
+        measured = MISSING if math.isnan(row.measured) else f"{row.measured:.3f}"
+        cells.append([f"{rank}. {plain_markdown(row.checkpoint)}", f"{row.predicted:.3f}", interval, measured])
     return for_terminal(table(["checkpoint", "predicted", f"{LEVEL:.0%} interval", "measured"], cells))
 
 
@@ -218,33 +213,26 @@ def _file_rankings(files: Sequence[CheckpointFile], predictor: str | None) -> li
             raise ValueError(f"{file.path} fits no fitted predictor: {reasons}")
         preferred = next((name for name in fitting if name == rankers[name].spec.task), fitting[0])
         by_name.setdefault(preferred, []).append(file)
-    return [
-        (f"{len(chosen):,} files{rankers[name].ranked_by}", _rank_files(rankers[name], chosen))
-        for name, chosen in by_name.items()
-    ]
+    rankings = []
+    for ranker, chosen in ((rankers[name], chosen) for name, chosen in by_name.items()):
+        weights = torch.stack([_flat_of(ranker.spec, file) for file in chosen])
+        columns = {
+            "checkpoint": [str(file.path) for file in chosen],
+            "run": [str(file.metadata.get("run_id", file.path)) for file in chosen],
+            "measured": [_measured(file.metadata, ranker.label) for file in chosen],
+        }
+        rankings.append((f"{len(chosen):,} files{ranker.ranked_by}", ranker.rank(weights, columns)))
+    return rankings
 
 
-def _rank_files(ranker: _Ranker, files: Sequence[CheckpointFile]) -> pd.DataFrame:
-    """Files that fit the predictor; one with NaN or infinity is a ValueError that names it."""
-    weights = torch.stack([_flat_of(ranker.spec, file) for file in files])
-    columns = {
-        "checkpoint": [str(file.path) for file in files],
-        "run": [str(file.metadata.get("run_id", file.path)) for file in files],
-        "measured": [_measured(file.metadata, ranker.label) for file in files],
-    }
-    return ranker.rank(weights, columns)
-
-
-def _is_zoo(path: str) -> bool:
+def _is_zoo(path: Path) -> bool:
     """Whether it names a zoo; a path that does not exist may be one on the hub, unless it ends like a file."""
-    if Path(path).exists():
-        return (Path(path) / MANIFEST_FILE).is_file()
-    return Path(path).suffix not in SUFFIXES
+    return (path / MANIFEST_FILE).is_file() if path.exists() else path.suffix not in SUFFIXES
 
 
 @_command
 def main(options: _Options) -> None:
-    zoos = [path for path in options.paths if _is_zoo(path)]
+    zoos = [path for path in options.paths if _is_zoo(Path(path))]
     files = [file for path in options.paths if path not in zoos for file in _files_in(Path(path))]
     if not zoos and (options.where or options.config or options.split):
         raise ValueError("--config, --split and --where choose rows of a zoo: the paths are files of checkpoints")

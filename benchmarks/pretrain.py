@@ -2,12 +2,9 @@
 
 python -m benchmarks.pretrain --zoo DIR --config mnist mnist-seeds --out nfn/pretrained/mnist.safetensors
 
-Gauge-NFN by its own recipe, on the checkpoints of the training split, or one per run (--checkpoint), learns to predict
-the test accuracy, the test loss of language models, or another label (--label). Several configs of
-one task are joined: the predictor then has seen runs that share a seed and runs with seeds of their own. The epoch is
-chosen on all validation rows. The interval is calibrated on those of configs with a seed for each run, if there are
-any, since whoever uses the predictor has other seeds. The file as stored is tested once on the test split of each
-config. `nfn.load_pretrained` reads it, `python -m benchmarks.predict` ranks checkpoints with it.
+Gauge-NFN by its own recipe. Several configs of one task are joined; the interval is calibrated on the validation rows
+of those with a seed for each run, if there are any, since whoever uses the predictor has other seeds. The file as
+stored is tested once on the test split of each config. `nfn.load_pretrained` and `benchmarks.predict` read it.
 """
 
 from dataclasses import dataclass
@@ -58,10 +55,11 @@ from jaxtyping import Float
 
 from benchmarks.data import MIN_ROWS, BenchmarkData, Checkpoints, Fitted, Outcome, require_rows
 from benchmarks.leaderboard.scoring import HeldOutRows
+from benchmarks.models.registry import builder
 from benchmarks.models.training import RECIPES, TrainingGroup, train_together
 from benchmarks.results import current_commit, describe_device
 from benchmarks.statistics import kendall_tau, tau_with_interval
-from nfn import GaugeNFN, Pretrained, load_pretrained
+from nfn import Pretrained, load_pretrained
 from nfn.predictors.conformal import LEVEL, ConformalInterval
 from nfn.predictors.storage import CARD_SUFFIX, save_pretrained
 from nfn.training import READ_AT_ONCE
@@ -116,23 +114,11 @@ def _joined(parts: Sequence[BenchmarkData], tested: Sequence[str]) -> BenchmarkD
 
     ``tested`` are the runs of the test splits.
     """
-    validation = _without(tested, reduce(Checkpoints.with_rows_of, (part.validation for part in parts)))
-    train = reduce(Checkpoints.with_rows_of, (part.train for part in parts))
-    return replace(parts[0], train=_without([*tested, *validation.runs], train), validation=validation)
-
-
-def _without(runs: Sequence[str], rows: Checkpoints) -> Checkpoints:
-    return rows.take(np.flatnonzero(~np.isin(rows.runs, runs)))
-
-
-def _fit(data: BenchmarkData, seed: int, epochs: int) -> Fitted:
-    group = TrainingGroup(np.arange(len(data.train)), np.arange(len(data.validation)), (seed,))
-
-    def build(generator: torch.Generator) -> GaugeNFN:
-        return GaugeNFN(data.train.spec, generator=generator)
-
-    ((fitted,),) = train_together(build, [group], data.train, data.validation, RECIPES[_RECIPE], epochs)
-    return fitted
+    train, validation = (
+        reduce(Checkpoints.with_rows_of, (getattr(part, split) for part in parts)).apart_from(tested)
+        for split in ("train", "validation")
+    )
+    return replace(parts[0], train=train.apart_from(validation.runs), validation=validation)
 
 
 def _stored(pretrained: Pretrained) -> Fitted:
@@ -256,11 +242,14 @@ def main(options: _Options) -> None:
     joined = _joined(
         [config.data for config in configs], [run for config in configs for run, _ in config.held_out.keys]
     )
-    fitted = _fit(joined, options.seed, options.epochs)
+    train, validation = joined.train, joined.validation
+    group = TrainingGroup(np.arange(len(train)), np.arange(len(validation)), (options.seed,))
+    build = builder("gauge_nfn", train.spec, None, None)
+    ((fitted,),) = train_together(build, [group], train, validation, RECIPES[_RECIPE], options.epochs)
     assert fitted.predictor is not None
     calibrated = [config.data for config in configs if config.own_seeds] or [config.data for config in configs]
     runs = np.concatenate([data.validation.runs for data in calibrated])
-    rows = joined.validation.take(np.flatnonzero(np.isin(joined.validation.runs, runs)))
+    rows = validation.take(np.flatnonzero(np.isin(validation.runs, runs)))
     sides = (direction_of(rows.label) * side for side in (fitted.predict(rows), rows.truth()))
     interval = ConformalInterval.fit(*map(torch.from_numpy, sides))
     with tempfile.TemporaryDirectory(prefix="pretrain-") as scratch:

@@ -2,17 +2,12 @@
 training data and epoch, read from the weights by every kind of features.
 
 python -m benchmarks.recipe                                    MNIST, on the zoo in this repository
-python -m benchmarks.recipe --config mnist mnist-seeds --zoo DIR --device cuda --out results
 python -m benchmarks.recipe --models mlp gauge_nfn my_module:MyPredictor --where "checkpoint == 'epoch_100'"
 
-What a predictor reads of each checkpoint (for MLP and STATNN the features of their components, else `Predictor.inputs`)
-is computed once and scaled by the train split. The same network reads all of them: two hidden layers and one head per
-hyperparameter, whose classes are the values of the grid; of more than 16 values, eight intervals with equally many
-rows. Cross entropies are summed, the epoch is chosen on validation, the test split is read once. Chance is one of the
-classes, majority always the most frequent one of the train split. Of ordered hyperparameters Kendall's τ is given too,
-between value and expected class. A hyperparameter that all runs share is left out.
-
-Writes OUT/recipe.jsonl and OUT/recipe.CONFIG.md.
+The same network reads what each predictor does of a checkpoint, scaled by the train split: two hidden layers and one
+head per hyperparameter, whose classes are the values of the grid; of more than 16 values, eight intervals with equally
+many rows. The epoch is chosen on validation, the test split is read once. A hyperparameter that all runs share is left
+out. Writes OUT/recipe.jsonl and OUT/recipe.CONFIG.md.
 """
 
 from dataclasses import dataclass
@@ -56,7 +51,7 @@ from benchmarks import results
 from benchmarks.data import BenchmarkData, Checkpoints
 from benchmarks.models.registry import builder, check_models, known_models, own_models
 from benchmarks.results import Result, ResultIndex
-from benchmarks.statistics import bootstrap_taus, interval_of, resample_runs, standard_error, tau_or_zero
+from benchmarks.statistics import bootstrap_taus, resample_runs, tau_or_zero
 from benchmarks.tables import for_terminal, render_table
 from nfn import Predictor
 from nfn.predictors.component_predictor import ComponentPredictor, ComponentReader
@@ -191,11 +186,7 @@ def _measure(options: _Options, config: str, models: Sequence[str]) -> list[Resu
 
     def add(question: _Question, metric: str, values: Sequence[float], resampled: Any = None, **who: str) -> None:
         what = {"setting": setting | {"hyperparameter": question.name}, "device": device, **who}
-        numbers = {metric: (float(np.mean(values)), standard_error(values))}
-        if ends := None if resampled is None else interval_of(resampled):
-            numbers |= {f"{metric}_low": (ends[0], None), f"{metric}_high": (ends[1], None)}
-        for name, (value, error) in numbers.items():
-            measured.append(Result.measured("recipe", config, name, value, stderr=error, n=len(values), **what))
+        measured.extend(Result.estimated("recipe", config, metric, values, resampled, **what))
 
     for number, question in enumerate(asked):
         most = torch.bincount(answers[0][:, number]).argmax()

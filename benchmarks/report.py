@@ -44,10 +44,11 @@ class _Options:
 _command = Command(__name__, "benchmarks.report", __doc__, _Options, lambda _: ("matplotlib", "scipy"))
 
 import itertools
+import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial, wraps
 from typing import Any
 
@@ -57,7 +58,7 @@ import pandas as pd
 
 from benchmarks import paper, results
 from benchmarks.census import census_table
-from benchmarks.leaderboard.submission import rank, ranking_text, submissions_in
+from benchmarks.leaderboard.submission import rank, submissions_in
 from benchmarks.models.registry import MODELS, weight_models
 from benchmarks.options import SIX_MODELS
 from benchmarks.plots import first_predictions, headline_plot, scatter, tau_by_rows, tau_by_threshold
@@ -107,10 +108,16 @@ def _render(root: Path, rows: Path, documents: Iterable[str] = tuple(_DOCUMENTS)
         keep_trailing_newline=True,
         trim_blocks=True,
     )
-    environment.globals |= _Contents(rows).names() | {"leaderboard": partial(_leaderboard, rankings)}
+
+    def leaderboard(top: int | None = None) -> str:
+        return render_table("leaderboard", rankings=[each | {"entries": each["entries"][:top]} for each in rankings])
+
+    environment.globals |= _Contents(rows).names() | {"leaderboard": leaderboard}
     environment.filters["digits"] = lambda number, digits: f"{number:.{digits}f}"
-    ranked = {_RANKING: ranking_text(rankings)} if rankings or (root / _RANKING).exists() else {}
-    return {document: _rendered(environment, document, root, rows) for document in documents} | ranked
+    texts = {document: _rendered(environment, document, root, rows) for document in documents}
+    if rankings or (root / _RANKING).exists():
+        texts[_RANKING] = json.dumps({"zoos": rankings}, indent=1, ensure_ascii=False) + "\n"
+    return texts
 
 
 def rankings_of(root: Path) -> list[dict[str, Any]]:
@@ -237,11 +244,11 @@ class _Contents:
         return found[0]
 
     def transfer(
-        self, config: str, who: str, metric: str = "tau", *, to: str = "", checkpoint: str = "epoch_75", end: str = ""
+        self, config: str, who: str, metric: str = "tau", *, to: str = "", checkpoint: str = "epoch_75", **named: str
     ) -> float:
         """A number of a predictor fitted on one config, on unseen configurations of another config or checkpoint."""
         tested = {"tested_config": to or config, "tested_checkpoint": checkpoint, "tested_unseen": True}
-        return self.value("transfer", config, who, metric, end=end, **tested)
+        return self.value("transfer", config, who, metric, **named, **tested)
 
     def moved(self, config: str, who: str, entry_range: float) -> float:
         """How much τ gains where every split is doubled by moved checkpoints."""
@@ -259,7 +266,7 @@ class _Contents:
     def table(self, layout: str, *configs: str, benchmark: str = "", **parts: str | None) -> str:
         """A layout filled with the rows of some configs, or of all that have rows; ``parts`` as in ``_index_of``."""
         benchmark = benchmark or layout
-        found = configs or _all_configs(benchmark, self.folder)
+        found = configs or _indexes(self.rows(benchmark))
         indexes = {config: self.index(benchmark, config, **parts) for config in found}
         if benchmark == "kendall" and layout != "variants":
             indexes = {config: without_variants(index) for config, index in indexes.items()}
@@ -272,19 +279,13 @@ class _Contents:
         if not models:
             return ""
         titles = {"response_nfn": "the usual inputs"} | {name: name.removeprefix(_INPUTS) for name in models}
-        folds = {row.config: row.setting["folds"] for row in rows if row.model in models}
-        indexes = {
-            config: ResultIndex.latest(rows, config, folds=count)
-            for config, count in folds.items()
-            if isinstance(count, int)
-        }
+        folds: Any = {row.config: row.setting["folds"] for row in rows if row.model in models}
+        indexes = {config: ResultIndex.latest(rows, config, folds=count) for config, count in folds.items()}
         return render_table("inputs", indexes, titles=titles)
 
     def recipes(self) -> str:
         """Every config's table of hyperparameters read from weights; nothing where none was measured."""
-        rows = [row for row in self.rows("recipe") if "where" not in row.setting]
-        configs = dict.fromkeys(row.config for row in rows)
-        indexes = {config: ResultIndex.latest(rows, config, label="test_accuracy") for config in configs}
+        indexes = _indexes(self.rows("recipe"), label="test_accuracy")
         return render_table("recipe", indexes) if indexes else ""
 
     def data_note(self, *configs: str) -> str:
@@ -295,11 +296,6 @@ class _Contents:
             notes = {name: config.data_note() for name, config in zoo.configs.items()}
         # configs with other seeds have the same data
         return with_data_notes("", {config: notes.get(task_of(config)) for config in configs}).strip()
-
-
-def _leaderboard(rankings: Iterable[dict[str, Any]], top: int | None = None) -> str:
-    """All rankings, or the best of each."""
-    return render_table("leaderboard", rankings=[each | {"entries": each["entries"][:top]} for each in rankings])
 
 
 def _of_paper(config: str, who: str, threshold: float = 0.0) -> float:
@@ -321,10 +317,11 @@ def _index_of(folder: Path, benchmark: str, config: str, **parts: Any) -> Result
     return index
 
 
-def _all_configs(benchmark: str, folder: Path) -> dict[str, ResultIndex]:
-    """Config → its rows by its usual label, for every config that has some."""
-    rows = results.read(benchmark, folder)
-    indexes = {config: ResultIndex.latest(rows, config) for config in dict.fromkeys(row.config for row in rows)}
+def _indexes(rows: Sequence[Result], **parts: Any) -> dict[str, ResultIndex]:
+    """Config → its rows, by its usual label unless ``parts`` has another, for every config that has some."""
+    indexes = {
+        config: ResultIndex.latest(rows, config, **parts) for config in dict.fromkeys(row.config for row in rows)
+    }
     return {config: index for config, index in indexes.items() if index.rows}
 
 
@@ -341,12 +338,12 @@ def _headline_zoos(folder: Path) -> dict[str, ResultIndex]:
 
 def _leader(zoos: Mapping[str, ResultIndex]) -> str | None:
     """Of the models that read weights alone and have rows in all of these zoos, the one with the highest mean τ."""
-    rows = {
-        name: [row for index in zoos.values() if (row := index.find("tau", name, **main_setting(name)))]
-        for name in weight_models()
-    }
-    means = {name: np.mean([row.value for row in found]) for name, found in rows.items() if len(found) == len(zoos) > 0}
-    return max(means, key=lambda name: means[name], default=None)
+    means = {}
+    for name in weight_models():
+        taus = [index.value("tau", name, **main_setting(name)) for index in zoos.values()]
+        if taus and None not in taus:
+            means[name] = np.mean([tau for tau in taus if tau is not None])
+    return max(means, key=means.__getitem__, default=None)
 
 
 def _final_runs(folder: Path) -> dict[str, pd.DataFrame]:
@@ -381,25 +378,18 @@ def write_documents(root: Path, rows: Path) -> Iterator[Path]:
         yield root / document
 
 
-def _first_difference(path: Path, text: str) -> int | None:
-    """The number of the first line of a document that is not what it should be; None if there is none."""
-    written = path.read_text(encoding="utf-8").split("\n") if path.is_file() else []
-    lines = itertools.zip_longest(written, text.split("\n"))
-    return next((number for number, (before, after) in enumerate(lines, start=1) if before != after), None)
-
-
 def _draw(folder: Path) -> Iterator[Path]:
     """Draws the plots of every config that has runs or rows. The scatter plots need trials, too."""
     plots = folder / _PLOTS
     for config, runs in _final_runs(folder).items():
         title, path = f"{config}, after the last epoch", plots / f"accuracy.{config}.png"
         yield plot_histograms({title: runs["test_accuracy"]}, path, counted="runs")
-    of_tasks = {config: index for config, index in _all_configs("kendall", folder).items() if config in _CONFIGS}
-    for config, index in of_tasks.items():
+    of_tasks = [row for row in results.read("kendall", folder) if row.config in _CONFIGS]
+    for config, index in _indexes(of_tasks).items():
         yield tau_by_threshold(without_variants(index), config, plots / f"kendall.{config}.thresholds.png")
         if predictions := first_predictions(without_variants(index), folder):
             yield scatter(predictions, f"{config}, test split", plots / f"kendall.{config}.scatter.png")
-    for config, index in _all_configs("rows", folder).items():
+    for config, index in _indexes(results.read("rows", folder)).items():
         yield tau_by_rows(index, config, plots / f"rows.{config}.png")
     if zoos := _headline_zoos(folder):
         yield headline_plot(zoos, plots / "headline.png")
@@ -419,12 +409,17 @@ def main(options: _Options) -> None:
     root = find_clone(options.root)
     rows = options.results or root / "benchmarks" / "results"
     if options.check:
-        lines = {document: _first_difference(root / document, text) for document, text in _render(root, rows).items()}
-        stale = {document: line for document, line in lines.items() if line is not None}
-        for document, line in stale.items():
+        stale = False
+        for document, text in _render(root, rows).items():
+            written = (root / document).read_text(encoding="utf-8") if (root / document).is_file() else ""
+            if written == text:
+                continue
+            lines = itertools.zip_longest(written.split("\n"), text.split("\n"))
+            line = next(number for number, (before, after) in enumerate(lines, start=1) if before != after)
             edit = f"edit {_TEMPLATES}/{_DOCUMENTS[document]}, then " if document in _DOCUMENTS else ""
             remedy = f"{edit}run python -m benchmarks.report"
             print(f"{document}, line {line} is out of date: {remedy}", file=sys.stderr)
+            stale = True
         if stale:
             sys.exit(_OUT_OF_DATE)
         print(f"{', '.join(_DOCUMENTS)}: up to date")

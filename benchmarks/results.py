@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,9 +17,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 import torch
 from msgspec import Meta
 
+from benchmarks.statistics import interval_of, standard_error
 from zoo.checked import LARGEST, Count, Text, check_fields, checked
 from zoo.device import name_device
 from zoo.format.record import task_of
@@ -93,24 +96,37 @@ class Result:
         config: str,
         metric: str,
         value: float,
+        stderr: float | None = None,
         *,
         device: torch.device | str,
         packages: Sequence[str] = ("torch",),
         **others: Any,
     ) -> Self:
-        """A row measured by this process: device, versions, command, commit and date are filled in."""
+        """A row measured by this process, on a device of torch or one in words; the rest is filled in."""
         return cls(
             benchmark,  # pyright: ignore[reportArgumentType]
             config,
             metric,
             value,
-            device=describe_device(torch.device(device)),
+            device=device if isinstance(device, str) else describe_device(device),
             versions={"python": platform.python_version()} | {name: _installed_version(name) for name in packages},
+            stderr=stderr,
             command=" ".join(["python", *sys.orig_argv[1:]]),
             commit=current_commit(),
             date=datetime.now(UTC).isoformat(timespec="seconds"),
             **others,
         )
+
+    @classmethod
+    def estimated(
+        cls, benchmark: str, config: str, metric: str, values: Sequence[float], resampled: Any = None, **others: Any
+    ) -> list[Self]:
+        """The mean of some measurements with its error, and the ends of the interval that its resampled values give."""
+        numbers = {metric: (float(np.mean(values)), standard_error(values))}
+        if ends := None if resampled is None else interval_of(resampled):
+            numbers |= {f"{metric}_low": (ends[0], None), f"{metric}_high": (ends[1], None)}
+        others = {"n": len(values)} | others
+        return [cls.measured(benchmark, config, name, *both, **others) for name, both in numbers.items()]
 
     def identity(self) -> str:
         """The thing that was measured. The last of several rows with the same identity counts."""
@@ -129,18 +145,16 @@ def append(rows: Iterable[Result], folder: Path = FOLDER) -> None:
 
     A file is replaced as a whole, so it never holds half a row, and writers wait for each other.
     """
-    by_file: dict[Path, list[Result]] = {}
+    texts: dict[Path, str] = defaultdict(str)
     for row in rows:
-        by_file.setdefault(folder / f"{row.benchmark}.jsonl", []).append(row)
+        line = json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False)
+        texts[folder / f"{row.benchmark}.jsonl"] += f"{line}\n"
     folder.mkdir(parents=True, exist_ok=True)
-    for path, new in by_file.items():
+    for path, text in texts.items():
         with exclusive(folder, busy=None):
-            lines = path.read_bytes() if path.exists() else b""
-            if lines and not lines.endswith(b"\n"):
-                lines += b"\n"
-            for row in new:
-                lines += json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False).encode() + b"\n"
-            write_atomically(path, lines)
+            before = path.read_bytes() if path.exists() else b""
+            end = b"" if not before or before.endswith(b"\n") else b"\n"
+            write_atomically(path, before + end + text.encode())
 
 
 def append_new(rows: Sequence[Result], folder: Path = FOLDER) -> None:
@@ -284,10 +298,8 @@ class ResultIndex:
     def find(self, metric: str, who: str, **setting: Value) -> Result | None:
         """The last row of a metric of a model (or variant) with this setting; None means that it is not set."""
         wanted = {name: list(value) if isinstance(value, tuple) else value for name, value in setting.items()}
-        for row in reversed(self.measured(metric, who)):
-            if all(row.setting.get(name) == value for name, value in wanted.items()):
-                return row
-        return None
+        rows = reversed(self.measured(metric, who))
+        return next((row for row in rows if all(row.setting.get(name) == wanted[name] for name in wanted)), None)
 
     def measured(self, metric: str, who: str) -> Sequence[Result]:
         """All rows of a metric of a model or variant, in every setting."""
@@ -296,9 +308,9 @@ class ResultIndex:
     @functools.cached_property
     def _by_name(self) -> dict[tuple[str, str], list[Result]]:
         """The rows by metric and by model or variant, of which a row has one."""
-        found: dict[tuple[str, str], list[Result]] = {}
+        found = defaultdict(list)
         for row in self.rows:
-            found.setdefault((row.metric, row.model or row.variant or ""), []).append(row)
+            found[row.metric, row.model or row.variant or ""].append(row)
         return found
 
     def value(self, metric: str, who: str, **setting: Value) -> float | None:

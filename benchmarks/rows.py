@@ -1,18 +1,15 @@
 """Rows: τ of every predictor against the number of training rows, and the curve towards the paper's.
 
 python -m benchmarks.rows                                      MNIST, on the zoo in this repository
-python -m benchmarks.rows --config mnist agnews --zoo DIR --device cuda --out results
 python -m benchmarks.rows --sizes 100 200 400 --models mlp hyperparameters --quick
 
-Fits every predictor on 250, 500, 1,000, 2,000 and all rows of the train split. The rows are taken in the order of their
-runs' hashes, so a smaller part lies in every larger one; validation and test stay whole, so that nothing else changes.
-Sizes that the train split does not have are left out. To the means a curve is fitted and continued to --towards rows
-with the interval of a bootstrap; it needs three sizes:
+Every predictor is fitted on the first rows of the train split in the order of their runs' hashes, so a smaller part
+lies in every larger one; validation and test stay whole. To the means of three sizes or more a curve is fitted and
+continued to --towards rows:
 
     τ(n) = τ∞ − a·n^(−b)     τ∞ ≤ 1,  a ≥ 0,  0.05 ≤ b ≤ 3
 
-Writes OUT/rows.jsonl, OUT/rows.CONFIG.md and OUT/rows.CONFIG.png; finished trials are not computed again, and those on
-all rows are the trials of benchmarks.kendall.
+Writes OUT/rows.jsonl, OUT/rows.CONFIG.md and OUT/rows.CONFIG.png; finished trials are not computed again.
 """
 
 from dataclasses import dataclass, replace
@@ -109,17 +106,15 @@ def _curve_rows(outcomes: Outcomes, all_rows: int, towards: int) -> list[Result]
 
 def _rows_of_one(trial: Trial, entries: Mapping[int, Entry], towards: int) -> Iterable[Result]:
     sizes = list(entries)
-    (largest,) = (entries[size] for size in sizes if size == max(sizes))
-    beyond = Entry(trial, largest.outcomes)
+    beyond = Entry(trial, entries[max(sizes)].outcomes)
     curve = _LearningCurves.fit(sizes, np.array([[float(np.mean(entry.taus())) for entry in entries.values()]]))
     resampled = np.stack([_resampled_means(entry) for entry in entries.values()], axis=1)
     whole = np.isfinite(resampled).all(axis=1)
     continued = np.full(len(resampled), np.nan)
     continued[whole] = _LearningCurves.fit(sizes, resampled[whole]).at(towards)
-    yield beyond.row("tau_extrapolated", float(curve.at(towards)[0]))
-    yield from beyond.interval_rows("tau_extrapolated", continued)
+    yield from beyond.rows("tau_extrapolated", curve.at(towards).tolist(), continued)
     for name in ("limit", "scale", "exponent"):
-        yield beyond.row(f"curve_{name}", float(getattr(curve, name)[0]))
+        yield from beyond.rows(f"curve_{name}", getattr(curve, name).tolist())
 
 
 def _resampled_means(entry: Entry) -> Float[np.ndarray, " b"]:

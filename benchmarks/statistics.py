@@ -3,23 +3,15 @@
     τ_b = Σ_{i<j} s_ij / √(Σ_{i<j} |x_ij| · Σ_{i<j} |y_ij|)     x_ij = sign(x_i − x_j),  y_ij = sign(y_i − y_j),
                                                                 s_ij = x_ij·y_ij
 
-In a cross-validation both sums go over the pairs of runs in the same fold, which one fit has predicted. A pair in two
-folds would compare two fits, and a fit whose training runs are worse for lack of the good ones that it is tested on
-predicts less for these: over all pairs, a predictor of the mean would have a negative τ instead of 0.
-
+In a cross-validation both sums go over the pairs of runs in the same fold, which one fit has predicted.
 ``kendall_tau`` is scipy's, the reference. The other two follow the formula, with n² signs: slower for one ranking of
-thousands of rows, and far faster for the many rankings of an epoch or the thousand resamples of a bootstrap.
+thousands of rows, and far faster for the many rankings of an epoch or the thousand resamples of a bootstrap, which
+draws runs with all their checkpoints.
 
-Seeds alone understate the error, since they all share one test set. The interval resamples the runs of the test set,
-with all checkpoints of a run together, since these are not independent measurements.
-
-Within a configuration τ shows whether a model tells apart runs that differ in nothing but their seed:
+Within a configuration τ shows whether a model tells apart runs that differ in nothing but their seed; configurations
+count that have two runs or more, unless their accuracies are all the same:
 
     τ_within = mean over configurations c of τ_b(predictions of the runs of c, their accuracies)
-
-A model that reads nothing but hyperparameters predicts one value for all runs of a configuration, so its τ_within is 0
-by construction: what is above 0 was read from weights. Configurations count with two runs or more, unless their
-accuracies are all the same: then there is nothing to rank. A constant prediction ranks nothing and counts as 0.
 """
 
 import math
@@ -139,10 +131,10 @@ def standard_error(values: Sequence[float]) -> float | None:
     return float(np.std(values, ddof=1) / math.sqrt(len(values)))
 
 
-def resample_runs(runs: Integer[np.ndarray, " n"], seed: int = 0, resamples: int = _RESAMPLES) -> np.ndarray:
+def resample_runs(runs: Integer[np.ndarray, " n"], resamples: int = _RESAMPLES) -> np.ndarray:
     """How often each row is in each resample [b, n]: runs are drawn with replacement, with all their rows."""
     _, numbers = np.unique(runs, return_inverse=True)
-    return _drawn(int(numbers.max()) + 1, seed, resamples)[:, numbers].astype(np.float64)
+    return _drawn(int(numbers.max()) + 1, resamples)[:, numbers].astype(np.float64)
 
 
 def bootstrap_taus(
@@ -180,9 +172,7 @@ def coefficient_of_determination(predicted: Float[np.ndarray, " n"], truth: Floa
     return 1 - float(np.square(truth.astype(np.float64) - predicted).sum()) / spread
 
 
-def noise_ceiling(
-    accuracy: Float[np.ndarray, " n"], test_examples: int, seed: int = 0, folds: _Folds = None
-) -> float | None:
+def noise_ceiling(accuracy: Float[np.ndarray, " n"], test_examples: int, folds: _Folds = None) -> float | None:
     """The τ of a perfect predictor of true accuracies, which cannot predict the sampling error of measured ones.
 
     An accuracy measured on N examples scatters around the true one like a binomial: this is the mean τ between the
@@ -190,10 +180,9 @@ def noise_ceiling(
     the unknown true ones and are slightly more spread out (too high), and runs share their test examples, so that part
     of the scatter cancels in a comparison (too low). None if no draw can be ranked.
     """
-    generator = np.random.default_rng(seed)
     clipped = np.clip(accuracy.astype(np.float64), 0, 1)
-    draws = generator.binomial(test_examples, clipped, size=(_CEILING_DRAWS, len(accuracy))) / test_examples
-    taus = [kendall_tau(drawn, accuracy, folds) for drawn in draws]
+    draws = np.random.default_rng(0).binomial(test_examples, clipped, size=(_CEILING_DRAWS, len(accuracy)))
+    taus = [kendall_tau(drawn / test_examples, accuracy, folds) for drawn in draws]
     defined = [tau for tau in taus if not math.isnan(tau)]
     return float(np.mean(defined)) if defined else None
 
@@ -230,13 +219,11 @@ def _rankable(
             yield rows
 
 
-def resampled_means(
-    taus: Float[np.ndarray, " m"], seed: int = 0, resamples: int = _RESAMPLES
-) -> Float[np.ndarray, " b"]:
+def resampled_means(taus: Float[np.ndarray, " m"], resamples: int = _RESAMPLES) -> Float[np.ndarray, " b"]:
     """The mean τ of each resample: as many configurations, drawn with replacement."""
-    return _drawn(len(taus), seed, resamples) @ taus / len(taus)
+    return _drawn(len(taus), resamples) @ taus / len(taus)
 
 
-def _drawn(count: int, seed: int, resamples: int) -> Integer[np.ndarray, "b n"]:
+def _drawn(count: int, resamples: int) -> Integer[np.ndarray, "b n"]:
     """How often each of ``count`` is drawn in each resample, with replacement."""
-    return np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=resamples)
+    return np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=resamples)

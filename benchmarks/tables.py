@@ -31,6 +31,7 @@ from zoo.transformer.spec import COMPONENTS
 MISSING = "–"
 MODEL = "transformer_nfn"
 """The model of the ablations."""
+_VARIANTS = [name for name, model in MODELS.items() if model.variant_of]
 _WIDTH, _NAMES, _HEADING, _GAP = 100, 30, 10, "  "
 """Columns of a terminal; of them at least these for names, and for the heading of a number."""
 _LINK = re.compile(r"( · )?\[([^\[\]]+)\]\(\S+?\)")
@@ -52,8 +53,8 @@ def table(headings: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _heading(first: str, others: Iterable[str]) -> str:
     """The first two lines of a table."""
-    headings = [first, *others]
-    return f"| {' | '.join(headings)} |\n| {' | '.join(['---', *['---:'] * (len(headings) - 1)])} |"
+    others = list(others)
+    return f"| {' | '.join([first, *others])} |\n| --- |{' ---: |' * len(others)}"
 
 
 def with_data_notes(text: str, trained_on: Mapping[str, str | None]) -> str:
@@ -61,15 +62,10 @@ def with_data_notes(text: str, trained_on: Mapping[str, str | None]) -> str:
 
     ``trained_on`` gives the data of these configs, and None for the others.
     """
-    short: dict[str, list[str]] = {}
-    for config, note in trained_on.items():
-        if note is not None:
-            short.setdefault(note, []).append(config)
-    notes = [
-        f"The transformers of {' and '.join(configs)} were trained on {note}, the paper's on all of it."
-        for note, configs in short.items()
-    ]
-    return "\n\n".join([text, *notes])
+    for note in dict.fromkeys(filter(None, trained_on.values())):
+        configs = " and ".join(config for config, own in trained_on.items() if own == note)
+        text += f"\n\nThe transformers of {configs} were trained on {note}, the paper's on all of it."
+    return text
 
 
 def for_terminal(text: str) -> str:
@@ -171,6 +167,11 @@ def main_setting(name: str, threshold: float = 0.0) -> dict[str, float | str]:
     return {"threshold": threshold, "recipe": known_models()[name].recipe}
 
 
+def _counts(index: ResultIndex, threshold: float = 0.0) -> list[float | None]:
+    """The number of rows in each split."""
+    return [index.value(f"{split}_rows", "data", threshold=threshold) for split in SPLITS]
+
+
 def _leader(index: ResultIndex, threshold: float) -> str | None:
     """The best of the models that read weights; None where there are too few test runs to tell."""
     taus = {name: index.value("tau", name, **main_setting(name, threshold)) for name in weight_models()}
@@ -187,13 +188,12 @@ def _few_runs(index: ResultIndex, threshold: float) -> int | None:
 
 def count_runs(index: ResultIndex) -> str:
     """How many runs the three splits have together."""
-    counts = [index.value(f"{split}_rows", "data", threshold=0.0) for split in SPLITS]
+    counts = _counts(index)
     return number(None if None in counts else sum(count or 0.0 for count in counts))
 
 
 def _row_counts(index: ResultIndex, threshold: float) -> str:
-    """The number of rows in each split."""
-    return " / ".join(number(index.value(f"{split}_rows", "data", threshold=threshold)) for split in SPLITS)
+    return " / ".join(map(number, _counts(index, threshold)))
 
 
 def headline_models(zoos: Mapping[str, ResultIndex]) -> list[str]:
@@ -204,18 +204,14 @@ def headline_models(zoos: Mapping[str, ResultIndex]) -> list[str]:
 
 def without_variants(index: ResultIndex) -> ResultIndex:
     """All rows but those of variants, which are shown beside the model that they change."""
-    return replace(index, rows=tuple(row for row in index.rows if row.model not in _variants()))
+    return replace(index, rows=tuple(row for row in index.rows if row.model not in _VARIANTS))
 
 
 def _variants_in(index: ResultIndex) -> ResultIndex:
-    rows = tuple(row for row in index.rows if row.model in _variants())
+    rows = tuple(row for row in index.rows if row.model in _VARIANTS)
     if not rows:
         raise ValueError(f"there are no rows of a variant of {MODEL}: name some with --models")
     return replace(index, rows=rows)
-
-
-def _variants() -> list[str]:
-    return [name for name, model in MODELS.items() if model.variant_of]
 
 
 def _converged_text(index: ResultIndex, name: str, threshold: float) -> str:
@@ -241,8 +237,7 @@ def _too_few_rows(index: ResultIndex) -> list[float]:
     """
     found = []
     for threshold in index.thresholds:
-        counts = [index.value(f"{split}_rows", "data", threshold=threshold) for split in SPLITS]
-        known = [count for count in counts if count is not None]
+        known = [count for count in _counts(index, threshold) if count is not None]
         enough = not known or (len(known) < len(SPLITS) and min(known) >= MIN_ROWS)
         if not enough and all(index.value("tau", name, threshold=threshold) is None for name in known_models()):
             found.append(threshold)
@@ -337,13 +332,7 @@ def _environment() -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(_LAYOUTS), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     functions = {function.__name__.removeprefix("_"): function for function in _FUNCTIONS}
-    numbers = {
-        "kendall": paper.KENDALL,
-        "components": paper.COMPONENTS,
-        "widths": paper.WIDTHS,
-        "ranges": paper.RANGES,
-        "augmentation": paper.AUGMENTATION,
-    }
+    numbers = {name.lower(): value for name, value in vars(paper).items() if name.isupper()}
     trees = [name for name, model in MODELS.items() if not model.neural]
     environment.filters |= functions
     environment.globals |= functions | {"paper": numbers, "MODELS": MODELS, "SIX_MODELS": SIX_MODELS, "TREES": trees}

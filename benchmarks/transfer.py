@@ -2,20 +2,12 @@
 
 python -m benchmarks.transfer                                  all configs of the zoo in this repository
 python -m benchmarks.transfer --config mnist mnist-seeds --zoo DIR --device cuda --out results
-python -m benchmarks.transfer --quick --models hyperparameters gauge_nfn
 python -m benchmarks.transfer --tested-on configs              not on the other checkpoints of the same config
 
-Every config is fitted on at one checkpoint (--checkpoint, by default the one nearest to 75 % of the epochs) and tested
-on its own test split, on its other checkpoints, and on every other config of the same task and dimensions: mnist is
-tested on mnist-seeds, and the reverse. Each predictor is fitted once for all of them.
-
-Two configs may have the same configurations with other seeds, and these lie in different splits. A test run whose
-configuration was fitted on is not new: its accuracy is nearly that of the run in the train split. So τ is given on the
-test rows whose configuration is not in the train split, and beside it on all of them. Configurations of the validation
-split stay in: it chooses the epoch or the number of trees, and nothing else. A run of the train split is never tested
-on.
-
-Writes OUT/transfer.jsonl and OUT/transfer.CONFIG.md; finished trials are not computed again.
+Every config is fitted on at one checkpoint and tested on its own test split, on its other checkpoints, and on every
+other config of the same task and dimensions, without the runs it was fitted on: once on the rows whose configuration is
+not in the train split, and once on all. Writes OUT/transfer.jsonl and OUT/transfer.CONFIG.md; finished trials are not
+computed again.
 """
 
 from collections.abc import Sequence
@@ -49,20 +41,14 @@ def _targets(
     zoo: PublishedZoo, config: str, fitted_at: str, configs: Sequence[str], kinds: Sequence[str] = get_args(_Kind)
 ) -> list[tuple[str, str]]:
     """Config and checkpoint of the other test splits: the config's own checkpoints, then configs that are alike."""
-    details = zoo.config(config)
-    alike = [
-        name
-        for name in configs
-        if name != config and (zoo.config(name).task, zoo.config(name).spec) == (details.task, details.spec)
-    ]
-    found = {
-        "checkpoints": [(config, label) for label in details.checkpoints if label != fitted_at],
-        "configs": [
-            (name, fitted_at if fitted_at in (*other.checkpoints, "all") else other.usual_checkpoint)
-            for name, other in ((name, zoo.config(name)) for name in alike)
-        ],
-    }
-    return [target for kind, targets in found.items() if kind in kinds for target in targets]
+    details, targets = zoo.config(config), []
+    if "checkpoints" in kinds:
+        targets += [(config, label) for label in details.checkpoints if label != fitted_at]
+    for name in configs if "configs" in kinds else ():
+        other = zoo.config(name)
+        if name != config and (other.task, other.spec) == (details.task, details.spec):
+            targets.append((name, fitted_at if fitted_at in (*other.checkpoints, "all") else other.usual_checkpoint))
+    return targets
 
 
 @_command
@@ -70,13 +56,10 @@ def _targets(
 def main(options: _Options) -> None:
     experiment, models = Experiment("transfer", options), check_models(options.models)
     zoo = PublishedZoo.read(find_folder(options.zoo, *(options.config or ())[:1]))
-    configs = options.config or tuple(zoo.configs)
-    others = {
-        config: _targets(
-            zoo, config, options.checkpoint or zoo.config(config).usual_checkpoint, configs, options.tested_on
-        )
-        for config in configs
-    }
+    configs, others = options.config or tuple(zoo.configs), {}
+    for config in configs:
+        fitted_at = options.checkpoint or zoo.config(config).usual_checkpoint
+        others[config] = _targets(zoo, config, fitted_at, configs, options.tested_on)
     if not any(others.values()):
         only = "" if options.tested_on == ("configs",) else "one checkpoint and "
         raise ValueError(f"{', '.join(configs)}: {only}no other config alike, so nothing to test on")

@@ -1,9 +1,8 @@
 """A trial is a model fitted once, at one seed: what identifies it, where finished ones are stored, how it is computed.
 
-It is fitted on train, chosen on validation, judged on test, and stored. No trial is computed twice: there is one
-safetensors file per config and model, for all tables. A file holds the test predictions of its trials and, once for all
-trials that share them, the truth, the run numbers and, where there are repeats, the numbers of the configurations. Its
-header has one line of JSON per trial. The whole file is replaced when trials are added.
+It is fitted on train, chosen on validation, judged on test, and stored in one safetensors file per config and model,
+for all tables: no trial is computed twice. The header has one line of JSON per trial; arrays that trials share are
+stored once. The whole file is replaced when trials are added.
 """
 
 import ctypes
@@ -13,7 +12,7 @@ import hashlib
 import importlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
@@ -25,7 +24,7 @@ from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from benchmarks.data import MIN_ROWS, TEST_FILES, BenchmarkData, Checkpoints, Elsewhere, Fitted, NotFinite, Outcome
+from benchmarks.data import MIN_ROWS, TEST_FILES, BenchmarkData, Elsewhere, Fitted, NotFinite, Outcome
 from benchmarks.models.registry import builder, known_models
 from benchmarks.models.training import RECIPES, TrainingGroup, train_one_by_one, train_together
 from benchmarks.options import EPOCHS
@@ -41,7 +40,6 @@ _FOLDER = "cells"
 _LEAST_VARIANCE = 1e-6  # of a part that ranks validation perfectly
 _LATER = ("rows", "folds", "fold", "split", "label", "label_checkpoint")
 _ARRAYS = ("predicted", "truth", "runs", "configurations")
-_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _Advance = Callable[[str, int], None]
 """Called with the work under way and how many more trials are done."""
 
@@ -62,7 +60,7 @@ class Trial:
     components: tuple[str, ...] | None = None
     channels: tuple[int, ...] | None = None
     entry_range: float | None = None
-    where: Selection | None = None
+    where: str | None = None
     elsewhere: Elsewhere | None = None
     """Where it is tested, if not on the test split of the same data."""
     rows: int | None = None
@@ -125,12 +123,11 @@ class Trial:
         return replace(self, elsewhere=None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values by name; the selection as its text. Names that older trials lack are there only where set."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values["where"] = None if self.where is None else self.where.expression
-        elsewhere = values.pop("elsewhere")
+        """Plain values by name. Names that older trials lack are there only where set."""
+        values = asdict(self)
+        elsewhere = values.pop("elsewhere") or {}
         later = {name: value for name in _LATER if (value := values.pop(name)) is not None}
-        return values | ({} if elsewhere is None else asdict(elsewhere)) | later
+        return values | elsewhere | later
 
     def setting(self) -> Setting:
         """The values that a result row stores besides benchmark, config and model. Seeds are averaged over."""
@@ -144,14 +141,11 @@ class Trial:
     def of_row(cls, row: Result, seed: int) -> "Trial":
         """The trial that a result row was made from, at one of its seeds."""
         assert row.model is not None, "only rows of a model come from trials"
-        setting: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in row.setting.items()
-        }
-        if "where" in setting:
-            setting["where"] = Selection.parse(setting["where"])
-        tested = {field.name: setting.pop(field.name) for field in fields(Elsewhere) if field.name in setting}
-        if tested:
-            setting["elsewhere"] = Elsewhere(**tested)
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in row.setting.items()}
+        if "where" in values:
+            values["where"] = Selection.parse(str(values["where"])).expression
+        tested: Any = {field.name: values.pop(field.name) for field in fields(Elsewhere) if field.name in values}
+        setting: Any = values | {"elsewhere": Elsewhere(**tested) if tested else None}
         return cls(row.benchmark, row.config, row.model, seed, **setting)
 
 
@@ -165,11 +159,10 @@ class TrialStore:
         model = trial.model.replace(":", "-")  # my_module:MyPredictor; not every file system has colons
         return self.folder / f"{trial.config}.{model}.safetensors"
 
-    def find(self, trials: list[Trial]) -> dict[Trial, Outcome]:
+    def find(self, trials: Sequence[Trial]) -> dict[Trial, Outcome]:
         """The finished ones among the trials."""
         files = {path: _read(path) for path in {self.path(trial) for trial in trials}}
-        outcomes = {trial: files[self.path(trial)].get(trial.key) for trial in trials}
-        return {trial: outcome for trial, outcome in outcomes.items() if outcome is not None}
+        return {trial: found for trial in trials if (found := files[self.path(trial)].get(trial.key))}
 
     def add(self, outcomes: dict[Trial, Outcome]) -> None:
         """Adds finished trials; a trial that is already stored is replaced."""
@@ -245,11 +238,12 @@ def compute(
     # of averages whose parts are all finished; they are stored like any other outcome
     parts = {trial: trial.parts for trial in trials if trial.parts and trial not in finished}
     found = _known(list(chain(*parts.values())), data, store)
-    averages = {
-        trial: _average([found[part] for part in own], *_labels_of(trial, data.train))
-        for trial, own in parts.items()
-        if found.keys() >= set(own)
-    }
+    averages = {}
+    for trial in (trial for trial, own in parts.items() if found.keys() >= set(own)):
+        rows, labels = data.train.at_least(trial.threshold), [data.train.truth()]
+        if "label" in known_models()[trial.model].reads and data.train.current is not None:
+            labels.append(data.train.current.cpu().numpy())
+        averages[trial] = _average([found[part] for part in trial.parts], *(each[rows] for each in labels))
     if averages:
         store.add(averages)
     advance("averaging", len(averages))
@@ -261,11 +255,11 @@ def _known(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> O
 
     A trial from before this was noted is taken as it is.
     """
-
-    def is_current(trial: Trial, outcome: Outcome) -> bool:
-        return outcome.notes.get(TEST_FILES) in (None, data.tested_on(trial.elsewhere).test_files)
-
-    return {trial: outcome for trial, outcome in store.find(list(trials)).items() if is_current(trial, outcome)}
+    return {
+        trial: outcome
+        for trial, outcome in store.find(trials).items()
+        if outcome.notes.get(TEST_FILES) in (None, data.tested_on(trial.elsewhere).test_files)
+    }
 
 
 def to_fit(trials: Sequence[Trial], data: BenchmarkData, store: TrialStore) -> list[Trial]:
@@ -314,7 +308,14 @@ def _fit_and_judge(trials: Sequence[Trial], data: BenchmarkData, jobs: int) -> O
         "fitted_together": len(fits),
         "device": describe_device(device),
     }
-    return {trial: _judged(trial, fitted[trial.fit], data, cost) for trial in trials}
+    outcomes = {}
+    for trial in trials:
+        model_of = fitted[trial.fit]
+        outcome = data.tested_on(trial.elsewhere).judge(model_of, trial.threshold, trial.model)
+        notes = {name: getattr(model_of, name) for name in ("validation_tau", "epoch", "epochs", "parameters")}
+        notes |= {} if np.isfinite(model_of.validation_tau) else {"validation_tau": None}
+        outcomes[trial] = replace(outcome, notes=outcome.notes | notes | cost)
+    return outcomes
 
 
 def _fit(trials: Sequence[Trial], data: BenchmarkData, jobs: int = 1) -> dict[Trial, Fitted]:
@@ -338,25 +339,6 @@ def _fit(trials: Sequence[Trial], data: BenchmarkData, jobs: int = 1) -> dict[Tr
         recipe = RECIPES[first.recipe]
         fitted = train(build, training_groups, data.train, data.validation, recipe, first.epochs or EPOCHS)
     return dict(zip(chain(*by_threshold.values()), chain(*fitted), strict=True))
-
-
-def _judged(trial: Trial, fitted: Fitted, data: BenchmarkData, cost: dict[str, float | str | None]) -> Outcome:
-    outcome = data.tested_on(trial.elsewhere).judge(fitted, trial.threshold, trial.model)
-    notes = {
-        "validation_tau": fitted.validation_tau if np.isfinite(fitted.validation_tau) else None,
-        "epoch": fitted.epoch,
-        "epochs": fitted.epochs,
-        "parameters": fitted.parameters,
-    }
-    return replace(outcome, notes=outcome.notes | notes | cost)
-
-
-def _labels_of(trial: Trial, train: Checkpoints) -> Iterator[Float[np.ndarray, " m"]]:
-    """The labels of the rows that a trial is fitted on; also today's if it reads them."""
-    rows = train.at_least(trial.threshold)
-    yield train.truth()[rows]
-    if known_models()[trial.model].reads_label and train.current is not None:
-        yield train.current.cpu().numpy()[rows]
 
 
 def _average(
@@ -411,16 +393,20 @@ def _reset_peak_memory(device: torch.device) -> float | None:
     try:
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
-        _RESET.write_text("5")
-        return _resident("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")
+        return memory_of_process("VmRSS")
     except (OSError, AttributeError):
         return None
 
 
 def _peak_memory(device: torch.device) -> float:
-    return torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else _resident("VmHWM")
+    return torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else memory_of_process("VmHWM")
 
 
-def _resident(name: str) -> float:
-    line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(f"{name}:"))
-    return int(line.split()[1]) / 1024
+def memory_of_process(kind: str) -> float:
+    """Megabytes, by one of the names that proc(5) has for them."""
+    status = Path("/proc/self/status")
+    for line in status.read_text().splitlines() if status.exists() else ():
+        if line.startswith(f"{kind}:"):
+            return int(line.split()[1]) / 1024
+    raise OSError("this system does not report the memory of a process: the benchmark needs Linux")

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import torch
+
 from benchmarks import results
 from benchmarks.results import Result
 from generation.job import Job
@@ -109,7 +111,15 @@ def soak_ray(runs: int, folder: Path, advance: Advance) -> list[Result]:
 def row(metric: str, variant: str, value: float, n: int, **setting: int) -> Result:
     """One figure. ``n`` is how many were tried."""
     return Result.measured(
-        "soak", "mnist", metric, value, n=n, device="cpu", variant=variant, setting=dict(setting), packages=PACKAGES
+        "soak",
+        "mnist",
+        metric,
+        value,
+        n=n,
+        device=torch.device("cpu"),
+        variant=variant,
+        setting=dict(setting),
+        packages=PACKAGES,
     )
 
 

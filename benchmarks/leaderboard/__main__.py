@@ -6,10 +6,8 @@ python -m benchmarks.leaderboard check FOLDER --predictor mlp      also fits the
 python -m benchmarks.leaderboard submit my_module:MyPredictor --config mnist --authors "Ada Lovelace" --out FOLDER
 python -m benchmarks.leaderboard table                             ranks all submissions of a clone
 
-A submission is a folder with card.toml and one CSV file of predictions for each set of test rows (CONTRIBUTING.md).
-What is predicted is test accuracy, of language models too.
-`table` scores those in benchmarks/submissions/ for test rows of the clone's own zoo, writes
-benchmarks/results/leaderboard.json, and renders the documents.
+A submission is a folder with card.toml and one CSV file of predicted test accuracies for each set of test rows
+(CONTRIBUTING.md). `table` scores those in benchmarks/submissions/ and renders the documents.
 """
 
 from collections.abc import Callable
@@ -86,11 +84,10 @@ from benchmarks.leaderboard.submission import (
     submissions_in,
     write_submission,
 )
-from benchmarks.models.registry import MODELS, BenchmarkModel, check_models, known_models, own_models
+from benchmarks.models.registry import MODELS, check_models, known_models, own_models
 from benchmarks.report import find_clone, rankings_of, write_documents
 from benchmarks.tables import for_terminal, number, render_table, threshold_title, with_interval
 from benchmarks.trial import Trial, TrialStore, compute
-from nfn import ProbeNFN
 from zoo.device import choose_device
 from zoo.format.splits import SPLITS
 
@@ -180,12 +177,16 @@ def _submit(options: _Submit) -> None:
         file=f"{rows.config}.{rows.checkpoint}.{rows.sha256[:8]}.csv",
         seed=options.seed if model.seeded else None,
     )
+    code = options.code
+    if code is None and name in MODELS and (own := model.kind or model.fit):
+        # the file of this repository that it is in
+        code = Path(inspect.getfile(own)).resolve().relative_to(Path(__file__).parents[2]).as_posix()
     card = Card(
         name=options.name or model.title,
         authors=options.authors or _OWN_AUTHORS,
         paper=options.paper or _PAPERS.get(name),
-        code=options.code or _code_of(model),
-        reads=tuple(options.reads or _reads_of(model)),
+        code=code,
+        reads=options.reads or tuple(word for word in model.reads if word != "label"),
         predictions=(),
     )
     card_with(options.out, card, predictions)  # a fault is reported before the fit
@@ -198,24 +199,6 @@ def _submit(options: _Submit) -> None:
     )
     write_submission(options.out, card, measured, rows, fitted.predicted)
     print(f"written: {options.out}; look at its card.toml, then: python -m benchmarks.leaderboard check {options.out}")
-
-
-def _reads_of(model: BenchmarkModel) -> list[Reads]:
-    """What a model reads of a checkpoint, in the words of a card."""
-    reads: dict[Reads, bool] = {
-        "weights": model.reads_weights,
-        "hyperparameters": model.reads_hyperparameters,
-        "probes": model.kind is not None and issubclass(model.kind, ProbeNFN),
-    }
-    return [word for word, read in reads.items() if read]
-
-
-def _code_of(model: BenchmarkModel) -> str | None:
-    """The file of this repository that a model of the benchmarks is in."""
-    code = model.kind or model.fit
-    if model.name not in MODELS or code is None or (file := inspect.getsourcefile(code)) is None:
-        return None
-    return Path(file).resolve().relative_to(Path(__file__).parents[2]).as_posix()
 
 
 def _table(options: _Table) -> None:

@@ -1,8 +1,6 @@
 """The test rows that a submission is scored on, its score, and the signs that it was made from the test labels.
 
-The statistics are those of the tables (``benchmarks.statistics``). The interval is a bootstrap over test runs, or over
-configurations where each was trained several times. Within a configuration, runs are ranked at the same checkpoint, and
-the mean over its checkpoints is one value of the mean over configurations:
+Within a configuration, runs are ranked at the same checkpoint:
 
     τ_within = mean over configurations c of (mean over checkpoints k of τ_b(predictions of c at k, accuracies))
 """
@@ -147,10 +145,8 @@ def leaked_labels(predicted: Float[np.ndarray, " n"], rows: HeldOutRows) -> str 
     error (with few rows, half a test example); τ is nearer to 1 than to the noise ceiling (labels behind some monotone
     map).
 
-    Labels with more noise than that cannot be told from good predictions. All transformers are measured on the same
-    examples, so a part of the sampling error is common to training and test labels, and can be learned: on AG News the
-    median error of Invariant-NFN is a third of the sampling error, and its τ is above the noise ceiling. A noise of
-    0.002 is about the sampling error on MNIST, and half of it on AG News.
+    Labels with more noise than that cannot be told from good predictions: all transformers are measured on the same
+    examples, so a part of the sampling error is common to training and test labels, and can be learned.
     """
     few = len(predicted) < _FEWEST_ROWS
     half = np.abs(predicted - rows.truth) <= 0.5 / rows.test_examples

@@ -1,18 +1,15 @@
 """Submissions on disk: folders with a card and the CSV files of predictions that it names, and nothing else.
 
-The card, ``card.toml``, names the authors, what the predictor reads, and the test rows of each file. CONTRIBUTING.md
-shows one. Nothing in a card is imported, followed or fetched. A CSV file has one line for each test row, sorted, so
-that a diff shows which predictions changed:
+CONTRIBUTING.md shows a card, ``card.toml``. Nothing in it is imported, followed or fetched. A CSV file has one line for
+each test row, sorted, so that a diff shows which predictions changed:
 
     run_id,checkpoint,predicted
     0b7c3f1d5e9a2468,epoch_50,0.9182
 
-``leaderboard.json`` has all submissions in order, one ranking for each set of test rows. It is never read: every score
-is computed from the predictions each time, and predictions of rows that no zoo at hand has are not scored. A score is
-thus that of its predictions. How these were made is the word of their authors, like all of a card: labels are public.
+``leaderboard.json`` has one ranking for each set of test rows. It is never read: every score is computed from the
+predictions each time, and predictions of rows that no zoo at hand has are not scored.
 """
 
-import json
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -53,6 +50,8 @@ _LINE = re.compile(r"([0-9a-f]{16}),([a-z0-9_]{1,48}),([^,\s]{1,40})", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _LEAST, _MOST = -0.5, 1.5
 """A prediction is an accuracy; that of a linear model may lie a little outside 0 and 1."""
+_STATED = ("name", "authors", "paper", "code", "parameters", "reads", "seed", "change_under_group")
+"""The keys of a card that are in a ranking."""
 _SAME = 1e-4
 """Predictions that differ by less are the same, but for rounding."""
 
@@ -98,7 +97,8 @@ class Card:
         for author in self.authors:
             _check_text("authors", author, _is_line, _LINE_RULE)
         _check_text("paper", self.paper, _URL.fullmatch, _URL_RULE)
-        _check_text("code", self.code, _is_url_or_file, f"{_URL_RULE} or a file here")
+        url_or_file = re.compile(f"{_URL.pattern}|{_PATH.pattern}", re.ASCII)
+        _check_text("code", self.code, url_or_file.fullmatch, f"{_URL_RULE} or a file here")
         for key, values in (
             ("author", self.authors),
             ("kind of input", self.reads),
@@ -124,13 +124,12 @@ class Card:
 
     def text(self) -> str:
         """The card as TOML, without the keys that are not known."""
-
-        def known(values: dict[str, Any]) -> dict[str, Any]:
-            return {key: value for key, value in values.items() if value is not None}
-
-        top = {"name": self.name, "authors": list(self.authors), "paper": self.paper, "code": self.code}
-        sets = [known(asdict(each)) for each in self.predictions]
-        return toml_text(known(top) | {"reads": list(self.reads), "predictions": sets})
+        card, *sets = [
+            {key: value for key, value in asdict(each).items() if value is not None}
+            for each in (self, *self.predictions)
+        ]
+        top = {key: card[key] for key in ("name", "authors", "paper", "code", "reads") if key in card}
+        return toml_text(top | {"authors": list(self.authors), "reads": list(self.reads), "predictions": sets})
 
 
 def _check_text(key: str, text: str | None, accept: Callable[[str], object], rule: str) -> None:
@@ -143,10 +142,6 @@ def _is_line(text: str) -> bool:
     marks = "".join("^" if unicodedata.category(letter) in ("Mn", "Me") else " " for letter in text)
     seen = text.isprintable() and not _UNSEEN.search(text) and "^^^" not in marks
     return seen and bool(text.strip()) and len(text) <= _LONGEST_LINE
-
-
-def _is_url_or_file(text: str) -> bool:
-    return bool(_URL.fullmatch(text) or _PATH.fullmatch(text))
 
 
 class NotScored(ValueError):
@@ -273,13 +268,12 @@ def write_submission(
 ) -> None:
     """Writes predictions and card, to a new folder or over an earlier submission, all at once."""
     written = card_with(folder, card, predictions)
+    values = sorted(zip(rows.keys, predicted.tolist(), strict=True))  # of which nine digits give back every float32
+    lines = [_HEADER, *(f"{run},{checkpoint},{value:.9g}" for (run, checkpoint), value in values)]
     with replacing_folder(folder.resolve(), _files_of, wait=True) as new:
         for each in written.predictions:
-            if each.file == predictions.file:
-                data = _csv_text(rows, predicted).encode()
-            else:
-                data = read_bounded(folder / each.file, _CSV_BYTES)
-            write_atomically(new / each.file, data)
+            text = None if each.file != predictions.file else "\n".join([*lines, ""])
+            write_atomically(new / each.file, text.encode() if text else read_bounded(folder / each.file, _CSV_BYTES))
         write_atomically(new / _CARD_FILE, written.text().encode())
 
 
@@ -288,12 +282,6 @@ def _files_of(folder: Path) -> list[str] | None:
     if not (folder / _CARD_FILE).exists():
         return None
     return [*(each.file for each in Card.read(folder).predictions), _CARD_FILE]
-
-
-def _csv_text(rows: HeldOutRows, predicted: Float[np.ndarray, " n"]) -> str:
-    """A file of predictions: nine digits give back every float32."""
-    lines = sorted(zip(rows.keys, predicted.tolist(), strict=True))
-    return "\n".join([_HEADER, *(f"{run},{checkpoint},{value:.9g}" for (run, checkpoint), value in lines)]) + "\n"
 
 
 def _read_csv(path: Path) -> dict[tuple[str, str], float]:
@@ -340,35 +328,15 @@ def rank(submissions: Sequence[Submission], zoos: Sequence[str]) -> list[dict[st
             zoo, rows = read.get(part.identity, (None, None))
             heading = {"zoo": zoo and Path(zoo).name, "config": part.config, "checkpoint": part.checkpoint}
             heading |= {"test_rows": part.test_rows, "rows": rows and len(rows.keys), "entries": []}
-            ranking = rankings.setdefault(part.identity, heading)
-            ranking["entries"].append(_unscored(submission, part) | scored)
+            known = asdict(part) | asdict(submission.card)
+            stated = {"submission": submission.name} | {key: known[key] for key in _STATED}
+            stated |= {key: list(known[key]) for key in ("authors", "reads")}
+            rankings.setdefault(part.identity, heading)["entries"].append(stated | scored)
+
+    def place(entry: dict[str, Any]) -> tuple[bool, float, str]:
+        best = [-(each["value"] or 0.0) for each in entry["thresholds"][:1]]
+        return not best, sum(best), entry["submission"]
+
     for ranking in rankings.values():
-        ranking["entries"].sort(key=_place)
+        ranking["entries"].sort(key=place)
     return [rankings[key] for key in sorted(rankings, key=lambda key: (not rankings[key]["rows"], key))]
-
-
-def _place(entry: dict[str, Any]) -> tuple[bool, float, str]:
-    """The best first, and last what is not scored."""
-    best = [-(each["value"] or 0.0) for each in entry["thresholds"][:1]]
-    return not best, sum(best), entry["submission"]
-
-
-def ranking_text(rankings: Sequence[dict[str, Any]]) -> str:
-    """The content of ``leaderboard.json``."""
-    return json.dumps({"zoos": list(rankings)}, indent=1, ensure_ascii=False) + "\n"
-
-
-def _unscored(submission: Submission, predictions: PredictionSet) -> dict[str, Any]:
-    """An entry of a ranking before its score: what its card states."""
-    card = submission.card
-    return {
-        "submission": submission.name,
-        "name": card.name,
-        "authors": list(card.authors),
-        "paper": card.paper,
-        "code": card.code,
-        "parameters": predictions.parameters,
-        "reads": list(card.reads),
-        "seed": predictions.seed,
-        "change_under_group": predictions.change_under_group,
-    }

@@ -1,9 +1,9 @@
 """The models of a table: those that come with the benchmarks, and predictors of the user's own.
 
-A model of the benchmarks is one entry of ``MODELS``. One of the user's is named ``module:Class`` on the command line:
-an ``nn.Module`` with ``logits(weights)`` is trained like the neural predictors here, anything else with
-``fit(train, validation)`` and ``predict(rows)`` is fitted like the trees. The module is imported, from the current
-folder or from where packages are installed; only names on a command line are, never names read from a file.
+One of the user's is named ``module:Class`` on the command line: an ``nn.Module`` with ``logits(weights)`` is trained
+like the neural predictors here, anything else with ``fit(train, validation)`` and ``predict(rows)`` is fitted like the
+trees. The module is imported, from the current folder or from where packages are installed; only names on a command
+line are, never names read from a file.
 """
 
 import ast
@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from torch import nn
 from benchmarks.data import Checkpoints, Fitted
 from benchmarks.models.training import RECIPES
 from benchmarks.models.trees import fit_current_label, fit_hyperparameters, fit_lightgbm, fit_random_forest, fit_xgboost
+from benchmarks.options import Reads
 from benchmarks.statistics import kendall_tau
 from nfn import (
     GaugeNFN,
@@ -60,9 +61,10 @@ class BenchmarkModel:
     ``library`` is the package that ``fit`` imports. A model that is not ``seeded`` has no randomness, like boosting
     without subsampling: one fit stands for all seeds. ``recipe`` is how a neural predictor is trained for the main
     columns, alone or as a part of an average. ``variant_of`` is the model that it changes in one respect, beside which
-    it is shown. One that ``reads_label`` reads what was measured at the checkpoint of the weights, to forecast a later
-    one, and comes with every forecast. ``edition`` is raised when the way of fitting this model changes, so that stored
-    trials of earlier editions are not used; ``source``, a hash of the user's source code, serves the same end.
+    it is shown. ``reads`` has the words of a submission's card, and "label" for a model that reads what was measured at
+    the checkpoint of the weights, to forecast a later one, and comes with every forecast. ``edition`` is raised when
+    the way of fitting this model changes, so that stored trials of earlier editions are not used; ``source``, a hash of
+    the user's source code, serves the same end.
     """
 
     name: str
@@ -74,9 +76,7 @@ class BenchmarkModel:
     seeded: bool = True
     recipe: str = "paper"
     variant_of: str | None = None
-    reads_weights: bool = True
-    reads_hyperparameters: bool = False
-    reads_label: bool = False
+    reads: tuple[Reads | Literal["label"], ...] = ("weights",)
     edition: int = 1
     source: str | None = None
 
@@ -101,11 +101,21 @@ class BenchmarkModel:
         return missing(self.title, [self.library] if self.library else [])
 
 
+def _average(name: str, title: str, other: str) -> BenchmarkModel:
+    """A model and, by ranks, hyperparameters only or today's label."""
+    words = {"hyperparameters": "hyperparameters only", "current_label": "today's label"}[other]
+    own = "hyperparameters" if name == "hyperparameters" else "weights"
+    what: dict[str, Any] = {"parts": (name, other), "reads": (own, other.removeprefix("current_"))}
+    return BenchmarkModel(f"{name}_{other}", f"{title} averaged with {words}", recipe="gauge", **what)
+
+
+_variant = partial(BenchmarkModel, variant_of="transformer_nfn")
+_with_probes = partial(BenchmarkModel, recipe="place", reads=("weights", "probes"))
 MODELS = {
     model.name: model
     for model in (
-        BenchmarkModel("mlp", "MLP", kind=MLPPredictor),
-        BenchmarkModel("statnn", "STATNN", kind=StatNN),
+        BenchmarkModel("mlp", "MLP", MLPPredictor),
+        BenchmarkModel("statnn", "STATNN", StatNN),
         BenchmarkModel("xgboost", "XGBoost", fit=fit_xgboost, library="xgboost", seeded=False),
         BenchmarkModel("lightgbm", "LightGBM", fit=fit_lightgbm, library="lightgbm", seeded=False),
         BenchmarkModel("random_forest", "Random Forest", fit=fit_random_forest, library="lightgbm"),
@@ -115,64 +125,29 @@ MODELS = {
             fit=fit_hyperparameters,
             library="sklearn",
             seeded=False,
-            reads_weights=False,
-            reads_hyperparameters=True,
+            reads=("hyperparameters",),
             edition=2,
         ),
-        BenchmarkModel("raw_moments", "raw moments", kind=RawMomentsPredictor, recipe="gauge"),
-        BenchmarkModel("probes", "probes", kind=ProbeNFN, recipe="place"),
-        BenchmarkModel("hidden_probe_nfn", "HiddenProbe", kind=HiddenProbeNFN, recipe="place"),
-        BenchmarkModel("probe_gen_nfn", "ProbeGen", kind=ProbeGenNFN, recipe="place"),
-        BenchmarkModel("transformer_nfn", "Transformer-NFN", kind=TransformerNFN),
-        BenchmarkModel("quasi_nfn", "Quasi-NFN", kind=QuasiNFN),
-        BenchmarkModel("invariant_nfn", "Invariant-NFN", kind=InvariantNFN, recipe="gauge"),
-        BenchmarkModel("response_nfn", "Response-NFN", kind=ResponseNFN, recipe="gauge"),
-        BenchmarkModel("gauge_nfn", "Gauge-NFN", kind=GaugeNFN, recipe="gauge", edition=2),
-        *(
-            BenchmarkModel(
-                f"{name}_hyperparameters",
-                f"{title} averaged with hyperparameters only",
-                parts=(name, "hyperparameters"),
-                recipe="gauge",
-                reads_hyperparameters=True,
-            )
-            for name, title in (("invariant_nfn", "Invariant-NFN"), ("gauge_nfn", "Gauge-NFN"))
+        BenchmarkModel("raw_moments", "raw moments", RawMomentsPredictor, recipe="gauge"),
+        _with_probes("probes", "probes", ProbeNFN),
+        _with_probes("hidden_probe_nfn", "HiddenProbe", HiddenProbeNFN),
+        _with_probes("probe_gen_nfn", "ProbeGen", ProbeGenNFN),
+        BenchmarkModel("transformer_nfn", "Transformer-NFN", TransformerNFN),
+        BenchmarkModel("quasi_nfn", "Quasi-NFN", QuasiNFN),
+        BenchmarkModel("invariant_nfn", "Invariant-NFN", InvariantNFN, recipe="gauge"),
+        BenchmarkModel("response_nfn", "Response-NFN", ResponseNFN, recipe="gauge"),
+        BenchmarkModel("gauge_nfn", "Gauge-NFN", GaugeNFN, recipe="gauge", edition=2),
+        _average("invariant_nfn", "Invariant-NFN", "hyperparameters"),
+        _average("gauge_nfn", "Gauge-NFN", "hyperparameters"),
+        BenchmarkModel("current_label", "today's label", fit=fit_current_label, seeded=False, reads=("label",)),
+        _average("hyperparameters", "hyperparameters only", "current_label"),
+        _average("gauge_nfn", "Gauge-NFN", "current_label"),
+        _variant("transformer_nfn_canonical", "Transformer-NFN on canonical weights", CanonicalNFN),
+        _variant(
+            "transformer_nfn_classifier_canonical", "Transformer-NFN, classifier canonical", CanonicalClassifierNFN
         ),
-        BenchmarkModel(
-            "current_label",
-            "today's label",
-            fit=fit_current_label,
-            seeded=False,
-            reads_weights=False,
-            reads_label=True,
-        ),
-        *(
-            BenchmarkModel(
-                f"{name}_current_label",
-                f"{title} averaged with today's label",
-                parts=(name, "current_label"),
-                recipe="gauge",
-                reads_label=True,
-            )
-            for name, title in (("hyperparameters", "hyperparameters only"), ("gauge_nfn", "Gauge-NFN"))
-        ),
-        BenchmarkModel(
-            "transformer_nfn_canonical",
-            "Transformer-NFN on canonical weights",
-            kind=CanonicalNFN,
-            variant_of="transformer_nfn",
-        ),
-        BenchmarkModel(
-            "transformer_nfn_classifier_canonical",
-            "Transformer-NFN, classifier canonical",
-            kind=CanonicalClassifierNFN,
-            variant_of="transformer_nfn",
-        ),
-        BenchmarkModel(
-            "transformer_nfn_classifier_invariants",
-            "Transformer-NFN, classifier's invariants",
-            kind=InvariantClassifierNFN,
-            variant_of="transformer_nfn",
+        _variant(
+            "transformer_nfn_classifier_invariants", "Transformer-NFN, classifier's invariants", InvariantClassifierNFN
         ),
     )
 }
@@ -198,11 +173,10 @@ def known_models() -> dict[str, BenchmarkModel]:
 
 
 def weight_models() -> tuple[str, ...]:
-    """The models that read weights and nothing else, without variants of others."""
+    """The models that read weights and nothing else of a run, without variants of others."""
+    models = known_models().items()
     return tuple(
-        name
-        for name, model in known_models().items()
-        if model.reads_weights and not (model.reads_hyperparameters or model.reads_label) and model.variant_of is None
+        name for name, model in models if {*model.reads, "probes"} == {"weights", "probes"} and not model.variant_of
     )
 
 
@@ -240,7 +214,8 @@ def _load_model(name: str) -> BenchmarkModel:
     neural, fits, predicts = (callable(getattr(own, method, None)) for method in ("logits", "fit", "predict"))
     if isinstance(own, type) and issubclass(own, nn.Module) and neural:
         _check_call(name, own, "(spec, generator=generator)", None, generator=None)
-        model = BenchmarkModel(name, title, kind=own, recipe=getattr(own, "recipe", "paper"), source=source)
+        make = _with_probes if issubclass(own, ProbeNFN) else BenchmarkModel
+        model = make(name, title, own, recipe=getattr(own, "recipe", "paper"), source=source)
         if model.recipe not in tuple(RECIPES):
             raise ValueError(f"{name} has an unknown recipe, {model.recipe!r}: one of {', '.join(RECIPES)}")
         if model.stacked and not hasattr(own, "kind"):
@@ -289,15 +264,20 @@ def _import_named(name: str) -> Any:
 def _fit_of(name: str, own: Any, takes_seed: bool) -> _Fit:
     """Fits a new object for each seed: an instance of the class, or a copy of the object."""
 
-    def build(seed: int) -> Any:
-        if not isinstance(own, type):
-            return copy.deepcopy(own)
-        return own(seed=seed) if takes_seed else own()
-
     def fit_one(train: Checkpoints, validation: Checkpoints, seed: int) -> Fitted:
-        predictor = build(seed)
+        options = {"seed": seed} if takes_seed else {}
+        predictor = own(**options) if isinstance(own, type) else copy.deepcopy(own)
         predictor.fit(_on_cpu(train), _on_cpu(validation))
-        predict = partial(_predictions, name, predictor)
+
+        def predict(rows: Checkpoints) -> Float[np.ndarray, " n"]:
+            hidden = replace(_on_cpu(rows), goodness=torch.full((len(rows),), torch.nan))
+            result = predictor.predict(hidden)
+            predicted = np.asarray(result.detach().cpu() if isinstance(result, torch.Tensor) else result)
+            if predicted.shape != (len(rows),) or predicted.dtype.kind not in "fiu":
+                got = f"{predicted.dtype} of shape {list(predicted.shape)}"
+                raise ValueError(f"{name}.predict must return one number per checkpoint, [{len(rows)}] here, got {got}")
+            return predicted.astype(np.float64)
+
         return Fitted(predict, kendall_tau(predict(validation), validation.truth()))
 
     return lambda train, validation, seeds, jobs: [fit_one(train, validation, seed) for seed in seeds]
@@ -306,17 +286,6 @@ def _fit_of(name: str, own: Any, takes_seed: bool) -> _Fit:
 def _on_cpu(rows: Checkpoints) -> Checkpoints:
     current = None if rows.current is None else rows.current.cpu()
     return replace(rows, weights=rows.weights.cpu(), goodness=rows.goodness.cpu(), current=current)
-
-
-def _predictions(name: str, predictor: Any, rows: Checkpoints) -> Float[np.ndarray, " n"]:
-    """Its predictions for rows whose labels are hidden: they are NaN."""
-    hidden = replace(_on_cpu(rows), goodness=torch.full((len(rows),), torch.nan))
-    result = predictor.predict(hidden)
-    predicted = np.asarray(result.detach().cpu() if isinstance(result, torch.Tensor) else result)
-    if predicted.shape != (len(rows),) or predicted.dtype.kind not in "fiu":
-        got = f"{predicted.dtype} of shape {list(predicted.shape)}"
-        raise ValueError(f"{name}.predict must return one number per checkpoint, [{len(rows)}] here, got {got}")
-    return predicted.astype(np.float64)
 
 
 def _source_digest(names: set[str]) -> str:

@@ -1,11 +1,9 @@
 """Trains neural predictors: for how long, at what learning rate, to what target, and which epoch is kept.
 
 ``train_together`` trains predictors of one architecture at once: several seeds and several thresholds, each with its
-own rows. Every step trains all of them. Each training group (the members with the same rows) goes through its own
-epochs, as long as its rows last, so no group waits for another; members that are done stay in the step with a learning
-rate of zero. After each of its epochs a group is read on validation, and each member keeps the parameters of its best
-epoch. ``train_one_by_one`` does the same for plain networks, which may have what cannot be stacked: dropout, batch
-normalization, branches. Nothing here sees a test row.
+own rows. Each training group (the members with the same rows) goes through its own epochs, so none waits for another;
+members that are done stay in the step with a learning rate of zero. ``train_one_by_one`` does the same for plain
+networks, which may have what cannot be stacked: dropout, batch normalization, branches. Nothing here sees a test row.
 """
 
 import copy
@@ -274,15 +272,15 @@ def train_one_by_one(
     Batches, targets, learning rates and the choice of the epoch are those of ``train_together``.
     """
     device = train.weights.device
-    all_fitted: list[list[Fitted]] = [[] for _ in groups]
-    for group, fitted in zip(groups, all_fitted, strict=True):
-        for seed in group.seeds:
-            # torch's own random numbers, which dropout draws from, follow the seed and are put back afterwards
-            with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-                torch.manual_seed(seed)
-                module = build(torch.Generator().manual_seed(seed)).to(device)
-                fitted.append(_train_one(module, replace(group, seeds=(seed,)), train, validation, recipe, epochs))
-    return all_fitted
+
+    def fit(group: TrainingGroup, seed: int) -> Fitted:
+        # torch's own random numbers, which dropout draws from, follow the seed and are put back afterwards
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            module = build(torch.Generator().manual_seed(seed)).to(device)
+            return _train_one(module, replace(group, seeds=(seed,)), train, validation, recipe, epochs)
+
+    return [[fit(group, seed) for seed in group.seeds] for group in groups]
 
 
 def _train_one(

@@ -107,8 +107,9 @@ from torch import Tensor
 
 from benchmarks import results
 from benchmarks.results import Result, Setting
-from benchmarks.speed.measurements import Samples, line_of, measure, say, speed_row
+from benchmarks.speed.measurements import line_of, measure, say, speed_row
 from benchmarks.speed.training import gauge, generation, nfn
+from benchmarks.trial import memory_of_process
 from zoo.export import export_checkpoints
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
 from zoo.format.hyperparameters import OPTIMIZERS
@@ -118,7 +119,7 @@ from zoo.format.splits import SPLITS
 from zoo.format.statements import NOTHING_STATED
 from zoo.format.table_file import ROWS_PER_BATCH, write_table
 from zoo.reading.locate import find_folder
-from zoo.reading.reader import ZooReader, open_zoo
+from zoo.reading.reader import open_zoo
 from zoo.storage.untrusted import HeldFile
 from zoo.transformer.spec import spec_for
 
@@ -127,19 +128,19 @@ _PASSES = 10
 _LOADER_PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "datasets")
 
 
-def _loader(*, zoo: str | None, config: str, scratch: Path | None, repeats: int) -> Iterator[Result]:
+def _loader(options: _Loader) -> Iterator[Result]:
     """How fast checkpoints are read into torch batches: five ways of storing and reading them, and a bare memory read.
 
     Every way delivers batches of 64 checkpoints as a float32 tensor [64, d], and every batch is summed, so that every
     byte is read. The ways take turns, so that a busy moment of the machine affects all of them.
     """
-    with tempfile.TemporaryDirectory(dir=scratch, prefix="loader-") as temporary:
-        if zoo is None:
+    with tempfile.TemporaryDirectory(dir=options.scratch, prefix="loader-") as temporary:
+        if options.zoo is None:
             say(f"fabricating {_MIN_CHECKPOINTS:,} checkpoints")
-            folder = _fabricate(Path(temporary) / "small-transformer-zoo", config)
+            folder = _fabricate(Path(temporary) / "small-transformer-zoo", options.config)
         else:
-            folder = find_folder(zoo, config)
-        yield from _measure_ways(folder, config, Path(temporary), repeats)
+            folder = find_folder(options.zoo, options.config)
+        yield from _measure_ways(folder, options.config, Path(temporary), options.repeats)
 
 
 def _fabricate(folder: Path, config: str) -> Path:
@@ -172,25 +173,33 @@ def _fabricate(folder: Path, config: str) -> Path:
 
 def _measure_ways(folder: Path, config: str, scratch: Path, repeats: int) -> Iterator[Result]:
     """The rows of all ways of reading one zoo; the slowest way comes last."""
+    import datasets
+
+    datasets.disable_progress_bars()
     reader = open_zoo(folder, config, "train")
     if len(reader) < _MIN_CHECKPOINTS:
         raise ValueError(
             f"{folder} has {len(reader):,} training rows of {config}, the benchmark needs {_MIN_CHECKPOINTS:,}: "
             "leave out --zoo to fabricate them"
         )
-    bare = _map_bare(PublishedZoo.read(folder).paths(config, ["train"]), reader.spec.num_parameters)
-    mapped, stream = _load_with_datasets(folder, config, scratch)
+    # the bytes of the files in order, whatever they mean, one batch at a time: an upper bound
+    files = [HeldFile(path) for path in PublishedZoo.read(folder).paths(config, ["train"])]
+    maps = [torch.from_numpy(np.frombuffer(file.map(), dtype="<f4")) for file in files]
+    bare = [piece for each in maps for piece in each.split(ROWS_PER_BATCH * reader.spec.num_parameters)]
+    load: Any = partial(datasets.load_dataset, str(folder), config, split="train")
+    mapped = load(cache_dir=str(scratch / "cache")).with_format("torch")
+    stream = load(streaming=True).with_format("arrow")
     ways: dict[str, Callable[[], Iterable[Tensor]]] = {
         "bare memory read": lambda: bare,
-        "zoo.open": lambda: _read_zoo(reader),
-        "zoo.open, shuffled": lambda: _read_zoo(reader, shuffle=True),
+        "zoo.open": lambda: (weights.flat() for weights, _ in reader.batches(ROWS_PER_BATCH)),
+        "zoo.open, shuffled": lambda: (weights.flat() for weights, _ in reader.batches(ROWS_PER_BATCH, shuffle=True)),
         "datasets, memory-mapped": lambda: (batch["weights"] for batch in mapped.iter(ROWS_PER_BATCH)),
         "datasets, streaming Arrow": lambda: _read_streaming(stream),
     }
     setting: Setting = {"checkpoints": len(reader), "batch_size": ROWS_PER_BATCH, "threads": torch.get_num_threads()}
     row = partial(speed_row, "loader", config, setting=setting, packages=_LOADER_PACKAGES)
 
-    def rate(variant: str, seconds: Samples) -> Result:
+    def rate(variant: str, seconds: Sequence[float]) -> Result:
         return row(variant, "checkpoints_per_second", [len(reader) / each for each in seconds])
 
     say(f"reading {len(reader):,} checkpoints {repeats} times in each way, in turn")
@@ -210,26 +219,6 @@ def _measure_ways(folder: Path, config: str, scratch: Path, repeats: int) -> Ite
 def _full_pass(way: Callable[[], Iterable[Tensor]]) -> Callable[[], float]:
     """One pass over the data that touches every weight."""
     return lambda: sum(float(batch.sum()) for batch in way())
-
-
-def _read_zoo(reader: ZooReader, shuffle: bool = False) -> Iterator[Tensor]:
-    return (weights.flat() for weights, _ in reader.batches(ROWS_PER_BATCH, shuffle=shuffle))
-
-
-def _map_bare(paths: Sequence[Path], d: int) -> list[Tensor]:
-    """The bytes of the files in order, whatever they mean, one batch at a time: an upper bound."""
-    maps = (torch.from_numpy(np.frombuffer(HeldFile(path).map(), dtype="<f4")) for path in paths)
-    return [piece for mapped in maps for piece in mapped.split(ROWS_PER_BATCH * d)]
-
-
-def _load_with_datasets(folder: Path, config: str, scratch: Path) -> tuple[Any, Any]:
-    """The training split through plain ``datasets``: memory-mapped as torch tensors, and streamed as Arrow tables."""
-    import datasets
-
-    datasets.disable_progress_bars()
-    mapped = datasets.load_dataset(str(folder), config, split="train", cache_dir=str(scratch / "cache"))
-    stream = datasets.load_dataset(str(folder), config, split="train", streaming=True)
-    return mapped.with_format("torch"), stream.with_format("arrow")
 
 
 def _read_streaming(stream: Any) -> Iterator[Tensor]:
@@ -255,33 +244,28 @@ def _memory_growth(way: Callable[[], Iterable[Tensor]]) -> float:
     Pages of mapped files do not count: they belong to the cache of the system, which can take them back.
     """
     _full_pass(way)()
-    start = _private_megabytes()
-    peak = start
+    megabytes = [memory_of_process("RssAnon")]
     for _ in range(_PASSES):
         for batch in way():
             batch.sum()
-            peak = max(peak, _private_megabytes())
-    return peak - start
+            megabytes.append(memory_of_process("RssAnon"))
+    return max(megabytes) - megabytes[0]
 
 
-def _private_megabytes() -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) / 1024
-    raise ValueError("this system does not report the memory of a process: the benchmark needs Linux")
-
-
-_BENCHMARKS = {_Nfn: nfn, _Gauge: gauge, _Generation: generation, _Loader: _loader}
+_BENCHMARKS: dict[type[_Shared], Callable[[Any], Iterator[Result]]] = {
+    _Nfn: nfn,
+    _Gauge: gauge,
+    _Generation: generation,
+    _Loader: _loader,
+}
 
 
 @_command
 def main(options: _Shared) -> None:
-    values = dict(vars(options))
-    store = not values.pop("dry_run")
-    if (threads := values.pop("threads", None)) is not None:
+    if (threads := getattr(options, "threads", None)) is not None:
         torch.set_num_threads(threads)
-    for row in _BENCHMARKS[type(options)](**values):
-        if store:
+    for row in _BENCHMARKS[type(options)](options):
+        if not options.dry_run:
             results.append([row])
         print(line_of(row), flush=True)
 

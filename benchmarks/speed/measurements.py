@@ -18,10 +18,6 @@ from zoo.command import duration
 _Name = TypeVar("_Name")
 
 
-Samples = Sequence[float]
-"""Repeated measurements of one thing, such as seconds per call."""
-
-
 def measure(
     calls: Mapping[_Name, Callable[[], object]],
     *,
@@ -29,7 +25,7 @@ def measure(
     device: torch.device | str = "cpu",
     warmup: int = 3,
     calls_per_sample: int = 1,
-) -> dict[_Name, Samples]:
+) -> dict[_Name, Sequence[float]]:
     """Seconds per call of each function. They take turns, so that a busy moment of the machine affects all of them.
 
     ``calls_per_sample`` calls share one synchronization, for work that a GPU queues. If the first samples show that the
@@ -68,9 +64,9 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def speed_row(benchmark: str, config: str, variant: str, metric: str, samples: Samples, **known: Any) -> Result:
+def speed_row(benchmark: str, config: str, variant: str, metric: str, samples: Sequence[float], **known: Any) -> Result:
     """A row of the median and its error; ``known`` are other arguments of ``Result.measured``."""
-    values = {"device": "cpu", "variant": variant, "n": len(samples), "stderr": standard_error(samples)}
+    values = {"device": torch.device("cpu"), "variant": variant, "n": len(samples), "stderr": standard_error(samples)}
     return Result.measured(f"speed.{benchmark}", config, metric, median(samples), **values | known)
 
 

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,7 +34,7 @@ from zoo.format.hyperparameters import OPTIMIZERS, SHARED_SEED, Optimizer
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import Examples, TaskData
 from zoo.tasks.identity import KNOWN
-from zoo.transformer.dimensions import with_dimensions
+from zoo.transformer.dimensions import chosen_dimensions, with_dimensions
 from zoo.transformer.spec import PAPER_SPECS, SPECS
 
 _STEPS_OF_MNIST, _SINGLE_STEPS = 468, 30
@@ -43,91 +44,74 @@ _BATCHES, _SEEDS = (16, 256), 5
 _READ, _TRAIN, _VALIDATION = 1000, 1400, 300
 
 
-def generation(
-    *,
-    config: Sequence[str],
-    device: str,
-    models: Sequence[int] | None,
-    engines: Sequence[str] | None,
-    steps: int | None,
-    seeds: str,
-    variant: str | None,
-    repeats: int,
-    **dimensions: int | None,
-) -> Iterator[Result]:
+def generation(options: Any) -> Iterator[Result]:
     """How fast zoo models train: one model at a time, beside populations of many models in one run.
 
     A model-step is one training step of one model with a batch of 128. Populations mix the four optimizers and the five
     dropout rates. Inputs are random: the time does not depend on them, except on the lengths of texts.
     """
-    where, other = choose_device(device), {name: size for name, size in dimensions.items() if size is not None}
-    usual = (["fused", "torch"], [512, 1024], _STEPS_OF_MNIST) if where.type == "cuda" else (["torch"], [4], 3)
-    for task in config:
+    device = choose_device(options.device)
+    on_gpu = device.type == "cuda"
+    engines, counts, steps = (["fused", "torch"], [512, 1024], _STEPS_OF_MNIST) if on_gpu else (["torch"], [4], 3)
+    for task in options.config:
         say(f"{task}: one model by itself")
-        yield _single(task, where, other, repeats)
-        possible = [name for name in usual[0] if name != "fused" or not misfits(SPECS[task])]
-        for engine, count in itertools.product(engines or possible, models or usual[1]):
-            kernels = variant if engine == "fused" else None
-            yield from _population(task, engine, kernels, count, steps or usual[2], seeds, where, other, repeats)
+        yield _single(task, device, options)
+        possible = [name for name in engines if name != "fused" or not misfits(SPECS[task])]
+        for engine, count in itertools.product(options.engines or possible, options.models or counts):
+            yield from _population(task, engine, count, options.steps or steps, device, options)
 
 
-def _single(config: str, device: torch.device, dimensions: dict[str, int], repeats: int) -> Result:
+def _single(config: str, device: torch.device, options: Any) -> Result:
     """The slow twin: one model with the modules and optimizers of torch; only its training steps."""
-    spec, run = with_dimensions(SPECS[config], dimensions), _run(config, "adam", 0.1)
+    run, spec = _run(config, "adam", 0.1), with_dimensions(SPECS[config], chosen_dimensions(options))
     task = _random_task(spec, _SINGLE_STEPS * run.protocol.batch_size, 100).to(device)
     model = make_model(task.spec, run, device)
     optimizer, inputs = make_optimizer(run, model), TrainingInputs.prepare(task)
     batches = epoch_batches(train_subset(len(task.train), 1.0), run.protocol, epoch=0).to(device)
     with fast_small_products():
         calls = {"epoch": lambda: train_batches(model, optimizer, inputs, batches)}
-        seconds = measure(calls, device=device, repeats=repeats, warmup=1)["epoch"]
+        seconds = measure(calls, device=device, repeats=options.repeats, warmup=1)["epoch"]
     per_step = [epoch * 1e6 / _SINGLE_STEPS for epoch in seconds]
-    setting: Setting = {"models": 1, "precision": "float32", **dimensions}
-    variant = _variant("single", dimensions)
-    return speed_row("generation", config, variant, "us_per_model_step", per_step, setting=setting, device=device)
+    row = _rows_of("single", config, device, options, models=1, precision="float32")
+    return row("us_per_model_step", per_step)
 
 
 def _population(
-    config: str,
-    engine_name: str,
-    fused_variant: str | None,
-    models: int,
-    steps: int,
-    seeds: str,
-    device: torch.device,
-    dimensions: dict[str, int],
-    repeats: int,
+    config: str, engine_name: str, models: int, steps: int, device: torch.device, options: Any
 ) -> Iterator[Result]:
     """Times whole epochs with their evaluation and the evaluation alone; the difference is the training."""
-    variant = _variant(", ".join(filter(None, [_POPULATIONS[engine_name], fused_variant])), dimensions)
-    epochs = f"{repeats + 1} epochs of {how_many(steps, 'step')}"
+    kernels = options.variant if engine_name == "fused" else None
+    epochs = f"{options.repeats + 1} epochs of {how_many(steps, 'step')}"
     say(f"{config}: {models:,} models at once, {engine_name} engine, {epochs}; the first compiles")
     tests = max(100, round(KNOWN[config].test_rows * min(1.0, steps / _STEPS_OF_MNIST)))
     kinds = zip(range(models), itertools.cycle(OPTIMIZERS), itertools.cycle(_DROPOUTS), strict=False)
-    shared = seeds == SHARED_SEED
+    shared = options.seeds == SHARED_SEED
     runs = [_run(config, optimizer, dropout, 0 if shared else number) for number, optimizer, dropout in kinds]
-    task = _random_task(with_dimensions(SPECS[config], dimensions), steps * runs[0].protocol.batch_size, tests)
-    kernels = None if fused_variant is None else variant_named(fused_variant)
-    engine = make_engine(engine_name, runs, task, device, variant=kernels)
+    spec = with_dimensions(SPECS[config], chosen_dimensions(options))
+    task = _random_task(spec, steps * runs[0].protocol.batch_size, tests)
+    engine = make_engine(engine_name, runs, task, device, variant=kernels and variant_named(kernels))
     trainer = PopulationTrainer(engine)
     trainer.train_epoch()
-    setting: Setting = {"models": models, "precision": engine.precision, "steps": steps, "test_examples": tests}
-    setting |= {"seeds": seeds, **dimensions}
-    row = partial(speed_row, "generation", config, variant, device=device, setting=setting)
+    variant = ", ".join(filter(None, [_POPULATIONS[engine_name], kernels]))
+    setting = {"models": models, "precision": engine.precision, "steps": steps, "test_examples": tests}
+    row = _rows_of(variant, config, device, options, **setting, seeds=options.seeds)
 
     def evaluate() -> None:
         engine.evaluate(trainer.state.weights, trainer.state.alive, trainer.task.test)
 
-    epoch = measure({"epoch": trainer.train_epoch}, device=device, repeats=repeats, warmup=0)["epoch"]
+    timed = partial(measure, device=device, repeats=options.repeats, warmup=0)
+    epoch = timed({"epoch": trainer.train_epoch})["epoch"]
     yield row("us_per_model_step_with_evaluation", [seconds * 1e6 / models / steps for seconds in epoch])
-    evaluation = measure({"test": evaluate}, device=device, repeats=repeats, warmup=0)["test"]
+    evaluation = timed({"test": evaluate})["test"]
     yield row("us_per_128_evaluated", [seconds * 1e6 * 128 / models / tests for seconds in evaluation])
     yield row("us_per_model_step", [(seconds - median(evaluation)) * 1e6 / models / steps for seconds in epoch])
 
 
-def _variant(name: str, dimensions: dict[str, int]) -> str:
-    """Such as "fused population, small, dim 64, blocks 4"."""
-    return ", ".join([name, *(f"{dimension} {size}" for dimension, size in dimensions.items())])
+def _rows_of(variant: str, config: str, device: torch.device, options: Any, **setting: Any) -> Callable[..., Result]:
+    """Makes a row of a metric and its samples; a variant is "fused population, small, dim 64, blocks 4"."""
+    sizes = chosen_dimensions(options)
+    name = ", ".join([variant, *(f"{dimension} {size}" for dimension, size in sizes.items())])
+    return partial(speed_row, "generation", config, name, device=device, setting=setting | sizes)
 
 
 def _run(config: str, optimizer: Optimizer, dropout: float, seed: int = 0) -> RunConfig:
@@ -168,15 +152,15 @@ def _random_task(spec: TransformerSpec, train: int, test: int) -> TaskData:
     return TaskData(spec, examples(train), examples(test), "random", embedding)
 
 
-def nfn(*, config: str | None, device: str | None, repeats: int) -> Iterator[Result]:
+def nfn(options: Any) -> Iterator[Result]:
     """How fast Transformer-NFN trains, beside its literal twin, which computes the same thing term by term.
 
     Rows: the time of forward + backward, and of a full training step with Adam, for one predictor and for five seeds
     together. The step is the one that trains the predictors of the tables; the twin takes a plain step of torch.
     """
-    for task, where in _cases(config, device):
+    for task, where in _cases(options):
         for batch in _BATCHES:
-            yield from _steps(task, where, batch, repeats)
+            yield from _steps(task, where, batch, options.repeats)
 
 
 def _steps(config: str, device: torch.device, batch: int, repeats: int) -> Iterator[Result]:
@@ -216,7 +200,7 @@ def _steps(config: str, device: torch.device, batch: int, repeats: int) -> Itera
         for (variant, seeds, as_graph), seconds in times.items():
             ms = [value * 1e3 for value in seconds]
             setting: Setting = {"batch": batch, "channels": [10], "seeds": seeds, "cuda_graph": as_graph}
-            setting["best_ms"] = min(ms)
+            setting |= {"best_ms": min(ms)}
             yield speed_row("nfn", config, variant, metric, ms, setting=setting, device=device)
 
 
@@ -235,15 +219,15 @@ def _plain_step(predictor: TransformerNFN, flat: Tensor, accuracy: Tensor, *, up
     return step
 
 
-def gauge(*, config: str | None, device: str | None, repeats: int) -> Iterator[Result]:
+def gauge(options: Any) -> Iterator[Result]:
     """How fast Gauge-NFN reads and learns: invariants and responses of 1,000 checkpoints, and one fit on 1,400 of them.
 
     The checkpoints are random. A fit is that of the tables, 50 epochs by Gauge-NFN's own recipe and 300 rows to choose
     the epoch by, once with all that is read to compute and once with that already in memory, as every later fit finds
     it.
     """
-    for task, where in _cases(config, device):
-        yield from _fits(task, where, repeats)
+    for task, where in _cases(options):
+        yield from _fits(task, where, options.repeats)
 
 
 def _fits(config: str, device: torch.device, repeats: int) -> Iterator[Result]:
@@ -255,29 +239,27 @@ def _fits(config: str, device: torch.device, repeats: int) -> Iterator[Result]:
         SOURCES[source].features.clear()
         SOURCES[source].features(TransformerWeights.from_flat(train.spec, train.weights[:_READ]))
 
-    def fit() -> None:
+    def fit(first: bool) -> None:
+        for source in SOURCES.values() if first else ():
+            source.features.clear()
         build = builder("gauge_nfn", train.spec, None, None)
         train_together(build, [group], train, validation, RECIPES["gauge"], EPOCHS)
 
-    def first_fit() -> None:
-        for source in SOURCES.values():
-            source.features.clear()
-        fit()
-
     for metric, call, warmup in (
         *((f"{source}_of_1000_seconds", partial(read, source), 1) for source in SOURCES),
-        ("first_fit_of_1400_seconds", first_fit, 0),
-        ("fit_of_1400_seconds", fit, 0),
+        ("first_fit_of_1400_seconds", partial(fit, True), 0),
+        ("fit_of_1400_seconds", partial(fit, False), 0),
     ):
         seconds = measure({metric: call}, device=device, repeats=repeats, warmup=warmup)[metric]
         setting: Setting = {"best_seconds": min(seconds)}
         yield speed_row("nfn", config, "gauge_nfn", metric, seconds, setting=setting, device=device)
 
 
-def _cases(config: str | None, device: str | None) -> list[tuple[str, torch.device]]:
+def _cases(options: Any) -> list[tuple[str, torch.device]]:
     """Every config on every device, or the ones that were chosen."""
-    devices = [device] if device else ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    return [(task, choose_device(each)) for task in ([config] if config else PAPER_SPECS) for each in devices]
+    devices = [options.device] if options.device else ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    configs = [options.config] if options.config else PAPER_SPECS
+    return [(task, choose_device(each)) for task in configs for each in devices]
 
 
 def _random_checkpoints(spec: TransformerSpec, count: int, seed: int, device: torch.device) -> Checkpoints:

@@ -33,7 +33,7 @@ def silent(text: str, count: int) -> None:
     pass
 
 
-READERS = tuple(name for name, model in MODELS.items() if not model.reads_label)
+READERS = tuple(name for name, model in MODELS.items() if "label" not in model.reads)
 """All models but those that need the label of an earlier checkpoint."""
 
 
@@ -127,7 +127,7 @@ def test_only_judge_opens_the_test_split_and_only_one_function_calls_it():
                     if isinstance(node, ast.Attribute) and node.attr in users:
                         users[node.attr].add((path.name, function.name))
     # a fitted predictor that comes with the package says on its card how it did on the test split
-    assert users["judge"] == {("trial.py", "_judged"), ("pretrain.py", "_tests")}
+    assert users["judge"] == {("trial.py", "_fit_and_judge"), ("pretrain.py", "_tests")}
     assert users["_test"] == {("data.py", "judge"), ("data.py", "_moved_test")}
     assert users["_moved_test"] == {("data.py", "judge")}
     # where a network answers several questions at once, all are fitted before
@@ -187,7 +187,7 @@ def test_the_same_fit_for_two_tables_is_one_trial():
 def test_a_row_leads_back_to_its_trial_and_committed_trials_are_still_found():
     plain = Trial("transfer", "agnews", "gauge_nfn", 1, "z", epochs=50, recipe="gauge")
     for trial in (plain, replace(plain, rows=250), replace(plain, elsewhere=Elsewhere(*PLACES[0]))):
-        row = Entry(trial, (outcome([0.1, 0.2], [0.3, 0.4]),)).row("tau", 1.0)
+        (row,) = Entry(trial, (outcome([0.1, 0.2], [0.3, 0.4]),)).rows("tau", [1.0])
         assert Trial.of_row(row, seed=1) == trial
     rows = [row for row in results.read("kendall") if row.metric == "tau" and row.setting.get("recipe") == "paper"]
     trials = [Trial.of_row(ResultIndex.latest(rows, "mnist").rows[-1], seed=0)]

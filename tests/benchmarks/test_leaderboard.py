@@ -442,7 +442,7 @@ def test_an_empty_folder_takes_a_new_submission(tiny_zoo: Path, tmp_path: Path) 
 
 
 def test_cards_name_the_probes_of_every_model_that_runs_checkpoints():
-    reading = [name for name, model in MODELS.items() if "probes" in leaderboard._reads_of(model)]
+    reading = [name for name, model in MODELS.items() if "probes" in model.reads]
     assert reading == ["probes", "hidden_probe_nfn", "probe_gen_nfn"]
 
 

@@ -50,7 +50,7 @@ def data_of(row: Result) -> BenchmarkData:
 def test_committed_trials_are_found_by_their_rows(where: str | None):
     row = committed_row(where)
     trials = [Trial.of_row(row, seed) for seed in range(row.n)]
-    assert [trial.where for trial in trials] == [where and Selection.parse(where)] * row.n
+    assert [trial.where for trial in trials] == [where and Selection.parse(where).expression] * row.n
     assert TrialStore(results.FOLDER).find(trials).keys() == set(trials)
 
 
