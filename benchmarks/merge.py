@@ -24,7 +24,7 @@ class _Options:
     pairs: Annotated[Count, Option("how many pairs of runs")] = 200
     points: Annotated[Count, Option("points on the line between the ends")] = 9
     examples: Annotated[Count, Option("test examples that losses are measured on")] = 1000
-    steps: Annotated[CountOrZero, Option("gradient steps on training batches, as one more way to align")] = 0
+    steps: Annotated[CountOrZero, Option("gradient steps of the ways that compare answers")] = 100
     data: Annotated[Path | None, Option("folder of the task's data (default: downloaded)", "DIR")] = None
     device: Device = "auto"
     out: Annotated[Path, Option("folder to write to", "DIR")] = Path("results")
@@ -94,7 +94,12 @@ def main(options: _Options) -> None:
                 on_line = [_losses(task, test, nfn.interpolate(aligned, second, float(t)).flat()) for t in shares]
                 lines[way][start : start + len(part)] = torch.stack(on_line, dim=1).cpu().numpy()
                 bar.advance(shown, len(part))
-    setting = {"checkpoint": rows["checkpoint"].iloc[0], "examples": len(test), "points": options.points}
+    setting = {
+        "checkpoint": rows["checkpoint"].iloc[0],
+        "examples": len(test),
+        "points": options.points,
+        "steps": options.steps,
+    }
     setting |= {"where": options.where} if options.where else {}
     estimated, measured = partial(Result.estimated, "merge", options.config, device=device), list[Result]()
     for way, losses in lines.items():
@@ -142,22 +147,21 @@ def _draw(groups: list[list[int]], count: int) -> list[tuple[int, int]]:
 
 def _ways(task: TaskData, steps: int) -> Mapping[str, _Align]:
     """How the first of two runs is brought to the second."""
-    ways: dict[str, _Align] = {
+    random = torch.Generator().manual_seed(0)
+
+    def batch_loss(weights: TransformerWeights) -> Float[Tensor, " b"]:
+        chosen = torch.randint(len(task.train), (_BATCH,), generator=random).to(task.train.inputs.device)
+        examples = task.train[chosen]
+        return population_losses(_answers(task, examples, weights.flat()), examples.labels)
+
+    return {
         "plain": lambda u, v: u,
         "permutations": lambda u, v: nfn.align(u, v, parts=("heads", "units"), features=True).weights,
         "paper": lambda u, v: nfn.align(u, v, parts=_PAPER, features=True).weights,
         "whole": lambda u, v: nfn.align(u, v).weights,
+        "answers": lambda u, v: nfn.align(u, v, inputs=nfn.made_up_inputs(v), steps=steps).weights,
+        "data": lambda u, v: nfn.align(u, v, inputs=nfn.made_up_inputs(v), loss=batch_loss, steps=steps).weights,
     }
-    if steps:
-        random = torch.Generator().manual_seed(0)
-
-        def batch_loss(weights: TransformerWeights) -> Float[Tensor, " b"]:
-            chosen = torch.randint(len(task.train), (_BATCH,), generator=random).to(task.train.inputs.device)
-            examples = task.train[chosen]
-            return population_losses(_answers(task, examples, weights.flat()), examples.labels)
-
-        ways["gradient"] = lambda u, v: nfn.align(u, v, loss=batch_loss, steps=steps).weights
-    return ways
 
 
 def _answers(task: TaskData, examples: Examples, flat: Float[Tensor, "b d"]) -> Float[Tensor, "b n *t classes"]:
