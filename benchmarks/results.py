@@ -44,6 +44,7 @@ _Benchmark = Literal[
     "transfer",
     "rows",
     "recipe",
+    "curves",
     "census",
     "fidelity",
     "merge",

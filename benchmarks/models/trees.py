@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 
 from benchmarks.data import Checkpoints, Fitted
@@ -129,27 +130,48 @@ def _fit_with_lightgbm(
 
 def fit_hyperparameters(train: Checkpoints, validation: Checkpoints, seeds: Sequence[int], jobs: int) -> list[Fitted]:
     """The number of rounds is the one with the highest τ on validation. Nothing is random: all seeds are the same."""
+    seen, held_out = (hyperparameter_table(rows.hyperparameters) for rows in (train, validation))
+    optimizer = CONFIGURATION.index("optimizer")
+    read, leaves, best = fit_ranks(seen, held_out, train.truth(), validation.truth(), (optimizer,))
+
+    def predict(rows: Checkpoints) -> Float[np.ndarray, " n"]:
+        return read(hyperparameter_table(rows.hyperparameters))
+
+    return [_fitted(predict, leaves, best, _ROUNDS, validation)] * len(seeds)
+
+
+def fit_ranks(
+    train: Float[np.ndarray, "n columns"],
+    validation: Float[np.ndarray, "m columns"],
+    train_truth: Float[np.ndarray, " n"],
+    validation_truth: Float[np.ndarray, " m"],
+    categories: Sequence[int] = (),
+) -> tuple[Callable[[np.ndarray], Float[np.ndarray, " k"]], list[int], int]:
+    """Boosted trees on the columns of a table, some of which are categories, fitted to the ranks of the truth.
+
+    What predicts for other rows, the leaves of each tree, and how many rounds have the highest τ on validation.
+    """
     from sklearn.ensemble import HistGradientBoostingRegressor
     from threadpoolctl import threadpool_limits
 
     settings: dict[str, Any] = {"max_iter": _ROUNDS, "max_leaf_nodes": _SMALL_LEAVES, "min_samples_leaf": _LEAF_ROWS}
     settings |= {"learning_rate": _RATE, "early_stopping": False, "random_state": 0}
-    settings |= {"categorical_features": [CONFIGURATION.index("optimizer")]}
+    settings |= {"categorical_features": list(categories)}
     model = HistGradientBoostingRegressor(**settings)
-    ranks = Ranks.among(train.truth())
+    ranks = Ranks.among(train_truth)
     # six columns are too little work for several threads: they would wait for each other, on a busy machine for minutes
     with threadpool_limits(1):
-        model.fit(_table(train), ranks.of(train.truth()))
-    by_round = model.staged_predict(_table(validation))
-    taus = [kendall_tau(ranks.accuracy_at(predicted), validation.truth()) for predicted in by_round]
+        model.fit(train, ranks.of(train_truth))
+    by_round = model.staged_predict(validation)
+    taus = [kendall_tau(ranks.accuracy_at(predicted), validation_truth) for predicted in by_round]
     best = int(np.nan_to_num(taus, nan=-2.0).argmax())  # an undefined τ is worse than any other
     leaves = [tree.get_n_leaf_nodes() for (tree,) in model._predictors[: best + 1]]
 
-    def predict(rows: Checkpoints) -> Float[np.ndarray, " n"]:
-        (last,) = islice(model.staged_predict(_table(rows)), best, best + 1)
+    def predict(rows: Float[np.ndarray, "k columns"]) -> Float[np.ndarray, " k"]:
+        (last,) = islice(model.staged_predict(rows), best, best + 1)
         return ranks.accuracy_at(last)
 
-    return [_fitted(predict, leaves, best + 1, _ROUNDS, validation)] * len(seeds)
+    return predict, leaves, best + 1
 
 
 def fit_current_label(train: Checkpoints, validation: Checkpoints, seeds: Sequence[int], jobs: int) -> list[Fitted]:
@@ -163,7 +185,6 @@ def fit_current_label(train: Checkpoints, validation: Checkpoints, seeds: Sequen
     return [Fitted(predict, kendall_tau(predict(validation), validation.truth()))] * len(seeds)
 
 
-def _table(rows: Checkpoints) -> Float[np.ndarray, "n 6"]:
+def hyperparameter_table(rows: pd.DataFrame) -> Float[np.ndarray, "n 6"]:
     """The hyperparameters as numbers, the optimizer as its index in the list. Trees need no logarithms."""
-    optimizers = rows.hyperparameters["optimizer"].map(OPTIMIZERS.index)
-    return rows.hyperparameters.assign(optimizer=optimizers)[list(CONFIGURATION)].to_numpy(dtype=np.float64)
+    return rows.assign(optimizer=rows["optimizer"].map(OPTIMIZERS.index))[list(CONFIGURATION)].to_numpy(np.float64)
