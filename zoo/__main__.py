@@ -27,6 +27,7 @@ _VERBS = {
     "rows": ("benchmarks.rows", "tau against the number of training rows, and the curve"),
     "merge": ("benchmarks.merge", "what lies between two runs, plain and aligned, and merged runs"),
     "recipe": ("benchmarks.recipe", "which recipe made these weights"),
+    "curves": ("benchmarks.curves", "how early a learning curve tells the end"),
     "census": ("benchmarks.census", "count what was generated"),
     "fidelity": ("benchmarks.fidelity", "whether the fused engine trains the same zoo"),
     "speed": ("benchmarks.speed", "how fast"),
