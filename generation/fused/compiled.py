@@ -131,6 +131,7 @@ def _macros(spec: TransformerSpec, variant: Variant) -> list[tuple[str, str]]:
         "TOKENS": spec.tokens,
         "FEATURES": features(spec),
         "CLASSES": spec.classes,
+        "RESIDUAL": int(spec.residual),
         "BLOCK_STRIDE": spec.block_size,
         "PARAMETERS": spec.num_parameters,
     }

@@ -277,8 +277,6 @@ def misfits(spec: TransformerSpec) -> list[str]:
         found.append(
             f"it takes heads of {_LARGEST_INNER} together at most, this one has {spec.heads} of {spec.key_dim}"
         )
-    if spec.residual:
-        found.append("it takes no residual connections, this one has them")
     if spec.vocabulary is not None:
         found.append("it takes no tokens whose vectors are learned, this one has them")
     return found

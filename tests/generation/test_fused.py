@@ -362,11 +362,11 @@ def test_what_the_kernels_cannot_train_is_one_line() -> None:
         (
             replace(MNIST, patch_size=2, channels=3, blocks=5, residual=True),
             "it takes at most 4 blocks, this one has 5; it takes patches whose channels × pixels are a multiple of 16 "
-            "up to 64, this one has 12; it takes no residual connections, this one has them",
+            "up to 64, this one has 12",
         ),
         (replace(MNIST, task="digits", tokens=64, classes=16, blocks=1), None),
         (replace(AGNEWS, task="reviews", tokens=1, classes=2, blocks=1), None),
-        (replace(AGNEWS, task="deep", blocks=4), None),
+        (replace(AGNEWS, task="deep", blocks=4, residual=True), None),
         (replace(AGNEWS, task="wide", dim=64, heads=4, hidden_dim=128, blocks=4), None),
         (replace(MNIST, task="photos", dim=16, heads=1, channels=3), None),
     ],

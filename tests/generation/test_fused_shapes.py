@@ -1,6 +1,6 @@
 """The fused engine on transformers with other dimensions than the paper's two.
 
-Tiles without tokens, a last tile with padding, one block that is the first and the last, gradients that do not fit into
+Residual connections, tiles without tokens, a last tile with padding, one block that is the first and the last, gradients that do not fit into
 registers, weights or a block's rows that do not fit into shared memory, heads that are wider or narrower together than
 a token's row, rows whose length is not a power of two; each variant at least once.
 """
@@ -47,6 +47,8 @@ class Shape:
 
 
 SHAPES = {
+    "added": Shape(TransformerSpec("added", classes=10, tokens=49, patch_size=4, residual=True), LARGE, (28, 28)),
+    "notes": Shape(TransformerSpec("notes", classes=4, tokens=64, residual=True), LARGE),
     "squares": Shape(TransformerSpec("squares", classes=7, tokens=36, patch_size=4, blocks=1), LARGE, (24, 24)),
     "strips": Shape(TransformerSpec("strips", classes=16, tokens=45, patch_size=4), MEDIUM, (20, 36)),
     "reviews": Shape(TransformerSpec("reviews", classes=14, tokens=40), SMALL),
@@ -54,6 +56,10 @@ SHAPES = {
     # with seed 7 a hidden unit of so few is within a GPU's rounding of zero: 2.3 % of the gradient, 0.1 % with seed 8
     "deep": Shape(
         TransformerSpec("deep", classes=5, tokens=12, dim=16, heads=3, hidden_dim=32, blocks=4), LARGE, seed=8
+    ),
+    "deep and added": Shape(
+        TransformerSpec("deepadded", classes=5, tokens=12, dim=16, heads=3, hidden_dim=32, blocks=4, residual=True),
+        LARGE,
     ),
     "wide": Shape(
         TransformerSpec("wide", classes=9, tokens=10, dim=64, heads=2, key_dim=32, value_dim=32, hidden_dim=128), MEDIUM
@@ -63,8 +69,20 @@ SHAPES = {
         LARGE,
         (16, 24),
     ),
+    "wide and added": Shape(
+        TransformerSpec(
+            "wideadded", classes=9, tokens=10, dim=64, key_dim=32, value_dim=32, hidden_dim=128, residual=True
+        ),
+        MEDIUM,
+    ),
 }
 each_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+
+
+@pytest.mark.parametrize("name", ["added", "notes"])
+def test_gradients_of_residual_connections(name: str, engine: MakeEngine) -> None:
+    task = SHAPES[name].task(train=16, test=1)
+    check_gradients(lambda run: engine([run], task), task, dropout=0.2)
 
 
 @pytest.mark.long
@@ -82,7 +100,7 @@ def test_evaluation_of_other_shapes(shape: Shape, engine: MakeEngine) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["titles", "deep"])
+@pytest.mark.parametrize("name", ["added", "titles", "deep"])
 def test_two_epochs_of_another_shape_follow_the_torch_engine(name: str, engine: MakeEngine) -> None:
     """So the masks of every step are the torch engine's: with one block, and with more than eight layers."""
     shape = SHAPES[name]
@@ -94,9 +112,16 @@ def test_two_epochs_of_another_shape_follow_the_torch_engine(name: str, engine: 
 @pytest.mark.parametrize(
     ("name", "most", "least"),
     [
+        ("added", _SharedMemory(3, all_weights=True), _SharedMemory(1, all_weights=True)),
+        ("notes", _SharedMemory(3, all_weights=True), _SharedMemory(1, all_weights=True)),
         ("deep", _SharedMemory(2, all_weights=True), _SharedMemory(1, all_weights=False)),
         (
             "wide",
+            _SharedMemory(1, all_weights=False),
+            _SharedMemory(1, all_weights=False, take_turns=True),
+        ),
+        (
+            "wide and added",
             _SharedMemory(1, all_weights=False),
             _SharedMemory(1, all_weights=False, take_turns=True),
         ),

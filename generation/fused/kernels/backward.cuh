@@ -6,10 +6,13 @@
 //     p = 2^(score − log_sum)      ds = p ∘ (d_joined·Vᵀ − δ),  δ = Σ d_joined∘joined
 //     dQ = ds·K/√D_k               dK = dsᵀ·Q/√D_k        dV = pᵀ·d_joined    (they overwrite Q, K and V)
 //     dx = LayerNorm'(dQ·W_Q + dK·W_K + dV·W_V)
+//
+// With residual connections (RESIDUAL) the gradient of the stream is added to after each LayerNorm' (stream.cuh).
 #pragma once
 #include "forward.cuh"
 
-// From dy to d_hidden, then to the gradient of the attention's output, before its dropout.
+// From dy to d_hidden, then to the gradient of the attention's output, before its dropout; with RESIDUAL to that of the
+// stream after attention.
 DEVICE void backward_mlp(
     const Thread& me, int block, const BlockWeights& weights, const Example& example, const BlockRows& kept,
     const BlockMemory& memory, const Dropout& dropout, Rows<DIM>& d
@@ -17,6 +20,8 @@ DEVICE void backward_mlp(
     PackedRows<DIM> rows;
     PackedRows<HIDDEN> hidden, d_hidden;
     Rows<HIDDEN> wide;
+    Rows<DIM> stream;
+    if constexpr (RESIDUAL) copy_rows(stream, d);
     drop_in_block_backward(d, dropout, block, 1, memory);
     pack_rows(rows, d);
     store_rows(me, example.dy(), rows);
@@ -37,7 +42,8 @@ DEVICE void backward_mlp(
     multiply(me, d, d_hidden, weights.fc1());
     load_rows(me, rows, kept.x2());
     normalize_backward(d, rows, memory.r2);
-    drop_in_block_backward(d, dropout, block, 0, memory);
+    if constexpr (RESIDUAL) add_rows(d, stream);
+    else drop_in_block_backward(d, dropout, block, 0, memory);
 }
 
 // δ = Σ over a head's columns of d_joined∘joined
@@ -187,6 +193,11 @@ DEVICE void backward_block(
         load_rows(me, query, example.queries());
     }
     if (PART == WHOLE) backward_mlp(me, block, weights, example, kept, memory, dropout, d);
+    Rows<DIM> stream;
+    if constexpr (RESIDUAL) {
+        copy_rows(stream, d);
+        drop_in_block_backward(d, dropout, block, 0, memory);
+    }
     pack_rows(rows, d);
     store_rows(me, example.da(), rows);
     Instead<Rows<INNER>, Rows<DIM>> instead_of_d;
@@ -199,6 +210,7 @@ DEVICE void backward_block(
     for (int head = 0; head < HEADS; head++) weighted_sums(delta[head], d_joined, joined, head);
     if (ROLES) await(MLP_USED + me.group);  // p and ds will lie where d_hidden and hidden were
     else if (is_earlier(block)) group_barrier(me.group);  // the new keys and values of all rows are written
+    if constexpr (RESIDUAL) example.d_stream().put(me, stream);
     #pragma unroll
     for (int head = 0; head < HEADS; head++) {
         Rows<HEAD_DIM> c, e;
@@ -224,4 +236,8 @@ DEVICE void backward_block(
     multiply<ADD>(me, d, dv, weights.value());
     load_rows(me, rows, kept.x1());
     normalize_backward(d, rows, memory.r1);
+    if constexpr (RESIDUAL) {
+        example.d_stream().get(me, stream);
+        add_rows(d, stream);
+    }
 }

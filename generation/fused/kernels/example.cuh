@@ -1,6 +1,6 @@
 // An example: its word of facts, and its rows in shared memory while it trains.
 #pragma once
-#include "parking.cuh"
+#include "stream.cuh"
 
 // Facts about an example besides its tokens, in one word (engine.py).
 struct Facts {
@@ -44,6 +44,9 @@ struct BlockPlaces {
     TokenRows<INNER> queries, keys, values;
     BlockRows kept;
     Parking parking;
+
+    // the rows of `hidden`, which are written after the stream was read
+    DEVICE Stream stream() const { return {kept.start + BlockRows::HIDDEN_ROWS, PITCH<HIDDEN>, HALF_STREAM, parking}; }
 };
 
 // All rows of an example. Its blocks take turns in the same memory: it holds the queries, keys, values and gradients of
@@ -92,4 +95,7 @@ struct Example {
     // one head's probabilities, and the gradients of its scores
     DEVICE TokenRows<ROWS> p() const { return {start, P}; }
     DEVICE TokenRows<ROWS> ds() const { return {start, DS}; }
+
+    // the gradient of the residual stream: in the rows of dy and x2, once the MLP's weight gradients are added
+    DEVICE Stream d_stream() const { return {start + DY, PITCH<DIM>, BlockRows::X2 - DY, parking}; }
 };

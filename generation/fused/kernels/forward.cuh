@@ -5,6 +5,8 @@
 //                        ├ ·W_K ─ K ┼ softmax(Q·Kᵀ/√D_k)·V ─ joined ─ ·W_O ─ dropout ─ LayerNorm ─ x2 ─┐
 //                        └ ·W_V ─ V ┘                                                                   │
 //                                       x ─ dropout ─ (·W_B + b_B) ─ hidden ─ ReLU(·W_A + b_A) ─────────┘
+//
+// With residual connections (RESIDUAL) x is added to after each dropout, instead of being replaced (stream.cuh).
 #pragma once
 #include "dropout.cuh"
 #include "norm.cuh"
@@ -227,7 +229,10 @@ DEVICE void forward_block(
     PackedRows<DIM> rows;
     Instead<PackedRows<INNER>, PackedRows<DIM>> instead;
     PackedRows<INNER>& joined = instead.of(rows);
+    Rows<DIM> stream;
     if (!tokens.busy) return group_barrier(me.group);
+    if constexpr (RESIDUAL && TRAINING) places.stream().put(me, x);
+    else if constexpr (RESIDUAL) copy_rows(stream, x);
     normalize(x, memory.r1, dropout.epsilon, tokens.real);
     pack_rows(rows, x);
     if (TRAINING) keep_rows(me, block, places.kept.x1(), rows, places.parking, Parking::X1);
@@ -241,6 +246,11 @@ DEVICE void forward_block(
     if (TRAINING) keep_rows(me, block, places.kept.joined(), joined, places.parking, Parking::JOINED);
     multiply_transposed(me, x, joined, weights.output());
     if (TRAINING) drop_in_block(me, x, dropout, block, 0, memory);
+    if constexpr (RESIDUAL) {
+        if (TRAINING) places.stream().get(me, stream);
+        add_rows(x, stream);
+        copy_rows(stream, x);
+    }
     normalize(x, memory.r2, dropout.epsilon, tokens.real);
     pack_rows(rows, x);
     if (TRAINING) keep_rows(me, block, places.kept.x2(), rows, places.parking, Parking::X2);
@@ -254,4 +264,5 @@ DEVICE void forward_block(
     }
     linear(me, x, hidden, weights.fc2(), weights.fc2_bias());
     if (TRAINING) drop_in_block(me, x, dropout, block, 1, memory);
+    if constexpr (RESIDUAL) add_rows(x, stream);
 }

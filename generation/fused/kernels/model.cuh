@@ -9,6 +9,7 @@
 //                               start b * BLOCK_STRIDE later
 //     FLAT_CLASSIFIER1 ...      where the classifier's tensors start; FLAT_EMBEDDING ... where there is an embedding
 //     PARAMETERS                the length of the flat vector
+//     RESIDUAL                  1: each block adds to its input what attention and MLP make of it; 0: they replace it
 //     SCORE_SCALE               1/√HEAD_DIM
 //     UPDATE_EPSILON            added to the root of the second moment in an update
 //
