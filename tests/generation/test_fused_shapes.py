@@ -1,8 +1,8 @@
 """The fused engine on transformers with other dimensions than the paper's two.
 
-Residual connections, tiles without tokens, a last tile with padding, one block that is the first and the last, gradients that do not fit into
-registers, weights or a block's rows that do not fit into shared memory, heads that are wider or narrower together than
-a token's row, rows whose length is not a power of two; each variant at least once.
+Residual connections, tiles without tokens, a last tile with padding, one block that is the first and the last,
+gradients that do not fit into registers, weights or a block's rows that do not fit into shared memory, heads that are
+wider or narrower together than a token's row, rows whose length is not a power of two; each variant at least once.
 """
 
 from dataclasses import dataclass, replace
