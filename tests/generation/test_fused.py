@@ -46,7 +46,7 @@ from generation.population.trainer import PopulationTrainer, make_engine
 from generation.protocol import Protocol, RunConfig
 from generation.shard import _load_snapshot, _save_snapshot
 from zoo.tasks.examples import TaskData
-from zoo.transformer.spec import AGNEWS, MNIST, PAPER_SPECS, TransformerSpec
+from zoo.transformer.spec import AGNEWS, MNIST, PAPER_SPECS, SHAKESPEARE, SPECS, TransformerSpec
 
 
 @pytest.fixture(scope="module")
@@ -328,13 +328,13 @@ def test_the_kernels_and_python_agree_about_the_arguments(kind: type[TrainArgume
     assert [(name, ctypes.c_void_p if star else ctypes.c_int32) for star, name in members] == _layout(kind)._fields_
 
 
-@pytest.mark.parametrize("spec", PAPER_SPECS.values(), ids=PAPER_SPECS)
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_the_kernels_have_every_tensor_of_the_flat_vector(spec: TransformerSpec) -> None:
     first_block_and_rest = {name for name in spec.tensors if not name.startswith("blocks.") or ".0." in name}
     assert first_block_and_rest <= set(_FLAT_TENSORS.values())
     values = dict(_macros(spec, _LARGEST))
     assert int(values["FLAT_FC2_BIAS"]) + int(values["BLOCK_STRIDE"]) == spec.tensors["blocks.1.fc2.bias"].offset
-    assert ("FLAT_EMBEDDING" in values) == (spec.patch_size is not None)
+    assert ("FLAT_EMBEDDING_BIAS" in values) == (spec.patch_size is not None)
 
 
 def test_what_the_kernels_cannot_train_is_one_line() -> None:
@@ -364,6 +364,15 @@ def test_what_the_kernels_cannot_train_is_one_line() -> None:
             "it takes at most 4 blocks, this one has 5; it takes patches whose channels × pixels are a multiple of 16 "
             "up to 64, this one has 12",
         ),
+        (
+            replace(SHAKESPEARE, classes=300, vocabulary=300, tokens=128),
+            "it takes at most 64 tokens, this one has 128; it takes at most 256 classes, this one has 300",
+        ),
+        (
+            replace(AGNEWS, vocabulary=500),
+            "it takes tokens whose vectors are learned in language models only, this one has classes",
+        ),
+        (SHAKESPEARE, None),
         (replace(MNIST, task="digits", tokens=64, classes=16, blocks=1), None),
         (replace(AGNEWS, task="reviews", tokens=1, classes=2, blocks=1), None),
         (replace(AGNEWS, task="deep", blocks=4, residual=True), None),
@@ -384,6 +393,8 @@ def test_whatever_is_within_the_limits_has_room_in_the_largest_variant() -> None
         assert misfits(spec) == []
         assert _LARGEST.use(spec), spec
     assert _LARGEST.use(widest)
+    largest = {"dim": 64, "heads": 4, "hidden_dim": 128, "blocks": 4, "classes": 256, "vocabulary": 256}
+    assert _LARGEST.use(replace(SHAKESPEARE, **largest))
 
 
 def test_a_gpu_too_small_for_a_wide_transformer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

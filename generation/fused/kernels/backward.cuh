@@ -78,6 +78,7 @@ DEVICE void backward_scores(
     }
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
+        if (is_hidden(me.tile, tile)) break;
         PackedRows<TILE> p, ds;
         Rows<TILE> score, dp;
         #pragma unroll
@@ -85,7 +86,8 @@ DEVICE void backward_scores(
             accumulate(k == 0, score[0], score[1], query[first + k], keys[k]);
             accumulate(k == 0, dp[0], dp[1], d_joined[first + k], values[k]);
             tokens.of(example.keys()).load_right(me, key_columns[k], tile * TILE, 2 * (first + k));
-            if (tile + 1 < TILES) {  // early, so that the next products need not wait for them
+            // early, so that the next products need not wait for them
+            if (tile + 1 < TILES && !is_hidden(me.tile, tile + 1)) {
                 tokens.of(example.keys()).load_right_transposed(me, keys[k], (tile + 1) * TILE, 2 * (first + k));
                 tokens.of(example.values()).load_right_transposed(me, values[k], (tile + 1) * TILE, 2 * (first + k));
             }
@@ -121,20 +123,25 @@ DEVICE void backward_keys(
 ) {
     // columns of p and ds: this warp's tokens as keys
     const u32 columns = TokenRows<ROWS>::across(me) ^ (32 * (me.tile - tokens.first_tile));
+    if constexpr (CAUSAL) {
+        clear(dk);
+        clear(dv);
+    }
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
+        if (is_hidden(tile, me.tile)) continue;
         Factor a, b;
         load_matrices_transposed(a, tokens.of(example.p()).at(columns, tile * TILE, 0));
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) {
             tokens.of(example.d_joined()).load_right(me, b, tile * TILE, 2 * (head * HEAD_TILES + k));
-            accumulate(tile == 0, dv[2 * k], dv[2 * k + 1], a, b);
+            accumulate(!CAUSAL && tile == 0, dv[2 * k], dv[2 * k + 1], a, b);
         }
         load_matrices_transposed(a, tokens.of(example.ds()).at(columns, tile * TILE, 0));
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) {
             tokens.of(example.queries()).load_right(me, b, tile * TILE, 2 * (head * HEAD_TILES + k));
-            accumulate(tile == 0, dk[2 * k], dk[2 * k + 1], a, b);
+            accumulate(!CAUSAL && tile == 0, dk[2 * k], dk[2 * k + 1], a, b);
         }
     }
 }

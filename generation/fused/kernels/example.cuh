@@ -39,6 +39,17 @@ struct BlockRows {
     DEVICE TokenRows<HIDDEN> hidden() const { return {start, HIDDEN_ROWS}; }   // the MLP's hidden layer
 };
 
+// Rows of a language model's end that its weight gradients need: the last block's output, normalized, and the gradients
+// of its logits, 16 tokens of the vocabulary at a time.
+struct LogitRows {
+    static constexpr u32 D_LOGIT = TokenRows<DIM>::BYTES;
+    static constexpr u32 BYTES = D_LOGIT + VOCABULARY_TILES * TokenRows<TILE>::BYTES;
+    u32 start;
+
+    DEVICE TokenRows<DIM> normalized() const { return {start, 0}; }
+    DEVICE TokenRows<TILE> d_logit(int tile) const { return {start + tile * TokenRows<TILE>::BYTES, D_LOGIT}; }
+};
+
 // Addresses for the rows of a block's forward pass; queries and `kept` only in training.
 struct BlockPlaces {
     TokenRows<INNER> queries, keys, values;
@@ -65,7 +76,9 @@ struct Example {
     static constexpr u32 D_HIDDEN = TAKE_TURNS ? DY_END : D_JOINED_END, D_HIDDEN_BYTES = TokenRows<HIDDEN>::BYTES;
     // p, or another block's keys and values, lie where d_hidden will be
     static constexpr u32 OTHERS_BYTES = larger(TokenRows<ROWS>::BYTES, BLOCKS > 1 ? 2 * TokenRows<INNER>::BYTES : 0);
-    static constexpr u32 END = D_HIDDEN + (TAKE_TURNS ? D_HIDDEN_BYTES : larger(D_HIDDEN_BYTES, OTHERS_BYTES));
+    static constexpr u32 BLOCK_END = D_HIDDEN + (TAKE_TURNS ? D_HIDDEN_BYTES : larger(D_HIDDEN_BYTES, OTHERS_BYTES));
+    // a language model's logits go backward before any block does, and lie where the blocks' gradients will be
+    static constexpr u32 LOGITS = DY, END = CAUSAL ? larger(BLOCK_END, LOGITS + LogitRows::BYTES) : BLOCK_END;
     static constexpr u32 P = TAKE_TURNS ? D_JOINED_END : D_HIDDEN;
     static constexpr u32 DS = TAKE_TURNS ? P + TokenRows<ROWS>::BYTES : BlockRows::HIDDEN_ROWS;
     static constexpr u32 BYTES = TAKE_TURNS ? larger(END, DS + TokenRows<ROWS>::BYTES) : END;
@@ -76,6 +89,7 @@ struct Example {
     Parking parking;
 
     DEVICE BlockRows kept() const { return {start}; }
+    DEVICE LogitRows logits() const { return {start + LOGITS}; }
     DEVICE BlockPlaces places(int b) const {
         const bool other = BLOCKS > 1 && b % 2 == BLOCKS % 2;
         const TokenRows<INNER> key_rows = {start + (other ? OTHER_KEYS : KEYS), 0};

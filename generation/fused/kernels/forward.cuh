@@ -147,15 +147,27 @@ DEVICE void project(
     store_rows(me, values, rows);
 }
 
-// Sets the scores of tokens that do not exist to −∞; only the last tile has any.
+// Sets the scores of tokens that do not exist to −∞; only the last tile has any. In a causal transformer no token sees
+// them, since they come later; those later than the query, in the tile on the diagonal, are set to −∞.
 template <int TILES>
 DEVICE void hide_padding(const Thread& me, const Tokens<TILES>& tokens, Sums& score, int column) {
+    if constexpr (CAUSAL) {
+        if (column / TILE != me.tile) return;
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (column % TILE + me.pair + i % 2 > me.row + i / 2 * 8) score[i] = -INFINITE;
+        }
+        return;
+    }
     if (column < (TILES - 1) * TILE || (FULL_LENGTH && column + 8 <= TOKENS)) return;
     #pragma unroll
     for (int i = 0; i < 4; i++) {
         if (column + me.pair + i % 2 >= tokens.length) score[i] = -INFINITE;
     }
 }
+
+// Whether a causal transformer's queries of one tile of tokens see no key of another.
+DEVICE bool is_hidden(int query_tile, int key_tile) { return CAUSAL && key_tile > query_tile; }
 
 // joined = softmax(q·kᵀ/√D_k)·v, for the warp's 16 rows and one head.
 template <int TILES>
@@ -168,6 +180,7 @@ DEVICE void attend(
     PerRow<float> largest = {-INFINITE, -INFINITE};
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
+        if (is_hidden(me.tile, tile)) break;
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) {
             Factor keys;
@@ -192,6 +205,7 @@ DEVICE void attend(
     Sums sum;
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
+        if (is_hidden(me.tile, tile)) break;
         Factor p, values;
         #pragma unroll
         for (int i = 0; i < 4; i++) {

@@ -156,6 +156,11 @@ DEVICE void read_floats(float& x, float& y, const float* address) {
     asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "l"(address) : "memory");
 }
 
+// Writes two numbers there.
+DEVICE void write_floats(float* address, float x, float y) {
+    asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(address), "f"(x), "f"(y) : "memory");
+}
+
 // Four words that this thread writes and reads back, at a multiple of 16 bytes. They bypass the L1 cache, which is
 // small.
 DEVICE void write_words(u32* address, const u32 (&r)[4]) {

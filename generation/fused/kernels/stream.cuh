@@ -15,7 +15,7 @@
 #pragma once
 #include "parking.cuh"
 
-constexpr u32 HALF_STREAM = WARP * DIM / 4 * FLOAT;  // bytes of half of a warp's rows: DIM / 8 numbers per half and lane
+constexpr u32 HALF_STREAM = WARP * DIM / 4 * FLOAT;  // bytes of half of a warp's rows
 
 struct Stream {
     u32 start, pitch;   // of the matrix whose rows are used
@@ -23,14 +23,20 @@ struct Stream {
     Parking parking;
 
     DEVICE void put(const Thread& me, const Rows<DIM>& rows) const {
-        if constexpr (!ROLES) return parking.put(Parking::STREAM, rows);
-        #pragma unroll
-        for (int j = 0; j < DIM / 8; j++) store_floats(at(me, j), rows[j]);
+        if constexpr (ROLES) {
+            #pragma unroll
+            for (int j = 0; j < DIM / 8; j++) store_floats(at(me, j), rows[j]);
+        } else {
+            parking.put(Parking::STREAM, rows);
+        }
     }
     DEVICE void get(const Thread& me, Rows<DIM>& rows) const {
-        if constexpr (!ROLES) return parking.get(Parking::STREAM, rows);
-        #pragma unroll
-        for (int j = 0; j < DIM / 8; j++) load_floats(rows[j], at(me, j));
+        if constexpr (ROLES) {
+            #pragma unroll
+            for (int j = 0; j < DIM / 8; j++) load_floats(rows[j], at(me, j));
+        } else {
+            parking.get(Parking::STREAM, rows);
+        }
     }
 
   private:

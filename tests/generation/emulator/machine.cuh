@@ -421,6 +421,10 @@ inline void read_floats(float& x, float& y, const float* address) {
     y = address[1];
 }
 
+inline void write_floats(float* address, float x, float y) {
+    address[0] = x;
+    address[1] = y;
+}
 inline void write_words(u32* address, const u32 (&r)[4]) { std::memcpy(address, r, sizeof r); }
 inline void read_words(u32 (&r)[4], const u32* address) { std::memcpy(r, address, sizeof r); }
 inline void write_words(u32* address, const float (&r)[4]) { std::memcpy(address, r, sizeof r); }
