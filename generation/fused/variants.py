@@ -25,7 +25,8 @@ _HALF, _FLOAT = 2, 4
 TILE, ROWS = 16, 64  # token rows of a warp and of an example; also the classes there is room for
 RECENT = 16  # examples that the classifier's gradients are made of at a time
 _LINE = 128
-_LOSS, _TOTALS, _FACTS = 16, 16, 64  # bytes of an example's loss, of the sums of losses, and of an example's facts
+_LOSS, _TOTALS, _FACTS = 16, 16, 64  # bytes of a loss, of the sums of losses, and of an example's facts
+_WINDOW_LOSSES = 8 * ROWS // TILE  # of eight windows of a language model, one from each warp
 _WARP = 32
 _NARROW_DIM, _NARROW_HIDDEN = 32, 64  # rows of which leave registers for 16 warps
 _OLDEST = (8, 0)  # compute capability: matrix units of this kind, copies beside the work
@@ -94,10 +95,12 @@ class _SharedMemory:
         buffers = 1 if spec.patch_size is None and not spec.causal else 2
         recent = 0 if spec.causal else 3 * _matrix(TILE, spec.dim) + _matrix(TILE, TILE)
         group = (0 if spec.causal else _token_sums(spec)) + buffers * _input(spec)
-        losses = self.examples_at_once * ROWS // TILE * (ROWS // TILE if spec.causal else 1)
+        losses = self.examples_at_once * ROWS // TILE
         if self.roles:
             recent, losses = 2 * recent, 2 * TILE
             group += _handouts(spec)
+        if spec.causal:
+            losses = _WINDOW_LOSSES
         before = self.weights(spec) + recent + _aligned(losses * _LOSS + _TOTALS) + self.examples_at_once * group
         line = max(_LINE, _pitch(spec.hidden_dim))
         return _aligned(before, line) + self.examples_at_once * self.example(spec)
@@ -128,10 +131,11 @@ class _SharedMemory:
             attention = 3 * heads + rows + max(heads, rows) + 2 * scores
             return rows + heads + max(2 * rows + 2 * hidden, attention)
         before = max(scores, 2 * heads if spec.blocks > 1 else 0)
-        after = 2 * rows + max(heads, rows) + max(hidden, before)
-        if spec.causal:
-            after = max(after, rows + _vocabulary_rows(spec) // TILE * _matrix(ROWS, TILE))
-        return kept + max(hidden, scores) + 3 * heads + after
+        gradients, last = 2 * rows + max(heads, rows), max(hidden, before)
+        logits = rows + _vocabulary_rows(spec) // TILE * _matrix(ROWS, TILE) if spec.causal else 0
+        if self.roles:  # the logits' rows are there beside the last MLP's
+            gradients, logits = max(gradients, rows + logits), 0
+        return kept + max(hidden, scores) + 3 * heads + max(gradients + last, logits)
 
 
 def _vocabulary_rows(spec: TransformerSpec) -> int:
@@ -219,12 +223,10 @@ def _gradients_wait(spec: TransformerSpec) -> bool:
 def _ways(spec: TransformerSpec) -> list[_SharedMemory]:
     """From the fastest: more examples at a time are worth more than keeping the weights of all blocks at hand; where
     attention and MLP take turns, some warps have no gradients to add."""
-    if spec.causal:
-        return [_SharedMemory(examples, all_weights) for examples in (2, 1) for all_weights in (True, False)]
     if not _gradients_wait(spec):
         return [_SharedMemory(examples, all_weights=True) for examples in (3, 2, 1)]
     whole = [_SharedMemory(examples, all_weights) for examples in (2, 1) for all_weights in (True, False)]
-    return [*whole, replace(whole[-1], take_turns=True)]
+    return whole if spec.causal else [*whole, replace(whole[-1], take_turns=True)]
 
 
 def _smallest_variant(spec: TransformerSpec) -> Variant | None:

@@ -92,7 +92,8 @@ def test_an_architecture_that_fits_nothing_has_a_line_of_its_own(capsys: pytest.
     main(["--architecture", "sm_86", "sm_89", "--dim", "64", "--heads", "4", "--hidden-dim", "128"])
     _, *lines = capsys.readouterr().out.splitlines()
     assert lines == [
-        f"{name}    no variant fits mnist, agnews, shakespeare in 99 KiB of shared memory" for name in ("sm_86", "sm_89")
+        f"{name}    no variant fits mnist, agnews, shakespeare in 99 KiB of shared memory"
+        for name in ("sm_86", "sm_89")
     ]
 
 

@@ -129,7 +129,7 @@ def test_two_epochs_of_language_models_follow_the_torch_engine(engine: MakeEngin
     ("name", "most", "least"),
     [
         ("added", _SharedMemory(3, all_weights=True), _SharedMemory(1, all_weights=True)),
-        ("plays", _SharedMemory(2, all_weights=True), _SharedMemory(1, all_weights=True)),
+        ("plays", _SharedMemory(3, all_weights=True), _SharedMemory(1, all_weights=True)),
         ("runes", _SharedMemory(2, all_weights=True), _SharedMemory(1, all_weights=True)),
         ("notes", _SharedMemory(3, all_weights=True), _SharedMemory(1, all_weights=True)),
         ("deep", _SharedMemory(2, all_weights=True), _SharedMemory(1, all_weights=False)),

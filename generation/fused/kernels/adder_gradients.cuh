@@ -118,6 +118,7 @@ struct AdderGradients {
                     else if (s == 6) write.biases(bias[b][i], start + FLAT_FC2_BIAS + first);
                 }
             }
+            if (CAUSAL) continue;
             write.tile<DIM>(classifier1[part], FLAT_CLASSIFIER1, TILE * (s / 4), s % 4);
             if (s < 4) write.tile<DIM>(classifier2[part], FLAT_CLASSIFIER2, 0, s, CLASSES);
             else if (s < 6) write.biases(classifier2[part], FLAT_CLASSIFIER1_BIAS + TILE * (s - 4));

@@ -180,7 +180,8 @@ DEVICE void backward_block(
     Instead<PackedRows<INNER>, PackedRows<DIM>> instead;
     PackedRows<INNER>& joined = instead.of(rows);
     PerRow<float> delta[HEADS];
-    const bool last = IMAGES && block == 0;
+    const bool last = LEARNS_EMBEDDING && block == 0;
+    const bool after_logits = CAUSAL && !is_earlier(block);  // da and d_joined will lie where their rows were
     if (!tokens.busy) return stand_by<PART>(me.group, block);
     if (is_earlier(block)) {
         if (PART != MLP) {
@@ -205,6 +206,7 @@ DEVICE void backward_block(
         copy_rows(stream, d);
         drop_in_block_backward(d, dropout, block, 0, memory);
     }
+    if (ROLES && after_logits) await(MLP_USED + me.group);
     pack_rows(rows, d);
     store_rows(me, example.da(), rows);
     Instead<Rows<INNER>, Rows<DIM>> instead_of_d;
@@ -215,8 +217,8 @@ DEVICE void backward_block(
     load_rows(me, joined, kept.joined());
     #pragma unroll
     for (int head = 0; head < HEADS; head++) weighted_sums(delta[head], d_joined, joined, head);
-    if (ROLES) await(MLP_USED + me.group);  // p and ds will lie where d_hidden and hidden were
-    else if (is_earlier(block)) group_barrier(me.group);  // the new keys and values of all rows are written
+    if (ROLES && !after_logits) await(MLP_USED + me.group);  // p and ds will lie where d_hidden and hidden were
+    else if (!ROLES && is_earlier(block)) group_barrier(me.group);  // the new keys and values of all rows are written
     if constexpr (RESIDUAL) example.d_stream().put(me, stream);
     #pragma unroll
     for (int head = 0; head < HEADS; head++) {

@@ -73,12 +73,15 @@ struct Example {
     static constexpr u32 DY = TAKE_TURNS ? BlockRows::BYTES : HEADS_END, DY_END = DY + TokenRows<DIM>::BYTES;
     static constexpr u32 DA = TAKE_TURNS ? HEADS_END : DY_END, D_JOINED = DA + TokenRows<DIM>::BYTES;
     static constexpr u32 D_JOINED_END = D_JOINED + TokenRows<larger(INNER, DIM)>::BYTES;
-    static constexpr u32 D_HIDDEN = TAKE_TURNS ? DY_END : D_JOINED_END, D_HIDDEN_BYTES = TokenRows<HIDDEN>::BYTES;
+    // A language model's logits go backward before any block does, and lie where the blocks' gradients will be. With
+    // ROLES they stay there while the last MLP goes backward.
+    static constexpr u32 LOGITS = ROLES ? DA : DY, LOGITS_END = LOGITS + (CAUSAL ? LogitRows::BYTES : 0);
+    static constexpr u32 D_HIDDEN = TAKE_TURNS ? DY_END : ROLES ? larger(D_JOINED_END, LOGITS_END) : D_JOINED_END;
+    static constexpr u32 D_HIDDEN_BYTES = TokenRows<HIDDEN>::BYTES;
     // p, or another block's keys and values, lie where d_hidden will be
     static constexpr u32 OTHERS_BYTES = larger(TokenRows<ROWS>::BYTES, BLOCKS > 1 ? 2 * TokenRows<INNER>::BYTES : 0);
     static constexpr u32 BLOCK_END = D_HIDDEN + (TAKE_TURNS ? D_HIDDEN_BYTES : larger(D_HIDDEN_BYTES, OTHERS_BYTES));
-    // a language model's logits go backward before any block does, and lie where the blocks' gradients will be
-    static constexpr u32 LOGITS = DY, END = CAUSAL ? larger(BLOCK_END, LOGITS + LogitRows::BYTES) : BLOCK_END;
+    static constexpr u32 END = larger(BLOCK_END, LOGITS_END);
     static constexpr u32 P = TAKE_TURNS ? D_JOINED_END : D_HIDDEN;
     static constexpr u32 DS = TAKE_TURNS ? P + TokenRows<ROWS>::BYTES : BlockRows::HIDDEN_ROWS;
     static constexpr u32 BYTES = TAKE_TURNS ? larger(END, DS + TokenRows<ROWS>::BYTES) : END;

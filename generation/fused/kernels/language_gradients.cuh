@@ -13,7 +13,7 @@
 #include "warps.cuh"
 
 struct LanguageGradients {
-    static constexpr int WORDS = CAUSAL ? (PARAMETERS + 3) / 4 * 4 : 0;
+    static constexpr int WORDS = CAUSAL && !ROLES ? (PARAMETERS + 3) / 4 * 4 : 0;  // the adders write to their own
     float* flat;
 
     // 16 rows of a matrix, of which the first `rows` exist.
@@ -90,10 +90,11 @@ struct LanguageGradients {
         return (tokens.token(0) == number ? ONES & 0xFFFF : 0) | (tokens.token(1) == number ? ONES & 0xFFFF0000 : 0);
     }
 
-    // Adds them to the gradients of the tokens' and positions' vectors; `buffer` holds their tokens.
+    // Adds them to the gradients of the tokens' and positions' vectors; `buffers` has a bit for each group, which of its
+    // buffers holds the tokens.
     template <class Memory>
     DEVICE void add_embedding(
-        const Thread& me, int worker, int workers, const Memory& memory, int groups, int buffer, bool first
+        const Thread& me, int worker, int workers, const Memory& memory, int groups, int buffers, bool first
     ) const {
         #pragma unroll 1
         for (int v = worker; v < EMBEDDING_PIECES; v += workers) {
@@ -110,7 +111,7 @@ struct LanguageGradients {
                     add(me, sums, identity, rows, v - VOCABULARY_TILES);
                     continue;
                 }
-                const Window window = memory.inputs(group)[buffer];
+                const Window window = memory.inputs(group)[buffers >> group & 1];
                 const int number = v * TILE + me.row;
                 #pragma unroll
                 for (int tile = 0; tile < TOKEN_TILES; tile++) {

@@ -75,6 +75,9 @@ static_assert(!(ROLES && GRADIENTS_WAIT), "the adders' registers hold all gradie
 // Numbered by group; barriers 1 to EXAMPLES_AT_ONCE are the groups' own.
 constexpr int MLP_THERE = 1 + EXAMPLES_AT_ONCE, ATTENTION_THERE = MLP_THERE + EXAMPLES_AT_ONCE;
 constexpr int MLP_USED = ATTENTION_THERE + EXAMPLES_AT_ONCE, ATTENTION_USED = MLP_USED + EXAMPLES_AT_ONCE;
+// There are no more than 16 of them. An example's four warps come to this one for its logits and again for its
+// attention, in between they wait for the adders to be past it (MLP_USED, which covers the logits' rows too).
+constexpr int LOGITS_THERE = ATTENTION_THERE;
 
 // Whether another block, or the block's own MLP, has overwritten its rows by the time it goes backward. Two blocks are
 // a case of their own: otherwise the paper's texts would get different machine code.

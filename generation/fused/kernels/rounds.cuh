@@ -128,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
                 gradients.add_examples<rest>(me, memory, block, first, tiles, 1 - buffer);
                 if constexpr (CAUSAL) {
                     if (block == 0) {
-                        language.add_embedding(me, me.warp, WARPS, memory, GROUPS, 1 - buffer, first == 0);
+                        language.add_embedding(me, me.warp, WARPS, memory, GROUPS, buffer ? 0 : ~0, first == 0);
                     }
                 } else if (block == 0 && (pack1.first + pack1.examples) % RECENT == 0) {  // 16 more are complete
                     gradients.add_classifier(me, recent, pack1.first < RECENT);

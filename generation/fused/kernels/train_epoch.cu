@@ -37,7 +37,7 @@ struct TrainMemory {
     static constexpr int SETS = ROLES ? 2 : 1;                         // of 16 recent examples
     static constexpr u32 LOSSES = RECENT_EXAMPLES + (CAUSAL ? 0 : SETS * RecentExamples::BYTES);
     static constexpr u32 WARP_LOSS = 16, LOSS = CAUSAL ? GROUP_WARPS * WARP_LOSS : 16;  // bytes apart
-    static constexpr int LOSSES_KEPT = ROLES ? SETS * RECENT : GROUPS * GROUP_WARPS;  // or those of a round
+    static constexpr int LOSSES_KEPT = CAUSAL ? 8 : ROLES ? SETS * RECENT : GROUPS * GROUP_WARPS;  // or those of a round
     static constexpr u32 TOTALS = LOSSES + LOSSES_KEPT * LOSS;         // of the epoch, even and odd examples apart
     static constexpr u32 HANDOUTS = (TOTALS + 2 * DOUBLE + 127) / 128 * 128;
     static constexpr u32 SUMS = HANDOUTS + (ROLES ? GROUPS * Handouts::BYTES : 0);
