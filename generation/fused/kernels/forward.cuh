@@ -180,7 +180,11 @@ DEVICE void attend(
     PerRow<float> largest = {-INFINITE, -INFINITE};
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
-        if (is_hidden(me.tile, tile)) break;
+        if (is_hidden(me.tile, tile)) {  // never read, but what is not set keeps its registers through the whole loop
+            #pragma unroll
+            for (int i = 0; i < 8; i++) score[2 * tile + i / 4][i % 4] = -INFINITE;
+            continue;
+        }
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) {
             Factor keys;
