@@ -17,7 +17,7 @@ import torch
 from emulated import EmulatedKernels
 from fused_checks import RATES, MakeEngine, check_evaluation, check_gradients, check_two_epochs, config
 from rounded_gradient import FactorsIn, exact_gradient
-from small_tasks import few_digits, few_news
+from small_tasks import few_digits, few_news, few_windows
 from torch import Tensor
 
 import zoo
@@ -51,7 +51,13 @@ from zoo.transformer.spec import AGNEWS, MNIST, PAPER_SPECS, SHAKESPEARE, SPECS,
 
 @pytest.fixture(scope="module")
 def tasks() -> dict[str, TaskData]:
-    return {"mnist": few_digits(train=16, test=60), "agnews": few_news(train=16, test=60)}
+    return {name: few_examples(name, train=16, test=60) for name in SPECS}
+
+
+def few_examples(name: str, train: int, test: int) -> TaskData:
+    if name == "shakespeare":
+        return few_windows(train, test, SHAKESPEARE)
+    return few_digits(train, test) if name == "mnist" else few_news(train, test)
 
 
 def with_few_tests(task: TaskData) -> TaskData:
@@ -125,12 +131,13 @@ def test_two_epochs_follow_the_torch_engine(name: str, optimizers: tuple[str, ..
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("name", ["agnews", "shakespeare"])
 def test_a_run_has_the_same_bytes_alone_in_company_and_whatever_the_order_of_warps(
-    tasks: dict[str, TaskData], engine: MakeEngine
+    name: str, tasks: dict[str, TaskData], engine: MakeEngine
 ) -> None:
-    task = tasks["agnews"]
-    run = config("agnews", "adam", dropout=0.1, seed=3)
-    company = [config("agnews", "rmsprop"), run, config("agnews", "sgd", dropout=0.2, seed=5)]
+    task = tasks[name]
+    run = config(name, "adam", dropout=0.1, seed=3)
+    company = [config(name, "rmsprop"), run, config(name, "sgd", dropout=0.2, seed=5)]
 
     def result(configs: list[RunConfig], schedule: int) -> Tensor:
         fused = engine(configs, task, schedule)
@@ -146,7 +153,7 @@ def test_a_run_has_the_same_bytes_alone_in_company_and_whatever_the_order_of_war
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["mnist", "agnews"])
+@pytest.mark.parametrize("name", ["mnist", "agnews", "shakespeare"])
 def test_every_variant_gives_the_same_bytes(name: str, tasks: dict[str, TaskData], engine: MakeEngine) -> None:
     """However many examples a thread block has at a time, they are added in the same order, in any order of warps."""
     run = config(name, "adam", dropout=0.1, seed=3)
@@ -190,7 +197,7 @@ def test_evaluation_agrees_with_the_model_itself(name: str, tasks: dict[str, Tas
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["mnist", "agnews"])
+@pytest.mark.parametrize("name", ["mnist", "agnews", "shakespeare"])
 def test_evaluation_in_parts_is_that_of_every_model(
     name: str, tasks: dict[str, TaskData], engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,11 +267,14 @@ def test_stored_numbers_are_measured_in_float32(tasks: dict[str, TaskData], engi
 
 
 @pytest.mark.long
-def test_a_resumed_run_ends_with_the_same_bytes(tasks: dict[str, TaskData], engine: MakeEngine, tmp_path: Path) -> None:
-    run = config("agnews", "adam", dropout=0.1, seed=3, protocol=Protocol(epochs=3, warmup_epochs=1, batch_size=16))
+@pytest.mark.parametrize("name", ["agnews", "shakespeare"])
+def test_a_resumed_run_ends_with_the_same_bytes(
+    name: str, tasks: dict[str, TaskData], engine: MakeEngine, tmp_path: Path
+) -> None:
+    run = config(name, "adam", dropout=0.1, seed=3, protocol=Protocol(epochs=3, warmup_epochs=1, batch_size=16))
 
     def trainer() -> PopulationTrainer:
-        return PopulationTrainer(engine([run], tasks["agnews"]))
+        return PopulationTrainer(engine([run], tasks[name]))
 
     undisturbed = trainer()
     while not undisturbed.finished:
@@ -484,9 +494,9 @@ class TestOnAGpu:
         task, weights = tasks[name], trained_weights(PAPER_SPECS[name]) if trained else None
         check_gradients(lambda run: FusedEngine.on_cuda([run], task, self.device, variant), task, dropout, weights)
 
-    @pytest.mark.parametrize("name", ["mnist", "agnews"])
+    @pytest.mark.parametrize("name", ["mnist", "agnews", "shakespeare"])
     def test_the_same_bytes_in_populations_of_1_8_and_300(self, name: str) -> None:
-        task = few_digits(train=640, test=60) if name == "mnist" else few_news(train=640, test=60)
+        task = few_examples(name, 640, 60)
         protocol = Protocol(epochs=1, warmup_epochs=1, batch_size=128)
         optimizers = list(RATES)
         runs = [config(name, optimizers[i % 4], dropout=0.05 * (i % 5), seed=i, protocol=protocol) for i in range(300)]
@@ -502,10 +512,10 @@ class TestOnAGpu:
         assert torch.equal(alone, result(runs[:8]))
         assert torch.equal(alone, result(runs))
 
-    @pytest.mark.parametrize("name", ["mnist", "agnews"])
+    @pytest.mark.parametrize("name", ["mnist", "agnews", "shakespeare"])
     def test_two_hundred_steps_follow_the_torch_engine(self, name: str) -> None:
         """Losses of ten epochs of twenty steps, each optimizer with dropout; the twin multiplies in float32."""
-        task = few_digits(train=640, test=100) if name == "mnist" else few_news(train=640, test=100)
+        task = few_examples(name, 640, 100)
         protocol = Protocol(epochs=10, warmup_epochs=2, batch_size=32)
         configs = [config(name, optimizer, dropout=0.1, protocol=protocol) for optimizer in RATES]
         ours = PopulationTrainer(FusedEngine.on_cuda(configs, task, self.device))
@@ -515,10 +525,10 @@ class TestOnAGpu:
             twin.train_epoch()
         torch.testing.assert_close(ours.state.train_loss, twin.state.train_loss, rtol=0.05, atol=0.02)
 
-    @pytest.mark.parametrize("name", ["mnist", "agnews"])
+    @pytest.mark.parametrize("name", ["mnist", "agnews", "shakespeare"])
     def test_high_learning_rates_and_wide_weights_stay_finite(self, name: str) -> None:
         """As long as the twin's do: padding and large numbers must not turn a healthy run into NaN."""
-        task = few_digits(train=640, test=100) if name == "mnist" else few_news(train=640, test=100)
+        task = few_examples(name, 640, 100)
         protocol = Protocol(epochs=20, warmup_epochs=2, batch_size=32)
         configs = [
             config(name, optimizer, dropout=dropout, learning_rate=rate, init_std=std, protocol=protocol, seed=seed)
