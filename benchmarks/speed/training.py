@@ -127,7 +127,7 @@ def _population(
 
 def _variant(name: str, dimensions: dict[str, int]) -> str:
     """Such as "fused population, small, dim 64, blocks 4"."""
-    return ", ".join([name, *(f"{dimension} {size}" for dimension, size in dimensions.items())])
+    return ", ".join([name, *(key if size is True else f"{key} {size}" for key, size in dimensions.items())])
 
 
 def _run(config: str, optimizer: Optimizer, dropout: float, seed: int = 0) -> RunConfig:

@@ -17,6 +17,7 @@ class DimensionOptions:
     key_dim: _Dimension = None
     hidden_dim: _Dimension = None
     blocks: _Dimension = None
+    residual: Annotated[bool | None, Option("with residual connections")] = None
 
 
 _DIMENSIONS = tuple(field.name for field in fields(DimensionOptions))
