@@ -33,7 +33,7 @@ from zoo.format.hyperparameters import OPTIMIZERS, SHARED_SEED, Optimizer
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import Examples, TaskData
 from zoo.tasks.identity import KNOWN
-from zoo.transformer.dimensions import with_dimensions
+from zoo.transformer.dimensions import chosen_dimensions, with_dimensions
 from zoo.transformer.spec import PAPER_SPECS, SPECS
 
 _STEPS_OF_MNIST, _SINGLE_STEPS = 468, 30
@@ -60,7 +60,7 @@ def generation(
     A model-step is one training step of one model with a batch of 128. Populations mix the four optimizers and the five
     dropout rates. Inputs are random: the time does not depend on them, except on the lengths of texts.
     """
-    where, other = choose_device(device), {name: size for name, size in dimensions.items() if size is not None}
+    where, other = choose_device(device), chosen_dimensions(dimensions)
     usual = (["fused", "torch"], [512, 1024], _STEPS_OF_MNIST) if where.type == "cuda" else (["torch"], [4], 3)
     for task in config:
         say(f"{task}: one model by itself")

@@ -45,7 +45,7 @@ _CONSTANTS = {
     "evaluate": ("EVALUATE_THREADS", "EvaluateMemory::BYTES"),
 }
 """Threads per thread block and bytes of shared memory, by their names in the kernels' sources."""
-_ROW = "{:8} {:8} {:8} {:12} {:>9} {:>13} {:>10} {:>8}"
+_ROW = "{:8} {:8} {:11} {:12} {:>9} {:>13} {:>10} {:>8}"
 
 
 def _fits(variant: Variant, architecture: str, spec: TransformerSpec) -> bool:
@@ -80,7 +80,7 @@ def _measure(kernel: str, spec: TransformerSpec, architecture: str, variant: Var
 
 @_command
 def main(options: _Options) -> None:
-    specs = [with_dimensions(SPECS[task], chosen_dimensions(options)) for task in options.task]
+    specs = [with_dimensions(SPECS[task], chosen_dimensions(vars(options))) for task in options.task]
     if found := [line for spec in specs for line in misfits(spec)]:
         raise ValueError(f"the fused kernels cannot train that: {found[0]}")
     if missing := missing_compiler():
