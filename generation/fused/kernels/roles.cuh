@@ -109,8 +109,10 @@ DEVICE void add_up(const TrainArguments& arguments, const TrainMemory& memory, f
             }
             if constexpr (CAUSAL) {
                 #pragma unroll 1
-                for (int group = 0; group < groups; group++) await(LOGITS_THERE + group);
-                language.add_logits(me, g, ADDERS, memory, groups, first == 0);
+                for (int group = 0; group < groups; group++) {
+                    await(LOGITS_THERE + group);
+                    gradients.add_logits(me, g, memory.example(group).logits());
+                }
             }
             #pragma unroll 1
             for (int block = BLOCKS - 1; block >= 0; block--) {
