@@ -215,15 +215,24 @@ def test_evaluation_in_parts_is_that_of_every_model(
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("header", "right", "wrong"),
+    ("name", "header", "right", "wrong"),
     [
         pytest.param(
+            "shakespeare",
+            "backward.cuh",
+            "after_logits = CAUSAL && !is_earlier(block)",
+            "after_logits = false",
+            id="attention overwrites logits that are still being added",
+        ),
+        pytest.param(
+            "mnist",
             "forward.cuh",
             "    group_barrier(me.group);\n    #pragma unroll\n",
             "    #pragma unroll\n",
             id="attention reads keys that are still being written",
         ),
         pytest.param(
+            "mnist",
             "roles.cuh",
             """                    await(MLP_THERE + group);
                     gradients.add_part<MLP>(mlp, memory.example(group), block, pack.all_tiles());
@@ -237,12 +246,14 @@ def test_evaluation_in_parts_is_that_of_every_model(
         ),
     ],
 )
-def test_the_emulator_finds_an_access_that_is_too_early(header: str, right: str, wrong: str, tmp_path: Path) -> None:
+def test_the_emulator_finds_an_access_that_is_too_early(
+    name: str, header: str, right: str, wrong: str, tmp_path: Path
+) -> None:
     """Tests the tester: a barrier is missing, or a warp arrives at one too early."""
     sources = with_mistake(tmp_path, header, right, wrong)
     script = Path(__file__).parent / "one_step.py"
     environment = os.environ | {"PYTHONPATH": str(script.parents[2])}
-    done = subprocess.run([sys.executable, script, sources], capture_output=True, text=True, env=environment)
+    done = subprocess.run([sys.executable, script, sources, name], capture_output=True, text=True, env=environment)
     assert done.returncode == -signal.SIGABRT
     assert "emulator: race" in done.stderr
 
