@@ -9,57 +9,60 @@
 #include "classifier.cuh"
 #include "inputs.cuh"
 
-// The logits of 16 tokens of the vocabulary as powers of two; those that do not exist are −∞.
-DEVICE void powers(
-    const Thread& me, const Weights& weights, const PackedRows<DIM>& normalized, int tile, Rows<TILE>& power
+// The logits of 16 tokens of the vocabulary; those that do not exist are −∞.
+DEVICE void logits_of(
+    const Thread& me, const Weights& weights, const PackedRows<DIM>& normalized, int tile, Rows<TILE>& logit
 ) {
-    multiply_transposed(me, power, normalized, weights.unembedding(tile));
+    multiply_transposed(me, logit, normalized, weights.unembedding(tile));
+    if (CLASSES % TILE == 0 || tile < VOCABULARY_TILES - 1) return;
     #pragma unroll
     for (int i = 0; i < 8; i++) {
-        const bool real = CLASSES % TILE == 0 || tile * TILE + i / 4 * 8 + me.pair + i % 2 < CLASSES;
-        power[i / 4][i % 4] = real ? power[i / 4][i % 4] * LOG2_E : -INFINITE;
+        if (i / 4 * 8 + me.pair + i % 2 >= CLASSES % TILE) logit[i / 4][i % 4] = -INFINITE;
     }
 }
 
 // What the logits of the lane's two rows come to.
 struct Prediction {
-    PerRow<float> log_sum;   // log₂ Σ 2^power
-    PerRow<float> own;       // the power of the token that follows
+    PerRow<float> log_sum;   // log₂ Σ exp(logit)
+    PerRow<float> own;       // the logit of the token that follows
     PerRow<int> answer;      // the token with the largest logit, the first of equals; none if all are NaN
 };
 
 DEVICE Prediction predict(
     const Thread& me, const Weights& weights, const PackedRows<DIM>& normalized, const PerRow<int>& next
 ) {
-    constexpr float LEAST = -3e38f;  // finite, so that differences are numbers
+    constexpr float LEAST = -1e38f;  // finite, so that differences are numbers
     constexpr int NONE = VOCABULARY_TILES * TILE;
     PerRow<float> largest = {LEAST, LEAST}, sum = {0.0f, 0.0f}, own = {-INFINITE, -INFINITE};
     PerRow<int> answer = {NONE, NONE};
     #pragma unroll 1
     for (int tile = 0; tile < VOCABULARY_TILES; tile++) {
-        Rows<TILE> power;
-        powers(me, weights, normalized, tile, power);
+        Rows<TILE> logit;
+        logits_of(me, weights, normalized, tile, logit);
         #pragma unroll
         for (int half = 0; half < 2; half++) {
             const float before = largest[half];
             #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const int token = tile * TILE + class_of(me, i);
-                const float own_power = power[i / 2][2 * half + i % 2];
-                if (own_power > largest[half]) largest[half] = own_power, answer[half] = token;
-                if (token == next[half]) own[half] = own_power;
+                const float number = logit[i / 2][2 * half + i % 2];
+                if (number > largest[half]) largest[half] = number, answer[half] = token;
+                if (token == next[half]) own[half] = number;
             }
-            sum[half] *= power_of_two(before - largest[half]);
+            const float shift = largest[half] * LOG2_E;
+            sum[half] *= power_of_two(before * LOG2_E - shift);
             #pragma unroll
-            for (int i = 0; i < 4; i++) sum[half] += power_of_two(power[i / 2][2 * half + i % 2] - largest[half]);
+            for (int i = 0; i < 4; i++) {
+                sum[half] += power_of_two(logit[i / 2][2 * half + i % 2] * LOG2_E - shift);
+            }
         }
     }
     Prediction result;
     #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const float most = row_max(largest[half]);
+        const float most = row_max(largest[half]), share = power_of_two((largest[half] - most) * LOG2_E);
         const int first = largest[half] == most ? answer[half] : NONE;
-        result.log_sum[half] = most + log_two(row_sum(sum[half] * power_of_two(largest[half] - most)));
+        result.log_sum[half] = most * LOG2_E + log_two(row_sum(sum[half] * share));
         result.own[half] = row_max(own[half]);
         result.answer[half] = (int)-row_max(-(float)first);
     }
@@ -89,7 +92,7 @@ DEVICE float sum_of_losses(const Prediction& prediction, const PerRow<bool>& rea
     PerRow<float> loss;
     #pragma unroll
     for (int half = 0; half < 2; half++) {
-        loss[half] = real[half] ? (prediction.log_sum[half] - prediction.own[half]) * LN_2 : 0.0f;
+        loss[half] = real[half] ? prediction.log_sum[half] * LN_2 - prediction.own[half] : 0.0f;
     }
     return sum_of_rows(loss);
 }
@@ -117,12 +120,13 @@ DEVICE float finish_window(
     for (int tile = 0; tile < VOCABULARY_TILES; tile++) {
         Rows<TILE> error;
         PackedRows<TILE> d_logit;
-        powers(me, weights, normalized, tile, error);
+        logits_of(me, weights, normalized, tile, error);
         #pragma unroll
         for (int i = 0; i < 8; i++) {
             const int half = i / 2 % 2, token = tile * TILE + i / 4 * 8 + me.pair + i % 2;
             float& e = error[i / 4][i % 4];
-            e = scale[half] * (power_of_two(e - prediction.log_sum[half]) - (token == next[half] ? 1.0f : 0.0f));
+            const float probability = power_of_two(e * LOG2_E - prediction.log_sum[half]);
+            e = scale[half] * (probability - (token == next[half] ? 1.0f : 0.0f));
         }
         pack_rows(d_logit, error);
         store_rows(me, rows.d_logit(tile), d_logit);
