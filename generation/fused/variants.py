@@ -299,5 +299,5 @@ def misfits(spec: TransformerSpec) -> list[str]:
             f"it takes heads of {_LARGEST_INNER} together at most, this one has {spec.heads} of {spec.key_dim}"
         )
     if spec.vocabulary is not None and not spec.causal:
-        found.append("it takes tokens whose vectors are learned in language models only, this one has classes")
+        found.append("it takes learned word vectors in language models only, this one classifies texts")
     return found

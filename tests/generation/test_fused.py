@@ -391,7 +391,7 @@ def test_what_the_kernels_cannot_train_is_one_line() -> None:
         ),
         (
             replace(AGNEWS, vocabulary=500),
-            "it takes tokens whose vectors are learned in language models only, this one has classes",
+            "it takes learned word vectors in language models only, this one classifies texts",
         ),
         (SHAKESPEARE, None),
         (replace(MNIST, task="digits", tokens=64, classes=16, blocks=1), None),

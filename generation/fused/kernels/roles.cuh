@@ -7,10 +7,14 @@
 //     embed                            <── examples' masks and facts ─    draw dropout masks of the next three
 //     forward: all but the last block
 //     forward: the last, classifier    <── ATTENTION_USED (previous) ─
+//       or logits                      ── LOGITS_THERE ──>                add the logits of all three to dU
 //     for each block, the last first:
 //         MLP backward                 ── MLP_THERE ──>                   add the MLP of all three to its gradients
 //         attention backward: scores   <── MLP_USED ──
 //         attention backward: rest     ── ATTENTION_THERE ──>             add the attention of all three
+//
+// The adders of a language model add to the gradients of its embedding after the attention of the first block, for all
+// three windows at once (language_gradients.cuh).
 //
 // The order in which examples are added is fixed, so the bytes do not depend on timing. It also keeps the groups nearly
 // in step, so that they share the instructions they fetch.
