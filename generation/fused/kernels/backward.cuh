@@ -73,8 +73,8 @@ DEVICE void backward_scores(
     Factor keys[HEAD_TILES], values[HEAD_TILES], key_columns[HEAD_TILES];
     #pragma unroll
     for (int k = 0; k < HEAD_TILES; k++) {
-        tokens.of(example.keys()).load_right_transposed(me, keys[k], 0, 2 * (first + k));
-        tokens.of(example.values()).load_right_transposed(me, values[k], 0, 2 * (first + k));
+        tokens.of(example.keys()).load_right_transposed(me, keys[k], key_tile(me.tile, 0) * TILE, 2 * (first + k));
+        tokens.of(example.values()).load_right_transposed(me, values[k], key_tile(me.tile, 0) * TILE, 2 * (first + k));
     }
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
@@ -85,16 +85,17 @@ DEVICE void backward_scores(
         for (int k = 0; k < HEAD_TILES; k++) {
             accumulate(k == 0, score[0], score[1], query[first + k], keys[k]);
             accumulate(k == 0, dp[0], dp[1], d_joined[first + k], values[k]);
-            tokens.of(example.keys()).load_right(me, key_columns[k], tile * TILE, 2 * (first + k));
+            tokens.of(example.keys()).load_right(me, key_columns[k], key_tile(me.tile, tile) * TILE, 2 * (first + k));
             // early, so that the next products need not wait for them
             if (tile + 1 < TILES && !is_hidden(me.tile, tile + 1)) {
-                tokens.of(example.keys()).load_right_transposed(me, keys[k], (tile + 1) * TILE, 2 * (first + k));
-                tokens.of(example.values()).load_right_transposed(me, values[k], (tile + 1) * TILE, 2 * (first + k));
+                const int next = key_tile(me.tile, tile + 1) * TILE;
+                tokens.of(example.keys()).load_right_transposed(me, keys[k], next, 2 * (first + k));
+                tokens.of(example.values()).load_right_transposed(me, values[k], next, 2 * (first + k));
             }
         }
         #pragma unroll
         for (int side = 0; side < 2; side++) {
-            if (tile * TILE + 8 * side >= TOKENS) {
+            if (tile * TILE + 8 * side >= KEY_COLUMNS) {
                 #pragma unroll
                 for (int i = 0; i < 4; i++) score[side][i] = dp[side][i] = 0.0f;
                 continue;
@@ -108,12 +109,15 @@ DEVICE void backward_scores(
         }
         pack_rows(p, score);
         pack_rows(ds, dp);
-        store_rows(me, example.p(), p, 2 * tile);
-        store_rows(me, example.ds(), ds, 2 * tile);
+        store_rows(me, example.p(), p, 2 * key_tile(me.tile, tile));
+        store_rows(me, example.ds(), ds, 2 * key_tile(me.tile, tile));
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) accumulate(tile == 0, dq[2 * k], dq[2 * k + 1], ds[0], key_columns[k]);
     }
 }
+
+// A causal transformer's keys are seen by queries of their own tile and of later ones.
+DEVICE int query_tile(int own_tile, int turn) { return CAUSAL ? own_tile + turn : turn; }
 
 // One head: gradients of the warp's rows as keys and values, gathered from all queries.
 template <int TILES>
@@ -123,25 +127,21 @@ DEVICE void backward_keys(
 ) {
     // columns of p and ds: this warp's tokens as keys
     const u32 columns = TokenRows<ROWS>::across(me) ^ (32 * (me.tile - tokens.first_tile));
-    if constexpr (CAUSAL) {
-        clear(dk);
-        clear(dv);
-    }
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
-        if (is_hidden(tile, me.tile)) continue;
+        if (CAUSAL && query_tile(me.tile, tile) >= TILES) break;
         Factor a, b;
-        load_matrices_transposed(a, tokens.of(example.p()).at(columns, tile * TILE, 0));
+        load_matrices_transposed(a, tokens.of(example.p()).at(columns, query_tile(me.tile, tile) * TILE, 0));
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) {
-            tokens.of(example.d_joined()).load_right(me, b, tile * TILE, 2 * (head * HEAD_TILES + k));
-            accumulate(!CAUSAL && tile == 0, dv[2 * k], dv[2 * k + 1], a, b);
+            tokens.of(example.d_joined()).load_right(me, b, query_tile(me.tile, tile) * TILE, 2 * (head * HEAD_TILES + k));
+            accumulate(tile == 0, dv[2 * k], dv[2 * k + 1], a, b);
         }
-        load_matrices_transposed(a, tokens.of(example.ds()).at(columns, tile * TILE, 0));
+        load_matrices_transposed(a, tokens.of(example.ds()).at(columns, query_tile(me.tile, tile) * TILE, 0));
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) {
-            tokens.of(example.queries()).load_right(me, b, tile * TILE, 2 * (head * HEAD_TILES + k));
-            accumulate(!CAUSAL && tile == 0, dk[2 * k], dk[2 * k + 1], a, b);
+            tokens.of(example.queries()).load_right(me, b, query_tile(me.tile, tile) * TILE, 2 * (head * HEAD_TILES + k));
+            accumulate(tile == 0, dk[2 * k], dk[2 * k + 1], a, b);
         }
     }
 }

@@ -147,15 +147,22 @@ DEVICE void project(
     store_rows(me, values, rows);
 }
 
+// A warp's queries come to the keys tile by tile, from the first on. In a causal transformer they come to their own
+// first, so that only these need a mask, and then to the earlier ones. (With the whole Thread as an argument the paper's
+// transformers would get different machine code.)
+DEVICE int key_tile(int own_tile, int turn) { return CAUSAL ? own_tile - turn : turn; }
+DEVICE bool is_hidden(int own_tile, int turn) { return CAUSAL && turn > own_tile; }
+constexpr int KEY_COLUMNS = CAUSAL ? ROWS : TOKENS;  // no score beyond them is computed
+
 // Sets the scores of tokens that do not exist to −∞; only the last tile has any. In a causal transformer no token sees
-// them, since they come later; those later than the query, in the tile on the diagonal, are set to −∞.
+// them, since they come later; those later than the query are set to −∞.
 template <int TILES>
 DEVICE void hide_padding(const Thread& me, const Tokens<TILES>& tokens, Sums& score, int column) {
     if constexpr (CAUSAL) {
-        if (column / TILE != me.tile) return;
+        if (column >= TILE) return;
         #pragma unroll
         for (int i = 0; i < 4; i++) {
-            if (column % TILE + me.pair + i % 2 > me.row + i / 2 * 8) score[i] = -INFINITE;
+            if (column + me.pair + i % 2 > me.row + i / 2 * 8) score[i] = -INFINITE;
         }
         return;
     }
@@ -165,9 +172,6 @@ DEVICE void hide_padding(const Thread& me, const Tokens<TILES>& tokens, Sums& sc
         if (column + me.pair + i % 2 >= tokens.length) score[i] = -INFINITE;
     }
 }
-
-// Whether a causal transformer's queries of one tile of tokens see no key of another.
-DEVICE bool is_hidden(int query_tile, int key_tile) { return CAUSAL && key_tile > query_tile; }
 
 // joined = softmax(q·kᵀ/√D_k)·v, for the warp's 16 rows and one head.
 template <int TILES>
@@ -188,17 +192,17 @@ DEVICE void attend(
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) {
             Factor keys;
-            tokens.of(places.keys).load_right_transposed(me, keys, tile * TILE, 2 * (first + k));
+            tokens.of(places.keys).load_right_transposed(me, keys, key_tile(me.tile, tile) * TILE, 2 * (first + k));
             #pragma unroll
             for (int side = 0; side < 2; side++) {
-                if (tile * TILE + 8 * side >= TOKENS) continue;
+                if (tile * TILE + 8 * side >= KEY_COLUMNS) continue;
                 accumulate(k == 0, score[2 * tile + side], query[first + k], keys[2 * side], keys[2 * side + 1]);
             }
         }
         #pragma unroll
         for (int side = 0; side < 2; side++) {
             Sums& s = score[2 * tile + side];
-            if (tile * TILE + 8 * side >= TOKENS) continue;
+            if (tile * TILE + 8 * side >= KEY_COLUMNS) continue;
             hide_padding(me, tokens, s, tile * TILE + 8 * side);
             largest[0] = fmaxf(largest[0], fmaxf(s[0], s[1]));
             largest[1] = fmaxf(largest[1], fmaxf(s[2], s[3]));
@@ -216,13 +220,13 @@ DEVICE void attend(
             const Sums& s = score[2 * tile + i / 2];
             const int half = i % 2;
             p[i] = 0;
-            if (tile * TILE + 8 * (i / 2) >= TOKENS) continue;
+            if (tile * TILE + 8 * (i / 2) >= KEY_COLUMNS) continue;
             p[i] = pack(power_of_two(left(s, half) * SCORE_TO_POWER - shift[half]),
                         power_of_two(right(s, half) * SCORE_TO_POWER - shift[half]));
         }
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) {
-            tokens.of(places.values).load_right(me, values, tile * TILE, 2 * (first + k));
+            tokens.of(places.values).load_right(me, values, key_tile(me.tile, tile) * TILE, 2 * (first + k));
             accumulate(tile == 0, out[2 * k], out[2 * k + 1], p, values);
         }
         accumulate(tile == 0, sum, p, ONES, ONES);
