@@ -57,10 +57,10 @@ class TrainingRows:
 
 def train_subset(size: int, fraction: float) -> Int[Tensor, " n"]:
     """⌊fraction·size⌋ examples, drawn once for all runs of this train fraction."""
-    return random_subset(size, int(fraction * size))
+    return _random_subset(size, int(fraction * size))
 
 
-def random_subset(size: int, count: int) -> Int[Tensor, " n"]:
+def _random_subset(size: int, count: int) -> Int[Tensor, " n"]:
     """``count`` of ``size`` rows in ascending order, always the same ones; a smaller choice lies within a larger."""
     return torch.from_numpy(np.sort(_random_numbers(_SUBSET).permutation(size)[:count]))
 
@@ -174,6 +174,6 @@ def with_fewer_examples(data: TaskData, train_examples: int | None) -> TaskData:
         return data
     source = f"{data.source}, {train_examples:,} of {available:,} training examples"
     identity = replace(data.identity, train_rows=train_examples) if data.identity else None
-    rows = torch.arange(train_examples) if data.spec.causal else random_subset(available, train_examples)
+    rows = torch.arange(train_examples) if data.spec.causal else _random_subset(available, train_examples)
     train = data.train[rows]
     return replace(data, train=train, source=source, identity=identity)

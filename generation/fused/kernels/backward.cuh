@@ -63,7 +63,8 @@ DEVICE void weighted_sums(
     }
 }
 
-// One head: probabilities and score gradients of the warp's rows as queries, and with them dq.
+// One head: probabilities and score gradients of the warp's rows as queries, and with them dq. Tiles of keys are in the
+// order of key_tile, which is written out here: as a call it would give the paper's texts different machine code.
 template <int TILES>
 DEVICE void backward_scores(
     const Thread& me, const Tokens<TILES>& tokens, const Example& example, int head, const PackedRows<INNER>& query,
@@ -73,8 +74,8 @@ DEVICE void backward_scores(
     Factor keys[HEAD_TILES], values[HEAD_TILES], key_columns[HEAD_TILES];
     #pragma unroll
     for (int k = 0; k < HEAD_TILES; k++) {
-        tokens.of(example.keys()).load_right_transposed(me, keys[k], key_tile(me.tile, 0) * TILE, 2 * (first + k));
-        tokens.of(example.values()).load_right_transposed(me, values[k], key_tile(me.tile, 0) * TILE, 2 * (first + k));
+        tokens.of(example.keys()).load_right_transposed(me, keys[k], CAUSAL ? me.tile * TILE : 0, 2 * (first + k));
+        tokens.of(example.values()).load_right_transposed(me, values[k], CAUSAL ? me.tile * TILE : 0, 2 * (first + k));
     }
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
@@ -85,12 +86,14 @@ DEVICE void backward_scores(
         for (int k = 0; k < HEAD_TILES; k++) {
             accumulate(k == 0, score[0], score[1], query[first + k], keys[k]);
             accumulate(k == 0, dp[0], dp[1], d_joined[first + k], values[k]);
-            tokens.of(example.keys()).load_right(me, key_columns[k], key_tile(me.tile, tile) * TILE, 2 * (first + k));
+            tokens.of(example.keys()).load_right(
+                me, key_columns[k], (CAUSAL ? me.tile - tile : tile) * TILE, 2 * (first + k));
             // early, so that the next products need not wait for them
             if (tile + 1 < TILES && !is_hidden(me.tile, tile + 1)) {
-                const int next = key_tile(me.tile, tile + 1) * TILE;
-                tokens.of(example.keys()).load_right_transposed(me, keys[k], next, 2 * (first + k));
-                tokens.of(example.values()).load_right_transposed(me, values[k], next, 2 * (first + k));
+                tokens.of(example.keys()).load_right_transposed(
+                    me, keys[k], (CAUSAL ? me.tile - (tile + 1) : tile + 1) * TILE, 2 * (first + k));
+                tokens.of(example.values()).load_right_transposed(
+                    me, values[k], (CAUSAL ? me.tile - (tile + 1) : tile + 1) * TILE, 2 * (first + k));
             }
         }
         #pragma unroll
@@ -109,15 +112,12 @@ DEVICE void backward_scores(
         }
         pack_rows(p, score);
         pack_rows(ds, dp);
-        store_rows(me, example.p(), p, 2 * key_tile(me.tile, tile));
-        store_rows(me, example.ds(), ds, 2 * key_tile(me.tile, tile));
+        store_rows(me, example.p(), p, 2 * (CAUSAL ? me.tile - tile : tile));
+        store_rows(me, example.ds(), ds, 2 * (CAUSAL ? me.tile - tile : tile));
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) accumulate(tile == 0, dq[2 * k], dq[2 * k + 1], ds[0], key_columns[k]);
     }
 }
-
-// A causal transformer's keys are seen by queries of their own tile and of later ones.
-DEVICE int query_tile(int own_tile, int turn) { return CAUSAL ? own_tile + turn : turn; }
 
 // One head: gradients of the warp's rows as keys and values, gathered from all queries.
 template <int TILES>
@@ -127,21 +127,25 @@ DEVICE void backward_keys(
 ) {
     // columns of p and ds: this warp's tokens as keys
     const u32 columns = TokenRows<ROWS>::across(me) ^ (32 * (me.tile - tokens.first_tile));
+    if constexpr (CAUSAL) {
+        clear(dk);
+        clear(dv);
+    }
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
-        if (CAUSAL && query_tile(me.tile, tile) >= TILES) break;
+        if (is_hidden(tile, me.tile)) continue;
         Factor a, b;
-        load_matrices_transposed(a, tokens.of(example.p()).at(columns, query_tile(me.tile, tile) * TILE, 0));
+        load_matrices_transposed(a, tokens.of(example.p()).at(columns, tile * TILE, 0));
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) {
-            tokens.of(example.d_joined()).load_right(me, b, query_tile(me.tile, tile) * TILE, 2 * (head * HEAD_TILES + k));
-            accumulate(tile == 0, dv[2 * k], dv[2 * k + 1], a, b);
+            tokens.of(example.d_joined()).load_right(me, b, tile * TILE, 2 * (head * HEAD_TILES + k));
+            accumulate(!CAUSAL && tile == 0, dv[2 * k], dv[2 * k + 1], a, b);
         }
-        load_matrices_transposed(a, tokens.of(example.ds()).at(columns, query_tile(me.tile, tile) * TILE, 0));
+        load_matrices_transposed(a, tokens.of(example.ds()).at(columns, tile * TILE, 0));
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) {
-            tokens.of(example.queries()).load_right(me, b, query_tile(me.tile, tile) * TILE, 2 * (head * HEAD_TILES + k));
-            accumulate(tile == 0, dk[2 * k], dk[2 * k + 1], a, b);
+            tokens.of(example.queries()).load_right(me, b, tile * TILE, 2 * (head * HEAD_TILES + k));
+            accumulate(!CAUSAL && tile == 0, dk[2 * k], dk[2 * k + 1], a, b);
         }
     }
 }

@@ -148,8 +148,7 @@ DEVICE void project(
 }
 
 // A warp's queries come to the keys tile by tile, from the first on. In a causal transformer they come to their own
-// first, so that only these need a mask, and then to the earlier ones. (With the whole Thread as an argument the paper's
-// transformers would get different machine code.)
+// first, so that only these need a mask, and then to the earlier ones.
 DEVICE int key_tile(int own_tile, int turn) { return CAUSAL ? own_tile - turn : turn; }
 DEVICE bool is_hidden(int own_tile, int turn) { return CAUSAL && turn > own_tile; }
 constexpr int KEY_COLUMNS = CAUSAL ? ROWS : TOKENS;  // no score beyond them is computed
