@@ -2,11 +2,13 @@
 
     python -m benchmarks.fidelity                       64 configurations of the grid, 100 epochs, a tenth of MNIST
     python -m benchmarks.fidelity --runs 16 --epochs 20 --examples 1280 --data DIR
+    python -m benchmarks.fidelity --config shakespeare --epochs 10 --examples 15680
 
-Compared are the distribution of accuracies and the accuracy of each configuration. The yardstick is how much these
-differ between two trainings by torch with other seeds.
+Compared are the distribution of accuracies and the accuracy of each configuration; of language models, losses. The
+yardstick is how much these differ between two trainings by torch with other seeds.
 """
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,7 +19,7 @@ from zoo.command import Command, Device, DryRun, Option
 
 @dataclass(frozen=True)
 class _Options:
-    config: Annotated[Literal["mnist", "agnews"], Option("what to train on")] = "mnist"
+    config: Annotated[Literal["mnist", "agnews", "shakespeare"], Option("what to train on")] = "mnist"
     runs: Annotated[Count, Option("how many configurations, from the start of shard 0")] = 64
     epochs: Annotated[Count, Option("epochs per run")] = 100
     examples: Annotated[Count, Option("training examples")] = 6400
@@ -41,20 +43,21 @@ from benchmarks.results import Result
 from generation.data import load_task_data, with_fewer_examples
 from generation.population.torch_engine import TorchEngine
 from generation.population.trainer import Engine, PopulationTrainer, make_engine
-from generation.protocol import PRESETS, Protocol, RunConfig
+from generation.protocol import PRESETS, RunConfig
 from generation.sweep import Sweep
 from generation.task import named_task
 from zoo.command import progress_bar
 from zoo.device import choose_device
+from zoo.format.schema import usual_label
 from zoo.tasks.examples import TaskData
 from zoo.tasks.task_file import find_task
 
-_STABLE = 0.02  # a configuration is stable if the accuracies of torch's two seeds differ by at most this
+_STABLE = 0.02  # a configuration is stable if the labels of torch's two seeds differ by at most this
 _METRICS = ("mean_difference", "mean_distance", "distribution_distance")
 
 
 def _agreement(first: Tensor, second: Tensor) -> dict[str, float]:
-    """How two trainings of the same configurations compare, by the final test accuracies [P] of each.
+    """How two trainings of the same configurations compare, by the final test accuracies or losses [P] of each.
 
     The distance of the distributions is Kolmogorov-Smirnov: the largest difference between the shares of runs up to any
     accuracy.
@@ -70,8 +73,8 @@ def main(options: _Options) -> None:
     device = choose_device(options.device)
     task = load_task_data(find_task(options.config), options.data, embedding_folder=options.embedding)
     task = with_fewer_examples(task, options.examples)
-    protocol = Protocol().lasting(options.epochs)
     sweep = Sweep(named_task(options.config), PRESETS["paper"])
+    protocol = named_task(options.config).protocol.lasting(options.epochs)
     configs = [replace(run, protocol=protocol, train_fraction=1.0) for run in sweep.shard(0)[: options.runs]]
     measured = _compare(configs, task, device, options.engine)
     for row in measured:
@@ -101,14 +104,15 @@ def _compare(configs: list[RunConfig], task: TaskData, device: torch.device, eng
 
 
 def _train(engine: Engine, configs: list[RunConfig], task: TaskData) -> Tensor:
-    """Final test accuracies; 0 for a run that diverged."""
+    """Final test accuracies, 0 for a run that diverged; of language models losses, those of guessing at random."""
     trainer = PopulationTrainer(engine)
     with progress_bar() as bar:
         row = bar.add_task(f"{engine.name}, {engine.precision}", total=trainer.protocol.epochs)
         while not trainer.finished:
             trainer.train_epoch()
             bar.update(row, completed=trainer.state.epoch)
-    return trainer.state.test_accuracy[:, -1].nan_to_num(0.0).cpu()
+    label, more = usual_label(task.spec)
+    return getattr(trainer.state, label)[:, -1].nan_to_num(0.0 if more else math.log(task.spec.classes)).cpu()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float16, Float32, Float64, Int32, UInt8, UInt32
+from jaxtyping import Float16, Float32, Float64, Int16, Int32, UInt8, UInt32
 from torch import Tensor
 
 from generation.fused.variants import Variant, best_variant, features
@@ -32,7 +32,7 @@ class TrainArguments:
 
     kernel: ClassVar[str] = "train_epoch"
 
-    tokens: Float16[Tensor, "examples tokens features"]
+    tokens: Float16[Tensor, "examples tokens features"] | Int16[Tensor, "examples rows"]
     facts: Int32[Tensor, " examples"]
     positions: Float32[Tensor, "tokens dim"]
     corrections: Float32[Tensor, "steps 2"]
@@ -59,7 +59,7 @@ class EvaluateArguments:
 
     kernel: ClassVar[str] = "evaluate"
 
-    tokens: Float16[Tensor, "examples tokens features"]
+    tokens: Float16[Tensor, "examples tokens features"] | Int16[Tensor, "examples rows"]
     facts: Int32[Tensor, " examples"]
     positions: Float32[Tensor, "tokens dim"]
     alive: UInt8[Tensor, " models"]
@@ -99,6 +99,7 @@ SOURCES = Path(__file__).parent / "kernels"
 _FLAT_TENSORS = {
     "FLAT_EMBEDDING": "embedding.weight",
     "FLAT_EMBEDDING_BIAS": "embedding.bias",
+    "FLAT_POSITIONS": "positions.weight",
     "FLAT_QUERY": "blocks.0.query.weight",
     "FLAT_KEY": "blocks.0.key.weight",
     "FLAT_VALUE": "blocks.0.value.weight",
@@ -111,6 +112,7 @@ _FLAT_TENSORS = {
     "FLAT_CLASSIFIER1_BIAS": "classifier.fc1.bias",
     "FLAT_CLASSIFIER2": "classifier.fc2.weight",
     "FLAT_CLASSIFIER2_BIAS": "classifier.fc2.bias",
+    "FLAT_UNEMBEDDING": "unembedding.weight",
 }
 """The kernels' names for the tensors of the flat vector; the first block stands for all."""
 
@@ -131,6 +133,7 @@ def _macros(spec: TransformerSpec, variant: Variant) -> list[tuple[str, str]]:
         "TOKENS": spec.tokens,
         "FEATURES": features(spec),
         "CLASSES": spec.classes,
+        "RESIDUAL": int(spec.residual),
         "BLOCK_STRIDE": spec.block_size,
         "PARAMETERS": spec.num_parameters,
     }

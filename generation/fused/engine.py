@@ -1,8 +1,8 @@
 """The fused engine: one thread block per model, a whole epoch in one launch, activations and gradients on the chip.
 
 The kernels are in ``kernels/``; this file gives them their arguments, among them the examples in the layout they read:
-tokens as halves, one word of facts each, short texts in packs. Training multiplies in half precision with sums
-and weights in float32, and so does the evaluation after each epoch.
+tokens as halves or numbers, one word of facts each, short texts in packs. Training multiplies in half precision with
+sums and weights in float32, and so does the evaluation after each epoch.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Float16, Float32, Float64, Int, Int32
+from jaxtyping import Bool, Float, Float16, Float32, Float64, Int, Int16, Int32
 from torch import Tensor
+from torch.nn import functional as F
 
 from generation.data import EpochBatches, TrainingInputs, epoch_batches
 from generation.fused.compiled import Arguments, CudaKernels, EvaluateArguments, TrainArguments
@@ -25,6 +26,7 @@ from zoo.transformer.population import prepare_inputs
 
 _LAYER_NORM_EPSILON = 1e-5
 _LABEL_SHIFT, _LENGTH_SHIFT = 16, 24  # rank in the batch, label, length: 16, 8 and 8 bits
+_NEXT_SHIFT = 8  # a token of a language model and the one that follows: 8 bits each
 _COUNT_SHIFT, _TILES_SHIFT = 16, 24  # first example of the step, examples, tiles of each: 16, 8 and 8 bits
 _EXAMPLES_PER_PART = 500  # of an evaluation: a thread block loads a model's weights once for this many
 
@@ -73,7 +75,8 @@ class FusedEngine(Engine):
 
     def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:
         """The next epoch of every run that is alive, in place; the mean loss of each over the epoch's batches."""
-        batches = epoch_batches(self.training_rows.rows, self.protocol, state.epoch).to(self.device)
+        rows = self.training_rows
+        batches = epoch_batches(rows.rows, self.protocol, state.epoch, rows.per_epoch).to(self.device)
         prepared = _epoch_examples(self.inputs, batches)
         packs = _make_packs(prepared.lengths.view(batches.rows.shape), self.kernels.examples_at_once)
         first_step = state.epoch * len(batches)
@@ -125,8 +128,8 @@ class FusedEngine(Engine):
             parts=parts,
         )
         self.kernels.launch(arguments, models=len(self.configs), parts=parts)
-        dead = torch.where(alive, 0.0, torch.nan)
-        return correct.sum(dim=1).double() / len(prepared) + dead, losses.sum(dim=1) / len(prepared) + dead
+        dead, answers = torch.where(alive, 0.0, torch.nan), examples.labels.numel()
+        return correct.sum(dim=1).double() / answers + dead, losses.sum(dim=1) / answers + dead
 
 
 def _optimizer_rules(configs: Sequence[RunConfig], device: torch.device) -> Float32[Tensor, "P numbers"]:
@@ -146,9 +149,10 @@ def _adam_corrections(first_step: int, steps: int) -> Float32[Tensor, "steps 2"]
 
 @dataclass(frozen=True)
 class _KernelExamples:
-    """``tokens`` are the pixels of patches, or word vectors with their positions added."""
+    """``tokens`` are the pixels of patches, or word vectors with their positions added; those of a language model are
+    numbers in the low byte, with the token that follows in the high one."""
 
-    tokens: Float16[Tensor, "n tokens features"]
+    tokens: Float16[Tensor, "n tokens features"] | Int16[Tensor, "n rows"]
     facts: Int32[Tensor, " n"]
 
     def __len__(self) -> int:
@@ -161,7 +165,7 @@ class _KernelExamples:
 
 def _evaluation_examples(task: TaskData, examples: Examples) -> _KernelExamples:
     """All examples in their order; the rank in a batch matters only for dropout."""
-    return _arrange(task, examples, torch.zeros_like(examples.labels))
+    return _arrange(task, examples, torch.zeros(len(examples), dtype=torch.int64, device=examples.labels.device))
 
 
 def _epoch_examples(inputs: TrainingInputs, batches: EpochBatches) -> _KernelExamples:
@@ -173,6 +177,8 @@ def _epoch_examples(inputs: TrainingInputs, batches: EpochBatches) -> _KernelExa
     labels = task.train.labels[rows]
     if inputs.padded is not None:
         return _arrange(task, Examples(inputs.crop(rows, offsets), labels), ranks)
+    if task.spec.causal:
+        return _arrange(task, Examples(task.train.inputs[rows], labels), ranks)
     ids = task.train.inputs[rows]
     lengths = (ids != 0).sum(dim=1).view(steps, batch)
     order = lengths.argsort(dim=1, stable=True) + batch * torch.arange(steps, device=lengths.device)[:, None]
@@ -181,6 +187,10 @@ def _epoch_examples(inputs: TrainingInputs, batches: EpochBatches) -> _KernelExa
 
 
 def _arrange(task: TaskData, examples: Examples, ranks: Int[Tensor, " n"]) -> _KernelExamples:
+    if task.spec.causal:
+        words = (examples.inputs | examples.labels << _NEXT_SHIFT).to(torch.int16)
+        facts = ranks | task.spec.tokens << _LENGTH_SHIFT
+        return _KernelExamples(F.pad(words, (0, ROWS - task.spec.tokens)), facts.to(torch.int32))
     x, mask = task.model_inputs(examples.inputs)
     x = prepare_inputs(task.spec, x)
     if mask is None:
@@ -217,7 +227,7 @@ def _make_packs(lengths: Int[Tensor, "steps batch"], packs_at_once: int) -> _Pac
         leads = leads.view(steps, batch)
     rank = torch.arange(batch, device=lengths.device).expand(steps, batch)
     next_lead = torch.where(leads, rank, batch).flip(1).cummin(dim=1).values.flip(1)[:, 1:]
-    next_lead = torch.nn.functional.pad(next_lead, (0, 1), value=batch)
+    next_lead = F.pad(next_lead, (0, 1), value=batch)
     words = rank | (next_lead - rank) << _COUNT_SHIFT | tiles << _TILES_SHIFT
     front = leads.logical_not().to(torch.uint8).argsort(dim=1, stable=True)
     return _Packs(words.gather(1, front).to(torch.int32), leads.sum(dim=1, dtype=torch.int32))

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from zoo.command import Command, Option
 from zoo.transformer.dimensions import DimensionOptions, chosen_dimensions, with_dimensions
-from zoo.transformer.spec import PAPER_SPECS, TransformerSpec
+from zoo.transformer.spec import SPECS, TransformerSpec
 
 _ARCHITECTURES = {  # compute capability, and KiB of shared memory that a thread block may have
     "sm_80": ((8, 0), 163),
@@ -27,7 +27,7 @@ class _Options(DimensionOptions):
     architecture: Annotated[tuple[str, ...], Option("to compile for", choices=tuple(_ARCHITECTURES))] = tuple(
         _ARCHITECTURES
     )
-    task: Annotated[tuple[str, ...], Option("whose transformers", choices=tuple(PAPER_SPECS))] = tuple(PAPER_SPECS)
+    task: Annotated[tuple[str, ...], Option("whose transformers", choices=tuple(SPECS))] = tuple(SPECS)
 
 
 _command = Command(__name__, "generation.fused.resources", __doc__, _Options)
@@ -45,7 +45,7 @@ _CONSTANTS = {
     "evaluate": ("EVALUATE_THREADS", "EvaluateMemory::BYTES"),
 }
 """Threads per thread block and bytes of shared memory, by their names in the kernels' sources."""
-_ROW = "{:8} {:8} {:8} {:12} {:>9} {:>13} {:>10} {:>8}"
+_ROW = "{:8} {:8} {:11} {:12} {:>9} {:>13} {:>10} {:>8}"
 
 
 def _fits(variant: Variant, architecture: str, spec: TransformerSpec) -> bool:
@@ -80,7 +80,7 @@ def _measure(kernel: str, spec: TransformerSpec, architecture: str, variant: Var
 
 @_command
 def main(options: _Options) -> None:
-    specs = [with_dimensions(PAPER_SPECS[task], chosen_dimensions(options)) for task in options.task]
+    specs = [with_dimensions(SPECS[task], chosen_dimensions(vars(options))) for task in options.task]
     if found := [line for spec in specs for line in misfits(spec)]:
         raise ValueError(f"the fused kernels cannot train that: {found[0]}")
     if missing := missing_compiler():

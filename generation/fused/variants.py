@@ -25,7 +25,8 @@ _HALF, _FLOAT = 2, 4
 TILE, ROWS = 16, 64  # token rows of a warp and of an example; also the classes there is room for
 RECENT = 16  # examples that the classifier's gradients are made of at a time
 _LINE = 128
-_LOSS, _TOTALS, _FACTS = 16, 16, 64  # bytes of an example's loss, of the sums of losses, and of an example's facts
+_LOSS, _TOTALS, _FACTS = 16, 16, 64  # bytes of a loss, of the sums of losses, and of an example's facts
+_WINDOW_LOSSES = 8 * ROWS // TILE  # of eight windows of a language model, one from each warp
 _WARP = 32
 _NARROW_DIM, _NARROW_HIDDEN = 32, 64  # rows of which leave registers for 16 warps
 _OLDEST = (8, 0)  # compute capability: matrix units of this kind, copies beside the work
@@ -36,12 +37,15 @@ step: eight squares of 32 × 32 weights, one in each of eight warps or two in ea
 device memory."""
 _LARGEST_BATCH = 1 << 16
 _LIMITS = {"tokens": 64, "classes": 16, "blocks": 4, "heads": 4}
+_LARGEST_VOCABULARY = 256  # a byte per token
 _TILED_LIMITS = {"dim": 64, "key_dim": 64, "hidden_dim": 128}
 _LARGEST_PATCH = _LARGEST_INNER = 64  # numbers of a patch, and of a token's heads side by side
 
 
 def features(spec: TransformerSpec) -> int:
-    """Numbers per token: the pixels of a patch, or a word vector."""
+    """Numbers per token: the pixels of a patch, or a word vector; a tile where tokens are numbers of a vocabulary."""
+    if spec.causal:
+        return TILE
     return spec.dim if spec.patch_size is None else spec.channels * spec.patch_size**2
 
 
@@ -52,6 +56,11 @@ def _pitch(columns: int) -> int:
 
 def _matrix(rows: int, columns: int) -> int:
     return rows * _pitch(columns)
+
+
+def _input(spec: TransformerSpec) -> int:
+    """Bytes of an example's tokens: 16 bits for each of a language model, with the one that follows."""
+    return ROWS * _HALF if spec.causal else _matrix(ROWS, features(spec))
 
 
 def _aligned(size: int, line: int = _LINE) -> int:
@@ -83,20 +92,22 @@ class _SharedMemory:
         return self.examples_at_once == 3
 
     def training(self, spec: TransformerSpec) -> int:
-        buffers = 1 if spec.patch_size is None else 2
-        recent = 3 * _matrix(TILE, spec.dim) + _matrix(TILE, TILE)
-        group = _token_sums(spec) + buffers * _matrix(ROWS, features(spec))
+        buffers = 1 if spec.patch_size is None and not spec.causal else 2
+        recent = 0 if spec.causal else 3 * _matrix(TILE, spec.dim) + _matrix(TILE, TILE)
+        group = (0 if spec.causal else _token_sums(spec)) + buffers * _input(spec)
         losses = self.examples_at_once * ROWS // TILE
         if self.roles:
             recent, losses = 2 * recent, 2 * TILE
             group += _handouts(spec)
+        if spec.causal:
+            losses = _WINDOW_LOSSES
         before = self.weights(spec) + recent + _aligned(losses * _LOSS + _TOTALS) + self.examples_at_once * group
         line = max(_LINE, _pitch(spec.hidden_dim))
         return _aligned(before, line) + self.examples_at_once * self.example(spec)
 
     def evaluation(self, spec: TransformerSpec) -> int:
         """With room for the keys and values of one block; where there is more, those of all blocks lie apart."""
-        group = _token_sums(spec) + _matrix(ROWS, features(spec)) + _keys_and_values(spec)
+        group = _token_sums(spec) + _input(spec) + _keys_and_values(spec)
         return self.weights(spec) + _evaluate_groups(spec) * group
 
     def weights(self, spec: TransformerSpec) -> int:
@@ -105,6 +116,8 @@ class _SharedMemory:
         block = attention + _matrix(spec.hidden_dim, spec.dim) + _matrix(spec.dim, spec.hidden_dim)
         embedding = 0 if spec.patch_size is None else _matrix(spec.dim, features(spec))
         classifier = _matrix(spec.dim, spec.dim) + _matrix(TILE, spec.dim)
+        if spec.causal:
+            classifier = _matrix(_vocabulary_rows(spec), spec.dim)
         biases = 2 * spec.dim + blocks * (spec.hidden_dim + spec.dim) + TILE
         return _aligned(blocks * block + embedding + classifier + biases * _FLOAT)
 
@@ -114,12 +127,19 @@ class _SharedMemory:
         rows, heads, hidden = (_matrix(ROWS, columns) for columns in (spec.dim, _inner(spec), spec.hidden_dim))
         scores = _matrix(ROWS, ROWS)
         kept = 2 * rows + heads
-        gradients = 3 * heads + 2 * rows + max(heads, rows)
         if self.take_turns:
             attention = 3 * heads + rows + max(heads, rows) + 2 * scores
             return rows + heads + max(2 * rows + 2 * hidden, attention)
         before = max(scores, 2 * heads if spec.blocks > 1 else 0)
-        return kept + max(hidden, scores) + gradients + max(hidden, before)
+        gradients, last = 2 * rows + max(heads, rows), max(hidden, before)
+        logits = rows + _vocabulary_rows(spec) // TILE * _matrix(ROWS, TILE) if spec.causal else 0
+        if self.roles:  # the logits' rows are there beside the last MLP's
+            gradients, logits = max(gradients, rows + logits), 0
+        return kept + max(hidden, scores) + 3 * heads + max(gradients + last, logits)
+
+
+def _vocabulary_rows(spec: TransformerSpec) -> int:
+    return -(-spec.classes // TILE) * TILE
 
 
 def _keys_and_values(spec: TransformerSpec) -> int:
@@ -206,7 +226,7 @@ def _ways(spec: TransformerSpec) -> list[_SharedMemory]:
     if not _gradients_wait(spec):
         return [_SharedMemory(examples, all_weights=True) for examples in (3, 2, 1)]
     whole = [_SharedMemory(examples, all_weights) for examples in (2, 1) for all_weights in (True, False)]
-    return [*whole, replace(whole[-1], take_turns=True)]
+    return whole if spec.causal else [*whole, replace(whole[-1], take_turns=True)]
 
 
 def _smallest_variant(spec: TransformerSpec) -> Variant | None:
@@ -261,7 +281,8 @@ def missing_compiler() -> str | None:
 
 def misfits(spec: TransformerSpec) -> list[str]:
     """Dimensions of a transformer that the kernels cannot take, e.g. "it takes at most 4 blocks, this one has 6"."""
-    sizes = [(name, limit, getattr(spec, name)) for name, limit in _LIMITS.items()]
+    limits = _LIMITS | ({"classes": _LARGEST_VOCABULARY} if spec.causal else {})
+    sizes = [(name, limit, getattr(spec, name)) for name, limit in limits.items()]
     found = [f"it takes at most {limit} {name}, this one has {size}" for name, limit, size in sizes if size > limit]
     tiled = [(f"a {name} that is", limit, getattr(spec, name)) for name, limit in _TILED_LIMITS.items()]
     if spec.patch_size is not None:
@@ -277,8 +298,6 @@ def misfits(spec: TransformerSpec) -> list[str]:
         found.append(
             f"it takes heads of {_LARGEST_INNER} together at most, this one has {spec.heads} of {spec.key_dim}"
         )
-    if spec.residual:
-        found.append("it takes no residual connections, this one has them")
-    if spec.vocabulary is not None:
-        found.append("it takes no tokens whose vectors are learned, this one has them")
+    if spec.vocabulary is not None and not spec.causal:
+        found.append("it takes learned word vectors in language models only, this one classifies texts")
     return found

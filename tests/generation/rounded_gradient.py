@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from generation.fused.engine import _KernelExamples
 from generation.population.dropout import drop_threshold, dropout_bits, dropout_layers
 from generation.population.torch_engine import mask_dropout
-from zoo.transformer.model import sinusoidal_positions
+from zoo.transformer.model import later_tokens, sinusoidal_positions
 from zoo.transformer.population import no_dropout, population_logits, population_losses
 from zoo.transformer.spec import TransformerSpec
 
@@ -23,14 +23,15 @@ class FactorsIn(TorchFunctionMode):
 
     As in the kernels, softmax's numerators are such a factor, and their product is divided by their sum. So units near
     zero fall on the same side of their ReLU as in the kernels, except for the last bits of sums. ``last_relu`` is the
-    input of the last one, the classifier's.
+    input of the last one, the classifier's. Vectors of tokens are looked up, not multiplied: a product with one-hot
+    rows, which have ``vocabulary`` columns, is not rounded.
     """
 
     PRODUCTS: ClassVar = {torch.Tensor.matmul: (0, 1), torch.Tensor.__matmul__: (0, 1), torch.baddbmm: (1, 2)}
 
-    def __init__(self, precision: torch.dtype) -> None:
+    def __init__(self, precision: torch.dtype, vocabulary: int | None = None) -> None:
         super().__init__()
-        self.precision = precision
+        self.precision, self.vocabulary = precision, vocabulary
         self.last_relu = torch.empty(0)
 
     def __torch_function__(self, func: Callable, types: object, args: tuple = (), kwargs: dict | None = None) -> object:
@@ -39,13 +40,16 @@ class FactorsIn(TorchFunctionMode):
         if func is F.relu:
             self.last_relu = args[0].detach()
         factors = self.PRODUCTS.get(func, ())
+        if factors and args[0].shape[-1] == self.vocabulary:
+            factors = ()
         return func(*(self.rounded(arg) if i in factors else arg for i, arg in enumerate(args)), **(kwargs or {}))
 
     def attention(self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor:
-        assert not is_causal, "the kernels train no language models"
         scores = self.rounded(query) @ self.rounded(key).mT / math.sqrt(query.shape[-1])
         if attn_mask is not None:
             scores = scores.masked_fill(~attn_mask, -torch.inf)
+        if is_causal:
+            scores = scores.masked_fill(later_tokens(scores), -torch.inf)
         numerators = self.rounded((scores - scores.detach().amax(dim=-1, keepdim=True)).exp())
         return numerators @ self.rounded(value) / numerators.sum(dim=-1, keepdim=True)
 
@@ -58,10 +62,14 @@ def exact_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Loss and gradient by float64 autograd, from the very numbers that the kernel reads and with the same masks."""
     batch = len(examples)
-    tokens = examples.tokens.double()[order]
     labels, lengths = (examples.facts[order] >> 16 & 0xFF).long(), examples.facts[order] >> 24
     mask = None
-    if spec.patch_size is None:
+    if spec.causal:
+        words = examples.tokens[order, : spec.tokens].long()
+        tokens, labels = words & 0xFF, words >> 8 & 0xFF
+    else:
+        tokens = examples.tokens.double()[order]
+    if spec.patch_size is None and not spec.causal:
         tokens = tokens - sinusoidal_positions(spec.tokens, spec.dim).double()
         mask = torch.arange(spec.tokens) < lengths[:, None]
     drop = no_dropout

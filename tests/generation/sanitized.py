@@ -1,21 +1,22 @@
-"""A few models, one per optimizer, through all kernels of both tasks and of three other shapes, for NVIDIA's sanitizer.
+"""A few models, one per optimizer, through all kernels of the tasks and of other shapes, for NVIDIA's sanitizer.
 
 compute-sanitizer --error-exitcode 1 --tool memcheck --report-api-errors no python tests/generation/sanitized.py
 
 The other tools are racecheck, synccheck and initcheck.
 """
 
+from dataclasses import replace
 from itertools import product
 
 import torch
-from small_tasks import few_digits, few_news, few_scans
+from small_tasks import few_digits, few_news, few_scans, few_windows
 
 from generation.fused.engine import FusedEngine
 from generation.fused.variants import VARIANTS
 from generation.population.engine import PopulationState
 from generation.protocol import Protocol, RunConfig
 from zoo.format.hyperparameters import OPTIMIZERS
-from zoo.transformer.spec import AGNEWS, TransformerSpec
+from zoo.transformer.spec import AGNEWS, SHAKESPEARE, TransformerSpec
 
 SQUARES = TransformerSpec("squares", classes=7, tokens=36, patch_size=4, blocks=1)
 DEEP = TransformerSpec("deep", classes=5, tokens=12, dim=16, heads=3, hidden_dim=32, blocks=4)
@@ -24,7 +25,8 @@ WIDE = TransformerSpec("wide", classes=9, tokens=10, dim=64, heads=2, key_dim=32
 
 def main() -> None:
     texts = (few_news(64, 70, spec) for spec in (AGNEWS, DEEP, WIDE))
-    tasks = few_digits(64, 70), few_scans(64, 70, SQUARES, 24, 24), *texts
+    added = few_news(64, 70, replace(AGNEWS, task="added", residual=True))
+    tasks = few_digits(64, 70), few_scans(64, 70, SQUARES, 24, 24), *texts, added, few_windows(64, 70, SHAKESPEARE)
     for task, variant in product(tasks, VARIANTS):
         if variant.use(task.spec) is None:
             continue

@@ -91,6 +91,18 @@ def few_lines(train: int, test: int, spec: TransformerSpec = TINY_LINES) -> Task
     return RawCharacters(text[:cut], text[cut:], "".join(sorted(set(text))), "lines", "made up").as_task(spec)
 
 
+def few_windows(train: int, test: int, spec: TransformerSpec) -> TaskData:
+    """Made-up windows of numbers, every other one the successor of the one before it."""
+    generator = torch.Generator().manual_seed(0)
+
+    def windows(count: int) -> Examples:
+        tokens = torch.randint(0, spec.classes, (count, spec.tokens + 2), generator=generator)
+        tokens[:, 1::2] = (tokens[:, ::2] + 1)[:, : tokens[:, 1::2].shape[1]] % spec.classes
+        return Examples(tokens[:, : spec.tokens], tokens[:, 1 : spec.tokens + 1])
+
+    return TaskData(spec, windows(train), windows(test), "made-up windows")
+
+
 def write_lines(folder: Path, windows: int = 110) -> Path:
     """The file of a task with made-up words to be predicted, and its text, which a tenth of the windows test."""
     (folder / "lines.txt").write_text(lines_of(windows * TINY_LINES.tokens + 20))

@@ -10,7 +10,7 @@ from generation.fused.resources import _ARCHITECTURES, _fits, _measure, main
 from generation.fused.variants import _LARGEST, _SMALLEST, VARIANTS, Variant
 from tests.refusal import refusal
 from zoo.reading.locate import _CACHE_VARIABLE
-from zoo.transformer.spec import AGNEWS, MNIST, TransformerSpec
+from zoo.transformer.spec import AGNEWS, MNIST, SHAKESPEARE, TransformerSpec
 
 pytest.importorskip("cuda.core", reason="needs cuda-core")
 pytest.importorskip("cuda.bindings", reason="needs cuda-bindings")
@@ -24,7 +24,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("spec", [MNIST, AGNEWS], ids=["mnist", "agnews"])
+@pytest.mark.parametrize("spec", [MNIST, AGNEWS, SHAKESPEARE], ids=lambda spec: spec.task)
 @pytest.mark.parametrize(
     ("kernel", "architecture", "variant"),
     [("train_epoch", "sm_90", _LARGEST), ("evaluate", "sm_100", _LARGEST), ("evaluate", "sm_80", VARIANTS[1])],
@@ -92,7 +92,8 @@ def test_an_architecture_that_fits_nothing_has_a_line_of_its_own(capsys: pytest.
     main(["--architecture", "sm_86", "sm_89", "--dim", "64", "--heads", "4", "--hidden-dim", "128"])
     _, *lines = capsys.readouterr().out.splitlines()
     assert lines == [
-        f"{name}    no variant fits mnist, agnews in 99 KiB of shared memory" for name in ("sm_86", "sm_89")
+        f"{name}    no variant fits mnist, agnews, shakespeare in 99 KiB of shared memory"
+        for name in ("sm_86", "sm_89")
     ]
 
 

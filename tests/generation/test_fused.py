@@ -17,7 +17,7 @@ import torch
 from emulated import EmulatedKernels
 from fused_checks import RATES, MakeEngine, check_evaluation, check_gradients, check_two_epochs, config
 from rounded_gradient import FactorsIn, exact_gradient
-from small_tasks import few_digits, few_news
+from small_tasks import few_digits, few_news, few_windows
 from torch import Tensor
 
 import zoo
@@ -46,12 +46,18 @@ from generation.population.trainer import PopulationTrainer, make_engine
 from generation.protocol import Protocol, RunConfig
 from generation.shard import _load_snapshot, _save_snapshot
 from zoo.tasks.examples import TaskData
-from zoo.transformer.spec import AGNEWS, MNIST, PAPER_SPECS, TransformerSpec
+from zoo.transformer.spec import AGNEWS, MNIST, PAPER_SPECS, SHAKESPEARE, SPECS, TransformerSpec
 
 
 @pytest.fixture(scope="module")
 def tasks() -> dict[str, TaskData]:
-    return {"mnist": few_digits(train=16, test=60), "agnews": few_news(train=16, test=60)}
+    return {name: few_examples(name, train=16, test=60) for name in SPECS}
+
+
+def few_examples(name: str, train: int, test: int) -> TaskData:
+    if name == "shakespeare":
+        return few_windows(train, test, SHAKESPEARE)
+    return few_digits(train, test) if name == "mnist" else few_news(train, test)
 
 
 def with_few_tests(task: TaskData) -> TaskData:
@@ -125,12 +131,13 @@ def test_two_epochs_follow_the_torch_engine(name: str, optimizers: tuple[str, ..
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("name", ["agnews", "shakespeare"])
 def test_a_run_has_the_same_bytes_alone_in_company_and_whatever_the_order_of_warps(
-    tasks: dict[str, TaskData], engine: MakeEngine
+    name: str, tasks: dict[str, TaskData], engine: MakeEngine
 ) -> None:
-    task = tasks["agnews"]
-    run = config("agnews", "adam", dropout=0.1, seed=3)
-    company = [config("agnews", "rmsprop"), run, config("agnews", "sgd", dropout=0.2, seed=5)]
+    task = tasks[name]
+    run = config(name, "adam", dropout=0.1, seed=3)
+    company = [config(name, "rmsprop"), run, config(name, "sgd", dropout=0.2, seed=5)]
 
     def result(configs: list[RunConfig], schedule: int) -> Tensor:
         fused = engine(configs, task, schedule)
@@ -146,7 +153,7 @@ def test_a_run_has_the_same_bytes_alone_in_company_and_whatever_the_order_of_war
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["mnist", "agnews"])
+@pytest.mark.parametrize("name", ["mnist", "agnews", "shakespeare"])
 def test_every_variant_gives_the_same_bytes(name: str, tasks: dict[str, TaskData], engine: MakeEngine) -> None:
     """However many examples a thread block has at a time, they are added in the same order, in any order of warps."""
     run = config(name, "adam", dropout=0.1, seed=3)
@@ -190,7 +197,7 @@ def test_evaluation_agrees_with_the_model_itself(name: str, tasks: dict[str, Tas
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["mnist", "agnews"])
+@pytest.mark.parametrize("name", ["mnist", "agnews", "shakespeare"])
 def test_evaluation_in_parts_is_that_of_every_model(
     name: str, tasks: dict[str, TaskData], engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,15 +215,24 @@ def test_evaluation_in_parts_is_that_of_every_model(
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("header", "right", "wrong"),
+    ("name", "header", "right", "wrong"),
     [
         pytest.param(
+            "shakespeare",
+            "backward.cuh",
+            "after_logits = CAUSAL && !is_earlier(block)",
+            "after_logits = false",
+            id="attention overwrites logits that are still being added",
+        ),
+        pytest.param(
+            "mnist",
             "forward.cuh",
             "    group_barrier(me.group);\n    #pragma unroll\n",
             "    #pragma unroll\n",
             id="attention reads keys that are still being written",
         ),
         pytest.param(
+            "mnist",
             "roles.cuh",
             """                    await(MLP_THERE + group);
                     gradients.add_part<MLP>(mlp, memory.example(group), block, pack.all_tiles());
@@ -230,12 +246,14 @@ def test_evaluation_in_parts_is_that_of_every_model(
         ),
     ],
 )
-def test_the_emulator_finds_an_access_that_is_too_early(header: str, right: str, wrong: str, tmp_path: Path) -> None:
+def test_the_emulator_finds_an_access_that_is_too_early(
+    name: str, header: str, right: str, wrong: str, tmp_path: Path
+) -> None:
     """Tests the tester: a barrier is missing, or a warp arrives at one too early."""
     sources = with_mistake(tmp_path, header, right, wrong)
     script = Path(__file__).parent / "one_step.py"
     environment = os.environ | {"PYTHONPATH": str(script.parents[2])}
-    done = subprocess.run([sys.executable, script, sources], capture_output=True, text=True, env=environment)
+    done = subprocess.run([sys.executable, script, sources, name], capture_output=True, text=True, env=environment)
     assert done.returncode == -signal.SIGABRT
     assert "emulator: race" in done.stderr
 
@@ -260,11 +278,14 @@ def test_stored_numbers_are_measured_in_float32(tasks: dict[str, TaskData], engi
 
 
 @pytest.mark.long
-def test_a_resumed_run_ends_with_the_same_bytes(tasks: dict[str, TaskData], engine: MakeEngine, tmp_path: Path) -> None:
-    run = config("agnews", "adam", dropout=0.1, seed=3, protocol=Protocol(epochs=3, warmup_epochs=1, batch_size=16))
+@pytest.mark.parametrize("name", ["agnews", "shakespeare"])
+def test_a_resumed_run_ends_with_the_same_bytes(
+    name: str, tasks: dict[str, TaskData], engine: MakeEngine, tmp_path: Path
+) -> None:
+    run = config(name, "adam", dropout=0.1, seed=3, protocol=Protocol(epochs=3, warmup_epochs=1, batch_size=16))
 
     def trainer() -> PopulationTrainer:
-        return PopulationTrainer(engine([run], tasks["agnews"]))
+        return PopulationTrainer(engine([run], tasks[name]))
 
     undisturbed = trainer()
     while not undisturbed.finished:
@@ -328,13 +349,13 @@ def test_the_kernels_and_python_agree_about_the_arguments(kind: type[TrainArgume
     assert [(name, ctypes.c_void_p if star else ctypes.c_int32) for star, name in members] == _layout(kind)._fields_
 
 
-@pytest.mark.parametrize("spec", PAPER_SPECS.values(), ids=PAPER_SPECS)
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_the_kernels_have_every_tensor_of_the_flat_vector(spec: TransformerSpec) -> None:
     first_block_and_rest = {name for name in spec.tensors if not name.startswith("blocks.") or ".0." in name}
     assert first_block_and_rest <= set(_FLAT_TENSORS.values())
     values = dict(_macros(spec, _LARGEST))
     assert int(values["FLAT_FC2_BIAS"]) + int(values["BLOCK_STRIDE"]) == spec.tensors["blocks.1.fc2.bias"].offset
-    assert ("FLAT_EMBEDDING" in values) == (spec.patch_size is not None)
+    assert ("FLAT_EMBEDDING_BIAS" in values) == (spec.patch_size is not None)
 
 
 def test_what_the_kernels_cannot_train_is_one_line() -> None:
@@ -362,11 +383,20 @@ def test_what_the_kernels_cannot_train_is_one_line() -> None:
         (
             replace(MNIST, patch_size=2, channels=3, blocks=5, residual=True),
             "it takes at most 4 blocks, this one has 5; it takes patches whose channels × pixels are a multiple of 16 "
-            "up to 64, this one has 12; it takes no residual connections, this one has them",
+            "up to 64, this one has 12",
         ),
+        (
+            replace(SHAKESPEARE, classes=300, vocabulary=300, tokens=128),
+            "it takes at most 64 tokens, this one has 128; it takes at most 256 classes, this one has 300",
+        ),
+        (
+            replace(AGNEWS, vocabulary=500),
+            "it takes learned word vectors in language models only, this one classifies texts",
+        ),
+        (SHAKESPEARE, None),
         (replace(MNIST, task="digits", tokens=64, classes=16, blocks=1), None),
         (replace(AGNEWS, task="reviews", tokens=1, classes=2, blocks=1), None),
-        (replace(AGNEWS, task="deep", blocks=4), None),
+        (replace(AGNEWS, task="deep", blocks=4, residual=True), None),
         (replace(AGNEWS, task="wide", dim=64, heads=4, hidden_dim=128, blocks=4), None),
         (replace(MNIST, task="photos", dim=16, heads=1, channels=3), None),
     ],
@@ -384,6 +414,8 @@ def test_whatever_is_within_the_limits_has_room_in_the_largest_variant() -> None
         assert misfits(spec) == []
         assert _LARGEST.use(spec), spec
     assert _LARGEST.use(widest)
+    largest = {"dim": 64, "heads": 4, "hidden_dim": 128, "blocks": 4, "classes": 256, "vocabulary": 256}
+    assert _LARGEST.use(replace(SHAKESPEARE, **largest))
 
 
 def test_a_gpu_too_small_for_a_wide_transformer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -473,9 +505,9 @@ class TestOnAGpu:
         task, weights = tasks[name], trained_weights(PAPER_SPECS[name]) if trained else None
         check_gradients(lambda run: FusedEngine.on_cuda([run], task, self.device, variant), task, dropout, weights)
 
-    @pytest.mark.parametrize("name", ["mnist", "agnews"])
+    @pytest.mark.parametrize("name", ["mnist", "agnews", "shakespeare"])
     def test_the_same_bytes_in_populations_of_1_8_and_300(self, name: str) -> None:
-        task = few_digits(train=640, test=60) if name == "mnist" else few_news(train=640, test=60)
+        task = few_examples(name, 640, 60)
         protocol = Protocol(epochs=1, warmup_epochs=1, batch_size=128)
         optimizers = list(RATES)
         runs = [config(name, optimizers[i % 4], dropout=0.05 * (i % 5), seed=i, protocol=protocol) for i in range(300)]
@@ -491,10 +523,10 @@ class TestOnAGpu:
         assert torch.equal(alone, result(runs[:8]))
         assert torch.equal(alone, result(runs))
 
-    @pytest.mark.parametrize("name", ["mnist", "agnews"])
+    @pytest.mark.parametrize("name", ["mnist", "agnews", "shakespeare"])
     def test_two_hundred_steps_follow_the_torch_engine(self, name: str) -> None:
         """Losses of ten epochs of twenty steps, each optimizer with dropout; the twin multiplies in float32."""
-        task = few_digits(train=640, test=100) if name == "mnist" else few_news(train=640, test=100)
+        task = few_examples(name, 640, 100)
         protocol = Protocol(epochs=10, warmup_epochs=2, batch_size=32)
         configs = [config(name, optimizer, dropout=0.1, protocol=protocol) for optimizer in RATES]
         ours = PopulationTrainer(FusedEngine.on_cuda(configs, task, self.device))
@@ -504,10 +536,10 @@ class TestOnAGpu:
             twin.train_epoch()
         torch.testing.assert_close(ours.state.train_loss, twin.state.train_loss, rtol=0.05, atol=0.02)
 
-    @pytest.mark.parametrize("name", ["mnist", "agnews"])
+    @pytest.mark.parametrize("name", ["mnist", "agnews", "shakespeare"])
     def test_high_learning_rates_and_wide_weights_stay_finite(self, name: str) -> None:
         """As long as the twin's do: padding and large numbers must not turn a healthy run into NaN."""
-        task = few_digits(train=640, test=100) if name == "mnist" else few_news(train=640, test=100)
+        task = few_examples(name, 640, 100)
         protocol = Protocol(epochs=20, warmup_epochs=2, batch_size=32)
         configs = [
             config(name, optimizer, dropout=dropout, learning_rate=rate, init_std=std, protocol=protocol, seed=seed)

@@ -1,8 +1,9 @@
-"""The fused engine on transformers with other dimensions than the paper's two.
+"""The fused engine on transformers with other dimensions than the paper's two, and on language models.
 
-Tiles without tokens, a last tile with padding, one block that is the first and the last, gradients that do not fit into
-registers, weights or a block's rows that do not fit into shared memory, heads that are wider or narrower together than
-a token's row, rows whose length is not a power of two; each variant at least once.
+Residual connections, vocabularies that fill their last tile or not, windows shorter than four tiles, tiles without
+tokens, a last tile with padding, one block that is the first and the last, gradients that do not fit into registers,
+weights or a block's rows that do not fit into shared memory, heads that are wider or narrower together than a token's
+row, rows whose length is not a power of two; each variant at least once.
 """
 
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ import pytest
 import torch
 from emulated import EmulatedKernels
 from fused_checks import MakeEngine, check_evaluation, check_gradients, check_two_epochs, config, initial_weights
-from small_tasks import few_news, few_scans
+from small_tasks import few_news, few_scans, few_windows
 from torch import Tensor
 
 from generation.fused.engine import FusedEngine
@@ -30,7 +31,7 @@ from generation.population.engine import PopulationState
 from generation.population.torch_engine import TorchEngine
 from generation.protocol import RunConfig
 from zoo.tasks.examples import TaskData
-from zoo.transformer.spec import PAPER_SPECS, TransformerSpec
+from zoo.transformer.spec import PAPER_SPECS, SHAKESPEARE, TransformerSpec
 
 LARGE, MEDIUM, SMALL = VARIANTS
 
@@ -43,10 +44,20 @@ class Shape:
     seed: int = 7
 
     def task(self, train: int, test: int) -> TaskData:
+        if self.spec.causal:
+            return few_windows(train, test, self.spec)
         return few_scans(train, test, self.spec, *self.sides) if self.sides else few_news(train, test, self.spec)
 
 
 SHAPES = {
+    "added": Shape(TransformerSpec("added", classes=10, tokens=49, patch_size=4, residual=True), LARGE, (28, 28)),
+    "notes": Shape(TransformerSpec("notes", classes=4, tokens=64, residual=True), LARGE),
+    "plays": Shape(SHAKESPEARE, LARGE),
+    "verses": Shape(replace(SHAKESPEARE, task="verses", classes=32, vocabulary=32, tokens=24, blocks=1), MEDIUM),
+    "runes": Shape(replace(SHAKESPEARE, task="runes", classes=256, vocabulary=256, tokens=40, blocks=3), LARGE),
+    "proverbs": Shape(
+        replace(SHAKESPEARE, task="proverbs", classes=11, vocabulary=11, tokens=8, residual=False, dim=48), MEDIUM
+    ),
     "squares": Shape(TransformerSpec("squares", classes=7, tokens=36, patch_size=4, blocks=1), LARGE, (24, 24)),
     "strips": Shape(TransformerSpec("strips", classes=16, tokens=45, patch_size=4), MEDIUM, (20, 36)),
     "reviews": Shape(TransformerSpec("reviews", classes=14, tokens=40), SMALL),
@@ -54,6 +65,10 @@ SHAPES = {
     # with seed 7 a hidden unit of so few is within a GPU's rounding of zero: 2.3 % of the gradient, 0.1 % with seed 8
     "deep": Shape(
         TransformerSpec("deep", classes=5, tokens=12, dim=16, heads=3, hidden_dim=32, blocks=4), LARGE, seed=8
+    ),
+    "deep and added": Shape(
+        TransformerSpec("deepadded", classes=5, tokens=12, dim=16, heads=3, hidden_dim=32, blocks=4, residual=True),
+        LARGE,
     ),
     "wide": Shape(
         TransformerSpec("wide", classes=9, tokens=10, dim=64, heads=2, key_dim=32, value_dim=32, hidden_dim=128), MEDIUM
@@ -63,8 +78,20 @@ SHAPES = {
         LARGE,
         (16, 24),
     ),
+    "wide and added": Shape(
+        TransformerSpec(
+            "wideadded", classes=9, tokens=10, dim=64, key_dim=32, value_dim=32, hidden_dim=128, residual=True
+        ),
+        MEDIUM,
+    ),
 }
 each_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+
+
+@pytest.mark.parametrize("name", ["added", "notes", "plays"])
+def test_gradients_of_residual_connections(name: str, engine: MakeEngine) -> None:
+    task = SHAPES[name].task(train=16, test=1)
+    check_gradients(lambda run: engine([run], task), task, dropout=0.2)
 
 
 @pytest.mark.long
@@ -82,7 +109,7 @@ def test_evaluation_of_other_shapes(shape: Shape, engine: MakeEngine) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["titles", "deep"])
+@pytest.mark.parametrize("name", ["added", "titles", "deep"])
 def test_two_epochs_of_another_shape_follow_the_torch_engine(name: str, engine: MakeEngine) -> None:
     """So the masks of every step are the torch engine's: with one block, and with more than eight layers."""
     shape = SHAPES[name]
@@ -91,12 +118,28 @@ def test_two_epochs_of_another_shape_follow_the_torch_engine(name: str, engine: 
 
 
 @pytest.mark.long
+def test_two_epochs_of_language_models_follow_the_torch_engine(engine: MakeEngine) -> None:
+    """On half of the text, which an epoch passes through twice."""
+    task = SHAPES["plays"].task(train=96, test=1)
+    check_two_epochs(lambda configs: engine(configs, task), task, ("sgd_momentum", "adam"), train_fraction=0.5)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "most", "least"),
     [
+        ("added", _SharedMemory(3, all_weights=True), _SharedMemory(1, all_weights=True)),
+        ("plays", _SharedMemory(3, all_weights=True), _SharedMemory(1, all_weights=True)),
+        ("runes", _SharedMemory(2, all_weights=True), _SharedMemory(1, all_weights=True)),
+        ("notes", _SharedMemory(3, all_weights=True), _SharedMemory(1, all_weights=True)),
         ("deep", _SharedMemory(2, all_weights=True), _SharedMemory(1, all_weights=False)),
         (
             "wide",
+            _SharedMemory(1, all_weights=False),
+            _SharedMemory(1, all_weights=False, take_turns=True),
+        ),
+        (
+            "wide and added",
             _SharedMemory(1, all_weights=False),
             _SharedMemory(1, all_weights=False, take_turns=True),
         ),

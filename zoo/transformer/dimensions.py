@@ -17,14 +17,15 @@ class DimensionOptions:
     key_dim: _Dimension = None
     hidden_dim: _Dimension = None
     blocks: _Dimension = None
+    residual: Annotated[bool, Option("with residual connections")] = False
 
 
 _DIMENSIONS = tuple(field.name for field in fields(DimensionOptions))
 
 
-def chosen_dimensions(options: Any) -> dict[str, int]:
-    """The given dimensions, by name."""
-    return {name: value for name in _DIMENSIONS if (value := getattr(options, name)) is not None}
+def chosen_dimensions(options: dict[str, Any]) -> dict[str, int]:
+    """The given dimensions, by name; residual connections if they were asked for."""
+    return {name: options[name] for name in _DIMENSIONS if options[name] is not None and options[name] is not False}
 
 
 def with_dimensions(spec: TransformerSpec, dimensions: dict[str, int]) -> TransformerSpec:

@@ -9,7 +9,8 @@
 //     from      dQᵀ·x1   dKᵀ·x1   dVᵀ·x1   daᵀ·joined   d_hiddenᵀ·x2          dyᵀ·hidden
 //
 // Biases are the same with x = 1: fc1's belong to squares 4 and 5, fc2's to square 6. The embedding (images only)
-// belongs to squares 0 and 1, the classifier to all, from the rows of the last 16 examples. After the last example of a
+// belongs to squares 0 and 1, the classifier to all, from the rows of the last 16 examples. Of a language model's
+// unembedding adder g has eight columns; its embedding does not fit (language_gradients.cuh). After the last example of a
 // step the gradients are written to device memory, where every warp reads those of the weights that it updates.
 #pragma once
 #include "register_gradients.cuh"
@@ -49,6 +50,7 @@ struct AdderGradients {
     Sums bias[BLOCKS][2];                           // squares 4-6; every column holds the same sum
     Sums embedding[3];                              // squares 0 and 1: 16 rows × (16 columns, bias)
     Sums classifier1[PARTS], classifier2[PARTS];    // as in RegisterGradients
+    Sums unembedding[larger(VOCABULARY_TILES, 1)];  // 16 rows each × 8 columns
 
     DEVICE void reset() {
         #pragma unroll
@@ -63,6 +65,7 @@ struct AdderGradients {
         clear(embedding);
         clear(classifier1);
         clear(classifier2);
+        clear(unembedding);
     }
 
     // Adds one group's examples, which have this many tiles together, to one part of a block. The factors of the next
@@ -97,6 +100,24 @@ struct AdderGradients {
         }
     }
 
+    // Adds one window to the gradient of the unembedding: dU = d_logitᵀ·x̂.
+    DEVICE void add_logits(const Thread& me, int g, LogitRows rows) {
+        static_assert(DIM == 8 * ADDERS || !CAUSAL, "each adder has eight columns");
+        #pragma unroll 1
+        for (int tile = 0; tile < TOKEN_TILES; tile += 2) {
+            Factor b;  // eight columns of 32 tokens: the right factors of two tiles
+            load_matrices_transposed(b, rows.normalized().address() + chunk_at<DIM>(tile * TILE + me.lane, g));
+            #pragma unroll
+            for (int i = 0; i < 2 * VOCABULARY_TILES; i++) {
+                const int v = i % larger(VOCABULARY_TILES, 1), second = i / larger(VOCABULARY_TILES, 1);
+                if (TOKEN_TILES % 2 && tile + second >= TOKEN_TILES) continue;
+                Factor a;
+                rows.d_logit(v).load_left_transposed(me, a, (tile + second) * TILE, 0);
+                mma(unembedding[v], a, b[2 * second], b[2 * second + 1]);
+            }
+        }
+    }
+
     DEVICE void write_down(const Thread& me, int g, float* flat) const {
         const Writer write = {me, flat};
         #pragma unroll
@@ -118,10 +139,15 @@ struct AdderGradients {
                     else if (s == 6) write.biases(bias[b][i], start + FLAT_FC2_BIAS + first);
                 }
             }
+            if (CAUSAL) continue;
             write.tile<DIM>(classifier1[part], FLAT_CLASSIFIER1, TILE * (s / 4), s % 4);
             if (s < 4) write.tile<DIM>(classifier2[part], FLAT_CLASSIFIER2, 0, s, CLASSES);
             else if (s < 6) write.biases(classifier2[part], FLAT_CLASSIFIER1_BIAS + TILE * (s - 4));
             else if (s == 6) write.biases(classifier2[part], FLAT_CLASSIFIER2_BIAS, CLASSES);
+        }
+        #pragma unroll
+        for (int v = 0; v < VOCABULARY_TILES; v++) {
+            write.tile<DIM>(unembedding[v], FLAT_UNEMBEDDING, v * TILE, g, CLASSES - v * TILE);
         }
         if (IMAGES && g < 2) {
             write.tile<FEATURES>(embedding[0], FLAT_EMBEDDING, TILE * g, 0);

@@ -6,10 +6,13 @@
 //     p = 2^(score − log_sum)      ds = p ∘ (d_joined·Vᵀ − δ),  δ = Σ d_joined∘joined
 //     dQ = ds·K/√D_k               dK = dsᵀ·Q/√D_k        dV = pᵀ·d_joined    (they overwrite Q, K and V)
 //     dx = LayerNorm'(dQ·W_Q + dK·W_K + dV·W_V)
+//
+// With residual connections (RESIDUAL) the gradient of the stream is added to after each LayerNorm' (stream.cuh).
 #pragma once
 #include "forward.cuh"
 
-// From dy to d_hidden, then to the gradient of the attention's output, before its dropout.
+// From dy to d_hidden, then to the gradient of the attention's output, before its dropout; with RESIDUAL to that of the
+// stream after attention.
 DEVICE void backward_mlp(
     const Thread& me, int block, const BlockWeights& weights, const Example& example, const BlockRows& kept,
     const BlockMemory& memory, const Dropout& dropout, Rows<DIM>& d
@@ -17,6 +20,8 @@ DEVICE void backward_mlp(
     PackedRows<DIM> rows;
     PackedRows<HIDDEN> hidden, d_hidden;
     Rows<HIDDEN> wide;
+    Rows<DIM> stream;
+    if constexpr (RESIDUAL) copy_rows(stream, d);
     drop_in_block_backward(d, dropout, block, 1, memory);
     pack_rows(rows, d);
     store_rows(me, example.dy(), rows);
@@ -37,7 +42,8 @@ DEVICE void backward_mlp(
     multiply(me, d, d_hidden, weights.fc1());
     load_rows(me, rows, kept.x2());
     normalize_backward(d, rows, memory.r2);
-    drop_in_block_backward(d, dropout, block, 0, memory);
+    if constexpr (RESIDUAL) add_rows(d, stream);
+    else drop_in_block_backward(d, dropout, block, 0, memory);
 }
 
 // δ = Σ over a head's columns of d_joined∘joined
@@ -57,7 +63,8 @@ DEVICE void weighted_sums(
     }
 }
 
-// One head: probabilities and score gradients of the warp's rows as queries, and with them dq.
+// One head: probabilities and score gradients of the warp's rows as queries, and with them dq. Tiles of keys are in the
+// order of key_tile, which is written out here: as a call it would give the paper's texts different machine code.
 template <int TILES>
 DEVICE void backward_scores(
     const Thread& me, const Tokens<TILES>& tokens, const Example& example, int head, const PackedRows<INNER>& query,
@@ -67,26 +74,31 @@ DEVICE void backward_scores(
     Factor keys[HEAD_TILES], values[HEAD_TILES], key_columns[HEAD_TILES];
     #pragma unroll
     for (int k = 0; k < HEAD_TILES; k++) {
-        tokens.of(example.keys()).load_right_transposed(me, keys[k], 0, 2 * (first + k));
-        tokens.of(example.values()).load_right_transposed(me, values[k], 0, 2 * (first + k));
+        tokens.of(example.keys()).load_right_transposed(me, keys[k], CAUSAL ? me.tile * TILE : 0, 2 * (first + k));
+        tokens.of(example.values()).load_right_transposed(me, values[k], CAUSAL ? me.tile * TILE : 0, 2 * (first + k));
     }
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
+        if (is_hidden(me.tile, tile)) break;
         PackedRows<TILE> p, ds;
         Rows<TILE> score, dp;
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) {
             accumulate(k == 0, score[0], score[1], query[first + k], keys[k]);
             accumulate(k == 0, dp[0], dp[1], d_joined[first + k], values[k]);
-            tokens.of(example.keys()).load_right(me, key_columns[k], tile * TILE, 2 * (first + k));
-            if (tile + 1 < TILES) {  // early, so that the next products need not wait for them
-                tokens.of(example.keys()).load_right_transposed(me, keys[k], (tile + 1) * TILE, 2 * (first + k));
-                tokens.of(example.values()).load_right_transposed(me, values[k], (tile + 1) * TILE, 2 * (first + k));
+            tokens.of(example.keys()).load_right(
+                me, key_columns[k], (CAUSAL ? me.tile - tile : tile) * TILE, 2 * (first + k));
+            // early, so that the next products need not wait for them
+            if (tile + 1 < TILES && !is_hidden(me.tile, tile + 1)) {
+                tokens.of(example.keys()).load_right_transposed(
+                    me, keys[k], (CAUSAL ? me.tile - (tile + 1) : tile + 1) * TILE, 2 * (first + k));
+                tokens.of(example.values()).load_right_transposed(
+                    me, values[k], (CAUSAL ? me.tile - (tile + 1) : tile + 1) * TILE, 2 * (first + k));
             }
         }
         #pragma unroll
         for (int side = 0; side < 2; side++) {
-            if (tile * TILE + 8 * side >= TOKENS) {
+            if (tile * TILE + 8 * side >= KEY_COLUMNS) {
                 #pragma unroll
                 for (int i = 0; i < 4; i++) score[side][i] = dp[side][i] = 0.0f;
                 continue;
@@ -100,8 +112,8 @@ DEVICE void backward_scores(
         }
         pack_rows(p, score);
         pack_rows(ds, dp);
-        store_rows(me, example.p(), p, 2 * tile);
-        store_rows(me, example.ds(), ds, 2 * tile);
+        store_rows(me, example.p(), p, 2 * (CAUSAL ? me.tile - tile : tile));
+        store_rows(me, example.ds(), ds, 2 * (CAUSAL ? me.tile - tile : tile));
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) accumulate(tile == 0, dq[2 * k], dq[2 * k + 1], ds[0], key_columns[k]);
     }
@@ -115,20 +127,25 @@ DEVICE void backward_keys(
 ) {
     // columns of p and ds: this warp's tokens as keys
     const u32 columns = TokenRows<ROWS>::across(me) ^ (32 * (me.tile - tokens.first_tile));
+    if constexpr (CAUSAL) {
+        clear(dk);
+        clear(dv);
+    }
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
+        if (is_hidden(tile, me.tile)) continue;
         Factor a, b;
         load_matrices_transposed(a, tokens.of(example.p()).at(columns, tile * TILE, 0));
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) {
             tokens.of(example.d_joined()).load_right(me, b, tile * TILE, 2 * (head * HEAD_TILES + k));
-            accumulate(tile == 0, dv[2 * k], dv[2 * k + 1], a, b);
+            accumulate(!CAUSAL && tile == 0, dv[2 * k], dv[2 * k + 1], a, b);
         }
         load_matrices_transposed(a, tokens.of(example.ds()).at(columns, tile * TILE, 0));
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) {
             tokens.of(example.queries()).load_right(me, b, tile * TILE, 2 * (head * HEAD_TILES + k));
-            accumulate(tile == 0, dk[2 * k], dk[2 * k + 1], a, b);
+            accumulate(!CAUSAL && tile == 0, dk[2 * k], dk[2 * k + 1], a, b);
         }
     }
 }
@@ -167,7 +184,8 @@ DEVICE void backward_block(
     Instead<PackedRows<INNER>, PackedRows<DIM>> instead;
     PackedRows<INNER>& joined = instead.of(rows);
     PerRow<float> delta[HEADS];
-    const bool last = IMAGES && block == 0;
+    const bool last = LEARNS_EMBEDDING && block == 0;
+    const bool after_logits = CAUSAL && !is_earlier(block);  // da and d_joined will lie where their rows were
     if (!tokens.busy) return stand_by<PART>(me.group, block);
     if (is_earlier(block)) {
         if (PART != MLP) {
@@ -187,6 +205,12 @@ DEVICE void backward_block(
         load_rows(me, query, example.queries());
     }
     if (PART == WHOLE) backward_mlp(me, block, weights, example, kept, memory, dropout, d);
+    Rows<DIM> stream;
+    if constexpr (RESIDUAL) {
+        copy_rows(stream, d);
+        drop_in_block_backward(d, dropout, block, 0, memory);
+    }
+    if (ROLES && after_logits) await(MLP_USED + me.group);
     pack_rows(rows, d);
     store_rows(me, example.da(), rows);
     Instead<Rows<INNER>, Rows<DIM>> instead_of_d;
@@ -197,8 +221,9 @@ DEVICE void backward_block(
     load_rows(me, joined, kept.joined());
     #pragma unroll
     for (int head = 0; head < HEADS; head++) weighted_sums(delta[head], d_joined, joined, head);
-    if (ROLES) await(MLP_USED + me.group);  // p and ds will lie where d_hidden and hidden were
-    else if (is_earlier(block)) group_barrier(me.group);  // the new keys and values of all rows are written
+    if (ROLES && !after_logits) await(MLP_USED + me.group);  // p and ds will lie where d_hidden and hidden were
+    else if (!ROLES && is_earlier(block)) group_barrier(me.group);  // the new keys and values of all rows are written
+    if constexpr (RESIDUAL) example.d_stream().put(me, stream);
     #pragma unroll
     for (int head = 0; head < HEADS; head++) {
         Rows<HEAD_DIM> c, e;
@@ -224,4 +249,8 @@ DEVICE void backward_block(
     multiply<ADD>(me, d, dv, weights.value());
     load_rows(me, rows, kept.x1());
     normalize_backward(d, rows, memory.r1);
+    if constexpr (RESIDUAL) {
+        example.d_stream().get(me, stream);
+        add_rows(d, stream);
+    }
 }

@@ -3,10 +3,10 @@
 // A thread block takes one model and one part of the examples; each of its groups of four warps takes one example at a
 // time. Counts are summed as integers and losses as one number per part, in a fixed order, so the result depends only
 // on the model.
-#include "classifier.cuh"
-#include "inputs.cuh"
+#include "language.cuh"
 
 constexpr int EVALUATE_THREADS = EVALUATE_GROUPS * GROUP_THREADS;
+constexpr int SHARES = CAUSAL ? GROUP_WARPS : 1;  // of a group's losses: each warp has those of its own tokens
 
 // A group's keys and values. Where there is room, each block has its own, so that no warp waits for another block.
 template <bool APART> struct KeysAndValues {
@@ -23,25 +23,27 @@ struct EvaluateMemory {
     static constexpr u32 SUMS = Weights::BYTES;
     static constexpr u32 COUNT = 16;  // offset of a group's correct answers at the end, behind its sum of losses
     static constexpr u32 INPUTS = SUMS + EVALUATE_GROUPS * TokenSums::BYTES;
-    static constexpr u32 INPUT_BYTES = EVALUATE_GROUPS * TokenRows<FEATURES>::BYTES;
+    static constexpr u32 INPUT_BYTES = EVALUATE_GROUPS * InputRows::BYTES;
     static constexpr u32 KEYS = INPUTS + INPUT_BYTES;
     static constexpr bool APART = KEYS + EVALUATE_GROUPS * KeysAndValues<true>::BYTES <= SHARED_BYTES;
     using GroupKeys = KeysAndValues<APART>;
     static constexpr u32 BYTES = KEYS + EVALUATE_GROUPS * GroupKeys::BYTES;
     static_assert(BYTES <= SHARED_BYTES, "a thread block has no more shared memory");
+    // Whether a block's keys and values lie where some warp may still read others. Sums over tokens have a barrier.
+    DEVICE static bool overwrites_keys(int block) {
+        return CAUSAL ? !APART || BLOCKS == 1 : !APART && block;
+    }
     u32 start;
 
     DEVICE Weights weights() const { return {start}; }
     DEVICE TokenSums sums(int group) const { return {start + SUMS + group * TokenSums::BYTES}; }
-    DEVICE TokenRows<FEATURES> input(int group) const {
-        return {start + INPUTS + group * TokenRows<FEATURES>::BYTES, 0};
-    }
+    DEVICE InputRows input(int group) const { return {start + INPUTS + group * InputRows::BYTES, 0}; }
     DEVICE GroupKeys keys_and_values(int group) const { return {start + KEYS + group * GroupKeys::BYTES}; }
 };
 
 // The arguments of a launch; EvaluateArguments in compiled.py has the same fields in the same order.
 struct EvaluateArguments {
-    const u16* tokens;            // [examples, TOKENS, FEATURES] halves
+    const u16* tokens;            // [examples, TOKENS, FEATURES] halves, or [examples, ROWS] of a Window
     const u32* facts;             // [examples] Facts
     const float* positions;       // [TOKENS, DIM]
     const u8* alive;              // [models]
@@ -52,7 +54,7 @@ struct EvaluateArguments {
     int part_size;
     int parts;
 
-    DEVICE const u16* example(int index) const { return tokens + (long long)index * TOKENS * FEATURES; }
+    DEVICE const u16* example(int index) const { return tokens + (long long)index * EXAMPLE_WORDS; }
 };
 
 // Requirements of a launch: threads per thread block, bytes of shared memory, and bytes of arguments.
@@ -72,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(EVALUATE_THREADS, 1) evaluate(
     const EvaluateMemory memory = {shared_start()};
     const Weights weights = memory.weights();
     const TokenSums sums = memory.sums(me.group);
-    const TokenRows<FEATURES> input = memory.input(me.group);
+    const InputRows input = memory.input(me.group);
     const EvaluateMemory::GroupKeys keys_and_values = memory.keys_and_values(me.group);
     const float* const flat = arguments.weights + (long long)model * PARAMETERS;
     const Loader all_threads = {thread_index(), EVALUATE_THREADS};
@@ -94,7 +96,9 @@ extern "C" __global__ void __launch_bounds__(EVALUATE_THREADS, 1) evaluate(
         const bool works = ALL_WEIGHTS || index < last;
         const Facts facts(arguments.facts[works ? index : first]);
         Rows<DIM> x;
-        if (works) embed(me, x, weights, input, arguments.positions);
+        PerRow<int> next;  // tokens of a window
+        if (works) embed(me, x, weights, input, CAUSAL ? flat : arguments.positions);
+        if (CAUSAL && works) read_next(me, {input.base, input.offset}, next);
         if (index + EVALUATE_GROUPS < last) start_tokens(me, arguments.example(index + EVALUATE_GROUPS), input);
         #pragma unroll 1
         for (int from = 0; from < BLOCKS; from += Weights::RESIDENT) {
@@ -106,10 +110,26 @@ extern "C" __global__ void __launch_bounds__(EVALUATE_THREADS, 1) evaluate(
                 #pragma unroll 1
                 for (int block = from; block < from + Weights::RESIDENT; block++) {
                     const BlockPlaces places = keys_and_values.places(block);
-                    if (!EvaluateMemory::APART && block) group_barrier(me.group);  // all have read the previous block's
+                    if (EvaluateMemory::overwrites_keys(block)) group_barrier(me.group);
                     forward_block<false>(me, tokens, x, block, weights.block(block), places, none, block_memory);
                 }
                 if (from + Weights::RESIDENT < BLOCKS) return;
+                if constexpr (CAUSAL) {
+                    if (!tokens.busy) return;
+                    PerRow<float> r;
+                    PackedRows<DIM> normalized;
+                    normalize(x, r, LAYER_NORM_EPSILON, tokens.real);
+                    pack_rows(normalized, x);
+                    const Prediction prediction = predict(me, weights, normalized, next);
+                    PerRow<float> hit;
+                    #pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        hit[half] = tokens.real[half] && prediction.answer[half] == next[half] ? 1.0f : 0.0f;
+                    }
+                    loss += sum_of_losses(prediction, tokens.real);
+                    hits += (int)sum_of_rows(hit);
+                    return;
+                }
                 if (tokens.busy) {
                     PerRow<float> r;
                     normalize(x, r, LAYER_NORM_EPSILON, tokens.real);
@@ -130,18 +150,19 @@ extern "C" __global__ void __launch_bounds__(EVALUATE_THREADS, 1) evaluate(
         }
     }
     thread_block_barrier();
-    if (me.tile == 0 && me.lane == 0) {
-        store_double(sums.start, loss);
-        store_word(sums.start + EvaluateMemory::COUNT, hits);
+    if ((CAUSAL || me.tile == 0) && me.lane == 0) {
+        const u32 share = CAUSAL ? sums.at(me.tile, 0) : sums.start;
+        store_double(share, loss);
+        store_word(share + EvaluateMemory::COUNT, hits);
     }
     thread_block_barrier();
     if (thread_index() == 0) {
         double sum = 0.0;
         int count = 0;
-        for (int group = 0; group < EVALUATE_GROUPS; group++) {
-            const u32 shares = memory.sums(group).start;
-            sum += load_double(shares);
-            count += load_word(shares + EvaluateMemory::COUNT);
+        for (int i = 0; i < SHARES * EVALUATE_GROUPS; i++) {
+            const u32 share = CAUSAL ? memory.sums(i / SHARES).at(i % SHARES, 0) : memory.sums(i).start;
+            sum += load_double(share);
+            count += load_word(share + EvaluateMemory::COUNT);
         }
         arguments.correct[model * arguments.parts + part] = count;
         arguments.losses[model * arguments.parts + part] = sum;

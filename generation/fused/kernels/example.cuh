@@ -1,6 +1,6 @@
 // An example: its word of facts, and its rows in shared memory while it trains.
 #pragma once
-#include "parking.cuh"
+#include "stream.cuh"
 
 // Facts about an example besides its tokens, in one word (engine.py).
 struct Facts {
@@ -39,11 +39,25 @@ struct BlockRows {
     DEVICE TokenRows<HIDDEN> hidden() const { return {start, HIDDEN_ROWS}; }   // the MLP's hidden layer
 };
 
+// Rows of a language model's end that its weight gradients need: the last block's output, normalized, and the gradients
+// of its logits, 16 tokens of the vocabulary at a time.
+struct LogitRows {
+    static constexpr u32 D_LOGIT = TokenRows<DIM>::BYTES;
+    static constexpr u32 BYTES = D_LOGIT + VOCABULARY_TILES * TokenRows<TILE>::BYTES;
+    u32 start;
+
+    DEVICE TokenRows<DIM> normalized() const { return {start, 0}; }
+    DEVICE TokenRows<TILE> d_logit(int tile) const { return {start + tile * TokenRows<TILE>::BYTES, D_LOGIT}; }
+};
+
 // Addresses for the rows of a block's forward pass; queries and `kept` only in training.
 struct BlockPlaces {
     TokenRows<INNER> queries, keys, values;
     BlockRows kept;
     Parking parking;
+
+    // the rows of `hidden`, which are written after the stream was read
+    DEVICE Stream stream() const { return {kept.start + BlockRows::HIDDEN_ROWS, PITCH<HIDDEN>, HALF_STREAM, parking}; }
 };
 
 // All rows of an example. Its blocks take turns in the same memory: it holds the queries, keys, values and gradients of
@@ -59,10 +73,15 @@ struct Example {
     static constexpr u32 DY = TAKE_TURNS ? BlockRows::BYTES : HEADS_END, DY_END = DY + TokenRows<DIM>::BYTES;
     static constexpr u32 DA = TAKE_TURNS ? HEADS_END : DY_END, D_JOINED = DA + TokenRows<DIM>::BYTES;
     static constexpr u32 D_JOINED_END = D_JOINED + TokenRows<larger(INNER, DIM)>::BYTES;
-    static constexpr u32 D_HIDDEN = TAKE_TURNS ? DY_END : D_JOINED_END, D_HIDDEN_BYTES = TokenRows<HIDDEN>::BYTES;
+    // A language model's logits go backward before any block does, and lie where the blocks' gradients will be. With
+    // ROLES they stay there while the last MLP goes backward.
+    static constexpr u32 LOGITS = ROLES ? DA : DY, LOGITS_END = LOGITS + (CAUSAL ? LogitRows::BYTES : 0);
+    static constexpr u32 D_HIDDEN = TAKE_TURNS ? DY_END : ROLES ? larger(D_JOINED_END, LOGITS_END) : D_JOINED_END;
+    static constexpr u32 D_HIDDEN_BYTES = TokenRows<HIDDEN>::BYTES;
     // p, or another block's keys and values, lie where d_hidden will be
     static constexpr u32 OTHERS_BYTES = larger(TokenRows<ROWS>::BYTES, BLOCKS > 1 ? 2 * TokenRows<INNER>::BYTES : 0);
-    static constexpr u32 END = D_HIDDEN + (TAKE_TURNS ? D_HIDDEN_BYTES : larger(D_HIDDEN_BYTES, OTHERS_BYTES));
+    static constexpr u32 BLOCK_END = D_HIDDEN + (TAKE_TURNS ? D_HIDDEN_BYTES : larger(D_HIDDEN_BYTES, OTHERS_BYTES));
+    static constexpr u32 END = larger(BLOCK_END, LOGITS_END);
     static constexpr u32 P = TAKE_TURNS ? D_JOINED_END : D_HIDDEN;
     static constexpr u32 DS = TAKE_TURNS ? P + TokenRows<ROWS>::BYTES : BlockRows::HIDDEN_ROWS;
     static constexpr u32 BYTES = TAKE_TURNS ? larger(END, DS + TokenRows<ROWS>::BYTES) : END;
@@ -73,6 +92,7 @@ struct Example {
     Parking parking;
 
     DEVICE BlockRows kept() const { return {start}; }
+    DEVICE LogitRows logits() const { return {start + LOGITS}; }
     DEVICE BlockPlaces places(int b) const {
         const bool other = BLOCKS > 1 && b % 2 == BLOCKS % 2;
         const TokenRows<INNER> key_rows = {start + (other ? OTHER_KEYS : KEYS), 0};
@@ -92,4 +112,7 @@ struct Example {
     // one head's probabilities, and the gradients of its scores
     DEVICE TokenRows<ROWS> p() const { return {start, P}; }
     DEVICE TokenRows<ROWS> ds() const { return {start, DS}; }
+
+    // the gradient of the residual stream: in the rows of dy and x2, once the MLP's weight gradients are added
+    DEVICE Stream d_stream() const { return {start + DY, PITCH<DIM>, BlockRows::X2 - DY, parking}; }
 };

@@ -5,6 +5,8 @@
 //                        ├ ·W_K ─ K ┼ softmax(Q·Kᵀ/√D_k)·V ─ joined ─ ·W_O ─ dropout ─ LayerNorm ─ x2 ─┐
 //                        └ ·W_V ─ V ┘                                                                   │
 //                                       x ─ dropout ─ (·W_B + b_B) ─ hidden ─ ReLU(·W_A + b_A) ─────────┘
+//
+// With residual connections (RESIDUAL) x is added to after each dropout, instead of being replaced (stream.cuh).
 #pragma once
 #include "dropout.cuh"
 #include "norm.cuh"
@@ -145,9 +147,24 @@ DEVICE void project(
     store_rows(me, values, rows);
 }
 
-// Sets the scores of tokens that do not exist to −∞; only the last tile has any.
+// A warp's queries come to the keys tile by tile, from the first on. In a causal transformer they come to their own
+// first, so that only these need a mask, and then to the earlier ones.
+DEVICE int key_tile(int own_tile, int turn) { return CAUSAL ? own_tile - turn : turn; }
+DEVICE bool is_hidden(int own_tile, int turn) { return CAUSAL && turn > own_tile; }
+constexpr int KEY_COLUMNS = CAUSAL ? ROWS : TOKENS;  // no score beyond them is computed
+
+// Sets the scores of tokens that do not exist to −∞; only the last tile has any. In a causal transformer no token sees
+// them, since they come later; those later than the query are set to −∞.
 template <int TILES>
 DEVICE void hide_padding(const Thread& me, const Tokens<TILES>& tokens, Sums& score, int column) {
+    if constexpr (CAUSAL) {
+        if (column >= TILE) return;
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (column + me.pair + i % 2 > me.row + i / 2 * 8) score[i] = -INFINITE;
+        }
+        return;
+    }
     if (column < (TILES - 1) * TILE || (FULL_LENGTH && column + 8 <= TOKENS)) return;
     #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -166,20 +183,25 @@ DEVICE void attend(
     PerRow<float> largest = {-INFINITE, -INFINITE};
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
+        if (is_hidden(me.tile, tile)) {  // never read, but what is not set keeps its registers through the whole loop
+            #pragma unroll
+            for (int i = 0; i < 8; i++) score[2 * tile + i / 4][i % 4] = -INFINITE;
+            continue;
+        }
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) {
             Factor keys;
-            tokens.of(places.keys).load_right_transposed(me, keys, tile * TILE, 2 * (first + k));
+            tokens.of(places.keys).load_right_transposed(me, keys, key_tile(me.tile, tile) * TILE, 2 * (first + k));
             #pragma unroll
             for (int side = 0; side < 2; side++) {
-                if (tile * TILE + 8 * side >= TOKENS) continue;
+                if (tile * TILE + 8 * side >= KEY_COLUMNS) continue;
                 accumulate(k == 0, score[2 * tile + side], query[first + k], keys[2 * side], keys[2 * side + 1]);
             }
         }
         #pragma unroll
         for (int side = 0; side < 2; side++) {
             Sums& s = score[2 * tile + side];
-            if (tile * TILE + 8 * side >= TOKENS) continue;
+            if (tile * TILE + 8 * side >= KEY_COLUMNS) continue;
             hide_padding(me, tokens, s, tile * TILE + 8 * side);
             largest[0] = fmaxf(largest[0], fmaxf(s[0], s[1]));
             largest[1] = fmaxf(largest[1], fmaxf(s[2], s[3]));
@@ -190,19 +212,20 @@ DEVICE void attend(
     Sums sum;
     #pragma unroll
     for (int tile = 0; tile < TILES; tile++) {
+        if (is_hidden(me.tile, tile)) break;
         Factor p, values;
         #pragma unroll
         for (int i = 0; i < 4; i++) {
             const Sums& s = score[2 * tile + i / 2];
             const int half = i % 2;
             p[i] = 0;
-            if (tile * TILE + 8 * (i / 2) >= TOKENS) continue;
+            if (tile * TILE + 8 * (i / 2) >= KEY_COLUMNS) continue;
             p[i] = pack(power_of_two(left(s, half) * SCORE_TO_POWER - shift[half]),
                         power_of_two(right(s, half) * SCORE_TO_POWER - shift[half]));
         }
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) {
-            tokens.of(places.values).load_right(me, values, tile * TILE, 2 * (first + k));
+            tokens.of(places.values).load_right(me, values, key_tile(me.tile, tile) * TILE, 2 * (first + k));
             accumulate(tile == 0, out[2 * k], out[2 * k + 1], p, values);
         }
         accumulate(tile == 0, sum, p, ONES, ONES);
@@ -227,7 +250,10 @@ DEVICE void forward_block(
     PackedRows<DIM> rows;
     Instead<PackedRows<INNER>, PackedRows<DIM>> instead;
     PackedRows<INNER>& joined = instead.of(rows);
+    Rows<DIM> stream;
     if (!tokens.busy) return group_barrier(me.group);
+    if constexpr (RESIDUAL && TRAINING) places.stream().put(me, x);
+    else if constexpr (RESIDUAL) copy_rows(stream, x);
     normalize(x, memory.r1, dropout.epsilon, tokens.real);
     pack_rows(rows, x);
     if (TRAINING) keep_rows(me, block, places.kept.x1(), rows, places.parking, Parking::X1);
@@ -241,6 +267,11 @@ DEVICE void forward_block(
     if (TRAINING) keep_rows(me, block, places.kept.joined(), joined, places.parking, Parking::JOINED);
     multiply_transposed(me, x, joined, weights.output());
     if (TRAINING) drop_in_block(me, x, dropout, block, 0, memory);
+    if constexpr (RESIDUAL) {
+        if (TRAINING) places.stream().get(me, stream);
+        add_rows(x, stream);
+        copy_rows(stream, x);
+    }
     normalize(x, memory.r2, dropout.epsilon, tokens.real);
     pack_rows(rows, x);
     if (TRAINING) keep_rows(me, block, places.kept.x2(), rows, places.parking, Parking::X2);
@@ -254,4 +285,5 @@ DEVICE void forward_block(
     }
     linear(me, x, hidden, weights.fc2(), weights.fc2_bias());
     if (TRAINING) drop_in_block(me, x, dropout, block, 1, memory);
+    if constexpr (RESIDUAL) add_rows(x, stream);
 }

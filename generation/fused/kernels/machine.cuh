@@ -156,6 +156,11 @@ DEVICE void read_floats(float& x, float& y, const float* address) {
     asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "l"(address) : "memory");
 }
 
+// Writes two numbers there.
+DEVICE void write_floats(float* address, float x, float y) {
+    asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(address), "f"(x), "f"(y) : "memory");
+}
+
 // Four words that this thread writes and reads back, at a multiple of 16 bytes. They bypass the L1 cache, which is
 // small.
 DEVICE void write_words(u32* address, const u32 (&r)[4]) {
@@ -195,6 +200,14 @@ DEVICE float load_float(u32 address) {
 }
 DEVICE void load_floats(float& x, float& y, u32 address) {
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(address) : "memory");
+}
+DEVICE void store_floats(u32 address, const float (&r)[4]) {  // at a multiple of 16 bytes
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
+        :: "r"(address), "f"(r[0]), "f"(r[1]), "f"(r[2]), "f"(r[3]) : "memory");
+}
+DEVICE void load_floats(float (&r)[4], u32 address) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+        : "=f"(r[0]), "=f"(r[1]), "=f"(r[2]), "=f"(r[3]) : "r"(address) : "memory");
 }
 DEVICE void store_double(u32 address, double x) {
     asm volatile("st.shared.f64 [%0], %1;" :: "r"(address), "d"(x) : "memory");

@@ -67,6 +67,19 @@ template <int CHUNKS> DEVICE void pack_rows_relu(PackedRows<8 * CHUNKS>& halves,
     }
 }
 
+template <int COUNT> DEVICE void clear(Sums (&sums)[COUNT]) {
+    #pragma unroll
+    for (int j = 0; j < COUNT; j++) sums[j][0] = sums[j][1] = sums[j][2] = sums[j][3] = 0.0f;
+}
+template <int CHUNKS> DEVICE void copy_rows(Sums (&to)[CHUNKS], const Sums (&from)[CHUNKS]) {
+    #pragma unroll
+    for (int i = 0; i < 4 * CHUNKS; i++) to[i / 4][i % 4] = from[i / 4][i % 4];
+}
+template <int CHUNKS> DEVICE void add_rows(Sums (&to)[CHUNKS], const Sums (&rows)[CHUNKS]) {
+    #pragma unroll
+    for (int i = 0; i < 4 * CHUNKS; i++) to[i / 4][i % 4] += rows[i / 4][i % 4];
+}
+
 // Over the lanes of one row.
 DEVICE float row_sum(float x) {
     x += exchange(x, 1);

@@ -4,11 +4,14 @@
 // The compiler's command line defines the numbers of zoo.TransformerSpec and of the protocol (_macros in compiled.py):
 //
 //     DIM, HEADS, HEAD_DIM, HIDDEN, BLOCKS, TOKENS, CLASSES
-//     FEATURES                  numbers per token: the pixels of a patch, or a word vector with its position added
+//     FEATURES                  numbers per token: the pixels of a patch, or a word vector with its position added;
+//                               unused where tokens are numbers of a vocabulary
 //     FLAT_QUERY, FLAT_KEY ...  where the first block's tensors start in the flat vector, in floats; those of block b
 //                               start b * BLOCK_STRIDE later
-//     FLAT_CLASSIFIER1 ...      where the classifier's tensors start; FLAT_EMBEDDING ... where there is an embedding
+//     FLAT_CLASSIFIER1 ...      where the classifier's tensors start; FLAT_EMBEDDING ... where there is an embedding;
+//                               FLAT_POSITIONS and FLAT_UNEMBEDDING those of a language model, which has no classifier
 //     PARAMETERS                the length of the flat vector
+//     RESIDUAL                  1: each block adds to its input what attention and MLP make of it; 0: they replace it
 //     SCORE_SCALE               1/√HEAD_DIM
 //     UPDATE_EPSILON            added to the root of the second moment in an update
 //
@@ -26,13 +29,24 @@
 #pragma once
 #include "machine.cuh"
 
-#ifdef FLAT_EMBEDDING
+#ifdef FLAT_UNEMBEDDING
+constexpr bool CAUSAL = true;                 // a language model: tokens are numbers, and each predicts the next one
+constexpr int FLAT_CLASSIFIER1 = 0, FLAT_CLASSIFIER1_BIAS = 0, FLAT_CLASSIFIER2 = 0, FLAT_CLASSIFIER2_BIAS = 0;
+#else
+constexpr bool CAUSAL = false;
+constexpr int FLAT_UNEMBEDDING = 0, FLAT_POSITIONS = 0;
+#endif
+#ifdef FLAT_EMBEDDING_BIAS
 constexpr bool IMAGES = true;
 #else
 constexpr bool IMAGES = false;                // word vectors are read as they are
-constexpr int FLAT_EMBEDDING = 0, FLAT_EMBEDDING_BIAS = 0;
+constexpr int FLAT_EMBEDDING_BIAS = 0;
+#ifndef FLAT_EMBEDDING
+constexpr int FLAT_EMBEDDING = 0;
 #endif
-constexpr bool FULL_LENGTH = IMAGES;          // every image has all TOKENS; each text has a length of its own
+#endif
+constexpr bool LEARNS_EMBEDDING = IMAGES || CAUSAL;
+constexpr bool FULL_LENGTH = LEARNS_EMBEDDING;  // images and windows have all TOKENS; each text has a length of its own
 constexpr bool PACKS = !FULL_LENGTH;          // in training, texts that fit side by side share a group's rows
 
 constexpr int TILE = 16;                      // token rows of one warp
@@ -45,10 +59,12 @@ constexpr int INNER = HEADS * HEAD_DIM;       // columns of queries, keys and va
 constexpr int HEAD_TILES = HEAD_DIM / TILE;
 static_assert(DIM % TILE == 0 && HEAD_DIM % TILE == 0 && HIDDEN % TILE == 0 && FEATURES % TILE == 0, "all are tiles");
 static_assert(DIM <= 64 && INNER <= 64 && HIDDEN <= 128 && FEATURES <= 64, "registers can hold a warp's rows");
-static_assert(TOKENS <= ROWS && CLASSES <= TILE, "the tiles can hold them");
+constexpr int VOCABULARY_TILES = CAUSAL ? (CLASSES + TILE - 1) / TILE : 0;
+static_assert(TOKENS <= ROWS && CLASSES <= (CAUSAL ? 256 : TILE), "the tiles, or a byte per token, can hold them");
 static_assert(GRADIENTS_WAIT || (DIM == 32 && INNER == 32 && HIDDEN == 64 && BLOCKS <= 2 &&
-              FEATURES == (IMAGES ? 16 : 32)),
+              FEATURES == (LEARNS_EMBEDDING ? 16 : 32)),
               "gradients of other dimensions or of a third block do not fit into registers");
+static_assert(!(TAKE_TURNS && CAUSAL), "gradients of logits lie where a block's rows have a place of their own");
 static_assert(!TAKE_TURNS || GRADIENTS_WAIT, "gradients of one part are written before the other overwrites its rows");
 
 // With three examples their warps have no registers for gradients: four more warps, the adders, hold them (roles.cuh)
@@ -59,6 +75,9 @@ static_assert(!(ROLES && GRADIENTS_WAIT), "the adders' registers hold all gradie
 // Numbered by group; barriers 1 to EXAMPLES_AT_ONCE are the groups' own.
 constexpr int MLP_THERE = 1 + EXAMPLES_AT_ONCE, ATTENTION_THERE = MLP_THERE + EXAMPLES_AT_ONCE;
 constexpr int MLP_USED = ATTENTION_THERE + EXAMPLES_AT_ONCE, ATTENTION_USED = MLP_USED + EXAMPLES_AT_ONCE;
+// There are no more than 16 of them. An example's four warps come to this one for its logits and again for its
+// attention, in between they wait for the adders to be past it (MLP_USED, which covers the logits' rows too).
+constexpr int LOGITS_THERE = ATTENTION_THERE;
 
 // Whether another block, or the block's own MLP, has overwritten its rows by the time it goes backward. Two blocks are
 // a case of their own: otherwise the paper's texts would get different machine code.
@@ -74,13 +93,14 @@ constexpr u32 HALF = 2, FLOAT = 4, DOUBLE = 8;           // bytes
 enum Part { WHOLE, MLP, ATTENTION };
 
 // A thread's indices: its group's warps hold 16 token rows each; a lane holds columns 8j + pair, 8j + pair + 1 of rows
-// `row` and `row + 8` of its tile, the layout of the matrix units.
+// `row` and `row + 8` of its tile, the layout of the matrix units. The later tiles of a causal transformer have more
+// scores to compute, so each of a multiprocessor's four schedulers gets different tiles of different groups.
 struct Thread {
     int warp, lane, group, tile, row, pair;
     DEVICE Thread() {
         const u32 index = thread_index();  // unsigned: otherwise every division would have to handle a sign
         warp = index / WARP, lane = index % WARP;
-        group = warp / GROUP_WARPS, tile = warp % GROUP_WARPS;
+        group = warp / GROUP_WARPS, tile = warp % GROUP_WARPS ^ (CAUSAL ? -group & 3 : 0);
         row = lane / 4, pair = 2 * (lane % 4);
     }
 };

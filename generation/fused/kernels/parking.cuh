@@ -1,7 +1,7 @@
 // Data that waits in device memory while shared memory has no room for it: the rows that the backward pass of every
 // block but the last reads again (of every block, where parts take turns), and each MLP's hidden layer and its
 // gradients while the attention goes backward (not with ROLES: the adders use them at once). Where gradients wait
-// (GRADIENTS_WAIT), so does each lane's BlockMemory.
+// (GRADIENTS_WAIT), so does each lane's BlockMemory. The residual stream is there while attention works (stream.cuh).
 //
 // Each lane writes and reads back its own numbers, so no barrier is needed, and the cache can hold those of all models
 // that are training at a time.
@@ -17,7 +17,8 @@ struct Parking {
     static constexpr int X1 = 0, JOINED = X1 + DIM / 16, X2 = JOINED + INNER / 16, HIDDEN_ROWS = EARLIER * ROW_FACTORS;
     static constexpr int D_HIDDEN = HIDDEN_ROWS + BLOCKS * (HIDDEN / 16), MEMORY = D_HIDDEN + HIDDEN / 16;
     static constexpr int MEMORY_FACTORS = GRADIENTS_WAIT ? 2 + (HEADS + 1) / 2 : 0;
-    static constexpr int FACTORS = MEMORY + EARLIER * MEMORY_FACTORS;
+    static constexpr int STREAM = MEMORY + EARLIER * MEMORY_FACTORS;
+    static constexpr int FACTORS = STREAM + (RESIDUAL && !ROLES ? DIM / 8 : 0);
     static constexpr int FACTOR_WORDS = 4 * WARP;
     static constexpr int WORDS = EXAMPLES_AT_ONCE * GROUP_WARPS * FACTORS * FACTOR_WORDS;
     u32* start;  // of the model's WORDS
@@ -31,15 +32,15 @@ struct Parking {
         const u32 thread = thread_index();
         return start + (thread / WARP * FACTORS + place) * FACTOR_WORDS + 4 * (thread % WARP);
     }
-    template <int TILES> DEVICE void put(int place, const Factor (&rows)[TILES]) const {
+    template <class Number, int COUNT> DEVICE void put(int place, const Number (&rows)[COUNT][4]) const {
         u32* const first = at(place);
         #pragma unroll
-        for (int k = 0; k < TILES; k++) write_words(first + k * FACTOR_WORDS, rows[k]);
+        for (int k = 0; k < COUNT; k++) write_words(first + k * FACTOR_WORDS, rows[k]);
     }
-    template <int TILES> DEVICE void get(int place, Factor (&rows)[TILES]) const {
+    template <class Number, int COUNT> DEVICE void get(int place, Number (&rows)[COUNT][4]) const {
         const u32* const first = at(place);
         #pragma unroll
-        for (int k = 0; k < TILES; k++) read_words(rows[k], first + k * FACTOR_WORDS);
+        for (int k = 0; k < COUNT; k++) read_words(rows[k], first + k * FACTOR_WORDS);
     }
     // Brings rows back to shared memory.
     template <int N> DEVICE void bring_back(const Thread& me, int place, TokenRows<N> matrix) const {

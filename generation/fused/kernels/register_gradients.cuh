@@ -138,7 +138,9 @@ struct RegisterGradients {
                 if (block) add_block<BLOCKS - 1, count.value>(me, example);
                 else add_block<0, count.value>(me, example);
             });
-            if (IMAGES && block == 0) add_embedding(me, example, memory.inputs(group)[buffer]);
+            if constexpr (IMAGES) {
+                if (block == 0) add_embedding(me, example, memory.inputs(group)[buffer]);
+            }
         }
     }
 
@@ -181,6 +183,7 @@ struct RegisterGradients {
             update.tile(embedding[1], FLAT_EMBEDDING, weights.embedding(), row, 1);
             update.biases(embedding[2], FLAT_EMBEDDING_BIAS + row, weights.embedding_bias().tile(row));
         }
+        if (CAUSAL) return;
         update.tile(classifier1, FLAT_CLASSIFIER1, weights.classifier1(), TILE * (w / 4), w % 4);
         if (w < 4) {
             update.tile(classifier2, FLAT_CLASSIFIER2, weights.classifier2(), 0, w, CLASSES);

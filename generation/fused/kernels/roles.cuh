@@ -7,10 +7,14 @@
 //     embed                            <── examples' masks and facts ─    draw dropout masks of the next three
 //     forward: all but the last block
 //     forward: the last, classifier    <── ATTENTION_USED (previous) ─
+//       or logits                      ── LOGITS_THERE ──>                add the logits of all three to dU
 //     for each block, the last first:
 //         MLP backward                 ── MLP_THERE ──>                   add the MLP of all three to its gradients
 //         attention backward: scores   <── MLP_USED ──
 //         attention backward: rest     ── ATTENTION_THERE ──>             add the attention of all three
+//
+// The adders of a language model add to the gradients of its embedding after the attention of the first block, for all
+// three windows at once (language_gradients.cuh).
 //
 // The order in which examples are added is fixed, so the bytes do not depend on timing. It also keeps the groups nearly
 // in step, so that they share the instructions they fetch.
@@ -82,6 +86,7 @@ DEVICE Pack pack_at_work(const Thread& me, Handouts handouts, int next_turn, int
 
 DEVICE void add_up(const TrainArguments& arguments, const TrainMemory& memory, float* flat, double* loss) {
     Gradients gradients;
+    const LanguageGradients language = {flat};
     int turns = 0;  // of the groups' handouts, one bit each
     for (int group = 0; group < GROUPS; group++) {
         hand_out(arguments, memory.handouts(group), 0, 0, group);
@@ -106,6 +111,13 @@ DEVICE void add_up(const TrainArguments& arguments, const TrainMemory& memory, f
                 hand_out(
                     arguments, memory.handouts(group), turns >> group & 1, same ? step : step + 1, same ? next : group);
             }
+            if constexpr (CAUSAL) {
+                #pragma unroll 1
+                for (int group = 0; group < groups; group++) {
+                    await(LOGITS_THERE + group);
+                    gradients.add_logits(me, g, memory.example(group).logits());
+                }
+            }
             #pragma unroll 1
             for (int block = BLOCKS - 1; block >= 0; block--) {
                 const FactorAddresses mlp = block_factors(me, ADDERS + g);
@@ -123,14 +135,24 @@ DEVICE void add_up(const TrainArguments& arguments, const TrainMemory& memory, f
                     const Example example = memory.example(group);
                     await(ATTENTION_THERE + group);
                     gradients.add_part<ATTENTION>(attention, example, block, pack.all_tiles());
+                    if (CAUSAL && block == 0) continue;  // what follows is for all groups at once
                     if (block == 0) {
-                        if (IMAGES) gradients.add_embedding(me, g, example, memory.inputs(group)[~turns >> group & 1]);
+                        const InputRows input = memory.inputs(group)[~turns >> group & 1];
+                        if (IMAGES) gradients.add_embedding(me, g, example, {input.base, input.offset});
                         const int set = pack.first / RECENT;
                         if ((pack.first + pack.examples) / RECENT > set) {  // the set is complete
                             gradients.add_classifier(me, g, memory.recent(set * RECENT));
                         }
                         if (g == ADDERS - 1 && me.lane == 0) add_losses(memory, pack);  // has the least work
                     }
+                    arrive(ATTENTION_USED + group);
+                }
+            }
+            if constexpr (CAUSAL) {
+                language.add_embedding(me, g, ADDERS, memory, groups, ~turns, first == 0);
+                #pragma unroll 1
+                for (int group = 0; group < groups; group++) {
+                    if (g == ADDERS - 1 && me.lane == 0) add_losses(memory, {first + group, 1, TOKEN_TILES});
                     arrive(ATTENTION_USED + group);
                 }
             }
@@ -151,7 +173,8 @@ DEVICE void stand_by(int group) {
         if (!is_earlier(block)) await(ATTENTION_USED + group);
         group_barrier(group);  // keys and values are written
     }
-    group_barrier(group);      // sums over tokens are written
+    if (CAUSAL) arrive(LOGITS_THERE + group);
+    else group_barrier(group);  // sums over tokens are written
     #pragma unroll 1
     for (int block = BLOCKS - 1; block >= 0; block--) {
         stand_by<MLP>(group, block);
@@ -186,7 +209,7 @@ DEVICE void work(const TrainArguments& arguments, const TrainMemory& memory, u32
             dropout.masks = handouts.masks(me, turn);
 
             Rows<DIM> x;
-            embed(me, x, weights, inputs[turn], arguments.positions);
+            embed(me, x, weights, inputs[turn], arguments.vectors(model_index()));
             drop_others(x, dropout.drawn(0));
             turn = 1 - turn;
             const auto start_next = [&] {
@@ -194,7 +217,7 @@ DEVICE void work(const TrainArguments& arguments, const TrainMemory& memory, u32
                 if (!same && step + 1 == arguments.steps) return;
                 start_pack(me, arguments, same ? step : step + 1, same ? k + GROUPS : me.group, inputs[turn]);
             };
-            if (!IMAGES) start_next();  // the adders do not read words
+            if (!LEARNS_EMBEDDING) start_next();  // the adders do not read words
 
             with_tokens(me, mine.length, pack, [&](const auto& tokens) {
                 if (!tokens.busy) return stand_by(me.group);
@@ -204,15 +227,23 @@ DEVICE void work(const TrainArguments& arguments, const TrainMemory& memory, u32
                     const BlockPlaces places = example.places(block);
                     if (!is_earlier(block)) {
                         await(ATTENTION_USED + me.group);  // by the previous example
-                        if (IMAGES) start_next();
+                        if (LEARNS_EMBEDDING) start_next();
                     }
                     forward_block<true>(Thread(), tokens, x, block, weights.block(block), places, dropout, block_memory);
                     if (is_earlier(block)) handouts.put(me, block_memory);
                 }
                 const int i = pack.first + pack.example_of(tokens.first_tile);
-                const float loss =
-                    finish(me, tokens, weights, sums, memory.recent(i), i % RECENT, mine.label, dropout.epsilon, x);
-                if (me.tile == tokens.first_tile && me.lane == 0) store_float(memory.loss(i), loss);
+                if constexpr (CAUSAL) {
+                    const InputRows own = inputs[1 - turn];
+                    const Window window = {own.base, own.offset};
+                    const float loss = finish_window(me, tokens, weights, example.logits(), window, dropout.epsilon, x);
+                    if (me.lane == 0) store_float(memory.loss(i) + me.tile * memory.WARP_LOSS, loss);
+                    arrive(LOGITS_THERE + me.group);
+                } else {
+                    const float loss =
+                        finish(me, tokens, weights, sums, memory.recent(i), i % RECENT, mine.label, dropout.epsilon, x);
+                    if (me.tile == tokens.first_tile && me.lane == 0) store_float(memory.loss(i), loss);
+                }
                 #pragma unroll 1
                 for (int block = BLOCKS - 1; block >= 0; block--) {
                     const BlockWeights own = weights.block(block);
@@ -221,7 +252,7 @@ DEVICE void work(const TrainArguments& arguments, const TrainMemory& memory, u32
                     if (is_earlier(block)) await(ATTENTION_USED + me.group);
                     backward_block<ATTENTION>(Thread(), tokens, block, own, example, block_memory, dropout, x);
                 }
-                if (IMAGES) {
+                if (LEARNS_EMBEDDING) {
                     PackedRows<DIM> rows;
                     drop_others(x, dropout.drawn(0));
                     pack_rows(rows, x);

@@ -43,6 +43,8 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
         next_facts = facts_of(me, arguments, 0, me.group);
     }
     Gradients gradients(arguments.parked + model * PARKED_WORDS + Parking::WORDS);
+    const LanguageGradients language = {
+        (float*)(arguments.parked + model * PARKED_WORDS + Parking::WORDS + Gradients::WORDS)};
     #pragma unroll 1
     for (int step = 0; step < arguments.steps; step++) {
         const int packs = arguments.packs_of(step);
@@ -59,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
             dropout.start_example(me, mine.rank, own * pack.tiles);
 
             Rows<DIM> x;
-            if (works) embed(me, x, weights, inputs[buffer], arguments.positions);
+            if (works) embed(me, x, weights, inputs[buffer], arguments.vectors(model));
             buffer = 1 - buffer;
             const bool same = first + GROUPS < packs;  // the next round is of this step
             if (works && (same || step + 1 < arguments.steps)) {
@@ -81,11 +83,22 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
                         forward_block<true>(me, tokens, x, block, weights.block(block), places, dropout, block_memory);
                         if (GRADIENTS_WAIT && is_earlier(block)) put_memory(example.parking, block, block_memory);
                     }
-                    if (from + Weights::RESIDENT < BLOCKS) return;
+                    if (CAUSAL || from + Weights::RESIDENT < BLOCKS) return;
                     const float loss =
                         finish(me, tokens, weights, sums, recent, i % RECENT, mine.label, dropout.epsilon, x);
                     if (tokens.busy && me.tile == tokens.first_tile && me.lane == 0) store_float(memory.loss(i), loss);
                 });
+            }
+            if constexpr (CAUSAL) {
+                const InputRows own = inputs[1 - buffer];
+                if (works) with_tokens(me, mine.length, pack, [&](const auto& tokens) {
+                    const Window window = {own.base, own.offset};
+                    const float loss = finish_window(me, tokens, weights, example.logits(), window, dropout.epsilon, x);
+                    if (tokens.busy && me.lane == 0) store_float(memory.loss(i) + me.tile * memory.WARP_LOSS, loss);
+                });
+                thread_block_barrier();
+                language.add_logits(me, me.warp, WARPS, memory, GROUPS, first == 0);
+                thread_block_barrier();
             }
 
             #pragma unroll 1
@@ -105,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
                     backward_block<rest>(me, tokens, block, weights.block(block), example, block_memory, dropout, x);
                 });
                 if (!GRADIENTS_WAIT) block_memory = earlier;
-                if (IMAGES && block == 0 && works) {
+                if (LEARNS_EMBEDDING && block == 0 && works) {
                     PackedRows<DIM> rows;
                     drop_others(x, kept_first);
                     pack_rows(rows, x);
@@ -113,7 +126,11 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
                 }
                 thread_block_barrier();
                 gradients.add_examples<rest>(me, memory, block, first, tiles, 1 - buffer);
-                if (block == 0 && (pack1.first + pack1.examples) % RECENT == 0) {  // 16 more examples are complete
+                if constexpr (CAUSAL) {
+                    if (block == 0) {
+                        language.add_embedding(me, me.warp, WARPS, memory, GROUPS, buffer ? 0 : ~0, first == 0);
+                    }
+                } else if (block == 0 && (pack1.first + pack1.examples) % RECENT == 0) {  // 16 more are complete
                     gradients.add_classifier(me, recent, pack1.first < RECENT);
                 }
                 if (block == 0 && thread_index() == 0) {
@@ -124,6 +141,7 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
             }
         }
         const Thread me;
+        if constexpr (CAUSAL) language.apply(me, rule.at_step(arguments.corrections + 2 * step), weights);
         gradients.apply(me, rule.at_step(arguments.corrections + 2 * step), weights);
         there = NO_BLOCK;
         thread_block_barrier();

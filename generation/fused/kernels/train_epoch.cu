@@ -16,33 +16,32 @@
 // on its population.
 #include "gradients.cuh"
 #include "handouts.cuh"
-#include "inputs.cuh"
+#include "language_gradients.cuh"
 
 constexpr int TRAIN_THREADS = WARPS * WARP;
-constexpr long long PARKED_WORDS = Parking::WORDS + Gradients::WORDS;  // of device memory, per model
+constexpr long long PARKED_WORDS = Parking::WORDS + Gradients::WORDS + LanguageGradients::WORDS;  // of device memory
 
 // Buffers that the tokens of a group's examples are copied to.
 struct InputBuffers {
-    static constexpr int COUNT = IMAGES ? 2 : 1;  // patches are needed until an example ends, word vectors are not
-    static constexpr u32 BYTES = COUNT * TokenRows<FEATURES>::BYTES;
+    static constexpr int COUNT = LEARNS_EMBEDDING ? 2 : 1;  // for weight gradients, tokens are needed to the end
+    static constexpr u32 BYTES = COUNT * InputRows::BYTES;
     u32 start;
-    DEVICE TokenRows<FEATURES> operator[](int turn) const {
-        return {start + (COUNT > 1 ? turn : 0) * TokenRows<FEATURES>::BYTES, 0};
-    }
+    DEVICE InputRows operator[](int turn) const { return {start + (COUNT > 1 ? turn : 0) * InputRows::BYTES, 0}; }
 };
 
 // Shared memory:  weights │ classifier's rows of 16 examples │ losses │ sums │ tokens │ example of group 0, 1 ...
-// With ROLES there are rows and losses of 32 examples, since groups run ahead of the adders, followed by │ handouts.
+// With ROLES there are rows and losses of 32 examples, since groups run ahead of the adders, followed by │ handouts. A
+// language model has neither the classifier's rows nor sums over tokens, and each of its warps a loss.
 struct TrainMemory {
     static constexpr u32 RECENT_EXAMPLES = Weights::BYTES;
     static constexpr int SETS = ROLES ? 2 : 1;                         // of 16 recent examples
-    static constexpr u32 LOSSES = RECENT_EXAMPLES + SETS * RecentExamples::BYTES;
-    static constexpr u32 LOSS = 16;                                    // bytes apart
-    static constexpr int LOSSES_KEPT = ROLES ? SETS * RECENT : GROUPS * GROUP_WARPS;  // or those of a round
+    static constexpr u32 LOSSES = RECENT_EXAMPLES + (CAUSAL ? 0 : SETS * RecentExamples::BYTES);
+    static constexpr u32 WARP_LOSS = 16, LOSS = CAUSAL ? GROUP_WARPS * WARP_LOSS : 16;  // bytes apart
+    static constexpr int LOSSES_KEPT = CAUSAL ? 8 : ROLES ? SETS * RECENT : GROUPS * GROUP_WARPS;  // or those of a round
     static constexpr u32 TOTALS = LOSSES + LOSSES_KEPT * LOSS;         // of the epoch, even and odd examples apart
     static constexpr u32 HANDOUTS = (TOTALS + 2 * DOUBLE + 127) / 128 * 128;
     static constexpr u32 SUMS = HANDOUTS + (ROLES ? GROUPS * Handouts::BYTES : 0);
-    static constexpr u32 INPUTS = SUMS + GROUPS * TokenSums::BYTES;
+    static constexpr u32 INPUTS = SUMS + (CAUSAL ? 0 : GROUPS * TokenSums::BYTES);
     static constexpr u32 LINE = larger(128u, PITCH<HIDDEN>);
     static constexpr u32 EXAMPLES = (INPUTS + GROUPS * InputBuffers::BYTES + LINE - 1) / LINE * LINE;
     static constexpr u32 BYTES = EXAMPLES + GROUPS * Example::BYTES;
@@ -64,7 +63,7 @@ static_assert(TrainMemory::INPUTS % 128 == 0, "rows in shared memory start at su
 
 // The arguments of a launch; TrainArguments in compiled.py has the same fields in the same order.
 struct TrainArguments {
-    const u16* tokens;            // [steps, batch, TOKENS, FEATURES] halves
+    const u16* tokens;            // [steps, batch, TOKENS, FEATURES] halves, or [steps, batch, ROWS] of a Window
     const u32* facts;             // [steps, batch] Facts
     const float* positions;       // [TOKENS, DIM]
     const float* corrections;     // [steps, 2] Adam's c₁ and √c₂
@@ -76,7 +75,7 @@ struct TrainArguments {
     float* weights;               // [models, PARAMETERS]
     float* first_moments;         // [models, PARAMETERS]
     float* second_moments;        // [models, PARAMETERS]
-    double* losses;               // [models] mean over the epoch's examples
+    double* losses;               // [models] mean over the epoch's examples, or their tokens
     int steps;
     int batch;
     int first_step;
@@ -84,7 +83,12 @@ struct TrainArguments {
     const u32* packs;             // [steps, batch] Pack, the first pack_counts of each step
     const int* pack_counts;       // [steps]
 
-    DEVICE const u16* example(int index) const { return tokens + (long long)index * TOKENS * FEATURES; }
+    DEVICE const u16* example(int index) const { return tokens + (long long)index * EXAMPLE_WORDS; }
+
+    // A model's own vectors of tokens and positions, or the positions of all.
+    DEVICE const float* vectors(int model) const {
+        return CAUSAL ? weights + (long long)model * PARAMETERS : positions;
+    }
 
     // The packs of a step; without PACKS each is one example.
     DEVICE int packs_of(int step) const { return PACKS ? pack_counts[step] : batch; }
@@ -120,22 +124,32 @@ DEVICE void clear(const TrainMemory& memory) {
     if (thread_index() < 2) store_double(memory.total(thread_index()), 0.0);
 }
 
+// The loss of an example: one number, or a language model's from each warp with tokens.
+DEVICE float loss_of(const TrainMemory& memory, int i) {
+    float loss = load_float(memory.loss(i));
+    #pragma unroll
+    for (int tile = 1; CAUSAL && tile < TOKEN_TILES; tile++) {
+        loss += load_float(memory.loss(i) + tile * memory.WARP_LOSS);
+    }
+    return loss;
+}
+
 // Adds the losses of a pack's examples. One thread does this for all, pack by pack, so that the order is the same in
 // every variant.
 DEVICE void add_losses(const TrainMemory& memory, const Pack& pack) {
     #pragma unroll 1
     for (int i = pack.first; i < pack.first + pack.examples; i++) {
-        store_double(memory.total(i), load_double(memory.total(i)) + load_float(memory.loss(i)));
+        store_double(memory.total(i), load_double(memory.total(i)) + loss_of(memory, i));
     }
 }
 DEVICE double mean_loss(const TrainArguments& arguments, const TrainMemory& memory) {
-    const double examples = (double)arguments.steps * arguments.batch;
+    const double examples = (double)arguments.steps * arguments.batch * (CAUSAL ? TOKENS : 1);
     return (load_double(memory.total(0)) + load_double(memory.total(1))) / examples;
 }
 
 // Starts copying this warp's tile of pack k of a step.
 DEVICE void start_pack(
-    const Thread& me, const TrainArguments& arguments, int step, int k, TokenRows<FEATURES> input
+    const Thread& me, const TrainArguments& arguments, int step, int k, InputRows input
 ) {
     const Pack pack = arguments.pack(step, k);
     if (me.tile >= pack.all_tiles()) return;

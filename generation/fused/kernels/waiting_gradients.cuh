@@ -282,7 +282,7 @@ struct WaitingGradients {
             apply_piece<TILE>(me, optimizer, embedding_tile(piece), embedding_source(me, piece));
         }
         #pragma unroll 1
-        for (int piece = me.warp; piece < CLASSIFIER_TILES; piece += WARPS) {
+        for (int piece = me.warp; !CAUSAL && piece < CLASSIFIER_TILES; piece += WARPS) {
             const int rows = piece < CLASSIFIER1_TILES ? TILE : CLASSES;
             apply_piece<TILE>(me, optimizer, classifier_tile(piece), classifier_source(me, piece), rows);
         }

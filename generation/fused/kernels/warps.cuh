@@ -9,8 +9,3 @@ static_assert(WORKERS <= WARPS, "each example has four warps");
 
 // One number for the example of each group; both are the same where there is one group.
 template <class Number> using PerGroup = Number[2];
-
-template <int COUNT> DEVICE void clear(Sums (&sums)[COUNT]) {
-    #pragma unroll
-    for (int j = 0; j < COUNT; j++) sums[j][0] = sums[j][1] = sums[j][2] = sums[j][3] = 0.0f;
-}

@@ -16,8 +16,9 @@ struct Weights {
     // the other matrices, and all biases; those of a further block lie BLOCK_BIASES later
     static constexpr u32 EMBEDDING = RESIDENT * BLOCK_MATRICES;
     static constexpr u32 CLASSIFIER1 = EMBEDDING + (IMAGES ? Matrix<DIM, FEATURES>::BYTES : 0);
-    static constexpr u32 CLASSIFIER2 = CLASSIFIER1 + Matrix<DIM, DIM>::BYTES;
-    static constexpr u32 EMBEDDING_BIAS = CLASSIFIER2 + Matrix<TILE, DIM>::BYTES;
+    static constexpr u32 UNEMBEDDING = CLASSIFIER1;  // of a language model, instead of the classifier
+    static constexpr u32 CLASSIFIER2 = CLASSIFIER1 + Matrix<CAUSAL ? VOCABULARY_TILES * TILE : DIM, DIM>::BYTES;
+    static constexpr u32 EMBEDDING_BIAS = CLASSIFIER2 + (CAUSAL ? 0 : Matrix<TILE, DIM>::BYTES);
     static constexpr u32 FC1_BIAS = EMBEDDING_BIAS + DIM * FLOAT, FC2_BIAS = FC1_BIAS + HIDDEN * FLOAT;
     static constexpr u32 BLOCK_BIASES = (HIDDEN + DIM) * FLOAT;
     static constexpr u32 CLASSIFIER1_BIAS = FC1_BIAS + RESIDENT * BLOCK_BIASES;
@@ -45,6 +46,9 @@ struct Weights {
         return {start + place * BLOCK_MATRICES, start + place * BLOCK_BIASES};
     }
     DEVICE Matrix<DIM, FEATURES> embedding() const { return {start, EMBEDDING}; }
+    DEVICE Matrix<TILE, DIM> unembedding(int tile) const {  // of 16 tokens; the last is padded with zeros
+        return {start + tile * Matrix<TILE, DIM>::BYTES, UNEMBEDDING};
+    }
     DEVICE Matrix<DIM, DIM> classifier1() const { return {start, CLASSIFIER1}; }
     DEVICE Matrix<TILE, DIM> classifier2() const { return {start, CLASSIFIER2}; }  // padded to 16 classes
     DEVICE Biases<DIM> embedding_bias() const { return {start + EMBEDDING_BIAS}; }
@@ -96,6 +100,14 @@ DEVICE void load_matrix(const float* flat, Matrix<M, N> matrix, const Loader& lo
     }
 }
 
+// Sets the rows of a matrix from `first` on to zero.
+template <int M, int N> DEVICE void clear_rows(Matrix<M, N> matrix, const Loader& loader, int first) {
+    constexpr int row_words = PITCH<N> / FLOAT;
+    for (int i = first * row_words + loader.index; i < M * row_words; i += loader.count) {
+        store_word(matrix.address() + i * FLOAT, 0);
+    }
+}
+
 template <int COUNT>
 DEVICE void load_biases(const float* flat, Biases<COUNT> biases, const Loader& loader, int count = COUNT) {
     for (int i = loader.index; i < count; i += loader.count) store_float(biases.address + i * FLOAT, flat[i]);
@@ -133,13 +145,15 @@ DEVICE void load_weights(const float* flat, Weights weights, const Loader& loade
         load_matrix(flat + FLAT_EMBEDDING, weights.embedding(), loader);
         load_biases(flat + FLAT_EMBEDDING_BIAS, weights.embedding_bias(), loader);
     }
+    if constexpr (CAUSAL) {
+        const Matrix<VOCABULARY_TILES * TILE, DIM> unembedding = {weights.start, Weights::UNEMBEDDING};
+        load_matrix(flat + FLAT_UNEMBEDDING, unembedding, loader, CLASSES);
+        return clear_rows(unembedding, loader, CLASSES);
+    }
     load_matrix(flat + FLAT_CLASSIFIER1, weights.classifier1(), loader);
     load_biases(flat + FLAT_CLASSIFIER1_BIAS, weights.classifier1_bias(), loader);
     load_matrix(flat + FLAT_CLASSIFIER2, weights.classifier2(), loader, CLASSES);
-    constexpr int row_words = PITCH<DIM> / FLOAT;
-    for (int i = CLASSES * row_words + loader.index; i < TILE * row_words; i += loader.count) {
-        store_word(weights.classifier2().address() + i * FLOAT, 0);
-    }
+    clear_rows(weights.classifier2(), loader, CLASSES);
     load_biases(flat + FLAT_CLASSIFIER2_BIAS, weights.classifier2_bias(), loader, CLASSES);
     for (int i = CLASSES + loader.index; i < TILE; i += loader.count) {
         store_float(weights.classifier2_bias().address + i * FLOAT, 0.0f);

@@ -421,6 +421,10 @@ inline void read_floats(float& x, float& y, const float* address) {
     y = address[1];
 }
 
+inline void write_floats(float* address, float x, float y) {
+    address[0] = x;
+    address[1] = y;
+}
 inline void write_words(u32* address, const u32 (&r)[4]) { std::memcpy(address, r, sizeof r); }
 inline void read_words(u32 (&r)[4], const u32* address) { std::memcpy(r, address, sizeof r); }
 inline void write_words(u32* address, const float (&r)[4]) { std::memcpy(address, r, sizeof r); }
@@ -442,6 +446,8 @@ inline void load_floats(float& x, float& y, u32 address) {
     std::memcpy(&x, to_read(address, 8), 4);
     std::memcpy(&y, shared_memory + address + 4, 4);
 }
+inline void store_floats(u32 address, const float (&r)[4]) { std::memcpy(to_write(address, 16), r, 16); }
+inline void load_floats(float (&r)[4], u32 address) { std::memcpy(r, to_read(address, 16), 16); }
 inline void store_double(u32 address, double x) { std::memcpy(to_write(address, 8), &x, 8); }
 inline double load_double(u32 address) {
     double x;
