@@ -21,16 +21,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from nfn.predictors.baselines import MLPPredictor, RawMomentsPredictor, StatNN
 from nfn.predictors.conformal import MOST_BINS, ConformalInterval
 from nfn.predictors.gauge_nfn import GaugeNFN, InvariantNFN, ResponseNFN
-from nfn.predictors.hidden_probes import HiddenProbeNFN
-from nfn.predictors.mlp import MLPPredictor
 from nfn.predictors.predictor import Predictor
-from nfn.predictors.probe_generator import ProbeGenNFN
-from nfn.predictors.probes import ProbeNFN
+from nfn.predictors.probes import HiddenProbeNFN, ProbeGenNFN, ProbeNFN
 from nfn.predictors.quasi_nfn import QuasiNFN
-from nfn.predictors.raw_moments import RawMomentsPredictor
-from nfn.predictors.statnn import StatNN
 from nfn.predictors.transformer_nfn import TransformerNFN
 from zoo import TransformerSpec, TransformerWeights
 from zoo.format.schema import GAP, labels_of
