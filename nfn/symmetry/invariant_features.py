@@ -16,7 +16,7 @@ slow modes of its positions, reach every block directly too: their paths to the 
 are read one by one (``zoo.transformer.circuits`` has them for people).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from math import isqrt, pi, sqrt
 from types import MappingProxyType
@@ -34,8 +34,6 @@ _MOST_TOKENS = 128  # of a vocabulary, the first ones
 _MODES = ((0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0))  # frequencies along rows and columns of patches
 _TEXT_MODES = tuple((0, frequency) for frequency in range(1, 9))  # of positions that have no mean
 
-_NamedFeatures = Callable[[TransformerWeights], dict[str, Tensor]]
-
 
 def invariant_features(weights: TransformerWeights) -> Float[Tensor, "*batch features"]:
     """The numbers of ``named_features`` side by side: none is changed by the whole group. Differentiable.
@@ -43,41 +41,21 @@ def invariant_features(weights: TransformerWeights) -> Float[Tensor, "*batch fea
     Computed in float64 and rounded once, to the dtype of the weights. They are NaN for a checkpoint with a weight that
     is not finite.
     """
-    return _side_by_side(weights, named_features)
-
-
-def classifier_invariants(weights: TransformerWeights) -> Float[Tensor, "*batch features"]:
-    """The same for the classifier alone."""
-    return _side_by_side(weights, _named_classifier_features)
-
-
-def _side_by_side(weights: TransformerWeights, named: _NamedFeatures) -> Float[Tensor, "*batch features"]:
     flat = weights.flat()
     finite = torch.isfinite(flat).all(-1, keepdim=True)
     # eigenvalues of a matrix with NaN raise an error, and the other checkpoints would be lost
     usable = TransformerWeights.from_flat(weights.spec, torch.where(finite, flat, 0.0), check_finite=False)
-    return torch.where(finite, torch.cat(list(named(usable).values()), dim=-1), torch.nan).to(flat.dtype)
+    return torch.where(finite, torch.cat(list(named_features(usable).values()), dim=-1), torch.nan).to(flat.dtype)
 
 
 @lru_cache
 def feature_layout(spec: TransformerSpec) -> MappingProxyType[str, int]:
     """The names of the features and how many numbers each has."""
-    return MappingProxyType(_feature_counts(spec, named_features))
-
-
-@lru_cache
-def classifier_feature_count(spec: TransformerSpec) -> int:
-    """How many numbers ``classifier_invariants`` gives."""
-    return sum(_feature_counts(spec, _named_classifier_features).values())
-
-
-def _feature_counts(spec: TransformerSpec, named: _NamedFeatures) -> dict[str, int]:
     # shapes alone would do, but torch takes seconds to load what computes without memory
-    device = torch.device("cpu" if spec.num_parameters <= _LARGEST_TRIED else "meta")
-    with device:
+    with torch.device("cpu" if spec.num_parameters <= _LARGEST_TRIED else "meta"):
         flat = torch.zeros(1, spec.num_parameters, dtype=torch.float64)
-        features = named(TransformerWeights.from_flat(spec, flat, check_finite=False))
-    return {name: feature.shape[-1] for name, feature in features.items()}
+        features = named_features(TransformerWeights.from_flat(spec, flat, check_finite=False))
+    return MappingProxyType({name: feature.shape[-1] for name, feature in features.items()})
 
 
 def named_features(weights: TransformerWeights) -> dict[str, Float[Tensor, "*batch count"]]:
@@ -89,12 +67,6 @@ def named_features(weights: TransformerWeights) -> dict[str, Float[Tensor, "*bat
     features |= _classifier_features(composed, spec)
     features |= _input_features(composed, spec) | _class_features(composed, spec)
     return features | _path_features(composed, spec) if spec.causal else features
-
-
-def _named_classifier_features(weights: TransformerWeights) -> dict[str, Float[Tensor, "*batch count"]]:
-    """The features of the classifier, without the filters of the embedding at the other end."""
-    features = _classifier_features(compose(weights), weights.spec)
-    return {name: values for name, values in features.items() if name != "products of filters"}
 
 
 def _classifier_features(composed: ComposedTransformer, spec: TransformerSpec) -> dict[str, Tensor]:
@@ -167,9 +139,7 @@ def _input_features(composed: ComposedTransformer, spec: TransformerSpec) -> dic
     root, block, units = sqrt(spec.dim), composed.blocks[0], composed.blocks[0].units
     inputs = _pinned_inputs(block.source, spec)
     per_head = inputs[..., None, :, :]
-    scores = per_head.mT @ block.scores @ per_head
-    scores = scores / (1 + scores.square().sum((-2, -1), keepdim=True)).sqrt()
-    written = block.writes @ per_head
+    scores, written = _bounded_scores(block, per_head), block.writes @ per_head
     middle = root * (written.sum(-3) + _carried_on(block, 0, inputs))
     out = root * (units.columns.mT @ (units.rows @ middle) + _carried_on(block, 1, middle))
     ends = [out]
@@ -186,6 +156,12 @@ def _input_features(composed: ComposedTransformer, spec: TransformerSpec) -> dic
         "products of inputs, after block 0": _logarithmic(_lower_triangle(out.mT @ out)),
         "inputs by classes": _logarithmic(3 * read).flatten(-2),
     }
+
+
+def _bounded_scores(block: ComposedBlock, inputs: Float[Tensor, "*batch 1 D k"]) -> Float[Tensor, "*batch h k k"]:
+    """XᵀM_sX/√(1 + ‖XᵀM_sX‖²), the scores of each head between inputs X."""
+    scores = inputs.mT @ block.scores @ inputs
+    return scores / (1 + scores.square().sum((-2, -1), keepdim=True)).sqrt()
 
 
 def _carried_on(block: ComposedBlock, step: int, x: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch n m"] | float:
@@ -280,8 +256,7 @@ def _path_features(composed: ComposedTransformer, spec: TransformerSpec) -> dict
             "units": through_units,
         }
         if number > 0:
-            scores = per_head.mT @ block.scores @ per_head
-            scores = scores / (1 + scores.square().sum((-2, -1), keepdim=True)).sqrt()
+            scores = _bounded_scores(block, per_head)
             paths |= {"scores": scores.sum(-3), "scores, squared": scores.square().sum(-3)}
         features |= {f"block {number}, paths, {name}": _logarithmic(path).flatten(-2) for name, path in paths.items()}
     return features
