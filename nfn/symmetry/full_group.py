@@ -192,25 +192,19 @@ class FullGroupElement(Element):
     def _linear(self, flat: Float[Tensor, "*batch d"]) -> Float[Tensor, "*shape d"]:
         """L(w) in float64, for shifts too."""
         batch = torch.broadcast_shapes(flat.shape[:-1], self.logit_scale.shape)
-        old = TransformerWeights.from_flat(
-            self.spec, flat.double().expand(*batch, self.spec.num_parameters), check_finite=False
-        )
-        blocks, scale = self._blocks().act_on_blocks(old.encoder), pick(self.unit_scales, self.units, -1)
-        scaled = replace(
-            blocks,
-            weight_a=blocks.weight_a * scale[..., None, :],
-            bias_a=blocks.bias_a * scale,
-            weight_b=blocks.weight_b / scale[..., None],
-        )
-        state = old.with_encoder(scaled).state_dict()
-        last = ["unembedding.weight"]
-        if not self.spec.causal:
-            last = ["classifier.fc2.weight", "classifier.fc2.bias"]
-            order, scale = self.classifier_units, pick(self.classifier_unit_scales, self.classifier_units, -1)
-            state["classifier.fc1.weight"] = pick(old["classifier.fc1.weight"], order, -2) * scale[..., None]
-            state["classifier.fc1.bias"] = pick(old["classifier.fc1.bias"], order, -1) * scale
-            columns = pick(old["classifier.fc2.weight"], order[..., None, :], -1)
-            state["classifier.fc2.weight"] = columns / scale[..., None, :]
+        flat = flat.double().expand(*batch, self.spec.num_parameters)
+        old = TransformerWeights.from_flat(self.spec, flat, check_finite=False)
+        in_place = torch.arange(self.spec.hidden_dim, device=self.units.device).expand_as(self.units)
+        heads = replace(self._blocks(), neurons=in_place)
+        state = old.with_encoder(heads.act_on_blocks(old.encoder)).state_dict()
+        orders = (*self.units.unbind(-2), self.classifier_units)
+        scales = (*self.unit_scales.unbind(-2), self.classifier_unit_scales)
+        for prefix, order, scale in zip(self.spec.unit_layers, orders, scales, strict=False):
+            row, bias, column = (f"{prefix}.{name}" for name in ("fc1.weight", "fc1.bias", "fc2.weight"))
+            scale = pick(scale, order, -1)
+            state[row] = pick(state[row], order, -2) * scale[..., None]
+            state[bias] = pick(state[bias], order, -1) * scale
+            state[column] = pick(state[column], order[..., None, :], -1) / scale[..., None, :]
         turns = zip(self.rotations.unbind(-3), self.boundary_scales.unbind(-1), strict=True)
         for boundary, (rotation, boundary_scale) in zip(free_boundaries(self.spec), turns, strict=True):
             scaled_rotation = rotation * boundary_scale[..., None, None]
@@ -218,7 +212,7 @@ class FullGroupElement(Element):
                 state[name] = turned(self.spec, name, state[name], axis, scaled_rotation)
             for name in boundary.readers:
                 state[name] = turned(self.spec, name, state[name], -1, rotation)
-        for name in last:
+        for name in ("unembedding.weight",) if self.spec.causal else ("classifier.fc2.weight", "classifier.fc2.bias"):
             state[name] = state[name] * self.logit_scale[(..., *(None,) * len(self.spec.tensors[name].shape))]
         flattened = (state[name].flatten(-len(slot.shape)) for name, slot in self.spec.tensors.items())
         return torch.cat(list(flattened), dim=-1)

@@ -69,13 +69,7 @@ class GroupElement(Element):
         def matrix(count: int) -> Tensor:
             return torch.eye(count, dtype=torch.float64, device=device).expand(*shape, spec.heads, count, count)
 
-        return GroupElement(
-            heads=permutation(spec.heads),
-            m=matrix(spec.key_dim),
-            n=matrix(spec.value_dim),
-            features=permutation(spec.dim),
-            neurons=permutation(spec.hidden_dim),
-        )
+        return GroupElement._of_factors(spec, permutation, matrix)
 
     @staticmethod
     def sample(
@@ -97,22 +91,23 @@ class GroupElement(Element):
         shape = (*batch_shape, spec.blocks)
 
         def permutation(count: int) -> Tensor:
-            keys = torch.rand(*shape, count, generator=generator, device=generator.device)
-            return keys.argsort(dim=-1)
+            return torch.rand(*shape, count, generator=generator, device=generator.device).argsort(dim=-1)
 
         def matrix(count: int) -> Tensor:
             size = (*shape, spec.heads, count, count)
             return _well_conditioned(size, generator) if entry_range is None else _uniform(size, entry_range, generator)
 
-        drawn = GroupElement(
-            heads=permutation(spec.heads),
-            m=matrix(spec.key_dim),
-            n=matrix(spec.value_dim),
-            features=permutation(spec.dim),
-            neurons=permutation(spec.hidden_dim),
-        )
+        drawn = GroupElement._of_factors(spec, permutation, matrix)
         nothing = GroupElement.identity(spec, batch_shape, device=generator.device)
         return replace(drawn, features=nothing.features) if spec.residual else drawn
+
+    @staticmethod
+    def _of_factors(
+        spec: TransformerSpec, permutation: Callable[[int], Tensor], matrix: Callable[[int], Tensor]
+    ) -> "GroupElement":
+        """τ, M, N, π_O and π_A, made in this order from their sizes."""
+        heads, m, n = permutation(spec.heads), matrix(spec.key_dim), matrix(spec.value_dim)
+        return GroupElement(heads, m, n, features=permutation(spec.dim), neurons=permutation(spec.hidden_dim))
 
     def act(self, weights: TransformerWeights) -> TransformerWeights:
         """g·U: a copy of the weights that computes the same function. Batches of g and of weights are broadcast."""
