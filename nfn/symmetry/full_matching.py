@@ -30,14 +30,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nfn.symmetry.canonical import (
-    DEAD_BOUNDARY,
-    UnitLayer,
-    attention_of,
-    closest_orthogonal,
-    pulled_back,
-    written_size,
-)
+from nfn.symmetry.canonical import DEAD_BOUNDARY, UnitLayer, attention_of, closest_orthogonal, pulled_back, written_size
 from nfn.symmetry.full_group import FullGroupElement
 from nfn.symmetry.paper_matching import Match, NoMatch, assign, check_function, factor, in_head_order, match_pair
 from nfn.symmetry.parts import boundaries, centered, free_boundaries, owners, shift_component
@@ -99,8 +92,7 @@ def _turn_of_tokens(u: TransformerWeights, v: TransformerWeights) -> FullGroupEl
     pairs = [written]
     for prefix in owners(boundary.readers, "query.weight"):
         attention, other = attention_of(u, prefix), attention_of(v, prefix)
-        heads = _match_heads(written, attention, other)
-        attention = in_head_order(attention.select(0, 0), heads).map(lambda tensor: tensor[None])
+        attention = in_head_order(attention, _match_heads(written, attention, other))
         pairs += zip(_pulled(written[0], attention), _pulled(written[1], other), strict=True)
     if "unembedding.weight" in boundary.readers:
         pairs.append((u["unembedding.weight"].mT, v["unembedding.weight"].mT))
@@ -126,7 +118,7 @@ def _align_from_input(first: TransformerWeights, second: TransformerWeights) -> 
     for block in range(spec.blocks):
         ours, theirs = u.blocks[block], v.blocks[block]
         heads = _match_heads(written, ours, theirs)
-        ours = in_head_order(ours.select(0, 0), heads).map(lambda tensor: tensor[None])
+        ours = in_head_order(ours, heads)
         if block > 0:
             rotation = rotate([written, *zip(_pulled(written[0], ours), _pulled(written[1], theirs), strict=True)])
             found["rotations"].append(rotation)
@@ -135,8 +127,8 @@ def _align_from_input(first: TransformerWeights, second: TransformerWeights) -> 
         # What each head writes for each coordinate of what it reads, a basis that both checkpoints share by now.
         values = [(attention.value @ attention.output).flatten(1, 2).mT for attention in (ours, theirs)]
         scale = rescale(torch.linalg.matrix_norm(values[1]), torch.linalg.matrix_norm(values[0]))
-        raw = in_head_order(first.blocks[block].select(0, 0), heads), second.blocks[block].select(0, 0)
-        sizes = [torch.linalg.matrix_norm(w.value @ w.output).repeat_interleave(spec.dim) for w in raw]
+        raw = in_head_order(first.blocks[block], heads), second.blocks[block]
+        sizes = [torch.linalg.matrix_norm(w.value @ w.output)[0].repeat_interleave(spec.dim) for w in raw]
         layers = [UnitLayer.named(w, f"blocks.{block}") for w in (u, v, first, second)]
         rotation, units, unit_scales = _align_units(rotate, _equally_sure(*values, *sizes), *layers)
         ours = replace(ours, output=scale * ours.output @ rotation[:, None].mT)

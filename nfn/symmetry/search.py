@@ -277,9 +277,7 @@ class Search:
             self.found.classifier_units[:] = units
         else:
             self.found.units[:, int(prefix.removeprefix("blocks."))] = units
-        now.rows.copy_(pick(ours.rows, units, -2))
-        now.bias.copy_(pick(ours.bias, units, -1))
-        now.columns.copy_(pick(ours.columns, units[..., None, :], -1))
+        now.copy_units(ours, units)
 
     def _written_at(self, name: str) -> int:
         return next(place for place, boundary in enumerate(self.boundaries) if name in boundary.writers)
