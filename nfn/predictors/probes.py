@@ -39,12 +39,7 @@ class ProbeNFN(Predictor):
     positions: Float[Tensor, "tokens D"]
 
     def __init__(
-        self,
-        spec: TransformerSpec,
-        *,
-        probes: int = 64,
-        width: int = 128,
-        generator: torch.Generator | None = None,
+        self, spec: TransformerSpec, *, probes: int = 64, width: int = 128, generator: torch.Generator | None = None
     ) -> None:
         self.count, self.width, self._options = probes, width, {"probes": probes, "width": width}
         super().__init__(spec, generator=generator)

@@ -73,20 +73,17 @@ def _classifier_features(composed: ComposedTransformer, spec: TransformerSpec) -
     """The classifier's units and classes, and at the other end of the network the filters."""
     units = composed.classifier
     features = {"classifier, source": _spectrum(composed.source / sqrt(spec.dim))}
-    if units is None:
-        classes = composed.class_map()
-        for name, matrix in (("classes", classes), ("class readings", classes @ composed.source_factor)):
-            features[f"products of {name}"] = _logarithmic(_lower_triangle(_first_tokens(matrix @ matrix.mT, -1, -2)))
-            features[f"spectrum of {name}"] = _spectrum(matrix)
-        return features
-    features |= {
-        f"classifier, {name}": values for name, values in _unit_features(units, composed.source_factor).items()
-    }
-    reading = units.columns.mT @ (units.rows @ composed.source_factor)
-    for name, matrix in (("classes", units.columns.mT), ("class readings", reading)):
-        features[f"products of {name}"] = _logarithmic(spec.classes * _lower_triangle(matrix @ matrix.mT))
+    if units is not None:
+        of_units = _unit_features(units, composed.source_factor)
+        features |= {f"classifier, {name}": values for name, values in of_units.items()}
+    classes = composed.class_map() if units is None else units.columns.mT
+    for name, matrix in (("classes", classes), ("class readings", composed.read_classes(composed.source_factor))):
+        products = matrix @ matrix.mT
+        products = _first_tokens(products, -1, -2) if units is None else spec.classes * products
+        features[f"products of {name}"] = _logarithmic(_lower_triangle(products))
         features[f"spectrum of {name}"] = _spectrum(matrix)
-    features["class biases"] = _logarithmic(sqrt(spec.classes) * units.offset)
+    if units is not None:
+        features["class biases"] = _logarithmic(sqrt(spec.classes) * units.offset)
     if spec.patch_size is not None:
         filters = _pinned_filters(composed.blocks[0].source, spec)
         features["products of filters"] = _logarithmic(_lower_triangle(filters.mT @ filters))
