@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nfn.symmetry.group import Element, GroupElement, pick
+from nfn.symmetry.group import Element, GroupElement, compose_factors, invert_factors, pick
 from nfn.symmetry.parts import Part, check_parts, free_boundaries, shift_component
 from zoo import TransformerSpec, TransformerWeights
 
@@ -154,48 +154,20 @@ class FullGroupElement(Element):
         """self∘first: ``g.compose(h).act(w)`` is ``g.act(h.act(w))``."""
         if first.spec != self.spec:
             raise ValueError("these elements act on different transformers: sample both for the same spec")
-        paper = self._blocks().compose(first._blocks())
-        return FullGroupElement(
-            spec=self.spec,
-            **_block_fields(paper),
-            unit_scales=pick(self.unit_scales, first.units.argsort(dim=-1), -1) * first.unit_scales,
-            classifier_units=pick(first.classifier_units, self.classifier_units, -1),
-            classifier_unit_scales=pick(self.classifier_unit_scales, first.classifier_units.argsort(dim=-1), -1)
-            * first.classifier_unit_scales,
-            rotations=self.rotations @ first.rotations,
-            boundary_scales=self.boundary_scales * first.boundary_scales,
-            shifts=self._linear(first.shifts) + self.shifts,
-            logit_scale=self.logit_scale * first.logit_scale,
-        )
+        return replace(compose_factors(self, first), shifts=self._linear(first.shifts) + self.shifts)
 
     def inverse(self) -> "FullGroupElement":
         """The g⁻¹ with ``g.inverse().compose(g)`` the identity."""
-        paper = self._blocks().inverse()
-        linear = FullGroupElement(
-            spec=self.spec,
-            **_block_fields(paper),
-            unit_scales=1 / pick(self.unit_scales, self.units, -1),
-            classifier_units=self.classifier_units.argsort(dim=-1),
-            classifier_unit_scales=1 / pick(self.classifier_unit_scales, self.classifier_units, -1),
-            rotations=self.rotations.mT,
-            boundary_scales=1 / self.boundary_scales,
-            shifts=torch.zeros_like(self.shifts),
-            logit_scale=1 / self.logit_scale,
-        )
-        return replace(linear, shifts=-linear._linear(self.shifts))
-
-    def _blocks(self) -> GroupElement:
-        """Heads, M, N and the order of the units, as an element of the paper's group that permutes no features."""
-        features = torch.arange(self.spec.dim, device=self.heads.device).expand(*self.heads.shape[:-1], self.spec.dim)
-        return GroupElement(heads=self.heads, m=self.m, n=self.n, features=features, neurons=self.units)
+        inverted = invert_factors(self)
+        return replace(inverted, shifts=-inverted._linear(self.shifts))
 
     def _linear(self, flat: Float[Tensor, "*batch d"]) -> Float[Tensor, "*shape d"]:
         """L(w) in float64, for shifts too."""
         batch = torch.broadcast_shapes(flat.shape[:-1], self.logit_scale.shape)
         flat = flat.double().expand(*batch, self.spec.num_parameters)
         old = TransformerWeights.from_flat(self.spec, flat, check_finite=False)
-        in_place = torch.arange(self.spec.hidden_dim, device=self.units.device).expand_as(self.units)
-        heads = replace(self._blocks(), neurons=in_place)
+        nothing = GroupElement.identity(self.spec, tuple(self.heads.shape[:-2]), device=self.heads.device)
+        heads = replace(nothing, heads=self.heads, m=self.m, n=self.n)
         state = old.with_encoder(heads.act_on_blocks(old.encoder)).state_dict()
         orders = (*self.units.unbind(-2), self.classifier_units)
         scales = (*self.unit_scales.unbind(-2), self.classifier_unit_scales)
