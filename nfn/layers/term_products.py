@@ -106,13 +106,7 @@ def _input_slice(term: Term, size: dict[str, int], in_channels: int, start: int)
     return _InputSlice(
         rows=slice(start, start + count),
         summed=tuple(axis for axis, letter in enumerate(term.source_letters) if letter not in remaining),
-        order=(
-            0,
-            1,
-            *(3 + remaining.index(x) for x in term.kept),
-            2,
-            *(3 + remaining.index(x) for x in term.contracted),
-        ),
+        order=(0, 1, *(place[letter] for letter in term.kept), 2, *(place[letter] for letter in term.contracted)),
     )
 
 
