@@ -67,18 +67,14 @@ class _TermGroup:
         return bool(self.kept) and not any(term.coefficient_letters for term in self.terms)
 
 
-def _group_name(term: Term) -> str:
-    kept = "_".join(term.axis[letter] for letter in term.kept) or "all"
-    return f"{term.target}_{kept}" if term.target in ATTENTION else kept
-
-
 def _group_terms(
     terms: Sequence[Term], size: dict[str, int], in_channels: int, out_channels: int
 ) -> tuple[_TermGroup, ...]:
     """Groups the terms and gives every term its submatrix of its group's matrix."""
     by_name: dict[str, list[Term]] = {}
     for term in terms:
-        by_name.setdefault(_group_name(term), []).append(term)
+        kept = "_".join(term.axis[letter] for letter in term.kept) or "all"
+        by_name.setdefault(f"{term.target}_{kept}" if term.target in ATTENTION else kept, []).append(term)
     groups = []
     for name, members in by_name.items():
         inputs: dict[str, _InputSlice] = {}
@@ -129,16 +125,12 @@ class Sources:
         self._tensors = dict(tensors)
 
     def __getitem__(self, name: str) -> Tensor:
+        """A tensor by its name; Σ_s W^(Q,s)·(W^(K,s))ᵀ and Σ_s W^(V,s)·W^(O,s) are computed when first needed."""
         if name not in self._tensors:
-            self._tensors[name] = self._product(name)
+            left, right = (self["query"], self["key"].mT) if name == "qk" else (self["value"], self["output"])
+            # heads and inner dimension are one contracted index
+            self._tensors[name] = left.transpose(-3, -2).flatten(-2) @ right.flatten(-3, -2)
         return self._tensors[name]
-
-    def _product(self, name: str) -> Tensor:
-        """Σ_s W^(Q,s)·(W^(K,s))ᵀ or Σ_s W^(V,s)·W^(O,s): heads and inner dimension are one contracted index."""
-        left, right = ("query", "key") if name == "qk" else ("value", "output")
-        rows = self[left].transpose(-3, -2).flatten(-2)
-        columns = self[right].mT if name == "qk" else self[right]
-        return rows @ columns.flatten(-3, -2)
 
     def reduced(self, name: str, summed: Sequence[int]) -> Tensor:
         """A source summed over some of its axes, counted after [blocks, batch, channels]."""

@@ -72,7 +72,8 @@ def align(
         raise ValueError(f"restarts are at least 0, got {restarts}")
     chosen = check_parts(spec, parts)
     batch = torch.broadcast_shapes(weights.batch_shape, reference.batch_shape)
-    first, second = (_flattened(w, batch) for w in (weights, reference))
+    rows = (w.flat().double().expand(*batch, -1).reshape(-1, spec.num_parameters) for w in (weights, reference))
+    first, second = (TransformerWeights.from_flat(spec, flat) for flat in rows)
     ours, theirs = balancing_element(first, chosen), balancing_element(second, chosen)
     u, v = ours.act(first), theirs.act(second)
     searched = (*chosen, *(("features",) if features else ()))
@@ -239,11 +240,6 @@ def merge(
             others = torch.stack([other.flat() for place, other in enumerate(aligned) if place != number]).mean(0)
             aligned[number] = align(member, TransformerWeights.from_flat(spec, others), parts=parts).weights
     return TransformerWeights.from_flat(spec, torch.stack([member.flat() for member in aligned]).mean(0))
-
-
-def _flattened(weights: TransformerWeights, batch: torch.Size) -> TransformerWeights:
-    flat = weights.flat().double().expand(*batch, weights.spec.num_parameters)
-    return TransformerWeights.from_flat(weights.spec, flat.reshape(-1, weights.spec.num_parameters))
 
 
 def _where(condition: Tensor, one: FullGroupElement, other: FullGroupElement) -> FullGroupElement:

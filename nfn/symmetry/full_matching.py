@@ -62,7 +62,11 @@ def _search(u: TransformerWeights, v: TransformerWeights, epsilon: float) -> Ful
     first, second = (
         TransformerWeights.from_flat(w.spec, w.flat().detach().double().cpu()[None], check_finite=False) for w in (u, v)
     )
-    element = _align(first, second)
+    if u.spec.vocabulary is None:
+        element = _align_from_input(first, second)
+    else:
+        turn = _turn_of_tokens(centered(first), centered(second))
+        element = _align_from_input(turn.act(first), second).compose(turn)
     rest = second.flat() - element.act(first).flat()
     shifts = shift_component(TransformerWeights.from_flat(u.spec, rest, check_finite=False))
     nothing = FullGroupElement.identity(u.spec, (1,))
@@ -73,14 +77,6 @@ def _search(u: TransformerWeights, v: TransformerWeights, epsilon: float) -> Ful
     rescale = replace(nothing, boundary_scales=1 / element.boundary_scales)
     check_function(first, rescale.act(second), epsilon)
     return element.map(lambda tensor: tensor[0])
-
-
-def _align(first: TransformerWeights, second: TransformerWeights) -> FullGroupElement:
-    """The best candidate, without shifts."""
-    if first.spec.vocabulary is None:
-        return _align_from_input(first, second)
-    turn = _turn_of_tokens(centered(first), centered(second))
-    return _align_from_input(turn.act(first), second).compose(turn)
 
 
 def _turn_of_tokens(u: TransformerWeights, v: TransformerWeights) -> FullGroupElement:
@@ -102,7 +98,7 @@ def _turn_of_tokens(u: TransformerWeights, v: TransformerWeights) -> FullGroupEl
 
 
 def _align_from_input(first: TransformerWeights, second: TransformerWeights) -> FullGroupElement:
-    """The best candidate that leaves basis and scale of the input alone."""
+    """The best candidate that leaves basis and scale of the input alone, without shifts."""
     spec, u, v = first.spec, centered(first), centered(second)
     known = torch.eye(spec.dim, dtype=torch.float64)[None]
     written: _Pair = (known, known)

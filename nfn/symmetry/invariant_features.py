@@ -174,7 +174,9 @@ def _pinned_inputs(source: Float[Tensor, "*batch D sources"], spec: TransformerS
         return torch.cat([_first_tokens(source[..., :words], -1), positions], dim=-1)
     if spec.patch_size is None:
         return source[..., :_MOST_INPUTS]
-    positions = source[..., -spec.tokens :] @ _position_modes(spec.tokens).to(source)
+    side = isqrt(spec.tokens)
+    grid = (side, side) if side * side == spec.tokens else (1, spec.tokens)  # one row where patches make no square
+    positions = source[..., -spec.tokens :] @ _grid_modes(*grid, _MODES).to(source)
     return torch.cat([_pinned_filters(source, spec), positions], dim=-1)
 
 
@@ -188,13 +190,6 @@ def _pinned_filters(source: Float[Tensor, "*batch D sources"], spec: Transformer
     modes = _grid_modes(size, size, [(down, across) for down in side for across in side]).to(source)
     of_channels = source[..., :pixels].unflatten(-1, (spec.channels, size**2)) @ modes
     return torch.cat([of_channels.flatten(-2)[..., :_MOST_INPUTS], source[..., pixels : pixels + 1]], dim=-1)
-
-
-def _position_modes(tokens: int) -> Float[Tensor, "tokens modes"]:
-    """Slow modes of the grid of patches: a square, or one row where the patches do not make one."""
-    side = isqrt(tokens)
-    rows, columns = (side, side) if side * side == tokens else (1, tokens)
-    return _grid_modes(rows, columns, _MODES)
 
 
 def _grid_modes(rows: int, columns: int, modes: Sequence[tuple[int, int]]) -> Float[Tensor, "positions modes"]:

@@ -132,17 +132,11 @@ class Moments(NamedTuple):
             moments.rows[name] = rows[1].mT @ rows[0] / rows[0].shape[1]
             for prefix in owners([name], "fc1.weight"):
                 layers = (UnitLayer.named(w, prefix) for w in (u, v))
-                ours, theirs = (
-                    _unit_columns(F.relu(x @ layer.rows.mT + layer.bias[:, None]))
-                    for x, layer in zip(rows, layers, strict=True)
-                )
+                active = [F.relu(x @ w.rows.mT + w.bias[:, None]) for x, w in zip(rows, layers, strict=True)]
+                # centered and of norm 1; zero for a unit that is always the same
+                ours, theirs = (F.normalize(x - x.mean(1, keepdim=True), dim=1) for x in active)
                 moments.units[prefix] = theirs.mT @ ours
         return moments
-
-
-def _unit_columns(activations: Float[Tensor, "b n units"]) -> Float[Tensor, "b n units"]:
-    """Centered and of norm 1; zero for a unit that is always the same."""
-    return F.normalize(activations - activations.mean(1, keepdim=True), dim=1)
 
 
 class Search:
@@ -187,7 +181,10 @@ class Search:
             for place in places:
                 if by_weights and (number > 0 or (self.from_names and "rotations" in self.parts)):
                     self._settle(place)
-                self._match_readers(place)
+                for prefix in owners(self.boundaries[place].readers, "query.weight"):
+                    self._match_heads(prefix, place)
+                for prefix in owners(self.boundaries[place].readers, "fc1.weight") if "units" in self.parts else ():
+                    self._match_units(prefix, place)
             orders = (self.found.heads, self.found.units, self.found.classifier_units)
             now = torch.cat([part.flatten().to(self.u.flat()) for part in (*self.rotations, *orders)])
             if before is not None and float((now - before).abs().max()) <= _STILL:
@@ -207,14 +204,6 @@ class Search:
         elif "features" in self.parts and all(name.endswith("output.weight") for name in boundary.writers):
             order = _assignments(self._products(place))
             self.rotations[place] = torch.eye(self.spec.dim).to(self.u.flat())[order]
-
-    def _match_readers(self, place: int) -> None:
-        """Heads and units that read from a boundary."""
-        readers = self.boundaries[place].readers
-        for prefix in owners(readers, "query.weight"):
-            self._match_heads(prefix, place)
-        for prefix in owners(readers, "fc1.weight") if "units" in self.parts else ():
-            self._match_units(prefix, place)
 
     def _products(self, place: int) -> Float[Tensor, "b D D"]:
         """Σ v·uᵀ over everything that writes into a boundary and reads from it, or over the rows that are read."""
