@@ -76,8 +76,8 @@ def canonicalize(weights: TransformerWeights, parts: Iterable[str] | None = None
             _remove_unwritten(torch.cat([*_written_in_any_basis(result, boundary), *outputs], dim=-1), attention)
         if scale and not boundary.pinned:  # again: values may have been taken out since
             _scale_writers(result, boundary)
-        for attention in readers:
-            _fix_order_of_heads(attention, chosen)
+        for attention in readers if "heads" in chosen else ():
+            _fix_order_of_heads(attention)
         if turn and not boundary.pinned:
             rotation = _canonical_rotation(_turning_vectors(result, boundary))
             for name, axis in {**boundary.writers, **dict.fromkeys(boundary.readers, -1)}.items():
@@ -205,16 +205,13 @@ def _fix_units(layer: UnitLayer, parts: tuple[Part, ...]) -> None:
         layer.copy_units(layer, size.argsort(dim=-1, descending=True, stable=True))
 
 
-def _fix_order_of_heads(attention: BlockWeights, parts: tuple[Part, ...]) -> None:
+def _fix_order_of_heads(attention: BlockWeights) -> None:
     """The order of a block's heads, in place."""
-    if "heads" not in parts:
-        return
     writing = torch.linalg.matrix_norm(attention.value @ attention.output)
     size = torch.linalg.vector_norm(writing, dim=-1, keepdim=True)
     share = torch.where(size > DEAD_BOUNDARY, writing / torch.where(size > 0, size, 1), 0)
-    order = (torch.linalg.matrix_norm(attention.query @ attention.key.mT) + share).argsort(
-        dim=-1, descending=True, stable=True
-    )
+    rank = torch.linalg.matrix_norm(attention.query @ attention.key.mT) + share
+    order = rank.argsort(dim=-1, descending=True, stable=True)
     for tensor in (attention.query, attention.key, attention.value, attention.output):
         tensor.copy_(pick(tensor, order, -3))
 

@@ -60,7 +60,7 @@ class FullGroupElement(Element):
             return torch.ones((), dtype=torch.float64, device=device).expand((*batch_shape, *shape))
 
         eye = torch.eye(spec.dim, dtype=torch.float64, device=device)
-        free, units = len(free_boundaries(spec)), _classifier_units(spec)
+        free, units = len(free_boundaries(spec)), 0 if spec.causal else spec.dim
         return FullGroupElement(
             spec=spec,
             **_block_fields(paper),
@@ -92,7 +92,7 @@ class FullGroupElement(Element):
         if not scale_range >= 1:
             raise ValueError(f"scale_range must be a number of at least 1, got {scale_range!r}")
         paper = GroupElement.sample(spec, batch_shape, generator=generator)
-        free, classifier_units = len(free_boundaries(spec)), _classifier_units(spec)
+        free, classifier_units = len(free_boundaries(spec)), 0 if spec.causal else spec.dim
 
         def uniform(*shape: int) -> Tensor:
             size = (*batch_shape, *shape)
@@ -199,10 +199,6 @@ def turned(
     if others == 0:
         return (rotation @ vectors[..., None])[..., 0]
     return (vectors @ rotation.mT[(..., *(None,) * (others - 1), slice(None), slice(None))]).movedim(-1, axis)
-
-
-def _classifier_units(spec: TransformerSpec) -> int:
-    return 0 if spec.causal else spec.dim
 
 
 def _block_fields(element: GroupElement) -> dict[str, Tensor]:

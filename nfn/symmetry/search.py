@@ -126,9 +126,8 @@ class Moments(NamedTuple):
         for weights, taken in zip((u, v), steps, strict=True):
             population_logits(spec, weights.flat(), inputs, None, dtype=weights.flat().dtype, steps=taken)
         for name, *both in zip(readers, *steps, strict=True):
-            rows = [
-                (step.rows.mean(-2) if name.startswith("classifier.") else step.rows.flatten(1, 2)) for step in both
-            ]
+            pooled = name.startswith("classifier.")
+            rows = [step.rows.mean(-2) if pooled else step.rows.flatten(1, 2) for step in both]
             moments.rows[name] = rows[1].mT @ rows[0] / rows[0].shape[1]
             for prefix in owners([name], "fc1.weight"):
                 layers = (UnitLayer.named(w, prefix) for w in (u, v))
