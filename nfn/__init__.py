@@ -7,16 +7,12 @@ from zoo.lazy_names import lazy_names
 if TYPE_CHECKING:
     from nfn import testing
     from nfn.layers.polynomial import EquivariantLayer, InvariantLayer
+    from nfn.predictors.baselines import MLPPredictor, RawMomentsPredictor, StatNN
     from nfn.predictors.component_predictor import flat_features
     from nfn.predictors.gauge_nfn import GaugeNFN, InvariantNFN, ResponseNFN
-    from nfn.predictors.hidden_probes import HiddenProbeNFN
-    from nfn.predictors.mlp import MLPPredictor
     from nfn.predictors.predictor import Predictor
-    from nfn.predictors.probe_generator import ProbeGenNFN
-    from nfn.predictors.probes import ProbeNFN
+    from nfn.predictors.probes import HiddenProbeNFN, ProbeGenNFN, ProbeNFN
     from nfn.predictors.quasi_nfn import QuasiNFN
-    from nfn.predictors.raw_moments import RawMomentsPredictor
-    from nfn.predictors.statnn import StatNN
     from nfn.predictors.storage import Prediction, Pretrained, load_predictor, load_pretrained, save_predictor
     from nfn.predictors.transformer_nfn import TransformerNFN
     from nfn.symmetry.alignment import Alignment, align, interpolate, made_up_inputs, merge

@@ -125,13 +125,10 @@ def _elements_of_each_part(
 
 def _random_block_weights(spec: TransformerSpec, channels: int, batch: int, generator: torch.Generator) -> BlockWeights:
     """Random weights in U^channels in float64, entries standard normal."""
-    size = sizes(spec)
-
-    def tensor(name: str) -> Tensor:
-        shape = (batch, channels, spec.blocks, *(size[axis] for axis in AXES[name]))
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-    return BlockWeights(**{name: tensor(name) for name in TENSOR_NAMES})
+    size, lead = sizes(spec), (batch, channels, spec.blocks)
+    shapes = {name: (*lead, *(size[axis] for axis in AXES[name])) for name in TENSOR_NAMES}
+    drawn = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
+    return BlockWeights(**drawn)
 
 
 def _check_close(actual: Tensor, expected: Tensor, tolerance: float, message: str) -> None:

@@ -76,12 +76,7 @@ class EquivariantLayer(_PolynomialLayer):
     """
 
     def __init__(
-        self,
-        spec: TransformerSpec,
-        in_channels: int,
-        out_channels: int,
-        *,
-        generator: torch.Generator | None = None,
+        self, spec: TransformerSpec, in_channels: int, out_channels: int, *, generator: torch.Generator | None = None
     ) -> None:
         super().__init__(EQUIVARIANT_TERMS, spec, in_channels, out_channels, 1, generator)
 

@@ -67,18 +67,14 @@ class _TermGroup:
         return bool(self.kept) and not any(term.coefficient_letters for term in self.terms)
 
 
-def _group_name(term: Term) -> str:
-    kept = "_".join(term.axis[letter] for letter in term.kept) or "all"
-    return f"{term.target}_{kept}" if term.target in ATTENTION else kept
-
-
 def _group_terms(
     terms: Sequence[Term], size: dict[str, int], in_channels: int, out_channels: int
 ) -> tuple[_TermGroup, ...]:
     """Groups the terms and gives every term its submatrix of its group's matrix."""
     by_name: dict[str, list[Term]] = {}
     for term in terms:
-        by_name.setdefault(_group_name(term), []).append(term)
+        kept = "_".join(term.axis[letter] for letter in term.kept) or "all"
+        by_name.setdefault(f"{term.target}_{kept}" if term.target in ATTENTION else kept, []).append(term)
     groups = []
     for name, members in by_name.items():
         inputs: dict[str, _InputSlice] = {}
@@ -100,13 +96,13 @@ def _group_terms(
 
 def _input_slice(term: Term, size: dict[str, int], in_channels: int, start: int) -> _InputSlice:
     """How a term's source is read, its rows beginning at ``start``."""
-    contracted = [letter for letter in term.source_letters if letter in term.contracted]
-    remaining = [letter for letter in term.source_letters if letter in [*term.kept, *contracted]]
-    count = (1 if term.source == "one" else in_channels) * prod(size[term.axis[letter]] for letter in contracted)
+    remaining = [letter for letter in term.source_letters if letter in term.kept + term.contracted]
+    place = {letter: 3 + number for number, letter in enumerate(remaining)}
+    count = (1 if term.source == "one" else in_channels) * prod(size[term.axis[letter]] for letter in term.contracted)
     return _InputSlice(
         rows=slice(start, start + count),
         summed=tuple(axis for axis, letter in enumerate(term.source_letters) if letter not in remaining),
-        order=(0, 1, *(3 + remaining.index(x) for x in term.kept), 2, *(3 + remaining.index(x) for x in contracted)),
+        order=(0, 1, *(place[letter] for letter in term.kept), 2, *(place[letter] for letter in term.contracted)),
     )
 
 
@@ -129,16 +125,12 @@ class Sources:
         self._tensors = dict(tensors)
 
     def __getitem__(self, name: str) -> Tensor:
+        """A tensor by its name; Σ_s W^(Q,s)·(W^(K,s))ᵀ and Σ_s W^(V,s)·W^(O,s) are computed when first needed."""
         if name not in self._tensors:
-            self._tensors[name] = self._product(name)
+            left, right = (self["query"], self["key"].mT) if name == "qk" else (self["value"], self["output"])
+            # heads and inner dimension are one contracted index
+            self._tensors[name] = left.transpose(-3, -2).flatten(-2) @ right.flatten(-3, -2)
         return self._tensors[name]
-
-    def _product(self, name: str) -> Tensor:
-        """Σ_s W^(Q,s)·(W^(K,s))ᵀ or Σ_s W^(V,s)·W^(O,s): heads and inner dimension are one contracted index."""
-        left, right = ("query", "key") if name == "qk" else ("value", "output")
-        rows = self[left].transpose(-3, -2).flatten(-2)
-        columns = self[right].mT if name == "qk" else self[right]
-        return rows @ columns.flatten(-3, -2)
 
     def reduced(self, name: str, summed: Sequence[int]) -> Tensor:
         """A source summed over some of its axes, counted after [blocks, batch, channels]."""
@@ -162,17 +154,11 @@ class TermProducts(nn.Module):
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        self.terms = tuple(terms)
-        self.size = dict(size)
-        self.in_channels = in_channels
-        self.out_channels = out_channels
+        self.terms, self.size = tuple(terms), dict(size)
+        self.in_channels, self.out_channels = in_channels, out_channels
         self.groups = _group_terms(terms, size, in_channels, out_channels)
-        self.matrices = nn.ParameterDict(
-            {
-                group.name: nn.Parameter(torch.empty(blocks, group.row_count, group.column_count))
-                for group in self.groups
-            }
-        )
+        shapes = {group.name: (blocks, group.row_count, group.column_count) for group in self.groups}
+        self.matrices = nn.ParameterDict({name: nn.Parameter(torch.empty(shape)) for name, shape in shapes.items()})
         self.initialize(generator)
 
     @torch.no_grad()
@@ -190,15 +176,12 @@ class TermProducts(nn.Module):
         """The paper's coefficient of one term for every block, [blocks, e, d, …]: a view of the group's matrix."""
         group = next(group for group in self.groups if term in group.terms)
         matrix = self.matrices[group.name][:, group.inputs[term.source].rows, group.outputs[term.target].columns]
-        contracted = [letter for letter in term.source_letters if letter in term.contracted]
-        length = {letter: self.size[axis] for letter, axis in term.axis.items()}
-        matrix = matrix.unflatten(-1, [self.out_channels, *(length[x] for x in term.created)])
-        channels = [] if term.source == "one" else ["d"]
-        rows = [*(self.in_channels for _ in channels), *(length[x] for x in contracted)]
-        matrix = matrix.unflatten(1, rows) if rows else matrix.squeeze(1)
-        order = [*channels, *contracted, "e", *term.created]
-        wanted = ["e", *channels, *term.coefficient_letters]
-        return matrix.permute(0, *(1 + order.index(letter) for letter in wanted))
+        length = {letter: self.size[axis] for letter, axis in term.axis.items()} | {"d": self.in_channels}
+        rows = ("" if term.source == "one" else "d") + term.contracted
+        matrix = matrix.unflatten(-1, [self.out_channels, *(length[letter] for letter in term.created)])
+        matrix = matrix.unflatten(1, [length[letter] for letter in rows]) if rows else matrix.squeeze(1)
+        order = rows + "e" + term.created
+        return matrix.permute(0, *(1 + order.index(letter) for letter in ("e", *rows[:1], *term.coefficient_letters)))
 
     def forward(self, sources: Sources, batch: int, groups: Sequence[_TermGroup] | None = None) -> dict[str, Tensor]:
         """Every target of the given term groups; all groups for None."""

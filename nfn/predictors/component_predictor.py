@@ -73,10 +73,7 @@ class ComponentReader(nn.Module):
     """A network on some features of one component."""
 
     def __init__(
-        self,
-        features: Callable[[TransformerWeights, Component], Tensor],
-        component: Component,
-        network: nn.Module,
+        self, features: Callable[[TransformerWeights, Component], Tensor], component: Component, network: nn.Module
     ) -> None:
         super().__init__()
         self.features, self.network = features, network

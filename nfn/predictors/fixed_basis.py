@@ -11,11 +11,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from nfn.predictors.gauge_nfn import SOURCES
 from nfn.predictors.input_cache import InputCache
 from nfn.predictors.predictor import dense
 from nfn.predictors.transformer_nfn import TransformerNFN
 from nfn.symmetry.canonical import canonicalize
-from nfn.symmetry.invariant_features import classifier_feature_count, classifier_invariants
+from nfn.symmetry.invariant_features import feature_layout
 from zoo import TransformerWeights
 from zoo.transformer.spec import Component
 
@@ -27,7 +28,7 @@ def _canonical_where_finite(weights: TransformerWeights) -> Float[Tensor, "n d"]
     return torch.where(finite, canonicalize(usable).flat(), rows)
 
 
-_CANONICAL, _INVARIANTS = InputCache(_canonical_where_finite), InputCache(classifier_invariants)
+_CANONICAL = InputCache(_canonical_where_finite)
 
 
 class CanonicalNFN(TransformerNFN):
@@ -67,14 +68,22 @@ class InvariantClassifierNFN(TransformerNFN):
     def build_reader(self, component: Component, generator: torch.Generator) -> tuple[nn.Module, int]:
         if component != "classifier":
             return super().build_reader(component, generator)
-        return dense([classifier_feature_count(self.spec), 10, 10, 10], generator), 10
+        count = sum(size for name, size in feature_layout(self.spec).items() if _is_of_classifier(name))
+        return dense([count, 10, 10, 10], generator), 10
 
     def inputs(self, weights: TransformerWeights | Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch inputs"]:
         """The weights, followed by the invariants of the classifier; NaN where a weight is not finite."""
-        checked = self._checked(weights)
-        return torch.cat([checked.flat(), _INVARIANTS(checked)], dim=-1)
+        checked, layout = self._checked(weights), feature_layout(self.spec)
+        features = SOURCES["invariants"].features(checked).split(list(layout.values()), dim=-1)
+        chosen = [values for name, values in zip(layout, features, strict=True) if _is_of_classifier(name)]
+        return torch.cat([checked.flat(), *chosen], dim=-1)
 
     def read_components(self, inputs: Float[Tensor, "b inputs"]) -> list[Float[Tensor, "b outputs"]]:
         flat, invariants = inputs.split([self.spec.num_parameters, inputs.shape[-1] - self.spec.num_parameters], dim=-1)
         scaled = self.scale(TransformerWeights.from_flat(self.spec, flat, check_finite=False))
         return [reader(invariants if name == "classifier" else scaled) for name, reader in self.parts.items()]
+
+
+def _is_of_classifier(feature: str) -> bool:
+    """Whether a group of invariants describes the classifier alone."""
+    return feature.startswith(("classifier, ", "class biases")) or feature.endswith(("of classes", "of class readings"))

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nfn.predictors.probes import probe_shape
+from nfn.symmetry.invariants import without_mean
 from zoo import TransformerSpec, TransformerWeights
 from zoo.transformer.population import Step, population_logits, prepare_inputs
 
@@ -85,7 +86,7 @@ def responses(
     logits, log_probabilities, probabilities = (
         x[..., :_MOST_CLASSES] if spec.causal else x for x in (logits, log_probabilities, probabilities)
     )
-    centered = _centered(_centered(logits, -1), -2)
+    centered = without_mean(without_mean(logits, -1), -2)
     groups = [
         log_probabilities.flatten(1),
         _quantiles(entropies),
@@ -111,15 +112,11 @@ def _written_sizes(weights: TransformerWeights) -> Float[Tensor, "n steps"]:
     rows. Without the means along D, which LayerNorm takes out.
     """
     encoder = weights.encoder
-    attention = (_centered(encoder.value, -2) @ _centered(encoder.output, -1)).square().sum((-1, -2, -3))
-    rows = _centered(encoder.weight_a, -2).square().sum(-2) + encoder.bias_a.square()
-    columns = _centered(encoder.weight_b, -1).square().sum(-1)
-    mlp = (rows * columns).sum(-1) + _centered(encoder.bias_b, -1).square().sum(-1)
+    attention = (without_mean(encoder.value, -2) @ without_mean(encoder.output, -1)).square().sum((-1, -2, -3))
+    rows = without_mean(encoder.weight_a, -2).square().sum(-2) + encoder.bias_a.square()
+    columns = without_mean(encoder.weight_b, -1).square().sum(-1)
+    mlp = (rows * columns).sum(-1) + without_mean(encoder.bias_b, -1).square().sum(-1)
     return torch.stack([attention, mlp], dim=-1).flatten(1).clamp_min(_LEAST**2).sqrt()
-
-
-def _centered(x: Tensor, dim: int) -> Tensor:
-    return x - x.mean(dim, keepdim=True)
 
 
 def _quantiles(x: Float[Tensor, "n k"]) -> Float[Tensor, "n q"]:

@@ -21,16 +21,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from nfn.predictors.baselines import MLPPredictor, RawMomentsPredictor, StatNN
 from nfn.predictors.conformal import MOST_BINS, ConformalInterval
 from nfn.predictors.gauge_nfn import GaugeNFN, InvariantNFN, ResponseNFN
-from nfn.predictors.hidden_probes import HiddenProbeNFN
-from nfn.predictors.mlp import MLPPredictor
 from nfn.predictors.predictor import Predictor
-from nfn.predictors.probe_generator import ProbeGenNFN
-from nfn.predictors.probes import ProbeNFN
+from nfn.predictors.probes import HiddenProbeNFN, ProbeGenNFN, ProbeNFN
 from nfn.predictors.quasi_nfn import QuasiNFN
-from nfn.predictors.raw_moments import RawMomentsPredictor
-from nfn.predictors.statnn import StatNN
 from nfn.predictors.transformer_nfn import TransformerNFN
 from zoo import TransformerSpec, TransformerWeights
 from zoo.format.schema import GAP, labels_of
@@ -62,7 +58,7 @@ _FLOATS = {"F16", "BF16", "F32", "F64"}
 _PRETRAINED = Path(__file__).parent.parent / "pretrained"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _MAX_BYTES, _MAX_CARD_BYTES = 64 << 20, 1 << 16
-_HALVED = 1 << 16  # matrices with at least this many numbers are stored in half precision
+_HALVED = 1 << 16  # matrices of at least so many numbers are stored in half precision; a scale could be infinite there
 _EDGES, _WIDTHS = "interval.edges", "interval.half_widths"
 _LABEL = "label"  # in the header, unless it is test accuracy
 
@@ -209,7 +205,7 @@ def save_pretrained(predictor: nn.Module, interval: ConformalInterval, path: Pat
     """Writes the file of a predictor and returns its size; the card beside it is written after measuring it."""
     predictor = _storable(predictor)
     tensors = {
-        name: tensor.detach().to(torch.float16 if _is_large_matrix(tensor) else torch.float32).contiguous()
+        name: (tensor.half() if tensor.ndim > 1 and tensor.numel() >= _HALVED else tensor.float()).contiguous()
         for name, tensor in predictor.state_dict().items()
     }
     tensors |= {_EDGES: interval.edges.float(), _WIDTHS: interval.half_widths.float()}
@@ -217,11 +213,6 @@ def save_pretrained(predictor: nn.Module, interval: ConformalInterval, path: Pat
     data = save(tensors, metadata=metadata | ({} if label == "test_accuracy" else {_LABEL: label}))
     write_atomically(path, data)
     return len(data)
-
-
-def _is_large_matrix(tensor: Tensor) -> bool:
-    """The scales of many features are no matrix: the largest would be infinite in half precision."""
-    return tensor.ndim > 1 and tensor.numel() >= _HALVED
 
 
 def load_pretrained(name: str | Path) -> Pretrained:
@@ -246,7 +237,9 @@ def load_pretrained(name: str | Path) -> Pretrained:
     label = header.get(_LABEL, "test_accuracy")
     if label not in (*labels_of(predictor.spec), GAP):
         raise ValueError(f"{path} predicts {label[:80]!r}, which {predictor.spec.task} transformers do not have")
-    return Pretrained(predictor.eval(), interval, _read_card(path.with_suffix(CARD_SUFFIX)), label).eval()
+    card = path.with_suffix(CARD_SUFFIX)
+    described = parse_toml(read_bounded(card, _MAX_CARD_BYTES), str(card)) if card.is_file() else {}
+    return Pretrained(predictor.eval(), interval, described, label).eval()
 
 
 def _packaged(name: str) -> Path:
@@ -262,10 +255,3 @@ def _packaged(name: str) -> Path:
 def pretrained_names() -> list[str]:
     """The fitted predictors that come with this package."""
     return sorted(path.stem for path in _PRETRAINED.glob(f"*{_SUFFIX}"))
-
-
-def _read_card(path: Path) -> dict[str, Any]:
-    """The card of a predictor; empty where it has none."""
-    if not path.is_file():
-        return {}
-    return parse_toml(read_bounded(path, _MAX_CARD_BYTES), str(path))

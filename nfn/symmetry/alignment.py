@@ -1,7 +1,7 @@
 """The element of the whole group that brings one checkpoint closest to another one, without any data.
 
-Both are brought to a balanced form (``balance.py``), between these an isometry is searched for (``search.py``), by
-weights or by what the two networks do on made-up inputs, and the element found may take some gradient steps on a loss.
+Both are brought to a balanced form, between these an isometry is searched for (``search.py``), by weights or by what
+the two networks do on made-up inputs, and the element found may take some gradient steps on a loss.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,12 +12,11 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from nfn.predictors.responses import synthetic_inputs
-from nfn.symmetry.balance import balancing_element
 from nfn.symmetry.canonical import UnitLayer
 from nfn.symmetry.full_group import FullGroupElement, centered_basis
 from nfn.symmetry.full_matching import match_weights
 from nfn.symmetry.parts import check_parts
-from nfn.symmetry.search import FROM_NAMES, IN_PLACE, Moments, Search
+from nfn.symmetry.search import FROM_NAMES, IN_PLACE, Moments, Search, balancing_element
 from zoo import TransformerWeights, build_model
 from zoo.tasks.sampling import generate
 from zoo.transformer.population import population_logits
@@ -73,7 +72,8 @@ def align(
         raise ValueError(f"restarts are at least 0, got {restarts}")
     chosen = check_parts(spec, parts)
     batch = torch.broadcast_shapes(weights.batch_shape, reference.batch_shape)
-    first, second = (_flattened(w, batch) for w in (weights, reference))
+    rows = (w.flat().double().expand(*batch, -1).reshape(-1, spec.num_parameters) for w in (weights, reference))
+    first, second = (TransformerWeights.from_flat(spec, flat) for flat in rows)
     ours, theirs = balancing_element(first, chosen), balancing_element(second, chosen)
     u, v = ours.act(first), theirs.act(second)
     searched = (*chosen, *(("features",) if features else ()))
@@ -120,12 +120,7 @@ def _closest(
 
 
 def _refined(
-    found: FullGroupElement,
-    u: TransformerWeights,
-    v: TransformerWeights,
-    parts: Sequence[str],
-    loss: _Loss,
-    steps: int,
+    found: FullGroupElement, u: TransformerWeights, v: TransformerWeights, parts: Sequence[str], loss: _Loss, steps: int
 ) -> FullGroupElement:
     """The element after some steps of Adam on the mean loss between g·u and v.
 
@@ -135,18 +130,13 @@ def _refined(
     spec, moved = u.spec, found.act(u)
     basis = centered_basis(spec.dim, u.flat().device)
     nothing = FullGroupElement.identity(spec, (len(u.flat()),), device=u.flat().device)
-    shapes = {
-        "rotations": (*nothing.rotations.shape[:-2], spec.dim - 1, spec.dim - 1),
-        "m": nothing.m.shape,
-        "n": nothing.n.shape,
-        "unit_scales": nothing.unit_scales.shape,
+    smooth = {
+        "rotations": ("rotations", basis.mT @ nothing.rotations @ basis),
+        "query_key": ("m", nothing.m),
+        "value_output": ("n", nothing.n),
+        "unit_scales": ("unit_scales", nothing.unit_scales),
     }
-    named = {"rotations": "rotations", "m": "query_key", "n": "value_output", "unit_scales": "unit_scales"}
-    free = {
-        name: torch.zeros(shape, dtype=torch.float64, device=u.flat().device, requires_grad=True)
-        for name, shape in shapes.items()
-        if named[name] in parts
-    }
+    free = {name: torch.zeros_like(now, requires_grad=True) for part, (name, now) in smooth.items() if part in parts}
 
     def step_of(free: dict[str, Tensor]) -> FullGroupElement:
         fields = {name: torch.exp(free[name]) for name in ("unit_scales",) if name in free}
@@ -250,11 +240,6 @@ def merge(
             others = torch.stack([other.flat() for place, other in enumerate(aligned) if place != number]).mean(0)
             aligned[number] = align(member, TransformerWeights.from_flat(spec, others), parts=parts).weights
     return TransformerWeights.from_flat(spec, torch.stack([member.flat() for member in aligned]).mean(0))
-
-
-def _flattened(weights: TransformerWeights, batch: torch.Size) -> TransformerWeights:
-    flat = weights.flat().double().expand(*batch, weights.spec.num_parameters)
-    return TransformerWeights.from_flat(weights.spec, flat.reshape(-1, weights.spec.num_parameters))
 
 
 def _where(condition: Tensor, one: FullGroupElement, other: FullGroupElement) -> FullGroupElement:

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from math import pi, sqrt
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -72,11 +72,12 @@ def canonicalize(weights: TransformerWeights, parts: Iterable[str] | None = None
     for boundary in boundaries(spec):
         readers = [attention_of(result, prefix) for prefix in owners(boundary.readers, "query.weight")]
         for attention in readers if turn and not boundary.pinned else ():
-            _remove_unwritten(_all_written(result, boundary), attention)
+            outputs = [result[f"{prefix}.output.weight"] for prefix in owners(boundary.writers, "output.weight")]
+            _remove_unwritten(torch.cat([*_written_in_any_basis(result, boundary), *outputs], dim=-1), attention)
         if scale and not boundary.pinned:  # again: values may have been taken out since
             _scale_writers(result, boundary)
-        for attention in readers:
-            _fix_order_of_heads(attention, chosen)
+        for attention in readers if "heads" in chosen else ():
+            _fix_order_of_heads(attention)
         if turn and not boundary.pinned:
             rotation = _canonical_rotation(_turning_vectors(result, boundary))
             for name, axis in {**boundary.writers, **dict.fromkeys(boundary.readers, -1)}.items():
@@ -123,12 +124,11 @@ class UnitLayer:
         columns = self.columns * self.reading()[..., None, :]
         return torch.cat([columns if order is None else columns[..., order], self.out_bias[..., None]], dim=-1)
 
-    def scale_to_one(self) -> None:
-        """Multiplies columns and bias so that ``size`` is 1, where it is not zero."""
-        now = self.size()
-        now = torch.where(now > 0, now, 1)
-        self.columns.div_(now[:, None, None])
-        self.out_bias.div_(now[:, None])
+    def copy_units(self, layer: "UnitLayer", order: Int[Tensor, "b units"]) -> None:
+        """Writes the units of a layer into this one, in some order."""
+        self.rows.copy_(pick(layer.rows, order, -2))
+        self.bias.copy_(pick(layer.bias, order, -1))
+        self.columns.copy_(pick(layer.columns, order[..., None, :], -1))
 
 
 def attention_of(weights: TransformerWeights, prefix: str) -> BlockWeights:
@@ -139,10 +139,12 @@ def attention_of(weights: TransformerWeights, prefix: str) -> BlockWeights:
 def _normalize_logits(weights: TransformerWeights) -> None:
     """The last layer in unit size, in place."""
     if weights.spec.causal:
-        size = torch.linalg.matrix_norm(weights["unembedding.weight"])[:, None, None]
-        weights["unembedding.weight"].div_(torch.where(size > 0, size, 1))
+        last, size = [weights["unembedding.weight"]], torch.linalg.matrix_norm(weights["unembedding.weight"])
     else:
-        UnitLayer.named(weights, "classifier").scale_to_one()
+        layer = UnitLayer.named(weights, "classifier")
+        last, size = [layer.columns, layer.out_bias], layer.size()
+    for tensor in last:
+        tensor.div_(torch.where(size > 0, size, 1)[(..., *(None,) * (tensor.ndim - 1))])
 
 
 def written_size(weights: TransformerWeights, boundary: Boundary) -> Float[Tensor, " b"]:
@@ -163,14 +165,8 @@ def _scale_writers(weights: TransformerWeights, boundary: Boundary) -> None:
         weights[name].mul_(factor[(..., *(None,) * len(weights.spec.tensors[name].shape))])
 
 
-def _all_written(weights: TransformerWeights, boundary: Boundary) -> Float[Tensor, "b D sources"]:
-    """All that writes into a boundary, side by side; what attention writes depends on the bases of its heads."""
-    outputs = [weights[f"{prefix}.output.weight"] for prefix in owners(boundary.writers, "output.weight")]
-    return torch.cat([*_written_in_any_basis(weights, boundary), *outputs], dim=-1)
-
-
 def _written_in_any_basis(weights: TransformerWeights, boundary: Boundary) -> list[Float[Tensor, "b D sources"]]:
-    """What tokens, positions and units write."""
+    """What tokens, positions and units write; what attention writes depends on the bases of its heads."""
     units = [UnitLayer.named(weights, prefix).written() for prefix in owners(boundary.writers, "fc2.weight")]
     return [*(weights[name].mT for name in boundary.named_writers), *units]
 
@@ -206,22 +202,16 @@ def _fix_units(layer: UnitLayer, parts: tuple[Part, ...]) -> None:
         layer.bias.mul_(to_rows)
         layer.columns.mul_(to_columns[..., None, :])
     if "units" in parts:
-        order = size.argsort(dim=-1, descending=True, stable=True)
-        layer.rows.copy_(pick(layer.rows, order, -2))
-        layer.bias.copy_(pick(layer.bias, order, -1))
-        layer.columns.copy_(pick(layer.columns, order[..., None, :], -1))
+        layer.copy_units(layer, size.argsort(dim=-1, descending=True, stable=True))
 
 
-def _fix_order_of_heads(attention: BlockWeights, parts: tuple[Part, ...]) -> None:
+def _fix_order_of_heads(attention: BlockWeights) -> None:
     """The order of a block's heads, in place."""
-    if "heads" not in parts:
-        return
     writing = torch.linalg.matrix_norm(attention.value @ attention.output)
     size = torch.linalg.vector_norm(writing, dim=-1, keepdim=True)
     share = torch.where(size > DEAD_BOUNDARY, writing / torch.where(size > 0, size, 1), 0)
-    order = (torch.linalg.matrix_norm(attention.query @ attention.key.mT) + share).argsort(
-        dim=-1, descending=True, stable=True
-    )
+    rank = torch.linalg.matrix_norm(attention.query @ attention.key.mT) + share
+    order = rank.argsort(dim=-1, descending=True, stable=True)
     for tensor in (attention.query, attention.key, attention.value, attention.output):
         tensor.copy_(pick(tensor, order, -3))
 

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nfn.symmetry.group import Element, GroupElement, pick
+from nfn.symmetry.group import Element, GroupElement, compose_factors, invert_factors, pick
 from nfn.symmetry.parts import Part, check_parts, free_boundaries, shift_component
 from zoo import TransformerSpec, TransformerWeights
 
@@ -60,7 +60,7 @@ class FullGroupElement(Element):
             return torch.ones((), dtype=torch.float64, device=device).expand((*batch_shape, *shape))
 
         eye = torch.eye(spec.dim, dtype=torch.float64, device=device)
-        free, units = len(free_boundaries(spec)), _classifier_units(spec)
+        free, units = len(free_boundaries(spec)), 0 if spec.causal else spec.dim
         return FullGroupElement(
             spec=spec,
             **_block_fields(paper),
@@ -92,7 +92,7 @@ class FullGroupElement(Element):
         if not scale_range >= 1:
             raise ValueError(f"scale_range must be a number of at least 1, got {scale_range!r}")
         paper = GroupElement.sample(spec, batch_shape, generator=generator)
-        free, classifier_units = len(free_boundaries(spec)), _classifier_units(spec)
+        free, classifier_units = len(free_boundaries(spec)), 0 if spec.causal else spec.dim
 
         def uniform(*shape: int) -> Tensor:
             size = (*batch_shape, *shape)
@@ -154,63 +154,29 @@ class FullGroupElement(Element):
         """self∘first: ``g.compose(h).act(w)`` is ``g.act(h.act(w))``."""
         if first.spec != self.spec:
             raise ValueError("these elements act on different transformers: sample both for the same spec")
-        paper = self._blocks().compose(first._blocks())
-        return FullGroupElement(
-            spec=self.spec,
-            **_block_fields(paper),
-            unit_scales=pick(self.unit_scales, first.units.argsort(dim=-1), -1) * first.unit_scales,
-            classifier_units=pick(first.classifier_units, self.classifier_units, -1),
-            classifier_unit_scales=pick(self.classifier_unit_scales, first.classifier_units.argsort(dim=-1), -1)
-            * first.classifier_unit_scales,
-            rotations=self.rotations @ first.rotations,
-            boundary_scales=self.boundary_scales * first.boundary_scales,
-            shifts=self._linear(first.shifts) + self.shifts,
-            logit_scale=self.logit_scale * first.logit_scale,
-        )
+        return replace(compose_factors(self, first), shifts=self._linear(first.shifts) + self.shifts)
 
     def inverse(self) -> "FullGroupElement":
         """The g⁻¹ with ``g.inverse().compose(g)`` the identity."""
-        paper = self._blocks().inverse()
-        linear = FullGroupElement(
-            spec=self.spec,
-            **_block_fields(paper),
-            unit_scales=1 / pick(self.unit_scales, self.units, -1),
-            classifier_units=self.classifier_units.argsort(dim=-1),
-            classifier_unit_scales=1 / pick(self.classifier_unit_scales, self.classifier_units, -1),
-            rotations=self.rotations.mT,
-            boundary_scales=1 / self.boundary_scales,
-            shifts=torch.zeros_like(self.shifts),
-            logit_scale=1 / self.logit_scale,
-        )
-        return replace(linear, shifts=-linear._linear(self.shifts))
-
-    def _blocks(self) -> GroupElement:
-        """Heads, M, N and the order of the units, as an element of the paper's group that permutes no features."""
-        features = torch.arange(self.spec.dim, device=self.heads.device).expand(*self.heads.shape[:-1], self.spec.dim)
-        return GroupElement(heads=self.heads, m=self.m, n=self.n, features=features, neurons=self.units)
+        inverted = invert_factors(self)
+        return replace(inverted, shifts=-inverted._linear(self.shifts))
 
     def _linear(self, flat: Float[Tensor, "*batch d"]) -> Float[Tensor, "*shape d"]:
         """L(w) in float64, for shifts too."""
         batch = torch.broadcast_shapes(flat.shape[:-1], self.logit_scale.shape)
-        old = TransformerWeights.from_flat(
-            self.spec, flat.double().expand(*batch, self.spec.num_parameters), check_finite=False
-        )
-        blocks, scale = self._blocks().act_on_blocks(old.encoder), pick(self.unit_scales, self.units, -1)
-        scaled = replace(
-            blocks,
-            weight_a=blocks.weight_a * scale[..., None, :],
-            bias_a=blocks.bias_a * scale,
-            weight_b=blocks.weight_b / scale[..., None],
-        )
-        state = old.with_encoder(scaled).state_dict()
-        last = ["unembedding.weight"]
-        if not self.spec.causal:
-            last = ["classifier.fc2.weight", "classifier.fc2.bias"]
-            order, scale = self.classifier_units, pick(self.classifier_unit_scales, self.classifier_units, -1)
-            state["classifier.fc1.weight"] = pick(old["classifier.fc1.weight"], order, -2) * scale[..., None]
-            state["classifier.fc1.bias"] = pick(old["classifier.fc1.bias"], order, -1) * scale
-            columns = pick(old["classifier.fc2.weight"], order[..., None, :], -1)
-            state["classifier.fc2.weight"] = columns / scale[..., None, :]
+        flat = flat.double().expand(*batch, self.spec.num_parameters)
+        old = TransformerWeights.from_flat(self.spec, flat, check_finite=False)
+        nothing = GroupElement.identity(self.spec, tuple(self.heads.shape[:-2]), device=self.heads.device)
+        heads = replace(nothing, heads=self.heads, m=self.m, n=self.n)
+        state = old.with_encoder(heads.act_on_blocks(old.encoder)).state_dict()
+        orders = (*self.units.unbind(-2), self.classifier_units)
+        scales = (*self.unit_scales.unbind(-2), self.classifier_unit_scales)
+        for prefix, order, scale in zip(self.spec.unit_layers, orders, scales, strict=False):
+            row, bias, column = (f"{prefix}.{name}" for name in ("fc1.weight", "fc1.bias", "fc2.weight"))
+            scale = pick(scale, order, -1)
+            state[row] = pick(state[row], order, -2) * scale[..., None]
+            state[bias] = pick(state[bias], order, -1) * scale
+            state[column] = pick(state[column], order[..., None, :], -1) / scale[..., None, :]
         turns = zip(self.rotations.unbind(-3), self.boundary_scales.unbind(-1), strict=True)
         for boundary, (rotation, boundary_scale) in zip(free_boundaries(self.spec), turns, strict=True):
             scaled_rotation = rotation * boundary_scale[..., None, None]
@@ -218,7 +184,7 @@ class FullGroupElement(Element):
                 state[name] = turned(self.spec, name, state[name], axis, scaled_rotation)
             for name in boundary.readers:
                 state[name] = turned(self.spec, name, state[name], -1, rotation)
-        for name in last:
+        for name in ("unembedding.weight",) if self.spec.causal else ("classifier.fc2.weight", "classifier.fc2.bias"):
             state[name] = state[name] * self.logit_scale[(..., *(None,) * len(self.spec.tensors[name].shape))]
         flattened = (state[name].flatten(-len(slot.shape)) for name, slot in self.spec.tensors.items())
         return torch.cat(list(flattened), dim=-1)
@@ -233,10 +199,6 @@ def turned(
     if others == 0:
         return (rotation @ vectors[..., None])[..., 0]
     return (vectors @ rotation.mT[(..., *(None,) * (others - 1), slice(None), slice(None))]).movedim(-1, axis)
-
-
-def _classifier_units(spec: TransformerSpec) -> int:
-    return 0 if spec.causal else spec.dim
 
 
 def _block_fields(element: GroupElement) -> dict[str, Tensor]:

@@ -30,14 +30,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nfn.symmetry.canonical import (
-    DEAD_BOUNDARY,
-    UnitLayer,
-    attention_of,
-    closest_orthogonal,
-    pulled_back,
-    written_size,
-)
+from nfn.symmetry.canonical import DEAD_BOUNDARY, UnitLayer, attention_of, closest_orthogonal, pulled_back, written_size
 from nfn.symmetry.full_group import FullGroupElement
 from nfn.symmetry.paper_matching import Match, NoMatch, assign, check_function, factor, in_head_order, match_pair
 from nfn.symmetry.parts import boundaries, centered, free_boundaries, owners, shift_component
@@ -69,7 +62,11 @@ def _search(u: TransformerWeights, v: TransformerWeights, epsilon: float) -> Ful
     first, second = (
         TransformerWeights.from_flat(w.spec, w.flat().detach().double().cpu()[None], check_finite=False) for w in (u, v)
     )
-    element = _align(first, second)
+    if u.spec.vocabulary is None:
+        element = _align_from_input(first, second)
+    else:
+        turn = _turn_of_tokens(centered(first), centered(second))
+        element = _align_from_input(turn.act(first), second).compose(turn)
     rest = second.flat() - element.act(first).flat()
     shifts = shift_component(TransformerWeights.from_flat(u.spec, rest, check_finite=False))
     nothing = FullGroupElement.identity(u.spec, (1,))
@@ -82,87 +79,71 @@ def _search(u: TransformerWeights, v: TransformerWeights, epsilon: float) -> Ful
     return element.map(lambda tensor: tensor[0])
 
 
-def _align(first: TransformerWeights, second: TransformerWeights) -> FullGroupElement:
-    """The best candidate, without shifts."""
-    if first.spec.vocabulary is None:
-        return _align_from_input(first, second)
-    turn = _turn_of_tokens(centered(first), centered(second))
-    return _align_from_input(turn.act(first), second).compose(turn)
-
-
 def _turn_of_tokens(u: TransformerWeights, v: TransformerWeights) -> FullGroupElement:
     """c and R of the boundary that learned tokens write into, from centered weights."""
-    spec, boundary = u.spec, boundaries(u.spec)[0]
+    boundary = boundaries(u.spec)[0]
     scale = _ratio(written_size(v, boundary), written_size(u, boundary))
     ours, theirs = (torch.cat([w[name].mT for name in boundary.named_writers], dim=-1) for w in (u, v))
     written: _Pair = (scale * ours, theirs)
     pairs = [written]
     for prefix in owners(boundary.readers, "query.weight"):
         attention, other = attention_of(u, prefix), attention_of(v, prefix)
-        heads = _match_heads(written, attention, other)
-        attention = in_head_order(attention.select(0, 0), heads).map(lambda tensor: tensor[None])
+        attention = in_head_order(attention, _match_heads(written, attention, other))
         pairs += zip(_pulled(written[0], attention), _pulled(written[1], other), strict=True)
     if "unembedding.weight" in boundary.readers:
         pairs.append((u["unembedding.weight"].mT, v["unembedding.weight"].mT))
-    nothing = FullGroupElement.identity(spec, (1,))
-    rotations, scales = nothing.rotations.clone(), nothing.boundary_scales.clone()
-    rotations[:, 0] = _procrustes(pairs)
-    scales[:, 0] = scale
-    return replace(nothing, rotations=rotations, boundary_scales=scales)
+    turn = FullGroupElement.identity(u.spec, (1,)).map(torch.clone)
+    turn.rotations[:, 0], turn.boundary_scales[:, 0] = _procrustes(pairs), scale
+    return turn
 
 
 def _align_from_input(first: TransformerWeights, second: TransformerWeights) -> FullGroupElement:
-    """The best candidate that leaves basis and scale of the input alone."""
+    """The best candidate that leaves basis and scale of the input alone, without shifts."""
     spec, u, v = first.spec, centered(first), centered(second)
     known = torch.eye(spec.dim, dtype=torch.float64)[None]
     written: _Pair = (known, known)
-    nothing = FullGroupElement.identity(spec, (1,))
     rotate, rescale = _procrustes, _ratio
     if spec.residual:  # every boundary has basis and scale of the input
         rotate, rescale = lambda pairs: known, lambda above, below: torch.ones_like(above)
-    found: dict[str, list[Tensor]] = {
-        name: [] for name in ("rotations", "boundary_scales", "heads", "m", "n", "units", "unit_scales")
-    }
+    found = FullGroupElement.identity(spec, (1,)).map(torch.clone)
+    rotations: list[Tensor] = []
+    scales: list[Tensor] = []
     for block in range(spec.blocks):
         ours, theirs = u.blocks[block], v.blocks[block]
         heads = _match_heads(written, ours, theirs)
-        ours = in_head_order(ours.select(0, 0), heads).map(lambda tensor: tensor[None])
+        ours = in_head_order(ours, heads)
         if block > 0:
             rotation = rotate([written, *zip(_pulled(written[0], ours), _pulled(written[1], theirs), strict=True)])
-            found["rotations"].append(rotation)
+            rotations.append(rotation)
             turned = {name: rotation[:, None] @ getattr(ours, name) for name in ("query", "key", "value")}
             ours = replace(ours, **turned)
         # What each head writes for each coordinate of what it reads, a basis that both checkpoints share by now.
         values = [(attention.value @ attention.output).flatten(1, 2).mT for attention in (ours, theirs)]
         scale = rescale(torch.linalg.matrix_norm(values[1]), torch.linalg.matrix_norm(values[0]))
-        raw = in_head_order(first.blocks[block].select(0, 0), heads), second.blocks[block].select(0, 0)
-        sizes = [torch.linalg.matrix_norm(w.value @ w.output).repeat_interleave(spec.dim) for w in raw]
+        raw = in_head_order(first.blocks[block], heads), second.blocks[block]
+        sizes = [torch.linalg.matrix_norm(w.value @ w.output)[0].repeat_interleave(spec.dim) for w in raw]
         layers = [UnitLayer.named(w, f"blocks.{block}") for w in (u, v, first, second)]
         rotation, units, unit_scales = _align_units(rotate, _equally_sure(*values, *sizes), *layers)
         ours = replace(ours, output=scale * ours.output @ rotation[:, None].mT)
         m = factor(ours.query[0], theirs.query[0], theirs.key[0], ours.key[0]).mT
         n = factor(ours.value[0], theirs.value[0], theirs.output[0].mT, ours.output[0].mT)
-        found["heads"].append(heads)
-        found["m"].append(_invertible(m)[heads.argsort()])
-        found["n"].append(_invertible(n)[heads.argsort()])
-        found["units"].append(units)
-        found["unit_scales"].append(unit_scales)
-        found["rotations"].append(rotation)
-        found["boundary_scales"] += [scale, rescale(layers[1].size(), layers[0].size())]
+        found.heads[0, block], found.units[0, block], found.unit_scales[0, block] = heads, units, unit_scales
+        found.m[0, block], found.n[0, block] = _invertible(m)[heads.argsort()], _invertible(n)[heads.argsort()]
+        rotations.append(rotation)
+        scales += [scale, rescale(layers[1].size(), layers[0].size())]
         if not spec.residual:
             each = [x.written_in_unit_size(order) for x, order in zip(layers, (units, None) * 2, strict=True)]
             written = _equally_sure(*each[:2], *(torch.linalg.vector_norm(x, dim=-2) for x in each[2:]))
     if not spec.causal:
         layers = [UnitLayer.named(w, "classifier") for w in (u, v, first, second)]
         rotation, units, unit_scales = _align_units(rotate, written, *layers)
-        found["rotations"].append(rotation)
-        nothing = replace(nothing, classifier_units=units[None], classifier_unit_scales=unit_scales[None])
-    turns = {name: torch.cat(found.pop(name))[None] for name in ("rotations", "boundary_scales")}
+        rotations.append(rotation)
+        found.classifier_units[0], found.classifier_unit_scales[0] = units, unit_scales
     if not spec.residual:
-        first_turn = len(free_boundaries(spec)) - turns["rotations"].shape[1]  # 1 where the input has one of its own
-        joined = {name: torch.cat([getattr(nothing, name)[:, :first_turn], x], dim=1) for name, x in turns.items()}
-        nothing = replace(nothing, **joined)
-    return replace(nothing, **{name: torch.stack(tensors)[None] for name, tensors in found.items()})
+        first_turn = len(free_boundaries(spec)) - len(scales)  # 1 where the input has one of its own
+        found.rotations[0, first_turn : first_turn + len(rotations)] = torch.cat(rotations)
+        found.boundary_scales[0, first_turn:] = torch.cat(scales)
+    return found
 
 
 def _pulled(written: Float[Tensor, "1 D n"], attention: BlockWeights) -> tuple[Tensor, Tensor, Tensor]:

@@ -26,6 +26,8 @@ from zoo import BlockWeights, TransformerSpec, TransformerWeights
 # Beyond this condition number a float32 weight keeps fewer than three digits of the product it takes part in.
 _MAX_CONDITION = 1e4
 _Element = TypeVar("_Element", bound="Element")
+_ORDERED_BY = {"m": "heads", "n": "heads", "unit_scales": "units", "classifier_unit_scales": "classifier_units"}
+"""Factors that belong to the heads or units as they are before the permutation."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +71,7 @@ class GroupElement(Element):
         def matrix(count: int) -> Tensor:
             return torch.eye(count, dtype=torch.float64, device=device).expand(*shape, spec.heads, count, count)
 
-        return GroupElement(
-            heads=permutation(spec.heads),
-            m=matrix(spec.key_dim),
-            n=matrix(spec.value_dim),
-            features=permutation(spec.dim),
-            neurons=permutation(spec.hidden_dim),
-        )
+        return GroupElement._of_factors(spec, permutation, matrix)
 
     @staticmethod
     def sample(
@@ -97,22 +93,23 @@ class GroupElement(Element):
         shape = (*batch_shape, spec.blocks)
 
         def permutation(count: int) -> Tensor:
-            keys = torch.rand(*shape, count, generator=generator, device=generator.device)
-            return keys.argsort(dim=-1)
+            return torch.rand(*shape, count, generator=generator, device=generator.device).argsort(dim=-1)
 
         def matrix(count: int) -> Tensor:
             size = (*shape, spec.heads, count, count)
             return _well_conditioned(size, generator) if entry_range is None else _uniform(size, entry_range, generator)
 
-        drawn = GroupElement(
-            heads=permutation(spec.heads),
-            m=matrix(spec.key_dim),
-            n=matrix(spec.value_dim),
-            features=permutation(spec.dim),
-            neurons=permutation(spec.hidden_dim),
-        )
+        drawn = GroupElement._of_factors(spec, permutation, matrix)
         nothing = GroupElement.identity(spec, batch_shape, device=generator.device)
         return replace(drawn, features=nothing.features) if spec.residual else drawn
+
+    @staticmethod
+    def _of_factors(
+        spec: TransformerSpec, permutation: Callable[[int], Tensor], matrix: Callable[[int], Tensor]
+    ) -> "GroupElement":
+        """τ, M, N, π_O and π_A, made in this order from their sizes."""
+        heads, m, n = permutation(spec.heads), matrix(spec.key_dim), matrix(spec.value_dim)
+        return GroupElement(heads, m, n, features=permutation(spec.dim), neurons=permutation(spec.hidden_dim))
 
     def act(self, weights: TransformerWeights) -> TransformerWeights:
         """g·U: a copy of the weights that computes the same function. Batches of g and of weights are broadcast."""
@@ -155,28 +152,12 @@ class GroupElement(Element):
         return moved.map(lambda tensor: tensor.to(dtype))
 
     def compose(self, first: "GroupElement") -> "GroupElement":
-        """self∘first: ``g.compose(h).act(u)`` is ``g.act(h.act(u))``.
-
-        τ = τ_h∘τ_g, M^(s) = M_g^(τ_h⁻¹(s))·M_h^(s), N^(s) = N_h^(s)·N_g^(τ_h⁻¹(s)), π = π_h∘π_g.
-        """
-        position = first.heads.argsort(dim=-1)
-        return GroupElement(
-            heads=pick(first.heads, self.heads, -1),
-            m=pick(self.m, position, -3) @ first.m,
-            n=first.n @ pick(self.n, position, -3),
-            features=pick(first.features, self.features, -1),
-            neurons=pick(first.neurons, self.neurons, -1),
-        )
+        """self∘first: ``g.compose(h).act(u)`` is ``g.act(h.act(u))``."""
+        return compose_factors(self, first)
 
     def inverse(self) -> "GroupElement":
         """The g⁻¹ with ``g.inverse().compose(g)`` the identity."""
-        return GroupElement(
-            heads=self.heads.argsort(dim=-1),
-            m=torch.linalg.inv(pick(self.m, self.heads, -3)),
-            n=torch.linalg.inv(pick(self.n, self.heads, -3)),
-            features=self.features.argsort(dim=-1),
-            neurons=self.neurons.argsort(dim=-1),
-        )
+        return invert_factors(self)
 
     def _check_fits(self, weights: BlockWeights) -> None:
         dimensions = (*weights.query.shape[-4:], weights.value.shape[-1], weights.weight_a.shape[-1])
@@ -189,6 +170,40 @@ class GroupElement(Element):
             raise ValueError(
                 f"a group element acts on weights of its own dimensions, got {differing}: sample it for weights.spec"
             )
+
+
+def compose_factors(g: _Element, h: _Element) -> _Element:
+    """g∘h but for shifts, which are left as they are.
+
+    τ = τ_h∘τ_g, M^(s) = M_g^(τ_h⁻¹(s))·M_h^(s), N^(s) = N_h^(s)·N_g^(τ_h⁻¹(s)), π = π_h∘π_g; scales of units like M.
+    """
+    composed: dict[str, Tensor] = {}
+    for name, after in g.tensors().items():
+        before = getattr(h, name)
+        if name in _ORDERED_BY:
+            after = pick(after, getattr(h, _ORDERED_BY[name]).argsort(dim=-1), -3 if name in "mn" else -1)
+        if not after.is_floating_point():
+            composed[name] = pick(before, after, -1)
+        elif name in ("m", "n", "rotations"):
+            composed[name] = before @ after if name == "n" else after @ before
+        elif name != "shifts":
+            composed[name] = after * before
+    return replace(g, **composed)
+
+
+def invert_factors(g: _Element) -> _Element:
+    """g⁻¹ but for shifts, which are left as they are."""
+    inverted: dict[str, Tensor] = {}
+    for name, tensor in g.tensors().items():
+        if name in _ORDERED_BY:
+            tensor = pick(tensor, getattr(g, _ORDERED_BY[name]), -3 if name in "mn" else -1)
+        if not tensor.is_floating_point():
+            inverted[name] = tensor.argsort(dim=-1)
+        elif name in ("m", "n"):
+            inverted[name] = torch.linalg.inv(tensor)
+        elif name != "shifts":
+            inverted[name] = tensor.mT if name == "rotations" else 1 / tensor
+    return replace(g, **inverted)
 
 
 def pick(tensor: Tensor, index: Tensor, dim: int) -> Tensor:

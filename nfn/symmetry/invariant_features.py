@@ -16,7 +16,7 @@ slow modes of its positions, reach every block directly too: their paths to the 
 are read one by one (``zoo.transformer.circuits`` has them for people).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from math import isqrt, pi, sqrt
 from types import MappingProxyType
@@ -34,8 +34,6 @@ _MOST_TOKENS = 128  # of a vocabulary, the first ones
 _MODES = ((0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0))  # frequencies along rows and columns of patches
 _TEXT_MODES = tuple((0, frequency) for frequency in range(1, 9))  # of positions that have no mean
 
-_NamedFeatures = Callable[[TransformerWeights], dict[str, Tensor]]
-
 
 def invariant_features(weights: TransformerWeights) -> Float[Tensor, "*batch features"]:
     """The numbers of ``named_features`` side by side: none is changed by the whole group. Differentiable.
@@ -43,41 +41,21 @@ def invariant_features(weights: TransformerWeights) -> Float[Tensor, "*batch fea
     Computed in float64 and rounded once, to the dtype of the weights. They are NaN for a checkpoint with a weight that
     is not finite.
     """
-    return _side_by_side(weights, named_features)
-
-
-def classifier_invariants(weights: TransformerWeights) -> Float[Tensor, "*batch features"]:
-    """The same for the classifier alone."""
-    return _side_by_side(weights, _named_classifier_features)
-
-
-def _side_by_side(weights: TransformerWeights, named: _NamedFeatures) -> Float[Tensor, "*batch features"]:
     flat = weights.flat()
     finite = torch.isfinite(flat).all(-1, keepdim=True)
     # eigenvalues of a matrix with NaN raise an error, and the other checkpoints would be lost
     usable = TransformerWeights.from_flat(weights.spec, torch.where(finite, flat, 0.0), check_finite=False)
-    return torch.where(finite, torch.cat(list(named(usable).values()), dim=-1), torch.nan).to(flat.dtype)
+    return torch.where(finite, torch.cat(list(named_features(usable).values()), dim=-1), torch.nan).to(flat.dtype)
 
 
 @lru_cache
 def feature_layout(spec: TransformerSpec) -> MappingProxyType[str, int]:
     """The names of the features and how many numbers each has."""
-    return MappingProxyType(_feature_counts(spec, named_features))
-
-
-@lru_cache
-def classifier_feature_count(spec: TransformerSpec) -> int:
-    """How many numbers ``classifier_invariants`` gives."""
-    return sum(_feature_counts(spec, _named_classifier_features).values())
-
-
-def _feature_counts(spec: TransformerSpec, named: _NamedFeatures) -> dict[str, int]:
     # shapes alone would do, but torch takes seconds to load what computes without memory
-    device = torch.device("cpu" if spec.num_parameters <= _LARGEST_TRIED else "meta")
-    with device:
+    with torch.device("cpu" if spec.num_parameters <= _LARGEST_TRIED else "meta"):
         flat = torch.zeros(1, spec.num_parameters, dtype=torch.float64)
-        features = named(TransformerWeights.from_flat(spec, flat, check_finite=False))
-    return {name: feature.shape[-1] for name, feature in features.items()}
+        features = named_features(TransformerWeights.from_flat(spec, flat, check_finite=False))
+    return MappingProxyType({name: feature.shape[-1] for name, feature in features.items()})
 
 
 def named_features(weights: TransformerWeights) -> dict[str, Float[Tensor, "*batch count"]]:
@@ -91,30 +69,21 @@ def named_features(weights: TransformerWeights) -> dict[str, Float[Tensor, "*bat
     return features | _path_features(composed, spec) if spec.causal else features
 
 
-def _named_classifier_features(weights: TransformerWeights) -> dict[str, Float[Tensor, "*batch count"]]:
-    """The features of the classifier, without the filters of the embedding at the other end."""
-    features = _classifier_features(compose(weights), weights.spec)
-    return {name: values for name, values in features.items() if name != "products of filters"}
-
-
 def _classifier_features(composed: ComposedTransformer, spec: TransformerSpec) -> dict[str, Tensor]:
     """The classifier's units and classes, and at the other end of the network the filters."""
     units = composed.classifier
     features = {"classifier, source": _spectrum(composed.source / sqrt(spec.dim))}
-    if units is None:
-        classes = composed.class_map()
-        for name, matrix in (("classes", classes), ("class readings", classes @ composed.source_factor)):
-            features[f"products of {name}"] = _logarithmic(_lower_triangle(_first_tokens(matrix @ matrix.mT, -1, -2)))
-            features[f"spectrum of {name}"] = _spectrum(matrix)
-        return features
-    features |= {
-        f"classifier, {name}": values for name, values in _unit_features(units, composed.source_factor).items()
-    }
-    reading = units.columns.mT @ (units.rows @ composed.source_factor)
-    for name, matrix in (("classes", units.columns.mT), ("class readings", reading)):
-        features[f"products of {name}"] = _logarithmic(spec.classes * _lower_triangle(matrix @ matrix.mT))
+    if units is not None:
+        of_units = _unit_features(units, composed.source_factor)
+        features |= {f"classifier, {name}": values for name, values in of_units.items()}
+    classes = composed.class_map() if units is None else units.columns.mT
+    for name, matrix in (("classes", classes), ("class readings", composed.read_classes(composed.source_factor))):
+        products = matrix @ matrix.mT
+        products = _first_tokens(products, -1, -2) if units is None else spec.classes * products
+        features[f"products of {name}"] = _logarithmic(_lower_triangle(products))
         features[f"spectrum of {name}"] = _spectrum(matrix)
-    features["class biases"] = _logarithmic(sqrt(spec.classes) * units.offset)
+    if units is not None:
+        features["class biases"] = _logarithmic(sqrt(spec.classes) * units.offset)
     if spec.patch_size is not None:
         filters = _pinned_filters(composed.blocks[0].source, spec)
         features["products of filters"] = _logarithmic(_lower_triangle(filters.mT @ filters))
@@ -167,9 +136,7 @@ def _input_features(composed: ComposedTransformer, spec: TransformerSpec) -> dic
     root, block, units = sqrt(spec.dim), composed.blocks[0], composed.blocks[0].units
     inputs = _pinned_inputs(block.source, spec)
     per_head = inputs[..., None, :, :]
-    scores = per_head.mT @ block.scores @ per_head
-    scores = scores / (1 + scores.square().sum((-2, -1), keepdim=True)).sqrt()
-    written = block.writes @ per_head
+    scores, written = _bounded_scores(block, per_head), block.writes @ per_head
     middle = root * (written.sum(-3) + _carried_on(block, 0, inputs))
     out = root * (units.columns.mT @ (units.rows @ middle) + _carried_on(block, 1, middle))
     ends = [out]
@@ -188,6 +155,12 @@ def _input_features(composed: ComposedTransformer, spec: TransformerSpec) -> dic
     }
 
 
+def _bounded_scores(block: ComposedBlock, inputs: Float[Tensor, "*batch 1 D k"]) -> Float[Tensor, "*batch h k k"]:
+    """XᵀM_sX/√(1 + ‖XᵀM_sX‖²), the scores of each head between inputs X."""
+    scores = inputs.mT @ block.scores @ inputs
+    return scores / (1 + scores.square().sum((-2, -1), keepdim=True)).sqrt()
+
+
 def _carried_on(block: ComposedBlock, step: int, x: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch n m"] | float:
     """The share of x that a residual connection takes past attention, step 0, or past the MLP, step 1."""
     return 0.0 if block.carried is None else block.carried[..., step, None, None] * x
@@ -201,7 +174,9 @@ def _pinned_inputs(source: Float[Tensor, "*batch D sources"], spec: TransformerS
         return torch.cat([_first_tokens(source[..., :words], -1), positions], dim=-1)
     if spec.patch_size is None:
         return source[..., :_MOST_INPUTS]
-    positions = source[..., -spec.tokens :] @ _position_modes(spec.tokens).to(source)
+    side = isqrt(spec.tokens)
+    grid = (side, side) if side * side == spec.tokens else (1, spec.tokens)  # one row where patches make no square
+    positions = source[..., -spec.tokens :] @ _grid_modes(*grid, _MODES).to(source)
     return torch.cat([_pinned_filters(source, spec), positions], dim=-1)
 
 
@@ -215,13 +190,6 @@ def _pinned_filters(source: Float[Tensor, "*batch D sources"], spec: Transformer
     modes = _grid_modes(size, size, [(down, across) for down in side for across in side]).to(source)
     of_channels = source[..., :pixels].unflatten(-1, (spec.channels, size**2)) @ modes
     return torch.cat([of_channels.flatten(-2)[..., :_MOST_INPUTS], source[..., pixels : pixels + 1]], dim=-1)
-
-
-def _position_modes(tokens: int) -> Float[Tensor, "tokens modes"]:
-    """Slow modes of the grid of patches: a square, or one row where the patches do not make one."""
-    side = isqrt(tokens)
-    rows, columns = (side, side) if side * side == tokens else (1, tokens)
-    return _grid_modes(rows, columns, _MODES)
 
 
 def _grid_modes(rows: int, columns: int, modes: Sequence[tuple[int, int]]) -> Float[Tensor, "positions modes"]:
@@ -280,8 +248,7 @@ def _path_features(composed: ComposedTransformer, spec: TransformerSpec) -> dict
             "units": through_units,
         }
         if number > 0:
-            scores = per_head.mT @ block.scores @ per_head
-            scores = scores / (1 + scores.square().sum((-2, -1), keepdim=True)).sqrt()
+            scores = _bounded_scores(block, per_head)
             paths |= {"scores": scores.sum(-3), "scores, squared": scores.square().sum(-3)}
         features |= {f"block {number}, paths, {name}": _logarithmic(path).flatten(-2) for name, path in paths.items()}
     return features

@@ -11,19 +11,17 @@ heads and of units, and a rotation on the axes marked D.
     M_s = C·W_Qᵀ·W_K·C/√D_k        the scores of head s
     T_s = C·W_O·W_V·C              what head s writes
 
-With residual connections a boundary holds, in one basis, what every earlier one held and what was written since: its
-size is that of both together, and both are shares of it. What is carried on enters the next source through the
-triangular factor of the boundary, D columns before those of the units. Learned tokens and positions are the first
-source, [E + mean(P) | P − mean(P)], and a language model's unembedding stands for the classifier.
-
 At every boundary the inner products of centered writers and readers are all that rotations leave (the first fundamental
 theorem for O(n)). No tensor of ``Invariants`` has an axis D, except that before the first block the basis is pinned.
 What is left of the group permutes the axes of heads and units of each tensor. Sources of a block are the units of the
-MLP before it, in their order, and last its bias; of block 0 they are pixels, bias and positions, or the coordinates of
-word vectors. With residual connections no basis is free: what is carried past the attention counts as one more head,
-the last, which writes what it reads; what is carried past the MLP are D more sources of the next block, before the
-units. Where the stream's basis is free, because tokens are learned, all blocks have the same sources instead: tokens,
-positions, and the units and biases of the blocks before.
+MLP before it, in their order, and last its bias; of block 0 they are pixels, bias and positions, the coordinates of
+word vectors, or learned [E + mean(P) | P − mean(P)]. A language model's unembedding stands for the classifier.
+
+With residual connections a boundary holds, in one basis, what every earlier one held and what was written since: its
+size is that of both together, and both are shares of it. What is carried past the attention counts as one more head,
+the last, which writes what it reads; what is carried past the MLP are D more sources of the next block before the
+units, the triangular factor of the boundary. Where the stream's basis is free, because tokens are learned, all blocks
+have the same sources instead: tokens, positions, and the units and biases of the blocks before.
 """
 
 from dataclasses import dataclass, replace
@@ -111,8 +109,8 @@ def compose(weights: TransformerWeights) -> ComposedTransformer:
     blocks = []
     for number, block in enumerate(weights.blocks):
         factor = _triangular_factor(source)
-        scores = _centered(_centered(block.query @ block.key.mT, -1), -2) / sqrt(spec.key_dim)
-        writes = _centered(_centered((block.value @ block.output).mT, -1), -2)
+        scores = without_mean(without_mean(block.query @ block.key.mT, -1), -2) / sqrt(spec.key_dim)
+        writes = without_mean(without_mean((block.value @ block.output).mT, -1), -2)
         written = (writes @ factor[..., None, :, :]).transpose(-3, -2).flatten(-2)
         held = torch.cat([stream, written], dim=-1) if spec.residual else written
         size = _boundary_size(held)
@@ -120,8 +118,8 @@ def compose(weights: TransformerWeights) -> ComposedTransformer:
         units, left_size = _compose_units(
             weights[f"blocks.{number}.fc1.weight"],
             block.bias_a,
-            _centered(block.weight_b, -1),
-            _centered(block.bias_b, -1),
+            without_mean(block.weight_b, -1),
+            without_mean(block.bias_b, -1),
             size[..., None, None] / sqrt(dim) * middle.mT if spec.residual else None,
         )
         composed = ComposedBlock(source, factor, scores, writes / size[..., None, None, None], middle, units, columns)
@@ -139,13 +137,13 @@ def compose(weights: TransformerWeights) -> ComposedTransformer:
         blocks.append(composed)
     classifier = unembedding = None
     if spec.causal:
-        unembedding = _centered(_centered(weights["unembedding.weight"], -1), -2)
+        unembedding = without_mean(without_mean(weights["unembedding.weight"], -1), -2)
     else:
         classifier, _ = _compose_units(
             weights["classifier.fc1.weight"],
             weights["classifier.fc1.bias"],
-            _centered(weights["classifier.fc2.weight"].mT, -1),
-            _centered(weights["classifier.fc2.bias"], -1),
+            without_mean(weights["classifier.fc2.weight"].mT, -1),
+            without_mean(weights["classifier.fc2.bias"], -1),
         )
     return ComposedTransformer(tuple(blocks), source, _triangular_factor(source), columns, classifier, unembedding)
 
@@ -168,7 +166,7 @@ def _first_stream(weights: TransformerWeights) -> Float[Tensor, "*batch D source
         positions = sinusoidal_positions(spec.tokens, spec.dim).to(flat).mT.expand(*batch, -1, -1)
         filters = weights["embedding.weight"].flatten(-3)
         columns = torch.cat([filters, weights["embedding.bias"][..., None], positions], dim=-1)
-    return _centered(columns, -2)
+    return without_mean(columns, -2)
 
 
 def _compose_units(
@@ -185,7 +183,7 @@ def _compose_units(
     The direction of a unit's reading is (row_j, bias_j)·κ_j/(a_j + 10⁻²·rms(a)), with a small constant: unit size for
     units that take part, and no division by almost nothing for those that do not.
     """
-    rows = _centered(rows, -1)
+    rows = without_mean(rows, -1)
     read = norm(torch.cat([rows, biases[..., None]], dim=-1), (-1,))
     write = norm(columns, (-1,))
     columns = columns * read[..., None]
@@ -204,7 +202,7 @@ def _triangular_factor(columns: Float[Tensor, "*batch D k"]) -> Float[Tensor, "*
     return torch.linalg.cholesky(columns @ columns.mT + ridge)
 
 
-def _centered(x: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
+def without_mean(x: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
     return x - x.mean(dim, keepdim=True)
 
 

@@ -276,7 +276,7 @@ def factor(
 
 def in_head_order(u: BlockWeights, tau: Tensor) -> BlockWeights:
     """The heads of u in the order τ(0), τ(1), …"""
-    return replace(u, **{name: getattr(u, name)[tau] for name in ATTENTION})
+    return replace(u, **{name: getattr(u, name)[..., tau, :, :] for name in ATTENTION})
 
 
 def _in_double(u: BlockWeights) -> BlockWeights:

@@ -1,6 +1,10 @@
 """The isometry of the group that brings one balanced checkpoint close to another: by their weights, or by what they do.
 
-By weights, ``search`` maximizes
+In the *balanced form* every part of the group that is not an isometry is fixed: shifts are zero, ReLU units have
+‖(row_j, bias_j)‖ = ‖column_j‖, each pair W_Q, W_K and W_V, W_O has equal Gram matrices, and what is written into a free
+boundary has size √D. So the distance between two balanced checkpoints does not depend on how either was moved before.
+
+By weights, ``Search`` maximizes
 
     J(g) = ⟨g·u, v⟩, the largest where ‖g·u − v‖ is the smallest,
 
@@ -23,6 +27,7 @@ Directions that no input reaches stay open: no answer depends on them.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -31,10 +36,10 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 
-from nfn.symmetry.canonical import UnitLayer, attention_of, closest_orthogonal
+from nfn.symmetry.canonical import DEAD_BOUNDARY, UnitLayer, attention_of, closest_orthogonal, written_size
 from nfn.symmetry.full_group import FullGroupElement
 from nfn.symmetry.group import pick
-from nfn.symmetry.parts import boundaries, owners
+from nfn.symmetry.parts import boundaries, free_boundaries, owners, shift_component
 from zoo import TransformerSpec, TransformerWeights
 from zoo.transformer.population import Step, population_logits
 
@@ -43,8 +48,64 @@ _PASSES = 100
 _STILL = 1e-6  # the largest change of a rotation in a pass that counts as none
 _UNKNOWN = 1e-7  # of the largest singular value: in directions that have less, R is open and counts as zero
 _HARDLY = 1e-6  # what weights count for where networks are compared by what they do
+_RIDGE = 1e-12  # of a Gram matrix, relative to its trace: a head of lower rank still has a balanced form
 _SMALLEST = 1e-30
 _OF_HEADS = {"heads", "query_key", "value_output"}
+
+
+def balancing_element(weights: TransformerWeights, parts: Sequence[str]) -> FullGroupElement:
+    """The element of ``parts`` that takes each of a batch [b, d] to its balanced form."""
+    spec = weights.spec
+    nothing = FullGroupElement.identity(spec, tuple(weights.batch_shape), device=weights.flat().device)
+    shift = shift_component(weights, [part for part in parts if "shifts" in part])
+    now = TransformerWeights.from_flat(spec, weights.flat() - shift, check_finite=False)
+    fields: dict[str, Tensor] = {}
+    if "boundary_scales" in parts and (free := free_boundaries(spec)):
+        sizes = torch.stack([written_size(now, boundary) for boundary in free], dim=-1)
+        alive = sizes > DEAD_BOUNDARY
+        fields["boundary_scales"] = torch.where(alive, sqrt(spec.dim) / torch.where(alive, sizes, 1), 1)
+        now = replace(nothing, boundary_scales=fields["boundary_scales"]).act(now)
+    if "unit_scales" in parts:
+        scales = [_unit_scales(UnitLayer.named(now, prefix)) for prefix in spec.unit_layers]
+        fields["unit_scales"] = torch.stack(scales[: spec.blocks], dim=1)
+        if not spec.causal:
+            fields["classifier_unit_scales"] = scales[-1]
+    encoder = now.encoder
+    if "query_key" in parts:
+        fields["m"] = _balance(encoder.query, encoder.key)
+    if "value_output" in parts:
+        fields["n"] = _balance(encoder.value, encoder.output.mT)
+    linear = replace(nothing, **fields)
+    # L(w − s) = L(w) − L(s): what acts on the shift alone is its image
+    image = linear.act(TransformerWeights.from_flat(spec, shift, check_finite=False)).flat()
+    return replace(linear, shifts=-image)
+
+
+def _unit_scales(layer: UnitLayer) -> Float[Tensor, "b units"]:
+    """√(‖column_j‖/‖(row_j, bias_j)‖), and 1 for a unit that reads or writes nothing."""
+    reading, writing = layer.reading(), layer.writing()
+    alive = (reading > _SMALLEST) & (writing > _SMALLEST)
+    return torch.where(alive, (writing / torch.where(alive, reading, 1)).sqrt(), 1)
+
+
+def _balance(left: Float[Tensor, "*batch D r"], right: Float[Tensor, "*batch D r"]) -> Float[Tensor, "*batch r r"]:
+    """The symmetric X with X·LᵀL·X = X⁻¹·RᵀR·X⁻¹: X² is the geometric mean of (LᵀL)⁻¹ and RᵀR."""
+
+    def gram(x: Tensor) -> Tensor:
+        product = x.mT @ x
+        trace = product.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+        return product + (_RIDGE * trace + _SMALLEST) * torch.eye(product.shape[-1]).to(product)
+
+    root = _power(gram(left), 0.5)
+    inverse = _power(gram(left), -0.5)
+    return _power(inverse @ _power(root @ gram(right) @ root, 0.5) @ inverse, 0.5)
+
+
+def _power(matrix: Float[Tensor, "*batch r r"], exponent: float) -> Float[Tensor, "*batch r r"]:
+    """A power of a symmetric positive matrix."""
+    values, vectors = torch.linalg.eigh((matrix + matrix.mT) / 2)
+    least = (values[..., -1:] * 1e-15).clamp_min(_SMALLEST)
+    return (vectors * values.clamp_min(least).pow(exponent)[..., None, :]) @ vectors.mT
 
 
 class Moments(NamedTuple):
@@ -65,23 +126,16 @@ class Moments(NamedTuple):
         for weights, taken in zip((u, v), steps, strict=True):
             population_logits(spec, weights.flat(), inputs, None, dtype=weights.flat().dtype, steps=taken)
         for name, *both in zip(readers, *steps, strict=True):
-            rows = [
-                (step.rows.mean(-2) if name.startswith("classifier.") else step.rows.flatten(1, 2)) for step in both
-            ]
+            pooled = name.startswith("classifier.")
+            rows = [step.rows.mean(-2) if pooled else step.rows.flatten(1, 2) for step in both]
             moments.rows[name] = rows[1].mT @ rows[0] / rows[0].shape[1]
             for prefix in owners([name], "fc1.weight"):
                 layers = (UnitLayer.named(w, prefix) for w in (u, v))
-                ours, theirs = (
-                    _unit_columns(F.relu(x @ layer.rows.mT + layer.bias[:, None]))
-                    for x, layer in zip(rows, layers, strict=True)
-                )
+                active = [F.relu(x @ w.rows.mT + w.bias[:, None]) for x, w in zip(rows, layers, strict=True)]
+                # centered and of norm 1; zero for a unit that is always the same
+                ours, theirs = (F.normalize(x - x.mean(1, keepdim=True), dim=1) for x in active)
                 moments.units[prefix] = theirs.mT @ ours
         return moments
-
-
-def _unit_columns(activations: Float[Tensor, "b n units"]) -> Float[Tensor, "b n units"]:
-    """Centered and of norm 1; zero for a unit that is always the same."""
-    return F.normalize(activations - activations.mean(1, keepdim=True), dim=1)
 
 
 class Search:
@@ -118,58 +172,37 @@ class Search:
                 self.now[name].zero_()
 
     def run(self) -> FullGroupElement:
-        if self.moments is not None:
-            for place, boundary in enumerate(self.boundaries):
-                if "rotations" in self.parts and not boundary.pinned:
-                    self._turn(place)
-                elif "features" in self.parts and self._is_inside(place):
-                    self._permute(place)
-            for place in range(len(self.boundaries)):
-                self._match_readers(place)
-            return self._result()
+        places, by_weights = range(len(self.boundaries)), self.moments is None
+        for place in () if by_weights else places:
+            self._settle(place)
         before = None
-        for number in range(_PASSES):
-            turns = "rotations" in self.parts and (number > 0 or self.from_names)
-            for place, boundary in enumerate(self.boundaries):
-                if turns and not boundary.pinned:
-                    self._turn(place)
-                if "features" in self.parts and self._is_inside(place) and number > 0:
-                    self._permute(place)
-                self._match_readers(place)
+        for number in range(_PASSES if by_weights else 1):
+            for place in places:
+                if by_weights and (number > 0 or (self.from_names and "rotations" in self.parts)):
+                    self._settle(place)
+                for prefix in owners(self.boundaries[place].readers, "query.weight"):
+                    self._match_heads(prefix, place)
+                for prefix in owners(self.boundaries[place].readers, "fc1.weight") if "units" in self.parts else ():
+                    self._match_units(prefix, place)
             orders = (self.found.heads, self.found.units, self.found.classifier_units)
             now = torch.cat([part.flatten().to(self.u.flat()) for part in (*self.rotations, *orders)])
             if before is not None and float((now - before).abs().max()) <= _STILL:
                 break
             before = now
-        return self._result()
-
-    def _match_readers(self, place: int) -> None:
-        """Heads and units that read from a boundary."""
-        readers = self.boundaries[place].readers
-        for prefix in owners(readers, "query.weight"):
-            self._match_heads(prefix, place)
-        for prefix in owners(readers, "fc1.weight") if "units" in self.parts else ():
-            self._match_units(prefix, place)
-
-    def _result(self) -> FullGroupElement:
         turns = zip(self.rotations, self.boundaries, strict=True)
         free = [closest_orthogonal(turn) for turn, each in turns if not each.pinned]
         return replace(self.found, rotations=torch.stack(free, dim=1)) if free else self.found
 
-    def _is_inside(self, place: int) -> bool:
-        """Whether attention writes into this boundary, and nothing else does."""
-        return all(name.endswith("output.weight") for name in self.boundaries[place].writers)
-
-    def _turn(self, place: int) -> None:
-        """R of one boundary, the closest to ``_products``."""
-        u, singular, vt = torch.linalg.svd(self._products(place) + 1)
-        known = singular > _UNKNOWN * singular[:, :1]
-        self.rotations[place] = (u * known[:, None, :]) @ vt
-
-    def _permute(self, place: int) -> None:
-        """R of one boundary as a permutation."""
-        order = _assignments(self._products(place))
-        self.rotations[place] = torch.eye(self.spec.dim).to(self.u.flat())[order]
+    def _settle(self, place: int) -> None:
+        """R of one boundary, the closest to ``_products``; as a permutation, where attention alone writes into it."""
+        boundary = self.boundaries[place]
+        if "rotations" in self.parts and not boundary.pinned:
+            u, singular, vt = torch.linalg.svd(self._products(place) + 1)
+            known = singular > _UNKNOWN * singular[:, :1]
+            self.rotations[place] = (u * known[:, None, :]) @ vt
+        elif "features" in self.parts and all(name.endswith("output.weight") for name in boundary.writers):
+            order = _assignments(self._products(place))
+            self.rotations[place] = torch.eye(self.spec.dim).to(self.u.flat())[order]
 
     def _products(self, place: int) -> Float[Tensor, "b D D"]:
         """Σ v·uᵀ over everything that writes into a boundary and reads from it, or over the rows that are read."""
@@ -187,15 +220,15 @@ class Search:
         rows = None if self.moments is None else self.moments.rows[f"{prefix}.query.weight"]
         into = (self.rotations[place] if rows is None else rows)[:, None]
         out = self.rotations[self._written_at(f"{prefix}.output.weight")][:, None]
-        ours, theirs = attention_of(self.u, prefix), attention_of(self.v, prefix)
-        query, key, value = (into @ tensor for tensor in (ours.query, ours.key, ours.value))
-        output = ours.output @ out.mT
-        pairs = (
-            ((query, theirs.query), (key, theirs.key)),
-            ((value, theirs.value), (output.mT, theirs.output.mT)),
-        )
+        ours, theirs, now = (attention_of(w, prefix) for w in (self.u, self.v, self.now))
+        # of each pair of factors: what turns it, then the factor in u, in v, and in u as found so far
+        query_key = [(into, *(getattr(w, name) for w in (ours, theirs, now))) for name in ("query", "key")]
+        value_output = [(into, ours.value, theirs.value, now.value), (out, *(w.output.mT for w in (ours, theirs, now)))]
         # [b, head of v, head of u, r, r]
-        products = [x.mT[:, None] @ y[:, :, None] + p.mT[:, None] @ q[:, :, None] for (x, y), (p, q) in pairs]
+        products = [
+            (turn @ x).mT[:, None] @ y[:, :, None] + (other_turn @ p).mT[:, None] @ q[:, :, None]
+            for (turn, x, y, _), (other_turn, p, q, _) in (query_key, value_output)
+        ]
         free = ["query_key" in self.parts, "value_output" in self.parts]
         gains = [
             torch.linalg.svdvals(product).sum(-1) if turn else product.diagonal(dim1=-2, dim2=-1).sum(-1)
@@ -204,23 +237,17 @@ class Search:
         heads = torch.arange(self.spec.heads, device=into.device).expand(self.count, -1)
         if "heads" in self.parts:
             heads = _assignments(gains[0] + gains[1])
-        bases = []
-        for product, turn in zip(products, free, strict=True):
-            chosen = pick(product, heads[..., None], -3)[:, :, 0]
-            identity = torch.eye(chosen.shape[-1]).to(chosen).expand_as(chosen)
-            bases.append(closest_orthogonal(chosen) if turn else identity)
-        position = heads.argsort(dim=-1)
         self.found.heads[:, number] = heads
-        self.found.m[:, number] = pick(bases[0].mT, position, -3)
-        self.found.n[:, number] = pick(bases[1], position, -3)
-        now = attention_of(self.now, prefix)
-        for name, tensor, basis in (
-            ("query", ours.query, bases[0]),
-            ("key", ours.key, bases[0]),
-            ("value", ours.value, bases[1]),
-        ):
-            getattr(now, name).copy_(pick(tensor, heads, -3) @ basis)
-        now.output.copy_(bases[1].mT @ pick(ours.output, heads, -3))
+        for pair, product, turn in zip((query_key, value_output), products, free, strict=True):
+            chosen = pick(product, heads[..., None], -3)[:, :, 0]
+            basis = closest_orthogonal(chosen) if turn else torch.eye(chosen.shape[-1]).to(chosen).expand_as(chosen)
+            in_old_order = pick(basis, heads.argsort(dim=-1), -3)
+            if pair is query_key:
+                self.found.m[:, number] = in_old_order.mT
+            else:
+                self.found.n[:, number] = in_old_order
+            for _, factor, _, found in pair:
+                found.copy_(pick(factor, heads, -3) @ basis)
 
     def _match_units(self, prefix: str, place: int) -> None:
         """The order of the units of a layer that reads from this boundary."""
@@ -238,9 +265,7 @@ class Search:
             self.found.classifier_units[:] = units
         else:
             self.found.units[:, int(prefix.removeprefix("blocks."))] = units
-        now.rows.copy_(pick(ours.rows, units, -2))
-        now.bias.copy_(pick(ours.bias, units, -1))
-        now.columns.copy_(pick(ours.columns, units[..., None, :], -1))
+        now.copy_units(ours, units)
 
     def _written_at(self, name: str) -> int:
         return next(place for place, boundary in enumerate(self.boundaries) if name in boundary.writers)

@@ -8,9 +8,8 @@ import torch
 
 from nfn import FullGroupElement, align, interpolate, made_up_inputs, merge
 from nfn.predictors.responses import synthetic_inputs
-from nfn.symmetry.balance import balancing_element
 from nfn.symmetry.parts import check_parts
-from nfn.symmetry.search import Moments
+from nfn.symmetry.search import Moments, balancing_element
 from tests.nfn.conftest import LEARNED_WORDS, LINES, ODD_SPECS, Bundled, change, inputs_of, logits, random_weights
 from tests.nfn.language import trained, windows
 from zoo import SHAKESPEARE, TransformerSpec, TransformerWeights

@@ -26,8 +26,8 @@ from nfn import (
     load_predictor,
     save_predictor,
 )
+from nfn.predictors.baselines import _statistics
 from nfn.predictors.component_predictor import ComponentPredictor
-from nfn.predictors.statnn import _statistics
 from nfn.symmetry.parts import available_parts
 from nfn.testing import assert_invariant
 from tests.nfn.conftest import MARKED_SPECS, ODD_SPECS, weights_of
