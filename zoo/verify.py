@@ -20,10 +20,9 @@ that the runs were not trained with. Training a shard again shows those.
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from math import isclose
 from pathlib import Path
 from typing import Annotated
@@ -84,12 +83,20 @@ def _verify(folder: Path, advance: Advance = lambda done: None) -> list[str]:
     that is published again meanwhile is read again.
     """
 
-    def find_faults(_edition: str) -> list[str]:
-        zoo = PublishedZoo.read(folder)
+    def find_faults(zoo: PublishedZoo) -> list[str]:
         unlisted = zoo.surplus_entries()
         return [*zoo_faults(zoo, {}, advance), *(f"{folder / name} is not listed in the manifest" for name in unlisted)]
 
-    return read_one_edition(folder, find_faults, partial(_warn_of_change, folder))
+    return _of_one_edition(folder, find_faults)
+
+
+def _of_one_edition(folder: Path, find: Callable[[PublishedZoo], list[str]]) -> list[str]:
+    """The faults of one edition of a zoo."""
+
+    def warn() -> None:
+        warnings.warn(f"{folder} changed while reading: it is read again", stacklevel=2)
+
+    return read_one_edition(folder, lambda _: find(PublishedZoo.read(folder)), warn)
 
 
 def zoo_faults(zoo: PublishedZoo, seen: SeenWeights, advance: Advance = lambda done: None) -> Iterator[str]:
@@ -102,10 +109,6 @@ def zoo_faults(zoo: PublishedZoo, seen: SeenWeights, advance: Advance = lambda d
         yield from croissant_faults(zoo)
     for config in zoo.configs:
         yield from _check_config(zoo, config, set(damaged), seen)
-
-
-def _warn_of_change(folder: Path) -> None:
-    warnings.warn(f"{folder} changed while reading: it is read again", stacklevel=2)
 
 
 def _check_files(zoo: PublishedZoo, advance: Advance = lambda done: None) -> dict[str, str]:
@@ -194,8 +197,7 @@ def _verify_labels(
     They are of all splits in turn, and of each at least one.
     """
 
-    def measure_again(_edition: str) -> list[str]:
-        zoo = PublishedZoo.read(folder)
+    def measure_again(zoo: PublishedZoo) -> list[str]:
         problems = []
         for config, details in zoo.configs.items():
             mapped = MappedCheckpoints(zoo.paths(config, SPLITS), details.spec)
@@ -211,7 +213,7 @@ def _verify_labels(
                 advance(1)
         return problems
 
-    return read_one_edition(folder, measure_again, partial(_warn_of_change, folder))
+    return _of_one_edition(folder, measure_again)
 
 
 def _measure(task: TaskData, weights: Float[Tensor, "1 d"]) -> dict[str, float]:

@@ -30,31 +30,22 @@ def run_columns(reader: ZooReader) -> dict[str, Any]:
     return {
         "id": runs["run_id"].tolist(),
         "status": runs["status"].tolist(),
-        "split": reader.details.splits_of(lambda name: runs[name].tolist()),
+        "split": reader.details.splits_of(runs.__getitem__),
         "epochs": runs["epochs"].tolist(),
     }
 
 
 def hyperparameters(reader: ZooReader) -> list[dict[str, Any]]:
     """Every column of the checkpoints that is neither a measurement nor a name, for all runs."""
-    names = [name for name in reader.metadata.columns if name not in (*_NOT_VARIED, *labels_of(reader.spec))]
-    return [_coded(name, reader.runs[name].to_numpy()) for name in names]
-
-
-def _coded(name: str, column: np.ndarray) -> dict[str, Any]:
-    """A column as its distinct values in order, and the index of each run's value among them."""
-    values, codes = np.unique(column, return_inverse=True)
-    return {
-        "name": name,
-        "numeric": bool(np.issubdtype(column.dtype, np.number)),
-        "values": [_exact(value) for value in values.tolist()],
-        "codes": codes.tolist(),
-    }
-
-
-def _exact(value: Any) -> Any:
-    """A value that JavaScript reads without a change: whole numbers too large for it become text."""
-    return str(value) if isinstance(value, int) and abs(value) > _EXACT_IN_JAVASCRIPT else value
+    coded = []
+    for name in reader.metadata.columns.difference([*_NOT_VARIED, *labels_of(reader.spec)], sort=False):
+        column = reader.runs[name].to_numpy()
+        numeric = bool(np.issubdtype(column.dtype, np.number))
+        values, codes = np.unique(column, return_inverse=True)
+        # JavaScript reads smaller whole numbers without a change; larger ones become text
+        exact = [str(v) if isinstance(v, int) and abs(v) > _EXACT_IN_JAVASCRIPT else v for v in values.tolist()]
+        coded.append({"name": name, "numeric": numeric, "values": exact, "codes": codes.tolist()})
+    return coded
 
 
 def checkpoint_columns(reader: ZooReader) -> dict[str, Any]:
