@@ -54,7 +54,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from zoo.format.croissant import croissant_faults, parquet_fault
+from zoo.format.card import croissant_faults, parquet_fault
 from zoo.format.faults import SeenWeights, config_faults
 from zoo.format.manifest import MANIFEST_FILE, read_one_edition
 from zoo.format.published import CROISSANT_FILE, EMBEDDING_FILES, RUNS_FILE, RUNS_PARQUET, ConfigDetails, PublishedZoo

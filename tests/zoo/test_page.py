@@ -25,8 +25,7 @@ from tests.zoo.written_page import config_of, file_beside, head_of, page_text, p
 from zoo.page import html
 from zoo.page.__main__ import main
 from zoo.page.pictures import _look_through, find_example
-from zoo.page.predictions import Predictions, read_predictions
-from zoo.page.tables import as_bytes, packed, plain
+from zoo.page.tables import Predictions, as_bytes, packed, plain, read_predictions
 from zoo.page.writing import _pictured_runs
 from zoo.transformer.model import Block, build_model, layer_norm
 from zoo.transformer.spec import TransformerSpec

@@ -20,8 +20,7 @@ from zoo.format.schema import usual_label
 from zoo.page.html import render
 from zoo.page.options import PageOptions
 from zoo.page.pictures import Example, attention_refusal, find_example, picture
-from zoo.page.predictions import Predictions
-from zoo.page.tables import band, checkpoint_columns, curves, hyperparameters, packed, ranking, run_columns
+from zoo.page.tables import Predictions, band, checkpoint_columns, curves, hyperparameters, packed, ranking, run_columns
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import ZooReader
 from zoo.storage.atomic import write_atomically
