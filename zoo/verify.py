@@ -7,14 +7,9 @@ With --evaluate, that many random rows of each config, of all splits in turn and
 their weights, and their accuracy and loss on the real test set are measured again, of language models the other labels,
 too. Exit code 1 and one line on stderr for each fault.
 
-What it proves: the files are those that the manifest lists, byte by byte, and the rows do not contradict each other.
-Ids of runs follow from their configurations, seeds from the policy, epochs from the checkpoints' names, labels from the
-runs' curves (to 0.005, since a GPU may have measured these in half precision), splits from the ids; no weights are
-there twice. The measured rows also have the accuracy and the losses that are stored, except train_loss.
-
-What it cannot: whoever publishes a zoo makes its hashes, so they prove no origin. Curves and labels that were invented
-together pass, except in rows that are measured; so do weights that are copied with a small change, and hyperparameters
-that the runs were not trained with. Training a shard again shows those.
+That proves that the files are those of the manifest, byte by byte, and that the rows do not contradict each other: what
+follows from the rest of a row does, labels agree with the runs' curves, and no weights are there twice. It does not
+prove where a zoo comes from, or that its runs were trained as they say: generation/README.md has the details.
 """
 
 import sys

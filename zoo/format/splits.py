@@ -1,9 +1,7 @@
 """Which split a run belongs to: a function of the run alone, so that adding runs never moves one.
 
 It is decided by the hash of the run's id. Where each configuration was trained several times, the hash of the
-configuration decides instead, and all its repeats are in one split: otherwise a model could remember a configuration
-from train and rank it well in test without having learned to read weights. It also gives each configuration of the test
-split all its repeats, which is what ranking within a configuration needs.
+configuration decides instead: a model that remembers a configuration from train should not meet it again in test.
 """
 
 import hashlib

@@ -1,10 +1,8 @@
 """``datasets.load_dataset`` for the zoo, from any folder and from any web server that serves a published one.
 
-The library's own reader takes what a folder's card names, wherever that is, unpacks compressed batches, and reads an
-Arrow stream that is cut between two record batches as a shorter one. Here a builder's files come from the manifest
-alone, every message is checked before Arrow sees it, and the names in its rows after; the number of rows and the
-SHA-256 of each file are compared with the manifest. So however a split is written (``train+test``, ``train[:100%]``),
-rows that are missing are an error.
+The library's own reader takes what a folder's card names, wherever that is, and reads a stream that is cut between two
+record batches as a shorter one. Here a builder's files come from the manifest alone, are read with the zoo's own checks
+and compared with the manifest. So however a split is written (``train[:100%]``), rows that are missing are an error.
 """
 
 import hashlib

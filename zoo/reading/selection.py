@@ -84,23 +84,21 @@ def select(metadata: pd.DataFrame, where: Where) -> _Mask:
     return mask
 
 
-def values_there_are(metadata: pd.DataFrame, where: Where) -> str:
-    """The values of the columns that an expression names, for the message where it chose no row."""
-    if isinstance(where, str):
-        where = Selection.parse(where)
-    if not isinstance(where, Selection):
-        return f"there are {len(metadata):,} rows"
-    names = dict.fromkeys(node.id for node in ast.walk(where.condition) if isinstance(node, ast.Name))
-    return "; ".join(_describe_column(name, _column(metadata, name)) for name in names)
-
-
-def _describe_column(name: str, column: pd.Series) -> str:
-    values = sorted(set(column))
-    if len(values) <= _MOST_LISTED:
-        return f"{name} is one of {', '.join(str(value) for value in values)}"
-    if _is_text(column):
-        return f"{name} has {len(values):,} values, such as {values[0]}"
-    return f"{name} lies between {values[0]:g} and {values[-1]:g}"
+def why_none(metadata: pd.DataFrame, where: Where) -> str:
+    """The end of the message where no row fits: the expression, and the values of the columns that it names."""
+    parsed = Selection.parse(where) if isinstance(where, str) else where
+    if not isinstance(parsed, Selection):
+        return f"the given where: there are {len(metadata):,} rows"
+    described = []
+    for name in dict.fromkeys(node.id for node in ast.walk(parsed.condition) if isinstance(node, ast.Name)):
+        values = sorted(set(column := _column(metadata, name)))
+        if len(values) <= _MOST_LISTED:
+            described.append(f"{name} is one of {', '.join(str(value) for value in values)}")
+        elif _is_text(column):
+            described.append(f"{name} has {len(values):,} values, such as {values[0]}")
+        else:
+            described.append(f"{name} lies between {values[0]:g} and {values[-1]:g}")
+    return f"{where if isinstance(where, str) else parsed.expression!r}: {'; '.join(described)}"
 
 
 def _canonical(node: ast.expr) -> ast.expr:
