@@ -177,7 +177,7 @@ def _facts(manifest: Manifest, details: dict[str, ConfigDetails]) -> dict[str, A
             key=lambda name: not name.startswith("embedding."),
         ),
         "title": lambda task: KNOWN[task].title if task in KNOWN else task,
-        "column_type": _column_type,
+        "column_type": lambda kind, size: f"{size} × {kind.value_type}" if hasattr(kind, "value_type") else str(kind),
         "filled_splits": lambda config: config.filled_splits,
         "split_pattern": lambda config, split: _split_pattern(split_files(manifest, config, split)),
         "edition": lambda config: _config_edition(manifest, config),
@@ -212,10 +212,6 @@ def _configs_by_seeds(details: dict[str, ConfigDetails]) -> dict[str, list[str]]
         repeated = f"each configuration was trained {config.repeats} times, each time with a seed of its own"
         configs.setdefault(kinds.get(config.seeds, repeated), []).append(f"`{name}`")
     return configs
-
-
-def _column_type(kind: pa.DataType, length: str) -> str:
-    return f"{length} × {kind.value_type}" if isinstance(kind, pa.FixedSizeListType | pa.ListType) else str(kind)
 
 
 def _whole(config: ConfigDetails) -> str:

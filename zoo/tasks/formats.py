@@ -103,7 +103,7 @@ def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, where: str) -
         if length + size != member.file_size:
             held = member.file_size - length
             raise ValueError(f"{where} is damaged: its header promises {size:,} bytes, it holds {held:,}")
-    with archive.open(member) as file:
+        file.seek(0)
         return np.lib.format.read_array(file, allow_pickle=False)
 
 

@@ -36,8 +36,8 @@ def no_dropout(layer: int, x: Tensor) -> Tensor:
 
 
 def prepare_inputs(spec: TransformerSpec, x: Tensor) -> Shaped[Tensor, "b t *features"]:
-    """The inputs of a population: word vectors and numbers of tokens as they are, or images [b, channels, height, width]
-    cut into patches, each flattened as the convolution reads it: channel, y, x."""
+    """The inputs of a population: word vectors and numbers of tokens as they are, images as patches, each flattened as
+    the convolution reads it: channel, y, x."""
     if (size := spec.patch_size) is None:
         return x
     check_images(spec, x)
