@@ -178,26 +178,15 @@ def _check_config(zoo: PublishedZoo, config: str, damaged: set[str], seen: SeenW
     yield from config_faults(details, details.shards, *located, weights, seen, splits=splits, whole=not damaged)
 
 
-def _verify_labels(
-    folder: Path,
-    count: int,
-    data: Path | None,
-    seed: int = 0,
-    advance: Advance = lambda done: None,
-    *,
-    fetch: bool = False,
-) -> list[str]:
-    """Measures ``count`` random rows of each config again, and returns one line for each that differs.
-
-    They are of all splits in turn, and of each at least one.
-    """
+def _verify_labels(folder: Path, options: _Options, advance: Advance = lambda done: None) -> list[str]:
+    """Measures random rows of each config again, and returns one line for each that differs."""
 
     def measure_again(zoo: PublishedZoo) -> list[str]:
         problems = []
         for config, details in zoo.configs.items():
             mapped = MappedCheckpoints(zoo.paths(config, SPLITS), details.spec)
-            task = _load_test_set(folder, details, data, fetch)
-            for row in _drawn_rows(details, count, seed):
+            task = _load_test_set(folder, details, options)
+            for row in _drawn_rows(details, options):
                 weights, (path, number) = torch.from_numpy(mapped.gather(np.array([row]))), mapped.locate(row)
                 for name, measured in _measure(task, weights).items():
                     stored = float(mapped.table.column(name)[row].as_py())
@@ -218,23 +207,23 @@ def _measure(task: TaskData, weights: Float[Tensor, "1 d"]) -> dict[str, float]:
     return {"test_accuracy": measured.accuracy, "test_loss": measured.loss} | {k: float(v) for k, v in more.items()}
 
 
-def _drawn_rows(details: ConfigDetails, count: int, seed: int) -> list[int]:
+def _drawn_rows(details: ConfigDetails, options: _Options) -> list[int]:
     """Random rows of a config, numbered through its splits, from each split in turn, and from each at least one."""
-    sizes, random = [details.rows[split] for split in SPLITS], np.random.default_rng(seed)
+    sizes, random = [details.rows[split] for split in SPLITS], np.random.default_rng(options.seed)
     starts = np.cumsum([0, *sizes]).tolist()
     turns = [enumerate((start + random.permutation(size)).tolist()) for start, size in zip(starts, sizes, strict=False)]
     in_turn = [row for _, row in sorted(turn for split in turns for turn in split)]
-    return in_turn[: max(count, len(details.filled_splits))]
+    return in_turn[: max(options.evaluate, len(details.filled_splits))]
 
 
-def _load_test_set(folder: Path, details: ConfigDetails, data: Path | None, fetch: bool = False) -> TaskData:
+def _load_test_set(folder: Path, details: ConfigDetails, options: _Options) -> TaskData:
     """The data the config was measured on; any other would not compare."""
-    definition = details.definition(Path.cwd(), fetch=fetch)
-    if _same_test_set(details.data_source, SAMPLE_SOURCE) and data is None:
+    definition = details.definition(Path.cwd(), fetch=options.fetch)
+    if _same_test_set(details.data_source, SAMPLE_SOURCE) and options.data is None:
         task = task_data(definition, load_sample_digits())
     else:
         try:
-            task = load_task(definition, data, lambda: folder / details.task)
+            task = load_task(definition, options.data, lambda: folder / details.task)
         except FileNotFoundError as error:
             if definition.is_paper:
                 raise
@@ -271,16 +260,9 @@ def main(options: _Options) -> None:
         hashing = bar.add_task("checking bytes", total=size)
         problems = _verify(folder, advance=lambda done: bar.advance(hashing, done))
         if options.evaluate and not problems:
-            drawn = [len(_drawn_rows(details, options.evaluate, 0)) for details in zoo.configs.values()]
-            measuring = bar.add_task("measuring again", total=sum(drawn))
-            problems = _verify_labels(
-                folder,
-                options.evaluate,
-                options.data,
-                options.seed,
-                lambda done: bar.advance(measuring, done),
-                fetch=options.fetch,
-            )
+            drawn = sum(len(_drawn_rows(details, options)) for details in zoo.configs.values())
+            measuring = bar.add_task("measuring again", total=drawn)
+            problems = _verify_labels(folder, options, advance=lambda done: bar.advance(measuring, done))
     if zoo.manifest.sha256 is None:
         # a manifest of the first release; publishing or joining again adds a hash
         print(f"note: {folder / MANIFEST_FILE} has no hash of itself: changes to it go unnoticed", file=sys.stderr)

@@ -62,28 +62,21 @@ def load_dataset(path: str | Path = DEFAULT_NAME, name: str | None = None, **arg
             manifest = Manifest.parse(fetch_small(where, MAX_MANIFEST_BYTES, headers), where)
         except ConnectionError as error:
             raise FileNotFoundError(str(error)) from error
-        return _load(location, manifest, name, headers=headers, **arguments)
+        return _load(location, manifest, name, arguments, headers=headers)
     folder = location
-    return read_one_edition(
-        folder, lambda edition: _load(folder, Manifest.read(folder), name, edition=edition, **arguments)
-    )
+    return read_one_edition(folder, lambda edition: _load(folder, Manifest.read(folder), name, arguments, edition))
 
 
 def _load(
     location: str | Path,
     manifest: Manifest,
     config: str | None,
-    *,
-    split: Any = None,
-    streaming: bool = False,
-    cache_dir: str | None = None,
-    features: Any = None,
-    keep_in_memory: bool | None = None,
+    arguments: Mapping[str, Any],
     edition: str = "",
     headers: Mapping[str, str] | None = None,
-    **preparing: Any,
 ) -> Any:
     """The files of one config through ``datasets``: streamed, or copied into its cache."""
+    split, features = arguments.get("split"), arguments.get("features")
     config, schema, names = _config_files(manifest, config, location)
     files = {
         part: [_ListedFile(location, name, manifest.files[name], edition, headers or {}) for name in listed]
@@ -93,7 +86,7 @@ def _load(
     hashes = [f"{file.name} {file.entry.sha256}" for part in files.values() for file in part]
     key = hashlib.sha256("\n".join([str(location), str(features), *hashes]).encode()).hexdigest()[:16]
     builder = _ManifestBuilder(
-        cache_dir=cache_dir,
+        cache_dir=arguments.get("cache_dir"),
         dataset_name=DEFAULT_NAME,
         config_name=config,
         config_id=f"{config}-{key}",
@@ -101,17 +94,17 @@ def _load(
         schema=schema,
         features=features,
     )
-    if streaming:
-        if preparing.get("num_proc") is not None:
+    if arguments.get("streaming"):
+        if arguments.get("num_proc") is not None:
             raise ValueError("num_proc is not for streaming: let a torch DataLoader have several workers")
         return builder.as_streaming_dataset(split=split)
     try:
-        builder.download_and_prepare(**preparing)
+        builder.download_and_prepare(**{name: arguments[name] for name in _PREPARING if name in arguments})
     except DatasetGenerationError as error:
         if isinstance(error.__cause__, ValueError | OSError):
             raise error.__cause__ from None
         raise
-    return builder.as_dataset(split=split, in_memory=bool(keep_in_memory))
+    return builder.as_dataset(split=split, in_memory=bool(arguments.get("keep_in_memory")))
 
 
 def _config_files(
