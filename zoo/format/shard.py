@@ -20,7 +20,7 @@ from zoo.format.record import TrainingRecord, config_name
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, RUN_SCHEMA, checkpoint_schema, stored_schema
 from zoo.format.table_file import read_table, write_table
 from zoo.storage.atomic import write_atomically
-from zoo.storage.untrusted import read_json
+from zoo.storage.untrusted import faults_named, read_json
 
 CHECKPOINTS_FILE, TIMING_FILE = "checkpoints.arrow", "timing.json"
 _KIND = "shard"
@@ -52,10 +52,8 @@ class ShardRecord(TrainingRecord):
         details = manifest.details
         if details.get("kind") != _KIND:
             raise ValueError(f"{where} does not belong to a shard: its kind is {details.get('kind')!r}")
-        try:
+        with faults_named(f"{where} is damaged"):
             return cls.from_dict({name: value for name, value in details.items() if name != "kind"})
-        except ValueError as error:
-            raise ValueError(f"{where} is damaged: {error}") from error
 
 
 def shard_folder(runs: Path, config: str, shard: int) -> Path:
@@ -131,11 +129,9 @@ class Shard:
     def timing(self) -> _Timing:
         """How long it took, and on which device."""
         path = self.folder / TIMING_FILE
-        try:
+        with faults_named(f"{path} cannot be read", OSError):
             raw = checked(read_json(path), dict[str, Any], "")
             return checked({name: raw[name] for name in _Timing.__dataclass_fields__ if name in raw}, _Timing, "")
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{path} cannot be read: {error}") from error
 
 
 def find_shards(runs: Path) -> tuple[dict[str, list[Shard]], list[Path]]:

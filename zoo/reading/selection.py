@@ -19,6 +19,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool
 
+from zoo.storage.untrusted import faults_named
+
 _MAX_LENGTH = 10_000
 _FILE_NAME_DIGITS = 8
 _MOST_LISTED = 12  # values of a column in a message
@@ -51,11 +53,9 @@ class Selection:
         """Checks the syntax; whether the columns exist is checked when it is applied to a table."""
         if len(text) > _MAX_LENGTH:
             raise ValueError(f"the expression has {len(text):,} characters, at most {_MAX_LENGTH:,} are read")
-        try:
+        with faults_named(f"cannot read the expression {text!r}", SyntaxError, RecursionError, MemoryError):
             condition = _canonical(ast.parse(text.strip(), mode="eval").body)
             return cls(_written(condition), condition)
-        except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
-            raise ValueError(f"cannot read the expression {text!r}: {error}") from error
 
     def mask(self, table: pd.DataFrame) -> _Mask:
         """True for the chosen rows; an unknown column or a comparison of text with a number is a ValueError."""

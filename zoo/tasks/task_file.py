@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from zoo.checked import Text, checked
 from zoo.format.hyperparameters import CONFIGURATION
-from zoo.storage.untrusted import read_bounded
+from zoo.storage.untrusted import faults_named, read_bounded
 from zoo.tasks.formats import DataSection, data_section
 from zoo.tasks.toml_text import parse_toml, toml_text
 from zoo.transformer.spec import TransformerSpec
@@ -110,10 +110,8 @@ class TaskFile:
                 table |= {key: [table[key]] for key in CONFIGURATION if not isinstance(table.get(key, []), list)}
         content = checked(raw | ({} if grid is None else {"grid": grid}), _Content, f"{where}: ")
         data = data_section(content.data, where)
-        try:
+        with faults_named(where):
             return cls(content.name, toml_text(raw), where, base, content, data)
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
 
     @classmethod
     def named(cls, name: str) -> "TaskFile":
