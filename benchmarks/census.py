@@ -68,7 +68,7 @@ def _count(config: str, shards: Sequence[Shard]) -> list[Result]:
         "code_versions": sorted({shard.manifest.code_version for shard in shards}),
         "shards": [shard.record.shard for shard in shards],
     }
-    device = ", ".join(sorted({shard.timing.device for shard in shards}))  # that trained the shards, not that counts them
+    device = ", ".join(sorted({shard.timing.device for shard in shards}))  # that trained them, not that counts them
     what = {"n": len(shards), "device": device, "variant": "shards", "setting": setting}
     return [Result.measured("census", config, metric, value, **what) for metric, value in numbers.items()]
 
