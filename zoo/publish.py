@@ -10,7 +10,9 @@
 The same runs always give the same bytes. The split of a run is a function of its id, so publishing again with more
 shards and the same --splits moves none; where each configuration was trained several times, it is a function of the
 configuration, so that all its repeats are in one split. OUT is replaced whole: killed at any moment, it is the old zoo
-or the new one. A file in OUT that is not part of the old zoo, such as .git, is never deleted: publishing refuses.
+or the new one. (Where the file system cannot exchange two folders, as NFS cannot, there is a moment between two renames
+without OUT; publishing again after a kill in it brings the old one back.) A file in OUT that is not part of the old
+zoo, such as .git, is never deleted: publishing refuses.
 """
 
 import functools
