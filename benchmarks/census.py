@@ -50,7 +50,7 @@ def main(options: _Options) -> None:
 def _count(config: str, shards: Sequence[Shard]) -> list[Result]:
     """The rows of one config. ``wall_over_engine`` is known if no shard was interrupted."""
     status = [state for shard in shards for state in shard.runs().column("status").to_pylist()]
-    runs, seconds = len(status), sum(shard.wall_seconds() for shard in shards)
+    runs, seconds = len(status), sum(shard.timing.wall_seconds for shard in shards)
     epochs = shards[0].record.protocol["epochs"]
     numbers = {
         "runs": runs,
@@ -59,7 +59,7 @@ def _count(config: str, shards: Sequence[Shard]) -> list[Result]:
         "model_epochs_per_second": runs * epochs / seconds,
         "runs_per_hour": 3600 * runs / seconds,
     }
-    engine = [time for shard in shards if (time := shard.engine_seconds()) is not None]
+    engine = [time for shard in shards if (time := shard.timing.engine_seconds) is not None]
     if len(engine) == len(shards):
         numbers["wall_over_engine"] = seconds / sum(engine)
     setting = {
@@ -68,7 +68,7 @@ def _count(config: str, shards: Sequence[Shard]) -> list[Result]:
         "code_versions": sorted({shard.manifest.code_version for shard in shards}),
         "shards": [shard.record.shard for shard in shards],
     }
-    device = ", ".join(sorted({shard.device() for shard in shards}))  # that trained the shards, not that counts them
+    device = ", ".join(sorted({shard.timing.device for shard in shards}))  # that trained them, not that counts them
     what = {"n": len(shards), "device": device, "variant": "shards", "setting": setting}
     return [Result.measured("census", config, metric, value, **what) for metric, value in numbers.items()]
 

@@ -39,7 +39,7 @@ from benchmarks.plots import first_predictions
 from benchmarks.results import ResultIndex
 from benchmarks.tables import count_runs, main_setting
 from zoo.format.schema import direction_of
-from zoo.page.predictions import Predictions
+from zoo.page.tables import Predictions
 from zoo.page.writing import run
 from zoo.storage.atomic import write_atomically
 from zoo.terminal import printable

@@ -98,7 +98,7 @@ def _train_in_folder(job: Job, shard: int, report: _Report | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if earlier:
         say(f"{folder} has the first {how_many(held, 'run')} already and keeps them")
-        clock.earlier = earlier.wall_seconds()
+        clock.earlier = earlier.timing.wall_seconds
     _train_epochs(job, trainer, record, clock, report)
     checkpoints, runs = _checkpoint_tables(trainer, trainer.measure_checkpoints()), _runs_table(trainer, shard)
     rows = checkpoints if earlier is None else chain(_stored_checkpoints(earlier), checkpoints)

@@ -1,11 +1,11 @@
 """How a command refuses: one line, and exit code 2."""
 
+from collections.abc import Callable
+
 import pytest
 
-from zoo.command import _Main
 
-
-def refusal(main: _Main, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+def refusal(main: Callable[[list[str]], None], arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """The one line with which a command refuses its arguments."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from zoo.reading.reader import open_zoo as open
     from zoo.reading.stream import CheckpointStream
     from zoo.tasks.evaluation import Evaluation, evaluate
-    from zoo.tasks.sampling import generate
+    from zoo.tasks.language import generate
     from zoo.transformer.model import ZooTransformer, build_model
     from zoo.transformer.spec import AGNEWS, MNIST, SHAKESPEARE, TransformerSpec
     from zoo.transformer.weights import BlockWeights, TransformerWeights

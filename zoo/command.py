@@ -30,7 +30,7 @@ import types
 import typing
 import warnings
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NoReturn, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NoReturn, TypeVar
 
 from zoo.checked import checked
 from zoo.version import VERSION
@@ -109,25 +109,23 @@ class Command(Generic[_T]):
             prog=f"python -m {self.name}", description=self.description, formatter_class=_HelpWithDefaults
         )
         parser.add_argument("--version", action="version", version=VERSION, help="show the version and exit")
-        if not isinstance(self.options, dict):
-            _add_options(parser, self.options)
-            return self._equipped(_filled(self.options, vars(parser.parse_args(arguments)), parser), parser)
-        parsers = parser.add_subparsers(dest="verb", required=True, parser_class=_OneLineParser, help="what to do")
-        for verb, (options, what) in self.options.items():
-            _add_options(
-                parsers.add_parser(verb, help=what, description=what, formatter_class=_HelpWithDefaults), options
-            )
+        if isinstance(self.options, dict):
+            verbs = parser.add_subparsers(dest="verb", required=True, parser_class=_OneLineParser, help="what to do")
+            for verb, (_, what) in self.options.items():
+                verbs.add_parser(verb, help=what, description=what, formatter_class=_HelpWithDefaults)
+            kinds, parsers = {verb: kind for verb, (kind, _) in self.options.items()}, verbs.choices
+        else:
+            kinds, parsers = {"": self.options}, {"": parser}
+        for verb, kind in kinds.items():
+            _add_options(parsers[verb], kind)
         given = vars(parser.parse_args(arguments))
-        verb = given.pop("verb")
-        return self._equipped(_filled(self.options[verb][0], given, parsers.choices[verb]), parser)
-
-    def _equipped(self, options: _T, parser: argparse.ArgumentParser) -> _T:
-        """The options; where a module that they need is not installed, the program ends in one line."""
+        verb = given.pop("verb", "")
+        options = _filled(kinds[verb], given, parsers[verb])
         if line := missing(self.name, self.needs(options)):
             parser.exit(_BAD_INPUT, f"error: {line}\n")
         return options
 
-    def __call__(self, run: Callable[[_T], None]) -> "_Main":
+    def __call__(self, run: Callable[[_T], None]) -> Callable[..., None]:
         @functools.wraps(run)
         def main(arguments: list[str] | None = None) -> None:
             run(self.parse(arguments))
@@ -231,14 +229,7 @@ def _flag(name: str, option: Option) -> str:
     return name if isinstance(option, Argument) else f"--{name.replace('_', '-')}"
 
 
-@runtime_checkable
-class _Main(Protocol):
-    """A command: the words after its name, by default those of the command line."""
-
-    def __call__(self, arguments: list[str] | None = None) -> None: ...
-
-
-def _guarded(main: _Main) -> _Main:
+def _guarded(main: Callable[[list[str] | None], None]) -> Callable[..., None]:
     """Wraps a command's ``main``: a user's mistake ends it with one line and a non-zero exit, without a traceback.
 
     ``ValueError`` and ``OSError`` are a user's mistakes (2, argparse's own code); control-C is 130; a reader that hung
@@ -251,7 +242,8 @@ def _guarded(main: _Main) -> _Main:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             with warnings.catch_warnings():
-                warnings.showwarning = _show_in_one_line
+                # its text, without the line of code
+                warnings.showwarning = lambda text, *_: print(f"note: {_unbroken(str(text))}", file=sys.stderr)
                 main(arguments)
         except BrokenPipeError:
             # Python flushes stdout once more on its way out, which would complain again
@@ -265,11 +257,6 @@ def _guarded(main: _Main) -> _Main:
             sys.exit(_INTERRUPTED)
 
     return guarded
-
-
-def _show_in_one_line(message: Warning | str, *_: object) -> None:
-    """A warning as a user of a command should see it: its text, without the line of code."""
-    print(f"note: {_unbroken(str(message))}", file=sys.stderr)
 
 
 def one_line(error: Exception) -> str:

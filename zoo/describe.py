@@ -71,7 +71,7 @@ def _counts_table(name: str, reader: ZooReader, rows: pd.DataFrame) -> Table:
     measures = (f"mean {_short(label)}", *(f"≥ {threshold:.0%}" for threshold in thresholds)) if len(rows) else ()
     for heading in ("split", "rows", "runs", *measures):
         table.add_column(heading, justify="left" if heading == "split" else "right")
-    splits = np.array(_row_splits(reader, rows), dtype=str)
+    splits = np.array(reader.details.splits_of(rows.__getitem__), dtype=str)
     for split in (*SPLITS, "all"):
         part = rows if split == "all" else rows[splits == split]
         values = part[label]
@@ -85,11 +85,6 @@ def _counts_table(name: str, reader: ZooReader, rows: pd.DataFrame) -> Table:
 
 def _short(label: str) -> str:
     return label.removeprefix("test_")
-
-
-def _row_splits(reader: ZooReader, rows: pd.DataFrame) -> list[str]:
-    """The split of each row."""
-    return reader.details.splits_of(lambda name: rows[name].tolist())
 
 
 def _histogram_lines(counts: Integer[np.ndarray, " bins"], span: tuple[float, float] = (0.0, 1.0)) -> list[str]:
@@ -112,7 +107,7 @@ def _marginals_table(rows: pd.DataFrame, label: str) -> Table:
         groups: dict[Any, Any] = dict(iter(rows.groupby(name)[label]))
         if len(groups) > (len(_THRESHOLDS) if name == "seed" else _MOST_VALUES):
             groups = {f"{len(groups):,} values": rows[label]}
-        order = sorted(groups, key=_checkpoint_order) if name == "checkpoint" else list(groups)
+        order = sorted(groups, key=lambda label: (label == BEST, len(label), label)) if name == "checkpoint" else groups
         for value in order:
             group = groups[value]
             numbers = (group.mean(), group.median(), group.min(), group.max())
@@ -120,11 +115,6 @@ def _marginals_table(rows: pd.DataFrame, label: str) -> Table:
             table.add_row(name, text, f"{len(group):,}", *(f"{number:.4f}" for number in numbers))
         table.add_section()
     return table
-
-
-def _checkpoint_order(label: object) -> tuple[bool, int]:
-    """Sorts by epoch, with ``best`` last."""
-    return label == BEST, int(str(label).removeprefix("epoch_")) if label != BEST else 0
 
 
 def _overview_table(title: str, label: str, more: bool, selected: _Selected) -> Table:
@@ -137,7 +127,7 @@ def _overview_table(title: str, label: str, more: bool, selected: _Selected) -> 
         table.add_column(heading, justify="left" if left else "right", no_wrap=heading != "config", overflow="fold")
     for config, (reader, rows) in selected.items():
         values = rows[label].to_numpy()
-        splits = _row_splits(reader, rows)
+        splits = reader.details.splits_of(rows.__getitem__)
         counts = " / ".join(f"{splits.count(split):,}" for split in SPLITS)
         best = (values.max if more else values.min)() if len(rows) else None
         numbers = ("–", "–") if best is None else (f"{np.median(values):.3f}", f"{best:.3f}")

@@ -96,8 +96,9 @@ def _state_file(reader: ZooReader, row: int, form: str) -> bytes:
     # a copy of each tensor: the views of one flat vector would each be stored with the whole of it
     weights = TransformerWeights.from_flat(reader.spec, reader.weights(row))
     state = {name: tensor.clone() for name, tensor in weights.state_dict().items()}
-    if form == "torch":
-        return _to_torch(state)
+    if form == "torch":  # for torch.load(path, weights_only=True)
+        torch.save(state, buffer := io.BytesIO())
+        return buffer.getvalue()
     metadata = {str(name): str(value) for name, value in reader.metadata.iloc[row].items()}
     return _to_safetensors(state, metadata | ({"characters": reader.characters} if reader.characters else {}))
 
@@ -114,13 +115,6 @@ def _to_safetensors(state: dict[str, torch.Tensor], metadata: dict[str, str]) ->
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _LENGTH_BYTES)  # the tensors begin at a multiple of eight
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text + data[end:]
-
-
-def _to_torch(state: dict[str, torch.Tensor]) -> bytes:
-    """A file for ``torch.load(path, weights_only=True)``."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    return buffer.getvalue()
 
 
 def _export_parquet(reader: ZooReader, path: Path, where: Where = None, advance: Advance = lambda rows: None) -> int:

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from zoo.command import Argument, Command
 from zoo.format.statements import NOTHING_STATED, Statements
@@ -66,14 +66,10 @@ def _join(
                 if Path(file).name not in DERIVED_FILES:
                     _copy_file(zoo, file, folder, files)
         files, configs = dict(sorted(files.items())), dict(sorted(configs.items()))
-        stated = Statements(**_common_statements(zoos) | stated.stated())
+        all_of = [Statements.recorded(zoo.manifest.details, f"{zoo.folder}/{MANIFEST_FILE}").stated() for zoo in zoos]
+        common = {key: value for key, value in all_of[0].items() if all(each.get(key) == value for each in all_of)}
+        stated = Statements(**common | stated.stated())
         return write_card_and_manifest(folder, files, configs, template, name or out.name, stated)
-
-
-def _common_statements(zoos: Sequence[PublishedZoo]) -> dict[str, Any]:
-    """What all of the zoos state."""
-    stated = [Statements.recorded(zoo.manifest.details, f"{zoo.folder}/{MANIFEST_FILE}").stated() for zoo in zoos]
-    return {name: value for name, value in stated[0].items() if all(each.get(name) == value for each in stated)}
 
 
 def _copy_file(zoo: PublishedZoo, name: str, folder: Path, files: dict[str, FileEntry]) -> None:

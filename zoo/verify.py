@@ -7,23 +7,17 @@ With --evaluate, that many random rows of each config, of all splits in turn and
 their weights, and their accuracy and loss on the real test set are measured again, of language models the other labels,
 too. Exit code 1 and one line on stderr for each fault.
 
-What it proves: the files are those that the manifest lists, byte by byte, and the rows do not contradict each other.
-Ids of runs follow from their configurations, seeds from the policy, epochs from the checkpoints' names, labels from the
-runs' curves (to 0.005, since a GPU may have measured these in half precision), splits from the ids; no weights are
-there twice. The measured rows also have the accuracy and the losses that are stored, except train_loss.
-
-What it cannot: whoever publishes a zoo makes its hashes, so they prove no origin. Curves and labels that were invented
-together pass, except in rows that are measured; so do weights that are copied with a small change, and hyperparameters
-that the runs were not trained with. Training a shard again shows those.
+That proves that the files are those of the manifest, byte by byte, and that the rows do not contradict each other: what
+follows from the rest of a row does, labels agree with the runs' curves, and no weights are there twice. It does not
+prove where a zoo comes from, or that its runs were trained as they say: generation/README.md has the details.
 """
 
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from math import isclose
 from pathlib import Path
 from typing import Annotated
@@ -55,7 +49,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from zoo.format.croissant import croissant_faults, parquet_fault
+from zoo.format.card import croissant_faults, parquet_fault
 from zoo.format.faults import SeenWeights, config_faults
 from zoo.format.manifest import MANIFEST_FILE, read_one_edition
 from zoo.format.published import CROISSANT_FILE, EMBEDDING_FILES, RUNS_FILE, RUNS_PARQUET, ConfigDetails, PublishedZoo
@@ -84,12 +78,20 @@ def _verify(folder: Path, advance: Advance = lambda done: None) -> list[str]:
     that is published again meanwhile is read again.
     """
 
-    def find_faults(_edition: str) -> list[str]:
-        zoo = PublishedZoo.read(folder)
+    def find_faults(zoo: PublishedZoo) -> list[str]:
         unlisted = zoo.surplus_entries()
         return [*zoo_faults(zoo, {}, advance), *(f"{folder / name} is not listed in the manifest" for name in unlisted)]
 
-    return read_one_edition(folder, find_faults, partial(_warn_of_change, folder))
+    return _of_one_edition(folder, find_faults)
+
+
+def _of_one_edition(folder: Path, find: Callable[[PublishedZoo], list[str]]) -> list[str]:
+    """The faults of one edition of a zoo."""
+
+    def warn() -> None:
+        warnings.warn(f"{folder} changed while reading: it is read again", stacklevel=2)
+
+    return read_one_edition(folder, lambda _: find(PublishedZoo.read(folder)), warn)
 
 
 def zoo_faults(zoo: PublishedZoo, seen: SeenWeights, advance: Advance = lambda done: None) -> Iterator[str]:
@@ -102,10 +104,6 @@ def zoo_faults(zoo: PublishedZoo, seen: SeenWeights, advance: Advance = lambda d
         yield from croissant_faults(zoo)
     for config in zoo.configs:
         yield from _check_config(zoo, config, set(damaged), seen)
-
-
-def _warn_of_change(folder: Path) -> None:
-    warnings.warn(f"{folder} changed while reading: it is read again", stacklevel=2)
 
 
 def _check_files(zoo: PublishedZoo, advance: Advance = lambda done: None) -> dict[str, str]:
@@ -180,27 +178,15 @@ def _check_config(zoo: PublishedZoo, config: str, damaged: set[str], seen: SeenW
     yield from config_faults(details, details.shards, *located, weights, seen, splits=splits, whole=not damaged)
 
 
-def _verify_labels(
-    folder: Path,
-    count: int,
-    data: Path | None,
-    seed: int = 0,
-    advance: Advance = lambda done: None,
-    *,
-    fetch: bool = False,
-) -> list[str]:
-    """Measures ``count`` random rows of each config again, and returns one line for each that differs.
+def _verify_labels(folder: Path, options: _Options, advance: Advance = lambda done: None) -> list[str]:
+    """Measures random rows of each config again, and returns one line for each that differs."""
 
-    They are of all splits in turn, and of each at least one.
-    """
-
-    def measure_again(_edition: str) -> list[str]:
-        zoo = PublishedZoo.read(folder)
+    def measure_again(zoo: PublishedZoo) -> list[str]:
         problems = []
         for config, details in zoo.configs.items():
             mapped = MappedCheckpoints(zoo.paths(config, SPLITS), details.spec)
-            task = _load_test_set(folder, details, data, fetch)
-            for row in _drawn_rows(details, count, seed):
+            task = _load_test_set(folder, details, options)
+            for row in _drawn_rows(details, options):
                 weights, (path, number) = torch.from_numpy(mapped.gather(np.array([row]))), mapped.locate(row)
                 for name, measured in _measure(task, weights).items():
                     stored = float(mapped.table.column(name)[row].as_py())
@@ -211,7 +197,7 @@ def _verify_labels(
                 advance(1)
         return problems
 
-    return read_one_edition(folder, measure_again, partial(_warn_of_change, folder))
+    return _of_one_edition(folder, measure_again)
 
 
 def _measure(task: TaskData, weights: Float[Tensor, "1 d"]) -> dict[str, float]:
@@ -221,23 +207,23 @@ def _measure(task: TaskData, weights: Float[Tensor, "1 d"]) -> dict[str, float]:
     return {"test_accuracy": measured.accuracy, "test_loss": measured.loss} | {k: float(v) for k, v in more.items()}
 
 
-def _drawn_rows(details: ConfigDetails, count: int, seed: int) -> list[int]:
+def _drawn_rows(details: ConfigDetails, options: _Options) -> list[int]:
     """Random rows of a config, numbered through its splits, from each split in turn, and from each at least one."""
-    sizes, random = [details.rows[split] for split in SPLITS], np.random.default_rng(seed)
+    sizes, random = [details.rows[split] for split in SPLITS], np.random.default_rng(options.seed)
     starts = np.cumsum([0, *sizes]).tolist()
     turns = [enumerate((start + random.permutation(size)).tolist()) for start, size in zip(starts, sizes, strict=False)]
     in_turn = [row for _, row in sorted(turn for split in turns for turn in split)]
-    return in_turn[: max(count, len(details.filled_splits))]
+    return in_turn[: max(options.evaluate, len(details.filled_splits))]
 
 
-def _load_test_set(folder: Path, details: ConfigDetails, data: Path | None, fetch: bool = False) -> TaskData:
+def _load_test_set(folder: Path, details: ConfigDetails, options: _Options) -> TaskData:
     """The data the config was measured on; any other would not compare."""
-    definition = details.definition(Path.cwd(), fetch=fetch)
-    if _same_test_set(details.data_source, SAMPLE_SOURCE) and data is None:
+    definition = details.definition(Path.cwd(), fetch=options.fetch)
+    if _same_test_set(details.data_source, SAMPLE_SOURCE) and options.data is None:
         task = task_data(definition, load_sample_digits())
     else:
         try:
-            task = load_task(definition, data, lambda: folder / details.task)
+            task = load_task(definition, options.data, lambda: folder / details.task)
         except FileNotFoundError as error:
             if definition.is_paper:
                 raise
@@ -274,16 +260,9 @@ def main(options: _Options) -> None:
         hashing = bar.add_task("checking bytes", total=size)
         problems = _verify(folder, advance=lambda done: bar.advance(hashing, done))
         if options.evaluate and not problems:
-            drawn = [len(_drawn_rows(details, options.evaluate, 0)) for details in zoo.configs.values()]
-            measuring = bar.add_task("measuring again", total=sum(drawn))
-            problems = _verify_labels(
-                folder,
-                options.evaluate,
-                options.data,
-                options.seed,
-                lambda done: bar.advance(measuring, done),
-                fetch=options.fetch,
-            )
+            drawn = sum(len(_drawn_rows(details, options)) for details in zoo.configs.values())
+            measuring = bar.add_task("measuring again", total=drawn)
+            problems = _verify_labels(folder, options, advance=lambda done: bar.advance(measuring, done))
     if zoo.manifest.sha256 is None:
         # a manifest of the first release; publishing or joining again adds a hash
         print(f"note: {folder / MANIFEST_FILE} has no hash of itself: changes to it go unnoticed", file=sys.stderr)

@@ -18,7 +18,7 @@ from nfn.symmetry.full_matching import match_weights
 from nfn.symmetry.parts import check_parts
 from nfn.symmetry.search import FROM_NAMES, IN_PLACE, Moments, Search, balancing_element
 from zoo import TransformerWeights, build_model
-from zoo.tasks.sampling import generate
+from zoo.tasks.language import generate
 from zoo.transformer.population import population_logits
 
 _ALIKE = 1e-4  # relative difference of sizes of units, below which two checkpoints may be one function

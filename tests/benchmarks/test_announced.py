@@ -1,12 +1,12 @@
 """Before the first fit, a table command prints how many trials it will fit and how many of them --quick fits."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from benchmarks import ablation_components, ablation_width, augmentation, kendall, rows, transfer
 from benchmarks import trial as trial_module
-from zoo.command import _Main
 
 
 @pytest.fixture
@@ -61,7 +61,12 @@ def cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_table_announces_its_trials_before_the_first_fit(
-    command: _Main, words: list[str], line: str, tiny_zoo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: Callable[[list[str]], None],
+    words: list[str],
+    line: str,
+    tiny_zoo: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         command([*words, "--zoo", str(tiny_zoo), "--out", str(tmp_path)])

@@ -34,7 +34,7 @@ from zoo.format.schema import RUN_SCHEMA, checkpoint_schema
 from zoo.format.shard import Shard
 from zoo.format.table_file import read_table
 from zoo.reading.hub import _spec_read_by
-from zoo.reading.manifest_builder import ListedFile
+from zoo.reading.loading import _ListedFile
 from zoo.reading.reader import MappedCheckpoints
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.formats import CsvData, NpzData, _read_idx
@@ -128,7 +128,7 @@ def read_loaded_rows(folder: Path) -> None:
     manifest = Manifest.read(folder / "zoo")
     name = "mnist/train-00000-of-00001.arrow"
     entry = replace(manifest.files[name], bytes=(folder / "zoo" / name).stat().st_size)
-    list(ListedFile(folder / "zoo", name, entry, edition_of(folder / "zoo")).batches(checkpoint_schema(TINY_MNIST)))
+    list(_ListedFile(folder / "zoo", name, entry, edition_of(folder / "zoo")).batches(checkpoint_schema(TINY_MNIST)))
 
 
 def make_vectors(folder: Path) -> None:

@@ -251,7 +251,7 @@ def test_a_shard_of_fewer_runs_is_continued_to_the_bytes_of_one_trained_at_once(
     for runs in (1, 2, None):
         train_tiny_shard(tmp_path, runs)
         assert Shard.read(folder).record.runs == len(Shard.read(folder).runs()) == (runs or 3)
-        seconds.append(Shard.read(folder).wall_seconds())
+        seconds.append(Shard.read(folder).timing.wall_seconds)
     assert seconds == sorted(seconds), "the time of all processes"
     assert contents(folder) == contents(undisturbed)
     assert [path.name for path in sorted(folder.parent.iterdir())] == [".shard-00005.lock", folder.name]

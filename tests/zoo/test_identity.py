@@ -16,7 +16,7 @@ from zoo.join import _join
 from zoo.publish import main
 from zoo.tasks.examples import Examples, LabeledTexts, RawImages, TaskData
 from zoo.tasks.identity import KNOWN, DataIdentity, shortfall, source_of
-from zoo.verify import _verify, _verify_labels
+from zoo.verify import _Options, _verify, _verify_labels
 
 NEWS = KNOWN["agnews"]
 PART = DataIdentity(48_000, 7_600, "a" * 64, NEWS.test_sha256)
@@ -117,10 +117,10 @@ def test_accuracy_is_measured_again_only_on_the_same_test_set(tmp_path: Path, mo
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=6, task=task)
     publish(tmp_path / "runs", tmp_path / "zoo")
     monkeypatch.setattr("zoo.verify.load_task", lambda *_: task)
-    assert _verify_labels(tmp_path / "zoo", 2, tmp_path) == []
+    assert _verify_labels(tmp_path / "zoo", _Options(evaluate=2, data=tmp_path)) == []
     monkeypatch.setattr("zoo.verify.load_task", lambda *_: replace(invented_digits(1), source="mnist"))
     with pytest.raises(ValueError, match="with another test set"):
-        _verify_labels(tmp_path / "zoo", 2, tmp_path)
+        _verify_labels(tmp_path / "zoo", _Options(evaluate=2, data=tmp_path))
 
 
 def test_a_zoo_with_an_empty_split_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

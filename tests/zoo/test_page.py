@@ -25,11 +25,11 @@ from tests.zoo.written_page import config_of, file_beside, head_of, page_text, p
 from zoo.page import html
 from zoo.page.__main__ import main
 from zoo.page.pictures import _look_through, find_example
-from zoo.page.predictions import Predictions, read_predictions
-from zoo.page.tables import as_bytes, packed, plain
+from zoo.page.tables import Predictions, as_bytes, packed, plain, read_predictions
 from zoo.page.writing import _pictured_runs
 from zoo.transformer.model import Block, build_model, layer_norm
 from zoo.transformer.spec import TransformerSpec
+from zoo.verify import _Options as Verifying
 from zoo.verify import _verify_labels
 
 LIBRARY = html._charting_library
@@ -209,7 +209,7 @@ def test_data_that_a_zoo_names_on_the_hub_are_fetched_only_on_request(tmp_path: 
 
     def measure(fetch: bool) -> None:
         with pytest.raises(FileNotFoundError, match="name the folder of tones's data with --data"):
-            _verify_labels(tmp_path / "zoo", 1, None, fetch=fetch)
+            _verify_labels(tmp_path / "zoo", Verifying(evaluate=1, fetch=fetch))
 
     for work in (evaluate, measure, lambda fetch: write_page(tmp_path / "zoo", tmp_path / "site", fetch=fetch)):
         work(False)

@@ -20,7 +20,7 @@ from tests.fabricated import TINY_SHAKESPEARE, fabricate_shard, publish
 from tests.zoo.conftest import invent_digits
 from tests.zoo.hostile_text import HOSTILE, make_hostile
 from tests.zoo.written_page import page_text, write_page
-from zoo.page.predictions import Predictions
+from zoo.page.tables import Predictions
 from zoo.tasks.examples import RawCharacters
 from zoo.tasks.paper_data import read_task
 from zoo.tasks.task_file import TaskFile

@@ -151,7 +151,7 @@ def test_other_splits_are_in_the_manifest_and_verified(made, tmp_path):
     before, after = splits_by_run(made / "small-transformer-zoo"), splits_by_run(tmp_path / "wide")
     assert {after[run] for run, split in before.items() if split == "test"} == {"test"}, "a share grows at one end"
     reader = zoo.open(tmp_path / "wide", "mnist", split="test")
-    assert set(describe._row_splits(reader, reader.metadata)) == {"test"}
+    assert set(reader.details.splits_of(reader.metadata.__getitem__)) == {"test"}
     main([str(made / "runs"), str(tmp_path / "small-transformer-zoo"), "--splits", "70/15/15"])
     assert folder_contents(tmp_path / "small-transformer-zoo") == folder_contents(made / "small-transformer-zoo")
     # rows in the splits that another rule gives are a fault

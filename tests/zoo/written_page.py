@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zoo.page.options import PageOptions
-from zoo.page.predictions import Predictions
+from zoo.page.tables import Predictions
 from zoo.page.writing import _write_page
 
 

@@ -1,36 +1,51 @@
-"""The published README.md: a Jinja template whose placeholders ``card_parts.md`` fills from the manifest.
+"""What a zoo holds a second time, for readers of other formats: README.md, ``croissant.json``, and runs as Parquet.
 
-The same parts are the words of ``croissant.json``.
+README.md is a Jinja template whose placeholders ``card_parts.md`` fills from the manifest. The same parts are the words
+of ``croissant.json``, the zoo in the vocabulary of MLCommons Croissant, which lists every file with its SHA-256:
+
+    for run in mlcroissant.Dataset("small-transformer-zoo/croissant.json").records("mnist-runs"): ...
+
+What only a publisher knows, such as the license, is there if it was stated.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from jinja2 import StrictUndefined, Template, TemplateSyntaxError, meta
 from jinja2.sandbox import SandboxedEnvironment
 
-from zoo.format.croissant import write_runs_as_parquet
 from zoo.format.hyperparameters import DISTINCT_SEEDS, HYPERPARAMETERS, SHARED_SEED, meaning_of
 from zoo.format.manifest import FileEntry, Manifest
-from zoo.format.published import CARD_FILE, CROISSANT_FILE, RUNS_PARQUET, ConfigDetails, configs_of, split_files
+from zoo.format.published import (
+    CARD_FILE,
+    CROISSANT_FILE,
+    RUNS_FILE,
+    RUNS_PARQUET,
+    ConfigDetails,
+    PublishedZoo,
+    configs_of,
+    split_files,
+)
 from zoo.format.schema import CHECKPOINTS, PUBLISHED_RUN_SCHEMA, checkpoint_schema, usual_label
 from zoo.format.splits import SPLITS
 from zoo.format.statements import Statements
-from zoo.format.table_file import read_batches
-from zoo.storage.atomic import write_atomically
-from zoo.storage.untrusted import HeldFile
+from zoo.format.table_file import MAX_TABLE_BYTES, read_batches, read_table
+from zoo.storage.atomic import atomic_file, write_atomically
+from zoo.storage.untrusted import HeldFile, parse_json, read_bounded
 from zoo.tasks.identity import KNOWN, SHORT_HASH
 from zoo.terminal import plain_markdown
 
 DEFAULT_CARD = Path(__file__).parent / "card_template.md"
 _PARTS, _CROISSANT = (Path(__file__).parent / name for name in ("card_parts.md", "croissant_template.json"))
+_MAX_BYTES = 16 << 20  # of croissant.json
 _UNSAFE = re.compile(r"[^\w./ -]")  # in a name that stands in YAML, Markdown and code
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 """The hub's own words for numbers of rows."""
@@ -61,7 +76,7 @@ def write_card_and_manifest(
     recorded: dict[str, Any] = {"kind": "zoo", "configs": {name: each.to_dict() for name, each in configs.items()}}
     if stated.stated():
         recorded["stated"] = stated.stated()
-    files = files | {f"{config}/{RUNS_PARQUET}": write_runs_as_parquet(folder, config) for config in configs}
+    files = files | {f"{config}/{RUNS_PARQUET}": _write_runs_as_parquet(folder, config) for config in configs}
     words = _card_words(Manifest(files, recorded), name, folder)
     described = _compiled(_CROISSANT.read_text(encoding="utf-8")).render(words, files=files)
     texts = {
@@ -73,6 +88,15 @@ def write_card_and_manifest(
     manifest = Manifest(files | {file: FileEntry.of(folder / file) for file in texts}, recorded)
     manifest.write(folder)
     return manifest
+
+
+def _write_runs_as_parquet(folder: Path, config: str) -> FileEntry:
+    """Writes the runs of a config a second time, for readers of Parquet."""
+    runs = read_table(folder / config / RUNS_FILE, PUBLISHED_RUN_SCHEMA)
+    path = folder / config / RUNS_PARQUET
+    with atomic_file(path) as file:
+        pq.write_table(runs, file, compression="zstd")
+    return FileEntry.of(path, len(runs))
 
 
 def _card_words(manifest: Manifest, name: str, folder: Path) -> dict[str, Any]:
@@ -115,7 +139,7 @@ def _example(manifest: Manifest, details: dict[str, ConfigDetails], folder: Path
 def _render_card(template: str, words: dict[str, Any]) -> str:
     """Fills the placeholders of a template, such as ``{{configs}}``; an unknown one is an error."""
     try:
-        places = _places(template)
+        places = meta.find_undeclared_variables(_ENVIRONMENT.parse(template))
     except TemplateSyntaxError as error:
         raise ValueError(f"line {error.lineno} of the card is not a Jinja template: {error.message}") from error
     if unknown := places - words.keys():
@@ -123,11 +147,6 @@ def _render_card(template: str, words: dict[str, Any]) -> str:
     if "configs" not in places:
         raise ValueError("the card lacks {{configs}} in its YAML head, without which `datasets` finds no config")
     return _compiled(template).render(words)
-
-
-@cache
-def _places(template: str) -> frozenset[str]:
-    return frozenset(meta.find_undeclared_variables(_ENVIRONMENT.parse(template)))
 
 
 @cache
@@ -158,7 +177,7 @@ def _facts(manifest: Manifest, details: dict[str, ConfigDetails]) -> dict[str, A
             key=lambda name: not name.startswith("embedding."),
         ),
         "title": lambda task: KNOWN[task].title if task in KNOWN else task,
-        "column_type": _column_type,
+        "column_type": lambda kind, size: f"{size} × {kind.value_type}" if hasattr(kind, "value_type") else str(kind),
         "filled_splits": lambda config: config.filled_splits,
         "split_pattern": lambda config, split: _split_pattern(split_files(manifest, config, split)),
         "edition": lambda config: _config_edition(manifest, config),
@@ -195,10 +214,6 @@ def _configs_by_seeds(details: dict[str, ConfigDetails]) -> dict[str, list[str]]
     return configs
 
 
-def _column_type(kind: pa.DataType, length: str) -> str:
-    return f"{length} × {kind.value_type}" if isinstance(kind, pa.FixedSizeListType | pa.ListType) else str(kind)
-
-
 def _whole(config: ConfigDetails) -> str:
     """``of 60,000`` where the transformers saw a part of a known training set."""
     known, data = KNOWN.get(config.task), config.data
@@ -214,3 +229,33 @@ def _task_files(details: dict[str, ConfigDetails]) -> str:
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
         listed += f"\n\nThe task file of `{task}`:\n\n{fence}toml\n{text.rstrip()}\n{fence}"
     return listed
+
+
+def croissant_faults(zoo: PublishedZoo) -> Iterator[str]:
+    """What ``croissant.json`` states otherwise than the manifest: files, their sizes or their hashes."""
+    path = zoo.folder / CROISSANT_FILE
+    if CROISSANT_FILE not in zoo.manifest.files:
+        return  # a zoo of the first release
+    try:
+        content = parse_json(read_bounded(path, _MAX_BYTES), str(path))
+        stated = {each["@id"]: (each["sha256"], each["contentSize"]) for each in content["distribution"]}
+    except (ValueError, KeyError, TypeError) as error:
+        yield f"{path} is damaged: it is not a description of the zoo's files ({type(error).__name__})"
+        return
+    files = {name: entry for name, entry in zoo.manifest.files.items() if name not in (CARD_FILE, CROISSANT_FILE)}
+    for name in sorted(files.keys() | stated.keys()):
+        entry = files.get(name)
+        if entry is None or stated.get(name) != (entry.sha256, f"{entry.bytes} B"):
+            yield f"{path} is damaged: size or SHA-256 of {name} is not the one in the manifest"
+
+
+def parquet_fault(path: Path, runs: pa.Table) -> str | None:
+    """What is wrong with a second table of runs: nothing if it holds the same rows."""
+    try:
+        file = pq.ParquetFile(path)
+        size = sum(file.metadata.row_group(index).total_byte_size for index in range(file.metadata.num_row_groups))
+        if file.metadata.num_rows == len(runs) and size <= MAX_TABLE_BYTES and file.read().equals(runs):
+            return None
+        return f"{path} is damaged: its rows are not those of {RUNS_FILE}"
+    except (pa.ArrowException, OSError) as error:
+        return f"{path} is damaged: {error}"

@@ -82,7 +82,8 @@ class Manifest:
                 raise ValueError(f"{path} names a file outside its folder: {shown(name)}")
             files[name] = checked(entry, FileEntry, f"{damaged}{shown(name)}: ")
         manifest = checked({"code_version": None} | raw | {"files": files}, cls, damaged)
-        if _OWN_HASH in raw and not _is_hash_of(text, manifest.sha256):
+        own = manifest.sha256
+        if _OWN_HASH in raw and (own is None or _sha256_of(_with_last(text.decode(), own, _ZEROS)) != own):
             raise ValueError(f"{damaged}its own SHA-256 is not that of its content")
         return manifest
 
@@ -117,11 +118,6 @@ def _is_inside(name: str) -> bool:
     pure = PurePosixPath(name)
     clean = name == pure.as_posix() and name.isprintable() and "\\" not in name
     return clean and not pure.is_absolute() and pure.parts != () and ".." not in pure.parts
-
-
-def _is_hash_of(text: bytes, recorded: str | None) -> bool:
-    """Whether ``recorded`` is the hash of the text with zeros in its place."""
-    return recorded is not None and _sha256_of(_with_last(text.decode(), recorded, _ZEROS)) == recorded
 
 
 def _sha256_of(text: str) -> str:

@@ -5,7 +5,7 @@ mnist/train-00000-of-00086.arrow …  mnist/validation-…  mnist/test-…  mnis
 agnews/…  agnews/embedding.safetensors  agnews/vocabulary.json
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ class ConfigDetails(TrainingRecord):
         """The splits that have rows; a small zoo may have no run in one of them."""
         return [split for split in SPLITS if self.rows[split]]
 
-    def splits_of(self, column: Callable[[str], Sequence[Any]]) -> list[str]:
+    def splits_of(self, column: Callable[[str], Iterable[Any]]) -> list[str]:
         """The split of every row of a table of this config; ``column`` gives the values of a column by its name."""
         return splits_of(column, repeats=self.repeats is not None, shares=self.splits)
 

@@ -8,21 +8,32 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
+from msgspec import Meta
 
+from zoo.checked import checked
 from zoo.format.manifest import MANIFEST_FILE, Manifest
 from zoo.format.published import RUNS_FILE
 from zoo.format.record import TrainingRecord, config_name
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, RUN_SCHEMA, checkpoint_schema, stored_schema
 from zoo.format.table_file import read_table, write_table
 from zoo.storage.atomic import write_atomically
-from zoo.storage.untrusted import read_json
+from zoo.storage.untrusted import faults_named, read_json
 
 CHECKPOINTS_FILE, TIMING_FILE = "checkpoints.arrow", "timing.json"
 _KIND = "shard"
-_LONGEST = 1e9  # seconds; a shard takes hours
+_Seconds = Annotated[float, Meta(gt=0, lt=1e9)]  # a shard takes hours
+
+
+@dataclass(frozen=True)
+class _Timing:
+    """``timing.json``; no ``engine_seconds`` if the engine was interrupted, or an old version did not record them."""
+
+    wall_seconds: _Seconds
+    engine_seconds: _Seconds | None = None
+    device: str = "unknown"
 
 
 @dataclass(frozen=True)
@@ -41,10 +52,8 @@ class ShardRecord(TrainingRecord):
         details = manifest.details
         if details.get("kind") != _KIND:
             raise ValueError(f"{where} does not belong to a shard: its kind is {details.get('kind')!r}")
-        try:
+        with faults_named(f"{where} is damaged"):
             return cls.from_dict({name: value for name, value in details.items() if name != "kind"})
-        except ValueError as error:
-            raise ValueError(f"{where} is damaged: {error}") from error
 
 
 def shard_folder(runs: Path, config: str, shard: int) -> Path:
@@ -113,36 +122,16 @@ class Shard:
     def runs(self) -> pa.Table:
         """One row per run, with its share of the shard's wall time."""
         table = read_table(self.folder / RUNS_FILE, RUN_SCHEMA)
-        seconds = self.wall_seconds() / max(1, len(table))
+        seconds = self.timing.wall_seconds / max(1, len(table))
         return table.append_column(PUBLISHED_RUN_SCHEMA.field("wall_seconds"), pa.array([seconds] * len(table)))
 
-    def wall_seconds(self) -> float:
-        return self._seconds("wall_seconds")
-
-    def engine_seconds(self) -> float | None:
-        """The time its engine took; None where it was interrupted, or an old version did not record it."""
-        return None if self._timing.get("engine_seconds") is None else self._seconds("engine_seconds")
-
-    def device(self) -> str:
-        """The device it was trained on."""
-        return str(self._timing.get("device", "unknown"))
-
-    def _seconds(self, name: str) -> float:
-        seconds = self._timing.get(name)
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < _LONGEST:
-            raise ValueError(f"{self.folder / TIMING_FILE} has no valid {name}: {seconds!r}")
-        return float(seconds)
-
     @cached_property
-    def _timing(self) -> dict[str, Any]:
+    def timing(self) -> _Timing:
+        """How long it took, and on which device."""
         path = self.folder / TIMING_FILE
-        try:
-            timing = read_json(path)
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{path} cannot be read: {error}") from error
-        if not isinstance(timing, dict):
-            raise ValueError(f"{path} is damaged: it is not a JSON object")
-        return timing
+        with faults_named(f"{path} cannot be read", OSError):
+            raw = checked(read_json(path), dict[str, Any], "")
+            return checked({name: raw[name] for name in _Timing.__dataclass_fields__ if name in raw}, _Timing, "")
 
 
 def find_shards(runs: Path) -> tuple[dict[str, list[Shard]], list[Path]]:

@@ -1,15 +1,13 @@
 """Which split a run belongs to: a function of the run alone, so that adding runs never moves one.
 
 It is decided by the hash of the run's id. Where each configuration was trained several times, the hash of the
-configuration decides instead, and all its repeats are in one split: otherwise a model could remember a configuration
-from train and rank it well in test without having learned to read weights. It also gives each configuration of the test
-split all its repeats, which is what ranking within a configuration needs.
+configuration decides instead: a model that remembers a configuration from train should not meet it again in test.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from zoo.format.hyperparameters import CONFIGURATION, LATER
@@ -39,7 +37,7 @@ def _split_of(run_id: str, shares: Sequence[int] = (70, 15, 15)) -> str:
     return "validation" if position < (shares[0] + shares[1]) / 100 else "test"
 
 
-def splits_of(column: Callable[[str], Sequence[Any]], *, repeats: bool, shares: str = DEFAULT_SHARES) -> list[str]:
+def splits_of(column: Callable[[str], Iterable[Any]], *, repeats: bool, shares: str = DEFAULT_SHARES) -> list[str]:
     """The split of every row of a table; ``column`` gives the values of a column by its name.
 
     With ``repeats`` the hash of its configuration decides, else that of its id.
@@ -49,7 +47,7 @@ def splits_of(column: Callable[[str], Sequence[Any]], *, repeats: bool, shares: 
     return [_split_of(text, percentages) for text in hashed]
 
 
-def folds_of(column: Callable[[str], Sequence[Any]], count: int) -> list[int]:
+def folds_of(column: Callable[[str], Iterable[Any]], count: int) -> list[int]:
     """The fold of every row, from 0 on: configurations are dealt out in the order of their hashes.
 
     So all runs of a configuration are in one fold, and folds have the same number of configurations, or one more.
@@ -61,7 +59,7 @@ def folds_of(column: Callable[[str], Sequence[Any]], count: int) -> list[int]:
     return [places[text] % count for text in texts]
 
 
-def _configurations(column: Callable[[str], Sequence[Any]]) -> list[str]:
+def _configurations(column: Callable[[str], Iterable[Any]]) -> list[str]:
     """The configuration of every row as a JSON list: task, hyperparameters, and the name and value of each later one
     that differs from its default."""
     first = ["task", *(name for name in CONFIGURATION if name not in LATER)]

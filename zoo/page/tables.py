@@ -1,4 +1,5 @@
-"""One config of a zoo as the columns a page filters, counts and draws, and the text that carries them into the page.
+"""One config of a zoo as the columns a page filters, counts and draws, predictions of its accuracies, and the text
+that carries them into the page.
 
 Runs are numbered as in the zoo's table of runs, diverged ones included. A hyperparameter is a list of its values and,
 for each run, the index of its value in that list. A checkpoint is a row with the number of its run.
@@ -7,18 +8,25 @@ for each run, the index of its value in that list. A checkpoint is a row with th
 import base64
 import gzip
 import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float64
 
+from zoo.checked import checked
 from zoo.format.schema import MEASURED, labels_of, usual_label
 from zoo.plots import span_of
 from zoo.reading.reader import ZooReader
+from zoo.storage.untrusted import parse_json, read_bounded
 
 _NOT_VARIED = ("run_id", "task", "checkpoint", "epoch")
 _EXACT_IN_JAVASCRIPT = 2**53
+_MAX_BYTES = 64 << 20  # of a file of predictions
+_MOST_POINTS = 2000
+"""A page shows at most this many points of a predictor; of more, it shows every second, third, …"""
 _QUANTILES = (0.05, 0.5, 0.95)
 _DIGITS = 5
 """Significant digits of labels and curves. The label that filters compare keeps all bits."""
@@ -30,31 +38,22 @@ def run_columns(reader: ZooReader) -> dict[str, Any]:
     return {
         "id": runs["run_id"].tolist(),
         "status": runs["status"].tolist(),
-        "split": reader.details.splits_of(lambda name: runs[name].tolist()),
+        "split": reader.details.splits_of(runs.__getitem__),
         "epochs": runs["epochs"].tolist(),
     }
 
 
 def hyperparameters(reader: ZooReader) -> list[dict[str, Any]]:
     """Every column of the checkpoints that is neither a measurement nor a name, for all runs."""
-    names = [name for name in reader.metadata.columns if name not in (*_NOT_VARIED, *labels_of(reader.spec))]
-    return [_coded(name, reader.runs[name].to_numpy()) for name in names]
-
-
-def _coded(name: str, column: np.ndarray) -> dict[str, Any]:
-    """A column as its distinct values in order, and the index of each run's value among them."""
-    values, codes = np.unique(column, return_inverse=True)
-    return {
-        "name": name,
-        "numeric": bool(np.issubdtype(column.dtype, np.number)),
-        "values": [_exact(value) for value in values.tolist()],
-        "codes": codes.tolist(),
-    }
-
-
-def _exact(value: Any) -> Any:
-    """A value that JavaScript reads without a change: whole numbers too large for it become text."""
-    return str(value) if isinstance(value, int) and abs(value) > _EXACT_IN_JAVASCRIPT else value
+    coded = []
+    for name in reader.metadata.columns.difference([*_NOT_VARIED, *labels_of(reader.spec)], sort=False):
+        column = reader.runs[name].to_numpy()
+        numeric = bool(np.issubdtype(column.dtype, np.number))
+        values, codes = np.unique(column, return_inverse=True)
+        # JavaScript reads smaller whole numbers without a change; larger ones become text
+        exact = [str(v) if isinstance(v, int) and abs(v) > _EXACT_IN_JAVASCRIPT else v for v in values.tolist()]
+        coded.append({"name": name, "numeric": numeric, "values": exact, "codes": codes.tolist()})
+    return coded
 
 
 def checkpoint_columns(reader: ZooReader) -> dict[str, Any]:
@@ -127,3 +126,45 @@ def _rounded(numbers: Float64[np.ndarray, " n"], digits: int) -> Float64[np.ndar
 def as_bytes(shares: Any) -> str:
     """Numbers in [0, 1] as bytes 0 … 255, in base64."""
     return base64.b64encode(np.rint(np.asarray(shares) * 255).astype(np.uint8).tobytes()).decode()
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The accuracies that one predictor predicts for checkpoints of a config, in the order of the measured ones.
+
+    As JSON, ``tau``, ``interval`` and ``reads_weights`` may be left out; text is shown as it is, never read as HTML:
+
+    [{"config": "mnist", "predictor": "Transformer-NFN", "data": "test split of 2,000 runs", "predicted": [0.91, …],
+      "measured": [0.93, …], "tau": 0.845, "interval": [0.816, 0.870], "reads_weights": true}, …]
+
+    ``tau`` is Kendall's rank correlation of the two and ``interval`` its 95% interval, over several fits where there
+    are more than the one shown; ``data`` describes these checkpoints, which may be of another zoo than the page's.
+    """
+
+    config: str
+    predictor: str
+    data: str
+    predicted: list[float]
+    measured: list[float]
+    tau: float | None = None
+    interval: list[float] | None = None
+    reads_weights: bool = True
+
+    def __post_init__(self) -> None:
+        if self.interval is not None and len(self.interval) != 2:
+            raise ValueError(f"{self.predictor!r} has an interval of {len(self.interval)} numbers: it has two")
+        if len(self.predicted) != len(self.measured) or not self.predicted:
+            counts = f"{len(self.predicted):,} predictions for {len(self.measured):,} measurements"
+            raise ValueError(f"{self.predictor!r} has {counts}: one for each is needed")
+
+    def shown(self) -> dict[str, Any]:
+        """As a page holds it: at most ``_MOST_POINTS`` points."""
+        step = -(-len(self.predicted) // _MOST_POINTS)
+        points = {"predicted": plain(self.predicted[::step]), "measured": plain(self.measured[::step])}
+        return asdict(self) | points | {"count": len(self.predicted)}
+
+
+def read_predictions(path: Path) -> list[Predictions]:
+    """The predictions in a file of JSON; whatever is wrong with it is a ValueError that names the file."""
+    raw = parse_json(read_bounded(path, _MAX_BYTES), str(path))
+    return checked(raw, list[Predictions], f"{path} does not hold predictions: ")

@@ -20,14 +20,13 @@ from zoo.format.schema import usual_label
 from zoo.page.html import render
 from zoo.page.options import PageOptions
 from zoo.page.pictures import Example, attention_refusal, find_example, picture
-from zoo.page.predictions import Predictions
-from zoo.page.tables import band, checkpoint_columns, curves, hyperparameters, packed, ranking, run_columns
+from zoo.page.tables import Predictions, band, checkpoint_columns, curves, hyperparameters, packed, ranking, run_columns
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import ZooReader
 from zoo.storage.atomic import write_atomically
 from zoo.storage.swap import replacing_folder
 from zoo.terminal import printable
-from zoo.transformer.model import ZooTransformer, build_model
+from zoo.transformer.model import build_model
 from zoo.transformer.spec import TransformerSpec
 from zoo.transformer.weights import TransformerWeights
 
@@ -47,9 +46,11 @@ def _write_page(
     readers = {config: ZooReader(folder, config, "all") for config in PublishedZoo.read(folder).configs}
     path = Path(options.zoo).expanduser()
     name = folder.name if path.is_dir() else options.zoo
+    runs, rows = sum(len(reader.runs) for reader in readers.values()), sum(map(len, readers.values()))
+    counted = f"{rows:,} checkpoints of {runs:,} trained small transformers in {how_many(len(readers), 'config')}"
     head = {
         "name": printable(name),
-        "summary": _counts(readers),
+        "summary": counted,
         "open": name if path.is_absolute() else options.zoo,
         "configs": list(readers),
         "predictions": [entry.shown() for entry in predictions],
@@ -95,7 +96,11 @@ def _write_config(
     chosen = _pictured_runs(rows["run"], [sign * (value or 0.0) for value in rows[ranked["label"]]], pictured)
     model = build_model(reader.spec, np.zeros(reader.spec.num_parameters, dtype=np.float32))
     for run in chosen:
-        _write_script(folder / "runs" / f"{index}-{run:05d}.js", _pictures(reader, rows, run, model, example))
+        pictures = {}
+        for row in np.flatnonzero(np.array(rows["run"]) == run).tolist():
+            weights = TransformerWeights.from_flat(reader.spec, reader.weights(row))
+            pictures[rows["labels"][rows["label"][row]]] = picture(model, weights, example)
+        _write_script(folder / "runs" / f"{index}-{run:05d}.js", pictures)
         advance(1)
     details = reader.details
     return {
@@ -126,29 +131,9 @@ def _pictured_runs(runs: Sequence[int], merits: Sequence[float], count: int) -> 
     return sorted(order[rank] for rank in ranks)
 
 
-def _pictures(
-    reader: ZooReader, rows: dict[str, Any], run: int, model: ZooTransformer, example: Example | None
-) -> dict[str, Any]:
-    """The pictures of a run's checkpoints, by their labels."""
-    numbers = np.flatnonzero(np.array(rows["run"]) == run).tolist()
-    return {
-        rows["labels"][rows["label"][row]]: picture(
-            model, TransformerWeights.from_flat(reader.spec, reader.weights(row)), example
-        )
-        for row in numbers
-    }
-
-
 def _write_script(path: Path, value: Any) -> None:
     """Data as a script that hands it to the page: a page on a disk may load no other files beside it."""
     write_atomically(path, f'zooFile("{path.parent.name}/{path.stem}", "{packed(value)}");\n'.encode())
-
-
-def _counts(readers: dict[str, ZooReader]) -> str:
-    """The size of a zoo, in one line."""
-    runs, rows = sum(len(reader.runs) for reader in readers.values()), sum(map(len, readers.values()))
-    configs = how_many(len(readers), "config")
-    return f"{rows:,} checkpoints of {runs:,} trained small transformers in {configs}"
 
 
 def _summary(readers: dict[str, ZooReader]) -> list[list[str]]:

@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from zoo.storage.untrusted import refuse_larger
+from zoo.storage.untrusted import faults_named, refuse_larger
 from zoo.transformer.spec import TransformerSpec
 
 _SAFETENSORS, _TORCH = (".safetensors",), (".pt", ".pth", ".bin")
@@ -62,20 +62,15 @@ def _is_plain(tensor: object) -> bool:
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
+    with faults_named(f"{path} is damaged", SafetensorError), safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
     """A state_dict; anything that would need code to be read is refused by torch, an unpacking bomb here."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            unpacked = sum(entry.file_size for entry in archive.infolist())
-    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
-        raise ValueError(f"{path} is not a file that torch.save writes: {error}") from error
+    strange = f"{path} is not a file that torch.save writes"
+    with faults_named(strange, zipfile.BadZipFile, NotImplementedError), zipfile.ZipFile(path) as archive:
+        unpacked = sum(entry.file_size for entry in archive.infolist())
     if unpacked > _MAX_BYTES:
         raise ValueError(f"{path} is damaged: {unpacked:,} bytes unpacked, at most {_MAX_BYTES:,} are read")
     try:

@@ -10,7 +10,7 @@ is opened again where it broke off, at most ``_ATTEMPTS`` times without a furthe
 import http.client
 import io
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 from urllib import request
@@ -96,27 +96,6 @@ class _PatientFile(io.RawIOBase):
         super().close()
 
 
-class _PatientAnswer(http.client.HTTPResponse):
-    """A response whose head must arrive in time, too."""
-
-    def __init__(self, socket: Any, *arguments: Any, patience: _Patience, **named: Any) -> None:
-        super().__init__(socket, *arguments, **named)
-        self.fp.close()
-        self.fp = io.BufferedReader(_PatientFile(socket, patience))
-
-
-def _patient(kind: type[http.client.HTTPConnection], patience: _Patience) -> Callable[..., http.client.HTTPConnection]:
-    """Makes connections that are limited by the patience from the first packet on."""
-
-    def connect(host: str, **options: Any) -> http.client.HTTPConnection:
-        options["timeout"] = patience.left()
-        connection = kind(host, **options)
-        connection.response_class = partial(_PatientAnswer, patience=patience)  # pyright: ignore[reportAttributeAccessIssue]
-        return connection
-
-    return connect
-
-
 class _PatientHandler(request.HTTPHandler, request.HTTPSHandler):
     """http and https only, so that a redirection to ``file:`` or ``ftp:`` fails."""
 
@@ -125,10 +104,24 @@ class _PatientHandler(request.HTTPHandler, request.HTTPSHandler):
         self.patience = patience
 
     def http_open(self, req: request.Request) -> Any:
-        return self.do_open(_patient(http.client.HTTPConnection, self.patience), req)
+        return self.do_open(partial(self._connect, http.client.HTTPConnection), req)
 
     def https_open(self, req: request.Request) -> Any:
-        return self.do_open(_patient(http.client.HTTPSConnection, self.patience), req)
+        return self.do_open(partial(self._connect, http.client.HTTPSConnection), req)
+
+    def _connect(self, kind: type[http.client.HTTPConnection], host: str, **options: Any) -> http.client.HTTPConnection:
+        """A connection that is limited by the patience from the first packet on, heads of answers too."""
+
+        def respond(socket: Any, *arguments: Any, **named: Any) -> http.client.HTTPResponse:
+            answer = http.client.HTTPResponse(socket, *arguments, **named)
+            answer.fp.close()
+            answer.fp = io.BufferedReader(_PatientFile(socket, self.patience))
+            return answer
+
+        options["timeout"] = self.patience.left()
+        connection = kind(host, **options)
+        connection.response_class = respond  # pyright: ignore[reportAttributeAccessIssue]
+        return connection
 
 
 class _Redirections(request.HTTPRedirectHandler):

@@ -1,18 +1,31 @@
-"""``datasets.load_dataset`` for the zoo, from any folder and from any web server that serves a published one."""
+"""``datasets.load_dataset`` for the zoo, from any folder and from any web server that serves a published one.
+
+The library's own reader takes what a folder's card names, wherever that is, and reads a stream that is cut between two
+record batches as a shorter one. Here a builder's files come from the manifest alone, are read with the zoo's own checks
+and compared with the manifest. So however a split is written (``train[:100%]``), rows that are missing are an error.
+"""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pyarrow as pa
+from datasets.builder import Key
+from datasets.exceptions import DatasetGenerationError
+from datasets.table import table_cast
 
 from zoo.command import DEFAULT_NAME
-from zoo.format.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, read_one_edition
-from zoo.format.published import RUNS_FILE, PublishedZoo, configs_of, split_files
+from zoo.format.manifest import MANIFEST_FILE, MAX_MANIFEST_BYTES, FileEntry, Manifest, edition_of, read_one_edition
+from zoo.format.published import RUNS_FILE, configs_of, split_files
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, checkpoint_schema
-from zoo.reading.fetch import fetch_small
+from zoo.format.table_file import read_batches
+from zoo.reading.fetch import ServedSource, fetch_small
 from zoo.reading.locate import default_configs, download, hub_address, is_url, resolve
+from zoo.storage.untrusted import HeldFile
 
 _RUNS_SUFFIX, _RUNS_SPLIT = "-runs", "runs"
 _PREPARING = ("download_mode", "verification_mode", "num_proc")
@@ -44,44 +57,36 @@ def load_dataset(path: str | Path = DEFAULT_NAME, name: str | None = None, **arg
                 (name,) = default_configs(configs_of(manifest, location), location)
             location = download(location, name.removesuffix(_RUNS_SUFFIX), revision, token)
     if isinstance(location, str):
-        return _load(location, _fetch_manifest(location, headers), name, headers=headers, **arguments)
+        where = f"{location}/{MANIFEST_FILE}"
+        try:
+            manifest = Manifest.parse(fetch_small(where, MAX_MANIFEST_BYTES, headers), where)
+        except ConnectionError as error:
+            raise FileNotFoundError(str(error)) from error
+        return _load(location, manifest, name, arguments, headers=headers)
     folder = location
-
-    def load_folder(edition: str) -> Any:
-        return _load(folder, PublishedZoo.read(folder).manifest, name, edition=edition, **arguments)
-
-    return read_one_edition(folder, load_folder)
+    return read_one_edition(folder, lambda edition: _load(folder, Manifest.read(folder), name, arguments, edition))
 
 
 def _load(
     location: str | Path,
     manifest: Manifest,
     config: str | None,
-    *,
-    split: Any = None,
-    streaming: bool = False,
-    cache_dir: str | None = None,
-    features: Any = None,
-    keep_in_memory: bool | None = None,
+    arguments: Mapping[str, Any],
     edition: str = "",
     headers: Mapping[str, str] | None = None,
-    **preparing: Any,
 ) -> Any:
     """The files of one config through ``datasets``: streamed, or copied into its cache."""
-    from datasets.exceptions import DatasetGenerationError
-
-    from zoo.reading.manifest_builder import ListedFile, ManifestBuilder
-
+    split, features = arguments.get("split"), arguments.get("features")
     config, schema, names = _config_files(manifest, config, location)
     files = {
-        part: [ListedFile(location, name, manifest.files[name], edition, headers or {}) for name in listed]
+        part: [_ListedFile(location, name, manifest.files[name], edition, headers or {}) for name in listed]
         for part, listed in names.items()
     }
     # another location, edition or type of a column is another copy in the library's cache
     hashes = [f"{file.name} {file.entry.sha256}" for part in files.values() for file in part]
     key = hashlib.sha256("\n".join([str(location), str(features), *hashes]).encode()).hexdigest()[:16]
-    builder = ManifestBuilder(
-        cache_dir=cache_dir,
+    builder = _ManifestBuilder(
+        cache_dir=arguments.get("cache_dir"),
         dataset_name=DEFAULT_NAME,
         config_name=config,
         config_id=f"{config}-{key}",
@@ -89,17 +94,17 @@ def _load(
         schema=schema,
         features=features,
     )
-    if streaming:
-        if preparing.get("num_proc") is not None:
+    if arguments.get("streaming"):
+        if arguments.get("num_proc") is not None:
             raise ValueError("num_proc is not for streaming: let a torch DataLoader have several workers")
         return builder.as_streaming_dataset(split=split)
     try:
-        builder.download_and_prepare(**preparing)
+        builder.download_and_prepare(**{name: arguments[name] for name in _PREPARING if name in arguments})
     except DatasetGenerationError as error:
         if isinstance(error.__cause__, ValueError | OSError):
             raise error.__cause__ from None
         raise
-    return builder.as_dataset(split=split, in_memory=bool(keep_in_memory))
+    return builder.as_dataset(split=split, in_memory=bool(arguments.get("keep_in_memory")))
 
 
 def _config_files(
@@ -126,9 +131,93 @@ def _config_files(
     return config, checkpoint_schema(configs[config].spec), names
 
 
-def _fetch_manifest(address: str, headers: Mapping[str, str]) -> Manifest:
-    where = f"{address}/{MANIFEST_FILE}"
-    try:
-        return Manifest.parse(fetch_small(where, MAX_MANIFEST_BYTES, headers), where)
-    except ConnectionError as error:
-        raise FileNotFoundError(str(error)) from error
+class _HashedSource:
+    """A source of Arrow messages that hashes its bytes, each once and in order, as they are read."""
+
+    def __init__(self, source: pa.Buffer | ServedSource) -> None:
+        self.source, self.size = source, source.size
+        self.digest, self.hashed = hashlib.sha256(), 0
+
+    def slice(self, offset: int, length: int) -> pa.Buffer:
+        data = self.source.slice(offset, length)
+        self.digest.update(memoryview(data)[self.hashed - offset :])
+        self.hashed = offset + length
+        return data
+
+
+@dataclass(frozen=True)
+class _ListedFile:
+    """An Arrow file that a manifest lists, in a folder or on a web server, with its entry and the zoo's edition."""
+
+    location: str | Path
+    name: str
+    entry: FileEntry
+    edition: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.location}/{self.name}"
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The batches, checked; a file whose rows or SHA-256 are not those of the manifest ends in a ValueError.
+
+        That is checked before the last batch is delivered, so a reader that has all rows of a file has the right ones.
+        """
+        rows, last = 0, None
+        with self._opened() as opened:
+            source = _HashedSource(opened)
+            for batch in read_batches(source, schema, str(self)):
+                if last is not None:
+                    yield last
+                rows, last = rows + len(batch), batch
+        if rows != self.entry.rows:
+            raise ValueError(f"{self} is damaged: {rows:,} rows, the manifest says {self.entry.rows:,}")
+        if source.digest.hexdigest() != self.entry.sha256:
+            raise ValueError(f"{self} is damaged: its SHA-256 is not the one in the manifest")
+        if last is not None:
+            yield last
+
+    def _opened(self) -> AbstractContextManager[pa.Buffer | ServedSource]:
+        if isinstance(self.location, str):
+            return closing(ServedSource(str(self), self.entry.bytes, self.headers))
+        mapped = HeldFile(self.location / self.name, self.entry.bytes).map()
+        # a file that was opened before the manifest is read again belongs to that manifest
+        if edition_of(self.location) != self.edition:
+            raise ValueError(f"{self.location} was published again since it was loaded: load it again")
+        return nullcontext(pa.py_buffer(mapped))
+
+
+@dataclass
+class _ManifestConfig(datasets.BuilderConfig):
+    """``files`` are those of each split; ``schema`` is what each of them must have."""
+
+    files: dict[str, list[_ListedFile]] = field(default_factory=dict)
+    schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    features: datasets.Features | None = None
+
+
+class _ManifestBuilder(datasets.ArrowBasedBuilder):
+    """Rows of a published zoo, from a folder or a web server."""
+
+    BUILDER_CONFIG_CLASS = _ManifestConfig
+    config: _ManifestConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def _info(self) -> datasets.DatasetInfo:
+        features = self.config.features or datasets.Features.from_arrow_schema(self.config.schema)
+        return datasets.DatasetInfo(features=features)
+
+    def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
+        return [
+            datasets.SplitGenerator(name=split, gen_kwargs={"files": files})
+            for split, files in self.config.files.items()
+        ]
+
+    def _generate_tables(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, files: list[_ListedFile]
+    ) -> Generator[tuple[Key, pa.Table], Any, None]:
+        for number, file in enumerate(files):
+            for index, batch in enumerate(file.batches(self.config.schema)):
+                table = pa.Table.from_batches([batch])
+                if self.config.features is not None:
+                    table = table_cast(table, self.config.features.arrow_schema)
+                yield Key(number, index), table

@@ -30,7 +30,7 @@ from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, parse_s
 from zoo.format.schema import PUBLISHED_RUN_SCHEMA, WEIGHTS, checkpoint_schema
 from zoo.format.table_file import read_batches, read_table
 from zoo.reading.locate import choose_configs, find_folder
-from zoo.reading.selection import Selection, Where, select, values_there_are
+from zoo.reading.selection import Where, select, why_none
 from zoo.storage.untrusted import HeldFile
 from zoo.tasks.embedding import VECTORS_FILE, VOCABULARY_FILE, WordEmbedding
 from zoo.transformer.spec import TransformerSpec
@@ -224,9 +224,8 @@ class ZooReader:
             return np.arange(len(self))
         rows = np.flatnonzero(select(self.metadata, where))
         if not len(rows):
-            values = values_there_are(self.metadata, where)
             split = "all splits" if self.split == "all" else f"split {self.split}"
-            raise ValueError(f"no checkpoint of {self.config}, {split}, fits {_describe_where(where)}: {values}")
+            raise ValueError(f"no checkpoint of {self.config}, {split}, fits {why_none(self.metadata, where)}")
         return rows
 
     def weights(self, rows: _Rows) -> Float[Tensor, "*n d"]:
@@ -341,13 +340,6 @@ def _one_row(rows: _Rows) -> int | None:
     if isinstance(rows, np.ndarray | Tensor):
         return operator.index(rows) if rows.ndim == 0 else None
     return operator.index(rows) if isinstance(rows, int | np.integer) else None
-
-
-def _describe_where(where: Where) -> str:
-    """An expression as it was written; a function or a mask has no text to show."""
-    if isinstance(where, Selection):
-        where = where.expression
-    return repr(where) if isinstance(where, str) else "the given where"
 
 
 def shuffled(rows: Integer[np.ndarray, " n"], seed: int | Sequence[int]) -> Integer[np.ndarray, " n"]:

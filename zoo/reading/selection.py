@@ -19,6 +19,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool
 
+from zoo.storage.untrusted import faults_named
+
 _MAX_LENGTH = 10_000
 _FILE_NAME_DIGITS = 8
 _MOST_LISTED = 12  # values of a column in a message
@@ -51,11 +53,9 @@ class Selection:
         """Checks the syntax; whether the columns exist is checked when it is applied to a table."""
         if len(text) > _MAX_LENGTH:
             raise ValueError(f"the expression has {len(text):,} characters, at most {_MAX_LENGTH:,} are read")
-        try:
+        with faults_named(f"cannot read the expression {text!r}", SyntaxError, RecursionError, MemoryError):
             condition = _canonical(ast.parse(text.strip(), mode="eval").body)
             return cls(_written(condition), condition)
-        except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
-            raise ValueError(f"cannot read the expression {text!r}: {error}") from error
 
     def mask(self, table: pd.DataFrame) -> _Mask:
         """True for the chosen rows; an unknown column or a comparison of text with a number is a ValueError."""
@@ -84,23 +84,21 @@ def select(metadata: pd.DataFrame, where: Where) -> _Mask:
     return mask
 
 
-def values_there_are(metadata: pd.DataFrame, where: Where) -> str:
-    """The values of the columns that an expression names, for the message where it chose no row."""
-    if isinstance(where, str):
-        where = Selection.parse(where)
-    if not isinstance(where, Selection):
-        return f"there are {len(metadata):,} rows"
-    names = dict.fromkeys(node.id for node in ast.walk(where.condition) if isinstance(node, ast.Name))
-    return "; ".join(_describe_column(name, _column(metadata, name)) for name in names)
-
-
-def _describe_column(name: str, column: pd.Series) -> str:
-    values = sorted(set(column))
-    if len(values) <= _MOST_LISTED:
-        return f"{name} is one of {', '.join(str(value) for value in values)}"
-    if _is_text(column):
-        return f"{name} has {len(values):,} values, such as {values[0]}"
-    return f"{name} lies between {values[0]:g} and {values[-1]:g}"
+def why_none(metadata: pd.DataFrame, where: Where) -> str:
+    """The end of the message where no row fits: the expression, and the values of the columns that it names."""
+    parsed = Selection.parse(where) if isinstance(where, str) else where
+    if not isinstance(parsed, Selection):
+        return f"the given where: there are {len(metadata):,} rows"
+    described = []
+    for name in dict.fromkeys(node.id for node in ast.walk(parsed.condition) if isinstance(node, ast.Name)):
+        values = sorted(set(column := _column(metadata, name)))
+        if len(values) <= _MOST_LISTED:
+            described.append(f"{name} is one of {', '.join(str(value) for value in values)}")
+        elif _is_text(column):
+            described.append(f"{name} has {len(values):,} values, such as {values[0]}")
+        else:
+            described.append(f"{name} lies between {values[0]:g} and {values[-1]:g}")
+    return f"{where if isinstance(where, str) else parsed.expression!r}: {'; '.join(described)}"
 
 
 def _canonical(node: ast.expr) -> ast.expr:

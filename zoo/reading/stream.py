@@ -42,9 +42,9 @@ class CheckpointStream(IterableDataset):
         world_size: int | None = None,
     ) -> None:
         super().__init__()
-        default_rank, default_size = _rank_and_world_size()
-        self.rank = default_rank if rank is None else rank
-        self.world_size = default_size if world_size is None else world_size
+        among = torch.distributed if torch.distributed.is_available() and torch.distributed.is_initialized() else None
+        self.rank = rank if rank is not None else among.get_rank() if among else 0
+        self.world_size = world_size if world_size is not None else among.get_world_size() if among else 1
         if not 0 <= self.rank < self.world_size:
             raise ValueError(f"rank must be in 0 … world_size − 1, got {self.rank} of {self.world_size}")
         self.reader, self.shuffle, self.seed = reader, shuffle, seed
@@ -81,10 +81,3 @@ def _join_batches(batches: Sequence[Batch], *, collate_fn_map: object = None) ->
 
 
 default_collate_fn_map[Batch] = _join_batches  # torch's own way to register a type
-
-
-def _rank_and_world_size() -> tuple[int, int]:
-    """This process's rank and the number of ranks; alone, 0 of 1."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 1

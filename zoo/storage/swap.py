@@ -96,20 +96,13 @@ def _discard(folder: Path, target: Path, files_of: _FilesOf) -> None:
             # the last file lists the others as ours, so it goes when nothing else is left
             if os.listdir(folder) == list(files[-1:]):
                 shutil.rmtree(folder)
-    if folder.exists():
-        _keep(folder, target)
-
-
-def _keep(folder: Path, target: Path) -> None:
-    """Gives a folder that was not deleted a visible name, with a warning."""
-    names = (target.with_name(f"{target.name}.kept-{number}") for number in itertools.count(1))
-    kept = next(name for name in names if not name.exists())
-    with suppress(OSError):
-        folder.rename(kept)
-        warnings.warn(
-            f"the old {target.name} is kept in {kept}: it holds a file that is not part of it, or cannot be deleted",
-            stacklevel=2,
-        )
+    if folder.exists():  # it gets a visible name
+        names = (target.with_name(f"{target.name}.kept-{number}") for number in itertools.count(1))
+        kept = next(name for name in names if not name.exists())
+        with suppress(OSError):
+            folder.rename(kept)
+            why = "it holds a file that is not part of it, or cannot be deleted"
+            warnings.warn(f"the old {target.name} is kept in {kept}: {why}", stacklevel=2)
 
 
 def _exchange(a: Path, b: Path) -> bool:

@@ -9,6 +9,8 @@ import mmap
 import os
 import stat
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -78,6 +80,15 @@ def refuse_larger(path: Path, limit: int) -> None:
 def read_bounded(path: Path, limit: int) -> bytes:
     """The content of a file of at most ``limit`` bytes; a larger one is a ValueError, and is not read."""
     return HeldFile(path).read(limit)
+
+
+@contextmanager
+def faults_named(what: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turns errors of these kinds, and ValueErrors, into a ValueError whose message begins with ``what``."""
+    try:
+        yield
+    except (ValueError, *kinds) as error:
+        raise ValueError(f"{what}: {error}") from error
 
 
 def read_json(path: Path) -> Any:

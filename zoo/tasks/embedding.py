@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from zoo.storage.atomic import write_atomically
-from zoo.storage.untrusted import HeldFile, parse_json
+from zoo.storage.untrusted import HeldFile, faults_named, parse_json
 
 PADDING, _UNKNOWN = 0, 1
 RESERVED = 2  # rows of the table that are not words: padding and unknown, both zero
@@ -96,10 +96,11 @@ class WordEmbedding:
     @classmethod
     def read(cls, vectors: HeldFile, words: HeldFile) -> "WordEmbedding":
         """Like ``load``, for files that are open already."""
-        folder = vectors.path.parent
         vectors.refuse_larger(_MAX_VECTORS_BYTES)
-        try:
+        with faults_named(f"the embedding in {vectors.path.parent} is damaged", safetensors.SafetensorError):
             vocabulary = parse_json(words.read(_MAX_VOCABULARY_BYTES), str(words.path))
+            if not isinstance(vocabulary, list) or not all(isinstance(word, str) for word in vocabulary):
+                raise ValueError(f"{words.path.name} must be a JSON list of words")
             with safetensors.safe_open(vectors.alias, framework="pt") as file:
                 recorded = (file.metadata() or {}).get("sha256")
                 # checked before the tensor is made, since torch cannot make one of every type a header may name
@@ -107,15 +108,8 @@ class WordEmbedding:
                 if header.get_dtype() != "F32" or len(header.get_shape()) != 2:
                     raise ValueError(f"its table is {header.get_dtype()} {header.get_shape()}, not F32 [words, D]")
                 table = file.get_tensor("table")
-        except (ValueError, safetensors.SafetensorError) as error:
-            raise ValueError(f"the embedding in {folder} is damaged: {error}") from error
-        if not isinstance(vocabulary, list) or not all(isinstance(word, str) for word in vocabulary):
-            raise ValueError(f"{words.path} is damaged: it must be a JSON list of words")
-        try:
             embedding = cls(tuple(vocabulary), table)
-            sha256 = embedding.sha256
-        except ValueError as error:  # also a word that is not Unicode
-            raise ValueError(f"the embedding in {folder} is damaged: {error}") from error
+            sha256 = embedding.sha256  # a ValueError where a word is not Unicode
         if sha256 != recorded:
             raise ValueError(f"{words.path} and {vectors.path.name} do not belong together, or one of them is damaged")
         return embedding

@@ -220,26 +220,23 @@ class RawCharacters:
                 f"{self.where} has {len(self.train):,} characters to train and {len(self.test):,} to test on: a window "
                 f"of {spec.tokens:,} tokens takes {least:,} of each"
             )
-        train, test = (_windows(self._numbers(text), spec.tokens) for text in (self.train, self.test))
+        train, test = (self._windows(text, spec.tokens) for text in (self.train, self.test))
         hashes = (hashlib.sha256(text.encode()).hexdigest() for text in (self.train, self.test))
         identity = DataIdentity(len(train), len(test), *hashes)
         return TaskData(spec, train, test, name_of(self.title, identity), identity=identity, characters=self.characters)
 
-    def _numbers(self, text: str) -> Int[Tensor, " n"]:
-        """The place of each character among ``characters``, found for some at a time, since NumPy finds 64 bits."""
+    def _windows(self, text: str, tokens: int) -> Examples:
+        # the place of each character among all, found for some at a time, since NumPy finds 64 bits
         order, parts = _code_points(self.characters), range(0, len(text), _CHARACTERS_AT_ONCE)
         found = (np.searchsorted(order, _code_points(text[at : at + _CHARACTERS_AT_ONCE])) for at in parts)
-        return torch.cat([torch.from_numpy(part.astype(np.int32)) for part in found])
+        numbers = torch.cat([torch.from_numpy(part.astype(np.int32)) for part in found])
+        count = (len(numbers) - 1) // tokens
+        inputs, labels = (numbers[shift : shift + count * tokens].view(count, tokens) for shift in (0, 1))
+        return Examples(inputs, labels.long())
 
 
 def _code_points(text: str) -> UInt32[np.ndarray, " n"]:
     return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
-
-
-def _windows(text: Int[Tensor, " n"], tokens: int) -> Examples:
-    count = (len(text) - 1) // tokens
-    inputs, labels = (text[shift : shift + count * tokens].view(count, tokens) for shift in (0, 1))
-    return Examples(inputs, labels.long())
 
 
 @dataclass(frozen=True)

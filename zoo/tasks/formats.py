@@ -26,7 +26,7 @@ from msgspec import Meta
 from torch import Tensor
 
 from zoo.checked import Text, checked, shown
-from zoo.storage.untrusted import MOST_DEFLATION, refuse_larger
+from zoo.storage.untrusted import MOST_DEFLATION, faults_named, refuse_larger
 from zoo.tasks.examples import ImageSplit, LabeledTexts, RawCharacters, RawImages, RawTexts, class_names, class_numbers
 from zoo.tasks.huggingface import HuggingFaceData
 from zoo.tasks.limits import LONGEST_TEXT, MAX_BYTES, MAX_TEXT_BYTES, MOST_CLASSES, check_count
@@ -103,7 +103,7 @@ def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, where: str) -
         if length + size != member.file_size:
             held = member.file_size - length
             raise ValueError(f"{where} is damaged: its header promises {size:,} bytes, it holds {held:,}")
-    with archive.open(member) as file:
+        file.seek(0)
         return np.lib.format.read_array(file, allow_pickle=False)
 
 
@@ -275,15 +275,12 @@ def read_columns(
 def _read_rows(path: Path, width: int | None) -> Iterator[list[str]]:
     """The rows of a file that are not blank, one at a time."""
     csv.field_size_limit(LONGEST_TEXT)
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        try:
-            for number, row in enumerate(filter(None, csv.reader(file)), start=1):
-                width = width or len(row)
-                if len(row) != width:
-                    raise ValueError(f"row {number:,} is not {width} columns, but {len(row)}")
-                yield row
-        except (csv.Error, ValueError) as error:
-            raise ValueError(f"{path} is damaged: {error}") from error
+    with path.open(newline="", encoding="utf-8-sig") as file, faults_named(f"{path} is damaged", csv.Error):
+        for number, row in enumerate(filter(None, csv.reader(file)), start=1):
+            width = width or len(row)
+            if len(row) != width:
+                raise ValueError(f"row {number:,} is not {width} columns, but {len(row)}")
+            yield row
 
 
 def _find_column(column: str | int, first: list[str], path: Path) -> int:
@@ -333,11 +330,9 @@ class TextData:
 def _read_text(path: Path) -> str:
     """At most 256 MB of text, unpacked where the file is gzipped."""
     refuse_larger(path, MAX_TEXT_BYTES)
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            content = file.read(MAX_TEXT_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
+    damaged = faults_named(f"{path} is damaged", OSError, EOFError, zlib.error)
+    with damaged, gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        content = file.read(MAX_TEXT_BYTES + 1)
     if len(content) > MAX_TEXT_BYTES:
         raise ValueError(f"{path} unpacks to more than {MAX_TEXT_BYTES:,} bytes, which is the most that is read")
     try:

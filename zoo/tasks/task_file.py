@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from zoo.checked import Text, checked
 from zoo.format.hyperparameters import CONFIGURATION
+from zoo.storage.untrusted import faults_named, read_bounded
 from zoo.tasks.formats import DataSection, data_section
 from zoo.tasks.toml_text import parse_toml, toml_text
 from zoo.transformer.spec import TransformerSpec
@@ -73,6 +74,8 @@ class TaskFile:
     text: str
     where: str
     base: Path
+    content: _Content = field(compare=False, repr=False)
+    data: DataSection = field(compare=False, repr=False)
     fetch: bool = True
 
     @classmethod
@@ -82,16 +85,10 @@ class TaskFile:
             raise FileNotFoundError(
                 f"there is no task {str(path)!r}: {', '.join(NAMED_TASKS)}, or the path of a TOML file"
             )
-        if (size := path.stat().st_size) > _MAX_BYTES:
-            raise ValueError(f"{path} is not a task file: {size:,} bytes, at most {_MAX_BYTES:,} are read")
-        try:
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is not TOML: it is not UTF-8 text") from error
-        return cls.own(text, str(path), path.absolute().parent)
+        return cls.own(read_bounded(path, _MAX_BYTES), str(path), path.absolute().parent)
 
     @classmethod
-    def own(cls, text: str, where: str, base: Path) -> "TaskFile":
+    def own(cls, text: str | bytes, where: str, base: Path) -> "TaskFile":
         """The text of your own task file, from a file or a manifest."""
         task = cls.parse(text, where, base)
         if task.name in _RESERVED or task.name.endswith(_RESERVED_ENDINGS) or not _NAME.fullmatch(task.name):
@@ -102,16 +99,19 @@ class TaskFile:
         return task
 
     @classmethod
-    def parse(cls, text: str, where: str, base: Path) -> "TaskFile":
-        if len(text.encode()) > _MAX_BYTES:
+    def parse(cls, text: str | bytes, where: str, base: Path) -> "TaskFile":
+        if len(text.encode() if isinstance(text, str) else text) > _MAX_BYTES:
             raise ValueError(f"{where} is not a task file: at most {_MAX_BYTES:,} bytes are read")
-        raw = _with_arrays(parse_toml(text, where))
-        content = _read_content(raw, where)
-        data_section(content.data, where)
-        try:
-            return cls(content.name, toml_text(raw), where, base)
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
+        raw = parse_toml(text, where)
+        grid = [raw["grid"]] if isinstance(raw.get("grid"), dict) else raw.get("grid")
+        # a single value of a grid as an array of one: both ways of writing it are one task
+        for table in grid if isinstance(grid, list) else ():
+            if isinstance(table, dict):
+                table |= {key: [table[key]] for key in CONFIGURATION if not isinstance(table.get(key, []), list)}
+        content = checked(raw | ({} if grid is None else {"grid": grid}), _Content, f"{where}: ")
+        data = data_section(content.data, where)
+        with faults_named(where):
+            return cls(content.name, toml_text(raw), where, base, content, data)
 
     @classmethod
     def named(cls, name: str) -> "TaskFile":
@@ -131,15 +131,6 @@ class TaskFile:
     def sha256(self) -> str:
         """The hash of the text, which is part of the ids of runs."""
         return hashlib.sha256(self.text.encode()).hexdigest()
-
-    @cached_property
-    def content(self) -> _Content:
-        """The tables of the file."""
-        return _read_content(parse_toml(self.text, self.where), self.where)
-
-    @cached_property
-    def data(self) -> DataSection:
-        return data_section(self.content.data, self.where)
 
     @cached_property
     def dimensions(self) -> dict[str, Any]:
@@ -198,21 +189,6 @@ class TaskFile:
 
     def _fault(self, key: str, problem: str) -> ValueError:
         return ValueError(f"{self.where}: [transformer] {key} {problem}")
-
-
-def _with_arrays(raw: dict[str, Any]) -> dict[str, Any]:
-    """The same content with a single value of a grid as an array of one: both ways of writing it are one task."""
-    grid = raw.get("grid")
-    for table in grid if isinstance(grid, list) else [grid]:
-        if isinstance(table, dict):
-            table |= {key: [table[key]] for key in CONFIGURATION if not isinstance(table.get(key, []), list)}
-    return raw
-
-
-def _read_content(raw: dict[str, Any], where: str) -> _Content:
-    """The tables of a file; a single ``[grid]`` is a list of one."""
-    grid = {"grid": [raw["grid"]]} if isinstance(raw.get("grid"), dict) else {}
-    return checked(raw | grid, _Content, f"{where}: ")
 
 
 def find_task(name: str | Path) -> TaskFile:

@@ -6,6 +6,8 @@ import re
 import tomllib
 from typing import Any
 
+from zoo.storage.untrusted import faults_named
+
 _MOST_LEVELS = 16
 _BARE_PARTS = re.compile(rf"(?<![\w-])[\w-]++(?:[ \t]*+\.[ \t]*+[\w-]++){{{_MOST_LEVELS}}}")
 _QUOTED_PART = re.compile(r"""["'][ \t]*+\.""")
@@ -13,7 +15,7 @@ _QUOTED_PART = re.compile(r"""["'][ \t]*+\.""")
 
 def parse_toml(text: str | bytes, where: str) -> dict[str, Any]:
     """The content of a file; text that is not TOML, or not UTF-8, is a ValueError that names ``where`` it lies."""
-    try:
+    with faults_named(f"{where} is not TOML", RecursionError):
         text = text if isinstance(text, str) else text.decode()
         # tomllib's time grows with the square of the parts of a dotted key
         if _BARE_PARTS.search(text) or any(len(_QUOTED_PART.findall(line)) > _MOST_LEVELS for line in text.split("\n")):
@@ -26,8 +28,6 @@ def parse_toml(text: str | bytes, where: str) -> dict[str, Any]:
         if level:
             raise ValueError(f"tables and arrays are more than {_MOST_LEVELS} deep")
         return content
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where} is not TOML: {error}") from error
 
 
 def toml_text(content: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ position.
 """
 
 import math
+from collections import OrderedDict
 
 import torch
 from jaxtyping import Bool, Float, Shaped
@@ -91,18 +92,6 @@ class Block(nn.Module):
         return projection(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
-class _Classifier(nn.Module):
-    """Two linear layers with a ReLU between them."""
-
-    def __init__(self, spec: TransformerSpec) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(spec.dim, spec.dim)
-        self.fc2 = nn.Linear(spec.dim, spec.classes)
-
-    def forward(self, x: Float[Tensor, "b D"]) -> Float[Tensor, "b classes"]:
-        return self.fc2(F.relu(self.fc1(x)))
-
-
 class ZooTransformer(nn.Module):
     """One transformer of the zoo; the names of its parameters are the names of ``spec.tensors``.
 
@@ -129,7 +118,8 @@ class ZooTransformer(nn.Module):
         if spec.causal:
             self.unembedding = nn.Linear(spec.dim, spec.classes, bias=False)
         else:
-            self.classifier = _Classifier(spec)
+            first, second = nn.Linear(spec.dim, spec.dim), nn.Linear(spec.dim, spec.classes)
+            self.classifier = nn.Sequential(OrderedDict(fc1=first, relu=nn.ReLU(), fc2=second))
 
     def forward(
         self, x: Shaped[Tensor, "b ..."], mask: Bool[Tensor, "b t"] | None = None

@@ -35,18 +35,14 @@ def no_dropout(layer: int, x: Tensor) -> Tensor:
     return x
 
 
-def _patches(images: Float[Tensor, "b channels height width"], size: int) -> Float[Tensor, "b t numbers"]:
-    """The images cut into squares of ``size``, each flattened as the convolution reads it: channel, y, x."""
-    squares = images.unflatten(3, (-1, size)).unflatten(2, (-1, size))  # channel, row, y, column, x
-    return squares.permute(0, 2, 4, 1, 3, 5).reshape(len(images), -1, images.shape[1] * size * size)
-
-
 def prepare_inputs(spec: TransformerSpec, x: Tensor) -> Shaped[Tensor, "b t *features"]:
-    """The inputs of a population: patches of images, or word vectors and numbers of tokens as they are."""
-    if spec.patch_size is None:
+    """The inputs of a population: word vectors and numbers of tokens as they are, images as patches, each flattened as
+    the convolution reads it: channel, y, x."""
+    if (size := spec.patch_size) is None:
         return x
     check_images(spec, x)
-    return _patches(x, spec.patch_size)
+    squares = x.unflatten(3, (-1, size)).unflatten(2, (-1, size))  # channel, row, y, column, x
+    return squares.permute(0, 2, 4, 1, 3, 5).reshape(len(x), -1, x.shape[1] * size * size)
 
 
 def population_logits(
