@@ -238,14 +238,11 @@ class Search:
         if "heads" in self.parts:
             heads = _assignments(gains[0] + gains[1])
         self.found.heads[:, number] = heads
-        for pair, product, turn in zip((query_key, value_output), products, free, strict=True):
+        for name, pair, product, turn in zip("mn", (query_key, value_output), products, free, strict=True):
             chosen = pick(product, heads[..., None], -3)[:, :, 0]
             basis = closest_orthogonal(chosen) if turn else torch.eye(chosen.shape[-1]).to(chosen).expand_as(chosen)
             in_old_order = pick(basis, heads.argsort(dim=-1), -3)
-            if pair is query_key:
-                self.found.m[:, number] = in_old_order.mT
-            else:
-                self.found.n[:, number] = in_old_order
+            getattr(self.found, name)[:, number] = in_old_order.mT if name == "m" else in_old_order
             for _, factor, _, found in pair:
                 found.copy_(pick(factor, heads, -3) @ basis)
 
