@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import Float, Int, TypeCheckError
 from torch import Tensor
 
@@ -76,5 +75,5 @@ def test_what_is_right_passes() -> None:
     ],
 )
 def test_what_is_wrong_is_found(function: Callable[..., Any], arguments: list[Any]) -> None:
-    with pytest.raises((BeartypeCallHintViolation, TypeCheckError)):
+    with pytest.raises((TypeError, TypeCheckError)):
         function(*arguments)

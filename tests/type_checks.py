@@ -12,9 +12,10 @@ from inspect import isgeneratorfunction
 from typing import Any
 
 import jaxtyping
-from beartype import beartype
+from beartype import BeartypeConf, beartype
 
 _jaxtyped = jaxtyping.jaxtyped
+_typed = beartype(conf=BeartypeConf(violation_type=TypeError))  # which readers of files make one line of
 
 
 def checked(item: Any) -> Any:
@@ -22,13 +23,13 @@ def checked(item: Any) -> Any:
     if isinstance(item, type):
         if is_dataclass(item):
             if hasattr(item, "__post_init__"):  # which refuses bad values first, in words of its own
-                return _jaxtyped(item, typechecker=beartype)
+                return _jaxtyped(item, typechecker=_typed)
             item.__init__ = checked(item.__init__)
         return item
     hints = item.__annotations__ = {name: _known(hint) for name, hint in item.__annotations__.items()}
     if not any("jaxtyping" in repr(hint) for hint in hints.values()):
-        return beartype(item)
-    return _jaxtyped(item, typechecker=beartype) if isgeneratorfunction(item) else _comparing_sizes(item)
+        return _typed(item)
+    return _jaxtyped(item, typechecker=_typed) if isgeneratorfunction(item) else _comparing_sizes(item)
 
 
 def _known(hint: Any) -> Any:
@@ -37,7 +38,7 @@ def _known(hint: Any) -> Any:
 
 
 def _comparing_sizes(function: Callable[..., Any]) -> Callable[..., Any]:
-    checked = beartype(function)
+    checked = _typed(function)
 
     @wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
