@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from benchmarks.options import Configs
 from zoo.checked import Count
 from zoo.command import DEFAULT_NAME, Command, Option, ZooName
 
@@ -20,9 +21,7 @@ from zoo.command import DEFAULT_NAME, Command, Option, ZooName
 @dataclass(frozen=True, kw_only=True)
 class _Options:
     zoo: ZooName = DEFAULT_NAME
-    config: Annotated[
-        tuple[str, ...] | None, Option("configs of the zoo (default: its only one, else mnist)", "CONFIG")
-    ] = None
+    config: Configs = None
     epochs: Annotated[tuple[Count, ...], Option("after how many epochs; those below the last one count", "N")] = (
         *(1, 2, 5),
         *(10, 20, 50),
@@ -66,7 +65,7 @@ _READS = {
 @_command
 def main(options: _Options) -> None:
     for config in choose_configs(options.zoo, options.config):
-        zoo = PublishedZoo.read(find_folder(options.zoo, only_manifest=True))
+        zoo = PublishedZoo.read(find_folder(options.zoo, config))  # with the runs, where it is downloaded
         details = zoo.config(config)
         table = read_table(HeldFile(zoo.folder / config / RUNS_FILE), PUBLISHED_RUN_SCHEMA).to_pandas()
         rows = list(_ranked(config, details, table[table["status"] == "completed"], options))

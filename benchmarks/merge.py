@@ -62,7 +62,8 @@ from zoo.transformer.weights import TransformerWeights
 
 _PAIRS_AT_ONCE, _TILE, _BATCH = 32, 100, 32
 _PAPER = ("heads", "query_key", "value_output", "units")
-_Align = Callable[[TransformerWeights, TransformerWeights], TransformerWeights]
+_Align = Callable[[TransformerWeights, TransformerWeights, Tensor], TransformerWeights]
+"""One run, the other one, and inputs made up by the latter → the first brought to the second."""
 
 
 @_command
@@ -89,8 +90,9 @@ def main(options: _Options) -> None:
                 TransformerWeights.from_flat(reader.spec, torch.stack([weights[pair[end]] for pair in part]))
                 for end in (0, 1)
             )
+            made_up = nfn.made_up_inputs(second)
             for way, align in ways.items():
-                aligned = align(first, second)
+                aligned = align(first, second, made_up)
                 on_line = [_losses(task, test, nfn.interpolate(aligned, second, float(t)).flat()) for t in shares]
                 lines[way][start : start + len(part)] = torch.stack(on_line, dim=1).cpu().numpy()
                 bar.advance(shown, len(part))
@@ -155,12 +157,12 @@ def _ways(task: TaskData, steps: int) -> Mapping[str, _Align]:
         return population_losses(_answers(task, examples, weights.flat()), examples.labels)
 
     return {
-        "plain": lambda u, v: u,
-        "permutations": lambda u, v: nfn.align(u, v, parts=("heads", "units"), features=True).weights,
-        "paper": lambda u, v: nfn.align(u, v, parts=_PAPER, features=True).weights,
-        "whole": lambda u, v: nfn.align(u, v).weights,
-        "answers": lambda u, v: nfn.align(u, v, inputs=nfn.made_up_inputs(v), steps=steps).weights,
-        "data": lambda u, v: nfn.align(u, v, inputs=nfn.made_up_inputs(v), loss=batch_loss, steps=steps).weights,
+        "plain": lambda u, v, made_up: u,
+        "permutations": lambda u, v, made_up: nfn.align(u, v, parts=("heads", "units"), features=True).weights,
+        "paper": lambda u, v, made_up: nfn.align(u, v, parts=_PAPER, features=True).weights,
+        "whole": lambda u, v, made_up: nfn.align(u, v).weights,
+        "answers": lambda u, v, made_up: nfn.align(u, v, inputs=made_up, steps=steps).weights,
+        "data": lambda u, v, made_up: nfn.align(u, v, inputs=made_up, loss=batch_loss, steps=steps).weights,
     }
 
 
@@ -201,8 +203,9 @@ def _merged_losses(
             losses["ensemble"].append(_ensemble_loss(task, test, flat))
             members = TransformerWeights.from_flat(reader.spec, flat)
             first = TransformerWeights.from_flat(reader.spec, flat[:1].expand_as(flat))
+            made_up = nfn.made_up_inputs(first)
             for way, align in ways.items():
-                merged = align(members, first).flat().mean(0, keepdim=True)
+                merged = align(members, first, made_up).flat().mean(0, keepdim=True)
                 losses[way].append(float(_losses(task, test, merged)))
         yield count, losses
 

@@ -16,6 +16,7 @@ USUAL_MODELS = (
 """The models that a table fits where none is named; the others take hours without a GPU or answer other questions."""
 Reads = Literal["weights", "hyperparameters", "probes", "real_inputs"]
 """What a predictor may read of a run, in the words of a submission's card."""
+Configs = Annotated[tuple[str, ...] | None, Option("configs of the zoo (default: its only one, else mnist)", "CONFIG")]
 Models = Annotated[tuple[str, ...], Option("which to fit; module:Class is a predictor of your own", "MODEL")]
 Epochs = Annotated[Count, Option("epochs of neural predictors")]
 Jobs = Annotated[Count | None, Option("threads of the tree models (default: as many as torch uses)")]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from benchmarks.options import EPOCHS, Epochs, Models
+from benchmarks.options import EPOCHS, Configs, Epochs, Models
 from zoo.checked import Count
 from zoo.command import DEFAULT_NAME, Command, Device, Option, ZooName
 
@@ -24,9 +24,7 @@ _ALL = "checkpoint != 'best'"
 @dataclass(frozen=True, kw_only=True)
 class _Options:
     zoo: ZooName = DEFAULT_NAME
-    config: Annotated[
-        tuple[str, ...] | None, Option("configs of the zoo (default: its only one, else mnist)", "CONFIG")
-    ] = None
+    config: Configs = None
     models: Models = ("mlp", "statnn", "raw_moments", "response_nfn", "gauge_nfn")
     seeds: Annotated[Count, Option("seeds per model")] = 3
     epochs: Epochs = EPOCHS
