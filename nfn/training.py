@@ -9,7 +9,7 @@ kernels takes many times longer than running them.
 
 import copy
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -173,6 +173,7 @@ class TrainingStep:
             torch.Generator().manual_seed(seed) for seed in (range(members) if seeds is None else seeds)
         ]
         self._workers = single_threaded_workers(min(members, os.cpu_count() or 1))
+        self._coming = self._draw() if units else iter(())
         self._recorded: torch.cuda.CUDAGraph | None = None
         self._losses = torch.empty(0)
 
@@ -202,16 +203,19 @@ class TrainingStep:
         self.rates[members] = rates
 
     def draw_dropout(self) -> None:
-        """Draws which units the next step keeps, each member's from its own generator, on the CPU on every device."""
+        """Draws which units the next step keeps, each member's from its own generator, on the CPU on every device.
+
+        Those of the step after it are drawn meanwhile.
+        """
         if self.keep is None:
             return
-        shape = self.keep.shape[1:]
-
-        def draw(generator: torch.Generator) -> Tensor:
-            return torch.rand(shape, generator=generator) >= self._dropout
-
-        drawn = torch.stack(list(self._workers.map(draw, self._generators)))
+        drawn, self._coming = torch.stack(list(self._coming)), self._draw()
         torch.div(drawn.to(self.keep.device), 1 - self._dropout, out=self.keep)
+
+    def _draw(self) -> Iterator[Tensor]:
+        assert self.keep is not None
+        shape = self.keep.shape[1:]
+        return self._workers.map(lambda one: torch.rand(shape, generator=one) >= self._dropout, self._generators)
 
     def __call__(self) -> Float[Tensor, " m"]:
         self.draw_dropout()
