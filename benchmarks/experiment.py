@@ -39,6 +39,12 @@ _AVERAGED_NOTES = (
     "epoch",
     "epochs",
 )
+_USUAL_CONFIGS = {
+    "ablation_components": ("mnist", "agnews"),
+    "ablation_width": ("agnews",),
+    "augmentation": ("agnews",),
+}
+"""Benchmark → the configs of the paper's table, where none is named and the zoo has several; of the others, mnist."""
 _REFERENCES = ("hyperparameters", "current_label")
 
 
@@ -62,7 +68,7 @@ class Experiment:
     @functools.cached_property
     def configs(self) -> tuple[str, ...]:
         """The configs that were named, or the zoo's only one, or the usual ones."""
-        return choose_configs(self.options.zoo, self.options.config, self.options.usual_configs)
+        return choose_configs(self.options.zoo, self.options.config, _USUAL_CONFIGS.get(self.benchmark, ("mnist",)))
 
     def data(self, config: str, *, checkpoint: str | None = None, **what: Any) -> BenchmarkData:
         """The rows of a config; ``what`` has more arguments of ``BenchmarkData.from_zoo``."""
