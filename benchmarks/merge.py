@@ -79,29 +79,22 @@ def main(options: _Options) -> None:
     repeated = [group for group in groups if len(group) > 1]
     pairs = _draw(repeated or [list(rows.index)], options.pairs)
     ways = _ways(task, options.steps)
-    weights = {row: reader.weights(row).to(device) for row in {row for pair in pairs for row in pair}}
     shares = np.linspace(0, 1, options.points + 2)
     lines = {way: np.zeros((len(pairs), len(shares))) for way in ways}
     with progress_bar() as bar:
         shown = bar.add_task("pairs", total=len(pairs) * len(ways))
         for start in range(0, len(pairs), _PAIRS_AT_ONCE):
             part = pairs[start : start + _PAIRS_AT_ONCE]
-            first, second = (
-                TransformerWeights.from_flat(reader.spec, torch.stack([weights[pair[end]] for pair in part]))
-                for end in (0, 1)
-            )
+            ends = (reader.weights(list(side)).to(device) for side in zip(*part, strict=True))
+            first, second = (TransformerWeights.from_flat(reader.spec, end) for end in ends)
             made_up = nfn.made_up_inputs(second)
             for way, align in ways.items():
                 aligned = align(first, second, made_up)
                 on_line = [_losses(task, test, nfn.interpolate(aligned, second, float(t)).flat()) for t in shares]
                 lines[way][start : start + len(part)] = torch.stack(on_line, dim=1).cpu().numpy()
                 bar.advance(shown, len(part))
-    setting = {
-        "checkpoint": rows["checkpoint"].iloc[0],
-        "examples": len(test),
-        "points": options.points,
-        "steps": options.steps,
-    }
+    setting = {"checkpoint": rows["checkpoint"].iloc[0], "examples": len(test)}
+    setting |= {"points": options.points, "steps": options.steps}
     setting |= {"where": options.where} if options.where else {}
     estimated, measured = partial(Result.estimated, "merge", options.config, device=device), list[Result]()
     for way, losses in lines.items():
@@ -127,9 +120,8 @@ def _rows_of(reader: ZooReader, options: _Options) -> pd.DataFrame:
         raise ValueError(
             f"{options.config} has no checkpoint {checkpoint!r}: it has {', '.join(reader.details.checkpoints)}"
         )
-    rows = reader.metadata
-    rows = rows[rows["checkpoint"] == checkpoint]
-    rows = rows[np.isin(rows.index, reader.rows(options.where))] if options.where else rows
+    chosen = reader.metadata.iloc[reader.rows(options.where)]
+    rows = chosen[chosen["checkpoint"] == checkpoint]
     if len(rows) < 2:
         raise ValueError(f"a line has two ends: {options.config} has {len(rows)} such checkpoints")
     return rows
@@ -140,8 +132,9 @@ def _draw(groups: list[list[int]], count: int) -> list[tuple[int, int]]:
     random, share = np.random.default_rng(0), -(-count // len(groups))
     drawn: list[tuple[int, int]] = []
     for group in groups:
-        pairs = list(combinations(group, 2)) if len(group) < 100 else None
-        if pairs is None:
+        if len(group) < 100:
+            pairs = list(combinations(group, 2))
+        else:
             pairs = [tuple(random.choice(group, 2, replace=False).tolist()) for _ in range(share)]
         drawn += [pairs[number] for number in random.permutation(len(pairs))[:share]]
     return drawn[:count]
@@ -198,7 +191,7 @@ def _merged_losses(
     for count in (size for size in (2, 4, 8, 16) if size <= most):
         losses: dict[str, list[float]] = {way: [] for way in ("best member", "ensemble", *ways)}
         for group in groups:
-            flat = torch.stack([reader.weights(row) for row in group[:count]]).to(test.inputs.device)
+            flat = reader.weights(group[:count]).to(test.inputs.device)
             losses["best member"].append(float(_losses(task, test, flat).min()))
             losses["ensemble"].append(_ensemble_loss(task, test, flat))
             members = TransformerWeights.from_flat(reader.spec, flat)
