@@ -52,9 +52,7 @@ class HeldOutRows:
         reader = open_zoo(zoo, config, "test")
         checkpoint = chosen_checkpoint(reader.details, reader.config, checkpoint)
         rows = Checkpoints.read(reader, checkpoint, torch.device("cpu"))
-        labels = reader.metadata["checkpoint"].to_numpy(dtype=str)
-        if checkpoint != "all":
-            labels = labels[labels == checkpoint]
+        labels = rows.metadata["checkpoint"].to_numpy(dtype=str)
         configurations = rows.configurations() if reader.details.repeats is not None else None
         runs = np.unique(rows.runs, return_inverse=True)[1].astype(np.int32)
         return cls(

@@ -257,8 +257,7 @@ def _fit_of(name: str, own: Any, takes_seed: bool) -> _Fit:
         predictor.fit(_on_cpu(train), _on_cpu(validation))
 
         def predict(rows: Checkpoints) -> Float[np.ndarray, " n"]:
-            hidden = replace(_on_cpu(rows), goodness=torch.full((len(rows),), torch.nan))
-            result = predictor.predict(hidden)
+            result = predictor.predict(replace(_on_cpu(rows), metadata=rows.metadata.assign(goodness=np.nan)))
             predicted = np.asarray(result.detach().cpu() if isinstance(result, torch.Tensor) else result)
             if predicted.shape != (len(rows),) or predicted.dtype.kind not in "fiu":
                 got = f"{predicted.dtype} of shape {list(predicted.shape)}"
@@ -271,8 +270,7 @@ def _fit_of(name: str, own: Any, takes_seed: bool) -> _Fit:
 
 
 def _on_cpu(rows: Checkpoints) -> Checkpoints:
-    current = None if rows.current is None else rows.current.cpu()
-    return replace(rows, weights=rows.weights.cpu(), goodness=rows.goodness.cpu(), current=current)
+    return replace(rows, weights=rows.weights.cpu())
 
 
 def _source_digest(names: set[str]) -> str:

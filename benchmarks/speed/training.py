@@ -266,6 +266,6 @@ def _random_checkpoints(spec: TransformerSpec, count: int, seed: int, device: to
     """Random weights with random accuracies: how long a fit takes does not depend on what there is to learn."""
     generator = torch.Generator().manual_seed(seed)
     flat = torch.randn(count, spec.num_parameters, generator=generator) * 0.1
-    accuracy = torch.rand(count, generator=generator)
-    runs = np.array([f"{seed}-{number}" for number in range(count)])
-    return Checkpoints(spec, flat.to(device), accuracy.to(device), runs, pd.DataFrame(index=range(count)))
+    accuracy = torch.rand(count, generator=generator).numpy()
+    runs = [f"{seed}-{number}" for number in range(count)]
+    return Checkpoints(spec, flat.to(device), pd.DataFrame({"run_id": runs, "goodness": accuracy}))

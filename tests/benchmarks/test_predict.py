@@ -130,10 +130,11 @@ def test_the_interval_is_made_for_seeds_of_ones_own(joint: tuple[Path, Path]) ->
 def test_a_run_of_two_configs_is_on_one_side_of_every_split() -> None:
     one, other = (invent_data(6, 4, 2, random_label) for _ in range(2))
     in_train, in_validation, in_test = one.train.runs[0], one.validation.runs[0], one.open_test().runs[0]
+    train, validation = [in_validation, in_test, in_train, "a", "b", "c"], [in_train, in_test, in_validation, "d"]
     other = replace(
         other,
-        train=replace(other.train, runs=np.array([in_validation, in_test, in_train, "a", "b", "c"])),
-        validation=replace(other.validation, runs=np.array([in_train, in_test, in_validation, "d"])),
+        train=replace(other.train, metadata=other.train.metadata.assign(run_id=train)),
+        validation=replace(other.validation, metadata=other.validation.metadata.assign(run_id=validation)),
     )
     joined = pretrain._joined([one, other], list(one.open_test().runs))
     assert joined.train.runs.tolist() == [*one.train.runs[1:], "a", "b", "c"], "each run once"
