@@ -23,7 +23,7 @@ from zoo.format.schema import GAP, direction_of, labels_of, usual_label
 from zoo.format.splits import SPLITS, folds_of
 from zoo.reading.locate import choose_configs, find_folder
 from zoo.reading.reader import open_zoo
-from zoo.reading.selection import Selection
+from zoo.reading.selection import Selection, Where
 from zoo.tasks.identity import KNOWN
 
 MIN_ROWS = 2  # with fewer, a split has no pair to rank
@@ -54,7 +54,7 @@ class Checkpoints:
         reader: ZooReader,
         checkpoint: str,
         device: torch.device,
-        where: Selection | None = None,
+        where: Where = None,
         label: str = "test_accuracy",
         label_checkpoint: str | None = None,
     ) -> "Checkpoints":
@@ -65,7 +65,7 @@ class Checkpoints:
         require_rows(reader.config, {reader.split: len(reader)})
         at_checkpoint = reader.rows(None if checkpoint == "all" else f"checkpoint == '{checkpoint}'")
         everything = reader.metadata[["run_id", "checkpoint", "epoch", *CONFIGURATION]]
-        everything = everything.assign(goodness=goodness_of(reader.metadata, label))
+        everything = everything.assign(goodness=_goodness_of(reader.metadata, label))
         rows = everything.iloc[np.intersect1d(at_checkpoint, reader.rows(where))]
         if label_checkpoint is not None:
             there = everything.iloc[reader.rows(f"checkpoint == '{label_checkpoint}'")].set_index("run_id")["goodness"]
@@ -432,7 +432,7 @@ def chosen_checkpoint(details: ConfigDetails, config: str, checkpoint: str | Non
     return checkpoint
 
 
-def goodness_of(metadata: pd.DataFrame, label: str) -> Float[np.ndarray, " n"]:
+def _goodness_of(metadata: pd.DataFrame, label: str) -> Float[np.ndarray, " n"]:
     """A label with a minus where less of it is better."""
     values = metadata["test_loss"] - metadata["train_loss"] if label == GAP else metadata[label]
     return direction_of(label) * values.to_numpy(dtype=np.float32)
