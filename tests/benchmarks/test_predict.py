@@ -4,6 +4,7 @@ import csv
 import re
 import shutil
 import zipfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from benchmarks.leaderboard.__main__ import main as leaderboard
 from benchmarks.statistics import kendall_tau
 from nfn.predictors.conformal import ConformalInterval
 from tests.benchmarks.synthetic import invent_data, random_label
-from tests.fabricated import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents, publish
+from tests.fabricated import TINY_MNIST, fabricate_shard, folder_contents, publish
 from tests.refusal import refusal
 from zoo.export import export_checkpoints
 from zoo.format.hyperparameters import CONFIGURATION
@@ -30,13 +31,9 @@ SAMPLE = "small-transformer-zoo"
 
 
 @pytest.fixture(scope="module")
-def tiny_zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_zoo(make_zoo: Callable[[int, int], Path]) -> Path:
     """Fewer runs than elsewhere: Gauge-NFN asks each of their checkpoints about 192 images."""
-    root = tmp_path_factory.mktemp("few")
-    fabricate_shard(root / "runs", TINY_MNIST, count=24)
-    fabricate_shard(root / "runs", TINY_AGNEWS, count=9, embedding=fabricate_embedding(TINY_AGNEWS))
-    publish(root / "runs", root / "zoo")
-    return root / "zoo"
+    return make_zoo(24, 9)
 
 
 @pytest.fixture(scope="module")
