@@ -51,7 +51,8 @@ class BenchmarkModel:
     it is shown. ``reads`` has the words of a submission's card, and "label" for a model that reads what was measured at
     the checkpoint of the weights, to forecast a later one, and comes with every forecast. ``edition`` is raised when
     the way of fitting this model changes, so that stored trials of earlier editions are not used; ``source``, a hash of
-    the user's source code, serves the same end.
+    the user's source code, serves the same end. ``paper`` is where it, or the idea that it follows, is described; None
+    for what comes from this repository.
     """
 
     name: str
@@ -66,6 +67,7 @@ class BenchmarkModel:
     reads: tuple[Reads | Literal["label"], ...] = ("weights",)
     edition: int = 1
     source: str | None = None
+    paper: str | None = None
 
     @property
     def neural(self) -> bool:
@@ -96,16 +98,17 @@ def _average(name: str, title: str, other: str) -> BenchmarkModel:
     return BenchmarkModel(f"{name}_{other}", f"{title} averaged with {words}", recipe="gauge", **what)
 
 
+_PAPER, _HIDDEN_PROBE = "https://arxiv.org/abs/2410.04209", "https://github.com/yonatansverdlov/HiddenProbe"
 _variant = partial(BenchmarkModel, variant_of="transformer_nfn")
 _with_probes = partial(BenchmarkModel, recipe="place", reads=("weights", "probes"))
 MODELS = {
     model.name: model
     for model in (
-        BenchmarkModel("mlp", "MLP", nfn.MLPPredictor),
-        BenchmarkModel("statnn", "STATNN", nfn.StatNN),
-        BenchmarkModel("xgboost", "XGBoost", fit=fit_xgboost, library="xgboost", seeded=False),
-        BenchmarkModel("lightgbm", "LightGBM", fit=fit_lightgbm, library="lightgbm", seeded=False),
-        BenchmarkModel("random_forest", "Random Forest", fit=fit_random_forest, library="lightgbm"),
+        BenchmarkModel("mlp", "MLP", nfn.MLPPredictor, paper=_PAPER),
+        BenchmarkModel("statnn", "STATNN", nfn.StatNN, paper="https://arxiv.org/abs/2002.11448"),
+        BenchmarkModel("xgboost", "XGBoost", fit=fit_xgboost, library="xgboost", seeded=False, paper=_PAPER),
+        BenchmarkModel("lightgbm", "LightGBM", fit=fit_lightgbm, library="lightgbm", seeded=False, paper=_PAPER),
+        BenchmarkModel("random_forest", "Random Forest", fit=fit_random_forest, library="lightgbm", paper=_PAPER),
         BenchmarkModel(
             "hyperparameters",
             "hyperparameters only",
@@ -117,10 +120,10 @@ MODELS = {
         ),
         BenchmarkModel("raw_moments", "raw moments", nfn.RawMomentsPredictor, recipe="gauge"),
         _with_probes("probes", "probes", nfn.ProbeNFN),
-        _with_probes("hidden_probe_nfn", "HiddenProbe", nfn.HiddenProbeNFN),
-        _with_probes("probe_gen_nfn", "ProbeGen", nfn.ProbeGenNFN),
-        BenchmarkModel("transformer_nfn", "Transformer-NFN", nfn.TransformerNFN),
-        BenchmarkModel("quasi_nfn", "Quasi-NFN", nfn.QuasiNFN),
+        _with_probes("hidden_probe_nfn", "HiddenProbe", nfn.HiddenProbeNFN, paper=_HIDDEN_PROBE),
+        _with_probes("probe_gen_nfn", "ProbeGen", nfn.ProbeGenNFN, paper="https://arxiv.org/abs/2410.10811"),
+        BenchmarkModel("transformer_nfn", "Transformer-NFN", nfn.TransformerNFN, paper=_PAPER),
+        BenchmarkModel("quasi_nfn", "Quasi-NFN", nfn.QuasiNFN, paper="https://arxiv.org/abs/2604.23720"),
         BenchmarkModel("invariant_nfn", "Invariant-NFN", nfn.InvariantNFN, recipe="gauge"),
         BenchmarkModel("response_nfn", "Response-NFN", nfn.ResponseNFN, recipe="gauge"),
         BenchmarkModel("gauge_nfn", "Gauge-NFN", nfn.GaugeNFN, recipe="gauge", edition=2),
