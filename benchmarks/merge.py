@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 from zoo.checked import Count, CountOrZero
-from zoo.command import DEFAULT_NAME, Command, Device, DryRun, Option, ZooName
+from zoo.command import DEFAULT_NAME, Command, Device, DryRun, Option, ZooName, progress_bar
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,6 @@ from benchmarks import results
 from benchmarks.results import Result
 from benchmarks.statistics import resampled_means
 from benchmarks.tables import for_terminal, render_table
-from zoo.command import progress_bar
 from zoo.device import choose_device
 from zoo.format.hyperparameters import CONFIGURATION
 from zoo.plots import new_figure, save

@@ -11,10 +11,10 @@ of the ranking is printed with its interval. A file of weights is read without e
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from zoo.checked import Count
-from zoo.command import Argument, Command, Option
+from zoo.command import Argument, Command, Option, how_many, printable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,6 @@ _command = Command(__name__, "benchmarks.predict", __doc__, _Options, lambda _: 
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -56,7 +55,6 @@ from nfn.predictors.predictor import differences
 from nfn.predictors.storage import pretrained_names
 from nfn.training import READ_AT_ONCE
 from zoo import TransformerSpec, TransformerWeights
-from zoo.command import how_many, printable
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import PublishedZoo
 from zoo.format.schema import GAP, direction_of

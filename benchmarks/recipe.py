@@ -12,7 +12,7 @@ out. Writes OUT/recipe.jsonl and OUT/recipe.CONFIG.md.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from benchmarks.options import EPOCHS, Configs, Epochs, Models
 from zoo.checked import Count
@@ -36,7 +36,6 @@ class _Options:
 _command = Command(__name__, "benchmarks.recipe", __doc__, _Options, lambda _: ("scipy",))
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd

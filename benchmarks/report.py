@@ -25,7 +25,7 @@ line of the template.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from zoo.command import DEFAULT_NAME, Command, Option
 
@@ -50,7 +50,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial, wraps
-from typing import Any
 
 import jinja2
 import numpy as np
