@@ -341,10 +341,8 @@ def _environment() -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(_LAYOUTS), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     functions = {function.__name__.removeprefix("_"): function for function in _FUNCTIONS}
-    numbers = {"kendall": paper.KENDALL, "components": paper.COMPONENTS, "widths": paper.WIDTHS}
-    numbers |= {"augmentation": paper.AUGMENTATION, "ranges": paper.RANGES}
     trees = [name for name, model in MODELS.items() if not model.neural]
     environment.filters |= functions
-    environment.globals |= functions | {"paper": numbers, "MODELS": MODELS, "SIX_MODELS": SIX_MODELS, "TREES": trees}
+    environment.globals |= functions | {"paper": paper, "MODELS": MODELS, "SIX_MODELS": SIX_MODELS, "TREES": trees}
     environment.globals |= {"MODEL": MODEL, "MISSING": MISSING, "SPLITS": SPLITS}
     return environment
