@@ -79,7 +79,6 @@ from benchmarks.leaderboard.submission import (
     PredictionSet,
     Submission,
     card_with,
-    check_name,
     refuse_copies,
     submissions_in,
     write_submission,
@@ -156,7 +155,6 @@ def _submit(options: _Submit) -> None:
     model = known_models()[name]
     if not options.authors and name not in MODELS:
         raise ValueError("a submission has authors: name them with --authors")
-    check_name(options.out)
     rows = HeldOutRows.read(options.zoo, options.config, options.checkpoint)
     predictions = PredictionSet(
         zoo=Path(options.zoo).name,
