@@ -106,7 +106,7 @@ from torch import Tensor
 
 from benchmarks import results
 from benchmarks.results import Result, Setting
-from benchmarks.speed.measurements import line_of, measure, say, speed_row
+from benchmarks.speed.measurements import line_of, measure, speed_row
 from benchmarks.speed.training import gauge, generation, nfn
 from benchmarks.trial import memory_of_process
 from zoo.export import export_checkpoints
@@ -119,6 +119,7 @@ from zoo.format.table_file import ROWS_PER_BATCH, write_table
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import open_zoo
 from zoo.storage.untrusted import HeldFile
+from zoo.terminal import say
 
 _MIN_CHECKPOINTS, _ROWS_PER_FILE = 4_000, 512
 _PASSES = 10
