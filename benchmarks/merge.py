@@ -42,7 +42,6 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F
 
 import nfn
 from benchmarks import results
@@ -164,22 +163,18 @@ def _answers(task: TaskData, examples: Examples, flat: Float[Tensor, "b d"]) -> 
 
 
 @torch.no_grad()
-def _losses(task: TaskData, test: Examples, flat: Float[Tensor, "b d"]) -> Float[Tensor, " b"]:
-    """The mean loss of each model."""
+def _losses(
+    task: TaskData, test: Examples, flat: Float[Tensor, "b d"], *, ensemble: bool = False
+) -> Float[Tensor, " losses"]:
+    """The mean loss of each model; as an ensemble, the one of the mean of their probabilities."""
     tiles = [test[slice(start, start + _TILE)] for start in range(0, len(test), _TILE)]
-    sums = [population_losses(_answers(task, tile, flat), tile.labels) * len(tile) for tile in tiles]
+    sums = []
+    for tile in tiles:
+        logits = _answers(task, tile, flat)
+        if ensemble:  # logits up to a constant, which a softmax does not see
+            logits = logits.log_softmax(-1).logsumexp(0, keepdim=True)
+        sums.append(population_losses(logits, tile.labels) * len(tile))
     return torch.stack(sums).sum(0) / len(test)
-
-
-@torch.no_grad()
-def _ensemble_loss(task: TaskData, test: Examples, flat: Float[Tensor, "b d"]) -> float:
-    """The loss of the mean of the members' probabilities."""
-    total = 0.0
-    for start in range(0, len(test), _TILE):
-        tile = test[slice(start, start + _TILE)]
-        mean = _answers(task, tile, flat).log_softmax(-1).logsumexp(0) - np.log(len(flat))
-        total += float(F.nll_loss(mean.flatten(0, -2), tile.labels.flatten(), reduction="mean")) * len(tile)
-    return total / len(test)
 
 
 def _merged_losses(
@@ -192,7 +187,7 @@ def _merged_losses(
         for group in groups:
             flat = reader.weights(group[:count]).to(test.inputs.device)
             losses["best member"].append(float(_losses(task, test, flat).min()))
-            losses["ensemble"].append(_ensemble_loss(task, test, flat))
+            losses["ensemble"].append(float(_losses(task, test, flat, ensemble=True)))
             members = TransformerWeights.from_flat(reader.spec, flat)
             first = TransformerWeights.from_flat(reader.spec, flat[:1].expand_as(flat))
             made_up = nfn.made_up_inputs(first)
