@@ -7,18 +7,10 @@ This is tab:ablation-components. Writes OUT/ablation_components.jsonl and OUT/ab
 are not computed again.
 """
 
-from dataclasses import dataclass
-
 from benchmarks.options import TableOptions
 from zoo.command import Command
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Options(TableOptions):
-    usual_configs = ("mnist", "agnews")
-
-
-_command = Command(__name__, "benchmarks.ablation_components", __doc__, _Options, lambda _: ("scipy",))
+_command = Command(__name__, "benchmarks.ablation_components", __doc__, TableOptions, lambda _: ("scipy",))
 
 from itertools import combinations
 
@@ -27,7 +19,7 @@ from benchmarks.tables import MODEL
 
 
 @_command
-def main(options: _Options) -> None:
+def main(options: TableOptions) -> None:
     experiment = Experiment("ablation_components", options)
     for config in experiment.configs:
         data = experiment.data(config)

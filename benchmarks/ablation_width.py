@@ -18,7 +18,6 @@ from zoo.command import Command, Option
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(TableOptions):
-    usual_configs = ("agnews",)
     widths: Annotated[tuple[str, ...], Option("channels of each layer, such as 10 or 5,5", "W")] = tuple(
         ",".join(map(str, channels)) for channels in paper.WIDTHS
     )

@@ -18,7 +18,6 @@ from zoo.command import Command, Option
 
 @dataclass(frozen=True, kw_only=True)
 class _Options(TableOptions):
-    usual_configs = ("agnews",)
     models: Models = SIX_MODELS
     ranges: Annotated[tuple[Positive, ...], Option("largest entry of M and N", "R")] = (1.0, 10.0, 100.0)
 

@@ -5,7 +5,7 @@ python -m benchmarks.census [RUNS]              counts every finished shard belo
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 from zoo.command import Argument, Command, Option
 
@@ -22,7 +22,6 @@ class _Options:
 _command = Command(__name__, "benchmarks.census", __doc__, _Options)
 
 from collections.abc import Iterable, Sequence
-from typing import cast
 
 from benchmarks import results
 from benchmarks.results import Result

@@ -23,7 +23,7 @@ from zoo.format.schema import GAP, direction_of, labels_of, usual_label
 from zoo.format.splits import SPLITS, folds_of
 from zoo.reading.locate import choose_configs, find_folder
 from zoo.reading.reader import open_zoo
-from zoo.reading.selection import Selection
+from zoo.reading.selection import Selection, Where
 from zoo.tasks.identity import KNOWN
 
 MIN_ROWS = 2  # with fewer, a split has no pair to rank
@@ -36,20 +36,17 @@ _INVARIANCE_SEED, _AUGMENTATION_SEED = 1, 2
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Checkpoints, one per row. ``runs`` are their run ids; splits are by run, so no run is in two of them.
+    """Checkpoints, one per row of ``metadata``: run_id, checkpoint, epoch, hyperparameters and goodness.
 
-    ``goodness`` is the label that they are ranked by, with a minus where less is better: test accuracy, or −test loss.
-    Where it was measured at a later checkpoint of the same run, ``current`` is that of these very weights.
+    Splits are by run, so no run is in two of them. The goodness is the label that they are ranked by, with a minus
+    where less is better: test accuracy, or −test loss. Where it was measured at a later checkpoint of the same run,
+    there is also the ``current`` one, of these very weights.
     """
 
     spec: TransformerSpec
     weights: Float[Tensor, "n d"]
-    goodness: Float[Tensor, " n"]
-    runs: np.ndarray
-    hyperparameters: pd.DataFrame
+    metadata: pd.DataFrame
     label: str = "test_accuracy"
-    current: Float[Tensor, " n"] | None = None
-    epochs: np.ndarray | None = None
 
     @classmethod
     def read(
@@ -57,7 +54,7 @@ class Checkpoints:
         reader: ZooReader,
         checkpoint: str,
         device: torch.device,
-        where: Selection | None = None,
+        where: Where = None,
         label: str = "test_accuracy",
         label_checkpoint: str | None = None,
     ) -> "Checkpoints":
@@ -67,29 +64,36 @@ class Checkpoints:
         """
         require_rows(reader.config, {reader.split: len(reader)})
         at_checkpoint = reader.rows(None if checkpoint == "all" else f"checkpoint == '{checkpoint}'")
-        rows = np.intersect1d(at_checkpoint, reader.rows(where))
-        goodness, current = pd.Series(goodness_of(reader.metadata, label), reader.metadata["run_id"].astype(str)), None
+        everything = reader.metadata[["run_id", "checkpoint", "epoch", *CONFIGURATION]]
+        everything = everything.assign(goodness=_goodness_of(reader.metadata, label))
+        rows = everything.iloc[np.intersect1d(at_checkpoint, reader.rows(where))]
         if label_checkpoint is not None:
-            there = goodness.iloc[reader.rows(f"checkpoint == '{label_checkpoint}'")]
-            rows = rows[goodness.index[rows].isin(there.index)]
-            current, goodness = goodness.to_numpy()[rows], there[goodness.index[rows]]
-        else:
-            goodness = goodness.iloc[rows]
-        metadata = reader.metadata.iloc[rows].reset_index(drop=True)
-        return cls(
-            spec=reader.spec,
-            # a copy: the reader's tensors are views of a file that may be replaced
-            weights=reader.weights(rows).to(device, copy=True),
-            goodness=torch.tensor(goodness.to_numpy(), device=device),
-            runs=metadata["run_id"].to_numpy(dtype=str),
-            hyperparameters=metadata[list(CONFIGURATION)],
-            epochs=metadata["epoch"].to_numpy(),
-            label=label,
-            current=None if current is None else torch.tensor(current, device=device),
-        )
+            there = everything.iloc[reader.rows(f"checkpoint == '{label_checkpoint}'")].set_index("run_id")["goodness"]
+            rows = rows[rows["run_id"].isin(there.index)]
+            rows = rows.assign(current=rows["goodness"], goodness=there[rows["run_id"]].to_numpy())
+        # a copy: the reader's tensors are views of a file that may be replaced
+        weights = reader.weights(rows.index.to_numpy()).to(device, copy=True)
+        return cls(reader.spec, weights, rows.reset_index(drop=True), label)
 
     def __len__(self) -> int:
-        return len(self.runs)
+        return len(self.metadata)
+
+    @property
+    def runs(self) -> np.ndarray:
+        return self.metadata["run_id"].to_numpy(dtype=str)
+
+    @property
+    def hyperparameters(self) -> pd.DataFrame:
+        return self.metadata[list(CONFIGURATION)]
+
+    @cached_property
+    def goodness(self) -> Float[Tensor, " n"]:
+        """On the device of the weights."""
+        return torch.tensor(self.metadata["goodness"].to_numpy(dtype=np.float32), device=self.weights.device)
+
+    @property
+    def current(self) -> Float[np.ndarray, " n"] | None:
+        return self.metadata["current"].to_numpy() if "current" in self.metadata else None
 
     @property
     def accuracy(self) -> Float[Tensor, " n"]:
@@ -105,7 +109,7 @@ class Checkpoints:
 
     def configurations(self) -> Integer[np.ndarray, " n"]:
         """A number for each row, the same for rows with the same hyperparameters."""
-        return self.hyperparameters.groupby(list(CONFIGURATION)).ngroup().to_numpy(dtype=np.int32)
+        return self.metadata.groupby(list(CONFIGURATION)).ngroup().to_numpy(dtype=np.int32)
 
     def apart_from(self, runs: Sequence[str] | np.ndarray, configurations: pd.DataFrame | None = None) -> "Checkpoints":
         """The rows whose run is not among these, nor their configuration among those that are given."""
@@ -118,30 +122,18 @@ class Checkpoints:
         """Some of the rows; not copied if they are all, in order."""
         if np.array_equal(rows, np.arange(len(self))):
             return self
-        index = torch.from_numpy(rows).to(self.weights.device)
-        columns = {name: getattr(self, name) for name in ("weights", "goodness", "current", "runs", "epochs")}
-        taken = {
-            name: column[index] if isinstance(column, Tensor) else column[rows]
-            for name, column in columns.items()
-            if column is not None
-        }
-        return replace(self, **taken, hyperparameters=self.hyperparameters.iloc[rows].reset_index(drop=True))
+        weights = self.weights[torch.from_numpy(rows).to(self.weights.device)]
+        return replace(self, weights=weights, metadata=self.metadata.iloc[rows].reset_index(drop=True))
 
     def with_rows_of(self, other: "Checkpoints") -> "Checkpoints":
         """These rows, followed by the other's of runs that are not among these."""
         parts = (self, other.apart_from(self.runs))
-        return replace(
-            self,
-            weights=torch.cat([part.weights for part in parts]),
-            goodness=torch.cat([part.goodness for part in parts]),
-            runs=np.concatenate([part.runs for part in parts]),
-            hyperparameters=pd.concat([part.hyperparameters for part in parts], ignore_index=True),
-            epochs=None,
-        )
+        metadata = pd.concat([part.metadata for part in parts], ignore_index=True)
+        return replace(self, weights=torch.cat([part.weights for part in parts]), metadata=metadata)
 
     def in_folds(self, tested: int, count: int) -> "list[Checkpoints]":
         """The rows as train, validation and test split: one fold is tested, the next one chooses, the others train."""
-        columns = self.hyperparameters.assign(task=self.spec.task)
+        columns = self.metadata.assign(task=self.spec.task)
         after = (np.array(folds_of(lambda name: columns[name].tolist(), count)) - tested) % count
         return [self.take(np.flatnonzero(part)) for part in (after > 1, after == 1, after == 0)]
 
@@ -440,7 +432,7 @@ def chosen_checkpoint(details: ConfigDetails, config: str, checkpoint: str | Non
     return checkpoint
 
 
-def goodness_of(metadata: pd.DataFrame, label: str) -> Float[np.ndarray, " n"]:
+def _goodness_of(metadata: pd.DataFrame, label: str) -> Float[np.ndarray, " n"]:
     """A label with a minus where less of it is better."""
     values = metadata["test_loss"] - metadata["train_loss"] if label == GAP else metadata[label]
     return direction_of(label) * values.to_numpy(dtype=np.float32)

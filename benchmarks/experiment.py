@@ -14,22 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import results
+from benchmarks import results, statistics
 from benchmarks.data import BenchmarkData, Outcome
 from benchmarks.models.registry import known_models, weight_models
 from benchmarks.options import SIX_MODELS, USUAL_MODELS, TableOptions
 from benchmarks.results import Result, ResultIndex, usual_label_of
-from benchmarks.statistics import (
-    bootstrap_taus,
-    coefficient_of_determination,
-    is_constant,
-    noise_ceiling,
-    noise_ceiling_within,
-    resample_runs,
-    resampled_means,
-    tau_or_zero,
-    taus_within,
-)
 from benchmarks.tables import for_terminal, render_table, with_data_notes
 from benchmarks.trial import Outcomes, Trial, TrialStore, compute, to_fit
 from zoo.command import how_many, progress_bar
@@ -50,6 +39,12 @@ _AVERAGED_NOTES = (
     "epoch",
     "epochs",
 )
+_USUAL_CONFIGS = {
+    "ablation_components": ("mnist", "agnews"),
+    "ablation_width": ("agnews",),
+    "augmentation": ("agnews",),
+}
+"""Benchmark → the configs of the paper's table, where none is named and the zoo has several; of the others, mnist."""
 _REFERENCES = ("hyperparameters", "current_label")
 
 
@@ -73,7 +68,7 @@ class Experiment:
     @functools.cached_property
     def configs(self) -> tuple[str, ...]:
         """The configs that were named, or the zoo's only one, or the usual ones."""
-        return choose_configs(self.options.zoo, self.options.config, self.options.usual_configs)
+        return choose_configs(self.options.zoo, self.options.config, _USUAL_CONFIGS.get(self.benchmark, ("mnist",)))
 
     def data(self, config: str, *, checkpoint: str | None = None, **what: Any) -> BenchmarkData:
         """The rows of a config; ``what`` has more arguments of ``BenchmarkData.from_zoo``."""
@@ -184,6 +179,10 @@ class Entry:
     outcomes: tuple[Outcome, ...]
 
     @property
+    def predictions(self) -> list[np.ndarray]:
+        return [outcome.predicted for outcome in self.outcomes]
+
+    @property
     def truth(self) -> np.ndarray:
         return self.outcomes[0].truth
 
@@ -193,11 +192,11 @@ class Entry:
 
     @property
     def rankable(self) -> bool:
-        return not is_constant(self.truth, self.folds)
+        return not statistics.is_constant(self.truth, self.folds)
 
     def taus(self) -> list[float]:
         """One τ per seed; a constant prediction ranks nothing and counts as 0."""
-        return [tau_or_zero(outcome.predicted, outcome.truth, self.folds) for outcome in self.outcomes]
+        return [statistics.tau_or_zero(each, self.truth, self.folds) for each in self.predictions]
 
     def taus_within(self) -> np.ndarray | None:
         """τ within each configuration [seeds, configurations]; None where it is not defined.
@@ -208,12 +207,12 @@ class Entry:
         numbers, runs = self.outcomes[0].configurations, self.outcomes[0].runs
         if numbers is None or len(np.unique(runs)) < len(runs):
             return None
-        taus = np.stack([taus_within(outcome.predicted, outcome.truth, numbers) for outcome in self.outcomes])
+        taus = np.stack([statistics.taus_within(each, self.truth, numbers) for each in self.predictions])
         return taus if taus.size else None
 
     def resamples(self) -> np.ndarray:
         """How often each test row is in each resample of a bootstrap [b, n]."""
-        return resample_runs(self.outcomes[0].units)
+        return statistics.resample_runs(self.outcomes[0].units)
 
     def rows(self, metric: str, values: Sequence[float], resampled: np.ndarray | None = None) -> list[Result]:
         """The mean of a metric, of all seeds together or of each, with its error and its interval."""
@@ -252,12 +251,12 @@ def _data_rows(column: Trial, entries: Sequence[Entry], parts: Sequence[Benchmar
         entry = entries[0]
         values["test_rows"], values["test_runs"] = len(entry.truth), len(np.unique(entry.outcomes[0].runs))
         if examples and entry.rankable:
-            values["noise_ceiling"] = noise_ceiling(entry.truth, examples, folds=entry.folds)
+            values["noise_ceiling"] = statistics.noise_ceiling(entry.truth, examples, folds=entry.folds)
         within, configurations = entry.taus_within(), entry.outcomes[0].configurations
         if within is not None and configurations is not None:
             values["configurations_within"] = within.shape[1]
             if examples:
-                values["noise_ceiling_within"] = noise_ceiling_within(entry.truth, configurations, examples)
+                values["noise_ceiling_within"] = statistics.noise_ceiling_within(entry.truth, configurations, examples)
     where = {"n": 1, "device": torch.device("cpu"), "variant": "data", "setting": setting}
     found = {metric: value for metric, value in values.items() if value is not None}
     return [Result.measured(column.benchmark, column.config, *each, **where) for each in found.items()]
@@ -274,8 +273,7 @@ def _entry_rows(entries: Sequence[Entry]) -> list[Result]:
         return []
     counts = entries[0].resamples()
     all_resamples = [
-        bootstrap_taus([outcome.predicted for outcome in entry.outcomes], entry.truth, counts, entry.folds)
-        for entry in entries
+        statistics.bootstrap_taus(entry.predictions, entry.truth, counts, entry.folds) for entry in entries
     ]
     means = [float(np.mean(entry.taus())) for entry in entries]
     merits = [
@@ -289,14 +287,16 @@ def _entry_rows(entries: Sequence[Entry]) -> list[Result]:
         assert np.array_equal(entry.truth, entries[0].truth), "a column has one test set"
         rows += entry.rows("tau", entry.taus(), resamples)
         if (within := entry.taus_within()) is not None:
-            rows += entry.rows("tau_within", within.mean(axis=1).tolist(), resampled_means(within.mean(axis=0)))
+            resampled = statistics.resampled_means(within.mean(axis=0))
+            rows += entry.rows("tau_within", within.mean(axis=1).tolist(), resampled)
         rows += entry.rows("tau_behind_leader", [means[leader] - mean], all_resamples[leader] - resamples)
         for model, place in references.items():
             if entry is not entries[place]:
                 rows += entry.rows(f"tau_above_{model}", [mean - means[place]], resamples - all_resamples[place])
-        r2 = [coefficient_of_determination(outcome.predicted, outcome.truth) for outcome in entry.outcomes]
+        r2 = [statistics.coefficient_of_determination(each, entry.truth) for each in entry.predictions]
         rows += entry.rows("r2", r2)
-        rows += entry.rows("constant_seeds", [sum(is_constant(each.predicted, entry.folds) for each in entry.outcomes)])
+        constant = [statistics.is_constant(each, entry.folds) for each in entry.predictions]
+        rows += entry.rows("constant_seeds", [sum(constant)])
         for name in _AVERAGED_NOTES:
             values = [value for outcome in entry.outcomes if isinstance(value := outcome.notes[name], int | float)]
             rows += entry.rows(name, values) if values else []

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from zoo.checked import Count
-from zoo.command import Command, Device, DryRun, Option
+from zoo.command import Command, Device, DryRun, Option, progress_bar
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,6 @@ from generation.population.trainer import Engine, PopulationTrainer, make_engine
 from generation.protocol import PRESETS, RunConfig
 from generation.sweep import Sweep
 from generation.task import named_task
-from zoo.command import progress_bar
 from zoo.device import choose_device
 from zoo.format.schema import usual_label
 from zoo.tasks.examples import TaskData

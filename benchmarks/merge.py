@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 from zoo.checked import Count, CountOrZero
-from zoo.command import DEFAULT_NAME, Command, Device, DryRun, Option, ZooName
+from zoo.command import DEFAULT_NAME, Command, Device, DryRun, Option, ZooName, progress_bar
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,12 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F
 
 import nfn
 from benchmarks import results
 from benchmarks.results import Result
 from benchmarks.statistics import resampled_means
 from benchmarks.tables import for_terminal, render_table
-from zoo.command import progress_bar
 from zoo.device import choose_device
 from zoo.format.hyperparameters import CONFIGURATION
 from zoo.plots import new_figure, save
@@ -79,29 +77,22 @@ def main(options: _Options) -> None:
     repeated = [group for group in groups if len(group) > 1]
     pairs = _draw(repeated or [list(rows.index)], options.pairs)
     ways = _ways(task, options.steps)
-    weights = {row: reader.weights(row).to(device) for row in {row for pair in pairs for row in pair}}
     shares = np.linspace(0, 1, options.points + 2)
     lines = {way: np.zeros((len(pairs), len(shares))) for way in ways}
     with progress_bar() as bar:
         shown = bar.add_task("pairs", total=len(pairs) * len(ways))
         for start in range(0, len(pairs), _PAIRS_AT_ONCE):
             part = pairs[start : start + _PAIRS_AT_ONCE]
-            first, second = (
-                TransformerWeights.from_flat(reader.spec, torch.stack([weights[pair[end]] for pair in part]))
-                for end in (0, 1)
-            )
+            ends = (reader.weights(list(side)).to(device) for side in zip(*part, strict=True))
+            first, second = (TransformerWeights.from_flat(reader.spec, end) for end in ends)
             made_up = nfn.made_up_inputs(second)
             for way, align in ways.items():
                 aligned = align(first, second, made_up)
                 on_line = [_losses(task, test, nfn.interpolate(aligned, second, float(t)).flat()) for t in shares]
                 lines[way][start : start + len(part)] = torch.stack(on_line, dim=1).cpu().numpy()
                 bar.advance(shown, len(part))
-    setting = {
-        "checkpoint": rows["checkpoint"].iloc[0],
-        "examples": len(test),
-        "points": options.points,
-        "steps": options.steps,
-    }
+    setting = {"checkpoint": rows["checkpoint"].iloc[0], "examples": len(test)}
+    setting |= {"points": options.points, "steps": options.steps}
     setting |= {"where": options.where} if options.where else {}
     estimated, measured = partial(Result.estimated, "merge", options.config, device=device), list[Result]()
     for way, losses in lines.items():
@@ -127,9 +118,8 @@ def _rows_of(reader: ZooReader, options: _Options) -> pd.DataFrame:
         raise ValueError(
             f"{options.config} has no checkpoint {checkpoint!r}: it has {', '.join(reader.details.checkpoints)}"
         )
-    rows = reader.metadata
-    rows = rows[rows["checkpoint"] == checkpoint]
-    rows = rows[np.isin(rows.index, reader.rows(options.where))] if options.where else rows
+    chosen = reader.metadata.iloc[reader.rows(options.where)]
+    rows = chosen[chosen["checkpoint"] == checkpoint]
     if len(rows) < 2:
         raise ValueError(f"a line has two ends: {options.config} has {len(rows)} such checkpoints")
     return rows
@@ -140,8 +130,9 @@ def _draw(groups: list[list[int]], count: int) -> list[tuple[int, int]]:
     random, share = np.random.default_rng(0), -(-count // len(groups))
     drawn: list[tuple[int, int]] = []
     for group in groups:
-        pairs = list(combinations(group, 2)) if len(group) < 100 else None
-        if pairs is None:
+        if len(group) < 100:
+            pairs = list(combinations(group, 2))
+        else:
             pairs = [tuple(random.choice(group, 2, replace=False).tolist()) for _ in range(share)]
         drawn += [pairs[number] for number in random.permutation(len(pairs))[:share]]
     return drawn[:count]
@@ -172,22 +163,18 @@ def _answers(task: TaskData, examples: Examples, flat: Float[Tensor, "b d"]) -> 
 
 
 @torch.no_grad()
-def _losses(task: TaskData, test: Examples, flat: Float[Tensor, "b d"]) -> Float[Tensor, " b"]:
-    """The mean loss of each model."""
+def _losses(
+    task: TaskData, test: Examples, flat: Float[Tensor, "b d"], *, ensemble: bool = False
+) -> Float[Tensor, " losses"]:
+    """The mean loss of each model; as an ensemble, the one of the mean of their probabilities."""
     tiles = [test[slice(start, start + _TILE)] for start in range(0, len(test), _TILE)]
-    sums = [population_losses(_answers(task, tile, flat), tile.labels) * len(tile) for tile in tiles]
+    sums = []
+    for tile in tiles:
+        logits = _answers(task, tile, flat)
+        if ensemble:  # logits up to a constant, which a softmax does not see
+            logits = logits.log_softmax(-1).logsumexp(0, keepdim=True)
+        sums.append(population_losses(logits, tile.labels) * len(tile))
     return torch.stack(sums).sum(0) / len(test)
-
-
-@torch.no_grad()
-def _ensemble_loss(task: TaskData, test: Examples, flat: Float[Tensor, "b d"]) -> float:
-    """The loss of the mean of the members' probabilities."""
-    total = 0.0
-    for start in range(0, len(test), _TILE):
-        tile = test[slice(start, start + _TILE)]
-        mean = _answers(task, tile, flat).log_softmax(-1).logsumexp(0) - np.log(len(flat))
-        total += float(F.nll_loss(mean.flatten(0, -2), tile.labels.flatten(), reduction="mean")) * len(tile)
-    return total / len(test)
 
 
 def _merged_losses(
@@ -198,9 +185,9 @@ def _merged_losses(
     for count in (size for size in (2, 4, 8, 16) if size <= most):
         losses: dict[str, list[float]] = {way: [] for way in ("best member", "ensemble", *ways)}
         for group in groups:
-            flat = torch.stack([reader.weights(row) for row in group[:count]]).to(test.inputs.device)
+            flat = reader.weights(group[:count]).to(test.inputs.device)
             losses["best member"].append(float(_losses(task, test, flat).min()))
-            losses["ensemble"].append(_ensemble_loss(task, test, flat))
+            losses["ensemble"].append(float(_losses(task, test, flat, ensemble=True)))
             members = TransformerWeights.from_flat(reader.spec, flat)
             first = TransformerWeights.from_flat(reader.spec, flat[:1].expand_as(flat))
             made_up = nfn.made_up_inputs(first)

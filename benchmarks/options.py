@@ -26,9 +26,6 @@ Jobs = Annotated[Count | None, Option("threads of the tree models (default: as m
 class TableOptions:
     """The data and device of a table, how often and how long to fit, and where the table is written."""
 
-    usual_configs = ("mnist",)
-    """Where none is named and the zoo has several."""
-
     zoo: ZooName = DEFAULT_NAME
     config: Annotated[
         tuple[str, ...] | None,

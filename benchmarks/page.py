@@ -6,7 +6,7 @@ python -m benchmarks.page small-transformer-zoo site/ --picture docs/page.png   
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from zoo.command import Command, Option, missing
 from zoo.page.options import PageOptions
@@ -30,7 +30,6 @@ import importlib
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from benchmarks import results
 from benchmarks.leaderboard.submission import NotScored, refuse_copies, submissions_in

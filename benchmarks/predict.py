@@ -11,10 +11,10 @@ of the ranking is printed with its interval. A file of weights is read without e
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from zoo.checked import Count
-from zoo.command import Argument, Command, Option
+from zoo.command import Argument, Command, Option, how_many, printable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,6 @@ _command = Command(__name__, "benchmarks.predict", __doc__, _Options, lambda _: 
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -47,7 +46,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from benchmarks.data import goodness_of, require_rows
+from benchmarks.data import Checkpoints
 from benchmarks.statistics import tau_with_interval
 from benchmarks.tables import MISSING, for_terminal, table, with_interval
 from nfn import load_predictor, load_pretrained
@@ -56,7 +55,6 @@ from nfn.predictors.predictor import differences
 from nfn.predictors.storage import pretrained_names
 from nfn.training import READ_AT_ONCE
 from zoo import TransformerSpec, TransformerWeights
-from zoo.command import how_many, printable
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import PublishedZoo
 from zoo.format.schema import GAP, direction_of
@@ -191,14 +189,11 @@ def _zoo_ranking(path: str, options: _Options) -> tuple[str, pd.DataFrame]:
     elif ranker.spec != reader.spec:
         unlike = differences(ranker.spec, reader.spec)
         raise ValueError(f"{ranker.name} reads {ranker.spec.task} transformers, these are others: {unlike}")
-    require_rows(reader.config, {reader.split: len(reader)})
-    rows = reader.rows(options.where)
-    metadata = reader.metadata.iloc[rows]
-    runs = metadata["run_id"].astype(str)
-    names = runs + " " + metadata["checkpoint"].astype(str)
-    measured = direction_of(ranker.label) * goodness_of(metadata, ranker.label).astype(np.float64)
-    columns = {"checkpoint": names, "run": runs, "measured": measured}
-    return f"{path}, {reader.config}, {reader.split}{ranker.ranked_by}", ranker.rank(reader.weights(rows), columns)
+    rows = Checkpoints.read(reader, "all", torch.device("cpu"), options.where, ranker.label)
+    names = rows.metadata["run_id"].astype(str) + " " + rows.metadata["checkpoint"].astype(str)
+    measured = direction_of(ranker.label) * rows.truth().astype(np.float64)
+    columns = {"checkpoint": names, "run": rows.runs, "measured": measured}
+    return f"{path}, {reader.config}, {reader.split}{ranker.ranked_by}", ranker.rank(rows.weights, columns)
 
 
 def _file_rankings(files: Sequence[CheckpointFile], predictor: str | None) -> list[tuple[str, pd.DataFrame]]:

@@ -7,9 +7,9 @@ of those with a seed for each run, if there are any, since whoever uses the pred
 stored is tested once on the test split of each config. `nfn.load_pretrained` and `benchmarks.predict` read it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 from benchmarks.options import EPOCHS, Epochs
 from zoo.checked import Seed
@@ -44,10 +44,8 @@ _command = Command(__name__, "benchmarks.pretrain", __doc__, _Options, lambda _:
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import reduce
 from importlib import metadata
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch

@@ -12,7 +12,7 @@ out. Writes OUT/recipe.jsonl and OUT/recipe.CONFIG.md.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from benchmarks.options import EPOCHS, Configs, Epochs, Models
 from zoo.checked import Count
@@ -36,7 +36,6 @@ class _Options:
 _command = Command(__name__, "benchmarks.recipe", __doc__, _Options, lambda _: ("scipy",))
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -92,12 +91,8 @@ class _Question:
         return np.array(values.map(OPTIMIZERS.index) if self.edges is None else np.searchsorted(self.edges, values))
 
 
-def _recipes(rows: Checkpoints) -> pd.DataFrame:
-    return rows.hyperparameters.assign(epoch=rows.epochs)
-
-
 def _answers(questions: Sequence[_Question], rows: Checkpoints) -> Integer[Tensor, "n questions"]:
-    found = np.stack([question.answers(_recipes(rows)) for question in questions], axis=1)
+    found = np.stack([question.answers(rows.metadata) for question in questions], axis=1)
     return torch.from_numpy(found).to(rows.weights.device, torch.long)
 
 
@@ -168,7 +163,7 @@ def _measure(options: _Options, config: str, models: Sequence[str]) -> list[Resu
     device, where = choose_device(options.device), Selection.parse(options.where)
     data = BenchmarkData.from_zoo(options.zoo, config, checkpoint="all", where=where, device=device)
     seen = (data.train, data.validation)
-    recipes = _recipes(data.train)
+    recipes = data.train.metadata
     asked = [_Question.among(name, recipes[name]) for name in (*CONFIGURATION, "epoch") if len(set(recipes[name])) > 1]
     classes, answers = [question.classes for question in asked], [_answers(asked, rows) for rows in seen]
     fitted = {}
@@ -199,7 +194,7 @@ def _measure(options: _Options, config: str, models: Sequence[str]) -> list[Resu
             resampled = counts @ np.mean(right, axis=0) / counts.sum(1)
             add(question, "accuracy", [float(each.mean()) for each in right], resampled, model=model)
             if question.edges is not None:
-                values = _recipes(test)[question.name].to_numpy(dtype=np.float64)
+                values = test.metadata[question.name].to_numpy(dtype=np.float64)
                 places = torch.arange(question.classes, device=device, dtype=torch.float64)
                 expected = [(head.double().softmax(-1) @ places).cpu().numpy() for head in heads]
                 taus = [tau_or_zero(each, values) for each in expected]

@@ -25,7 +25,7 @@ line of the template.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from zoo.command import DEFAULT_NAME, Command, Option
 
@@ -50,7 +50,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial, wraps
-from typing import Any
 
 import jinja2
 import numpy as np
@@ -59,11 +58,11 @@ import pandas as pd
 from benchmarks import paper, results
 from benchmarks.census import census_table
 from benchmarks.leaderboard.submission import rank, submissions_in
-from benchmarks.models.registry import MODELS, weight_models
+from benchmarks.models.registry import MODELS
 from benchmarks.options import SIX_MODELS
 from benchmarks.plots import first_predictions, headline_plot, scatter, tau_by_rows, tau_by_threshold
 from benchmarks.results import Result, ResultIndex, Value
-from benchmarks.tables import main_setting, render_table, table, with_data_notes, without_variants
+from benchmarks.tables import leader, render_table, table, with_data_notes, without_variants
 from zoo.format.hyperparameters import DISTINCT_SEEDS, HYPERPARAMETERS
 from zoo.format.manifest import MANIFEST_FILE
 from zoo.format.published import RUNS_FILE, PublishedZoo
@@ -194,7 +193,7 @@ class _Contents:
             "ranges": [size for size in paper.RANGES if size],
             "widths": list(paper.WIDTHS),
             "widths_of_paper": [tau for tau, _ in paper.WIDTHS.values()],
-            "ours": _leader(_headline_zoos(self.folder)),
+            "ours": leader(*_headline_zoos(self.folder).values()),
         }
         tables = {
             "table": self.table,
@@ -204,7 +203,7 @@ class _Contents:
             "speed": lambda: render_table("speed", rows=self.rows("speed.generation", "speed.nfn", "speed.loader")),
             "fidelity": lambda: render_table("fidelity", rows=self.rows("fidelity")),
             "inputs": self.inputs,
-            "recipes": self.recipes,
+            "recipes": partial(self.table, "recipe", label="test_accuracy"),  # these rows have no label
             "data_note": self.data_note,
         }
         others = {"runs": self.runs, "with_interval": _with_interval, "spread": np.ptp}
@@ -264,13 +263,16 @@ class _Contents:
         return [row for name in benchmarks for row in results.read(name, self.folder)]
 
     def table(self, layout: str, *configs: str, benchmark: str = "", **parts: str | None) -> str:
-        """A layout filled with the rows of some configs, or of all that have rows; ``parts`` as in ``_index_of``."""
+        """A layout filled with the rows of some configs, or of all that have rows; nothing where none was measured.
+
+        ``parts`` are those of ``_index_of``.
+        """
         benchmark = benchmark or layout
-        found = configs or _indexes(self.rows(benchmark))
-        indexes = {config: self.index(benchmark, config, **parts) for config in found}
+        named = {config: self.index(benchmark, config, **parts) for config in configs}
+        indexes = named or _indexes(self.rows(benchmark), **parts)
         if benchmark == "kendall" and layout != "variants":
             indexes = {config: without_variants(index) for config, index in indexes.items()}
-        return render_table(layout, indexes)
+        return render_table(layout, indexes) if indexes else ""
 
     def inputs(self) -> str:
         """The ablation of synthetic inputs on every config that has it; nothing where none has."""
@@ -282,11 +284,6 @@ class _Contents:
         folds: Any = {row.config: row.setting["folds"] for row in rows if row.model in models}
         indexes = {config: ResultIndex.latest(rows, config, folds=count) for config, count in folds.items()}
         return render_table("inputs", indexes, titles=titles)
-
-    def recipes(self) -> str:
-        """Every config's table of hyperparameters read from weights; nothing where none was measured."""
-        indexes = _indexes(self.rows("recipe"), label="test_accuracy")
-        return render_table("recipe", indexes) if indexes else ""
 
     def data_note(self, *configs: str) -> str:
         """A sentence about the configs whose transformers did not see all data of their task."""
@@ -334,16 +331,6 @@ def _headline_zoos(folder: Path) -> dict[str, ResultIndex]:
         for config, part in _IN_BOTH.items()
     }
     return {title: without_variants(index) for title, index in zoos.items() if index}
-
-
-def _leader(zoos: Mapping[str, ResultIndex]) -> str | None:
-    """Of the models that read weights alone and have rows in all of these zoos, the one with the highest mean τ."""
-    means = {}
-    for name in weight_models():
-        taus = [index.value("tau", name, **main_setting(name)) for index in zoos.values()]
-        if taus and None not in taus:
-            means[name] = np.mean([tau for tau in taus if tau is not None])
-    return max(means, key=means.__getitem__, default=None)
 
 
 def _final_runs(folder: Path) -> dict[str, pd.DataFrame]:

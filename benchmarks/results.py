@@ -36,23 +36,11 @@ FOLDER = _COMMITTED if _COMMITTED.is_dir() else Path("results")
 """The folder of rows: the committed ones of a clone; for an installed package, a folder in the current one."""
 _MAX_BYTES = 64 << 20
 """The most that is read from a file of rows; the largest has 6 MB."""
-_Benchmark = Literal[
-    "kendall",
-    "ablation_components",
-    "ablation_width",
-    "augmentation",
-    "transfer",
-    "rows",
-    "recipe",
-    "curves",
-    "census",
-    "fidelity",
-    "merge",
-    "speed.generation",
-    "speed.loader",
-    "speed.nfn",
-    "soak",
+_OfPredictors = Literal[
+    "kendall", "ablation_components", "ablation_width", "augmentation", "transfer", "rows", "recipe"
 ]
+_OfRuns = Literal["curves", "census", "fidelity", "merge", "speed.generation", "speed.loader", "speed.nfn", "soak"]
+_Benchmark = Literal[_OfPredictors, _OfRuns]
 _Finite = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 _WRITTEN_FIRST = ("benchmark", "config", "model", "variant", "setting", "metric", "value", "stderr", "n")
 Scalar = str | int | float | bool | None

@@ -27,10 +27,16 @@ _SIGNS_AT_ONCE = 2**21  # 16 MB
 _RESAMPLES = 1000
 _COVERAGE = 0.95
 _CEILING_DRAWS = 200
-_Folds = Integer[np.ndarray, " n"] | None
+_Values = Float[np.ndarray, " n"]
+_Numbers = Integer[np.ndarray, " n"]
+_Folds = _Numbers | None
+_Counts = Float[np.ndarray, "b n"]
+"""How often each row is in each resample."""
+_Resampled = Float[np.ndarray, " b"]
+"""One number for each resample."""
 
 
-def kendall_tau(predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"], folds: _Folds = None) -> float:
+def kendall_tau(predicted: _Values, truth: _Values, folds: _Folds = None) -> float:
     """τ-b of one prediction, over the pairs within a fold where there are folds; NaN if either side is constant."""
     from scipy.stats import kendalltau
 
@@ -42,7 +48,7 @@ def kendall_tau(predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n
     return float(result.statistic)
 
 
-def is_constant(values: Float[np.ndarray, " n"], folds: _Folds = None) -> bool:
+def is_constant(values: _Values, folds: _Folds = None) -> bool:
     """Whether no two values, or no two of the same fold, differ: there is nothing to rank."""
     return all(len(values[part]) == 0 or np.ptp(values[part]) == 0 for part in _parts(folds))
 
@@ -52,7 +58,7 @@ def _parts(folds: _Folds) -> list[Any]:
     return [slice(None)] if folds is None else [np.flatnonzero(folds == fold) for fold in np.unique(folds)]
 
 
-def tau_or_zero(predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"], folds: _Folds = None) -> float:
+def tau_or_zero(predicted: _Values, truth: _Values, folds: _Folds = None) -> float:
     """The same, but a constant prediction ranks nothing and counts as 0."""
     tau = kendall_tau(predicted, truth, folds)
     return 0.0 if math.isnan(tau) else tau
@@ -69,12 +75,7 @@ def many_kendall_taus(predicted: Float[Tensor, "m n"], truth: Float[Tensor, " n"
     return torch.stack(taus)
 
 
-def _resampled_taus(
-    predicted: Float[np.ndarray, " n"],
-    truth: Float[np.ndarray, " n"],
-    counts: Float[np.ndarray, "b n"],
-    folds: _Folds = None,
-) -> Float[np.ndarray, " b"]:
+def _resampled_taus(predicted: _Values, truth: _Values, counts: _Counts, folds: _Folds = None) -> _Resampled:
     """τ-b of b resamples of the rows; ``counts[k, i]`` is how often row i is in resample k.
 
     Copies of one row are tied with each other on both sides, so with c the counts Σ_{i<j} s_ij = ½·cᵀSc, and likewise
@@ -90,14 +91,14 @@ def _resampled_taus(
         return agreeing / np.sqrt(untied * untied_truth)
 
 
-def _untied_pairs(values: Float[np.ndarray, " n"], counts: Float[np.ndarray, "b n"]) -> Float[np.ndarray, " b"]:
+def _untied_pairs(values: _Values, counts: _Counts) -> _Resampled:
     """cᵀ|S|c: ordered pairs of different values in each resample. Without ties, all but those of a row with itself."""
     if len(np.unique(values)) == len(values):
         return counts.sum(1) ** 2 - (counts**2).sum(1)
     return _quadratic_form(lambda columns: np.abs(_signs(values, columns)), counts)
 
 
-def _quadratic_form(matrix: Callable[[slice], np.ndarray], counts: Float[np.ndarray, "b n"]) -> Float[np.ndarray, " b"]:
+def _quadratic_form(matrix: Callable[[slice], np.ndarray], counts: _Counts) -> _Resampled:
     """cᵀSc = Σ_j c_j·(cᵀS)_j of each resample, with so few columns of S at a time that memory does not grow as n².
 
     Signs and counts are whole numbers, so every partial sum is exact, however the columns are grouped.
@@ -110,12 +111,12 @@ def _quadratic_form(matrix: Callable[[slice], np.ndarray], counts: Float[np.ndar
     return total
 
 
-def _signs(values: Float[np.ndarray, " n"], columns: slice) -> Float[np.ndarray, "n k"]:
+def _signs(values: _Values, columns: slice) -> Float[np.ndarray, "n k"]:
     """sign(x_i − x_j) for all rows i and some j."""
     return np.sign(values[:, None] - values[None, columns]).astype(np.float64)
 
 
-def interval_of(values: Float[np.ndarray, " b"]) -> tuple[float, float] | None:
+def interval_of(values: _Resampled) -> tuple[float, float] | None:
     """The middle 95 % of the values of a bootstrap; None if too few resamples have a value."""
     defined = values[np.isfinite(values)]
     if len(defined) < len(values) / 2 or len(defined) < 2:
@@ -131,18 +132,13 @@ def standard_error(values: Sequence[float]) -> float | None:
     return float(np.std(values, ddof=1) / math.sqrt(len(values)))
 
 
-def resample_runs(runs: Integer[np.ndarray, " n"], resamples: int = _RESAMPLES) -> np.ndarray:
+def resample_runs(runs: _Numbers, resamples: int = _RESAMPLES) -> np.ndarray:
     """How often each row is in each resample [b, n]: runs are drawn with replacement, with all their rows."""
     _, numbers = np.unique(runs, return_inverse=True)
     return _drawn(int(numbers.max()) + 1, resamples)[:, numbers].astype(np.float64)
 
 
-def bootstrap_taus(
-    predictions: Sequence[Float[np.ndarray, " n"]],
-    truth: Float[np.ndarray, " n"],
-    counts: Float[np.ndarray, "b n"],
-    folds: _Folds = None,
-) -> Float[np.ndarray, " b"]:
+def bootstrap_taus(predictions: Sequence[_Values], truth: _Values, counts: _Counts, folds: _Folds = None) -> _Resampled:
     """The mean τ over seeds in every resample; ``predictions`` has one per seed. A constant prediction counts as 0."""
     per_seed = [
         np.zeros(len(counts)) if is_constant(predicted, folds) else _resampled_taus(predicted, truth, counts, folds)
@@ -151,9 +147,7 @@ def bootstrap_taus(
     return np.mean(per_seed, axis=0)
 
 
-def tau_with_interval(
-    predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"], units: Integer[np.ndarray, " n"]
-) -> tuple[float, tuple[float, float] | None]:
+def tau_with_interval(predicted: _Values, truth: _Values, units: _Numbers) -> tuple[float, tuple[float, float] | None]:
     """τ of one prediction, and its interval over units: runs or configurations.
 
     A constant prediction ranks nothing and counts as 0. τ is NaN where there is nothing to rank.
@@ -164,7 +158,7 @@ def tau_with_interval(
     return tau, interval_of(bootstrap_taus([predicted], truth, resample_runs(units)))
 
 
-def coefficient_of_determination(predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"]) -> float:
+def coefficient_of_determination(predicted: _Values, truth: _Values) -> float:
     """R² = 1 − Σ(y − ŷ)² / Σ(y − mean y)²; NaN if the truth is constant."""
     spread = float(np.square(truth - truth.mean(dtype=np.float64)).sum())
     if spread == 0:
@@ -172,7 +166,7 @@ def coefficient_of_determination(predicted: Float[np.ndarray, " n"], truth: Floa
     return 1 - float(np.square(truth.astype(np.float64) - predicted).sum()) / spread
 
 
-def noise_ceiling(accuracy: Float[np.ndarray, " n"], test_examples: int, folds: _Folds = None) -> float | None:
+def noise_ceiling(accuracy: _Values, test_examples: int, folds: _Folds = None) -> float | None:
     """The τ of a perfect predictor of true accuracies, which cannot predict the sampling error of measured ones.
 
     An accuracy measured on N examples scatters around the true one like a binomial: this is the mean τ between the
@@ -187,17 +181,13 @@ def noise_ceiling(accuracy: Float[np.ndarray, " n"], test_examples: int, folds: 
     return float(np.mean(defined)) if defined else None
 
 
-def taus_within(
-    predicted: Float[np.ndarray, " n"], truth: Float[np.ndarray, " n"], configurations: Integer[np.ndarray, " n"]
-) -> Float[np.ndarray, " m"]:
+def taus_within(predicted: _Values, truth: _Values, configurations: _Numbers) -> Float[np.ndarray, " m"]:
     """τ-b of each configuration that can be ranked, in the order of their numbers."""
     taus = [tau_or_zero(predicted[rows], truth[rows]) for rows in _rankable(truth, configurations)]
     return np.array(taus, dtype=np.float64)
 
 
-def noise_ceiling_within(
-    truth: Float[np.ndarray, " n"], configurations: Integer[np.ndarray, " n"], test_examples: int
-) -> float | None:
+def noise_ceiling_within(truth: _Values, configurations: _Numbers, test_examples: int) -> float | None:
     """The mean noise ceiling of the configurations that can be ranked; None where there are none.
 
     Too high where runs of a configuration differ by little more than the sampling error, since the measured accuracies
@@ -209,9 +199,7 @@ def noise_ceiling_within(
     return float(np.mean(known)) if known else None
 
 
-def _rankable(
-    truth: Float[np.ndarray, " n"], configurations: Integer[np.ndarray, " n"]
-) -> Iterator[Integer[np.ndarray, " k"]]:
+def _rankable(truth: _Values, configurations: _Numbers) -> Iterator[Integer[np.ndarray, " k"]]:
     """The rows of each configuration whose accuracies are not all the same."""
     for number in np.unique(configurations):
         rows = np.flatnonzero(configurations == number)
@@ -219,7 +207,7 @@ def _rankable(
             yield rows
 
 
-def resampled_means(taus: Float[np.ndarray, " m"], resamples: int = _RESAMPLES) -> Float[np.ndarray, " b"]:
+def resampled_means(taus: Float[np.ndarray, " m"], resamples: int = _RESAMPLES) -> _Resampled:
     """The mean τ of each resample: as many configurations, drawn with replacement."""
     return _drawn(len(taus), resamples) @ taus / len(taus)
 

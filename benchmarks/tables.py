@@ -172,11 +172,20 @@ def _counts(index: ResultIndex, threshold: float = 0.0) -> list[float | None]:
     return [index.value(f"{split}_rows", "data", threshold=threshold) for split in SPLITS]
 
 
-def _leader(index: ResultIndex, threshold: float) -> str | None:
-    """The best of the models that read weights; None where there are too few test runs to tell."""
-    taus = {name: index.value("tau", name, **main_setting(name, threshold)) for name in weight_models()}
-    known = {name: tau for name, tau in taus.items() if tau is not None and not _few_runs(index, threshold)}
-    return max(known, key=lambda name: known[name]) if known else None
+def leader(*indexes: ResultIndex, threshold: float = 0.0) -> str | None:
+    """The best on average of the models that read weights alone and have a τ in all of these rows.
+
+    None where there are too few test runs to tell.
+    """
+    if any(_few_runs(index, threshold) for index in indexes):
+        return None
+    means = {}
+    for name in weight_models():
+        taus = [index.value("tau", name, **main_setting(name, threshold)) for index in indexes]
+        known = [tau for tau in taus if tau is not None]
+        if known and len(known) == len(indexes):
+            means[name] = sum(known) / len(known)
+    return max(means, key=means.__getitem__, default=None)
 
 
 def _few_runs(index: ResultIndex, threshold: float) -> int | None:
@@ -320,7 +329,7 @@ def _last_measured(
 
 _FUNCTIONS = (
     *(_heading, number, threshold_title, _with_error, _interval_text, with_interval, _tau_text, _tau_cell, _models_in),
-    *(main_setting, _leader, _few_runs, count_runs, _row_counts, headline_models, _variants_in, _converged_text),
+    *(main_setting, leader, _few_runs, count_runs, _row_counts, headline_models, _variants_in, _converged_text),
     *(_constant_models, _too_few_rows, _component_cell, _lead_of_nfn, sizes_of, end_of_curves, curve_of, tau_of_paper),
     *(_tested_elsewhere, _last_measured, known_models, plain_markdown),
 )
@@ -332,10 +341,8 @@ def _environment() -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(_LAYOUTS), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     functions = {function.__name__.removeprefix("_"): function for function in _FUNCTIONS}
-    numbers = {"kendall": paper.KENDALL, "components": paper.COMPONENTS, "widths": paper.WIDTHS}
-    numbers |= {"augmentation": paper.AUGMENTATION, "ranges": paper.RANGES}
     trees = [name for name, model in MODELS.items() if not model.neural]
     environment.filters |= functions
-    environment.globals |= functions | {"paper": numbers, "MODELS": MODELS, "SIX_MODELS": SIX_MODELS, "TREES": trees}
+    environment.globals |= functions | {"paper": paper, "MODELS": MODELS, "SIX_MODELS": SIX_MODELS, "TREES": trees}
     environment.globals |= {"MODEL": MODEL, "MISSING": MISSING, "SPLITS": SPLITS}
     return environment

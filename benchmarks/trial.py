@@ -242,7 +242,7 @@ def compute(
     for trial in (trial for trial, own in parts.items() if found.keys() >= set(own)):
         rows, labels = data.train.at_least(trial.threshold), [data.train.truth()]
         if "label" in known_models()[trial.model].reads and data.train.current is not None:
-            labels.append(data.train.current.cpu().numpy())
+            labels.append(data.train.current)
         averages[trial] = _average([found[part] for part in trial.parts], *(each[rows] for each in labels))
     if averages:
         store.add(averages)

@@ -79,7 +79,6 @@ from benchmarks.leaderboard.submission import (
     PredictionSet,
     Submission,
     card_with,
-    check_name,
     refuse_copies,
     submissions_in,
     write_submission,
@@ -94,17 +93,6 @@ from zoo.format.splits import SPLITS
 _SAME_CHANGE = 1e-3
 """By how much a second fit on another machine may differ."""
 _OWN_AUTHORS = ("The Small Transformer Zoo authors",)
-_PAPERS = {
-    **dict.fromkeys(
-        ("mlp", "xgboost", "lightgbm", "random_forest", "transformer_nfn"), "https://arxiv.org/abs/2410.04209"
-    ),
-    "statnn": "https://arxiv.org/abs/2002.11448",
-    "hidden_probe_nfn": "https://github.com/yonatansverdlov/HiddenProbe",
-    "probe_gen_nfn": "https://arxiv.org/abs/2410.10811",
-    "quasi_nfn": "https://arxiv.org/abs/2604.23720",
-}
-"""Where the models that come with the benchmarks, or the ideas that they follow, are described; those without an entry
-come from this repository."""
 
 
 def _check(options: _Check) -> None:
@@ -167,7 +155,6 @@ def _submit(options: _Submit) -> None:
     model = known_models()[name]
     if not options.authors and name not in MODELS:
         raise ValueError("a submission has authors: name them with --authors")
-    check_name(options.out)
     rows = HeldOutRows.read(options.zoo, options.config, options.checkpoint)
     predictions = PredictionSet(
         zoo=Path(options.zoo).name,
@@ -184,7 +171,7 @@ def _submit(options: _Submit) -> None:
     card = Card(
         name=options.name or model.title,
         authors=options.authors or _OWN_AUTHORS,
-        paper=options.paper or _PAPERS.get(name),
+        paper=options.paper or model.paper,
         code=code,
         reads=options.reads or tuple(word for word in model.reads if word != "label"),
         predictions=(),

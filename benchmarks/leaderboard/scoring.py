@@ -16,17 +16,9 @@ import numpy as np
 import torch
 from jaxtyping import Float, Integer
 
+from benchmarks import statistics
 from benchmarks.data import Checkpoints, chosen_checkpoint, count_test_examples
 from benchmarks.paper import THRESHOLDS
-from benchmarks.statistics import (
-    coefficient_of_determination,
-    interval_of,
-    kendall_tau,
-    noise_ceiling,
-    resampled_means,
-    tau_with_interval,
-    taus_within,
-)
 from zoo.reading.reader import open_zoo
 
 Score = dict[str, Any]
@@ -60,9 +52,7 @@ class HeldOutRows:
         reader = open_zoo(zoo, config, "test")
         checkpoint = chosen_checkpoint(reader.details, reader.config, checkpoint)
         rows = Checkpoints.read(reader, checkpoint, torch.device("cpu"))
-        labels = reader.metadata["checkpoint"].to_numpy(dtype=str)
-        if checkpoint != "all":
-            labels = labels[labels == checkpoint]
+        labels = rows.metadata["checkpoint"].to_numpy(dtype=str)
         configurations = rows.configurations() if reader.details.repeats is not None else None
         runs = np.unique(rows.runs, return_inverse=True)[1].astype(np.int32)
         return cls(
@@ -79,7 +69,7 @@ class HeldOutRows:
     @cached_property
     def ceiling(self) -> float | None:
         """The noise ceiling, which many submissions are compared with."""
-        return noise_ceiling(self.truth, self.test_examples)
+        return statistics.noise_ceiling(self.truth, self.test_examples)
 
     @property
     def title(self) -> str:
@@ -95,7 +85,7 @@ def score(predicted: Float[np.ndarray, " n"], rows: HeldOutRows) -> Score:
     """
     return {
         "error": _rounded(float(np.median(_errors(predicted, rows)))),
-        "r2": _rounded(coefficient_of_determination(predicted, rows.truth)),
+        "r2": _rounded(statistics.coefficient_of_determination(predicted, rows.truth)),
         "thresholds": [{"threshold": at} | _tau_from(predicted, rows, at) for at in THRESHOLDS],
         "within": _tau_within(predicted, rows),
     }
@@ -104,7 +94,7 @@ def score(predicted: Float[np.ndarray, " n"], rows: HeldOutRows) -> Score:
 def _tau_from(predicted: Float[np.ndarray, " n"], rows: HeldOutRows, threshold: float) -> Score:
     """τ of the rows whose accuracy reaches the threshold; a constant prediction ranks nothing and counts as 0."""
     chosen = np.flatnonzero(rows.truth >= np.float32(threshold))
-    return _tau(len(chosen), *tau_with_interval(predicted[chosen], rows.truth[chosen], rows.units[chosen]))
+    return _tau(len(chosen), *statistics.tau_with_interval(predicted[chosen], rows.truth[chosen], rows.units[chosen]))
 
 
 def _tau_within(predicted: Float[np.ndarray, " n"], rows: HeldOutRows) -> Score | None:
@@ -113,9 +103,11 @@ def _tau_within(predicted: Float[np.ndarray, " n"], rows: HeldOutRows) -> Score 
         return None
     labels = np.unique([checkpoint for _, checkpoint in rows.keys], return_inverse=True)[1].astype(np.int32)
     members = [np.flatnonzero(rows.configurations == number) for number in np.unique(rows.configurations)]
-    taus = [taus_within(predicted[chosen], rows.truth[chosen], labels[chosen]) for chosen in members]
+    taus = [statistics.taus_within(predicted[chosen], rows.truth[chosen], labels[chosen]) for chosen in members]
     means = np.array([each.mean() for each in taus if len(each)])
-    return _tau(len(means), float(means.mean()), interval_of(resampled_means(means))) if len(means) else None
+    if not len(means):
+        return None
+    return _tau(len(means), float(means.mean()), statistics.interval_of(statistics.resampled_means(means)))
 
 
 def _tau(count: int, value: float, interval: tuple[float, float] | None) -> Score:
@@ -156,7 +148,7 @@ def leaked_labels(predicted: Float[np.ndarray, " n"], rows: HeldOutRows) -> str 
         return f"{near.mean():.0%} of the predictions are the measured test accuracies, to within {within}"
     if few:
         return None
-    tau, ceiling = kendall_tau(predicted, rows.truth), rows.ceiling
+    tau, ceiling = statistics.kendall_tau(predicted, rows.truth), rows.ceiling
     if ceiling is not None and tau > (1 + ceiling) / 2:
         return (
             f"τ is {tau:.4f}, where a predictor of each true accuracy would have about {ceiling:.4f}: "

@@ -160,7 +160,7 @@ class Submission:
         """Refuses files that the card does not name: what is merged should be what was looked at."""
         if folder.is_symlink() or not folder.is_dir():
             raise ValueError(f"{folder} is not a folder: a submission is one, with {_CARD_FILE} and its predictions")
-        check_name(folder)
+        _check_name(folder)
         card = Card.read(folder)
         named = {_CARD_FILE, *(each.file for each in card.predictions)}
         if surplus := sorted(path.name for path in folder.iterdir() if path.name not in named):
@@ -217,7 +217,7 @@ class Submission:
         )
 
 
-def check_name(folder: Path) -> None:
+def _check_name(folder: Path) -> None:
     """Refuses a folder whose name would not be the same on every system and in every link."""
     if not _NAME.fullmatch(folder.resolve().name):
         raise ValueError(f"{folder}: its name must be lower-case letters, digits, - and _, 48 at most")
@@ -254,6 +254,7 @@ def card_with(folder: Path, card: Card, predictions: PredictionSet) -> Card:
 
     A submission of other authors is not replaced.
     """
+    _check_name(folder)
     new = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     before = None if new else Submission.read(folder).card
     if before and set(before.authors) != set(card.authors):

@@ -26,25 +26,12 @@ import torch
 from jaxtyping import Float
 from torch import nn
 
+import nfn
 from benchmarks.data import Checkpoints, Fitted
 from benchmarks.models.training import RECIPES
 from benchmarks.models.trees import fit_current_label, fit_hyperparameters, fit_lightgbm, fit_random_forest, fit_xgboost
 from benchmarks.options import Reads
 from benchmarks.statistics import kendall_tau
-from nfn import (
-    GaugeNFN,
-    HiddenProbeNFN,
-    InvariantNFN,
-    MLPPredictor,
-    Predictor,
-    ProbeGenNFN,
-    ProbeNFN,
-    QuasiNFN,
-    RawMomentsPredictor,
-    ResponseNFN,
-    StatNN,
-    TransformerNFN,
-)
 from nfn.predictors.fixed_basis import CanonicalClassifierNFN, CanonicalNFN, InvariantClassifierNFN
 from zoo import TransformerSpec
 from zoo.command import missing
@@ -64,7 +51,8 @@ class BenchmarkModel:
     it is shown. ``reads`` has the words of a submission's card, and "label" for a model that reads what was measured at
     the checkpoint of the weights, to forecast a later one, and comes with every forecast. ``edition`` is raised when
     the way of fitting this model changes, so that stored trials of earlier editions are not used; ``source``, a hash of
-    the user's source code, serves the same end.
+    the user's source code, serves the same end. ``paper`` is where it, or the idea that it follows, is described; None
+    for what comes from this repository.
     """
 
     name: str
@@ -79,6 +67,7 @@ class BenchmarkModel:
     reads: tuple[Reads | Literal["label"], ...] = ("weights",)
     edition: int = 1
     source: str | None = None
+    paper: str | None = None
 
     @property
     def neural(self) -> bool:
@@ -89,12 +78,12 @@ class BenchmarkModel:
     def stacked(self) -> bool:
         """Whether several of them train together; a network of the user's that is not a ``Predictor`` trains alone."""
         kind = self.kind
-        return kind is not None and issubclass(kind, Predictor) and kind.logits_of is not Predictor.logits_of
+        return kind is not None and issubclass(kind, nfn.Predictor) and kind.logits_of is not nfn.Predictor.logits_of
 
     @property
     def scalable(self) -> bool:
         """Whether what it reads can be brought to unit size; a predictor of the user's may lack ``fit_scale``."""
-        return not self.stacked or getattr(self.kind, "fit_scale", None) is not Predictor.fit_scale
+        return not self.stacked or getattr(self.kind, "fit_scale", None) is not nfn.Predictor.fit_scale
 
     def missing(self) -> str | None:
         """Why this model cannot be fitted on this machine, in one line; None if it can, or if only a part cannot."""
@@ -109,16 +98,17 @@ def _average(name: str, title: str, other: str) -> BenchmarkModel:
     return BenchmarkModel(f"{name}_{other}", f"{title} averaged with {words}", recipe="gauge", **what)
 
 
+_PAPER, _HIDDEN_PROBE = "https://arxiv.org/abs/2410.04209", "https://github.com/yonatansverdlov/HiddenProbe"
 _variant = partial(BenchmarkModel, variant_of="transformer_nfn")
 _with_probes = partial(BenchmarkModel, recipe="place", reads=("weights", "probes"))
 MODELS = {
     model.name: model
     for model in (
-        BenchmarkModel("mlp", "MLP", MLPPredictor),
-        BenchmarkModel("statnn", "STATNN", StatNN),
-        BenchmarkModel("xgboost", "XGBoost", fit=fit_xgboost, library="xgboost", seeded=False),
-        BenchmarkModel("lightgbm", "LightGBM", fit=fit_lightgbm, library="lightgbm", seeded=False),
-        BenchmarkModel("random_forest", "Random Forest", fit=fit_random_forest, library="lightgbm"),
+        BenchmarkModel("mlp", "MLP", nfn.MLPPredictor, paper=_PAPER),
+        BenchmarkModel("statnn", "STATNN", nfn.StatNN, paper="https://arxiv.org/abs/2002.11448"),
+        BenchmarkModel("xgboost", "XGBoost", fit=fit_xgboost, library="xgboost", seeded=False, paper=_PAPER),
+        BenchmarkModel("lightgbm", "LightGBM", fit=fit_lightgbm, library="lightgbm", seeded=False, paper=_PAPER),
+        BenchmarkModel("random_forest", "Random Forest", fit=fit_random_forest, library="lightgbm", paper=_PAPER),
         BenchmarkModel(
             "hyperparameters",
             "hyperparameters only",
@@ -128,15 +118,15 @@ MODELS = {
             reads=("hyperparameters",),
             edition=2,
         ),
-        BenchmarkModel("raw_moments", "raw moments", RawMomentsPredictor, recipe="gauge"),
-        _with_probes("probes", "probes", ProbeNFN),
-        _with_probes("hidden_probe_nfn", "HiddenProbe", HiddenProbeNFN),
-        _with_probes("probe_gen_nfn", "ProbeGen", ProbeGenNFN),
-        BenchmarkModel("transformer_nfn", "Transformer-NFN", TransformerNFN),
-        BenchmarkModel("quasi_nfn", "Quasi-NFN", QuasiNFN),
-        BenchmarkModel("invariant_nfn", "Invariant-NFN", InvariantNFN, recipe="gauge"),
-        BenchmarkModel("response_nfn", "Response-NFN", ResponseNFN, recipe="gauge"),
-        BenchmarkModel("gauge_nfn", "Gauge-NFN", GaugeNFN, recipe="gauge", edition=2),
+        BenchmarkModel("raw_moments", "raw moments", nfn.RawMomentsPredictor, recipe="gauge"),
+        _with_probes("probes", "probes", nfn.ProbeNFN),
+        _with_probes("hidden_probe_nfn", "HiddenProbe", nfn.HiddenProbeNFN, paper=_HIDDEN_PROBE),
+        _with_probes("probe_gen_nfn", "ProbeGen", nfn.ProbeGenNFN, paper="https://arxiv.org/abs/2410.10811"),
+        BenchmarkModel("transformer_nfn", "Transformer-NFN", nfn.TransformerNFN, paper=_PAPER),
+        BenchmarkModel("quasi_nfn", "Quasi-NFN", nfn.QuasiNFN, paper="https://arxiv.org/abs/2604.23720"),
+        BenchmarkModel("invariant_nfn", "Invariant-NFN", nfn.InvariantNFN, recipe="gauge"),
+        BenchmarkModel("response_nfn", "Response-NFN", nfn.ResponseNFN, recipe="gauge"),
+        BenchmarkModel("gauge_nfn", "Gauge-NFN", nfn.GaugeNFN, recipe="gauge", edition=2),
         _average("invariant_nfn", "Invariant-NFN", "hyperparameters"),
         _average("gauge_nfn", "Gauge-NFN", "hyperparameters"),
         BenchmarkModel("current_label", "today's label", fit=fit_current_label, seeded=False, reads=("label",)),
@@ -214,7 +204,7 @@ def _load_model(name: str) -> BenchmarkModel:
     neural, fits, predicts = (callable(getattr(own, method, None)) for method in ("logits", "fit", "predict"))
     if isinstance(own, type) and issubclass(own, nn.Module) and neural:
         _check_call(name, own, "(spec, generator=generator)", None, generator=None)
-        make = _with_probes if issubclass(own, ProbeNFN) else BenchmarkModel
+        make = _with_probes if issubclass(own, nfn.ProbeNFN) else BenchmarkModel
         model = make(name, title, own, recipe=getattr(own, "recipe", "paper"), source=source)
         if model.recipe not in tuple(RECIPES):
             raise ValueError(f"{name} has an unknown recipe, {model.recipe!r}: one of {', '.join(RECIPES)}")
@@ -270,8 +260,7 @@ def _fit_of(name: str, own: Any, takes_seed: bool) -> _Fit:
         predictor.fit(_on_cpu(train), _on_cpu(validation))
 
         def predict(rows: Checkpoints) -> Float[np.ndarray, " n"]:
-            hidden = replace(_on_cpu(rows), goodness=torch.full((len(rows),), torch.nan))
-            result = predictor.predict(hidden)
+            result = predictor.predict(replace(_on_cpu(rows), metadata=rows.metadata.assign(goodness=np.nan)))
             predicted = np.asarray(result.detach().cpu() if isinstance(result, torch.Tensor) else result)
             if predicted.shape != (len(rows),) or predicted.dtype.kind not in "fiu":
                 got = f"{predicted.dtype} of shape {list(predicted.shape)}"
@@ -284,8 +273,7 @@ def _fit_of(name: str, own: Any, takes_seed: bool) -> _Fit:
 
 
 def _on_cpu(rows: Checkpoints) -> Checkpoints:
-    current = None if rows.current is None else rows.current.cpu()
-    return replace(rows, weights=rows.weights.cpu(), goodness=rows.goodness.cpu(), current=current)
+    return replace(rows, weights=rows.weights.cpu())
 
 
 def _source_digest(names: set[str]) -> str:

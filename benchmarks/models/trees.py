@@ -180,7 +180,7 @@ def fit_current_label(train: Checkpoints, validation: Checkpoints, seeds: Sequen
     def predict(rows: Checkpoints) -> Float[np.ndarray, " n"]:
         if rows.current is None:
             raise ValueError("current_label takes one checkpoint's label for another's: add --label-checkpoint")
-        return rows.current.cpu().numpy()
+        return rows.current
 
     return [Fitted(predict, kendall_tau(predict(validation), validation.truth()))] * len(seeds)
 

@@ -13,15 +13,15 @@ python -m benchmarks.speed loader --zoo small-transformer-zoo --config agnews
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from zoo.checked import Count
 from zoo.command import Command, Device, DryRun, Option
-from zoo.format.hyperparameters import SEED_POLICIES, SHARED_SEED
+from zoo.format.hyperparameters import OPTIMIZERS, SEED_POLICIES, SHARED_SEED
 from zoo.transformer.dimensions import DimensionOptions
-from zoo.transformer.spec import PAPER_SPECS, SPECS
+from zoo.transformer.spec import PAPER_SPECS, SPECS, spec_for
 
 _AtLeastTwo = Annotated[int, Meta(ge=2)]  # to have a spread
 _Threads = Annotated[Count | None, Option("CPU threads (default: torch's own choice)")]
@@ -98,7 +98,6 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -107,12 +106,11 @@ from torch import Tensor
 
 from benchmarks import results
 from benchmarks.results import Result, Setting
-from benchmarks.speed.measurements import line_of, measure, say, speed_row
+from benchmarks.speed.measurements import line_of, measure, speed_row
 from benchmarks.speed.training import gauge, generation, nfn
 from benchmarks.trial import memory_of_process
 from zoo.export import export_checkpoints
 from zoo.format.card import DEFAULT_CARD, write_card_and_manifest
-from zoo.format.hyperparameters import OPTIMIZERS
 from zoo.format.published import RUNS_FILE, ConfigDetails, PublishedZoo, split_file
 from zoo.format.schema import CHECKPOINTS, PUBLISHED_RUN_SCHEMA, checkpoint_schema, with_weights
 from zoo.format.splits import SPLITS
@@ -121,7 +119,7 @@ from zoo.format.table_file import ROWS_PER_BATCH, write_table
 from zoo.reading.locate import find_folder
 from zoo.reading.reader import open_zoo
 from zoo.storage.untrusted import HeldFile
-from zoo.transformer.spec import spec_for
+from zoo.terminal import say
 
 _MIN_CHECKPOINTS, _ROWS_PER_FILE = 4_000, 512
 _PASSES = 10

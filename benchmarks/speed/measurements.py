@@ -3,7 +3,6 @@
 Warm up, synchronize, repeat; a row has the median and the spread.
 """
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
@@ -14,6 +13,7 @@ import torch
 from benchmarks.results import Result, Scalar
 from benchmarks.statistics import standard_error
 from zoo.command import duration
+from zoo.terminal import say
 
 _Name = TypeVar("_Name")
 
@@ -57,11 +57,6 @@ def _synchronize(device: torch.device) -> None:
     """Waits until the device has finished its work; a CPU always has."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def say(text: str) -> None:
-    """Progress, beside the rows."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def speed_row(benchmark: str, config: str, variant: str, metric: str, samples: Sequence[float], **known: Any) -> Result:

@@ -17,7 +17,7 @@ from benchmarks.models.registry import builder
 from benchmarks.models.training import RECIPES, TrainingGroup, train_together
 from benchmarks.options import EPOCHS
 from benchmarks.results import Result, Setting
-from benchmarks.speed.measurements import measure, say, speed_row
+from benchmarks.speed.measurements import measure, speed_row
 from generation.data import TrainingInputs, epoch_batches, train_subset
 from generation.fused.variants import misfits, variant_named
 from generation.population.trainer import PopulationTrainer, make_engine
@@ -34,6 +34,7 @@ from zoo.format.hyperparameters import OPTIMIZERS, SHARED_SEED, Optimizer
 from zoo.tasks.embedding import WordEmbedding
 from zoo.tasks.examples import Examples, TaskData
 from zoo.tasks.identity import KNOWN
+from zoo.terminal import say
 from zoo.transformer.dimensions import chosen_dimensions, with_dimensions
 from zoo.transformer.spec import PAPER_SPECS, SPECS
 
@@ -266,6 +267,6 @@ def _random_checkpoints(spec: TransformerSpec, count: int, seed: int, device: to
     """Random weights with random accuracies: how long a fit takes does not depend on what there is to learn."""
     generator = torch.Generator().manual_seed(seed)
     flat = torch.randn(count, spec.num_parameters, generator=generator) * 0.1
-    accuracy = torch.rand(count, generator=generator)
-    runs = np.array([f"{seed}-{number}" for number in range(count)])
-    return Checkpoints(spec, flat.to(device), accuracy.to(device), runs, pd.DataFrame(index=range(count)))
+    accuracy = torch.rand(count, generator=generator).numpy()
+    runs = [f"{seed}-{number}" for number in range(count)]
+    return Checkpoints(spec, flat.to(device), pd.DataFrame({"run_id": runs, "goodness": accuracy}))

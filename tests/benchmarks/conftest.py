@@ -1,5 +1,6 @@
-"""A small fabricated zoo for the table commands, and a baseline that is fitted quickly."""
+"""Small fabricated zoos for the table commands, and a baseline that is fitted quickly."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,22 @@ from tests.fabricated import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabri
 
 
 @pytest.fixture(scope="session")
-def tiny_zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """70 MNIST runs and 40 of AG News, with random weights and invented accuracies."""
-    root = tmp_path_factory.mktemp("tables")
-    fabricate_shard(root / "runs", TINY_MNIST, count=70)
-    fabricate_shard(root / "runs", TINY_AGNEWS, count=40, embedding=fabricate_embedding(TINY_AGNEWS))
-    publish(root / "runs", root / "zoo")
-    return root / "zoo"
+def make_zoo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, int], Path]:
+    """Makes a zoo of some MNIST runs and some of AG News, with random weights and invented accuracies."""
+
+    def make(mnist: int, agnews: int) -> Path:
+        root = tmp_path_factory.mktemp("tables")
+        fabricate_shard(root / "runs", TINY_MNIST, count=mnist)
+        fabricate_shard(root / "runs", TINY_AGNEWS, count=agnews, embedding=fabricate_embedding(TINY_AGNEWS))
+        publish(root / "runs", root / "zoo")
+        return root / "zoo"
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_zoo(make_zoo: Callable[[int, int], Path]) -> Path:
+    return make_zoo(70, 40)
 
 
 @pytest.fixture(autouse=True)

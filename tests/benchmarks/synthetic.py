@@ -31,8 +31,10 @@ def invent(count: int, seed: int, label: Label, spec: TransformerSpec = SMALL) -
     generator = torch.Generator().manual_seed(seed)
     weights = TransformerWeights.from_flat(spec, torch.randn(count, spec.num_parameters, generator=generator))
     draw = np.random.default_rng(seed)
-    hyperparameters = pd.DataFrame(
+    metadata = pd.DataFrame(
         {
+            "run_id": [f"{seed}-{number}" for number in range(count)],
+            "goodness": label(weights, generator).numpy(),
             "optimizer": draw.choice(OPTIMIZERS, count),
             **{
                 name: draw.choice([0.1, 0.2, 0.3], count)
@@ -40,8 +42,7 @@ def invent(count: int, seed: int, label: Label, spec: TransformerSpec = SMALL) -
             },
         }
     )
-    runs = np.array([f"{seed}-{number}" for number in range(count)])
-    return Checkpoints(spec, weights.flat(), label(weights, generator), runs, hyperparameters)
+    return Checkpoints(spec, weights.flat(), metadata)
 
 
 def invent_data(train: int, validation: int, test: int, label: Label, *, move: bool = False) -> BenchmarkData:

@@ -140,7 +140,10 @@ def test_the_rank_is_the_target_for_a_loss_by_every_recipe(recipe: str) -> None:
     train, validation = (invent(count, seed, invariant_label) for seed, count in enumerate((40, 20)))
     predicted = []
     for scale in (1.0, 7.0):
-        parts = [replace(part, goodness=scale * part.goodness - 9, label="test_loss") for part in (train, validation)]
+        parts = [
+            replace(part, metadata=part.metadata.assign(goodness=scale * part.truth() - 9), label="test_loss")
+            for part in (train, validation)
+        ]
         group = TrainingGroup(np.arange(40), np.arange(20), (0,))
         build = lambda generator: MLPPredictor(SMALL, generator=generator)  # noqa: E731
         ((fitted,),) = train_together(build, [group], parts[0], parts[1], RECIPES[recipe], 3)

@@ -10,8 +10,10 @@ import torch
 import nfn
 import zoo
 from benchmarks import results
-from benchmarks.merge import _draw, main
+from benchmarks.merge import _draw, _losses, main
+from benchmarks.speed.training import _random_task
 from generation.run import main as run
+from tests.fabricated import TINY_SHAKESPEARE
 from tests.generation.small_tasks import write_lines
 from tests.refusal import refusal
 from zoo.publish import main as publish
@@ -62,6 +64,18 @@ def test_the_plain_barrier_is_that_of_the_formula(folder: Path, tmp_path: Path, 
         for w in (u, nfn.interpolate(u, v, 0.5), v)
     ]
     assert row.value == pytest.approx(max(losses) - (losses[0] + losses[2]) / 2, abs=1e-4)
+
+
+def test_the_loss_of_an_ensemble_is_that_of_the_mean_probability():
+    task = _random_task(TINY_SHAKESPEARE, 4, 130)
+    flat = torch.randn(3, TINY_SHAKESPEARE.num_parameters, generator=torch.Generator().manual_seed(0))
+    inputs, labels = task.test.inputs.long(), task.test.labels
+    with torch.no_grad():
+        each = torch.stack([zoo.build_model(TINY_SHAKESPEARE, one)(inputs).double().log_softmax(-1) for one in flat])
+    of_mean = -each.exp().mean(0).log().gather(-1, labels[..., None]).mean()
+    assert float(_losses(task, task.test, flat, ensemble=True)) == pytest.approx(float(of_mean), rel=1e-5)
+    of_each = -each.gather(-1, labels[..., None].expand(3, *labels.shape, 1)).flatten(1).mean(1)
+    torch.testing.assert_close(_losses(task, task.test, flat).double(), of_each, rtol=1e-5, atol=0)
 
 
 def test_pairs_are_of_one_group_each_and_all_different():

@@ -4,6 +4,7 @@ import csv
 import re
 import shutil
 import zipfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from benchmarks.leaderboard.__main__ import main as leaderboard
 from benchmarks.statistics import kendall_tau
 from nfn.predictors.conformal import ConformalInterval
 from tests.benchmarks.synthetic import invent_data, random_label
-from tests.fabricated import TINY_AGNEWS, TINY_MNIST, fabricate_embedding, fabricate_shard, folder_contents, publish
+from tests.fabricated import TINY_MNIST, fabricate_shard, folder_contents, publish
 from tests.refusal import refusal
 from zoo.export import export_checkpoints
 from zoo.format.hyperparameters import CONFIGURATION
@@ -30,13 +31,9 @@ SAMPLE = "small-transformer-zoo"
 
 
 @pytest.fixture(scope="module")
-def tiny_zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_zoo(make_zoo: Callable[[int, int], Path]) -> Path:
     """Fewer runs than elsewhere: Gauge-NFN asks each of their checkpoints about 192 images."""
-    root = tmp_path_factory.mktemp("few")
-    fabricate_shard(root / "runs", TINY_MNIST, count=24)
-    fabricate_shard(root / "runs", TINY_AGNEWS, count=9, embedding=fabricate_embedding(TINY_AGNEWS))
-    publish(root / "runs", root / "zoo")
-    return root / "zoo"
+    return make_zoo(24, 9)
 
 
 @pytest.fixture(scope="module")
@@ -130,10 +127,11 @@ def test_the_interval_is_made_for_seeds_of_ones_own(joint: tuple[Path, Path]) ->
 def test_a_run_of_two_configs_is_on_one_side_of_every_split() -> None:
     one, other = (invent_data(6, 4, 2, random_label) for _ in range(2))
     in_train, in_validation, in_test = one.train.runs[0], one.validation.runs[0], one.open_test().runs[0]
+    train, validation = [in_validation, in_test, in_train, "a", "b", "c"], [in_train, in_test, in_validation, "d"]
     other = replace(
         other,
-        train=replace(other.train, runs=np.array([in_validation, in_test, in_train, "a", "b", "c"])),
-        validation=replace(other.validation, runs=np.array([in_train, in_test, in_validation, "d"])),
+        train=replace(other.train, metadata=other.train.metadata.assign(run_id=train)),
+        validation=replace(other.validation, metadata=other.validation.metadata.assign(run_id=validation)),
     )
     joined = pretrain._joined([one, other], list(one.open_test().runs))
     assert joined.train.runs.tolist() == [*one.train.runs[1:], "a", "b", "c"], "each run once"

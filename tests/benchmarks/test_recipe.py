@@ -61,8 +61,8 @@ def test_what_the_weights_show_is_read_and_nothing_else_is(
         "| Accuracy, mnist | optimizer | learning rate | weight decay | init std | dropout | epoch |"
     )
     assert "| majority | " in text
-    assert _Contents(tmp_path).recipes() == text.strip()
-    assert _Contents(tmp_path / "elsewhere").recipes() == ""
+    assert _Contents(tmp_path).names()["recipes"]() == text.strip()
+    assert _Contents(tmp_path / "elsewhere").names()["recipes"]() == ""
     capsys.readouterr()
     line = refusal(recipe.main, [*options, "--models", "hyperparameters"], capsys)
     assert "hyperparameters has no features to read" in line

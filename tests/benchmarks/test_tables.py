@@ -168,11 +168,13 @@ def test_a_selection_of_every_split_is_another_data_set(tiny_zoo: Path):
 def test_the_digest_of_rows_depends_on_all_they_hold(tiny_zoo: Path):
     rows = BenchmarkData.from_zoo(tiny_zoo, "mnist").train
     weights, accuracy, runs = rows.weights.clone(), rows.accuracy.clone(), rows.runs.copy()
-    assert replace(rows, weights=weights, goodness=accuracy, runs=runs).digest() == rows.digest()
+    same = rows.metadata.assign(goodness=accuracy.numpy(), run_id=runs)
+    assert replace(rows, weights=weights, metadata=same).digest() == rows.digest()
     weights[-1, -1] += 1
     accuracy[0] += 0.5
     runs[3] = "another"
-    changed = [replace(rows, weights=weights), replace(rows, goodness=accuracy), replace(rows, runs=runs)]
+    tables = [rows.metadata.assign(goodness=accuracy.numpy()), rows.metadata.assign(run_id=runs)]
+    changed = [replace(rows, weights=weights), *(replace(rows, metadata=table) for table in tables)]
     assert len({rows.digest(), *(other.digest() for other in changed)}) == 4
 
 

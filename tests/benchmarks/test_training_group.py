@@ -141,10 +141,7 @@ def test_the_recorded_step_trains_like_the_one_on_the_cpu(kind: type[Predictor])
     """Two groups of different length, so that one goes on when the other is done."""
     groups = [TrainingGroup(np.arange(48), np.arange(20), (0, 1)), TrainingGroup(np.arange(21), np.arange(20), (0,))]
     device = torch.device("cuda")
-    train, validation = (
-        replace(rows, weights=rows.weights.to(device), goodness=rows.goodness.to(device))
-        for rows in (TRAIN, VALIDATION)
-    )
+    train, validation = (replace(rows, weights=rows.weights.to(device)) for rows in (TRAIN, VALIDATION))
     on_gpu = train_together(lambda generator: kind(SMALL, generator=generator), groups, train, validation, _Recipe(), 3)
     for fitted, reference in zip(chain(*on_gpu), chain(*fit(kind, groups)), strict=True):
         np.testing.assert_allclose(fitted.predict(validation), reference.predict(VALIDATION), atol=5e-2)

@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from benchmarks import results, statistics, transfer
@@ -37,13 +36,11 @@ def numbered(runs: range, seed: int) -> BenchmarkData:
     def rows(configurations: range) -> Checkpoints:
         made = invent(len(configurations), seed, random_label)
         fixed = dict.fromkeys(CONFIGURATION, 0.1) | {"optimizer": "adam"}
-        return replace(
-            made,
-            runs=np.array([f"{seed}-{number}" for number in configurations]),
-            hyperparameters=pd.DataFrame(
-                [fixed | {"learning_rate": float(number)} for number in configurations], columns=list(CONFIGURATION)
-            ),
-        )
+        own = {
+            "run_id": [f"{seed}-{number}" for number in configurations],
+            "learning_rate": np.array(configurations, float),
+        }
+        return replace(made, metadata=made.metadata.assign(**fixed | own))
 
     train, test = rows(range(10)), rows(runs)
     return BenchmarkData(train, train, lambda: test, config=f"seed-{seed}", fingerprint=f"of {seed}", test_examples=100)

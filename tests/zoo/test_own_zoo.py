@@ -141,12 +141,15 @@ def test_what_is_printed_of_an_object_is_one_line(zoo_folder):
 
 
 def test_tables_take_the_only_config_and_name_the_choices(here, tmp_path, capsys):
-    from benchmarks import ablation_components, augmentation, kendall
+    from benchmarks import kendall
     from benchmarks.experiment import Experiment
+    from benchmarks.options import TableOptions
 
-    for options in (kendall._Options, ablation_components._Options, augmentation._Options):
-        assert Experiment("kendall", options(zoo=str(here / "my-zoo"), device="cpu")).configs == ("my-digits",)
-        assert Experiment("kendall", options(device="cpu")).configs == options.usual_configs
+    usual = {"kendall": ("mnist",), "ablation_components": ("mnist", "agnews"), "augmentation": ("agnews",)}
+    for benchmark, configs in usual.items():
+        own = TableOptions(zoo=str(here / "my-zoo"), device="cpu")
+        assert Experiment(benchmark, own).configs == ("my-digits",)
+        assert Experiment(benchmark, TableOptions(device="cpu")).configs == configs
     line = refusal(kendall.main, ["--zoo", "my-zoo", "--config", "mnist"], capsys)
     assert "has no config 'mnist': it has my-digits" in line
     fabricate_shard(tmp_path / "runs", TINY_MNIST, count=8, seeds="distinct")
