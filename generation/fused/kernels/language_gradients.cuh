@@ -5,15 +5,15 @@
 // dX is the gradient of the embedded tokens. All three are products of the matrix units, so sums over equal tokens have
 // a fixed order: the one-hot rows are made in registers, from the tokens, and dP's left factor is the identity.
 //
-// 16 rows of a matrix are a piece, which belongs to one warp. Its sums wait in device memory, in the order of the flat
-// vector, where the lane that wrote them reads them back.
+// 16 rows of a matrix are a piece, which belongs to one warp. Its sums are spilled to device memory, in the order of
+// the flat vector, where the lane that wrote them reads them back.
 #pragma once
 #include "language.cuh"
 #include "update.cuh"
 #include "warps.cuh"
 
 struct LanguageGradients {
-    static constexpr int WORDS = CAUSAL && !ROLES ? (PARAMETERS + 3) / 4 * 4 : 0;  // the adders write to their own
+    static constexpr int WORDS = CAUSAL && !WARP_SPECIALIZED ? (PARAMETERS + 3) / 4 * 4 : 0;  // consumers have theirs
     float* flat;
 
     // 16 rows of a matrix, of which the first `rows` exist.
@@ -61,13 +61,13 @@ struct LanguageGradients {
         }
     }
 
-    // Adds the windows of a round to the unembedding's gradient; `worker` is the warp's index among those that do.
+    // Adds the windows of a round to the unembedding's gradient; `warp` is this warp's index among those that do.
     template <class Memory>
     DEVICE void add_logits(
-        const Thread& me, int worker, int workers, const Memory& memory, int groups, bool first
+        const Thread& me, int warp, int warps, const Memory& memory, int groups, bool first
     ) const {
         #pragma unroll 1
-        for (int v = worker; v < VOCABULARY_TILES; v += workers) {
+        for (int v = warp; v < VOCABULARY_TILES; v += warps) {
             const Piece own = unembedding(v);
             Rows<DIM> sums;
             start(me, own, sums, first);
@@ -90,14 +90,14 @@ struct LanguageGradients {
         return (tokens.token(0) == number ? ONES & 0xFFFF : 0) | (tokens.token(1) == number ? ONES & 0xFFFF0000 : 0);
     }
 
-    // Adds them to the gradients of the tokens' and positions' vectors; `buffers` has a bit for each group, which of its
-    // buffers holds the tokens.
+    // Adds them to the gradients of the tokens' and positions' vectors; `stages` has a bit for each group, the stage
+    // that holds its tokens.
     template <class Memory>
     DEVICE void add_embedding(
-        const Thread& me, int worker, int workers, const Memory& memory, int groups, int buffers, bool first
+        const Thread& me, int warp, int warps, const Memory& memory, int groups, int stages, bool first
     ) const {
         #pragma unroll 1
-        for (int v = worker; v < EMBEDDING_PIECES; v += workers) {
+        for (int v = warp; v < EMBEDDING_PIECES; v += warps) {
             const Piece own = embedding(v);
             Rows<DIM> sums;
             start(me, own, sums, first);
@@ -111,7 +111,7 @@ struct LanguageGradients {
                     add(me, sums, identity, rows, v - VOCABULARY_TILES);
                     continue;
                 }
-                const Window window = memory.inputs(group)[buffers >> group & 1];
+                const Window window = memory.inputs(group)[stages >> group & 1];
                 const int number = v * TILE + me.row;
                 #pragma unroll
                 for (int tile = 0; tile < TOKEN_TILES; tile++) {
