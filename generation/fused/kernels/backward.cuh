@@ -180,9 +180,7 @@ DEVICE void backward_block(
 ) {
     const BlockRows kept = example.kept();
     PackedRows<DIM> rows;
-    PackedRows<INNER> query, d_joined, dq, dk, dv;
-    Instead<PackedRows<INNER>, PackedRows<DIM>> instead;
-    PackedRows<INNER>& joined = instead.of(rows);
+    PackedRows<INNER> query, joined, d_joined, dq, dk, dv;
     PerRow<float> delta[HEADS];
     const bool last = LEARNS_EMBEDDING && block == 0;
     const bool after_logits = CAUSAL && !is_earlier(block);  // da and d_joined will lie where their rows were
@@ -213,8 +211,7 @@ DEVICE void backward_block(
     if (WARP_SPECIALIZED && after_logits) wait(MLP_EMPTY + me.group);
     pack_rows(rows, d);
     store_rows(me, example.da(), rows);
-    Instead<Rows<INNER>, Rows<DIM>> instead_of_d;
-    Rows<INNER>& d_wide = instead_of_d.of(d);
+    Rows<INNER> d_wide;
     multiply(me, d_wide, rows, weights.output());
     pack_rows(d_joined, d_wide);
     store_rows(me, example.d_joined(), d_joined);

@@ -246,10 +246,8 @@ DEVICE void forward_block(
     const Thread& me, const Tokens<TILES>& tokens, Rows<DIM>& x, int block, const BlockWeights& weights,
     const BlockPlaces& places, const Dropout& dropout, BlockMemory& memory
 ) {
-    PackedRows<INNER> query;
+    PackedRows<INNER> query, joined;
     PackedRows<DIM> rows;
-    Instead<PackedRows<INNER>, PackedRows<DIM>> instead;
-    PackedRows<INNER>& joined = instead.of(rows);
     Rows<DIM> stream;
     if (!tokens.busy) return group_barrier(me.group);
     if constexpr (RESIDUAL && TRAINING) places.stream().spill(me, x);

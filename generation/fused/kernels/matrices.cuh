@@ -20,16 +20,6 @@ using Factor = u32[4];
 template <int COLUMNS> using Rows = Sums[COLUMNS / 8];
 template <int COLUMNS> using PackedRows = Factor[COLUMNS / 16];
 
-// Rows that overwrite others no longer needed, if they have as many columns, else rows of their own. The paper's have:
-// written this way, they get the same machine code as if one name served both.
-template <class New, class Used> struct Instead {
-    New own;
-    DEVICE New& of(Used&) { return own; }
-};
-template <class Same> struct Instead<Same, Same> {
-    DEVICE Same& of(Same& used) { return used; }
-};
-
 // One number for each of the lane's two rows.
 template <class Number> using PerRow = Number[2];
 
