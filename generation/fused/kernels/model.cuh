@@ -80,9 +80,8 @@ constexpr int MLP_EMPTY = ATTENTION_FULL + EXAMPLES_AT_ONCE, ATTENTION_EMPTY = M
 // in between they wait for the consumers to be past it (MLP_EMPTY, which covers the logits' rows too).
 constexpr int LOGITS_FULL = ATTENTION_FULL;
 
-// Whether another block, or the block's own MLP, has overwritten its rows by the time it goes backward. Two blocks are
-// a case of their own: otherwise the paper's texts would get different machine code.
-DEVICE bool is_earlier(int block) { return TAKE_TURNS || (BLOCKS == 2 ? block == 0 : block < BLOCKS - 1); }
+// Whether another block, or the block's own MLP, has overwritten its rows by the time it goes backward.
+DEVICE bool is_earlier(int block) { return TAKE_TURNS || block < BLOCKS - 1; }
 
 constexpr float LAYER_NORM_EPSILON = 1e-5f;
 constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
