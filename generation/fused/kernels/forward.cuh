@@ -77,7 +77,7 @@ template <int TILES> struct Tokens {
     int first_tile;       // of the example, among the group's; 0 unless it is in a pack
     PerRow<bool> real;    // the lane's rows are real tokens
     DEVICE Tokens(const Thread& me, int tokens, int examples = 1) {
-        length = FULL_LENGTH ? TOKENS : tokens;
+        length = PACKS ? tokens : TOKENS;
         busy = me.tile < TILES * examples;
         first_tile = examples > 1 ? me.tile / TILES * TILES : 0;
         real[0] = (me.tile - first_tile) * TILE + me.row < length;
@@ -111,8 +111,8 @@ template <class Code> DEVICE void with_all_tiles(int tiles, Code code) {
 
 // Calls `code` with the tokens of an example of this length.
 template <class Code> DEVICE void with_tokens(const Thread& me, int length, Code code) {
-    if constexpr (FULL_LENGTH) code(Tokens<TOKEN_TILES>(me, length));
-    else with_tiles<TILE>(length, [&](auto tiles) { code(Tokens<tiles.value>(me, length)); });
+    if constexpr (PACKS) with_tiles<TILE>(length, [&](auto tiles) { code(Tokens<tiles.value>(me, length)); });
+    else code(Tokens<TOKEN_TILES>(me, length));
 }
 
 // Calls `code` with the tokens of this warp's example, of this length, in a pack.
@@ -165,7 +165,7 @@ DEVICE void hide_padding(const Thread& me, const Tokens<TILES>& tokens, Sums& sc
         }
         return;
     }
-    if (column < (TILES - 1) * TILE || (FULL_LENGTH && column + 8 <= TOKENS)) return;
+    if (column < (TILES - 1) * TILE || (!PACKS && column + 8 <= TOKENS)) return;
     #pragma unroll
     for (int i = 0; i < 4; i++) {
         if (column + me.pair + i % 2 >= tokens.length) score[i] = -INFINITE;

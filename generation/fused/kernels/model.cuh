@@ -46,8 +46,8 @@ constexpr int FLAT_EMBEDDING = 0;
 #endif
 #endif
 constexpr bool LEARNS_EMBEDDING = IMAGES || CAUSAL;
-constexpr bool FULL_LENGTH = LEARNS_EMBEDDING;  // images and windows have all TOKENS; each text has a length of its own
-constexpr bool PACKS = !FULL_LENGTH;          // in training, texts that fit side by side share a group's rows
+// Images and windows have all TOKENS. Texts have lengths; in training those that fit side by side share a group's rows.
+constexpr bool PACKS = !LEARNS_EMBEDDING;
 
 constexpr int TILE = 16;                      // token rows of one warp
 constexpr int ROWS = 64;                      // room for the token rows of an example
