@@ -48,7 +48,7 @@ class TrainArguments:
     steps: int
     batch: int
     first_step: int
-    parked: Int32[Tensor, "models words"]
+    workspace: Int32[Tensor, "models words"]
     packs: Int32[Tensor, "steps batch"]
     pack_counts: Int32[Tensor, " steps"]
 
@@ -192,16 +192,16 @@ class CudaKernels:
             for kind in KERNELS:
                 name = kind.kernel
                 code = core.ObjectCode.from_cubin(_machine_code(name, spec, architecture, variant), name=name)
-                threads, shared_bytes, argument_bytes, parked_words = self._read_needs(code.get_kernel(f"{name}_needs"))
+                threads, shared_bytes, argument_bytes, words = self._read_needs(code.get_kernel(f"{name}_needs"))
                 assert argument_bytes == ctypes.sizeof(_layout(kind)), f"{name} and {kind.__name__} disagree"
                 if kind is TrainArguments:
-                    self.parked_words = parked_words
+                    self.workspace_words = words
                 self._kernels[name] = code.get_kernel(name)
                 self._needs[name] = threads, shared_bytes
                 _allow_shared_memory(self._kernels[name], shared_bytes, self.device.index)
 
     def _read_needs(self, describe: Any) -> list[int]:
-        """Threads per thread block, bytes of shared memory and of arguments, words to park, by the kernel's source."""
+        """Threads per thread block, bytes of shared memory and of arguments, words of workspace, by its source."""
         needs = torch.zeros(4, dtype=torch.int32, device=self.device)
         self._start(describe, (1, 1), 1, 0, ctypes.c_void_p(needs.data_ptr()))
         return needs.tolist()

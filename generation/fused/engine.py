@@ -36,7 +36,7 @@ class _Kernels(Protocol):
     """The two kernels, compiled for one task: ``CudaKernels``, or the emulator of the tests."""
 
     device: torch.device
-    parked_words: int  # 32-bit words of device memory that training one model needs for itself
+    workspace_words: int  # 32-bit words of device memory that training one model needs for itself
     examples_at_once: int  # examples, or packs of short texts, that a thread block trains on at a time
 
     def launch(self, arguments: Arguments, models: int, parts: int) -> None:
@@ -63,7 +63,7 @@ class FusedEngine(Engine):
         # dropout's factor 1/(1 − p) is part of the LayerNorm that follows it: norm.cuh
         self.epsilons = (_LAYER_NORM_EPSILON * (1 - dropout) ** 2).float().to(self.device)
         self.thresholds = torch.tensor(thresholds, dtype=torch.int32, device=self.device)
-        self.parked = torch.zeros(len(configs), kernels.parked_words, dtype=torch.int32, device=self.device)
+        self.workspace = torch.zeros(len(configs), kernels.workspace_words, dtype=torch.int32, device=self.device)
         self.seeds = torch.tensor([config.seed for config in configs]).to(torch.uint32).to(self.device)
 
     @classmethod
@@ -96,7 +96,7 @@ class FusedEngine(Engine):
             weights=state.weights,
             first_moments=state.first,
             second_moments=state.second,
-            parked=self.parked,
+            workspace=self.workspace,
             packs=packs.words,
             pack_counts=packs.counts,
             losses=losses,
@@ -214,7 +214,7 @@ def _make_packs(lengths: Int[Tensor, "steps batch"], packs_at_once: int) -> _Pac
     """Neighbors that take the same number of tiles of 16 rows, as many as fit: four of one tile, two of two.
 
     A step's lengths must be ascending, or all the same. Kernels that work in rounds, of one pack or two, need every 16
-    examples to end with a round (``rounds.cuh``).
+    examples to end with a round (``unspecialized.cuh``).
     """
     steps, batch = lengths.shape
     tiles = (lengths + TILE - 1) // TILE

@@ -33,8 +33,8 @@ _OLDEST = (8, 0)  # compute capability: matrix units of this kind, copies beside
 _NEWER = (9, 0)  # and stores of matrices, registers that move between warps
 _BLOCKS_IN_REGISTERS, _SIDES_IN_REGISTERS = 2, (32, 32, 64)
 """Blocks whose ``dim``, heads together and ``hidden_dim`` are the paper's have their gradients in registers for a whole
-step: eight squares of 32 × 32 weights, one in each of eight warps or two in each of four. Those of others wait in
-device memory."""
+step: eight squares of 32 × 32 weights, one in each of eight warps or two in each of four. Those of others are
+spilled to device memory."""
 _LARGEST_BATCH = 1 << 16
 _LIMITS = {"tokens": 64, "classes": 16, "blocks": 4, "heads": 4}
 _LARGEST_VOCABULARY = 256  # a byte per token
@@ -87,8 +87,8 @@ class _SharedMemory:
     take_turns: bool = False  # a block's MLP and attention, in their backward passes
 
     @property
-    def roles(self) -> bool:
-        """Whether there are three examples, whose warps leave the gradients to other warps."""
+    def warp_specialized(self) -> bool:
+        """Whether there are three examples, whose warps leave the gradients to consumer warps."""
         return self.examples_at_once == 3
 
     def training(self, spec: TransformerSpec) -> int:
@@ -96,9 +96,9 @@ class _SharedMemory:
         recent = 0 if spec.causal else 3 * _matrix(TILE, spec.dim) + _matrix(TILE, TILE)
         group = (0 if spec.causal else _token_sums(spec)) + buffers * _input(spec)
         losses = self.examples_at_once * ROWS // TILE
-        if self.roles:
+        if self.warp_specialized:
             recent, losses = 2 * recent, 2 * TILE
-            group += _handouts(spec)
+            group += _producer_storage(spec)
         if spec.causal:
             losses = _WINDOW_LOSSES
         before = self.weights(spec) + recent + _aligned(losses * _LOSS + _TOTALS) + self.examples_at_once * group
@@ -133,7 +133,7 @@ class _SharedMemory:
         before = max(scores, 2 * heads if spec.blocks > 1 else 0)
         gradients, last = 2 * rows + max(heads, rows), max(hidden, before)
         logits = rows + _vocabulary_rows(spec) // TILE * _matrix(ROWS, TILE) if spec.causal else 0
-        if self.roles:  # the logits' rows are there beside the last MLP's
+        if self.warp_specialized:  # the logits' rows are there beside the last MLP's
             gradients, logits = max(gradients, rows + logits), 0
         return kept + max(hidden, scores) + 3 * heads + max(gradients + last, logits)
 
@@ -146,7 +146,7 @@ def _keys_and_values(spec: TransformerSpec) -> int:
     return 2 * _matrix(ROWS, _inner(spec))
 
 
-def _handouts(spec: TransformerSpec) -> int:
+def _producer_storage(spec: TransformerSpec) -> int:
     """Facts and dropout masks of an example and of the next one, and what its warps keep of a block."""
     turn = _FACTS + (1 + spec.blocks) * _WARP * ROWS // TILE * _FLOAT
     return 2 * turn + (2 + spec.heads) * ROWS * _FLOAT
@@ -170,7 +170,7 @@ class Variant:
 
     def use(self, spec: TransformerSpec) -> _SharedMemory | None:
         """The fastest way to use this much for this transformer; None if it is too little."""
-        runs = (use for use in _ways(spec) if self.capability >= _NEWER or not use.roles)  # roles: registers move
+        runs = (use for use in _ways(spec) if self.capability >= _NEWER or not use.warp_specialized)  # registers move
         return next((use for use in runs if max(use.training(spec), use.evaluation(spec)) <= self.shared_bytes), None)
 
     def shared_memory(self, spec: TransformerSpec) -> _SharedMemory:
@@ -198,8 +198,8 @@ class Variant:
             "EXAMPLES_AT_ONCE": use.examples_at_once,
             "ALL_WEIGHTS": int(use.all_weights),
             "TAKE_TURNS": int(use.take_turns),
-            "GRADIENTS_WAIT": int(_gradients_wait(spec)),
-            "STORE_MATRICES": int(self.capability >= _NEWER),
+            "SPILL_GRADIENTS": int(_spill_gradients(spec)),
+            "HAS_STMATRIX": int(self.capability >= _NEWER),
         }
         return [(name, str(number)) for name, number in numbers.items()]
 
@@ -213,8 +213,8 @@ VARIANTS = (
 _LARGEST, _SMALLEST = VARIANTS[0], VARIANTS[-1]
 
 
-def _gradients_wait(spec: TransformerSpec) -> bool:
-    """Whether weight gradients wait in device memory between examples, instead of staying in registers."""
+def _spill_gradients(spec: TransformerSpec) -> bool:
+    """Whether weight gradients are spilled to device memory between examples, instead of staying in registers."""
     sides = spec.dim, _inner(spec), spec.hidden_dim
     patches = spec.patch_size is not None and features(spec) != TILE
     return spec.blocks > _BLOCKS_IN_REGISTERS or sides != _SIDES_IN_REGISTERS or patches
@@ -223,7 +223,7 @@ def _gradients_wait(spec: TransformerSpec) -> bool:
 def _ways(spec: TransformerSpec) -> list[_SharedMemory]:
     """From the fastest: more examples at a time are worth more than keeping the weights of all blocks at hand; where
     attention and MLP take turns, some warps have no gradients to add."""
-    if not _gradients_wait(spec):
+    if not _spill_gradients(spec):
         return [_SharedMemory(examples, all_weights=True) for examples in (3, 2, 1)]
     whole = [_SharedMemory(examples, all_weights) for examples in (2, 1) for all_weights in (True, False)]
     return whole if spec.causal else [*whole, replace(whole[-1], take_turns=True)]

@@ -58,7 +58,7 @@ class EmulatedKernels:
             self.shared_bytes[kind.kernel] = needs[1]
             assert needs[2] == ctypes.sizeof(_layout(kind))
             if kind is TrainArguments:
-                self.parked_words = needs[3]
+                self.workspace_words = needs[3]
 
     def launch(self, arguments: Arguments, models: int, parts: int) -> None:
         emulate = getattr(self.library, f"emulate_{arguments.kernel}")

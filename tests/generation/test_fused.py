@@ -233,16 +233,16 @@ def test_evaluation_in_parts_is_that_of_every_model(
         ),
         pytest.param(
             "mnist",
-            "roles.cuh",
-            """                    await(MLP_THERE + group);
+            "warp_specialized.cuh",
+            """                    wait(MLP_FULL + group);
                     gradients.add_part<MLP>(mlp, memory.example(group), block, pack.all_tiles());
-                    arrive(MLP_USED + group);
+                    arrive(MLP_EMPTY + group);
 """,
-            """                    await(MLP_THERE + group);
-                    arrive(MLP_USED + group);
+            """                    wait(MLP_FULL + group);
+                    arrive(MLP_EMPTY + group);
                     gradients.add_part<MLP>(mlp, memory.example(group), block, pack.all_tiles());
 """,
-            id="workers overwrite rows that are still being added",
+            id="producers overwrite rows that consumers still read",
         ),
     ],
 )

@@ -21,10 +21,10 @@ from generation.fused.variants import (
     VARIANTS,
     Variant,
     _evaluate_groups,
-    _gradients_wait,
     _keys_and_values,
     _SharedMemory,
     _smallest_variant,
+    _spill_gradients,
 )
 from generation.population import trainer
 from generation.population.engine import PopulationState
@@ -183,7 +183,7 @@ def test_the_papers_transformers_are_trained_as_they_were_measured(spec: Transfo
         _SharedMemory(2, all_weights=True),
         _SharedMemory(1, all_weights=True),
     ]
-    assert not _gradients_wait(spec)
+    assert not _spill_gradients(spec)
 
 
 @pytest.mark.long

@@ -27,18 +27,18 @@ DEVICE void backward_mlp(
     store_rows(me, example.dy(), rows);
     multiply(me, wide, rows, weights.fc2());
     pack_rows(d_hidden, wide);
-    if (ROLES && !is_earlier(block)) load_rows(me, hidden, kept.hidden());
-    else example.parking.get(Parking::hidden(block), hidden);
+    if (WARP_SPECIALIZED && !is_earlier(block)) load_rows(me, hidden, kept.hidden());
+    else example.spill_buffer.reload(SpillBuffer::hidden(block), hidden);
     #pragma unroll
     for (int k = 0; k < HIDDEN / 16; k++) {
         // a half that is at least the smallest positive number, plus 0x7FFF, has its sign bit set; zero does not
         #pragma unroll
         for (int i = 0; i < 4; i++) d_hidden[k][i] &= spread_signs(hidden[k][i] + 0x7FFF7FFFu);
     }
-    if (TAKE_TURNS || (ROLES && is_earlier(block))) store_rows(me, kept.hidden(), hidden);
-    if (TAKE_TURNS || ROLES) store_rows(me, example.d_hidden(), d_hidden);
-    else example.parking.put(Parking::D_HIDDEN, d_hidden);
-    if (ROLES) arrive(MLP_THERE + me.group);
+    if (TAKE_TURNS || (WARP_SPECIALIZED && is_earlier(block))) store_rows(me, kept.hidden(), hidden);
+    if (TAKE_TURNS || WARP_SPECIALIZED) store_rows(me, example.d_hidden(), d_hidden);
+    else example.spill_buffer.spill(SpillBuffer::D_HIDDEN, d_hidden);
+    if (WARP_SPECIALIZED) arrive(MLP_FULL + me.group);
     multiply(me, d, d_hidden, weights.fc1());
     load_rows(me, rows, kept.x2());
     normalize_backward(d, rows, memory.r2);
@@ -135,13 +135,13 @@ DEVICE void backward_keys(
     for (int tile = 0; tile < TILES; tile++) {
         if (is_hidden(tile, me.tile)) continue;
         Factor a, b;
-        load_matrices_transposed(a, tokens.of(example.p()).at(columns, tile * TILE, 0));
+        ldmatrix_transposed(a, tokens.of(example.p()).at(columns, tile * TILE, 0));
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) {
             tokens.of(example.d_joined()).load_right(me, b, tile * TILE, 2 * (head * HEAD_TILES + k));
             accumulate(!CAUSAL && tile == 0, dv[2 * k], dv[2 * k + 1], a, b);
         }
-        load_matrices_transposed(a, tokens.of(example.ds()).at(columns, tile * TILE, 0));
+        ldmatrix_transposed(a, tokens.of(example.ds()).at(columns, tile * TILE, 0));
         #pragma unroll
         for (int k = 0; k < HEAD_TILES; k++) {
             tokens.of(example.queries()).load_right(me, b, tile * TILE, 2 * (head * HEAD_TILES + k));
@@ -161,18 +161,18 @@ DEVICE void pack_scaled(PackedRows<INNER>& a, int head, const Rows<HEAD_DIM>& ro
 // A warp without tokens only arrives at the barriers of the backward pass. It has code of its own, since in the others'
 // code the compiler would keep registers for numbers that it never has.
 template <Part PART> DEVICE void stand_by(int group, int block) {
-    if (ROLES && PART == MLP) arrive(MLP_THERE + group);
+    if (WARP_SPECIALIZED && PART == MLP) arrive(MLP_FULL + group);
     if (PART == MLP) return;
-    if (ROLES) await(MLP_USED + group);
+    if (WARP_SPECIALIZED) wait(MLP_EMPTY + group);
     else if (is_earlier(block)) group_barrier(group);
     #pragma unroll 1
     for (int i = 0; i < 2 * HEADS; i++) group_barrier(group);
-    if (ROLES) arrive(ATTENTION_THERE + group);
+    if (WARP_SPECIALIZED) arrive(ATTENTION_FULL + group);
 }
 
 // From the gradient of a block's output to that of its input, in place; leaves the rows that the weight gradients need.
-// Where parts take turns, the MLP goes first, and its rows are used before the attention follows. With ROLES the adders
-// get each part as soon as its rows are complete, except the last, which includes the embedding.
+// Where parts take turns, the MLP goes first, and its rows are used before the attention follows. If WARP_SPECIALIZED,
+// producers arrive at a part's barrier as soon as its rows are complete; the last part includes the embedding.
 template <Part PART, int TILES>
 DEVICE void backward_block(
     const Thread& me, const Tokens<TILES>& tokens, int block, const BlockWeights& weights, const Example& example,
@@ -180,19 +180,17 @@ DEVICE void backward_block(
 ) {
     const BlockRows kept = example.kept();
     PackedRows<DIM> rows;
-    PackedRows<INNER> query, d_joined, dq, dk, dv;
-    Instead<PackedRows<INNER>, PackedRows<DIM>> instead;
-    PackedRows<INNER>& joined = instead.of(rows);
+    PackedRows<INNER> query, joined, d_joined, dq, dk, dv;
     PerRow<float> delta[HEADS];
     const bool last = LEARNS_EMBEDDING && block == 0;
     const bool after_logits = CAUSAL && !is_earlier(block);  // da and d_joined will lie where their rows were
     if (!tokens.busy) return stand_by<PART>(me.group, block);
     if (is_earlier(block)) {
         if (PART != MLP) {
-            example.parking.bring_back(me, Parking::rows(block, Parking::X1), kept.x1());
-            example.parking.bring_back(me, Parking::rows(block, Parking::JOINED), kept.joined());
+            example.spill_buffer.reload(me, SpillBuffer::rows(block, SpillBuffer::X1), kept.x1());
+            example.spill_buffer.reload(me, SpillBuffer::rows(block, SpillBuffer::JOINED), kept.joined());
         }
-        if (PART != ATTENTION) example.parking.bring_back(me, Parking::rows(block, Parking::X2), kept.x2());
+        if (PART != ATTENTION) example.spill_buffer.reload(me, SpillBuffer::rows(block, SpillBuffer::X2), kept.x2());
         warp_barrier();
     }
     if (PART == MLP) return backward_mlp(me, block, weights, example, kept, memory, dropout, d);
@@ -210,20 +208,19 @@ DEVICE void backward_block(
         copy_rows(stream, d);
         drop_in_block_backward(d, dropout, block, 0, memory);
     }
-    if (ROLES && after_logits) await(MLP_USED + me.group);
+    if (WARP_SPECIALIZED && after_logits) wait(MLP_EMPTY + me.group);
     pack_rows(rows, d);
     store_rows(me, example.da(), rows);
-    Instead<Rows<INNER>, Rows<DIM>> instead_of_d;
-    Rows<INNER>& d_wide = instead_of_d.of(d);
+    Rows<INNER> d_wide;
     multiply(me, d_wide, rows, weights.output());
     pack_rows(d_joined, d_wide);
     store_rows(me, example.d_joined(), d_joined);
     load_rows(me, joined, kept.joined());
     #pragma unroll
     for (int head = 0; head < HEADS; head++) weighted_sums(delta[head], d_joined, joined, head);
-    if (ROLES && !after_logits) await(MLP_USED + me.group);  // p and ds will lie where d_hidden and hidden were
-    else if (!ROLES && is_earlier(block)) group_barrier(me.group);  // the new keys and values of all rows are written
-    if constexpr (RESIDUAL) example.d_stream().put(me, stream);
+    if (WARP_SPECIALIZED && !after_logits) wait(MLP_EMPTY + me.group);  // p and ds overwrite d_hidden and hidden
+    else if (!WARP_SPECIALIZED && is_earlier(block)) group_barrier(me.group);  // all new keys and values are written
+    if constexpr (RESIDUAL) example.d_stream().spill(me, stream);
     #pragma unroll
     for (int head = 0; head < HEADS; head++) {
         Rows<HEAD_DIM> c, e;
@@ -237,20 +234,20 @@ DEVICE void backward_block(
     }
     group_barrier(me.group);  // all have read queries, keys and values
     if (PART == WHOLE) {  // p and ds have been read too
-        example.parking.bring_back(me, Parking::hidden(block), kept.hidden());
-        example.parking.bring_back(me, Parking::D_HIDDEN, example.d_hidden());
+        example.spill_buffer.reload(me, SpillBuffer::hidden(block), kept.hidden());
+        example.spill_buffer.reload(me, SpillBuffer::D_HIDDEN, example.d_hidden());
     }
     store_rows(me, example.queries(), dq);
     store_rows(me, example.keys(), dk);
     store_rows(me, example.values(), dv);
-    if (ROLES && !last) arrive(ATTENTION_THERE + me.group);
+    if (WARP_SPECIALIZED && !last) arrive(ATTENTION_FULL + me.group);
     multiply(me, d, dq, weights.query());
     multiply<ADD>(me, d, dk, weights.key());
     multiply<ADD>(me, d, dv, weights.value());
     load_rows(me, rows, kept.x1());
     normalize_backward(d, rows, memory.r1);
     if constexpr (RESIDUAL) {
-        example.d_stream().get(me, stream);
+        example.d_stream().reload(me, stream);
         add_rows(d, stream);
     }
 }

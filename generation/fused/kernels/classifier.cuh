@@ -44,7 +44,7 @@ template <int CHUNKS> DEVICE float column_sums(const Thread& me, const Sums (&x)
         bool upper = me.row & width;
         #pragma unroll
         for (int j = 0; j < width; j++) {
-            float received = exchange(upper ? value[j] : value[j + width], 4 * width);
+            float received = shuffle_xor(upper ? value[j] : value[j + width], 4 * width);
             value[j] = (upper ? value[j + width] : value[j]) + received;
         }
     }
@@ -61,7 +61,7 @@ DEVICE void share_sums(const Thread& me, const Rows<DIM>& x, TokenSums sums) {
         for (int i = 0; i < DIM / 4; i++) {
             float sum = x[i / 2][i % 2] + x[i / 2][i % 2 + 2];
             #pragma unroll
-            for (int mask = 4; mask < WARP; mask *= 2) sum += exchange(sum, mask);
+            for (int mask = 4; mask < WARP; mask *= 2) sum += shuffle_xor(sum, mask);
             if (me.row == 0) store_float(sums.at(me.tile, 8 * (i / 2) + me.pair + i % 2), sum);
         }
     }
@@ -184,8 +184,8 @@ DEVICE float classify_and_return(
     float mean = 1.0f / tokens.length;
     #pragma unroll
     for (int j = 0; j < DIM / 8; j++) {
-        d[j][0] = d[j][2] = from_lane(c[j][0], me.lane % 4) * mean;
-        d[j][1] = d[j][3] = from_lane(c[j][1], me.lane % 4) * mean;
+        d[j][0] = d[j][2] = shuffle(c[j][0], me.lane % 4) * mean;
+        d[j][1] = d[j][3] = shuffle(c[j][1], me.lane % 4) * mean;
     }
     if (me.tile == tokens.first_tile) {
         store_row(me, recent.pooled(), pooled, row);

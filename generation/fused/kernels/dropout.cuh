@@ -18,7 +18,7 @@ struct Dropout {
     float epsilon;     // of the LayerNorm that follows, with dropout's factor in it (norm.cuh)
     u32 step;
     u32 first_group;   // of four elements, of this thread's upper row in even lanes, lower row in odd ones
-    u32 masks;         // with ROLES: address in shared memory of the bits that the adders drew for this lane
+    u32 masks;         // if WARP_SPECIALIZED: address in shared memory of the bits that consumers drew for this lane
 
     DEVICE void start_example(const Thread& me, int rank_in_batch, int first_tile = 0) {
         int row = (me.tile - first_tile) * TILE + me.row + (me.lane % 2 ? 8 : 0);
@@ -52,7 +52,7 @@ template <class Each> DEVICE u32 draw(const Thread& me, const Dropout& dropout, 
             key += PHILOX_KEY_STEP;
         }
         bool odd = me.lane % 2;
-        u32 received = exchange(odd ? low : high, 1);
+        u32 received = shuffle_xor(odd ? low : high, 1);
         u32 bits[2] = {odd ? received : low, odd ? high : received};
         #pragma unroll
         for (int i = 0; i < 4; i++) {

@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(EVALUATE_THREADS, 1) evaluate(
     const EvaluateMemory::GroupKeys keys_and_values = memory.keys_and_values(me.group);
     const float* const flat = arguments.weights + (long long)model * PARAMETERS;
     const Loader all_threads = {thread_index(), EVALUATE_THREADS};
-    int there = NO_BLOCK;  // the block whose weights are in shared memory, where blocks take turns
+    int resident = NO_BLOCK;  // the block whose weights are in shared memory, where blocks take turns
     load_weights(flat, weights, all_threads);
     for (u32 i = thread_index(); i < EvaluateMemory::INPUT_BYTES / FLOAT; i += EVALUATE_THREADS) {
         store_word(memory.input(0).address() + i * FLOAT, 0);
@@ -89,21 +89,21 @@ extern "C" __global__ void __launch_bounds__(EVALUATE_THREADS, 1) evaluate(
     const int last = end < arguments.examples ? end : arguments.examples;
     double loss = 0.0;
     int hits = 0;
-    if (first + me.group < last) start_tokens(me, arguments.example(first + me.group), input);
+    if (first + me.group < last) prefetch_tokens(me, arguments.example(first + me.group), input);
     // where blocks take turns, groups without an example continue as long as others have one
     #pragma unroll 1
     for (int index = first + me.group; index - (ALL_WEIGHTS ? 0 : me.group) < last; index += EVALUATE_GROUPS) {
-        const bool works = ALL_WEIGHTS || index < last;
-        const Facts facts(arguments.facts[works ? index : first]);
+        const bool active = ALL_WEIGHTS || index < last;
+        const Facts facts(arguments.facts[active ? index : first]);
         Rows<DIM> x;
         PerRow<int> next;  // tokens of a window
-        if (works) embed(me, x, weights, input, CAUSAL ? flat : arguments.positions);
-        if (CAUSAL && works) read_next(me, {input.base, input.offset}, next);
-        if (index + EVALUATE_GROUPS < last) start_tokens(me, arguments.example(index + EVALUATE_GROUPS), input);
+        if (active) embed(me, x, weights, input, CAUSAL ? flat : arguments.positions);
+        if (CAUSAL && active) read_next(me, {input.base, input.offset}, next);
+        if (index + EVALUATE_GROUPS < last) prefetch_tokens(me, arguments.example(index + EVALUATE_GROUPS), input);
         #pragma unroll 1
         for (int from = 0; from < BLOCKS; from += Weights::RESIDENT) {
-            bring_block(flat, weights, all_threads, from, there);
-            if (works) with_tokens(me, facts.length, [&](const auto& tokens) {
+            make_resident(flat, weights, all_threads, from, resident);
+            if (active) with_tokens(me, facts.length, [&](const auto& tokens) {
                 BlockMemory block_memory;
                 Dropout none;
                 none.epsilon = LAYER_NORM_EPSILON;

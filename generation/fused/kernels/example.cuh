@@ -54,10 +54,11 @@ struct LogitRows {
 struct BlockPlaces {
     TokenRows<INNER> queries, keys, values;
     BlockRows kept;
-    Parking parking;
+    SpillBuffer spill_buffer;
 
-    // the rows of `hidden`, which are written after the stream was read
-    DEVICE Stream stream() const { return {kept.start + BlockRows::HIDDEN_ROWS, PITCH<HIDDEN>, HALF_STREAM, parking}; }
+    DEVICE Stream stream() const {  // in the rows of `hidden`, which are written after the stream was read
+        return {kept.start + BlockRows::HIDDEN_ROWS, PITCH<HIDDEN>, HALF_STREAM, spill_buffer};
+    }
 };
 
 // All rows of an example. Its blocks take turns in the same memory: it holds the queries, keys, values and gradients of
@@ -73,10 +74,11 @@ struct Example {
     static constexpr u32 DY = TAKE_TURNS ? BlockRows::BYTES : HEADS_END, DY_END = DY + TokenRows<DIM>::BYTES;
     static constexpr u32 DA = TAKE_TURNS ? HEADS_END : DY_END, D_JOINED = DA + TokenRows<DIM>::BYTES;
     static constexpr u32 D_JOINED_END = D_JOINED + TokenRows<larger(INNER, DIM)>::BYTES;
-    // A language model's logits go backward before any block does, and lie where the blocks' gradients will be. With
-    // ROLES they stay there while the last MLP goes backward.
-    static constexpr u32 LOGITS = ROLES ? DA : DY, LOGITS_END = LOGITS + (CAUSAL ? LogitRows::BYTES : 0);
-    static constexpr u32 D_HIDDEN = TAKE_TURNS ? DY_END : ROLES ? larger(D_JOINED_END, LOGITS_END) : D_JOINED_END;
+    // A language model's logits go backward before any block does, and lie where the blocks' gradients will be. If
+    // WARP_SPECIALIZED, they stay there while the last MLP goes backward.
+    static constexpr u32 LOGITS = WARP_SPECIALIZED ? DA : DY, LOGITS_END = LOGITS + (CAUSAL ? LogitRows::BYTES : 0);
+    static constexpr u32 BESIDE_LOGITS = larger(D_JOINED_END, WARP_SPECIALIZED ? LOGITS_END : 0);
+    static constexpr u32 D_HIDDEN = TAKE_TURNS ? DY_END : BESIDE_LOGITS;
     static constexpr u32 D_HIDDEN_BYTES = TokenRows<HIDDEN>::BYTES;
     // p, or another block's keys and values, lie where d_hidden will be
     static constexpr u32 OTHERS_BYTES = larger(TokenRows<ROWS>::BYTES, BLOCKS > 1 ? 2 * TokenRows<INNER>::BYTES : 0);
@@ -89,7 +91,7 @@ struct Example {
     // blocks before them alternate between the two.
     static constexpr u32 OTHER_KEYS = P, OTHER_VALUES = P + TokenRows<INNER>::BYTES;
     u32 start;
-    Parking parking;
+    SpillBuffer spill_buffer;
 
     DEVICE BlockRows kept() const { return {start}; }
     DEVICE LogitRows logits() const { return {start + LOGITS}; }
@@ -97,7 +99,7 @@ struct Example {
         const bool other = BLOCKS > 1 && b % 2 == BLOCKS % 2;
         const TokenRows<INNER> key_rows = {start + (other ? OTHER_KEYS : KEYS), 0};
         const TokenRows<INNER> value_rows = {start + (other ? OTHER_VALUES : VALUES), 0};
-        return {queries(), key_rows, value_rows, kept(), parking};
+        return {queries(), key_rows, value_rows, kept(), spill_buffer};
     }
     // queries, keys and values, and at the end of the backward pass their gradients
     DEVICE TokenRows<INNER> queries() const { return {start, QUERIES}; }
@@ -114,5 +116,5 @@ struct Example {
     DEVICE TokenRows<ROWS> ds() const { return {start, DS}; }
 
     // the gradient of the residual stream: in the rows of dy and x2, once the MLP's weight gradients are added
-    DEVICE Stream d_stream() const { return {start + DY, PITCH<DIM>, BlockRows::X2 - DY, parking}; }
+    DEVICE Stream d_stream() const { return {start + DY, PITCH<DIM>, BlockRows::X2 - DY, spill_buffer}; }
 };

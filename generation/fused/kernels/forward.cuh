@@ -17,14 +17,14 @@
 struct BlockMemory {
     PerRow<float> r1, r2;            // reciprocal deviations of the two LayerNorms
     PerRow<float> log_sum[HEADS];    // log₂ Σ 2^(score·SCORE_TO_POWER)
-    KeptTwice kept;                  // dropout: attention's low bits, the MLP's above them; not with ROLES
+    KeptTwice kept;                  // dropout: attention's low bits, the MLP's above them; unless WARP_SPECIALIZED
 };
 
 // Dropout after attention (0) or after the MLP (1) of a block.
 DEVICE void drop_in_block(
     const Thread& me, Rows<DIM>& x, const Dropout& dropout, int block, int place, BlockMemory& memory
 ) {
-    if constexpr (ROLES) {
+    if constexpr (WARP_SPECIALIZED) {
         drop_others(x, dropout.drawn(1 + block) >> (place * KEPT_BITS));
     } else {
         if (place == 0) memory.kept = 0;
@@ -34,36 +34,36 @@ DEVICE void drop_in_block(
 DEVICE void drop_in_block_backward(
     Rows<DIM>& d, const Dropout& dropout, int block, int place, const BlockMemory& memory
 ) {
-    const KeptTwice kept = ROLES ? dropout.drawn(1 + block) : memory.kept;
+    const KeptTwice kept = WARP_SPECIALIZED ? dropout.drawn(1 + block) : memory.kept;
     drop_others(d, kept >> (place * KEPT_BITS));
 }
 
-// Writes it to device memory, and reads it back.
-DEVICE void put_memory(const Parking& parking, int block, const BlockMemory& memory) {
-    u32* at = parking.at(Parking::memory(block));
+// Spills it to device memory, and reloads it.
+DEVICE void spill(const SpillBuffer& buffer, int block, const BlockMemory& memory) {
+    u32* at = buffer.at(SpillBuffer::memory(block));
     const Sums deviations = {memory.r1[0], memory.r1[1], memory.r2[0], memory.r2[1]};
     const Factor bits = {(u32)memory.kept, (u32)((unsigned long long)memory.kept >> 32)};
     write_words(at, deviations);
-    write_words(at += Parking::FACTOR_WORDS, bits);
+    write_words(at += SpillBuffer::FACTOR_WORDS, bits);
     #pragma unroll
     for (int head = 0; head < HEADS; head += 2) {
         const PerRow<float>&first = memory.log_sum[head], &second = memory.log_sum[head + 1 < HEADS ? head + 1 : head];
         const Sums sums = {first[0], first[1], second[0], second[1]};
-        write_words(at += Parking::FACTOR_WORDS, sums);
+        write_words(at += SpillBuffer::FACTOR_WORDS, sums);
     }
 }
-DEVICE void get_memory(const Parking& parking, int block, BlockMemory& memory) {
-    const u32* at = parking.at(Parking::memory(block));
+DEVICE void reload(const SpillBuffer& buffer, int block, BlockMemory& memory) {
+    const u32* at = buffer.at(SpillBuffer::memory(block));
     Sums numbers;
     Factor bits;
     read_words(numbers, at);
-    read_words(bits, at += Parking::FACTOR_WORDS);
+    read_words(bits, at += SpillBuffer::FACTOR_WORDS);
     memory.r1[0] = numbers[0], memory.r1[1] = numbers[1];
     memory.r2[0] = numbers[2], memory.r2[1] = numbers[3];
     memory.kept = (KeptTwice)(bits[0] | (unsigned long long)bits[1] << 32);
     #pragma unroll
     for (int head = 0; head < HEADS; head += 2) {
-        read_words(numbers, at += Parking::FACTOR_WORDS);
+        read_words(numbers, at += SpillBuffer::FACTOR_WORDS);
         memory.log_sum[head][0] = numbers[0], memory.log_sum[head][1] = numbers[1];
         if (head + 1 < HEADS) memory.log_sum[head + 1][0] = numbers[2], memory.log_sum[head + 1][1] = numbers[3];
     }
@@ -77,7 +77,7 @@ template <int TILES> struct Tokens {
     int first_tile;       // of the example, among the group's; 0 unless it is in a pack
     PerRow<bool> real;    // the lane's rows are real tokens
     DEVICE Tokens(const Thread& me, int tokens, int examples = 1) {
-        length = FULL_LENGTH ? TOKENS : tokens;
+        length = PACKS ? tokens : TOKENS;
         busy = me.tile < TILES * examples;
         first_tile = examples > 1 ? me.tile / TILES * TILES : 0;
         real[0] = (me.tile - first_tile) * TILE + me.row < length;
@@ -111,8 +111,8 @@ template <class Code> DEVICE void with_all_tiles(int tiles, Code code) {
 
 // Calls `code` with the tokens of an example of this length.
 template <class Code> DEVICE void with_tokens(const Thread& me, int length, Code code) {
-    if constexpr (FULL_LENGTH) code(Tokens<TOKEN_TILES>(me, length));
-    else with_tiles<TILE>(length, [&](auto tiles) { code(Tokens<tiles.value>(me, length)); });
+    if constexpr (PACKS) with_tiles<TILE>(length, [&](auto tiles) { code(Tokens<tiles.value>(me, length)); });
+    else code(Tokens<TOKEN_TILES>(me, length));
 }
 
 // Calls `code` with the tokens of this warp's example, of this length, in a pack.
@@ -121,13 +121,13 @@ template <class Code> DEVICE void with_tokens(const Thread& me, int length, cons
     else with_tiles<1>(pack.tiles, [&](auto tiles) { code(Tokens<tiles.value>(me, length, pack.examples)); });
 }
 
-// Keeps rows for a block's backward pass: in shared memory, or in device memory while another block uses that.
+// Keeps rows for a block's backward pass: in shared memory, or spilled to device memory while another block uses that.
 template <int N>
 DEVICE void keep_rows(
-    const Thread& me, int block, TokenRows<N> matrix, const PackedRows<N>& rows, const Parking& parking, int place
+    const Thread& me, int block, TokenRows<N> matrix, const PackedRows<N>& rows, const SpillBuffer& buffer, int place
 ) {
     if (!TAKE_TURNS && block == BLOCKS - 1) store_rows(me, matrix, rows);
-    else parking.put(Parking::rows(block, place), rows);
+    else buffer.spill(SpillBuffer::rows(block, place), rows);
 }
 
 // Queries, keys and values of x; the latter two go to shared memory.
@@ -165,7 +165,7 @@ DEVICE void hide_padding(const Thread& me, const Tokens<TILES>& tokens, Sums& sc
         }
         return;
     }
-    if (column < (TILES - 1) * TILE || (FULL_LENGTH && column + 8 <= TOKENS)) return;
+    if (column < (TILES - 1) * TILE || (!PACKS && column + 8 <= TOKENS)) return;
     #pragma unroll
     for (int i = 0; i < 4; i++) {
         if (column + me.pair + i % 2 >= tokens.length) score[i] = -INFINITE;
@@ -246,17 +246,15 @@ DEVICE void forward_block(
     const Thread& me, const Tokens<TILES>& tokens, Rows<DIM>& x, int block, const BlockWeights& weights,
     const BlockPlaces& places, const Dropout& dropout, BlockMemory& memory
 ) {
-    PackedRows<INNER> query;
+    PackedRows<INNER> query, joined;
     PackedRows<DIM> rows;
-    Instead<PackedRows<INNER>, PackedRows<DIM>> instead;
-    PackedRows<INNER>& joined = instead.of(rows);
     Rows<DIM> stream;
     if (!tokens.busy) return group_barrier(me.group);
-    if constexpr (RESIDUAL && TRAINING) places.stream().put(me, x);
+    if constexpr (RESIDUAL && TRAINING) places.stream().spill(me, x);
     else if constexpr (RESIDUAL) copy_rows(stream, x);
     normalize(x, memory.r1, dropout.epsilon, tokens.real);
     pack_rows(rows, x);
-    if (TRAINING) keep_rows(me, block, places.kept.x1(), rows, places.parking, Parking::X1);
+    if (TRAINING) keep_rows(me, block, places.kept.x1(), rows, places.spill_buffer, SpillBuffer::X1);
     project(me, rows, weights, query, places.keys, places.values);
     if (TRAINING && !is_earlier(block)) store_rows(me, places.queries, query);
     group_barrier(me.group);
@@ -264,24 +262,24 @@ DEVICE void forward_block(
     for (int head = 0; head < HEADS; head++) {
         attend(me, tokens, query, places, head, joined, memory.log_sum[head]);
     }
-    if (TRAINING) keep_rows(me, block, places.kept.joined(), joined, places.parking, Parking::JOINED);
+    if (TRAINING) keep_rows(me, block, places.kept.joined(), joined, places.spill_buffer, SpillBuffer::JOINED);
     multiply_transposed(me, x, joined, weights.output());
     if (TRAINING) drop_in_block(me, x, dropout, block, 0, memory);
     if constexpr (RESIDUAL) {
-        if (TRAINING) places.stream().get(me, stream);
+        if (TRAINING) places.stream().reload(me, stream);
         add_rows(x, stream);
         copy_rows(stream, x);
     }
     normalize(x, memory.r2, dropout.epsilon, tokens.real);
     pack_rows(rows, x);
-    if (TRAINING) keep_rows(me, block, places.kept.x2(), rows, places.parking, Parking::X2);
+    if (TRAINING) keep_rows(me, block, places.kept.x2(), rows, places.spill_buffer, SpillBuffer::X2);
     Rows<HIDDEN> wide;
     PackedRows<HIDDEN> hidden;
     linear(me, wide, rows, weights.fc1(), weights.fc1_bias());
     pack_rows_relu(hidden, wide);
     if (TRAINING) {
-        if (ROLES && !is_earlier(block)) store_rows(me, places.kept.hidden(), hidden);
-        else places.parking.put(Parking::hidden(block), hidden);
+        if (WARP_SPECIALIZED && !is_earlier(block)) store_rows(me, places.kept.hidden(), hidden);
+        else places.spill_buffer.spill(SpillBuffer::hidden(block), hidden);
     }
     linear(me, x, hidden, weights.fc2(), weights.fc2_bias());
     if (TRAINING) drop_in_block(me, x, dropout, block, 1, memory);

@@ -20,14 +20,14 @@ struct TokenPair {
 
 // Starts copying the rows of this warp's tile, which no other warp reads before the end of the forward pass. The
 // example's rows begin with the group's tile `first_tile`.
-DEVICE void start_tokens(const Thread& me, const u16* example, TokenRows<FEATURES> input, int first_tile = 0) {
+DEVICE void prefetch_tokens(const Thread& me, const u16* example, TokenRows<FEATURES> input, int first_tile = 0) {
     constexpr int chunks = FEATURES / 8;
     #pragma unroll
     for (int i = me.lane; i < TILE * chunks; i += WARP) {
         int row = (me.tile - first_tile) * TILE + i / chunks, chunk = i % chunks;
         if (row < TOKENS) {
             const int target = first_tile * TILE + row;
-            start_copy(input.address() + chunk_at<FEATURES>(target, chunk), example + row * FEATURES + chunk * 8);
+            cp_async(input.address() + chunk_at<FEATURES>(target, chunk), example + row * FEATURES + chunk * 8);
         }
     }
 }
@@ -48,7 +48,7 @@ DEVICE void embed(
         }
     }
     PackedRows<FEATURES> tokens;
-    copies_done();
+    cp_async_wait_all();
     warp_barrier();
     load_rows(me, tokens, input);
     if constexpr (IMAGES) linear(me, x, tokens, weights.embedding(), weights.embedding_bias());
@@ -69,14 +69,14 @@ DEVICE void embed(
 
 // ---- language models ------------------------------------------------------------------------------------------------
 
-DEVICE void start_tokens(const Thread& me, const u16* example, Window window, int = 0) {
+DEVICE void prefetch_tokens(const Thread& me, const u16* example, Window window, int = 0) {
     const int chunk = 2 * me.tile + me.lane;
-    if (me.lane < 2) start_copy(window.address() + 16 * chunk, example + 8 * chunk);
+    if (me.lane < 2) cp_async(window.address() + 16 * chunk, example + 8 * chunk);
 }
 
 // The sum of a token's vector and its position's, in float32: both are read from the flat weights in device memory.
 DEVICE void embed(const Thread& me, Rows<DIM>& x, const Weights&, Window window, const float* flat) {
-    copies_done();
+    cp_async_wait_all();
     warp_barrier();
     #pragma unroll
     for (int half = 0; half < 2; half++) {

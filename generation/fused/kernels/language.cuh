@@ -83,7 +83,7 @@ DEVICE void read_next(const Thread& me, Window window, PerRow<int>& next) {
 DEVICE float sum_of_rows(const PerRow<float>& x) {
     float sum = x[0] + x[1];
     #pragma unroll
-    for (int mask = 4; mask < WARP; mask *= 2) sum += exchange(sum, mask);
+    for (int mask = 4; mask < WARP; mask *= 2) sum += shuffle_xor(sum, mask);
     return sum;
 }
 

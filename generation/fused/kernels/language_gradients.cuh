@@ -5,15 +5,15 @@
 // dX is the gradient of the embedded tokens. All three are products of the matrix units, so sums over equal tokens have
 // a fixed order: the one-hot rows are made in registers, from the tokens, and dP's left factor is the identity.
 //
-// 16 rows of a matrix are a piece, which belongs to one warp. Its sums wait in device memory, in the order of the flat
-// vector, where the lane that wrote them reads them back.
+// 16 rows of a matrix are a piece, which belongs to one warp. Its sums are spilled to device memory, in the order of
+// the flat vector, where the lane that wrote them reads them back.
 #pragma once
 #include "language.cuh"
 #include "update.cuh"
 #include "warps.cuh"
 
 struct LanguageGradients {
-    static constexpr int WORDS = CAUSAL && !ROLES ? (PARAMETERS + 3) / 4 * 4 : 0;  // the adders write to their own
+    static constexpr int WORDS = CAUSAL && !WARP_SPECIALIZED ? (PARAMETERS + 3) / 4 * 4 : 0;  // consumers have theirs
     float* flat;
 
     // 16 rows of a matrix, of which the first `rows` exist.
@@ -61,28 +61,35 @@ struct LanguageGradients {
         }
     }
 
-    // Adds the windows of a round to the unembedding's gradient; `worker` is the warp's index among those that do.
-    template <class Memory>
-    DEVICE void add_logits(
-        const Thread& me, int worker, int workers, const Memory& memory, int groups, bool first
+    // Adds the windows of a round to this warp's share of `pieces`, one of `warps`; `add` adds a group's window.
+    template <class Add>
+    DEVICE void add_windows(
+        const Thread& me, int warp, int warps, int pieces, Piece (*piece)(int), int groups, bool first, Add add
     ) const {
         #pragma unroll 1
-        for (int v = worker; v < VOCABULARY_TILES; v += workers) {
-            const Piece own = unembedding(v);
+        for (int v = warp; v < pieces; v += warps) {
+            const Piece own = piece(v);
             Rows<DIM> sums;
             start(me, own, sums, first);
             #pragma unroll 1
-            for (int group = 0; group < groups; group++) {
-                const LogitRows rows = memory.example(group).logits();
-                #pragma unroll
-                for (int tile = 0; tile < TOKEN_TILES; tile++) {
-                    Factor a;
-                    rows.d_logit(v).load_left_transposed(me, a, tile * TILE, 0);
-                    add(me, sums, a, rows.normalized(), tile);
-                }
-            }
+            for (int group = 0; group < groups; group++) add(v, group, sums);
             write(me, own, sums);
         }
+    }
+
+    // Adds them to the unembedding's gradient.
+    template <class Memory>
+    DEVICE void add_logits(const Thread& me, int warp, int warps, const Memory& memory, int groups, bool first) const {
+        const auto add_window = [&](int v, int group, Rows<DIM>& sums) {
+            const LogitRows rows = memory.example(group).logits();
+            #pragma unroll
+            for (int tile = 0; tile < TOKEN_TILES; tile++) {
+                Factor a;
+                rows.d_logit(v).load_left_transposed(me, a, tile * TILE, 0);
+                add(me, sums, a, rows.normalized(), tile);
+            }
+        };
+        add_windows(me, warp, warps, VOCABULARY_TILES, unembedding, groups, first, add_window);
     }
 
     // Which of two tokens are `number`, as halves.
@@ -90,40 +97,32 @@ struct LanguageGradients {
         return (tokens.token(0) == number ? ONES & 0xFFFF : 0) | (tokens.token(1) == number ? ONES & 0xFFFF0000 : 0);
     }
 
-    // Adds them to the gradients of the tokens' and positions' vectors; `buffers` has a bit for each group, which of its
-    // buffers holds the tokens.
+    // Adds them to the gradients of the tokens' and positions' vectors; `stages` has a bit for each group, the stage
+    // that holds its tokens.
     template <class Memory>
     DEVICE void add_embedding(
-        const Thread& me, int worker, int workers, const Memory& memory, int groups, int buffers, bool first
+        const Thread& me, int warp, int warps, const Memory& memory, int groups, int stages, bool first
     ) const {
-        #pragma unroll 1
-        for (int v = worker; v < EMBEDDING_PIECES; v += workers) {
-            const Piece own = embedding(v);
-            Rows<DIM> sums;
-            start(me, own, sums, first);
-            #pragma unroll 1
-            for (int group = 0; group < groups; group++) {
-                const TokenRows<DIM> rows = memory.example(group).d_embedded();
-                if (v >= VOCABULARY_TILES) {
-                    const u32 diagonal = (me.row == me.pair ? ONES & 0xFFFF : 0) |
-                                         (me.row == me.pair + 1 ? ONES & 0xFFFF0000 : 0);
-                    const Factor identity = {diagonal, 0, 0, diagonal};
-                    add(me, sums, identity, rows, v - VOCABULARY_TILES);
-                    continue;
-                }
-                const Window window = memory.inputs(group)[buffers >> group & 1];
-                const int number = v * TILE + me.row;
-                #pragma unroll
-                for (int tile = 0; tile < TOKEN_TILES; tile++) {
-                    const TokenPair early(window, tile * TILE + me.pair), late(window, tile * TILE + 8 + me.pair);
-                    const Factor a = {
-                        onehot(early, number), onehot(early, number + 8), onehot(late, number), onehot(late, number + 8)
-                    };
-                    add(me, sums, a, rows, tile);
-                }
+        const auto add_window = [&](int v, int group, Rows<DIM>& sums) {
+            const TokenRows<DIM> rows = memory.example(group).d_embedded();
+            if (v >= VOCABULARY_TILES) {
+                const u32 diagonal = (me.row == me.pair ? ONES & 0xFFFF : 0) |
+                                     (me.row == me.pair + 1 ? ONES & 0xFFFF0000 : 0);
+                const Factor identity = {diagonal, 0, 0, diagonal};
+                return add(me, sums, identity, rows, v - VOCABULARY_TILES);
             }
-            write(me, own, sums);
-        }
+            const Window window = memory.inputs(group)[stages >> group & 1];
+            const int number = v * TILE + me.row;
+            #pragma unroll
+            for (int tile = 0; tile < TOKEN_TILES; tile++) {
+                const TokenPair early(window, tile * TILE + me.pair), late(window, tile * TILE + 8 + me.pair);
+                const Factor a = {
+                    onehot(early, number), onehot(early, number + 8), onehot(late, number), onehot(late, number + 8)
+                };
+                add(me, sums, a, rows, tile);
+            }
+        };
+        add_windows(me, warp, warps, EMBEDDING_PIECES, embedding, groups, first, add_window);
     }
 
     // Updates the weights of this warp's pieces, in device memory, and the unembedding's halves in shared memory.

@@ -20,16 +20,6 @@ using Factor = u32[4];
 template <int COLUMNS> using Rows = Sums[COLUMNS / 8];
 template <int COLUMNS> using PackedRows = Factor[COLUMNS / 16];
 
-// Rows that overwrite others no longer needed, if they have as many columns, else rows of their own. The paper's have:
-// written this way, they get the same machine code as if one name served both.
-template <class New, class Used> struct Instead {
-    New own;
-    DEVICE New& of(Used&) { return own; }
-};
-template <class Same> struct Instead<Same, Same> {
-    DEVICE Same& of(Same& used) { return used; }
-};
-
 // One number for each of the lane's two rows.
 template <class Number> using PerRow = Number[2];
 
@@ -82,12 +72,12 @@ template <int CHUNKS> DEVICE void add_rows(Sums (&to)[CHUNKS], const Sums (&rows
 
 // Over the lanes of one row.
 DEVICE float row_sum(float x) {
-    x += exchange(x, 1);
-    return x + exchange(x, 2);
+    x += shuffle_xor(x, 1);
+    return x + shuffle_xor(x, 2);
 }
 DEVICE float row_max(float x) {
-    x = fmaxf(x, exchange(x, 1));
-    return fmaxf(x, exchange(x, 2));
+    x = fmaxf(x, shuffle_xor(x, 1));
+    return fmaxf(x, shuffle_xor(x, 2));
 }
 
 // ---- in shared memory -----------------------------------------------------------------------------------------------
@@ -129,16 +119,16 @@ template <int M, int N> struct Matrix {
 
     // The 16 × 16 numbers at that address, or their transpose, as a factor of a product.
     DEVICE void load_left(const Thread& me, Factor& a, int row, int chunk) const {
-        load_matrices(a, at(down(me), row, chunk));
+        ldmatrix(a, at(down(me), row, chunk));
     }
     DEVICE void load_left_transposed(const Thread& me, Factor& a, int row, int chunk) const {
-        load_matrices_transposed(a, at(across(me), row, chunk));
+        ldmatrix_transposed(a, at(across(me), row, chunk));
     }
     DEVICE void load_right(const Thread& me, Factor& b, int row, int chunk) const {
-        load_matrices_transposed(b, at(down(me), row, chunk));
+        ldmatrix_transposed(b, at(down(me), row, chunk));
     }
     DEVICE void load_right_transposed(const Thread& me, Factor& b, int row, int chunk) const {
-        load_matrices(b, at(across(me), row, chunk));
+        ldmatrix(b, at(across(me), row, chunk));
     }
 };
 
@@ -151,8 +141,8 @@ DEVICE void store_rows(const Thread& me, TokenRows<N> matrix, const Factor (&row
     matrix.base += me.tile * TILE * PITCH<N>;
     #pragma unroll
     for (int k = 0; k < TILES; k++) {
-        if constexpr (STORE_MATRICES) {
-            store_matrices(matrix.at(matrix.down(me), 0, chunk + 2 * k), rows[k]);
+        if constexpr (HAS_STMATRIX) {
+            stmatrix(matrix.at(matrix.down(me), 0, chunk + 2 * k), rows[k]);
         } else {
             #pragma unroll
             for (int i = 0; i < 4; i++) {

@@ -20,14 +20,14 @@
 //     EVALUATE_GROUPS           examples that a thread block measures at a time
 //     SHARED_BYTES              shared memory per thread block
 //     EXAMPLES_AT_ONCE          examples that a thread block trains on at a time: 1, 2 or 3. Some rows for their
-//                               backward passes wait in device memory (parking.cuh)
+//                               backward passes are spilled to device memory (spill_buffer.cuh)
 //     ALL_WEIGHTS               1: shared memory has room for the weights of all blocks; 0: for those of one at a time
 //     TAKE_TURNS                1: a block's MLP and its attention go backward one after the other, in the same memory
-//     GRADIENTS_WAIT            0: gradients stay in registers for a whole step; 1: they wait in device memory for the
-//                               next examples (gradients.cuh)
-//     STORE_MATRICES            1: the GPU has an instruction that stores matrices
+//     SPILL_GRADIENTS           0: gradients stay in registers for a whole step; 1: they are spilled to device memory
+//                               between examples (gradients.cuh)
+//     HAS_STMATRIX              1: the GPU has stmatrix, an instruction that stores matrices
 #pragma once
-#include "machine.cuh"
+#include "ptx.cuh"
 
 #ifdef FLAT_UNEMBEDDING
 constexpr bool CAUSAL = true;                 // a language model: tokens are numbers, and each predicts the next one
@@ -46,13 +46,13 @@ constexpr int FLAT_EMBEDDING = 0;
 #endif
 #endif
 constexpr bool LEARNS_EMBEDDING = IMAGES || CAUSAL;
-constexpr bool FULL_LENGTH = LEARNS_EMBEDDING;  // images and windows have all TOKENS; each text has a length of its own
-constexpr bool PACKS = !FULL_LENGTH;          // in training, texts that fit side by side share a group's rows
+// Images and windows have all TOKENS. Texts have lengths; in training those that fit side by side share a group's rows.
+constexpr bool PACKS = !LEARNS_EMBEDDING;
 
 constexpr int TILE = 16;                      // token rows of one warp
 constexpr int ROWS = 64;                      // room for the token rows of an example
 constexpr int TOKEN_TILES = (TOKENS + TILE - 1) / TILE;  // tiles that hold TOKENS rows; only the last has padding
-constexpr int GROUP_WARPS = ROWS / TILE;      // the four warps that share an example
+constexpr int GROUP_WARPS = ROWS / TILE;      // the four warps, a warpgroup, that share an example
 constexpr int WARP = 32;
 constexpr int GROUP_THREADS = GROUP_WARPS * WARP;
 constexpr int INNER = HEADS * HEAD_DIM;       // columns of queries, keys and values: all heads side by side
@@ -61,27 +61,27 @@ static_assert(DIM % TILE == 0 && HEAD_DIM % TILE == 0 && HIDDEN % TILE == 0 && F
 static_assert(DIM <= 64 && INNER <= 64 && HIDDEN <= 128 && FEATURES <= 64, "registers can hold a warp's rows");
 constexpr int VOCABULARY_TILES = CAUSAL ? (CLASSES + TILE - 1) / TILE : 0;
 static_assert(TOKENS <= ROWS && CLASSES <= (CAUSAL ? 256 : TILE), "the tiles, or a byte per token, can hold them");
-static_assert(GRADIENTS_WAIT || (DIM == 32 && INNER == 32 && HIDDEN == 64 && BLOCKS <= 2 &&
+static_assert(SPILL_GRADIENTS || (DIM == 32 && INNER == 32 && HIDDEN == 64 && BLOCKS <= 2 &&
               FEATURES == (LEARNS_EMBEDDING ? 16 : 32)),
               "gradients of other dimensions or of a third block do not fit into registers");
 static_assert(!(TAKE_TURNS && CAUSAL), "gradients of logits lie where a block's rows have a place of their own");
-static_assert(!TAKE_TURNS || GRADIENTS_WAIT, "gradients of one part are written before the other overwrites its rows");
+static_assert(!TAKE_TURNS || SPILL_GRADIENTS, "gradients of one part are written before the other overwrites its rows");
 
-// With three examples their warps have no registers for gradients: four more warps, the adders, hold them (roles.cuh)
-// and draw the dropout masks.
-constexpr bool ROLES = EXAMPLES_AT_ONCE == 3;
-static_assert(!(ROLES && GRADIENTS_WAIT), "the adders' registers hold all gradients");
-// Barriers between an example's four warps and the adders: its rows are written (THERE), or have been read (USED).
-// Numbered by group; barriers 1 to EXAMPLES_AT_ONCE are the groups' own.
-constexpr int MLP_THERE = 1 + EXAMPLES_AT_ONCE, ATTENTION_THERE = MLP_THERE + EXAMPLES_AT_ONCE;
-constexpr int MLP_USED = ATTENTION_THERE + EXAMPLES_AT_ONCE, ATTENTION_USED = MLP_USED + EXAMPLES_AT_ONCE;
-// There are no more than 16 of them. An example's four warps come to this one for its logits and again for its
-// attention, in between they wait for the adders to be past it (MLP_USED, which covers the logits' rows too).
-constexpr int LOGITS_THERE = ATTENTION_THERE;
+// With three examples their warps have no registers for gradients. They are producers then: they write the operands of
+// the weight gradients to shared memory. Four more warps, the consumers, multiply and accumulate these, and draw the
+// dropout masks (warp_specialized.cuh).
+constexpr bool WARP_SPECIALIZED = EXAMPLES_AT_ONCE == 3;
+static_assert(!(WARP_SPECIALIZED && SPILL_GRADIENTS), "the consumers' registers hold all gradients");
+// Named barriers between an example's four producer warps and the consumers: its rows are written (FULL), or have been
+// read (EMPTY). Numbered by group; barriers 1 to EXAMPLES_AT_ONCE are the groups' own.
+constexpr int MLP_FULL = 1 + EXAMPLES_AT_ONCE, ATTENTION_FULL = MLP_FULL + EXAMPLES_AT_ONCE;
+constexpr int MLP_EMPTY = ATTENTION_FULL + EXAMPLES_AT_ONCE, ATTENTION_EMPTY = MLP_EMPTY + EXAMPLES_AT_ONCE;
+// There are no more than 16 of them. Producers arrive at this one for an example's logits and again for its attention;
+// in between they wait for the consumers to be past it (MLP_EMPTY, which covers the logits' rows too).
+constexpr int LOGITS_FULL = ATTENTION_FULL;
 
-// Whether another block, or the block's own MLP, has overwritten its rows by the time it goes backward. Two blocks are
-// a case of their own: otherwise the paper's texts would get different machine code.
-DEVICE bool is_earlier(int block) { return TAKE_TURNS || (BLOCKS == 2 ? block == 0 : block < BLOCKS - 1); }
+// Whether another block, or the block's own MLP, has overwritten its rows by the time it goes backward.
+DEVICE bool is_earlier(int block) { return TAKE_TURNS || block < BLOCKS - 1; }
 
 constexpr float LAYER_NORM_EPSILON = 1e-5f;
 constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;

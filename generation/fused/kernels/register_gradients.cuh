@@ -54,15 +54,15 @@ DEVICE void add_to_classifier(const Thread& me, int w, RecentExamples recent, Su
     const u32 right = w % 4 / 2 * 32;    // the pair of column tiles that holds this square's
     const bool second = w % 2;
     Factor a, b;
-    load_matrices_transposed(a, recent.dz().address() + (across ^ (32u * (w / 4))));
-    load_matrices_transposed(b, recent.pooled().address() + (down ^ right));
+    ldmatrix_transposed(a, recent.dz().address() + (across ^ (32u * (w / 4))));
+    ldmatrix_transposed(b, recent.pooled().address() + (down ^ right));
     mma(classifier1, a, second ? b[2] : b[0], second ? b[3] : b[1]);
     if (w == 4 || w == 5) {
-        load_matrices_transposed(a, recent.dz().address() + (across ^ (32u * (w - 4))));
+        ldmatrix_transposed(a, recent.dz().address() + (across ^ (32u * (w - 4))));
         mma(classifier2, a, ONES, ONES);
     } else if (w != 7) {
-        load_matrices_transposed(a, recent.d_logit().address() + Matrix<RECENT, TILE>::across(me));
-        load_matrices_transposed(b, recent.active().address() + (down ^ right));
+        ldmatrix_transposed(a, recent.d_logit().address() + Matrix<RECENT, TILE>::across(me));
+        ldmatrix_transposed(b, recent.active().address() + (down ^ right));
         if (w == 6) b[0] = b[1] = b[2] = b[3] = ONES;
         mma(classifier2, a, second ? b[2] : b[0], second ? b[3] : b[1]);
     }
@@ -97,10 +97,10 @@ struct RegisterGradients {
         #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
             Factor a[2], b[2];
-            load_matrices_transposed(a[0], example.start + f.left + tile * f.left_step);
-            load_matrices_transposed(a[1], example.start + f.left_next + tile * f.left_step);
-            load_matrices_transposed(b[0], example.start + f.right + tile * f.right_step);
-            load_matrices_transposed(b[1], example.start + f.right_next + tile * f.right_step);
+            ldmatrix_transposed(a[0], example.start + f.left + tile * f.left_step);
+            ldmatrix_transposed(a[1], example.start + f.left_next + tile * f.left_step);
+            ldmatrix_transposed(b[0], example.start + f.right + tile * f.right_step);
+            ldmatrix_transposed(b[1], example.start + f.right_next + tile * f.right_step);
             #pragma unroll
             for (int i = 0; i < 2; i++) {
                 #pragma unroll
@@ -119,7 +119,7 @@ struct RegisterGradients {
         for (int tile = 0; tile < TOKEN_TILES; tile++) {
             Factor a, b;
             example.d_embedded().load_left_transposed(me, a, tile * TILE, 2 * me.warp);
-            load_matrices_transposed(b, patches.base + tile * TILE * PITCH<FEATURES> + patches.down(me));
+            ldmatrix_transposed(b, patches.base + tile * TILE * PITCH<FEATURES> + patches.down(me));
             mma(embedding[0], a, b[0], b[1]);
             mma(embedding[1], a, b[2], b[3]);
             mma(embedding[2], a, ONES, ONES);
@@ -129,7 +129,7 @@ struct RegisterGradients {
     // Adds the examples of a round to a block's gradients, and to the embedding's when that block is the first.
     template <Part, class Memory>
     DEVICE void add_examples(
-        const Thread& me, const Memory& memory, int block, int, const PerGroup<int>& tiles, int buffer
+        const Thread& me, const Memory& memory, int block, int, const PerGroup<int>& tiles, int stage
     ) {
         #pragma unroll 1
         for (int group = 0; group < GROUPS; group++) {
@@ -139,7 +139,7 @@ struct RegisterGradients {
                 else add_block<0, count.value>(me, example);
             });
             if constexpr (IMAGES) {
-                if (block == 0) add_embedding(me, example, memory.inputs(group)[buffer]);
+                if (block == 0) add_embedding(me, example, memory.inputs(group)[stage]);
             }
         }
     }

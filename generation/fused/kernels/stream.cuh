@@ -4,38 +4,38 @@
 // LayerNorms that read the stream divide it out (norm.cuh).
 //
 // While an MLP works, a lane keeps its numbers in registers; in evaluation always. While attention works, which needs
-// these registers, they wait as floats:
+// these registers, they are spilled as floats:
 //
-//     warp-specialized (ROLES)    in shared memory that is free at the time: forward where `hidden` will be, backward
-//                                 where dy and x2 were
-//     otherwise                   in device memory (parking.cuh), since dy and x2 are still to be added to gradients
+//     if WARP_SPECIALIZED    to shared memory that is free at the time: forward where `hidden` will be, backward where
+//                            dy and x2 were
+//     otherwise              to device memory (spill_buffer.cuh), since dy and x2 are still to be added to gradients
 //
 // A lane reads back what it wrote, and a warp's numbers lie within its own 16 rows of those matrices, so no barrier is
 // needed.
 #pragma once
-#include "parking.cuh"
+#include "spill_buffer.cuh"
 
 constexpr u32 HALF_STREAM = WARP * DIM / 4 * FLOAT;  // bytes of half of a warp's rows
 
 struct Stream {
     u32 start, pitch;   // of the matrix whose rows are used
     u32 second;         // from the first half of a warp's numbers to the second
-    Parking parking;
+    SpillBuffer spill_buffer;
 
-    DEVICE void put(const Thread& me, const Rows<DIM>& rows) const {
-        if constexpr (ROLES) {
+    DEVICE void spill(const Thread& me, const Rows<DIM>& rows) const {
+        if constexpr (WARP_SPECIALIZED) {
             #pragma unroll
             for (int j = 0; j < DIM / 8; j++) store_floats(at(me, j), rows[j]);
         } else {
-            parking.put(Parking::STREAM, rows);
+            spill_buffer.spill(SpillBuffer::STREAM, rows);
         }
     }
-    DEVICE void get(const Thread& me, Rows<DIM>& rows) const {
-        if constexpr (ROLES) {
+    DEVICE void reload(const Thread& me, Rows<DIM>& rows) const {
+        if constexpr (WARP_SPECIALIZED) {
             #pragma unroll
             for (int j = 0; j < DIM / 8; j++) load_floats(rows[j], at(me, j));
         } else {
-            parking.get(Parking::STREAM, rows);
+            spill_buffer.reload(SpillBuffer::STREAM, rows);
         }
     }
 

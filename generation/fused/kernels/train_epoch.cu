@@ -7,43 +7,44 @@
 //                 its rows are added to the weight gradients                                            (gradients.cuh)
 //         the weights are updated                                                                          (update.cuh)
 //
-// There are two ways to divide this among the warps: all do the same, in rounds of one or two examples (rounds.cuh), or
-// some process three examples and others add up the gradients (roles.cuh, ROLES).
+// There are two ways to divide this among the warps: all do the same, in rounds of one or two examples
+// (unspecialized.cuh), or producers process three examples and consumers add up the gradients (warp_specialized.cuh).
 //
 // Tokens are read from device memory, and the optimizer's numbers are read and written there once per step; rows and
-// gradients that do not fit on the chip wait there (parking.cuh, GRADIENTS_WAIT). Weights stay in shared memory for a
-// whole step if all of them fit (ALL_WEIGHTS). Nothing depends on other thread blocks, so a run's bytes do not depend
-// on its population.
+// gradients that do not fit on the chip are spilled there (spill_buffer.cuh, SPILL_GRADIENTS). Weights stay in shared
+// memory for a whole step if all of them fit (ALL_WEIGHTS). Nothing depends on other thread blocks, so a run's bytes do
+// not depend on its population.
 #include "gradients.cuh"
-#include "handouts.cuh"
 #include "language_gradients.cuh"
+#include "producer_storage.cuh"
 
 constexpr int TRAIN_THREADS = WARPS * WARP;
-constexpr long long PARKED_WORDS = Parking::WORDS + Gradients::WORDS + LanguageGradients::WORDS;  // of device memory
+// A model's scratch memory on the device: spills and gradients.
+constexpr long long WORKSPACE_WORDS = SpillBuffer::WORDS + Gradients::WORDS + LanguageGradients::WORDS;
 
-// Buffers that the tokens of a group's examples are copied to.
-struct InputBuffers {
+// Where the tokens of a group's examples are copied to, those of the next one while this one's are still needed.
+struct InputStages {
     static constexpr int COUNT = LEARNS_EMBEDDING ? 2 : 1;  // for weight gradients, tokens are needed to the end
     static constexpr u32 BYTES = COUNT * InputRows::BYTES;
     u32 start;
-    DEVICE InputRows operator[](int turn) const { return {start + (COUNT > 1 ? turn : 0) * InputRows::BYTES, 0}; }
+    DEVICE InputRows operator[](int stage) const { return {start + (COUNT > 1 ? stage : 0) * InputRows::BYTES, 0}; }
 };
 
 // Shared memory:  weights │ classifier's rows of 16 examples │ losses │ sums │ tokens │ example of group 0, 1 ...
-// With ROLES there are rows and losses of 32 examples, since groups run ahead of the adders, followed by │ handouts. A
-// language model has neither the classifier's rows nor sums over tokens, and each of its warps a loss.
+// If WARP_SPECIALIZED, there are rows and losses of 32 examples, since producers run ahead, followed by │ producers'
+// storage. A language model has neither the classifier's rows nor sums over tokens, and each of its warps a loss.
 struct TrainMemory {
     static constexpr u32 RECENT_EXAMPLES = Weights::BYTES;
-    static constexpr int SETS = ROLES ? 2 : 1;                         // of 16 recent examples
+    static constexpr int SETS = WARP_SPECIALIZED ? 2 : 1;              // of 16 recent examples
     static constexpr u32 LOSSES = RECENT_EXAMPLES + (CAUSAL ? 0 : SETS * RecentExamples::BYTES);
     static constexpr u32 WARP_LOSS = 16, LOSS = CAUSAL ? GROUP_WARPS * WARP_LOSS : 16;  // bytes apart
-    static constexpr int LOSSES_KEPT = CAUSAL ? 8 : ROLES ? SETS * RECENT : GROUPS * GROUP_WARPS;  // or those of a round
+    static constexpr int LOSSES_KEPT = CAUSAL ? 8 : WARP_SPECIALIZED ? SETS * RECENT : GROUPS * GROUP_WARPS;
     static constexpr u32 TOTALS = LOSSES + LOSSES_KEPT * LOSS;         // of the epoch, even and odd examples apart
-    static constexpr u32 HANDOUTS = (TOTALS + 2 * DOUBLE + 127) / 128 * 128;
-    static constexpr u32 SUMS = HANDOUTS + (ROLES ? GROUPS * Handouts::BYTES : 0);
+    static constexpr u32 STORAGE = (TOTALS + 2 * DOUBLE + 127) / 128 * 128;
+    static constexpr u32 SUMS = STORAGE + (WARP_SPECIALIZED ? GROUPS * ProducerStorage::BYTES : 0);
     static constexpr u32 INPUTS = SUMS + (CAUSAL ? 0 : GROUPS * TokenSums::BYTES);
     static constexpr u32 LINE = larger(128u, PITCH<HIDDEN>);
-    static constexpr u32 EXAMPLES = (INPUTS + GROUPS * InputBuffers::BYTES + LINE - 1) / LINE * LINE;
+    static constexpr u32 EXAMPLES = (INPUTS + GROUPS * InputStages::BYTES + LINE - 1) / LINE * LINE;
     static constexpr u32 BYTES = EXAMPLES + GROUPS * Example::BYTES;
     u32 start;
 
@@ -53,9 +54,9 @@ struct TrainMemory {
     }
     DEVICE u32 loss(int i) const { return start + LOSSES + i % LOSSES_KEPT * LOSS; }
     DEVICE u32 total(int i) const { return start + TOTALS + i % 2 * DOUBLE; }
-    DEVICE Handouts handouts(int group) const { return {start + HANDOUTS + group * Handouts::BYTES}; }
+    DEVICE ProducerStorage storage(int group) const { return {start + STORAGE + group * ProducerStorage::BYTES}; }
     DEVICE TokenSums sums(int group) const { return {start + SUMS + group * TokenSums::BYTES}; }
-    DEVICE InputBuffers inputs(int group) const { return {start + INPUTS + group * InputBuffers::BYTES}; }
+    DEVICE InputStages inputs(int group) const { return {start + INPUTS + group * InputStages::BYTES}; }
     DEVICE Example example(int group) const { return {start + EXAMPLES + group * Example::BYTES}; }
 };
 static_assert(TrainMemory::BYTES <= SHARED_BYTES, "a thread block has no more shared memory");
@@ -79,7 +80,7 @@ struct TrainArguments {
     int steps;
     int batch;
     int first_step;
-    u32* parked;                  // [models, PARKED_WORDS]
+    u32* workspace;                  // [models, WORKSPACE_WORDS]
     const u32* packs;             // [steps, batch] Pack, the first pack_counts of each step
     const int* pack_counts;       // [steps]
 
@@ -98,12 +99,12 @@ struct TrainArguments {
     }
 };
 
-// Requirements of a launch: threads per thread block, bytes of shared memory and of arguments, a model's parked words.
+// Requirements of a launch: threads per thread block, bytes of shared memory and of arguments, words of workspace.
 extern "C" __global__ void train_epoch_needs(int* needs) {
     needs[0] = TRAIN_THREADS;
     needs[1] = TrainMemory::BYTES;
     needs[2] = sizeof(TrainArguments);
-    needs[3] = PARKED_WORDS;
+    needs[3] = WORKSPACE_WORDS;
 }
 
 DEVICE Optimizer optimizer_of(const TrainArguments& arguments, int model) {
@@ -118,7 +119,7 @@ DEVICE Optimizer optimizer_of(const TrainArguments& arguments, int model) {
 
 // Zeros for tokens that no copy writes, and for the sums of losses.
 DEVICE void clear(const TrainMemory& memory) {
-    for (u32 i = thread_index(); i < GROUPS * InputBuffers::BYTES / FLOAT; i += TRAIN_THREADS) {
+    for (u32 i = thread_index(); i < GROUPS * InputStages::BYTES / FLOAT; i += TRAIN_THREADS) {
         store_word(memory.inputs(0).start + i * FLOAT, 0);
     }
     if (thread_index() < 2) store_double(memory.total(thread_index()), 0.0);
@@ -148,17 +149,17 @@ DEVICE double mean_loss(const TrainArguments& arguments, const TrainMemory& memo
 }
 
 // Starts copying this warp's tile of pack k of a step.
-DEVICE void start_pack(
+DEVICE void prefetch_pack(
     const Thread& me, const TrainArguments& arguments, int step, int k, InputRows input
 ) {
     const Pack pack = arguments.pack(step, k);
     if (me.tile >= pack.all_tiles()) return;
     const int example = pack.example_of(me.tile);
-    start_tokens(me, arguments.example(step * arguments.batch + pack.first + example), input, example * pack.tiles);
+    prefetch_tokens(me, arguments.example(step * arguments.batch + pack.first + example), input, example * pack.tiles);
 }
 
 #if EXAMPLES_AT_ONCE == 3
-#include "roles.cuh"
+#include "warp_specialized.cuh"
 #else
-#include "rounds.cuh"
+#include "unspecialized.cuh"
 #endif

@@ -128,14 +128,14 @@ DEVICE void load_block(const float* flat, Weights weights, const Loader& loader,
     load_biases(block_flat + FLAT_FC2_BIAS, block.fc2_bias(), loader);
 }
 
-// Where blocks take turns: loads the weights of block b unless they are there. Called by the whole thread block.
+// Where blocks take turns: loads the weights of block b unless they are resident. Called by the whole thread block.
 constexpr int NO_BLOCK = -1;
-DEVICE void bring_block(const float* flat, Weights weights, const Loader& loader, int b, int& there) {
-    if (ALL_WEIGHTS || there == b) return;
+DEVICE void make_resident(const float* flat, Weights weights, const Loader& loader, int b, int& resident) {
+    if (ALL_WEIGHTS || resident == b) return;
     thread_block_barrier();  // all have read the previous block's
     load_block(flat, weights, loader, b);
     thread_block_barrier();
-    there = b;
+    resident = b;
 }
 
 // All weights of a model, except those of blocks that take turns; classes that do not exist get zeros.

@@ -1,5 +1,5 @@
 // Both kernels of the fused engine as plain functions of a shared library; the arguments are those of the kernels.
-#include "machine.cuh"
+#include "ptx.cuh"
 
 #include "evaluate.cu"
 #include "train_epoch.cu"

@@ -1,8 +1,8 @@
-// Weight gradients in the registers of the adders, four warps without an example of their own (ROLES), for a whole
-// step: those of at most two blocks of the paper's dimensions.
+// Weight gradients in the registers of the four consumer warps (WARP_SPECIALIZED), for a whole step: those of at most
+// two blocks of the paper's dimensions.
 //
-// A block's six matrices are eight squares of 32×32. Adder g has square g, of the attention, and square 4 + g, of the
-// MLP:
+// A block's six matrices are eight squares of 32×32. Consumer warp g has square g, of the attention, and square 4 + g,
+// of the MLP:
 //
 //     square    0        1        2        3            4, 5                  6, 7
 //     dW        query    key      value    output       fc1, upper and lower  fc2, left and right half
@@ -10,8 +10,8 @@
 //
 // Biases are the same with x = 1: fc1's belong to squares 4 and 5, fc2's to square 6. The embedding (images only)
 // belongs to squares 0 and 1, the classifier to all, from the rows of the last 16 examples. Of a language model's
-// unembedding adder g has eight columns; its embedding does not fit (language_gradients.cuh). After the last example of a
-// step the gradients are written to device memory, where every warp reads those of the weights that it updates.
+// unembedding consumer warp g has eight columns; its embedding does not fit (language_gradients.cuh). After the last
+// example of a step the gradients are written to device memory, where every warp reads those of the weights it updates.
 #pragma once
 #include "register_gradients.cuh"
 
@@ -43,7 +43,7 @@ struct Writer {
     }
 };
 
-struct AdderGradients {
+struct ConsumerGradients {
     static constexpr int PARTS = 2;                 // attention and MLP, a square each
     static constexpr int WORDS = (PARAMETERS + 3) / 4 * 4;  // of device memory
     Sums square[PARTS][BLOCKS][2][4];               // [rows 16·i][columns 8·j]
@@ -85,7 +85,7 @@ struct AdderGradients {
         for (int tile = 0; tile < TOKEN_TILES; tile++) {
             Factor a, b;
             example.d_embedded().load_left_transposed(me, a, tile * TILE, 2 * g);
-            load_matrices_transposed(b, patches.base + tile * TILE * PITCH<FEATURES> + patches.down(me));
+            ldmatrix_transposed(b, patches.base + tile * TILE * PITCH<FEATURES> + patches.down(me));
             mma(embedding[0], a, b[0], b[1]);
             mma(embedding[1], a, b[2], b[3]);
             mma(embedding[2], a, ONES, ONES);
@@ -102,11 +102,11 @@ struct AdderGradients {
 
     // Adds one window to the gradient of the unembedding: dU = d_logitᵀ·x̂.
     DEVICE void add_logits(const Thread& me, int g, LogitRows rows) {
-        static_assert(DIM == 8 * ADDERS || !CAUSAL, "each adder has eight columns");
+        static_assert(DIM == 8 * CONSUMER_WARPS || !CAUSAL, "each consumer warp has eight columns");
         #pragma unroll 1
         for (int tile = 0; tile < TOKEN_TILES; tile += 2) {
             Factor b;  // eight columns of 32 tokens: the right factors of two tiles
-            load_matrices_transposed(b, rows.normalized().address() + chunk_at<DIM>(tile * TILE + me.lane, g));
+            ldmatrix_transposed(b, rows.normalized().address() + chunk_at<DIM>(tile * TILE + me.lane, g));
             #pragma unroll
             for (int i = 0; i < 2 * VOCABULARY_TILES; i++) {
                 const int v = i % larger(VOCABULARY_TILES, 1), second = i / larger(VOCABULARY_TILES, 1);
@@ -118,7 +118,7 @@ struct AdderGradients {
         }
     }
 
-    DEVICE void write_down(const Thread& me, int g, float* flat) const {
+    DEVICE void write_out(const Thread& me, int g, float* flat) const {
         const Writer write = {me, flat};
         #pragma unroll
         for (int part = 0; part < PARTS; part++) {
@@ -179,9 +179,9 @@ struct AdderGradients {
     static DEVICE void load_factors(
         Factor (&a)[2], Factor (&b)[2], const FactorAddresses& f, Example example, int tile
     ) {
-        load_matrices_transposed(a[0], example.start + f.left + tile * f.left_step);
-        load_matrices_transposed(b[0], example.start + f.right + tile * f.right_step);
-        load_matrices_transposed(b[1], example.start + f.right_next + tile * f.right_step);
-        load_matrices_transposed(a[1], example.start + f.left_next + tile * f.left_step);
+        ldmatrix_transposed(a[0], example.start + f.left + tile * f.left_step);
+        ldmatrix_transposed(b[0], example.start + f.right + tile * f.right_step);
+        ldmatrix_transposed(b[1], example.start + f.right_next + tile * f.right_step);
+        ldmatrix_transposed(a[1], example.start + f.left_next + tile * f.left_step);
     }
 };

@@ -1,4 +1,4 @@
-// The functions of generation/fused/kernels/machine.cuh on a CPU: the kernels can be run and checked without a GPU.
+// The functions of generation/fused/kernels/ptx.cuh on a CPU: the kernels can be run and checked without a GPU.
 //
 // Every lane is a fiber. A function of a whole warp (matrix products, matrix loads, shuffles) makes its lanes wait for
 // each other, and the last to arrive computes it for all. Barriers work the same way. Warps are resumed in a
@@ -6,8 +6,8 @@
 // as a race: every access to shared memory is checked against the last accesses of the other warps and the barriers
 // since. Copies from device memory are made when they are waited for, no sooner. A barrier that some threads never
 // reach ends the program.
-#ifndef MACHINE
-#define MACHINE
+#ifndef PTX
+#define PTX
 #include <setjmp.h>
 #include <ucontext.h>
 
@@ -147,13 +147,13 @@ inline void merge_clocks(int first, int count) {
 }
 
 // A barrier between warps that only arrive and warps that wait for them.
-struct Handover : BarrierState {
+struct SplitBarrier : BarrierState {
     u32 known[MOST_WARPS];
     bool waits[MOST_WARPS];
 };
-static Handover handovers[16];
+static SplitBarrier split_barriers[16];
 
-inline void join_handover(Handover& barrier, int warp, bool waits, int expected) {
+inline void arrive_at(SplitBarrier& barrier, int warp, bool waits, int expected) {
     for (int v = 0; v < MOST_WARPS; v++) {
         if (clocks[warp][v] > barrier.known[v]) barrier.known[v] = clocks[warp][v];
     }
@@ -202,10 +202,10 @@ inline void run_thread_block() {
     forget_accesses();
     for (auto& warp : warps) warp.arrived = 0;
     for (auto& barrier : barriers) barrier.arrived = 0;
-    for (auto& handover : handovers) {
-        handover.arrived = 0;
-        std::memset(handover.known, 0, sizeof handover.known);
-        std::memset(handover.waits, 0, sizeof handover.waits);
+    for (auto& barrier : split_barriers) {
+        barrier.arrived = 0;
+        std::memset(barrier.known, 0, sizeof barrier.known);
+        std::memset(barrier.waits, 0, sizeof barrier.waits);
     }
     for (int i = 0; i < threads; i++) {
         Fiber& fiber = fibers[i];
@@ -362,18 +362,18 @@ inline void load_with(u32 (&r)[4], u32 address, const char* operation, void (*ac
     together(operation, act);
     for (int i = 0; i < 4; i++) r[i] = warp.out[current % LANES][i];
 }
-inline void load_matrices(u32 (&r)[4], u32 address) {
-    load_with(r, address, "load_matrices", [](WarpState& w) { gather_matrices(w, false); });
+inline void ldmatrix(u32 (&r)[4], u32 address) {
+    load_with(r, address, "ldmatrix", [](WarpState& w) { gather_matrices(w, false); });
 }
-inline void load_matrices_transposed(u32 (&r)[4], u32 address) {
-    load_with(r, address, "load_matrices_transposed", [](WarpState& w) { gather_matrices(w, true); });
+inline void ldmatrix_transposed(u32 (&r)[4], u32 address) {
+    load_with(r, address, "ldmatrix_transposed", [](WarpState& w) { gather_matrices(w, true); });
 }
 
-inline void store_matrices(u32 address, const u32 (&r)[4]) {
+inline void stmatrix(u32 address, const u32 (&r)[4]) {
     WarpState& warp = warps[current / LANES];
     for (int i = 0; i < 4; i++) warp.in[current % LANES][i] = r[i];
     warp.in[current % LANES][4] = address;
-    together("store_matrices", [](WarpState& w) {
+    together("stmatrix", [](WarpState& w) {
         for (int l = 0; l < LANES; l++) {
             for (int m = 0; m < 4; m++) std::memcpy(to_write(w.in[8 * m + l / 4][4], 16) + 4 * (l % 4), &w.in[l][m], 4);
         }
@@ -389,9 +389,9 @@ inline u32 from_other(u32 x, int lane) {
     });
     return warp.out[current % LANES][0];
 }
-inline u32 exchange(u32 x, int mask) { return from_other(x, current % LANES ^ mask); }
-inline float exchange(float x, int mask) { return as_float(from_other(as_word(x), current % LANES ^ mask)); }
-inline float from_lane(float x, int lane) { return as_float(from_other(as_word(x), lane)); }
+inline u32 shuffle_xor(u32 x, int mask) { return from_other(x, current % LANES ^ mask); }
+inline float shuffle_xor(float x, int mask) { return as_float(from_other(as_word(x), current % LANES ^ mask)); }
+inline float shuffle(float x, int lane) { return as_float(from_other(as_word(x), lane)); }
 
 inline void warp_barrier() { together("warp_barrier", [](WarpState&) {}); }
 inline void thread_block_barrier() {
@@ -403,16 +403,16 @@ inline void group_barrier(int group) {
 
 inline void arrive(int barrier) {
     warps[current / LANES].in[current % LANES][0] = barrier;
-    together("arrive", [](WarpState& w) { join_handover(handovers[w.in[0][0]], current / LANES, false, 256); });
+    together("arrive", [](WarpState& w) { arrive_at(split_barriers[w.in[0][0]], current / LANES, false, 256); });
 }
-inline void await(int barrier) {
-    const unsigned long generation = handovers[barrier].generation;
+inline void wait(int barrier) {
+    const unsigned long generation = split_barriers[barrier].generation;
     warps[current / LANES].in[current % LANES][0] = barrier;
-    together("await", [](WarpState& w) { join_handover(handovers[w.in[0][0]], current / LANES, true, 256); });
-    while (handovers[barrier].generation == generation) pause();
+    together("wait", [](WarpState& w) { arrive_at(split_barriers[w.in[0][0]], current / LANES, true, 256); });
+    while (split_barriers[barrier].generation == generation) pause();
 }
-template <int COUNT> inline void take_registers() {}
-template <int COUNT> inline void leave_registers() {}
+template <int COUNT> inline void warpgroup_reg_alloc() {}
+template <int COUNT> inline void warpgroup_reg_dealloc() {}
 
 // ---- memory -------------------------------------------------------------------------------------------------------
 
@@ -454,11 +454,11 @@ inline double load_double(u32 address) {
     std::memcpy(&x, to_read(address, 8), 8);
     return x;
 }
-inline void start_copy(u32 address, const void* source) {
+inline void cp_async(u32 address, const void* source) {
     to_write(address, 16);  // it may be written at any time from now on
     copies[current].push_back({address, source});
 }
-inline void copies_done() {
+inline void cp_async_wait_all() {
     for (const Copy& copy : copies[current]) std::memcpy(to_write(copy.address, 16), copy.source, 16);
     copies[current].clear();
 }

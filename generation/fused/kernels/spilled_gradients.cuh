@@ -1,5 +1,5 @@
-// Weight gradients that wait in device memory (GRADIENTS_WAIT): for transformers whose gradients do not fit into the
-// registers of eight warps for a whole step.
+// Weight gradients that are spilled to device memory between rounds (SPILL_GRADIENTS): for transformers whose gradients
+// do not fit into the registers of eight warps for a whole step.
 //
 // Every matrix is cut into square pieces: warp p % 8 computes piece p. After a block's backward pass the warp reads the
 // sums over the step's earlier examples (or starts from zero), adds the new ones, and writes the sums back. A lane
@@ -80,11 +80,11 @@ template <int SIDE> struct Piece {
         for (int tile = 0; tile < GROUP_WARPS; tile++) {
             if (tile >= tiles) break;
             Factor a[2], b[2];
-            load_matrices_transposed(a[0], left.start + tile * left.step);
-            load_matrices_transposed(b[0], right.start + tile * right.step);
+            ldmatrix_transposed(a[0], left.start + tile * left.step);
+            ldmatrix_transposed(b[0], right.start + tile * right.step);
             if (TILES == 2) {
-                load_matrices_transposed(a[1], left.next + tile * left.step);
-                load_matrices_transposed(b[1], right.next + tile * right.step);
+                ldmatrix_transposed(a[1], left.next + tile * left.step);
+                ldmatrix_transposed(b[1], right.next + tile * right.step);
             }
             #pragma unroll
             for (int i = 0; i < TILES; i++) {
@@ -117,7 +117,7 @@ template <int SIDE> struct Piece {
     }
 };
 
-struct WaitingGradients {
+struct SpilledGradients {
     static constexpr int SIDE = DIM % 32 || INNER % 32 || HIDDEN % 32 ? 16 : 32;
     static constexpr int DIM_PIECES = DIM / SIDE, INNER_PIECES = INNER / SIDE, HIDDEN_PIECES = HIDDEN / SIDE;
     // pieces of a block: query, key and value, output, fc1, fc2; and 16 × 16 pieces of the other matrices
@@ -132,7 +132,7 @@ struct WaitingGradients {
     static constexpr int WORDS = OTHERS + (EMBEDDING_TILES + CLASSIFIER_TILES) * Piece<TILE>::WORDS;
     u32* start;  // of the model's WORDS
 
-    DEVICE explicit WaitingGradients(u32* place) : start(place) {}
+    DEVICE explicit SpilledGradients(u32* place) : start(place) {}
     DEVICE void reset() const {}  // the first examples of a step start from zero
 
     DEVICE u32* block_piece(int block, int piece) const {
@@ -212,7 +212,7 @@ struct WaitingGradients {
     // first block.
     template <Part PART, class Memory>
     DEVICE void add_examples(
-        const Thread& me, const Memory& memory, int block, int first_pack, const PerGroup<int>& tiles, int buffer
+        const Thread& me, const Memory& memory, int block, int first_pack, const PerGroup<int>& tiles, int stage
     ) const {
         constexpr int first = PART == MLP ? OUTPUT_END : 0, end = PART == ATTENTION ? OUTPUT_END : BLOCK_PIECES;
         #pragma unroll 1
@@ -239,7 +239,7 @@ struct WaitingGradients {
             #pragma unroll 1
             for (int group = 0; group < GROUPS; group++) {
                 const Source left = from.left.behind(memory.example(group).start);
-                const Source right = from.right.behind(memory.inputs(group)[buffer].address());
+                const Source right = from.right.behind(memory.inputs(group)[stage].address());
                 sums.add(left, right, from.biased, TOKEN_TILES);
             }
             sums.write(place, from.biased);

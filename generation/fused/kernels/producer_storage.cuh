@@ -1,25 +1,25 @@
-// Shared memory of a group of workers (ROLES): from the adders, the facts and dropout masks of its example and, in
-// turn, of the next one; and the group's own BlockMemory of the block before the last.
+// Shared memory of a group of producer warps (WARP_SPECIALIZED): two stages of facts and dropout masks, for its example
+// and its next one, which consumer warps write; and the group's own BlockMemory of the block before the last, spilled.
 #pragma once
 #include "forward.cuh"
 
-struct Handouts {
-    static constexpr u32 MASKS = 64, NEXT_TURN = MASKS + (1 + BLOCKS) * GROUP_THREADS * FLOAT;
-    static constexpr u32 MEMORY = 2 * NEXT_TURN, BYTES = MEMORY + (2 + HEADS) * ROWS * FLOAT;
+struct ProducerStorage {
+    static constexpr u32 MASKS = 64, STAGE_BYTES = MASKS + (1 + BLOCKS) * GROUP_THREADS * FLOAT;
+    static constexpr u32 MEMORY = 2 * STAGE_BYTES, BYTES = MEMORY + (2 + HEADS) * ROWS * FLOAT;
     static_assert(BYTES % 128 == 0, "the next data start at a multiple of 128 bytes");
     u32 start;
 
     // with PACKS each tile has its own facts, and a pack beside them
-    DEVICE u32 facts(const Thread& me, int turn) const {
-        return start + turn * NEXT_TURN + (PACKS ? me.tile * (MASKS / GROUP_WARPS) : 0);
+    DEVICE u32 facts(const Thread& me, int stage) const {
+        return start + stage * STAGE_BYTES + (PACKS ? me.tile * (MASKS / GROUP_WARPS) : 0);
     }
-    DEVICE u32 pack(const Thread& me, int turn) const { return facts(me, turn) + FLOAT; }
-    DEVICE u32 masks(const Thread& me, int turn) const {
-        return start + turn * NEXT_TURN + MASKS + (me.tile * WARP + me.lane) * FLOAT;
+    DEVICE u32 pack(const Thread& me, int stage) const { return facts(me, stage) + FLOAT; }
+    DEVICE u32 masks(const Thread& me, int stage) const {
+        return start + stage * STAGE_BYTES + MASKS + (me.tile * WARP + me.lane) * FLOAT;
     }
 
     // All lanes of a row have the same numbers, so each stores one of them.
-    DEVICE void put(const Thread& me, const BlockMemory& memory) const {
+    DEVICE void spill(const Thread& me, const BlockMemory& memory) const {
         const int own = me.pair / 2;
         #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -29,7 +29,7 @@ struct Handouts {
             if (own < 2 + HEADS) store_float(at(me, own, half), number);
         }
     }
-    DEVICE void get(const Thread& me, BlockMemory& memory) const {
+    DEVICE void reload(const Thread& me, BlockMemory& memory) const {
         #pragma unroll
         for (int half = 0; half < 2; half++) {
             memory.r1[half] = load_float(at(me, 0, half));

@@ -19,10 +19,10 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
     const Weights weights = memory.weights();
     const RecentExamples recent = memory.recent();
     const TokenSums sums = memory.sums(me.group);
-    const InputBuffers inputs = memory.inputs(me.group);
-    const bool works = GROUPS * GROUP_WARPS == WARPS || me.group < GROUPS;  // on an example
+    const InputStages inputs = memory.inputs(me.group);
+    const bool active = GROUPS * GROUP_WARPS == WARPS || me.group < GROUPS;  // on an example
     Example example = memory.example(me.group);
-    example.parking = {arguments.parked + model * PARKED_WORDS};
+    example.spill_buffer = {arguments.workspace + model * WORKSPACE_WORDS};
     const Optimizer rule = optimizer_of(arguments, model);
     Dropout dropout;
     dropout.seed = arguments.seeds[model];
@@ -30,21 +30,21 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
     dropout.epsilon = arguments.epsilons[model];
 
     const Loader all_threads = {thread_index(), TRAIN_THREADS};
-    int there = NO_BLOCK;  // the block whose weights are in shared memory, where blocks take turns
+    int resident = NO_BLOCK;  // the block whose weights are in shared memory, where blocks take turns
     load_weights(rule.weights, weights, all_threads);
     clear(memory);
     thread_block_barrier();
 
-    int buffer = 0;
+    int stage = 0;
     // one round ahead, so that no warp waits for device memory
     u32 next_facts = 0;
-    if (works) {
-        start_pack(me, arguments, 0, me.group, inputs[buffer]);
+    if (active) {
+        prefetch_pack(me, arguments, 0, me.group, inputs[stage]);
         next_facts = facts_of(me, arguments, 0, me.group);
     }
-    Gradients gradients(arguments.parked + model * PARKED_WORDS + Parking::WORDS);
+    Gradients gradients(arguments.workspace + model * WORKSPACE_WORDS + SpillBuffer::WORDS);
     const LanguageGradients language = {
-        (float*)(arguments.parked + model * PARKED_WORDS + Parking::WORDS + Gradients::WORDS)};
+        (float*)(arguments.workspace + model * WORKSPACE_WORDS + SpillBuffer::WORDS + Gradients::WORDS)};
     #pragma unroll 1
     for (int step = 0; step < arguments.steps; step++) {
         const int packs = arguments.packs_of(step);
@@ -61,27 +61,27 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
             dropout.start_example(me, mine.rank, own * pack.tiles);
 
             Rows<DIM> x;
-            if (works) embed(me, x, weights, inputs[buffer], arguments.vectors(model));
-            buffer = 1 - buffer;
+            if (active) embed(me, x, weights, inputs[stage], arguments.vectors(model));
+            stage = 1 - stage;
             const bool same = first + GROUPS < packs;  // the next round is of this step
-            if (works && (same || step + 1 < arguments.steps)) {
+            if (active && (same || step + 1 < arguments.steps)) {
                 const int next_step = same ? step : step + 1, next = (same ? first + GROUPS : 0) + me.group;
-                start_pack(me, arguments, next_step, next, inputs[buffer]);
+                prefetch_pack(me, arguments, next_step, next, inputs[stage]);
                 next_facts = facts_of(me, arguments, next_step, next);
             }
-            const u32 kept_first = works ? drop(me, x, dropout, 0) : 0;
+            const u32 kept_first = active ? drop(me, x, dropout, 0) : 0;
 
             BlockMemory block_memory = {}, earlier;
             #pragma unroll 1
             for (int from = 0; from < BLOCKS; from += Weights::RESIDENT) {
-                bring_block(rule.weights, weights, all_threads, from, there);
-                if (works) with_tokens(me, mine.length, pack, [&](const auto& tokens) {
+                make_resident(rule.weights, weights, all_threads, from, resident);
+                if (active) with_tokens(me, mine.length, pack, [&](const auto& tokens) {
                     #pragma unroll 1
                     for (int block = from; block < from + Weights::RESIDENT; block++) {
-                        if (!GRADIENTS_WAIT) earlier = block_memory;
+                        if (!SPILL_GRADIENTS) earlier = block_memory;
                         const BlockPlaces places = example.places(block);
                         forward_block<true>(me, tokens, x, block, weights.block(block), places, dropout, block_memory);
-                        if (GRADIENTS_WAIT && is_earlier(block)) put_memory(example.parking, block, block_memory);
+                        if (SPILL_GRADIENTS && is_earlier(block)) spill(example.spill_buffer, block, block_memory);
                     }
                     if (CAUSAL || from + Weights::RESIDENT < BLOCKS) return;
                     const float loss =
@@ -90,8 +90,8 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
                 });
             }
             if constexpr (CAUSAL) {
-                const InputRows own = inputs[1 - buffer];
-                if (works) with_tokens(me, mine.length, pack, [&](const auto& tokens) {
+                const InputRows own = inputs[1 - stage];
+                if (active) with_tokens(me, mine.length, pack, [&](const auto& tokens) {
                     const Window window = {own.base, own.offset};
                     const float loss = finish_window(me, tokens, weights, example.logits(), window, dropout.epsilon, x);
                     if (tokens.busy && me.lane == 0) store_float(memory.loss(i) + me.tile * memory.WARP_LOSS, loss);
@@ -103,32 +103,32 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
 
             #pragma unroll 1
             for (int block = BLOCKS - 1; block >= 0; block--) {
-                bring_block(rule.weights, weights, all_threads, block, there);
-                if (GRADIENTS_WAIT && is_earlier(block) && works) get_memory(example.parking, block, block_memory);
+                make_resident(rule.weights, weights, all_threads, block, resident);
+                if (SPILL_GRADIENTS && is_earlier(block) && active) reload(example.spill_buffer, block, block_memory);
                 if constexpr (TAKE_TURNS) {
-                    if (works) with_tokens(me, mine.length, pack, [&](const auto& tokens) {
+                    if (active) with_tokens(me, mine.length, pack, [&](const auto& tokens) {
                         backward_block<MLP>(me, tokens, block, weights.block(block), example, block_memory, dropout, x);
                     });
                     thread_block_barrier();
-                    gradients.add_examples<MLP>(me, memory, block, first, tiles, 1 - buffer);
+                    gradients.add_examples<MLP>(me, memory, block, first, tiles, 1 - stage);
                     thread_block_barrier();
                 }
                 constexpr Part rest = TAKE_TURNS ? ATTENTION : WHOLE;
-                if (works) with_tokens(me, mine.length, pack, [&](const auto& tokens) {
+                if (active) with_tokens(me, mine.length, pack, [&](const auto& tokens) {
                     backward_block<rest>(me, tokens, block, weights.block(block), example, block_memory, dropout, x);
                 });
-                if (!GRADIENTS_WAIT) block_memory = earlier;
-                if (LEARNS_EMBEDDING && block == 0 && works) {
+                if (!SPILL_GRADIENTS) block_memory = earlier;
+                if (LEARNS_EMBEDDING && block == 0 && active) {
                     PackedRows<DIM> rows;
                     drop_others(x, kept_first);
                     pack_rows(rows, x);
                     store_rows(me, example.d_embedded(), rows);
                 }
                 thread_block_barrier();
-                gradients.add_examples<rest>(me, memory, block, first, tiles, 1 - buffer);
+                gradients.add_examples<rest>(me, memory, block, first, tiles, 1 - stage);
                 if constexpr (CAUSAL) {
                     if (block == 0) {
-                        language.add_embedding(me, me.warp, WARPS, memory, GROUPS, buffer ? 0 : ~0, first == 0);
+                        language.add_embedding(me, me.warp, WARPS, memory, GROUPS, stage ? 0 : ~0, first == 0);
                     }
                 } else if (block == 0 && (pack1.first + pack1.examples) % RECENT == 0) {  // 16 more are complete
                     gradients.add_classifier(me, recent, pack1.first < RECENT);
@@ -143,7 +143,7 @@ extern "C" __global__ void __launch_bounds__(TRAIN_THREADS, 1) train_epoch(const
         const Thread me;
         if constexpr (CAUSAL) language.apply(me, rule.at_step(arguments.corrections + 2 * step), weights);
         gradients.apply(me, rule.at_step(arguments.corrections + 2 * step), weights);
-        there = NO_BLOCK;
+        resident = NO_BLOCK;
         thread_block_barrier();
     }
     if (thread_index() == 0) arguments.losses[model] = mean_loss(arguments, memory);

@@ -1,10 +1,10 @@
-// The instructions of the GPU that the kernels use, each as a function: matrix units, shuffles, barriers, conversions.
+// The PTX instructions that the kernels use, each as a function: matrix units, shuffles, barriers, conversions.
 //
-// Only these functions are written in PTX, and no header of the CUDA toolkit is needed. Shared memory is addressed in
+// Only these functions have inline PTX, and no header of the CUDA toolkit is needed. Shared memory is addressed in
 // bytes from its start. tests/generation/emulator has a second file of this name, which replaces this one and does the
 // same on a CPU, lane by lane.
-#ifndef MACHINE
-#define MACHINE
+#ifndef PTX
+#define PTX
 
 #define DEVICE __device__ __forceinline__
 #define INFINITE __int_as_float(0x7F800000)
@@ -49,19 +49,19 @@ DEVICE void mma_first(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 }
 
 // Four 8×8 matrices of halves; lane 8i+j gives the address of row j of matrix i.
-DEVICE void load_matrices(u32 (&r)[4], u32 address) {
+DEVICE void ldmatrix(u32 (&r)[4], u32 address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 
 // The same, each matrix transposed.
-DEVICE void load_matrices_transposed(u32 (&r)[4], u32 address) {
+DEVICE void ldmatrix_transposed(u32 (&r)[4], u32 address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 
 // The reverse, from sm_90 on: matrix i of the warp's registers to the eight rows at the addresses of lanes 8i to 8i+7.
-DEVICE void store_matrices(u32 address, const u32 (&r)[4]) {
+DEVICE void stmatrix(u32 address, const u32 (&r)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
         :: "r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
 }
@@ -128,9 +128,9 @@ DEVICE u32 high_product(u32 a, u32 b) { return __umulhi(a, b); }
 
 // ---- lanes and warps ----------------------------------------------------------------------------------------------
 
-DEVICE float exchange(float x, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, x, mask); }
-DEVICE u32 exchange(u32 x, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, x, mask); }
-DEVICE float from_lane(float x, int lane) { return __shfl_sync(0xFFFFFFFFu, x, lane); }
+DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, x, mask); }
+DEVICE u32 shuffle_xor(u32 x, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, x, mask); }
+DEVICE float shuffle(float x, int lane) { return __shfl_sync(0xFFFFFFFFu, x, lane); }
 
 DEVICE void warp_barrier() { __syncwarp(); }
 DEVICE void thread_block_barrier() { __syncthreads(); }
@@ -140,13 +140,13 @@ DEVICE void group_barrier(int group) {
     asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory");
 }
 
-// A barrier between four warps that have written something and go on at once, and four that wait for it.
+// A barrier between four warps that arrive and go on at once, and four that wait for them.
 DEVICE void arrive(int barrier) { asm volatile("bar.arrive %0, 256;" :: "r"(barrier) : "memory"); }
-DEVICE void await(int barrier) { asm volatile("bar.sync %0, 256;" :: "r"(barrier) : "memory"); }
+DEVICE void wait(int barrier) { asm volatile("bar.sync %0, 256;" :: "r"(barrier) : "memory"); }
 
 // More or fewer registers per thread from now on, called by four warps together. From sm_90a on.
-template <int COUNT> DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(COUNT)); }
-template <int COUNT> DEVICE void leave_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(COUNT)); }
+template <int N> DEVICE void warpgroup_reg_alloc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N)); }
+template <int N> DEVICE void warpgroup_reg_dealloc() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N)); }
 
 // ---- device memory ------------------------------------------------------------------------------------------------
 
@@ -218,12 +218,12 @@ DEVICE double load_double(u32 address) {
     return x;
 }
 
-// Starts a copy of 16 bytes; copies_done waits for all copies that this thread has started.
-DEVICE void start_copy(u32 address, const void* source) {
+// Starts a copy of 16 bytes; cp_async_wait_all waits for all copies that this thread has started.
+DEVICE void cp_async(u32 address, const void* source) {
     unsigned long long global;
     asm("cvta.to.global.u64 %0, %1;" : "=l"(global) : "l"(source));
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(address), "l"(global) : "memory");
 }
-DEVICE void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+DEVICE void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 #endif
