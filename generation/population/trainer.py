@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from generation.fused.compiled import CudaKernels
 from generation.fused.engine import FusedEngine
 from generation.fused.variants import Variant, obstacle
 from generation.options import ENGINES
@@ -43,7 +44,7 @@ def make_engine(
     if name == "fused" or (name == "auto" and device.type == "cuda" and models_per_pass is None):
         problem = obstacle(task.spec, configs, device, variant)
         if problem is None:
-            return FusedEngine.on_cuda(configs, task, device, variant)
+            return FusedEngine(configs, task, CudaKernels(task.spec, device, variant))
         if name == "fused":
             raise ValueError(f"the fused engine cannot train here: {problem}; use --engine torch")
         warnings.warn(f"torch trains, several times slower than the fused engine: {problem}", stacklevel=2)
