@@ -99,7 +99,6 @@ class _SingleEngine(Engine):
 
     @fast_small_products()
     def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:
-        """The next epoch, in place; the mean loss of its batches."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.protocol.learning_rate(self.configs[0].learning_rate, state.epoch)
         rows = self.training_rows
@@ -111,7 +110,6 @@ class _SingleEngine(Engine):
     def evaluate(
         self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples
     ) -> tuple[Float64[Tensor, " P"], Float64[Tensor, " P"]]:
-        """Accuracy and mean loss on ``examples``."""
         state = TransformerWeights.from_flat(self.spec, weights[0], check_finite=False).state_dict()
         self.model.load_state_dict(state)
         measured = measure(self.model, self.task, examples, _EVALUATION_CHUNK)

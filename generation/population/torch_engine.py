@@ -92,7 +92,6 @@ class TorchEngine(Engine):
     @_quiet_compiler()
     @fast_small_products()
     def train_epoch(self, state: PopulationState) -> Float64[Tensor, " P"]:
-        """The next epoch of every run that is alive, in place; the mean loss of each over the epoch's batches."""
         epoch = state.epoch
         rows = self.training_rows
         batches = epoch_batches(rows.rows, self.protocol, epoch, rows.per_epoch).to(self.device)
@@ -112,7 +111,8 @@ class TorchEngine(Engine):
         self, work: Callable[[int, Sequence[slice]], None], count: int, alive: Bool[Tensor, " P"]
     ) -> None:
         """Calls ``work`` for the batches 0 to count − 1 and the passes with a run alive, which the threads share."""
-        passes = list(self._living_passes(alive))
+        # reading from a GPU which runs are alive would stall it, so there all passes count
+        passes = [rows for rows in self.passes if self.device.type == "cuda" or bool(alive[rows].any())]
         interrupted = Event()
 
         def work_through(share: Sequence[slice]) -> None:
@@ -170,12 +170,6 @@ class TorchEngine(Engine):
             for tensor, value in zip((state.weights, state.first, state.second), new, strict=True):
                 tensor[rows] = value
             losses[rows] += pass_losses.detach()
-
-    def _living_passes(self, alive: Bool[Tensor, " P"]) -> Iterator[slice]:
-        """The passes with a run that is alive. Reading this from a GPU would stall it, so there all passes count."""
-        for rows in self.passes:
-            if self.device.type == "cuda" or bool(alive[rows].any()):
-                yield rows
 
     def _members(self, rows: slice) -> slice | Int[Tensor, " p"]:
         """The runs of a pass; on a CPU its last run again and again where they are fewer than are stacked."""
