@@ -55,21 +55,18 @@ _Report = Callable[[int, int, str], None]
 def train_shard(job: Job, shard: int, report: _Report | None = None) -> None:
     """Trains a shard of the job and, where it belongs at a URL, uploads it; ``report`` is called after every epoch."""
     job.configs(shard)  # a shard that does not exist is an error here, before a lock is made and a store is read
-    if job.remote and job.is_finished(shard):
-        say(f"shard {shard} is finished already in {job.destination}: nothing to do")
-        return
-    if job.remote:
-        job.remote.try_writing()
     with job.lock(shard):
-        if job.remote and job.held_runs(shard) and not job.held_runs(shard, here=True):
-            job.remote.download(job.folder(shard))
-        _train_in_folder(job, shard, report)
-    if job.remote:
-        with job.lock(shard):
-            # another process here may have been faster and deleted the folder
-            if not job.is_finished(shard):
-                job.remote.upload(job.folder(shard))
-        say(f"shard {shard} is uploaded to {job.destination}")
+        if job.remote is None:
+            _train_in_folder(job, shard, report)
+        elif job.is_finished(shard):
+            say(f"shard {shard} is finished already in {job.destination}: nothing to do")
+        else:
+            job.remote.try_writing()
+            if job.held_runs(shard) and not job.held_runs(shard, here=True):
+                job.remote.download(job.folder(shard))
+            _train_in_folder(job, shard, report)
+            job.remote.upload(job.folder(shard))
+            say(f"shard {shard} is uploaded to {job.destination}")
 
 
 def _train_in_folder(job: Job, shard: int, report: _Report | None) -> None:
