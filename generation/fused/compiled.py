@@ -171,28 +171,22 @@ class CudaKernels:
             assert variant is not None, "obstacle() was checked first"
             self.examples_at_once = variant.shared_memory(spec).examples_at_once
             architecture = f"sm_{properties.major}{properties.minor}"
-            self._kernels: dict[str, Any] = {}
-            self._needs: dict[str, tuple[int, int]] = {}
+            self._kernels: dict[str, tuple[Any, int, int]] = {}
+            needs = torch.zeros(4, dtype=torch.int32, device=self.device)
             for kind in KERNELS:
                 name = kind.kernel
                 code = core.ObjectCode.from_cubin(_machine_code(name, spec, architecture, variant), name=name)
-                threads, shared_bytes, argument_bytes, parked_words = self._read_needs(code.get_kernel(f"{name}_needs"))
+                self._start(code.get_kernel(f"{name}_needs"), (1, 1), 1, 0, ctypes.c_void_p(needs.data_ptr()))
+                threads, shared_bytes, argument_bytes, parked_words = needs.tolist()  # by the kernel's source
                 assert argument_bytes == ctypes.sizeof(_layout(kind)), f"{name} and {kind.__name__} disagree"
                 if kind is TrainArguments:
                     self.parked_words = parked_words
-                self._kernels[name] = code.get_kernel(name)
-                self._needs[name] = threads, shared_bytes
-                _allow_shared_memory(self._kernels[name], shared_bytes, self.device.index)
-
-    def _read_needs(self, describe: Any) -> list[int]:
-        """Threads per thread block, bytes of shared memory and of arguments, words to park, by the kernel's source."""
-        needs = torch.zeros(4, dtype=torch.int32, device=self.device)
-        self._start(describe, (1, 1), 1, 0, ctypes.c_void_p(needs.data_ptr()))
-        return needs.tolist()
+                kernel = code.get_kernel(name)
+                self._kernels[name] = kernel, threads, shared_bytes
+                _allow_shared_memory(kernel, shared_bytes, self.device.index)
 
     def launch(self, arguments: Arguments, models: int, parts: int) -> None:
-        threads, shared_bytes = self._needs[arguments.kernel]
-        kernel = self._kernels[arguments.kernel]
+        kernel, threads, shared_bytes = self._kernels[arguments.kernel]
         self._start(kernel, (models, parts), threads, shared_bytes, _pack(arguments, self.device))
 
     def _start(
