@@ -18,7 +18,7 @@ from generation.data import EpochBatches, TrainingInputs, epoch_batches
 from generation.fused.compiled import Arguments, EvaluateArguments, TrainArguments
 from generation.fused.variants import RECENT, ROWS, TILE
 from generation.population.dropout import LOWEST, drop_threshold
-from generation.population.engine import Engine, PopulationState, UpdateRule
+from generation.population.engine import Engine, Measured, PopulationState, UpdateRule
 from generation.protocol import ADAM_BETAS, RunConfig
 from zoo.tasks.embedding import PADDING
 from zoo.tasks.examples import Examples, TaskData
@@ -100,9 +100,7 @@ class FusedEngine(Engine):
         self.kernels.launch(arguments, models=len(self.configs), parts=1)
         return losses
 
-    def evaluate(
-        self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples
-    ) -> tuple[Float64[Tensor, " P"], Float64[Tensor, " P"]]:
+    def evaluate(self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples) -> Measured:
         """Accuracy and mean loss on ``examples`` of every run that is alive, by products of halves; NaN for others."""
         prepared = self.test_examples if examples is self.task.test else _arrange(self.task, examples)
         parts = -(-len(prepared) // _EXAMPLES_PER_PART)

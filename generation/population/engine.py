@@ -29,6 +29,8 @@ from zoo.transformer.spec import TransformerSpec
 
 _CUT = 2.0
 _Column = Float[Tensor, "P 1"]
+Measured = tuple[Float64[Tensor, " P"], Float64[Tensor, " P"]]
+"""Accuracy and mean loss of each run."""
 
 
 def initial_weights(spec: TransformerSpec, std: float, seed: int) -> Float[Tensor, " d"]:
@@ -174,7 +176,5 @@ class Engine(ABC):
         """The next epoch of every run that is alive, in place; the mean loss of each over the epoch's batches."""
 
     @abstractmethod
-    def evaluate(
-        self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples
-    ) -> tuple[Float64[Tensor, " P"], Float64[Tensor, " P"]]:
+    def evaluate(self, weights: Float[Tensor, "P d"], alive: Bool[Tensor, " P"], examples: Examples) -> Measured:
         """Accuracy and mean loss on ``examples`` of every run that is alive; NaN for the others."""
