@@ -120,7 +120,7 @@ def main(options: _Options) -> None:
     task = named_task(options.task)
     config = RunConfig(
         **options.hyperparameters(),
-        task=task.name,
+        task=task.file.name,
         protocol=task.protocol.lasting(options.epochs or task.protocol.epochs),
         task_sha256=task.grid.task_sha256,
     )

@@ -90,7 +90,7 @@ class Sweep:
     @property
     def config_name(self) -> str:
         """Name of the config of the zoo that these runs belong to."""
-        return config_name(self.task.name, self.seeds)
+        return config_name(self.task.file.name, self.seeds)
 
     @property
     def shards(self) -> Sequence[int]:

@@ -7,6 +7,7 @@ grid. The paper's has 16,000 configurations, 8,000 for {sgd, sgd_momentum} and 8
 (table:zoo_hyperparameters_configurations), four train fractions, and 32 shards of 500.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from functools import cache
@@ -159,10 +160,6 @@ class TrainingTask:
     seeds: str
     protocol: Protocol
 
-    @property
-    def name(self) -> str:
-        return self.file.name
-
 
 def named_task(name: str | Path) -> TrainingTask:
     """``mnist``, ``agnews``, ``shakespeare``, or the path of a task file."""
@@ -189,11 +186,10 @@ def _training_task(file: TaskFile) -> TrainingTask:
             f"one; got {shards}",
         )
     grid = Grid(file.name, None if file.is_named else file.sha256, sections, shards)
-    least = min(len(grid.of_fraction(fraction)) for fraction in grid.fractions)
-    if shards // fractions > least:
+    runs = Counter(run.train_fraction for run in whole(grid))
+    if shards > (most := fractions * min(runs.values())):
         raise _grid_fault(
-            file,
-            f"shards must leave a run for each: {least * fractions:,} at most for {len(whole(grid)):,} configurations",
+            file, f"shards must leave a run for each: {most:,} at most for {runs.total():,} configurations"
         )
     seeds = SHARED_SEED if sections[0].seeds is None else str(sections[0].seeds)
     section = checked(file.content.protocol, _ProtocolSection, f"{file.where}: [protocol] ")
