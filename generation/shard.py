@@ -13,7 +13,7 @@ import hashlib
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
@@ -31,7 +31,6 @@ from generation.estimate import estimate_seconds
 from generation.job import Job
 from generation.population.engine import PopulationState, checkpoint_labels
 from generation.population.trainer import PopulationTrainer
-from generation.protocol import RunConfig
 from zoo.command import duration, how_many, progress_bar
 from zoo.device import name_device
 from zoo.format.manifest import MANIFEST_FILE, Manifest
@@ -154,7 +153,10 @@ def _train_epochs(
 ) -> None:
     """Every epoch that is left, from the last snapshot where there is one."""
     folder = job.folder(record.shard)
-    owner = _fingerprint(trainer.configs, data=trainer.task.sha256, record=record.to_dict())
+    # everything that the population's future depends on besides its state
+    content = {"code": VERSION, "data": trainer.task.sha256, "record": record.to_dict()}
+    content["runs"] = [config.to_dict() for config in trainer.configs]
+    owner = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     if (snapshot := _load_snapshot(folder, owner, trainer.state)) is not None:
         trainer.state, clock.earlier = snapshot
         say(f"resumed after epoch {trainer.state.epoch} of {trainer.protocol.epochs}")
@@ -262,12 +264,6 @@ def _runs_table(trainer: PopulationTrainer, shard: int) -> pa.Table:
 def _pattern(owner: str) -> str:
     """The names of one training's snapshots, as a glob."""
     return f"state-{owner[:8]}-*.safetensors"
-
-
-def _fingerprint(configs: Sequence[RunConfig], **surroundings: object) -> str:
-    """A hash of everything that a population's future depends on besides its state."""
-    content = {"runs": [config.to_dict() for config in configs], "code": VERSION, **surroundings}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _save_snapshot(folder: Path, state: PopulationState, owner: str, seconds: float) -> Path:

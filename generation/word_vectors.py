@@ -152,7 +152,14 @@ def _reduce_vectors(source: str, texts: Sequence[str], dim: int) -> WordEmbeddin
     """
     path = Path(source)
     if not path.is_file():
-        path = Path(_download_vectors(source))
+        downloader = _import_gensim("gensim.downloader")
+        try:
+            # the path alone: the loader code that comes with the vectors is not run
+            path = Path(downloader.load(source, return_path=True))
+        except (OSError, ValueError) as error:
+            raise FileNotFoundError(
+                f"{source} is neither a word2vec file nor vectors that gensim could download: {error}"
+            ) from error
     vocabulary, vectors = _read_vectors(path, least_dimensions=dim)
     used = {word for text in texts for word in text.split()}
     rows = [row for row, word in enumerate(vocabulary) if word in used]
@@ -171,17 +178,6 @@ def _import_gensim(module: str) -> Any:
             f"{line}, or put a finished embedding (embedding.safetensors, vocabulary.json) into the output folder"
         )
     return importlib.import_module(module)
-
-
-def _download_vectors(name: str) -> str:
-    """Path of vectors fetched by gensim's downloader; the loader code that comes with them is not run."""
-    downloader = _import_gensim("gensim.downloader")
-    try:
-        return downloader.load(name, return_path=True)
-    except (OSError, ValueError) as error:
-        raise FileNotFoundError(
-            f"{name} is neither a word2vec file nor vectors that gensim could download: {error}"
-        ) from error
 
 
 def _principal_components(vectors: np.ndarray, dim: int) -> np.ndarray:
