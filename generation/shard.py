@@ -160,15 +160,15 @@ def _train_epochs(
     if (snapshot := _load_snapshot(folder, owner, trainer.state)) is not None:
         trainer.state, clock.earlier = snapshot
         say(f"resumed after epoch {trainer.state.epoch} of {trainer.protocol.epochs}")
-    last_snapshot, epochs = time.monotonic(), trainer.protocol.epochs
-    progress = _EpochProgress(record.runs, epochs, trainer.state.epoch, *usual_label(record.spec))
+    epochs, first_epoch = trainer.protocol.epochs, trainer.state.epoch
+    start = last_snapshot = time.monotonic()
     with progress_bar() as bar:
-        row = bar.add_task("epoch", total=epochs, completed=trainer.state.epoch)
+        row = bar.add_task("epoch", total=epochs, completed=first_epoch)
         while not trainer.finished:
             trainer.train_epoch()
             epoch = trainer.state.epoch
-            values = getattr(trainer.state, progress.label)[:, epoch - 1].cpu()  # waits for the end of the epoch
-            status = progress.describe(epoch, values, trainer.diverged)
+            # the clock may be too coarse to see the epoch pass
+            status = _describe_epoch(trainer, first_epoch, max(time.monotonic() - start, 1e-9))
             bar.update(row, completed=epoch, description=status)
             if report:
                 report(epoch, epochs, status)
@@ -179,29 +179,25 @@ def _train_epochs(
                 last_snapshot = time.monotonic()
 
 
-class _EpochProgress:
-    """How fast a population trains, by the epochs of this process alone: a resumed shard's rate is not inflated."""
+def _describe_epoch(trainer: PopulationTrainer, first_epoch: int, seconds: float) -> str:
+    """After an epoch: model-epochs per second, the labels of the runs that are alive, the time left.
 
-    def __init__(self, runs: int, epochs: int, first_epoch: int, label: str, more_is_better: bool) -> None:
-        self.runs, self.epochs, self.first_epoch = runs, epochs, first_epoch
-        self.label, self.best = label, max if more_is_better else min
-        self.start = time.monotonic()
-
-    def describe(self, epoch: int, values: Tensor, diverged: int) -> str:
-        """After ``epoch`` epochs: model-epochs per second, the labels of the runs that are alive, the time left."""
-        # the clock may be too coarse to see the epoch pass
-        elapsed = max(time.monotonic() - self.start, 1e-9)
-        values = values[values.isfinite()]
-        parts = [f"{self.runs * (epoch - self.first_epoch) / elapsed:,.3g} model-epochs/s"]
-        if len(values):
-            best, name = self.best(values.tolist()), self.label.removeprefix("test_")
-            parts.append(f"{name} best {best:.3f} median {float(values.median()):.3f}")
-        if diverged:
-            parts.append(f"{diverged} diverged")
-        if epoch < self.epochs:
-            left = elapsed / (epoch - self.first_epoch) * (self.epochs - epoch)
-            parts.append(f"{duration(left)} left")
-        return "  ".join(parts)
+    By the epochs of this process alone, which took ``seconds``: a resumed shard's rate is not inflated.
+    """
+    state = trainer.state
+    done, left = state.epoch - first_epoch, trainer.protocol.epochs - state.epoch
+    label, more_is_better = usual_label(trainer.task.spec)
+    values = getattr(state, label)[:, state.epoch - 1].cpu()
+    values = values[values.isfinite()]
+    parts = [f"{len(trainer.configs) * done / seconds:,.3g} model-epochs/s"]
+    if len(values):
+        best = float(values.max() if more_is_better else values.min())
+        parts.append(f"{label.removeprefix('test_')} best {best:.3f} median {float(values.median()):.3f}")
+    if trainer.diverged:
+        parts.append(f"{trainer.diverged} diverged")
+    if left:
+        parts.append(f"{duration(seconds / done * left)} left")
+    return "  ".join(parts)
 
 
 def _timing(trainer: PopulationTrainer, clock: _Clock) -> dict[str, Any]:

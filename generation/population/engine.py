@@ -92,7 +92,7 @@ class PopulationState:
 
 
 def checkpoint_labels(config: RunConfig) -> tuple[str, ...]:
-    """The checkpoints in the order of ``PopulationState.checkpoints``."""
+    """The checkpoints in the order of ``PopulationState.checkpoints``, the best one last."""
     return (*config.protocol.checkpoints, BEST)
 
 
