@@ -112,38 +112,30 @@ class Grid:
         """The train fractions of all tables, in the order they are named."""
         return tuple(dict.fromkeys(fraction for table in self.tables for fraction in table.train_fraction))
 
-    def of_fraction(self, fraction: float) -> list[RunConfig]:
-        """All configurations of a train fraction, in the order of the tables, each once."""
-        runs = (
-            RunConfig(task=self.task, **configuration, seed=SHARED, task_sha256=self.task_sha256)
-            for table in self.tables
-            if fraction in table.train_fraction
-            for configuration in table.of_fraction(fraction)
-        )
-        return list(dict.fromkeys(runs))
-
     def dealt(self, shard: int) -> tuple[RunConfig, ...]:
-        """The configurations that the fixed permutation deals to a shard."""
+        """The configurations that the fixed permutation deals to a shard, the same for every task with as many."""
         if not 0 <= shard < self.shards:
             last = self.shards - 1
             raise ValueError(f"shard {shard} does not exist: this sweep has {self.shards} shards, numbered 0 to {last}")
-        part, index = divmod(shard, len(self.fractions))
-        parts = self.shards // len(self.fractions)
-        runs = _dealing_order(self, index)
-        return runs[part * len(runs) // parts : (part + 1) * len(runs) // parts]
-
-
-@cache
-def _dealing_order(grid: Grid, fraction_index: int) -> tuple[RunConfig, ...]:
-    """A train fraction's configurations in their fixed random order, the same for every task with as many."""
-    runs = grid.of_fraction(grid.fractions[fraction_index])
-    return tuple(runs[row] for row in permutation(len(runs), _PERMUTATION_SEED, fraction_index))
+        fractions = self.fractions
+        part, index = divmod(shard, len(fractions))
+        parts = self.shards // len(fractions)
+        runs = [run for run in whole(self) if run.train_fraction == fractions[index]]
+        order = permutation(len(runs), _PERMUTATION_SEED, index)
+        return tuple(runs[row] for row in order[part * len(runs) // parts : (part + 1) * len(runs) // parts])
 
 
 @cache
 def whole(grid: Grid) -> tuple[RunConfig, ...]:
-    """All configurations, one train fraction after the other."""
-    return tuple(run for fraction in grid.fractions for run in grid.of_fraction(fraction))
+    """All configurations, each once: one train fraction after the other, each in the order of the tables."""
+    runs = (
+        RunConfig(task=grid.task, **configuration, seed=SHARED, task_sha256=grid.task_sha256)
+        for fraction in grid.fractions
+        for table in grid.tables
+        if fraction in table.train_fraction
+        for configuration in table.of_fraction(fraction)
+    )
+    return tuple(dict.fromkeys(runs))
 
 
 def permutation(size: int, *seed: int) -> list[int]:
